@@ -1,0 +1,81 @@
+//! Reductions as jobs that may finish later.
+
+use crate::DType;
+
+/// The elementwise operation of a reduction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ReduceOp {
+    /// Addition; integers wrap.
+    Sum,
+    /// Multiplication; integers wrap.
+    Prod,
+    /// The larger; NaN wins.
+    Max,
+    /// The smaller; NaN wins.
+    Min,
+}
+
+/// A factor applied to an operand before it is reduced or copied (pre-multiplied sum, float avg).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Scale {
+    /// No factor.
+    One,
+    /// For the float types: the product is taken in f32 (f64 for f64) and rounded to the type.
+    Float(f64),
+    /// For the integer types: wrapping product; the low bits of the factor.
+    Int(u64),
+}
+
+/// One source of a job.
+#[derive(Debug, Clone, Copy)]
+pub struct Operand {
+    /// First element, of any alignment.
+    pub ptr: *const u8,
+    /// Its factor.
+    pub scale: Scale,
+}
+
+/// `dsts[..] = srcs[0] op srcs[1] op ...`, elementwise, left to right, over `count` elements.
+///
+/// One source is a (scaled) copy. Half and 8-bit floats accumulate in f32 over all sources and
+/// round once. A destination may be the same memory as a source, but must not overlap one partly.
+#[derive(Debug, Clone, Copy)]
+pub struct Job<'a> {
+    /// Element type of all operands.
+    pub dtype: DType,
+    /// The operation.
+    pub op: ReduceOp,
+    /// At least one.
+    pub srcs: &'a [Operand],
+    /// One or two (or all ranks' buffers, for one-sided steps); any alignment.
+    pub dsts: &'a [*mut u8],
+    /// Elements.
+    pub count: usize,
+}
+
+/// Names a job that was not finished at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket(pub u64);
+
+/// Answer to [`Compute::start`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Started {
+    /// The destinations hold the result.
+    Done,
+    /// Not yet: ask [`Compute::poll`]. All memory of the job stays untouched by the caller until then.
+    Pending(Ticket),
+}
+
+/// Something that runs jobs: the CPU at once, a GPU (or a test's delayed fake) later.
+pub trait Compute: Send {
+    /// Starts a job.
+    ///
+    /// # Safety
+    /// Every source must be readable and every destination writable for `count` elements until
+    /// the job is done, and nothing else may write the sources or touch the destinations meanwhile.
+    unsafe fn start(&mut self, job: &Job<'_>) -> Started;
+
+    /// Whether the job is done. A ticket that was reported done is forgotten.
+    fn poll(&mut self, ticket: Ticket) -> bool;
+}

@@ -1,0 +1,1 @@
+//! The one reader of the environment: typed settings, each with its origin.

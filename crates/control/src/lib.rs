@@ -1,0 +1,1 @@
+//! Who is alive and what everyone is doing: faults, announcements, the monitor.

@@ -1,0 +1,2 @@
+//! spark-perf.
+fn main() {}

@@ -1,0 +1,10 @@
+//! Links between two ranks, and memory that ranks of one host share.
+//!
+//! A link carries *messages*: a tag and up to [`Geometry::slot_bytes`] of payload, in order on each
+//! *channel*, with no order between channels. A sender fills a slot that the link lends, a receiver
+//! reads a slot that the link lends, so that data is reduced and forwarded straight out of and into
+//! the link's own memory. Every call answers at once: "not yet" is `None` or `false`.
+
+mod link;
+
+pub use link::{Arrival, Geometry, LinkError, LinkRx, LinkTx};

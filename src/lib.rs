@@ -1,0 +1,1 @@
+//! Collective communication for Rust, C and Python training code.
