@@ -1,1 +1,30 @@
 //! The one reader of the environment: typed settings, each with its origin.
+//!
+//! [`Env`] is a snapshot of what was set, by whom: the process environment, NCCL's configuration
+//! files, and code. [`Settings`] is what it means: checked values, and lists of what was used, what
+//! has no effect, and what looks wrong.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+mod algorithm;
+mod choice;
+mod env;
+mod error;
+mod file;
+mod log;
+mod nearest;
+mod parse;
+mod reader;
+mod secret;
+mod settings;
+mod variables;
+
+pub use algorithm::{ALGORITHMS, AlgorithmChoice};
+pub use choice::{Family, HostPort, InterfaceChoice, Net, Path};
+pub use env::{Env, Origin, Value};
+pub use error::Error;
+pub use log::Log;
+pub use reader::Used;
+pub use secret::Secret;
+pub use settings::Settings;
+pub use variables::{VARIABLES, Variable};

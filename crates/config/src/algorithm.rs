@@ -1,0 +1,260 @@
+//! Which algorithms the tuner may choose from, in NCCL's grammar.
+
+use std::fmt;
+
+/// The algorithms' names.
+pub const ALGORITHMS: &[&str] = &[
+    "ring",
+    "direct",
+    "recursive-doubling",
+    "binomial",
+    "double-tree",
+    "chain",
+    "pairwise",
+    "linear",
+    "one-sided",
+    "dissemination",
+];
+
+/// Stands for every collective.
+const ALL: &str = "";
+
+const COLLECTIVES: &[&str] = &[
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
+    "all_to_all_v",
+    "send_recv",
+    "barrier",
+];
+
+/// A choice of algorithms: `ring`, `ring,direct`, `^one-sided`, `all_reduce:ring;broadcast:chain`.
+///
+/// The default allows everything. Case, `-` and `_` in names do not count.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct AlgorithmChoice {
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Rule {
+    /// [`ALL`]: every collective that has no rule of its own.
+    collective: &'static str,
+    exclude: bool,
+    algorithms: Vec<&'static str>,
+}
+
+impl AlgorithmChoice {
+    /// Whether nothing was chosen: the tuner is free.
+    pub fn is_auto(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// Whether `collective` may run as `algorithm`. A collective's own rule counts, or else the
+    /// rule for all.
+    pub fn allows(&self, collective: &str, algorithm: &str) -> bool {
+        let rule_of = |name| {
+            self.rules
+                .iter()
+                .rev()
+                .find(|rule| same(rule.collective, name))
+        };
+        let rule = rule_of(collective).or_else(|| rule_of(ALL));
+        rule.is_none_or(|rule| {
+            rule.algorithms.iter().any(|name| same(name, algorithm)) != rule.exclude
+        })
+    }
+
+    /// Reads our grammar; `Err` says what is expected.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let expected = |what: &str, names: &[&str]| {
+            Err(format!(
+                "{what}: auto, or [collective:][^]name,name;... of {}",
+                names.join(", ")
+            ))
+        };
+        let mut choice = Self::default();
+        for (collective, exclude, names) in rules_of(text) {
+            let Some(collective) = find_collective(collective) else {
+                return expected("known collectives", COLLECTIVES);
+            };
+            let mut algorithms = Vec::new();
+            for name in names {
+                match alias(name).or_else(|| find(ALGORITHMS, name)) {
+                    Some(name) => algorithms.push(name),
+                    None if same(name, "auto") && !exclude => {}
+                    None => return expected("known algorithms", ALGORITHMS),
+                }
+            }
+            choice.add(collective, exclude, algorithms);
+        }
+        Ok(choice)
+    }
+
+    /// Reads NCCL's grammar and names; also returns the names that have no counterpart here.
+    pub(crate) fn parse_nccl(text: &str) -> (Self, Vec<String>) {
+        let mut choice = Self::default();
+        let mut unknown = Vec::new();
+        for (collective, exclude, names) in rules_of(text) {
+            let known = find_collective(collective);
+            unknown.extend(known.is_none().then(|| collective.to_owned()));
+            let mut algorithms = Vec::new();
+            for name in names {
+                match nccl_counterparts(name) {
+                    [] => unknown.push(name.to_owned()),
+                    counterparts => algorithms.extend(counterparts),
+                }
+            }
+            if let Some(collective) = known {
+                choice.add(collective, exclude, algorithms);
+            }
+        }
+        (choice, unknown)
+    }
+
+    fn add(&mut self, collective: &'static str, exclude: bool, algorithms: Vec<&'static str>) {
+        if !algorithms.is_empty() {
+            self.rules.push(Rule {
+                collective,
+                exclude,
+                algorithms,
+            });
+        }
+    }
+}
+
+impl fmt::Display for AlgorithmChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_auto() {
+            return f.write_str("auto");
+        }
+        for (index, rule) in self.rules.iter().enumerate() {
+            let separator = if index == 0 { "" } else { ";" };
+            let collective = rule.collective;
+            let colon = if collective == ALL { "" } else { ":" };
+            let exclude = if rule.exclude { "^" } else { "" };
+            let names = rule.algorithms.join(",");
+            write!(f, "{separator}{collective}{colon}{exclude}{names}")?;
+        }
+        Ok(())
+    }
+}
+
+/// (collective or "", excluded, names) for each rule of `[collective:][^]name,name;...`.
+fn rules_of(text: &str) -> impl Iterator<Item = (&str, bool, impl Iterator<Item = &str>)> {
+    text.split(';').map(|rule| {
+        let (collective, list) = rule.split_once(':').unwrap_or(("", rule));
+        let list = list.trim();
+        let names = list.strip_prefix('^').unwrap_or(list);
+        let names = names
+            .split(',')
+            .map(str::trim)
+            .filter(|name| !name.is_empty());
+        (collective.trim(), list.starts_with('^'), names)
+    })
+}
+
+fn find_collective(name: &str) -> Option<&'static str> {
+    if name.is_empty() {
+        Some(ALL)
+    } else {
+        find(COLLECTIVES, name)
+    }
+}
+
+fn find(names: &[&'static str], name: &str) -> Option<&'static str> {
+    names.iter().copied().find(|known| same(known, name))
+}
+
+fn alias(name: &str) -> Option<&'static str> {
+    same(name, "tree").then_some("double-tree")
+}
+
+/// NCCL's ring broadcast and reduce are what is a chain here, its trees are double trees.
+fn nccl_counterparts(name: &str) -> &'static [&'static str] {
+    if same(name, "ring") {
+        &["ring", "chain"]
+    } else if same(name, "tree") {
+        &["double-tree"]
+    } else {
+        &[]
+    }
+}
+
+fn same(a: &str, b: &str) -> bool {
+    let letters = |text: &str| {
+        text.bytes()
+            .filter(|b| !matches!(b, b'-' | b'_'))
+            .map(|b| b.to_ascii_lowercase())
+            .collect::<Vec<_>>()
+    };
+    letters(a) == letters(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn lists_and_exclusions() {
+        let choice = AlgorithmChoice::parse("Ring,recursive_doubling").unwrap();
+        assert!(choice.allows("all_reduce", "ring"));
+        assert!(choice.allows("all_reduce", "RecursiveDoubling"));
+        assert!(!choice.allows("all_reduce", "one-sided"));
+        let choice = AlgorithmChoice::parse("^one-sided").unwrap();
+        assert!(choice.allows("all_reduce", "ring"));
+        assert!(!choice.allows("all_reduce", "one-sided"));
+        assert!(AlgorithmChoice::parse("auto").unwrap().is_auto());
+        assert!(AlgorithmChoice::default().allows("broadcast", "chain"));
+    }
+
+    #[test]
+    fn rules_of_one_collective_win() {
+        let choice = AlgorithmChoice::parse("tree;AllReduce:ring,direct").unwrap();
+        assert!(choice.allows("all_reduce", "direct"));
+        assert!(!choice.allows("all_reduce", "double-tree"));
+        assert!(choice.allows("broadcast", "double-tree"));
+        assert_eq!(choice.to_string(), "double-tree;all_reduce:ring,direct");
+    }
+
+    #[test]
+    fn unknown_names_say_what_is_known() {
+        let error = AlgorithmChoice::parse("rign").unwrap_err();
+        assert!(error.contains("ring, direct"), "{error}");
+        let error = AlgorithmChoice::parse("allreduc:ring").unwrap_err();
+        assert!(error.contains("all_reduce"), "{error}");
+    }
+
+    #[test]
+    fn nccl_names_map_and_others_are_told() {
+        let (choice, unknown) = AlgorithmChoice::parse_nccl("^NVLS,CollnetDirect");
+        assert!(choice.is_auto());
+        assert_eq!(unknown, ["NVLS", "CollnetDirect"]);
+        let (choice, unknown) = AlgorithmChoice::parse_nccl("allreduce:tree,ring;broadcast:ring");
+        assert!(unknown.is_empty());
+        assert!(choice.allows("all_reduce", "double-tree"));
+        assert!(choice.allows("broadcast", "chain"));
+        assert!(choice.allows("all_gather", "direct"));
+    }
+
+    proptest! {
+        #[test]
+        fn what_parses_prints_and_parses_again(text in "[a-z^:;, _-]{0,40}") {
+            if let Ok(choice) = AlgorithmChoice::parse(&text) {
+                prop_assert_eq!(AlgorithmChoice::parse(&choice.to_string()), Ok(choice));
+            }
+        }
+
+        #[test]
+        fn no_text_panics(text in "\\PC*") {
+            let _ = AlgorithmChoice::parse(&text);
+            let _ = AlgorithmChoice::parse_nccl(&text);
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! What can be wrong with a setting.
+
+use std::path::PathBuf;
+
+use crate::env::Origin;
+
+/// A setting that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A value outside of what is allowed.
+    #[error("{name}={value:?} (from {origin}) is not valid: expected {expected}")]
+    Invalid {
+        /// The variable.
+        name: String,
+        /// Its value; never that of a secret.
+        value: String,
+        /// Who set it.
+        origin: Origin,
+        /// What is allowed.
+        expected: String,
+    },
+    /// A secret that cannot be read or used.
+    #[error("{name} (from {origin}): {reason}")]
+    Secret {
+        /// The variable.
+        name: String,
+        /// Who set it.
+        origin: Origin,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// A file that a variable names cannot be read.
+    #[error("{name} (from {origin}): {}: {reason}", path.display())]
+    File {
+        /// The variable.
+        name: String,
+        /// Who set it.
+        origin: Origin,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}

@@ -1,0 +1,98 @@
+//! `NAME=value` files.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+/// No sensible file of settings is larger; `/dev/zero` is.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// (line from 1, name, value).
+type Line = (usize, String, String);
+
+/// The settings of a file, and warnings about lines that are none.
+pub(crate) fn read(path: &Path) -> io::Result<(Vec<Line>, Vec<String>)> {
+    let mut bytes = Vec::new();
+    File::open(path)?
+        .take(MAX_BYTES + 1)
+        .read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("larger than {MAX_BYTES} bytes"),
+        ));
+    }
+    let (lines, bad) = parse(&String::from_utf8_lossy(&bytes));
+    let warn = |line| {
+        let path = path.display();
+        format!("{path}:{line} is ignored: expected NCCL_NAME=value or SPARK_CCL_NAME=value")
+    };
+    Ok((lines, bad.into_iter().map(warn).collect()))
+}
+
+/// Settings, and the numbers of the lines that make no sense.
+fn parse(text: &str) -> (Vec<Line>, Vec<usize>) {
+    let mut lines = Vec::new();
+    let mut bad = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        match line
+            .split_once('=')
+            .map(|(name, value)| (name.trim(), value.trim()))
+        {
+            Some((name, value)) if is_ours(name) => {
+                lines.push((index + 1, name.to_owned(), value.to_owned()));
+            }
+            _ => bad.push(index + 1),
+        }
+    }
+    (lines, bad)
+}
+
+/// A file of NCCL's settings may not change who a process believes it is (`RANK`, `HOME`, ...).
+fn is_ours(name: &str) -> bool {
+    (name.starts_with("NCCL_") || name.starts_with("SPARK_CCL_"))
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn lines_comments_and_nonsense() {
+        let text = "# c\n\n NCCL_DEBUG = INFO \nRANK=3\nnonsense\nSPARK_CCL_X=a=b\nNCCL_E=\n";
+        let (lines, bad) = parse(text);
+        let expected = [
+            (3, "NCCL_DEBUG", "INFO"),
+            (6, "SPARK_CCL_X", "a=b"),
+            (7, "NCCL_E", ""),
+        ];
+        assert_eq!(
+            lines,
+            expected.map(|(n, k, v)| (n, k.to_owned(), v.to_owned()))
+        );
+        assert_eq!(bad, [4, 5]);
+    }
+
+    #[test]
+    fn an_endless_file_is_refused() {
+        let error = read(Path::new("/dev/zero")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+
+    proptest! {
+        #[test]
+        fn every_line_is_a_setting_or_bad_or_silent(text in "\\PC*") {
+            let (lines, bad) = parse(&text);
+            prop_assert!(lines.len() + bad.len() <= text.lines().count());
+            for (_, name, _) in lines {
+                prop_assert!(is_ours(&name));
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Takes variables from the snapshot, and remembers which.
+
+use std::ops::RangeInclusive;
+
+use crate::env::{Env, Origin, Value};
+use crate::error::Error;
+use crate::{parse, variables};
+
+/// A variable that was set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Used {
+    /// The variable.
+    pub name: String,
+    /// Its value; `redacted` when it is a secret.
+    pub value: String,
+    /// Who set it.
+    pub origin: Origin,
+}
+
+impl Used {
+    pub(crate) fn new(name: &str, value: &Value) -> Self {
+        let secret = variables::find(name).is_some_and(|variable| variable.secret);
+        let text = if secret {
+            "redacted"
+        } else {
+            value.text.trim()
+        };
+        Self {
+            name: name.to_owned(),
+            value: text.to_owned(),
+            origin: value.origin.clone(),
+        }
+    }
+}
+
+/// A variable being read: its name and trimmed, non-empty text.
+#[derive(Clone, Copy)]
+pub(crate) struct Taken<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) text: &'a str,
+    pub(crate) value: &'a Value,
+}
+
+impl Taken<'_> {
+    pub(crate) fn invalid(&self, expected: &str) -> Error {
+        Error::Invalid {
+            name: self.name.to_owned(),
+            value: self.text.to_owned(),
+            origin: self.value.origin.clone(),
+            expected: expected.to_owned(),
+        }
+    }
+}
+
+/// Reads variables; each name that decides something is remembered as used.
+pub(crate) struct Reader<'a> {
+    env: &'a Env,
+    pub(crate) used: Vec<Used>,
+    pub(crate) warnings: Vec<String>,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(env: &'a Env) -> Self {
+        Self {
+            env,
+            used: Vec::new(),
+            warnings: env.warnings().to_vec(),
+        }
+    }
+
+    /// The first of the names that is set to something, as used.
+    pub(crate) fn take(&mut self, names: &[&'static str]) -> Option<Taken<'a>> {
+        let taken = names.iter().find_map(|&name| {
+            let value = self.env.value(name)?;
+            let text = value.text.trim();
+            (!text.is_empty()).then_some(Taken { name, text, value })
+        })?;
+        self.used.push(Used::new(taken.name, taken.value));
+        Some(taken)
+    }
+
+    /// A typed value, `None` when nothing is set, an error naming what is expected otherwise.
+    pub(crate) fn parsed<T>(
+        &mut self,
+        names: &[&'static str],
+        expected: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
+        let Some(taken) = self.take(names) else {
+            return Ok(None);
+        };
+        parse(taken.text)
+            .map(Some)
+            .ok_or_else(|| taken.invalid(expected))
+    }
+
+    /// A number within a range.
+    pub(crate) fn number(
+        &mut self,
+        name: &'static str,
+        range: RangeInclusive<usize>,
+    ) -> Result<Option<usize>, Error> {
+        let expected = format!("a number from {} to {}", range.start(), range.end());
+        self.parsed(&[name], &expected, |text| {
+            parse::number(text).filter(|number| range.contains(number))
+        })
+    }
+
+    /// A switch.
+    pub(crate) fn boolean(&mut self, name: &'static str) -> Result<Option<bool>, Error> {
+        self.parsed(&[name], "0 or 1", parse::boolean)
+    }
+}

@@ -1,0 +1,357 @@
+//! What was set, checked and typed.
+
+use std::path::Path as FilePath;
+use std::time::Duration;
+
+use crate::algorithm::AlgorithmChoice;
+use crate::choice::{Family, HostPort, InterfaceChoice, Net, Path};
+use crate::env::Env;
+use crate::error::Error;
+use crate::log::Log;
+use crate::nearest::nearest;
+use crate::parse;
+use crate::reader::{Reader, Used};
+use crate::secret::Secret;
+use crate::variables::{self, READ_ELSEWHERE, VARIABLES};
+
+/// Bytes of a slot are a multiple of this: the slots of shared memory are cache lines.
+const SLOT_ALIGN: usize = 64;
+const MAX_SLOT_BYTES: usize = 16 << 20;
+const MAX_SLOTS: usize = 1024;
+const MAX_SOCKETS: usize = 16;
+
+/// What was set, checked and typed. `docs/environment.md` explains each setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// How long an operation may take.
+    pub operation_timeout: Duration,
+    /// How long it may take until all ranks are connected.
+    pub init_timeout: Duration,
+    /// Which data path is taken.
+    pub path: Path,
+    /// Which network joins hosts.
+    pub net: Net,
+    /// Whether ranks of one host talk through shared memory; else through the network.
+    pub shm: bool,
+    /// Which algorithms may be chosen.
+    pub algo: AlgorithmChoice,
+    /// Which interfaces may be used; `None`: all, the best first.
+    pub socket_ifname: Option<InterfaceChoice>,
+    /// The only address family that may be used; `None`: both.
+    pub socket_family: Option<Family>,
+    /// TCP connections per link and channel.
+    pub sockets: usize,
+    /// Payload bytes of one slot of a link; a multiple of 64.
+    pub slot_bytes: usize,
+    /// Slots per link, channel and direction.
+    pub slots: usize,
+    /// What admits a process to a communicator.
+    pub secret: Option<Secret>,
+    /// Where ranks meet, when no launcher says so.
+    pub comm_id: Option<HostPort>,
+    /// What is logged.
+    pub log: Log,
+    /// Whether a thread makes progress between calls.
+    pub progress_thread: bool,
+    origins: Vec<Used>,
+    without_effect: Vec<Used>,
+    warnings: Vec<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            operation_timeout: Duration::from_secs(600),
+            init_timeout: Duration::from_secs(120),
+            path: Path::Auto,
+            net: Net::Auto,
+            shm: true,
+            algo: AlgorithmChoice::default(),
+            socket_ifname: None,
+            socket_family: None,
+            sockets: 2,
+            slot_bytes: 64 << 10,
+            slots: 8,
+            secret: None,
+            comm_id: None,
+            log: Log::default(),
+            progress_thread: false,
+            origins: Vec::new(),
+            without_effect: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+}
+
+impl Settings {
+    /// Reads and checks everything.
+    ///
+    /// # Errors
+    /// For the first variable whose value is not valid: its name, value, origin, and what is allowed.
+    pub fn from_env(env: &Env) -> Result<Self, Error> {
+        let mut settings = Self::default();
+        let mut reader = Reader::new(env);
+        settings.read_times(&mut reader)?;
+        settings.read_choices(&mut reader)?;
+        settings.read_sockets(&mut reader)?;
+        settings.read_geometry(&mut reader)?;
+        settings.read_admission(&mut reader)?;
+        settings.read_log(&mut reader);
+        settings.origins = reader.used;
+        settings.warnings = reader.warnings;
+        settings.sort_out_the_rest(env);
+        Ok(settings)
+    }
+
+    /// Every variable that was set and used; secrets are redacted.
+    pub fn origins(&self) -> &[Used] {
+        &self.origins
+    }
+
+    /// Every variable of ours or NCCL's that was set and changed nothing: NCCL's that mean nothing
+    /// here, and those that another one overrides.
+    pub fn without_effect(&self) -> &[Used] {
+        &self.without_effect
+    }
+
+    /// What looks wrong and does not stop anything.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Logs warnings, and at INFO each variable's origin.
+    pub fn log_origins(&self) {
+        for warning in &self.warnings {
+            tracing::warn!("{warning}");
+        }
+        for Used {
+            name,
+            value,
+            origin,
+        } in &self.origins
+        {
+            tracing::info!("{name}={value} (from {origin})");
+        }
+        if !self.without_effect.is_empty() {
+            let names: Vec<_> = self.without_effect.iter().map(|used| &*used.name).collect();
+            tracing::info!("set, but without effect here: {}", names.join(", "));
+        }
+    }
+
+    /// A hash of everything that all ranks must agree on.
+    pub fn wire_hash(&self) -> u64 {
+        // FNV-1a: the same on every machine and in every version.
+        self.wire_summary()
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+            })
+    }
+
+    /// Everything that all ranks must agree on, in words.
+    pub fn wire_summary(&self) -> String {
+        format!(
+            "slot_bytes={} slots={} sockets={} path={} net={} shm={} algo={}",
+            self.slot_bytes,
+            self.slots,
+            self.sockets,
+            self.path,
+            self.net,
+            u8::from(self.shm),
+            self.algo
+        )
+    }
+
+    fn read_times(&mut self, reader: &mut Reader<'_>) -> Result<(), Error> {
+        let expected = "a positive number of seconds";
+        for (name, field) in [
+            ("SPARK_CCL_TIMEOUT", &mut self.operation_timeout),
+            ("SPARK_CCL_INIT_TIMEOUT", &mut self.init_timeout),
+        ] {
+            set(field, reader.parsed(&[name], expected, parse::seconds)?);
+        }
+        Ok(())
+    }
+
+    fn read_choices(&mut self, reader: &mut Reader<'_>) -> Result<(), Error> {
+        set(
+            &mut self.path,
+            reader.parsed(&["SPARK_CCL_PATH"], Path::EXPECTED, Path::parse)?,
+        );
+        self.read_net(reader)?;
+        self.read_algo(reader)?;
+        if let Some(shm) = reader.boolean("SPARK_CCL_SHM")? {
+            self.shm = shm;
+        } else if let Some(disable) = reader.boolean("NCCL_SHM_DISABLE")? {
+            self.shm = !disable;
+        }
+        set(
+            &mut self.progress_thread,
+            reader.boolean("SPARK_CCL_PROGRESS_THREAD")?,
+        );
+        Ok(())
+    }
+
+    fn read_net(&mut self, reader: &mut Reader<'_>) -> Result<(), Error> {
+        let Some(taken) = reader.take(&["SPARK_CCL_NET", "NCCL_NET"]) else {
+            return Ok(());
+        };
+        match Net::parse(taken.text) {
+            Some(net) => self.net = net,
+            None if taken.name == "SPARK_CCL_NET" => return Err(taken.invalid(Net::EXPECTED)),
+            // Files written for NCCL name its plugins; they must not stop anyone here.
+            None => reader.warnings.push(format!(
+                "NCCL_NET={} has no counterpart here: the network is chosen automatically",
+                taken.text
+            )),
+        }
+        Ok(())
+    }
+
+    fn read_algo(&mut self, reader: &mut Reader<'_>) -> Result<(), Error> {
+        let Some(taken) = reader.take(&["SPARK_CCL_ALGO", "NCCL_ALGO"]) else {
+            return Ok(());
+        };
+        if taken.name == "SPARK_CCL_ALGO" {
+            self.algo =
+                AlgorithmChoice::parse(taken.text).map_err(|expected| taken.invalid(&expected))?;
+            return Ok(());
+        }
+        let (algo, unknown) = AlgorithmChoice::parse_nccl(taken.text);
+        self.algo = algo;
+        if !unknown.is_empty() {
+            let unknown = unknown.join(", ");
+            reader
+                .warnings
+                .push(format!("NCCL_ALGO: {unknown} has no counterpart here"));
+        }
+        Ok(())
+    }
+
+    fn read_sockets(&mut self, reader: &mut Reader<'_>) -> Result<(), Error> {
+        self.socket_ifname = reader
+            .take(&["SPARK_CCL_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"])
+            .map(|taken| InterfaceChoice {
+                pattern: taken.text.to_owned(),
+                variable: taken.name,
+            });
+        let names = ["SPARK_CCL_SOCKET_FAMILY", "NCCL_SOCKET_FAMILY"];
+        self.socket_family = reader.parsed(&names, Family::EXPECTED, Family::parse)?;
+        if let Some(sockets) = reader.number("SPARK_CCL_SOCKETS", 1..=MAX_SOCKETS)? {
+            self.sockets = sockets;
+            return Ok(());
+        }
+        // Each alone multiplies one of the other. NCCL allows more than makes sense here.
+        let threads = reader
+            .number("NCCL_SOCKET_NTHREADS", 0..=64)?
+            .filter(|&n| n > 0);
+        let each = reader
+            .number("NCCL_NSOCKS_PERTHREAD", 0..=64)?
+            .filter(|&n| n > 0);
+        if threads.or(each).is_some() {
+            self.sockets = (threads.unwrap_or(1) * each.unwrap_or(1)).min(MAX_SOCKETS);
+        }
+        Ok(())
+    }
+
+    fn read_geometry(&mut self, reader: &mut Reader<'_>) -> Result<(), Error> {
+        set(
+            &mut self.slots,
+            reader.number("SPARK_CCL_SLOTS", 2..=MAX_SLOTS)?,
+        );
+        let expected = format!(
+            "a multiple of {SLOT_ALIGN} from {SLOT_ALIGN} to {MAX_SLOT_BYTES}, perhaps with a suffix K or M"
+        );
+        let slot_bytes = reader.parsed(&["SPARK_CCL_SLOT_BYTES"], &expected, |text| {
+            parse::bytes(text).filter(|&bytes| {
+                bytes % SLOT_ALIGN == 0 && (SLOT_ALIGN..=MAX_SLOT_BYTES).contains(&bytes)
+            })
+        })?;
+        if let Some(slot_bytes) = slot_bytes {
+            self.slot_bytes = slot_bytes;
+        } else if let Some(buffer) =
+            reader.parsed(&["NCCL_BUFFSIZE"], "a number of bytes", parse::bytes)?
+        {
+            // NCCL's buffer is what may be in flight on a channel: all slots together.
+            let slot = (buffer / self.slots).clamp(4 << 10, 1 << 20);
+            self.slot_bytes = slot / SLOT_ALIGN * SLOT_ALIGN;
+        }
+        Ok(())
+    }
+
+    fn read_admission(&mut self, reader: &mut Reader<'_>) -> Result<(), Error> {
+        let names = ["SPARK_CCL_COMM_ID", "NCCL_COMM_ID"];
+        self.comm_id = reader.parsed(&names, HostPort::EXPECTED, HostPort::parse)?;
+        if let Some(taken) = reader.take(&["SPARK_CCL_SECRET"]) {
+            let secret = Secret::new(taken.text.as_bytes());
+            self.secret = Some(secret.map_err(|reason| Error::Secret {
+                name: taken.name.to_owned(),
+                origin: taken.value.origin.clone(),
+                reason,
+            })?);
+        } else if let Some(taken) = reader.take(&["SPARK_CCL_SECRET_FILE"]) {
+            let path = FilePath::new(taken.text);
+            let (secret, warning) = Secret::from_file(path).map_err(|reason| Error::File {
+                name: taken.name.to_owned(),
+                origin: taken.value.origin.clone(),
+                path: path.to_owned(),
+                reason,
+            })?;
+            self.secret = Some(secret);
+            reader.warnings.extend(warning);
+        }
+        Ok(())
+    }
+
+    fn read_log(&mut self, reader: &mut Reader<'_>) {
+        if let Some(taken) = reader.take(&["SPARK_CCL_LOG"]) {
+            self.log.filter = (taken.text != "off").then(|| taken.text.to_owned());
+        } else if let Some(taken) = reader.take(&["NCCL_DEBUG"]) {
+            match Log::from_nccl(taken.text) {
+                Some(log) => self.log = log,
+                None => reader.warnings.push(format!(
+                    "NCCL_DEBUG={} is unknown: expected VERSION, WARN, INFO or TRACE",
+                    taken.text
+                )),
+            }
+        }
+        let file = reader.take(&["SPARK_CCL_LOG_FILE", "NCCL_DEBUG_FILE"]);
+        self.log.file = file.map(|taken| taken.text.to_owned());
+    }
+
+    /// Files every variable that no setting took: read elsewhere, without effect, or a slip.
+    fn sort_out_the_rest(&mut self, env: &Env) {
+        for (name, value) in env.iter() {
+            let ours = name.starts_with("SPARK_CCL_");
+            let taken = self.origins.iter().any(|used| used.name == name);
+            if taken || value.text.trim().is_empty() || !(ours || name.starts_with("NCCL_")) {
+                continue;
+            }
+            if READ_ELSEWHERE.contains(&name) {
+                self.origins.push(Used::new(name, value));
+            } else if ours && variables::find(name).is_none() {
+                self.warnings.push(unknown(name, value));
+            } else {
+                self.without_effect.push(Used::new(name, value));
+            }
+        }
+    }
+}
+
+fn set<T>(field: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *field = value;
+    }
+}
+
+/// The value stays unsaid: it may be a secret under a mistyped name.
+fn unknown(name: &str, value: &crate::env::Value) -> String {
+    let known = VARIABLES.iter().map(|variable| variable.name);
+    let hint = nearest(name, known.filter(|known| known.starts_with("SPARK_CCL_")))
+        .map(|near| format!("; did you mean {near}?"))
+        .unwrap_or_default();
+    format!(
+        "{name} (from {}) is unknown and ignored{hint}",
+        value.origin
+    )
+}

@@ -1,0 +1,275 @@
+//! What settings make of what is set.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use spark_ccl_config::{Env, Error, Family, Net, Path, Settings, VARIABLES};
+
+fn settings(pairs: &[(&str, &str)]) -> Settings {
+    Settings::from_env(&Env::from_pairs(pairs.iter().copied())).unwrap()
+}
+
+fn error(name: &str, value: &str) -> String {
+    Settings::from_env(&Env::from_pairs([(name, value)]))
+        .unwrap_err()
+        .to_string()
+}
+
+#[test]
+fn nothing_set_is_the_default() {
+    let defaults = Settings::default();
+    assert_eq!(settings(&[]), defaults);
+    assert_eq!(
+        settings(&[("SPARK_CCL_PATH", " "), ("NCCL_ALGO", "")]),
+        defaults
+    );
+    assert_eq!(
+        defaults.wire_summary(),
+        "slot_bytes=65536 slots=8 sockets=2 path=auto net=auto shm=1 algo=auto"
+    );
+}
+
+#[test]
+fn everything_can_be_set() {
+    let s = settings(&[
+        ("SPARK_CCL_TIMEOUT", "1.5"),
+        ("SPARK_CCL_INIT_TIMEOUT", "7"),
+        ("SPARK_CCL_PATH", "zero-copy"),
+        ("SPARK_CCL_NET", "socket"),
+        ("SPARK_CCL_SHM", "0"),
+        ("SPARK_CCL_ALGO", "ring"),
+        ("SPARK_CCL_SOCKET_IFNAME", "^lo"),
+        ("SPARK_CCL_SOCKET_FAMILY", "AF_INET6"),
+        ("SPARK_CCL_SOCKETS", "3"),
+        ("SPARK_CCL_SLOT_BYTES", "128K"),
+        ("SPARK_CCL_SLOTS", "4"),
+        ("SPARK_CCL_SECRET", "0123456789abcdef"),
+        ("SPARK_CCL_COMM_ID", "[fd00::1]:4000"),
+        ("SPARK_CCL_LOG", "spark_ccl=debug"),
+        ("SPARK_CCL_LOG_FILE", "/tmp/%h.%p"),
+        ("SPARK_CCL_PROGRESS_THREAD", "1"),
+        ("SPARK_CCL_RANK", "1"),
+        ("HOME", "/root"),
+    ]);
+    assert_eq!(s.operation_timeout, Duration::from_millis(1500));
+    assert_eq!(s.init_timeout, Duration::from_secs(7));
+    assert_eq!((s.path, s.net, s.shm), (Path::ZeroCopy, Net::Tcp, false));
+    assert!(s.algo.allows("all_reduce", "ring") && !s.algo.allows("all_reduce", "direct"));
+    let ifname = s.socket_ifname.as_ref().unwrap();
+    assert_eq!(
+        (&*ifname.pattern, ifname.variable),
+        ("^lo", "SPARK_CCL_SOCKET_IFNAME")
+    );
+    assert_eq!(s.socket_family, Some(Family::V6));
+    assert_eq!((s.sockets, s.slot_bytes, s.slots), (3, 128 << 10, 4));
+    assert_eq!(s.secret.as_ref().unwrap().as_bytes(), b"0123456789abcdef");
+    assert_eq!(s.comm_id.as_ref().unwrap().port, 4000);
+    assert_eq!(s.log.filter.as_deref(), Some("spark_ccl=debug"));
+    assert_eq!(s.log.file.as_deref(), Some("/tmp/%h.%p"));
+    assert!(s.progress_thread);
+    assert_eq!(s.origins().len(), 17);
+    assert!(s.warnings().is_empty() && s.without_effect().is_empty());
+}
+
+#[test]
+fn nccl_names_are_honoured() {
+    let s = settings(&[
+        ("NCCL_NET", "Socket"),
+        ("NCCL_SHM_DISABLE", "1"),
+        ("NCCL_ALGO", "Tree"),
+        ("NCCL_SOCKET_IFNAME", "=eth0"),
+        ("NCCL_SOCKET_FAMILY", "AF_INET"),
+        ("NCCL_SOCKET_NTHREADS", "4"),
+        ("NCCL_NSOCKS_PERTHREAD", "2"),
+        ("NCCL_BUFFSIZE", "8388608"),
+        ("NCCL_COMM_ID", "spark1:4000"),
+        ("NCCL_DEBUG", "INFO"),
+        ("NCCL_DEBUG_FILE", "/tmp/nccl.%h"),
+    ]);
+    assert_eq!((s.net, s.shm, s.sockets), (Net::Tcp, false, 8));
+    assert!(s.algo.allows("broadcast", "double-tree"));
+    assert_eq!(
+        s.socket_ifname.as_ref().unwrap().variable,
+        "NCCL_SOCKET_IFNAME"
+    );
+    assert_eq!(s.socket_family, Some(Family::V4));
+    assert_eq!(s.slot_bytes, 1 << 20);
+    assert_eq!(s.comm_id.as_ref().unwrap().host, "spark1");
+    assert_eq!(s.log.filter.as_deref(), Some("info"));
+    assert_eq!(s.log.file.as_deref(), Some("/tmp/nccl.%h"));
+    assert_eq!(s.origins().len(), 11);
+    assert!(s.warnings().is_empty() && s.without_effect().is_empty());
+}
+
+#[test]
+fn our_names_win_over_nccls() {
+    let s = settings(&[
+        ("SPARK_CCL_ALGO", "direct"),
+        ("NCCL_ALGO", "Ring"),
+        ("SPARK_CCL_SHM", "1"),
+        ("NCCL_SHM_DISABLE", "1"),
+        ("SPARK_CCL_SOCKETS", "1"),
+        ("NCCL_SOCKET_NTHREADS", "4"),
+    ]);
+    assert!(s.algo.allows("all_reduce", "direct") && !s.algo.allows("all_reduce", "ring"));
+    assert!(s.shm);
+    assert_eq!(s.sockets, 1);
+    let names: Vec<_> = s.without_effect().iter().map(|used| &*used.name).collect();
+    assert_eq!(
+        names,
+        ["NCCL_ALGO", "NCCL_SHM_DISABLE", "NCCL_SOCKET_NTHREADS"]
+    );
+}
+
+#[test]
+fn what_nccl_has_and_we_lack_stops_nobody() {
+    let s = settings(&[
+        ("NCCL_NET", "AWS Libfabric"),
+        ("NCCL_ALGO", "NVLS"),
+        ("NCCL_DEBUG", "LOUD"),
+        ("NCCL_NVLS_ENABLE", "1"),
+        ("NCCL_IB_HCA", "mlx5_0"),
+    ]);
+    assert_eq!(s.net, Net::Auto);
+    assert!(s.algo.is_auto());
+    assert_eq!(s.warnings().len(), 3, "{:?}", s.warnings());
+    let names: Vec<_> = s.without_effect().iter().map(|used| &*used.name).collect();
+    assert_eq!(names, ["NCCL_IB_HCA", "NCCL_NVLS_ENABLE"]);
+}
+
+#[test]
+fn errors_name_variable_value_origin_and_what_is_allowed() {
+    let text = error("SPARK_CCL_PATH", "fast");
+    assert_eq!(
+        text,
+        "SPARK_CCL_PATH=\"fast\" (from environment) is not valid: expected safe, zero-copy or auto"
+    );
+    let mut env = Env::from_pairs([("SPARK_CCL_PATH", "safe")]);
+    env.set("SPARK_CCL_PATH", "fast", "--path");
+    let error_of_code = Settings::from_env(&env).unwrap_err();
+    assert!(matches!(error_of_code, Error::Invalid { .. }));
+    assert!(error_of_code.to_string().contains("(from --path)"));
+    for (name, value, expected) in [
+        ("SPARK_CCL_TIMEOUT", "-1", "seconds"),
+        ("SPARK_CCL_INIT_TIMEOUT", "soon", "seconds"),
+        ("SPARK_CCL_NET", "carrier-pigeon", "tcp"),
+        ("SPARK_CCL_ALGO", "rign", "ring, direct"),
+        ("SPARK_CCL_SHM", "maybe", "0 or 1"),
+        ("NCCL_SHM_DISABLE", "2", "0 or 1"),
+        ("SPARK_CCL_SOCKET_FAMILY", "AF_UNIX", "AF_INET6"),
+        ("SPARK_CCL_SOCKETS", "0", "1 to 16"),
+        ("SPARK_CCL_SLOT_BYTES", "100", "multiple of 64"),
+        ("SPARK_CCL_SLOT_BYTES", "1G", "multiple of 64"),
+        ("SPARK_CCL_SLOTS", "1", "2 to 1024"),
+        ("SPARK_CCL_COMM_ID", "nowhere", "host:port"),
+        ("SPARK_CCL_PROGRESS_THREAD", "2", "0 or 1"),
+    ] {
+        let text = error(name, value);
+        assert!(
+            text.contains(name) && text.contains(value) && text.contains(expected),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn secrets_are_read_checked_and_never_shown() {
+    let text = error("SPARK_CCL_SECRET", "hunter2");
+    assert!(
+        text.contains("16 to 4096") && !text.contains("hunter2"),
+        "{text}"
+    );
+
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "swordfish-swordfish\n").unwrap();
+    let path = file.path().to_str().unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let s = settings(&[("SPARK_CCL_SECRET_FILE", path)]);
+    assert_eq!(
+        s.secret.as_ref().unwrap().as_bytes(),
+        b"swordfish-swordfish"
+    );
+    assert!(s.warnings()[0].contains("chmod 600"));
+    assert!(!format!("{s:?}").contains("swordfish"));
+
+    let s = settings(&[
+        ("SPARK_CCL_SECRET", "swordfish-swordfish"),
+        ("SPARK_CCL_UNIQUE_ID", "fish"),
+    ]);
+    assert!(s.origins().iter().all(|used| used.value == "redacted"));
+    assert!(!format!("{s:?}").contains("fish"));
+    assert!(error("SPARK_CCL_SECRET_FILE", "/nowhere/at/all").contains("/nowhere/at/all"));
+}
+
+#[test]
+fn a_mistyped_name_is_told_with_the_nearest() {
+    let s = settings(&[("SPARK_CCL_TIMOUT", "3"), ("SPARK_CCL_FLUX_CAPACITOR", "3")]);
+    assert_eq!(s.warnings().len(), 2);
+    assert!(!s.warnings()[0].contains("did you mean"));
+    assert!(
+        s.warnings()[1].contains("did you mean SPARK_CCL_TIMEOUT?"),
+        "{:?}",
+        s.warnings()
+    );
+}
+
+#[test]
+fn the_wire_hash_covers_what_ranks_must_agree_on_and_nothing_else() {
+    let base = Settings::default().wire_hash();
+    for (name, value) in [
+        ("SPARK_CCL_PATH", "safe"),
+        ("SPARK_CCL_NET", "tcp"),
+        ("SPARK_CCL_SHM", "0"),
+        ("SPARK_CCL_ALGO", "ring"),
+        ("SPARK_CCL_SOCKETS", "1"),
+        ("SPARK_CCL_SLOT_BYTES", "4096"),
+        ("SPARK_CCL_SLOTS", "4"),
+    ] {
+        assert_ne!(settings(&[(name, value)]).wire_hash(), base, "{name}");
+    }
+    for (name, value) in [
+        ("SPARK_CCL_TIMEOUT", "1"),
+        ("SPARK_CCL_SOCKET_IFNAME", "eth0"),
+        ("SPARK_CCL_SECRET", "0123456789abcdef"),
+        ("SPARK_CCL_LOG", "info"),
+        ("SPARK_CCL_PROGRESS_THREAD", "1"),
+    ] {
+        assert_eq!(settings(&[(name, value)]).wire_hash(), base, "{name}");
+    }
+}
+
+#[test]
+fn the_document_explains_exactly_the_variables_that_have_an_effect() {
+    let text = include_str!("../../../docs/environment.md");
+    let explained: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| "))
+        .filter_map(|row| row.split(" | ").next())
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2))
+        .filter(|name| !name.contains('*'))
+        .collect();
+    for variable in VARIABLES {
+        assert!(
+            explained.contains(&variable.name),
+            "{} is not explained",
+            variable.name
+        );
+    }
+    for name in explained {
+        assert!(
+            VARIABLES.iter().any(|variable| variable.name == name),
+            "{name} has no effect"
+        );
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_values_panic(values in proptest::collection::vec("\\PC{0,20}", VARIABLES.len())) {
+        // Reading files is not the point here.
+        let names = VARIABLES.iter().map(|v| v.name).filter(|name| !name.ends_with("_FILE"));
+        let _ = Settings::from_env(&Env::from_pairs(names.zip(values)));
+    }
+}
