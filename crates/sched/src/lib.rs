@@ -4,8 +4,26 @@
 //! fixed-size, pointer-free [`Step`]s per channel. It is a pure function of the rank and the
 //! [`Shape`]: nothing is stored, steps are computed when asked for. The same schedules feed the
 //! executor, the checker and the cost model.
+//!
+//! ```
+//! use spark_ccl_sched::{Algorithm, Collective, Kind, Shape, Steps, schedule};
+//!
+//! let shape = Shape { rank: 0, size: 2, count: 100, root: 0, chunk: 64 };
+//! let schedule = schedule(Collective::AllReduce, Algorithm::Ring, true, shape)?;
+//! let kinds: Vec<Kind> = schedule.walk(0).map(|step| step.kind).collect();
+//! assert_eq!(kinds, [Kind::Send, Kind::RecvReduceCopySend, Kind::Recv]);
+//! # Ok::<(), spark_ccl_sched::Unsupported>(())
+//! ```
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+mod algorithms;
+mod rounds;
+mod schedule;
+mod shape;
 mod step;
 
+pub use algorithms::{AllToAllV, all_to_all_v};
+pub use schedule::{Schedule, Steps, Walk, schedule};
+pub use shape::{Algorithm, Collective, Shape, UnknownAlgorithm, Unsupported};
 pub use step::{Buf, Kind, Rank, Span, Step};

@@ -31,7 +31,12 @@ pub struct Span {
 /// What a step does. "link" is the message stream to or from a peer on the step's channel.
 ///
 /// A step with a `src` and a `dst` covers the same number of elements in both, but for
-/// [`Kind::SendRecv`], whose halves are independent, and [`Kind::ReduceLocal`].
+/// [`Kind::SendRecv`], whose halves are independent. Spans that a kind does not use are
+/// [`Span::EMPTY`]. A span is cut into slices, each one message; so a step (or half) of no
+/// elements moves no message, on either side.
+///
+/// Where two operands are reduced, the left one is that of the lower rank, so that partners that
+/// reduce the same two operands get the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// `src` to the link of `send_to`.
@@ -81,4 +86,183 @@ pub struct Step {
     pub src: Span,
     /// What is written.
     pub dst: Span,
+}
+
+impl Span {
+    /// No elements.
+    pub const EMPTY: Self = Self {
+        buf: Buf::Input,
+        offset: 0,
+        len: 0,
+    };
+
+    /// `len` elements of the input, from `offset`.
+    pub const fn input(offset: u64, len: u64) -> Self {
+        Self {
+            buf: Buf::Input,
+            offset,
+            len,
+        }
+    }
+
+    /// `len` elements of the output, from `offset`.
+    pub const fn output(offset: u64, len: u64) -> Self {
+        Self {
+            buf: Buf::Output,
+            offset,
+            len,
+        }
+    }
+
+    /// `len` elements of the scratch memory, from `offset`.
+    pub const fn scratch(offset: u64, len: u64) -> Self {
+        Self {
+            buf: Buf::Scratch,
+            offset,
+            len,
+        }
+    }
+}
+
+impl Step {
+    /// Elements sent to `send_to`, as data messages.
+    pub const fn send_len(&self) -> u64 {
+        match self.kind {
+            Kind::Send | Kind::SendRecv | Kind::RecvReduceSend | Kind::RecvReduceCopySend => {
+                self.src.len
+            }
+            Kind::RecvCopySend => self.dst.len,
+            _ => 0,
+        }
+    }
+
+    /// Elements received from `recv_from`, as data messages.
+    pub const fn recv_len(&self) -> u64 {
+        match self.kind {
+            Kind::Recv | Kind::SendRecv | Kind::RecvReduceCopySend | Kind::RecvCopySend => {
+                self.dst.len
+            }
+            Kind::RecvReduce | Kind::RecvReduceSend => self.src.len,
+            _ => 0,
+        }
+    }
+
+    /// Whether there is nothing to do: no element to move and nobody to signal or wait for.
+    pub const fn is_empty(&self) -> bool {
+        !matches!(self.kind, Kind::Signal | Kind::Wait) && self.src.len == 0 && self.dst.len == 0
+    }
+
+    pub(crate) const fn local(rank: Rank, kind: Kind, src: Span, dst: Span) -> Self {
+        Self {
+            kind,
+            send_to: rank,
+            recv_from: rank,
+            src,
+            dst,
+        }
+    }
+
+    pub(crate) const fn copy(rank: Rank, src: Span, dst: Span) -> Self {
+        Self::local(rank, Kind::Copy, src, dst)
+    }
+
+    pub(crate) const fn send(rank: Rank, to: Rank, src: Span) -> Self {
+        Self {
+            kind: Kind::Send,
+            send_to: to,
+            recv_from: rank,
+            src,
+            dst: Span::EMPTY,
+        }
+    }
+
+    pub(crate) const fn recv(rank: Rank, from: Rank, dst: Span) -> Self {
+        Self {
+            kind: Kind::Recv,
+            send_to: rank,
+            recv_from: from,
+            src: Span::EMPTY,
+            dst,
+        }
+    }
+
+    pub(crate) const fn recv_reduce(rank: Rank, from: Rank, src: Span, dst: Span) -> Self {
+        Self {
+            kind: Kind::RecvReduce,
+            send_to: rank,
+            recv_from: from,
+            src,
+            dst,
+        }
+    }
+
+    pub(crate) const fn recv_reduce_send(from: Rank, to: Rank, src: Span) -> Self {
+        Self {
+            kind: Kind::RecvReduceSend,
+            send_to: to,
+            recv_from: from,
+            src,
+            dst: Span::EMPTY,
+        }
+    }
+
+    pub(crate) const fn recv_reduce_copy_send(from: Rank, to: Rank, src: Span, dst: Span) -> Self {
+        Self {
+            kind: Kind::RecvReduceCopySend,
+            send_to: to,
+            recv_from: from,
+            src,
+            dst,
+        }
+    }
+
+    pub(crate) const fn recv_copy_send(from: Rank, to: Rank, dst: Span) -> Self {
+        Self {
+            kind: Kind::RecvCopySend,
+            send_to: to,
+            recv_from: from,
+            src: Span::EMPTY,
+            dst,
+        }
+    }
+
+    pub(crate) const fn send_recv(to: Rank, src: Span, from: Rank, dst: Span) -> Self {
+        Self {
+            kind: Kind::SendRecv,
+            send_to: to,
+            recv_from: from,
+            src,
+            dst,
+        }
+    }
+
+    pub(crate) const fn signal(rank: Rank, to: Rank) -> Self {
+        Self {
+            kind: Kind::Signal,
+            send_to: to,
+            recv_from: rank,
+            src: Span::EMPTY,
+            dst: Span::EMPTY,
+        }
+    }
+
+    pub(crate) const fn wait(rank: Rank, from: Rank) -> Self {
+        Self {
+            kind: Kind::Wait,
+            send_to: rank,
+            recv_from: from,
+            src: Span::EMPTY,
+            dst: Span::EMPTY,
+        }
+    }
+
+    pub(crate) const fn get(rank: Rank, from: Rank, src: Span, dst: Span) -> Self {
+        Self {
+            kind: Kind::Get,
+            send_to: rank,
+            recv_from: from,
+            src,
+            dst,
+        }
+    }
 }

@@ -1,0 +1,21 @@
+//! One module per family of algorithms. Each holds a small `Copy` plan of one rank, for two ranks
+//! or more and at least one element, that computes its steps.
+
+mod direct;
+mod dissemination;
+mod doubling;
+mod linear;
+mod one_sided;
+mod pairwise;
+mod ring;
+mod tree;
+
+pub(crate) use direct::Direct;
+pub(crate) use dissemination::Dissemination;
+pub(crate) use doubling::Doubling;
+pub(crate) use linear::Linear;
+pub(crate) use one_sided::OneSided;
+pub(crate) use pairwise::Pairwise;
+pub use pairwise::{AllToAllV, all_to_all_v};
+pub(crate) use ring::Ring;
+pub(crate) use tree::{Topology, Tree};

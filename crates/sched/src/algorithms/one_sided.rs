@@ -1,0 +1,211 @@
+//! Ranks read and write each other's registered memory, between two rounds of signals: "my buffers
+//! are ready" and "I am done with yours".
+
+use crate::rounds::{Split, after, before};
+use crate::shape::{Collective, Shape};
+use crate::step::{Kind, Rank, Span, Step};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OneSided {
+    goal: Goal,
+    rank: Rank,
+    root: Rank,
+    size: u32,
+    count: u64,
+    in_place: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Goal {
+    /// Everyone works on everyone's memory once all are ready.
+    AllReduce(Split),
+    ReduceScatter,
+    /// Everyone reads from each peer as that becomes ready.
+    AllGather,
+    AllToAll,
+    /// Everyone reads from the root.
+    Broadcast,
+    Scatter,
+    /// The root reads from everyone.
+    Reduce,
+    Gather,
+}
+
+impl OneSided {
+    /// `None` for collectives that have no one-sided form.
+    pub(crate) fn new(collective: Collective, in_place: bool, shape: &Shape) -> Option<Self> {
+        let goal = match collective {
+            Collective::AllReduce => {
+                Goal::AllReduce(Split::new(shape.count, shape.size, shape.count))
+            }
+            Collective::ReduceScatter => Goal::ReduceScatter,
+            Collective::AllGather => Goal::AllGather,
+            Collective::AllToAll if !in_place => Goal::AllToAll,
+            Collective::Broadcast => Goal::Broadcast,
+            Collective::Scatter => Goal::Scatter,
+            Collective::Reduce => Goal::Reduce,
+            Collective::Gather => Goal::Gather,
+            Collective::AllToAll | Collective::Barrier => return None,
+        };
+        Some(Self {
+            goal,
+            rank: shape.rank,
+            root: shape.root,
+            size: shape.size,
+            count: shape.count,
+            in_place,
+        })
+    }
+
+    pub(crate) fn step(&self, index: u64) -> Option<Step> {
+        let index = u32::try_from(index).ok()?;
+        let is_root = self.rank == self.root;
+        match self.goal {
+            Goal::AllReduce(_) | Goal::ReduceScatter => self.all_at_once(index),
+            Goal::AllGather | Goal::AllToAll => self.all_as_ready(index),
+            Goal::Broadcast | Goal::Scatter if is_root => self.lend(index),
+            Goal::Broadcast | Goal::Scatter => self.borrow(self.root, index),
+            Goal::Reduce if is_root => self.reduce(index),
+            Goal::Gather if is_root => self.gather(index),
+            Goal::Reduce | Goal::Gather => match index {
+                0 => Some(Step::signal(self.rank, self.root)),
+                1 => Some(Step::wait(self.rank, self.root)),
+                _ => None,
+            },
+        }
+    }
+
+    /// Signal to all, wait for all, work, and once more signal and wait.
+    fn all_at_once(&self, index: u32) -> Option<Step> {
+        let round = 2 * self.peers();
+        if index < round {
+            return self.meet(index);
+        }
+        if index == round {
+            return Some(self.work());
+        }
+        self.meet(index - round - 1)
+    }
+
+    fn meet(&self, index: u32) -> Option<Step> {
+        self.signal_peer(index)
+            .or_else(|| self.wait_peer(index - self.peers()))
+    }
+
+    fn work(&self) -> Step {
+        if let Goal::AllReduce(split) = self.goal {
+            let block = split.block(self.rank);
+            let src = Span::input(block.offset, block.len);
+            let dst = Span::output(block.offset, block.len);
+            return Step::local(self.rank, Kind::GetReducePut, src, dst);
+        }
+        let offset = u64::from(self.rank) * self.count;
+        let src = Span::input(offset, self.count);
+        let dst = Span::output(0, self.count);
+        Step::local(self.rank, Kind::GetReduce, src, dst)
+    }
+
+    /// Signal to all, copy the own block, borrow from each, wait for all.
+    fn all_as_ready(&self, index: u32) -> Option<Step> {
+        if let Some(signal) = self.signal_peer(index) {
+            return Some(signal);
+        }
+        let mut index = index - self.peers();
+        if !self.in_place {
+            if index == 0 {
+                let (src, dst) = self.block(self.rank);
+                return Some(Step::copy(self.rank, src, dst));
+            }
+            index -= 1;
+        }
+        if index < 3 * self.peers() {
+            let owner = before(self.rank, index / 3 + 1, self.size);
+            return self.borrow(owner, index % 3);
+        }
+        self.wait_peer(index - 3 * self.peers())
+    }
+
+    /// Signal to all, copy the own block, wait for all.
+    fn lend(&self, index: u32) -> Option<Step> {
+        if let Some(signal) = self.signal_peer(index) {
+            return Some(signal);
+        }
+        let index = index - self.peers();
+        if self.in_place {
+            return self.wait_peer(index);
+        }
+        match index.checked_sub(1) {
+            None => {
+                let (src, dst) = self.block(self.rank);
+                Some(Step::copy(self.rank, src, dst))
+            }
+            Some(index) => self.wait_peer(index),
+        }
+    }
+
+    /// Wait for all, reduce, signal to all.
+    fn reduce(&self, index: u32) -> Option<Step> {
+        if let Some(wait) = self.wait_peer(index) {
+            return Some(wait);
+        }
+        match (index - self.peers()).checked_sub(1) {
+            None => {
+                let src = Span::input(0, self.count);
+                let dst = Span::output(0, self.count);
+                Some(Step::local(self.rank, Kind::GetReduce, src, dst))
+            }
+            Some(index) => self.signal_peer(index),
+        }
+    }
+
+    /// Borrow from each, then copy the own block.
+    fn gather(&self, index: u32) -> Option<Step> {
+        if index < 3 * self.peers() {
+            let owner = before(self.rank, index / 3 + 1, self.size);
+            return self.borrow(owner, index % 3);
+        }
+        (index == 3 * self.peers() && !self.in_place).then(|| {
+            let (src, dst) = self.block(self.rank);
+            Step::copy(self.rank, src, dst)
+        })
+    }
+
+    /// Wait until `owner` is ready, read the block, say so.
+    fn borrow(&self, owner: Rank, index: u32) -> Option<Step> {
+        match index {
+            0 => Some(Step::wait(self.rank, owner)),
+            1 => {
+                let (src, dst) = self.block(owner);
+                Some(Step::get(self.rank, owner, src, dst))
+            }
+            2 => Some(Step::signal(self.rank, owner)),
+            _ => None,
+        }
+    }
+
+    /// The block that `owner` has for this rank: where it is there, and where it goes here.
+    fn block(&self, owner: Rank) -> (Span, Span) {
+        let of = |rank: Rank| u64::from(rank) * self.count;
+        let (from, to) = match self.goal {
+            Goal::AllGather | Goal::Gather => (0, of(owner)),
+            Goal::AllToAll => (of(self.rank), of(owner)),
+            Goal::Scatter => (of(self.rank), 0),
+            _ => (0, 0),
+        };
+        (Span::input(from, self.count), Span::output(to, self.count))
+    }
+
+    fn signal_peer(&self, index: u32) -> Option<Step> {
+        (index < self.peers())
+            .then(|| Step::signal(self.rank, after(self.rank, index + 1, self.size)))
+    }
+
+    fn wait_peer(&self, index: u32) -> Option<Step> {
+        (index < self.peers())
+            .then(|| Step::wait(self.rank, before(self.rank, index + 1, self.size)))
+    }
+
+    fn peers(&self) -> u32 {
+        self.size - 1
+    }
+}

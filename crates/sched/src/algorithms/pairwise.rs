@@ -1,0 +1,150 @@
+//! All-to-all: everyone exchanges with one partner at a time.
+
+use crate::rounds::{after, before};
+use crate::schedule::Steps;
+use crate::shape::{Algorithm, Collective, Shape, Unsupported};
+use crate::step::{Rank, Span, Step};
+
+/// All-to-all with equal blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pairwise {
+    rank: Rank,
+    size: u32,
+    count: u64,
+    in_place: bool,
+}
+
+impl Pairwise {
+    pub(crate) fn new(in_place: bool, shape: &Shape) -> Self {
+        Self {
+            rank: shape.rank,
+            size: shape.size,
+            count: shape.count,
+            in_place,
+        }
+    }
+
+    pub(crate) fn step(&self, index: u64) -> Option<Step> {
+        let index = u32::try_from(index).ok()?;
+        if self.in_place {
+            return self.mutual(index);
+        }
+        let (to, from) = shift(self.rank, self.size, index)?;
+        let src = Span::input(u64::from(to) * self.count, self.count);
+        let dst = Span::output(u64::from(from) * self.count, self.count);
+        Some(if to == self.rank {
+            Step::copy(self.rank, src, dst)
+        } else {
+            Step::send_recv(to, src, from, dst)
+        })
+    }
+
+    /// In place both partners must exchange the same block, so they must be each other's partner:
+    /// in turn `t` the ranks pair up whose sum is `t` modulo the size. Each rank sits out one
+    /// turn, which takes no step.
+    fn mutual(&self, index: u32) -> Option<Step> {
+        if index >= self.size - 1 {
+            return None;
+        }
+        let idle = after(self.rank, self.rank, self.size);
+        let turn = index + u32::from(index >= idle);
+        let partner = before(turn, self.rank, self.size);
+        let offset = u64::from(partner) * self.count;
+        let src = Span::input(offset, self.count);
+        let dst = Span::output(offset, self.count);
+        Some(Step::send_recv(partner, src, partner, dst))
+    }
+}
+
+/// All-to-all with a length and a place for every block, out of place.
+///
+/// Also fits any other pattern of blocks in which everyone knows what it sends and receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AllToAllV<'a> {
+    rank: Rank,
+    size: u32,
+    send_counts: &'a [u64],
+    send_offsets: &'a [u64],
+    recv_counts: &'a [u64],
+    recv_offsets: &'a [u64],
+}
+
+/// The schedule of `rank` for an all-to-all with tables of one entry per rank: where in the input
+/// the block for that rank begins and how many elements it has, and the same for the output and
+/// the block from that rank.
+///
+/// # Errors
+///
+/// [`Unsupported`] if the tables differ in length, hold no entry for `rank`, disagree on the
+/// block that `rank` keeps, or reach beyond what a `u64` counts.
+pub fn all_to_all_v<'a>(
+    rank: Rank,
+    send_counts: &'a [u64],
+    send_offsets: &'a [u64],
+    recv_counts: &'a [u64],
+    recv_offsets: &'a [u64],
+) -> Result<AllToAllV<'a>, Unsupported> {
+    let unsupported = |reason| Unsupported {
+        collective: Collective::AllToAll,
+        algorithm: Algorithm::Pairwise,
+        reason,
+    };
+    let entries = send_counts.len();
+    let lengths = [send_offsets.len(), recv_counts.len(), recv_offsets.len()];
+    if lengths.iter().any(|length| *length != entries) {
+        return Err(unsupported("the count tables differ in length"));
+    }
+    let size = u32::try_from(entries).map_err(|_| unsupported("too many ranks"))?;
+    if rank >= size {
+        return Err(unsupported("the rank has no entry in the count tables"));
+    }
+    if send_counts[rank as usize] != recv_counts[rank as usize] {
+        return Err(unsupported(
+            "a rank's block for itself has two different lengths",
+        ));
+    }
+    let fits = |counts: &[u64], offsets: &[u64]| {
+        let mut blocks = counts.iter().zip(offsets);
+        blocks.all(|(count, offset)| count.checked_add(*offset).is_some())
+    };
+    if !fits(send_counts, send_offsets) || !fits(recv_counts, recv_offsets) {
+        return Err(unsupported("a block ends beyond what a u64 counts"));
+    }
+    Ok(AllToAllV {
+        rank,
+        size,
+        send_counts,
+        send_offsets,
+        recv_counts,
+        recv_offsets,
+    })
+}
+
+impl Steps for AllToAllV<'_> {
+    fn channels(&self) -> u32 {
+        1
+    }
+
+    fn scratch(&self) -> u64 {
+        0
+    }
+
+    fn step(&self, channel: u32, index: u64) -> Option<Step> {
+        let index = u32::try_from(index).ok().filter(|_| channel == 0)?;
+        let (to, from) = shift(self.rank, self.size, index)?;
+        let (t, f) = (to as usize, from as usize);
+        let src = Span::input(self.send_offsets[t], self.send_counts[t]);
+        let dst = Span::output(self.recv_offsets[f], self.recv_counts[f]);
+        Some(if to == self.rank {
+            Step::copy(self.rank, src, dst)
+        } else {
+            Step::send_recv(to, src, from, dst)
+        })
+    }
+}
+
+/// Whom to send to and receive from in turn `index`; the rank itself in the last one.
+fn shift(rank: Rank, size: u32, index: u32) -> Option<(Rank, Rank)> {
+    let distance = index.checked_add(1).filter(|far| *far <= size)?;
+    Some((after(rank, distance, size), before(rank, distance, size)))
+}

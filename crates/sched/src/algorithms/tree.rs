@@ -1,0 +1,232 @@
+//! Broadcast down a tree, reduction up a tree, or both.
+//!
+//! Every rank does the rounds in the same order, and within a round messages flow in one direction
+//! along a tree. So whoever is furthest behind can always go on, whatever the links hold.
+
+mod topology;
+
+pub(crate) use topology::Topology;
+
+use crate::rounds::{Piece, Rounds};
+use crate::shape::{Collective, Shape};
+use crate::step::{Rank, Span, Step};
+use topology::Node;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tree {
+    goal: Goal,
+    rank: Rank,
+    /// Broadcast with an output of its own: the root copies.
+    root_copies: bool,
+    branches: [Branch; 2],
+    channels: u32,
+    scratch: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Goal {
+    AllReduce,
+    Broadcast,
+    Reduce,
+}
+
+/// One tree, on a channel of its own, with its share of the data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Branch {
+    node: Node,
+    /// First element of the share.
+    offset: u64,
+    rounds: Rounds,
+    /// Where partial results go, other than to the output.
+    scratch: u64,
+    /// Steps per round towards the root, and away from it.
+    up: u64,
+    down: u64,
+    /// Rounds that start upwards before the first comes down.
+    lead: u64,
+}
+
+impl Tree {
+    /// `collective` is `AllReduce` (with [`Topology::DoubleTree`]), `Broadcast` or `Reduce`;
+    /// `None` for others.
+    pub(crate) fn new(
+        collective: Collective,
+        topology: Topology,
+        in_place: bool,
+        shape: &Shape,
+    ) -> Option<Self> {
+        let goal = match collective {
+            Collective::AllReduce => Goal::AllReduce,
+            Collective::Broadcast => Goal::Broadcast,
+            Collective::Reduce => Goal::Reduce,
+            _ => return None,
+        };
+        let channels = topology.trees();
+        let first = shares(shape.count, channels);
+        let piece = shape.chunk.min(first);
+        let root_copies = goal == Goal::Broadcast && !in_place && shape.rank == shape.root;
+        let branch = |tree: u32, offset: u64, len: u64| {
+            let node = topology.node(tree, goal == Goal::AllReduce, shape);
+            let rounds = len.div_ceil(piece);
+            let children = u64::from(node.children.count());
+            let (inward, outward) = match node.parent {
+                Some(_) => (children.max(1), children.max(1)),
+                None => (children, children + u64::from(root_copies)),
+            };
+            let (up, down, lead) = match goal {
+                Goal::AllReduce => {
+                    // Enough to keep every level of the tree busy, both ways.
+                    let levels = u64::from(shape.size.ilog2()) + 1;
+                    (inward, outward, rounds.min(2 * levels))
+                }
+                Goal::Reduce => (inward, 0, rounds),
+                Goal::Broadcast => (0, outward, 0),
+            };
+            let rounds = Rounds {
+                total: len,
+                piece,
+                steps: up + down,
+            };
+            let scratch = u64::from(tree) * piece;
+            Branch {
+                node,
+                offset,
+                rounds,
+                scratch,
+                up,
+                down,
+                lead,
+            }
+        };
+        let branches = [
+            branch(0, 0, first),
+            branch(channels - 1, first, shape.count - first),
+        ];
+        let needs_scratch = |branch: &Branch| {
+            goal == Goal::Reduce && branch.node.parent.is_some() && branch.node.children.count() > 1
+        };
+        let scratch = if branches.iter().any(needs_scratch) {
+            u64::from(channels) * piece
+        } else {
+            0
+        };
+        Some(Self {
+            goal,
+            rank: shape.rank,
+            root_copies,
+            branches,
+            channels,
+            scratch,
+        })
+    }
+
+    pub(crate) fn channels(&self) -> u32 {
+        self.channels
+    }
+
+    pub(crate) fn scratch(&self) -> u64 {
+        self.scratch
+    }
+
+    pub(crate) fn step(&self, channel: u32, index: u64) -> Option<Step> {
+        if channel >= self.channels {
+            return None;
+        }
+        let branch = &self.branches[channel as usize];
+        let (direction, round, place) = branch.locate(index)?;
+        let piece = branch.rounds.round(round)?;
+        let piece = Piece {
+            offset: branch.offset + piece.offset,
+            ..piece
+        };
+        Some(match direction {
+            Direction::Up => self.reduce(branch, piece, place as u32),
+            Direction::Down => self.broadcast(branch, piece, place as u32),
+        })
+    }
+
+    /// Contributions come in from the children, and go on to the parent with the last of them.
+    fn reduce(&self, branch: &Branch, piece: Piece, place: u32) -> Step {
+        let input = Span::input(piece.offset, piece.len);
+        let output = Span::output(piece.offset, piece.len);
+        let Node { parent, children } = branch.node;
+        let partial = match (self.goal, parent) {
+            (Goal::Reduce, Some(_)) => Span::scratch(branch.scratch, piece.len),
+            _ => output,
+        };
+        let own = if place == 0 { input } else { partial };
+        match (parent, children.inward(place)) {
+            (Some(parent), None) => Step::send(self.rank, parent, input),
+            (Some(parent), Some(child)) if place + 1 == children.count() => {
+                Step::recv_reduce_send(child, parent, own)
+            }
+            (_, child) => Step::recv_reduce(self.rank, child.unwrap_or(self.rank), own, partial),
+        }
+    }
+
+    /// The data comes in from the parent, on its way to the first child, and goes on to the others.
+    fn broadcast(&self, branch: &Branch, piece: Piece, place: u32) -> Step {
+        let input = Span::input(piece.offset, piece.len);
+        let output = Span::output(piece.offset, piece.len);
+        let Node { parent, children } = branch.node;
+        let have = if self.goal == Goal::Broadcast && parent.is_none() {
+            input
+        } else {
+            output
+        };
+        match (parent, children.outward(place)) {
+            (Some(parent), None) => Step::recv(self.rank, parent, output),
+            (Some(parent), Some(child)) if place == 0 => {
+                Step::recv_copy_send(parent, child, output)
+            }
+            (_, Some(child)) => Step::send(self.rank, child, have),
+            (None, None) => Step::copy(self.rank, input, output),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Up,
+    Down,
+}
+
+impl Branch {
+    /// Which way step `index` goes, in which round, and its place there.
+    ///
+    /// `lead` rounds go up; then one comes down for each that goes up; then the rest comes down.
+    fn locate(&self, index: u64) -> Option<(Direction, u64, u64)> {
+        let (up, down) = (self.up, self.down);
+        let Some(index) = index.checked_sub(self.lead * up) else {
+            return Some((Direction::Up, index / up, index % up));
+        };
+        if down == 0 {
+            return None;
+        }
+        let rounds = self.rounds.total.div_ceil(self.rounds.piece);
+        let both = (rounds - self.lead) * (up + down);
+        let Some(index) = index.checked_sub(both) else {
+            let (round, place) = (index / (up + down), index % (up + down));
+            return Some(match place.checked_sub(down) {
+                None => (Direction::Down, round, place),
+                Some(place) => (Direction::Up, round + self.lead, place),
+            });
+        };
+        let round = rounds - self.lead + index / down;
+        (round < rounds).then_some((Direction::Down, round, index % down))
+    }
+}
+
+/// Elements of the first of `trees` trees.
+fn shares(count: u64, trees: u32) -> u64 {
+    if trees == 1 {
+        return count;
+    }
+    let half = count.div_ceil(2);
+    // The second half starts at a cache line where that costs no balance.
+    if half >= 128 {
+        half.next_multiple_of(16)
+    } else {
+        half
+    }
+}

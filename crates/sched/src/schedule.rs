@@ -1,0 +1,195 @@
+//! From a collective and an algorithm to the steps of one rank.
+
+use crate::algorithms::{
+    Direct, Dissemination, Doubling, Linear, OneSided, Pairwise, Ring, Topology, Tree,
+};
+use crate::shape::{Algorithm, Collective, Shape, Unsupported};
+use crate::step::{Span, Step};
+
+/// What one rank does, channel by channel.
+pub trait Steps {
+    /// Number of channels, 1 or 2. They are independent of each other.
+    fn channels(&self) -> u32;
+
+    /// Elements of [`Buf::Scratch`](crate::Buf::Scratch) that the steps use.
+    fn scratch(&self) -> u64;
+
+    /// Step `index` of `channel`, or `None` after the last. The steps of a channel are done in
+    /// order. Some may be empty ([`Step::is_empty`]).
+    fn step(&self, channel: u32, index: u64) -> Option<Step>;
+
+    /// The steps of a channel in order, without the empty ones.
+    fn walk(&self, channel: u32) -> Walk<'_, Self>
+    where
+        Self: Sized,
+    {
+        Walk {
+            steps: self,
+            channel,
+            index: 0,
+        }
+    }
+}
+
+/// Iterator over the steps of a channel that have something to do.
+#[derive(Debug, Clone)]
+pub struct Walk<'a, S> {
+    steps: &'a S,
+    channel: u32,
+    index: u64,
+}
+
+impl<S: Steps> Iterator for Walk<'_, S> {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        loop {
+            let step = self.steps.step(self.channel, self.index)?;
+            self.index += 1;
+            if !step.is_empty() {
+                return Some(step);
+            }
+        }
+    }
+}
+
+/// The schedule of one rank for one collective.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Schedule(Plan);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plan {
+    Nothing,
+    /// The only rank has its own input as the result.
+    Alone {
+        len: u64,
+    },
+    Ring(Ring),
+    Direct(Direct),
+    Doubling(Doubling),
+    Tree(Tree),
+    Linear(Linear),
+    Pairwise(Pairwise),
+    Dissemination(Dissemination),
+    OneSided(OneSided),
+}
+
+/// The schedule of `shape.rank`. All ranks must ask with the same arguments, but for the rank.
+///
+/// In place means: input and output are the same memory (`all_reduce`, `broadcast`, `reduce`,
+/// `all_to_all`); the input is the rank's own block of the output (`all_gather`, `gather`); the
+/// output is the rank's own block of the input (`reduce_scatter`, `scatter`).
+///
+/// A lone rank that reduces gets a copy step also in place, because an executor may scale what it
+/// reads from the input.
+///
+/// # Errors
+///
+/// [`Unsupported`] if the algorithm does not fit the collective, or the shape makes no sense.
+pub fn schedule(
+    collective: Collective,
+    algorithm: Algorithm,
+    in_place: bool,
+    mut shape: Shape,
+) -> Result<Schedule, Unsupported> {
+    let unsupported = |reason| Unsupported {
+        collective,
+        algorithm,
+        reason,
+    };
+    check(collective, &shape).map_err(unsupported)?;
+    if !collective.algorithms().contains(&algorithm) {
+        return Err(unsupported("no such combination"));
+    }
+    if algorithm == Algorithm::OneSided && collective == Collective::AllToAll && in_place {
+        return Err(unsupported("everyone would overwrite what others read"));
+    }
+    if shape.size == 1 {
+        let plan = if in_place && !collective.reduces() || collective == Collective::Barrier {
+            Plan::Nothing
+        } else {
+            Plan::Alone { len: shape.count }
+        };
+        return Ok(Schedule(plan));
+    }
+    if shape.count == 0 && collective != Collective::Barrier {
+        return Ok(Schedule(Plan::Nothing));
+    }
+    // A round has no use for more, and its end stays countable.
+    shape.chunk = shape.chunk.min(shape.count.max(1));
+    let tree = |topology| Tree::new(collective, topology, in_place, &shape).map(Plan::Tree);
+    let plan = match algorithm {
+        Algorithm::Ring => Ring::new(collective, in_place, &shape).map(Plan::Ring),
+        Algorithm::Direct => Direct::new(collective, in_place, &shape).map(Plan::Direct),
+        Algorithm::RecursiveDoubling => Some(Plan::Doubling(Doubling::new(&shape))),
+        Algorithm::Binomial => tree(Topology::Binomial),
+        Algorithm::DoubleTree => tree(Topology::DoubleTree),
+        Algorithm::Chain => tree(Topology::Chain),
+        Algorithm::Pairwise => Some(Plan::Pairwise(Pairwise::new(in_place, &shape))),
+        Algorithm::Linear => Linear::new(collective, in_place, &shape).map(Plan::Linear),
+        Algorithm::Dissemination => Some(Plan::Dissemination(Dissemination::new(&shape))),
+        Algorithm::OneSided => OneSided::new(collective, in_place, &shape).map(Plan::OneSided),
+    };
+    plan.map(Schedule)
+        .ok_or_else(|| unsupported("no such combination"))
+}
+
+/// More than any machine has; sums of a few ranks stay far from overflow.
+const MAX_RANKS: u32 = 1 << 24;
+
+fn check(collective: Collective, shape: &Shape) -> Result<(), &'static str> {
+    if shape.size > MAX_RANKS {
+        return Err("too many ranks");
+    }
+    if shape.rank >= shape.size {
+        return Err("the rank is not below the number of ranks");
+    }
+    if collective.is_rooted() && shape.root >= shape.size {
+        return Err("the root is not below the number of ranks");
+    }
+    if shape.chunk == 0 {
+        return Err("a chunk must have at least one element");
+    }
+    if shape.count.checked_mul(u64::from(shape.size)).is_none() {
+        return Err("more elements than a u64 counts");
+    }
+    Ok(())
+}
+
+impl Steps for Schedule {
+    fn channels(&self) -> u32 {
+        match self.0 {
+            Plan::Tree(tree) => tree.channels(),
+            _ => 1,
+        }
+    }
+
+    fn scratch(&self) -> u64 {
+        match self.0 {
+            Plan::Direct(direct) => direct.scratch(),
+            Plan::Tree(tree) => tree.scratch(),
+            _ => 0,
+        }
+    }
+
+    fn step(&self, channel: u32, index: u64) -> Option<Step> {
+        if let Plan::Tree(tree) = &self.0 {
+            return tree.step(channel, index);
+        }
+        if channel != 0 {
+            return None;
+        }
+        match &self.0 {
+            Plan::Nothing | Plan::Tree(_) => None,
+            Plan::Alone { len } => (index == 0 && *len > 0)
+                .then(|| Step::copy(0, Span::input(0, *len), Span::output(0, *len))),
+            Plan::Ring(ring) => ring.step(index),
+            Plan::Direct(direct) => direct.step(index),
+            Plan::Doubling(doubling) => doubling.step(index),
+            Plan::Linear(linear) => linear.step(index),
+            Plan::Pairwise(pairwise) => pairwise.step(index),
+            Plan::Dissemination(dissemination) => dissemination.step(index),
+            Plan::OneSided(one_sided) => one_sided.step(index),
+        }
+    }
+}
