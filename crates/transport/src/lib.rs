@@ -5,6 +5,10 @@
 //! reads a slot that the link lends, so that data is reduced and forwarded straight out of and into
 //! the link's own memory. Every call answers at once: "not yet" is `None` or `false`.
 
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
 mod link;
+pub mod memory;
+pub mod shm;
 
 pub use link::{Arrival, Geometry, LinkError, LinkRx, LinkTx};

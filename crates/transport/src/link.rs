@@ -38,6 +38,9 @@ pub enum LinkError {
     /// The peer sent something that the protocol does not allow.
     #[error("protocol violation: {0}")]
     Protocol(String),
+    /// A call that the order of calls or the geometry does not allow; the link is as it was.
+    #[error("misuse of a link: {0}")]
+    Misuse(String),
 }
 
 /// The sending half of a link.

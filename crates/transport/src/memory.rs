@@ -1,0 +1,235 @@
+//! Memory that processes of one host share.
+//!
+//! A region is an anonymous file of the kernel (`memfd`): it has no name, so nothing is left behind
+//! when every process that maps it is gone, however it went. Its size is sealed, so no process can
+//! cut it short under another, and its pages are set aside at once, so that a lack of memory is an
+//! error here and not a signal later.
+
+mod pass;
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::{self, NonNull};
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+
+pub use pass::{Passed, recv_fd, send_fd};
+
+/// What keeps memory from being set up or passed on.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum MemoryError {
+    /// The operating system has not got so much memory to share.
+    #[error(
+        "no {bytes} bytes of shared memory: {error}; use smaller buffers, or raise the memory \
+         limit of this user or container"
+    )]
+    Exhausted {
+        /// The bytes that were asked for.
+        bytes: usize,
+        /// What the system answered.
+        error: Errno,
+    },
+    /// The operating system reported an error.
+    #[error("{call}: {error}")]
+    Os {
+        /// The call that failed.
+        call: &'static str,
+        /// Its error.
+        error: Errno,
+    },
+    /// The deadline passed.
+    #[error("timed out while {doing}")]
+    TimedOut {
+        /// What was going on.
+        doing: &'static str,
+    },
+    /// The peer closed the stream.
+    #[error("the peer closed the stream while {doing}")]
+    Closed {
+        /// What was going on.
+        doing: &'static str,
+    },
+    /// The peer sent something that is not what both sides agreed on.
+    #[error("refused the peer's memory: {0}")]
+    Refused(String),
+    /// The sizes asked for make no link.
+    #[error("impossible sizes of a link: {0}")]
+    Geometry(String),
+}
+
+impl MemoryError {
+    fn os(call: &'static str) -> impl FnOnce(Errno) -> Self {
+        move |error| Self::Os { call, error }
+    }
+}
+
+/// A mapping of memory that other processes may map too.
+///
+/// The memory may change at any time, by any process that maps it; hence only a raw pointer.
+#[derive(Debug)]
+pub struct SharedMemory {
+    address: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the mapping belongs to the process and not to a thread, and the only ways to the bytes
+// are raw pointers, whose users answer for their own synchronisation.
+unsafe impl Send for SharedMemory {}
+// SAFETY: as above; no method touches the value's own fields but Drop, which is exclusive.
+unsafe impl Sync for SharedMemory {}
+
+impl SharedMemory {
+    /// Makes `len` bytes of zeroed memory (at least one), and the file descriptor by which others
+    /// map it: pass it on with [`send_fd`], then drop it; the mapping does not need it.
+    ///
+    /// # Errors
+    /// [`MemoryError::Exhausted`] when there is not so much memory, [`MemoryError::Os`] otherwise.
+    pub fn create(len: usize) -> Result<(Self, OwnedFd), MemoryError> {
+        let fd = create_file()?;
+        set_aside(&fd, len.max(1)).map_err(|error| MemoryError::Exhausted { bytes: len, error })?;
+        rustix::fs::fcntl_add_seals(&fd, required_seals())
+            .map_err(MemoryError::os("fcntl(F_ADD_SEALS)"))?;
+        Ok((Self::map(&fd, len)?, fd))
+    }
+
+    /// Maps memory that another process made, after checking that it is `len` bytes long and that
+    /// nobody can change that.
+    ///
+    /// # Errors
+    /// [`MemoryError::Refused`] when the check fails, [`MemoryError::Os`] when mapping does.
+    pub fn from_fd(fd: impl AsFd, len: usize) -> Result<Self, MemoryError> {
+        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|error| {
+            MemoryError::Refused(format!("the descriptor is no memory file ({error})"))
+        })?;
+        if !seals.contains(required_seals()) {
+            return Err(MemoryError::Refused(format!(
+                "expected a size sealed by {:?}, saw seals {seals:?}",
+                required_seals()
+            )));
+        }
+        // The size is read after the seals, so that it cannot change between the two.
+        let stat = rustix::fs::fstat(&fd).map_err(MemoryError::os("fstat"))?;
+        if usize::try_from(stat.st_size) != Ok(len.max(1)) {
+            return Err(MemoryError::Refused(format!(
+                "expected {} bytes, saw {}",
+                len.max(1),
+                stat.st_size
+            )));
+        }
+        Self::map(fd, len)
+    }
+
+    /// The first byte; page-aligned. Valid for reads and writes of [`len`](Self::len) bytes while
+    /// the mapping lives.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.address.as_ptr()
+    }
+
+    /// Bytes of the memory.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Puts a private copy of the contents in the place of the shared memory, at the same address.
+    ///
+    /// From then on no other process can write into what [`as_ptr`](Self::as_ptr) points at, nor
+    /// see what is written there; they keep the old memory among themselves. Of what others write
+    /// during the call, any part may be in the copy. No thread of this process ever sees
+    /// the address unmapped; what threads of this process write during the call may be lost.
+    ///
+    /// # Errors
+    /// [`MemoryError::Exhausted`] when there is no memory for the copy, [`MemoryError::Os`] when
+    /// the exchange fails; the memory is still shared then.
+    pub fn make_private(&self) -> Result<(), MemoryError> {
+        let mapped = self.mapped();
+        let writable = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses touches nobody's memory.
+        let copy =
+            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), mapped, writable, MapFlags::PRIVATE) }
+                .map_err(|error| MemoryError::Exhausted { bytes: self.len, error })?;
+        // SAFETY: both are live mappings of at least `len` bytes, and the new one overlaps nothing.
+        // Other processes may write to the source meanwhile; the bytes have no invalid values, and
+        // which of them are copied is left open by this method's contract.
+        unsafe { ptr::copy_nonoverlapping(self.as_ptr(), copy.cast::<u8>(), self.len) };
+        // SAFETY: both ranges are whole mappings of `mapped` bytes that this value owns. No
+        // references exist to either: `as_ptr` gives raw pointers only, and their users see valid
+        // memory before and after, since the kernel exchanges the mappings in one step.
+        let moved = unsafe {
+            rustix::mm::mremap_fixed(
+                copy,
+                mapped,
+                mapped,
+                MremapFlags::MAYMOVE,
+                self.address.as_ptr().cast::<c_void>(),
+            )
+        };
+        if let Err(error) = moved {
+            // SAFETY: `copy` is the mapping made above, and nothing else refers to it.
+            let _ = unsafe { rustix::mm::munmap(copy, mapped) };
+            return Err(MemoryError::Os { call: "mremap", error });
+        }
+        Ok(())
+    }
+
+    fn map(fd: impl AsFd, len: usize) -> Result<Self, MemoryError> {
+        let mapped = mapped_bytes(len);
+        let writable = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses touches nobody's memory.
+        let address =
+            unsafe { rustix::mm::mmap(ptr::null_mut(), mapped, writable, MapFlags::SHARED, fd, 0) }
+                .map_err(MemoryError::os("mmap"))?;
+        let address = NonNull::new(address.cast::<u8>())
+            .ok_or(MemoryError::Os { call: "mmap", error: Errno::FAULT })?;
+        Ok(Self { address, len })
+    }
+
+    fn mapped(&self) -> usize {
+        mapped_bytes(self.len)
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        // SAFETY: the range is this value's own mapping, and pointers into it are valid only while
+        // the value lives. An error would mean a range that is not mapped: nothing to give back.
+        let _ = unsafe { rustix::mm::munmap(self.address.as_ptr().cast(), self.mapped()) };
+    }
+}
+
+/// Whole pages, at least one: the kernel maps nothing less.
+fn mapped_bytes(len: usize) -> usize {
+    let page = rustix::param::page_size();
+    len.max(1).next_multiple_of(page)
+}
+
+fn required_seals() -> SealFlags {
+    SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL
+}
+
+fn create_file() -> Result<OwnedFd, MemoryError> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // A kernel may insist that memory files say they hold no program; one before 6.3 does not know
+    // the flag that says so.
+    rustix::fs::memfd_create("spark-ccl", flags | MemfdFlags::NOEXEC_SEAL)
+        .or_else(|error| match error {
+            Errno::INVAL => rustix::fs::memfd_create("spark-ccl", flags),
+            other => Err(other),
+        })
+        .map_err(MemoryError::os("memfd_create"))
+}
+
+fn set_aside(fd: &OwnedFd, len: usize) -> Result<(), Errno> {
+    let len = u64::try_from(len).map_err(|_| Errno::FBIG)?;
+    retry_on_intr(|| rustix::fs::ftruncate(fd, len))?;
+    retry_on_intr(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, len))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+//! Links through shared memory: between processes of one host, between threads, and to oneself.
+//!
+//! One segment per pair of ranks holds, for either direction and each channel, a ring of slots. A
+//! slot is a header line and a body. The header line holds the number of the message that filled
+//! the slot, its tag and length, and the payload itself where it has at most [`INLINE_BYTES`]: a
+//! small message costs the transfer of one cache line. The receiver polls the header line that
+//! comes next and nothing else. How far it has read stands on a line of its own, which the sender
+//! looks at only when it has filled every slot that it knew to be free.
+//!
+//! # Trust
+//! The peer may write anything into the segment at any time. Lengths are read once and checked, so
+//! the worst that a peer can do is to send wrong bytes.
+
+mod layout;
+mod ring;
+mod rx;
+mod segment;
+mod tx;
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use socket2::Socket;
+
+use crate::Geometry;
+use crate::memory::{MemoryError, SharedMemory, recv_fd, send_fd};
+use layout::{Direction, Layout};
+use segment::Segment;
+
+pub use layout::INLINE_BYTES;
+pub use rx::Rx;
+pub use tx::Tx;
+
+/// The name under which a segment travels, next to other memory on the same stream.
+const SEGMENT_ID: u64 = u64::from_le_bytes(*b"shm link");
+
+/// Makes a link and passes it to the peer at the other end of `stream` (a Unix stream socket),
+/// which must [`accept`] it with the same geometry.
+///
+/// # Errors
+/// When the geometry or the memory does not allow it, or the peer is not there by the deadline.
+pub fn offer(
+    stream: &Socket,
+    geometry: Geometry,
+    deadline: Instant,
+) -> Result<(Tx, Rx), MemoryError> {
+    let layout = Layout::new(geometry)?;
+    let (memory, fd) = SharedMemory::create(layout.bytes())?;
+    let segment = Segment::create(memory, layout);
+    send_fd(stream, fd.as_fd(), SEGMENT_ID, layout.bytes() as u64, deadline)?;
+    Ok(ends(&Arc::new(segment), Direction::Forth))
+}
+
+/// Takes the link that the peer [`offer`]s.
+///
+/// # Errors
+/// When the peer is not there by the deadline, or offers something else than a link of this
+/// geometry.
+pub fn accept(
+    stream: &Socket,
+    geometry: Geometry,
+    deadline: Instant,
+) -> Result<(Tx, Rx), MemoryError> {
+    let layout = Layout::new(geometry)?;
+    let passed = recv_fd(stream, deadline)?;
+    if passed.id != SEGMENT_ID {
+        return Err(MemoryError::Refused(format!(
+            "expected a link ({SEGMENT_ID:#018x}), saw memory of another kind ({:#018x})",
+            passed.id
+        )));
+    }
+    if passed.len != layout.bytes() as u64 {
+        return Err(MemoryError::Refused(format!(
+            "expected a link of {} bytes ({geometry:?}), saw one of {}; set the same slot sizes \
+             on all ranks",
+            layout.bytes(),
+            passed.len
+        )));
+    }
+    let memory = SharedMemory::from_fd(&passed.fd, layout.bytes())?;
+    let segment = Segment::open(memory, layout)?;
+    Ok(ends(&Arc::new(segment), Direction::Back))
+}
+
+/// Both ends of a link within this process.
+///
+/// # Errors
+/// When the geometry or the memory does not allow it.
+pub fn pair(geometry: Geometry) -> Result<((Tx, Rx), (Tx, Rx)), MemoryError> {
+    let layout = Layout::new(geometry)?;
+    let (memory, _fd) = SharedMemory::create(layout.bytes())?;
+    let segment = Arc::new(Segment::create(memory, layout));
+    Ok((ends(&segment, Direction::Forth), ends(&segment, Direction::Back)))
+}
+
+/// The halves of the end that sends in `direction`.
+fn ends(segment: &Arc<Segment>, direction: Direction) -> (Tx, Rx) {
+    (Tx::new(segment, direction), Rx::new(segment, direction.reverse()))
+}
+
+#[cfg(test)]
+mod tests;

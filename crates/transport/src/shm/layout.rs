@@ -1,0 +1,170 @@
+//! Where things stand in a segment.
+
+use crate::Geometry;
+use crate::memory::MemoryError;
+
+/// The longest payload that travels in a slot's header line.
+pub const INLINE_BYTES: usize = LINE - 24;
+
+/// Bytes of a cache line.
+pub(super) const LINE: usize = 64;
+/// Words that different processes write keep this distance: two lines, since processors fetch
+/// lines in pairs.
+const APART: usize = 2 * LINE;
+/// Before the first ring: what the segment is, and which ends have closed.
+const PROLOGUE: usize = 2 * APART;
+const CLOSED: usize = APART;
+
+/// Within a slot's header line: the number of the message in it.
+pub(super) const FILLED: usize = 0;
+/// Within a slot's header line: the tag.
+pub(super) const TAG: usize = 8;
+/// Within a slot's header line: the length of the payload, 32 bits.
+pub(super) const LEN: usize = 16;
+/// Within a slot's header line: the payload, where it is small.
+pub(super) const INLINE: usize = 24;
+
+const MAX_CHANNELS: usize = 1 << 8;
+const MAX_SLOTS: usize = 1 << 20;
+const MAX_SLOT_BYTES: usize = 1 << 30;
+
+/// One of the two ways through a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// From the end that made the segment.
+    Forth,
+    /// To it.
+    Back,
+}
+
+impl Direction {
+    pub(super) fn reverse(self) -> Self {
+        match self {
+            Self::Forth => Self::Back,
+            Self::Back => Self::Forth,
+        }
+    }
+}
+
+/// One of the two ends of a direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    Sender,
+    Receiver,
+}
+
+/// The offsets, in bytes, of everything in a segment of a given geometry.
+///
+/// Prologue, then a line per ring that says how far its receiver has read, then the rings. All
+/// offsets are multiples of 64, and all that they describe lies within [`bytes`](Self::bytes).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Layout {
+    geometry: Geometry,
+    bytes: usize,
+}
+
+impl Layout {
+    pub(super) fn new(geometry: Geometry) -> Result<Self, MemoryError> {
+        let Geometry { slot_bytes, slots, channels } = geometry;
+        let possible = slot_bytes % LINE == 0
+            && (LINE..=MAX_SLOT_BYTES).contains(&slot_bytes)
+            && (1..=MAX_SLOTS).contains(&slots)
+            && (1..=MAX_CHANNELS).contains(&channels);
+        if !possible {
+            return Err(MemoryError::Geometry(format!(
+                "{geometry:?}; slot_bytes must be a multiple of {LINE} up to {MAX_SLOT_BYTES}, \
+                 slots 1 to {MAX_SLOTS}, channels 1 to {MAX_CHANNELS}"
+            )));
+        }
+        let bytes = slots
+            .checked_mul(LINE + slot_bytes)
+            .and_then(|ring| ring.checked_add(APART))
+            .and_then(|ring| ring.checked_mul(2 * channels))
+            .and_then(|rings| rings.checked_add(PROLOGUE))
+            .filter(|&bytes| isize::try_from(bytes).is_ok())
+            .ok_or_else(|| {
+                MemoryError::Geometry(format!("{geometry:?}; more than the address space holds"))
+            })?;
+        Ok(Self { geometry, bytes })
+    }
+
+    pub(super) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Of the whole segment.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// From one slot of a ring to the next.
+    pub(super) fn stride(&self) -> usize {
+        LINE + self.geometry.slot_bytes
+    }
+
+    /// The word that says that this end is closed.
+    pub(super) fn closed(direction: Direction, side: Side) -> usize {
+        CLOSED + 8 * (2 * direction as usize + side as usize)
+    }
+
+    /// The word that says how many messages of the ring were released.
+    pub(super) fn released(&self, direction: Direction, channel: usize) -> usize {
+        PROLOGUE + APART * self.ring_index(direction, channel)
+    }
+
+    /// The first slot of the ring.
+    pub(super) fn ring(&self, direction: Direction, channel: usize) -> usize {
+        let rings = PROLOGUE + APART * 2 * self.geometry.channels;
+        rings + self.geometry.slots * self.stride() * self.ring_index(direction, channel)
+    }
+
+    fn ring_index(&self, direction: Direction, channel: usize) -> usize {
+        direction as usize * self.geometry.channels + channel
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_do_not_overlap_and_fill_the_segment() {
+        let geometry = Geometry { slot_bytes: 192, slots: 3, channels: 2 };
+        let layout = Layout::new(geometry).unwrap();
+        let mut parts = vec![(0, 4 * 8)];
+        for direction in [Direction::Forth, Direction::Back] {
+            for side in [Side::Sender, Side::Receiver] {
+                parts.push((Layout::closed(direction, side), 8));
+            }
+            for channel in 0..2 {
+                parts.push((layout.released(direction, channel), APART));
+                parts.push((layout.ring(direction, channel), 3 * (64 + 192)));
+            }
+        }
+        parts.sort_unstable();
+        for pair in parts.windows(2) {
+            assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
+        }
+        let (last, length) = *parts.last().unwrap();
+        assert_eq!(last + length, layout.bytes());
+        assert!(parts.iter().filter(|part| part.1 > 8).all(|part| part.0 % LINE == 0));
+    }
+
+    #[test]
+    fn impossible_geometries_are_refused() {
+        let good = Geometry { slot_bytes: 64, slots: 1, channels: 1 };
+        assert!(Layout::new(good).is_ok());
+        for bad in [
+            Geometry { slot_bytes: 0, ..good },
+            Geometry { slot_bytes: 65, ..good },
+            Geometry { slot_bytes: usize::MAX & !63, ..good },
+            Geometry { slots: 0, ..good },
+            Geometry { slots: usize::MAX, ..good },
+            Geometry { channels: 0, ..good },
+            Geometry { channels: usize::MAX, ..good },
+        ] {
+            let error = Layout::new(bad).unwrap_err();
+            assert!(error.to_string().contains("slot_bytes must be"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The lock-free protocol of one ring, apart from where its words and slots are.
+//!
+//! Messages are numbered from 1; message `n` goes into slot `(n - 1) % slots`. The sender fills the
+//! slot, then stores `n` into the slot's `filled` word; the receiver reads the slot once it sees
+//! `n` there, then stores `n` into `released`, and the slot may be filled again.
+//!
+//! Pairings:
+//! - `filled`: Release in [`Producer::publish`], Acquire in [`Consumer::poll`]: who sees the
+//!   number, sees the message.
+//! - `released`: Release in [`Consumer::release`], Acquire in [`Producer::poll`]: who sees that a
+//!   slot is free, overwrites it after its message was read.
+//! - `sender_closed`: Release in [`close`], Acquire in [`Consumer::poll`]: who sees that the sender
+//!   is gone, sees all that it published.
+//! - `receiver_closed`: says only that; nothing is read on its account.
+
+use std::sync::atomic::Ordering;
+
+use crate::LinkError;
+
+/// A word that both sides of a ring see.
+pub(super) trait Word {
+    fn load(&self, order: Ordering) -> u64;
+    fn store(&self, value: u64, order: Ordering);
+}
+
+impl Word for std::sync::atomic::AtomicU64 {
+    #[inline]
+    fn load(&self, order: Ordering) -> u64 {
+        self.load(order)
+    }
+
+    #[inline]
+    fn store(&self, value: u64, order: Ordering) {
+        self.store(value, order);
+    }
+}
+
+/// The words of a ring, all zero at first.
+pub(super) trait Words {
+    type Word: Word;
+
+    fn filled(&self, slot: Slot) -> &Self::Word;
+    fn released(&self) -> &Self::Word;
+    fn sender_closed(&self) -> &Self::Word;
+    fn receiver_closed(&self) -> &Self::Word;
+}
+
+/// The index of a slot; less than the number of slots that its producer or consumer was made with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Slot(usize);
+
+impl Slot {
+    #[inline]
+    pub(super) fn index(self) -> usize {
+        self.0
+    }
+}
+
+/// Says that an end of a direction is gone.
+pub(super) fn close(word: &impl Word) {
+    word.store(1, Ordering::Release);
+}
+
+/// The sender's side of a ring.
+#[derive(Debug)]
+pub(super) struct Producer {
+    next: Cursor,
+    /// Messages up to this number have a slot that is known to be free.
+    limit: u64,
+}
+
+impl Producer {
+    pub(super) fn new(slots: usize) -> Self {
+        Self { next: Cursor::new(slots), limit: slots as u64 }
+    }
+
+    /// The slot for the next message, if it is free.
+    #[inline]
+    pub(super) fn poll(&mut self, words: &impl Words) -> Result<Option<Slot>, LinkError> {
+        if self.next.number <= self.limit || self.refresh(words)? {
+            Ok(Some(self.next.slot))
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// Hands the slot that [`poll`](Self::poll) answered, now filled, to the receiver.
+    #[inline]
+    pub(super) fn publish(&mut self, words: &impl Words) {
+        words.filled(self.next.slot).store(self.next.number, Ordering::Release);
+        self.next.advance();
+    }
+
+    fn refresh(&mut self, words: &impl Words) -> Result<bool, LinkError> {
+        let released = words.released().load(Ordering::Acquire);
+        let sent = self.next.number - 1;
+        let slots = self.next.slots as u64;
+        if released > sent || sent - released > slots {
+            return Err(LinkError::Protocol(format!(
+                "of {sent} messages through {slots} slots, the peer says it has read {released}"
+            )));
+        }
+        self.limit = released + slots;
+        if self.next.number <= self.limit {
+            return Ok(true);
+        }
+        if words.receiver_closed().load(Ordering::Relaxed) != 0 {
+            return Err(LinkError::Closed);
+        }
+        Ok(false)
+    }
+}
+
+/// The receiver's side of a ring.
+#[derive(Debug)]
+pub(super) struct Consumer {
+    next: Cursor,
+}
+
+impl Consumer {
+    pub(super) fn new(slots: usize) -> Self {
+        Self { next: Cursor::new(slots) }
+    }
+
+    /// The slot of the next message, if it is there.
+    #[inline]
+    pub(super) fn poll(&mut self, words: &impl Words) -> Result<Option<Slot>, LinkError> {
+        if self.is_filled(words) {
+            return Ok(Some(self.next.slot));
+        }
+        if words.sender_closed().load(Ordering::Acquire) == 0 {
+            return Ok(None);
+        }
+        // The sender may have published between the two looks.
+        if self.is_filled(words) { Ok(Some(self.next.slot)) } else { Err(LinkError::Closed) }
+    }
+
+    /// Gives the slot that [`poll`](Self::poll) answered, now read, back to the sender.
+    #[inline]
+    pub(super) fn release(&mut self, words: &impl Words) {
+        words.released().store(self.next.number, Ordering::Release);
+        self.next.advance();
+    }
+
+    #[inline]
+    fn is_filled(&self, words: &impl Words) -> bool {
+        words.filled(self.next.slot).load(Ordering::Acquire) == self.next.number
+    }
+}
+
+/// The next message's number, and its slot.
+#[derive(Debug)]
+struct Cursor {
+    slots: usize,
+    slot: Slot,
+    number: u64,
+}
+
+impl Cursor {
+    fn new(slots: usize) -> Self {
+        debug_assert!(slots > 0);
+        Self { slots, slot: Slot(0), number: 1 }
+    }
+
+    #[inline]
+    fn advance(&mut self) {
+        self.number += 1;
+        self.slot.0 += 1;
+        if self.slot.0 == self.slots {
+            self.slot.0 = 0;
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom;
+#[cfg(test)]
+mod tests;

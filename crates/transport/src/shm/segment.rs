@@ -1,0 +1,183 @@
+//! The shared memory of one link, and its rings as seen from either side.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use super::layout::{Direction, FILLED, INLINE, LEN, LINE, Layout, Side, TAG};
+use super::ring::{Slot, Words};
+use crate::Geometry;
+use crate::memory::{MemoryError, SharedMemory};
+
+/// The first word of every segment; its last byte is the version of the layout.
+const MAGIC: u64 = u64::from_le_bytes(*b"sparkln\x01");
+
+/// Shared memory laid out as a link.
+#[derive(Debug)]
+pub(super) struct Segment {
+    memory: SharedMemory,
+    layout: Layout,
+}
+
+impl Segment {
+    /// Lays out fresh memory of `layout.bytes()`, all zero.
+    pub(super) fn create(memory: SharedMemory, layout: Layout) -> Self {
+        let segment = Self { memory, layout };
+        let words = identity(layout.geometry());
+        // SAFETY: the segment begins with a line for these words, and nobody else has it yet.
+        unsafe { segment.at(0).cast::<[u64; 4]>().write(words) };
+        segment
+    }
+
+    /// Takes memory of `layout.bytes()` that a peer laid out.
+    pub(super) fn open(memory: SharedMemory, layout: Layout) -> Result<Self, MemoryError> {
+        let segment = Self { memory, layout };
+        // SAFETY: the segment begins with a line for these words. The peer wrote them before it
+        // passed the memory on; should it write to them now, any values are valid.
+        let words = unsafe { segment.at(0).cast::<[u64; 4]>().read_volatile() };
+        if words == identity(layout.geometry()) {
+            Ok(segment)
+        } else {
+            Err(MemoryError::Refused(format!(
+                "expected a link of {:?}, saw one marked {:#x} with slot_bytes {}, slots {}, \
+                 channels {}; run the same library and set the same slot sizes on all ranks",
+                layout.geometry(),
+                words[0],
+                words[1],
+                words[2],
+                words[3],
+            )))
+        }
+    }
+
+    pub(super) fn geometry(&self) -> Geometry {
+        self.layout.geometry()
+    }
+
+    /// The word that says that this end is closed.
+    pub(super) fn closed(&self, direction: Direction, side: Side) -> &AtomicU64 {
+        let word = self.at(Layout::closed(direction, side)).cast::<u64>();
+        // SAFETY: the layout puts an aligned word there, which lives as long as the memory, and is
+        // accessed as an atomic only.
+        unsafe { AtomicU64::from_ptr(word) }
+    }
+
+    /// A place within the segment, or its end.
+    fn at(&self, offset: usize) -> *mut u8 {
+        debug_assert!(offset <= self.memory.len());
+        // SAFETY: the layout's offsets lie within the memory, whose length was checked against it.
+        unsafe { self.memory.as_ptr().add(offset) }
+    }
+}
+
+fn identity(geometry: Geometry) -> [u64; 4] {
+    [MAGIC, geometry.slot_bytes as u64, geometry.slots as u64, geometry.channels as u64]
+}
+
+/// One ring of a segment.
+///
+/// Its slots belong in turn to the sender's side and the receiver's side, as `ring` decides.
+#[derive(Debug)]
+pub(super) struct Ring {
+    first: NonNull<u8>,
+    stride: usize,
+    released: NonNull<u64>,
+    direction: Direction,
+    segment: Arc<Segment>,
+}
+
+// SAFETY: the pointers go into the segment, which is Send and Sync and kept alive by the ring; they
+// are used through methods whose callers own the slot in question.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// Of channel `channel`, which must be one of the geometry's.
+    pub(super) fn new(segment: &Arc<Segment>, direction: Direction, channel: usize) -> Self {
+        assert!(channel < segment.geometry().channels, "channel {channel} of a link's own geometry");
+        let pointer = |offset| {
+            // SAFETY: a place within a mapping is not null.
+            unsafe { NonNull::new_unchecked(segment.at(offset)) }
+        };
+        Self {
+            first: pointer(segment.layout.ring(direction, channel)),
+            stride: segment.layout.stride(),
+            released: pointer(segment.layout.released(direction, channel)).cast(),
+            direction,
+            segment: Arc::clone(segment),
+        }
+    }
+
+    /// Where the payload of a message of `len` bytes stands; 64-byte aligned where it is not inline.
+    #[inline]
+    pub(super) fn payload(&self, slot: Slot, len: usize) -> *mut u8 {
+        let offset = if len <= super::INLINE_BYTES { INLINE } else { LINE };
+        // SAFETY: both offsets lie within a slot.
+        unsafe { self.header(slot).add(offset) }
+    }
+
+    /// Writes a slot's tag and length.
+    ///
+    /// # Safety
+    /// The caller is the sender's side and the slot is its.
+    #[inline]
+    pub(super) unsafe fn write_header(&self, slot: Slot, len: u32, tag: u64) {
+        let header = self.header(slot);
+        // SAFETY: the header line has both fields, aligned, and they are this side's to write.
+        unsafe {
+            header.add(TAG).cast::<u64>().write(tag);
+            header.add(LEN).cast::<u32>().write(len);
+        }
+    }
+
+    /// Reads a slot's length and tag, once.
+    ///
+    /// # Safety
+    /// The caller is the receiver's side and the slot is its.
+    #[inline]
+    pub(super) unsafe fn read_header(&self, slot: Slot) -> (u32, u64) {
+        let header = self.header(slot);
+        // SAFETY: the header line has both fields, aligned. A peer that breaks the protocol may
+        // write to them now; volatile, so that what is checked is what is used.
+        unsafe {
+            (
+                header.add(LEN).cast::<u32>().read_volatile(),
+                header.add(TAG).cast::<u64>().read_volatile(),
+            )
+        }
+    }
+
+    #[inline]
+    fn header(&self, slot: Slot) -> *mut u8 {
+        // SAFETY: a slot's index is less than the geometry's number of slots, with which the
+        // ring's producer or consumer was made, so the slot lies within the ring.
+        unsafe { self.first.as_ptr().add(slot.index() * self.stride) }
+    }
+}
+
+impl Words for Ring {
+    type Word = AtomicU64;
+
+    #[inline]
+    fn filled(&self, slot: Slot) -> &AtomicU64 {
+        // SAFETY: the header line begins with this word, aligned, living as long as the segment,
+        // and accessed as an atomic only.
+        unsafe { AtomicU64::from_ptr(self.header(slot).add(FILLED).cast()) }
+    }
+
+    #[inline]
+    fn released(&self) -> &AtomicU64 {
+        // SAFETY: the layout puts an aligned word there, living as long as the segment, and
+        // accessed as an atomic only.
+        unsafe { AtomicU64::from_ptr(self.released.as_ptr()) }
+    }
+
+    #[inline]
+    fn sender_closed(&self) -> &AtomicU64 {
+        self.segment.closed(self.direction, Side::Sender)
+    }
+
+    #[inline]
+    fn receiver_closed(&self) -> &AtomicU64 {
+        self.segment.closed(self.direction, Side::Receiver)
+    }
+}

@@ -1,0 +1,117 @@
+//! The sending half.
+
+use std::slice;
+use std::sync::Arc;
+
+use super::layout::{Direction, Side};
+use super::ring::{self, Producer, Slot};
+use super::segment::{Ring, Segment};
+use crate::{LinkError, LinkTx};
+
+/// The sending half of a link through shared memory.
+///
+/// Dropping it tells the peer, which sees [`LinkError::Closed`] once it has read what was sent.
+#[derive(Debug)]
+pub struct Tx {
+    segment: Arc<Segment>,
+    direction: Direction,
+    slot_bytes: usize,
+    channels: Box<[Channel]>,
+}
+
+#[derive(Debug)]
+struct Channel {
+    ring: Ring,
+    producer: Producer,
+    /// The slot that is lent, and for how many bytes.
+    lent: Option<(Slot, usize)>,
+}
+
+impl Tx {
+    pub(super) fn new(segment: &Arc<Segment>, direction: Direction) -> Self {
+        let geometry = segment.geometry();
+        let channel = |index| Channel {
+            ring: Ring::new(segment, direction, index),
+            producer: Producer::new(geometry.slots),
+            lent: None,
+        };
+        Self {
+            segment: Arc::clone(segment),
+            direction,
+            slot_bytes: geometry.slot_bytes,
+            channels: (0..geometry.channels).map(channel).collect(),
+        }
+    }
+}
+
+impl LinkTx for Tx {
+    #[inline]
+    fn reserve(&mut self, channel: usize, len: usize) -> Result<Option<&mut [u8]>, LinkError> {
+        let slot_bytes = self.slot_bytes;
+        if len > slot_bytes {
+            return Err(too_long(len, slot_bytes));
+        }
+        let channels = self.channels.len();
+        let Some(Channel { ring, producer, lent }) = self.channels.get_mut(channel) else {
+            return Err(no_channel(channel, channels));
+        };
+        let Some(slot) = producer.poll(ring)? else {
+            return Ok(None);
+        };
+        *lent = Some((slot, len));
+        // SAFETY: the payload lies within the slot, `len` being at most `slot_bytes`. The slot is
+        // this side's until it is published, which takes `&mut self`, so the slice is the only
+        // way to it in this process; a peer that writes there breaks the protocol, and harms no
+        // more than the bytes.
+        Ok(Some(unsafe { slice::from_raw_parts_mut(ring.payload(slot, len), len) }))
+    }
+
+    #[inline]
+    fn commit(&mut self, channel: usize, len: usize, tag: u64) -> Result<(), LinkError> {
+        let channels = self.channels.len();
+        let Some(Channel { ring, producer, lent }) = self.channels.get_mut(channel) else {
+            return Err(no_channel(channel, channels));
+        };
+        match *lent {
+            Some((slot, reserved)) if reserved == len => {
+                *lent = None;
+                // SAFETY: the slot was lent and not yet published: it is this side's.
+                unsafe { ring.write_header(slot, len as u32, tag) };
+                producer.publish(ring);
+                Ok(())
+            }
+            other => Err(not_reserved(channel, len, other.map(|(_, reserved)| reserved))),
+        }
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<bool, LinkError> {
+        Ok(true)
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        ring::close(self.segment.closed(self.direction, Side::Sender));
+    }
+}
+
+#[cold]
+fn too_long(len: usize, slot_bytes: usize) -> LinkError {
+    LinkError::Misuse(format!("a message of {len} bytes in slots of {slot_bytes}"))
+}
+
+#[cold]
+fn no_channel(channel: usize, channels: usize) -> LinkError {
+    LinkError::Misuse(format!("channel {channel} of {channels}"))
+}
+
+#[cold]
+fn not_reserved(channel: usize, len: usize, reserved: Option<usize>) -> LinkError {
+    LinkError::Misuse(match reserved {
+        Some(reserved) => {
+            format!("commit of {len} bytes on channel {channel} after a reservation of {reserved}")
+        }
+        None => format!("commit of {len} bytes on channel {channel} without a reservation"),
+    })
+}
