@@ -1,0 +1,124 @@
+//! Who launched this process, which rank it is, and how it meets the other ranks.
+//!
+//! [`detect`] looks at the variables that launchers set and answers without any input or output
+//! (but for the file that `SPARK_CCL_UNIQUE_ID_FILE` names). The key-value spaces that it hands out
+//! connect at their first use.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+mod at_exit;
+mod detect;
+mod error;
+mod hex;
+mod node_list;
+mod pmi1;
+mod pmix;
+mod tcp_store;
+mod vars;
+
+use std::fmt;
+use std::time::Instant;
+
+pub use detect::detect;
+pub use error::Error;
+
+/// What a launcher says about this process.
+#[derive(Debug)]
+pub struct Launch {
+    /// Who launched it.
+    pub kind: LauncherKind,
+    /// This process's rank, below `size`.
+    pub rank: u32,
+    /// Number of processes, at least 1.
+    pub size: u32,
+    /// This process's number among those of its host, where the launcher says so.
+    pub local_rank: Option<u32>,
+    /// Number of processes on this host, where the launcher says so.
+    pub local_size: Option<u32>,
+    /// How the ranks find each other.
+    pub rendezvous: Rendezvous,
+}
+
+/// The launchers that are recognised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LauncherKind {
+    /// `SPARK_CCL_RANK` and `SPARK_CCL_SIZE`: `spark-perf`, or any script that sets them.
+    Own,
+    /// `RANK` and `WORLD_SIZE`: torchrun, or any script that sets them.
+    Torchrun,
+    /// Open MPI's `mpirun` and PRRTE's `prterun`.
+    OpenMpi,
+    /// MPICH's `mpiexec`, and others that speak PMI-1.
+    Hydra,
+    /// Slurm's `srun`.
+    Slurm,
+}
+
+impl fmt::Display for LauncherKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Own => "SPARK_CCL_RANK",
+            Self::Torchrun => "torchrun",
+            Self::OpenMpi => "Open MPI",
+            Self::Hydra => "MPICH (Hydra)",
+            Self::Slurm => "Slurm",
+        })
+    }
+}
+
+/// How the ranks of a launch find each other.
+pub enum Rendezvous {
+    /// Rank 0 publishes what the others need.
+    KeyValue(Box<dyn KeyValue>),
+    /// All ranks know where rank 0 is.
+    Address {
+        /// Name or address of rank 0's host.
+        host: String,
+        /// Port on that host.
+        port: u16,
+        /// Whether rank 0 binds the port; otherwise it belongs to somebody else.
+        bind: bool,
+    },
+    /// The text of a unique id.
+    UniqueId(String),
+}
+
+impl fmt::Debug for Rendezvous {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::KeyValue(space) => write!(f, "KeyValue({})", space.describe()),
+            Self::Address { host, port, bind } => f
+                .debug_struct("Address")
+                .field("host", host)
+                .field("port", port)
+                .field("bind", bind)
+                .finish(),
+            // It holds a secret.
+            Self::UniqueId(_) => f.write_str("UniqueId(..)"),
+        }
+    }
+}
+
+/// A launcher's key-value space, used to tell all ranks what rank 0 says.
+///
+/// Rank 0 calls [`put`](Self::put) once for a key, every other rank calls [`get`](Self::get) once
+/// for it, and with several keys all ranks use the same order: some launchers publish by a barrier
+/// that counts these calls. A key is never used twice, since some launchers do not let it change.
+pub trait KeyValue: Send {
+    /// Publishes `value` under `key` (letters, digits and `._-`, at most 48 of them).
+    ///
+    /// # Errors
+    /// When the launcher cannot be reached or refuses, or other ranks do not come before `deadline`.
+    fn put(&mut self, key: &str, value: &[u8], deadline: Instant) -> Result<(), Error>;
+
+    /// Waits for what rank 0 has published under `key`.
+    ///
+    /// # Errors
+    /// When the launcher cannot be reached or refuses, or nothing is published before `deadline`.
+    fn get(&mut self, key: &str, deadline: Instant) -> Result<Vec<u8>, Error>;
+
+    /// Whether a secret may travel through it: only processes of this launch can read it.
+    fn is_private(&self) -> bool;
+
+    /// What it is and where, for logs and errors.
+    fn describe(&self) -> String;
+}

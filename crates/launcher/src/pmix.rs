@@ -1,0 +1,233 @@
+//! PMIx, the key-value space of Open MPI and of `srun --mpi=pmix`, through `libpmix.so.2`.
+//!
+//! The library is opened at the first use. Its calls that wait for other ranks are used in their
+//! non-blocking form, so that every wait of ours has a deadline.
+
+mod ffi;
+
+use std::ffi::{CString, c_void};
+use std::ptr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::{Error, KeyValue, at_exit};
+use ffi::{Api, Proc, Status, Value};
+
+const SPACE: &str = "the launcher's PMIx key-value space";
+
+/// The key-value space of the PMIx server that started this process.
+pub(crate) struct PmixSpace;
+
+impl KeyValue for PmixSpace {
+    fn put(&mut self, key: &str, value: &[u8], deadline: Instant) -> Result<(), Error> {
+        with_client(|client| {
+            client.put(key, value)?;
+            client.fence(deadline)
+        })
+    }
+
+    fn get(&mut self, key: &str, deadline: Instant) -> Result<Vec<u8>, Error> {
+        with_client(|client| {
+            client.fence(deadline)?;
+            client.get_of_rank_0(key, deadline)
+        })
+    }
+
+    fn is_private(&self) -> bool {
+        true
+    }
+
+    fn describe(&self) -> String {
+        SPACE.to_owned()
+    }
+}
+
+/// The process has one connection and keeps it until it exits: PMIx cannot begin again reliably.
+static CLIENT: Mutex<Option<Client>> = Mutex::new(None);
+
+fn with_client<T>(work: impl FnOnce(&Client) -> Result<T, Error>) -> Result<T, Error> {
+    let mut client = CLIENT.lock();
+    if client.is_none() {
+        *client = Some(Client::begin()?);
+        at_exit::register(finalize);
+    }
+    match client.as_ref() {
+        Some(client) => work(client),
+        None => Err(failed("begin", "no connection".to_owned())),
+    }
+}
+
+fn finalize() {
+    // A thread in the middle of an exchange must not hold up the exit.
+    let Some(client) = CLIENT.try_lock() else {
+        return;
+    };
+    if let Some(client) = client.as_ref() {
+        // SAFETY: PMIx_Init has succeeded, and no other call is under way: we hold the lock.
+        unsafe { (client.api.finalize)(ptr::null(), 0) };
+    }
+}
+
+struct Client {
+    api: Api,
+    me: Proc,
+}
+
+impl Client {
+    fn begin() -> Result<Self, Error> {
+        let api = Api::open().map_err(|tried| Error::NoPmix { tried })?;
+        let mut me = Proc::default();
+        // SAFETY: `me` has the layout that the function fills in; no directives are passed.
+        let status = unsafe { (api.init)(&raw mut me, ptr::null(), 0) };
+        let client = Self { api, me };
+        client.check("begin (PMIx_Init)", status)?;
+        Ok(client)
+    }
+
+    fn put(&self, key: &str, value: &[u8]) -> Result<(), Error> {
+        let key = c_key(key)?;
+        let mut value = Value::bytes(value);
+        // SAFETY: the key ends with NUL; the value has the library's layout and points to bytes
+        // that outlive the call, which copies them.
+        let status = unsafe { (self.api.put)(ffi::GLOBAL, key.as_ptr(), &raw mut value) };
+        self.check("put (PMIx_Put)", status)?;
+        // SAFETY: PMIx_Init has succeeded.
+        let status = unsafe { (self.api.commit)() };
+        self.check("put (PMIx_Commit)", status)
+    }
+
+    /// Waits until all ranks of the launch are here.
+    fn fence(&self, deadline: Instant) -> Result<(), Error> {
+        let operation = "wait for all ranks (PMIx_Fence)";
+        self.wait(operation, deadline, |waiter| {
+            // SAFETY: no processes means all; `waiter` is a reference that `on_done` takes over.
+            unsafe { (self.api.fence_nb)(ptr::null(), 0, ptr::null(), 0, on_done, waiter) }
+        })
+        .map(drop)
+    }
+
+    fn get_of_rank_0(&self, key: &str, deadline: Instant) -> Result<Vec<u8>, Error> {
+        let key = c_key(key)?;
+        let mut root = self.me;
+        root.rank = 0;
+        self.wait("get (PMIx_Get)", deadline, |waiter| {
+            // SAFETY: `root` has the library's layout, the key ends with NUL, and both are copied
+            // before the call returns; `waiter` is a reference that `on_value` takes over.
+            unsafe {
+                (self.api.get_nb)(
+                    &raw const root,
+                    key.as_ptr(),
+                    ptr::null(),
+                    0,
+                    on_value,
+                    waiter,
+                )
+            }
+        })
+    }
+
+    /// Starts an operation whose callback gets a [`Waiter`], and waits for it.
+    fn wait(
+        &self,
+        operation: &str,
+        deadline: Instant,
+        start: impl FnOnce(*mut c_void) -> Status,
+    ) -> Result<Vec<u8>, Error> {
+        let begin = Instant::now();
+        let waiter = Arc::new(Waiter::default());
+        let for_callback = Arc::into_raw(Arc::clone(&waiter));
+        let status = start(for_callback.cast_mut().cast());
+        if status != ffi::SUCCESS {
+            // SAFETY: the pointer is from `into_raw`; without success there is no callback.
+            drop(unsafe { Arc::from_raw(for_callback) });
+            return match status {
+                ffi::OPERATION_SUCCEEDED => Ok(Vec::new()),
+                status => Err(self.failure(operation, status)),
+            };
+        }
+        let mut answer = waiter.answer.lock();
+        while answer.is_none() {
+            if waiter.ready.wait_until(&mut answer, deadline).timed_out() {
+                break;
+            }
+        }
+        match answer.take() {
+            Some((ffi::SUCCESS, value)) => Ok(value),
+            Some((status, _)) => Err(self.failure(operation, status)),
+            None => Err(Error::Timeout {
+                space: SPACE.to_owned(),
+                operation: operation.to_owned(),
+                waited: begin.elapsed(),
+                reason: "no answer; have all ranks started?".to_owned(),
+            }),
+        }
+    }
+
+    fn check(&self, operation: &str, status: Status) -> Result<(), Error> {
+        if status == ffi::SUCCESS {
+            Ok(())
+        } else {
+            Err(self.failure(operation, status))
+        }
+    }
+
+    fn failure(&self, operation: &str, status: Status) -> Error {
+        failed(
+            operation,
+            format!("{} ({status})", self.api.text_of(status)),
+        )
+    }
+}
+
+/// Where a callback on PMIx's thread leaves its result.
+#[derive(Default)]
+struct Waiter {
+    answer: Mutex<Option<(Status, Vec<u8>)>>,
+    ready: Condvar,
+}
+
+impl Waiter {
+    fn finish(&self, status: Status, value: Vec<u8>) {
+        *self.answer.lock() = Some((status, value));
+        self.ready.notify_one();
+    }
+}
+
+extern "C" fn on_done(status: Status, waiter: *mut c_void) {
+    // SAFETY: `wait` passed a pointer from `Arc::into_raw`, and PMIx calls back once.
+    let waiter = unsafe { Arc::from_raw(waiter.cast::<Waiter>().cast_const()) };
+    waiter.finish(status, Vec::new());
+}
+
+extern "C" fn on_value(status: Status, value: *mut Value, waiter: *mut c_void) {
+    // SAFETY: as in `on_done`.
+    let waiter = unsafe { Arc::from_raw(waiter.cast::<Waiter>().cast_const()) };
+    // SAFETY: PMIx passes null or a value that stays valid during the callback.
+    let bytes = unsafe { value.as_ref() }.and_then(|value| {
+        // SAFETY: the value comes from the library, which keeps its pointer and length true.
+        unsafe { value.to_bytes() }
+    });
+    match bytes {
+        Some(bytes) => waiter.finish(status, bytes),
+        None if status == ffi::SUCCESS => waiter.finish(ffi::NOT_FOUND, Vec::new()),
+        None => waiter.finish(status, Vec::new()),
+    }
+}
+
+/// Names that begin with "pmix" belong to PMIx.
+fn c_key(key: &str) -> Result<CString, Error> {
+    CString::new(format!("spark_ccl.{key}"))
+        .ok()
+        .filter(|key| key.as_bytes_with_nul().len() <= ffi::KEY_LENGTH)
+        .ok_or_else(|| failed("use a key", format!("{key:?} is too long or holds a NUL")))
+}
+
+fn failed(operation: &str, reason: String) -> Error {
+    Error::Space {
+        space: SPACE.to_owned(),
+        operation: operation.to_owned(),
+        reason,
+    }
+}

@@ -1,0 +1,255 @@
+//! A client of PyTorch's `TCPStore`, which torchrun's agent serves at `MASTER_ADDR:MASTER_PORT`.
+//!
+//! The client sends a byte that names the request, then its arguments; numbers are in the machine's
+//! byte order, text and bytes begin with their length in 64 bits. The first request is the
+//! validation with its magic number; only some requests are answered.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::{Error, KeyValue};
+
+const VALIDATE: u8 = 0;
+const SET: u8 = 1;
+const GET: u8 = 3;
+const CHECK: u8 = 5;
+const WAIT: u8 = 6;
+
+const MAGIC: u32 = 0x3C85_F7CE;
+/// The answer to `CHECK`: all keys are there.
+const READY: u8 = 0;
+/// The answer to `WAIT`: all keys are there.
+const STOP_WAITING: u8 = 0;
+/// Longer values are not ours.
+const MAX_VALUE: u64 = 1 << 20;
+
+/// The store of a torchrun agent. Everyone who reaches its port can read it.
+pub(crate) struct TcpStore {
+    host: String,
+    port: u16,
+    prefix: String,
+    stream: Option<TcpStream>,
+}
+
+impl KeyValue for TcpStore {
+    fn put(&mut self, key: &str, value: &[u8], deadline: Instant) -> Result<(), Error> {
+        let key = format!("{}{key}", self.prefix);
+        self.attempt("publish rank 0's address", deadline, |stream| {
+            stream.send(&set_request(&key, value))?;
+            // SET has no answer; this tells whether the store took it.
+            stream.send(&keys_request(CHECK, &key))?;
+            stream.expect(READY)
+        })
+    }
+
+    fn get(&mut self, key: &str, deadline: Instant) -> Result<Vec<u8>, Error> {
+        let key = format!("{}{key}", self.prefix);
+        self.attempt("wait for rank 0's address", deadline, |stream| {
+            // GET of a key that is not there ends the connection.
+            stream.send(&keys_request(WAIT, &key))?;
+            stream.expect(STOP_WAITING)?;
+            stream.send(&get_request(&key))?;
+            stream.value()
+        })
+    }
+
+    fn is_private(&self) -> bool {
+        false
+    }
+
+    fn describe(&self) -> String {
+        format!("torchrun's store at {}:{}", self.host, self.port)
+    }
+}
+
+impl TcpStore {
+    /// Keys get `prefix`, so that they do not meet those of other users of the store.
+    pub(crate) fn new(host: String, port: u16, prefix: String) -> Self {
+        Self {
+            host,
+            port,
+            prefix,
+            stream: None,
+        }
+    }
+
+    /// Runs one exchange; after a failure the stream is in an unknown state and is given up.
+    fn attempt<T>(
+        &mut self,
+        operation: &str,
+        deadline: Instant,
+        exchange: impl FnOnce(&mut Timed<'_>) -> io::Result<T>,
+    ) -> Result<T, Error> {
+        let begin = Instant::now();
+        let result = match self.stream.take() {
+            Some(stream) => Ok(stream),
+            None => connect(&self.host, self.port, deadline),
+        }
+        .and_then(|mut stream| {
+            let value = exchange(&mut Timed {
+                stream: &mut stream,
+                deadline,
+            })?;
+            self.stream = Some(stream);
+            Ok(value)
+        });
+        result.map_err(|error| {
+            let (space, operation) = (self.describe(), operation.to_owned());
+            if is_timeout(&error) {
+                let reason = "no answer; is rank 0 running?".to_owned();
+                Error::Timeout {
+                    space,
+                    operation,
+                    waited: begin.elapsed(),
+                    reason,
+                }
+            } else {
+                Error::Space {
+                    space,
+                    operation,
+                    reason: error.to_string(),
+                }
+            }
+        })
+    }
+}
+
+/// Connects and validates; tries again while nobody listens, since ranks may start before the agent.
+fn connect(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
+    loop {
+        match connect_once(host, port, deadline) {
+            Ok(mut stream) => {
+                stream.set_nodelay(true)?;
+                Timed {
+                    stream: &mut stream,
+                    deadline,
+                }
+                .send(&validate_request())?;
+                return Ok(stream);
+            }
+            Err(error) if Instant::now() + RETRY >= deadline => return Err(error),
+            Err(_) => thread::sleep(RETRY),
+        }
+    }
+}
+
+const RETRY: Duration = Duration::from_millis(100);
+
+fn connect_once(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, left(deadline)?) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// A stream whose every transfer ends at a deadline.
+struct Timed<'a> {
+    stream: &'a mut TcpStream,
+    deadline: Instant,
+}
+
+impl Timed<'_> {
+    fn send(&mut self, request: &[u8]) -> io::Result<()> {
+        self.stream.set_write_timeout(Some(left(self.deadline)?))?;
+        self.stream.write_all(request)
+    }
+
+    fn receive(&mut self, mut bytes: &mut [u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.stream.set_read_timeout(Some(left(self.deadline)?))?;
+            match self.stream.read(bytes) {
+                Ok(0) => {
+                    let closed = "the store closed the connection; is it a TCPStore?";
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, closed));
+                }
+                Ok(n) => bytes = &mut bytes[n..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn expect(&mut self, expected: u8) -> io::Result<()> {
+        let mut answer = [0];
+        self.receive(&mut answer)?;
+        if answer[0] == expected {
+            return Ok(());
+        }
+        Err(io::Error::other(format!(
+            "expected the answer {expected}, got {}",
+            answer[0]
+        )))
+    }
+
+    fn value(&mut self) -> io::Result<Vec<u8>> {
+        let mut length = [0; 8];
+        self.receive(&mut length)?;
+        let length = u64::from_ne_bytes(length);
+        if length > MAX_VALUE {
+            return Err(io::Error::other(format!(
+                "a value of {length} bytes is too long"
+            )));
+        }
+        let mut value = vec![0; length as usize];
+        self.receive(&mut value)?;
+        Ok(value)
+    }
+}
+
+fn left(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    Ok(left)
+}
+
+/// A socket's own timeout is reported as `WouldBlock`.
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock
+    )
+}
+
+fn validate_request() -> Vec<u8> {
+    let mut request = vec![VALIDATE];
+    request.extend(MAGIC.to_ne_bytes());
+    request
+}
+
+fn set_request(key: &str, value: &[u8]) -> Vec<u8> {
+    let mut request = vec![SET];
+    push(&mut request, key.as_bytes());
+    push(&mut request, value);
+    request
+}
+
+fn get_request(key: &str) -> Vec<u8> {
+    let mut request = vec![GET];
+    push(&mut request, key.as_bytes());
+    request
+}
+
+/// `CHECK` and `WAIT` take a list; ours has one key.
+fn keys_request(kind: u8, key: &str) -> Vec<u8> {
+    let mut request = vec![kind];
+    request.extend(1_u64.to_ne_bytes());
+    push(&mut request, key.as_bytes());
+    request
+}
+
+fn push(request: &mut Vec<u8>, bytes: &[u8]) {
+    request.extend((bytes.len() as u64).to_ne_bytes());
+    request.extend(bytes);
+}
+
+#[cfg(test)]
+mod tests;
