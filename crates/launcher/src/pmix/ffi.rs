@@ -1,7 +1,7 @@
 //! The part of PMIx's C interface (version 2 of its ABI: releases 3 to 6) that is used here.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use libloading::Library;
 
@@ -107,9 +107,13 @@ pub(super) struct Api {
 impl Api {
     /// Opens the library; the error lists each name that was tried and what the loader said.
     pub(super) fn open() -> Result<Self, String> {
+        Self::open_first(&file_names())
+    }
+
+    fn open_first(names: &[PathBuf]) -> Result<Self, String> {
         let mut tried = Vec::new();
-        for name in file_names() {
-            match Self::open_file(&name) {
+        for name in names {
+            match Self::open_file(name) {
                 Ok(api) => {
                     tracing::debug!("PMIx from {}", name.display());
                     return Ok(api);
@@ -120,7 +124,7 @@ impl Api {
         Err(tried.join("; "))
     }
 
-    fn open_file(name: &PathBuf) -> Result<Self, libloading::Error> {
+    fn open_file(name: &Path) -> Result<Self, libloading::Error> {
         // SAFETY: the file is PMIx's library by its name; its initialisers only set up itself.
         let library = unsafe { Library::new(name) }?;
         // Its thread outlives any handle of ours.
@@ -177,6 +181,22 @@ mod tests {
         assert_eq!(align_of::<Value>(), 8);
         assert_eq!(offset_of!(Value, data), 8);
         assert_eq!(offset_of!(Value, length), 16);
+    }
+
+    #[test]
+    fn a_missing_library_names_every_file_that_was_tried() {
+        let names = ["/nonexistent/libpmix.so.2", "libpmix-nonexistent.so.2"].map(PathBuf::from);
+        let Err(tried) = Api::open_first(&names) else {
+            panic!("opened");
+        };
+        assert!(
+            names
+                .iter()
+                .all(|name| tried.contains(name.to_str().unwrap())),
+            "{tried}"
+        );
+        // A library, but another one.
+        assert!(Api::open_first(&[PathBuf::from("libc.so.6")]).is_err());
     }
 
     #[test]
