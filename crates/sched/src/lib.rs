@@ -18,12 +18,16 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod algorithms;
+pub mod check;
+mod fault;
+pub mod lockstep;
 mod rounds;
 mod schedule;
 mod shape;
 mod step;
 
 pub use algorithms::{AllToAllV, all_to_all_v};
+pub use fault::{Fault, Problem, Stuck};
 pub use schedule::{Schedule, Steps, Walk, schedule};
 pub use shape::{Algorithm, Collective, Shape, UnknownAlgorithm, Unsupported};
 pub use step::{Buf, Kind, Rank, Span, Step};

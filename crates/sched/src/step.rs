@@ -73,6 +73,35 @@ pub enum Kind {
     GetReducePut,
 }
 
+impl Kind {
+    /// Whether it puts messages on the link of `send_to`.
+    pub const fn sends(self) -> bool {
+        matches!(
+            self,
+            Self::Send
+                | Self::SendRecv
+                | Self::RecvReduceSend
+                | Self::RecvReduceCopySend
+                | Self::RecvCopySend
+                | Self::Signal
+        )
+    }
+
+    /// Whether it takes messages from the link of `recv_from`.
+    pub const fn receives(self) -> bool {
+        matches!(
+            self,
+            Self::Recv
+                | Self::SendRecv
+                | Self::RecvReduce
+                | Self::RecvReduceSend
+                | Self::RecvReduceCopySend
+                | Self::RecvCopySend
+                | Self::Wait
+        )
+    }
+}
+
 /// One entry of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Step {

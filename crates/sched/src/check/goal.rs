@@ -1,0 +1,98 @@
+//! What a collective should leave behind.
+
+use super::Case;
+use crate::shape::Collective;
+use crate::step::Rank;
+
+/// Where the buffers of a rank lie in its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Layout {
+    /// First element and number of elements of the input.
+    pub input: (u64, u64),
+    /// First element and number of elements of the output.
+    pub output: (u64, u64),
+}
+
+/// What an output element should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// Input element `index` of `rank`.
+    Copy {
+        /// Whose input.
+        rank: Rank,
+        /// Which element.
+        index: u64,
+    },
+    /// Input element `index` of all ranks, reduced.
+    Total {
+        /// Which element.
+        index: u64,
+    },
+    /// What was there before.
+    Same,
+}
+
+/// What a collective starts from and should leave behind.
+pub trait Goal {
+    /// The memory of a rank.
+    fn layout(&self, rank: Rank) -> Layout;
+
+    /// What output element `index` of `rank` should be.
+    fn want(&self, rank: Rank, index: u64) -> Want;
+
+    /// Whether contributions are reduced.
+    fn reduces(&self) -> bool;
+}
+
+impl Goal for Case {
+    fn layout(&self, rank: Rank) -> Layout {
+        let shape = self.shape(rank);
+        let input = self.collective.input_len(&shape);
+        let output = self.collective.output_len(&shape);
+        let own_block = u64::from(rank) * self.count;
+        let (input_at, output_at) = match self.collective {
+            // Separate memory, or a buffer that this rank does not have.
+            _ if !self.in_place || input == 0 || output == 0 => (0, input),
+            Collective::AllGather | Collective::Gather => (own_block, 0),
+            Collective::ReduceScatter | Collective::Scatter => (0, own_block),
+            _ => (0, 0),
+        };
+        Layout {
+            input: (input_at, input),
+            output: (output_at, output),
+        }
+    }
+
+    fn want(&self, rank: Rank, index: u64) -> Want {
+        let own_block = u64::from(rank) * self.count;
+        let owner = |index: u64| (index / self.count) as Rank;
+        match self.collective {
+            Collective::AllReduce | Collective::Reduce => Want::Total { index },
+            Collective::ReduceScatter => Want::Total {
+                index: own_block + index,
+            },
+            Collective::Broadcast => Want::Copy {
+                rank: self.root,
+                index,
+            },
+            Collective::Scatter => Want::Copy {
+                rank: self.root,
+                index: own_block + index,
+            },
+            Collective::AllGather | Collective::Gather => Want::Copy {
+                rank: owner(index),
+                index: index % self.count,
+            },
+            // In place nothing copies the own block, which is right where it is.
+            Collective::AllToAll => Want::Copy {
+                rank: owner(index),
+                index: own_block + index % self.count,
+            },
+            Collective::Barrier => Want::Same,
+        }
+    }
+
+    fn reduces(&self) -> bool {
+        self.collective.reduces()
+    }
+}

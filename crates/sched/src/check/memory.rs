@@ -1,0 +1,123 @@
+//! The memory of one rank, in which each element knows where it comes from.
+
+use std::ops::Range;
+
+use super::goal::Layout;
+use super::value::Value;
+use crate::fault::Problem;
+use crate::lockstep::Slice;
+use crate::step::{Buf, Rank, Span};
+
+/// One element.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Cell<V> {
+    /// Which input element it was.
+    pub(super) index: u64,
+    pub(super) value: V,
+    /// Not touched since the collective began.
+    pub(super) is_fresh: bool,
+}
+
+/// A problem with an element of a slice.
+pub(super) type Wrong = (u64, Problem);
+
+pub(super) struct Memory<V> {
+    cells: Vec<Option<Cell<V>>>,
+    layout: Layout,
+    scratch: (u64, u64),
+    /// Whether contributions must be read as input.
+    reduces: bool,
+}
+
+impl<V: Value> Memory<V> {
+    pub(super) fn new(rank: Rank, layout: Layout, scratch: u64, reduces: bool) -> Self {
+        let (start, len) = layout.input;
+        let user = (start + len).max(layout.output.0 + layout.output.1);
+        let mut cells = vec![None; (user + scratch) as usize];
+        for index in 0..len {
+            cells[(start + index) as usize] = Some(Cell {
+                index,
+                value: V::input(rank, index),
+                is_fresh: true,
+            });
+        }
+        Self {
+            cells,
+            layout,
+            scratch: (user, scratch),
+            reduces,
+        }
+    }
+
+    pub(super) fn output(&self, index: u64) -> Option<Cell<V>> {
+        self.cells[(self.layout.output.0 + index) as usize]
+    }
+
+    /// Where a slice of a span lies.
+    pub(super) fn range(&self, span: Span, slice: Slice) -> Result<Range<usize>, Wrong> {
+        let (start, len) = match span.buf {
+            Buf::Input => self.layout.input,
+            Buf::Output => self.layout.output,
+            Buf::Scratch => self.scratch,
+        };
+        let first = span.offset + slice.offset;
+        if first + slice.len > len {
+            return Err((slice.offset, Problem::OutOfBounds));
+        }
+        let first = (start + first) as usize;
+        Ok(first..first + slice.len as usize)
+    }
+
+    /// The elements of a slice of a span, as they are sent or reduced.
+    pub(super) fn read(&self, span: Span, slice: Slice) -> Result<Vec<Cell<V>>, Wrong> {
+        let cells = &self.cells[self.range(span, slice)?];
+        let read = |(element, cell): (u64, &Option<Cell<V>>)| {
+            let wrong = |problem| (slice.offset + element, problem);
+            let cell = cell.ok_or(wrong(Problem::ReadNothing))?;
+            match span.buf {
+                Buf::Input if !cell.is_fresh => Err(wrong(Problem::ReadOverwrittenInput)),
+                Buf::Output | Buf::Scratch if cell.is_fresh && self.reduces => {
+                    Err(wrong(Problem::ReadUnscaled))
+                }
+                _ => Ok(Cell {
+                    is_fresh: false,
+                    ..cell
+                }),
+            }
+        };
+        (0..).zip(cells).map(read).collect()
+    }
+
+    pub(super) fn write(
+        &mut self,
+        span: Span,
+        slice: Slice,
+        data: &[Cell<V>],
+    ) -> Result<(), Wrong> {
+        if span.buf == Buf::Input {
+            return Err((slice.offset, Problem::WroteInput));
+        }
+        let range = self.range(span, slice)?;
+        for (cell, new) in self.cells[range].iter_mut().zip(data) {
+            *cell = Some(*new);
+        }
+        Ok(())
+    }
+}
+
+/// Reduces element by element; `left` is of the lower rank.
+pub(super) fn reduce<V: Value>(
+    left: &[Cell<V>],
+    right: &[Cell<V>],
+    slice: Slice,
+) -> Result<Vec<Cell<V>>, Wrong> {
+    let reduce = |(element, (left, right)): (u64, (&Cell<V>, &Cell<V>))| {
+        let wrong = |problem| (slice.offset + element, problem);
+        if left.index != right.index {
+            return Err(wrong(Problem::MixedElements));
+        }
+        let value = V::reduce(left.value, right.value).ok_or(wrong(Problem::ReducedTwice))?;
+        Ok(Cell { value, ..*left })
+    };
+    (0..).zip(left.iter().zip(right)).map(reduce).collect()
+}

@@ -1,0 +1,236 @@
+//! Does the steps of all ranks on checked memory.
+
+use std::collections::HashMap;
+
+use super::goal::{Goal, Want};
+use super::memory::{Cell, Memory, Wrong, reduce};
+use super::order::{Clock, Order};
+use super::value::Value;
+use crate::fault::Fault;
+use crate::lockstep::{Model, Place, Slice};
+use crate::schedule::Steps;
+use crate::step::{Kind, Rank, Span, Step};
+
+pub(super) struct Checker<V> {
+    memories: Vec<Memory<V>>,
+    /// Only where more than one process may access the same memory: it is slow.
+    order: Option<Order>,
+}
+
+/// A message: its elements, and what the sender knew.
+pub(super) struct Letter<V> {
+    cells: Vec<Cell<V>>,
+    clock: Option<Clock>,
+}
+
+impl<V: Value> Checker<V> {
+    pub(super) fn new<S: Steps>(goal: &impl Goal, ranks: &[S]) -> Self {
+        let memory = |(rank, steps): (Rank, &S)| {
+            Memory::new(rank, goal.layout(rank), steps.scratch(), goal.reduces())
+        };
+        let channels = ranks.iter().map(Steps::channels).max().unwrap_or(1);
+        let is_shared = channels > 1 || ranks.iter().any(|steps| steps.walk(0).any(is_one_sided));
+        Self {
+            memories: (0..).zip(ranks).map(memory).collect(),
+            order: is_shared.then(|| Order::new(ranks.len(), channels)),
+        }
+    }
+
+    /// Compares the outputs with what they should be, and between ranks.
+    pub(super) fn finish(&self, goal: &impl Goal) -> Result<(), Fault> {
+        let size = self.memories.len() as u32;
+        let mut totals = HashMap::new();
+        for (rank, memory) in (0..).zip(&self.memories) {
+            for element in 0..goal.layout(rank).output.1 {
+                let cell = memory.output(element);
+                let is_right = match (goal.want(rank, element), cell) {
+                    (Want::Copy { rank, index }, Some(cell)) => {
+                        cell.index == index && cell.value == V::input(rank, index)
+                    }
+                    (Want::Total { index }, Some(cell)) => {
+                        let has_all = match totals.insert(index, cell.value) {
+                            Some(elsewhere) => elsewhere == cell.value,
+                            None => cell.value.is_total(size, index),
+                        };
+                        has_all && cell.index == index && !cell.is_fresh
+                    }
+                    (Want::Same, cell) => cell.is_none_or(|cell| cell.is_fresh),
+                    (_, None) => false,
+                };
+                if !is_right {
+                    let seen = format!("{cell:?}");
+                    return Err(Fault::Result {
+                        rank,
+                        element,
+                        seen,
+                    });
+                }
+            }
+        }
+        self.order.as_ref().map_or(Ok(()), Order::finish)
+    }
+
+    fn read(
+        &mut self,
+        at: Place,
+        owner: Rank,
+        span: Span,
+        slice: Slice,
+    ) -> Result<Vec<Cell<V>>, Wrong> {
+        let memory = &self.memories[owner as usize];
+        if let Some(order) = &mut self.order {
+            order.access(at, owner, memory.range(span, slice)?, false);
+        }
+        memory.read(span, slice)
+    }
+
+    fn write(
+        &mut self,
+        at: Place,
+        owner: Rank,
+        span: Span,
+        slice: Slice,
+        cells: &[Cell<V>],
+    ) -> Result<(), Wrong> {
+        let memory = &mut self.memories[owner as usize];
+        if let Some(order) = &mut self.order {
+            order.access(at, owner, memory.range(span, slice)?, true);
+        }
+        memory.write(span, slice, cells)
+    }
+
+    /// Received cells, reduced with the own ones.
+    fn combine(
+        &mut self,
+        at: Place,
+        step: &Step,
+        slice: Slice,
+        received: &[Cell<V>],
+    ) -> Result<Vec<Cell<V>>, Wrong> {
+        let own = self.read(at, at.rank, step.src, slice)?;
+        if step.recv_from < at.rank {
+            reduce(received, &own, slice)
+        } else {
+            reduce(&own, received, slice)
+        }
+    }
+
+    /// The operands of all ranks, reduced in rank order.
+    fn reduce_all(
+        &mut self,
+        at: Place,
+        slice: Slice,
+        operand: impl Fn(Rank) -> (Rank, Span),
+    ) -> Result<Vec<Cell<V>>, Wrong> {
+        let (owner, span) = operand(0);
+        let mut total = self.read(at, owner, span, slice)?;
+        for rank in 1..self.memories.len() as Rank {
+            let (owner, span) = operand(rank);
+            let next = self.read(at, owner, span, slice)?;
+            total = reduce(&total, &next, slice)?;
+        }
+        Ok(total)
+    }
+
+    /// Does a slice; returns the cells to send.
+    fn apply(
+        &mut self,
+        at: Place,
+        step: &Step,
+        slice: Slice,
+        received: Vec<Cell<V>>,
+    ) -> Result<Vec<Cell<V>>, Wrong> {
+        let rank = at.rank;
+        let (src, dst) = (step.src, step.dst);
+        // What moves no message is done as a whole.
+        let whole = |span: Span| Slice {
+            offset: 0,
+            len: span.len,
+        };
+        match step.kind {
+            Kind::Send => return self.read(at, rank, src, slice),
+            Kind::Recv => self.write(at, rank, dst, slice, &received)?,
+            Kind::RecvReduce => {
+                let cells = self.combine(at, step, slice, &received)?;
+                self.write(at, rank, dst, slice, &cells)?;
+            }
+            Kind::RecvReduceSend => return self.combine(at, step, slice, &received),
+            Kind::RecvReduceCopySend => {
+                let cells = self.combine(at, step, slice, &received)?;
+                self.write(at, rank, dst, slice, &cells)?;
+                return Ok(cells);
+            }
+            Kind::RecvCopySend => {
+                self.write(at, rank, dst, slice, &received)?;
+                return Ok(received);
+            }
+            Kind::Copy => {
+                let cells = self.read(at, rank, src, whole(src))?;
+                self.write(at, rank, dst, whole(dst), &cells)?;
+            }
+            Kind::Get => {
+                let cells = self.read(at, step.recv_from, src, whole(src))?;
+                self.write(at, rank, dst, whole(dst), &cells)?;
+            }
+            Kind::ReduceLocal => {
+                let operand = |other: Rank| {
+                    let kept = Span::scratch(u64::from(other) * src.len, src.len);
+                    (rank, if other == rank { src } else { kept })
+                };
+                let cells = self.reduce_all(at, whole(src), operand)?;
+                self.write(at, rank, dst, whole(dst), &cells)?;
+            }
+            Kind::GetReduce | Kind::GetReducePut => {
+                let cells = self.reduce_all(at, whole(src), |other| (other, src))?;
+                let all = 0..self.memories.len() as Rank;
+                let owners = if step.kind == Kind::GetReducePut {
+                    all
+                } else {
+                    rank..rank + 1
+                };
+                for owner in owners {
+                    self.write(at, owner, dst, whole(dst), &cells)?;
+                }
+            }
+            // Signals and waits have no elements; the halves of an exchange come as Send and Recv.
+            Kind::Signal | Kind::Wait | Kind::SendRecv => {}
+        }
+        Ok(Vec::new())
+    }
+}
+
+impl<V: Value> Model for Checker<V> {
+    type Message = Letter<V>;
+
+    fn act(
+        &mut self,
+        at: Place,
+        step: &Step,
+        slice: Slice,
+        received: Option<Letter<V>>,
+    ) -> Result<Option<Letter<V>>, Fault> {
+        let mut cells = Vec::new();
+        if let Some(letter) = received {
+            if let (Some(order), Some(clock)) = (&mut self.order, &letter.clock) {
+                order.receive(at, clock);
+            }
+            cells = letter.cells;
+        }
+        let cells = self
+            .apply(at, step, slice, cells)
+            .map_err(|(element, problem)| Fault::Data {
+                rank: at.rank,
+                step: *step,
+                element,
+                problem,
+            })?;
+        Ok(step.kind.sends().then(|| Letter {
+            cells,
+            clock: self.order.as_mut().map(|order| order.send(at)),
+        }))
+    }
+}
+
+fn is_one_sided(step: Step) -> bool {
+    matches!(step.kind, Kind::Get | Kind::GetReduce | Kind::GetReducePut)
+}

@@ -1,0 +1,384 @@
+//! Runs the schedules of all ranks together, over links that hold a limited number of messages.
+//!
+//! Each rank and channel is a sequential process that blocks on first-in-first-out links with one
+//! sender and one receiver. The outcome of such a network does not depend on the order in which
+//! processes run, so one run proves that no order deadlocks.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::fault::{Fault, Stuck};
+use crate::schedule::Steps;
+use crate::step::{Kind, Rank, Step};
+
+/// What a link holds without its receiver's help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Most elements of one message, at least 1.
+    pub slice: u64,
+    /// Most messages that are under way, at least 1.
+    pub slots: usize,
+}
+
+impl Window {
+    /// The smallest window that schedules of this `chunk` are made for: room for two chunks.
+    pub fn for_chunk(chunk: u64, slice: u64) -> Self {
+        let slice = slice.clamp(1, chunk.max(1));
+        Self {
+            slice,
+            slots: 2 * chunk.max(1).div_ceil(slice) as usize,
+        }
+    }
+}
+
+/// What a run did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Steps of all ranks that had something to do.
+    pub steps: u64,
+    /// Messages between all ranks.
+    pub messages: u64,
+}
+
+/// A rank's channel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) rank: Rank,
+    pub(crate) channel: u32,
+}
+
+/// Elements of a step, from its first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slice {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// What happens when steps are done.
+pub(crate) trait Model {
+    type Message;
+
+    /// Does one slice of a step (all of it, where it moves no message): takes what was received,
+    /// and returns what is sent. The halves of a [`Kind::SendRecv`] come as steps of their own.
+    fn act(
+        &mut self,
+        at: Place,
+        step: &Step,
+        slice: Slice,
+        received: Option<Self::Message>,
+    ) -> Result<Option<Self::Message>, Fault>;
+}
+
+/// Runs the steps of all ranks to their end. Entry `r` of `ranks` belongs to rank `r`.
+///
+/// # Errors
+///
+/// [`Fault::Deadlock`], [`Fault::Length`], [`Fault::Leftover`] or [`Fault::Peer`].
+pub fn run<S: Steps>(ranks: &[S], window: Window) -> Result<Totals, Fault> {
+    run_model(ranks, window, &mut Nothing)
+}
+
+/// For the order of messages alone.
+struct Nothing;
+
+impl Model for Nothing {
+    type Message = ();
+
+    fn act(&mut self, _: Place, step: &Step, _: Slice, _: Option<()>) -> Result<Option<()>, Fault> {
+        Ok(step.kind.sends().then_some(()))
+    }
+}
+
+pub(crate) fn run_model<S: Steps, M: Model>(
+    ranks: &[S],
+    window: Window,
+    model: &mut M,
+) -> Result<Totals, Fault> {
+    let mut network = Network::new(ranks, window, model);
+    while let Some(process) = network.ready.pop_front() {
+        network.processes[process].is_ready = false;
+        network.advance(process)?;
+    }
+    network.finish()
+}
+
+struct Network<'a, S, M: Model> {
+    ranks: &'a [S],
+    window: Window,
+    model: &'a mut M,
+    processes: Vec<Process>,
+    ready: VecDeque<usize>,
+    links: Vec<Link<M::Message>>,
+    link_ids: HashMap<(Rank, Rank, u32), usize>,
+    channels: u32,
+    totals: Totals,
+}
+
+struct Process {
+    at: Place,
+    /// Index of the next step.
+    next: u64,
+    current: Option<Step>,
+    /// Elements of the current step that are done.
+    sent: u64,
+    received: u64,
+    out: Route,
+    into: Route,
+    is_ready: bool,
+}
+
+/// The link last used; most steps use the same one again.
+#[derive(Clone, Copy)]
+struct Route {
+    peer: Rank,
+    link: usize,
+}
+
+const NO_ROUTE: Route = Route {
+    peer: Rank::MAX,
+    link: usize::MAX,
+};
+
+struct Link<T> {
+    /// Lengths and contents.
+    messages: VecDeque<(u64, T)>,
+    sender: usize,
+    receiver: usize,
+}
+
+impl<'a, S: Steps, M: Model> Network<'a, S, M> {
+    fn new(ranks: &'a [S], window: Window, model: &'a mut M) -> Self {
+        let channels = ranks.iter().map(Steps::channels).max().unwrap_or(1);
+        let place = |rank| (0..channels).map(move |channel| Place { rank, channel });
+        let processes: Vec<_> = (0..ranks.len() as Rank)
+            .flat_map(place)
+            .map(|at| Process {
+                at,
+                next: 0,
+                current: None,
+                sent: 0,
+                received: 0,
+                out: NO_ROUTE,
+                into: NO_ROUTE,
+                is_ready: true,
+            })
+            .collect();
+        Self {
+            ranks,
+            window,
+            model,
+            ready: (0..processes.len()).collect(),
+            processes,
+            links: Vec::new(),
+            link_ids: HashMap::new(),
+            channels,
+            totals: Totals::default(),
+        }
+    }
+
+    /// Goes on until the process blocks or ends.
+    fn advance(&mut self, process: usize) -> Result<(), Fault> {
+        loop {
+            let step = match self.processes[process].current {
+                Some(step) => step,
+                None => match self.load(process)? {
+                    Some(step) => step,
+                    None => return Ok(()),
+                },
+            };
+            let moved = if step.kind == Kind::SendRecv {
+                self.exchange(process, &step)?
+            } else {
+                self.slice(process, &step)?
+            };
+            if !moved {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The next step that has something to do becomes the current one.
+    fn load(&mut self, process: usize) -> Result<Option<Step>, Fault> {
+        let Place { rank, channel } = self.processes[process].at;
+        let step = loop {
+            let index = self.processes[process].next;
+            let Some(step) = self.ranks[rank as usize].step(channel, index) else {
+                return Ok(None);
+            };
+            self.processes[process].next += 1;
+            if !step.is_empty() {
+                break step;
+            }
+        };
+        self.totals.steps += 1;
+        let is_peer = |peer: Rank| peer != rank && (peer as usize) < self.ranks.len();
+        let sends_well = !step.kind.sends() || is_peer(step.send_to);
+        let receives_well = !step.kind.receives() || is_peer(step.recv_from);
+        if !sends_well || !receives_well {
+            return Err(Fault::Peer { rank, step });
+        }
+        if step.kind.sends() && self.processes[process].out.peer != step.send_to {
+            self.processes[process].out = Route {
+                peer: step.send_to,
+                link: self.link(rank, step.send_to, channel),
+            };
+        }
+        if step.kind.receives() && self.processes[process].into.peer != step.recv_from {
+            self.processes[process].into = Route {
+                peer: step.recv_from,
+                link: self.link(step.recv_from, rank, channel),
+            };
+        }
+        let process = &mut self.processes[process];
+        process.current = Some(step);
+        process.sent = 0;
+        process.received = 0;
+        Ok(Some(step))
+    }
+
+    fn link(&mut self, from: Rank, to: Rank, channel: u32) -> usize {
+        let process = |rank: Rank| (rank * self.channels + channel) as usize;
+        *self.link_ids.entry((from, to, channel)).or_insert_with(|| {
+            self.links.push(Link {
+                messages: VecDeque::new(),
+                sender: process(from),
+                receiver: process(to),
+            });
+            self.links.len() - 1
+        })
+    }
+
+    /// One slice of a step that does all its parts at once. False if it must wait.
+    fn slice(&mut self, process: usize, step: &Step) -> Result<bool, Fault> {
+        let receives = step.kind.receives();
+        let sends = step.kind.sends();
+        if receives && !self.can_receive(process) || sends && !self.can_send(process) {
+            return Ok(false);
+        }
+        let total = step.send_len().max(step.recv_len());
+        let offset = self.processes[process].sent;
+        let len = self.window.slice.min(total - offset);
+        let received = if receives {
+            Some(self.take(process, len)?)
+        } else {
+            None
+        };
+        let at = self.processes[process].at;
+        let slice = Slice { offset, len };
+        if let Some(message) = self.model.act(at, step, slice, received)? {
+            self.put(process, len, message);
+        }
+        let process = &mut self.processes[process];
+        process.sent += len;
+        if process.sent == total {
+            process.current = None;
+        }
+        Ok(true)
+    }
+
+    /// What can be done of a step whose halves go at their own pace. False if neither could go on.
+    fn exchange(&mut self, process: usize, step: &Step) -> Result<bool, Fault> {
+        let at = self.processes[process].at;
+        let mut moved = false;
+        let sent = self.processes[process].sent;
+        if sent < step.src.len && self.can_send(process) {
+            let half = Step::send(at.rank, step.send_to, step.src);
+            let len = self.window.slice.min(step.src.len - sent);
+            let slice = Slice { offset: sent, len };
+            if let Some(message) = self.model.act(at, &half, slice, None)? {
+                self.put(process, len, message);
+            }
+            self.processes[process].sent += len;
+            moved = true;
+        }
+        let Process { sent, received, .. } = self.processes[process];
+        let is_free = sent > received || sent == step.src.len;
+        if received < step.dst.len && is_free && self.can_receive(process) {
+            let half = Step::recv(at.rank, step.recv_from, step.dst);
+            let len = self.window.slice.min(step.dst.len - received);
+            let message = self.take(process, len)?;
+            let slice = Slice {
+                offset: received,
+                len,
+            };
+            self.model.act(at, &half, slice, Some(message))?;
+            self.processes[process].received += len;
+            moved = true;
+        }
+        let process = &mut self.processes[process];
+        if process.sent == step.src.len && process.received == step.dst.len {
+            process.current = None;
+        }
+        Ok(moved)
+    }
+
+    fn can_send(&self, process: usize) -> bool {
+        let link = &self.links[self.processes[process].out.link];
+        link.messages.len() < self.window.slots
+    }
+
+    fn can_receive(&self, process: usize) -> bool {
+        let link = &self.links[self.processes[process].into.link];
+        !link.messages.is_empty()
+    }
+
+    fn put(&mut self, process: usize, len: u64, message: M::Message) {
+        self.totals.messages += 1;
+        let link = &mut self.links[self.processes[process].out.link];
+        link.messages.push_back((len, message));
+        let receiver = link.receiver;
+        self.wake(receiver);
+    }
+
+    fn take(&mut self, process: usize, expected: u64) -> Result<M::Message, Fault> {
+        let Process { at, into, .. } = self.processes[process];
+        let link = &mut self.links[into.link];
+        let sender = link.sender;
+        match link.messages.pop_front() {
+            Some((seen, message)) if seen == expected => {
+                self.wake(sender);
+                Ok(message)
+            }
+            other => Err(Fault::Length {
+                rank: at.rank,
+                from: into.peer,
+                channel: at.channel,
+                expected,
+                seen: other.map_or(0, |(seen, _)| seen),
+            }),
+        }
+    }
+
+    fn wake(&mut self, process: usize) {
+        if !self.processes[process].is_ready {
+            self.processes[process].is_ready = true;
+            self.ready.push_back(process);
+        }
+    }
+
+    fn finish(self) -> Result<Totals, Fault> {
+        let stuck: Vec<_> = self
+            .processes
+            .iter()
+            .filter_map(|process| {
+                process.current.map(|step| Stuck {
+                    rank: process.at.rank,
+                    channel: process.at.channel,
+                    index: process.next - 1,
+                    step,
+                })
+            })
+            .collect();
+        if !stuck.is_empty() {
+            return Err(Fault::Deadlock { stuck });
+        }
+        match self.links.iter().find(|link| !link.messages.is_empty()) {
+            Some(link) => Err(Fault::Leftover {
+                from: self.processes[link.sender].at.rank,
+                to: self.processes[link.receiver].at.rank,
+                channel: self.processes[link.receiver].at.channel,
+                messages: link.messages.len(),
+            }),
+            None => Ok(self.totals),
+        }
+    }
+}
