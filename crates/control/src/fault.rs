@@ -1,0 +1,281 @@
+//! What can go wrong in a world of ranks, in words that a user can act on.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Marks the sequence numbers of point-to-point operations, which count per peer and direction:
+/// `POINT_TO_POINT | number`. They are told to the others for their error texts, but compared with
+/// nobody's.
+pub const POINT_TO_POINT: u64 = 1 << 63;
+
+/// A rank heard of within this time is alive; announcements and replies come about once a second.
+pub(crate) const ALIVE: Duration = Duration::from_secs(3);
+
+/// How many late ranks a text lists.
+const MAX_NAMED: usize = 8;
+
+/// One rank of a communicator, and how to call it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// The rank in the communicator.
+    pub rank: u32,
+    /// The rank in the world that the communicator was split from.
+    pub world: u32,
+    /// The world's name of the rank: "rank 3 (hostB, pid 17)".
+    pub name: Arc<str>,
+}
+
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.rank == self.world {
+            f.write_str(&self.name)
+        } else {
+            write!(f, "rank {} (world {})", self.rank, self.name)
+        }
+    }
+}
+
+/// A rank that did not take part in an operation in time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Late {
+    /// Who is late.
+    pub rank: Member,
+    /// The last operation it is known to have entered: sequence number, and signature in words.
+    pub last: Option<(u64, String)>,
+    /// How long ago anything was heard of it in this communicator.
+    pub age: Duration,
+}
+
+/// Why a communicator cannot go on. All ranks in it are numbered as in the communicator.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// A process ended without saying goodbye.
+    #[error(
+        "{rank} died: its control connection closed without a goodbye; \
+         look at that process's own output and exit status (a crash, a signal, or out of memory)"
+    )]
+    Died {
+        /// Who died.
+        rank: Member,
+    },
+    /// The connection to a rank failed: its host is gone, or the network between.
+    #[error(
+        "{rank} is lost: {error}; check that its host is up and that the network between the hosts works"
+    )]
+    Lost {
+        /// Who is lost.
+        rank: Member,
+        /// Who noticed, and the system's error.
+        error: String,
+    },
+    /// A rank left the communicator although this operation needs it.
+    #[error(
+        "{rank} left the communicator {}, but operation {} ({words}) needs it; every rank must make the same calls before any of them \
+         finalizes or drops the communicator",
+        last_text(*last_sequence),
+        number(*sequence)
+    )]
+    Left {
+        /// Who left.
+        rank: Member,
+        /// The last operation that it took part in, 0 for none.
+        last_sequence: u64,
+        /// The operation that needs it.
+        sequence: u64,
+        /// That operation in words.
+        words: String,
+    },
+    /// A rank aborted the communicator.
+    #[error("{by} aborted the communicator: {reason}")]
+    Aborted {
+        /// Who called abort.
+        by: Member,
+        /// Its reason.
+        reason: String,
+    },
+    /// Two ranks made different calls as the same operation.
+    #[error(
+        "operation {} differs between the ranks: {rank_a} called {words_a}, but {rank_b} called \
+         {words_b}; all ranks must make the same calls, with the same arguments, in the same order",
+        number(*sequence)
+    )]
+    Mismatch {
+        /// The operation's sequence number.
+        sequence: u64,
+        /// The rank that noticed.
+        rank_a: Member,
+        /// What it called.
+        words_a: String,
+        /// The rank that called something else.
+        rank_b: Member,
+        /// What that rank called.
+        words_b: String,
+    },
+    /// An operation did not finish before its deadline.
+    #[error(
+        "{by} gave up after {waited:.1?} in operation {} ({words}); {}",
+        number(*sequence),
+        late_text(late, *sequence)
+    )]
+    TimedOut {
+        /// Whose deadline passed.
+        by: Member,
+        /// The operation's sequence number.
+        sequence: u64,
+        /// The operation in words.
+        words: String,
+        /// How long it waited.
+        waited: Duration,
+        /// Who did not take part, as far as `by` knows.
+        late: Vec<Late>,
+    },
+    /// The link that carries data between two ranks failed.
+    #[error(
+        "the link between {by} and {peer} failed: {text}; if both processes still run, check the \
+         network between their hosts"
+    )]
+    Link {
+        /// Who noticed.
+        by: Member,
+        /// The other end.
+        peer: Member,
+        /// What happened.
+        text: String,
+    },
+}
+
+impl Fault {
+    /// Every rank that the fault names.
+    pub(crate) fn members_mut(&mut self) -> Vec<&mut Member> {
+        match self {
+            Self::Died { rank } | Self::Lost { rank, .. } | Self::Left { rank, .. } => vec![rank],
+            Self::Aborted { by, .. } => vec![by],
+            Self::Mismatch { rank_a, rank_b, .. } => vec![rank_a, rank_b],
+            Self::TimedOut { by, late, .. } => {
+                let late = late.iter_mut().map(|late| &mut late.rank);
+                std::iter::once(by).chain(late).collect()
+            }
+            Self::Link { by, peer, .. } => vec![by, peer],
+        }
+    }
+}
+
+/// An operation's sequence number as users read it.
+pub(crate) fn number(sequence: u64) -> String {
+    match sequence & POINT_TO_POINT {
+        0 => format!("#{sequence}"),
+        _ => format!("point-to-point #{}", sequence & !POINT_TO_POINT),
+    }
+}
+
+fn last_text(sequence: u64) -> String {
+    match sequence {
+        0 => "without taking part in any operation".into(),
+        _ => format!("after operation #{sequence}"),
+    }
+}
+
+fn late_text(late: &[Late], sequence: u64) -> String {
+    if late.is_empty() {
+        return "every other rank is in it too, so the links are slow or stuck: check the network, \
+                or raise the timeout"
+            .into();
+    }
+    let mut who: Vec<String> = late
+        .iter()
+        .take(MAX_NAMED)
+        .map(|late| one_late(late, sequence))
+        .collect();
+    if late.len() > MAX_NAMED {
+        who.push(format!("and {} more ranks", late.len() - MAX_NAMED));
+    }
+    format!(
+        "it waits for: {}; look at what these processes do, or raise the timeout",
+        who.join("; ")
+    )
+}
+
+fn one_late(late: &Late, sequence: u64) -> String {
+    let Late { rank, last, age } = late;
+    let silent = *age > ALIVE;
+    match last
+        .as_ref()
+        .map(|(last, words)| (*last, number(*last), words))
+    {
+        Some((_, last, words)) if silent => format!(
+            "{rank}, silent for {age:.1?} (stopped, or its host hangs), last seen in \
+             operation {last} ({words})"
+        ),
+        Some((number, last, words)) if number >= sequence => {
+            format!("{rank}, which called operation {last} ({words}) but does not progress in it")
+        }
+        Some((_, last, words)) => format!(
+            "{rank}, which is alive but has not made this call; its last is operation {last} \
+             ({words})"
+        ),
+        None if silent => {
+            format!("{rank}, silent for {age:.1?} (stopped, or its host hangs)")
+        }
+        None => format!("{rank}, which is alive but has made no call yet"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(rank: u32, world: u32) -> Member {
+        Member {
+            rank,
+            world,
+            name: format!("rank {world} (host{world}, pid 1{world})").into(),
+        }
+    }
+
+    #[test]
+    fn a_rank_of_a_split_has_both_numbers() {
+        assert_eq!(member(3, 3).to_string(), "rank 3 (host3, pid 13)");
+        assert_eq!(
+            member(1, 3).to_string(),
+            "rank 1 (world rank 3 (host3, pid 13))"
+        );
+    }
+
+    #[test]
+    fn a_timeout_tells_the_stopped_from_the_busy() {
+        let last = Some((4, "barrier".to_string()));
+        let fault = Fault::TimedOut {
+            by: member(0, 0),
+            sequence: 5,
+            words: "all_reduce of 8 f32, sum".into(),
+            waited: Duration::from_secs(600),
+            late: vec![
+                Late {
+                    rank: member(1, 1),
+                    last: last.clone(),
+                    age: Duration::from_secs(590),
+                },
+                Late {
+                    rank: member(2, 2),
+                    last,
+                    age: Duration::from_millis(100),
+                },
+                Late {
+                    rank: member(3, 3),
+                    last: None,
+                    age: Duration::from_secs(600),
+                },
+            ],
+        };
+        let text = fault.to_string();
+        for part in [
+            "rank 0 (host0, pid 10) gave up after 600.0s in operation #5 (all_reduce of 8 f32, sum)",
+            "rank 1 (host1, pid 11), silent for 590.0s",
+            "rank 2 (host2, pid 12), which is alive but has not made this call; its last is operation #4 (barrier)",
+            "rank 3 (host3, pid 13), silent for 600.0s",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in {text:?}");
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Flooding: everyone passes each piece of news on once.
+
+use crate::wire::{Flood, News};
+
+/// Decides which news are new, in memory that does not grow with their number.
+///
+/// Streams keep order and everyone passes news on in the order of their first arrival, so those
+/// of one origin reach everyone in the order in which they were sent, whatever the path, and a
+/// high-water mark per origin is enough. Progress may be overtaken and dropped on the way, hence
+/// has a mark of its own.
+pub(crate) struct Seen {
+    marks: Vec<Marks>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Marks {
+    progress: u64,
+    other: u64,
+}
+
+impl Seen {
+    pub(crate) fn new(size: usize) -> Self {
+        Self {
+            marks: vec![Marks::default(); size],
+        }
+    }
+
+    /// Whether `flood` is news; from now on it is not.
+    pub(crate) fn is_new(&mut self, flood: &Flood) -> bool {
+        let Some(mark) = self.mark(flood.origin, &flood.news) else {
+            return false;
+        };
+        let new = flood.counter > *mark;
+        *mark = flood.counter.max(*mark);
+        new
+    }
+
+    /// News from `origin` itself, numbered.
+    pub(crate) fn originate(&mut self, origin: u32, news: News) -> Flood {
+        let counter = self.mark(origin, &news).map_or(0, |mark| {
+            *mark += 1;
+            *mark
+        });
+        Flood {
+            origin,
+            counter,
+            news,
+        }
+    }
+
+    fn mark(&mut self, origin: u32, news: &News) -> Option<&mut u64> {
+        let marks = self.marks.get_mut(origin as usize)?;
+        Some(match news {
+            News::Progress(_) => &mut marks.progress,
+            _ => &mut marks.other,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{HashMap, VecDeque};
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::topology::neighbours;
+
+    /// A world in which messages take their time: each stream is a queue, and `choices` picks the
+    /// stream that delivers next.
+    struct World {
+        alive: Vec<bool>,
+        seen: Vec<Seen>,
+        streams: HashMap<(u32, u32), VecDeque<Flood>>,
+        heard: Vec<Vec<(u32, u64)>>,
+    }
+
+    impl World {
+        fn new(size: u32) -> Self {
+            let nobody = vec![Vec::new(); size as usize];
+            let seen = (0..size).map(|_| Seen::new(size as usize)).collect();
+            Self {
+                alive: vec![true; size as usize],
+                seen,
+                streams: HashMap::new(),
+                heard: nobody,
+            }
+        }
+
+        fn send(&mut self, from: u32, except: Option<u32>, flood: &Flood) {
+            for to in neighbours(from, self.seen.len() as u32) {
+                if Some(to) != except {
+                    self.streams
+                        .entry((from, to))
+                        .or_default()
+                        .push_back(flood.clone());
+                }
+            }
+        }
+
+        fn originate(&mut self, origin: u32, news: News) {
+            let flood = self.seen[origin as usize].originate(origin, news);
+            self.heard[origin as usize].push((origin, flood.counter));
+            self.send(origin, None, &flood);
+        }
+
+        /// Delivers until nothing is under way; kills `victims` one after another meanwhile.
+        fn run(&mut self, mut choices: impl FnMut() -> usize, mut victims: Vec<u32>) {
+            loop {
+                let mut open: Vec<(u32, u32)> = self.streams.keys().copied().collect();
+                open.sort_unstable();
+                if open.is_empty() {
+                    return;
+                }
+                let (from, to) = open[choices() % open.len()];
+                let queue = self.streams.get_mut(&(from, to)).unwrap();
+                let flood = queue.pop_front().unwrap();
+                if queue.is_empty() {
+                    self.streams.remove(&(from, to));
+                }
+                if self.alive[to as usize] && self.seen[to as usize].is_new(&flood) {
+                    self.heard[to as usize].push((flood.origin, flood.counter));
+                    self.send(to, Some(from), &flood);
+                }
+                if choices().is_multiple_of(4) {
+                    if let Some(victim) = victims.pop() {
+                        self.kill(victim);
+                    }
+                }
+            }
+        }
+
+        /// What it had received is lost; what is under way from it still arrives.
+        fn kill(&mut self, victim: u32) {
+            self.alive[victim as usize] = false;
+        }
+    }
+
+    fn random(mut state: u64) -> impl FnMut() -> usize {
+        move || {
+            state = state
+                .wrapping_mul(0x5851_F42D_4C95_7F2D)
+                .wrapping_add(0x1405_7B7E_F767_814F);
+            (state >> 33) as usize
+        }
+    }
+
+    proptest! {
+        /// News reach every living rank, once and in order, while up to log2(size) - 1 ranks die.
+        #[test]
+        fn news_reach_everyone_alive(size in 4u32..=40, seed in any::<u64>()) {
+            let mut choices = random(seed);
+            let deaths = size.ilog2() - 1;
+            let origin = choices() as u32 % size;
+            let victims: Vec<u32> = (0..deaths)
+                .map(|_| choices() as u32 % size)
+                .filter(|&victim| victim != origin)
+                .collect();
+            let mut world = World::new(size);
+            for _ in 0..5 {
+                world.originate(origin, News::Goodbye);
+            }
+            world.run(choices, victims);
+            let expected: Vec<(u32, u64)> = (1..=5).map(|counter| (origin, counter)).collect();
+            for rank in 0..size {
+                if world.alive[rank as usize] {
+                    prop_assert_eq!(&world.heard[rank as usize], &expected, "rank {}", rank);
+                }
+            }
+        }
+    }
+
+    /// Every set of three dead ranks of 16, news from every survivor.
+    #[test]
+    fn no_three_deaths_cut_a_world_of_16() {
+        for (a, b, c) in
+            (0..16).flat_map(|a| (a + 1..16).flat_map(move |b| (b + 1..16).map(move |c| (a, b, c))))
+        {
+            let mut world = World::new(16);
+            [a, b, c].into_iter().for_each(|victim| world.kill(victim));
+            let alive: Vec<u32> = (0..16).filter(|rank| ![a, b, c].contains(rank)).collect();
+            for &rank in &alive {
+                world.originate(rank, News::Goodbye);
+            }
+            world.run(|| 1, Vec::new());
+            for &rank in &alive {
+                assert_eq!(
+                    world.heard[rank as usize].len(),
+                    alive.len(),
+                    "{a} {b} {c}: {rank}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn progress_that_overtakes_does_not_hide_other_news() {
+        let mut sender = Seen::new(2);
+        let progress = News::Progress(crate::wire::Progress {
+            context: 1,
+            finished: 0,
+            sequence: 1,
+            signature: [0; 2],
+            waiting: None,
+        });
+        let floods: Vec<Flood> = [News::Goodbye, progress.clone(), progress]
+            .into_iter()
+            .map(|news| sender.originate(0, news))
+            .collect();
+        let mut seen = Seen::new(2);
+        assert!(seen.is_new(&floods[2]));
+        assert!(!seen.is_new(&floods[1]), "older progress is of no interest");
+        assert!(seen.is_new(&floods[0]));
+        assert!(!seen.is_new(&floods[0]));
+    }
+}

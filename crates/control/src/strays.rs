@@ -1,0 +1,125 @@
+//! News of communicators that this rank has not built yet.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::wire::{Flood, News};
+
+/// How many communicators are remembered.
+const MAX_CONTEXTS: usize = 64;
+/// How many news of each; faults and departures push out progress.
+const MAX_NEWS: usize = 64;
+/// How many closed communicators are remembered, whose late news are of no interest.
+const MAX_CLOSED: usize = 256;
+
+#[derive(Default)]
+pub(crate) struct Strays {
+    kept: HashMap<u64, Vec<Flood>>,
+    order: VecDeque<u64>,
+    closed: VecDeque<u64>,
+}
+
+impl Strays {
+    pub(crate) fn keep(&mut self, context: u64, flood: &Flood) {
+        if self.closed.contains(&context) {
+            return;
+        }
+        if !self.kept.contains_key(&context) {
+            if self.order.len() == MAX_CONTEXTS {
+                let oldest = self.order.pop_front();
+                oldest.and_then(|oldest| self.kept.remove(&oldest));
+            }
+            self.order.push_back(context);
+        }
+        insert(self.kept.entry(context).or_default(), flood);
+    }
+
+    /// What was kept of a communicator that is built now.
+    pub(crate) fn take(&mut self, context: u64) -> Vec<Flood> {
+        self.order.retain(|&other| other != context);
+        self.closed.retain(|&other| other != context);
+        self.kept.remove(&context).unwrap_or_default()
+    }
+
+    /// No news of this communicator are of interest any more.
+    pub(crate) fn close(&mut self, context: u64) {
+        if self.closed.len() == MAX_CLOSED {
+            self.closed.pop_front();
+        }
+        self.closed.push_back(context);
+    }
+}
+
+fn insert(news: &mut Vec<Flood>, flood: &Flood) {
+    let is_progress = |flood: &Flood| matches!(flood.news, News::Progress(_));
+    if is_progress(flood) {
+        news.retain(|old| !(is_progress(old) && old.origin == flood.origin));
+    }
+    if news.len() == MAX_NEWS {
+        match news.iter().position(is_progress) {
+            Some(oldest) => drop(news.remove(oldest)),
+            None => return,
+        }
+    }
+    news.push(flood.clone());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Progress;
+
+    fn progress(origin: u32, context: u64, sequence: u64) -> Flood {
+        let signature = [0; 2];
+        let progress = Progress {
+            context,
+            finished: 0,
+            sequence,
+            signature,
+            waiting: None,
+        };
+        Flood {
+            origin,
+            counter: 1,
+            news: News::Progress(progress),
+        }
+    }
+
+    fn leave(origin: u32, context: u64) -> Flood {
+        Flood {
+            origin,
+            counter: 1,
+            news: News::Leave {
+                context,
+                last_sequence: 0,
+            },
+        }
+    }
+
+    #[test]
+    fn keeps_the_latest_progress_and_prefers_departures() {
+        let mut strays = Strays::default();
+        for origin in 0..200 {
+            strays.keep(1, &progress(origin, 1, 1));
+            strays.keep(1, &progress(origin, 1, 2));
+        }
+        strays.keep(1, &leave(7, 1));
+        let kept = strays.take(1);
+        assert_eq!(kept.len(), MAX_NEWS);
+        assert_eq!(kept.last(), Some(&leave(7, 1)));
+        assert_eq!(kept[0], progress(137, 1, 2));
+        assert_eq!(strays.take(1), []);
+    }
+
+    #[test]
+    fn forgets_the_oldest_communicator_and_ignores_closed_ones() {
+        let mut strays = Strays::default();
+        strays.close(1000);
+        strays.keep(1000, &leave(0, 1000));
+        assert_eq!(strays.take(1000), []);
+        for context in 0..=MAX_CONTEXTS as u64 {
+            strays.keep(context, &leave(0, context));
+        }
+        assert_eq!(strays.take(0), []);
+        assert_eq!(strays.take(1), [leave(0, 1)]);
+    }
+}

@@ -1,0 +1,232 @@
+//! The frames of the control streams.
+//!
+//! A frame is a header (magic `0x5CC1`, version, kind, body length) and a body of at most
+//! [`MAX_BODY`] bytes, all numbers little endian. [`parse`] is a pure function of the bytes.
+
+mod body;
+
+use crate::fault::Fault;
+use body::{Reader, Writer};
+
+const MAGIC: u16 = 0x5CC1;
+const VERSION: u8 = 1;
+const HEADER: usize = 8;
+/// Longer bodies are refused before anything is allocated for them.
+pub(crate) const MAX_BODY: usize = 4096;
+
+/// What travels on a control stream.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Frame {
+    /// Credit, for the neighbour only: so many bytes were read since the last one.
+    Ack { bytes: u32 },
+    /// News, to be passed on.
+    Flood(Flood),
+}
+
+/// News and where they come from.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Flood {
+    /// World rank of whom it comes from.
+    pub(crate) origin: u32,
+    /// Grows with each message of `origin`, counted apart for progress and for all other news.
+    pub(crate) counter: u64,
+    pub(crate) news: News,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum News {
+    /// What `origin` is doing. Only the latest one matters.
+    Progress(Progress),
+    /// `origin` leaves a communicator.
+    Leave { context: u64, last_sequence: u64 },
+    /// `origin` leaves the world.
+    Goodbye,
+    /// A neighbour of `origin` left the world without goodbye: it died, or is lost with that error.
+    Gone { rank: u32, error: Option<String> },
+    /// A communicator failed.
+    Fault { context: u64, fault: Fault },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Progress {
+    pub(crate) context: u64,
+    /// All operations up to this one are finished.
+    pub(crate) finished: u64,
+    /// The operation that was entered last, or is waited in.
+    pub(crate) sequence: u64,
+    pub(crate) signature: [u64; 2],
+    pub(crate) waiting: Option<WaitingFor>,
+}
+
+/// Whom a rank that waits, waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WaitingFor {
+    Anyone,
+    /// World rank.
+    Rank(u32),
+}
+
+/// Why bytes are no frame.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum WireError {
+    #[error("expected the start of a control message, saw bytes {0:02x?}")]
+    Magic([u8; 2]),
+    #[error("expected control protocol version {VERSION}, saw version {0}")]
+    Version(u8),
+    #[error("expected a control message of at most {MAX_BODY} bytes, saw a length of {0}")]
+    Length(u32),
+    #[error("saw a control message of unknown kind {0}")]
+    Kind(u8),
+    #[error("saw a control message of kind {0} with a malformed body")]
+    Body(u8),
+}
+
+const ACK: u8 = 0;
+const PROGRESS: u8 = 1;
+const LEAVE: u8 = 2;
+const GOODBYE: u8 = 3;
+const GONE: u8 = 4;
+const FAULT: u8 = 5;
+
+/// The first frame in `bytes` and its length, or `None` when more bytes are needed.
+///
+/// Ranks at or above `size`, the size of the world, make a body malformed.
+pub(crate) fn parse(bytes: &[u8], size: u32) -> Result<Option<(Frame, usize)>, WireError> {
+    let Some(header) = bytes.first_chunk::<HEADER>() else {
+        return Ok(None);
+    };
+    let &[magic_0, magic_1, version, kind, l0, l1, l2, l3] = header;
+    if [magic_0, magic_1] != MAGIC.to_le_bytes() {
+        return Err(WireError::Magic([magic_0, magic_1]));
+    }
+    if version != VERSION {
+        return Err(WireError::Version(version));
+    }
+    let length = u32::from_le_bytes([l0, l1, l2, l3]);
+    if length as usize > MAX_BODY {
+        return Err(WireError::Length(length));
+    }
+    if kind > FAULT {
+        return Err(WireError::Kind(kind));
+    }
+    let end = HEADER + length as usize;
+    let Some(body) = bytes.get(HEADER..end) else {
+        return Ok(None);
+    };
+    let frame = read_body(kind, Reader::new(body, size)).ok_or(WireError::Body(kind))?;
+    Ok(Some((frame, end)))
+}
+
+fn read_body(kind: u8, mut body: Reader<'_>) -> Option<Frame> {
+    let frame = if kind == ACK {
+        Frame::Ack { bytes: body.u32()? }
+    } else {
+        Frame::Flood(Flood {
+            origin: body.rank()?,
+            counter: body.u64()?,
+            news: read_news(kind, &mut body)?,
+        })
+    };
+    body.is_empty().then_some(frame)
+}
+
+fn read_news(kind: u8, body: &mut Reader<'_>) -> Option<News> {
+    Some(match kind {
+        PROGRESS => News::Progress(Progress {
+            context: body.u64()?,
+            finished: body.u64()?,
+            sequence: body.u64()?,
+            signature: [body.u64()?, body.u64()?],
+            waiting: match body.u8()? {
+                0 => None,
+                1 => Some(WaitingFor::Anyone),
+                2 => Some(WaitingFor::Rank(body.rank()?)),
+                _ => return None,
+            },
+        }),
+        LEAVE => News::Leave {
+            context: body.u64()?,
+            last_sequence: body.u64()?,
+        },
+        GOODBYE => News::Goodbye,
+        GONE => News::Gone {
+            rank: body.rank()?,
+            error: if body.flag()? {
+                Some(body.text()?)
+            } else {
+                None
+            },
+        },
+        FAULT => News::Fault {
+            context: body.u64()?,
+            fault: body.fault()?,
+        },
+        _ => return None,
+    })
+}
+
+/// The bytes of a frame. Texts that are too long are cut.
+pub(crate) fn encode(frame: &Frame) -> Vec<u8> {
+    let mut body = Writer::default();
+    let kind = match frame {
+        Frame::Ack { bytes } => {
+            body.u32(*bytes);
+            ACK
+        }
+        Frame::Flood(flood) => {
+            body.u32(flood.origin);
+            body.u64(flood.counter);
+            write_news(&flood.news, &mut body)
+        }
+    };
+    let body = body.into_bytes();
+    let mut bytes = Vec::with_capacity(HEADER + body.len());
+    bytes.extend(MAGIC.to_le_bytes());
+    bytes.extend([VERSION, kind]);
+    bytes.extend((body.len() as u32).to_le_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+fn write_news(news: &News, body: &mut Writer) -> u8 {
+    match news {
+        News::Progress(progress) => {
+            body.u64(progress.context);
+            body.u64(progress.finished);
+            body.u64(progress.sequence);
+            body.u64(progress.signature[0]);
+            body.u64(progress.signature[1]);
+            match progress.waiting {
+                None => body.u8(0),
+                Some(WaitingFor::Anyone) => body.u8(1),
+                Some(WaitingFor::Rank(rank)) => {
+                    body.u8(2);
+                    body.u32(rank);
+                }
+            }
+            PROGRESS
+        }
+        News::Leave {
+            context,
+            last_sequence,
+        } => {
+            body.u64(*context);
+            body.u64(*last_sequence);
+            LEAVE
+        }
+        News::Goodbye => GOODBYE,
+        News::Gone { rank, error } => {
+            body.u32(*rank);
+            body.optional(error.as_ref(), |body, error| body.text(error));
+            GONE
+        }
+        News::Fault { context, fault } => {
+            body.u64(*context);
+            body.fault(fault);
+            FAULT
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

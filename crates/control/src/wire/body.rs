@@ -1,0 +1,279 @@
+//! Reading and writing the fields of a frame's body.
+
+use std::time::Duration;
+
+use crate::fault::{Fault, Late, Member};
+
+/// Longest text of a fault (a reason, an error), in bytes.
+const MAX_TEXT: usize = 512;
+/// Longest description of an operation, in bytes.
+const MAX_WORDS: usize = 192;
+/// How many late ranks a fault names. Together they fit into a frame, as a test shows.
+pub(super) const MAX_LATE: usize = 12;
+
+#[derive(Default)]
+pub(super) struct Writer(Vec<u8>);
+
+impl Writer {
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    pub(super) fn u8(&mut self, value: u8) {
+        self.0.push(value);
+    }
+
+    pub(super) fn u32(&mut self, value: u32) {
+        self.0.extend(value.to_le_bytes());
+    }
+
+    pub(super) fn u64(&mut self, value: u64) {
+        self.0.extend(value.to_le_bytes());
+    }
+
+    pub(super) fn text(&mut self, text: &str) {
+        self.cut_text(text, MAX_TEXT);
+    }
+
+    fn words(&mut self, words: &str) {
+        self.cut_text(words, MAX_WORDS);
+    }
+
+    fn cut_text(&mut self, text: &str, most: usize) {
+        let mut end = text.len().min(most);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.0.extend((end as u16).to_le_bytes());
+        self.0.extend(&text.as_bytes()[..end]);
+    }
+
+    fn millis(&mut self, duration: Duration) {
+        self.u64(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
+    }
+
+    pub(super) fn optional<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
+        self.u8(value.is_some().into());
+        if let Some(value) = value {
+            write(self, value);
+        }
+    }
+
+    pub(super) fn fault(&mut self, fault: &Fault) {
+        match fault {
+            Fault::Died { rank } => {
+                self.u8(0);
+                self.u32(rank.world);
+            }
+            Fault::Lost { rank, error } => {
+                self.u8(1);
+                self.u32(rank.world);
+                self.text(error);
+            }
+            Fault::Left {
+                rank,
+                last_sequence,
+                sequence,
+                words,
+            } => {
+                self.u8(2);
+                self.u32(rank.world);
+                self.u64(*last_sequence);
+                self.u64(*sequence);
+                self.words(words);
+            }
+            Fault::Aborted { by, reason } => {
+                self.u8(3);
+                self.u32(by.world);
+                self.text(reason);
+            }
+            Fault::Mismatch {
+                sequence,
+                rank_a,
+                words_a,
+                rank_b,
+                words_b,
+            } => {
+                self.u8(4);
+                self.u64(*sequence);
+                self.u32(rank_a.world);
+                self.words(words_a);
+                self.u32(rank_b.world);
+                self.words(words_b);
+            }
+            Fault::TimedOut {
+                by,
+                sequence,
+                words,
+                waited,
+                late,
+            } => {
+                self.u8(5);
+                self.u32(by.world);
+                self.u64(*sequence);
+                self.words(words);
+                self.millis(*waited);
+                self.late(late);
+            }
+            Fault::Link { by, peer, text } => {
+                self.u8(6);
+                self.u32(by.world);
+                self.u32(peer.world);
+                self.text(text);
+            }
+        }
+    }
+
+    fn late(&mut self, late: &[Late]) {
+        let late = &late[..late.len().min(MAX_LATE)];
+        self.u8(late.len() as u8);
+        for Late { rank, last, age } in late {
+            self.u32(rank.world);
+            self.optional(last.as_ref(), |body, (sequence, words)| {
+                body.u64(*sequence);
+                body.words(words);
+            });
+            self.millis(*age);
+        }
+    }
+}
+
+/// Every method gives `None` when the body ends early or the value is out of bounds.
+pub(super) struct Reader<'a> {
+    rest: &'a [u8],
+    size: u32,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(body: &'a [u8], size: u32) -> Self {
+        Self { rest: body, size }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.rest.split_first_chunk()?;
+        self.rest = rest;
+        Some(*first)
+    }
+
+    pub(super) fn u8(&mut self) -> Option<u8> {
+        self.array().map(u8::from_le_bytes)
+    }
+
+    pub(super) fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    pub(super) fn rank(&mut self) -> Option<u32> {
+        self.u32().filter(|&rank| rank < self.size)
+    }
+
+    pub(super) fn text(&mut self) -> Option<String> {
+        self.text_up_to(MAX_TEXT)
+    }
+
+    fn words(&mut self) -> Option<String> {
+        self.text_up_to(MAX_WORDS)
+    }
+
+    fn text_up_to(&mut self, most: usize) -> Option<String> {
+        let length = self.array().map(u16::from_le_bytes)?.into();
+        let (text, rest) = self
+            .rest
+            .split_at_checked(length)
+            .filter(|_| length <= most)?;
+        self.rest = rest;
+        str::from_utf8(text).ok().map(str::to_owned)
+    }
+
+    fn millis(&mut self) -> Option<Duration> {
+        self.u64().map(Duration::from_millis)
+    }
+
+    pub(super) fn flag(&mut self) -> Option<bool> {
+        match self.u8()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+
+    /// A rank of the world; the receiving communicator fills in its own number and the name.
+    fn member(&mut self) -> Option<Member> {
+        let world = self.rank()?;
+        Some(Member {
+            rank: world,
+            world,
+            name: "".into(),
+        })
+    }
+
+    pub(super) fn fault(&mut self) -> Option<Fault> {
+        Some(match self.u8()? {
+            0 => Fault::Died {
+                rank: self.member()?,
+            },
+            1 => Fault::Lost {
+                rank: self.member()?,
+                error: self.text()?,
+            },
+            2 => Fault::Left {
+                rank: self.member()?,
+                last_sequence: self.u64()?,
+                sequence: self.u64()?,
+                words: self.words()?,
+            },
+            3 => Fault::Aborted {
+                by: self.member()?,
+                reason: self.text()?,
+            },
+            4 => Fault::Mismatch {
+                sequence: self.u64()?,
+                rank_a: self.member()?,
+                words_a: self.words()?,
+                rank_b: self.member()?,
+                words_b: self.words()?,
+            },
+            5 => Fault::TimedOut {
+                by: self.member()?,
+                sequence: self.u64()?,
+                words: self.words()?,
+                waited: self.millis()?,
+                late: self.late()?,
+            },
+            6 => Fault::Link {
+                by: self.member()?,
+                peer: self.member()?,
+                text: self.text()?,
+            },
+            _ => return None,
+        })
+    }
+
+    fn late(&mut self) -> Option<Vec<Late>> {
+        let count: usize = self.u8()?.into();
+        if count > MAX_LATE {
+            return None;
+        }
+        (0..count)
+            .map(|_| {
+                Some(Late {
+                    rank: self.member()?,
+                    last: if self.flag()? {
+                        Some((self.u64()?, self.words()?))
+                    } else {
+                        None
+                    },
+                    age: self.millis()?,
+                })
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,218 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::fault::{Late, Member};
+
+const SIZE: u32 = 1000;
+
+fn member() -> impl Strategy<Value = Member> {
+    (0..SIZE).prop_map(|world| Member {
+        rank: world,
+        world,
+        name: "".into(),
+    })
+}
+
+fn millis() -> impl Strategy<Value = Duration> {
+    any::<u64>().prop_map(Duration::from_millis)
+}
+
+fn late() -> impl Strategy<Value = Late> {
+    (
+        member(),
+        proptest::option::of((any::<u64>(), "\\PC{0,40}")),
+        millis(),
+    )
+        .prop_map(|(rank, last, age)| Late { rank, last, age })
+}
+
+fn fault() -> impl Strategy<Value = Fault> {
+    let text = || "\\PC{0,40}";
+    prop_oneof![
+        member().prop_map(|rank| Fault::Died { rank }),
+        (member(), text()).prop_map(|(rank, error)| Fault::Lost { rank, error }),
+        (member(), any::<u64>(), any::<u64>(), text()).prop_map(
+            |(rank, last_sequence, sequence, words)| Fault::Left {
+                rank,
+                last_sequence,
+                sequence,
+                words
+            }
+        ),
+        (member(), text()).prop_map(|(by, reason)| Fault::Aborted { by, reason }),
+        (any::<u64>(), member(), text(), member(), text()).prop_map(
+            |(sequence, rank_a, words_a, rank_b, words_b)| Fault::Mismatch {
+                sequence,
+                rank_a,
+                words_a,
+                rank_b,
+                words_b
+            }
+        ),
+        (
+            (member(), any::<u64>(), text()),
+            (millis(), prop::collection::vec(late(), 0..=body::MAX_LATE))
+        )
+            .prop_map(|((by, sequence, words), (waited, late))| Fault::TimedOut {
+                by,
+                sequence,
+                words,
+                waited,
+                late
+            }),
+        (member(), member(), text()).prop_map(|(by, peer, text)| Fault::Link { by, peer, text }),
+    ]
+}
+
+fn progress() -> impl Strategy<Value = Progress> {
+    let waiting = prop_oneof![
+        Just(None),
+        Just(Some(WaitingFor::Anyone)),
+        (0..SIZE).prop_map(|rank| Some(WaitingFor::Rank(rank))),
+    ];
+    (any::<[u64; 5]>(), waiting).prop_map(|([context, finished, sequence, s0, s1], waiting)| {
+        Progress {
+            context,
+            finished,
+            sequence,
+            signature: [s0, s1],
+            waiting,
+        }
+    })
+}
+
+fn frame() -> impl Strategy<Value = Frame> {
+    let news = prop_oneof![
+        progress().prop_map(News::Progress),
+        any::<[u64; 2]>().prop_map(|[context, last_sequence]| News::Leave {
+            context,
+            last_sequence
+        }),
+        Just(News::Goodbye),
+        (0..SIZE, proptest::option::of("\\PC{0,40}"))
+            .prop_map(|(rank, error)| News::Gone { rank, error }),
+        (any::<u64>(), fault()).prop_map(|(context, fault)| News::Fault { context, fault }),
+    ];
+    prop_oneof![
+        any::<u32>().prop_map(|bytes| Frame::Ack { bytes }),
+        (0..SIZE, any::<u64>(), news).prop_map(|(origin, counter, news)| Frame::Flood(Flood {
+            origin,
+            counter,
+            news
+        })),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(frame in frame(), trailing in any::<Vec<u8>>()) {
+        let bytes = encode(&frame);
+        for cut in 0..bytes.len() {
+            prop_assert_eq!(parse(&bytes[..cut], SIZE), Ok(None));
+        }
+        let mut followed = bytes.clone();
+        followed.extend(trailing);
+        prop_assert_eq!(parse(&followed, SIZE), Ok(Some((frame, bytes.len()))));
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in any::<Vec<u8>>(), size in any::<u32>()) {
+        if let Ok(Some((_, length))) = parse(&bytes, size) {
+            prop_assert!(length <= bytes.len());
+        }
+    }
+
+    /// Behind a valid header, so that the bodies' parsers see the garbage.
+    #[test]
+    fn arbitrary_bodies_never_panic(kind in 0..=FAULT, body in any::<Vec<u8>>(), size in any::<u32>()) {
+        let mut bytes = MAGIC.to_le_bytes().to_vec();
+        bytes.extend([VERSION, kind]);
+        bytes.extend((body.len() as u32).to_le_bytes());
+        bytes.extend(&body);
+        match parse(&bytes, size) {
+            Ok(Some((frame, length))) => {
+                prop_assert_eq!(length, bytes.len());
+                prop_assert_eq!(encode(&frame), bytes);
+            }
+            Ok(None) => prop_assert!(false, "a complete frame was not recognised"),
+            Err(_) => {}
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_never_panics(frame in frame(), at in any::<prop::sample::Index>(), bit in 0u8..8) {
+        let mut bytes = encode(&frame);
+        let at = at.index(bytes.len());
+        bytes[at] ^= 1u8 << bit;
+        let _ = parse(&bytes, SIZE);
+    }
+}
+
+#[test]
+fn refusals_say_what_was_expected_and_seen() {
+    let good = encode(&Frame::Ack { bytes: 1 });
+    let changed = |at: usize, value: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = value;
+        parse(&bytes, SIZE)
+    };
+    assert_eq!(changed(0, b'G'), Err(WireError::Magic([b'G', 0x5C])));
+    assert_eq!(changed(2, 9), Err(WireError::Version(9)));
+    assert_eq!(changed(3, 99), Err(WireError::Kind(99)));
+    assert_eq!(changed(7, 0xFF), Err(WireError::Length(0xFF00_0004)));
+    assert_eq!(changed(4, 3), Err(WireError::Body(ACK)));
+    let text = WireError::Version(9).to_string();
+    assert_eq!(text, "expected control protocol version 1, saw version 9");
+}
+
+#[test]
+fn a_rank_beyond_the_world_is_refused() {
+    let goodbye = Frame::Flood(Flood {
+        origin: 5,
+        counter: 1,
+        news: News::Goodbye,
+    });
+    assert!(parse(&encode(&goodbye), 6).is_ok());
+    assert_eq!(parse(&encode(&goodbye), 5), Err(WireError::Body(GOODBYE)));
+}
+
+#[test]
+fn the_longest_fault_fits_and_texts_are_cut_between_characters() {
+    let long = "\u{e9}".repeat(5000);
+    let member = Member {
+        rank: 1,
+        world: 1,
+        name: "".into(),
+    };
+    let late = Late {
+        rank: member.clone(),
+        last: Some((7, long.clone())),
+        age: Duration::MAX,
+    };
+    let faults = [
+        Fault::Aborted {
+            by: member.clone(),
+            reason: long.clone(),
+        },
+        Fault::TimedOut {
+            by: member,
+            sequence: 1,
+            words: long,
+            waited: Duration::MAX,
+            late: vec![late; 100],
+        },
+    ];
+    for fault in faults {
+        let news = News::Fault { context: 1, fault };
+        let bytes = encode(&Frame::Flood(Flood {
+            origin: 1,
+            counter: 1,
+            news,
+        }));
+        assert!(bytes.len() <= HEADER + MAX_BODY);
+        let parsed = parse(&bytes, SIZE).unwrap();
+        assert!(parsed.is_some_and(|(_, length)| length == bytes.len()));
+    }
+}
