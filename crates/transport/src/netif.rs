@@ -1,0 +1,168 @@
+//! Network interfaces: which there are, and which to use.
+#![forbid(unsafe_code)]
+
+mod list;
+mod pattern;
+mod select;
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+
+use spark_ccl_config::Settings;
+
+pub use list::list;
+pub use pattern::Pattern;
+pub use select::select;
+
+/// An address of an interface that is up and has a carrier.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name, such as `eth0`; an alias with its label, such as `eth0:1`.
+    pub name: String,
+    /// Its index, which is the scope of its link-local addresses.
+    pub index: u32,
+    /// The address.
+    pub addr: IpAddr,
+    /// Bits of the address that name the subnet.
+    pub prefix: u8,
+    /// Speed in Mbit/s, where the driver says it.
+    pub speed: Option<u32>,
+    /// Whether it is the loopback.
+    pub loopback: bool,
+}
+
+impl Interface {
+    /// The address with a port, and with the scope that a link-local one needs to mean anything.
+    pub fn socket_addr(&self, port: u16) -> SocketAddr {
+        match self.addr {
+            IpAddr::V6(addr) if addr.is_unicast_link_local() => {
+                SocketAddrV6::new(addr, port, 0, self.index).into()
+            }
+            addr => SocketAddr::new(addr, port),
+        }
+    }
+
+    /// Whether `addr` is on this interface's subnet. Every link has the same link-local IPv6 subnet,
+    /// so for those this says no more than "perhaps".
+    pub fn reaches(&self, addr: IpAddr) -> bool {
+        same_subnet(self.addr, addr, self.prefix)
+    }
+}
+
+/// Whether the first `prefix` bits of two addresses of one family are equal.
+pub fn same_subnet(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => {
+            let host_bits = 32_u32.saturating_sub(prefix.into());
+            (a.to_bits() ^ b.to_bits())
+                .checked_shr(host_bits)
+                .unwrap_or(0)
+                == 0
+        }
+        (IpAddr::V6(a), IpAddr::V6(b)) => {
+            let host_bits = 128_u32.saturating_sub(prefix.into());
+            (a.to_bits() ^ b.to_bits())
+                .checked_shr(host_bits)
+                .unwrap_or(0)
+                == 0
+        }
+        _ => false,
+    }
+}
+
+/// Why there is no interface to use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NetifError {
+    /// The operating system does not list them.
+    #[error("the network interfaces cannot be listed: {0}")]
+    List(String),
+    /// None has what was asked for.
+    #[error("no network interface {wanted}; there are: {present}")]
+    NoMatch {
+        /// What was asked for, with the variable that did.
+        wanted: String,
+        /// Names and addresses of those there are.
+        present: String,
+    },
+}
+
+/// The interfaces to use by the settings, the best first, with one line at INFO that says which.
+///
+/// `root` is the address where the ranks meet, if it is known.
+///
+/// # Errors
+/// When there is none; the error lists those there are.
+pub fn find(settings: &Settings, root: Option<IpAddr>) -> Result<Vec<Interface>, NetifError> {
+    let choice = settings.socket_ifname.as_ref();
+    let found = select(&list()?, choice, settings.socket_family, root)?;
+    let names: Vec<_> = found
+        .iter()
+        .map(|one| format!("{} ({})", one.name, one.addr))
+        .collect();
+    let why = match choice {
+        Some(choice) => format!("{}={}", choice.variable, choice.pattern),
+        None => "the default order".to_owned(),
+    };
+    tracing::info!("network interfaces by {why}: {}", names.join(", "));
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn subnets() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        assert!(same_subnet(ip("10.0.0.1"), ip("10.0.0.254"), 24));
+        assert!(!same_subnet(ip("10.0.0.1"), ip("10.0.1.1"), 24));
+        assert!(same_subnet(ip("10.0.0.1"), ip("192.168.0.1"), 0));
+        assert!(!same_subnet(ip("10.0.0.1"), ip("10.0.0.2"), 32));
+        assert!(same_subnet(ip("fd00::1"), ip("fd00::ffff"), 64));
+        assert!(!same_subnet(ip("fd00::1"), ip("fd00:0:0:1::1"), 64));
+        assert!(same_subnet(ip("fd00::1"), ip("fe80::1"), 0));
+        assert!(!same_subnet(ip("10.0.0.1"), ip("::ffff:10.0.0.1"), 0));
+    }
+
+    proptest! {
+        #[test]
+        fn subnets_agree_bit_by_bit(a: u32, b: u32, prefix in 0_u8..=32) {
+            let expected = (0..prefix).all(|bit| (a ^ b) & (1 << (31 - bit)) == 0);
+            let ip = |bits: u32| IpAddr::V4(bits.into());
+            prop_assert_eq!(same_subnet(ip(a), ip(b), prefix), expected);
+        }
+
+        #[test]
+        fn no_prefix_panics(a: [u8; 16], b: [u8; 16], prefix: u8) {
+            let _ = same_subnet(IpAddr::V6(a.into()), IpAddr::V6(b.into()), prefix);
+        }
+    }
+
+    #[test]
+    fn this_machine_has_a_loopback() {
+        let all = list().unwrap();
+        let lo = all
+            .iter()
+            .find(|one| one.loopback && one.addr.is_ipv4())
+            .unwrap();
+        assert!(
+            lo.addr.is_loopback() && lo.index > 0 && lo.prefix == 8,
+            "{lo:?}"
+        );
+        assert_eq!(lo.socket_addr(80), SocketAddr::new(lo.addr, 80));
+    }
+
+    #[test]
+    fn link_local_addresses_carry_their_scope() {
+        let one = Interface {
+            name: "eth0".to_owned(),
+            index: 7,
+            addr: "fe80::1".parse().unwrap(),
+            prefix: 64,
+            speed: None,
+            loopback: false,
+        };
+        assert_eq!(one.socket_addr(80).to_string(), "[fe80::1%7]:80");
+        assert!(one.reaches("fe80::2".parse().unwrap()));
+    }
+}
