@@ -1,0 +1,266 @@
+//! The sending half.
+
+use std::io::IoSlice;
+use std::net::Shutdown;
+use std::sync::Arc;
+
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use socket2::Socket;
+
+use super::header::{HEADER_BYTES, Header};
+use super::{ended_by, no_channel, resize};
+use crate::{Geometry, LinkError, LinkTx};
+
+/// Where a frame (header, then payload) starts in its slot, so that the payload starts at a
+/// multiple of 16 bytes, as the allocator gives them.
+const FRAME: usize = 8;
+const PAYLOAD: usize = FRAME + HEADER_BYTES;
+/// Messages that one system call takes at most.
+const BATCH: usize = 16;
+
+/// The sending half of a link over TCP.
+///
+/// Dropping it sends what the kernel still takes, then tells the peer that nothing follows.
+pub struct Tx {
+    geometry: Geometry,
+    channels: Vec<Channel>,
+    ended: Option<LinkError>,
+}
+
+struct Channel {
+    sockets: Vec<Outgoing>,
+    /// Message `n` lives in slot `n % slots` until the kernel has all of it.
+    slots: Vec<Slot>,
+    /// The number of the message that is filled next.
+    next: u64,
+    /// The length that was reserved for it.
+    reserved: Option<usize>,
+    /// Messages that the kernel does not have in full.
+    unsent: usize,
+}
+
+struct Outgoing {
+    socket: Arc<Socket>,
+    /// The first message of this socket that the kernel does not have in full.
+    message: u64,
+    /// Bytes of it that the kernel has.
+    written: usize,
+}
+
+#[derive(Default)]
+struct Slot {
+    bytes: Vec<u8>,
+    /// Where the frame ends.
+    end: usize,
+}
+
+impl Tx {
+    pub(super) fn new(sockets: &[Vec<Arc<Socket>>], geometry: Geometry) -> Self {
+        let channels = sockets
+            .iter()
+            .map(|sockets| Channel::new(sockets, geometry.slots));
+        Self {
+            geometry,
+            channels: channels.collect(),
+            ended: None,
+        }
+    }
+
+    fn channel(&mut self, channel: usize) -> Result<&mut Channel, LinkError> {
+        if let Some(ended) = &self.ended {
+            return Err(ended.clone());
+        }
+        let channels = self.channels.len();
+        self.channels
+            .get_mut(channel)
+            .ok_or_else(|| no_channel(channel, channels))
+    }
+
+    fn end<T>(&mut self, result: Result<T, LinkError>) -> Result<T, LinkError> {
+        if let Err(error) = &result {
+            self.ended = Some(error.clone());
+        }
+        result
+    }
+}
+
+impl LinkTx for Tx {
+    fn reserve(&mut self, channel: usize, len: usize) -> Result<Option<&mut [u8]>, LinkError> {
+        let slot_bytes = self.geometry.slot_bytes;
+        let channel = self.channel(channel)?;
+        if len > slot_bytes {
+            return Err(LinkError::Misuse(format!(
+                "a message of {len} bytes on a link with slots of {slot_bytes}"
+            )));
+        }
+        if !channel.has_room() {
+            return Ok(None);
+        }
+        let slot = channel.slot_of(channel.next);
+        let slot = &mut channel.slots[slot];
+        if slot.bytes.len() < PAYLOAD + len {
+            // Once in full: a slot that grew with its messages would be copied again and again.
+            let size = if len <= 256 { 256 } else { slot_bytes };
+            resize(&mut slot.bytes, PAYLOAD + size)?;
+        }
+        channel.reserved = Some(len);
+        Ok(Some(&mut slot.bytes[PAYLOAD..PAYLOAD + len]))
+    }
+
+    fn commit(&mut self, channel: usize, len: usize, tag: u64) -> Result<(), LinkError> {
+        let number = channel as u32;
+        let channel = self.channel(channel)?;
+        if channel.reserved != Some(len) {
+            return Err(LinkError::Misuse(format!(
+                "a commit of {len} bytes where {} were reserved",
+                channel
+                    .reserved
+                    .map_or_else(|| "none".to_owned(), |len| len.to_string())
+            )));
+        }
+        let result = channel.commit(number, len, tag);
+        self.end(result)
+    }
+
+    fn flush(&mut self) -> Result<bool, LinkError> {
+        if let Some(ended) = &self.ended {
+            return Err(ended.clone());
+        }
+        let mut all = true;
+        let mut result = Ok(());
+        for channel in self
+            .channels
+            .iter_mut()
+            .filter(|channel| channel.unsent > 0)
+        {
+            result = channel.write();
+            all &= channel.unsent == 0;
+            if result.is_err() {
+                break;
+            }
+        }
+        self.end(result).map(|()| all)
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        // Neither can do anything about an error, nor needs to: the peer sees the end in any case.
+        let _ = self.flush();
+        for outgoing in self.channels.iter().flat_map(|channel| &channel.sockets) {
+            let _ = outgoing.socket.shutdown(Shutdown::Write);
+        }
+    }
+}
+
+impl Channel {
+    fn new(sockets: &[Arc<Socket>], slots: usize) -> Self {
+        let outgoing = |(index, socket): (usize, &Arc<Socket>)| Outgoing {
+            socket: Arc::clone(socket),
+            message: index as u64,
+            written: 0,
+        };
+        Self {
+            sockets: sockets.iter().enumerate().map(outgoing).collect(),
+            slots: std::iter::repeat_with(Slot::default).take(slots).collect(),
+            next: 0,
+            reserved: None,
+            unsent: 0,
+        }
+    }
+
+    /// Whether the kernel has all of the message that was in the next message's slot before.
+    fn has_room(&self) -> bool {
+        let Some(before) = self.next.checked_sub(self.slots.len() as u64) else {
+            return true;
+        };
+        self.sockets[self.socket_of(before)].message > before
+    }
+
+    fn commit(&mut self, channel: u32, len: usize, tag: u64) -> Result<(), LinkError> {
+        let header = Header {
+            sequence: self.next as u32,
+            channel,
+            len: len as u32,
+            tag,
+        };
+        let slot = self.slot_of(self.next);
+        let slot = &mut self.slots[slot];
+        slot.bytes[FRAME..PAYLOAD].copy_from_slice(&header.encode());
+        slot.end = PAYLOAD + len;
+        let socket = self.socket_of(self.next);
+        let first = self.sockets[socket].message == self.next;
+        self.next += 1;
+        self.reserved = None;
+        self.unsent += 1;
+        // Where the kernel is full already, another call would only learn that again.
+        if first { self.write_to(socket) } else { Ok(()) }
+    }
+
+    fn write(&mut self) -> Result<(), LinkError> {
+        (0..self.sockets.len()).try_for_each(|socket| self.write_to(socket))
+    }
+
+    /// Writes what a socket takes now.
+    fn write_to(&mut self, socket: usize) -> Result<(), LinkError> {
+        while self.sockets[socket].message < self.next {
+            let outgoing = &self.sockets[socket];
+            let stride = self.sockets.len();
+            let mut frames = [IoSlice::new(&[]); BATCH];
+            let mut count = 0;
+            let mut offered = 0;
+            let mut skip = outgoing.written;
+            for message in (outgoing.message..self.next).step_by(stride).take(BATCH) {
+                let slot = &self.slots[self.slot_of(message)];
+                let frame = &slot.bytes[FRAME + skip..slot.end];
+                frames[count] = IoSlice::new(frame);
+                count += 1;
+                offered += frame.len();
+                skip = 0;
+            }
+            let sent = match send(&outgoing.socket, &frames[..count]) {
+                Ok(sent) => sent,
+                Err(error) => return ended_by("send", error).map_or(Ok(()), Err),
+            };
+            self.sent(socket, sent);
+            if sent < offered {
+                // The kernel is full.
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Accounts for bytes that the kernel took.
+    fn sent(&mut self, socket: usize, bytes: usize) {
+        let stride = self.sockets.len() as u64;
+        let outgoing = &mut self.sockets[socket];
+        outgoing.written += bytes;
+        while outgoing.message < self.next {
+            let slot = &self.slots[(outgoing.message % self.slots.len() as u64) as usize];
+            let frame = slot.end - FRAME;
+            if outgoing.written < frame {
+                break;
+            }
+            outgoing.written -= frame;
+            outgoing.message += stride;
+            self.unsent -= 1;
+        }
+    }
+
+    fn slot_of(&self, message: u64) -> usize {
+        (message % self.slots.len() as u64) as usize
+    }
+
+    fn socket_of(&self, message: u64) -> usize {
+        (message % self.sockets.len() as u64) as usize
+    }
+}
+
+fn send(socket: &Socket, frames: &[IoSlice<'_>]) -> rustix::io::Result<usize> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    match frames {
+        [frame] => rustix::net::send(socket, frame, flags),
+        frames => sendmsg(socket, frames, &mut SendAncillaryBuffer::default(), flags),
+    }
+}
