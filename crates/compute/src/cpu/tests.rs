@@ -1,0 +1,424 @@
+//! Every kernel, at every level the machine has, against a plain loop: bit for bit.
+
+use std::fmt::Debug;
+
+use half::{bf16, f16};
+use proptest::prelude::*;
+
+use super::Cpu;
+use super::dispatch::Level;
+use crate::{Compute, DType, Element, F8E4M3, F8E5M2, Job, Operand, ReduceOp, Scale, Started};
+
+/// What the tests know about a type; written without the kernels' code.
+trait Reference: Element {
+    fn combine(op: ReduceOp, values: impl Iterator<Item = Self>) -> Self;
+    fn scaled(self, scale: Scale) -> Self;
+    /// A value made of random bits: any at all, or a small number.
+    fn sample(bits: u64) -> Self;
+}
+
+macro_rules! integer_reference {
+    ($($ty:ty)*) => {$(
+        impl Reference for $ty {
+            fn combine(op: ReduceOp, values: impl Iterator<Item = Self>) -> Self {
+                let f = match op {
+                    ReduceOp::Sum => <$ty>::wrapping_add,
+                    ReduceOp::Prod => <$ty>::wrapping_mul,
+                    ReduceOp::Max => <$ty>::max,
+                    ReduceOp::Min => <$ty>::min,
+                };
+                values.reduce(f).unwrap()
+            }
+
+            fn scaled(self, scale: Scale) -> Self {
+                match scale {
+                    Scale::One => self,
+                    Scale::Int(x) => self.wrapping_mul(x as $ty),
+                    Scale::Float(x) => self.wrapping_mul(x.trunc() as i64 as $ty),
+                }
+            }
+
+            fn sample(bits: u64) -> Self {
+                if bits % 2 == 0 { (bits >> 1) as $ty } else { ((bits >> 1) % 8) as $ty }
+            }
+        }
+    )*};
+}
+
+integer_reference! { i8 u8 i32 u32 i64 u64 }
+
+/// Float types: computed in `$wide`, rounded by `$round`, with the bits `$nan` for NaN.
+macro_rules! float_reference {
+    ($($ty:ty, $bits:ty, $wide:ty, $nan:expr, $round:expr, $widen:expr;)*) => {$(
+        impl Reference for $ty {
+            fn combine(op: ReduceOp, values: impl Iterator<Item = Self>) -> Self {
+                let mut values = values.peekable();
+                let first = values.next().unwrap();
+                if values.peek().is_none() {
+                    return first;
+                }
+                let result = values.map($widen).fold($widen(first), |a: $wide, b: $wide| {
+                    match op {
+                        ReduceOp::Sum => a + b,
+                        ReduceOp::Prod => a * b,
+                        _ if a.is_nan() || b.is_nan() => <$wide>::NAN,
+                        // The total order puts -0 before +0.
+                        ReduceOp::Max if a.total_cmp(&b).is_gt() => a,
+                        ReduceOp::Min if a.total_cmp(&b).is_lt() => a,
+                        ReduceOp::Max | ReduceOp::Min => b,
+                    }
+                });
+                Self::canonical(result)
+            }
+
+            fn scaled(self, scale: Scale) -> Self {
+                let factor = match scale {
+                    Scale::One => return self,
+                    Scale::Float(x) => x as $wide,
+                    Scale::Int(x) => x as f64 as $wide,
+                };
+                Self::canonical($widen(self) * factor)
+            }
+
+            fn sample(bits: u64) -> Self {
+                if bits.is_multiple_of(4) {
+                    <$ty>::from_bits((bits >> 2) as $bits)
+                } else {
+                    let small = ((bits >> 2) % 33) as $wide / 4.0 - 4.0;
+                    $round(if bits % 4 == 1 { -small * 0.0 } else { small })
+                }
+            }
+        }
+
+        impl Canonical<$wide> for $ty {
+            fn canonical(wide: $wide) -> Self {
+                if wide.is_nan() { <$ty>::from_bits($nan) } else { $round(wide) }
+            }
+        }
+    )*};
+}
+
+trait Canonical<W> {
+    fn canonical(wide: W) -> Self;
+}
+
+float_reference! {
+    f32, u32, f32, 0x7fc0_0000, |x| x, |x| x;
+    f64, u64, f64, 0x7ff8_0000_0000_0000, |x| x, |x| x;
+    f16, u16, f32, 0x7e00, f16::from_f32, f16::to_f32;
+    bf16, u16, f32, 0x7fc0, bf16::from_f32, bf16::to_f32;
+    // Their conversions have their own reference in `float8`.
+    F8E4M3, u8, f32, 0x7f, F8E4M3::from_f32, F8E4M3::to_f32;
+    F8E5M2, u8, f32, 0x7f, F8E5M2::from_f32, F8E5M2::to_f32;
+}
+
+/// A job over memory of its own.
+#[derive(Debug, Clone)]
+struct Case {
+    op: ReduceOp,
+    count: usize,
+    srcs: usize,
+    dsts: usize,
+    scale: Option<Scale>,
+    /// The source that the first destination is, if it is one.
+    alias: Option<usize>,
+    seed: u64,
+}
+
+const GUARD: u8 = 0xa5;
+
+/// A buffer of elements, off its alignment, between guard bytes.
+struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Buffer {
+    fn new<T: Element>(values: &[T], shift: usize) -> Self {
+        let mut bytes = vec![GUARD; 64 + shift];
+        bytes.extend_from_slice(bytemuck::cast_slice(values));
+        bytes.extend_from_slice(&[GUARD; 64]);
+        Self {
+            bytes,
+            start: 64 + shift,
+        }
+    }
+
+    fn ptr(&mut self) -> *mut u8 {
+        self.bytes[self.start..].as_mut_ptr()
+    }
+
+    #[track_caller]
+    fn assert_holds<T: Element>(&self, expected: &[T], what: &dyn Debug) {
+        let (before, rest) = self.bytes.split_at(self.start);
+        let (seen, after) = rest.split_at(rest.len() - 64);
+        assert!(
+            before.iter().chain(after).all(|&b| b == GUARD),
+            "out of bounds: {what:?}"
+        );
+        let expected: &[u8] = bytemuck::cast_slice(expected);
+        if seen != expected {
+            let at = (0..seen.len()).find(|&i| seen[i] != expected[i]).unwrap() / size_of::<T>();
+            let element = |bytes: &[u8]| {
+                bytemuck::pod_read_unaligned::<T>(&bytes[at * size_of::<T>()..][..size_of::<T>()])
+            };
+            let (seen, expected) = (element(seen), element(expected));
+            panic!("element {at}: {seen:?} instead of {expected:?}; {what:?}");
+        }
+    }
+}
+
+impl Case {
+    /// Runs on every level and compares with the reference.
+    fn check<T: Reference>(&self) {
+        let mut random = Random(self.seed);
+        let sources: Vec<Vec<T>> = (0..self.srcs)
+            .map(|_| (0..self.count).map(|_| T::sample(random.next())).collect())
+            .collect();
+        // Every other source is scaled.
+        let scale = |i: usize| {
+            self.scale
+                .filter(|_| i.is_multiple_of(2))
+                .unwrap_or(Scale::One)
+        };
+        let expected: Vec<T> = (0..self.count)
+            .map(|at| {
+                let values = sources
+                    .iter()
+                    .enumerate()
+                    .map(|(i, s)| s[at].scaled(scale(i)));
+                T::combine(self.op, values)
+            })
+            .collect();
+
+        for level in Level::available() {
+            let mut shift = || (random.next() % 9) as usize;
+            let mut srcs: Vec<Buffer> = sources
+                .iter()
+                .map(|values| Buffer::new(values, shift()))
+                .collect();
+            let mut dsts: Vec<Buffer> = (0..self.dsts)
+                .map(|_| Buffer::new(&vec![T::default(); self.count], shift()))
+                .collect();
+            let operands: Vec<Operand> = (0..)
+                .zip(&mut srcs)
+                .map(|(i, src)| Operand {
+                    ptr: src.ptr(),
+                    scale: scale(i),
+                })
+                .collect();
+            let mut targets: Vec<*mut u8> = dsts.iter_mut().map(Buffer::ptr).collect();
+            if let Some(alias) = self.alias {
+                targets[0] = operands[alias].ptr.cast_mut();
+            }
+            let job = Job {
+                dtype: T::DTYPE,
+                op: self.op,
+                srcs: &operands,
+                dsts: &targets,
+                count: self.count,
+            };
+            // SAFETY: the buffers hold `count` elements, and are touched by this job alone.
+            let started = unsafe { Cpu { level }.start(&job) };
+
+            assert_eq!(started, Started::Done);
+            let what = (T::DTYPE, level, self);
+            for (i, src) in srcs.iter().enumerate() {
+                let aliased = self.alias == Some(i);
+                src.assert_holds(if aliased { &expected } else { &sources[i] }, &what);
+            }
+            for dst in dsts.iter().skip(usize::from(self.alias.is_some())) {
+                dst.assert_holds(&expected, &what);
+            }
+        }
+    }
+
+    fn check_dtype(&self, dtype: DType) {
+        match dtype {
+            DType::I8 => self.check::<i8>(),
+            DType::U8 => self.check::<u8>(),
+            DType::I32 => self.check::<i32>(),
+            DType::U32 => self.check::<u32>(),
+            DType::I64 => self.check::<i64>(),
+            DType::U64 => self.check::<u64>(),
+            DType::F16 => self.check::<f16>(),
+            DType::F32 => self.check::<f32>(),
+            DType::F64 => self.check::<f64>(),
+            DType::Bf16 => self.check::<bf16>(),
+            DType::F8E4M3 => self.check::<F8E4M3>(),
+            DType::F8E5M2 => self.check::<F8E5M2>(),
+        }
+    }
+}
+
+/// A linear congruential generator, good enough to fill buffers.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 ^ (self.0 >> 29)
+    }
+}
+
+#[test]
+fn every_type_operation_and_shape() {
+    let mut seed = 0;
+    for dtype in DType::ALL {
+        for op in ReduceOp::ALL {
+            for count in [0, 1, 7, 63, 64, 65, 1000] {
+                for (srcs, dsts) in (1..=5).flat_map(|s| (1..=3).map(move |d| (s, d))) {
+                    seed += 1;
+                    let case = Case {
+                        op,
+                        count,
+                        srcs,
+                        dsts,
+                        scale: None,
+                        alias: None,
+                        seed,
+                    };
+                    case.check_dtype(dtype);
+                }
+            }
+        }
+    }
+}
+
+fn cases() -> impl Strategy<Value = (DType, Case)> {
+    let scale = prop::option::of(prop_oneof![
+        prop::sample::select(vec![0.0, -1.0, 0.5, 1.0 / 3.0, 3.0, 1e30, f64::NAN])
+            .prop_map(Scale::Float),
+        prop::sample::select(vec![0, 3, u64::MAX]).prop_map(Scale::Int),
+    ]);
+    (
+        prop::sample::select(DType::ALL.to_vec()),
+        prop::sample::select(ReduceOp::ALL.to_vec()),
+        // Up to several blocks of the widest type's.
+        prop_oneof![0..200usize, 0..10_000usize],
+        1..=5usize,
+        1..=3usize,
+        scale,
+        prop::option::of(0..5usize),
+        any::<u64>(),
+    )
+        .prop_map(|(dtype, op, count, srcs, dsts, scale, alias, seed)| {
+            let alias = alias.map(|i| i % srcs);
+            (
+                dtype,
+                Case {
+                    op,
+                    count,
+                    srcs,
+                    dsts,
+                    scale,
+                    alias,
+                    seed,
+                },
+            )
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
+
+    #[test]
+    fn factors_and_operands_in_place((dtype, case) in cases()) {
+        case.check_dtype(dtype);
+    }
+}
+
+#[test]
+fn order_does_not_show_in_max_and_min() {
+    let values = [
+        0.0f32,
+        -0.0,
+        1.0,
+        f32::NAN,
+        f32::from_bits(0xffc0_1234),
+        f32::INFINITY,
+    ];
+    for op in [ReduceOp::Max, ReduceOp::Min] {
+        for (a, b) in values
+            .iter()
+            .flat_map(|a| values.iter().map(move |b| (*a, *b)))
+        {
+            let [ab, ba] = [[a, b], [b, a]].map(|pair| reduce_two(op, pair));
+            assert_eq!(ab.to_bits(), ba.to_bits(), "{op} of {a} and {b}");
+        }
+    }
+    assert_eq!(reduce_two(ReduceOp::Max, [-0.0, 0.0]).to_bits(), 0);
+    assert_eq!(reduce_two(ReduceOp::Min, [0.0, -0.0]).to_bits(), 1 << 31);
+    assert_eq!(
+        reduce_two(ReduceOp::Max, [f32::from_bits(0xffc0_1234), 1.0]).to_bits(),
+        0x7fc0_0000
+    );
+}
+
+fn reduce_two(op: ReduceOp, pair: [f32; 2]) -> f32 {
+    let mut result = 0f32;
+    let operands = pair.each_ref().map(|x| Operand {
+        ptr: std::ptr::from_ref(x).cast(),
+        scale: Scale::One,
+    });
+    let job = Job {
+        dtype: DType::F32,
+        op,
+        srcs: &operands,
+        dsts: &[(&raw mut result).cast()],
+        count: 1,
+    };
+    // SAFETY: one element each, alive and not otherwise touched.
+    unsafe { Cpu::new().start(&job) };
+    result
+}
+
+#[test]
+fn one_rounding_over_all_sources() {
+    // In half precision 2048 + 1 is 2048; the two ones together do count.
+    let [big, one] = [f16::from_f32(2048.0), f16::from_f32(1.0)];
+    assert_eq!(
+        f16::combine(ReduceOp::Sum, [big, one, one].into_iter()),
+        f16::from_f32(2050.0)
+    );
+    let case = Case {
+        op: ReduceOp::Sum,
+        count: 37,
+        srcs: 3,
+        dsts: 1,
+        scale: None,
+        alias: None,
+        seed: 1,
+    };
+    case.check_dtype(DType::F16);
+}
+
+/// Both destinations may be sources, in either order.
+#[test]
+fn both_destinations_are_sources() {
+    for swap in [false, true] {
+        let (mut a, mut b): (Vec<i32>, Vec<i32>) = ((0..5000).collect(), vec![7; 5000]);
+        let operands = [a.as_mut_ptr(), b.as_mut_ptr()].map(|ptr| Operand {
+            ptr: ptr.cast(),
+            scale: Scale::One,
+        });
+        let mut targets = operands.map(|operand| operand.ptr.cast_mut());
+        if swap {
+            targets.reverse();
+        }
+        let job = Job {
+            dtype: DType::I32,
+            op: ReduceOp::Sum,
+            srcs: &operands,
+            dsts: &targets,
+            count: 5000,
+        };
+        // SAFETY: both buffers hold 5000 elements and are touched by this job alone.
+        unsafe { Cpu::new().start(&job) };
+        let expected: Vec<i32> = (7..5007).collect();
+        assert_eq!((&a, &b), (&expected, &expected));
+    }
+}

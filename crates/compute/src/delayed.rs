@@ -1,0 +1,189 @@
+//! A compute that answers "not yet", to test those who wait for one.
+
+use crate::{Compute, DType, Job, Operand, ReduceOp, Started, Ticket};
+
+/// Holds each job for a number of polls, then hands it to another compute.
+///
+/// Until then no source is read and no destination written, so a caller that touches either too
+/// early gets a wrong result.
+#[derive(Debug)]
+pub struct Delayed<C> {
+    inner: C,
+    polls: u32,
+    next: u64,
+    held: Vec<(Ticket, Held)>,
+}
+
+impl<C> Delayed<C> {
+    /// Holds each job for `polls` polls that answer "not yet"; it runs in the one after them.
+    pub fn new(inner: C, polls: u32) -> Self {
+        Self {
+            inner,
+            polls,
+            next: 0,
+            held: Vec::new(),
+        }
+    }
+
+    /// Jobs that are started and not done.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+}
+
+impl<C: Compute> Compute for Delayed<C> {
+    unsafe fn start(&mut self, job: &Job<'_>) -> Started {
+        let ticket = Ticket(self.next);
+        self.next += 1;
+        let job = OwnedJob::new(job);
+        self.held.push((
+            ticket,
+            Held::Waiting {
+                job,
+                polls: self.polls,
+            },
+        ));
+        Started::Pending(ticket)
+    }
+
+    /// # Panics
+    /// For a ticket that was never given out, or was reported done before.
+    fn poll(&mut self, ticket: Ticket) -> bool {
+        let at = self.held.iter().position(|(held, _)| *held == ticket);
+        assert!(at.is_some(), "{ticket:?} is not of a job in progress");
+        let Some(at) = at else { return true };
+        let done = match &mut self.held[at].1 {
+            Held::Waiting { polls, .. } if *polls > 0 => {
+                *polls -= 1;
+                false
+            }
+            Held::Waiting { job, .. } => {
+                // SAFETY: the caller of `start` keeps the job's memory valid and untouched until
+                // the job is done, which it is not yet.
+                match unsafe { self.inner.start(&job.as_job()) } {
+                    Started::Done => true,
+                    Started::Pending(inner) => {
+                        self.held[at].1 = Held::Running(inner);
+                        false
+                    }
+                }
+            }
+            Held::Running(inner) => self.inner.poll(*inner),
+        };
+        if done {
+            self.held.swap_remove(at);
+        }
+        done
+    }
+}
+
+#[derive(Debug)]
+enum Held {
+    Waiting { job: OwnedJob, polls: u32 },
+    Running(Ticket),
+}
+
+/// A job whose operand lists outlive the call that started it.
+#[derive(Debug)]
+struct OwnedJob {
+    dtype: DType,
+    op: ReduceOp,
+    srcs: Vec<Operand>,
+    dsts: Vec<*mut u8>,
+    count: usize,
+}
+
+// SAFETY: the pointers are only used to run the job, and `Compute::start` demands that its memory
+// stays valid until then, whichever thread polls.
+unsafe impl Send for OwnedJob {}
+
+impl OwnedJob {
+    fn new(job: &Job<'_>) -> Self {
+        Self {
+            dtype: job.dtype,
+            op: job.op,
+            srcs: job.srcs.to_vec(),
+            dsts: job.dsts.to_vec(),
+            count: job.count,
+        }
+    }
+
+    fn as_job(&self) -> Job<'_> {
+        Job {
+            dtype: self.dtype,
+            op: self.op,
+            srcs: &self.srcs,
+            dsts: &self.dsts,
+            count: self.count,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cpu, Scale};
+
+    /// Starts `dst += src` on one element; the operand lists die with this call.
+    fn start(compute: &mut impl Compute, src: &i32, dst: *mut i32) -> Ticket {
+        let operand = |ptr| Operand {
+            ptr,
+            scale: Scale::One,
+        };
+        let job = Job {
+            dtype: DType::I32,
+            op: ReduceOp::Sum,
+            srcs: &[
+                operand(dst.cast_const().cast()),
+                operand(std::ptr::from_ref(src).cast()),
+            ],
+            dsts: &[dst.cast()],
+            count: 1,
+        };
+        // SAFETY: the tests keep both elements alive and only look at `dst` through its pointer.
+        match unsafe { compute.start(&job) } {
+            Started::Pending(ticket) => ticket,
+            Started::Done => panic!("done at once"),
+        }
+    }
+
+    #[test]
+    fn runs_after_the_given_polls() {
+        let mut compute = Delayed::new(Cpu::new(), 2);
+        let (src, mut dst) = (2, 3);
+        let dst = &raw mut dst;
+        let ticket = start(&mut compute, &src, dst);
+        for _ in 0..2 {
+            assert!(!compute.poll(ticket));
+            // SAFETY: `dst` is alive, and no job runs outside of `poll`.
+            assert_eq!(unsafe { dst.read() }, 3);
+        }
+        assert!(compute.poll(ticket));
+        // SAFETY: as above.
+        assert_eq!(unsafe { dst.read() }, 5);
+        assert_eq!(compute.held(), 0);
+    }
+
+    #[test]
+    fn jobs_wait_for_themselves_alone_and_delays_nest() {
+        let mut compute = Delayed::new(Delayed::new(Cpu::new(), 1), 0);
+        let (src, mut a, mut b) = (1, 10, 20);
+        let first = start(&mut compute, &src, &raw mut a);
+        let second = start(&mut compute, &src, &raw mut b);
+        assert!(!compute.poll(second));
+        assert!(!compute.poll(second));
+        assert!(compute.poll(second));
+        assert_eq!((a, b, compute.held()), (10, 21, 1));
+        assert!(!compute.poll(first));
+    }
+
+    #[test]
+    #[should_panic(expected = "not of a job in progress")]
+    fn a_done_ticket_is_forgotten() {
+        let mut compute = Delayed::new(Cpu::new(), 0);
+        let (src, mut dst) = (1, 1);
+        let ticket = start(&mut compute, &src, &raw mut dst);
+        assert!(compute.poll(ticket));
+        compute.poll(ticket);
+    }
+}
