@@ -2,9 +2,10 @@
 //!
 //! A region is an anonymous file of the kernel (`memfd`): it has no name, so nothing is left behind
 //! when every process that maps it is gone, however it went. Its size is sealed, so no process can
-//! cut it short under another, and its pages are set aside at once, so that a lack of memory is an
-//! error here and not a signal later.
+//! cut it short under another; and its pages are set aside at once, if there are enough of them, so
+//! that a lack of memory is an error here and not a signal later.
 
+mod available;
 mod pass;
 
 use std::ffi::c_void;
@@ -15,21 +16,22 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 
+pub use available::available_bytes;
 pub use pass::{Passed, recv_fd, send_fd};
 
 /// What keeps memory from being set up or passed on.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum MemoryError {
-    /// The operating system has not got so much memory to share.
+    /// There is not so much memory.
     #[error(
-        "no {bytes} bytes of shared memory: {error}; use smaller buffers, or raise the memory \
-         limit of this user or container"
+        "no {bytes} bytes of memory: {reason}; use smaller buffers, or raise the memory limit of \
+         this user or container"
     )]
     Exhausted {
         /// The bytes that were asked for.
         bytes: usize,
-        /// What the system answered.
-        error: Errno,
+        /// What the system said.
+        reason: String,
     },
     /// The operating system reported an error.
     #[error("{call}: {error}")]
@@ -87,8 +89,9 @@ impl SharedMemory {
     /// # Errors
     /// [`MemoryError::Exhausted`] when there is not so much memory, [`MemoryError::Os`] otherwise.
     pub fn create(len: usize) -> Result<(Self, OwnedFd), MemoryError> {
+        check_available(len, available_bytes())?;
         let fd = create_file()?;
-        set_aside(&fd, len.max(1)).map_err(|error| MemoryError::Exhausted { bytes: len, error })?;
+        set_aside(&fd, len.max(1)).map_err(exhausted(len))?;
         rustix::fs::fcntl_add_seals(&fd, required_seals())
             .map_err(MemoryError::os("fcntl(F_ADD_SEALS)"))?;
         Ok((Self::map(&fd, len)?, fd))
@@ -148,12 +151,14 @@ impl SharedMemory {
     /// [`MemoryError::Exhausted`] when there is no memory for the copy, [`MemoryError::Os`] when
     /// the exchange fails; the memory is still shared then.
     pub fn make_private(&self) -> Result<(), MemoryError> {
+        check_available(self.len, available_bytes())?;
         let mapped = self.mapped();
         let writable = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses touches nobody's memory.
-        let copy =
-            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), mapped, writable, MapFlags::PRIVATE) }
-                .map_err(|error| MemoryError::Exhausted { bytes: self.len, error })?;
+        let copy = unsafe {
+            rustix::mm::mmap_anonymous(ptr::null_mut(), mapped, writable, MapFlags::PRIVATE)
+        }
+        .map_err(exhausted(self.len))?;
         // SAFETY: both are live mappings of at least `len` bytes, and the new one overlaps nothing.
         // Other processes may write to the source meanwhile; the bytes have no invalid values, and
         // which of them are copied is left open by this method's contract.
@@ -223,6 +228,21 @@ fn create_file() -> Result<OwnedFd, MemoryError> {
             other => Err(other),
         })
         .map_err(MemoryError::os("memfd_create"))
+}
+
+/// Refuses what would leave (nearly) nothing to others: a thirty-second of what there is stays.
+fn check_available(len: usize, available: Option<u64>) -> Result<(), MemoryError> {
+    match available {
+        Some(available) if len as u64 > available - available / 32 => Err(MemoryError::Exhausted {
+            bytes: len,
+            reason: format!("{available} bytes are available"),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn exhausted(bytes: usize) -> impl FnOnce(Errno) -> MemoryError {
+    move |error| MemoryError::Exhausted { bytes, reason: error.to_string() }
 }
 
 fn set_aside(fd: &OwnedFd, len: usize) -> Result<(), Errno> {

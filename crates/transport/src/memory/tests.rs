@@ -56,10 +56,20 @@ fn nobody_can_resize_it() {
 }
 
 #[test]
-fn more_than_there_is_is_an_error() {
+fn more_than_there_is_is_an_error_before_anything_is_taken() {
+    // Without this answer the kernel would go on to fill all of the machine's memory.
+    assert!(available_bytes().unwrap() < 1 << 60);
     let error = SharedMemory::create(1 << 62).unwrap_err();
     assert!(matches!(error, MemoryError::Exhausted { bytes, .. } if bytes == 1 << 62), "{error}");
     assert!(error.to_string().contains("4611686018427387904 bytes"), "{error}");
+}
+
+#[test]
+fn a_little_is_left_to_others() {
+    assert!(check_available(3100, Some(3200)).is_ok());
+    let error = check_available(3101, Some(3200)).unwrap_err();
+    assert!(error.to_string().contains("3200 bytes are available"), "{error}");
+    assert!(check_available(usize::MAX, None).is_ok());
 }
 
 #[test]

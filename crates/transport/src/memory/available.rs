@@ -1,0 +1,104 @@
+//! How much memory can still be had.
+//!
+//! The kernel does not refuse memory files that it has no memory for: it fills them until it has to
+//! kill processes, and not always this one. So the question is asked before.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Bytes that can still be had, without swapping, on this machine and in each control group (thus
+/// container) that this process is in; `None` where the system does not say.
+pub fn available_bytes() -> Option<u64> {
+    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_machine(&text));
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let groups = group_folders(&groups).into_iter().filter_map(|folder| of_group(&folder));
+    machine.into_iter().chain(groups).min()
+}
+
+fn of_machine(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+/// The folders of the memory controller that may limit this process, given `/proc/self/cgroup`:
+/// its group and all those around it. Within a container the inner ones may not be there to see.
+fn group_folders(groups: &str) -> Vec<PathBuf> {
+    let mut folders = Vec::new();
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
+            continue;
+        };
+        let root = if controllers.is_empty() {
+            Path::new("/sys/fs/cgroup")
+        } else if controllers.split(',').any(|name| name == "memory") {
+            Path::new("/sys/fs/cgroup/memory")
+        } else {
+            continue;
+        };
+        let group = root.join(path.trim_start_matches('/'));
+        folders.extend(group.ancestors().take_while(|at| at.starts_with(root)).map(PathBuf::from));
+    }
+    folders
+}
+
+fn of_group(folder: &Path) -> Option<u64> {
+    let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
+    // Version 2 of the interface, then version 1.
+    let limit = read("memory.max").or_else(|| read("memory.limit_in_bytes"))?;
+    let used = read("memory.current").or_else(|| read("memory.usage_in_bytes"))?;
+    headroom(&limit, &used, &read("memory.stat").unwrap_or_default())
+}
+
+/// What is left of a group's limit, counting what the kernel can drop from its page cache; `None`
+/// where there is no limit.
+fn headroom(limit: &str, used: &str, stat: &str) -> Option<u64> {
+    let limit: u64 = limit.trim().parse().ok()?;
+    let used: u64 = used.trim().parse().ok()?;
+    let cached = ["total_inactive_file ", "inactive_file "]
+        .iter()
+        .find_map(|name| stat.lines().find_map(|line| line.strip_prefix(name)))
+        .and_then(|value| value.trim().parse().ok())
+        .unwrap_or(0);
+    Some(limit.saturating_sub(used.saturating_sub(cached)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_says_what_it_has() {
+        let text = "MemTotal:  24682348 kB\nMemFree: 1 kB\nMemAvailable:   23470824 kB\n";
+        assert_eq!(of_machine(text), Some(23_470_824 * 1024));
+        assert_eq!(of_machine("MemTotal: 7 kB\n"), None);
+        assert_eq!(of_machine("MemAvailable: many kB\n"), None);
+        assert!(available_bytes().is_some_and(|bytes| bytes > 0));
+    }
+
+    #[test]
+    fn all_groups_around_the_process_count() {
+        let folders = |text| {
+            let folders = group_folders(text).into_iter();
+            folders.map(|folder| folder.display().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            folders("0::/user.slice/job\n"),
+            ["/sys/fs/cgroup/user.slice/job", "/sys/fs/cgroup/user.slice", "/sys/fs/cgroup"]
+        );
+        assert_eq!(
+            folders("9:name=systemd:/\n4:hugetlb,memory:/box\n1:cpu:/box\ngarbage\n"),
+            ["/sys/fs/cgroup/memory/box", "/sys/fs/cgroup/memory"]
+        );
+    }
+
+    #[test]
+    fn a_group_counts_its_page_cache_as_free() {
+        assert_eq!(headroom("1000\n", "900\n", "anon 5\ninactive_file 300\n"), Some(400));
+        let version_1 = "inactive_file 1\ntotal_inactive_file 2\n";
+        assert_eq!(headroom("1000", "900", version_1), Some(102));
+        assert_eq!(headroom("1000", "2000", ""), Some(0));
+        assert_eq!(headroom("max\n", "900\n", ""), None);
+    }
+}
