@@ -1,1 +1,65 @@
 //! How ranks find, authenticate and connect to each other.
+//!
+//! Every rank goes to a rendezvous ([`UniqueId::create`], or rank 0 at a known address), where
+//! both sides prove that they hold the same secret. When all ranks have come and agree, each gets a
+//! [`Session`]: it knows the other ranks and opens authenticated streams to them.
+//!
+//! ```
+//! use std::time::{Duration, Instant};
+//! use spark_ccl_bootstrap::{Kind, Options, Purpose, Session, UniqueId, Via};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let options = Options::default();
+//! let id = UniqueId::create(&options)?;
+//! let purpose = Purpose { context: 0, kind: Kind::Control, lane: 0 };
+//! let deadline = Instant::now() + Duration::from_secs(60);
+//! std::thread::scope(|scope| {
+//!     let other = scope.spawn(|| {
+//!         let session = Session::join(&id, 1, 2, &options)?;
+//!         session.accept(0, purpose, deadline)?;
+//!         session.seal(Ok(()), deadline)
+//!     });
+//!     let session = Session::join(&id, 0, 2, &options)?;
+//!     session.connect(1, purpose, Via::Unix, deadline)?;
+//!     session.seal(Ok(()), deadline)?;
+//!     other.join().map_err(|_| "rank 1 panicked")??;
+//!     Ok(())
+//! })
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+mod acceptor;
+mod dial;
+mod error;
+mod frame;
+mod gathering;
+mod handshake;
+mod hello;
+mod host;
+mod join;
+mod lobby;
+mod local;
+mod mailbox;
+mod member;
+mod net;
+mod options;
+mod purpose;
+mod root;
+mod roster;
+mod secret;
+mod session;
+mod unique_id;
+mod verdict;
+mod wire;
+
+pub use error::Error;
+pub use hello::{MAX_RANKS, PeerInfo};
+pub use host::HostId;
+pub use options::{Address, Options};
+pub use purpose::{Kind, Purpose};
+pub use root::Root;
+pub use secret::Secret;
+pub use session::{Session, Via};
+pub use unique_id::UniqueId;

@@ -1,0 +1,128 @@
+//! A session's thread: it lets in the streams of other ranks, and listens to the rendezvous until
+//! the world is sealed.
+
+use std::net::Shutdown;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags};
+use socket2::Socket;
+
+use crate::Error;
+use crate::frame::{FrameReader, ReadError};
+use crate::lobby::{Guest, Lobby};
+use crate::mailbox::Mailbox;
+use crate::net;
+use crate::root::Stop;
+use crate::verdict::{MAX_VERDICT, Verdict};
+use crate::wire::FrameKind;
+
+pub(crate) struct Acceptor {
+    pub(crate) lobby: Lobby,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) stop: Arc<Stop>,
+    pub(crate) rendezvous: Rendezvous,
+}
+
+/// The connection to the rendezvous, after the table has come.
+pub(crate) struct Rendezvous {
+    /// `None` once it has said its last word.
+    stream: Option<Arc<Socket>>,
+    reader: FrameReader,
+    /// For errors.
+    name: String,
+}
+
+impl Acceptor {
+    pub(crate) fn run(mut self) {
+        loop {
+            if let Err(error) = self.sleep() {
+                let error = Error::os("wait for connections", &error);
+                tracing::error!("{error}");
+                self.mailbox.conclude(Err(error));
+                return;
+            }
+            if self.stop.stopped() {
+                return;
+            }
+            for guest in self.lobby.serve(Instant::now()) {
+                if let Guest::Stream {
+                    from,
+                    purpose,
+                    stream,
+                } = guest
+                {
+                    tracing::debug!(from, ?purpose, "stream accepted");
+                    self.mailbox.file(from, purpose, stream);
+                }
+            }
+            if let Some(outcome) = self.rendezvous.listen() {
+                self.mailbox.conclude(outcome);
+            }
+        }
+    }
+
+    fn sleep(&self) -> std::io::Result<()> {
+        let mut fds = vec![PollFd::from_borrowed_fd(
+            self.stop.bell().as_fd(),
+            PollFlags::IN,
+        )];
+        fds.extend(
+            self.rendezvous
+                .stream
+                .as_deref()
+                .map(|s| PollFd::new(s, PollFlags::IN)),
+        );
+        self.lobby.watch(&mut fds);
+        net::poll(&mut fds, self.lobby.next_wake())
+    }
+}
+
+impl Rendezvous {
+    pub(crate) fn new(stream: Arc<Socket>, name: String) -> Self {
+        Rendezvous {
+            stream: Some(stream),
+            reader: FrameReader::default(),
+            name,
+        }
+    }
+
+    /// The last word of the rendezvous, if it has come.
+    fn listen(&mut self) -> Option<Result<(), Error>> {
+        let stream = self.stream.as_deref()?;
+        let outcome = match self.reader.poll(stream, MAX_VERDICT) {
+            Ok(None) => return None,
+            Ok(Some((FrameKind::Sealed, _))) => Ok(()),
+            Ok(Some((FrameKind::Failed, body))) => Err(failed(&body, &self.name)),
+            Ok(Some((seen, _))) => Err(Error::Protocol {
+                peer: self.name.clone(),
+                reason: format!("it sent a {seen:?} frame after the table"),
+            }),
+            Err(error) => Err(lost(&self.name, &error)),
+        };
+        // Tells the rendezvous that its word has arrived, though the session shares the socket.
+        let _ = stream.shutdown(Shutdown::Both);
+        self.stream = None;
+        Some(outcome)
+    }
+}
+
+/// The error behind a [`FrameKind::Failed`] frame.
+pub(crate) fn failed(body: &[u8], name: &str) -> Error {
+    Verdict::decode(body).map_or_else(
+        |error| Error::Protocol {
+            peer: name.to_owned(),
+            reason: format!("it sent {error}"),
+        },
+        Error::from,
+    )
+}
+
+/// The rendezvous went away.
+pub(crate) fn lost(name: &str, error: &ReadError) -> Error {
+    Error::Lost(format!(
+        "{name} went away before all ranks were connected ({error}); look at what the process \
+         there printed last"
+    ))
+}

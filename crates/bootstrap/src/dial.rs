@@ -1,0 +1,265 @@
+//! Connecting: which address first, and what to do when one does not answer.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use socket2::Socket;
+
+use crate::handshake::{EnterError, Intent, Open, enter};
+use crate::options::{Address, needs_scope};
+use crate::{Error, Secret, net};
+
+/// The longest that one address may take to answer while there are others.
+const ATTEMPT: Duration = Duration::from_secs(3);
+/// The pause after all addresses failed, at first and at last.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LAST_PAUSE: Duration = Duration::from_millis(400);
+
+/// A way to the other end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Route {
+    Unix {
+        name: String,
+    },
+    Tcp {
+        source: Option<SocketAddr>,
+        target: SocketAddr,
+    },
+}
+
+impl Route {
+    fn connect(&self, deadline: Instant) -> io::Result<Socket> {
+        match self {
+            Route::Unix { name } => net::connect_unix(name, deadline),
+            Route::Tcp { source, target } => net::connect_tcp(*source, *target, deadline),
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Route::Unix { name } => format!("unix socket @{name}"),
+            Route::Tcp {
+                source: None,
+                target,
+            } => target.to_string(),
+            Route::Tcp {
+                source: Some(source),
+                target,
+            } => {
+                format!("{target} from {}", source.ip())
+            }
+        }
+    }
+}
+
+/// The ways to `targets`, the best first: those that share most leading bits with one of our `own`
+/// addresses (with `source`, where it is given) come first, otherwise the order stays.
+pub(crate) fn routes(
+    own: &[Address],
+    targets: &[SocketAddr],
+    source: Option<IpAddr>,
+) -> Vec<Route> {
+    let own: Vec<Address> = match source {
+        None => own.to_vec(),
+        Some(ip) => vec![
+            own.iter()
+                .copied()
+                .find(|o| o.ip == ip)
+                .unwrap_or_else(|| ip.into()),
+        ],
+    };
+    let mut ranked = Vec::new();
+    for &target in targets {
+        let scoped = needs_scope(target.ip());
+        if !scoped {
+            let best = own
+                .iter()
+                .map(|o| common_bits(o.ip, target.ip()))
+                .max()
+                .unwrap_or(0);
+            let from = source.and_then(|_| own.first()).map(|o| o.with_port(0));
+            ranked.push((
+                best,
+                Route::Tcp {
+                    source: from,
+                    target,
+                },
+            ));
+            continue;
+        }
+        // The scope is a number of the peer's host: what counts here is our own interface.
+        for here in own.iter().filter(|here| needs_scope(here.ip)) {
+            let target = Address {
+                ip: target.ip(),
+                scope: here.scope,
+            }
+            .with_port(target.port());
+            let from = source.map(|_| here.with_port(0));
+            ranked.push((
+                common_bits(here.ip, target.ip()),
+                Route::Tcp {
+                    source: from,
+                    target,
+                },
+            ));
+        }
+    }
+    if let Some(ip) = source {
+        ranked.retain(|(_, route)| {
+            matches!(route, Route::Tcp { target, .. } if target.is_ipv4() == ip.is_ipv4())
+        });
+    }
+    ranked.sort_by_key(|(bits, _)| std::cmp::Reverse(*bits));
+    ranked.into_iter().map(|(_, route)| route).collect()
+}
+
+/// The number of leading bits that two addresses of one family share, plus one; 0 across families.
+fn common_bits(a: IpAddr, b: IpAddr) -> u32 {
+    match (a, b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => 1 + (a.to_bits() ^ b.to_bits()).leading_zeros(),
+        (IpAddr::V6(a), IpAddr::V6(b)) => 1 + (a.to_bits() ^ b.to_bits()).leading_zeros(),
+        _ => 0,
+    }
+}
+
+/// A call to another process.
+pub(crate) struct Call<'a> {
+    /// The other end, for errors.
+    pub(crate) peer: &'a str,
+    pub(crate) routes: &'a [Route],
+    pub(crate) key: &'a Secret,
+    pub(crate) intent: Intent,
+    pub(crate) deadline: Instant,
+    /// How long "connection refused" on every route may be a matter of time.
+    pub(crate) refusal: Duration,
+    /// An error that makes the call pointless.
+    pub(crate) interrupt: &'a dyn Fn() -> Option<Error>,
+}
+
+/// Connects and authenticates: tries all routes, again and again until the deadline, unless the
+/// answers say that it will not help.
+pub(crate) fn call(call: &Call<'_>) -> Result<Socket, Error> {
+    let start = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let mut attempts = Vec::new();
+        let mut refused = true;
+        let mut hopeless = None;
+        for route in call.routes {
+            match attempt(call, route) {
+                Ok(socket) => return Ok(socket),
+                Err(EnterError::Final(error)) => {
+                    attempts.push((route.name(), error.to_string()));
+                    hopeless = hopeless.or(Some(error));
+                }
+                Err(EnterError::Broken(error)) => {
+                    refused &= error.kind() == io::ErrorKind::ConnectionRefused;
+                    attempts.push((route.name(), describe(&error)));
+                }
+            }
+        }
+        if let Some(error) = (call.interrupt)().or(hopeless) {
+            return Err(error);
+        }
+        let now = Instant::now();
+        let pointless = refused && now >= start + call.refusal;
+        if pointless || now + pause >= call.deadline {
+            return Err(Error::Unreachable {
+                peer: call.peer.to_owned(),
+                attempts,
+            });
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LAST_PAUSE);
+    }
+}
+
+fn attempt(call: &Call<'_>, route: &Route) -> Result<Socket, EnterError> {
+    let deadline = match call.routes.len() {
+        1 => call.deadline,
+        _ => call.deadline.min(Instant::now() + ATTEMPT),
+    };
+    let socket = route.connect(deadline).map_err(EnterError::Broken)?;
+    let open = Open::new(call.intent).map_err(EnterError::Final)?;
+    // The other end may be busy before it looks at us, so this takes as long as it takes.
+    enter(&socket, call.key, &open, call.peer, call.deadline)?;
+    Ok(socket)
+}
+
+fn describe(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::TimedOut => "no answer in time".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own(texts: &[&str]) -> Vec<Address> {
+        texts
+            .iter()
+            .map(|text| text.parse::<IpAddr>().unwrap().into())
+            .collect()
+    }
+
+    fn targets(texts: &[&str]) -> Vec<SocketAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    fn names(routes: &[Route]) -> Vec<String> {
+        routes.iter().map(Route::name).collect()
+    }
+
+    #[test]
+    fn addresses_of_our_subnet_come_first() {
+        let routes = routes(
+            &own(&["192.168.7.2", "10.1.2.3"]),
+            &targets(&[
+                "[2001:db8::1]:1",
+                "172.16.0.1:2",
+                "192.168.7.9:3",
+                "10.1.2.9:4",
+            ]),
+            None,
+        );
+        let names = names(&routes);
+        assert_eq!(names[..2], ["10.1.2.9:4", "192.168.7.9:3"]);
+        assert_eq!(names[3], "[2001:db8::1]:1");
+    }
+
+    #[test]
+    fn a_source_chooses_family_and_order() {
+        let routes = routes(
+            &own(&["192.168.7.2", "10.1.2.3"]),
+            &targets(&["[2001:db8::1]:1", "192.168.7.9:3", "10.1.2.9:4"]),
+            Some("10.1.2.3".parse().unwrap()),
+        );
+        assert_eq!(
+            names(&routes),
+            ["10.1.2.9:4 from 10.1.2.3", "192.168.7.9:3 from 10.1.2.3"]
+        );
+    }
+
+    #[test]
+    fn link_local_targets_get_our_scopes() {
+        let mut own = own(&["fe80::5", "fe80::6", "10.0.0.1"]);
+        own[0].scope = 3;
+        own[1].scope = 4;
+        let mut target = Address::from("fe80::9".parse::<IpAddr>().unwrap());
+        target.scope = 77;
+        let scopes: Vec<u32> = routes(&own, &[target.with_port(1)], None)
+            .iter()
+            .map(|route| match route {
+                Route::Tcp {
+                    target: SocketAddr::V6(v6),
+                    ..
+                } => v6.scope_id(),
+                _ => 0,
+            })
+            .collect();
+        assert_eq!(scopes, [3, 4]);
+    }
+}

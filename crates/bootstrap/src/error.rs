@@ -1,0 +1,123 @@
+//! What can go wrong between "a process starts" and "all ranks are connected".
+
+use std::io;
+use std::net::SocketAddr;
+
+/// Why ranks could not find, authenticate or connect to each other.
+///
+/// Errors that the rendezvous finds ([`Error::Mismatch`], [`Error::Missing`], [`Error::Lost`],
+/// [`Error::Links`]) reach every rank with the same text.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// An argument that cannot work: a rank beyond the size, a size of 0, no address to listen on.
+    #[error("{0}")]
+    Argument(String),
+    /// Text or bytes that are not a unique id.
+    #[error("not a valid unique id: {0}")]
+    UniqueId(String),
+    /// A rendezvous beyond loopback needs a secret, and none was given.
+    #[error(
+        "the rendezvous at {address} is reachable from other hosts, but no secret was given: set \
+         SPARK_CCL_SECRET or SPARK_CCL_SECRET_FILE to the same value on every rank, or use a \
+         loopback address"
+    )]
+    NoSecret {
+        /// The rendezvous address as the caller gave it.
+        address: String,
+    },
+    /// The rendezvous port is taken.
+    #[error(
+        "cannot listen on {address}: the port is in use; choose another MASTER_PORT or stop the \
+         process that holds it"
+    )]
+    AddressInUse {
+        /// The address that could not be bound.
+        address: SocketAddr,
+    },
+    /// The other end proved a different secret, or none.
+    #[error(
+        "{peer} has a different secret; start every rank with the same unique id, SPARK_CCL_SECRET \
+         or SPARK_CCL_SECRET_FILE"
+    )]
+    Auth {
+        /// The other end.
+        peer: String,
+    },
+    /// The other end speaks another version of the protocol.
+    #[error(
+        "{peer} speaks bootstrap protocol version {theirs}, this process speaks version {ours}; \
+         run the same release of spark-ccl on every rank"
+    )]
+    Version {
+        /// The other end.
+        peer: String,
+        /// The version of this process.
+        ours: u16,
+        /// The version of the other end.
+        theirs: u16,
+    },
+    /// The other end does not speak this protocol at all.
+    #[error("{peer} does not speak the spark-ccl protocol: {reason}")]
+    Protocol {
+        /// The other end.
+        peer: String,
+        /// What was expected and what was seen.
+        reason: String,
+    },
+    /// Ranks disagree about the size, a rank number, the build or the configuration.
+    #[error("{0}")]
+    Mismatch(String),
+    /// Not every rank arrived at the rendezvous in time.
+    #[error("{0}")]
+    Missing(String),
+    /// A rank, or the rendezvous, went away before all links were up.
+    #[error("{0}")]
+    Lost(String),
+    /// At least one rank could not set up its links.
+    #[error("{0}")]
+    Links(String),
+    /// No address of the other end answered.
+    #[error("cannot reach {peer}: {}", list_attempts(.attempts))]
+    Unreachable {
+        /// The other end.
+        peer: String,
+        /// Every address that was tried, and its error.
+        attempts: Vec<(String, String)>,
+    },
+    /// A deadline passed.
+    #[error("timed out: {0}")]
+    Timeout(String),
+    /// The operating system refused something that is not the network's fault.
+    #[error("cannot {doing}: {error}")]
+    Os {
+        /// What was attempted.
+        doing: String,
+        /// The operating system's answer.
+        error: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn os(doing: impl Into<String>, error: &io::Error) -> Self {
+        Error::Os {
+            doing: doing.into(),
+            error: error.to_string(),
+        }
+    }
+}
+
+fn list_attempts(attempts: &[(String, String)]) -> String {
+    let mut text = String::new();
+    for (address, error) in attempts {
+        if !text.is_empty() {
+            text.push_str("; ");
+        }
+        text.push_str(address);
+        text.push_str(": ");
+        text.push_str(error);
+    }
+    if text.is_empty() {
+        text.push_str("it has no address that this process could use");
+    }
+    text
+}

@@ -1,0 +1,364 @@
+//! The rendezvous' thread: one loop over all connections, in three stages. Ranks gather, ranks
+//! report that their links are up, and everyone hears the end of it.
+
+use std::collections::HashSet;
+use std::fmt::Write;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+
+use crate::hello::{Hello, Table};
+use crate::lobby::{Guest, Lobby, Refused};
+use crate::member::{Member, News};
+use crate::net;
+use crate::root::{Stop, deadline_in};
+use crate::secret::random;
+use crate::verdict::{Verdict, VerdictKind};
+use crate::wire::{FrameKind, frame};
+use crate::{Error, roster};
+
+/// How long the rendezvous waits after it found something wrong, so that its error can name all
+/// ranks that are concerned.
+const SETTLE: Duration = Duration::from_millis(300);
+/// How long the last message may take to reach everyone.
+const DRAIN: Duration = Duration::from_secs(5);
+/// The answer must reach a rank before the rank gives up: it gets its answer this much earlier,
+/// but no more than a tenth of its patience.
+const MARGIN: Duration = Duration::from_millis(500);
+
+pub(crate) struct Service {
+    /// `None` once nobody else may come.
+    lobby: Option<Lobby>,
+    stop: Arc<Stop>,
+    nonce: [u8; 32],
+    started: Instant,
+    timeout: Duration,
+    members: Vec<Member>,
+    ranks: HashSet<u32>,
+    stage: Stage,
+    /// When the stage fails for lack of an event.
+    deadline: Option<Instant>,
+    /// When the stage fails for something that was found.
+    settled: Option<Instant>,
+}
+
+enum Stage {
+    Gathering,
+    Sealing,
+    /// Everyone, also who comes late, gets these bytes.
+    Ending(Arc<[u8]>),
+}
+
+impl Service {
+    pub(crate) fn new(lobby: Lobby, stop: Arc<Stop>, timeout: Duration) -> Result<Self, Error> {
+        Ok(Service {
+            lobby: Some(lobby),
+            stop,
+            nonce: random()?,
+            started: Instant::now(),
+            timeout,
+            members: Vec::new(),
+            ranks: HashSet::new(),
+            stage: Stage::Gathering,
+            deadline: Some(deadline_in(timeout)),
+            settled: None,
+        })
+    }
+
+    pub(crate) fn run(mut self) {
+        while !self.finished() {
+            let ready = match self.sleep() {
+                Ok(ready) => ready,
+                Err(error) => {
+                    tracing::error!(%error, "the rendezvous cannot wait for its connections");
+                    return;
+                }
+            };
+            let now = Instant::now();
+            if self.stop.stopped() {
+                self.abandon(now);
+            }
+            for guest in self
+                .lobby
+                .as_mut()
+                .map(|lobby| lobby.serve(now))
+                .unwrap_or_default()
+            {
+                if let Guest::Rank { hello, stream } = guest {
+                    self.welcome(Member::new(*hello, stream), now);
+                }
+            }
+            for index in ready {
+                self.listen_to(index, now);
+            }
+            self.decide(now);
+        }
+    }
+
+    /// Sleeps until something happens; returns the members that have something to say.
+    fn sleep(&self) -> std::io::Result<Vec<usize>> {
+        let mut fds = vec![];
+        // A bell rings on after the stop, which the thread must not listen to any more.
+        let bell = (!self.stop.stopped()).then(|| self.stop.bell().as_fd());
+        fds.extend(bell.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN)));
+        let open: Vec<usize> = (0..self.members.len())
+            .filter(|&index| self.members[index].is_open())
+            .collect();
+        let first = fds.len();
+        fds.extend(open.iter().map(|&index| self.members[index].poll_fd()));
+        if let Some(lobby) = &self.lobby {
+            lobby.watch(&mut fds);
+        }
+        let lobby_wake = self.lobby.as_ref().and_then(Lobby::next_wake);
+        let until = [self.deadline, self.settled, lobby_wake]
+            .into_iter()
+            .flatten()
+            .min();
+        net::poll(&mut fds, until)?;
+        let members = fds[first..].iter().zip(open);
+        Ok(members
+            .filter(|(fd, _)| !fd.revents().is_empty())
+            .map(|(_, index)| index)
+            .collect())
+    }
+
+    fn welcome(&mut self, mut member: Member, now: Instant) {
+        tracing::debug!(peer = %member.hello.peer, size = member.hello.size, "arrived");
+        let patience = member.hello.patience;
+        match &self.stage {
+            Stage::Ending(last) => {
+                member.send(last.clone());
+                member.finish();
+            }
+            Stage::Gathering | Stage::Sealing => {
+                let known = !self.ranks.insert(member.hello.peer.rank);
+                let first = self
+                    .members
+                    .first()
+                    .map_or(&member.hello, |first| &first.hello);
+                if roster::contradicts(&member.hello, first, known) {
+                    self.settled.get_or_insert(now + SETTLE);
+                }
+                self.hurry(now, patience);
+            }
+        }
+        self.members.push(member);
+    }
+
+    /// Moves the deadline to where a rank of this patience still gets the answer.
+    fn hurry(&mut self, now: Instant, patience: Duration) {
+        let answer = now.checked_add(patience.saturating_sub(MARGIN.min(patience / 10)));
+        self.deadline = [self.deadline, answer].into_iter().flatten().min();
+    }
+
+    fn listen_to(&mut self, index: usize, now: Instant) {
+        let Some(news) = self.members.get_mut(index).and_then(Member::serve) else {
+            return;
+        };
+        match (&self.stage, news) {
+            (Stage::Sealing, News::Report { patience, failed }) => {
+                if failed {
+                    self.settled.get_or_insert(now + SETTLE);
+                }
+                self.hurry(now, patience);
+            }
+            (Stage::Gathering | Stage::Sealing, _) => {
+                self.settled.get_or_insert(now + SETTLE);
+            }
+            (Stage::Ending(_), _) => {}
+        }
+    }
+
+    fn decide(&mut self, now: Instant) {
+        let settled = self.settled.is_some_and(|at| at <= now);
+        let late = self.deadline.is_some_and(|at| at <= now);
+        match self.stage {
+            Stage::Gathering if self.settled.is_none() && self.is_complete() => {
+                match roster::disagreement(&self.hellos()) {
+                    Some(text) => self.fail(now, VerdictKind::Mismatch, &text),
+                    None => self.hand_out_table(),
+                }
+            }
+            Stage::Gathering if settled || late => self.fail_gathering(now),
+            Stage::Sealing if self.settled.is_none() && self.is_sealed() => {
+                tracing::info!(ranks = self.members.len(), "all links are up");
+                self.end(now, frame(FrameKind::Sealed, &[]).into());
+            }
+            Stage::Sealing if settled || late => self.fail_sealing(now),
+            _ => {}
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.members
+            .first()
+            .is_some_and(|first| self.members.len() == first.hello.size as usize)
+    }
+
+    fn is_sealed(&self) -> bool {
+        self.members
+            .iter()
+            .all(|member| matches!(member.report, Some(Ok(()))))
+    }
+
+    fn hellos(&self) -> Vec<&Hello> {
+        self.members.iter().map(|member| &member.hello).collect()
+    }
+
+    fn hand_out_table(&mut self) {
+        self.members.sort_by_key(|member| member.hello.peer.rank);
+        let peers = self
+            .members
+            .iter()
+            .map(|member| member.hello.peer.clone())
+            .collect();
+        let table = Table {
+            nonce: self.nonce,
+            peers,
+        }
+        .encode();
+        let bytes: Arc<[u8]> = frame(FrameKind::Table, &table).into();
+        for member in &mut self.members {
+            member.send(bytes.clone());
+        }
+        tracing::info!(
+            ranks = self.members.len(),
+            "all ranks have arrived and agree"
+        );
+        // The port is free again for the next world.
+        self.lobby = None;
+        self.stage = Stage::Sealing;
+        // Each rank brings its own deadline with its report.
+        self.deadline = None;
+    }
+
+    fn fail_gathering(&mut self, now: Instant) {
+        let hellos = self.hellos();
+        let lost: Vec<_> = self
+            .members
+            .iter()
+            .filter(|m| !m.is_open())
+            .map(|m| &m.hello.peer)
+            .collect();
+        let (kind, text) = match roster::disagreement(&hellos) {
+            Some(text) => (VerdictKind::Mismatch, text),
+            None if !lost.is_empty() => (VerdictKind::Lost, roster::links(&lost, &[])),
+            None => {
+                let refused = self.lobby.as_ref().map(Lobby::refused).map(refused_text);
+                let waited = self.waited(now);
+                let text = roster::missing(&hellos, waited, &refused.unwrap_or_default());
+                (VerdictKind::Missing, text)
+            }
+        };
+        self.fail(now, kind, &text);
+    }
+
+    /// How long the ranks were waited for: the time that was set, or less where a rank set less.
+    fn waited(&self, now: Instant) -> Duration {
+        let waited = now.saturating_duration_since(self.started);
+        if waited + 2 * MARGIN >= self.timeout {
+            self.timeout
+        } else {
+            Duration::from_millis(waited.as_millis() as u64 / 100 * 100)
+        }
+    }
+
+    fn fail_sealing(&mut self, now: Instant) {
+        let mut lost = Vec::new();
+        let mut failed = Vec::new();
+        let mut silent = Vec::new();
+        for member in &self.members {
+            match &member.report {
+                Some(Err(reason)) => failed.push((&member.hello.peer, reason.as_str())),
+                _ if !member.is_open() => lost.push(&member.hello.peer),
+                None => silent.push((&member.hello.peer, "its links are not up in time")),
+                Some(Ok(())) => {}
+            }
+        }
+        if failed.is_empty() && lost.is_empty() {
+            failed = silent;
+        }
+        let kind = if lost.is_empty() {
+            VerdictKind::Links
+        } else {
+            VerdictKind::Lost
+        };
+        let text = roster::links(&lost, &failed);
+        self.fail(now, kind, &text);
+    }
+
+    fn fail(&mut self, now: Instant, kind: VerdictKind, text: &str) {
+        tracing::warn!("{text}");
+        let last = Verdict {
+            kind,
+            text: text.to_owned(),
+        }
+        .frame();
+        self.end(now, last.into());
+    }
+
+    /// Tells everyone the end of it. Those who come late hear it as well, while there is time.
+    fn end(&mut self, now: Instant, last: Arc<[u8]>) {
+        // The rank in this process, which is the first as a rule, may end the process when it
+        // hears of it: the others come first.
+        for member in self.members.iter_mut().rev() {
+            member.send(last.clone());
+            member.finish();
+        }
+        let late_comers = self.lobby.is_some() && !self.stop.stopped();
+        let wait = if late_comers {
+            self.timeout.min(Duration::from_secs(60))
+        } else {
+            DRAIN
+        };
+        self.stage = Stage::Ending(last);
+        self.settled = None;
+        self.deadline = now.checked_add(wait);
+    }
+
+    /// The owner does not want the rendezvous any more.
+    fn abandon(&mut self, now: Instant) {
+        self.lobby = None;
+        match self.stage {
+            Stage::Ending(_) => {
+                let drained = now + DRAIN;
+                self.deadline = Some(self.deadline.map_or(drained, |at| at.min(drained)));
+            }
+            Stage::Gathering | Stage::Sealing => {
+                let text = "the process that owns the rendezvous closed it before all ranks were \
+                            connected";
+                self.fail(now, VerdictKind::Lost, text);
+            }
+        }
+    }
+
+    fn finished(&self) -> bool {
+        let over = self.deadline.is_some_and(|at| at <= Instant::now());
+        let all_told = self.members.iter().all(|member| !member.is_open());
+        let expected = self
+            .members
+            .first()
+            .map_or(0, |first| first.hello.size as usize);
+        let nobody_comes = self.lobby.is_none() || self.members.len() >= expected.max(1);
+        matches!(self.stage, Stage::Ending(_)) && (over || all_told && nobody_comes)
+    }
+}
+
+fn refused_text(refused: &Refused) -> String {
+    let mut text = String::new();
+    for (tally, why) in [
+        (&refused.secret, "a different secret"),
+        (&refused.version, "another version"),
+    ] {
+        if tally.count > 0 {
+            let (count, last) = (tally.count, &tally.last);
+            let _ = write!(
+                text,
+                "; refused {count} connections with {why} (last: {last})"
+            );
+        }
+    }
+    text
+}

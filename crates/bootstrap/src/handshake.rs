@@ -1,0 +1,305 @@
+//! Mutual authentication: the messages, and the side that connects.
+//!
+//! ```text
+//! client                                   server
+//! Open { version, intent, nonce }   ->
+//!                                   <-     Challenge { version, nonce }
+//! Proof { HMAC(key, "client", t) }  ->
+//!                                   <-     Accept { HMAC(key, "server", t) } or Reject { why }
+//! ```
+//!
+//! `t` is everything that both said before, so neither half can be replayed or bent. The server
+//! proves itself second: a stranger that connects learns nothing that depends on the key.
+
+use std::io;
+use std::time::Instant;
+
+use socket2::Socket;
+
+use crate::frame::{FrameReader, ReadError};
+use crate::net;
+use crate::secret::random;
+use crate::wire::{FrameKind, Reader, WireError, Writer, frame};
+use crate::{Error, Kind, Purpose, Secret};
+
+/// The version of everything that the bootstrap says on a wire.
+pub(crate) const PROTOCOL: u16 = 1;
+/// The longest frame before both sides are authenticated.
+pub(crate) const MAX_HANDSHAKE: usize = 256;
+/// The roles in a proof.
+pub(crate) const CLIENT: &[u8] = b"client";
+pub(crate) const SERVER: &[u8] = b"server";
+
+const MAGIC: [u8; 4] = *b"SCCL";
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Intent {
+    /// To meet the other ranks.
+    Rendezvous,
+    /// To be a stream between two ranks.
+    Stream {
+        from: u32,
+        to: u32,
+        purpose: Purpose,
+    },
+}
+
+/// The client's first message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Open {
+    pub(crate) version: u16,
+    pub(crate) intent: Intent,
+    pub(crate) nonce: [u8; 32],
+}
+
+impl Open {
+    pub(crate) fn new(intent: Intent) -> Result<Self, Error> {
+        Ok(Open {
+            version: PROTOCOL,
+            intent,
+            nonce: random()?,
+        })
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut to = Writer::default();
+        to.bytes(&MAGIC).u16(self.version);
+        match self.intent {
+            Intent::Rendezvous => to.u8(0),
+            Intent::Stream {
+                from,
+                to: target,
+                purpose,
+            } => to
+                .u8(1)
+                .u32(from)
+                .u32(target)
+                .u64(purpose.context)
+                .u8(purpose.kind as u8)
+                .u32(purpose.lane),
+        };
+        to.bytes(&self.nonce).finish()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, OpenError> {
+        let mut from = Reader::new(bytes);
+        if from.array()? != MAGIC {
+            return Err(WireError::Field("mark").into());
+        }
+        let version = from.u16()?;
+        if version != PROTOCOL {
+            return Err(OpenError::Version(version));
+        }
+        let intent = match from.u8()? {
+            0 => Intent::Rendezvous,
+            1 => Intent::Stream {
+                from: from.u32()?,
+                to: from.u32()?,
+                purpose: Purpose {
+                    context: from.u64()?,
+                    kind: Kind::from_byte(from.u8()?).ok_or(WireError::Field("kind of stream"))?,
+                    lane: from.u32()?,
+                },
+            },
+            _ => return Err(WireError::Field("intent").into()),
+        };
+        let nonce = from.array()?;
+        from.end()?;
+        Ok(Open {
+            version,
+            intent,
+            nonce,
+        })
+    }
+}
+
+/// Why a first message is not acceptable.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum OpenError {
+    #[error("protocol version {0} where {PROTOCOL} was expected")]
+    Version(u16),
+    #[error("{0}")]
+    Wire(#[from] WireError),
+}
+
+/// The server's answer to a client's [`Open`]: its version and its nonce.
+pub(crate) fn challenge(nonce: &[u8; 32]) -> Vec<u8> {
+    Writer::default().u16(PROTOCOL).bytes(nonce).finish()
+}
+
+/// What both sides sign.
+pub(crate) fn transcript(open: &[u8], challenge: &[u8]) -> Vec<u8> {
+    Writer::default()
+        .u16(open.len() as u16)
+        .bytes(open)
+        .bytes(challenge)
+        .finish()
+}
+
+/// Why a server does not let a client in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rejection {
+    /// The client's proof is wrong.
+    Secret = 1,
+    /// The server speaks another version.
+    Version = 2,
+    /// The connection is meant for another rank, or for another kind of listener.
+    Misdirected = 3,
+    /// The client's message makes no sense.
+    Malformed = 4,
+}
+
+impl Rejection {
+    pub(crate) fn frame(self) -> Vec<u8> {
+        frame(
+            FrameKind::Reject,
+            &Writer::default().u8(self as u8).u16(PROTOCOL).finish(),
+        )
+    }
+
+    fn error(body: &[u8], peer: &str) -> Error {
+        let mut from = Reader::new(body);
+        let parts = from.u8().and_then(|code| Ok((code, from.u16()?)));
+        let protocol = |reason: &str| Error::Protocol {
+            peer: peer.to_owned(),
+            reason: reason.to_owned(),
+        };
+        match parts {
+            Ok((1, _)) => Error::Auth {
+                peer: peer.to_owned(),
+            },
+            Ok((2, theirs)) => Error::Version {
+                peer: peer.to_owned(),
+                ours: PROTOCOL,
+                theirs,
+            },
+            Ok((3, _)) => protocol("another rank or another kind of listener answered there"),
+            _ => protocol("it refused the first message"),
+        }
+    }
+}
+
+/// Why a client was not let in.
+pub(crate) enum EnterError {
+    /// Trying again will not help.
+    Final(Error),
+    /// The connection broke; the server may have been busy with strangers.
+    Broken(io::Error),
+}
+
+impl EnterError {
+    fn from_read(error: ReadError, peer: &str) -> Self {
+        match error {
+            ReadError::Closed => EnterError::Broken(io::Error::new(
+                io::ErrorKind::ConnectionReset,
+                "connection closed during the handshake",
+            )),
+            ReadError::Io(error) => EnterError::Broken(error),
+            ReadError::Wire(error) => EnterError::Final(Error::Protocol {
+                peer: peer.to_owned(),
+                reason: format!("it sent {error}"),
+            }),
+        }
+    }
+}
+
+/// Authenticates both ends of a fresh connection, as the side that connected. `peer` is for errors.
+pub(crate) fn enter(
+    socket: &Socket,
+    key: &Secret,
+    open: &Open,
+    peer: &str,
+    deadline: Instant,
+) -> Result<(), EnterError> {
+    let mut reader = FrameReader::default();
+    let open = open.encode();
+    send(socket, FrameKind::Open, &open, deadline)?;
+    let challenge = expect(&mut reader, socket, FrameKind::Challenge, peer, deadline)?;
+    let transcript = transcript(&open, &challenge);
+    send(
+        socket,
+        FrameKind::Proof,
+        &key.sign(CLIENT, &transcript),
+        deadline,
+    )?;
+    let proof = expect(&mut reader, socket, FrameKind::Accept, peer, deadline)?;
+    let proven = proof
+        .as_slice()
+        .try_into()
+        .is_ok_and(|p| key.verify(SERVER, &transcript, p));
+    if proven {
+        Ok(())
+    } else {
+        Err(EnterError::Final(Error::Auth {
+            peer: peer.to_owned(),
+        }))
+    }
+}
+
+fn send(
+    socket: &Socket,
+    kind: FrameKind,
+    body: &[u8],
+    deadline: Instant,
+) -> Result<(), EnterError> {
+    net::write_all(socket, &frame(kind, body), deadline).map_err(EnterError::Broken)
+}
+
+fn expect(
+    reader: &mut FrameReader,
+    socket: &Socket,
+    kind: FrameKind,
+    peer: &str,
+    deadline: Instant,
+) -> Result<Vec<u8>, EnterError> {
+    let (seen, body) = reader
+        .read(socket, MAX_HANDSHAKE, deadline)
+        .map_err(|error| EnterError::from_read(error, peer))?;
+    if seen == FrameKind::Reject {
+        return Err(EnterError::Final(Rejection::error(&body, peer)));
+    }
+    if seen != kind {
+        let error = WireError::Unexpected {
+            expected: "handshake",
+            seen,
+        };
+        return Err(EnterError::from_read(error.into(), peer));
+    }
+    Ok(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn another_version_is_told_apart_from_garbage() {
+        let mut open = Open::new(Intent::Rendezvous).unwrap();
+        assert_eq!(Open::decode(&open.encode()), Ok(open.clone()));
+        open.version = 7;
+        assert_eq!(Open::decode(&open.encode()), Err(OpenError::Version(7)));
+        assert!(matches!(
+            Open::decode(b"GET / HTTP/1.1"),
+            Err(OpenError::Wire(_))
+        ));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes: Vec<u8>) {
+            let _ = Open::decode(&bytes);
+            let _ = Rejection::error(&bytes, "peer");
+        }
+
+        #[test]
+        fn opens_survive(from: u32, to: u32, context: u64, lane: u32, nonce: [u8; 32], kind in 0u8..3) {
+            let kind = Kind::from_byte(kind).unwrap();
+            let purpose = Purpose { context, kind, lane };
+            let open = Open { version: PROTOCOL, intent: Intent::Stream { from, to, purpose }, nonce };
+            prop_assert!(open.encode().len() <= MAX_HANDSHAKE);
+            prop_assert_eq!(Open::decode(&open.encode()), Ok(open));
+        }
+    }
+}

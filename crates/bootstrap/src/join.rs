@@ -1,0 +1,270 @@
+//! How a process becomes a rank: it listens, goes to the rendezvous, and learns who the others are.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use socket2::Socket;
+
+use crate::acceptor::{Acceptor, Rendezvous, failed, lost};
+use crate::dial::{Call, Route, call, routes};
+use crate::frame::{FrameReader, ReadError};
+use crate::handshake::Intent;
+use crate::hello::{Hello, MAX_RANKS, PeerInfo, Table};
+use crate::host::HostId;
+use crate::lobby::{Door, Lobby};
+use crate::mailbox::Mailbox;
+use crate::root::{self, Stop, deadline_in};
+use crate::secret::random;
+use crate::session::Network;
+use crate::verdict::MAX_VERDICT;
+use crate::wire::{FrameKind, frame};
+use crate::{Error, Options, Secret, net};
+
+/// A rank that is told who the others are.
+pub(crate) struct Joined {
+    pub(crate) table: Table,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) network: Network,
+}
+
+/// Where and as whom to join.
+pub(crate) struct Joining<'a> {
+    pub(crate) targets: &'a [SocketAddr],
+    pub(crate) secret: &'a Secret,
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    pub(crate) options: &'a Options,
+    pub(crate) deadline: Instant,
+    /// How long a rendezvous that refuses connections may still be about to start.
+    pub(crate) refusal: Duration,
+}
+
+/// Checks what no rendezvous is needed for.
+pub(crate) fn check_rank(rank: u32, size: u32) -> Result<(), Error> {
+    let problem = match size {
+        0 => "a world of 0 ranks is not possible: the size must be at least 1".to_owned(),
+        _ if size > MAX_RANKS => {
+            format!("a world of {size} ranks is not possible: the most are {MAX_RANKS}")
+        }
+        _ if rank >= size => {
+            format!(
+                "rank {rank} is outside of a world of {size} ranks (0 to {})",
+                size - 1
+            )
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::Argument(problem))
+}
+
+impl Joining<'_> {
+    pub(crate) fn join(&self) -> Result<Joined, Error> {
+        let doors = Doors::open(self.options)?;
+        let name = rendezvous_name(self.targets);
+        let stream = self.go_to_rendezvous(&name)?;
+        let hello = Hello {
+            peer: doors.introduce(self.rank, self.options),
+            size: self.size,
+            build: self.options.build.clone(),
+            wire_hash: self.options.wire_hash,
+            wire_summary: self.options.wire_summary.clone(),
+            patience: self.deadline.saturating_duration_since(Instant::now()),
+        };
+        net::write_all(
+            &stream,
+            &frame(FrameKind::Hello, &hello.encode()),
+            self.deadline,
+        )
+        .map_err(|error| lost(&name, &ReadError::Io(error)))?;
+        let table = self.wait_for_table(&stream, &name)?;
+        self.start(doors, table, stream, name)
+    }
+
+    fn go_to_rendezvous(&self, name: &str) -> Result<Socket, Error> {
+        let mut ways = routes(&self.options.addresses, self.targets, None);
+        // The rendezvous may be on this very host, where its own scopes are right.
+        for &target in self.targets {
+            let way = Route::Tcp {
+                source: None,
+                target,
+            };
+            if !ways.contains(&way) {
+                ways.push(way);
+            }
+        }
+        call(&Call {
+            peer: name,
+            routes: &ways,
+            key: &root::key(self.secret),
+            intent: Intent::Rendezvous,
+            deadline: self.deadline,
+            refusal: self.refusal,
+            interrupt: &|| None,
+        })
+    }
+
+    fn wait_for_table(&self, stream: &Socket, name: &str) -> Result<Table, Error> {
+        let limit = Table::limit(self.size).max(MAX_VERDICT);
+        let frame = FrameReader::default().read(stream, limit, self.deadline);
+        let protocol = |reason| Error::Protocol {
+            peer: name.to_owned(),
+            reason,
+        };
+        match frame {
+            Ok((FrameKind::Table, body)) => Table::decode(&body, self.size)
+                .map_err(|error| protocol(format!("its table is {error}"))),
+            Ok((FrameKind::Failed, body)) => Err(failed(&body, name)),
+            Ok((seen, _)) => Err(protocol(format!("it sent a {seen:?} frame for the table"))),
+            Err(ReadError::Io(error)) if error.kind() == std::io::ErrorKind::TimedOut => {
+                Err(Error::Timeout(format!(
+                    "{name} answered, but did not say within {} s that all {} ranks have arrived",
+                    self.options.init_timeout.as_secs_f64(),
+                    self.size
+                )))
+            }
+            Err(ReadError::Wire(error)) => Err(protocol(format!("it sent {error}"))),
+            Err(error) => Err(lost(name, &error)),
+        }
+    }
+
+    fn start(
+        &self,
+        doors: Doors,
+        table: Table,
+        stream: Socket,
+        name: String,
+    ) -> Result<Joined, Error> {
+        let os = |error: std::io::Error| Error::os("start the thread for connections", &error);
+        let key = self.secret.derive(b"session", &table.nonce);
+        let mailbox = Arc::new(Mailbox::default());
+        let stop = Arc::new(Stop::new().map_err(os)?);
+        let stream = Arc::new(stream);
+        let door = Door::Streams {
+            rank: self.rank,
+            size: self.size,
+        };
+        let acceptor = Acceptor {
+            lobby: Lobby::new(door, key, doors.listeners),
+            mailbox: mailbox.clone(),
+            stop: stop.clone(),
+            rendezvous: Rendezvous::new(stream.clone(), name),
+        };
+        std::thread::Builder::new()
+            .name("spark-ccl-accept".to_owned())
+            .spawn(move || acceptor.run())
+            .map_err(os)?;
+        let network = Network::new(key, self.options.addresses.clone(), stream, stop);
+        Ok(Joined {
+            table,
+            mailbox,
+            network,
+        })
+    }
+}
+
+/// Where a rank listens.
+struct Doors {
+    listeners: Vec<Socket>,
+    addresses: Vec<SocketAddr>,
+    unix_name: String,
+}
+
+impl Doors {
+    fn open(options: &Options) -> Result<Self, Error> {
+        let mut listeners = Vec::new();
+        let mut addresses = Vec::new();
+        for address in options.listen_addresses()? {
+            let wanted = address.with_port(0);
+            let listener = root::listen(wanted)?;
+            let bound = listener
+                .local_addr()
+                .map_err(|e| Error::os("read a socket's address", &e))?;
+            addresses.extend(bound.as_socket());
+            listeners.push(listener);
+        }
+        let mut unix_name = format!("spark-ccl-{:032x}", u128::from_le_bytes(random()?));
+        match net::listen_unix(&unix_name) {
+            Ok(listener) => listeners.push(listener),
+            Err(error) => {
+                tracing::info!(%error, "no abstract Unix sockets here: ranks of this host use TCP");
+                unix_name.clear();
+            }
+        }
+        Ok(Doors {
+            listeners,
+            addresses,
+            unix_name,
+        })
+    }
+
+    fn introduce(&self, rank: u32, options: &Options) -> PeerInfo {
+        PeerInfo {
+            rank,
+            host: options.host.clone(),
+            host_id: HostId::of_this_process(),
+            pid: std::process::id(),
+            addresses: self.addresses.clone(),
+            unix_name: self.unix_name.clone(),
+        }
+    }
+}
+
+fn rendezvous_name(targets: &[SocketAddr]) -> String {
+    let texts: Vec<String> = targets.iter().map(SocketAddr::to_string).collect();
+    format!("the rendezvous at {}", texts.join(", "))
+}
+
+/// The targets of a rendezvous that has a name.
+pub(crate) fn resolve(host: &str, port: u16, deadline: Instant) -> Result<Vec<SocketAddr>, Error> {
+    if let Ok(ip) = host.parse() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    let mut last = "no answer in time".to_owned();
+    loop {
+        match resolve_once(host, port, deadline) {
+            Some(Ok(found)) if !found.is_empty() => return Ok(found),
+            Some(Ok(_)) => "it has no address".clone_into(&mut last),
+            Some(Err(error)) => last = error.to_string(),
+            None => {}
+        }
+        let pause = Duration::from_millis(300);
+        if Instant::now() + pause >= deadline {
+            let attempts = vec![(host.to_owned(), last)];
+            return Err(Error::Unreachable {
+                peer: format!("host name {host}"),
+                attempts,
+            });
+        }
+        std::thread::sleep(pause);
+    }
+}
+
+/// Asks the system's resolver, which knows no deadlines: it gets a thread of its own.
+fn resolve_once(
+    host: &str,
+    port: u16,
+    deadline: Instant,
+) -> Option<std::io::Result<Vec<SocketAddr>>> {
+    use std::net::ToSocketAddrs;
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let target = (host.to_owned(), port);
+    let spawned = std::thread::Builder::new()
+        .name("spark-ccl-resolve".to_owned())
+        .spawn(move || {
+            let found = target.to_socket_addrs().map(Iterator::collect);
+            // Nobody waits any more where the deadline has passed.
+            let _ = sender.send(found);
+        });
+    match spawned {
+        Ok(_) => receiver
+            .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+            .ok(),
+        Err(error) => Some(Err(error)),
+    }
+}
+
+/// When joining has to be over.
+pub(crate) fn join_deadline(options: &Options) -> Instant {
+    deadline_in(options.init_timeout)
+}

@@ -1,0 +1,150 @@
+//! Ranks that are threads of one process.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use socket2::{Domain, Socket, Type};
+
+use crate::host::{self, HostId};
+use crate::mailbox::Mailbox;
+use crate::secret::random;
+use crate::{Error, PeerInfo, Purpose, Via, net, roster};
+
+/// A rank's place in a world within this process. Leaving it ends the initialisation of the others.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    rank: u32,
+    hub: Arc<Hub>,
+}
+
+#[derive(Debug)]
+struct Hub {
+    mailboxes: Vec<Arc<Mailbox>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// By rank.
+    reports: Vec<Option<Result<(), String>>>,
+    departed: BTreeSet<u32>,
+}
+
+impl Seat {
+    /// The nonce of a new world, its ranks, and their seats.
+    #[expect(clippy::type_complexity, reason = "used once")]
+    pub(crate) fn all(size: u32) -> Result<([u8; 32], Vec<PeerInfo>, Vec<Seat>), Error> {
+        let host = host::name();
+        let host_id = HostId::of_this_process();
+        let peers = (0..size)
+            .map(|rank| PeerInfo {
+                rank,
+                host: host.clone(),
+                host_id,
+                pid: std::process::id(),
+                addresses: Vec::new(),
+                unix_name: String::new(),
+            })
+            .collect();
+        let hub = Arc::new(Hub {
+            mailboxes: (0..size).map(|_| Arc::default()).collect(),
+            state: Mutex::new(State {
+                reports: vec![None; size as usize],
+                departed: BTreeSet::new(),
+            }),
+        });
+        let seats = (0..size)
+            .map(|rank| Seat {
+                rank,
+                hub: hub.clone(),
+            })
+            .collect();
+        Ok((random()?, peers, seats))
+    }
+
+    pub(crate) fn mailbox(&self) -> &Arc<Mailbox> {
+        &self.hub.mailboxes[self.rank as usize]
+    }
+
+    pub(crate) fn connect(
+        &self,
+        peer: &PeerInfo,
+        purpose: Purpose,
+        via: Via,
+    ) -> Result<Socket, Error> {
+        if self.hub.state.lock().departed.contains(&peer.rank) {
+            return Err(Error::Lost(format!("{peer} has ended")));
+        }
+        let pair = match via {
+            Via::Unix => Socket::pair(Domain::UNIX, Type::STREAM, None),
+            Via::Tcp { .. } => net::tcp_pair(),
+        };
+        let (near, far) = pair.map_err(|error| Error::os("connect a pair of sockets", &error))?;
+        self.hub.mailboxes[peer.rank as usize].file(self.rank, purpose, far);
+        Ok(near)
+    }
+
+    pub(crate) fn report(
+        &self,
+        result: Result<(), String>,
+        peers: &[PeerInfo],
+    ) -> Result<(), Error> {
+        let mut state = self.hub.state.lock();
+        let own = &mut state.reports[self.rank as usize];
+        if own.is_some() {
+            return Err(Error::Argument("a session is sealed only once".to_owned()));
+        }
+        *own = Some(result);
+        if state.reports.iter().all(Option::is_some) {
+            let failed: Vec<(&PeerInfo, &str)> = peers
+                .iter()
+                .zip(&state.reports)
+                .filter_map(|(peer, report)| {
+                    Some((peer, report.as_ref()?.as_ref().err()?.as_str()))
+                })
+                .collect();
+            let outcome = if failed.is_empty() {
+                Ok(())
+            } else {
+                Err(Error::Links(roster::links(&[], &failed)))
+            };
+            self.hub.conclude(&outcome);
+        }
+        Ok(())
+    }
+
+    /// The ranks that have not reported, as the end of a sentence.
+    pub(crate) fn silent(&self) -> String {
+        let state = self.hub.state.lock();
+        let silent: Vec<u32> = (0..)
+            .zip(&state.reports)
+            .filter(|(_, r)| r.is_none())
+            .map(|(rank, _)| rank)
+            .collect();
+        format!(": {} did not", roster::ranks_text(&silent))
+    }
+}
+
+impl Hub {
+    fn conclude(&self, outcome: &Result<(), Error>) {
+        for mailbox in &self.mailboxes {
+            mailbox.conclude(outcome.clone());
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.hub.state.lock().departed.insert(self.rank);
+        for mailbox in &self.hub.mailboxes {
+            mailbox.depart(self.rank);
+        }
+        // Counts only where the initialisation is not over yet.
+        let text = format!(
+            "rank {} of this process ended during initialisation",
+            self.rank
+        );
+        self.hub.conclude(&Err(Error::Lost(text)));
+    }
+}

@@ -1,0 +1,89 @@
+//! Where streams from other ranks lie until this rank asks for them.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use socket2::Socket;
+
+use crate::{Error, Purpose};
+
+/// The streams that arrived, and what happened to the world meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    streams: HashMap<(u32, Purpose), Socket>,
+    /// How the initialisation ended, once it has.
+    outcome: Option<Result<(), Error>>,
+    /// Ranks that will open no more streams.
+    departed: HashSet<u32>,
+}
+
+/// Why nothing was found in a mailbox.
+pub(crate) enum Empty {
+    Late,
+    Failed(Error),
+    Departed,
+}
+
+impl Mailbox {
+    /// Files a stream. It replaces one of the same purpose that nobody has taken.
+    pub(crate) fn file(&self, from: u32, purpose: Purpose, stream: Socket) {
+        self.state.lock().streams.insert((from, purpose), stream);
+        self.changed.notify_all();
+    }
+
+    /// How the initialisation ended. The first word counts.
+    pub(crate) fn conclude(&self, outcome: Result<(), Error>) {
+        self.state.lock().outcome.get_or_insert(outcome);
+        self.changed.notify_all();
+    }
+
+    /// A rank will open no more streams.
+    pub(crate) fn depart(&self, rank: u32) {
+        self.state.lock().departed.insert(rank);
+        self.changed.notify_all();
+    }
+
+    /// Why the initialisation failed, if it has.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.state.lock().outcome.clone().and_then(Result::err)
+    }
+
+    /// Takes a stream, waiting for it until the deadline or until the initialisation failed.
+    pub(crate) fn take(
+        &self,
+        from: u32,
+        purpose: Purpose,
+        deadline: Instant,
+    ) -> Result<Socket, Empty> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(stream) = state.streams.remove(&(from, purpose)) {
+                return Ok(stream);
+            }
+            if let Some(Err(error)) = &state.outcome {
+                return Err(Empty::Failed(error.clone()));
+            }
+            if state.departed.contains(&from) {
+                return Err(Empty::Departed);
+            }
+            if self.changed.wait_until(&mut state, deadline).timed_out() {
+                return state.streams.remove(&(from, purpose)).ok_or(Empty::Late);
+            }
+        }
+    }
+
+    /// Waits for the end of the initialisation; `None` at the deadline.
+    pub(crate) fn outcome(&self, deadline: Instant) -> Option<Result<(), Error>> {
+        let mut state = self.state.lock();
+        self.changed
+            .wait_while_until(&mut state, |state| state.outcome.is_none(), deadline);
+        state.outcome.clone()
+    }
+}

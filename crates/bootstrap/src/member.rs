@@ -1,0 +1,126 @@
+//! One rank's connection at the rendezvous.
+
+use std::collections::VecDeque;
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+use socket2::Socket;
+
+use crate::frame::FrameReader;
+use crate::hello::Hello;
+use crate::net;
+use crate::verdict::{MAX_REPORT, Report};
+use crate::wire::FrameKind;
+
+pub(crate) struct Member {
+    pub(crate) hello: Hello,
+    /// What it said about its links.
+    pub(crate) report: Option<Result<(), String>>,
+    stream: Socket,
+    reader: FrameReader,
+    /// What it has not been sent yet, and how much of the first it has.
+    outbox: VecDeque<Arc<[u8]>>,
+    sent: usize,
+    finishing: bool,
+    open: bool,
+}
+
+/// What a member did.
+pub(crate) enum News {
+    Report { patience: Duration, failed: bool },
+    Gone,
+}
+
+impl Member {
+    pub(crate) fn new(hello: Hello, stream: Socket) -> Self {
+        Member {
+            hello,
+            report: None,
+            stream,
+            reader: FrameReader::default(),
+            outbox: VecDeque::new(),
+            sent: 0,
+            finishing: false,
+            open: true,
+        }
+    }
+
+    /// Whether it is still connected.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open
+    }
+
+    pub(crate) fn poll_fd(&self) -> PollFd<'_> {
+        let mut flags = PollFlags::IN;
+        flags.set(PollFlags::OUT, !self.outbox.is_empty());
+        PollFd::new(&self.stream, flags)
+    }
+
+    /// Sends as much as fits now; the rest follows in [`Member::serve`].
+    pub(crate) fn send(&mut self, bytes: Arc<[u8]>) {
+        self.outbox.push_back(bytes);
+        self.flush();
+    }
+
+    /// Nothing more will be sent. The stream stays open for reading until the member closes it,
+    /// since closing it over unread data would take back what is on the way to the member.
+    pub(crate) fn finish(&mut self) {
+        self.finishing = true;
+        self.flush();
+    }
+
+    /// Sends what fits and reads what has arrived.
+    pub(crate) fn serve(&mut self) -> Option<News> {
+        self.flush();
+        if !self.open {
+            return Some(News::Gone);
+        }
+        match self.reader.poll(&self.stream, MAX_REPORT) {
+            Ok(None) => None,
+            Ok(Some((FrameKind::Report, body))) if self.report.is_none() => {
+                match Report::decode(&body) {
+                    Ok(report) => {
+                        let failed = report.result.is_err();
+                        self.report = Some(report.result);
+                        Some(News::Report {
+                            patience: report.patience,
+                            failed,
+                        })
+                    }
+                    Err(_) => Some(self.close()),
+                }
+            }
+            Ok(Some(_)) | Err(_) => Some(self.close()),
+        }
+    }
+
+    fn flush(&mut self) {
+        while let Some(bytes) = self.outbox.front() {
+            match net::try_write(&self.stream, &bytes[self.sent..]) {
+                Ok(Some(count)) => self.sent += count,
+                Ok(None) => return,
+                Err(_) => {
+                    self.close();
+                    return;
+                }
+            }
+            if self.sent == bytes.len() {
+                self.outbox.pop_front();
+                self.sent = 0;
+            }
+        }
+        if self.finishing && self.open {
+            // Fails when the member is gone, which the next read finds.
+            let _ = self.stream.shutdown(Shutdown::Write);
+        }
+    }
+
+    fn close(&mut self) -> News {
+        self.open = false;
+        self.outbox.clear();
+        let _ = self.stream.shutdown(Shutdown::Both);
+        News::Gone
+    }
+}

@@ -1,0 +1,204 @@
+//! Sockets with deadlines. Nothing here blocks without one, and no socket's mode is changed for it.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+use rustix::net::{RecvFlags, SendFlags};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+/// Connections that the kernel keeps for a listener that is busy; the kernel lowers it to its own
+/// limit.
+const BACKLOG: i32 = 4096;
+
+/// Reads what is there: `None` when nothing is, `Some(0)` at the end of the stream.
+pub(crate) fn try_read(socket: &Socket, buf: &mut [u8]) -> io::Result<Option<usize>> {
+    not_yet(rustix::net::recv(socket, buf, RecvFlags::DONTWAIT).map(|(count, _)| count))
+}
+
+/// Writes what fits: `None` when nothing does.
+pub(crate) fn try_write(socket: &Socket, buf: &[u8]) -> io::Result<Option<usize>> {
+    not_yet(rustix::net::send(
+        socket,
+        buf,
+        SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+    ))
+}
+
+fn not_yet(result: rustix::io::Result<usize>) -> io::Result<Option<usize>> {
+    match result {
+        Ok(count) => Ok(Some(count)),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Writes all of `buf`, waiting for space until the deadline.
+pub(crate) fn write_all(socket: &Socket, mut buf: &[u8], deadline: Instant) -> io::Result<()> {
+    while !buf.is_empty() {
+        match try_write(socket, buf)? {
+            Some(count) => buf = &buf[count..],
+            None => wait(socket.as_fd(), PollFlags::OUT, deadline)?,
+        }
+    }
+    Ok(())
+}
+
+/// Waits until the socket is ready, or fails with [`io::ErrorKind::TimedOut`].
+pub(crate) fn wait(fd: BorrowedFd<'_>, flags: PollFlags, deadline: Instant) -> io::Result<()> {
+    loop {
+        let mut fds = [PollFd::from_borrowed_fd(fd, flags)];
+        poll(&mut fds, Some(deadline))?;
+        if !fds[0].revents().is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+}
+
+/// Sleeps until a descriptor is ready, `until` has passed, or a signal arrives.
+pub(crate) fn poll(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result<()> {
+    let timeout = until.map(|until| {
+        let left = until.saturating_duration_since(Instant::now());
+        Timespec {
+            tv_sec: left.as_secs() as i64,
+            tv_nsec: left.subsec_nanos().into(),
+        }
+    });
+    match rustix::event::poll(fds, timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Wakes a thread that sleeps in [`poll`].
+pub(crate) struct Bell(OwnedFd);
+
+impl Bell {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Bell(eventfd(
+            0,
+            EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK,
+        )?))
+    }
+
+    /// Rings; it rings on, so the sleeper must not sleep again.
+    pub(crate) fn ring(&self) {
+        // The counter of an eventfd overflows after 2^64 rings, nothing else can fail.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A non-blocking TCP listener. Port 0 lets the kernel choose.
+pub(crate) fn listen_tcp(address: SocketAddr) -> io::Result<Socket> {
+    let socket = tcp_socket(&address)?;
+    // Connections of an earlier run that linger in TIME_WAIT must not keep the port.
+    socket.set_reuse_address(true)?;
+    if let SocketAddr::V6(v6) = address {
+        // The unspecified address serves IPv4, too; a particular one is IPv6 in any case.
+        socket.set_only_v6(!v6.ip().is_unspecified())?;
+    }
+    listen(socket, &address.into())
+}
+
+/// A non-blocking listener in the abstract Unix namespace.
+pub(crate) fn listen_unix(name: &str) -> io::Result<Socket> {
+    listen(
+        Socket::new(Domain::UNIX, Type::STREAM, None)?,
+        &abstract_address(name)?,
+    )
+}
+
+fn listen(socket: Socket, address: &SockAddr) -> io::Result<Socket> {
+    socket.bind(address)?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Connects to `target` from the local address `source`, or from any.
+pub(crate) fn connect_tcp(
+    source: Option<SocketAddr>,
+    target: SocketAddr,
+    deadline: Instant,
+) -> io::Result<Socket> {
+    let socket = tcp_socket(&target)?;
+    if let Some(source) = source {
+        socket.bind(&source.into())?;
+    }
+    let left = deadline
+        .saturating_duration_since(Instant::now())
+        .max(Duration::from_millis(1));
+    socket.connect_timeout(&target.into(), left)?;
+    // Where nobody listens on a loopback port of the ephemeral range, the kernel may choose this
+    // very port as the source, and connect the socket with itself.
+    if socket.local_addr()?.as_socket() == socket.peer_addr()?.as_socket() {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    socket.set_tcp_nodelay(true)?;
+    Ok(socket)
+}
+
+/// Connects to a listener in the abstract Unix namespace, waiting while its backlog is full.
+pub(crate) fn connect_unix(name: &str, deadline: Instant) -> io::Result<Socket> {
+    let address = abstract_address(name)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    loop {
+        match socket.connect(&address) {
+            Ok(()) => break,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if Instant::now() >= deadline {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    socket.set_nonblocking(false)?;
+    Ok(socket)
+}
+
+/// A connected pair of TCP sockets within this process.
+pub(crate) fn tcp_pair() -> io::Result<(Socket, Socket)> {
+    let any = SocketAddr::new(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+    let listener = listen_tcp(any)?;
+    let address = listener
+        .local_addr()?
+        .as_socket()
+        .ok_or(io::ErrorKind::InvalidData)?;
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let near = connect_tcp(None, address, deadline)?;
+    loop {
+        wait(listener.as_fd(), PollFlags::IN, deadline)?;
+        let (far, from) = listener.accept()?;
+        // Whoever else found the port is not the other end of the pair.
+        if from.as_socket() == near.local_addr()?.as_socket() {
+            far.set_tcp_nodelay(true)?;
+            return Ok((near, far));
+        }
+    }
+}
+
+fn tcp_socket(address: &SocketAddr) -> io::Result<Socket> {
+    Socket::new(
+        Domain::for_address(*address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )
+}
+
+fn abstract_address(name: &str) -> io::Result<SockAddr> {
+    SockAddr::unix(format!("\0{name}"))
+}

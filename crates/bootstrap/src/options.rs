@@ -1,0 +1,110 @@
+//! What the caller decides about a rank's part in the bootstrap.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::time::Duration;
+
+use crate::Error;
+
+/// The most addresses a rank listens on.
+pub(crate) const MAX_ADDRESSES: usize = 16;
+
+/// An address of this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Address {
+    /// The address.
+    pub ip: IpAddr,
+    /// The interface index of a link-local IPv6 address, otherwise 0.
+    pub scope: u32,
+}
+
+impl Address {
+    /// 127.0.0.1, which reaches the ranks of this host only.
+    pub const LOOPBACK: Address = Address {
+        ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
+        scope: 0,
+    };
+
+    pub(crate) fn with_port(self, port: u16) -> SocketAddr {
+        match self.ip {
+            IpAddr::V4(_) => SocketAddr::new(self.ip, port),
+            IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, self.scope)),
+        }
+    }
+}
+
+impl From<IpAddr> for Address {
+    fn from(ip: IpAddr) -> Self {
+        Address { ip, scope: 0 }
+    }
+}
+
+/// What a rank says about itself, where it listens, and how long it waits.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The addresses to listen on and to tell the other ranks, the best first (at most 16).
+    pub addresses: Vec<Address>,
+    /// How long the rendezvous may take.
+    pub init_timeout: Duration,
+    /// The build of the library; all ranks must have the same.
+    pub build: String,
+    /// A hash over all settings that must be the same on every rank.
+    pub wire_hash: u64,
+    /// The same settings as text, `name=value` with spaces between, so that an error can name
+    /// the ones that differ.
+    pub wire_summary: String,
+    /// This host's name, for messages only.
+    pub host: String,
+}
+
+impl Default for Options {
+    /// Loopback only, two minutes, no settings to compare.
+    fn default() -> Self {
+        Options {
+            addresses: vec![Address::LOOPBACK],
+            init_timeout: Duration::from_secs(120),
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+            wire_hash: 0,
+            wire_summary: String::new(),
+            host: crate::host::name(),
+        }
+    }
+}
+
+impl Options {
+    /// The addresses to listen on.
+    ///
+    /// # Errors
+    /// There are none, or too many.
+    pub(crate) fn listen_addresses(&self) -> Result<&[Address], Error> {
+        match self.addresses.len() {
+            0 => Err(Error::Argument(
+                "no network address to listen on: name at least one interface that is up, or use \
+                 loopback"
+                    .to_owned(),
+            )),
+            1..=MAX_ADDRESSES => Ok(&self.addresses),
+            more => Err(Error::Argument(format!(
+                "{more} network addresses to listen on, where at most {MAX_ADDRESSES} are possible"
+            ))),
+        }
+    }
+
+    /// The same options, with loopback addresses only.
+    pub(crate) fn on_loopback(&self) -> Options {
+        let mut options = self.clone();
+        options.addresses.retain(|address| address.ip.is_loopback());
+        if options.addresses.is_empty() {
+            options.addresses.push(Address::LOOPBACK);
+        }
+        options
+    }
+}
+
+/// Whether an address is link-local IPv6, so that it needs a scope of the host that uses it.
+pub(crate) fn needs_scope(ip: IpAddr) -> bool {
+    matches!(ip, IpAddr::V6(v6) if is_link_local(v6))
+}
+
+fn is_link_local(ip: Ipv6Addr) -> bool {
+    ip.segments()[0] & 0xffc0 == 0xfe80
+}

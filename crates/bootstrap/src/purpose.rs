@@ -1,0 +1,49 @@
+//! What a stream between two ranks is for.
+
+use std::fmt;
+
+/// Names one stream between two ranks. The rank that connects and the rank that accepts give the
+/// same one; each may be in use once at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Purpose {
+    /// The communicator that the stream belongs to.
+    pub context: u64,
+    /// Who uses it.
+    pub kind: Kind,
+    /// Tells several streams of one kind apart.
+    pub lane: u32,
+}
+
+/// Who uses a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The control plane.
+    Control = 0,
+    /// The set-up of a shared-memory link.
+    SharedMemory = 1,
+    /// A TCP link.
+    Tcp = 2,
+}
+
+impl Kind {
+    pub(crate) fn from_byte(byte: u8) -> Option<Self> {
+        [Kind::Control, Kind::SharedMemory, Kind::Tcp]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+    }
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            Kind::Control => "control messages",
+            Kind::SharedMemory => "shared memory",
+            Kind::Tcp => "data over TCP",
+        };
+        write!(
+            f,
+            "{kind} (lane {}, context {:016x})",
+            self.lane, self.context
+        )
+    }
+}

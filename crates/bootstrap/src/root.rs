@@ -1,0 +1,211 @@
+//! The rendezvous: a thread that waits for all ranks of one world, compares what they say, and
+//! tells every rank the table, or every rank the same error.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use socket2::Socket;
+
+use crate::gathering::Service;
+use crate::lobby::{Door, Lobby};
+use crate::net::{self, Bell};
+use crate::options::Address;
+use crate::{Error, Options, Secret, UniqueId};
+
+/// The label under which the rendezvous' key is derived from the secret.
+const KEY_LABEL: &[u8] = b"rendezvous";
+
+/// Owns the rendezvous of one world. Dropping it before the world is complete ends the rendezvous,
+/// and every rank that waits there gets an error.
+#[derive(Debug)]
+pub struct Root {
+    id: UniqueId,
+    addresses: Vec<SocketAddr>,
+    /// `None` once the rendezvous is left to itself.
+    stop: Option<Arc<Stop>>,
+}
+
+impl Root {
+    /// Listens on the addresses of `options` and serves one world of whatever size its ranks say,
+    /// until all of them have come and sealed their links, or until `options.init_timeout`.
+    ///
+    /// # Errors
+    /// No address to listen on, or the system refuses the socket or the thread.
+    pub fn create(options: &Options) -> Result<Self, Error> {
+        let mut listeners = Vec::new();
+        for address in options.listen_addresses()? {
+            listeners.push(listen(address.with_port(0))?);
+        }
+        Self::start(listeners, &Secret::generate()?, options)
+    }
+
+    /// Serves a world on `listeners`.
+    pub(crate) fn start(
+        listeners: Vec<Socket>,
+        secret: &Secret,
+        options: &Options,
+    ) -> Result<Self, Error> {
+        let os = |error: io::Error| Error::os("start the rendezvous", &error);
+        let addresses: Vec<SocketAddr> = listeners
+            .iter()
+            .filter_map(|listener| listener.local_addr().ok()?.as_socket())
+            .collect();
+        let (id, published) = UniqueId::new(secret, &addresses);
+        if published < addresses.len() {
+            tracing::info!(
+                left_out = addresses.len() - published,
+                "not all rendezvous addresses fit into a unique id"
+            );
+        }
+        let stop = Arc::new(Stop::new().map_err(os)?);
+        let lobby = Lobby::new(Door::Rendezvous, key(secret), listeners);
+        let service = Service::new(lobby, stop.clone(), options.init_timeout)?;
+        std::thread::Builder::new()
+            .name("spark-ccl-root".to_owned())
+            .spawn(move || service.run())
+            .map_err(os)?;
+        tracing::info!(?addresses, "rendezvous started");
+        Ok(Root {
+            id,
+            addresses,
+            stop: Some(stop),
+        })
+    }
+
+    /// The id to pass to the other ranks.
+    pub fn id(&self) -> UniqueId {
+        self.id
+    }
+
+    /// Lets the rendezvous run until its world is complete or its deadline has passed.
+    pub fn into_background(mut self) -> UniqueId {
+        self.stop = None;
+        self.id
+    }
+
+    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+}
+
+impl UniqueId {
+    /// Starts a rendezvous in the background of this process and returns its id; see
+    /// [`Root::create`].
+    ///
+    /// # Errors
+    /// As for [`Root::create`].
+    pub fn create(options: &Options) -> Result<Self, Error> {
+        Root::create(options).map(Root::into_background)
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        if let Some(stop) = &self.stop {
+            stop.stop();
+        }
+    }
+}
+
+/// Ends a thread that sleeps in [`net::poll`].
+pub(crate) struct Stop {
+    flag: AtomicBool,
+    bell: Bell,
+}
+
+impl Stop {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Stop {
+            flag: AtomicBool::new(false),
+            bell: Bell::new()?,
+        })
+    }
+
+    pub(crate) fn stop(&self) {
+        // Pairs with the Acquire in `stopped`: the thread sees what happened before the stop.
+        self.flag.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    pub(crate) fn stopped(&self) -> bool {
+        // Pairs with the Release in `stop`.
+        self.flag.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
+    }
+}
+
+impl std::fmt::Debug for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stop")
+            .field("stopped", &self.stopped())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The key of a rendezvous.
+pub(crate) fn key(secret: &Secret) -> Secret {
+    secret.derive(KEY_LABEL, &[])
+}
+
+/// A TCP listener, with an error that names the address.
+pub(crate) fn listen(address: SocketAddr) -> Result<Socket, Error> {
+    net::listen_tcp(address).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => Error::AddressInUse { address },
+        _ => Error::os(format!("listen on {address}"), &error),
+    })
+}
+
+/// Listeners at the well-known port of a rendezvous: on those `addresses` that this host has, or on
+/// all of this host's where there are none given.
+pub(crate) fn listen_for(addresses: &[SocketAddr], port: u16) -> Result<Vec<Socket>, Error> {
+    if addresses.is_empty() {
+        let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+        let listener = match listen(any) {
+            // No IPv6 on this host.
+            Err(Error::Os { .. }) => listen(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)),
+            other => other,
+        };
+        return Ok(vec![listener?]);
+    }
+    let mut listeners = Vec::new();
+    let mut failure = None;
+    for &address in addresses {
+        match listen(address) {
+            Ok(listener) => listeners.push(listener),
+            Err(error @ Error::AddressInUse { .. }) => return Err(error),
+            // "localhost" may have an IPv6 address on a host without IPv6.
+            Err(error) => failure = Some(error),
+        }
+    }
+    match failure {
+        Some(error) if listeners.is_empty() => Err(error),
+        _ => Ok(listeners),
+    }
+}
+
+/// Where the rendezvous that listens on `addresses` is reached from its own process.
+pub(crate) fn from_here(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+    addresses
+        .iter()
+        // An unspecified IPv6 listener serves IPv4, too.
+        .map(|address| {
+            if address.ip().is_unspecified() {
+                Address::LOOPBACK.with_port(address.port())
+            } else {
+                *address
+            }
+        })
+        .collect()
+}
+
+/// When something that may take `timeout` has to be over.
+pub(crate) fn deadline_in(timeout: std::time::Duration) -> Instant {
+    let day = std::time::Duration::from_secs(24 * 3600);
+    Instant::now() + timeout.min(365 * day)
+}

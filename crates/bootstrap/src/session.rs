@@ -1,0 +1,389 @@
+//! What the bootstrap results in: a rank that knows the others and opens streams to them.
+
+use std::net::{IpAddr, Shutdown};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use socket2::Socket;
+
+use crate::dial::{Call, Route, call, routes};
+use crate::handshake::Intent;
+use crate::join::{Joined, Joining, check_rank, join_deadline, resolve};
+use crate::local::Seat;
+use crate::mailbox::{Empty, Mailbox};
+use crate::options::Address;
+use crate::root::{self, Root, Stop};
+use crate::verdict::Report;
+use crate::{Error, Options, PeerInfo, Purpose, Secret, UniqueId, net};
+
+/// How long a rank's listener may refuse connections; it exists before anyone hears of it.
+const REFUSAL: Duration = Duration::from_millis(500);
+/// How long the rendezvous of a unique id may; it exists before the id does.
+const ROOT_REFUSAL: Duration = Duration::from_secs(3);
+
+/// How a stream reaches its peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Via {
+    /// An abstract Unix socket, which can pass file descriptors. Only where
+    /// [`Session::local_to`] holds.
+    Unix,
+    /// TCP.
+    Tcp {
+        /// The address of this host to connect from; any, where it is `None`.
+        source: Option<IpAddr>,
+        /// Which of the peer's [`addresses`](PeerInfo::addresses) to connect to. `None`: all, those
+        /// in a subnet of ours first, until one answers.
+        target: Option<usize>,
+    },
+}
+
+/// A rank that knows all others. Its thread ends when it is dropped.
+#[derive(Debug)]
+pub struct Session {
+    rank: u32,
+    peers: Vec<PeerInfo>,
+    nonce: [u8; 32],
+    mailbox: Arc<Mailbox>,
+    mode: Mode,
+    /// The rendezvous, where this rank owns it.
+    _root: Option<Root>,
+}
+
+#[derive(Debug)]
+enum Mode {
+    Network(Network),
+    Local(Seat),
+}
+
+/// What only a session between processes has.
+#[derive(Debug)]
+pub(crate) struct Network {
+    key: Secret,
+    own: Vec<Address>,
+    /// `None` once the rank has reported.
+    rendezvous: Mutex<Option<Arc<Socket>>>,
+    stop: Arc<Stop>,
+}
+
+impl Session {
+    /// Joins the world of `id` as one of its `size` ranks, and returns when all have come.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an impossible rank; [`Error::Unreachable`], [`Error::Auth`],
+    /// [`Error::Version`] where the rendezvous cannot be entered; [`Error::Mismatch`],
+    /// [`Error::Missing`], [`Error::Lost`] with the same text on every rank; [`Error::Os`].
+    pub fn join(id: &UniqueId, rank: u32, size: u32, options: &Options) -> Result<Self, Error> {
+        check_rank(rank, size)?;
+        let joining = Joining {
+            targets: &id.addresses(),
+            secret: &id.secret(),
+            rank,
+            size,
+            options,
+            deadline: join_deadline(options),
+            refusal: ROOT_REFUSAL,
+        };
+        Ok(Self::between_processes(rank, joining.join()?, None))
+    }
+
+    /// Joins a world whose rendezvous is at a known address, as torchrun's `MASTER_ADDR` and
+    /// `MASTER_PORT` give it. With `bind`, rank 0 serves it there; the others try until the
+    /// deadline. Without a secret the address must be a loopback address, and so must be those
+    /// of all ranks.
+    ///
+    /// # Errors
+    /// As for [`Session::join`], and [`Error::NoSecret`], [`Error::AddressInUse`].
+    pub fn at_address(
+        (host, port): (&str, u16),
+        rank: u32,
+        size: u32,
+        secret: Option<&Secret>,
+        bind: bool,
+        options: &Options,
+    ) -> Result<Self, Error> {
+        check_rank(rank, size)?;
+        if port == 0 {
+            let text = format!("the rendezvous at {host} needs a port, not 0");
+            return Err(Error::Argument(text));
+        }
+        let deadline = join_deadline(options);
+        let serves = bind && rank == 0;
+        let mut targets = match secret {
+            // Every address is right for a rank that listens on all of them.
+            Some(_) if serves && !means_loopback(host) => Vec::new(),
+            _ => resolve(host, port, deadline)?,
+        };
+        if secret.is_none() && targets.iter().any(|target| !target.ip().is_loopback()) {
+            return Err(Error::NoSecret {
+                address: format!("{host}:{port}"),
+            });
+        }
+        let on_loopback = secret.is_none().then(|| options.on_loopback());
+        let options = on_loopback.as_ref().unwrap_or(options);
+        let secret = secret.copied().unwrap_or_else(Secret::public);
+        let root = if serves {
+            let root = Root::start(root::listen_for(&targets, port)?, &secret, options)?;
+            targets = root::from_here(root.addresses());
+            Some(root)
+        } else {
+            None
+        };
+        let joining = Joining {
+            targets: &targets,
+            secret: &secret,
+            rank,
+            size,
+            options,
+            deadline,
+            refusal: options.init_timeout,
+        };
+        Ok(Self::between_processes(rank, joining.join()?, root))
+    }
+
+    /// The ranks of a world within this process, by rank. Their streams are socket pairs.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for 0 ranks or too many; [`Error::Os`].
+    pub fn local(size: u32) -> Result<Vec<Self>, Error> {
+        check_rank(0, size)?;
+        let (nonce, peers, seats) = Seat::all(size)?;
+        let sessions = (0..).zip(seats).map(|(rank, seat)| Session {
+            rank,
+            peers: peers.clone(),
+            nonce,
+            mailbox: seat.mailbox().clone(),
+            mode: Mode::Local(seat),
+            _root: None,
+        });
+        Ok(sessions.collect())
+    }
+
+    fn between_processes(rank: u32, joined: Joined, root: Option<Root>) -> Self {
+        let Joined {
+            table,
+            mailbox,
+            network,
+        } = joined;
+        let mode = Mode::Network(network);
+        Session {
+            rank,
+            peers: table.peers,
+            nonce: table.nonce,
+            mailbox,
+            mode,
+            _root: root,
+        }
+    }
+
+    /// This rank.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// The number of ranks.
+    pub fn size(&self) -> u32 {
+        self.peers.len() as u32
+    }
+
+    /// What is known of a rank.
+    ///
+    /// # Panics
+    /// `rank` is not below [`Session::size`].
+    pub fn peer(&self, rank: u32) -> &PeerInfo {
+        &self.peers[rank as usize]
+    }
+
+    /// A rank in words, like "rank 3 (hostB, pid 4711)".
+    pub fn describe(&self, rank: u32) -> String {
+        self.peers
+            .get(rank as usize)
+            .map_or_else(|| format!("rank {rank} (unknown)"), PeerInfo::to_string)
+    }
+
+    /// Whether a rank shares this rank's kernel and network namespace, so that [`Via::Unix`]
+    /// reaches it.
+    pub fn local_to(&self, rank: u32) -> bool {
+        let Some(peer) = self.peers.get(rank as usize) else {
+            return false;
+        };
+        let own = self.peer(self.rank);
+        let sockets = matches!(self.mode, Mode::Local(_)) || !peer.unix_name.is_empty();
+        sockets && peer.host_id == own.host_id
+    }
+
+    /// Opens a stream to a peer, which gets its end from [`Session::accept`]. The stream is
+    /// blocking and has no timeouts set.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] names every address that was tried; the error of the world where
+    /// its initialisation fails meanwhile; [`Error::Argument`], [`Error::Auth`],
+    /// [`Error::Protocol`], [`Error::Os`].
+    pub fn connect(
+        &self,
+        peer: u32,
+        purpose: Purpose,
+        via: Via,
+        deadline: Instant,
+    ) -> Result<Socket, Error> {
+        check_rank(peer, self.size())?;
+        match &self.mode {
+            Mode::Local(seat) => seat.connect(self.peer(peer), purpose, via),
+            Mode::Network(network) => {
+                let name = self.describe(peer);
+                let routes = network.routes(self.peer(peer), via, self.local_to(peer))?;
+                call(&Call {
+                    peer: &name,
+                    routes: &routes,
+                    key: &network.key,
+                    intent: Intent::Stream {
+                        from: self.rank,
+                        to: peer,
+                        purpose,
+                    },
+                    deadline,
+                    refusal: REFUSAL,
+                    interrupt: &|| self.mailbox.failure(),
+                })
+            }
+        }
+    }
+
+    /// Takes the stream that a peer opens with the same purpose.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] names the peer; the error of the world where its initialisation fails
+    /// meanwhile; [`Error::Argument`].
+    pub fn accept(&self, peer: u32, purpose: Purpose, deadline: Instant) -> Result<Socket, Error> {
+        check_rank(peer, self.size())?;
+        let waited_since = Instant::now();
+        self.mailbox
+            .take(peer, purpose, deadline)
+            .map_err(|empty| match empty {
+                Empty::Failed(error) => error,
+                Empty::Departed => Error::Lost(format!("{} has ended", self.describe(peer))),
+                Empty::Late => Error::Timeout(format!(
+                    "{} did not open its stream for {purpose} within {:.1} s",
+                    self.describe(peer),
+                    waited_since.elapsed().as_secs_f64()
+                )),
+            })
+    }
+
+    /// Ends the initialisation: reports whether this rank's links are up, and returns `Ok` when
+    /// those of all ranks are. Until then every rank has to keep its session. Once per session.
+    ///
+    /// # Errors
+    /// [`Error::Links`] or [`Error::Lost`], the same on every rank: which ranks failed, and why.
+    /// [`Error::Timeout`] where there is no answer; [`Error::Argument`] the second time.
+    pub fn seal(&self, result: Result<(), String>, deadline: Instant) -> Result<(), Error> {
+        match &self.mode {
+            Mode::Local(seat) => seat.report(result, &self.peers)?,
+            Mode::Network(network) => network.report(result, &self.mailbox, deadline)?,
+        }
+        self.mailbox.outcome(deadline).unwrap_or_else(|| {
+            let late = match &self.mode {
+                Mode::Local(seat) => seat.silent(),
+                Mode::Network(_) => String::new(),
+            };
+            Err(Error::Timeout(format!(
+                "not all ranks said in time that their links are up{late}"
+            )))
+        })
+    }
+
+    /// The name of a new context: the same on all ranks that ask with the same arguments, and
+    /// another in every other world.
+    pub fn derive_context(&self, parent: u64, counter: u64, color: u64) -> u64 {
+        let mut hash = Sha256::new_with_prefix(b"context");
+        hash.update(self.nonce);
+        for part in [parent, counter, color] {
+            hash.update(part.to_le_bytes());
+        }
+        let digest: [u8; 32] = hash.finalize().into();
+        digest
+            .iter()
+            .take(8)
+            .fold(0, |value, byte| value << 8 | u64::from(*byte))
+    }
+}
+
+impl Network {
+    pub(crate) fn new(
+        key: Secret,
+        own: Vec<Address>,
+        rendezvous: Arc<Socket>,
+        stop: Arc<Stop>,
+    ) -> Self {
+        Network {
+            key,
+            own,
+            rendezvous: Mutex::new(Some(rendezvous)),
+            stop,
+        }
+    }
+
+    fn routes(&self, peer: &PeerInfo, via: Via, local: bool) -> Result<Vec<Route>, Error> {
+        match via {
+            Via::Unix if local => Ok(vec![Route::Unix {
+                name: peer.unix_name.clone(),
+            }]),
+            Via::Unix => Err(Error::Argument(format!(
+                "{peer} cannot be reached through a Unix socket: it has another host or network \
+                 namespace"
+            ))),
+            Via::Tcp {
+                source,
+                target: None,
+            } => Ok(routes(&self.own, &peer.addresses, source)),
+            Via::Tcp {
+                source,
+                target: Some(index),
+            } => match peer.addresses.get(index) {
+                Some(target) => Ok(routes(&self.own, &[*target], source)),
+                None => Err(Error::Argument(format!(
+                    "{peer} has {} addresses, so none with index {index}",
+                    peer.addresses.len()
+                ))),
+            },
+        }
+    }
+
+    fn report(
+        &self,
+        result: Result<(), String>,
+        mailbox: &Mailbox,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        let Some(stream) = self.rendezvous.lock().take() else {
+            return Err(Error::Argument("a session is sealed only once".to_owned()));
+        };
+        let patience = deadline.saturating_duration_since(Instant::now());
+        let report = Report { result, patience }.frame();
+        match net::write_all(&stream, &report, deadline) {
+            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Err(Error::Timeout(
+                "the rendezvous does not take this rank's report".to_owned(),
+            )),
+            // The rendezvous is gone. If it said why, the mailbox knows or will know shortly.
+            Err(_) if mailbox.outcome(deadline).is_some() => Ok(()),
+            Err(error) => Err(Error::os("report to the rendezvous", &error)),
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        if let Some(stream) = self.rendezvous.lock().take() {
+            // The acceptor's thread shares the socket; the rendezvous must hear of this now.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        self.stop.stop();
+    }
+}
+
+/// Whether a host's name says by itself that it is this host.
+fn means_loopback(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}

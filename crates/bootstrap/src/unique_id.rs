@@ -1,0 +1,250 @@
+//! The 128 bytes by which the ranks of a new world find and trust each other.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use sha2::{Digest, Sha256};
+
+use crate::wire::{Reader, WireError, Writer};
+use crate::{Error, Secret};
+
+const MAGIC: [u8; 4] = *b"SCid";
+const VERSION: u8 = 1;
+const CHECKSUM_AT: usize = 120;
+
+/// Names one world: the addresses of its rendezvous and a random secret, in 128 bytes.
+///
+/// Whoever has it can join, so it goes to the other ranks through a channel that others cannot
+/// read. Its text form (`Display`, `FromStr`) is 256 hexadecimal digits and holds the secret;
+/// `Debug` does not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct UniqueId([u8; UniqueId::LEN]);
+
+impl UniqueId {
+    /// The number of bytes of an id.
+    pub const LEN: usize = 128;
+
+    /// The id as bytes, to be passed to the other ranks.
+    pub fn as_bytes(&self) -> &[u8; Self::LEN] {
+        &self.0
+    }
+
+    /// The id that another rank passed as bytes.
+    ///
+    /// # Errors
+    /// [`Error::UniqueId`]: the bytes are of another kind or version, or damaged.
+    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Result<Self, Error> {
+        parse(bytes).map_err(|reason| Error::UniqueId(reason.to_string()))?;
+        Ok(UniqueId(*bytes))
+    }
+
+    /// An id for a rendezvous at `addresses`, as many of them as fit (at least three), and how
+    /// many that is.
+    pub(crate) fn new(secret: &Secret, addresses: &[SocketAddr]) -> (Self, usize) {
+        let mut body = Writer::default();
+        body.bytes(&MAGIC)
+            .u8(VERSION)
+            .u8(0)
+            .u16(0)
+            .bytes(secret.bytes());
+        let mut bytes = body.finish();
+        let mut count = 0;
+        for address in addresses {
+            let encoded = Writer::default().address(address).finish();
+            if bytes.len() + encoded.len() <= CHECKSUM_AT {
+                bytes.extend_from_slice(&encoded);
+                count += 1;
+            }
+        }
+        bytes[5] = count;
+        bytes.resize(CHECKSUM_AT, 0);
+        let mut id = [0; Self::LEN];
+        id[..CHECKSUM_AT].copy_from_slice(&bytes);
+        id[CHECKSUM_AT..].copy_from_slice(&checksum(&bytes));
+        (UniqueId(id), usize::from(count))
+    }
+
+    /// Where the rendezvous listens.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        parse(&self.0).unwrap_or_default()
+    }
+
+    pub(crate) fn secret(&self) -> Secret {
+        let mut secret = [0; 32];
+        secret.copy_from_slice(&self.0[8..40]);
+        Secret::from_bytes(secret)
+    }
+}
+
+impl fmt::Display for UniqueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for UniqueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UniqueId")
+            .field("addresses", &self.addresses())
+            .finish_non_exhaustive()
+    }
+}
+
+impl FromStr for UniqueId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let text = text.trim().as_bytes();
+        if text.len() != 2 * Self::LEN {
+            return Err(Error::UniqueId(format!(
+                "expected {} hexadecimal digits, found {} characters",
+                2 * Self::LEN,
+                text.len()
+            )));
+        }
+        let mut bytes = [0; Self::LEN];
+        for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+            *byte = hex_pair(pair).ok_or_else(|| {
+                Error::UniqueId("a character that is not a hexadecimal digit".to_owned())
+            })?;
+        }
+        Self::from_bytes(&bytes)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum BadId {
+    #[error("it does not start with the mark of a unique id")]
+    Magic,
+    #[error("it is of version {0}, this library reads version {VERSION}")]
+    Version(u8),
+    #[error("its checksum is wrong, so it was cut or changed on the way")]
+    Checksum,
+    #[error("it names no usable rendezvous address")]
+    Addresses,
+    #[error("it holds {0}")]
+    Wire(#[from] WireError),
+}
+
+fn parse(bytes: &[u8; UniqueId::LEN]) -> Result<Vec<SocketAddr>, BadId> {
+    let mut reader = Reader::new(bytes);
+    if reader.array()? != MAGIC {
+        return Err(BadId::Magic);
+    }
+    let version = reader.u8()?;
+    if version != VERSION {
+        return Err(BadId::Version(version));
+    }
+    if bytes[CHECKSUM_AT..] != checksum(&bytes[..CHECKSUM_AT]) {
+        return Err(BadId::Checksum);
+    }
+    let count = reader.u8()?;
+    reader.take(2 + 32)?;
+    let addresses = (0..count)
+        .map(|_| reader.address())
+        .collect::<Result<Vec<SocketAddr>, WireError>>()?;
+    if addresses.is_empty() || addresses.iter().any(|address| address.port() == 0) {
+        return Err(BadId::Addresses);
+    }
+    Ok(addresses)
+}
+
+fn checksum(bytes: &[u8]) -> [u8; 8] {
+    let digest: [u8; 32] = Sha256::digest(bytes).into();
+    let mut sum = [0; 8];
+    sum.copy_from_slice(&digest[..8]);
+    sum
+}
+
+fn hex_pair(pair: &[u8]) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    match pair {
+        [high, low] => Some((digit(*high)? * 16 + digit(*low)?) as u8),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample() -> UniqueId {
+        let addresses =
+            ["10.0.0.1:4000", "[fe80::1]:4001", "127.0.0.1:9"].map(|a| a.parse().unwrap());
+        UniqueId::new(&Secret::from_text(b"x"), &addresses).0
+    }
+
+    #[test]
+    fn text_and_bytes_come_back_the_same() {
+        let id = sample();
+        assert_eq!(id.to_string().parse(), Ok(id));
+        assert_eq!(UniqueId::from_bytes(id.as_bytes()), Ok(id));
+        assert_eq!(id.addresses().len(), 3);
+        assert_eq!(id.secret(), Secret::from_text(b"x"));
+    }
+
+    #[test]
+    fn debug_does_not_show_the_secret() {
+        let id = sample();
+        let secret: String = id.to_string()[16..80].to_owned();
+        let debug = format!("{id:?}");
+        assert!(
+            debug.contains("10.0.0.1:4000") && !debug.contains(&secret[..8]),
+            "{debug}"
+        );
+    }
+
+    #[test]
+    fn addresses_that_do_not_fit_are_left_out() {
+        let many: Vec<SocketAddr> = (1..9u16)
+            .map(|i| format!("[2001:db8::{i}]:{i}").parse().unwrap())
+            .collect();
+        let (id, count) = UniqueId::new(&Secret::from_text(b"x"), &many);
+        assert_eq!(count, 3);
+        assert_eq!(id.addresses(), many[..3]);
+    }
+
+    #[test]
+    fn wrong_texts_say_what_is_wrong() {
+        let error = |text: &str| text.parse::<UniqueId>().unwrap_err().to_string();
+        assert!(error("abc").contains("256 hexadecimal digits, found 3"));
+        assert!(error(&"z".repeat(256)).contains("not a hexadecimal digit"));
+        assert!(error(&"0".repeat(256)).contains("mark"));
+        let mut bytes = *sample().as_bytes();
+        bytes[4] = 9;
+        assert!(
+            UniqueId::from_bytes(&bytes)
+                .unwrap_err()
+                .to_string()
+                .contains("version 9")
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_text_is_refused(text in ".{0,300}") {
+            prop_assert!(text.parse::<UniqueId>().is_err());
+        }
+
+        #[test]
+        fn one_changed_byte_is_found(at in 0usize..UniqueId::LEN, flip in 1u8..) {
+            let mut bytes = *sample().as_bytes();
+            bytes[at] ^= flip;
+            prop_assert!(UniqueId::from_bytes(&bytes).is_err());
+        }
+
+        #[test]
+        fn arbitrary_content_with_a_right_checksum_does_not_panic(content: [u8; 32], more: [u8; 32]) {
+            let mut bytes = *sample().as_bytes();
+            bytes[5..37].copy_from_slice(&content);
+            bytes[40..72].copy_from_slice(&more);
+            let sum = checksum(&bytes[..CHECKSUM_AT]);
+            bytes[CHECKSUM_AT..].copy_from_slice(&sum);
+            if let Ok(id) = UniqueId::from_bytes(&bytes) {
+                prop_assert!(!id.addresses().is_empty());
+            }
+        }
+    }
+}

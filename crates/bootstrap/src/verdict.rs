@@ -1,0 +1,134 @@
+//! How a world comes up or does not: what ranks report, and what they all hear.
+
+use std::time::Duration;
+
+use crate::Error;
+use crate::hello::millis;
+use crate::wire::{FrameKind, Reader, WireError, Writer, frame};
+
+/// The longest report.
+pub(crate) const MAX_REPORT: usize = 4096;
+/// The longest verdict.
+pub(crate) const MAX_VERDICT: usize = 16 * 1024;
+
+const MAX_REASON: usize = 2048;
+const MAX_TEXT: usize = 12 * 1024;
+
+/// What a rank says about its links.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Report {
+    pub(crate) result: Result<(), String>,
+    /// How long the rank will wait for the others' reports.
+    pub(crate) patience: Duration,
+}
+
+impl Report {
+    pub(crate) fn frame(&self) -> Vec<u8> {
+        let mut to = Writer::default();
+        to.u64(millis(self.patience))
+            .u8(u8::from(self.result.is_ok()));
+        to.text(
+            self.result.as_ref().err().map_or("", String::as_str),
+            MAX_REASON,
+        );
+        frame(FrameKind::Report, &to.finish())
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        let mut from = Reader::new(bytes);
+        let patience = Duration::from_millis(from.u64()?);
+        let ok = from.u8()? != 0;
+        let reason = from.text(MAX_REASON)?;
+        from.end()?;
+        Ok(Report {
+            result: if ok { Ok(()) } else { Err(reason) },
+            patience,
+        })
+    }
+}
+
+/// Why a world does not come up; all ranks get the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) kind: VerdictKind,
+    pub(crate) text: String,
+}
+
+/// What kind of error it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum VerdictKind {
+    Mismatch = 1,
+    Missing = 2,
+    Lost = 3,
+    Links = 4,
+}
+
+impl Verdict {
+    pub(crate) fn frame(&self) -> Vec<u8> {
+        let body = Writer::default()
+            .u8(self.kind as u8)
+            .text(&self.text, MAX_TEXT)
+            .finish();
+        frame(FrameKind::Failed, &body)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
+        use VerdictKind::{Links, Lost, Mismatch, Missing};
+        let mut from = Reader::new(bytes);
+        let code = from.u8()?;
+        let kind = [Mismatch, Missing, Lost, Links]
+            .into_iter()
+            .find(|kind| *kind as u8 == code);
+        let text = from.text(MAX_TEXT)?;
+        from.end()?;
+        Ok(Verdict {
+            kind: kind.ok_or(WireError::Field("kind of error"))?,
+            text,
+        })
+    }
+}
+
+impl From<Verdict> for Error {
+    fn from(verdict: Verdict) -> Self {
+        match verdict.kind {
+            VerdictKind::Mismatch => Error::Mismatch(verdict.text),
+            VerdictKind::Missing => Error::Missing(verdict.text),
+            VerdictKind::Lost => Error::Lost(verdict.text),
+            VerdictKind::Links => Error::Links(verdict.text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::FRAME_HEADER;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes: Vec<u8>) {
+            let _ = Report::decode(&bytes);
+            let _ = Verdict::decode(&bytes);
+        }
+
+        #[test]
+        fn reports_and_verdicts_survive(reason in ".{0,100}", ms in 0u64..1_000_000) {
+            let patience = Duration::from_millis(ms);
+            for result in [Ok(()), Err(reason.clone())] {
+                let report = Report { result, patience };
+                prop_assert_eq!(Report::decode(&report.frame()[FRAME_HEADER..]), Ok(report));
+            }
+            let verdict = Verdict { kind: VerdictKind::Lost, text: reason };
+            prop_assert_eq!(Verdict::decode(&verdict.frame()[FRAME_HEADER..]), Ok(verdict));
+        }
+
+        #[test]
+        fn the_longest_texts_keep_the_limits(text in "[a-zé]{0,20000}") {
+            let report = Report { result: Err(text.clone()), patience: Duration::MAX };
+            prop_assert!(report.frame().len() <= MAX_REPORT);
+            let verdict = Verdict { kind: VerdictKind::Links, text };
+            prop_assert!(verdict.frame().len() <= MAX_VERDICT);
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Worlds that must not come up, and what every rank hears of it.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use common::{
+    common_error, free_port, in_parallel, join_all, options, purpose, short, soon, world,
+};
+use spark_ccl_bootstrap::{Address, Error, Kind, Options, Root, Secret, Session, UniqueId, Via};
+
+const TCP: Via = Via::Tcp {
+    source: None,
+    target: None,
+};
+
+fn create() -> UniqueId {
+    UniqueId::create(&options()).unwrap()
+}
+
+#[test]
+fn impossible_ranks_are_refused_at_once() {
+    let id = create();
+    for (rank, size, words) in [(0, 0, "0 ranks"), (3, 3, "rank 3"), (0, 65_537, "65536")] {
+        let error = Session::join(&id, rank, size, &options()).unwrap_err();
+        assert!(
+            matches!(error, Error::Argument(_)) && error.to_string().contains(words),
+            "{error}"
+        );
+    }
+    assert!(matches!(Session::local(0), Err(Error::Argument(_))));
+    let nowhere = Options {
+        addresses: Vec::new(),
+        ..options()
+    };
+    assert!(matches!(Root::create(&nowhere), Err(Error::Argument(_))));
+}
+
+#[test]
+fn different_sizes_are_named_on_every_rank() {
+    let id = create();
+    let results = in_parallel(vec![(0, 3), (1, 3), (2, 4)], move |(rank, size)| {
+        Session::join(&id, rank, size, &options())
+    });
+    let (error, text) = common_error(results);
+    assert!(matches!(error, Error::Mismatch(_)));
+    assert!(
+        text.contains("3 on ranks 0, 1") && text.contains("4 on rank 2"),
+        "{text}"
+    );
+}
+
+#[test]
+fn duplicate_ranks_are_named_on_every_rank() {
+    let (error, text) = common_error(join_all(create(), &[0, 1, 1], 3, &options()));
+    assert!(matches!(error, Error::Mismatch(_)));
+    assert!(text.contains("2 processes are rank 1"), "{text}");
+    assert!(
+        text.contains(&format!("pid {}", std::process::id())),
+        "{text}"
+    );
+}
+
+#[test]
+fn builds_and_settings_that_differ_are_named_on_every_rank() {
+    let id = create();
+    let results = in_parallel(vec![0, 1, 2], move |rank| {
+        let odd = rank == 1;
+        let options = Options {
+            build: if odd { "0.9" } else { "1.0" }.to_owned(),
+            wire_hash: u64::from(odd),
+            wire_summary: format!("slots={} path=auto", if odd { 16 } else { 8 }),
+            ..options()
+        };
+        Session::join(&id, rank, 3, &options)
+    });
+    let (error, text) = common_error(results);
+    assert!(matches!(error, Error::Mismatch(_)));
+    assert!(text.contains("0.9 on rank 1, 1.0 on ranks 0, 2"), "{text}");
+    assert!(
+        text.contains("slots is 16 on rank 1, 8 on ranks 0, 2"),
+        "{text}"
+    );
+    assert!(!text.contains("path"), "{text}");
+}
+
+#[test]
+fn missing_ranks_are_named_at_the_deadline() {
+    let id = UniqueId::create(&short(1500)).unwrap();
+    let (error, text) = common_error(join_all(id, &[0, 3], 5, &short(3000)));
+    assert!(matches!(error, Error::Missing(_)));
+    assert!(
+        text.starts_with("ranks 1, 2, 4 of 5 did not arrive"),
+        "{text}"
+    );
+    assert!(text.contains("within 1.5 s; present: 0 ("), "{text}");
+}
+
+#[test]
+fn the_least_patient_rank_gets_the_names_as_well() {
+    let id = create();
+    let error = Session::join(&id, 0, 2, &short(1000)).unwrap_err();
+    assert!(
+        error.to_string().starts_with("rank 1 of 2 did not arrive"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_wrong_secret_is_named_at_both_ends() {
+    let port = free_port();
+    let results = in_parallel(vec![0, 1], move |rank| {
+        let secret = Secret::from_text(if rank == 0 { b"right" } else { b"wrong" });
+        Session::at_address(
+            ("127.0.0.1", port),
+            rank,
+            2,
+            Some(&secret),
+            true,
+            &short(1500),
+        )
+    });
+    let errors: Vec<Error> = results.into_iter().map(Result::unwrap_err).collect();
+    assert!(matches!(&errors[0], Error::Missing(_)), "{}", errors[0]);
+    assert!(
+        errors[0]
+            .to_string()
+            .contains("1 connections with a different secret"),
+        "{}",
+        errors[0]
+    );
+    assert!(matches!(&errors[1], Error::Auth { .. }), "{}", errors[1]);
+    assert!(
+        errors[1].to_string().contains("SPARK_CCL_SECRET"),
+        "{}",
+        errors[1]
+    );
+}
+
+#[test]
+fn beyond_loopback_a_secret_is_needed() {
+    for rank in [0, 1] {
+        let error =
+            Session::at_address(("192.0.2.1", 5000), rank, 2, None, true, &options()).unwrap_err();
+        assert!(matches!(error, Error::NoSecret { .. }), "{error}");
+        assert!(
+            error.to_string().contains("SPARK_CCL_SECRET_FILE"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    for secret in [None, Some(Secret::from_text(b"s"))] {
+        for host in ["127.0.0.1", "localhost"] {
+            let error = Session::at_address((host, port), 0, 2, secret.as_ref(), true, &options())
+                .unwrap_err();
+            assert!(matches!(error, Error::AddressInUse { .. }), "{error}");
+            assert!(error.to_string().contains(&port.to_string()), "{error}");
+        }
+    }
+}
+
+#[test]
+fn an_unreachable_rendezvous_is_named_with_each_address() {
+    let root = Root::create(&options()).unwrap();
+    let id = root.id();
+    drop(root);
+    let error = Session::join(&id, 0, 2, &options()).unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    assert!(
+        error.to_string().contains(&id.addresses()[0].to_string()),
+        "{error}"
+    );
+    let port = free_port();
+    let error =
+        Session::at_address(("127.0.0.1", port), 1, 2, None, true, &short(300)).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains(&format!("127.0.0.1:{port}: Connection refused")),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_host_without_a_name_is_an_error_at_the_deadline() {
+    let host = "no-such-host.invalid";
+    let error = Session::at_address((host, 1), 1, 2, None, true, &short(500)).unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    assert!(error.to_string().contains(host), "{error}");
+}
+
+#[test]
+fn another_service_on_the_port_is_told_apart() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = other.accept() {
+            let _ = std::io::Write::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let error = Session::at_address(("127.0.0.1", port), 1, 2, None, true, &options()).unwrap_err();
+    assert!(matches!(error, Error::Protocol { .. }), "{error}");
+}
+
+#[test]
+fn a_rendezvous_that_is_dropped_ends_the_wait() {
+    let root = Root::create(&options()).unwrap();
+    let id = root.id();
+    let waiting = std::thread::spawn(move || Session::join(&id, 0, 2, &options()));
+    std::thread::sleep(Duration::from_millis(300));
+    drop(root);
+    let error = waiting.join().unwrap().unwrap_err();
+    assert!(matches!(error, Error::Lost(_)), "{error}");
+}
+
+#[test]
+fn one_failed_rank_fails_the_seal_of_all_with_its_reason() {
+    for sessions in [world(3), Session::local(3).unwrap()] {
+        let results = in_parallel(sessions, |session| {
+            let links = if session.rank() == 1 {
+                Err("no route".to_owned())
+            } else {
+                Ok(())
+            };
+            session.seal(links, soon()).map(|()| session)
+        });
+        let (error, text) = common_error(results);
+        assert!(matches!(error, Error::Links(_)));
+        assert!(
+            text.contains("rank 1 (") && text.contains("no route"),
+            "{text}"
+        );
+        assert!(!text.contains("rank 2"), "{text}");
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_before_the_seal_is_named() {
+    for mut sessions in [world(3), Session::local(3).unwrap()] {
+        drop(sessions.remove(1));
+        let results = in_parallel(sessions, |session| {
+            // The rank that waits for a stream hears of it as well as the rank that seals.
+            if session.rank() == 0 {
+                session
+                    .accept(2, purpose(Kind::Control, 0), soon())
+                    .map(|_| session)
+            } else {
+                session.seal(Ok(()), soon()).map(|()| session)
+            }
+        });
+        let (error, text) = common_error(results);
+        assert!(matches!(error, Error::Lost(_)), "{text}");
+        assert!(
+            text.contains("rank 1 ") && !text.contains("rank 0"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_seal_in_time_is_named() {
+    for mut sessions in [world(3), Session::local(3).unwrap()] {
+        let late = sessions.remove(2);
+        let results = in_parallel(sessions, |session| {
+            let deadline = Instant::now() + Duration::from_millis(800);
+            session.seal(Ok(()), deadline).map(|()| session)
+        });
+        let (_, text) = common_error(results);
+        assert!(
+            text.contains("rank 2 ") && !text.contains("rank 0"),
+            "{text}"
+        );
+        drop(late);
+    }
+}
+
+#[test]
+fn connecting_to_a_rank_that_is_gone_names_it_and_its_addresses() {
+    let mut sessions = in_parallel(world(2), |session| {
+        session.seal(Ok(()), soon()).unwrap();
+        session
+    });
+    let gone = sessions.remove(1);
+    drop(gone);
+    for via in [TCP, Via::Unix] {
+        let error = sessions[0]
+            .connect(1, purpose(Kind::Tcp, 0), via, soon())
+            .unwrap_err();
+        assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+        assert!(
+            error.to_string().contains("cannot reach rank 1 ("),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn addresses_that_are_not_ours_are_named() {
+    let foreign = Address::from("192.0.2.7".parse::<std::net::IpAddr>().unwrap());
+    let error = Root::create(&Options {
+        addresses: vec![foreign],
+        ..options()
+    })
+    .unwrap_err();
+    assert!(error.to_string().contains("192.0.2.7"), "{error}");
+}

@@ -1,0 +1,130 @@
+//! What others may do to the ports without harm.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+use common::{in_parallel, options, purpose, soon};
+use spark_ccl_bootstrap::{Kind, Session, UniqueId, Via};
+
+/// Sends bytes and reads until the other side closes; returns how many came.
+fn send_and_wait_for_the_end(to: SocketAddr, bytes: &[u8]) -> usize {
+    let mut stream = TcpStream::connect(to).unwrap();
+    stream.set_read_timeout(Some(common::WATCHDOG)).unwrap();
+    stream.write_all(bytes).unwrap();
+    let mut answer = [0; 1024];
+    let mut total = 0;
+    loop {
+        match stream.read(&mut answer) {
+            Ok(0) => return total,
+            Ok(count) => total += count,
+            // Closing over bytes that nobody read is a reset.
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return total,
+            Err(error) => panic!("not closed: {error}"),
+        }
+    }
+}
+
+const GARBAGE: [&[u8]; 5] = [
+    b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    // A frame that claims 4 GiB, one that claims 8 KiB before it may, an unknown kind, and the
+    // right kind with the wrong content.
+    &[0xff, 0xff, 0xff, 0xff, 1, 0, 0],
+    &[0, 0x20, 0, 0, 1, 0, 0],
+    &[1, 0, 0, 0, 99, 0],
+    &[4, 0, 0, 0, 1, 1, 2, 3, 4],
+];
+
+fn both(sessions: Vec<Session>) {
+    in_parallel(sessions, |session| {
+        let wanted = purpose(Kind::Tcp, 0);
+        let via = Via::Tcp {
+            source: None,
+            target: None,
+        };
+        if session.rank() == 0 {
+            session.connect(1, wanted, via, soon()).unwrap();
+        } else {
+            session.accept(0, wanted, soon()).unwrap();
+        }
+        session.seal(Ok(()), soon()).unwrap();
+    });
+}
+
+fn join_two(id: UniqueId) -> Vec<Session> {
+    common::join_all(id, &[0, 1], 2, &options())
+        .into_iter()
+        .map(Result::unwrap)
+        .collect()
+}
+
+#[test]
+fn garbage_is_closed_and_the_world_comes_up() {
+    let id = UniqueId::create(&options()).unwrap();
+    for bytes in GARBAGE {
+        // At most a short refusal comes back.
+        assert!(send_and_wait_for_the_end(id.addresses()[0], bytes) < 32);
+    }
+    let sessions = join_two(id);
+    for bytes in GARBAGE {
+        assert!(send_and_wait_for_the_end(sessions[1].peer(1).addresses[0], bytes) < 32);
+    }
+    both(sessions);
+}
+
+#[test]
+fn silent_and_half_spoken_clients_delay_nobody() {
+    let id = UniqueId::create(&options()).unwrap();
+    let hold = |address: SocketAddr| -> Vec<TcpStream> {
+        (0..10)
+            .map(|i| {
+                let mut stream = TcpStream::connect(address).unwrap();
+                // The start of a frame, in different lengths.
+                stream
+                    .write_all(&[60, 0, 0, 0, 1, b'S', b'C', b'C', b'L'][..i.min(9)])
+                    .unwrap();
+                stream
+            })
+            .collect()
+    };
+    let at_root = hold(id.addresses()[0]);
+    let sessions = join_two(id);
+    let at_rank = hold(sessions[1].peer(1).addresses[0]);
+    both(sessions);
+    drop((at_root, at_rank));
+}
+
+#[test]
+fn a_storm_of_strangers_does_not_keep_ranks_out() {
+    let id = UniqueId::create(&options()).unwrap();
+    let storm = |address: SocketAddr| -> Vec<TcpStream> {
+        (0..200)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect()
+    };
+    let at_root = storm(id.addresses()[0]);
+    let sessions = join_two(id);
+    let at_rank = storm(sessions[1].peer(1).addresses[0]);
+    both(sessions);
+    drop((at_root, at_rank));
+}
+
+#[test]
+fn a_silent_client_is_closed_after_a_while() {
+    let id = UniqueId::create(&options()).unwrap();
+    assert_eq!(send_and_wait_for_the_end(id.addresses()[0], &[]), 0);
+}
+
+#[test]
+fn many_ranks_at_once_all_get_in() {
+    // More than wait in the lobby at a time.
+    let size = 100;
+    let id = UniqueId::create(&options()).unwrap();
+    let ranks: Vec<u32> = (0..size).collect();
+    let sessions = common::join_all(id, &ranks, size, &options());
+    in_parallel(sessions, |session| {
+        session.unwrap().seal(Ok(()), soon()).unwrap();
+    });
+}

@@ -1,0 +1,248 @@
+//! Worlds that come up: over sockets and within one process.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use common::{free_port, in_parallel, options, purpose, soon, world};
+use socket2::{Domain, Socket};
+use spark_ccl_bootstrap::{Address, Error, Kind, Options, Root, Secret, Session, UniqueId, Via};
+
+const TCP: Via = Via::Tcp {
+    source: None,
+    target: None,
+};
+
+/// Sends a number one way and another back.
+fn exchange(stream: &Socket, say: u32) -> u32 {
+    let mut stream = stream;
+    stream.set_read_timeout(Some(common::WATCHDOG)).unwrap();
+    stream.write_all(&say.to_le_bytes()).unwrap();
+    let mut heard = [0; 4];
+    stream.read_exact(&mut heard).unwrap();
+    u32::from_le_bytes(heard)
+}
+
+/// Every rank connects to all higher ones, with both kinds of sockets; then all seal.
+fn mesh(session: &Session) {
+    let me = session.rank();
+    for (lane, via) in [(0, TCP), (1, Via::Unix)] {
+        for peer in 0..session.size() {
+            let purpose = purpose(Kind::Tcp, lane);
+            let stream = match peer.cmp(&me) {
+                std::cmp::Ordering::Less => session.accept(peer, purpose, soon()).unwrap(),
+                std::cmp::Ordering::Equal => continue,
+                std::cmp::Ordering::Greater => session.connect(peer, purpose, via, soon()).unwrap(),
+            };
+            assert_eq!(exchange(&stream, me), peer);
+            let unix = stream.domain().unwrap() == Domain::UNIX;
+            assert_eq!(unix, via == Via::Unix);
+        }
+    }
+    session.seal(Ok(()), soon()).unwrap();
+}
+
+#[test]
+fn all_pairs_connect_over_sockets() {
+    for size in [1, 2, 3, 5, 8] {
+        let sessions = world(size);
+        for (rank, session) in (0..).zip(&sessions) {
+            assert_eq!((session.rank(), session.size()), (rank, size));
+            assert!(session.local_to(size - 1));
+            assert!(!session.local_to(size));
+            assert_eq!(session.peer(rank).pid, std::process::id());
+            assert!(!session.peer(rank).addresses.is_empty());
+        }
+        in_parallel(sessions, |session| mesh(&session));
+    }
+}
+
+#[test]
+fn all_pairs_connect_within_a_process() {
+    for size in [1, 2, 3, 5, 8] {
+        in_parallel(Session::local(size).unwrap(), |session| mesh(&session));
+    }
+}
+
+#[test]
+fn streams_open_after_the_seal_and_to_oneself() {
+    for sessions in [world(2), Session::local(2).unwrap()] {
+        let sessions = in_parallel(sessions, |session| {
+            session.seal(Ok(()), soon()).unwrap();
+            session
+        });
+        let wanted = purpose(Kind::Control, 9);
+        for peer in [0, 1] {
+            let near = sessions[0].connect(peer, wanted, TCP, soon()).unwrap();
+            let far = sessions[peer as usize].accept(0, wanted, soon()).unwrap();
+            (&near).write_all(b"x").unwrap();
+            (&far).read_exact(&mut [0]).unwrap();
+        }
+        let again = sessions[0].seal(Ok(()), soon());
+        assert!(matches!(again, Err(Error::Argument(_))), "{again:?}");
+    }
+}
+
+#[test]
+fn a_stream_arrives_before_it_is_asked_for() {
+    let sessions = world(2);
+    let streams: Vec<Socket> = (0..20)
+        .map(|lane| {
+            sessions[0]
+                .connect(1, purpose(Kind::Tcp, lane), TCP, soon())
+                .unwrap()
+        })
+        .collect();
+    for lane in (0..20).rev() {
+        let far = sessions[1]
+            .accept(0, purpose(Kind::Tcp, lane), soon())
+            .unwrap();
+        (&far).write_all(&[lane as u8]).unwrap();
+        let mut byte = [0];
+        (&streams[lane as usize]).read_exact(&mut byte).unwrap();
+        assert_eq!(byte, [lane as u8]);
+    }
+}
+
+#[test]
+fn a_target_and_a_source_can_be_chosen() {
+    let loopbacks =
+        ["127.0.0.1", "127.0.0.2"].map(|ip| Address::from(ip.parse::<IpAddr>().unwrap()));
+    let options = Options {
+        addresses: loopbacks.to_vec(),
+        ..options()
+    };
+    let id = UniqueId::create(&options).unwrap();
+    let sessions = common::join_all(id, &[0, 1], 2, &options);
+    let sessions: Vec<Session> = sessions.into_iter().map(Result::unwrap).collect();
+    let via = Via::Tcp {
+        source: Some(loopbacks[0].ip),
+        target: Some(1),
+    };
+    let stream = sessions[0]
+        .connect(1, purpose(Kind::Tcp, 0), via, soon())
+        .unwrap();
+    assert_eq!(
+        stream.peer_addr().unwrap().as_socket(),
+        Some(sessions[1].peer(1).addresses[1])
+    );
+    assert_eq!(
+        stream.local_addr().unwrap().as_socket().unwrap().ip(),
+        loopbacks[0].ip
+    );
+    let none = Via::Tcp {
+        source: None,
+        target: Some(2),
+    };
+    let error = sessions[0]
+        .connect(1, purpose(Kind::Tcp, 1), none, soon())
+        .unwrap_err();
+    assert!(error.to_string().contains("2 addresses"), "{error}");
+}
+
+#[test]
+fn ipv6_loopback_works_where_there_is_one() {
+    let loopback = Address::from("::1".parse::<IpAddr>().unwrap());
+    let options = Options {
+        addresses: vec![loopback],
+        ..options()
+    };
+    let root = match Root::create(&options) {
+        Err(Error::Os { error, .. }) => {
+            eprintln!("SKIPPED: no IPv6 here ({error})");
+            return;
+        }
+        other => other.unwrap(),
+    };
+    let sessions = common::join_all(root.id(), &[0, 1], 2, &options);
+    in_parallel(sessions, |session| mesh(&session.unwrap()));
+}
+
+#[test]
+fn a_known_address_works_with_and_without_a_secret() {
+    for (host, secret) in [
+        ("127.0.0.1", None),
+        ("localhost", None),
+        ("127.0.0.1", Some(Secret::from_text(b"s"))),
+    ] {
+        let port = free_port();
+        // Rank 0 comes last: the others must wait for its port.
+        let sessions = in_parallel(vec![2, 1, 0], move |rank| {
+            if rank == 0 {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            Session::at_address((host, port), rank, 3, secret.as_ref(), true, &options()).unwrap()
+        });
+        in_parallel(sessions, |session| mesh(&session));
+    }
+}
+
+#[test]
+fn the_port_is_free_again_once_all_have_come() {
+    let port = free_port();
+    let start = move || {
+        in_parallel(vec![0, 1], move |rank| {
+            Session::at_address(("127.0.0.1", port), rank, 2, None, true, &options()).unwrap()
+        })
+    };
+    let first = start();
+    let second = start();
+    in_parallel(first.into_iter().chain(second).collect(), |s| {
+        s.seal(Ok(()), soon()).unwrap()
+    });
+}
+
+#[test]
+fn contexts_agree_between_ranks_and_differ_otherwise() {
+    for sessions in [world(2), Session::local(2).unwrap()] {
+        let names: Vec<Vec<u64>> = sessions
+            .iter()
+            .map(|s| {
+                [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0)]
+                    .map(|(p, n, c)| s.derive_context(p, n, c))
+                    .to_vec()
+            })
+            .collect();
+        assert_eq!(names[0], names[1]);
+        let mut distinct = names[0].clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(distinct.len(), 4);
+    }
+    let (a, b) = (Session::local(1).unwrap(), Session::local(1).unwrap());
+    assert_ne!(a[0].derive_context(0, 0, 0), b[0].derive_context(0, 0, 0));
+}
+
+#[test]
+fn threads_and_sockets_end_with_their_session() {
+    // Other tests of this process have threads, too, so the count is of this world's sockets: its
+    // listeners refuse once the threads that own them are gone.
+    let sessions = in_parallel(world(3), |session| {
+        session.seal(Ok(()), soon()).unwrap();
+        session
+    });
+    let listeners: Vec<_> = (0..3)
+        .flat_map(|rank| sessions[0].peer(rank).addresses.clone())
+        .collect();
+    drop(sessions);
+    for address in listeners {
+        while std::net::TcpStream::connect(address).is_ok() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn accept_gives_up_at_its_deadline_and_names_the_peer() {
+    for sessions in [world(2), Session::local(2).unwrap()] {
+        let deadline = Instant::now() + Duration::from_millis(50);
+        let error = sessions[0]
+            .accept(1, purpose(Kind::Control, 0), deadline)
+            .unwrap_err();
+        assert!(matches!(error, Error::Timeout(_)));
+        assert!(error.to_string().contains("rank 1 ("), "{error}");
+    }
+}
