@@ -7,8 +7,13 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+pub mod fake;
 mod link;
 pub mod memory;
+pub mod netif;
 pub mod shm;
+pub mod tcp;
 
 pub use link::{Arrival, Geometry, LinkError, LinkRx, LinkTx};

@@ -1,0 +1,106 @@
+//! How a link ends, and what it refuses.
+
+use super::{
+    End, Harness, SMALL, commit, eventually, flush, is_misuse, pattern, receive, send, stays_empty,
+};
+use crate::LinkError;
+
+/// What was sent before the sender closed is still read; then the end is seen, on every channel,
+/// and again and again. The other direction still works.
+pub fn a_closed_sender_is_seen_after_draining(h: &mut dyn Harness) {
+    let (mut a, mut b) = h.connect(SMALL);
+    for number in 0..SMALL.slots {
+        send(h, a.tx.as_mut(), 1, &pattern(number, 100), number as u64);
+    }
+    let mut tx = a.tx;
+    eventually(h, "flush", || flush(tx.as_mut()).then_some(()));
+    drop(tx);
+    for number in 0..SMALL.slots {
+        let (tag, payload) = eventually(h, "a message of the sender that closed", || {
+            super::peeked(b.rx.as_mut(), 1)
+        });
+        assert_eq!((tag, payload), (number as u64, pattern(number, 100)));
+        b.rx.release(1);
+    }
+    for channel in [1, 0, 2, 1] {
+        eventually(h, "the end of the link", || match b.rx.peek(channel) {
+            Ok(None) => None,
+            Err(LinkError::Closed) => Some(()),
+            other => panic!("instead of the end of the link: {other:?}"),
+        });
+    }
+    send(h, b.tx.as_mut(), 0, b"still here", 3);
+    assert_eq!(
+        receive(h, b.tx.as_mut(), a.rx.as_mut(), 0),
+        (3, b"still here".to_vec())
+    );
+}
+
+/// A sender whose peer is gone finds out, at the latest when the window is full.
+pub fn a_closed_peer_ends_sending(h: &mut dyn Harness) {
+    let (a, b) = h.connect(SMALL);
+    let End { mut tx, rx: _rx } = a;
+    drop(b);
+    eventually(h, "an error of the sender", || {
+        let reserved = match tx.reserve(0, 100) {
+            Ok(slot) => slot.map(|slot| slot.fill(1)).is_some(),
+            Err(_) => return Some(()),
+        };
+        if reserved && tx.commit(0, 100, 0).is_err() {
+            return Some(());
+        }
+        tx.flush().is_err().then_some(())
+    });
+}
+
+/// Calls that make no sense are refused, and the link works on.
+pub fn misuse_is_an_error_and_harms_nothing(h: &mut dyn Harness) {
+    let (mut a, mut b) = h.connect(SMALL);
+    let (channels, slot_bytes) = (SMALL.channels, SMALL.slot_bytes);
+    let tx = a.tx.as_mut();
+    assert!(
+        is_misuse(&tx.reserve(channels, 8)),
+        "reserve on a channel that is not there"
+    );
+    assert!(
+        is_misuse(&tx.commit(channels, 8, 0)),
+        "commit on a channel that is not there"
+    );
+    assert!(
+        is_misuse(&b.rx.peek(channels)),
+        "peek on a channel that is not there"
+    );
+    b.rx.release(channels);
+    assert!(
+        is_misuse(&tx.reserve(0, slot_bytes + 1)),
+        "reserve of more than a slot"
+    );
+    assert!(
+        is_misuse(&tx.reserve(0, usize::MAX)),
+        "reserve of more than a slot"
+    );
+    assert!(is_misuse(&tx.commit(0, 0, 0)), "commit without reserve");
+
+    eventually(h, "a slot", || match tx.reserve(0, 16) {
+        Ok(slot) => slot.map(|slot| slot.copy_from_slice(&pattern(4, 16))),
+        Err(error) => panic!("reserve: {error}"),
+    });
+    assert!(
+        is_misuse(&tx.commit(0, 17, 0)),
+        "commit of more than was reserved"
+    );
+    assert!(
+        is_misuse(&tx.commit(0, 15, 0)),
+        "commit of less than was reserved"
+    );
+    assert!(
+        is_misuse(&tx.commit(1, 16, 0)),
+        "commit of another channel's reservation"
+    );
+    commit(tx, 0, 16, 9);
+    assert!(is_misuse(&tx.commit(0, 16, 9)), "commit twice");
+    assert_eq!(receive(h, tx, b.rx.as_mut(), 0), (9, pattern(4, 16)));
+    for channel in 0..channels {
+        stays_empty(h, b.rx.as_mut(), channel);
+    }
+}

@@ -1,0 +1,163 @@
+//! What a lent slot holds, and for how long.
+
+use super::{
+    Harness, SMALL, commit, eventually, flush, pattern, peeked, receive, send, stays_empty,
+    wait_peeked,
+};
+use crate::Geometry;
+
+/// Payloads arrive whole: empty ones, around what may travel in a header line, and whole slots.
+pub fn payloads_of_all_sizes_arrive(h: &mut dyn Harness) {
+    let geometry = Geometry {
+        slot_bytes: 64 << 10,
+        slots: 2,
+        channels: 2,
+    };
+    let (mut a, mut b) = h.connect(geometry);
+    let sizes = [
+        0,
+        1,
+        7,
+        8,
+        39,
+        40,
+        41,
+        63,
+        64,
+        65,
+        127,
+        1000,
+        (64 << 10) - 1,
+        64 << 10,
+    ];
+    for channel in 0..geometry.channels {
+        for (number, &size) in sizes.iter().chain(sizes.iter().rev()).enumerate() {
+            send(
+                h,
+                a.tx.as_mut(),
+                channel,
+                &pattern(number, size),
+                number as u64,
+            );
+            let (tag, payload) = receive(h, a.tx.as_mut(), b.rx.as_mut(), channel);
+            assert_eq!((tag, payload.len()), (number as u64, size));
+            assert!(
+                payload == pattern(number, size),
+                "bytes of a message of {size}"
+            );
+        }
+    }
+}
+
+/// Reserving again lends the same slot, with what was written to it, and takes no other; it may be
+/// of another length.
+pub fn reserving_repeats_itself(h: &mut dyn Harness) {
+    let (mut a, mut b) = h.connect(SMALL);
+    for size in [8, 40, 41, 256] {
+        let tx = a.tx.as_mut();
+        eventually(h, "a slot", || match tx.reserve(0, size) {
+            Ok(slot) => slot.map(|slot| slot.copy_from_slice(&pattern(size, size))),
+            Err(error) => panic!("reserve: {error}"),
+        });
+        for _ in 0..3 * SMALL.slots {
+            match tx.reserve(0, size) {
+                Ok(Some(slot)) => assert_eq!(slot, pattern(size, size)),
+                other => panic!("reserving again: {other:?}"),
+            }
+        }
+        commit(tx, 0, size, 5);
+        assert_eq!(receive(h, tx, b.rx.as_mut(), 0), (5, pattern(size, size)));
+    }
+    // The first length asked for does not matter, the last one does.
+    for (first, last) in [(8, 256), (256, 8), (0, 41)] {
+        let tx = a.tx.as_mut();
+        eventually(h, "a slot", || {
+            tx.reserve(0, first)
+                .is_ok_and(|slot| slot.is_some())
+                .then_some(())
+        });
+        match tx.reserve(0, last) {
+            Ok(Some(slot)) => slot.copy_from_slice(&pattern(last, last)),
+            other => panic!("reserving again: {other:?}"),
+        }
+        commit(tx, 0, last, 6);
+        assert_eq!(receive(h, tx, b.rx.as_mut(), 0), (6, pattern(last, last)));
+    }
+    stays_empty(h, b.rx.as_mut(), 0);
+}
+
+/// Peeking again shows the same message until it is released; releasing once is enough, and
+/// releasing where nothing was peeked does nothing.
+pub fn peeking_repeats_itself(h: &mut dyn Harness) {
+    let (mut a, mut b) = h.connect(SMALL);
+    b.rx.release(0);
+    for number in 0..SMALL.slots {
+        send(h, a.tx.as_mut(), 0, &pattern(number, 90), number as u64);
+    }
+    for number in 0..SMALL.slots {
+        let first = wait_peeked(h, a.tx.as_mut(), b.rx.as_mut(), 0);
+        assert_eq!(first, (number as u64, pattern(number, 90)));
+        for _ in 0..10 {
+            flush(a.tx.as_mut());
+            h.pass_time();
+            assert_eq!(peeked(b.rx.as_mut(), 0), Some(first.clone()));
+        }
+        b.rx.release(0);
+        b.rx.release(0);
+        b.rx.release(1);
+    }
+    stays_empty(h, b.rx.as_mut(), 0);
+}
+
+/// Nothing is sent before the commit, and later messages do not change one that was sent.
+pub fn what_was_reserved_is_what_is_sent(h: &mut dyn Harness) {
+    let (mut a, mut b) = h.connect(SMALL);
+    let tx = a.tx.as_mut();
+    eventually(h, "a slot", || match tx.reserve(2, 100) {
+        Ok(slot) => slot.map(|slot| slot.copy_from_slice(&pattern(1, 100))),
+        Err(error) => panic!("reserve: {error}"),
+    });
+    flush(tx);
+    stays_empty(h, b.rx.as_mut(), 2);
+    commit(tx, 2, 100, 1);
+    send(h, a.tx.as_mut(), 2, &pattern(2, 100), 2);
+    assert_eq!(
+        receive(h, a.tx.as_mut(), b.rx.as_mut(), 2),
+        (1, pattern(1, 100))
+    );
+    assert_eq!(
+        receive(h, a.tx.as_mut(), b.rx.as_mut(), 2),
+        (2, pattern(2, 100))
+    );
+}
+
+/// Flush ends up true, without the receiver's help where the window has room, and what was
+/// flushed arrives without further flushing.
+pub fn flush_says_when_nothing_is_held_back(h: &mut dyn Harness) {
+    let (mut a, mut b) = h.connect(SMALL);
+    assert!(
+        flush(a.tx.as_mut()),
+        "something is held back before anything was sent"
+    );
+    for channel in 0..SMALL.channels {
+        for number in 0..SMALL.slots {
+            send(
+                h,
+                a.tx.as_mut(),
+                channel,
+                &pattern(number, 256),
+                number as u64,
+            );
+        }
+    }
+    let tx = a.tx.as_mut();
+    eventually(h, "flush", || flush(tx).then_some(()));
+    for channel in 0..SMALL.channels {
+        for number in 0..SMALL.slots {
+            let (tag, payload) =
+                eventually(h, "a flushed message", || peeked(b.rx.as_mut(), channel));
+            assert_eq!((tag, payload), (number as u64, pattern(number, 256)));
+            b.rx.release(channel);
+        }
+    }
+}

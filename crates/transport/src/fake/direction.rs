@@ -1,0 +1,72 @@
+//! What the two ends of one direction share.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::Geometry;
+
+/// One way through a link.
+#[derive(Debug)]
+pub(super) struct Direction {
+    pub(super) channels: Vec<Channel>,
+    /// When the receiver learns that the sender closed.
+    pub(super) sender_closed: Option<u64>,
+    /// When the sender learns that the receiver closed.
+    pub(super) receiver_closed: Option<u64>,
+}
+
+/// One ordered stream of messages.
+#[derive(Debug, Default)]
+pub(super) struct Channel {
+    /// Messages on their way, with the times at which they arrive, which never decrease.
+    pub(super) under_way: VecDeque<(u64, Message)>,
+    /// When the sender learns of each freed slot, in order of release; never decreasing.
+    pub(super) freed: VecDeque<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Message {
+    pub(super) tag: u64,
+    pub(super) payload: Vec<u8>,
+}
+
+impl Direction {
+    pub(super) fn shared(geometry: Geometry) -> Arc<Mutex<Self>> {
+        Arc::new(Mutex::new(Self {
+            channels: (0..geometry.channels).map(|_| Channel::default()).collect(),
+            sender_closed: None,
+            receiver_closed: None,
+        }))
+    }
+}
+
+impl Channel {
+    /// Sends a message that arrives at `due`, or with the one before it, whichever is later.
+    pub(super) fn send(&mut self, due: u64, message: Message) {
+        let due = due.max(self.under_way.back().map_or(0, |last| last.0));
+        self.under_way.push_back((due, message));
+    }
+
+    /// The next message, if it has arrived by `now`.
+    pub(super) fn arrived(&mut self, now: u64) -> Option<Message> {
+        if self.under_way.front()?.0 > now {
+            return None;
+        }
+        self.under_way.pop_front().map(|head| head.1)
+    }
+
+    /// Frees a slot, which the sender learns at `due`, or with the one before it.
+    pub(super) fn free(&mut self, due: u64) {
+        let due = due.max(self.freed.back().copied().unwrap_or(0));
+        self.freed.push_back(due);
+    }
+
+    /// How many freed slots the sender learned of since it last asked.
+    pub(super) fn take_freed(&mut self, now: u64) -> usize {
+        let known = self.freed.iter().take_while(|&&due| due <= now).count();
+        self.freed.drain(..known);
+        known
+    }
+}
