@@ -178,7 +178,10 @@ impl SharedMemory {
         if let Err(error) = moved {
             // SAFETY: `copy` is the mapping made above, and nothing else refers to it.
             let _ = unsafe { rustix::mm::munmap(copy, mapped) };
-            return Err(MemoryError::Os { call: "mremap", error });
+            return Err(MemoryError::Os {
+                call: "mremap",
+                error,
+            });
         }
         Ok(())
     }
@@ -190,8 +193,10 @@ impl SharedMemory {
         let address =
             unsafe { rustix::mm::mmap(ptr::null_mut(), mapped, writable, MapFlags::SHARED, fd, 0) }
                 .map_err(MemoryError::os("mmap"))?;
-        let address = NonNull::new(address.cast::<u8>())
-            .ok_or(MemoryError::Os { call: "mmap", error: Errno::FAULT })?;
+        let address = NonNull::new(address.cast::<u8>()).ok_or(MemoryError::Os {
+            call: "mmap",
+            error: Errno::FAULT,
+        })?;
         Ok(Self { address, len })
     }
 
@@ -242,7 +247,10 @@ fn check_available(len: usize, available: Option<u64>) -> Result<(), MemoryError
 }
 
 fn exhausted(bytes: usize) -> impl FnOnce(Errno) -> MemoryError {
-    move |error| MemoryError::Exhausted { bytes, reason: error.to_string() }
+    move |error| MemoryError::Exhausted {
+        bytes,
+        reason: error.to_string(),
+    }
 }
 
 fn set_aside(fd: &OwnedFd, len: usize) -> Result<(), Errno> {

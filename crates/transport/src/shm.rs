@@ -32,6 +32,9 @@ pub use layout::INLINE_BYTES;
 pub use rx::Rx;
 pub use tx::Tx;
 
+/// One end of a link.
+pub type End = (Tx, Rx);
+
 /// The name under which a segment travels, next to other memory on the same stream.
 const SEGMENT_ID: u64 = u64::from_le_bytes(*b"shm link");
 
@@ -40,15 +43,17 @@ const SEGMENT_ID: u64 = u64::from_le_bytes(*b"shm link");
 ///
 /// # Errors
 /// When the geometry or the memory does not allow it, or the peer is not there by the deadline.
-pub fn offer(
-    stream: &Socket,
-    geometry: Geometry,
-    deadline: Instant,
-) -> Result<(Tx, Rx), MemoryError> {
+pub fn offer(stream: &Socket, geometry: Geometry, deadline: Instant) -> Result<End, MemoryError> {
     let layout = Layout::new(geometry)?;
     let (memory, fd) = SharedMemory::create(layout.bytes())?;
     let segment = Segment::create(memory, layout);
-    send_fd(stream, fd.as_fd(), SEGMENT_ID, layout.bytes() as u64, deadline)?;
+    send_fd(
+        stream,
+        fd.as_fd(),
+        SEGMENT_ID,
+        layout.bytes() as u64,
+        deadline,
+    )?;
     Ok(ends(&Arc::new(segment), Direction::Forth))
 }
 
@@ -57,11 +62,7 @@ pub fn offer(
 /// # Errors
 /// When the peer is not there by the deadline, or offers something else than a link of this
 /// geometry.
-pub fn accept(
-    stream: &Socket,
-    geometry: Geometry,
-    deadline: Instant,
-) -> Result<(Tx, Rx), MemoryError> {
+pub fn accept(stream: &Socket, geometry: Geometry, deadline: Instant) -> Result<End, MemoryError> {
     let layout = Layout::new(geometry)?;
     let passed = recv_fd(stream, deadline)?;
     if passed.id != SEGMENT_ID {
@@ -87,16 +88,22 @@ pub fn accept(
 ///
 /// # Errors
 /// When the geometry or the memory does not allow it.
-pub fn pair(geometry: Geometry) -> Result<((Tx, Rx), (Tx, Rx)), MemoryError> {
+pub fn pair(geometry: Geometry) -> Result<(End, End), MemoryError> {
     let layout = Layout::new(geometry)?;
     let (memory, _fd) = SharedMemory::create(layout.bytes())?;
     let segment = Arc::new(Segment::create(memory, layout));
-    Ok((ends(&segment, Direction::Forth), ends(&segment, Direction::Back)))
+    Ok((
+        ends(&segment, Direction::Forth),
+        ends(&segment, Direction::Back),
+    ))
 }
 
 /// The halves of the end that sends in `direction`.
-fn ends(segment: &Arc<Segment>, direction: Direction) -> (Tx, Rx) {
-    (Tx::new(segment, direction), Rx::new(segment, direction.reverse()))
+fn ends(segment: &Arc<Segment>, direction: Direction) -> End {
+    (
+        Tx::new(segment, direction),
+        Rx::new(segment, direction.reverse()),
+    )
 }
 
 #[cfg(test)]

@@ -9,14 +9,20 @@ use std::path::{Path, PathBuf};
 /// Bytes that can still be had, without swapping, on this machine and in each control group (thus
 /// container) that this process is in; `None` where the system does not say.
 pub fn available_bytes() -> Option<u64> {
-    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_machine(&text));
+    let machine = fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| of_machine(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let groups = group_folders(&groups).into_iter().filter_map(|folder| of_group(&folder));
+    let groups = group_folders(&groups)
+        .into_iter()
+        .filter_map(|folder| of_group(&folder));
     machine.into_iter().chain(groups).min()
 }
 
 fn of_machine(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1024)
 }
@@ -38,7 +44,12 @@ fn group_folders(groups: &str) -> Vec<PathBuf> {
             continue;
         };
         let group = root.join(path.trim_start_matches('/'));
-        folders.extend(group.ancestors().take_while(|at| at.starts_with(root)).map(PathBuf::from));
+        folders.extend(
+            group
+                .ancestors()
+                .take_while(|at| at.starts_with(root))
+                .map(PathBuf::from),
+        );
     }
     folders
 }
@@ -81,11 +92,17 @@ mod tests {
     fn all_groups_around_the_process_count() {
         let folders = |text| {
             let folders = group_folders(text).into_iter();
-            folders.map(|folder| folder.display().to_string()).collect::<Vec<_>>()
+            folders
+                .map(|folder| folder.display().to_string())
+                .collect::<Vec<_>>()
         };
         assert_eq!(
             folders("0::/user.slice/job\n"),
-            ["/sys/fs/cgroup/user.slice/job", "/sys/fs/cgroup/user.slice", "/sys/fs/cgroup"]
+            [
+                "/sys/fs/cgroup/user.slice/job",
+                "/sys/fs/cgroup/user.slice",
+                "/sys/fs/cgroup"
+            ]
         );
         assert_eq!(
             folders("9:name=systemd:/\n4:hugetlb,memory:/box\n1:cpu:/box\ngarbage\n"),
@@ -95,7 +112,10 @@ mod tests {
 
     #[test]
     fn a_group_counts_its_page_cache_as_free() {
-        assert_eq!(headroom("1000\n", "900\n", "anon 5\ninactive_file 300\n"), Some(400));
+        assert_eq!(
+            headroom("1000\n", "900\n", "anon 5\ninactive_file 300\n"),
+            Some(400)
+        );
         let version_1 = "inactive_file 1\ntotal_inactive_file 2\n";
         assert_eq!(headroom("1000", "900", version_1), Some(102));
         assert_eq!(headroom("1000", "2000", ""), Some(0));

@@ -52,7 +52,10 @@ pub fn send_fd(
         let mut control = SendAncillaryBuffer::new(&mut space);
         // The descriptor travels with the first byte.
         if sent == 0 && !control.push(SendAncillaryMessage::ScmRights(&fds)) {
-            return Err(MemoryError::Os { call: "sendmsg", error: Errno::NOBUFS });
+            return Err(MemoryError::Os {
+                call: "sendmsg",
+                error: Errno::NOBUFS,
+            });
         }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match rustix::net::sendmsg(stream, &[IoSlice::new(&frame[sent..])], &mut control, flags) {
@@ -62,7 +65,12 @@ pub fn send_fd(
             Err(Errno::PIPE | Errno::CONNRESET) => {
                 return Err(MemoryError::Closed { doing: SENDING });
             }
-            Err(error) => return Err(MemoryError::Os { call: "sendmsg", error }),
+            Err(error) => {
+                return Err(MemoryError::Os {
+                    call: "sendmsg",
+                    error,
+                });
+            }
         }
     }
     Ok(())
@@ -78,12 +86,18 @@ pub fn recv_fd(stream: &Socket, deadline: Instant) -> Result<Passed, MemoryError
     let mut passed = None;
     while received < FRAME_BYTES {
         match receive_part(stream, &mut frame[received..], &mut passed) {
-            Ok(0) => return Err(MemoryError::Closed { doing: RECEIVING }),
+            Ok(0) | Err(Errno::CONNRESET) => {
+                return Err(MemoryError::Closed { doing: RECEIVING });
+            }
             Ok(bytes) => received += bytes,
             Err(Errno::AGAIN) => wait(stream, PollFlags::IN, deadline, RECEIVING)?,
             Err(Errno::INTR) => {}
-            Err(Errno::CONNRESET) => return Err(MemoryError::Closed { doing: RECEIVING }),
-            Err(error) => return Err(MemoryError::Os { call: "recvmsg", error }),
+            Err(error) => {
+                return Err(MemoryError::Os {
+                    call: "recvmsg",
+                    error,
+                });
+            }
         }
     }
     let (id, len) = decode(&frame)?;
@@ -101,8 +115,7 @@ fn receive_part(
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let message =
-        rustix::net::recvmsg(stream, &mut [IoSliceMut::new(into)], &mut control, flags)?;
+    let message = rustix::net::recvmsg(stream, &mut [IoSliceMut::new(into)], &mut control, flags)?;
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = part {
             // One is expected; what a stranger sends beyond it is closed here.
@@ -132,7 +145,10 @@ fn wait(
     let timeout = Timespec::try_from(left).ok();
     match rustix::event::poll(&mut [PollFd::new(stream, events)], timeout.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(error) => Err(MemoryError::Os { call: "poll", error }),
+        Err(error) => Err(MemoryError::Os {
+            call: "poll",
+            error,
+        }),
     }
 }
 

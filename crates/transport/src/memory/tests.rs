@@ -52,7 +52,10 @@ fn nobody_can_resize_it() {
     let (_mine, fd) = SharedMemory::create(8192).unwrap();
     assert_eq!(rustix::fs::ftruncate(&fd, 0), Err(Errno::PERM));
     assert_eq!(rustix::fs::ftruncate(&fd, 1 << 20), Err(Errno::PERM));
-    assert_eq!(rustix::fs::fcntl_add_seals(&fd, SealFlags::WRITE), Err(Errno::PERM));
+    assert_eq!(
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::WRITE),
+        Err(Errno::PERM)
+    );
 }
 
 #[test]
@@ -60,15 +63,24 @@ fn more_than_there_is_is_an_error_before_anything_is_taken() {
     // Without this answer the kernel would go on to fill all of the machine's memory.
     assert!(available_bytes().unwrap() < 1 << 60);
     let error = SharedMemory::create(1 << 62).unwrap_err();
-    assert!(matches!(error, MemoryError::Exhausted { bytes, .. } if bytes == 1 << 62), "{error}");
-    assert!(error.to_string().contains("4611686018427387904 bytes"), "{error}");
+    assert!(
+        matches!(error, MemoryError::Exhausted { bytes, .. } if bytes == 1 << 62),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("4611686018427387904 bytes"),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_little_is_left_to_others() {
     assert!(check_available(3100, Some(3200)).is_ok());
     let error = check_available(3101, Some(3200)).unwrap_err();
-    assert!(error.to_string().contains("3200 bytes are available"), "{error}");
+    assert!(
+        error.to_string().contains("3200 bytes are available"),
+        "{error}"
+    );
     assert!(check_available(usize::MAX, None).is_ok());
 }
 
@@ -76,14 +88,23 @@ fn a_little_is_left_to_others() {
 fn strange_descriptors_are_refused() {
     let (_mine, fd) = SharedMemory::create(8192).unwrap();
     let error = SharedMemory::from_fd(&fd, 4096).unwrap_err();
-    assert!(error.to_string().contains("expected 4096 bytes, saw 8192"), "{error}");
+    assert!(
+        error.to_string().contains("expected 4096 bytes, saw 8192"),
+        "{error}"
+    );
 
     let unsealed = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&unsealed, 4096).unwrap();
-    assert!(matches!(SharedMemory::from_fd(&unsealed, 4096), Err(MemoryError::Refused(_))));
+    assert!(matches!(
+        SharedMemory::from_fd(&unsealed, 4096),
+        Err(MemoryError::Refused(_))
+    ));
 
     let (socket, _other) = streams();
-    assert!(matches!(SharedMemory::from_fd(&socket, 4096), Err(MemoryError::Refused(_))));
+    assert!(matches!(
+        SharedMemory::from_fd(&socket, 4096),
+        Err(MemoryError::Refused(_))
+    ));
 }
 
 #[test]
@@ -134,17 +155,26 @@ fn a_descriptor_travels_with_its_name() {
     assert_eq!(second.id, 0xbeef);
     let flags = rustix::io::fcntl_getfd(&first.fd).unwrap();
     assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
-    assert_eq!(read(&SharedMemory::from_fd(first.fd, 8192).unwrap(), 17), 42);
+    assert_eq!(
+        read(&SharedMemory::from_fd(first.fd, 8192).unwrap(), 17),
+        42
+    );
 }
 
 #[test]
 fn receiving_ends_at_the_deadline_or_with_the_peer() {
     let (here, there) = streams();
     let deadline = Instant::now() + Duration::from_millis(20);
-    assert!(matches!(recv_fd(&there, deadline), Err(MemoryError::TimedOut { .. })));
+    assert!(matches!(
+        recv_fd(&there, deadline),
+        Err(MemoryError::TimedOut { .. })
+    ));
     here.send(&[1, 2, 3]).unwrap();
     drop(here);
-    assert!(matches!(recv_fd(&there, soon()), Err(MemoryError::Closed { .. })));
+    assert!(matches!(
+        recv_fd(&there, soon()),
+        Err(MemoryError::Closed { .. })
+    ));
 }
 
 #[test]
@@ -154,9 +184,15 @@ fn sending_ends_at_the_deadline_or_with_the_peer() {
     here.set_nonblocking(true).unwrap();
     while here.send(&[0; 4096]).is_ok() {}
     let deadline = Instant::now() + Duration::from_millis(20);
-    assert!(matches!(send_fd(&here, fd.as_fd(), 1, 1, deadline), Err(MemoryError::TimedOut { .. })));
+    assert!(matches!(
+        send_fd(&here, fd.as_fd(), 1, 1, deadline),
+        Err(MemoryError::TimedOut { .. })
+    ));
     drop(there);
-    assert!(matches!(send_fd(&here, fd.as_fd(), 1, 1, soon()), Err(MemoryError::Closed { .. })));
+    assert!(matches!(
+        send_fd(&here, fd.as_fd(), 1, 1, soon()),
+        Err(MemoryError::Closed { .. })
+    ));
 }
 
 #[test]

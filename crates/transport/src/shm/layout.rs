@@ -65,7 +65,11 @@ pub(super) struct Layout {
 
 impl Layout {
     pub(super) fn new(geometry: Geometry) -> Result<Self, MemoryError> {
-        let Geometry { slot_bytes, slots, channels } = geometry;
+        let Geometry {
+            slot_bytes,
+            slots,
+            channels,
+        } = geometry;
         let possible = slot_bytes % LINE == 0
             && (LINE..=MAX_SLOT_BYTES).contains(&slot_bytes)
             && (1..=MAX_SLOTS).contains(&slots)
@@ -129,7 +133,11 @@ mod tests {
 
     #[test]
     fn parts_do_not_overlap_and_fill_the_segment() {
-        let geometry = Geometry { slot_bytes: 192, slots: 3, channels: 2 };
+        let geometry = Geometry {
+            slot_bytes: 192,
+            slots: 3,
+            channels: 2,
+        };
         let layout = Layout::new(geometry).unwrap();
         let mut parts = vec![(0, 4 * 8)];
         for direction in [Direction::Forth, Direction::Back] {
@@ -147,21 +155,48 @@ mod tests {
         }
         let (last, length) = *parts.last().unwrap();
         assert_eq!(last + length, layout.bytes());
-        assert!(parts.iter().filter(|part| part.1 > 8).all(|part| part.0 % LINE == 0));
+        assert!(
+            parts
+                .iter()
+                .filter(|part| part.1 > 8)
+                .all(|part| part.0 % LINE == 0)
+        );
     }
 
     #[test]
     fn impossible_geometries_are_refused() {
-        let good = Geometry { slot_bytes: 64, slots: 1, channels: 1 };
+        let good = Geometry {
+            slot_bytes: 64,
+            slots: 1,
+            channels: 1,
+        };
         assert!(Layout::new(good).is_ok());
         for bad in [
-            Geometry { slot_bytes: 0, ..good },
-            Geometry { slot_bytes: 65, ..good },
-            Geometry { slot_bytes: usize::MAX & !63, ..good },
+            Geometry {
+                slot_bytes: 0,
+                ..good
+            },
+            Geometry {
+                slot_bytes: 65,
+                ..good
+            },
+            Geometry {
+                slot_bytes: usize::MAX & !63,
+                ..good
+            },
             Geometry { slots: 0, ..good },
-            Geometry { slots: usize::MAX, ..good },
-            Geometry { channels: 0, ..good },
-            Geometry { channels: usize::MAX, ..good },
+            Geometry {
+                slots: usize::MAX,
+                ..good
+            },
+            Geometry {
+                channels: 0,
+                ..good
+            },
+            Geometry {
+                channels: usize::MAX,
+                ..good
+            },
         ] {
             let error = Layout::new(bad).unwrap_err();
             assert!(error.to_string().contains("slot_bytes must be"), "{error}");

@@ -71,7 +71,10 @@ pub(super) struct Producer {
 
 impl Producer {
     pub(super) fn new(slots: usize) -> Self {
-        Self { next: Cursor::new(slots), limit: slots as u64 }
+        Self {
+            next: Cursor::new(slots),
+            limit: slots as u64,
+        }
     }
 
     /// The slot for the next message, if it is free.
@@ -87,7 +90,9 @@ impl Producer {
     /// Hands the slot that [`poll`](Self::poll) answered, now filled, to the receiver.
     #[inline]
     pub(super) fn publish(&mut self, words: &impl Words) {
-        words.filled(self.next.slot).store(self.next.number, Ordering::Release);
+        words
+            .filled(self.next.slot)
+            .store(self.next.number, Ordering::Release);
         self.next.advance();
     }
 
@@ -119,7 +124,9 @@ pub(super) struct Consumer {
 
 impl Consumer {
     pub(super) fn new(slots: usize) -> Self {
-        Self { next: Cursor::new(slots) }
+        Self {
+            next: Cursor::new(slots),
+        }
     }
 
     /// The slot of the next message, if it is there.
@@ -132,7 +139,11 @@ impl Consumer {
             return Ok(None);
         }
         // The sender may have published between the two looks.
-        if self.is_filled(words) { Ok(Some(self.next.slot)) } else { Err(LinkError::Closed) }
+        if self.is_filled(words) {
+            Ok(Some(self.next.slot))
+        } else {
+            Err(LinkError::Closed)
+        }
     }
 
     /// Gives the slot that [`poll`](Self::poll) answered, now read, back to the sender.
@@ -159,7 +170,11 @@ struct Cursor {
 impl Cursor {
     fn new(slots: usize) -> Self {
         debug_assert!(slots > 0);
-        Self { slots, slot: Slot(0), number: 1 }
+        Self {
+            slots,
+            slot: Slot(0),
+            number: 1,
+        }
     }
 
     #[inline]

@@ -48,7 +48,12 @@ impl LinkRx for Rx {
     #[inline]
     fn peek(&mut self, channel: usize) -> Result<Option<Arrival<'_>>, LinkError> {
         let channels = self.channels.len();
-        let Some(Channel { ring, consumer, held }) = self.channels.get_mut(channel) else {
+        let Some(Channel {
+            ring,
+            consumer,
+            held,
+        }) = self.channels.get_mut(channel)
+        else {
             return Err(no_channel(channel, channels));
         };
         let (slot, len, tag) = if let Some(held) = *held {
@@ -74,7 +79,11 @@ impl LinkRx for Rx {
 
     #[inline]
     fn release(&mut self, channel: usize) {
-        if let Some(Channel { ring, consumer, held }) = self.channels.get_mut(channel)
+        if let Some(Channel {
+            ring,
+            consumer,
+            held,
+        }) = self.channels.get_mut(channel)
             && held.take().is_some()
         {
             consumer.release(ring);

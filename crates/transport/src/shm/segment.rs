@@ -1,5 +1,8 @@
 //! The shared memory of one link, and its rings as seen from either side.
 
+// The layout's offsets and the start of a mapping are aligned for all that is read there.
+#![allow(clippy::cast_ptr_alignment)]
+
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -71,7 +74,12 @@ impl Segment {
 }
 
 fn identity(geometry: Geometry) -> [u64; 4] {
-    [MAGIC, geometry.slot_bytes as u64, geometry.slots as u64, geometry.channels as u64]
+    [
+        MAGIC,
+        geometry.slot_bytes as u64,
+        geometry.slots as u64,
+        geometry.channels as u64,
+    ]
 }
 
 /// One ring of a segment.
@@ -93,7 +101,10 @@ unsafe impl Send for Ring {}
 impl Ring {
     /// Of channel `channel`, which must be one of the geometry's.
     pub(super) fn new(segment: &Arc<Segment>, direction: Direction, channel: usize) -> Self {
-        assert!(channel < segment.geometry().channels, "channel {channel} of a link's own geometry");
+        assert!(
+            channel < segment.geometry().channels,
+            "channel {channel} of a link's own geometry"
+        );
         let pointer = |offset| {
             // SAFETY: a place within a mapping is not null.
             unsafe { NonNull::new_unchecked(segment.at(offset)) }
@@ -110,7 +121,11 @@ impl Ring {
     /// Where the payload of a message of `len` bytes stands; 64-byte aligned where it is not inline.
     #[inline]
     pub(super) fn payload(&self, slot: Slot, len: usize) -> *mut u8 {
-        let offset = if len <= super::INLINE_BYTES { INLINE } else { LINE };
+        let offset = if len <= super::INLINE_BYTES {
+            INLINE
+        } else {
+            LINE
+        };
         // SAFETY: both offsets lie within a slot.
         unsafe { self.header(slot).add(offset) }
     }

@@ -1,1 +1,217 @@
+use std::ops::ControlFlow;
+use std::thread;
+use std::time::Duration;
+
+use socket2::{Domain, Type};
+
 use super::*;
+use crate::conformance::{self, Harness};
+use crate::{LinkError, LinkRx, LinkTx};
+
+const GEOMETRY: Geometry = Geometry {
+    slot_bytes: 256,
+    slots: 4,
+    channels: 2,
+};
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
+
+fn streams() -> (Socket, Socket) {
+    Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap()
+}
+
+struct WithinProcess;
+
+impl Harness for WithinProcess {
+    fn connect(&mut self, geometry: Geometry) -> (conformance::End, conformance::End) {
+        let (here, there) = pair(geometry).unwrap();
+        (here.into(), there.into())
+    }
+}
+
+struct Passed;
+
+impl Harness for Passed {
+    fn connect(&mut self, geometry: Geometry) -> (conformance::End, conformance::End) {
+        let (here, there) = streams();
+        let offered = offer(&here, geometry, soon()).unwrap();
+        let accepted = accept(&there, geometry, soon()).unwrap();
+        (offered.into(), accepted.into())
+    }
+}
+
+#[test]
+fn a_pair_conforms() {
+    conformance::run(&mut WithinProcess);
+}
+
+#[test]
+fn a_passed_link_conforms() {
+    conformance::run(&mut Passed);
+}
+
+#[test]
+fn different_geometries_do_not_link() {
+    // Another size of segment; and the same size, divided in another way.
+    let equal_bytes = Geometry {
+        channels: 1,
+        slots: 4,
+        slot_bytes: 192,
+    };
+    let swapped = Geometry {
+        channels: 1,
+        slots: 2,
+        slot_bytes: 448,
+    };
+    for (offered, expected) in [(GEOMETRY, equal_bytes), (equal_bytes, swapped)] {
+        let (here, there) = streams();
+        let _ends = offer(&here, offered, soon()).unwrap();
+        let error = accept(&there, expected, soon()).unwrap_err();
+        assert!(matches!(error, MemoryError::Refused(_)), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("set the same slot sizes on all ranks"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn other_memory_is_no_link() {
+    let (here, there) = streams();
+    let (_memory, fd) = SharedMemory::create(4096).unwrap();
+    send_fd(&here, fd.as_fd(), 77, 4096, soon()).unwrap();
+    let error = accept(&there, GEOMETRY, soon()).unwrap_err();
+    assert!(
+        error.to_string().contains("memory of another kind"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_peer_that_never_comes_is_a_timeout() {
+    let (_here, there) = streams();
+    let deadline = Instant::now() + Duration::from_millis(20);
+    assert!(matches!(
+        accept(&there, GEOMETRY, deadline),
+        Err(MemoryError::TimedOut { .. })
+    ));
+}
+
+#[test]
+fn bodies_are_aligned_for_any_element() {
+    let ((mut tx, _), (_, mut rx)) = pair(GEOMETRY).unwrap();
+    for _ in 0..GEOMETRY.slots {
+        assert_eq!(
+            tx.reserve(0, 41)
+                .unwrap()
+                .unwrap()
+                .as_ptr()
+                .align_offset(64),
+            0
+        );
+        tx.commit(0, 41, 0).unwrap();
+        assert_eq!(
+            rx.peek(0)
+                .unwrap()
+                .unwrap()
+                .payload
+                .as_ptr()
+                .align_offset(64),
+            0
+        );
+        rx.release(0);
+    }
+    assert_eq!(
+        tx.reserve(0, 40).unwrap().unwrap().as_ptr().align_offset(8),
+        0
+    );
+}
+
+/// A peer that wrote what it liked where this side's first message is to be.
+#[allow(clippy::cast_ptr_alignment)]
+fn rx_with_forged(len: u32) -> Rx {
+    let layout = Layout::new(GEOMETRY).unwrap();
+    let (memory, fd) = SharedMemory::create(layout.bytes()).unwrap();
+    let forger = SharedMemory::from_fd(&fd, layout.bytes()).unwrap();
+    let segment = Arc::new(Segment::create(memory, layout));
+    let slot = layout.ring(Direction::Forth, 0);
+    // SAFETY: the header of the ring's first slot lies within the mapping, and nobody reads it yet.
+    unsafe {
+        let header = forger.as_ptr().add(slot);
+        header.add(layout::LEN).cast::<u32>().write(len);
+        header.add(layout::FILLED).cast::<u64>().write(1);
+    }
+    Rx::new(&segment, Direction::Forth)
+}
+
+#[test]
+fn a_length_beyond_the_slot_is_a_protocol_violation() {
+    for len in [257, 1 << 20, u32::MAX] {
+        let mut rx = rx_with_forged(len);
+        for _ in 0..2 {
+            let error = rx.peek(0).unwrap_err();
+            assert!(matches!(error, LinkError::Protocol(_)), "{error}");
+            assert!(error.to_string().contains(&len.to_string()), "{error}");
+        }
+        rx.release(0);
+    }
+    assert_eq!(
+        rx_with_forged(256).peek(0).unwrap().unwrap().payload.len(),
+        256
+    );
+}
+
+/// Polls until `poll` breaks; the watchdog against deadlock.
+fn drive(what: &str, mut poll: impl FnMut() -> ControlFlow<()>) {
+    let start = Instant::now();
+    while poll().is_continue() {
+        assert!(start.elapsed() < Duration::from_secs(60), "stuck: {what}");
+        thread::yield_now();
+    }
+}
+
+/// Sends messages 0 to `count` of changing lengths over all channels in turn.
+fn stream_out(tx: &mut Tx, count: usize) {
+    for number in 0..count {
+        let (channel, len) = (number % GEOMETRY.channels, (number * 7) % 257);
+        drive("sender", || match tx.reserve(channel, len).unwrap() {
+            Some(slot) => {
+                slot.fill(number as u8);
+                ControlFlow::Break(())
+            }
+            None => ControlFlow::Continue(()),
+        });
+        tx.commit(channel, len, number as u64).unwrap();
+    }
+}
+
+fn stream_in(rx: &mut Rx, count: usize) {
+    for number in 0..count {
+        let (channel, len) = (number % GEOMETRY.channels, (number * 7) % 257);
+        drive("receiver", || match rx.peek(channel).unwrap() {
+            Some(arrival) => {
+                assert_eq!((arrival.tag, arrival.payload.len()), (number as u64, len));
+                assert!(arrival.payload.iter().all(|&byte| byte == number as u8));
+                ControlFlow::Break(())
+            }
+            None => ControlFlow::Continue(()),
+        });
+        rx.release(channel);
+    }
+}
+
+#[test]
+fn threads_stream_both_ways() {
+    const COUNT: usize = 50_000;
+    let ((mut here_tx, mut here_rx), (mut there_tx, mut there_rx)) = pair(GEOMETRY).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| stream_out(&mut here_tx, COUNT));
+        scope.spawn(|| stream_in(&mut there_rx, COUNT));
+        scope.spawn(|| stream_out(&mut there_tx, COUNT));
+        scope.spawn(|| stream_in(&mut here_rx, COUNT));
+    });
+}

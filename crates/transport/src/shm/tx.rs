@@ -52,7 +52,12 @@ impl LinkTx for Tx {
             return Err(too_long(len, slot_bytes));
         }
         let channels = self.channels.len();
-        let Some(Channel { ring, producer, lent }) = self.channels.get_mut(channel) else {
+        let Some(Channel {
+            ring,
+            producer,
+            lent,
+        }) = self.channels.get_mut(channel)
+        else {
             return Err(no_channel(channel, channels));
         };
         let Some(slot) = producer.poll(ring)? else {
@@ -63,13 +68,20 @@ impl LinkTx for Tx {
         // this side's until it is published, which takes `&mut self`, so the slice is the only
         // way to it in this process; a peer that writes there breaks the protocol, and harms no
         // more than the bytes.
-        Ok(Some(unsafe { slice::from_raw_parts_mut(ring.payload(slot, len), len) }))
+        Ok(Some(unsafe {
+            slice::from_raw_parts_mut(ring.payload(slot, len), len)
+        }))
     }
 
     #[inline]
     fn commit(&mut self, channel: usize, len: usize, tag: u64) -> Result<(), LinkError> {
         let channels = self.channels.len();
-        let Some(Channel { ring, producer, lent }) = self.channels.get_mut(channel) else {
+        let Some(Channel {
+            ring,
+            producer,
+            lent,
+        }) = self.channels.get_mut(channel)
+        else {
             return Err(no_channel(channel, channels));
         };
         match *lent {
@@ -80,7 +92,11 @@ impl LinkTx for Tx {
                 producer.publish(ring);
                 Ok(())
             }
-            other => Err(not_reserved(channel, len, other.map(|(_, reserved)| reserved))),
+            other => Err(not_reserved(
+                channel,
+                len,
+                other.map(|(_, reserved)| reserved),
+            )),
         }
     }
 

@@ -1,0 +1,134 @@
+//! Every interleaving of the two sides of a small ring, as far as the memory model allows it.
+//!
+//! Run with `RUSTFLAGS="--cfg loom" cargo test -p spark-ccl-transport --release --lib loom`.
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::sync::atomic::AtomicU64;
+use loom::thread;
+use std::sync::atomic::Ordering;
+
+use super::{Consumer, Producer, Slot, Word, Words, close};
+use crate::LinkError;
+
+impl Word for AtomicU64 {
+    fn load(&self, order: Ordering) -> u64 {
+        self.load(order)
+    }
+
+    fn store(&self, value: u64, order: Ordering) {
+        self.store(value, order);
+    }
+}
+
+/// The words, and slots that notice when both sides have one in hand.
+struct Ring {
+    filled: Vec<AtomicU64>,
+    payload: Vec<UnsafeCell<u64>>,
+    released: AtomicU64,
+    sender_closed: AtomicU64,
+    receiver_closed: AtomicU64,
+}
+
+impl Words for Ring {
+    type Word = AtomicU64;
+
+    fn filled(&self, slot: Slot) -> &AtomicU64 {
+        &self.filled[slot.index()]
+    }
+
+    fn released(&self) -> &AtomicU64 {
+        &self.released
+    }
+
+    fn sender_closed(&self) -> &AtomicU64 {
+        &self.sender_closed
+    }
+
+    fn receiver_closed(&self) -> &AtomicU64 {
+        &self.receiver_closed
+    }
+}
+
+fn ring(slots: usize) -> Arc<Ring> {
+    Arc::new(Ring {
+        filled: (0..slots).map(|_| AtomicU64::new(0)).collect(),
+        payload: (0..slots).map(|_| UnsafeCell::new(0)).collect(),
+        released: AtomicU64::new(0),
+        sender_closed: AtomicU64::new(0),
+        receiver_closed: AtomicU64::new(0),
+    })
+}
+
+/// Sends the numbers 1 to `count`, as far as the receiver takes them.
+fn send_all(ring: &Ring, slots: usize, count: u64) {
+    let mut producer = Producer::new(slots);
+    for number in 1..=count {
+        let slot = loop {
+            match producer.poll(ring) {
+                Ok(Some(slot)) => break slot,
+                Ok(None) => thread::yield_now(),
+                Err(LinkError::Closed) => return,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        // SAFETY: loom reports it if the receiver has the slot.
+        ring.payload[slot.index()].with_mut(|payload| unsafe { *payload = number });
+        producer.publish(ring);
+    }
+    close(&ring.sender_closed);
+}
+
+/// Receives until the end, or `most` messages; how many it received.
+fn receive_all(ring: &Ring, slots: usize, most: u64) -> u64 {
+    let mut consumer = Consumer::new(slots);
+    let mut received = 0;
+    while received < most {
+        match consumer.poll(ring) {
+            Ok(Some(slot)) => {
+                // SAFETY: loom reports it if the sender has the slot.
+                let payload = ring.payload[slot.index()].with(|payload| unsafe { *payload });
+                received += 1;
+                assert_eq!(payload, received);
+                consumer.release(ring);
+            }
+            Ok(None) => thread::yield_now(),
+            Err(LinkError::Closed) => return received,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    close(&ring.receiver_closed);
+    received
+}
+
+fn all_arrive(slots: usize, count: u64) {
+    loom::model(move || {
+        let ring = ring(slots);
+        let sender = thread::spawn({
+            let ring = Arc::clone(&ring);
+            move || send_all(&ring, slots, count)
+        });
+        assert_eq!(receive_all(&ring, slots, u64::MAX), count);
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn messages_arrive_whole_and_once_before_the_end_is_seen() {
+    all_arrive(1, 3);
+    all_arrive(2, 3);
+    all_arrive(3, 2);
+}
+
+#[test]
+fn the_sender_ends_when_the_receiver_leaves() {
+    loom::model(|| {
+        let ring = ring(1);
+        let sender = thread::spawn({
+            let ring = Arc::clone(&ring);
+            move || send_all(&ring, 1, 3)
+        });
+        assert_eq!(receive_all(&ring, 1, 1), 1);
+        sender.join().unwrap();
+    });
+}
