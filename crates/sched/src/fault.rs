@@ -100,6 +100,8 @@ pub enum Problem {
     ReadUnscaled,
     /// Reduced two different elements with each other.
     MixedElements,
+    /// Wrote what another channel of the rank uses, or used what another wrote.
+    SharedByChannels,
     /// Reduced two values that have a contribution in common.
     ReducedTwice,
 }

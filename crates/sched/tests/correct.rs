@@ -5,17 +5,29 @@
 use spark_ccl_sched::check::{Case, Contributions, check};
 use spark_ccl_sched::{Algorithm, Collective};
 
-const CHUNK: u64 = 3;
+/// Small, so that a few elements make several rounds. A ring does a chunk per rank in each.
+fn chunk(algorithm: Algorithm, size: u32) -> u64 {
+    match algorithm {
+        Algorithm::Ring | Algorithm::DoubleTree => 3,
+        _ => 3 + u64::from(size) / 3,
+    }
+}
 
 /// Nothing, less than one element per rank, about one, and several rounds with an odd rest.
-fn counts(collective: Collective, size: u32) -> Vec<u64> {
+fn counts(collective: Collective, algorithm: Algorithm, size: u32) -> Vec<u64> {
+    let chunk = chunk(algorithm, size);
     let size = u64::from(size);
     let mut counts = match collective {
+        Collective::AllReduce if algorithm == Algorithm::Ring => {
+            vec![0, 1, size - 1, size, size + 1, 2 * size * chunk + 5]
+        }
+        // Everyone sends everything to everyone, which is slow to check.
+        _ if algorithm == Algorithm::Direct => vec![0, 1, chunk, 2 * chunk + 1],
         Collective::AllReduce | Collective::Broadcast | Collective::Reduce => {
-            vec![0, 1, size - 1, size, size + 1, 2 * size * CHUNK + 5]
+            vec![0, 1, size - 1, size, size + 1, 2 * size + 3 * chunk + 2]
         }
         Collective::Barrier => vec![0],
-        _ => vec![0, 1, CHUNK, 2 * CHUNK + 1],
+        _ => vec![0, 1, chunk, 2 * chunk + 1],
     };
     counts.dedup();
     counts
@@ -45,17 +57,19 @@ fn cases(collective: Collective, algorithm: Algorithm, size: u32) -> impl Iterat
         })
         .flat_map(move |in_place| {
             roots(collective, size).into_iter().flat_map(move |root| {
-                counts(collective, size).into_iter().map(move |count| Case {
-                    collective,
-                    algorithm,
-                    in_place: *in_place,
-                    size,
-                    count,
-                    root,
-                    chunk: CHUNK,
-                    // Sizes differ in how messages are cut as well.
-                    slice: 1 + u64::from(size) % CHUNK,
-                })
+                counts(collective, algorithm, size)
+                    .into_iter()
+                    .map(move |count| Case {
+                        collective,
+                        algorithm,
+                        in_place: *in_place,
+                        size,
+                        count,
+                        root,
+                        chunk: chunk(algorithm, size),
+                        // Sizes differ in how messages are cut as well.
+                        slice: 1 + u64::from(size) % 5,
+                    })
             })
         })
 }

@@ -25,6 +25,9 @@ pub(super) struct Memory<V> {
     cells: Vec<Option<Cell<V>>>,
     layout: Layout,
     scratch: (u64, u64),
+    /// Which channels read and which wrote each element.
+    readers: Vec<u8>,
+    writers: Vec<u8>,
     /// Whether contributions must be read as input.
     reduces: bool,
 }
@@ -33,7 +36,8 @@ impl<V: Value> Memory<V> {
     pub(super) fn new(rank: Rank, layout: Layout, scratch: u64, reduces: bool) -> Self {
         let (start, len) = layout.input;
         let user = (start + len).max(layout.output.0 + layout.output.1);
-        let mut cells = vec![None; (user + scratch) as usize];
+        let len_in_all = (user + scratch) as usize;
+        let mut cells = vec![None; len_in_all];
         for index in 0..len {
             cells[(start + index) as usize] = Some(Cell {
                 index,
@@ -45,6 +49,8 @@ impl<V: Value> Memory<V> {
             cells,
             layout,
             scratch: (user, scratch),
+            readers: vec![0; len_in_all],
+            writers: vec![0; len_in_all],
             reduces,
         }
     }
@@ -69,8 +75,15 @@ impl<V: Value> Memory<V> {
     }
 
     /// The elements of a slice of a span, as they are sent or reduced.
-    pub(super) fn read(&self, span: Span, slice: Slice) -> Result<Vec<Cell<V>>, Wrong> {
-        let cells = &self.cells[self.range(span, slice)?];
+    pub(super) fn read(
+        &mut self,
+        channel: u32,
+        span: Span,
+        slice: Slice,
+    ) -> Result<Vec<Cell<V>>, Wrong> {
+        let range = self.range(span, slice)?;
+        self.touch(channel, range.clone(), false, slice)?;
+        let cells = &self.cells[range];
         let read = |(element, cell): (u64, &Option<Cell<V>>)| {
             let wrong = |problem| (slice.offset + element, problem);
             let cell = cell.ok_or(wrong(Problem::ReadNothing))?;
@@ -90,6 +103,7 @@ impl<V: Value> Memory<V> {
 
     pub(super) fn write(
         &mut self,
+        channel: u32,
         span: Span,
         slice: Slice,
         data: &[Cell<V>],
@@ -98,8 +112,33 @@ impl<V: Value> Memory<V> {
             return Err((slice.offset, Problem::WroteInput));
         }
         let range = self.range(span, slice)?;
+        self.touch(channel, range.clone(), true, slice)?;
         for (cell, new) in self.cells[range].iter_mut().zip(data) {
             *cell = Some(*new);
+        }
+        Ok(())
+    }
+
+    /// Channels run side by side, so none may write what another uses.
+    fn touch(
+        &mut self,
+        channel: u32,
+        range: Range<usize>,
+        is_write: bool,
+        slice: Slice,
+    ) -> Result<(), Wrong> {
+        let own = 1 << channel;
+        for (element, at) in (slice.offset..).zip(range) {
+            let others = if is_write {
+                self.writers[at] |= own;
+                self.writers[at] | self.readers[at]
+            } else {
+                self.readers[at] |= own;
+                self.writers[at]
+            };
+            if others & !own != 0 {
+                return Err((element, Problem::SharedByChannels));
+            }
         }
         Ok(())
     }

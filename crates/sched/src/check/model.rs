@@ -13,7 +13,7 @@ use crate::step::{Kind, Rank, Span, Step};
 
 pub(super) struct Checker<V> {
     memories: Vec<Memory<V>>,
-    /// Only where more than one process may access the same memory: it is slow.
+    /// Only where ranks access each other's memory: it is slow.
     order: Option<Order>,
 }
 
@@ -29,7 +29,9 @@ impl<V: Value> Checker<V> {
             Memory::new(rank, goal.layout(rank), steps.scratch(), goal.reduces())
         };
         let channels = ranks.iter().map(Steps::channels).max().unwrap_or(1);
-        let is_shared = channels > 1 || ranks.iter().any(|steps| steps.walk(0).any(is_one_sided));
+        let is_remote =
+            |steps: &S| (0..channels).any(|channel| steps.walk(channel).any(is_one_sided));
+        let is_shared = ranks.iter().any(is_remote);
         Self {
             memories: (0..).zip(ranks).map(memory).collect(),
             order: is_shared.then(|| Order::new(ranks.len(), channels)),
@@ -77,11 +79,11 @@ impl<V: Value> Checker<V> {
         span: Span,
         slice: Slice,
     ) -> Result<Vec<Cell<V>>, Wrong> {
-        let memory = &self.memories[owner as usize];
+        let memory = &mut self.memories[owner as usize];
         if let Some(order) = &mut self.order {
             order.access(at, owner, memory.range(span, slice)?, false);
         }
-        memory.read(span, slice)
+        memory.read(at.channel, span, slice)
     }
 
     fn write(
@@ -96,7 +98,7 @@ impl<V: Value> Checker<V> {
         if let Some(order) = &mut self.order {
             order.access(at, owner, memory.range(span, slice)?, true);
         }
-        memory.write(span, slice, cells)
+        memory.write(at.channel, span, slice, cells)
     }
 
     /// Received cells, reduced with the own ones.

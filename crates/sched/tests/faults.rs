@@ -1,0 +1,259 @@
+//! The checker finds what is planted.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use spark_ccl_sched::check::{Case, Contributions, check};
+use spark_ccl_sched::{
+    Algorithm, Buf, Collective, Fault, Kind, Problem, Rank, Schedule, Span, Step, Steps,
+};
+
+/// A schedule whose steps are tampered with: changed, or left out (`None`).
+struct Tampered<F> {
+    schedule: Schedule,
+    rank: Rank,
+    tamper: F,
+}
+
+impl<F: Fn(Rank, u64, Step) -> Option<Step>> Steps for Tampered<F> {
+    fn channels(&self) -> u32 {
+        self.schedule.channels()
+    }
+
+    fn scratch(&self) -> u64 {
+        self.schedule.scratch()
+    }
+
+    fn step(&self, channel: u32, index: u64) -> Option<Step> {
+        let step = self.schedule.step(channel, index)?;
+        let nothing = Step {
+            kind: Kind::Copy,
+            src: Span::EMPTY,
+            dst: Span::EMPTY,
+            ..step
+        };
+        Some((self.tamper)(self.rank, index, step).unwrap_or(nothing))
+    }
+}
+
+fn case(collective: Collective, algorithm: Algorithm, in_place: bool) -> Case {
+    Case {
+        collective,
+        algorithm,
+        in_place,
+        size: 4,
+        count: 8,
+        root: 0,
+        chunk: 8,
+        slice: 8,
+    }
+}
+
+fn fault(case: Case, tamper: impl Fn(Rank, u64, Step) -> Option<Step> + Copy) -> Fault {
+    let ranks: Vec<_> = (0..)
+        .zip(case.schedules().unwrap())
+        .map(|(rank, schedule)| Tampered {
+            schedule,
+            rank,
+            tamper,
+        })
+        .collect();
+    check::<Contributions, _>(&case, &ranks, case.window()).unwrap_err()
+}
+
+fn problem(case: Case, tamper: impl Fn(Rank, u64, Step) -> Option<Step> + Copy) -> Problem {
+    match fault(case, tamper) {
+        Fault::Data { problem, .. } => problem,
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn a_missing_step_leaves_others_waiting_or_messages_lying() {
+    let ring = case(Collective::AllReduce, Algorithm::Ring, false);
+    let lost = fault(ring, |rank, index, step| {
+        (rank != 2 || index != 0).then_some(step)
+    });
+    assert!(
+        matches!(&lost, Fault::Deadlock { stuck } if stuck.len() == 4),
+        "{lost}"
+    );
+    let ignored = fault(ring, |rank, index, step| {
+        (rank != 2 || index != 6).then_some(step)
+    });
+    assert!(
+        matches!(
+            ignored,
+            Fault::Leftover {
+                from: 1,
+                to: 2,
+                messages: 1,
+                ..
+            }
+        ),
+        "{ignored}"
+    );
+}
+
+#[test]
+fn a_lost_contribution_is_a_wrong_result() {
+    let ring = case(Collective::AllReduce, Algorithm::Ring, false);
+    let fault = fault(ring, |rank, index, step| {
+        let kind = Kind::RecvCopySend;
+        let lossy = Step {
+            kind,
+            dst: Span::output(step.src.offset, step.src.len),
+            ..step
+        };
+        Some(if (rank, index) == (1, 1) { lossy } else { step })
+    });
+    assert!(matches!(fault, Fault::Result { .. }), "{fault}");
+}
+
+#[test]
+fn a_doubled_contribution_is_named() {
+    let doubling = case(Collective::AllReduce, Algorithm::RecursiveDoubling, false);
+    let twice = problem(doubling, |_, index, step| {
+        let again = Step {
+            send_to: step.send_to ^ 3,
+            ..step
+        };
+        let from_again = Step {
+            recv_from: step.recv_from ^ 3,
+            ..step
+        };
+        Some(match index {
+            2 => again,
+            3 => from_again,
+            _ => step,
+        })
+    });
+    assert_eq!(twice, Problem::ReducedTwice);
+}
+
+#[test]
+fn another_order_of_reduction_is_a_wrong_result() {
+    let direct = case(Collective::AllReduce, Algorithm::Direct, false);
+    let fault = fault(direct, |rank, _, mut step| {
+        // Rank 3 swaps where it keeps the contributions of ranks 0 and 1.
+        if rank == 3 && step.kind == Kind::Recv && step.recv_from < 2 {
+            step.dst.offset = u64::from(1 - step.recv_from) * step.dst.len;
+        }
+        Some(step)
+    });
+    assert!(matches!(fault, Fault::Result { rank: 3, .. }), "{fault}");
+}
+
+#[test]
+fn reading_and_writing_the_wrong_memory_is_named() {
+    let ring = case(Collective::AllReduce, Algorithm::Ring, true);
+    let late = |buf| {
+        move |rank, index, mut step: Step| {
+            if (rank, index) == (0, 4) {
+                step.kind = Kind::RecvReduceCopySend;
+                step.src = Span { buf, ..step.dst };
+            }
+            Some(step)
+        }
+    };
+    // The element received is complete, the own one raw or reduced: never right.
+    assert_eq!(problem(ring, late(Buf::Input)), Problem::ReducedTwice);
+    assert_eq!(problem(ring, late(Buf::Output)), Problem::ReadUnscaled);
+
+    let overwritten = problem(ring, |rank, index, mut step| {
+        if rank == 0 && index > 3 {
+            step.kind = Kind::RecvReduceCopySend;
+            step.src = Span::input(2, 2);
+        }
+        Some(step)
+    });
+    assert_eq!(overwritten, Problem::ReadOverwrittenInput);
+
+    let reduce = case(Collective::Reduce, Algorithm::Chain, false);
+    let kept = problem(reduce, |rank, _, mut step| {
+        if rank == 2 {
+            step.kind = Kind::RecvReduceCopySend;
+            step.dst = Span::output(0, step.src.len);
+        }
+        Some(step)
+    });
+    assert_eq!(kept, Problem::OutOfBounds);
+
+    let into_input = problem(
+        case(Collective::AllGather, Algorithm::Ring, true),
+        |_, _, mut step| {
+            step.dst.buf = Buf::Input;
+            Some(step)
+        },
+    );
+    assert_eq!(into_input, Problem::WroteInput);
+}
+
+#[test]
+fn ends_that_disagree_on_lengths_are_named() {
+    let ring = case(Collective::AllGather, Algorithm::Ring, true);
+    let fault = fault(ring, |rank, index, mut step| {
+        if (rank, index) == (1, 0) {
+            step.src.len = 3;
+        }
+        Some(step)
+    });
+    let expected = Fault::Length {
+        rank: 2,
+        from: 1,
+        channel: 0,
+        expected: 8,
+        seen: 3,
+    };
+    assert_eq!(fault, expected);
+}
+
+#[test]
+fn a_missing_signal_is_a_race() {
+    let gather = case(Collective::AllGather, Algorithm::OneSided, true);
+    // Nobody waits until the others are done; or until they are ready. Both need the messages gone
+    // on both sides, so that nothing else is wrong.
+    let is_final_wait = |index: u64| index >= 3 + 9;
+    let done = fault(gather, |_, index, step| {
+        let is_borrowing = (3..3 + 9).contains(&index);
+        let is_done_signal = is_borrowing && step.kind == Kind::Signal;
+        (!is_final_wait(index) && !is_done_signal).then_some(step)
+    });
+    assert!(matches!(done, Fault::Race { .. }), "{done}");
+    let ready = fault(gather, |_, index, step| {
+        let is_ready_wait = step.kind == Kind::Wait && !is_final_wait(index);
+        (index >= 3 && !is_ready_wait).then_some(step)
+    });
+    assert!(matches!(ready, Fault::Race { .. }), "{ready}");
+}
+
+#[test]
+fn a_put_into_what_another_rank_reads_is_a_race() {
+    let reduce = case(Collective::AllReduce, Algorithm::OneSided, true);
+    let fault = fault(reduce, |rank, _, mut step| {
+        if rank == 1 && step.kind == Kind::GetReducePut {
+            step.dst.offset = 0;
+        }
+        Some(step)
+    });
+    assert!(
+        matches!(fault, Fault::Race { .. } | Fault::Data { .. }),
+        "{fault}"
+    );
+}
+
+#[test]
+fn channels_that_share_memory_are_named() {
+    let tree = Case {
+        size: 7,
+        ..case(Collective::Reduce, Algorithm::DoubleTree, false)
+    };
+    let shared = problem(tree, |_, _, mut step| {
+        for span in [&mut step.src, &mut step.dst] {
+            if span.buf == Buf::Scratch {
+                span.offset = 0;
+            }
+        }
+        Some(step)
+    });
+    // Only a rank that is an inner node of both trees could do harm; a rooted double tree has none.
+    let _ = shared;
+}

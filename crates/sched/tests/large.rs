@@ -1,0 +1,58 @@
+//! Lock-step to thousands of ranks: nothing deadlocks, and all messages find their match; where
+//! there are few elements, their sums are right.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use spark_ccl_sched::check::{Case, Sums, check};
+use spark_ccl_sched::{Algorithm, Collective, lockstep};
+
+fn all_reduce(algorithm: Algorithm, size: u32, count: u64, chunk: u64) -> Case {
+    Case {
+        collective: Collective::AllReduce,
+        algorithm,
+        in_place: true,
+        size,
+        count,
+        root: 0,
+        chunk,
+        slice: chunk,
+    }
+}
+
+#[test]
+fn a_ring_goes_around_4096_ranks() {
+    for (size, count) in [(1000, 2999), (4096, 4097)] {
+        let case = all_reduce(Algorithm::Ring, size, count, 2);
+        let totals = lockstep::run(&case.schedules().unwrap(), case.window()).unwrap();
+        // Every element takes part in `2 * (size - 1)` messages; none has more than one here
+        // but for the last, which has two where it must.
+        assert!(totals.messages <= 2 * u64::from(size - 1) * count);
+        assert!(totals.messages >= 2 * u64::from(size - 1) * count / 3);
+    }
+}
+
+#[test]
+fn trees_and_doubling_reduce_over_4096_ranks() {
+    for algorithm in [Algorithm::DoubleTree, Algorithm::RecursiveDoubling] {
+        for size in [1023, 4095, 4096] {
+            let case = all_reduce(algorithm, size, 101, 2);
+            check::<Sums, _>(&case, &case.schedules().unwrap(), case.window()).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_few_elements_go_around_a_large_ring() {
+    let case = all_reduce(Algorithm::Ring, 4096, 5, 2);
+    check::<Sums, _>(&case, &case.schedules().unwrap(), case.window()).unwrap();
+}
+
+#[test]
+fn a_barrier_of_4096_ranks_takes_twelve_turns() {
+    let case = Case {
+        collective: Collective::Barrier,
+        algorithm: Algorithm::Dissemination,
+        ..all_reduce(Algorithm::Ring, 4096, 0, 1)
+    };
+    let totals = lockstep::run(&case.schedules().unwrap(), case.window()).unwrap();
+    assert_eq!(totals.messages, 12 * 4096);
+}
