@@ -35,11 +35,15 @@ impl Root {
     /// # Errors
     /// No address to listen on, or the system refuses the socket or the thread.
     pub fn create(options: &Options) -> Result<Self, Error> {
+        Self::with_secret(&Secret::generate()?, options)
+    }
+
+    fn with_secret(secret: &Secret, options: &Options) -> Result<Self, Error> {
         let mut listeners = Vec::new();
         for address in options.listen_addresses()? {
             listeners.push(listen(address.with_port(0))?);
         }
-        Self::start(listeners, &Secret::generate()?, options)
+        Self::start(listeners, secret, options)
     }
 
     /// Serves a world on `listeners`.
@@ -99,6 +103,20 @@ impl UniqueId {
     /// As for [`Root::create`].
     pub fn create(options: &Options) -> Result<Self, Error> {
         Root::create(options).map(Root::into_background)
+    }
+
+    /// Like [`UniqueId::create`], for a secret that the ranks have already. The other ranks need
+    /// only the id's [`addresses`](UniqueId::addresses), which are no secret, and
+    /// [`UniqueId::meeting`]. Without a secret the rendezvous is on loopback addresses only.
+    ///
+    /// # Errors
+    /// As for [`Root::create`].
+    pub fn serve(secret: Option<&Secret>, options: &Options) -> Result<Self, Error> {
+        let root = match secret {
+            Some(secret) => Root::with_secret(secret, options),
+            None => Root::with_secret(&Secret::public(), &options.on_loopback()),
+        };
+        root.map(Root::into_background)
     }
 }
 

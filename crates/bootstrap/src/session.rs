@@ -68,7 +68,8 @@ pub(crate) struct Network {
 }
 
 impl Session {
-    /// Joins the world of `id` as one of its `size` ranks, and returns when all have come.
+    /// Joins the world of `id` as one of its `size` ranks, and returns when all have come. Where
+    /// the id was made without a secret, this rank listens on loopback addresses only.
     ///
     /// # Errors
     /// [`Error::Argument`] for an impossible rank; [`Error::Unreachable`], [`Error::Auth`],
@@ -76,9 +77,12 @@ impl Session {
     /// [`Error::Missing`], [`Error::Lost`] with the same text on every rank; [`Error::Os`].
     pub fn join(id: &UniqueId, rank: u32, size: u32, options: &Options) -> Result<Self, Error> {
         check_rank(rank, size)?;
+        let secret = id.secret();
+        let on_loopback = (secret == Secret::public()).then(|| options.on_loopback());
+        let options = on_loopback.as_ref().unwrap_or(options);
         let joining = Joining {
             targets: &id.addresses(),
-            secret: &id.secret(),
+            secret: &secret,
             rank,
             size,
             options,

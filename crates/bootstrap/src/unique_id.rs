@@ -39,6 +39,26 @@ impl UniqueId {
         Ok(UniqueId(*bytes))
     }
 
+    /// The id of a rendezvous at `addresses`, which were published where anybody may read them,
+    /// and of a secret that came another way. Without a secret all of them must be loopback
+    /// addresses. What [`UniqueId::serve`] made on one rank, this makes on the others.
+    ///
+    /// # Errors
+    /// [`Error::NoSecret`] where a secret is needed; [`Error::UniqueId`] where there is no address,
+    /// or one with port 0.
+    pub fn meeting(secret: Option<&Secret>, addresses: &[SocketAddr]) -> Result<Self, Error> {
+        let open = addresses.iter().find(|a| !a.ip().is_loopback());
+        let secret = match (secret, open) {
+            (Some(secret), _) => *secret,
+            (None, None) => Secret::public(),
+            (None, Some(address)) => {
+                let address = address.to_string();
+                return Err(Error::NoSecret { address });
+            }
+        };
+        Self::from_bytes(Self::new(&secret, addresses).0.as_bytes())
+    }
+
     /// An id for a rendezvous at `addresses`, as many of them as fit (at least three), and how
     /// many that is.
     pub(crate) fn new(secret: &Secret, addresses: &[SocketAddr]) -> (Self, usize) {

@@ -153,6 +153,20 @@ fn beyond_loopback_a_secret_is_needed() {
 }
 
 #[test]
+fn published_addresses_beyond_loopback_need_a_secret() {
+    let open = ["127.0.0.1:5000", "192.0.2.1:5000"].map(|a| a.parse().unwrap());
+    let error = UniqueId::meeting(None, &open).unwrap_err();
+    assert!(matches!(error, Error::NoSecret { .. }), "{error}");
+    assert!(error.to_string().contains("192.0.2.1:5000"), "{error}");
+    let secret = Secret::from_text(b"s");
+    assert!(UniqueId::meeting(Some(&secret), &open).is_ok());
+    for unusable in [&[][..], &["127.0.0.1:0".parse().unwrap()]] {
+        let error = UniqueId::meeting(Some(&secret), unusable).unwrap_err();
+        assert!(matches!(error, Error::UniqueId(_)), "{error}");
+    }
+}
+
+#[test]
 fn a_port_in_use_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();

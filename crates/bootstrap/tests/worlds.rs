@@ -181,6 +181,37 @@ fn a_known_address_works_with_and_without_a_secret() {
 }
 
 #[test]
+fn published_addresses_and_a_shared_secret_are_enough() {
+    for secret in [None, Some(Secret::from_text(b"s"))] {
+        let id = UniqueId::serve(secret.as_ref(), &options()).unwrap();
+        let addresses = id.addresses();
+        let sessions = in_parallel(vec![0, 1, 2], move |rank| {
+            let id = UniqueId::meeting(secret.as_ref(), &addresses).unwrap();
+            Session::join(&id, rank, 3, &options()).unwrap()
+        });
+        in_parallel(sessions, |session| mesh(&session));
+    }
+}
+
+#[test]
+fn without_a_secret_all_listeners_are_on_loopback_only() {
+    let everywhere = Address::from("0.0.0.0".parse::<IpAddr>().unwrap());
+    let options = Options {
+        addresses: vec![everywhere],
+        ..options()
+    };
+    let id = UniqueId::serve(None, &options).unwrap();
+    let session = Session::join(&id, 0, 1, &options).unwrap();
+    let addresses = [id.addresses(), session.peer(0).addresses.clone()].concat();
+    assert!(addresses.iter().all(|address| address.ip().is_loopback()));
+    let secret = Secret::from_text(b"s");
+    let addresses = UniqueId::serve(Some(&secret), &options)
+        .unwrap()
+        .addresses();
+    assert_eq!(addresses[0].ip(), everywhere.ip);
+}
+
+#[test]
 fn the_port_is_free_again_once_all_have_come() {
     let port = free_port();
     let start = move || {
@@ -191,7 +222,7 @@ fn the_port_is_free_again_once_all_have_come() {
     let first = start();
     let second = start();
     in_parallel(first.into_iter().chain(second).collect(), |s| {
-        s.seal(Ok(()), soon()).unwrap()
+        s.seal(Ok(()), soon()).unwrap();
     });
 }
 
