@@ -1,0 +1,415 @@
+//! The command line, with nccl-tests' flags and ours.
+
+use std::path::PathBuf;
+
+use clap::{ArgAction, Parser, ValueEnum};
+
+use crate::collective::Collective;
+use crate::size;
+
+const AFTER_HELP: &str = "\
+Ranks:
+  Started by torchrun, mpirun (Open MPI, MPICH) or srun, spark-perf takes the ranks that the launcher
+  made. Otherwise it starts 2 local processes, or as many as --procs says. With -t or -g, every process
+  runs t x g ranks as threads; without --procs and without a launcher that is one process.
+
+Table:
+  size and count are per rank, as nccl-tests defines them for each collective; time is of one
+  call; algbw is size / time; busbw is algbw times a factor that makes it comparable with the speed of
+  the hardware whatever the number of ranks: 2(n-1)/n for all_reduce, (n-1)/n for all_gather,
+  reduce_scatter, gather, scatter, alltoall and alltoallv, 1 for the others.
+  #wrong counts the elements that differ from the exact result, over all ranks; the inputs are chosen so that
+  no rounding happens in any order (only avg of float types has a tolerance, of 2 units).
+  Ranks that get no result (non-roots of reduce and gather) must find their receive buffer unchanged.
+
+Differences from nccl-tests:
+  Unknown operations, types and flags, a factor that is not a whole number, and a first size of 0 are errors (exit 6).
+  In-place sendrecv, alltoall and alltoallv are checked. For sendrecv and alltoallv, which
+  have no in-place form, the in-place columns include a copy of the data to a second buffer.
+  An operation runs inside the call, so -m repeats calls, and the cpu time of -C is the call's time.
+  The end of the sweep is lowered to what fits the memory that is available now, all local ranks counted.
+  The JSON file holds only the variables SPARK_CCL_* and NCCL_* of the environment, and no secrets.
+
+Exit codes:
+  0 all right             2 the operating system refused something     3 an error of the library
+  4 timeout               6 bad arguments                              7 wrong data, or average bus
+                                                                         bandwidth below 0.9 x NCCL_TESTS_MIN_BW
+
+Examples:
+  spark-perf all_reduce -b 8 -e 1G -f 2            2 local processes
+  spark-perf all_reduce --procs 4 -d bfloat16      4 local processes
+  spark-perf alltoall -t 4 -b 1M -e 1M             4 threads of one process
+  torchrun --nproc-per-node 2 --no-python spark-perf all_gather -b 1K -e 64M -f 4
+  mpirun -n 4 spark-perf reduce -r 1 -o max -J reduce.json --plot reduce.svg";
+
+/// Measures a collective over a range of sizes and checks every result.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "spark-perf", version, after_long_help = AFTER_HELP, after_help = "More with --help.", args_override_self = true)]
+pub(crate) struct Args {
+    /// What to measure
+    #[arg(value_enum, hide_possible_values = false)]
+    pub(crate) collective: Collective,
+
+    /// Threads of each process
+    #[arg(
+        short = 't',
+        long = "nthreads",
+        value_name = "N",
+        help_heading = "Ranks"
+    )]
+    pub(crate) nthreads: Option<usize>,
+    /// Ranks of each thread (here: further threads; ranks = processes x t x g)
+    #[arg(short = 'g', long = "ngpus", value_name = "N", help_heading = "Ranks")]
+    pub(crate) ngpus: Option<usize>,
+    /// Local processes to start; with a launcher, must be the launcher's number [default: 2 without launcher, -t and -g]
+    #[arg(long, value_name = "N", help_heading = "Ranks")]
+    pub(crate) procs: Option<usize>,
+
+    /// First size: a number with K, M or G (binary)
+    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "32M", value_parser = size::parse, help_heading = "Sizes")]
+    pub(crate) minbytes: u64,
+    /// Last size
+    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "32M", value_parser = size::parse, help_heading = "Sizes")]
+    pub(crate) maxbytes: u64,
+    /// Multiply the size by this at each step; 1: add -i instead
+    #[arg(
+        short = 'f',
+        long = "stepfactor",
+        value_name = "N",
+        default_value_t = 1,
+        help_heading = "Sizes"
+    )]
+    pub(crate) stepfactor: u64,
+    /// Add this to the size at each step, if -f is 1
+    #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", default_value = "1M", value_parser = size::parse, help_heading = "Sizes")]
+    pub(crate) stepbytes: u64,
+
+    /// Operation: sum, prod, max, min, avg, mulsum (a factor per rank, then sum) or all
+    #[arg(
+        short = 'o',
+        long = "op",
+        value_name = "OP",
+        default_value = "sum",
+        help_heading = "Operation"
+    )]
+    pub(crate) op: String,
+    /// Element type: int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2, or all
+    #[arg(
+        short = 'd',
+        long = "datatype",
+        value_name = "TYPE",
+        default_value = "float",
+        help_heading = "Operation"
+    )]
+    pub(crate) datatype: String,
+    /// Root rank; -1: every rank in turn
+    #[arg(
+        short = 'r',
+        long = "root",
+        value_name = "RANK",
+        default_value_t = 0,
+        allow_negative_numbers = true,
+        help_heading = "Operation"
+    )]
+    pub(crate) root: i64,
+    /// Memory of the buffers (0 and 1 mean what -M 0 and -M 1 mean)
+    #[arg(long, value_enum, value_name = "KIND", default_value_t = MemoryArg::Ordinary, help_heading = "Operation")]
+    pub(crate) memory: MemoryArg,
+    /// Data path: staged through slots, or straight between registered buffers
+    #[arg(long, value_enum, value_name = "PATH", help_heading = "Operation")]
+    pub(crate) path: Option<PathArg>,
+    /// Algorithm, as SPARK_CCL_ALGO names it (ring, tree, ...) instead of the tuner's choice
+    #[arg(long, value_name = "NAME", help_heading = "Operation")]
+    pub(crate) algo: Option<String>,
+    /// Shift the buffers by N elements, off their alignment
+    #[arg(
+        short = 'u',
+        long = "unalign",
+        value_name = "N",
+        default_value_t = 0,
+        help_heading = "Operation"
+    )]
+    pub(crate) unalign: usize,
+
+    /// Timed iterations
+    #[arg(
+        short = 'n',
+        long = "iters",
+        value_name = "N",
+        default_value_t = 20,
+        help_heading = "Timing"
+    )]
+    pub(crate) iters: usize,
+    /// Calls in each iteration; the time is divided by n x m
+    #[arg(
+        short = 'm',
+        long = "agg_iters",
+        alias = "agg-iters",
+        value_name = "N",
+        default_value_t = 1,
+        help_heading = "Timing"
+    )]
+    pub(crate) agg_iters: usize,
+    /// Warm-up calls for every size, doubling from -b to -e, before the first line
+    #[arg(
+        short = 'w',
+        long = "warmup_iters",
+        alias = "warmup-iters",
+        value_name = "N",
+        default_value_t = 1,
+        help_heading = "Timing"
+    )]
+    pub(crate) warmup_iters: usize,
+    /// Runs of the whole sweep; 0: until stopped
+    #[arg(
+        short = 'N',
+        long = "run_cycles",
+        alias = "run-cycles",
+        value_name = "N",
+        default_value_t = 1,
+        help_heading = "Timing"
+    )]
+    pub(crate) run_cycles: u64,
+    /// 1: barrier after each call; 2: none; 3: barrier after each iteration, not timed
+    #[arg(short = 'z', long = "blocking", value_name = "0-3", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3), help_heading = "Timing")]
+    pub(crate) blocking: u8,
+    /// Time of: 0 rank 0; 1 the average; 2 the fastest; 3 the slowest rank
+    #[arg(short = 'a', long = "average", value_name = "0-3", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=3), help_heading = "Timing")]
+    pub(crate) average: u8,
+    /// Seconds after which an operation is given up (exit 4); 0: the library's default
+    #[arg(
+        short = 'T',
+        long = "timeout",
+        value_name = "SECONDS",
+        default_value_t = 0,
+        help_heading = "Timing"
+    )]
+    pub(crate) timeout: u64,
+    /// 1: time each iteration (maximum over ranks), report minimum, maximum, 99th percentile, variation
+    #[arg(short = 'I', long = "per_iter_timing", alias = "per-iter-timing", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Timing")]
+    pub(crate) per_iter_timing: u8,
+    /// Leading iterations that the summary of -I leaves out
+    #[arg(
+        short = 'K',
+        long = "per_iter_skip",
+        alias = "per-iter-skip",
+        value_name = "N",
+        default_value_t = 0,
+        help_heading = "Timing"
+    )]
+    pub(crate) per_iter_skip: usize,
+    /// 1: the time column is the time spent in the call
+    #[arg(short = 'C', long = "report_cputime", alias = "report-cputime", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Timing")]
+    pub(crate) report_cputime: u8,
+
+    /// Checked runs after timing; 0: no check
+    #[arg(
+        short = 'c',
+        long = "check",
+        value_name = "N",
+        default_value_t = 1,
+        help_heading = "Check"
+    )]
+    pub(crate) check: usize,
+    /// Self test of the check: spoil element INDEX of rank RANK's result before each check
+    #[arg(long, value_name = "RANK:INDEX", value_parser = parse_plant, help_heading = "Check")]
+    pub(crate) plant: Option<Plant>,
+
+    /// Write a JSON report; an existing file is kept, and FILE.0, FILE.1, ... taken instead
+    #[arg(
+        short = 'J',
+        long = "output_file",
+        alias = "output-file",
+        value_name = "FILE.json",
+        help_heading = "Reports"
+    )]
+    pub(crate) output_file: Option<PathBuf>,
+    /// Draw time and bus bandwidth against size
+    #[arg(long, value_name = "FILE.svg|.png", help_heading = "Reports")]
+    pub(crate) plot: Option<PathBuf>,
+    /// Show this run beside an earlier one's JSON report
+    #[arg(long, value_name = "FILE.json", help_heading = "Reports")]
+    pub(crate) compare: Option<PathBuf>,
+    /// 1: add a column with the time of day (UTC)
+    #[arg(short = 'S', long = "report_timestamps", alias = "report-timestamps", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Reports")]
+    pub(crate) report_timestamps: u8,
+    /// 1: report the memory that the run used
+    #[arg(short = 'M', long = "memory_report", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Reports")]
+    pub(crate) memory_report: u8,
+
+    /// 1 or 2: same as --memory registered
+    #[arg(short = 'R', long = "local_register", alias = "local-register", value_name = "0-2", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2), help_heading = "For GPUs (accepted, no effect on host memory)")]
+    pub(crate) local_register: u8,
+    /// Threads start in parallel
+    #[arg(
+        short = 'p',
+        long = "parallel_init",
+        alias = "parallel-init",
+        value_name = "0|1",
+        help_heading = "For GPUs (accepted, no effect on host memory)"
+    )]
+    pub(crate) parallel_init: Option<u8>,
+    /// Null stream
+    #[arg(
+        short = 'y',
+        long = "stream_null",
+        alias = "stream-null",
+        value_name = "0|1",
+        help_heading = "For GPUs (accepted, no effect on host memory)"
+    )]
+    pub(crate) stream_null: Option<u8>,
+    /// Graph replays
+    #[arg(
+        short = 'G',
+        long = "cudagraph",
+        value_name = "N",
+        help_heading = "For GPUs (accepted, no effect on host memory)"
+    )]
+    pub(crate) cudagraph: Option<u32>,
+    /// CTA policy
+    #[arg(
+        short = 'x',
+        long = "cta_policy",
+        alias = "cta-policy",
+        value_name = "0-2",
+        help_heading = "For GPUs (accepted, no effect on host memory)"
+    )]
+    pub(crate) cta_policy: Option<u32>,
+    /// Device implementation
+    #[arg(
+        short = 'D',
+        long = "device_implementation",
+        alias = "device-implementation",
+        value_name = "N",
+        help_heading = "For GPUs (accepted, no effect on host memory)"
+    )]
+    pub(crate) device_implementation: Option<u32>,
+    /// CTAs of the device implementation
+    #[arg(
+        short = 'V',
+        long = "device_cta_count",
+        alias = "device-cta-count",
+        value_name = "N",
+        help_heading = "For GPUs (accepted, no effect on host memory)"
+    )]
+    pub(crate) device_cta_count: Option<u32>,
+
+    /// How spark-perf starts its own processes: RANK:PARENT; the unique id is on standard input
+    #[arg(long, hide = true, action = ArgAction::Set, value_parser = parse_member)]
+    pub(crate) member: Option<Member>,
+}
+
+/// `--memory`, which has two meanings: ours, and the long name of nccl-tests' `-M`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MemoryArg {
+    /// Plain allocations
+    Ordinary,
+    /// Memory that the ranks of a host share (`Communicator::alloc`)
+    Registered,
+    /// nccl-tests: no memory report
+    #[value(name = "0", hide = true)]
+    ReportOff,
+    /// nccl-tests: memory report
+    #[value(name = "1", hide = true)]
+    ReportOn,
+}
+
+/// `--path`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PathArg {
+    /// Staged through slots
+    Safe,
+    /// Straight between registered buffers
+    ZeroCopy,
+    /// Whatever is fastest
+    Auto,
+}
+
+/// A wrong element to plant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Plant {
+    /// In whose result.
+    pub(crate) rank: usize,
+    /// Where.
+    pub(crate) index: usize,
+}
+
+/// This process's place among those that spark-perf started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Member {
+    /// Index of the process.
+    pub(crate) process: usize,
+    /// The process that started it and whose death it must not survive.
+    pub(crate) parent: u32,
+}
+
+fn parse_pair<A: std::str::FromStr, B: std::str::FromStr>(
+    text: &str,
+    expected: &str,
+) -> Result<(A, B), String> {
+    text.split_once(':')
+        .and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)))
+        .ok_or_else(|| format!("'{text}' is not {expected}"))
+}
+
+fn parse_plant(text: &str) -> Result<Plant, String> {
+    parse_pair(text, "RANK:INDEX, such as 0:5").map(|(rank, index)| Plant { rank, index })
+}
+
+fn parse_member(text: &str) -> Result<Member, String> {
+    parse_pair(text, "RANK:PARENT").map(|(process, parent)| Member { process, parent })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn definition_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn short_and_long_flags() {
+        let args = Args::try_parse_from([
+            "spark-perf",
+            "all_reduce",
+            "-b",
+            "8",
+            "-e",
+            "1G",
+            "-f",
+            "2",
+            "-r",
+            "-1",
+            "--agg_iters",
+            "3",
+            "--warmup-iters",
+            "2",
+        ])
+        .unwrap();
+        assert_eq!(
+            (args.minbytes, args.maxbytes, args.stepfactor, args.root),
+            (8, 1 << 30, 2, -1)
+        );
+        assert_eq!((args.agg_iters, args.warmup_iters), (3, 2));
+    }
+
+    #[test]
+    fn bad_values() {
+        for bad in [
+            &["-f", "1.5"][..],
+            &["-b", "x"],
+            &["-z", "4"],
+            &["-n", "-1"],
+            &["--plant", "3"],
+            &["--nonsense"],
+            &["--memory", "2"],
+        ] {
+            let all = ["spark-perf", "all_reduce"].iter().chain(bad).copied();
+            assert!(Args::try_parse_from(all).is_err(), "{bad:?}");
+        }
+        assert!(Args::try_parse_from(["spark-perf", "allreduce_all"]).is_err());
+    }
+}

@@ -1,0 +1,252 @@
+//! The collectives that can be measured: names, sizes, bandwidth formulas.
+
+use clap::ValueEnum;
+
+use crate::uneven;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Collective {
+    /// Every rank gets the reduction of all ranks' vectors
+    #[value(alias = "allreduce")]
+    AllReduce,
+    /// Every rank gets all ranks' blocks
+    #[value(alias = "allgather")]
+    AllGather,
+    /// Every rank gets its block of the reduction
+    #[value(alias = "reducescatter")]
+    ReduceScatter,
+    /// Every rank gets the root's vector
+    Broadcast,
+    /// The root gets the reduction
+    Reduce,
+    /// The root gets all ranks' blocks
+    Gather,
+    /// Every rank gets its block of the root's vector
+    Scatter,
+    /// Every rank sends a block to every rank
+    #[value(name = "alltoall", alias = "all_to_all")]
+    AllToAll,
+    /// As alltoall, with blocks that grow with the distance between the ranks
+    #[value(name = "alltoallv", alias = "all_to_all_v")]
+    AllToAllV,
+    /// Every rank sends to the next rank and receives from the one before
+    #[value(name = "sendrecv", alias = "send_recv")]
+    SendRecv,
+    /// All-gather by pairwise exchanges along the edges of a hypercube; needs a power of two of ranks
+    Hypercube,
+}
+
+/// How many elements a rank's buffers hold for one size of the sweep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// The table's count column: the count argument of the call.
+    pub(crate) count: usize,
+    /// Elements in the send buffer.
+    pub(crate) send: usize,
+    /// Elements in the receive buffer.
+    pub(crate) recv: usize,
+}
+
+impl Layout {
+    /// Elements of the larger buffer: the size column is this times the element size.
+    pub(crate) fn larger(&self) -> usize {
+        self.send.max(self.recv)
+    }
+}
+
+impl Collective {
+    /// The name in the table's header and footer: nccl-tests' program name.
+    pub(crate) fn program(self) -> String {
+        format!("{}_perf", self.name())
+    }
+
+    /// The name on the command line.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all_reduce",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::Broadcast => "broadcast",
+            Self::Reduce => "reduce",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::AllToAll => "alltoall",
+            Self::AllToAllV => "alltoallv",
+            Self::SendRecv => "sendrecv",
+            Self::Hypercube => "hypercube",
+        }
+    }
+
+    /// The library's name, where it is one operation with an algorithm to choose.
+    pub(crate) const fn library_name(self) -> Option<&'static str> {
+        match self {
+            Self::AllToAll => Some("all_to_all"),
+            Self::AllToAllV | Self::SendRecv | Self::Hypercube => None,
+            _ => Some(self.name()),
+        }
+    }
+
+    /// Whether `-o` matters.
+    pub(crate) const fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
+    }
+
+    /// Whether `-r` matters.
+    pub(crate) const fn has_root(self) -> bool {
+        matches!(
+            self,
+            Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter
+        )
+    }
+
+    /// What the redop column says where `-o` does not matter (nccl-tests' words).
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::SendRecv => "sum",
+            Self::Hypercube => "",
+            _ => "none",
+        }
+    }
+
+    /// Element counts for a size of `bytes`, with shares of a rank floored to 16 bytes.
+    pub(crate) fn layout(self, bytes: u64, element: usize, ranks: usize) -> Layout {
+        let count = usize::try_from(bytes).unwrap_or(usize::MAX) / element;
+        let share = floor_to_16_bytes(count / ranks, element);
+        let whole = share * ranks;
+        match self {
+            Self::AllReduce | Self::Broadcast | Self::Reduce | Self::SendRecv => Layout {
+                count,
+                send: count,
+                recv: count,
+            },
+            Self::AllGather | Self::Gather | Self::Hypercube => Layout {
+                count: share,
+                send: share,
+                recv: whole,
+            },
+            Self::ReduceScatter | Self::Scatter => Layout {
+                count: share,
+                send: whole,
+                recv: share,
+            },
+            Self::AllToAll => Layout {
+                count: share,
+                send: whole,
+                recv: whole,
+            },
+            Self::AllToAllV => {
+                let total = uneven::total(whole, element, ranks);
+                Layout {
+                    count: share,
+                    send: total,
+                    recv: total,
+                }
+            }
+        }
+    }
+
+    /// Algorithm and bus bandwidth in GB/s (1e9) for a call that took `seconds`.
+    pub(crate) fn bandwidth(
+        self,
+        layout: &Layout,
+        element: usize,
+        ranks: usize,
+        seconds: f64,
+    ) -> (f64, f64) {
+        let n = ranks as f64;
+        let count = (layout.count * element) as f64;
+        let (bytes, factor) = match self {
+            Self::AllReduce => (count, 2.0 * (n - 1.0) / n),
+            Self::Broadcast | Self::Reduce | Self::SendRecv => (count, 1.0),
+            Self::AllGather
+            | Self::ReduceScatter
+            | Self::AllToAll
+            | Self::Gather
+            | Self::Scatter => (count * n, (n - 1.0) / n),
+            Self::AllToAllV => ((layout.larger() * element) as f64, (n - 1.0) / n),
+            Self::Hypercube => (count * (n - 1.0), 1.0),
+        };
+        let algorithm = bytes / 1e9 / seconds;
+        (algorithm, algorithm * factor)
+    }
+}
+
+pub(crate) fn floor_to_16_bytes(count: usize, element: usize) -> usize {
+    count - count % (16 / element)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts() {
+        let layout = |c: Collective, bytes, n| c.layout(bytes, 4, n);
+        assert_eq!(
+            layout(Collective::AllReduce, 1024, 3),
+            Layout {
+                count: 256,
+                send: 256,
+                recv: 256
+            }
+        );
+        // 256 / 3 = 85, floored to a multiple of four floats.
+        assert_eq!(
+            layout(Collective::AllGather, 1024, 3),
+            Layout {
+                count: 84,
+                send: 84,
+                recv: 252
+            }
+        );
+        assert_eq!(
+            layout(Collective::ReduceScatter, 1024, 3),
+            Layout {
+                count: 84,
+                send: 252,
+                recv: 84
+            }
+        );
+        assert_eq!(
+            layout(Collective::AllToAll, 1024, 3),
+            Layout {
+                count: 84,
+                send: 252,
+                recv: 252
+            }
+        );
+        assert_eq!(
+            layout(Collective::Gather, 8, 2),
+            Layout {
+                count: 0,
+                send: 0,
+                recv: 0
+            }
+        );
+    }
+
+    #[test]
+    fn bandwidths() {
+        let bus = |c: Collective, n: usize| {
+            let layout = c.layout(1 << 20, 4, n);
+            c.bandwidth(&layout, 4, n, 1e-3)
+        };
+        let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a} {b}");
+        let s = f64::from(1 << 20) / 1e9 / 1e-3;
+        close(bus(Collective::AllReduce, 4).0, s);
+        close(bus(Collective::AllReduce, 4).1, s * 1.5);
+        close(bus(Collective::AllGather, 4).1, s * 0.75);
+        close(bus(Collective::Broadcast, 4).1, s);
+        close(bus(Collective::Hypercube, 4).0, s * 0.75);
+        close(bus(Collective::Hypercube, 4).1, s * 0.75);
+    }
+
+    #[test]
+    fn names_parse_back() {
+        for c in Collective::value_variants() {
+            assert_eq!(Collective::from_str(c.name(), false), Ok(*c));
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What can go wrong, and the exit code of each.
+
+use std::io;
+
+/// Exit codes as nccl-tests numbers them.
+pub(crate) mod exit {
+    /// A system call failed (nccl-tests: CUDA).
+    pub(crate) const SYSTEM: u8 = 2;
+    /// The library reported an error.
+    pub(crate) const LIBRARY: u8 = 3;
+    /// An operation or the start ran past its deadline.
+    pub(crate) const TIMEOUT: u8 = 4;
+    /// Arguments that make no sense.
+    pub(crate) const USAGE: u8 = 6;
+    /// Wrong data, or less bandwidth than `NCCL_TESTS_MIN_BW` asks for.
+    pub(crate) const WRONG: u8 = 7;
+}
+
+/// Why a run ended early.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    /// Bad arguments, or arguments that this machine cannot serve.
+    #[error("{0}")]
+    Usage(String),
+    /// The operating system refused something.
+    #[error("{what}: {source}")]
+    System {
+        /// What was attempted.
+        what: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// From the library.
+    #[error(transparent)]
+    Library(#[from] spark_ccl::Error),
+    /// A thread of this process panicked: a defect of spark-perf.
+    #[error("rank {rank} panicked; this is a defect of spark-perf, please report it")]
+    Panicked {
+        /// The rank whose thread it was.
+        rank: usize,
+    },
+}
+
+impl Error {
+    /// For `map_err`: an I/O error with what was attempted.
+    pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let what = what.into();
+        move |source| Self::System { what, source }
+    }
+
+    /// The process's exit code for this error.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => exit::USAGE,
+            Self::System { .. } => exit::SYSTEM,
+            Self::Library(error) => library_code(error),
+            Self::Panicked { .. } => exit::LIBRARY,
+        }
+    }
+}
+
+fn library_code(error: &spark_ccl::Error) -> u8 {
+    use spark_ccl::ExitClass;
+    match error.exit_class() {
+        ExitClass::Usage => exit::USAGE,
+        ExitClass::Timeout => exit::TIMEOUT,
+        ExitClass::System => exit::SYSTEM,
+        _ => exit::LIBRARY,
+    }
+}

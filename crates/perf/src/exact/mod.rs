@@ -1,0 +1,372 @@
+//! Inputs whose reduction is exact in any order, for any number of ranks, and the results to expect.
+//!
+//! For each index a hash picks the total, and the ranks' shares are the differences between
+//! cut points of that total. So shares sum to the total whatever the number of ranks, the result is
+//! known without a loop over the ranks, and no partial sum is larger than the total, which fits the
+//! type's mantissa: every order of additions is exact. Which rank holds which share rotates with the
+//! index. Shares differ in size, so that one rank taken twice and another left out is seen.
+//! Products do the same with exponents. Only the average of floats is rounded by its nature; there,
+//! two ranks contribute to an element and the result may be off by two units.
+
+mod float;
+
+use spark_ccl::{DType, Element};
+
+use crate::op::Op;
+pub(crate) use float::Format;
+use float::{encode, encode_f64};
+
+/// Cut points are fractions with this many bits.
+const CUT_BITS: u32 = 24;
+/// Most bits of a float's total: with a cut point it must fit 64 bits.
+const TOTAL_BITS: u32 = 40;
+
+/// Inputs and results of a reduction.
+#[derive(Debug, Clone)]
+pub(crate) struct Reduction {
+    format: Format,
+    op: Op,
+    seed: u64,
+    ranks: u64,
+    /// `ranks + 1` increasing fractions of `2^CUT_BITS`, the first 0, the last 1.
+    cuts: Vec<u64>,
+}
+
+/// A rank's part in the reduction of one element.
+struct Place {
+    hash: u64,
+    /// Position of the rank in this element's rotation.
+    at: u64,
+}
+
+impl Reduction {
+    /// Inputs for `ranks` ranks; another seed gives other values.
+    pub(crate) fn new(dtype: DType, op: Op, ranks: usize, seed: u64) -> Self {
+        let ranks = ranks as u64;
+        let square = u128::from(ranks) * u128::from(ranks);
+        let cuts = (0..=ranks)
+            .map(|k| ((u128::from(k) * u128::from(k) << CUT_BITS) / square) as u64)
+            .collect();
+        Self {
+            format: Format::of(dtype),
+            op,
+            seed,
+            ranks,
+            cuts,
+        }
+    }
+
+    /// The bits that `rank` contributes at `index`.
+    pub(crate) fn input(&self, rank: usize, index: usize) -> u64 {
+        let place = self.place(rank as u64, index as u64);
+        match self.format {
+            Format::Int { bits, signed } => {
+                self.int_input(&place, rank as u64, bits, signed) & self.format.mask()
+            }
+            Format::Float {
+                bits,
+                fraction,
+                bias,
+            } => {
+                let (negative, mantissa, exponent) =
+                    self.float_input(&place, rank as u64, fraction, bias);
+                encode(bits, fraction, bias, negative, mantissa, exponent)
+            }
+        }
+    }
+
+    /// The bits of the result at `index`.
+    pub(crate) fn expected(&self, index: usize) -> u64 {
+        let hash = self.hash(index as u64);
+        match self.format {
+            Format::Int { bits, signed } => {
+                self.int_expected(hash, bits, signed) & self.format.mask()
+            }
+            Format::Float {
+                bits,
+                fraction,
+                bias,
+            } => {
+                if self.op == Op::Avg {
+                    return encode_f64(bits, fraction, bias, self.float_average(hash, fraction));
+                }
+                let (negative, mantissa, exponent) = self.float_expected(hash, fraction, bias);
+                encode(bits, fraction, bias, negative, mantissa, exponent)
+            }
+        }
+    }
+
+    /// Whether a result is right.
+    pub(crate) fn accepts(&self, got: u64, expected: u64) -> bool {
+        let rounded = self.op == Op::Avg && matches!(self.format, Format::Float { .. });
+        // Averages are positive, so neighbouring numbers have neighbouring bits.
+        if rounded {
+            got.abs_diff(expected) <= 2
+        } else {
+            got == expected
+        }
+    }
+
+    /// The factor by which `rank`'s inputs are multiplied in a pre-multiplied sum.
+    pub(crate) fn factor(rank: usize) -> u64 {
+        1 + (rank as u64 & 1)
+    }
+
+    fn hash(&self, index: u64) -> u64 {
+        mix(self.seed.wrapping_mul(0xd605_1e95_d1b3_9a4d) ^ mix(index))
+    }
+
+    fn place(&self, rank: u64, index: u64) -> Place {
+        let hash = self.hash(index);
+        let turned = rank + self.rotation(hash);
+        Place {
+            hash,
+            at: if turned >= self.ranks {
+                turned - self.ranks
+            } else {
+                turned
+            },
+        }
+    }
+
+    fn rotation(&self, hash: u64) -> u64 {
+        ((hash >> 8 & 0xffff) * self.ranks) >> 16
+    }
+
+    /// The share of `total` (at most 40 bits) at a position of the rotation.
+    fn cut(&self, total: u64, at: u64) -> u64 {
+        (total * self.cuts[at as usize + 1] >> CUT_BITS)
+            - (total * self.cuts[at as usize] >> CUT_BITS)
+    }
+
+    fn int_input(&self, place: &Place, rank: u64, bits: u32, signed: bool) -> u64 {
+        match self.op {
+            Op::Sum => self.ring_share(place),
+            Op::MulSum => {
+                self.ring_share(place)
+                    .wrapping_mul(if Self::factor(rank as usize) == 1 {
+                        2
+                    } else {
+                        1
+                    })
+            }
+            Op::Prod => {
+                let power = power_of_three(self.cut(place.hash >> 58, place.at));
+                if place.at == 0 {
+                    power.wrapping_mul(place.hash >> 16)
+                } else {
+                    power
+                }
+            }
+            Op::Max => int_peak(place.hash, bits, signed).wrapping_sub(self.distance(place, 63)),
+            Op::Min => int_peak(place.hash, bits, signed).wrapping_add(self.distance(place, 63)),
+            Op::Avg => {
+                let total = int_total(place.hash, bits);
+                let upto = |k: u64| {
+                    (u128::from(total) * u128::from(self.cuts[k as usize]) >> CUT_BITS) as u64
+                };
+                upto(place.at + 1) - upto(place.at)
+            }
+        }
+    }
+
+    fn int_expected(&self, hash: u64, bits: u32, signed: bool) -> u64 {
+        match self.op {
+            Op::Sum => hash,
+            Op::MulSum => hash.wrapping_mul(2),
+            Op::Prod => power_of_three(hash >> 58).wrapping_mul(hash >> 16),
+            Op::Max | Op::Min => int_peak(hash, bits, signed),
+            Op::Avg => int_total(hash, bits) / self.ranks,
+        }
+    }
+
+    /// Arbitrary integers around the ring of ranks that sum, wrapping, to the hash.
+    fn ring_share(&self, place: &Place) -> u64 {
+        let next = if place.at + 1 == self.ranks {
+            0
+        } else {
+            place.at + 1
+        };
+        let difference = mix(place.hash ^ next).wrapping_sub(mix(place.hash ^ place.at));
+        if place.at == 0 {
+            difference.wrapping_add(place.hash)
+        } else {
+            difference
+        }
+    }
+
+    fn float_input(&self, place: &Place, rank: u64, fraction: u32, bias: i32) -> (bool, u64, i32) {
+        let hash = place.hash;
+        match self.op {
+            Op::Sum | Op::MulSum => {
+                let (negative, total, exponent) = float_total(hash, fraction);
+                // With a factor of one, double the value, as the factor of two does for others.
+                let up = self.op == Op::MulSum && Self::factor(rank as usize) == 1;
+                (
+                    negative,
+                    self.cut(total, place.at),
+                    exponent + i32::from(up),
+                )
+            }
+            Op::Prod => {
+                let (up, down) = exponents(hash, bias);
+                // The negative exponents go around the other way, to other ranks.
+                let exponent = self.cut(up, place.at) as i32
+                    - self.cut(down, self.ranks - 1 - place.at) as i32;
+                if place.at == 0 {
+                    let (negative, mantissa) = float_mantissa(hash, fraction);
+                    (negative, mantissa, exponent - fraction as i32)
+                } else {
+                    (false, 1, exponent)
+                }
+            }
+            Op::Max => signed_int(float_peak(hash, fraction) - self.distance(place, 3) as i64),
+            Op::Min => signed_int(float_peak(hash, fraction) + self.distance(place, 3) as i64),
+            Op::Avg => match place.at {
+                0 | 1 => (
+                    false,
+                    average_mantissa(hash, place.at, fraction),
+                    6 - fraction as i32,
+                ),
+                _ => (false, 0, 0),
+            },
+        }
+    }
+
+    fn float_expected(&self, hash: u64, fraction: u32, bias: i32) -> (bool, u64, i32) {
+        match self.op {
+            Op::Sum | Op::Avg => float_total(hash, fraction),
+            Op::MulSum => {
+                let (negative, total, exponent) = float_total(hash, fraction);
+                (negative, total, exponent + 1)
+            }
+            Op::Prod => {
+                let (up, down) = exponents(hash, bias);
+                let (negative, mantissa) = float_mantissa(hash, fraction);
+                (
+                    negative,
+                    mantissa,
+                    up as i32 - down as i32 - fraction as i32,
+                )
+            }
+            Op::Max | Op::Min => signed_int(float_peak(hash, fraction)),
+        }
+    }
+
+    fn float_average(&self, hash: u64, fraction: u32) -> f64 {
+        let sum: f64 = (0..self.ranks.min(2))
+            .map(|at| average_mantissa(hash, at, fraction) as f64)
+            .sum();
+        sum * 2f64.powi(6 - fraction as i32) / self.ranks as f64
+    }
+
+    /// How far a rank's value is from the result of max or min: nothing for one rank.
+    fn distance(&self, place: &Place, spread: u64) -> u64 {
+        if place.at == 0 {
+            0
+        } else {
+            1 + (mix(place.hash ^ place.at) & spread)
+        }
+    }
+}
+
+/// Bits that a collective which only moves data carries for (`source`, `index`): finite numbers.
+pub(crate) fn moved(format: Format, seed: u64, source: usize, index: usize) -> u64 {
+    let random =
+        mix(seed.wrapping_mul(0xd605_1e95_d1b3_9a4d) ^ mix(index as u64) ^ (source as u64) << 40);
+    match format {
+        Format::Int { .. } => random & format.mask(),
+        // Without the top bit of the exponent a float is neither infinite nor NaN.
+        Format::Float { bits, .. } => random & format.mask() & !(1 << (bits - 2)),
+    }
+}
+
+/// The bits of a small whole number.
+pub(crate) fn whole_number(dtype: DType, value: u64) -> u64 {
+    match Format::of(dtype) {
+        Format::Int { .. } => value,
+        Format::Float {
+            bits,
+            fraction,
+            bias,
+        } => encode(bits, fraction, bias, false, value, 0),
+    }
+}
+
+/// An element from its low bits.
+pub(crate) fn from_bits<T: Element>(bits: u64) -> T {
+    bytemuck::pod_read_unaligned(&bits.to_le_bytes()[..size_of::<T>()])
+}
+
+/// An element's bits.
+pub(crate) fn to_bits<T: Element>(value: &T) -> u64 {
+    let mut bytes = [0; 8];
+    bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(value));
+    u64::from_le_bytes(bytes)
+}
+
+/// The finaliser of splitmix64: every input bit changes every output bit.
+fn mix(value: u64) -> u64 {
+    let x = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// Sign, total of at most the type's precision, and shared exponent of a sum.
+fn float_total(hash: u64, fraction: u32) -> (bool, u64, i32) {
+    let bits = (fraction + 1).min(TOTAL_BITS);
+    let total = hash >> (64 - bits);
+    // Exponents of -2..=1 keep even doubled totals of the narrowest types within range.
+    (hash & 1 == 1, total, (hash >> 1 & 3) as i32 - 2)
+}
+
+/// Sums of positive and of negative exponents in a product.
+fn exponents(hash: u64, bias: i32) -> (u64, u64) {
+    let most = (bias as u64 / 2).min(20);
+    let pick = |bits: u64| ((bits & 0xff) * (most + 1)) >> 8;
+    (pick(hash >> 48), pick(hash >> 56))
+}
+
+/// Sign and full mantissa of the one rank in a product that has one.
+fn float_mantissa(hash: u64, fraction: u32) -> (bool, u64) {
+    (hash & 1 == 1, 1 << fraction | mix(hash) >> (64 - fraction))
+}
+
+/// A value in [64, 128) times `2^(fraction - 6)`: so large that a 4096th is still a normal number.
+fn average_mantissa(hash: u64, at: u64, fraction: u32) -> u64 {
+    1 << fraction | mix(hash ^ at) >> (64 - fraction)
+}
+
+/// The result of a float max or min: a small integer, with room on both sides.
+fn float_peak(hash: u64, fraction: u32) -> i64 {
+    let half = 1i64 << fraction.min(TOTAL_BITS);
+    (hash >> 20) as i64 % (2 * half) - half
+}
+
+fn signed_int(value: i64) -> (bool, u64, i32) {
+    (value < 0, value.unsigned_abs(), 0)
+}
+
+/// The result of an integer max or min, with room on both sides.
+fn int_peak(hash: u64, bits: u32, signed: bool) -> u64 {
+    let quarter = 1u64 << (bits - 2);
+    let within = hash >> (65 - bits);
+    if signed {
+        within.wrapping_sub(quarter)
+    } else {
+        within + quarter
+    }
+}
+
+/// A total that is positive in the signed type of the same width.
+fn int_total(hash: u64, bits: u32) -> u64 {
+    hash >> (65 - bits)
+}
+
+fn power_of_three(exponent: u64) -> u64 {
+    3u64.wrapping_pow(exponent as u32)
+}
+
+#[cfg(test)]
+mod tests;

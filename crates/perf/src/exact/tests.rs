@@ -1,0 +1,204 @@
+use super::*;
+
+const DTYPES: [DType; 12] = [
+    DType::I8,
+    DType::U8,
+    DType::I32,
+    DType::U32,
+    DType::I64,
+    DType::U64,
+    DType::F16,
+    DType::F32,
+    DType::F64,
+    DType::Bf16,
+    DType::F8E4M3,
+    DType::F8E5M2,
+];
+const RANKS: [usize; 10] = [1, 2, 3, 5, 7, 8, 17, 64, 1000, 4096];
+
+fn indices(ranks: usize) -> std::ops::Range<usize> {
+    0..if ranks > 100 { 20 } else { 400 }
+}
+
+fn sign_extend(bits: u32, signed: bool, raw: u64) -> i128 {
+    let value = i128::from(raw);
+    if signed && raw >> (bits - 1) == 1 {
+        value - (1 << bits)
+    } else {
+        value
+    }
+}
+
+/// Every partial result, forwards and backwards, must be a number of the type, and the last one
+/// must be the expected result.
+fn check_float(dtype: DType, op: Op, ranks: usize) {
+    let Format::Float {
+        bits,
+        fraction,
+        bias,
+    } = Format::of(dtype)
+    else {
+        return;
+    };
+    let reduction = Reduction::new(dtype, op, ranks, 7);
+    let decode = |raw| float::decode(bits, fraction, bias, raw);
+    let largest = if dtype == DType::F8E4M3 {
+        448.0
+    } else {
+        2f64.powi(bias) * (2.0 - 2f64.powi(-(fraction as i32)))
+    };
+    let exact = |value: f64| {
+        assert!(
+            value.abs() <= largest,
+            "{dtype:?} {op} {ranks}: {value} is out of range"
+        );
+        assert_eq!(
+            decode(encode_f64(bits, fraction, bias, value.abs())),
+            value.abs(),
+            "{dtype:?} {op} {ranks}: {value} is rounded"
+        );
+        value
+    };
+    for index in indices(ranks) {
+        let operand = |rank| {
+            let raw = decode(reduction.input(rank, index));
+            if op == Op::MulSum {
+                exact(raw * Reduction::factor(rank) as f64)
+            } else {
+                raw
+            }
+        };
+        let combine = |a: f64, b: f64| match op {
+            Op::Sum | Op::MulSum => exact(a + b),
+            Op::Prod => exact(a * b),
+            Op::Max => a.max(b),
+            Op::Min => a.min(b),
+            Op::Avg => a + b,
+        };
+        let forwards = (1..ranks).map(operand).fold(operand(0), combine);
+        let backwards = (0..ranks - 1)
+            .rev()
+            .map(operand)
+            .fold(operand(ranks - 1), combine);
+        assert_eq!(forwards.to_bits(), backwards.to_bits());
+        let expected = reduction.expected(index);
+        let result = if op == Op::Avg {
+            encode_f64(bits, fraction, bias, forwards / ranks as f64)
+        } else {
+            0
+        };
+        if op == Op::Avg {
+            assert!(forwards <= largest);
+            assert!(
+                reduction.accepts(result, expected),
+                "{dtype:?} {ranks} {index}: {result:x} {expected:x}"
+            );
+        } else {
+            assert_eq!(decode(expected), forwards, "{dtype:?} {op} {ranks} {index}");
+        }
+    }
+}
+
+fn check_int(dtype: DType, op: Op, ranks: usize) {
+    let Format::Int { bits, signed } = Format::of(dtype) else {
+        return;
+    };
+    let format = Format::of(dtype);
+    let reduction = Reduction::new(dtype, op, ranks, 7);
+    for index in indices(ranks) {
+        let inputs = (0..ranks).map(|rank| {
+            let raw = reduction.input(rank, index);
+            assert_eq!(raw & !format.mask(), 0);
+            raw
+        });
+        let wide = |raw| sign_extend(bits, signed, raw);
+        let result = match op {
+            Op::Sum => inputs.fold(0u64, u64::wrapping_add),
+            Op::MulSum => inputs.enumerate().fold(0u64, |a, (rank, x)| {
+                a.wrapping_add(x.wrapping_mul(Reduction::factor(rank)))
+            }),
+            Op::Prod => inputs.fold(1u64, u64::wrapping_mul),
+            Op::Max => inputs.map(wide).max().map_or(0, |x| x as u64),
+            Op::Min => inputs.map(wide).min().map_or(0, |x| x as u64),
+            // No wrap-around on the way, so that dividing means the same in every width.
+            Op::Avg => {
+                let sum: i128 = inputs.map(wide).inspect(|&x| assert!(x >= 0)).sum();
+                assert!(sum <= i128::from(u64::MAX >> (65 - bits)));
+                (sum / ranks as i128) as u64
+            }
+        };
+        assert_eq!(
+            result & format.mask(),
+            reduction.expected(index),
+            "{dtype:?} {op} {ranks} {index}"
+        );
+    }
+}
+
+#[test]
+fn every_type_operation_and_rank_count_is_exact() {
+    for dtype in DTYPES {
+        for op in Op::ALL {
+            for ranks in RANKS {
+                check_float(dtype, op, ranks);
+                check_int(dtype, op, ranks);
+            }
+        }
+    }
+}
+
+/// Taking one rank twice and leaving another out must change results.
+#[test]
+fn a_missing_contribution_shows() {
+    for dtype in [DType::F32, DType::F8E4M3, DType::Bf16, DType::I32] {
+        for ranks in [2, 3, 8] {
+            let reduction = Reduction::new(dtype, Op::Sum, ranks, 3);
+            for rank in 0..ranks {
+                let other = (rank + 1) % ranks;
+                assert!(
+                    (0..100)
+                        .any(|index| reduction.input(rank, index) != reduction.input(other, index)),
+                    "{dtype:?} {ranks}"
+                );
+                assert!(
+                    (0..400).any(|index| reduction.input(rank, index) != 0),
+                    "{dtype:?} {ranks}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn seeds_and_sources_differ() {
+    let format = Format::of(DType::F32);
+    let at = |seed, source| {
+        (0..64)
+            .map(|index| moved(format, seed, source, index))
+            .collect::<Vec<_>>()
+    };
+    assert_ne!(at(1, 0), at(1, 1));
+    assert_ne!(at(1, 0), at(2, 0));
+    let sums = |seed| {
+        (0..64)
+            .map(|index| Reduction::new(DType::F32, Op::Sum, 2, seed).expected(index))
+            .collect::<Vec<_>>()
+    };
+    assert_ne!(sums(1), sums(2));
+}
+
+#[test]
+fn moved_floats_are_finite() {
+    for index in 0..1000 {
+        assert!(from_bits::<f32>(moved(Format::of(DType::F32), 1, 3, index)).is_finite());
+        assert!(from_bits::<f64>(moved(Format::of(DType::F64), 1, 3, index)).is_finite());
+    }
+}
+
+#[test]
+fn bits_round_trip() {
+    assert_eq!(to_bits(&1.5f32), u64::from(1.5f32.to_bits()));
+    assert_eq!(from_bits::<f32>(to_bits(&-2.25f32)), -2.25);
+    assert_eq!(to_bits(&-1i8), 0xff);
+    assert_eq!(from_bits::<i64>(to_bits(&-5i64)), -5);
+}

@@ -1,0 +1,70 @@
+//! Who takes part, and what each of them finds: gathered once at the start.
+
+use std::fs;
+
+use serde::{Deserialize, Serialize};
+use spark_ccl::{Communicator, RedOp};
+
+use crate::error::Error;
+use crate::memory::{self, Room};
+use crate::report::Device;
+
+/// What a rank tells the others about itself.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Card {
+    pid: u32,
+    cpu: String,
+    /// Limits on memory.
+    pub(crate) rooms: Vec<Room>,
+}
+
+/// All ranks' cards, in rank order.
+pub(crate) fn exchange(comm: &Communicator) -> Result<Vec<Card>, Error> {
+    let own = Card {
+        pid: std::process::id(),
+        cpu: cpu(),
+        rooms: memory::rooms(),
+    };
+    let text = serde_json::to_vec(&own)
+        .map_err(|error| Error::system("describing this rank")(error.into()))?;
+    let mut width = vec![text.len() as u64];
+    comm.all_reduce_in_place(&mut width, RedOp::Max).run()?;
+    let width = width[0] as usize;
+    let mut block = text;
+    block.resize(width, b' ');
+    let mut all = vec![0; width * comm.size()];
+    comm.all_gather(&block, &mut all).run()?;
+    all.chunks(width)
+        .map(|card| {
+            serde_json::from_slice(card)
+                .map_err(|error| Error::system("reading another rank's description")(error.into()))
+        })
+        .collect()
+}
+
+/// The header's lines.
+pub(crate) fn devices(comm: &Communicator, cards: &[Card]) -> Result<Vec<Device>, Error> {
+    let mut devices: Vec<Device> = Vec::new();
+    for (rank, card) in cards.iter().enumerate() {
+        let host = comm.peer(rank)?.host;
+        let index = devices.iter().filter(|device| device.host == host).count();
+        devices.push(Device {
+            rank,
+            pid: card.pid,
+            host,
+            index,
+            name: card.cpu.clone(),
+        });
+    }
+    Ok(devices)
+}
+
+/// The processor's name, or its architecture.
+fn cpu() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map(|(_, name)| name.trim());
+    format!("{} (host memory)", model.unwrap_or(std::env::consts::ARCH))
+}

@@ -1,0 +1,249 @@
+//! One measured call: which method of the communicator, with which parts of the buffers.
+
+use std::ops::Range;
+
+use spark_ccl::{Communicator, Element, RedOp};
+
+use crate::buffer::Buffer;
+use crate::collective::{Collective, Layout};
+use crate::error::Error;
+use crate::exact::{Reduction, from_bits};
+use crate::op::Op;
+use crate::uneven::{self, Side};
+
+/// Whether the result replaces the input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    OutOfPlace,
+    InPlace,
+}
+
+/// A collective with everything but its buffers.
+#[derive(Debug)]
+pub(crate) struct Invocation<T> {
+    pub(crate) collective: Collective,
+    pub(crate) layout: Layout,
+    pub(crate) op: Op,
+    pub(crate) root: usize,
+    pub(crate) rank: usize,
+    pub(crate) ranks: usize,
+    redop: RedOp<T>,
+    /// For alltoallv.
+    sends: Side,
+    receives: Side,
+}
+
+impl<T: Element> Invocation<T> {
+    /// For a size of `bytes`; `op` and `root` matter only where the collective has them.
+    pub(crate) fn new(
+        comm: &Communicator,
+        collective: Collective,
+        bytes: u64,
+        op: Op,
+        root: usize,
+    ) -> Self {
+        let (rank, ranks) = (comm.rank(), comm.size());
+        let layout = collective.layout(bytes, size_of::<T>(), ranks);
+        let whole = if collective == Collective::AllToAllV {
+            layout.count * ranks
+        } else {
+            0
+        };
+        Self {
+            collective,
+            layout,
+            op,
+            root,
+            rank,
+            ranks,
+            redop: redop(op, rank),
+            sends: uneven::sends(whole, size_of::<T>(), ranks, rank),
+            receives: uneven::receives(whole, size_of::<T>(), ranks, rank),
+        }
+    }
+
+    /// Where the send buffer's part lies if the `turn`th part of the buffers is used.
+    pub(crate) fn send_range(&self, base: usize, turn: usize) -> Range<usize> {
+        let start = base + turn * self.layout.send;
+        start..start + self.layout.send
+    }
+
+    /// The same for the receive buffer; in place it holds the larger of both.
+    pub(crate) fn recv_range(&self, base: usize, turn: usize, way: Way) -> Range<usize> {
+        let len = match way {
+            Way::OutOfPlace => self.layout.recv,
+            Way::InPlace => self.layout.larger(),
+        };
+        let start = base + turn * self.layout.larger();
+        start..start + len
+    }
+
+    /// This rank's block in a buffer that holds one of each rank.
+    pub(crate) fn own_block(&self) -> Range<usize> {
+        let start = self.rank * self.layout.count;
+        start..start + self.layout.count
+    }
+
+    /// Where, among what `source` sends, the block for this rank starts (alltoallv).
+    pub(crate) fn uneven_offset(&self, source: usize) -> usize {
+        let whole = self.layout.count * self.ranks;
+        uneven::sends(whole, size_of::<T>(), self.ranks, source).displacements[self.rank]
+    }
+
+    /// Counts and displacements of what this rank receives (alltoallv).
+    pub(crate) fn uneven_receives(&self) -> &Side {
+        &self.receives
+    }
+
+    /// Runs the call, on the `turn`th parts of both buffers.
+    pub(crate) fn run<B: Buffer<T>>(
+        &self,
+        comm: &Communicator,
+        send: &mut B,
+        recv: &mut B,
+        base: usize,
+        turn: usize,
+        way: Way,
+    ) -> Result<(), Error> {
+        let (from, to) = (
+            self.send_range(base, turn),
+            self.recv_range(base, turn, way),
+        );
+        match way {
+            Way::OutOfPlace => self.out_of_place(comm, send, from, recv, to),
+            Way::InPlace => self.in_place(comm, send, from, recv, to),
+        }
+    }
+
+    fn out_of_place<B: Buffer<T>>(
+        &self,
+        comm: &Communicator,
+        send: &B,
+        from: Range<usize>,
+        recv: &mut B,
+        to: Range<usize>,
+    ) -> Result<(), Error> {
+        if self.collective == Collective::Hypercube {
+            let own = to.start + self.own_block().start..to.start + self.own_block().end;
+            recv[own].copy_from_slice(&send[from]);
+            return self.hypercube(comm, &mut recv[to]);
+        }
+        let (source, target) = (send.part(from)?, recv.part_mut(to)?);
+        match self.collective {
+            Collective::AllReduce => comm.all_reduce(source, target, self.redop).run().map(drop),
+            Collective::AllGather => comm.all_gather(source, target).run().map(drop),
+            Collective::ReduceScatter => comm
+                .reduce_scatter(source, target, self.redop)
+                .run()
+                .map(drop),
+            Collective::Broadcast => comm.broadcast(source, target, self.root).run().map(drop),
+            Collective::Reduce => comm
+                .reduce(source, target, self.redop, self.root)
+                .run()
+                .map(drop),
+            Collective::Gather => comm.gather(source, target, self.root).run().map(drop),
+            Collective::Scatter => comm.scatter(source, target, self.root).run().map(drop),
+            Collective::AllToAll => comm.all_to_all(source, target).run().map(drop),
+            Collective::AllToAllV => {
+                let (s, r) = (&self.sends, &self.receives);
+                comm.all_to_all_v(
+                    source,
+                    &s.counts,
+                    &s.displacements,
+                    target,
+                    &r.counts,
+                    &r.displacements,
+                )
+                .run()
+                .map(drop)
+            }
+            Collective::SendRecv => comm
+                .send_recv(source, self.next(), target, self.previous())
+                .run()
+                .map(drop),
+            Collective::Hypercube => Ok(()),
+        }?;
+        Ok(())
+    }
+
+    fn in_place<B: Buffer<T>>(
+        &self,
+        comm: &Communicator,
+        send: &mut B,
+        from: Range<usize>,
+        recv: &mut B,
+        to: Range<usize>,
+    ) -> Result<(), Error> {
+        match self.collective {
+            // No in-place form: what is sent must be kept while its place is received into.
+            Collective::SendRecv | Collective::AllToAllV => {
+                send[from.clone()].copy_from_slice(&recv[to.clone()]);
+                return self.out_of_place(comm, send, from, recv, to);
+            }
+            Collective::Hypercube => return self.hypercube(comm, &mut recv[to]),
+            _ => {}
+        }
+        let buffer = recv.part_mut(to)?;
+        match self.collective {
+            Collective::AllReduce => comm.all_reduce_in_place(buffer, self.redop).run().map(drop),
+            Collective::AllGather => comm.all_gather_in_place(buffer).run().map(drop),
+            Collective::ReduceScatter => comm
+                .reduce_scatter_in_place(buffer, self.redop)
+                .run()
+                .map(drop),
+            Collective::Broadcast => comm.broadcast_in_place(buffer, self.root).run().map(drop),
+            Collective::Reduce => comm
+                .reduce_in_place(buffer, self.redop, self.root)
+                .run()
+                .map(drop),
+            Collective::Gather => comm.gather_in_place(buffer, self.root).run().map(drop),
+            Collective::Scatter => comm.scatter_in_place(buffer, self.root).run().map(drop),
+            Collective::AllToAll => comm.all_to_all_in_place(buffer).run().map(drop),
+            Collective::AllToAllV | Collective::SendRecv | Collective::Hypercube => Ok(()),
+        }?;
+        Ok(())
+    }
+
+    /// All-gather: at each edge of the hypercube, both ends exchange all that they have.
+    fn hypercube(&self, comm: &Communicator, whole: &mut [T]) -> Result<(), Error> {
+        let mut width = 1;
+        while width < self.ranks {
+            let peer = self.rank ^ width;
+            let mine = (self.rank & !(width - 1)) * self.layout.count;
+            let theirs = (peer & !(width - 1)) * self.layout.count;
+            let len = width * self.layout.count;
+            let (low, high) = whole.split_at_mut(mine.max(theirs));
+            let (source, target) = if mine < theirs {
+                (&low[mine..mine + len], &mut high[..len])
+            } else {
+                (&high[..len], &mut low[theirs..theirs + len])
+            };
+            comm.send_recv(source, peer, target, peer).run()?;
+            width *= 2;
+        }
+        Ok(())
+    }
+
+    fn next(&self) -> usize {
+        (self.rank + 1) % self.ranks
+    }
+
+    /// The rank from which sendrecv receives.
+    pub(crate) fn previous(&self) -> usize {
+        (self.rank + self.ranks - 1) % self.ranks
+    }
+}
+
+fn redop<T: Element>(op: Op, rank: usize) -> RedOp<T> {
+    match op {
+        Op::Sum => RedOp::Sum,
+        Op::Prod => RedOp::Prod,
+        Op::Max => RedOp::Max,
+        Op::Min => RedOp::Min,
+        Op::Avg => RedOp::Avg,
+        Op::MulSum => RedOp::PreMulSum(from_bits(crate::exact::whole_number(
+            T::DTYPE,
+            Reduction::factor(rank),
+        ))),
+    }
+}

@@ -1,0 +1,338 @@
+//! How much memory a run may take, and the sweep that fits into it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::size::human;
+use crate::sweep::Sweep;
+
+/// Memory that each rank needs besides its buffers: the library's slots, stacks, the program.
+const PER_RANK: u64 = 48 << 20;
+/// What stays free for everybody else, as a fraction of what is available.
+const RESERVE_FRACTION: u64 = 16;
+
+/// The memory that a rank finds: one limit per thing that several ranks may share.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Room {
+    /// What is limited: ranks with the same name share the bytes.
+    pub(crate) name: String,
+    /// Bytes that can be taken without swapping or being killed.
+    pub(crate) bytes: u64,
+}
+
+/// The limits that apply to this process. A limit that cannot be read is left out.
+pub(crate) fn rooms() -> Vec<Room> {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let boot = boot.trim();
+    let host = fs::read_to_string("/proc/meminfo")
+        .ok()
+        .as_deref()
+        .and_then(mem_available);
+    let host = host.map(|bytes| Room {
+        name: format!("machine {boot}"),
+        bytes,
+    });
+    let group = cgroup_room().map(|(path, bytes)| Room {
+        name: format!("control group {} of {boot}", path.display()),
+        bytes,
+    });
+    host.into_iter().chain(group).collect()
+}
+
+/// The sweep with its end lowered to what fits, and the line that says so.
+///
+/// `rooms` holds one entry per rank; `need` is the number of bytes of a rank's buffers if the
+/// largest size of the sweep is the argument.
+pub(crate) fn clamp(
+    sweep: Sweep,
+    rooms: &[Vec<Room>],
+    need: impl Fn(u64) -> u64,
+) -> Result<(Sweep, Option<String>), String> {
+    let Some(tight) = tightest(rooms) else {
+        return Ok((sweep, None));
+    };
+    let fits = |size: u64| need(size) <= tight.per_rank;
+    if fits(sweep.last()) {
+        return Ok((sweep, None));
+    }
+    if !fits(sweep.min) {
+        return Err(format!(
+            "{} a rank are needed for the first size ({}), and {} are there: {tight}; lower -b or the number of ranks",
+            human(need(sweep.min)),
+            human(sweep.min),
+            human(tight.per_rank),
+        ));
+    }
+    let max = largest(sweep, fits);
+    let line = format!(
+        "Reducing the last size from {} to {}: {} a rank would be needed, and {} are there: {tight}",
+        human(sweep.max),
+        human(max),
+        human(need(sweep.last())),
+        human(tight.per_rank),
+    );
+    Ok((Sweep { max, ..sweep }, Some(line)))
+}
+
+/// The largest size of the sweep that fits; the first one does.
+fn largest(sweep: Sweep, fits: impl Fn(u64) -> bool) -> u64 {
+    if sweep.factor > 1 {
+        return sweep
+            .sizes()
+            .take_while(|&size| fits(size))
+            .last()
+            .unwrap_or(sweep.min);
+    }
+    let (mut low, mut high) = (0, sweep.len() - 1);
+    while low < high {
+        let middle = high - (high - low) / 2;
+        if fits(sweep.min + middle * sweep.step) {
+            low = middle
+        } else {
+            high = middle - 1
+        }
+    }
+    sweep.min + low * sweep.step
+}
+
+/// The limit that leaves the least to each of its ranks.
+struct Tight {
+    per_rank: u64,
+    available: u64,
+    ranks: u64,
+    control_group: bool,
+}
+
+impl std::fmt::Display for Tight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let whose = if self.control_group {
+            "in the control group"
+        } else {
+            "on the host"
+        };
+        write!(
+            f,
+            "{} available {whose}, a {RESERVE_FRACTION}th kept free, {} ranks, {} each for the library",
+            human(self.available),
+            self.ranks,
+            human(PER_RANK)
+        )
+    }
+}
+
+fn tightest(rooms: &[Vec<Room>]) -> Option<Tight> {
+    let mut shared: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for room in rooms.iter().flatten() {
+        let (bytes, ranks) = shared.entry(&room.name).or_insert((room.bytes, 0));
+        *bytes = room.bytes.min(*bytes);
+        *ranks += 1;
+    }
+    let tight = |(name, (available, ranks)): (&str, (u64, u64))| Tight {
+        per_rank: ((available - available / RESERVE_FRACTION) / ranks).saturating_sub(PER_RANK),
+        available,
+        ranks,
+        control_group: name.starts_with("control"),
+    };
+    shared
+        .into_iter()
+        .map(tight)
+        .min_by_key(|tight| tight.per_rank)
+}
+
+fn mem_available(meminfo: &str) -> Option<u64> {
+    field(meminfo, "MemAvailable:").map(|kib| kib * 1024)
+}
+
+/// The number after a name at the start of a line.
+fn field(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| {
+        line.strip_prefix(name)?
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    })
+}
+
+/// Peak of the resident memory of this process.
+pub(crate) fn peak_resident() -> Option<u64> {
+    field(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:").map(|kib| kib * 1024)
+}
+
+/// The control group with the least room, of this process's and its parents.
+fn cgroup_room() -> Option<(PathBuf, u64)> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let (root, path, names) = memory_group(&groups)?;
+    let own = root.join(path.trim_start_matches('/'));
+    // Inside a container the path may be the host's, while the mount shows the group itself.
+    let own = if own.exists() { own } else { root.clone() };
+    own.ancestors()
+        .take_while(|group| group.starts_with(&root))
+        .filter_map(|group| Some((group.to_path_buf(), room_of(group, &names)?)))
+        .min_by_key(|(_, bytes)| *bytes)
+}
+
+/// Files of a control group: limit, use, and the statistics' name for cache that can be dropped.
+struct Names {
+    limit: &'static str,
+    used: &'static str,
+    cache: &'static str,
+}
+
+fn memory_group(groups: &str) -> Option<(PathBuf, String, Names)> {
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+        if controllers.split(',').any(|name| name == "memory") {
+            let names = Names {
+                limit: "memory.limit_in_bytes",
+                used: "memory.usage_in_bytes",
+                cache: "total_inactive_file",
+            };
+            return Some((
+                PathBuf::from("/sys/fs/cgroup/memory"),
+                path.to_owned(),
+                names,
+            ));
+        }
+    }
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let names = Names {
+        limit: "memory.max",
+        used: "memory.current",
+        cache: "inactive_file",
+    };
+    Some((PathBuf::from("/sys/fs/cgroup"), path.to_owned(), names))
+}
+
+fn room_of(group: &Path, names: &Names) -> Option<u64> {
+    let number = |name: &str| {
+        fs::read_to_string(group.join(name))
+            .ok()?
+            .trim()
+            .parse::<u64>()
+            .ok()
+    };
+    // "max" does not parse: no limit. So does the old interface's number for no limit.
+    let limit = number(names.limit).filter(|&limit| limit < 1 << 60)?;
+    let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
+    let cache = field(&stat, &format!("{} ", names.cache)).unwrap_or(0);
+    Some(limit.saturating_sub(number(names.used)?.saturating_sub(cache)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SWEEP: Sweep = Sweep {
+        min: 8,
+        max: 1 << 30,
+        factor: 2,
+        step: 1,
+    };
+
+    fn host(bytes: u64) -> Vec<Room> {
+        vec![Room {
+            name: "machine a".into(),
+            bytes,
+        }]
+    }
+
+    #[test]
+    fn nothing_to_do() {
+        assert_eq!(
+            clamp(SWEEP, &[host(16 << 30), host(16 << 30)], |size| 2 * size),
+            Ok((SWEEP, None))
+        );
+        assert_eq!(
+            clamp(SWEEP, &[vec![], vec![]], |size| 2 * size),
+            Ok((SWEEP, None))
+        );
+    }
+
+    #[test]
+    fn end_is_lowered_to_a_size_of_the_sweep() {
+        // 2 GiB less a sixteenth, for two ranks: 960 MiB less 48 MiB each, which two buffers of
+        // 256 MiB fit, and two of 512 MiB do not.
+        let (lowered, line) =
+            clamp(SWEEP, &[host(2 << 30), host(2 << 30)], |size| 2 * size).unwrap();
+        assert_eq!(lowered.max, 256 << 20);
+        let line = line.unwrap();
+        assert!(
+            line.contains("256 MiB") && line.contains("912 MiB") && line.contains("2 ranks"),
+            "{line}"
+        );
+        let steps = Sweep {
+            min: 1 << 20,
+            max: 1 << 30,
+            factor: 1,
+            step: 1 << 20,
+        };
+        let (lowered, _) = clamp(steps, &[host(2 << 30), host(2 << 30)], |size| 2 * size).unwrap();
+        assert_eq!(lowered.max, 456 << 20);
+    }
+
+    #[test]
+    fn refused_when_the_first_size_does_not_fit() {
+        let sweep = Sweep {
+            min: 1 << 30,
+            ..SWEEP
+        };
+        let error = clamp(sweep, &[host(2 << 30), host(2 << 30)], |size| 2 * size).unwrap_err();
+        assert!(
+            error.contains("2 GiB") && error.contains("912 MiB"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn ranks_of_other_hosts_do_not_count() {
+        let other = vec![Room {
+            name: "machine b".into(),
+            bytes: 4 << 30,
+        }];
+        assert_eq!(
+            clamp(SWEEP, &[host(4 << 30), other], |size| 2 * size),
+            Ok((SWEEP, None))
+        );
+    }
+
+    #[test]
+    fn control_group_can_be_tighter() {
+        let group = Room {
+            name: "control group x".into(),
+            bytes: 256 << 20,
+        };
+        let rooms = vec![
+            Room {
+                name: "machine a".into(),
+                bytes: 64 << 30,
+            },
+            group,
+        ];
+        let (lowered, line) = clamp(SWEEP, &[rooms], |size| 2 * size).unwrap();
+        assert_eq!(lowered.max, 64 << 20);
+        assert!(line.unwrap().contains("control group"));
+    }
+
+    #[test]
+    fn system_files() {
+        assert_eq!(
+            mem_available("MemTotal: 10 kB\nMemAvailable:   2048 kB\n"),
+            Some(2 << 20)
+        );
+        assert!(rooms().iter().any(|room| room.bytes > 0));
+        let (root, path, _) = memory_group("0::/user.slice/x\n").unwrap();
+        assert_eq!(
+            (root.as_path(), path.as_str()),
+            (Path::new("/sys/fs/cgroup"), "/user.slice/x")
+        );
+        let (root, path, _) = memory_group("5:cpu:/\n4:memory:/docker/y\n0::/\n").unwrap();
+        assert_eq!(
+            (root.as_path(), path.as_str()),
+            (Path::new("/sys/fs/cgroup/memory"), "/docker/y")
+        );
+        assert!(memory_group("").is_none());
+    }
+}

@@ -1,0 +1,391 @@
+//! Checked arguments: everything that can be refused without knowing the ranks is refused here.
+
+use spark_ccl::DType;
+
+use crate::args::{Args, MemoryArg, PathArg, Plant};
+use crate::collective::Collective;
+use crate::error::Error;
+use crate::op::Op;
+use crate::sweep::Sweep;
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) collective: Collective,
+    pub(crate) sweep: Sweep,
+    pub(crate) dtypes: Vec<DType>,
+    /// Empty for collectives that do not reduce.
+    pub(crate) ops: Vec<Op>,
+    pub(crate) root: Root,
+    pub(crate) registered: bool,
+    pub(crate) iterations: usize,
+    pub(crate) aggregated: usize,
+    pub(crate) warm_up: usize,
+    /// 0: for ever.
+    pub(crate) cycles: u64,
+    pub(crate) blocking: Blocking,
+    pub(crate) average: Average,
+    pub(crate) checks: usize,
+    pub(crate) unalign: usize,
+    pub(crate) per_iteration: Option<usize>,
+    pub(crate) cpu_time: bool,
+    pub(crate) timestamps: bool,
+    pub(crate) memory_report: bool,
+    pub(crate) plant: Option<Plant>,
+    /// Lines for the header about arguments that have no effect.
+    pub(crate) notes: Vec<String>,
+}
+
+/// `-r`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Root {
+    /// One rank.
+    Rank(usize),
+    /// All in turn.
+    Each,
+}
+
+/// `-z`: where barriers stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blocking {
+    /// Nowhere.
+    None,
+    /// After each call, timed.
+    Call,
+    /// After each iteration, not timed.
+    Iteration,
+}
+
+/// `-a`: whose time is reported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Average {
+    First,
+    Mean,
+    Min,
+    Max,
+}
+
+impl Options {
+    /// Checks the arguments.
+    pub(crate) fn new(args: &Args) -> Result<Self, Error> {
+        let sweep = sweep(args)?;
+        let (per_iteration, mut notes) = per_iteration(args)?;
+        notes.extend(no_effect(args));
+        positive("-n", args.iters)?;
+        positive("-m", args.agg_iters)?;
+        if args.agg_iters.checked_mul(args.iters).is_none() {
+            return Err(Error::Usage("-n times -m is too large".into()));
+        }
+        Ok(Self {
+            collective: args.collective,
+            sweep,
+            dtypes: dtypes(&args.datatype)?,
+            ops: ops(args)?,
+            root: root(args)?,
+            registered: args.memory == MemoryArg::Registered
+                || args.local_register > 0
+                || args.path == Some(PathArg::ZeroCopy),
+            iterations: args.iters,
+            aggregated: args.agg_iters,
+            warm_up: args.warmup_iters,
+            cycles: args.run_cycles,
+            blocking: match args.blocking {
+                1 => Blocking::Call,
+                3 => Blocking::Iteration,
+                _ => Blocking::None,
+            },
+            average: match args.average {
+                0 => Average::First,
+                2 => Average::Min,
+                3 => Average::Max,
+                _ => Average::Mean,
+            },
+            checks: args.check,
+            unalign: args.unalign,
+            per_iteration,
+            cpu_time: args.report_cputime == 1,
+            timestamps: args.report_timestamps == 1,
+            memory_report: args.memory_report == 1 || args.memory == MemoryArg::ReportOn,
+            plant: args.plant,
+            notes,
+        })
+    }
+
+    /// Checks what depends on the number of ranks.
+    pub(crate) fn check_ranks(&self, ranks: usize) -> Result<(), Error> {
+        if let Root::Rank(root) = self.root
+            && root >= ranks
+        {
+            return Err(Error::Usage(format!(
+                "-r {root}: the root must be one of the {ranks} ranks, 0 to {}",
+                ranks - 1
+            )));
+        }
+        if self.collective == Collective::Hypercube && !ranks.is_power_of_two() {
+            return Err(Error::Usage(format!(
+                "hypercube needs a power of two of ranks, and there are {ranks}"
+            )));
+        }
+        if let Some(plant) = self.plant
+            && plant.rank >= ranks
+        {
+            return Err(Error::Usage(format!(
+                "--plant: there is no rank {}; there are {ranks}",
+                plant.rank
+            )));
+        }
+        Ok(())
+    }
+
+    /// The roots to run with; one meaningless 0 for collectives without.
+    pub(crate) fn roots(&self, ranks: usize) -> Vec<usize> {
+        match self.root {
+            Root::Each if self.collective.has_root() => (0..ranks).collect(),
+            Root::Rank(root) if self.collective.has_root() => vec![root],
+            _ => vec![0],
+        }
+    }
+}
+
+fn sweep(args: &Args) -> Result<Sweep, Error> {
+    let (min, max) = (args.minbytes, args.maxbytes);
+    if min == 0 {
+        return Err(Error::Usage(
+            "-b 0: the first size must be at least 1 byte".into(),
+        ));
+    }
+    if min > max {
+        return Err(Error::Usage(format!(
+            "the first size (-b, {min} bytes) is larger than the last (-e, {max} bytes); both are 32M unless given"
+        )));
+    }
+    if args.stepfactor == 0 {
+        return Err(Error::Usage(
+            "-f 0: the factor must be a whole number, at least 1".into(),
+        ));
+    }
+    if args.stepfactor == 1 && args.stepbytes == 0 && min < max {
+        return Err(Error::Usage(
+            "-i 0: the sweep would not end; give a step, or a factor with -f".into(),
+        ));
+    }
+    Ok(Sweep {
+        min,
+        max,
+        factor: args.stepfactor,
+        step: args.stepbytes.max(1),
+    })
+}
+
+fn dtypes(text: &str) -> Result<Vec<DType>, Error> {
+    if text == "all" {
+        return Ok(DType::ALL.to_vec());
+    }
+    match text.parse() {
+        Ok(dtype) => Ok(vec![dtype]),
+        Err(_) => Err(Error::Usage(format!(
+            "-d {text}: unknown type; expected {} or all",
+            DType::ALL
+                .iter()
+                .map(|dtype| dtype.name())
+                .collect::<Vec<_>>()
+                .join(", ")
+        ))),
+    }
+}
+
+fn ops(args: &Args) -> Result<Vec<Op>, Error> {
+    let ops = if args.op == "all" {
+        Op::ALL.to_vec()
+    } else {
+        vec![
+            args.op
+                .parse()
+                .map_err(|error| Error::Usage(format!("-o: {error}")))?,
+        ]
+    };
+    Ok(if args.collective.reduces() {
+        ops
+    } else {
+        Vec::new()
+    })
+}
+
+fn root(args: &Args) -> Result<Root, Error> {
+    match args.root {
+        -1 => Ok(Root::Each),
+        root => usize::try_from(root)
+            .map(Root::Rank)
+            .map_err(|_| Error::Usage(format!("-r {root}: expected a rank, or -1 for every rank"))),
+    }
+}
+
+fn per_iteration(args: &Args) -> Result<(Option<usize>, Vec<String>), Error> {
+    let skip = args.per_iter_skip;
+    if args.per_iter_timing == 0 {
+        let note = (skip > 0).then(|| "-K has no effect without -I 1".to_owned());
+        return Ok((None, note.into_iter().collect()));
+    }
+    if skip >= args.iters {
+        return Err(Error::Usage(format!(
+            "-K {skip}: must be less than the number of iterations (-n {})",
+            args.iters
+        )));
+    }
+    Ok((Some(skip), Vec::new()))
+}
+
+/// One line for each flag that was given and means nothing for host memory.
+fn no_effect(args: &Args) -> Vec<String> {
+    let flags = [
+        (args.cudagraph.is_some_and(|n| n > 0), "-G (graphs)"),
+        (args.cta_policy.is_some(), "-x (CTA policy)"),
+        (
+            args.device_implementation.is_some_and(|n| n > 0),
+            "-D (device implementation)",
+        ),
+        (args.device_cta_count.is_some(), "-V (CTA count)"),
+        (args.stream_null.is_some_and(|n| n > 0), "-y (null stream)"),
+    ];
+    let mut notes: Vec<String> = flags
+        .into_iter()
+        .filter(|(given, _)| *given)
+        .map(|(_, flag)| format!("{flag} has no effect on host memory"))
+        .collect();
+    if args.parallel_init.is_some_and(|n| n > 0) {
+        notes.push("-p: threads always start in parallel".into());
+    }
+    if args.report_cputime == 1 {
+        notes.push(
+            "-C: operations on host memory run inside the call, so cputime is the time of the call"
+                .into(),
+        );
+    }
+    if args.local_register > 0 {
+        notes.push(format!(
+            "-R {}: same as --memory registered",
+            args.local_register
+        ));
+    }
+    if args.path == Some(PathArg::ZeroCopy)
+        && args.memory != MemoryArg::Registered
+        && args.local_register == 0
+    {
+        notes.push(
+            "--path zero-copy needs registered buffers: --memory registered is implied".into(),
+        );
+    }
+    notes
+}
+
+fn positive(flag: &str, value: usize) -> Result<(), Error> {
+    if value == 0 {
+        Err(Error::Usage(format!("{flag} 0: must be at least 1")))
+    } else {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn options(args: &[&str]) -> Result<Options, Error> {
+        let all = ["spark-perf"].iter().chain(args).copied();
+        Options::new(&Args::try_parse_from(all).unwrap())
+    }
+
+    fn refusal(args: &[&str]) -> String {
+        match options(args) {
+            Err(error) => {
+                assert_eq!(error.exit_code(), 6);
+                error.to_string()
+            }
+            Ok(options) => panic!("{args:?} gave {options:?}"),
+        }
+    }
+
+    #[test]
+    fn defaults() {
+        let options = options(&["all_reduce"]).unwrap();
+        assert_eq!(
+            (
+                options.sweep.min,
+                options.sweep.max,
+                options.iterations,
+                options.warm_up,
+                options.checks
+            ),
+            (32 << 20, 32 << 20, 20, 1, 1)
+        );
+        assert_eq!(
+            (options.ops.as_slice(), options.dtypes.as_slice()),
+            (&[Op::Sum][..], &[DType::F32][..])
+        );
+        assert!(options.notes.is_empty());
+    }
+
+    #[test]
+    fn refusals_say_what() {
+        assert!(refusal(&["all_reduce", "-b", "0"]).contains("at least 1 byte"));
+        assert!(refusal(&["all_reduce", "-b", "2M", "-e", "1M"]).contains("larger than the last"));
+        assert!(refusal(&["all_reduce", "-o", "xor"]).contains("xor"));
+        assert!(refusal(&["broadcast", "-o", "xor"]).contains("xor"));
+        assert!(refusal(&["all_reduce", "-d", "float128"]).contains("bfloat16"));
+        assert!(refusal(&["reduce", "-r", "-2"]).contains("-1"));
+        assert!(refusal(&["all_reduce", "-n", "0"]).contains("-n 0"));
+        assert!(refusal(&["all_reduce", "-f", "0"]).contains("-f 0"));
+        assert!(refusal(&["all_reduce", "-b", "8", "-i", "0"]).contains("-i 0"));
+        assert!(refusal(&["all_reduce", "-I", "1", "-K", "20"]).contains("-K 20"));
+    }
+
+    #[test]
+    fn ranks_matter() {
+        let reduce = options(&["reduce", "-r", "3"]).unwrap();
+        assert!(reduce.check_ranks(4).is_ok());
+        assert!(reduce.check_ranks(3).is_err());
+        assert!(options(&["hypercube"]).unwrap().check_ranks(6).is_err());
+        assert!(
+            options(&["all_reduce", "--plant", "2:0"])
+                .unwrap()
+                .check_ranks(2)
+                .is_err()
+        );
+        assert_eq!(
+            options(&["reduce", "-r", "-1"]).unwrap().roots(3),
+            [0, 1, 2]
+        );
+        assert_eq!(options(&["all_reduce", "-r", "-1"]).unwrap().roots(3), [0]);
+    }
+
+    #[test]
+    fn flags_for_gpus_get_a_note_each() {
+        let options = options(&[
+            "all_reduce",
+            "-G",
+            "1",
+            "-x",
+            "0",
+            "-D",
+            "1",
+            "-V",
+            "16",
+            "-y",
+            "1",
+            "-R",
+            "2",
+            "-p",
+            "1",
+        ])
+        .unwrap();
+        assert_eq!(options.notes.len(), 7);
+        assert!(options.registered);
+    }
+
+    #[test]
+    fn all_types_and_operations() {
+        let options = options(&["all_reduce", "-d", "all", "-o", "all"]).unwrap();
+        assert_eq!((options.dtypes.len(), options.ops.len()), (12, 6));
+    }
+}

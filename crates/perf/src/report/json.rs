@@ -1,0 +1,369 @@
+//! The JSON report, version 3 of nccl-tests' format.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::{Device, Measure, Row, Totals};
+use crate::clock;
+use crate::stats::PerIteration;
+
+const VERSION: u32 = 3;
+
+/// What the header says about the run.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Config {
+    pub(crate) nthreads: usize,
+    pub(crate) ngpus: usize,
+    pub(crate) minimum_bytes: u64,
+    pub(crate) maximum_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) step_factor: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) step_bytes: Option<u64>,
+    pub(crate) warmup_iters: usize,
+    pub(crate) iterations: usize,
+    pub(crate) aggregated_iterations: usize,
+    pub(crate) validation: usize,
+    pub(crate) graph: u32,
+    pub(crate) blocking_collectives: Text,
+    pub(crate) per_iter_timing: Text,
+    pub(crate) per_iter_skip: usize,
+    pub(crate) parallel_init: Text,
+    pub(crate) collective: &'static str,
+    pub(crate) memory: &'static str,
+    pub(crate) devices: Vec<DeviceEntry>,
+}
+
+/// A boolean as nccl-tests writes it: a string.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Text {
+    True,
+    False,
+    Unchecked,
+}
+
+impl From<bool> for Text {
+    fn from(value: bool) -> Self {
+        if value { Self::True } else { Self::False }
+    }
+}
+
+/// A rank.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct DeviceEntry {
+    rank: usize,
+    group: u32,
+    pid: u32,
+    hostname: String,
+    device: usize,
+    device_hex: &'static str,
+    device_info: String,
+}
+
+impl From<&Device> for DeviceEntry {
+    fn from(device: &Device) -> Self {
+        Self {
+            rank: device.rank,
+            group: 0,
+            pid: device.pid,
+            hostname: device.host.clone(),
+            device: device.index,
+            device_hex: "0000:00:00",
+            device_info: device.name.clone(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    version: u32,
+    start_time: &'a str,
+    args: &'a [String],
+    env: &'a [String],
+    nccl_version: u32,
+    spark_ccl_version: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config: Option<&'a Config>,
+    results: Vec<Entry<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    out_of_bounds: Option<OutOfBounds>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    average_bus_bandwidth: Option<AverageBandwidth>,
+    errors: &'a [String],
+    end_time: String,
+}
+
+#[derive(Serialize)]
+struct OutOfBounds {
+    count: u64,
+    okay: Text,
+}
+
+#[derive(Serialize)]
+struct AverageBandwidth {
+    bandwidth: f64,
+    okay: Text,
+}
+
+#[derive(Serialize)]
+struct Entry<'a> {
+    size: u64,
+    count: u64,
+    #[serde(rename = "type")]
+    dtype: &'static str,
+    redop: &'static str,
+    root: String,
+    out_of_place: Way,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    out_of_place_per_iter: Option<&'a PerIteration>,
+    in_place: Way,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_place_per_iter: Option<&'a PerIteration>,
+    actual_iterations: usize,
+    experiment_name: &'static str,
+}
+
+#[derive(Serialize)]
+struct Way {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu_time: Option<f64>,
+    alg_bw: f64,
+    bus_bw: f64,
+    nwrong: Option<u64>,
+}
+
+impl Way {
+    fn new(measure: &Measure, cpu_time: bool) -> Self {
+        Self {
+            time: (!cpu_time).then_some(measure.time_us),
+            cpu_time: cpu_time.then_some(measure.time_us),
+            alg_bw: measure.algorithm_bw,
+            bus_bw: measure.bus_bw,
+            nwrong: measure.wrong,
+        }
+    }
+}
+
+/// A report that is being written.
+#[derive(Debug)]
+pub(crate) struct Report {
+    file: File,
+    path: PathBuf,
+    start_time: String,
+    args: Vec<String>,
+    env: Vec<String>,
+    config: Option<Config>,
+    cpu_time: bool,
+}
+
+impl Report {
+    /// Creates the file: `path`, or the first of `path.0`, `path.1`, ... that does not exist yet.
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
+        let (file, path) = create_new(path)?;
+        Ok(Self {
+            file,
+            path,
+            start_time: clock::now(),
+            args: std::env::args().collect(),
+            env: environment(std::env::vars_os()),
+            config: None,
+            cpu_time: false,
+        })
+    }
+
+    /// Where the report goes.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Sets what is known once the ranks are.
+    pub(crate) fn configure(&mut self, config: Config, cpu_time: bool) {
+        self.config = Some(config);
+        self.cpu_time = cpu_time;
+    }
+
+    /// Writes everything known so far, in place of what was written before.
+    pub(crate) fn save(
+        &mut self,
+        rows: &[Row],
+        totals: Option<&Totals>,
+        errors: &[String],
+    ) -> io::Result<()> {
+        let document = Document {
+            version: VERSION,
+            start_time: &self.start_time,
+            args: &self.args,
+            env: &self.env,
+            nccl_version: 0,
+            spark_ccl_version: env!("CARGO_PKG_VERSION"),
+            config: self.config.as_ref(),
+            results: rows.iter().map(|row| self.entry(row)).collect(),
+            out_of_bounds: totals.map(|totals| OutOfBounds {
+                count: totals.out_of_bounds,
+                okay: (totals.out_of_bounds == 0).into(),
+            }),
+            average_bus_bandwidth: totals.map(|totals| AverageBandwidth {
+                bandwidth: totals.average_bus_bw,
+                okay: totals.bandwidth_okay().map_or(Text::Unchecked, Text::from),
+            }),
+            errors,
+            end_time: clock::now(),
+        };
+        let text = serde_json::to_vec_pretty(&document)?;
+        self.file.rewind()?;
+        self.file.write_all(&text)?;
+        self.file.set_len(text.len() as u64)
+    }
+
+    fn entry<'a>(&self, row: &'a Row) -> Entry<'a> {
+        Entry {
+            size: row.key.size,
+            count: row.key.count,
+            dtype: row.key.dtype,
+            redop: row.key.op,
+            root: row.key.root.to_string(),
+            out_of_place: Way::new(&row.out_of_place, self.cpu_time),
+            out_of_place_per_iter: row.out_of_place.per_iteration.as_ref(),
+            in_place: Way::new(&row.in_place, self.cpu_time),
+            in_place_per_iter: row.in_place.per_iteration.as_ref(),
+            actual_iterations: self.config.as_ref().map_or(0, |config| config.iterations),
+            experiment_name: "",
+        }
+    }
+}
+
+fn create_new(path: &Path) -> io::Result<(File, PathBuf)> {
+    let numbered = (0..).map(|number: u32| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".{number}"));
+        PathBuf::from(name)
+    });
+    for candidate in std::iter::once(path.to_path_buf()).chain(numbered) {
+        match OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&candidate)
+        {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            opened => return Ok((opened?, candidate)),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// Our own and NCCL's variables, without those that hold secrets.
+fn environment(all: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString)>) -> Vec<String> {
+    let mut kept: Vec<String> = all
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| name.starts_with("SPARK_CCL_") || name.starts_with("NCCL_"))
+        .filter(|(name, _)| {
+            !["SECRET", "UNIQUE_ID", "COMM_ID"]
+                .iter()
+                .any(|word| name.contains(word))
+        })
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    kept.sort();
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Key;
+
+    fn directory(name: &str) -> PathBuf {
+        let path =
+            std::env::temp_dir().join(format!("spark-perf-json-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn nothing_is_overwritten() {
+        let directory = directory("keep");
+        let path = directory.join("a.json");
+        std::fs::write(&path, "mine").unwrap();
+        assert_eq!(
+            Report::create(&path).unwrap().path(),
+            directory.join("a.json.0")
+        );
+        assert_eq!(
+            Report::create(&path).unwrap().path(),
+            directory.join("a.json.1")
+        );
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn shape() {
+        let directory = directory("shape");
+        let mut report = Report::create(&directory.join("a.json")).unwrap();
+        let way = Measure {
+            time_us: 1.0,
+            algorithm_bw: 2.0,
+            bus_bw: 3.0,
+            wrong: Some(0),
+            per_iteration: Some(PerIteration::new(vec![1.0], 0)),
+        };
+        let key = Key {
+            size: 8,
+            count: 2,
+            dtype: "float",
+            op: "sum",
+            root: -1,
+        };
+        let row = Row {
+            key,
+            out_of_place: way.clone(),
+            in_place: Measure {
+                wrong: None,
+                per_iteration: None,
+                ..way
+            },
+            timestamp: String::new(),
+        };
+        let totals = Totals {
+            out_of_bounds: 0,
+            average_bus_bw: 3.0,
+            required_bus_bw: None,
+        };
+        report
+            .save(&[row.clone(), row.clone()], None, &["x".into()])
+            .unwrap();
+        report.save(&[row], Some(&totals), &[]).unwrap();
+        let value: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(report.path()).unwrap()).unwrap();
+        assert_eq!(value["version"], 3);
+        assert_eq!(value["results"].as_array().unwrap().len(), 1);
+        assert_eq!(value["results"][0]["root"], "-1");
+        assert_eq!(value["results"][0]["out_of_place"]["bus_bw"], 3.0);
+        assert_eq!(value["results"][0]["out_of_place_per_iter"]["p99_us"], 1.0);
+        assert!(value["results"][0]["in_place"]["nwrong"].is_null());
+        assert_eq!(value["out_of_bounds"]["okay"], "true");
+        assert_eq!(value["average_bus_bandwidth"]["okay"], "unchecked");
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn secrets_stay_out() {
+        let names = [
+            "SPARK_CCL_SECRET",
+            "SPARK_CCL_UNIQUE_ID",
+            "NCCL_COMM_ID",
+            "HOME",
+            "NCCL_DEBUG",
+            "SPARK_CCL_ALGO",
+        ];
+        let kept = environment(names.iter().map(|name| (name.into(), "v".into())));
+        assert_eq!(kept, ["NCCL_DEBUG=v", "SPARK_CCL_ALGO=v"]);
+    }
+}

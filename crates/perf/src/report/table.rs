@@ -1,0 +1,274 @@
+//! nccl-tests' table.
+
+use std::fmt::Write;
+
+use super::{Device, Measure, Row, Totals};
+
+/// Which optional columns there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Columns {
+    pub(crate) per_iteration: bool,
+    pub(crate) cpu_time: bool,
+    pub(crate) timestamps: bool,
+}
+
+/// A rank's line in the header.
+pub(crate) fn device(device: &Device) -> String {
+    let Device {
+        rank,
+        pid,
+        host,
+        index,
+        name,
+    } = device;
+    format!(
+        "#  Rank {rank:2} Group  0 Pid {pid:6} on {host:>10} device {index:2} [0000:00:00] {name}"
+    )
+}
+
+/// The three lines above the first row.
+pub(crate) fn column_heads(columns: Columns) -> String {
+    let time = if columns.cpu_time { "cputime" } else { "time" };
+    let half = |time: &str, gbps: &str, wrong: &str, iteration: [&str; 4]| {
+        let mut text = format!("  {time:>7}  {gbps}  {wrong:>6}");
+        if columns.per_iteration {
+            for head in iteration {
+                let _ = write!(text, "  {head:>7}");
+            }
+        }
+        text
+    };
+    let names = half(
+        time,
+        " algbw   busbw",
+        "#wrong",
+        ["i_min", "i_max", "i_p99", "i_cv%"],
+    );
+    let units = half(
+        "(us)",
+        "(GB/s)  (GB/s)",
+        "",
+        ["(us)", "(us)", "(us)", "(%)"],
+    );
+    let left = |size: &str, count: &str, rest: [&str; 3]| {
+        format!(
+            "# {size:>10}  {count:>12}  {:>8}  {:>6}  {:>6}",
+            rest[0], rest[1], rest[2]
+        )
+    };
+    let stamp = |text: &str| {
+        if columns.timestamps {
+            format!("{text:>21}")
+        } else {
+            String::new()
+        }
+    };
+    let width = names.chars().count();
+    format!(
+        "#\n{}{:^width$}{:^width$}\n{}{names}{names}{}\n{}{units}{units}{}\n",
+        left("", "", ["", "", ""]),
+        "out-of-place",
+        "in-place",
+        left("size", "count", ["type", "redop", "root"]),
+        stamp("timestamp"),
+        left("(B)", "(elements)", ["", "", ""]),
+        stamp("UTC"),
+    )
+}
+
+/// A row of results.
+pub(crate) fn row(row: &Row, columns: Columns) -> String {
+    let key = &row.key;
+    let mut text = format!(
+        "{:12}  {:12}  {:>8}  {:>6}  {:6}",
+        key.size, key.count, key.dtype, key.op, key.root
+    );
+    for measure in [&row.out_of_place, &row.in_place] {
+        text.push_str(&half(measure));
+    }
+    if columns.timestamps {
+        let _ = write!(text, "{:>21}", row.timestamp);
+    }
+    text
+}
+
+fn half(measure: &Measure) -> String {
+    let wrong = measure
+        .wrong
+        .map_or_else(|| "N/A".to_owned(), |wrong| wrong.to_string());
+    let mut text = format!(
+        "  {}  {}  {}  {wrong:>6}",
+        fit(measure.time_us, 7),
+        fit(measure.algorithm_bw, 6),
+        fit(measure.bus_bw, 6)
+    );
+    if let Some(stats) = &measure.per_iteration {
+        for value in [stats.min_us, stats.max_us, stats.p99_us, stats.cv_pct] {
+            let _ = write!(text, "  {}", fit(value, 7));
+        }
+    }
+    text
+}
+
+/// The lines after the last row.
+pub(crate) fn footer(totals: &Totals, program: &str) -> String {
+    let okay = |good: bool| if good { "OK" } else { "FAILED" };
+    let bandwidth = totals.bandwidth_okay().map_or("", okay);
+    format!(
+        "# {:<20} : {} {}\n# {:<20} : {} {bandwidth}\n#\n# Collective test concluded: {program}\n",
+        "Out of bounds values",
+        totals.out_of_bounds,
+        okay(totals.out_of_bounds == 0),
+        "Avg bus bandwidth",
+        significant(totals.average_bus_bw),
+    )
+}
+
+/// A number with as many decimals (two, one, none) as fit, else with an exponent.
+fn fit(value: f64, width: usize) -> String {
+    for decimals in (0..=2).rev() {
+        let text = format!("{value:width$.decimals$}");
+        if text.len() <= width {
+            return text;
+        }
+    }
+    let text = if width >= 7 {
+        format!("{value:.1e}")
+    } else {
+        format!("{value:.0e}")
+    };
+    // As C writes exponents: a sign and at least two digits.
+    match text.split_once('e') {
+        Some((mantissa, exponent)) => {
+            let exponent: i32 = exponent.parse().unwrap_or(0);
+            let sign = if exponent < 0 { '-' } else { '+' };
+            format!(
+                "{:>width$}",
+                format!("{mantissa}e{sign}{:02}", exponent.abs())
+            )
+        }
+        None => format!("{text:>width$}"),
+    }
+}
+
+/// Six significant digits without trailing zeros.
+fn significant(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return format!("{value}");
+    }
+    let decimals = (5 - value.abs().log10().floor() as i32).clamp(0, 12) as usize;
+    let text = format!("{value:.decimals$}");
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Key;
+    use crate::stats::PerIteration;
+
+    fn measure(wrong: Option<u64>) -> Measure {
+        Measure {
+            time_us: 12.345,
+            algorithm_bw: 1.0,
+            bus_bw: 1.5,
+            wrong,
+            per_iteration: None,
+        }
+    }
+
+    fn sample(wrong: Option<u64>) -> Row {
+        let key = Key {
+            size: 8,
+            count: 2,
+            dtype: "float",
+            op: "sum",
+            root: -1,
+        };
+        Row {
+            key,
+            out_of_place: measure(wrong),
+            in_place: measure(wrong),
+            timestamp: "2026-01-01 00:00:00".into(),
+        }
+    }
+
+    #[test]
+    fn numbers_shrink_to_fit() {
+        assert_eq!(fit(1.234, 7), "   1.23");
+        assert_eq!(fit(12345.67, 7), "12345.7");
+        assert_eq!(fit(1_234_567.0, 7), "1234567");
+        assert_eq!(fit(123_456_789.0, 7), "1.2e+08");
+        assert_eq!(fit(1234.5, 6), "1234.5");
+        assert_eq!(fit(123_456_789.0, 6), " 1e+08");
+    }
+
+    #[test]
+    fn six_significant_digits() {
+        assert_eq!(significant(0.0), "0");
+        assert_eq!(significant(1.234_567_89), "1.23457");
+        assert_eq!(significant(0.001_234_567_8), "0.00123457");
+        assert_eq!(significant(12.0), "12");
+    }
+
+    #[test]
+    fn rows_as_nccl_tests_prints_them() {
+        let plain = "           8             2     float     sum      -1    12.35    1.00    1.50       0    12.35    1.00    1.50       0";
+        assert_eq!(row(&sample(Some(0)), Columns::default()), plain);
+        assert!(row(&sample(None), Columns::default()).ends_with("   1.50     N/A"));
+        let stamped = row(
+            &sample(Some(0)),
+            Columns {
+                timestamps: true,
+                ..Columns::default()
+            },
+        );
+        assert_eq!(stamped, format!("{plain}  2026-01-01 00:00:00"));
+    }
+
+    #[test]
+    fn heads_stand_over_their_columns() {
+        for per_iteration in [false, true] {
+            let columns = Columns {
+                per_iteration,
+                ..Columns::default()
+            };
+            let mut sample = sample(Some(0));
+            if per_iteration {
+                sample.out_of_place.per_iteration = Some(PerIteration::new(vec![1.0], 0));
+                sample.in_place.per_iteration = Some(PerIteration::new(vec![1.0], 0));
+            }
+            let heads = column_heads(columns);
+            let names = heads.lines().nth(2).unwrap();
+            assert_eq!(names.len(), row(&sample, columns).len());
+            assert_eq!(names.matches("#wrong").count(), 2);
+        }
+    }
+
+    #[test]
+    fn foot() {
+        let totals = Totals {
+            out_of_bounds: 0,
+            average_bus_bw: 1.5,
+            required_bus_bw: None,
+        };
+        assert!(
+            footer(&totals, "x_perf")
+                .starts_with("# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 1.5 \n#\n")
+        );
+        let bad = Totals {
+            out_of_bounds: 3,
+            average_bus_bw: 0.8,
+            required_bus_bw: Some(1.0),
+        };
+        let text = footer(&bad, "x_perf");
+        assert!(
+            text.contains("3 FAILED") && text.contains("0.8 FAILED"),
+            "{text}"
+        );
+    }
+}

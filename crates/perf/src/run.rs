@@ -1,0 +1,376 @@
+//! One rank's run: header, sweep, footer, files.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use spark_ccl::Communicator;
+
+use crate::args::Args;
+use crate::bench::{self, Findings, Sink};
+use crate::error::{Error, exit};
+use crate::hosts;
+use crate::memory;
+use crate::options::Options;
+use crate::progress::Progress;
+use crate::report::compare::Earlier;
+use crate::report::json::{Config, DeviceEntry, Report};
+use crate::report::plot;
+use crate::report::table::{self, Columns};
+use crate::report::{Device, Row, Totals};
+use crate::size::human;
+use crate::sweep::Sweep;
+
+/// Runs as one rank; the process's exit code.
+pub(crate) fn rank(comm: &Communicator, args: &Args, options: &Options) -> Result<u8, Error> {
+    if comm.rank() == 0 {
+        reporter(comm, args, options)
+    } else {
+        silent(comm, options)
+    }
+}
+
+/// Any rank but the first.
+fn silent(comm: &Communicator, options: &Options) -> Result<u8, Error> {
+    let cards = hosts::exchange(comm)?;
+    let (options, _) = fitted(comm, options, &cards)?;
+    let findings = bench::run(comm, &options, &mut Nowhere)?;
+    comm.barrier().run()?;
+    Ok(code(&totals(&findings)))
+}
+
+struct Nowhere;
+
+impl Sink for Nowhere {
+    fn row(&mut self, _: Row) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// Rank 0, which prints.
+fn reporter(comm: &Communicator, args: &Args, options: &Options) -> Result<u8, Error> {
+    let earlier = args
+        .compare
+        .as_deref()
+        .map(Earlier::read)
+        .transpose()
+        .map_err(Error::Usage)?;
+    let json = args
+        .output_file
+        .as_deref()
+        .map(|path| {
+            Report::create(path).map_err(Error::system(format!("creating {}", path.display())))
+        })
+        .transpose()?;
+    let mut reporter = Reporter {
+        columns: Columns {
+            per_iteration: options.per_iteration.is_some(),
+            cpu_time: options.cpu_time,
+            timestamps: options.timestamps,
+        },
+        progress: None,
+        rows: Vec::new(),
+        json,
+    };
+    let result = reporter.measure(comm, args, options);
+    let totals = match result {
+        Ok(totals) => totals,
+        Err(error) => {
+            // What was measured is kept. Failing to save it must not hide the error itself.
+            let _ = reporter.save(None, &[error.to_string()]);
+            return Err(error);
+        }
+    };
+    reporter.save(Some(&totals), &[])?;
+    reporter.plot(args, comm.size())?;
+    let mut closing = table::footer(&totals, &options.collective.program());
+    if let Some(earlier) = earlier {
+        closing.push_str(&earlier.table(&reporter.rows));
+    }
+    if options.memory_report {
+        closing.push_str(&memory_line(options, comm.size()));
+    }
+    print(&closing)?;
+    comm.barrier().run()?;
+    Ok(code(&totals))
+}
+
+struct Reporter {
+    columns: Columns,
+    progress: Option<Progress>,
+    rows: Vec<Row>,
+    json: Option<Report>,
+}
+
+impl Reporter {
+    fn measure(
+        &mut self,
+        comm: &Communicator,
+        args: &Args,
+        options: &Options,
+    ) -> Result<Totals, Error> {
+        let cards = hosts::exchange(comm)?;
+        let devices = hosts::devices(comm, &cards)?;
+        let (options, lowered) = fitted(comm, options, &cards)?;
+        print(&header(comm, args, &options, &devices, lowered.as_deref())?)?;
+        if let Some(json) = &mut self.json {
+            print(&format!(
+                "# Writing JSON output to {}\n",
+                json.path().display()
+            ))?;
+            json.configure(config(args, &options, &devices), options.cpu_time);
+            json.save(&[], None, &[])
+                .map_err(Error::system(format!("writing {}", json.path().display())))?;
+        }
+        print(&table::column_heads(self.columns))?;
+        self.progress = Some(Progress::new(lines(&options, comm.size())));
+        let findings = bench::run(comm, &options, self);
+        self.progress = None;
+        Ok(totals(&findings?))
+    }
+
+    fn save(&mut self, totals: Option<&Totals>, errors: &[String]) -> Result<(), Error> {
+        let Some(json) = &mut self.json else {
+            return Ok(());
+        };
+        json.save(&self.rows, totals, errors)
+            .map_err(Error::system(format!("writing {}", json.path().display())))
+    }
+
+    fn plot(&self, args: &Args, ranks: usize) -> Result<(), Error> {
+        let Some(path) = &args.plot else {
+            return Ok(());
+        };
+        let kind = plot_kind(path)?;
+        let title = format!("{}, {ranks} ranks, host memory", args.collective.name());
+        plot::write(path, kind, &title, &self.rows).map_err(|error| {
+            Error::system(format!("writing {}", path.display()))(io::Error::other(
+                error.to_string(),
+            ))
+        })
+    }
+}
+
+impl Sink for Reporter {
+    fn row(&mut self, row: Row) -> Result<(), Error> {
+        let text = table::row(&row, self.columns) + "\n";
+        self.rows.push(row);
+        match &self.progress {
+            Some(progress) => progress.line(|| print(&text)),
+            None => print(&text),
+        }
+    }
+}
+
+/// Refuses file arguments that cannot work, before anything runs.
+pub(crate) fn check_files(args: &Args) -> Result<(), Error> {
+    if let Some(path) = &args.plot {
+        plot_kind(path)?;
+    }
+    if let Some(path) = &args.output_file
+        && !path
+            .extension()
+            .is_some_and(|ending| ending.eq_ignore_ascii_case("json"))
+    {
+        return Err(Error::Usage(format!(
+            "-J {}: the name must end in .json",
+            path.display()
+        )));
+    }
+    if let Some(path) = &args.compare {
+        Earlier::read(path).map_err(Error::Usage)?;
+    }
+    Ok(())
+}
+
+fn plot_kind(path: &Path) -> Result<plot::Kind, Error> {
+    plot::Kind::of(path).ok_or_else(|| {
+        Error::Usage(format!(
+            "--plot {}: the name must end in .svg or .png",
+            path.display()
+        ))
+    })
+}
+
+/// The options with the sweep lowered to what fits into memory, and the line that says so.
+fn fitted(
+    comm: &Communicator,
+    options: &Options,
+    cards: &[hosts::Card],
+) -> Result<(Options, Option<String>), Error> {
+    let rooms: Vec<_> = cards.iter().map(|card| card.rooms.clone()).collect();
+    let need = |bytes| bench::need(options, comm.size(), bytes);
+    let (sweep, line) = memory::clamp(options.sweep, &rooms, need).map_err(Error::Usage)?;
+    Ok((
+        Options {
+            sweep,
+            ..options.clone()
+        },
+        line,
+    ))
+}
+
+fn header(
+    comm: &Communicator,
+    args: &Args,
+    options: &Options,
+    devices: &[Device],
+    lowered: Option<&str>,
+) -> Result<String, Error> {
+    let Sweep {
+        min,
+        max,
+        factor,
+        step,
+    } = options.sweep;
+    let (step, unit) = if factor > 1 {
+        (factor, "factor")
+    } else {
+        (step, "bytes")
+    };
+    let mut lines = vec![
+        format!(
+            "# spark-perf version {} ({})",
+            env!("CARGO_PKG_VERSION"),
+            spark_ccl::VERSION
+        ),
+        format!(
+            "# Collective test starting: {}",
+            options.collective.program()
+        ),
+        format!(
+            "# nThread {} nGpus {} minBytes {min} maxBytes {max} step: {step}({unit}) warmup iters: {} iters: {} agg iters: {} validation: {} graph: 0 unalign: {}",
+            args.nthreads.unwrap_or(1),
+            args.ngpus.unwrap_or(1),
+            options.warm_up,
+            options.iterations,
+            options.aggregated,
+            options.checks,
+            options.unalign,
+        ),
+    ];
+    lines.extend(
+        options
+            .notes
+            .iter()
+            .chain(lowered.map(str::to_owned).as_ref())
+            .map(|note| format!("# {note}")),
+    );
+    lines.push("#".into());
+    lines.push("# Using devices".into());
+    lines.extend(devices.iter().map(table::device));
+    lines.push("#".into());
+    lines.extend(paths(comm, options)?);
+    Ok(lines.join("\n") + "\n")
+}
+
+/// Which memory, links and algorithms the run takes.
+fn paths(comm: &Communicator, options: &Options) -> Result<Vec<String>, Error> {
+    let mut links: Vec<&str> = Vec::new();
+    for link in comm.links() {
+        if link != "self" && !links.contains(&link.as_str()) {
+            links.push(link);
+        }
+    }
+    let memory = if options.registered {
+        "registered"
+    } else {
+        "ordinary"
+    };
+    let mut lines = vec![format!(
+        "# Memory: {memory}; links: {}",
+        if links.is_empty() {
+            "none".to_owned()
+        } else {
+            links.join(", ")
+        }
+    )];
+    let Some(name) = options.collective.library_name() else {
+        return Ok(lines);
+    };
+    let dtype = options.dtypes[0];
+    let mut sizes = vec![options.sweep.min, options.sweep.last()];
+    sizes.dedup();
+    for size in sizes {
+        let count = options
+            .collective
+            .layout(size, dtype.size(), comm.size())
+            .count;
+        let choice = comm.explain(name, dtype, count, options.registered)?;
+        lines.push(format!("# Algorithm for {}: {choice}", human(size)));
+    }
+    Ok(lines)
+}
+
+fn config(args: &Args, options: &Options, devices: &[Device]) -> Config {
+    let Sweep {
+        min,
+        max,
+        factor,
+        step,
+    } = options.sweep;
+    Config {
+        nthreads: args.nthreads.unwrap_or(1),
+        ngpus: args.ngpus.unwrap_or(1),
+        minimum_bytes: min,
+        maximum_bytes: max,
+        step_factor: (factor > 1).then_some(factor),
+        step_bytes: (factor <= 1).then_some(step),
+        warmup_iters: options.warm_up,
+        iterations: options.iterations,
+        aggregated_iterations: options.aggregated,
+        validation: options.checks,
+        graph: 0,
+        blocking_collectives: (args.blocking > 0).into(),
+        per_iter_timing: options.per_iteration.is_some().into(),
+        per_iter_skip: options.per_iteration.unwrap_or(0),
+        parallel_init: (args.parallel_init.is_some_and(|value| value > 0)).into(),
+        collective: options.collective.name(),
+        memory: if options.registered {
+            "registered"
+        } else {
+            "ordinary"
+        },
+        devices: devices.iter().map(DeviceEntry::from).collect(),
+    }
+}
+
+/// Lines of the whole table; 0: without end.
+fn lines(options: &Options, ranks: usize) -> u64 {
+    let per_type = options.ops.len().max(1) * options.roots(ranks).len();
+    options.sweep.len() * options.cycles * (options.dtypes.len() * per_type) as u64
+}
+
+fn totals(findings: &Findings) -> Totals {
+    let required = std::env::var("NCCL_TESTS_MIN_BW")
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
+    Totals {
+        out_of_bounds: findings.out_of_bounds,
+        average_bus_bw: findings.average_bus_bw(),
+        required_bus_bw: required,
+    }
+}
+
+fn code(totals: &Totals) -> u8 {
+    if totals.out_of_bounds > 0 || totals.bandwidth_okay() == Some(false) {
+        exit::WRONG
+    } else {
+        0
+    }
+}
+
+fn memory_line(options: &Options, ranks: usize) -> String {
+    let buffers = human(bench::need(options, ranks, options.sweep.last()));
+    let peak = memory::peak_resident().map_or_else(|| "unknown".to_owned(), human);
+    format!(
+        "# {:<20} : buffers {buffers} a rank | peak resident of rank 0's process {peak}\n",
+        "Memory usage"
+    )
+}
+
+fn print(text: &str) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(Error::system("writing to standard output"))
+}

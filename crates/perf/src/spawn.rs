@@ -1,0 +1,241 @@
+//! Starts local processes: this program again, once per rank (or group of ranks).
+
+use std::io::{BufRead, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use spark_ccl::UniqueId;
+
+use crate::args::Member;
+use crate::error::{Error, exit};
+
+/// How long the other processes may take to report after the first has failed.
+const GRACE: Duration = Duration::from_secs(3);
+
+enum Event {
+    Exited(usize, std::io::Result<ExitStatus>),
+    Signalled(i32),
+}
+
+/// Runs this program's command line in `processes` processes; the exit code for them all.
+///
+/// The ranks meet through `id`, which this process serves.
+pub(crate) fn launch(processes: usize, id: &UniqueId) -> Result<u8, Error> {
+    let (events, inbox) = channel();
+    forward_signals(events.clone())?;
+    let mut family = Family {
+        pids: Vec::new(),
+        running: Vec::new(),
+    };
+    for process in 0..processes {
+        match start(process, processes, id) {
+            Ok(child) => family.adopt(child, process, events.clone()),
+            Err(error) => {
+                family.signal_all(Signal::KILL);
+                return Err(error);
+            }
+        }
+    }
+    Ok(wait(&mut family, &inbox))
+}
+
+/// For a process that was started so: the unique id, from standard input.
+///
+/// From here on the process dies with its parent.
+pub(crate) fn join(member: Member) -> Result<UniqueId, Error> {
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| Error::system("tying this process to its parent")(error.into()))?;
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_pid() as u32);
+    if parent != Some(member.parent) {
+        return Err(Error::Usage(
+            "the process that started this one is gone".into(),
+        ));
+    }
+    let mut line = String::new();
+    std::io::stdin()
+        .lock()
+        .read_line(&mut line)
+        .map_err(Error::system("reading the unique id from standard input"))?;
+    Ok(line
+        .trim()
+        .parse::<UniqueId>()
+        .map_err(spark_ccl::Error::from)?)
+}
+
+fn start(process: usize, processes: usize, id: &UniqueId) -> Result<Child, Error> {
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_else(|| "spark-perf".into());
+    // The id holds the secret: it goes through a pipe, since everybody can read arguments.
+    let mut child = Command::new("/proc/self/exe")
+        .arg0(name)
+        .args(arguments)
+        .arg(format!("--procs={processes}"))
+        .arg(format!("--member={process}:{}", std::process::id()))
+        .stdin(Stdio::piped())
+        .spawn()
+        .map_err(Error::system(format!("starting process {process}")))?;
+    if let Some(mut pipe) = child.stdin.take() {
+        // A child that died already is reported by its exit status.
+        let _ = writeln!(pipe, "{id}");
+    }
+    Ok(child)
+}
+
+/// The processes, by index.
+struct Family {
+    pids: Vec<Option<Pid>>,
+    running: Vec<bool>,
+}
+
+impl Family {
+    fn adopt(&mut self, mut child: Child, process: usize, events: Sender<Event>) {
+        self.pids.push(Pid::from_raw(child.id() as i32));
+        self.running.push(true);
+        std::thread::spawn(move || {
+            let status = child.wait();
+            // The receiver is gone only when this program is about to end.
+            let _ = events.send(Event::Exited(process, status));
+        });
+    }
+
+    fn signal_all(&self, signal: Signal) {
+        for (pid, running) in self.pids.iter().zip(&self.running) {
+            if let (Some(pid), true) = (pid, running) {
+                // It may have ended meanwhile.
+                let _ = kill_process(*pid, signal);
+            }
+        }
+    }
+}
+
+/// Waits for all; after the first failure the others get a while to report theirs.
+fn wait(family: &mut Family, inbox: &Receiver<Event>) -> u8 {
+    let mut verdict = Verdict::default();
+    let mut deadline = None;
+    while family.running.contains(&true) {
+        let event = match deadline {
+            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(deadline) => inbox.recv_timeout(Instant::saturating_duration_since(
+                &deadline,
+                Instant::now(),
+            )),
+        };
+        match event {
+            Ok(Event::Exited(process, status)) => {
+                family.running[process] = false;
+                if verdict.failed(process, &status) {
+                    deadline.get_or_insert(Instant::now() + GRACE);
+                }
+            }
+            Ok(Event::Signalled(number)) => {
+                verdict.signalled.get_or_insert(number);
+                if let Some(signal) = Signal::from_named_raw(number) {
+                    family.signal_all(signal);
+                }
+                deadline.get_or_insert(Instant::now() + GRACE);
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                verdict.killing = true;
+                family.signal_all(Signal::KILL);
+                deadline = None;
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    verdict.code()
+}
+
+/// What the processes' ends amount to.
+#[derive(Debug, Default)]
+struct Verdict {
+    /// First exit code of a process that reported an error itself.
+    reported: Option<u8>,
+    /// Whether one was killed by a signal.
+    killed: bool,
+    /// Whether we are the ones who kill.
+    killing: bool,
+    /// The signal that we were sent.
+    signalled: Option<i32>,
+}
+
+impl Verdict {
+    /// Takes note of a process's end; whether it is a failure.
+    fn failed(&mut self, process: usize, status: &std::io::Result<ExitStatus>) -> bool {
+        match status {
+            Ok(status) if status.success() => return false,
+            Ok(status) => match (status.code(), status.signal()) {
+                (Some(code), _) => {
+                    self.reported
+                        .get_or_insert(u8::try_from(code).unwrap_or(exit::LIBRARY));
+                }
+                (None, signal) => {
+                    self.killed = true;
+                    if self.signalled.is_none() && !self.killing {
+                        eprintln!(
+                            "spark-perf: process {process} was killed by signal {}",
+                            signal.unwrap_or(0)
+                        );
+                    } else if self.killing && self.signalled.is_none() {
+                        eprintln!(
+                            "spark-perf: process {process} did not end within {} s of the first failure and was killed",
+                            GRACE.as_secs()
+                        );
+                    }
+                }
+            },
+            Err(error) => {
+                eprintln!("spark-perf: waiting for process {process}: {error}");
+                self.killed = true;
+            }
+        }
+        true
+    }
+
+    fn code(&self) -> u8 {
+        match (self.signalled, self.reported) {
+            (Some(signal), _) => u8::try_from(128 + signal).unwrap_or(exit::LIBRARY),
+            (None, Some(code)) => code,
+            (None, None) if self.killed => exit::LIBRARY,
+            (None, None) => 0,
+        }
+    }
+}
+
+fn forward_signals(events: Sender<Event>) -> Result<(), Error> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT])
+        .map_err(Error::system("installing signal handlers"))?;
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            if events.send(Event::Signalled(signal)).is_err() {
+                break;
+            }
+        }
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(raw: &[i32]) -> u8 {
+        let mut verdict = Verdict::default();
+        for (process, raw) in raw.iter().enumerate() {
+            verdict.failed(process, &Ok(ExitStatus::from_raw(*raw)));
+        }
+        verdict.code()
+    }
+
+    #[test]
+    fn the_first_report_wins_over_deaths() {
+        // Raw wait statuses: an exit code is shifted by 8, a signal is not.
+        assert_eq!(verdict(&[0, 0]), 0);
+        assert_eq!(verdict(&[0, 6 << 8]), 6);
+        assert_eq!(verdict(&[9, 4 << 8, 3 << 8]), 4);
+        assert_eq!(verdict(&[9, 0]), 3);
+    }
+}

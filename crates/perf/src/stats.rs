@@ -1,0 +1,71 @@
+//! Statistics of single iterations.
+
+/// Summary of the iterations' times, in microseconds.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub(crate) struct PerIteration {
+    pub(crate) skipped_iterations: usize,
+    pub(crate) min_us: f64,
+    pub(crate) max_us: f64,
+    pub(crate) avg_us: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p95_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) stdev_us: f64,
+    pub(crate) cv_pct: f64,
+    pub(crate) times_us: Vec<f64>,
+}
+
+impl PerIteration {
+    /// Summarises all times but the first `skip`, of which at least one must be left.
+    pub(crate) fn new(times_us: Vec<f64>, skip: usize) -> Self {
+        let mut sorted = times_us[skip..].to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let n = sorted.len() as f64;
+        let avg = sorted.iter().sum::<f64>() / n;
+        let stdev = (sorted.iter().map(|time| (time - avg).powi(2)).sum::<f64>() / n).sqrt();
+        Self {
+            skipped_iterations: skip,
+            min_us: sorted[0],
+            max_us: sorted[sorted.len() - 1],
+            avg_us: avg,
+            p50_us: sorted[sorted.len() / 2],
+            p95_us: nearest_rank(&sorted, 95),
+            p99_us: nearest_rank(&sorted, 99),
+            stdev_us: stdev,
+            cv_pct: if avg > 0.0 { 100.0 * stdev / avg } else { 0.0 },
+            times_us,
+        }
+    }
+}
+
+fn nearest_rank(sorted: &[f64], percent: usize) -> f64 {
+    sorted[(sorted.len() * percent).div_ceil(100) - 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summary() {
+        let times: Vec<f64> = std::iter::once(1e6)
+            .chain((1..=100).rev().map(f64::from))
+            .collect();
+        let stats = PerIteration::new(times, 1);
+        assert_eq!(
+            (stats.min_us, stats.max_us, stats.p95_us, stats.p99_us),
+            (1.0, 100.0, 95.0, 99.0)
+        );
+        assert_eq!(
+            (stats.avg_us, stats.p50_us, stats.times_us.len()),
+            (50.5, 51.0, 101)
+        );
+        assert!((stats.cv_pct - 57.16).abs() < 0.01);
+    }
+
+    #[test]
+    fn one_iteration() {
+        let stats = PerIteration::new(vec![5.0], 0);
+        assert_eq!((stats.p99_us, stats.stdev_us), (5.0, 0.0));
+    }
+}

@@ -1,0 +1,100 @@
+//! The sizes of a run.
+
+/// From `min` to `max` bytes, by a factor (if above 1) or by a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sweep {
+    pub(crate) min: u64,
+    pub(crate) max: u64,
+    pub(crate) factor: u64,
+    pub(crate) step: u64,
+}
+
+impl Sweep {
+    /// The sizes that are measured.
+    pub(crate) fn sizes(self) -> impl Iterator<Item = u64> {
+        std::iter::successors(Some(self.min), move |&size| self.next(size))
+            .take_while(move |&size| size <= self.max)
+    }
+
+    /// The sizes of the warm-up: doubling from the first.
+    pub(crate) fn warm_up(self) -> impl Iterator<Item = u64> {
+        Self { factor: 2, ..self }.sizes()
+    }
+
+    /// The largest size that is measured.
+    pub(crate) fn last(self) -> u64 {
+        if self.factor > 1 {
+            self.sizes().last().unwrap_or(self.min)
+        } else {
+            self.min + (self.max - self.min) / self.step * self.step
+        }
+    }
+
+    /// How many sizes are measured.
+    pub(crate) fn len(self) -> u64 {
+        if self.factor > 1 {
+            self.sizes().count() as u64
+        } else {
+            (self.max - self.min) / self.step + 1
+        }
+    }
+
+    fn next(self, size: u64) -> Option<u64> {
+        if self.factor > 1 {
+            size.checked_mul(self.factor)
+        } else {
+            size.checked_add(self.step)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factor() {
+        let sweep = Sweep {
+            min: 8,
+            max: 100,
+            factor: 2,
+            step: 1,
+        };
+        assert_eq!(sweep.sizes().collect::<Vec<_>>(), [8, 16, 32, 64]);
+        assert_eq!((sweep.last(), sweep.len()), (64, 4));
+    }
+
+    #[test]
+    fn step() {
+        let sweep = Sweep {
+            min: 8,
+            max: 100,
+            factor: 1,
+            step: 40,
+        };
+        assert_eq!(sweep.sizes().collect::<Vec<_>>(), [8, 48, 88]);
+        assert_eq!(sweep.warm_up().collect::<Vec<_>>(), [8, 16, 32, 64]);
+        assert_eq!((sweep.last(), sweep.len()), (88, 3));
+    }
+
+    #[test]
+    fn one_size_and_no_overflow() {
+        assert_eq!(
+            Sweep {
+                min: 8,
+                max: 8,
+                factor: 1,
+                step: 1
+            }
+            .len(),
+            1
+        );
+        let top = Sweep {
+            min: u64::MAX / 2,
+            max: u64::MAX,
+            factor: 3,
+            step: 1,
+        };
+        assert_eq!(top.len(), 1);
+    }
+}

@@ -1,0 +1,90 @@
+//! The counts of alltoallv: what a rank sends grows with the distance to the receiver.
+
+use crate::collective::floor_to_16_bytes;
+
+/// Elements that any rank sends to the rank `distance` ahead of it, of `whole` elements in all.
+///
+/// Distance 0 (itself) gets nothing, the farthest the most; the sum over the distances is at most
+/// `whole`, and equal on every rank, for sending as for receiving.
+pub(crate) fn share(whole: usize, element: usize, ranks: usize, distance: usize) -> usize {
+    if ranks == 1 {
+        return floor_to_16_bytes(whole, element);
+    }
+    let weights = (ranks * (ranks - 1) / 2) as u128;
+    let exact = whole as u128 * distance as u128 / weights;
+    floor_to_16_bytes(exact as usize, element)
+}
+
+/// Elements that a rank sends, and receives, in all.
+pub(crate) fn total(whole: usize, element: usize, ranks: usize) -> usize {
+    (0..ranks)
+        .map(|distance| share(whole, element, ranks, distance))
+        .sum()
+}
+
+/// One rank's side of the exchange: counts and displacements by peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Side {
+    pub(crate) counts: Vec<usize>,
+    pub(crate) displacements: Vec<usize>,
+}
+
+/// What `rank` sends to each peer.
+pub(crate) fn sends(whole: usize, element: usize, ranks: usize, rank: usize) -> Side {
+    side(
+        (0..ranks)
+            .map(|to| share(whole, element, ranks, (to + ranks - rank) % ranks))
+            .collect(),
+    )
+}
+
+/// What `rank` receives from each peer.
+pub(crate) fn receives(whole: usize, element: usize, ranks: usize, rank: usize) -> Side {
+    side(
+        (0..ranks)
+            .map(|from| share(whole, element, ranks, (rank + ranks - from) % ranks))
+            .collect(),
+    )
+}
+
+fn side(counts: Vec<usize>) -> Side {
+    let displacements = counts
+        .iter()
+        .scan(0, |next, &count| {
+            let here = *next;
+            *next += count;
+            Some(here)
+        })
+        .collect();
+    Side {
+        counts,
+        displacements,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_agree() {
+        for ranks in [1, 2, 3, 5, 8] {
+            let whole = 1000 * ranks;
+            for a in 0..ranks {
+                let sent = sends(whole, 4, ranks, a);
+                assert_eq!(sent.counts.iter().sum::<usize>(), total(whole, 4, ranks));
+                assert!(total(whole, 4, ranks) <= whole);
+                for b in 0..ranks {
+                    assert_eq!(sent.counts[b], receives(whole, 4, ranks, b).counts[a]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn farther_gets_more() {
+        let sent = sends(6000, 4, 4, 1);
+        assert_eq!(sent.counts, [3000, 0, 1000, 2000]);
+        assert_eq!(sent.displacements, [0, 3000, 3000, 4000]);
+    }
+}

@@ -1,0 +1,225 @@
+//! The ranks of a run: from a launcher, from processes of our own, or threads.
+
+use std::time::Duration;
+
+use spark_ccl::{Builder, Communicator, UniqueId};
+
+use crate::args::{Args, PathArg};
+use crate::error::Error;
+use crate::spawn;
+
+/// Where the ranks come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum World {
+    /// Processes of a launcher.
+    Launched {
+        /// This process among them.
+        process: usize,
+        /// How many.
+        processes: usize,
+    },
+    /// Processes that this one starts.
+    Parent {
+        /// How many.
+        processes: usize,
+    },
+    /// One of those.
+    Member {
+        /// Which.
+        member: crate::args::Member,
+        /// How many.
+        processes: usize,
+    },
+    /// This process alone.
+    Alone,
+}
+
+impl World {
+    /// Decides from the arguments and the environment.
+    pub(crate) fn find(args: &Args) -> Result<Self, Error> {
+        for (flag, value) in [
+            ("--procs", args.procs),
+            ("-t", args.nthreads),
+            ("-g", args.ngpus),
+        ] {
+            if value == Some(0) {
+                return Err(Error::Usage(format!("{flag} 0: must be at least 1")));
+            }
+        }
+        if let (Some(member), Some(processes)) = (args.member, args.procs) {
+            return Ok(Self::Member { member, processes });
+        }
+        if let Some(launch) = spark_ccl::launcher()? {
+            let (process, processes) = (launch.rank, launch.size);
+            return match args.procs {
+                Some(procs) if procs != processes => Err(Error::Usage(format!(
+                    "--procs {procs}: {} has started {processes} processes; leave --procs out to take those",
+                    launch.kind
+                ))),
+                _ => Ok(Self::Launched { process, processes }),
+            };
+        }
+        let threads = args.nthreads.is_some() || args.ngpus.is_some();
+        Ok(match args.procs.unwrap_or(if threads { 1 } else { 2 }) {
+            1 => Self::Alone,
+            processes => Self::Parent { processes },
+        })
+    }
+
+    /// Number of processes.
+    pub(crate) fn processes(self) -> usize {
+        match self {
+            Self::Launched { processes, .. }
+            | Self::Parent { processes }
+            | Self::Member { processes, .. } => processes,
+            Self::Alone => 1,
+        }
+    }
+
+    /// This process's number; rank 0 is in the first.
+    pub(crate) fn process(self) -> usize {
+        match self {
+            Self::Launched { process, .. } => process,
+            Self::Member { member, .. } => member.process,
+            Self::Parent { .. } | Self::Alone => 0,
+        }
+    }
+}
+
+/// Ranks that are threads of one process.
+pub(crate) fn local_ranks(args: &Args) -> Result<usize, Error> {
+    let (threads, each) = (args.nthreads.unwrap_or(1), args.ngpus.unwrap_or(1));
+    threads
+        .checked_mul(each)
+        .filter(|&ranks| ranks <= 4096)
+        .ok_or_else(|| Error::Usage(format!("-t {threads} -g {each}: more than 4096 threads")))
+}
+
+/// A builder with what the arguments set.
+pub(crate) fn builder(args: &Args) -> Builder {
+    let mut builder = Communicator::builder();
+    if args.timeout > 0 {
+        builder = builder.operation_timeout(Duration::from_secs(args.timeout));
+    }
+    if let Some(path) = args.path {
+        let name = match path {
+            PathArg::Safe => "safe",
+            PathArg::ZeroCopy => "zero-copy",
+            PathArg::Auto => "auto",
+        };
+        builder = builder.set("SPARK_CCL_PATH", name);
+    }
+    if let Some(algorithm) = &args.algo {
+        builder = builder.set("SPARK_CCL_ALGO", algorithm);
+    }
+    builder
+}
+
+/// What each rank of this process returned.
+pub(crate) type Results<R> = Vec<(usize, Result<R, Error>)>;
+
+/// Runs `body` as each of this process's ranks.
+pub(crate) fn run<R, F>(world: World, args: &Args, body: F) -> Result<Results<R>, Error>
+where
+    R: Send,
+    F: Fn(Communicator) -> Result<R, Error> + Sync,
+{
+    let local = local_ranks(args)?;
+    let first = world.process() * local;
+    let size = world.processes() * local;
+    let builder = builder(args);
+    let body = &body;
+    let by_id = |id: UniqueId| {
+        let (builder, id) = (&builder, &id);
+        in_threads(
+            first,
+            (0..local)
+                .map(|index| move || body(builder.connect(id, first + index, size)?))
+                .collect(),
+        )
+    };
+    match world {
+        World::Launched { .. } if local > 1 => Ok(by_id(exchange_id(&builder)?)),
+        World::Member { member, .. } => Ok(by_id(spawn::join(member)?)),
+        World::Launched { .. } => Ok(in_threads(first, vec![|| body(builder.from_env()?)])),
+        World::Alone | World::Parent { .. } => {
+            let ranks = builder.local(local)?;
+            Ok(in_threads(
+                first,
+                ranks.into_iter().map(|comm| move || body(comm)).collect(),
+            ))
+        }
+    }
+}
+
+/// A new unique id that all processes of a launcher know, for more ranks than they are.
+fn exchange_id(builder: &Builder) -> Result<UniqueId, Error> {
+    let comm = builder.from_env()?;
+    let own = if comm.rank() == 0 {
+        Some(builder.unique_id()?)
+    } else {
+        None
+    };
+    let mut bytes = own.as_ref().map_or([0; UniqueId::LEN], |id| *id.as_bytes());
+    comm.broadcast_in_place(&mut bytes[..], 0).run()?;
+    match own {
+        Some(id) => Ok(id),
+        None => Ok(UniqueId::from_bytes(&bytes).map_err(spark_ccl::Error::from)?),
+    }
+}
+
+/// Runs each body in a thread of its own (the only one, in this thread).
+fn in_threads<R: Send, F: FnOnce() -> Result<R, Error> + Send>(
+    first: usize,
+    mut bodies: Vec<F>,
+) -> Results<R> {
+    if bodies.len() == 1
+        && let Some(body) = bodies.pop()
+    {
+        return vec![(first, body())];
+    }
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = bodies.into_iter().map(|body| scope.spawn(body)).collect();
+        let join = |(index, thread): (usize, std::thread::ScopedJoinHandle<'_, _>)| {
+            let rank = first + index;
+            (rank, thread.join().unwrap_or(Err(Error::Panicked { rank })))
+        };
+        threads.into_iter().enumerate().map(join).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn world(args: &[&str]) -> Result<World, Error> {
+        World::find(&Args::parse_from(
+            ["spark-perf", "all_reduce"].iter().chain(args),
+        ))
+    }
+
+    #[test]
+    fn two_processes_unless_told_otherwise() {
+        assert_eq!(world(&[]).unwrap(), World::Parent { processes: 2 });
+        assert_eq!(
+            world(&["--procs", "3"]).unwrap(),
+            World::Parent { processes: 3 }
+        );
+        assert_eq!(world(&["--procs", "1"]).unwrap(), World::Alone);
+        assert_eq!(world(&["-t", "2"]).unwrap(), World::Alone);
+        assert_eq!(
+            world(&["-t", "2", "--procs", "2"]).unwrap(),
+            World::Parent { processes: 2 }
+        );
+    }
+
+    #[test]
+    fn nothing_of_something_is_refused() {
+        for flag in ["--procs", "-t", "-g"] {
+            assert_eq!(world(&[flag, "0"]).unwrap_err().exit_code(), 6);
+        }
+        let args = Args::parse_from(["spark-perf", "all_reduce", "-t", "100", "-g", "100"]);
+        assert!(local_ranks(&args).is_err());
+    }
+}
