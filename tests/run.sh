@@ -1,0 +1,26 @@
+#!/bin/bash
+# Installs what the tests need, and runs them all. Debian 12, Ubuntu 24.04, or newer.
+#   tests/run.sh [argument of `cargo test`]...
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# A C compiler for the tests of the C ABI; two launchers; `ip` for network namespaces.
+packages=(gcc libc6-dev openmpi-bin mpich iproute2)
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+missing=()
+for package in "${packages[@]}"; do
+    dpkg-query -W -f '${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed ||
+        missing+=("$package")
+done
+if [ ${#missing[@]} != 0 ]; then
+    echo "installing ${missing[*]}"
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+exec cargo test --workspace "$@"

@@ -1,0 +1,86 @@
+#!/bin/bash
+# Builds the workspace's tests for aarch64 and runs them in an emulated machine.
+#   tests/vm/aarch64.sh [-p PACKAGE]...    (all packages when none is named)
+# Needs Debian 12, whose packages bring Rust's library for aarch64; takes a few minutes.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+. tests/vm/lib.sh
+
+# These call a compiler, or cargo, which the machine has not.
+needs_compiler='^(compile_fail|c_abi|ui|tutorial)$'
+target=aarch64-unknown-linux-gnu
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/aarch64
+
+main() {
+    install_tools
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    build "$@" >"$work/programs"
+    make_guest "$work/root" "$work/programs"
+    boot "${VM_SECONDS:-900}" "$work/root" qemu-system-aarch64 -M virt -cpu neoverse-n1 \
+        -accel tcg,thread=multi -smp 2 -m 3072 -nic none -append "console=ttyAMA0 quiet panic=-1" \
+        -kernel "$(echo "$(unpacked "$(newest_kernel linux-image-cloud-arm64:arm64)")"/boot/vmlinuz-*)"
+}
+
+install_tools() {
+    if ! dpkg --print-foreign-architectures | grep -qx arm64; then
+        as_root dpkg --add-architecture arm64
+        as_root apt-get update -qq
+    fi
+    need qemu-system-arm cpio python3 rustc-web libstd-rust-web-dev:arm64 gcc-aarch64-linux-gnu \
+        libc6-dev-arm64-cross
+}
+
+# Prints a line "run|keep <tab> name <tab> package folder <tab> file" for each program.
+build() {
+    local scope=("$@")
+    [ ${#scope[@]} = 0 ] && scope=(--workspace)
+    # Symbols would be most of what the machine has to load.
+    CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_STRIP=true RUSTC=/usr/bin/rustc \
+        CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+        cargo test --no-run --target $target --message-format json-render-diagnostics "${scope[@]}" |
+        python3 -c '
+import json, os, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message.get("executable"):
+        todo = "run" if message["profile"]["test"] else "keep"
+        folder = os.path.dirname(message["manifest_path"])
+        print(todo, message["target"]["name"], folder, message["executable"], sep="\t")'
+}
+
+make_guest() {
+    local root=$1 programs=$2 todo name folder file library
+    base_system "$root" "$(unpacked busybox-static:arm64)/bin/busybox"
+    mkdir -p "$root/lib"
+    for library in ld-linux-aarch64.so.1 libc.so.6 libm.so.6 libgcc_s.so.1; do
+        cp -L "/usr/aarch64-linux-gnu/lib/$library" "$root/lib/"
+    done
+    while IFS=$'\t' read -r todo name folder file; do
+        # Tests know the paths of other programs, and of their package's folder.
+        place "$root" "$file"
+        mkdir -p "$root$folder"
+        if [ "$todo" = run ] && [[ ! $name =~ $needs_compiler ]]; then
+            printf '%s %s %s\n' "$name" "$folder" "$file" >>"$root/tests"
+        fi
+    done <"$programs"
+    cat >"$root/guest.sh" <<'GUEST'
+export PROPTEST_CASES=16 RUST_BACKTRACE=1
+failed=0
+while read -r name folder file; do
+    cd "$folder"
+    begin=$(cut -d. -f1 /proc/uptime)
+    if timeout 300 "$file" >/tmp/output 2>&1 </dev/null; then
+        summary=$(grep '^test result' /tmp/output)
+    else
+        failed=1
+        summary="FAILED with $?"
+        cat /tmp/output
+    fi
+    echo "$name: $summary, $(( $(cut -d. -f1 /proc/uptime) - begin )) s with the start"
+done </tests
+exit $failed
+GUEST
+}
+
+main "$@"

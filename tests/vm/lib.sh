@@ -1,0 +1,110 @@
+# Shared by the scripts of this folder: packages, kernels, initial file systems, emulated machines.
+# Sourced by bash scripts that run under `set -euo pipefail`. Needs Debian, or a system with apt.
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/spark-ccl/vm
+mkdir -p "$cache"
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+# need PACKAGE...: installs those that are missing.
+need() {
+    local package missing=()
+    for package in "$@"; do
+        # Debian names a package that is installed for the machine itself without its architecture.
+        dpkg-query -W -f '${db:Status-Status}\n' "$package" 2>/dev/null | grep -qx installed ||
+            missing+=("$package")
+    done
+    [ ${#missing[@]} = 0 ] && return
+    echo "installing ${missing[*]}"
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# unpacked PACKAGE: prints a folder with the package's files, without installing it.
+unpacked() {
+    local package=$1 folder=$cache/$1
+    if [ ! -e "$folder/.complete" ]; then
+        rm -rf "$folder" && mkdir -p "$folder"
+        # The downloader works as another user when it can.
+        (cd "$folder" && apt-get download -qq -o APT::Sandbox::User=root "$package" >&2)
+        dpkg-deb -x "$folder"/*.deb "$folder"
+        rm "$folder"/*.deb
+        touch "$folder/.complete"
+    fi
+    echo "$folder"
+}
+
+# newest_kernel META-PACKAGE: prints the package of the kernel that a meta package stands for.
+newest_kernel() {
+    apt-cache depends "$1" | sed -n 's/^ *Depends: \(linux-image-[0-9][^ ]*\)$/\1/p' | head -n 1
+}
+
+# place ROOT FILE...: copies files into ROOT under their own absolute paths.
+place() {
+    local root=$1 file
+    shift
+    for file in "$@"; do
+        mkdir -p "$root$(dirname "$file")"
+        cp -L "$file" "$root$file"
+    done
+}
+
+# place_program ROOT FILE...: the same, with the libraries that the host's loader finds for them.
+place_program() {
+    local root=$1 program library
+    shift
+    place "$root" "$@"
+    for program in "$@"; do
+        # Static programs have no libraries; ldd fails for them.
+        { ldd "$program" 2>/dev/null || true; } | sed -n 's/^[^/]*\(\/[^ ]*\) .*/\1/p' |
+            while read -r library; do
+            [ -e "$root$library" ] || place "$root" "$library"
+        done
+    done
+}
+
+# base_system ROOT BUSYBOX: what every guest needs; /guest.sh is what it then runs.
+base_system() {
+    local root=$1 busybox=$2
+    mkdir -p "$root"/{bin,dev,proc,sys,tmp,run,var/run,root}
+    cp -L "$busybox" "$root/bin/busybox"
+    ln -s busybox "$root/bin/sh"
+    cat >"$root/init" <<'INIT'
+#!/bin/sh
+/bin/busybox --install -s /bin
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mkdir -p /dev/shm
+mount -t tmpfs shm /dev/shm
+ln -s /proc/self/fd /dev/fd
+hostname guest
+ip link set lo up
+for module in $(cat /modules 2>/dev/null); do insmod "$module"; done
+sh /guest.sh
+echo "GUEST EXIT CODE $?"
+poweroff -f
+INIT
+    chmod +x "$root/init"
+}
+
+# boot SECONDS ROOT QEMU ARGUMENT...: boots ROOT as the initial file system, shows the console, and
+# returns what /guest.sh returned, or 124 when the machine did not get there in time.
+boot() {
+    local seconds=$1 root=$2 log code
+    shift 2
+    (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$root.cpio.gz"
+    log=$root.log
+    timeout -k 5 "$seconds" "$@" -initrd "$root.cpio.gz" -nodefaults -nographic -serial stdio \
+        -no-reboot </dev/null | tr -d '\r' | tee "$log" || true
+    code=$(sed -n 's/^GUEST EXIT CODE \([0-9]*\)$/\1/p' "$log")
+    if [ -z "$code" ]; then
+        echo "the emulated machine ended, or was ended after $seconds s, without an exit code"
+        return 124
+    fi
+    return "$code"
+}
