@@ -29,6 +29,8 @@ struct State {
     /// By rank.
     reports: Vec<Option<Result<(), String>>>,
     departed: BTreeSet<u32>,
+    /// How the initialisation ended, once it has.
+    outcome: Option<Result<(), Error>>,
 }
 
 impl Seat {
@@ -52,6 +54,7 @@ impl Seat {
             state: Mutex::new(State {
                 reports: vec![None; size as usize],
                 departed: BTreeSet::new(),
+                outcome: None,
             }),
         });
         let seats = (0..size)
@@ -109,42 +112,51 @@ impl Seat {
             } else {
                 Err(Error::Links(roster::links(&[], &failed)))
             };
-            self.hub.conclude(&outcome);
+            return self.hub.conclude(&mut state, outcome);
         }
         Ok(())
     }
 
-    /// The ranks that have not reported, as the end of a sentence.
-    pub(crate) fn silent(&self) -> String {
-        let state = self.hub.state.lock();
+    /// Ends the initialisation of all ranks, since some have not reported in time; unless it has
+    /// ended meanwhile, as the result says.
+    pub(crate) fn give_up(&self) -> Result<(), Error> {
+        let mut state = self.hub.state.lock();
         let silent: Vec<u32> = (0..)
             .zip(&state.reports)
-            .filter(|(_, r)| r.is_none())
+            .filter(|(_, report)| report.is_none())
             .map(|(rank, _)| rank)
             .collect();
-        format!(": {} did not", roster::ranks_text(&silent))
+        let late = Error::Timeout(format!(
+            "{} did not say in time that all links are up",
+            roster::ranks_text(&silent)
+        ));
+        self.hub.conclude(&mut state, Err(late))
     }
 }
 
 impl Hub {
-    fn conclude(&self, outcome: &Result<(), Error>) {
+    /// Ends the initialisation on all ranks alike. The first outcome counts, and is returned.
+    fn conclude(&self, state: &mut State, outcome: Result<(), Error>) -> Result<(), Error> {
+        let outcome = state.outcome.get_or_insert(outcome).clone();
         for mailbox in &self.mailboxes {
             mailbox.conclude(outcome.clone());
         }
+        outcome
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.hub.state.lock().departed.insert(self.rank);
-        for mailbox in &self.hub.mailboxes {
-            mailbox.depart(self.rank);
-        }
-        // Counts only where the initialisation is not over yet.
+        let mut state = self.hub.state.lock();
+        state.departed.insert(self.rank);
         let text = format!(
             "rank {} of this process ended during initialisation",
             self.rank
         );
-        self.hub.conclude(&Err(Error::Lost(text)));
+        // Counts only where the initialisation is not over yet.
+        let _ = self.hub.conclude(&mut state, Err(Error::Lost(text)));
+        for mailbox in &self.hub.mailboxes {
+            mailbox.depart(self.rank);
+        }
     }
 }

@@ -286,15 +286,14 @@ impl Session {
             Mode::Local(seat) => seat.report(result, &self.peers)?,
             Mode::Network(network) => network.report(result, &self.mailbox, deadline)?,
         }
-        self.mailbox.outcome(deadline).unwrap_or_else(|| {
-            let late = match &self.mode {
-                Mode::Local(seat) => seat.silent(),
-                Mode::Network(_) => String::new(),
-            };
-            Err(Error::Timeout(format!(
-                "not all ranks said in time that their links are up{late}"
-            )))
-        })
+        self.mailbox
+            .outcome(deadline)
+            .unwrap_or_else(|| match &self.mode {
+                Mode::Local(seat) => seat.give_up(),
+                Mode::Network(_) => Err(Error::Timeout(
+                    "the rendezvous did not say in time whether all ranks' links are up".to_owned(),
+                )),
+            })
     }
 
     /// The name of a new context: the same on all ranks that ask with the same arguments, and
