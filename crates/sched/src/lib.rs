@@ -19,6 +19,7 @@
 
 mod algorithms;
 pub mod check;
+pub mod cost;
 mod fault;
 pub mod lockstep;
 mod rounds;

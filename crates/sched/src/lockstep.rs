@@ -279,12 +279,12 @@ impl<'a, S: Steps, M: Model> Network<'a, S, M> {
     fn exchange(&mut self, process: usize, step: &Step) -> Result<bool, Fault> {
         let at = self.processes[process].at;
         let mut moved = false;
-        let sent = self.processes[process].sent;
-        if sent < step.src.len && self.can_send(process) {
+        // Sending never waits for receiving.
+        while self.processes[process].sent < step.src.len && self.can_send(process) {
+            let offset = self.processes[process].sent;
+            let len = self.window.slice.min(step.src.len - offset);
             let half = Step::send(at.rank, step.send_to, step.src);
-            let len = self.window.slice.min(step.src.len - sent);
-            let slice = Slice { offset: sent, len };
-            if let Some(message) = self.model.act(at, &half, slice, None)? {
+            if let Some(message) = self.model.act(at, &half, Slice { offset, len }, None)? {
                 self.put(process, len, message);
             }
             self.processes[process].sent += len;
@@ -293,14 +293,12 @@ impl<'a, S: Steps, M: Model> Network<'a, S, M> {
         let Process { sent, received, .. } = self.processes[process];
         let is_free = sent > received || sent == step.src.len;
         if received < step.dst.len && is_free && self.can_receive(process) {
+            let offset = received;
+            let len = self.window.slice.min(step.dst.len - offset);
             let half = Step::recv(at.rank, step.recv_from, step.dst);
-            let len = self.window.slice.min(step.dst.len - received);
             let message = self.take(process, len)?;
-            let slice = Slice {
-                offset: received,
-                len,
-            };
-            self.model.act(at, &half, slice, Some(message))?;
+            self.model
+                .act(at, &half, Slice { offset, len }, Some(message))?;
             self.processes[process].received += len;
             moved = true;
         }

@@ -24,7 +24,7 @@ fn counts(collective: Collective, algorithm: Algorithm, size: u32) -> Vec<u64> {
         // Everyone sends everything to everyone, which is slow to check.
         _ if algorithm == Algorithm::Direct => vec![0, 1, chunk, 2 * chunk + 1],
         Collective::AllReduce | Collective::Broadcast | Collective::Reduce => {
-            vec![0, 1, size - 1, size, size + 1, 2 * size + 3 * chunk + 2]
+            vec![0, 1, size - 1, size, size + 1, 2 * size + 12 * chunk + 2]
         }
         Collective::Barrier => vec![0],
         _ => vec![0, 1, chunk, 2 * chunk + 1],

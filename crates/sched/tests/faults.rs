@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use spark_ccl_sched::check::{Case, Contributions, check};
+use spark_ccl_sched::lockstep::Window;
 use spark_ccl_sched::{
     Algorithm, Buf, Collective, Fault, Kind, Problem, Rank, Schedule, Span, Step, Steps,
 };
@@ -68,29 +69,39 @@ fn problem(case: Case, tamper: impl Fn(Rank, u64, Step) -> Option<Step> + Copy) 
 
 #[test]
 fn a_missing_step_leaves_others_waiting_or_messages_lying() {
-    let ring = case(Collective::AllReduce, Algorithm::Ring, false);
-    let lost = fault(ring, |rank, index, step| {
-        (rank != 2 || index != 0).then_some(step)
-    });
+    let chain = case(Collective::Broadcast, Algorithm::Chain, true);
+    let lost = fault(chain, |rank, _, step| (rank != 1).then_some(step));
     assert!(
-        matches!(&lost, Fault::Deadlock { stuck } if stuck.len() == 4),
+        matches!(&lost, Fault::Deadlock { stuck } if stuck.len() == 2),
         "{lost}"
     );
-    let ignored = fault(ring, |rank, index, step| {
-        (rank != 2 || index != 6).then_some(step)
-    });
+    let ignored = fault(chain, |rank, _, step| (rank != 3).then_some(step));
     assert!(
         matches!(
             ignored,
             Fault::Leftover {
-                from: 1,
-                to: 2,
+                from: 2,
+                to: 3,
                 messages: 1,
                 ..
             }
         ),
         "{ignored}"
     );
+}
+
+#[test]
+fn windows_too_small_for_the_chunk_deadlock() {
+    let ring = Case {
+        count: 32,
+        ..case(Collective::AllReduce, Algorithm::Ring, false)
+    };
+    let ranks = ring.schedules().unwrap();
+    let window = |slots| Window { slice: 1, slots };
+    // A ring leaves a chunk under way, and needs one slot to move on.
+    let stopped = check::<Contributions, _>(&ring, &ranks, window(8)).unwrap_err();
+    assert!(matches!(stopped, Fault::Deadlock { .. }), "{stopped}");
+    check::<Contributions, _>(&ring, &ranks, window(9)).unwrap();
 }
 
 #[test]
@@ -242,18 +253,12 @@ fn a_put_into_what_another_rank_reads_is_a_race() {
 
 #[test]
 fn channels_that_share_memory_are_named() {
-    let tree = Case {
-        size: 7,
-        ..case(Collective::Reduce, Algorithm::DoubleTree, false)
-    };
-    let shared = problem(tree, |_, _, mut step| {
-        for span in [&mut step.src, &mut step.dst] {
-            if span.buf == Buf::Scratch {
-                span.offset = 0;
-            }
+    let tree = case(Collective::Broadcast, Algorithm::DoubleTree, true);
+    let shared = problem(tree, |rank, _, mut step| {
+        if rank == 3 {
+            step.dst.offset = 0;
         }
         Some(step)
     });
-    // Only a rank that is an inner node of both trees could do harm; a rooted double tree has none.
-    let _ = shared;
+    assert_eq!(shared, Problem::SharedByChannels);
 }

@@ -20,21 +20,19 @@ fn all_reduce(algorithm: Algorithm, size: u32, count: u64, chunk: u64) -> Case {
 
 #[test]
 fn a_ring_goes_around_4096_ranks() {
-    for (size, count) in [(1000, 2999), (4096, 4097)] {
+    // Blocks of two elements in full rounds, of about one in the last.
+    for (size, count, blocks) in [(1000, 2999, 1999), (4096, 4097, 4096)] {
         let case = all_reduce(Algorithm::Ring, size, count, 2);
         let totals = lockstep::run(&case.schedules().unwrap(), case.window()).unwrap();
-        // Every element takes part in `2 * (size - 1)` messages; none has more than one here
-        // but for the last, which has two where it must.
-        assert!(totals.messages <= 2 * u64::from(size - 1) * count);
-        assert!(totals.messages >= 2 * u64::from(size - 1) * count / 3);
+        assert_eq!(totals.messages, 2 * u64::from(size - 1) * blocks);
     }
 }
 
 #[test]
 fn trees_and_doubling_reduce_over_4096_ranks() {
     for algorithm in [Algorithm::DoubleTree, Algorithm::RecursiveDoubling] {
-        for size in [1023, 4095, 4096] {
-            let case = all_reduce(algorithm, size, 101, 2);
+        for size in [4095, 4096] {
+            let case = all_reduce(algorithm, size, 61, 2);
             check::<Sums, _>(&case, &case.schedules().unwrap(), case.window()).unwrap();
         }
     }

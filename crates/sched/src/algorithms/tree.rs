@@ -1,7 +1,8 @@
 //! Broadcast down a tree, reduction up a tree, or both.
 //!
-//! Every rank does the rounds in the same order, and within a round messages flow in one direction
-//! along a tree. So whoever is furthest behind can always go on, whatever the links hold.
+//! One way, messages flow along a tree, so whoever is furthest behind can always go on. Both ways,
+//! a rank lets some rounds go up before it waits for the first to come down: two more on each level
+//! away from the root, so that all levels are busy, and no link holds more than two rounds.
 
 mod topology;
 
@@ -63,7 +64,10 @@ impl Tree {
         };
         let channels = topology.trees();
         let first = shares(shape.count, channels);
-        let piece = shape.chunk.min(first);
+        let piece = match goal {
+            Goal::AllReduce => shape.chunk.div_ceil(2).min(first),
+            Goal::Broadcast | Goal::Reduce => shape.chunk.min(first),
+        };
         let root_copies = goal == Goal::Broadcast && !in_place && shape.rank == shape.root;
         let branch = |tree: u32, offset: u64, len: u64| {
             let node = topology.node(tree, goal == Goal::AllReduce, shape);
@@ -75,9 +79,8 @@ impl Tree {
             };
             let (up, down, lead) = match goal {
                 Goal::AllReduce => {
-                    // Enough to keep every level of the tree busy, both ways.
-                    let levels = u64::from(shape.size.ilog2()) + 1;
-                    (inward, outward, rounds.min(2 * levels))
+                    let lead = 2 * u64::from(topology.depth(tree, true, shape)) + 1;
+                    (inward, outward, rounds.min(lead))
                 }
                 Goal::Reduce => (inward, 0, rounds),
                 Goal::Broadcast => (0, outward, 0),

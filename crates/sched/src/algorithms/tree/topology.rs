@@ -80,6 +80,15 @@ impl Topology {
         }
     }
 
+    /// How far `shape.rank` is from the root of tree `tree`.
+    pub(crate) fn depth(self, tree: u32, free: bool, shape: &Shape) -> u32 {
+        let parent = |shape: &Shape| {
+            let rank = self.node(tree, free, shape).parent?;
+            Some(Shape { rank, ..*shape })
+        };
+        std::iter::successors(parent(shape), parent).count() as u32
+    }
+
     /// The place of `shape.rank` in tree `tree`. If the tree is `free` to have any root, a double
     /// tree has different roots, and `shape.root` has no meaning.
     pub(crate) fn node(self, tree: u32, free: bool, shape: &Shape) -> Node {
