@@ -180,14 +180,20 @@ impl Roll {
             .zip(&self.heard)
             .filter(|&(rank, _)| rank != self.view.me.rank);
         let late = others.filter(|(_, heard)| !heard.takes_part(sequence, window));
-        late.map(|(rank, heard)| Late {
+        late.filter_map(|(rank, _)| self.last_seen(rank)).collect()
+    }
+
+    /// When a member was last heard of, and in which operation.
+    pub(crate) fn last_seen(&self, rank: u32) -> Option<Late> {
+        let heard = self.heard.get(rank as usize)?;
+        let describe = self.view.describe;
+        Some(Late {
             rank: self.view.member(self.view.members[rank as usize]),
             last: heard
                 .last()
-                .map(|last| (last.sequence, (self.view.describe)(last.signature))),
+                .map(|last| (last.sequence, describe(last.signature))),
             age: heard.at.unwrap_or(self.created).elapsed(),
         })
-        .collect()
     }
 
     /// Who waits for whom, a line per member.

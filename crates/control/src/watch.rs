@@ -107,6 +107,20 @@ impl Watch {
         })
     }
 
+    /// What is known of one rank: its last operation, and how long ago anything was heard of it.
+    ///
+    /// For a point-to-point operation that waits for that rank alone.
+    pub fn last_seen(&self, rank: u32) -> Late {
+        let known = self
+            .monitor
+            .with(|state| state.roll(self.view.context)?.last_seen(rank));
+        known.unwrap_or_else(|| Late {
+            rank: self.member(rank),
+            last: None,
+            age: Duration::MAX,
+        })
+    }
+
     /// Who waits for whom, a line per rank.
     pub fn progress_report(&self) -> String {
         self.monitor.with(|state| {
