@@ -122,10 +122,10 @@ mod tests {
                     self.heard[to as usize].push((flood.origin, flood.counter));
                     self.send(to, Some(from), &flood);
                 }
-                if choices().is_multiple_of(4) {
-                    if let Some(victim) = victims.pop() {
-                        self.kill(victim);
-                    }
+                if choices().is_multiple_of(4)
+                    && let Some(victim) = victims.pop()
+                {
+                    self.kill(victim);
                 }
             }
         }
@@ -148,7 +148,7 @@ mod tests {
     proptest! {
         /// News reach every living rank, once and in order, while up to log2(size) - 1 ranks die.
         #[test]
-        fn news_reach_everyone_alive(size in 4u32..=40, seed in any::<u64>()) {
+        fn news_reach_everyone_alive(size in 4u32..=24, seed in any::<u64>()) {
             let mut choices = random(seed);
             let deaths = size.ilog2() - 1;
             let origin = choices() as u32 % size;
@@ -170,15 +170,15 @@ mod tests {
         }
     }
 
-    /// Every set of three dead ranks of 16, news from every survivor.
+    /// Every set of three dead ranks of 16, up to rotation; news from every survivor.
     #[test]
     fn no_three_deaths_cut_a_world_of_16() {
-        for (a, b, c) in
-            (0..16).flat_map(|a| (a + 1..16).flat_map(move |b| (b + 1..16).map(move |c| (a, b, c))))
-        {
+        for (b, c) in (1..16).flat_map(|b| (b + 1..16).map(move |c| (b, c))) {
             let mut world = World::new(16);
-            [a, b, c].into_iter().for_each(|victim| world.kill(victim));
-            let alive: Vec<u32> = (0..16).filter(|rank| ![a, b, c].contains(rank)).collect();
+            for victim in [0, b, c] {
+                world.kill(victim);
+            }
+            let alive: Vec<u32> = (0..16).filter(|rank| ![0, b, c].contains(rank)).collect();
             for &rank in &alive {
                 world.originate(rank, News::Goodbye);
             }
@@ -187,7 +187,7 @@ mod tests {
                 assert_eq!(
                     world.heard[rank as usize].len(),
                     alive.len(),
-                    "{a} {b} {c}: {rank}"
+                    "0 {b} {c}: {rank}"
                 );
             }
         }

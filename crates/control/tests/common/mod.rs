@@ -1,0 +1,103 @@
+//! Worlds of ranks within one process, joined by socket pairs.
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+pub(crate) mod process;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
+use spark_ccl_control::{Monitor, Watch, neighbours};
+
+/// Signatures in these tests: what is called, and how many elements.
+pub(crate) fn words(signature: [u64; 2]) -> String {
+    format!("call {} of {} elements", signature[0], signature[1])
+}
+
+pub(crate) fn name(rank: u32) -> String {
+    format!("rank {rank} (host{rank}, pid 10{rank})")
+}
+
+pub(crate) fn names(size: u32) -> Vec<String> {
+    (0..size).map(name).collect()
+}
+
+/// The control streams of each rank.
+pub(crate) fn streams(size: u32) -> Vec<Streams> {
+    let mut streams: Vec<Streams> = (0..size).map(|_| Vec::new()).collect();
+    for rank in 0..size {
+        for peer in neighbours(rank, size)
+            .into_iter()
+            .filter(|&peer| peer > rank)
+        {
+            let (mine, theirs) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
+            streams[rank as usize].push((peer, mine));
+            streams[peer as usize].push((rank, theirs));
+        }
+    }
+    streams
+}
+
+pub(crate) fn world(size: u32) -> Vec<Arc<Monitor>> {
+    (0..)
+        .zip(streams(size))
+        .map(|(me, streams)| start(me, size, streams))
+        .collect()
+}
+
+pub(crate) fn start(me: u32, size: u32, streams: Vec<(u32, Socket)>) -> Arc<Monitor> {
+    Monitor::start(me, names(size), streams).unwrap()
+}
+
+/// The control streams of one rank, with whom they lead to.
+pub(crate) type Streams = Vec<(u32, Socket)>;
+
+/// A world in which `mortals` have no monitor: their streams end when they are dropped.
+pub(crate) fn world_of_mortals(
+    size: u32,
+    mortals: &[u32],
+) -> (Vec<(u32, Arc<Monitor>)>, Vec<Streams>) {
+    let mut alive = Vec::new();
+    let mut doomed = Vec::new();
+    for (me, streams) in (0..).zip(streams(size)) {
+        if mortals.contains(&me) {
+            doomed.push(streams);
+        } else {
+            alive.push((me, start(me, size, streams)));
+        }
+    }
+    (alive, doomed)
+}
+
+/// Everyone's watch of the communicator of all ranks.
+pub(crate) fn watches(monitors: &[Arc<Monitor>], context: u64) -> Vec<Arc<Watch>> {
+    let members: Vec<u32> = (0..monitors.len() as u32).collect();
+    monitors
+        .iter()
+        .map(|monitor| monitor.watch(context, members.clone(), words))
+        .collect()
+}
+
+/// Waits for something that will come; the limit only ends a test that hangs.
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "never happened: {what}"
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// The fault that a watch has, or gets.
+pub(crate) fn fault(watch: &Watch) -> Arc<spark_ccl_control::Fault> {
+    until("a fault", || watch.failed());
+    watch.fault().unwrap()
+}
+
+pub(crate) fn everyone_fails(watches: &[Arc<Watch>]) {
+    for watch in watches {
+        fault(watch);
+    }
+}

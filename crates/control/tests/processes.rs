@@ -1,0 +1,110 @@
+//! Ranks that are killed, stopped, or end without a word: real processes, joined over TCP.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::name;
+use common::process::{Rank, serve_if_asked, spawn_world};
+use rustix::process::Signal;
+
+/// A rank, where the test binary is started as one; else nothing.
+#[test]
+fn rank() {
+    serve_if_asked();
+}
+
+fn assert_died(rank: &mut Rank, victims: &[u32]) {
+    let text = rank.ask("fault");
+    let named = victims
+        .iter()
+        .any(|&victim| text.starts_with(&name(victim)));
+    assert!(named && text.contains("died"), "{text}");
+}
+
+#[test]
+fn a_killed_process_is_named_by_everyone() {
+    for victim in [0, 2] {
+        let mut world = spawn_world(3, "rank");
+        world[victim].signal(Signal::KILL);
+        for survivor in (0..3).filter(|&rank| rank != victim) {
+            assert_died(&mut world[survivor], &[victim as u32]);
+        }
+    }
+}
+
+#[test]
+fn three_of_eight_processes_are_killed_at_once() {
+    let mut world = spawn_world(8, "rank");
+    let victims = [0, 3, 4];
+    for victim in victims {
+        world[victim as usize].signal(Signal::KILL);
+    }
+    for survivor in [1, 2, 5, 6, 7] {
+        assert_died(&mut world[survivor], &victims);
+    }
+}
+
+/// The news have to pass through others: ten ranks are not all neighbours of each other.
+#[test]
+fn a_killed_process_is_named_by_those_who_had_no_stream_to_it() {
+    let mut world = spawn_world(10, "rank");
+    world[0].signal(Signal::KILL);
+    for survivor in &mut world[1..] {
+        assert_died(survivor, &[0]);
+    }
+}
+
+#[test]
+fn a_process_that_exits_without_a_goodbye_has_died() {
+    let mut world = spawn_world(2, "rank");
+    world[1].order("exit");
+    assert_died(&mut world[0], &[1]);
+}
+
+/// For longer than it takes the kernel to give up a host that vanished.
+#[test]
+fn a_stopped_process_is_late_but_neither_dead_nor_lost() {
+    let mut world = spawn_world(3, "rank");
+    world[1].signal(Signal::STOP);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(9) {
+        for rank in [0, 2] {
+            assert_eq!(world[rank].ask("call 1"), "called");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(world[0].ask("failed"), "false");
+    assert_eq!(world[2].ask("failed"), "false");
+    assert_eq!(world[0].ask("late 1"), "[1]");
+    world[0].ask("give-up 1");
+    world[1].signal(Signal::CONT);
+    for rank in &mut world {
+        let text = rank.ask("fault");
+        assert!(text.starts_with(&format!("{} gave up", name(0))), "{text}");
+        assert!(text.contains(&format!("waits for: {}", name(1))), "{text}");
+    }
+}
+
+#[test]
+fn a_stopped_process_that_goes_on_takes_part_again() {
+    let mut world = spawn_world(2, "rank");
+    world[1].signal(Signal::STOP);
+    for _ in 0..100 {
+        world[0].ask("call 1");
+    }
+    world[1].signal(Signal::CONT);
+    assert_eq!(world[1].ask("call 1"), "called");
+    common::until("its announcement", || world[0].ask("late 1") == "[]");
+    assert_eq!(world[0].ask("failed"), "false");
+}
+
+#[test]
+fn a_stopped_process_that_is_killed_has_died() {
+    let mut world = spawn_world(2, "rank");
+    world[1].signal(Signal::STOP);
+    world[0].ask("call 1");
+    world[1].signal(Signal::KILL);
+    assert_died(&mut world[0], &[1]);
+}

@@ -1,0 +1,233 @@
+//! Communicators side by side, news that come early, and neighbours that do not read.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use common::{
+    everyone_fails, fault, name, names, start, until, watches, words, world, world_of_mortals,
+};
+use socket2::Socket;
+use spark_ccl_control::{Fault, Monitor};
+
+#[test]
+fn a_fault_stays_in_its_communicator() {
+    let world = world(5);
+    let all = watches(&world, 1);
+    let others = watches(&world, 2);
+    all[2].raise(Fault::Aborted {
+        by: all[2].member(2),
+        reason: "enough".into(),
+    });
+    everyone_fails(&all);
+    assert!(others.iter().all(|watch| !watch.failed()));
+}
+
+#[test]
+fn ranks_of_a_split_have_their_own_numbers() {
+    let (alive, doomed) = world_of_mortals(5, &[3]);
+    // Backwards: communicator rank 0 is rank 4 of the world, and so on.
+    let odd_ones: Vec<_> = alive
+        .iter()
+        .filter(|(me, _)| [4, 1].contains(me))
+        .map(|(_, monitor)| monitor.watch(7, vec![4, 3, 1], words))
+        .collect();
+    for watch in &odd_ones {
+        watch.enter(1, [1, 1]);
+    }
+    odd_ones[0].announce(1, [1, 1], Some(0));
+    let line = format!(
+        "rank 2 (world {}) waits in operation #1 (call 1 of 1 elements) for rank 0 \
+         (world {})",
+        name(1),
+        name(4)
+    );
+    until("the announcement", || {
+        odd_ones[1].progress_report().contains(&line)
+    });
+    drop(doomed);
+    for watch in &odd_ones {
+        let fault = fault(watch);
+        assert!(matches!(&*fault, Fault::Died { rank } if (rank.rank, rank.world) == (1, 3)));
+        assert!(
+            fault
+                .to_string()
+                .starts_with(&format!("rank 1 (world {})", name(3))),
+            "{fault}"
+        );
+    }
+}
+
+#[test]
+fn news_of_a_communicator_that_is_not_built_yet_are_kept() {
+    let world = world(5);
+    let members: Vec<u32> = (0..5).collect();
+    let watch = |rank: usize, context| world[rank].watch(context, members.clone(), words);
+    let [aborted, waiting, left] = [watch(0, 1), watch(1, 2), watch(2, 3)];
+    aborted.raise(Fault::Aborted {
+        by: aborted.member(0),
+        reason: "enough".into(),
+    });
+    waiting.enter(1, [1, 1]);
+    waiting.announce(1, [1, 1], Some(4));
+    left.leave(0);
+    // Sent after the rest to each neighbour, so when it has arrived the rest has.
+    let mark = |rank: usize| watch(rank, 100 + rank as u64);
+    let marks: Vec<_> = (0..3).map(mark).collect();
+    let seen: Vec<_> = (0..3).map(|rank| watch(4, 100 + rank)).collect();
+    for (rank, (mark, seen)) in marks.iter().zip(&seen).enumerate() {
+        mark.leave(0);
+        until("the mark", || seen.left(rank as u32).is_some());
+    }
+    assert!(watch(4, 1).failed());
+    let late = watch(4, 2);
+    assert_eq!(late.last_seen(1).last, Some((1, words([1, 1]))));
+    late.enter(1, [2, 2]);
+    assert!(matches!(*fault(&late), Fault::Mismatch { sequence: 1, .. }));
+    assert_eq!(watch(4, 3).left(2), Some(0));
+}
+
+#[test]
+fn ranks_that_finished_or_wait_are_not_late() {
+    let world = world(5);
+    let watches = watches(&world, 7);
+    // Rank 1 has finished; 2 waits; 3 is an operation behind; 4 has entered, but does not wait.
+    for (rank, watch) in watches.iter().enumerate() {
+        watch.enter(1, [1, 1]);
+        watch.finish(1);
+        if rank != 3 {
+            watch.enter(2, [1, 2]);
+        }
+    }
+    watches[1].finish(2);
+    watches[2].announce(2, [1, 2], Some(3));
+    let window = Duration::from_secs(60);
+    let late = || watches[0].late(2, window);
+    until("everyone answers", || {
+        watches[0].announce(2, [1, 2], Some(2));
+        std::thread::sleep(Duration::from_millis(50));
+        let late = late();
+        late.len() == 2 && late.iter().all(|late| late.last.is_some())
+    });
+    let late = late();
+    assert_eq!(late[0].rank.rank, 3);
+    assert_eq!(late[0].last, Some((1, words([1, 1]))));
+    assert_eq!(late[1].rank.rank, 4);
+    assert_eq!(late[1].last, Some((2, words([1, 2]))));
+    assert!(!watches[0].failed());
+}
+
+#[test]
+fn the_report_says_who_waits_for_whom() {
+    let world = world(4);
+    let watches = watches(&world, 7);
+    watches[1].enter(1, [1, 1]);
+    watches[1].announce(1, [1, 1], Some(3));
+    watches[2].leave(0);
+    let text = || watches[0].progress_report();
+    until("news", || {
+        text().contains("waits") && text().contains("left")
+    });
+    for part in [
+        format!(
+            "{} waits in operation #1 (call 1 of 1 elements) for {}",
+            name(1),
+            name(3)
+        ),
+        format!("{} left", name(2)),
+    ] {
+        assert!(text().contains(&part), "{part:?} is not in {:?}", text());
+    }
+}
+
+/// Many times what a socket takes; nothing may block, and the living still hear of each other.
+#[test]
+fn a_neighbour_that_does_not_read_holds_nobody_up() {
+    let (alive, stopped) = world_of_mortals(5, &[2]);
+    let watches: Vec<_> = alive
+        .iter()
+        .map(|(_, monitor)| monitor.watch(7, (0..5).collect(), words))
+        .collect();
+    for sequence in 1..20_000 {
+        watches[0].enter(sequence, [1, 1]);
+        watches[0].announce(sequence, [1, 1], Some(2));
+    }
+    assert!(
+        watches.iter().all(|watch| !watch.failed()),
+        "a stopped rank is no fault"
+    );
+    watches[3].raise(Fault::Aborted {
+        by: watches[3].member(4),
+        reason: "enough".into(),
+    });
+    everyone_fails(&watches);
+    drop(watches);
+    // Ends although the goodbye cannot be delivered to all.
+    drop(alive);
+    drop(stopped);
+}
+
+#[test]
+fn communicators_come_and_go() {
+    let world = world(3);
+    for context in 0..200 {
+        let watches = watches(&world, context);
+        watches[0].enter(1, [1, 1]);
+        watches[1].enter(1, [1, 1]);
+        watches[0].announce(1, [1, 1], None);
+    }
+    let watches = watches(&world, 1000);
+    watches[0].raise(Fault::Aborted {
+        by: watches[0].member(0),
+        reason: "enough".into(),
+    });
+    everyone_fails(&watches);
+}
+
+/// What finds a host that vanished within ten seconds is in the kernel; it must be asked for it.
+#[test]
+fn tcp_streams_ask_the_kernel_to_watch_the_host() {
+    let (mine, theirs) = tcp_pair();
+    let (option_of_mine, option_of_theirs) =
+        (mine.try_clone().unwrap(), theirs.try_clone().unwrap());
+    let monitors = [start(0, 2, vec![(1, mine)]), start(1, 2, vec![(0, theirs)])];
+    for socket in [&option_of_mine, &option_of_theirs] {
+        assert!(socket.keepalive().unwrap() && socket.tcp_nodelay().unwrap());
+        let silence = socket.tcp_keepalive_time().unwrap()
+            + socket.tcp_keepalive_interval().unwrap() * socket.tcp_keepalive_retries().unwrap();
+        assert!(silence < Duration::from_secs(10), "{silence:?}");
+        let unanswered = socket.tcp_user_timeout().unwrap().unwrap();
+        assert!(unanswered < Duration::from_secs(10), "{unanswered:?}");
+    }
+    let watches = watches(&monitors, 7);
+    watches[0].raise(Fault::Aborted {
+        by: watches[0].member(0),
+        reason: "enough".into(),
+    });
+    drop(fault(&watches[1]));
+}
+
+/// The last words of a rank arrive although it had not read all that it was sent.
+#[test]
+fn a_goodbye_over_tcp_is_not_lost() {
+    for _ in 0..50 {
+        let (mine, theirs) = tcp_pair();
+        let first = Monitor::start(0, names(2), vec![(1, mine)]).unwrap();
+        let second = Monitor::start(1, names(2), vec![(0, theirs)]).unwrap();
+        let watch = first.watch(7, vec![0, 1], words);
+        (0..100).for_each(|_| watch.announce(1, [1, 1], None));
+        drop(second);
+        until("the goodbye", || watch.left(1).is_some());
+        let later = first.watch(8, vec![0, 1], words);
+        assert!(!later.failed(), "{:?}", later.fault());
+    }
+}
+
+fn tcp_pair() -> (Socket, Socket) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mine = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (theirs, _) = listener.accept().unwrap();
+    (mine.into(), theirs.into())
+}
