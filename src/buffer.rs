@@ -1,0 +1,176 @@
+//! How memory enters a call: host slices, owned vectors, registered memory.
+
+use crate::registered::{Registered, RegisteredView, RegisteredViewMut, Segment};
+use spark_ccl_compute::Element;
+use std::sync::Arc;
+
+/// A run of elements in memory, with what the engine may do with it.
+#[derive(Debug, Clone)]
+pub struct Region {
+    pub(crate) ptr: *mut u8,
+    pub(crate) len: usize,
+    pub(crate) home: Option<Home>,
+}
+
+/// The registered segment that a region lies in.
+#[derive(Debug, Clone)]
+pub(crate) struct Home {
+    pub(crate) segment: Arc<Segment>,
+    /// Bytes from the segment's start.
+    pub(crate) offset: usize,
+}
+
+// SAFETY: a region is a plain description; whoever reads or writes through it (the engine) does so
+// under the contracts of `SendBuf` and `RecvBuf`, whose element types are `Send + Sync`.
+unsafe impl Send for Region {}
+
+impl Region {
+    /// Ordinary host memory: `len` elements from `ptr`.
+    pub fn host<T: Element>(ptr: *const T, len: usize) -> Self {
+        Self {
+            ptr: ptr.cast_mut().cast(),
+            len,
+            home: None,
+        }
+    }
+
+    /// No memory at all, for ranks that send or receive nothing.
+    pub(crate) fn empty() -> Self {
+        Self {
+            ptr: std::ptr::NonNull::<u64>::dangling().as_ptr().cast(),
+            len: 0,
+            home: None,
+        }
+    }
+
+    pub(crate) fn registered(segment: &Arc<Segment>, offset: usize, len: usize) -> Self {
+        Self {
+            ptr: segment.own_base().wrapping_add(offset),
+            len,
+            home: Some(Home {
+                segment: Arc::clone(segment),
+                offset,
+            }),
+        }
+    }
+
+    /// The part that begins `elements` of `size` bytes in and is `len` elements long.
+    pub(crate) fn part(&self, elements: usize, len: usize, size: usize) -> Self {
+        Self {
+            ptr: self.ptr.wrapping_add(elements * size),
+            len,
+            home: self.home.as_ref().map(|home| Home {
+                segment: Arc::clone(&home.segment),
+                offset: home.offset + elements * size,
+            }),
+        }
+    }
+}
+
+/// Memory that a call may read.
+///
+/// # Safety
+/// [`region`](Self::region) must describe memory that is initialised, readable for its whole
+/// length, not written by anyone and at the same address until the value is dropped, even when the
+/// value itself is moved.
+pub unsafe trait SendBuf<T: Element> {
+    /// The memory.
+    fn region(&self) -> Region;
+}
+
+/// Memory that a call may write (and read).
+///
+/// # Safety
+/// As for [`SendBuf`]; besides, the memory must be writable and reachable through nothing else
+/// until the value is dropped.
+pub unsafe trait RecvBuf<T: Element> {
+    /// The memory.
+    fn region_mut(&mut self) -> Region;
+}
+
+macro_rules! slices {
+    ($([$($generic:tt)*] $type:ty),+ $(,)?) => {$(
+        // SAFETY: the type borrows or owns its elements on the heap or elsewhere, so that moving
+        // the value does not move them; Rust's borrow rules give the rest of the contract.
+        unsafe impl<T: Element, $($generic)*> SendBuf<T> for $type {
+            fn region(&self) -> Region {
+                let slice: &[T] = &self[..];
+                Region::host(slice.as_ptr(), slice.len())
+            }
+        }
+    )+};
+}
+
+slices! {
+    [] &[T],
+    [] &Vec<T>,
+    [const N: usize] &[T; N],
+    [] &mut [T],
+    [] &mut Vec<T>,
+    [const N: usize] &mut [T; N],
+    [] Vec<T>,
+    [] Box<[T]>,
+    [] Arc<[T]>,
+}
+
+macro_rules! slices_mut {
+    ($([$($generic:tt)*] $type:ty),+ $(,)?) => {$(
+        // SAFETY: as above; the pointer comes from a unique borrow, so it may be written through.
+        unsafe impl<T: Element, $($generic)*> RecvBuf<T> for $type {
+            fn region_mut(&mut self) -> Region {
+                let slice: &mut [T] = &mut self[..];
+                Region::host(slice.as_mut_ptr(), slice.len())
+            }
+        }
+    )+};
+}
+
+slices_mut! {
+    [] &mut [T],
+    [] &mut Vec<T>,
+    [const N: usize] &mut [T; N],
+    [] Vec<T>,
+    [] Box<[T]>,
+}
+
+// SAFETY: a `Registered` owns its mapping, which stays where it is until the last handle is gone.
+unsafe impl<T: Element> SendBuf<T> for Registered<T> {
+    fn region(&self) -> Region {
+        Region::registered(self.segment(), 0, self.len())
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<T: Element> SendBuf<T> for &Registered<T> {
+    fn region(&self) -> Region {
+        Region::registered(self.segment(), 0, self.len())
+    }
+}
+
+// SAFETY: as above, and a `Registered` is the only handle of this rank to its memory.
+unsafe impl<T: Element> RecvBuf<T> for Registered<T> {
+    fn region_mut(&mut self) -> Region {
+        Region::registered(self.segment(), 0, self.len())
+    }
+}
+
+// SAFETY: as above, by unique borrow.
+unsafe impl<T: Element> RecvBuf<T> for &mut Registered<T> {
+    fn region_mut(&mut self) -> Region {
+        Region::registered(self.segment(), 0, self.len())
+    }
+}
+
+// SAFETY: a view borrows its `Registered`.
+unsafe impl<T: Element> SendBuf<T> for RegisteredView<'_, T> {
+    fn region(&self) -> Region {
+        Region::registered(self.segment, self.start * size_of::<T>(), self.len)
+    }
+}
+
+// SAFETY: a mutable view borrows its `Registered` uniquely.
+unsafe impl<T: Element> RecvBuf<T> for RegisteredViewMut<'_, T> {
+    fn region_mut(&mut self) -> Region {
+        Region::registered(self.segment, self.start * size_of::<T>(), self.len)
+    }
+}

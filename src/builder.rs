@@ -1,0 +1,309 @@
+//! Ways to a communicator.
+
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::logging;
+use crate::world::{World, check_settings};
+use spark_ccl_bootstrap::{Address, Options, Secret, Session, UniqueId};
+use spark_ccl_config::{Env, Settings};
+use spark_ccl_launcher::{KeyValue, Launch, Rendezvous};
+use spark_ccl_transport::netif;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Under this key rank 0 publishes how to reach it.
+const KEY: &str = "spark-ccl-0";
+
+/// Settings for new communicators: the environment's, unless set here.
+#[derive(Debug, Clone)]
+pub struct Builder {
+    env: Env,
+    operation_timeout: Option<Duration>,
+    init_timeout: Option<Duration>,
+}
+
+/// What a launcher says about this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaunchInfo {
+    /// The launcher.
+    pub kind: String,
+    /// This process's rank.
+    pub rank: usize,
+    /// Number of processes.
+    pub size: usize,
+    /// This process's number on its host, where the launcher says so.
+    pub local_rank: Option<usize>,
+}
+
+/// The launcher that started this process, if one did.
+///
+/// # Errors
+/// [`Error::Launcher`] when the launcher's variables contradict each other.
+pub fn launcher() -> Result<Option<LaunchInfo>, Error> {
+    let env = Env::from_process();
+    Ok(detect(&env)?.map(|launch| LaunchInfo {
+        kind: launch.kind.to_string(),
+        rank: launch.rank as usize,
+        size: launch.size as usize,
+        local_rank: launch.local_rank.map(|rank| rank as usize),
+    }))
+}
+
+impl Communicator {
+    /// A builder with the environment's settings.
+    pub fn builder() -> Builder {
+        Builder {
+            env: Env::from_process(),
+            operation_timeout: None,
+            init_timeout: None,
+        }
+    }
+
+    /// `n` ranks that are threads of this process.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for 0 ranks; else what keeps them from connecting.
+    pub fn local(n: usize) -> Result<Vec<Self>, Error> {
+        Self::builder().local(n)
+    }
+
+    /// The rank that the launcher made this process.
+    ///
+    /// # Errors
+    /// [`Error::Launcher`] without a launcher; else what keeps the ranks from connecting.
+    pub fn from_env() -> Result<Self, Error> {
+        Self::builder().from_env()
+    }
+
+    /// Rank `rank` of the `size` ranks that share `id`.
+    ///
+    /// # Errors
+    /// What keeps the ranks from finding, authenticating or reaching each other.
+    pub fn connect(id: &UniqueId, rank: usize, size: usize) -> Result<Self, Error> {
+        Self::builder().connect(id, rank, size)
+    }
+}
+
+impl Builder {
+    /// How long each operation may take (10 minutes).
+    #[must_use]
+    pub fn operation_timeout(mut self, timeout: Duration) -> Self {
+        self.operation_timeout = Some(timeout);
+        self
+    }
+
+    /// How long the ranks may take to find and reach each other (2 minutes).
+    #[must_use]
+    pub fn init_timeout(mut self, timeout: Duration) -> Self {
+        self.init_timeout = Some(timeout);
+        self
+    }
+
+    /// As if the variable were set in the environment.
+    #[must_use]
+    pub fn set(mut self, name: &str, value: &str) -> Self {
+        self.env.set(name, value, "the program");
+        self
+    }
+
+    /// See [`Communicator::local`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn local(&self, n: usize) -> Result<Vec<Communicator>, Error> {
+        let settings = self.settings()?;
+        let size = u32::try_from(n).unwrap_or(u32::MAX);
+        let sessions = Session::local(size)?;
+        let open = |session| {
+            let settings = settings.clone();
+            std::thread::spawn(move || World::open(session, settings))
+        };
+        let threads: Vec<_> = sessions.into_iter().map(open).collect();
+        threads
+            .into_iter()
+            .map(|thread| {
+                thread.join().unwrap_or_else(|_| {
+                    Err(Error::System {
+                        what: "connecting the ranks of this process".to_owned(),
+                        problem: "a thread panicked".to_owned(),
+                    })
+                })
+            })
+            .collect()
+    }
+
+    /// A new unique id, for [`connect`](Self::connect). This process serves the ranks' rendezvous.
+    ///
+    /// # Errors
+    /// When no interface matches the settings, or no port can be had.
+    pub fn unique_id(&self) -> Result<UniqueId, Error> {
+        let settings = self.settings()?;
+        Ok(UniqueId::create(&options(&settings, None)?)?)
+    }
+
+    /// See [`Communicator::connect`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect(&self, id: &UniqueId, rank: usize, size: usize) -> Result<Communicator, Error> {
+        let settings = self.settings()?;
+        let root = id.addresses().first().map(SocketAddr::ip);
+        let options = options(&settings, root)?;
+        let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let session = Session::join(id, narrow(rank), narrow(size), &options)?;
+        World::open(session, settings)
+    }
+
+    /// See [`Communicator::from_env`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn from_env(&self) -> Result<Communicator, Error> {
+        let settings = self.settings()?;
+        let launch = detect(&self.env)?.ok_or_else(|| {
+            Error::Launcher(
+                "no launcher was found: start the ranks with torchrun, mpirun or srun, or set RANK, \
+                 WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+                    .to_owned(),
+            )
+        })?;
+        tracing::info!(
+            "launched by {}: rank {} of {}, {:?}",
+            launch.kind,
+            launch.rank,
+            launch.size,
+            launch.rendezvous
+        );
+        let session = meet(launch, &settings)?;
+        World::open(session, settings)
+    }
+
+    fn settings(&self) -> Result<Settings, Error> {
+        let mut settings =
+            Settings::from_env(&self.env).map_err(|error| Error::Config(Arc::new(error)))?;
+        if let Some(timeout) = self.operation_timeout {
+            settings.operation_timeout = timeout;
+        }
+        if let Some(timeout) = self.init_timeout {
+            settings.init_timeout = timeout;
+        }
+        check_settings(&settings)?;
+        logging::install(&settings.log, &Options::default().host);
+        settings.log_origins();
+        Ok(settings)
+    }
+}
+
+fn detect(env: &Env) -> Result<Option<Launch>, Error> {
+    let look = |name: &str| env.get(name).map(str::to_owned);
+    spark_ccl_launcher::detect(&look).map_err(|error| Error::Launcher(error.to_string()))
+}
+
+/// Finds the other ranks in the way that the launcher offers.
+fn meet(launch: Launch, settings: &Settings) -> Result<Session, Error> {
+    let (rank, size) = (launch.rank, launch.size);
+    let secret = || {
+        let text = settings.secret.as_ref();
+        text.map(|text| Secret::from_text(text.as_bytes()))
+    };
+    match launch.rendezvous {
+        Rendezvous::UniqueId(text) => {
+            let id: UniqueId = text.trim().parse()?;
+            let root = id.addresses().first().map(SocketAddr::ip);
+            Ok(Session::join(&id, rank, size, &options(settings, root)?)?)
+        }
+        Rendezvous::Address { host, port, bind } => {
+            let options = options(settings, resolve(&host, port))?;
+            Ok(Session::at_address(
+                (&host, port),
+                rank,
+                size,
+                secret().as_ref(),
+                bind,
+                &options,
+            )?)
+        }
+        Rendezvous::KeyValue(space) => {
+            let options = options(settings, None)?;
+            through_key_value(space, rank, size, secret(), &options)
+        }
+    }
+}
+
+/// Rank 0 publishes its unique id where only this launch can read it; else its addresses alone,
+/// and the secret must have come another way.
+fn through_key_value(
+    mut space: Box<dyn KeyValue>,
+    rank: u32,
+    size: u32,
+    secret: Option<Secret>,
+    options: &Options,
+) -> Result<Session, Error> {
+    let deadline = Instant::now() + options.init_timeout;
+    let launcher = |error: spark_ccl_launcher::Error| Error::Launcher(error.to_string());
+    let private = space.is_private();
+    let id = if rank == 0 {
+        let (id, text) = if private {
+            let id = UniqueId::create(options)?;
+            (id, id.to_string())
+        } else {
+            let id = UniqueId::serve(secret.as_ref(), options)?;
+            (id, list(&id.addresses()))
+        };
+        space.put(KEY, text.as_bytes(), deadline).map_err(launcher)?;
+        id
+    } else {
+        let bytes = space.get(KEY, deadline).map_err(launcher)?;
+        let text = String::from_utf8_lossy(&bytes);
+        if private {
+            text.parse()?
+        } else {
+            UniqueId::meeting(secret.as_ref(), &unlist(&text)?)?
+        }
+    };
+    Ok(Session::join(&id, rank, size, options)?)
+}
+
+fn list(addresses: &[SocketAddr]) -> String {
+    let texts: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+    texts.join(" ")
+}
+
+fn unlist(text: &str) -> Result<Vec<SocketAddr>, Error> {
+    let parse = |word: &str| {
+        word.parse().map_err(|_| {
+            Error::Launcher(format!("rank 0 published {word:?}, which is no address"))
+        })
+    };
+    text.split_whitespace().map(parse).collect()
+}
+
+fn resolve(host: &str, port: u16) -> Option<IpAddr> {
+    let mut addresses = (host, port).to_socket_addrs().ok()?;
+    addresses.next().map(|address| address.ip())
+}
+
+/// What this rank tells the others, and where it listens: the interfaces that the settings allow,
+/// the best for reaching `root` first.
+fn options(settings: &Settings, root: Option<IpAddr>) -> Result<Options, Error> {
+    let interfaces = netif::find(settings, root).map_err(|error| Error::Invalid {
+        operation: "choosing network interfaces",
+        problem: error.to_string(),
+    })?;
+    let addresses = interfaces.iter().map(|interface| Address {
+        ip: interface.addr,
+        scope: match interface.addr {
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => interface.index,
+            _ => 0,
+        },
+    });
+    Ok(Options {
+        addresses: addresses.collect(),
+        init_timeout: settings.init_timeout,
+        build: crate::VERSION.to_owned(),
+        wire_hash: settings.wire_hash(),
+        wire_summary: settings.wire_summary(),
+        ..Options::default()
+    })
+}

@@ -1,0 +1,129 @@
+//! Calls: operations as values that run, start, or start within a scope.
+
+mod check;
+mod operands;
+mod pending;
+mod scope;
+
+pub(crate) use check::{Spec, Tables};
+pub use operands::{InPlace, Nothing, Operands, OutOfPlace, Receiving, Sending};
+pub use pending::{Failed, Pending};
+pub use scope::{Scope, ScopedPending};
+
+use crate::communicator::Communicator;
+use crate::engine::{OpId, Shared};
+use crate::error::Error;
+use spark_ccl_compute::Element;
+use std::marker::PhantomData;
+
+/// An operation with its buffers. It does nothing until it is run or started.
+#[must_use = "a call does nothing until `run`, `start` or `start_in`"]
+#[derive(Debug)]
+pub struct Call<'c, T, O> {
+    comm: &'c Communicator,
+    spec: Spec,
+    operands: O,
+    element: PhantomData<T>,
+}
+
+impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
+    pub(crate) fn new(comm: &'c Communicator, spec: Spec, operands: O) -> Self {
+        Self {
+            comm,
+            spec,
+            operands,
+            element: PhantomData,
+        }
+    }
+
+    /// Runs the operation and gives its buffers back.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for arguments that cannot be right, before anything was sent;
+    /// [`Error::Failed`] when the communicator has failed or fails meanwhile.
+    pub fn run(self) -> Result<O::Back, Error> {
+        let mut operands = self.operands;
+        let ids = issue(self.comm, &self.spec, &mut operands)?;
+        // Should progress panic, the operation must not outlive the borrow of its buffers.
+        let abandoned = AbortOnUnwind;
+        let result = ids.wait(self.comm.shared());
+        std::mem::forget(abandoned);
+        result.map(|()| operands.back())
+    }
+
+    /// Starts the operation with buffers that it owns, and that [`Pending::wait`] gives back.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run); the buffers come back in [`Failed`].
+    pub fn start(self) -> Result<Pending<T, O>, Failed<O::Back>>
+    where
+        O: Send + 'static,
+    {
+        let mut operands = Box::new(self.operands);
+        match issue(self.comm, &self.spec, operands.as_mut()) {
+            Ok(ids) => Ok(Pending::new(
+                std::sync::Arc::clone(self.comm.shared()),
+                ids,
+                operands,
+            )),
+            Err(error) => Err(Failed::new(error, operands.back())),
+        }
+    }
+
+    /// Starts the operation within a scope, which waits for it at its end.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn start_in<'scope>(
+        self,
+        scope: &'scope Scope<'scope, '_>,
+    ) -> Result<ScopedPending<'scope, T, O>, Error>
+    where
+        O: 'scope,
+    {
+        let mut operands = Box::new(self.operands);
+        let ids = issue(self.comm, &self.spec, operands.as_mut())?;
+        Ok(scope.adopt(self.comm.shared(), ids, operands))
+    }
+}
+
+/// The engine's names of one call: two for an exchange, else one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ids(OpId, Option<OpId>);
+
+impl Ids {
+    /// Waits for all of the call.
+    fn wait(self, shared: &Shared) -> Result<(), Error> {
+        let first = shared.wait(self.0);
+        let second = self.1.map_or(Ok(()), |id| shared.wait(id));
+        first.and(second)
+    }
+
+    /// Waits for all of the call and leaves its results to [`wait`](Self::wait).
+    fn settle(self, shared: &Shared) {
+        shared.settle(self.0);
+        if let Some(id) = self.1 {
+            shared.settle(id);
+        }
+    }
+}
+
+/// Checks a call and queues it.
+fn issue<T: Element, O: Operands<T>>(
+    comm: &Communicator,
+    spec: &Spec,
+    operands: &mut O,
+) -> Result<Ids, Error> {
+    let (input, output) = operands.regions();
+    let (first, second) = check::requests::<T>(comm, spec, &input, &output)?;
+    comm.shared().issue(first, second).map(|(a, b)| Ids(a, b))
+}
+
+/// Ends the process where going on would leave the engine with dangling buffers.
+struct AbortOnUnwind;
+
+impl Drop for AbortOnUnwind {
+    fn drop(&mut self) {
+        std::process::abort();
+    }
+}

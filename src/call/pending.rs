@@ -1,0 +1,121 @@
+//! Operations in flight that own their buffers.
+
+use super::{Ids, Operands};
+use crate::engine::Shared;
+use crate::error::Error;
+use parking_lot::Mutex;
+use spark_ccl_compute::Element;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// An operation in flight. Dropping it lets the operation go on; its buffers are freed when
+/// it is done. Forgetting it leaks them.
+#[must_use = "the buffers come back from `wait`"]
+pub struct Pending<T, O>
+where
+    T: Element,
+    O: Operands<T> + Send + 'static,
+{
+    shared: Arc<Shared>,
+    ids: Ids,
+    /// `None` once the buffers went back to the caller.
+    operands: Option<Box<O>>,
+    /// Results that came in by `test`.
+    results: [Option<Result<(), Error>>; 2],
+    element: PhantomData<fn(T)>,
+}
+
+impl<T: Element, O: Operands<T> + Send + 'static> Pending<T, O> {
+    pub(super) fn new(shared: Arc<Shared>, ids: Ids, operands: Box<O>) -> Self {
+        Self {
+            shared,
+            ids,
+            operands: Some(operands),
+            results: [None, (ids.1.is_none()).then_some(Ok(()))],
+            element: PhantomData,
+        }
+    }
+
+    /// Whether the operation is done. Makes progress.
+    pub fn test(&mut self) -> bool {
+        for (id, result) in [Some(self.ids.0), self.ids.1].iter().zip(&mut self.results) {
+            if let (None, Some(id)) = (&result, id) {
+                *result = self.shared.test(*id);
+            }
+        }
+        self.results.iter().all(Option::is_some)
+    }
+
+    /// Waits for the operation and gives its buffers back.
+    ///
+    /// # Errors
+    /// [`Failed`] with [`Error::Failed`] and the buffers, whose contents are then undefined (but
+    /// nobody writes them any more).
+    pub fn wait(mut self) -> Result<O::Back, Failed<O::Back>> {
+        let mut outcome = Ok(());
+        for (id, result) in [Some(self.ids.0), self.ids.1].iter().zip(&mut self.results) {
+            let result = result
+                .take()
+                .or_else(|| id.map(|id| self.shared.wait(id)))
+                .unwrap_or(Ok(()));
+            outcome = outcome.and(result);
+        }
+        let Some(operands) = self.operands.take() else {
+            unreachable!("only wait takes the buffers, and it takes the handle");
+        };
+        match outcome {
+            Ok(()) => Ok(operands.back()),
+            Err(error) => Err(Failed::new(error, operands.back())),
+        }
+    }
+}
+
+impl<T: Element, O: Operands<T> + Send + 'static> Drop for Pending<T, O> {
+    fn drop(&mut self) {
+        let Some(operands) = self.operands.take() else {
+            return;
+        };
+        // Both halves of an exchange keep the buffers; the lock makes that `Sync`, nobody takes it.
+        let keep = Arc::new(Mutex::new(operands));
+        for (id, result) in [Some(self.ids.0), self.ids.1].iter().zip(&self.results) {
+            if let (Some(id), None) = (id, result) {
+                self.shared.detach(*id, Box::new(Arc::clone(&keep)));
+            }
+        }
+    }
+}
+
+/// An error together with the buffers of the call.
+pub struct Failed<B> {
+    /// What went wrong.
+    pub error: Error,
+    /// The buffers; nothing writes them any more.
+    pub buffers: B,
+}
+
+impl<B> Failed<B> {
+    pub(super) fn new(error: Error, buffers: B) -> Self {
+        Self { error, buffers }
+    }
+}
+
+impl<B> From<Failed<B>> for Error {
+    fn from(failed: Failed<B>) -> Self {
+        failed.error
+    }
+}
+
+impl<B> fmt::Debug for Failed<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Failed").field(&self.error).finish()
+    }
+}
+
+impl<B> fmt::Display for Failed<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<B> std::error::Error for Failed<B> {}

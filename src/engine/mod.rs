@@ -1,0 +1,411 @@
+//! The engine of one communicator: its operations in flight, and what makes them progress.
+
+mod exec;
+mod patrol;
+mod request;
+mod shared;
+
+pub(crate) use exec::Wires;
+pub(crate) use request::{CHANNELS, POINT_TO_POINT, Program, Request};
+pub(crate) use shared::{OpId, Shared};
+
+use crate::error::Error;
+use crate::signature::digest;
+use exec::{Cursor, Obstacle, Run, Turn};
+use patrol::Stall;
+use spark_ccl_control::Watch;
+use spark_ccl_sched::{Kind, Rank};
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Operations in flight and the links they share. Collectives run one after the other, in the order
+/// of their calls; point-to-point operations run beside them, in order per peer and direction.
+pub(crate) struct Engine {
+    wires: Wires,
+    watch: Arc<Watch>,
+    pub(crate) timeout: Duration,
+    ops: Vec<Slot>,
+    vacant: Vec<usize>,
+    collectives: VecDeque<usize>,
+    /// Queues of point-to-point operations by direction and peer; only the used ones.
+    streams: Vec<Stream>,
+    sequence: u64,
+    broken: Option<Error>,
+}
+
+/// A place for an operation; the generation tells its successive tenants apart.
+#[derive(Default)]
+struct Slot {
+    generation: u64,
+    state: State,
+}
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Vacant,
+    Active(Box<Active>),
+    Done(Result<(), Error>),
+}
+
+/// An operation that is queued or running.
+pub(crate) struct Active {
+    request: Request,
+    sequence: u64,
+    tag: u64,
+    base: usize,
+    cursors: [Cursor; 2],
+    finished: [bool; 2],
+    started: bool,
+    stall: Stall,
+    /// Buffers whose handle was dropped: kept until nothing touches them any more.
+    keep: Option<Box<dyn Any + Send>>,
+    /// Nobody will ask for the result.
+    detached: bool,
+}
+
+/// Point-to-point operations in one direction with one peer.
+struct Stream {
+    peer: Rank,
+    sends: bool,
+    queue: VecDeque<usize>,
+    sequence: u64,
+}
+
+impl Engine {
+    pub(crate) fn new(wires: Wires, watch: Arc<Watch>, timeout: Duration) -> Self {
+        Self {
+            wires,
+            watch,
+            timeout,
+            ops: Vec::new(),
+            vacant: Vec::new(),
+            collectives: VecDeque::new(),
+            streams: Vec::new(),
+            sequence: 0,
+            broken: None,
+        }
+    }
+
+    /// The number of the last collective that was issued.
+    pub(crate) fn last_sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Whether nothing is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.collectives.is_empty()
+            && self.wires.unflushed.is_empty()
+            && self.streams.iter().all(|stream| stream.queue.is_empty())
+    }
+
+    /// Queues an operation.
+    fn issue(&mut self, request: Request) -> OpId {
+        let point_to_point = match &request.program {
+            Program::PointToPoint(step) if step.kind == Kind::Send => Some((step.send_to, true)),
+            Program::PointToPoint(step) => Some((step.recv_from, false)),
+            _ => None,
+        };
+        let words = request.signature.words();
+        let (stream, sequence, tag, base) = match point_to_point {
+            Some((peer, sends)) => {
+                let index = self.stream(peer, sends);
+                let stream = &mut self.streams[index];
+                stream.sequence += 1;
+                let sequence = stream.sequence;
+                (Some(index), sequence, pair_tag(sequence, &request), POINT_TO_POINT)
+            }
+            None => {
+                self.sequence += 1;
+                self.watch.enter(self.sequence, words);
+                let tag = self.sequence << 32 | u64::from(digest(words));
+                (None, self.sequence, tag, 0)
+            }
+        };
+        let id = self.place(Active {
+            finished: [false, request.program.channels() < 2],
+            request,
+            sequence,
+            tag,
+            base,
+            cursors: Default::default(),
+            started: false,
+            stall: Stall::default(),
+            keep: None,
+            detached: false,
+        });
+        match stream {
+            Some(index) => self.streams[index].queue.push_back(id.index),
+            None => self.collectives.push_back(id.index),
+        }
+        id
+    }
+
+    /// Moves everything on that can move; `true` when something did.
+    pub(crate) fn progress(&mut self) -> bool {
+        if self.broken.is_some() {
+            return false;
+        }
+        if self.watch.failed() {
+            self.fail();
+            return true;
+        }
+        let mut moved = false;
+        if !self.wires.unflushed.is_empty() {
+            match self.wires.flush() {
+                Ok(_) => {}
+                Err((peer, error)) => self.watch_link(peer, error),
+            }
+        }
+        while let Some(&index) = self.collectives.front() {
+            match self.advance(index) {
+                Advance::Complete => {
+                    self.collectives.pop_front();
+                    moved = true;
+                }
+                Advance::Moved => return true,
+                Advance::Blocked => break,
+            }
+        }
+        for stream in 0..self.streams.len() {
+            while let Some(&index) = self.streams[stream].queue.front() {
+                match self.advance(index) {
+                    Advance::Complete => {
+                        self.streams[stream].queue.pop_front();
+                        moved = true;
+                    }
+                    Advance::Moved => {
+                        moved = true;
+                        break;
+                    }
+                    Advance::Blocked => break,
+                }
+            }
+        }
+        moved
+    }
+
+    /// The result of an operation that is done; forgets it then. Success, where it was taken before.
+    fn take(&mut self, id: OpId) -> Option<Result<(), Error>> {
+        if !self.is_done(id) {
+            return None;
+        }
+        let slot = &mut self.ops[id.index];
+        match std::mem::take(&mut slot.state) {
+            State::Done(result) if slot.generation == id.generation => {
+                self.forget(id.index);
+                Some(result)
+            }
+            tenant => {
+                slot.state = tenant;
+                Some(Ok(()))
+            }
+        }
+    }
+
+    /// Whether the operation has ended.
+    fn is_done(&self, id: OpId) -> bool {
+        let slot = &self.ops[id.index];
+        slot.generation != id.generation || matches!(slot.state, State::Done(_))
+    }
+
+    /// Nobody waits for the operation any more: its buffers stay with the engine until it is done.
+    pub(crate) fn detach(&mut self, id: OpId, buffers: Box<dyn Any + Send>) {
+        let Some(slot) = self.ops.get_mut(id.index) else {
+            return;
+        };
+        match &mut slot.state {
+            State::Active(active) if slot.generation == id.generation => {
+                active.detached = true;
+                active.keep = Some(buffers);
+            }
+            _ => drop(self.take(id)),
+        }
+    }
+
+    /// The error that ended this communicator, if one did.
+    pub(crate) fn check(&mut self) -> Result<(), Error> {
+        if self.broken.is_none() && self.watch.failed() {
+            self.fail();
+        }
+        self.broken.clone().map_or(Ok(()), Err)
+    }
+
+    /// Ends every operation with the fault. Their registered memory is cut off from the peers
+    /// before anyone gets it back.
+    fn fail(&mut self) {
+        let Some(fault) = self.watch.fault() else {
+            return;
+        };
+        let error = Error::Failed(fault);
+        self.broken = Some(error.clone());
+        self.collectives.clear();
+        self.streams.clear();
+        self.wires.unflushed.clear();
+        for index in 0..self.ops.len() {
+            let slot = &mut self.ops[index];
+            if let State::Active(active) = &slot.state {
+                let fenced = fence(&active.request);
+                let detached = active.detached;
+                slot.state = State::Done(Err(fenced.err().unwrap_or_else(|| error.clone())));
+                if detached {
+                    self.forget(index);
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, index: usize) {
+        let slot = &mut self.ops[index];
+        slot.state = State::Vacant;
+        slot.generation += 1;
+        self.vacant.push(index);
+    }
+
+    fn place(&mut self, active: Active) -> OpId {
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.ops.push(Slot::default());
+            self.ops.len() - 1
+        });
+        let slot = &mut self.ops[index];
+        slot.state = State::Active(Box::new(active));
+        OpId {
+            index,
+            generation: slot.generation,
+        }
+    }
+
+    fn stream(&mut self, peer: Rank, sends: bool) -> usize {
+        let same = |stream: &Stream| stream.peer == peer && stream.sends == sends;
+        self.streams.iter().position(same).unwrap_or_else(|| {
+            self.streams.push(Stream {
+                peer,
+                sends,
+                queue: VecDeque::new(),
+                sequence: 0,
+            });
+            self.streams.len() - 1
+        })
+    }
+
+    /// Gives one operation a turn on each of its channels.
+    fn advance(&mut self, index: usize) -> Advance {
+        let State::Active(active) = &mut self.ops[index].state else {
+            return Advance::Complete;
+        };
+        if !active.started {
+            active.started = true;
+            let bytes = active.request.program.scratch() as usize
+                * active.request.signature.dtype.size();
+            if self.wires.scratch.len() < bytes {
+                self.wires.scratch.resize(bytes, 0);
+            }
+        }
+        let mut moved = false;
+        active.stall.obstacle = None;
+        for channel in 0..active.finished.len() {
+            if active.finished[channel] {
+                continue;
+            }
+            let mut run = Run {
+                request: &active.request,
+                tag: active.tag,
+                base: active.base,
+                wires: &mut self.wires,
+            };
+            match run.turn(channel as u32, &mut active.cursors[channel]) {
+                Turn::Finished => {
+                    active.finished[channel] = true;
+                    moved = true;
+                }
+                Turn::Moved => moved = true,
+                Turn::Blocked(obstacle) => active.stall.meet(obstacle),
+            }
+        }
+        // An operation is over when its bytes are with the kernel: nobody may call us for long.
+        if active.finished == [true; 2] && self.wires.unflushed.is_empty() {
+            self.complete(index);
+            return Advance::Complete;
+        }
+        if moved { Advance::Moved } else { Advance::Blocked }
+    }
+
+    fn complete(&mut self, index: usize) {
+        let State::Active(active) = &self.ops[index].state else {
+            return;
+        };
+        let request = &active.request;
+        if let Some(divisor) = request.reduction.divisor {
+            let output = &request.output;
+            // SAFETY: the output region is writable until the operation is done, which is now.
+            unsafe {
+                spark_ccl_compute::divide(
+                    request.signature.dtype,
+                    output.ptr,
+                    output.len,
+                    divisor,
+                );
+            }
+        }
+        if active.base != POINT_TO_POINT {
+            self.watch.finish(active.sequence);
+        }
+        if active.detached {
+            self.forget(index);
+        } else {
+            self.ops[index].state = State::Done(Ok(()));
+        }
+    }
+
+    fn watch_link(&mut self, peer: Rank, error: spark_ccl_transport::LinkError) {
+        let heads = self.collectives.front().copied();
+        let heads = heads.into_iter().chain(
+            self.streams
+                .iter()
+                .filter_map(|stream| stream.queue.front().copied()),
+        );
+        for index in heads.take(1).collect::<Vec<_>>() {
+            if let State::Active(active) = &mut self.ops[index].state {
+                active.stall.obstacle = Some(Obstacle::Link {
+                    peer,
+                    error: error.clone(),
+                });
+            }
+        }
+    }
+}
+
+enum Advance {
+    Complete,
+    Moved,
+    Blocked,
+}
+
+/// Point-to-point messages are matched by order, type and count, which the tag spells out.
+fn pair_tag(sequence: u64, request: &Request) -> u64 {
+    let count = request.signature.count & ((1 << 40) - 1);
+    (sequence & 0xffff) << 48 | u64::from(request.signature.dtype as u8) << 40 | count
+}
+
+/// The parts of a point-to-point tag, in words.
+fn pair_words(tag: u64) -> String {
+    let dtype = spark_ccl_compute::DType::from_code((tag >> 40) as u8);
+    format!(
+        "message {} of {} {} elements",
+        tag >> 48,
+        tag & ((1 << 40) - 1),
+        dtype.map_or("unknown", spark_ccl_compute::DType::name)
+    )
+}
+
+/// Cuts the registered memory of a failed operation off from its peers.
+fn fence(request: &Request) -> Result<(), Error> {
+    for region in [&request.input, &request.output] {
+        if let Some(home) = &region.home {
+            home.segment.fence()?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! What a call hands to the engine.
+
+use crate::buffer::Region;
+use crate::redop::Reduction;
+use crate::signature::Signature;
+use spark_ccl_sched::{Buf, Kind, Rank, Schedule, Span, Step, Steps};
+
+/// Channels that collectives use; the next one carries point-to-point messages.
+pub(crate) const COLLECTIVE_CHANNELS: usize = 2;
+/// The channel of point-to-point messages.
+pub(crate) const POINT_TO_POINT: usize = COLLECTIVE_CHANNELS;
+/// Channels of every link.
+pub(crate) const CHANNELS: usize = COLLECTIVE_CHANNELS + 1;
+
+/// A checked call.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) signature: Signature,
+    pub(crate) program: Program,
+    pub(crate) input: Region,
+    pub(crate) output: Region,
+    pub(crate) reduction: Reduction,
+    /// In place, with each rank's input in its block of the output: elements of a block.
+    pub(crate) input_block: Option<u64>,
+}
+
+/// Where the steps of an operation come from.
+#[derive(Debug)]
+pub(crate) enum Program {
+    Schedule(Schedule),
+    /// Written out, where it depends on more than the shape.
+    List(Vec<Step>),
+    /// One message stream: half of a pair, matched with the peer's by order.
+    PointToPoint(Step),
+}
+
+impl Program {
+    /// `len` elements of the input to `to`.
+    pub(crate) fn send(rank: Rank, to: Rank, len: u64) -> Self {
+        Self::PointToPoint(Step {
+            kind: Kind::Send,
+            send_to: to,
+            recv_from: rank,
+            src: span(Buf::Input, len),
+            dst: span(Buf::Output, 0),
+        })
+    }
+
+    /// `len` elements from `from` to the output.
+    pub(crate) fn recv(rank: Rank, from: Rank, len: u64) -> Self {
+        Self::PointToPoint(Step {
+            kind: Kind::Recv,
+            send_to: rank,
+            recv_from: from,
+            src: span(Buf::Input, 0),
+            dst: span(Buf::Output, len),
+        })
+    }
+
+    pub(crate) fn channels(&self) -> u32 {
+        match self {
+            Self::Schedule(schedule) => schedule.channels(),
+            Self::List(_) | Self::PointToPoint(_) => 1,
+        }
+    }
+
+    pub(crate) fn step(&self, channel: u32, index: u64) -> Option<Step> {
+        match self {
+            Self::Schedule(schedule) => schedule.step(channel, index),
+            Self::List(steps) => steps.get(index as usize).copied(),
+            Self::PointToPoint(step) => (index == 0).then_some(*step),
+        }
+    }
+
+    /// Elements of scratch memory.
+    pub(crate) fn scratch(&self) -> u64 {
+        match self {
+            Self::Schedule(schedule) => schedule.scratch(),
+            Self::List(_) | Self::PointToPoint(_) => 0,
+        }
+    }
+}
+
+fn span(buf: Buf, len: u64) -> Span {
+    Span {
+        buf,
+        offset: 0,
+        len,
+    }
+}

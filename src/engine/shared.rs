@@ -1,0 +1,140 @@
+//! The engine behind its mutex, and how callers wait on it.
+
+use super::{Engine, Request};
+use crate::error::Error;
+use parking_lot::{Condvar, Mutex};
+use std::any::Any;
+use std::time::{Duration, Instant};
+
+/// Rounds of progress before a waiter lets other threads have the engine.
+const SPINS: u32 = 256;
+/// For so long a waiter only yields its core; then it sleeps, longer and longer.
+const YIELD_FOR: Duration = Duration::from_millis(2);
+const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
+const LONGEST_SLEEP: Duration = Duration::from_micros(500);
+
+/// Names an operation in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OpId {
+    pub(super) index: usize,
+    pub(super) generation: u64,
+}
+
+/// An engine that threads share.
+pub(crate) struct Shared {
+    engine: Mutex<Engine>,
+    /// Signalled when work is issued, for the optional progress thread.
+    issued: Condvar,
+}
+
+impl Shared {
+    pub(crate) fn new(engine: Engine) -> Self {
+        Self {
+            engine: Mutex::new(engine),
+            issued: Condvar::new(),
+        }
+    }
+
+    /// Runs `work` on the engine.
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Engine) -> R) -> R {
+        work(&mut self.engine.lock())
+    }
+
+    /// Queues one operation, or two that belong together, and gives them a first push.
+    pub(crate) fn issue(
+        &self,
+        first: Request,
+        second: Option<Request>,
+    ) -> Result<(OpId, Option<OpId>), Error> {
+        let mut engine = self.engine.lock();
+        engine.check()?;
+        let ids = (engine.issue(first), second.map(|request| engine.issue(request)));
+        engine.progress();
+        drop(engine);
+        self.issued.notify_one();
+        Ok(ids)
+    }
+
+    /// The result, if the operation is done.
+    pub(crate) fn test(&self, id: OpId) -> Option<Result<(), Error>> {
+        let mut engine = self.engine.lock();
+        engine.progress();
+        engine.patrol(Instant::now());
+        engine.take(id)
+    }
+
+    /// Waits until the operation is done and takes its result. It always ends: with success, with
+    /// a fault, or at the operation's deadline.
+    pub(crate) fn wait(&self, id: OpId) -> Result<(), Error> {
+        self.drive(|engine| engine.take(id))
+    }
+
+    /// Waits until the operation is done and leaves its result to be taken.
+    pub(crate) fn settle(&self, id: OpId) {
+        self.drive(|engine| engine.is_done(id).then_some(()));
+    }
+
+    /// Makes progress until `outcome` has something to say.
+    fn drive<R>(&self, mut outcome: impl FnMut(&mut Engine) -> Option<R>) -> R {
+        let mut pause = Pause::default();
+        loop {
+            let mut engine = self.engine.lock();
+            for _ in 0..SPINS {
+                let moved = engine.progress();
+                if let Some(result) = outcome(&mut engine) {
+                    return result;
+                }
+                if moved {
+                    pause = Pause::default();
+                }
+                std::hint::spin_loop();
+            }
+            engine.patrol(Instant::now());
+            drop(engine);
+            pause.rest();
+        }
+    }
+
+    /// Hands the buffers of an operation that nobody waits for to the engine.
+    pub(crate) fn detach(&self, id: OpId, buffers: Box<dyn Any + Send>) {
+        self.engine.lock().detach(id, buffers);
+    }
+
+    /// The loop of the optional progress thread; ends when `stop` says so.
+    pub(crate) fn run_in_background(&self, stop: impl Fn() -> bool) {
+        let mut pause = Pause::default();
+        while !stop() {
+            let mut engine = self.engine.lock();
+            if engine.is_idle() {
+                self.issued.wait_for(&mut engine, Duration::from_millis(100));
+                pause = Pause::default();
+            }
+            if engine.progress() {
+                pause = Pause::default();
+            }
+            engine.patrol(Instant::now());
+            drop(engine);
+            pause.rest();
+        }
+    }
+}
+
+/// How a waiter passes the time.
+#[derive(Default)]
+struct Pause {
+    since: Option<Instant>,
+    sleep: Duration,
+}
+
+impl Pause {
+    fn rest(&mut self) {
+        let now = Instant::now();
+        let since = *self.since.get_or_insert(now);
+        if now.saturating_duration_since(since) < YIELD_FOR {
+            std::thread::yield_now();
+            return;
+        }
+        self.sleep = (self.sleep * 2).clamp(SHORTEST_SLEEP, LONGEST_SLEEP);
+        std::thread::sleep(self.sleep);
+    }
+}

@@ -1,0 +1,104 @@
+//! What can go wrong, for callers to match on and for people to read.
+
+use spark_ccl_control::Fault;
+use std::sync::Arc;
+
+/// Every error of the library.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A call that cannot be right: lengths, ranks, roots. Nothing was sent; the communicator is fine.
+    #[error("{operation}: {problem}")]
+    Invalid {
+        /// The operation or function.
+        operation: &'static str,
+        /// Expected and seen.
+        problem: String,
+    },
+    /// The communicator has failed: a peer died or was late, calls did not match, someone aborted.
+    /// It refuses further work; a new one can be made.
+    #[error("{0}")]
+    Failed(Arc<Fault>),
+    /// The ranks could not find, authenticate or reach each other.
+    #[error("{0}")]
+    Bootstrap(Arc<spark_ccl_bootstrap::Error>),
+    /// What the launcher said makes no sense, or no launcher was found.
+    #[error("{0}")]
+    Launcher(String),
+    /// A setting cannot be understood.
+    #[error("{0}")]
+    Config(Arc<spark_ccl_config::Error>),
+    /// Memory could not be had, shared or cut off.
+    #[error("{what}: {problem}")]
+    Memory {
+        /// What it was for.
+        what: String,
+        /// Why not.
+        problem: String,
+    },
+    /// This machine or build cannot do that.
+    #[error("{what}: {reason}")]
+    Unsupported {
+        /// What was asked for.
+        what: String,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// The operating system refused something that the library needs.
+    #[error("{what}: {problem}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// Its error.
+        problem: String,
+    },
+}
+
+/// Rough kinds of errors, for exit codes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ExitClass {
+    /// The caller's mistake: arguments, settings, environment.
+    Usage,
+    /// A deadline passed.
+    Timeout,
+    /// Another rank died, aborted or disagreed.
+    Remote,
+    /// This machine: memory, operating system, missing support.
+    System,
+}
+
+impl Error {
+    /// Which kind of error this is.
+    pub fn exit_class(&self) -> ExitClass {
+        match self {
+            Self::Invalid { .. } | Self::Launcher(_) | Self::Config(_) => ExitClass::Usage,
+            Self::Failed(fault) => match **fault {
+                Fault::TimedOut { .. } => ExitClass::Timeout,
+                _ => ExitClass::Remote,
+            },
+            Self::Bootstrap(error) => bootstrap_class(error),
+            Self::Memory { .. } | Self::Unsupported { .. } | Self::System { .. } => {
+                ExitClass::System
+            }
+        }
+    }
+}
+
+impl From<spark_ccl_bootstrap::Error> for Error {
+    fn from(error: spark_ccl_bootstrap::Error) -> Self {
+        Self::Bootstrap(Arc::new(error))
+    }
+}
+
+fn bootstrap_class(error: &spark_ccl_bootstrap::Error) -> ExitClass {
+    use spark_ccl_bootstrap::Error as Bootstrap;
+    match error {
+        Bootstrap::Argument(_) | Bootstrap::UniqueId(_) | Bootstrap::NoSecret { .. } => {
+            ExitClass::Usage
+        }
+        Bootstrap::Missing(_) | Bootstrap::Timeout(_) => ExitClass::Timeout,
+        Bootstrap::AddressInUse { .. } | Bootstrap::Os { .. } => ExitClass::System,
+        _ => ExitClass::Remote,
+    }
+}

@@ -1,0 +1,198 @@
+//! Links to all ranks of a communicator.
+
+use crate::engine::CHANNELS;
+use crate::error::Error;
+use crate::world::World;
+use socket2::Socket;
+use spark_ccl_bootstrap::{Kind, Purpose, Via};
+use spark_ccl_control::Watch;
+use spark_ccl_transport::{Geometry, LinkError, LinkRx, LinkTx, shm, tcp};
+use std::time::{Duration, Instant};
+
+/// How often waiting for a peer's connection looks for faults.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Everything that connects one rank to the others, by rank of the communicator.
+pub(crate) struct Mesh {
+    pub(crate) tx: Vec<Box<dyn LinkTx>>,
+    pub(crate) rx: Vec<Box<dyn LinkRx>>,
+    /// Streams to the ranks that share memory with this one.
+    pub(crate) memory_streams: Vec<Option<Socket>>,
+    pub(crate) names: Vec<String>,
+}
+
+/// The communicator that is being connected.
+pub(crate) struct Site<'a> {
+    pub(crate) world: &'a World,
+    pub(crate) watch: &'a Watch,
+    pub(crate) context: u64,
+    /// World ranks of the members; this rank is `members[rank]`.
+    pub(crate) members: &'a [u32],
+    pub(crate) rank: usize,
+    pub(crate) deadline: Instant,
+}
+
+enum Wiring {
+    Own,
+    Shared(Socket),
+    Tcp(Vec<Socket>),
+}
+
+type Ends = (Box<dyn LinkTx>, Box<dyn LinkRx>, String, Option<Socket>);
+
+impl Site<'_> {
+    /// Connects to every member. Of each pair the higher rank connects and the lower accepts, and
+    /// then the lower offers memory. Pairs are worked through in the same order everywhere, so
+    /// nobody waits in a circle.
+    pub(crate) fn connect(&self) -> Result<Mesh, Error> {
+        let mut wirings: Vec<Wiring> = Vec::with_capacity(self.members.len());
+        for peer in 0..self.rank {
+            wirings.push(self.reach(peer, |purpose| {
+                Ok(self.world.session.connect(
+                    self.members[peer],
+                    purpose,
+                    via(purpose),
+                    self.deadline,
+                )?)
+            })?);
+        }
+        wirings.push(Wiring::Own);
+        for peer in self.rank + 1..self.members.len() {
+            wirings.push(self.reach(peer, |purpose| self.accept(peer, purpose))?);
+        }
+        let mut mesh = Mesh {
+            tx: Vec::new(),
+            rx: Vec::new(),
+            memory_streams: Vec::new(),
+            names: Vec::new(),
+        };
+        for (peer, wiring) in wirings.into_iter().enumerate() {
+            let (tx, rx, name, stream) = self.link(peer, wiring)?;
+            mesh.tx.push(tx);
+            mesh.rx.push(rx);
+            mesh.names.push(name);
+            mesh.memory_streams.push(stream);
+        }
+        Ok(mesh)
+    }
+
+    /// The streams of the link to `peer`, each from `stream`.
+    fn reach(
+        &self,
+        peer: usize,
+        stream: impl Fn(Purpose) -> Result<Socket, Error>,
+    ) -> Result<Wiring, Error> {
+        let purpose = |kind, lane| Purpose {
+            context: self.context,
+            kind,
+            lane,
+        };
+        if self.world.shares_memory(self.members[peer]) {
+            return Ok(Wiring::Shared(stream(purpose(Kind::SharedMemory, 0))?));
+        }
+        let lanes = CHANNELS * self.world.settings.sockets;
+        (0..lanes as u32)
+            .map(|lane| stream(purpose(Kind::Tcp, lane)))
+            .collect::<Result<_, _>>()
+            .map(Wiring::Tcp)
+    }
+
+    /// Waits for the peer's stream, and stops when the world turns out to be broken.
+    fn accept(&self, peer: usize, purpose: Purpose) -> Result<Socket, Error> {
+        loop {
+            let look = self.deadline.min(Instant::now() + LOOK_EVERY);
+            match self
+                .world
+                .session
+                .accept(self.members[peer], purpose, look)
+            {
+                Err(spark_ccl_bootstrap::Error::Timeout(_)) if Instant::now() < self.deadline => {}
+                other => return Ok(other?),
+            }
+            if let Some(fault) = self.watch.fault() {
+                return Err(Error::Failed(fault));
+            }
+        }
+    }
+
+    fn link(&self, peer: usize, wiring: Wiring) -> Result<Ends, Error> {
+        let geometry = self.world.geometry();
+        let name = self.world.session.describe(self.members[peer]);
+        let memory = |error: spark_ccl_transport::memory::MemoryError| Error::Memory {
+            what: format!("sharing memory with {name}"),
+            problem: format!("{error}; SPARK_CCL_SHM=0 uses TCP instead"),
+        };
+        match wiring {
+            Wiring::Own => {
+                let single = Geometry {
+                    channels: CHANNELS,
+                    ..geometry
+                };
+                let ((tx, _), (_, rx)) = shm::pair(single).map_err(memory)?;
+                Ok((Box::new(tx), Box::new(rx), "self".to_owned(), None))
+            }
+            Wiring::Shared(stream) => {
+                let (tx, rx) = if self.rank < peer {
+                    shm::offer(&stream, geometry, self.deadline)
+                } else {
+                    shm::accept(&stream, geometry, self.deadline)
+                }
+                .map_err(memory)?;
+                Ok((Box::new(tx), Box::new(rx), "shm".to_owned(), Some(stream)))
+            }
+            Wiring::Tcp(sockets) => {
+                let route = route(&sockets);
+                let (tx, rx) = tcp::link(by_channel(sockets), geometry)
+                    .map_err(|error| refused(&name, &error))?;
+                Ok((Box::new(tx), Box::new(rx), route, None))
+            }
+        }
+    }
+}
+
+fn refused(peer: &str, error: &LinkError) -> Error {
+    Error::System {
+        what: format!("setting up the TCP link to {peer}"),
+        problem: error.to_string(),
+    }
+}
+
+fn via(purpose: Purpose) -> Via {
+    match purpose.kind {
+        Kind::SharedMemory => Via::Unix,
+        Kind::Tcp | Kind::Control => Via::Tcp {
+            source: None,
+            target: None,
+        },
+    }
+}
+
+/// Lane `l` is socket `l / CHANNELS` of channel `l % CHANNELS`.
+fn by_channel(sockets: Vec<Socket>) -> Vec<Vec<Socket>> {
+    let mut channels: Vec<Vec<Socket>> = (0..CHANNELS).map(|_| Vec::new()).collect();
+    for (lane, socket) in sockets.into_iter().enumerate() {
+        channels[lane % CHANNELS].push(socket);
+    }
+    channels
+}
+
+/// The addresses that a link's sockets join, for people.
+fn route(sockets: &[Socket]) -> String {
+    let mut routes: Vec<String> = Vec::new();
+    for socket in sockets {
+        let address = |side: std::io::Result<socket2::SockAddr>| {
+            side.ok()
+                .and_then(|address| address.as_socket())
+                .map_or_else(|| "?".to_owned(), |address| address.ip().to_string())
+        };
+        let route = format!(
+            "{} -> {}",
+            address(socket.local_addr()),
+            address(socket.peer_addr())
+        );
+        if !routes.contains(&route) {
+            routes.push(route);
+        }
+    }
+    format!("tcp {}", routes.join(", "))
+}

@@ -1,0 +1,95 @@
+//! Whether the ranks can reach into each other's buffers in a call.
+
+use super::Planner;
+use crate::buffer::{Home, Region};
+use crate::call::Spec;
+use crate::error::Error;
+use crate::signature::Operation;
+use spark_ccl_config::Path;
+
+/// Where the buffers of a call are, as far as all ranks must agree on it.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// Anywhere: data goes through the links.
+    Ordinary,
+    /// The same registered memory on every rank; the code tells allocations and offsets apart.
+    Registered(u16),
+}
+
+impl Place {
+    /// Decides, for every rank alike, by the buffers that all ranks pass.
+    pub(crate) fn of(
+        spec: &Spec,
+        input: &Region,
+        output: &Region,
+        planner: &Planner,
+    ) -> Result<Self, Error> {
+        if planner.path == Path::Safe || planner.size == 1 {
+            return Ok(Self::Ordinary);
+        }
+        let homes = match spec.operation {
+            Operation::AllReduce => [&input.home, &output.home],
+            Operation::Broadcast => [&output.home, &output.home],
+            Operation::AllGather | Operation::Gather if spec.in_place => {
+                [&output.home, &output.home]
+            }
+            Operation::AllGather | Operation::Gather => [&input.home, &input.home],
+            Operation::ReduceScatter | Operation::Reduce => [&input.home, &input.home],
+            Operation::AllToAll if !spec.in_place => [&input.home, &input.home],
+            Operation::Scatter if spec.in_place => [&input.home, &input.home],
+            Operation::Barrier | Operation::Alloc => return Ok(Self::Ordinary),
+            _ => [&None, &None],
+        };
+        let registered = match homes {
+            [Some(a), Some(b)] => code([a, b]),
+            _ => None,
+        };
+        match registered {
+            Some(code) => Ok(Self::Registered(code)),
+            None if planner.path == Path::ZeroCopy => Err(refusal(spec.operation, planner)),
+            None => Ok(Self::Ordinary),
+        }
+    }
+
+    pub(crate) fn is_registered(&self) -> bool {
+        matches!(self, Self::Registered(_))
+    }
+
+    /// For the signature; 0 for ordinary memory.
+    pub(crate) fn code(&self) -> u16 {
+        match self {
+            Self::Ordinary => 0,
+            Self::Registered(code) => *code,
+        }
+    }
+}
+
+/// A number for a pair of places in registered memory that every rank has mapped.
+fn code(homes: [&Home; 2]) -> Option<u16> {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for home in homes {
+        if !home.segment.reaches_all() {
+            return None;
+        }
+        for word in [u64::from(home.segment.id), home.offset as u64] {
+            hash = (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
+            hash ^= hash >> 29;
+        }
+    }
+    Some((hash % 0xffff) as u16 + 1)
+}
+
+fn refusal(operation: Operation, planner: &Planner) -> Error {
+    let reason = if planner.one_host {
+        "the buffers are not registered: allocate them with Communicator::alloc on every rank (and \
+         a scatter or all_to_all must be of the kind that has a one-sided form), or allow the safe \
+         path (SPARK_CCL_PATH=auto)"
+    } else {
+        "the ranks are on several hosts, and only ranks of one host can share memory; allow the \
+         safe path (SPARK_CCL_PATH=auto)"
+    };
+    Error::Unsupported {
+        what: format!("{} on the zero-copy path", operation.name()),
+        reason: reason.to_owned(),
+    }
+}

@@ -1,0 +1,77 @@
+//! Reduction operators as users name them, and what the engine makes of them.
+
+use spark_ccl_compute::{DType, Element, ReduceOp, Scale};
+
+/// How elements of different ranks become one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RedOp<T> {
+    /// Sum; integers wrap.
+    Sum,
+    /// Product; integers wrap.
+    Prod,
+    /// The smallest; NaN wins over numbers.
+    Min,
+    /// The largest; NaN wins over numbers.
+    Max,
+    /// Mean over the ranks. Floats are multiplied by 1/size before they are summed, so that sums of
+    /// half precision cannot overflow; integers are summed and then divided, rounding towards zero.
+    Avg,
+    /// Every rank's elements times that rank's factor, summed.
+    PreMulSum(T),
+}
+
+/// [`RedOp`] without its type: elementwise operation, factor on input, division at the end.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Reduction {
+    pub(crate) op: ReduceOp,
+    pub(crate) scale: Scale,
+    pub(crate) divisor: Option<u64>,
+    /// Number for signatures, NCCL's where it has one.
+    pub(crate) code: u8,
+}
+
+impl Reduction {
+    /// For collectives that only move data.
+    pub(crate) const NONE: Self = Self {
+        op: ReduceOp::Sum,
+        scale: Scale::One,
+        divisor: None,
+        code: u8::MAX,
+    };
+}
+
+impl<T: Element> RedOp<T> {
+    pub(crate) fn lower(self, size: u32) -> Reduction {
+        let plain = |op, code| Reduction {
+            op,
+            scale: Scale::One,
+            divisor: None,
+            code,
+        };
+        match self {
+            Self::Sum => plain(ReduceOp::Sum, 0),
+            Self::Prod => plain(ReduceOp::Prod, 1),
+            Self::Max => plain(ReduceOp::Max, 2),
+            Self::Min => plain(ReduceOp::Min, 3),
+            Self::Avg if is_integer(T::DTYPE) => Reduction {
+                divisor: Some(u64::from(size)),
+                ..plain(ReduceOp::Sum, 4)
+            },
+            Self::Avg => Reduction {
+                scale: Scale::Float(1.0 / f64::from(size)),
+                ..plain(ReduceOp::Sum, 4)
+            },
+            Self::PreMulSum(factor) => Reduction {
+                scale: factor.to_scale(),
+                ..plain(ReduceOp::Sum, 5)
+            },
+        }
+    }
+}
+
+fn is_integer(dtype: DType) -> bool {
+    matches!(
+        dtype,
+        DType::I8 | DType::U8 | DType::I32 | DType::U32 | DType::I64 | DType::U64
+    )
+}

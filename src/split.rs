@@ -1,0 +1,56 @@
+//! Splitting a communicator.
+
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::world::World;
+use spark_ccl_control::Fault;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+impl Communicator {
+    /// New communicators, one for each color, with their ranks in the order of `key` (and of the
+    /// ranks here, where keys are equal). Collective; a rank without color gets none.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] when the communicator has failed, or a link of a new one could not be made,
+    /// which fails this one on all ranks.
+    pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Self>, Error> {
+        let own = [color.map_or(-1, i64::from), i64::from(key)];
+        let mut all = vec![0_i64; 2 * self.size()];
+        self.all_gather(&own, &mut all).run()?;
+        let count = self.inner.splits.fetch_add(1, Ordering::Relaxed);
+        let Some(color) = color else {
+            return Ok(None);
+        };
+        let mut members: Vec<(i64, usize)> = all
+            .chunks_exact(2)
+            .enumerate()
+            .filter(|(_, entry)| entry[0] == i64::from(color))
+            .map(|(rank, entry)| (entry[1], rank))
+            .collect();
+        members.sort_unstable();
+        let world = &self.inner.world;
+        let context = world.session.derive_context(
+            self.inner.context,
+            u64::from(count),
+            u64::from(color),
+        );
+        let ranks = members
+            .iter()
+            .map(|&(_, rank)| self.inner.members[rank])
+            .collect();
+        let deadline = Instant::now() + world.settings.init_timeout;
+        World::communicator(world, context, ranks, deadline)
+            .map(Some)
+            .inspect_err(|error| self.give_up(error))
+    }
+
+    /// Tells the other ranks that they need not wait for this one's part of a split.
+    fn give_up(&self, error: &Error) {
+        let watch = &self.inner.watch;
+        watch.raise(Fault::Aborted {
+            by: watch.member(self.inner.planner.rank),
+            reason: format!("split failed: {error}"),
+        });
+    }
+}

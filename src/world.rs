@@ -1,0 +1,174 @@
+//! What all communicators of one process's membership share: session, monitor, settings.
+
+use crate::communicator::{Communicator, Inner};
+use crate::engine::{CHANNELS, Engine, Shared, Wires};
+use crate::error::Error;
+use crate::mesh::Site;
+use crate::plan::Planner;
+use crate::signature::describe;
+use parking_lot::Mutex;
+use socket2::Socket;
+use spark_ccl_bootstrap::{Kind, Purpose, Session, Via};
+use spark_ccl_config::{Net, Settings};
+use spark_ccl_control::{Monitor, neighbours};
+use spark_ccl_transport::Geometry;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// The context of the communicator of all ranks; those of splits derive from it.
+const WORLD_CONTEXT: u64 = 0;
+
+pub(crate) struct World {
+    pub(crate) session: Session,
+    pub(crate) settings: Settings,
+    monitor: Arc<Monitor>,
+}
+
+impl World {
+    /// Connects the control plane and all links of the session's ranks.
+    pub(crate) fn open(session: Session, settings: Settings) -> Result<Communicator, Error> {
+        let deadline = Instant::now() + settings.init_timeout;
+        let opened = Self::control(session, settings, deadline).and_then(|world| {
+            let world = Arc::new(world);
+            let all = (0..world.session.size()).collect();
+            let communicator = Self::communicator(&world, WORLD_CONTEXT, all, deadline);
+            let report = communicator.as_ref().map(|_| ()).map_err(Error::to_string);
+            // The others must not take a rank for ready that is not, nor wait for it.
+            let sealed = world.session.seal(report, deadline);
+            let communicator = communicator?;
+            sealed?;
+            Ok(communicator)
+        })?;
+        Ok(opened)
+    }
+
+    /// Starts the monitor on streams to this rank's neighbours in the control plane.
+    fn control(session: Session, settings: Settings, deadline: Instant) -> Result<Self, Error> {
+        let (rank, size) = (session.rank(), session.size());
+        let purpose = Purpose {
+            context: WORLD_CONTEXT,
+            kind: Kind::Control,
+            lane: 0,
+        };
+        let mut streams: Vec<(u32, Socket)> = Vec::new();
+        for peer in neighbours(rank, size) {
+            let via = if session.local_to(peer) {
+                Via::Unix
+            } else {
+                Via::Tcp {
+                    source: None,
+                    target: None,
+                }
+            };
+            let stream = if peer < rank {
+                session.connect(peer, purpose, via, deadline)?
+            } else {
+                session.accept(peer, purpose, deadline)?
+            };
+            streams.push((peer, stream));
+        }
+        let names = (0..size).map(|rank| session.describe(rank)).collect();
+        let monitor = Monitor::start(rank, names, streams).map_err(|error| Error::System {
+            what: "starting the monitor thread".to_owned(),
+            problem: error.to_string(),
+        })?;
+        Ok(Self {
+            session,
+            settings,
+            monitor,
+        })
+    }
+
+    /// A communicator of some ranks of the world, this one among them.
+    pub(crate) fn communicator(
+        world: &Arc<Self>,
+        context: u64,
+        members: Vec<u32>,
+        deadline: Instant,
+    ) -> Result<Communicator, Error> {
+        let watch = world.monitor.watch(context, members.clone(), describe);
+        let own = world.session.rank();
+        let rank = members.iter().position(|&member| member == own);
+        let rank = rank.unwrap_or_default();
+        let mesh = Site {
+            world,
+            watch: &watch,
+            context,
+            members: &members,
+            rank,
+            deadline,
+        }
+        .connect()?;
+        let others = members.iter().filter(|&&member| member != own);
+        let one_host = others.clone().all(|&member| world.shares_memory(member));
+        let settings = &world.settings;
+        let planner = Planner::new(rank as u32, members.len() as u32, settings, one_host);
+        let compute = Box::new(spark_ccl_compute::Cpu::default());
+        let wires = Wires::new(rank as u32, settings.slot_bytes, mesh.tx, mesh.rx, compute);
+        let engine = Engine::new(wires, Arc::clone(&watch), settings.operation_timeout);
+        for (peer, link) in mesh.names.iter().enumerate() {
+            let name = world.session.describe(members[peer]);
+            tracing::info!("rank {rank}: link to {name}: {link}");
+        }
+        let inner = Arc::new(Inner {
+            shared: Arc::new(Shared::new(engine)),
+            planner,
+            watch,
+            world: Arc::clone(world),
+            context,
+            members,
+            memory_streams: Mutex::new(mesh.memory_streams),
+            links: mesh.names,
+            splits: AtomicU32::new(0),
+            allocations: AtomicU32::new(0),
+            closed: Arc::new(AtomicBool::new(false)),
+        });
+        if settings.progress_thread {
+            start_progress(&inner)?;
+        }
+        Ok(Communicator { inner })
+    }
+
+    /// Whether a rank's links and registered memory go through shared memory.
+    pub(crate) fn shares_memory(&self, rank: u32) -> bool {
+        self.settings.shm && self.session.local_to(rank)
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        Geometry {
+            slot_bytes: self.settings.slot_bytes,
+            slots: self.settings.slots,
+            channels: CHANNELS,
+        }
+    }
+}
+
+/// Refuses settings that this build cannot honour.
+pub(crate) fn check_settings(settings: &Settings) -> Result<(), Error> {
+    if settings.net == Net::Rdma {
+        return Err(Error::Unsupported {
+            what: "SPARK_CCL_NET=rdma".to_owned(),
+            reason: "this version has no RDMA transport; use SPARK_CCL_NET=auto".to_owned(),
+        });
+    }
+    Ok(())
+}
+
+/// The optional thread that makes progress between calls. It holds the engine, but not the
+/// communicator, whose end is its end.
+fn start_progress(inner: &Arc<Inner>) -> Result<(), Error> {
+    let shared = Arc::clone(&inner.shared);
+    let closed = Arc::clone(&inner.closed);
+    std::thread::Builder::new()
+        .name("spark-progress".to_owned())
+        .spawn(move || shared.run_in_background(|| closed.load(Ordering::Acquire)))
+        .map(drop)
+        .map_err(|error| Error::System {
+            what: "starting the progress thread".to_owned(),
+            problem: error.to_string(),
+        })
+}
+
+/// How long ranks that are known to be there may take to pass memory or join a split.
+pub(crate) const EXCHANGE: Duration = Duration::from_secs(30);
