@@ -99,10 +99,7 @@ fn bench(
             scale,
         })
         .collect();
-    let targets: Vec<*mut u8> = targets[..dsts]
-        .iter_mut()
-        .map(|dst| dst.as_mut_ptr())
-        .collect();
+    let targets: Vec<*mut u8> = targets[..dsts].iter_mut().map(Vec::as_mut_ptr).collect();
     let count = BYTES / dtype.size();
     let mut cpu = Cpu::new();
     group.bench_function(name, |b| {

@@ -25,6 +25,7 @@ impl Lane for F16x8 {
     type Acc = Pair;
     type Factor = f32;
     type Single = f16;
+    type Blocked = Self;
 
     #[inline(always)]
     unsafe fn load(ptr: *const u8) -> Pair {
@@ -44,33 +45,33 @@ impl Lane for F16x8 {
     }
 
     #[inline(always)]
-    fn scale(acc: Pair, factor: f32) -> Pair {
+    fn times(acc: Pair, factor: f32) -> Pair {
         // SAFETY: NEON belongs to the architecture's baseline.
-        widen(narrow(acc.map(|x| unsafe { vmulq_n_f32(x, factor) })))
+        acc.map(|x| unsafe { vmulq_n_f32(x, factor) })
     }
 
     #[inline(always)]
     fn sum(a: Pair, b: Pair) -> Pair {
-        // SAFETY: as in `scale`.
+        // SAFETY: as in `times`.
         unsafe { [vaddq_f32(a[0], b[0]), vaddq_f32(a[1], b[1])] }
     }
 
     #[inline(always)]
     fn prod(a: Pair, b: Pair) -> Pair {
-        // SAFETY: as in `scale`.
+        // SAFETY: as in `times`.
         unsafe { [vmulq_f32(a[0], b[0]), vmulq_f32(a[1], b[1])] }
     }
 
     // The instructions propagate NaN and order the zeros.
     #[inline(always)]
     fn max(a: Pair, b: Pair) -> Pair {
-        // SAFETY: as in `scale`.
+        // SAFETY: as in `times`.
         unsafe { [vmaxq_f32(a[0], b[0]), vmaxq_f32(a[1], b[1])] }
     }
 
     #[inline(always)]
     fn min(a: Pair, b: Pair) -> Pair {
-        // SAFETY: as in `scale`.
+        // SAFETY: as in `times`.
         unsafe { [vminq_f32(a[0], b[0]), vminq_f32(a[1], b[1])] }
     }
 }

@@ -21,6 +21,7 @@ impl Lane for F16x8 {
     type Acc = __m256;
     type Factor = f32;
     type Single = f16;
+    type Blocked = Self;
 
     #[inline(always)]
     unsafe fn load(ptr: *const u8) -> __m256 {
@@ -40,20 +41,20 @@ impl Lane for F16x8 {
     }
 
     #[inline(always)]
-    fn scale(acc: __m256, factor: f32) -> __m256 {
+    fn times(acc: __m256, factor: f32) -> __m256 {
         // SAFETY: called only where the level's instructions exist.
-        unsafe { _mm256_cvtph_ps(narrow8(_mm256_mul_ps(acc, _mm256_set1_ps(factor)))) }
+        unsafe { _mm256_mul_ps(acc, _mm256_set1_ps(factor)) }
     }
 
     #[inline(always)]
     fn sum(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as in `scale`.
+        // SAFETY: as in `times`.
         unsafe { _mm256_add_ps(a, b) }
     }
 
     #[inline(always)]
     fn prod(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as in `scale`.
+        // SAFETY: as in `times`.
         unsafe { _mm256_mul_ps(a, b) }
     }
 
@@ -62,7 +63,7 @@ impl Lane for F16x8 {
     // equal to each other they change nothing. An unordered pair becomes NaN by setting all bits.
     #[inline(always)]
     fn max(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as in `scale`.
+        // SAFETY: as in `times`.
         unsafe {
             let number = _mm256_and_ps(_mm256_max_ps(a, b), _mm256_max_ps(b, a));
             _mm256_or_ps(number, _mm256_cmp_ps::<_CMP_UNORD_Q>(a, b))
@@ -71,7 +72,7 @@ impl Lane for F16x8 {
 
     #[inline(always)]
     fn min(a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as in `scale`.
+        // SAFETY: as in `times`.
         unsafe {
             let number = _mm256_or_ps(_mm256_min_ps(a, b), _mm256_min_ps(b, a));
             _mm256_or_ps(number, _mm256_cmp_ps::<_CMP_UNORD_Q>(a, b))
@@ -100,6 +101,7 @@ impl Lane for F16x16 {
     type Acc = __m512;
     type Factor = f32;
     type Single = f16;
+    type Blocked = Self;
 
     #[inline(always)]
     unsafe fn load(ptr: *const u8) -> __m512 {
@@ -119,27 +121,27 @@ impl Lane for F16x16 {
     }
 
     #[inline(always)]
-    fn scale(acc: __m512, factor: f32) -> __m512 {
+    fn times(acc: __m512, factor: f32) -> __m512 {
         // SAFETY: called only where the level's instructions exist.
-        unsafe { _mm512_cvtph_ps(narrow16(_mm512_mul_ps(acc, _mm512_set1_ps(factor)))) }
+        unsafe { _mm512_mul_ps(acc, _mm512_set1_ps(factor)) }
     }
 
     #[inline(always)]
     fn sum(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as in `scale`.
+        // SAFETY: as in `times`.
         unsafe { _mm512_add_ps(a, b) }
     }
 
     #[inline(always)]
     fn prod(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as in `scale`.
+        // SAFETY: as in `times`.
         unsafe { _mm512_mul_ps(a, b) }
     }
 
     // As in `F16x8`.
     #[inline(always)]
     fn max(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as in `scale`.
+        // SAFETY: as in `times`.
         unsafe {
             let number = _mm512_and_ps(_mm512_max_ps(a, b), _mm512_max_ps(b, a));
             or_nan(number, a, b)
@@ -148,7 +150,7 @@ impl Lane for F16x16 {
 
     #[inline(always)]
     fn min(a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as in `scale`.
+        // SAFETY: as in `times`.
         unsafe {
             let number = _mm512_or_ps(_mm512_min_ps(a, b), _mm512_min_ps(b, a));
             or_nan(number, a, b)

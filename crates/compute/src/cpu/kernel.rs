@@ -7,8 +7,9 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use super::dispatch::Compiled;
 use super::lane::Lane;
-use crate::{Job, Operand, Scale};
+use crate::{Job, Scale};
 
 /// Intermediate values, and the pieces in which several destinations are written, stay in the
 /// first-level cache.
@@ -40,71 +41,56 @@ ops! {
     Min: min;
 }
 
-/// Runs a job.
+/// The part of a job that depends on its operation, to be compiled as `C`.
 ///
 /// # Safety
-/// As for [`Compute::start`](crate::Compute::start); `L` must be a lane of the job's type, whose
-/// instructions the machine has.
+/// As for [`Compute::start`](crate::Compute::start); `L` must be a lane of the job's type, and the
+/// machine must have the instructions of `L` and `C`.
 #[inline(always)]
-pub(super) unsafe fn reduce<L: Lane, O: Op>(job: &Job<'_>) {
-    let whole = job.count - job.count % L::WIDTH;
-    // SAFETY: passed on from the caller: both ranges lie within the job's elements.
+pub(super) unsafe fn reduce<C: Compiled, L: Lane, O: Op>(job: &Job<'_>) {
+    // SAFETY: passed on from the caller: all ranges lie within the job's elements.
     unsafe {
-        span::<L, O>(job, 0, whole);
-        // The constant keeps the compiler from making the loops twice where there is no rest.
-        if L::WIDTH > 1 && whole < job.count {
-            span::<L::Single, O>(job, whole, job.count);
+        match job.srcs {
+            [a, b] if a.scale == Scale::One && b.scale == Scale::One => {
+                let whole = job.count - job.count % L::WIDTH;
+                two::<L, O>(job, a.ptr, b.ptr, whole);
+                many::<C, L::Single, O>(job, whole, job.count);
+            }
+            _ => {
+                let whole = job.count - job.count % L::Blocked::WIDTH;
+                many::<C, L::Blocked, O>(job, 0, whole);
+                many::<C, L::Single, O>(job, whole, job.count);
+            }
         }
     }
 }
 
-/// Runs the elements `first..last` of a job, a multiple of the lane's width.
+/// Two sources: in one go into a single destination. With several, block by block into the first,
+/// and from there, while it is in the cache, into the others; a block's sources are no longer
+/// needed by then.
 ///
 /// # Safety
-/// As for [`reduce`], and `last` must not exceed the job's count.
+/// As for [`pair`], for all destinations of the job.
 #[inline(always)]
-unsafe fn span<L: Lane, O: Op>(job: &Job<'_>, first: usize, last: usize) {
-    let (offset, len) = (first * L::SIZE, last - first);
-    // SAFETY: offsets and lengths stay within the job's elements, for whose memory the caller
-    // vouches; what each function asks beyond that is said beside it.
-    unsafe {
-        match (job.srcs, job.dsts) {
-            ([a, b], [dst]) if a.scale == Scale::One && b.scale == Scale::One => {
-                two::<L, O>(dst.add(offset), a.ptr.add(offset), b.ptr.add(offset), len);
-            }
-            ([a, b], _) if a.scale == Scale::One && b.scale == Scale::One => {
-                two_to_many::<L, O>(job, a.ptr, b.ptr, offset, len);
-            }
-            _ => many::<L, O>(job, offset, len),
-        }
-    }
-}
-
-/// Two sources into several destinations: block by block into the first, and from there, while it
-/// is in the cache, into the others. A block's sources are no longer needed by then.
-///
-/// # Safety
-/// As for [`two`], from `offset` bytes on, for all destinations of the job.
-#[inline(always)]
-unsafe fn two_to_many<L: Lane, O: Op>(
-    job: &Job<'_>,
-    a: *const u8,
-    b: *const u8,
-    mut offset: usize,
-    mut len: usize,
-) {
+unsafe fn two<L: Lane, O: Op>(job: &Job<'_>, a: *const u8, b: *const u8, len: usize) {
     let Some((&dst, others)) = job.dsts.split_first() else {
         return;
     };
-    while len > 0 {
-        let block = len.min(BLOCK / L::SIZE);
+    let most = if others.is_empty() {
+        len
+    } else {
+        BLOCK / L::SIZE
+    };
+    let mut first = 0;
+    while first < len {
+        let block = most.min(len - first);
+        let offset = first * L::SIZE;
         // SAFETY: `block` elements from `offset` lie within the operands.
         unsafe {
-            two::<L, O>(dst.add(offset), a.add(offset), b.add(offset), block);
+            pair::<L, O>(dst.add(offset), a.add(offset), b.add(offset), block);
             spread(dst, others, offset, block * L::SIZE);
         }
-        offset += block * L::SIZE;
-        len -= block;
+        first += block;
     }
 }
 
@@ -130,7 +116,7 @@ unsafe fn spread(dst: *mut u8, others: &[*mut u8], offset: usize, len: usize) {
 /// Sources and destination must hold `len` elements, a multiple of the lane's width, and overlap
 /// not at all or entirely.
 #[inline(always)]
-unsafe fn two<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
+unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
     // SAFETY: passed on from the caller.
     unsafe {
         if ptr::eq(dst, a) {
@@ -152,7 +138,7 @@ unsafe fn two<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const u8, len: usi
 /// `dst = dst op src`.
 ///
 /// # Safety
-/// As for [`two`].
+/// As for [`pair`].
 #[inline(always)]
 unsafe fn in_place<L: Lane, O: Op>(dst: *mut u8, src: *const u8, len: usize) {
     for i in 0..len / L::WIDTH {
@@ -168,63 +154,107 @@ unsafe fn in_place<L: Lane, O: Op>(dst: *mut u8, src: *const u8, len: usize) {
 #[repr(C, align(64))]
 struct Scratch([MaybeUninit<u8>; BLOCK]);
 
+impl Scratch {
+    #[inline(always)]
+    fn new() -> Self {
+        Self([MaybeUninit::uninit(); BLOCK])
+    }
+}
+
 /// The general case: any number of sources, with factors. Accumulates block by block, and writes
 /// a block's results only after all its sources are read.
 ///
 /// # Safety
-/// As for [`two`], from `offset` bytes on, for all operands of the job.
+/// As for [`pair`], for the elements `first..last` of all operands of the job.
 #[inline(always)]
-unsafe fn many<L: Lane, O: Op>(job: &Job<'_>, mut offset: usize, mut len: usize) {
-    let (Some((first, rest)), Some((&dst, others))) =
-        (job.srcs.split_first(), job.dsts.split_first())
-    else {
+unsafe fn many<C: Compiled, L: Lane, O: Op>(job: &Job<'_>, mut first: usize, last: usize) {
+    let Some((&dst, others)) = job.dsts.split_first() else {
         return;
     };
-    let mut scratch = Scratch([MaybeUninit::uninit(); BLOCK]);
-    let acc = scratch.0.as_mut_ptr().cast::<L::Acc>();
-    while len > 0 {
-        let groups = (len / L::WIDTH).min(BLOCK / size_of::<L::Acc>());
-        let elements = groups * L::WIDTH;
-        // SAFETY: `elements` from `offset` on lie within the operands, and `groups` accumulators
-        // within the scratch block, aligned for any of them; the first loop initialises them.
-        unsafe {
-            each::<L>(first, offset, groups, |i, x| acc.add(i).write(x));
-            for src in rest {
-                each::<L>(src, offset, groups, |i, x| {
-                    acc.add(i).write(O::apply::<L>(acc.add(i).read(), x));
-                });
+    let (mut accs, mut scaled) = (Scratch::new(), Scratch::new());
+    let acc = accs.0.as_mut_ptr().cast::<L::Acc>();
+    while first < last {
+        let groups = ((last - first) / L::WIDTH).min(BLOCK / size_of::<L::Acc>());
+        let (offset, len) = (first * L::SIZE, groups * L::WIDTH * L::SIZE);
+        for (i, src) in job.srcs.iter().enumerate() {
+            // SAFETY: `groups` lie within the source, and also within each scratch block, as no
+            // element is larger than its accumulator; `accs` is aligned for accumulators, and
+            // initialised by the first source.
+            unsafe {
+                let mut src_ptr = src.ptr.add(offset);
+                if src.scale != Scale::One {
+                    let to = scaled.0.as_mut_ptr().cast();
+                    C::scale::<L>(to, src_ptr, src.scale, groups);
+                    src_ptr = to;
+                }
+                if i == 0 {
+                    C::widen::<L>(acc, src_ptr, groups);
+                } else {
+                    fold::<L, O>(acc, src_ptr, groups);
+                }
             }
-            for i in 0..groups {
-                L::store(dst.add(offset + i * L::WIDTH * L::SIZE), acc.add(i).read());
-            }
-            spread(dst, others, offset, elements * L::SIZE);
         }
-        offset += elements * L::SIZE;
-        len -= elements;
+        // SAFETY: the block lies within the destinations.
+        unsafe {
+            C::narrow::<L>(dst.add(offset), acc, groups);
+            spread(dst, others, offset, len);
+        }
+        first += groups * L::WIDTH;
     }
 }
 
-/// Loads the groups of a source, scaled, and hands them on.
+/// `acc = acc op src`.
 ///
 /// # Safety
-/// The source must hold `groups` groups from `offset` bytes on.
+/// Both must hold `groups`; `acc` aligned.
 #[inline(always)]
-unsafe fn each<L: Lane>(
-    src: &Operand,
-    offset: usize,
-    groups: usize,
-    mut then: impl FnMut(usize, L::Acc),
-) {
-    // SAFETY: see above.
-    let load = |i: usize| unsafe { L::load(src.ptr.add(offset + i * L::WIDTH * L::SIZE)) };
-    if src.scale == Scale::One {
-        for i in 0..groups {
-            then(i, load(i));
+unsafe fn fold<L: Lane, O: Op>(acc: *mut L::Acc, src: *const u8, groups: usize) {
+    for i in 0..groups {
+        // SAFETY: `i < groups`.
+        unsafe {
+            let acc = acc.add(i);
+            acc.write(O::apply::<L>(
+                acc.read(),
+                L::load(src.add(i * L::WIDTH * L::SIZE)),
+            ));
         }
-    } else {
-        let factor = L::factor(src.scale);
-        for i in 0..groups {
-            then(i, L::scale(load(i), factor));
-        }
+    }
+}
+
+/// `acc = src`.
+///
+/// # Safety
+/// Both must hold `groups`; `acc` aligned.
+#[inline(always)]
+pub(super) unsafe fn widen<L: Lane>(acc: *mut L::Acc, src: *const u8, groups: usize) {
+    for i in 0..groups {
+        // SAFETY: `i < groups`.
+        unsafe { acc.add(i).write(L::load(src.add(i * L::WIDTH * L::SIZE))) };
+    }
+}
+
+/// `dst = acc`, rounded to the type.
+///
+/// # Safety
+/// Both must hold `groups`; `acc` aligned.
+#[inline(always)]
+pub(super) unsafe fn narrow<L: Lane>(dst: *mut u8, acc: *const L::Acc, groups: usize) {
+    for i in 0..groups {
+        // SAFETY: `i < groups`.
+        unsafe { L::store(dst.add(i * L::WIDTH * L::SIZE), acc.add(i).read()) };
+    }
+}
+
+/// `dst = src * scale`, rounded to the type.
+///
+/// # Safety
+/// Both must hold `groups`, and overlap not at all.
+#[inline(always)]
+pub(super) unsafe fn scale<L: Lane>(dst: *mut u8, src: *const u8, scale: Scale, groups: usize) {
+    let factor = L::factor(scale);
+    for i in 0..groups {
+        let at = i * L::WIDTH * L::SIZE;
+        // SAFETY: `i < groups`.
+        unsafe { L::store(dst.add(at), L::times(L::load(src.add(at)), factor)) };
     }
 }

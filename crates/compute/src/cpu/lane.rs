@@ -20,6 +20,8 @@ pub(super) trait Lane {
     type Factor: Copy;
     /// The same type, one element at a time: for what is left over.
     type Single: Lane;
+    /// The same type, for accumulators in memory.
+    type Blocked: Lane;
 
     /// # Safety
     /// `ptr` must be readable for a group.
@@ -33,8 +35,8 @@ pub(super) trait Lane {
 
     fn factor(scale: Scale) -> Self::Factor;
 
-    /// The product, rounded to the type.
-    fn scale(acc: Self::Acc, factor: Self::Factor) -> Self::Acc;
+    /// The product, before it is rounded to the type.
+    fn times(acc: Self::Acc, factor: Self::Factor) -> Self::Acc;
 
     fn sum(a: Self::Acc, b: Self::Acc) -> Self::Acc;
     fn prod(a: Self::Acc, b: Self::Acc) -> Self::Acc;
@@ -67,6 +69,7 @@ macro_rules! int_lanes {
             type Acc = $ty;
             type Factor = $ty;
             type Single = $ty;
+            type Blocked = $ty;
 
             #[inline(always)]
             unsafe fn load(ptr: *const u8) -> $ty {
@@ -86,7 +89,7 @@ macro_rules! int_lanes {
             }
 
             #[inline(always)]
-            fn scale(acc: $ty, factor: $ty) -> $ty {
+            fn times(acc: $ty, factor: $ty) -> $ty {
                 acc.wrapping_mul(factor)
             }
 
@@ -135,6 +138,7 @@ macro_rules! float_lanes {
             type Acc = $acc;
             type Factor = $acc;
             type Single = $ty;
+            type Blocked = $ty;
 
             #[inline(always)]
             unsafe fn load(ptr: *const u8) -> $acc {
@@ -154,8 +158,8 @@ macro_rules! float_lanes {
             }
 
             #[inline(always)]
-            fn scale(acc: $acc, factor: $acc) -> $acc {
-                $load($store(acc * factor))
+            fn times(acc: $acc, factor: $acc) -> $acc {
+                acc * factor
             }
 
             #[inline(always)]
@@ -194,6 +198,85 @@ float_lanes! {
     F8E5M2, f32: F8E5M2::to_f32, F8E5M2::from_f32;
 }
 
+/// Two bfloat16 as the halves of one word.
+///
+/// A vector of such words widens with a shift and a mask, and narrows with a shift and an `or`,
+/// all within 32-bit lanes. One at a time, elements would have to move from 16-bit to 32-bit
+/// lanes and back, for which machines have a single port. Which element is in which half does not
+/// matter, so neither does the byte order.
+pub(super) struct Bf16Pair;
+
+impl Lane for Bf16Pair {
+    const WIDTH: usize = 2;
+    const SIZE: usize = 2;
+    type Acc = [f32; 2];
+    type Factor = f32;
+    type Single = bf16;
+    // Pairs in memory would have to be taken apart.
+    type Blocked = bf16;
+
+    #[inline(always)]
+    unsafe fn load(ptr: *const u8) -> [f32; 2] {
+        // SAFETY: passed on from the caller.
+        split(unsafe { ptr.cast::<u32>().read_unaligned() })
+    }
+
+    #[inline(always)]
+    unsafe fn store(ptr: *mut u8, acc: [f32; 2]) {
+        // SAFETY: passed on from the caller.
+        unsafe { ptr.cast::<u32>().write_unaligned(join(acc)) }
+    }
+
+    #[inline(always)]
+    fn factor(scale: Scale) -> f32 {
+        <bf16 as Lane>::factor(scale)
+    }
+
+    #[inline(always)]
+    fn times(acc: [f32; 2], factor: f32) -> [f32; 2] {
+        acc.map(|x| x * factor)
+    }
+
+    #[inline(always)]
+    fn sum(a: [f32; 2], b: [f32; 2]) -> [f32; 2] {
+        [a[0] + b[0], a[1] + b[1]]
+    }
+
+    #[inline(always)]
+    fn prod(a: [f32; 2], b: [f32; 2]) -> [f32; 2] {
+        [a[0] * b[0], a[1] * b[1]]
+    }
+
+    #[inline(always)]
+    fn max(a: [f32; 2], b: [f32; 2]) -> [f32; 2] {
+        [
+            <f32 as Lane>::max(a[0], b[0]),
+            <f32 as Lane>::max(a[1], b[1]),
+        ]
+    }
+
+    #[inline(always)]
+    fn min(a: [f32; 2], b: [f32; 2]) -> [f32; 2] {
+        [
+            <f32 as Lane>::min(a[0], b[0]),
+            <f32 as Lane>::min(a[1], b[1]),
+        ]
+    }
+}
+
+#[inline(always)]
+fn split(word: u32) -> [f32; 2] {
+    [
+        f32::from_bits(word << 16),
+        f32::from_bits(word & 0xffff_0000),
+    ]
+}
+
+#[inline(always)]
+fn join([low, high]: [f32; 2]) -> u32 {
+    round_bf16_bits(low) >> 16 | round_bf16_bits(high) & 0xffff_0000
+}
+
 #[inline(always)]
 fn canonical_f32(x: f32) -> f32 {
     if x.is_nan() {
@@ -212,11 +295,16 @@ fn canonical_f64(x: f64) -> f64 {
     }
 }
 
-/// To nearest, ties to even: half of the last place is added, less the least bit if that makes it
-/// even. The carry may run into the exponent, up to infinity, as it should.
 #[inline(always)]
 fn round_bf16(x: f32) -> bf16 {
+    bf16::from_bits((round_bf16_bits(x) >> 16) as u16)
+}
+
+/// To nearest, ties to even, in the upper half: half of the last place is added, less the least
+/// bit if that makes it even. The carry may run into the exponent, up to infinity, as it should.
+#[inline(always)]
+fn round_bf16_bits(x: f32) -> u32 {
     let bits = x.to_bits();
-    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-    bf16::from_bits(if x.is_nan() { 0x7fc0 } else { rounded as u16 })
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+    if x.is_nan() { 0x7fc0_0000 } else { rounded }
 }
