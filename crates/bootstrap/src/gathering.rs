@@ -362,3 +362,56 @@ fn refused_text(refused: &Refused) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dial::{Call, call, routes};
+    use crate::handshake::Intent;
+    use crate::hello::tests::hello;
+    use crate::{Options, Session, UniqueId, root};
+
+    /// Says hello at the rendezvous, as a rank does, and hangs up.
+    fn arrive_and_leave(id: &UniqueId, hello: &Hello) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let stream = call(&Call {
+            peer: "the rendezvous",
+            routes: &routes(&[], &id.addresses(), None),
+            key: &root::key(&id.secret()),
+            intent: Intent::Rendezvous,
+            deadline,
+            refusal: Duration::ZERO,
+            interrupt: &|| None,
+        })
+        .unwrap();
+        let hello = frame(FrameKind::Hello, &hello.encode());
+        net::write_all(&stream, &hello, deadline).unwrap();
+    }
+
+    #[test]
+    fn a_rank_that_leaves_while_others_are_missing_is_named_at_once() {
+        // With two minutes of patience the error would otherwise be about the missing rank.
+        let id = UniqueId::create(&Options::default()).unwrap();
+        let agreeing = Hello {
+            build: Options::default().build,
+            wire_hash: 0,
+            ..hello(1, 3)
+        };
+        arrive_and_leave(&id, &agreeing);
+        let error = Session::join(&id, 0, 3, &Options::default()).unwrap_err();
+        assert!(matches!(error, Error::Lost(_)), "{error}");
+        assert!(
+            error.to_string().contains("rank 1 (host1, pid 101) ended"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn an_absurd_size_is_refused_in_words() {
+        let id = UniqueId::create(&Options::default()).unwrap();
+        arrive_and_leave(&id, &hello(1, u32::MAX));
+        let error = Session::join(&id, 0, 2, &Options::default()).unwrap_err();
+        assert!(matches!(error, Error::Mismatch(_)), "{error}");
+        assert!(error.to_string().contains("4294967295"), "{error}");
+    }
+}

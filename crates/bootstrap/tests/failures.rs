@@ -7,14 +7,9 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use common::{
-    common_error, free_port, in_parallel, join_all, options, purpose, short, soon, world,
+    TCP, common_error, free_port, in_parallel, join_all, options, purpose, short, soon, world,
 };
 use spark_ccl_bootstrap::{Address, Error, Kind, Options, Root, Secret, Session, UniqueId, Via};
-
-const TCP: Via = Via::Tcp {
-    source: None,
-    target: None,
-};
 
 fn create() -> UniqueId {
     UniqueId::create(&options()).unwrap()

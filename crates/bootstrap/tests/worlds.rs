@@ -7,43 +7,9 @@ use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use common::{free_port, in_parallel, options, purpose, soon, world};
-use socket2::{Domain, Socket};
+use common::{TCP, free_port, in_parallel, mesh, options, purpose, soon, world};
+use socket2::Socket;
 use spark_ccl_bootstrap::{Address, Error, Kind, Options, Root, Secret, Session, UniqueId, Via};
-
-const TCP: Via = Via::Tcp {
-    source: None,
-    target: None,
-};
-
-/// Sends a number one way and another back.
-fn exchange(stream: &Socket, say: u32) -> u32 {
-    let mut stream = stream;
-    stream.set_read_timeout(Some(common::WATCHDOG)).unwrap();
-    stream.write_all(&say.to_le_bytes()).unwrap();
-    let mut heard = [0; 4];
-    stream.read_exact(&mut heard).unwrap();
-    u32::from_le_bytes(heard)
-}
-
-/// Every rank connects to all higher ones, with both kinds of sockets; then all seal.
-fn mesh(session: &Session) {
-    let me = session.rank();
-    for (lane, via) in [(0, TCP), (1, Via::Unix)] {
-        for peer in 0..session.size() {
-            let purpose = purpose(Kind::Tcp, lane);
-            let stream = match peer.cmp(&me) {
-                std::cmp::Ordering::Less => session.accept(peer, purpose, soon()).unwrap(),
-                std::cmp::Ordering::Equal => continue,
-                std::cmp::Ordering::Greater => session.connect(peer, purpose, via, soon()).unwrap(),
-            };
-            assert_eq!(exchange(&stream, me), peer);
-            let unix = stream.domain().unwrap() == Domain::UNIX;
-            assert_eq!(unix, via == Via::Unix);
-        }
-    }
-    session.seal(Ok(()), soon()).unwrap();
-}
 
 #[test]
 fn all_pairs_connect_over_sockets() {

@@ -1,11 +1,13 @@
 //! What several tests need.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use spark_ccl_bootstrap::{Error, Kind, Options, Purpose, Session, UniqueId};
+use socket2::{Domain, Socket};
+use spark_ccl_bootstrap::{Error, Kind, Options, Purpose, Session, UniqueId, Via};
 
 /// Far beyond what anything here takes: it only ends a test that would hang.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
@@ -96,4 +98,38 @@ pub(crate) fn common_error(results: Vec<Result<Session, Error>>) -> (Error, Stri
         "{errors:#?}"
     );
     (errors[0].clone(), errors[0].to_string())
+}
+
+pub(crate) const TCP: Via = Via::Tcp {
+    source: None,
+    target: None,
+};
+
+/// Sends a number one way and another back.
+fn exchange(stream: &Socket, say: u32) -> u32 {
+    let mut stream = stream;
+    stream.set_read_timeout(Some(WATCHDOG)).unwrap();
+    stream.write_all(&say.to_le_bytes()).unwrap();
+    let mut heard = [0; 4];
+    stream.read_exact(&mut heard).unwrap();
+    u32::from_le_bytes(heard)
+}
+
+/// Every rank connects to all higher ones, with both kinds of sockets; then all seal.
+pub(crate) fn mesh(session: &Session) {
+    let me = session.rank();
+    for (lane, via) in [(0, TCP), (1, Via::Unix)] {
+        for peer in 0..session.size() {
+            let purpose = purpose(Kind::Tcp, lane);
+            let stream = match peer.cmp(&me) {
+                std::cmp::Ordering::Less => session.accept(peer, purpose, soon()).unwrap(),
+                std::cmp::Ordering::Equal => continue,
+                std::cmp::Ordering::Greater => session.connect(peer, purpose, via, soon()).unwrap(),
+            };
+            assert_eq!(exchange(&stream, me), peer);
+            let unix = stream.domain().unwrap() == Domain::UNIX;
+            assert_eq!(unix, via == Via::Unix);
+        }
+    }
+    session.seal(Ok(()), soon()).unwrap();
 }

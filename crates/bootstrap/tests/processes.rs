@@ -1,0 +1,199 @@
+//! Worlds of real processes, and what the others hear when one is killed.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use common::{WATCHDOG, free_port, mesh, options, soon};
+use spark_ccl_bootstrap::{Error, Options, Secret, Session, UniqueId};
+
+/// Tells this test program that it is a rank, and which: its number, the size of the world, what
+/// it does there, its secret (or "-"), and a unique id or a port.
+const ROLE: &str = "SPARK_BOOTSTRAP_TEST_ROLE";
+/// What a rank has to say to its test begins with this.
+const MARK: &str = "@ ";
+
+struct Worker {
+    child: Child,
+    words: mpsc::Receiver<String>,
+}
+
+impl Worker {
+    fn start(rank: u32, size: u32, deed: &str, secret: &str, rendezvous: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "worker", "--nocapture"])
+            .env(ROLE, format!("{rank} {size} {deed} {secret} {rendezvous}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (sender, words) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                match line.strip_prefix(MARK) {
+                    Some(word) => drop(sender.send(word.to_owned())),
+                    None => eprintln!("rank {rank}: {line}"),
+                }
+            }
+        });
+        Worker { child, words }
+    }
+
+    /// What the rank says next.
+    fn hear(&self) -> String {
+        self.words.recv_timeout(2 * WATCHDOG).unwrap()
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// No test by itself: a rank of the tests below.
+#[test]
+fn worker() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let [rank, size, deed, secret, rendezvous] = role
+        .split(' ')
+        .collect::<Vec<_>>()
+        .try_into()
+        .expect("five words");
+    let number = |text: &str| text.parse().unwrap();
+    let text = match live(number(rank), number(size), deed, secret, rendezvous) {
+        Ok(()) => "done".to_owned(),
+        Err(error) => format!("{error:?} {error}"),
+    };
+    eprintln!("{MARK}{text}");
+}
+
+fn live(rank: u32, size: u32, deed: &str, secret: &str, rendezvous: &str) -> Result<(), Error> {
+    let secret = (secret != "-").then(|| Secret::from_text(secret.as_bytes()));
+    let options = Options {
+        init_timeout: if deed == "hurry" {
+            Duration::from_secs(4)
+        } else {
+            WATCHDOG
+        },
+        ..options()
+    };
+    let session = match rendezvous.parse() {
+        Ok(port) => {
+            let place = ("127.0.0.1", port);
+            Session::at_address(place, rank, size, secret.as_ref(), true, &options)?
+        }
+        Err(_) => Session::join(&rendezvous.parse()?, rank, size, &options)?,
+    };
+    eprintln!("{MARK}joined");
+    match deed {
+        "mesh" => mesh(&session),
+        "hold" => std::thread::sleep(2 * WATCHDOG),
+        _ => session.seal(Ok(()), soon())?,
+    }
+    Ok(())
+}
+
+fn start_all(size: u32, deeds: &[&str], secret: &str, rendezvous: &str) -> Vec<Worker> {
+    (0..size)
+        .zip(deeds.iter().cycle())
+        .map(|(rank, deed)| Worker::start(rank, size, deed, secret, rendezvous))
+        .collect()
+}
+
+#[test]
+fn all_pairs_connect_between_processes() {
+    let id = UniqueId::create(&options()).unwrap().to_string();
+    let port = free_port().to_string();
+    for (size, secret, rendezvous) in [(4, "-", &id), (3, "s", &port), (2, "-", &port)] {
+        for worker in start_all(size, &["mesh"], secret, rendezvous) {
+            assert_eq!(worker.hear(), "joined");
+            assert_eq!(worker.hear(), "done");
+        }
+    }
+}
+
+#[test]
+fn a_killed_rank_is_named_by_all_others() {
+    let id = UniqueId::create(&options()).unwrap().to_string();
+    let mut workers = start_all(3, &["seal", "hold", "seal"], "-", &id);
+    for worker in &workers {
+        assert_eq!(worker.hear(), "joined");
+    }
+    let mut killed = workers.remove(1);
+    let name = format!("pid {})", killed.child.id());
+    killed.kill();
+    let errors: Vec<String> = workers.iter().map(Worker::hear).collect();
+    assert_eq!(errors[0], errors[1]);
+    assert!(errors[0].starts_with("Lost"), "{}", errors[0]);
+    assert!(
+        errors[0].contains("rank 1 (") && errors[0].contains(&name),
+        "{}",
+        errors[0]
+    );
+}
+
+#[test]
+fn a_rendezvous_that_is_killed_with_its_rank_is_named_by_all_others() {
+    let port = free_port().to_string();
+    let mut workers = start_all(3, &["hold", "seal", "seal"], "-", &port);
+    for worker in &workers {
+        assert_eq!(worker.hear(), "joined");
+    }
+    workers[0].kill();
+    for worker in &workers[1..] {
+        let error = worker.hear();
+        assert!(error.starts_with("Lost"), "{error}");
+        let name = format!("the rendezvous at 127.0.0.1:{port} went away");
+        assert!(error.contains(&name), "{error}");
+    }
+}
+
+#[test]
+fn a_process_with_a_wrong_secret_stays_outside() {
+    let port = free_port().to_string();
+    let inside = Worker::start(0, 2, "hurry", "right", &port);
+    let outside = Worker::start(1, 2, "hurry", "wrong", &port);
+    let error = outside.hear();
+    assert!(error.starts_with("Auth"), "{error}");
+    let error = inside.hear();
+    assert!(error.starts_with("Missing"), "{error}");
+    assert!(error.contains("rank 1 of 2"), "{error}");
+    assert!(
+        error.contains("1 connections with a different secret"),
+        "{error}"
+    );
+}
+
+#[test]
+fn processes_that_disagree_hear_the_same() {
+    let id = UniqueId::create(&options()).unwrap().to_string();
+    let workers =
+        [(0, 3), (1, 3), (1, 4)].map(|(rank, size)| Worker::start(rank, size, "seal", "-", &id));
+    let errors = workers.each_ref().map(Worker::hear);
+    assert!(errors[0].starts_with("Mismatch"), "{}", errors[0]);
+    assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
+    assert!(
+        errors[0].contains("2 processes are rank 1"),
+        "{}",
+        errors[0]
+    );
+    for worker in &workers[1..] {
+        let pid = format!("pid {}", worker.child.id());
+        assert!(errors[0].contains(&pid), "{}", errors[0]);
+    }
+}
