@@ -25,7 +25,7 @@ impl Window {
         let slice = slice.clamp(1, chunk.max(1));
         Self {
             slice,
-            slots: 2 * chunk.max(1).div_ceil(slice) as usize,
+            slots: chunk.max(1).div_ceil(slice).saturating_mul(2) as usize,
         }
     }
 }

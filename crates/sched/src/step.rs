@@ -13,7 +13,7 @@ pub enum Buf {
     Input,
     /// The caller's receive buffer.
     Output,
-    /// Memory that the executor provides, [`Schedule::scratch`](crate::Schedule::scratch) elements.
+    /// Memory that the executor provides, [`Steps::scratch`](crate::Steps::scratch) elements.
     Scratch,
 }
 

@@ -65,7 +65,8 @@ impl Goal for Case {
 
     fn want(&self, rank: Rank, index: u64) -> Want {
         let own_block = u64::from(rank) * self.count;
-        let owner = |index: u64| (index / self.count) as Rank;
+        let block = self.count.max(1);
+        let owner = |index: u64| (index / block) as Rank;
         match self.collective {
             Collective::AllReduce | Collective::Reduce => Want::Total { index },
             Collective::ReduceScatter => Want::Total {
@@ -81,12 +82,12 @@ impl Goal for Case {
             },
             Collective::AllGather | Collective::Gather => Want::Copy {
                 rank: owner(index),
-                index: index % self.count,
+                index: index % block,
             },
             // In place nothing copies the own block, which is right where it is.
             Collective::AllToAll => Want::Copy {
                 rank: owner(index),
-                index: own_block + index % self.count,
+                index: own_block + index % block,
             },
             Collective::Barrier => Want::Same,
         }
