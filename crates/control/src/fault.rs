@@ -278,4 +278,94 @@ mod tests {
             assert!(text.contains(part), "{part:?} is not in {text:?}");
         }
     }
+
+    #[test]
+    fn the_troubleshooting_guide_explains_every_fault() {
+        let guide = include_str!("../../../docs/troubleshooting.md");
+        let [a, b] = [member(0, 0), member(1, 1)];
+        let text = || "so".to_string();
+        let timed_out = |last, age| Fault::TimedOut {
+            by: a.clone(),
+            sequence: 5,
+            words: text(),
+            waited: ALIVE,
+            late: vec![Late {
+                rank: b.clone(),
+                last,
+                age,
+            }],
+        };
+        let call = |sequence| Some((sequence, text()));
+        let explained = [
+            (
+                Fault::Died { rank: b.clone() },
+                "died: its control connection closed without a goodbye",
+            ),
+            (
+                Fault::Lost {
+                    rank: b.clone(),
+                    error: text(),
+                },
+                "is lost: ",
+            ),
+            (
+                Fault::Left {
+                    rank: b.clone(),
+                    last_sequence: 1,
+                    sequence: 2,
+                    words: text(),
+                },
+                "left the communicator ",
+            ),
+            (
+                Fault::Aborted {
+                    by: b.clone(),
+                    reason: text(),
+                },
+                "aborted the communicator: ",
+            ),
+            (
+                Fault::Mismatch {
+                    sequence: 1,
+                    rank_a: a.clone(),
+                    words_a: text(),
+                    rank_b: b.clone(),
+                    words_b: text(),
+                },
+                " differs between the ranks: ",
+            ),
+            (timed_out(None, ALIVE * 2), "(stopped, or its host hangs)"),
+            (timed_out(None, ALIVE), "alive but has made no call yet"),
+            (
+                timed_out(call(4), ALIVE),
+                "alive but has not made this call; its last is ",
+            ),
+            (timed_out(call(5), ALIVE), "but does not progress in it"),
+            (
+                Fault::TimedOut {
+                    by: a.clone(),
+                    sequence: 5,
+                    words: text(),
+                    waited: ALIVE,
+                    late: Vec::new(),
+                },
+                "every other rank is in it too, so the links are slow or stuck",
+            ),
+            (
+                Fault::Link {
+                    by: a.clone(),
+                    peer: b.clone(),
+                    text: text(),
+                },
+                "the link between ",
+            ),
+        ];
+        for (fault, words) in explained {
+            assert!(fault.to_string().contains(words), "{fault}");
+            assert!(
+                guide.contains(words),
+                "the guide does not explain {words:?}"
+            );
+        }
+    }
 }
