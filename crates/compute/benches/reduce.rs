@@ -16,6 +16,7 @@ const BYTES: usize = 64 << 10;
 fn every_type_and_operation(c: &mut Criterion) {
     let mut group = group(c, "reduce");
     let mut memory = Memory::new();
+    group.throughput(Throughput::Bytes(BYTES as u64));
     group.bench_function("memcpy", |b| {
         b.iter(|| {
             let [first, .., last] = &mut memory.0;
@@ -28,11 +29,7 @@ fn every_type_and_operation(c: &mut Criterion) {
                 &mut group,
                 &format!("{dtype}/{op}"),
                 &mut memory,
-                dtype,
-                op,
-                2,
-                1,
-                Scale::One,
+                Shape::pair(dtype, op),
             );
         }
     }
@@ -41,56 +38,84 @@ fn every_type_and_operation(c: &mut Criterion) {
 fn shapes(c: &mut Criterion) {
     let mut group = group(c, "shape");
     let mut memory = Memory::new();
-    let sum = ReduceOp::Sum;
     for dtype in [DType::F32, DType::F16, DType::Bf16] {
+        let pair = Shape::pair(dtype, ReduceOp::Sum);
         for (srcs, dsts) in [(2, 2), (3, 1), (4, 1), (4, 4)] {
             let name = format!("{dtype}/{srcs} to {dsts}");
-            bench(
-                &mut group,
-                &name,
-                &mut memory,
-                dtype,
-                sum,
-                srcs,
-                dsts,
-                Scale::One,
-            );
+            bench(&mut group, &name, &mut memory, Shape { srcs, dsts, ..pair });
         }
-        let name = format!("{dtype}/2 to 1 scaled");
+        let scaled = Shape {
+            scale: Scale::Float(0.5),
+            ..pair
+        };
         bench(
             &mut group,
-            &name,
+            &format!("{dtype}/2 to 1 scaled"),
             &mut memory,
-            dtype,
-            sum,
-            2,
-            1,
-            Scale::Float(0.5),
+            scaled,
         );
+    }
+}
+
+/// What a job costs before it moves many bytes; seven elements leave a rest in every lane.
+fn small_jobs(c: &mut Criterion) {
+    let mut group = group(c, "small");
+    let mut memory = Memory::new();
+    for dtype in [DType::F32, DType::F16, DType::Bf16] {
+        for count in [1, 7] {
+            let name = format!("{dtype}/{count} elements");
+            let shape = Shape {
+                count,
+                ..Shape::pair(dtype, ReduceOp::Sum)
+            };
+            bench(&mut group, &name, &mut memory, shape);
+        }
     }
 }
 
 fn group<'a>(c: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a, WallTime> {
     let mut group = c.benchmark_group(name);
     group
-        .throughput(Throughput::Bytes(BYTES as u64))
         .sample_size(20)
         .warm_up_time(Duration::from_millis(50))
         .measurement_time(Duration::from_millis(200));
     group
 }
 
-#[allow(clippy::too_many_arguments)]
-fn bench(
-    group: &mut BenchmarkGroup<'_, WallTime>,
-    name: &str,
-    memory: &mut Memory,
+#[derive(Clone, Copy)]
+struct Shape {
     dtype: DType,
     op: ReduceOp,
     srcs: usize,
     dsts: usize,
     scale: Scale,
-) {
+    count: usize,
+}
+
+impl Shape {
+    /// Two sources into one destination, all of `BYTES`.
+    fn pair(dtype: DType, op: ReduceOp) -> Self {
+        let count = BYTES / dtype.size();
+        Self {
+            dtype,
+            op,
+            srcs: 2,
+            dsts: 1,
+            scale: Scale::One,
+            count,
+        }
+    }
+}
+
+fn bench(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, memory: &mut Memory, shape: Shape) {
+    let Shape {
+        dtype,
+        op,
+        srcs,
+        dsts,
+        scale,
+        count,
+    } = shape;
     let (sources, targets) = memory.0.split_at_mut(4);
     let operands: Vec<Operand> = sources[..srcs]
         .iter()
@@ -100,8 +125,8 @@ fn bench(
         })
         .collect();
     let targets: Vec<*mut u8> = targets[..dsts].iter_mut().map(Vec::as_mut_ptr).collect();
-    let count = BYTES / dtype.size();
     let mut cpu = Cpu::new();
+    group.throughput(Throughput::Bytes((count * dtype.size()) as u64));
     group.bench_function(name, |b| {
         b.iter(|| {
             let job = Job {
@@ -128,5 +153,5 @@ impl Memory {
     }
 }
 
-criterion_group!(benches, every_type_and_operation, shapes);
+criterion_group!(benches, every_type_and_operation, shapes, small_jobs);
 criterion_main!(benches);

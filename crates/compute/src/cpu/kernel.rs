@@ -50,17 +50,16 @@ ops! {
 pub(super) unsafe fn reduce<C: Compiled, L: Lane, O: Op>(job: &Job<'_>) {
     // SAFETY: passed on from the caller: all ranges lie within the job's elements.
     unsafe {
+        let whole = job.count - job.count % L::WIDTH;
         match job.srcs {
             [a, b] if a.scale == Scale::One && b.scale == Scale::One => {
-                let whole = job.count - job.count % L::WIDTH;
                 two::<L, O>(job, a.ptr, b.ptr, whole);
-                many::<C, L::Single, O>(job, whole, job.count);
             }
-            _ => {
-                let whole = job.count - job.count % L::Blocked::WIDTH;
-                many::<C, L::Blocked, O>(job, 0, whole);
-                many::<C, L::Single, O>(job, whole, job.count);
-            }
+            _ => many::<C, L, O>(job, 0, whole),
+        }
+        // The constant keeps the compiler from making the loops twice where there is no rest.
+        if L::WIDTH > 1 {
+            many::<C, L::Single, O>(job, whole, job.count);
         }
     }
 }
@@ -172,36 +171,39 @@ unsafe fn many<C: Compiled, L: Lane, O: Op>(job: &Job<'_>, mut first: usize, las
         return;
     };
     let (mut accs, mut scaled) = (Scratch::new(), Scratch::new());
-    let acc = accs.0.as_mut_ptr().cast::<L::Acc>();
+    let acc = accs.0.as_mut_ptr().cast::<Acc<L>>();
+    let most = BLOCK / size_of::<Acc<L>>() * L::Blocked::WIDTH;
     while first < last {
-        let groups = ((last - first) / L::WIDTH).min(BLOCK / size_of::<L::Acc>());
-        let (offset, len) = (first * L::SIZE, groups * L::WIDTH * L::SIZE);
+        let (offset, block) = (first * L::SIZE, most.min(last - first));
+        let groups = block / L::Blocked::WIDTH;
         for (i, src) in job.srcs.iter().enumerate() {
-            // SAFETY: `groups` lie within the source, and also within each scratch block, as no
-            // element is larger than its accumulator; `accs` is aligned for accumulators, and
-            // initialised by the first source.
+            // SAFETY: `block` elements lie within the source, and also within each scratch block,
+            // as no element is larger than its accumulator; `accs` is aligned for accumulators,
+            // and initialised by the first source.
             unsafe {
-                let mut src_ptr = src.ptr.add(offset);
+                let mut ptr = src.ptr.add(offset);
                 if src.scale != Scale::One {
                     let to = scaled.0.as_mut_ptr().cast();
-                    C::scale::<L>(to, src_ptr, src.scale, groups);
-                    src_ptr = to;
+                    C::scale::<L>(to, ptr, src.scale, block / L::WIDTH);
+                    ptr = to;
                 }
                 if i == 0 {
-                    C::widen::<L>(acc, src_ptr, groups);
+                    C::widen::<L::Blocked>(acc, ptr, groups);
                 } else {
-                    fold::<L, O>(acc, src_ptr, groups);
+                    fold::<L::Blocked, O>(acc, ptr, groups);
                 }
             }
         }
         // SAFETY: the block lies within the destinations.
         unsafe {
-            C::narrow::<L>(dst.add(offset), acc, groups);
-            spread(dst, others, offset, len);
+            C::narrow::<L::Blocked>(dst.add(offset), acc, groups);
+            spread(dst, others, offset, block * L::SIZE);
         }
-        first += groups * L::WIDTH;
+        first += block;
     }
 }
+
+type Acc<L> = <<L as Lane>::Blocked as Lane>::Acc;
 
 /// `acc = acc op src`.
 ///

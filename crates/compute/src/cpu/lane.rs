@@ -20,7 +20,7 @@ pub(super) trait Lane {
     type Factor: Copy;
     /// The same type, one element at a time: for what is left over.
     type Single: Lane;
-    /// The same type, for accumulators in memory.
+    /// The same type, for accumulators in memory; at most as wide.
     type Blocked: Lane;
 
     /// # Safety
