@@ -16,6 +16,10 @@ for name in a b; do
     tc -n $name qdisc add dev veth-$name root netem loss "$loss"
     address=$((address + 1))
 done
+# IPv6 addresses cannot be used until the kernel has looked for others that have them.
+for name in a b; do
+    while ip -n $name addr show tentative | grep -q inet6; do sleep 0.2; done
+done
 set +e
 
 bytes() { ip netns exec a cat /sys/class/net/veth-a/statistics/tx_bytes; }
@@ -23,7 +27,7 @@ bytes() { ip netns exec a cat /sys/class/net/veth-a/statistics/tx_bytes; }
 failed=0
 for collective in all_reduce alltoall; do
     before=$(bytes)
-    perf="timeout 120 spark-perf $collective -b 8 -e 1M -f 8 -n 3"
+    perf="timeout 120 spark-perf $collective -b 8 -e 2M -f 8 -n 3"
     ip netns exec b env RANK=1 $perf >/tmp/other 2>&1 &
     ip netns exec a env RANK=0 $perf >/tmp/table 2>&1
     first=$?
