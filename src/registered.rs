@@ -57,14 +57,20 @@ impl Segment {
         self.maps.iter().all(Option::is_some)
     }
 
-    /// Cuts this rank's memory off from the other ranks, its contents kept.
-    pub(crate) fn fence(&self) -> Result<(), Error> {
-        match &self.maps[self.rank] {
-            Some(own) => own.make_private().map_err(|error| Error::Memory {
-                what: "cutting registered memory off from its peers".into(),
-                problem: error.to_string(),
-            }),
-            None => Ok(()),
+    /// Cuts this rank's memory off from the other ranks, its contents kept where there is memory
+    /// for a copy.
+    pub(crate) fn fence(&self) {
+        let Some(own) = &self.maps[self.rank] else {
+            return;
+        };
+        let fenced = own.make_private().or_else(|error| {
+            tracing::warn!("registered memory is lost after a failed operation: {error}");
+            own.discard()
+        });
+        if let Err(error) = fenced {
+            // A peer that wakes up could still write into memory that its owner takes for its own.
+            tracing::error!("registered memory cannot be cut off from its peers: {error}");
+            std::process::abort();
         }
     }
 }
@@ -75,7 +81,8 @@ impl Segment {
 /// place) take the zero-copy path where all ranks share a host: ranks reduce straight out of and
 /// into each other's memory. Elsewhere it is as good as ordinary memory.
 ///
-/// After a failed operation the memory is private to this rank, with the contents it had.
+/// After a failed operation the memory is private to this rank. Its contents are kept, unless memory
+/// is short.
 pub struct Registered<T> {
     segment: Arc<Segment>,
     len: usize,

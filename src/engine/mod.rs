@@ -247,9 +247,9 @@ impl Engine {
         for index in 0..self.ops.len() {
             let slot = &mut self.ops[index];
             if let State::Active(active) = &slot.state {
-                let fenced = fence(&active.request);
+                fence(&active.request);
                 let detached = active.detached;
-                slot.state = State::Done(Err(fenced.err().unwrap_or_else(|| error.clone())));
+                slot.state = State::Done(Err(error.clone()));
                 if detached {
                     self.forget(index);
                 }
@@ -401,11 +401,8 @@ fn pair_words(tag: u64) -> String {
 }
 
 /// Cuts the registered memory of a failed operation off from its peers.
-fn fence(request: &Request) -> Result<(), Error> {
-    for region in [&request.input, &request.output] {
-        if let Some(home) = &region.home {
-            home.segment.fence()?;
-        }
+fn fence(request: &Request) {
+    for home in [&request.input.home, &request.output.home].into_iter().flatten() {
+        home.segment.fence();
     }
-    Ok(())
 }

@@ -3,7 +3,7 @@
 use super::exec::Obstacle;
 use super::{Active, Engine, POINT_TO_POINT, State, pair_words};
 use crate::signature::describe;
-use spark_ccl_control::{Fault, Late, Watch};
+use spark_ccl_control::{Fault, POINT_TO_POINT as POINT_TO_POINT_SEQUENCE, Watch};
 use spark_ccl_sched::Rank;
 use std::time::{Duration, Instant};
 
@@ -83,9 +83,8 @@ fn announce(
     };
     if due {
         active.stall.announced = Some(now);
-        let mark = if is_pair(active) { spark_ccl_control::POINT_TO_POINT } else { 0 };
         let words = active.request.signature.words();
-        watch.announce(active.sequence | mark, words, waiting_for(active));
+        watch.announce(marked(active), words, waiting_for(active));
     }
 }
 
@@ -136,11 +135,7 @@ fn timed_out(
     waited: Duration,
 ) -> Fault {
     let (words, late) = if is_pair(active) {
-        let late = waiting_for(active).map(|peer| Late {
-            rank: watch.member(peer),
-            last: None,
-            age: waited,
-        });
+        let late = waiting_for(active).map(|peer| watch.last_seen(peer));
         let words = format!(
             "{}, {}",
             describe(active.request.signature.words()),
@@ -153,11 +148,17 @@ fn timed_out(
     };
     Fault::TimedOut {
         by: watch.member(rank),
-        sequence: active.sequence,
+        sequence: marked(active),
         words,
         waited,
         late,
     }
+}
+
+/// The sequence number as the control plane has it: those of pairs are marked.
+fn marked(active: &Active) -> u64 {
+    let mark = if is_pair(active) { POINT_TO_POINT_SEQUENCE } else { 0 };
+    active.sequence | mark
 }
 
 fn is_pair(active: &Active) -> bool {

@@ -44,11 +44,22 @@ Examples:
 
 /// Measures a collective over a range of sizes and checks every result.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "spark-perf", version, after_long_help = AFTER_HELP, after_help = "More with --help.", args_override_self = true)]
+#[command(
+    name = "spark-perf",
+    version,
+    disable_version_flag = true,
+    after_long_help = AFTER_HELP,
+    after_help = "More with --help.",
+    args_override_self = true
+)]
 pub(crate) struct Args {
     /// What to measure
     #[arg(value_enum, hide_possible_values = false)]
     pub(crate) collective: Collective,
+
+    /// Print the version (-V is a flag of nccl-tests)
+    #[arg(long, action = ArgAction::Version)]
+    version: Option<bool>,
 
     /// Threads of each process
     #[arg(
@@ -66,10 +77,10 @@ pub(crate) struct Args {
     pub(crate) procs: Option<usize>,
 
     /// First size: a number with K, M or G (binary)
-    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "32M", value_parser = size::parse, help_heading = "Sizes")]
+    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "32M", value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes")]
     pub(crate) minbytes: u64,
     /// Last size
-    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "32M", value_parser = size::parse, help_heading = "Sizes")]
+    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "32M", value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes")]
     pub(crate) maxbytes: u64,
     /// Multiply the size by this at each step; 1: add -i instead
     #[arg(
@@ -81,7 +92,7 @@ pub(crate) struct Args {
     )]
     pub(crate) stepfactor: u64,
     /// Add this to the size at each step, if -f is 1
-    #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", default_value = "1M", value_parser = size::parse, help_heading = "Sizes")]
+    #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", default_value = "1M", value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes")]
     pub(crate) stepbytes: u64,
 
     /// Operation: sum, prod, max, min, avg, mulsum (a factor per rank, then sum) or all

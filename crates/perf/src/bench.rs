@@ -73,7 +73,9 @@ pub(crate) fn run(
 pub(crate) fn need(options: &Options, ranks: usize, bytes: u64) -> u64 {
     let of_type = |dtype: &DType| {
         let layout = options.collective.layout(bytes, dtype.size(), ranks);
-        ((layout.send + layout.larger() + 2 * options.unalign) * dtype.size()) as u64
+        let elements = layout.send.saturating_add(layout.larger());
+        let bytes = (elements as u64).saturating_mul(dtype.size() as u64);
+        bytes.saturating_add((2 * options.unalign * dtype.size()) as u64)
     };
     options.dtypes.iter().map(of_type).max().unwrap_or(0)
 }

@@ -60,9 +60,15 @@ fn main() -> ExitCode {
 
 fn start(args: &Args) -> Result<u8, Error> {
     let options = Options::new(args)?;
-    run::check_files(args)?;
     let world = World::find(args)?;
-    options.check_ranks(world.processes() * world::local_ranks(args)?)?;
+    let ranks = world.ranks(args)?;
+    options.check_ranks(ranks)?;
+    if world.process() == 0 {
+        run::check_files(args)?;
+    }
+    if matches!(world, World::Parent { .. } | World::Alone) {
+        run::check_memory(&options, ranks)?;
+    }
     if let World::Parent { processes } = world {
         let id = world::builder(args).unique_id()?;
         return spawn::launch(processes, &id);

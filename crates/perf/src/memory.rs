@@ -7,8 +7,10 @@ use std::path::{Path, PathBuf};
 use crate::size::human;
 use crate::sweep::Sweep;
 
-/// Memory that each rank needs besides its buffers: the library's slots, stacks, the program.
-const PER_RANK: u64 = 48 << 20;
+/// Memory that each rank needs besides its buffers: stacks, the program.
+const PER_RANK: u64 = 16 << 20;
+/// Memory that each rank needs for each rank of its host: the slots of the link between them.
+const PER_LINK: u64 = 2 << 20;
 /// What stays free for everybody else, as a fraction of what is available.
 const RESERVE_FRACTION: u64 = 16;
 
@@ -116,7 +118,7 @@ impl std::fmt::Display for Tight {
             "{} available {whose}, a {RESERVE_FRACTION}th kept free, {} ranks, {} each for the library",
             human(self.available),
             self.ranks,
-            human(PER_RANK)
+            human(library(self.ranks))
         )
     }
 }
@@ -129,7 +131,8 @@ fn tightest(rooms: &[Vec<Room>]) -> Option<Tight> {
         *ranks += 1;
     }
     let tight = |(name, (available, ranks)): (&str, (u64, u64))| Tight {
-        per_rank: ((available - available / RESERVE_FRACTION) / ranks).saturating_sub(PER_RANK),
+        per_rank: ((available - available / RESERVE_FRACTION) / ranks)
+            .saturating_sub(library(ranks)),
         available,
         ranks,
         control_group: name.starts_with("control"),
@@ -138,6 +141,11 @@ fn tightest(rooms: &[Vec<Room>]) -> Option<Tight> {
         .into_iter()
         .map(tight)
         .min_by_key(|tight| tight.per_rank)
+}
+
+/// What a rank needs besides its buffers, with `ranks` on its host.
+fn library(ranks: u64) -> u64 {
+    PER_RANK + PER_LINK * ranks
 }
 
 fn mem_available(meminfo: &str) -> Option<u64> {
@@ -253,14 +261,14 @@ mod tests {
 
     #[test]
     fn end_is_lowered_to_a_size_of_the_sweep() {
-        // 2 GiB less a sixteenth, for two ranks: 960 MiB less 48 MiB each, which two buffers of
+        // 2 GiB less a sixteenth, for two ranks: 960 MiB less 20 MiB each, which two buffers of
         // 256 MiB fit, and two of 512 MiB do not.
         let (lowered, line) =
             clamp(SWEEP, &[host(2 << 30), host(2 << 30)], |size| 2 * size).unwrap();
         assert_eq!(lowered.max, 256 << 20);
         let line = line.unwrap();
         assert!(
-            line.contains("256 MiB") && line.contains("912 MiB") && line.contains("2 ranks"),
+            line.contains("256 MiB") && line.contains("940 MiB") && line.contains("2 ranks"),
             "{line}"
         );
         let steps = Sweep {
@@ -270,7 +278,7 @@ mod tests {
             step: 1 << 20,
         };
         let (lowered, _) = clamp(steps, &[host(2 << 30), host(2 << 30)], |size| 2 * size).unwrap();
-        assert_eq!(lowered.max, 456 << 20);
+        assert_eq!(lowered.max, 470 << 20);
     }
 
     #[test]
@@ -281,7 +289,7 @@ mod tests {
         };
         let error = clamp(sweep, &[host(2 << 30), host(2 << 30)], |size| 2 * size).unwrap_err();
         assert!(
-            error.contains("2 GiB") && error.contains("912 MiB"),
+            error.contains("2 GiB") && error.contains("940 MiB"),
             "{error}"
         );
     }

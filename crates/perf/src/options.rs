@@ -8,6 +8,9 @@ use crate::error::Error;
 use crate::op::Op;
 use crate::sweep::Sweep;
 
+/// Far beyond every alignment that matters.
+const MOST_UNALIGNED: usize = 1 << 20;
+
 /// What to run.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
@@ -72,6 +75,12 @@ impl Options {
         let (per_iteration, mut notes) = per_iteration(args)?;
         notes.extend(no_effect(args));
         positive("-n", args.iters)?;
+        if args.unalign > MOST_UNALIGNED {
+            return Err(Error::Usage(format!(
+                "-u {}: at most {MOST_UNALIGNED} elements",
+                args.unalign
+            )));
+        }
         positive("-m", args.agg_iters)?;
         if args.agg_iters.checked_mul(args.iters).is_none() {
             return Err(Error::Usage("-n times -m is too large".into()));
@@ -335,6 +344,7 @@ mod tests {
         assert!(refusal(&["all_reduce", "-d", "float128"]).contains("bfloat16"));
         assert!(refusal(&["reduce", "-r", "-2"]).contains("-1"));
         assert!(refusal(&["all_reduce", "-n", "0"]).contains("-n 0"));
+        assert!(refusal(&["all_reduce", "-u", "2000000"]).contains("-u 2000000"));
         assert!(refusal(&["all_reduce", "-f", "0"]).contains("-f 0"));
         assert!(refusal(&["all_reduce", "-b", "8", "-i", "0"]).contains("-i 0"));
         assert!(refusal(&["all_reduce", "-I", "1", "-K", "20"]).contains("-K 20"));

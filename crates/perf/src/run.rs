@@ -161,6 +161,15 @@ impl Sink for Reporter {
     }
 }
 
+/// Refuses a run that this host's memory cannot hold, before any of its `ranks` starts.
+pub(crate) fn check_memory(options: &Options, ranks: usize) -> Result<(), Error> {
+    let rooms = vec![memory::rooms(); ranks];
+    let need = |bytes| bench::need(options, ranks, bytes);
+    memory::clamp(options.sweep, &rooms, need)
+        .map(drop)
+        .map_err(Error::Usage)
+}
+
 /// Refuses file arguments that cannot work, before anything runs.
 pub(crate) fn check_files(args: &Args) -> Result<(), Error> {
     if let Some(path) = &args.plot {
@@ -337,7 +346,10 @@ fn config(args: &Args, options: &Options, devices: &[Device]) -> Config {
 /// Lines of the whole table; 0: without end.
 fn lines(options: &Options, ranks: usize) -> u64 {
     let per_type = options.ops.len().max(1) * options.roots(ranks).len();
-    options.sweep.len() * options.cycles * (options.dtypes.len() * per_type) as u64
+    let sweeps = options
+        .cycles
+        .saturating_mul((options.dtypes.len() * per_type) as u64);
+    options.sweep.len().saturating_mul(sweeps)
 }
 
 fn totals(findings: &Findings) -> Totals {

@@ -16,9 +16,14 @@ impl Sweep {
             .take_while(move |&size| size <= self.max)
     }
 
-    /// The sizes of the warm-up: doubling from the first.
+    /// The sizes of the warm-up: doubling from the first, up to the largest that is measured.
     pub(crate) fn warm_up(self) -> impl Iterator<Item = u64> {
-        Self { factor: 2, ..self }.sizes()
+        let doubling = Self {
+            factor: 2,
+            max: self.last(),
+            ..self
+        };
+        doubling.sizes()
     }
 
     /// The largest size that is measured.
@@ -62,6 +67,9 @@ mod tests {
         };
         assert_eq!(sweep.sizes().collect::<Vec<_>>(), [8, 16, 32, 64]);
         assert_eq!((sweep.last(), sweep.len()), (64, 4));
+        let wide = Sweep { factor: 8, ..sweep };
+        assert_eq!(wide.sizes().collect::<Vec<_>>(), [8, 64]);
+        assert_eq!(wide.warm_up().last(), Some(64));
     }
 
     #[test]

@@ -81,7 +81,8 @@ pub(crate) fn time<T: Element, B: Buffer<T>>(
     )?;
 
     comm.barrier().run()?;
-    let mut times = Vec::with_capacity(options.iterations);
+    let mut total = Duration::ZERO;
+    let mut times = Vec::new();
     for iteration in 0..options.iterations {
         let start = Instant::now();
         for inner in 0..options.aggregated {
@@ -98,12 +99,16 @@ pub(crate) fn time<T: Element, B: Buffer<T>>(
                 comm.barrier().run()?;
             }
         }
-        times.push(start.elapsed());
+        let elapsed = start.elapsed();
+        total += elapsed;
+        if options.per_iteration.is_some() {
+            times.push(elapsed);
+        }
         if options.blocking == Blocking::Iteration {
             comm.barrier().run()?;
         }
     }
-    let seconds = times.iter().sum::<Duration>().as_secs_f64() / calls as f64;
+    let seconds = total.as_secs_f64() / calls as f64;
     Ok(Timed {
         seconds: over_ranks(comm, seconds, options.average)?,
         per_iteration: per_iteration(comm, &times, options)?,

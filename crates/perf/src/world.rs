@@ -8,6 +8,11 @@ use crate::args::{Args, PathArg};
 use crate::error::Error;
 use crate::spawn;
 
+/// As many ranks as schedules are tested for, and inputs of checks are exact for.
+const MOST_RANKS: usize = 4096;
+/// Ranks that are threads of one process.
+const MOST_THREADS: usize = 1024;
+
 /// Where the ranks come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum World {
@@ -76,6 +81,19 @@ impl World {
         }
     }
 
+    /// Number of ranks, in all processes.
+    pub(crate) fn ranks(self, args: &Args) -> Result<usize, Error> {
+        let (processes, each) = (self.processes(), local_ranks(args)?);
+        processes
+            .checked_mul(each)
+            .filter(|&ranks| ranks <= MOST_RANKS)
+            .ok_or_else(|| {
+                Error::Usage(format!(
+                    "{processes} processes of {each} ranks: at most {MOST_RANKS} ranks are possible"
+                ))
+            })
+    }
+
     /// This process's number; rank 0 is in the first.
     pub(crate) fn process(self) -> usize {
         match self {
@@ -91,8 +109,12 @@ pub(crate) fn local_ranks(args: &Args) -> Result<usize, Error> {
     let (threads, each) = (args.nthreads.unwrap_or(1), args.ngpus.unwrap_or(1));
     threads
         .checked_mul(each)
-        .filter(|&ranks| ranks <= 4096)
-        .ok_or_else(|| Error::Usage(format!("-t {threads} -g {each}: more than 4096 threads")))
+        .filter(|&ranks| ranks <= MOST_THREADS)
+        .ok_or_else(|| {
+            Error::Usage(format!(
+                "-t {threads} -g {each}: more than {MOST_THREADS} threads"
+            ))
+        })
 }
 
 /// A builder with what the arguments set.

@@ -186,6 +186,27 @@ impl SharedMemory {
         Ok(())
     }
 
+    /// Puts zeroed private memory in the place of the shared memory, at the same address: what is
+    /// left where [`make_private`](Self::make_private) finds no memory for a copy.
+    ///
+    /// # Errors
+    /// [`MemoryError::Os`] when the system refuses; the memory is still shared then.
+    pub fn discard(&self) -> Result<(), MemoryError> {
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        let address = self.address.as_ptr().cast::<c_void>();
+        // SAFETY: the range is the whole mapping that this value owns, and stays mapped; users of
+        // `as_ptr` have raw pointers only.
+        let replaced = unsafe {
+            rustix::mm::mmap_anonymous(
+                address,
+                self.mapped(),
+                ProtFlags::READ | ProtFlags::WRITE,
+                flags,
+            )
+        };
+        replaced.map(drop).map_err(MemoryError::os("mmap"))
+    }
+
     fn map(fd: impl AsFd, len: usize) -> Result<Self, MemoryError> {
         let mapped = mapped_bytes(len);
         let writable = ProtFlags::READ | ProtFlags::WRITE;

@@ -63,6 +63,7 @@ impl OneSided {
         match self.goal {
             Goal::AllReduce(_) | Goal::ReduceScatter => self.all_at_once(index),
             Goal::AllGather | Goal::AllToAll => self.all_as_ready(index),
+            Goal::Broadcast if is_root && !self.in_place => self.publish(index),
             Goal::Broadcast | Goal::Scatter if is_root => self.lend(index),
             Goal::Broadcast | Goal::Scatter => self.borrow(self.root, index),
             Goal::Reduce if is_root => self.reduce(index),
@@ -125,6 +126,18 @@ impl OneSided {
         self.wait_peer(index - 3 * self.peers())
     }
 
+    /// Copy to the own output, signal to all, wait for all.
+    fn publish(&self, index: u32) -> Option<Step> {
+        match index.checked_sub(1) {
+            None => {
+                let src = Span::input(0, self.count);
+                let dst = Span::output(0, self.count);
+                Some(Step::copy(self.rank, src, dst))
+            }
+            Some(index) => self.meet(index),
+        }
+    }
+
     /// Signal to all, copy the own block, wait for all.
     fn lend(&self, index: u32) -> Option<Step> {
         if let Some(signal) = self.signal_peer(index) {
@@ -176,6 +189,11 @@ impl OneSided {
             0 => Some(Step::wait(self.rank, owner)),
             1 => {
                 let (src, dst) = self.block(owner);
+                // The vector of a broadcast is read where all ranks have theirs.
+                let src = match self.goal {
+                    Goal::Broadcast => dst,
+                    _ => src,
+                };
                 Some(Step::get(self.rank, owner, src, dst))
             }
             2 => Some(Step::signal(self.rank, owner)),
