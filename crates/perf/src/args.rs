@@ -129,7 +129,7 @@ pub(crate) struct Args {
     /// Data path: staged through slots, or straight between registered buffers
     #[arg(long, value_enum, value_name = "PATH", help_heading = "Operation")]
     pub(crate) path: Option<PathArg>,
-    /// Algorithm, as SPARK_CCL_ALGO names it (ring, tree, ...) instead of the tuner's choice
+    /// Algorithm instead of the tuner's choice, as the header names them: ring, direct, chain, ...
     #[arg(long, value_name = "NAME", help_heading = "Operation")]
     pub(crate) algo: Option<String>,
     /// Shift the buffers by N elements, off their alignment

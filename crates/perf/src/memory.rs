@@ -90,9 +90,9 @@ fn largest(sweep: Sweep, fits: impl Fn(u64) -> bool) -> u64 {
     while low < high {
         let middle = high - (high - low) / 2;
         if fits(sweep.min + middle * sweep.step) {
-            low = middle
+            low = middle;
         } else {
-            high = middle - 1
+            high = middle - 1;
         }
     }
     sweep.min + low * sweep.step

@@ -6,6 +6,7 @@ use crate::args::{Args, MemoryArg, PathArg, Plant};
 use crate::collective::Collective;
 use crate::error::Error;
 use crate::op::Op;
+use crate::report::table::Columns;
 use crate::sweep::Sweep;
 
 /// Far beyond every alignment that matters.
@@ -31,8 +32,7 @@ pub(crate) struct Options {
     pub(crate) checks: usize,
     pub(crate) unalign: usize,
     pub(crate) per_iteration: Option<usize>,
-    pub(crate) cpu_time: bool,
-    pub(crate) timestamps: bool,
+    pub(crate) columns: Columns,
     pub(crate) memory_report: bool,
     pub(crate) plant: Option<Plant>,
     /// Lines for the header about arguments that have no effect.
@@ -112,8 +112,11 @@ impl Options {
             checks: args.check,
             unalign: args.unalign,
             per_iteration,
-            cpu_time: args.report_cputime == 1,
-            timestamps: args.report_timestamps == 1,
+            columns: Columns {
+                per_iteration: per_iteration.is_some(),
+                cpu_time: args.report_cputime == 1,
+                timestamps: args.report_timestamps == 1,
+            },
             memory_report: args.memory_report == 1 || args.memory == MemoryArg::ReportOn,
             plant: args.plant,
             notes,

@@ -62,11 +62,7 @@ fn reporter(comm: &Communicator, args: &Args, options: &Options) -> Result<u8, E
         })
         .transpose()?;
     let mut reporter = Reporter {
-        columns: Columns {
-            per_iteration: options.per_iteration.is_some(),
-            cpu_time: options.cpu_time,
-            timestamps: options.timestamps,
-        },
+        columns: options.columns,
         progress: None,
         rows: Vec::new(),
         json,
@@ -117,7 +113,7 @@ impl Reporter {
                 "# Writing JSON output to {}\n",
                 json.path().display()
             ))?;
-            json.configure(config(args, &options, &devices), options.cpu_time);
+            json.configure(config(args, &options, &devices), options.columns.cpu_time);
             json.save(&[], None, &[])
                 .map_err(Error::system(format!("writing {}", json.path().display())))?;
         }

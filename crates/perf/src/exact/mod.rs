@@ -45,7 +45,7 @@ impl Reduction {
         let ranks = ranks as u64;
         let square = u128::from(ranks) * u128::from(ranks);
         let cuts = (0..=ranks)
-            .map(|k| ((u128::from(k) * u128::from(k) << CUT_BITS) / square) as u64)
+            .map(|k| (((u128::from(k) * u128::from(k)) << CUT_BITS) / square) as u64)
             .collect();
         Self {
             format: Format::of(dtype),
@@ -135,8 +135,8 @@ impl Reduction {
 
     /// The share of `total` (at most 40 bits) at a position of the rotation.
     fn cut(&self, total: u64, at: u64) -> u64 {
-        (total * self.cuts[at as usize + 1] >> CUT_BITS)
-            - (total * self.cuts[at as usize] >> CUT_BITS)
+        ((total * self.cuts[at as usize + 1]) >> CUT_BITS)
+            - ((total * self.cuts[at as usize]) >> CUT_BITS)
     }
 
     fn int_input(&self, place: &Place, rank: u64, bits: u32, signed: bool) -> u64 {
@@ -158,12 +158,12 @@ impl Reduction {
                     power
                 }
             }
-            Op::Max => int_peak(place.hash, bits, signed).wrapping_sub(self.distance(place, 63)),
-            Op::Min => int_peak(place.hash, bits, signed).wrapping_add(self.distance(place, 63)),
+            Op::Max => int_peak(place.hash, bits, signed).wrapping_sub(distance(place, 63)),
+            Op::Min => int_peak(place.hash, bits, signed).wrapping_add(distance(place, 63)),
             Op::Avg => {
                 let total = int_total(place.hash, bits);
                 let upto = |k: u64| {
-                    (u128::from(total) * u128::from(self.cuts[k as usize]) >> CUT_BITS) as u64
+                    ((u128::from(total) * u128::from(self.cuts[k as usize])) >> CUT_BITS) as u64
                 };
                 upto(place.at + 1) - upto(place.at)
             }
@@ -220,8 +220,8 @@ impl Reduction {
                     (false, 1, exponent)
                 }
             }
-            Op::Max => signed_int(float_peak(hash, fraction) - self.distance(place, 3) as i64),
-            Op::Min => signed_int(float_peak(hash, fraction) + self.distance(place, 3) as i64),
+            Op::Max => signed_int(float_peak(hash, fraction) - distance(place, 3) as i64),
+            Op::Min => signed_int(float_peak(hash, fraction) + distance(place, 3) as i64),
             Op::Avg => match place.at {
                 0 | 1 => (
                     false,
@@ -259,14 +259,14 @@ impl Reduction {
             .sum();
         sum * 2f64.powi(6 - fraction as i32) / self.ranks as f64
     }
+}
 
-    /// How far a rank's value is from the result of max or min: nothing for one rank.
-    fn distance(&self, place: &Place, spread: u64) -> u64 {
-        if place.at == 0 {
-            0
-        } else {
-            1 + (mix(place.hash ^ place.at) & spread)
-        }
+/// How far a rank's value is from the result of max or min: nothing for one rank.
+fn distance(place: &Place, spread: u64) -> u64 {
+    if place.at == 0 {
+        0
+    } else {
+        1 + (mix(place.hash ^ place.at) & spread)
     }
 }
 

@@ -1,3 +1,6 @@
+// Exactness is what is tested.
+#![allow(clippy::float_cmp)]
+
 use super::*;
 
 const DTYPES: [DType; 12] = [

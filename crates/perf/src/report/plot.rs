@@ -200,10 +200,10 @@ fn log_range(values: impl Iterator<Item = f64>) -> (f64, f64) {
 }
 
 fn short(value: f64) -> String {
-    if value >= 1e5 || value < 1e-3 {
-        format!("{value:.0e}")
-    } else {
+    if (1e-3..1e5).contains(&value) {
         format!("{}", (value * 1e3).round() / 1e3)
+    } else {
+        format!("{value:.0e}")
     }
 }
 

@@ -1,0 +1,9 @@
+//! The program itself, run with real processes.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod arguments;
+mod collectives;
+mod processes;
+mod program;
+mod reports;

@@ -1,0 +1,200 @@
+//! Processes that are killed, stopped, or started by a launcher.
+
+use crate::program::{Run, command};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// Against deadlock only.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const ENDLESS: [&str; 9] = [
+    "all_reduce",
+    "-b",
+    "64K",
+    "-e",
+    "64K",
+    "-N",
+    "0",
+    "--procs",
+    "3",
+];
+
+/// A run without end, of which some rows have been seen.
+struct Endless {
+    parent: Child,
+    pid: Pid,
+    /// The ranks' processes.
+    ranks: Vec<Pid>,
+}
+
+impl Endless {
+    fn start(more: &[&str]) -> Self {
+        let args: Vec<&str> = ENDLESS.iter().chain(more).copied().collect();
+        let mut parent = command(&args).spawn().unwrap();
+        let mut lines = BufReader::new(parent.stdout.take().unwrap()).lines();
+        let mut ranks = Vec::new();
+        loop {
+            let line = lines.next().unwrap().unwrap();
+            if line.starts_with("#  Rank ") {
+                let pid = line.split_whitespace().nth(6).unwrap();
+                ranks.push(Pid::from_raw(pid.parse().unwrap()).unwrap());
+            }
+            if !line.starts_with('#') {
+                break;
+            }
+        }
+        // The table must not fill the pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        let pid = Pid::from_raw(parent.id().try_into().unwrap()).unwrap();
+        assert_eq!(ranks.len(), 3);
+        Self { parent, pid, ranks }
+    }
+
+    /// Waits for the end of all; the exit code and what was said.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut text = String::new();
+        let mut errors = self.parent.stderr.take().unwrap();
+        errors.read_to_string(&mut text).unwrap();
+        let code = self.parent.wait().unwrap().code();
+        self.all_gone();
+        (code, text)
+    }
+
+    fn all_gone(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.ranks.iter().any(|&rank| alive(rank)) {
+            assert!(Instant::now() < deadline, "ranks that do not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Whether a process runs. A dead one that its new parent has not collected yet does not.
+fn alive(pid: Pid) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).unwrap_or_default();
+    let state = stat.rsplit(") ").next().unwrap_or_default();
+    test_kill_process(pid).is_ok() && !state.is_empty() && !state.starts_with(['Z', 'X'])
+}
+
+#[test]
+fn a_killed_rank_ends_the_run() {
+    for victim in [0, 2] {
+        let run = Endless::start(&[]);
+        kill_process(run.ranks[victim], Signal::KILL).unwrap();
+        let (code, text) = run.end();
+        assert_eq!(code, Some(3), "{text}");
+        let killed = format!("process {victim} was killed by signal 9");
+        assert!(text.contains(&killed), "{text}");
+        // The survivors say who is gone.
+        for rank in (0..3).filter(|rank| *rank != victim) {
+            let reporter = format!("spark-perf: rank {rank}: ");
+            let report = text.lines().find(|line| line.starts_with(&reporter));
+            let gone = format!("rank {victim}");
+            assert!(report.is_some_and(|line| line.contains(&gone)), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_stopped_rank_is_a_timeout() {
+    let run = Endless::start(&["-T", "1"]);
+    kill_process(run.ranks[1], Signal::STOP).unwrap();
+    let (code, text) = run.end();
+    assert_eq!(code, Some(4), "{text}");
+    assert!(text.contains("rank 1"), "{text}");
+}
+
+#[test]
+fn signals_go_to_all_processes() {
+    let run = Endless::start(&[]);
+    kill_process(run.pid, Signal::TERM).unwrap();
+    let (code, text) = run.end();
+    assert_eq!(code, Some(128 + 15), "{text}");
+}
+
+#[test]
+fn ranks_die_with_the_process_that_started_them() {
+    let run = Endless::start(&[]);
+    kill_process(run.pid, Signal::KILL).unwrap();
+    run.all_gone();
+    let (code, _) = run.end();
+    assert_eq!(code, None);
+}
+
+#[test]
+fn secrets_are_not_among_the_arguments() {
+    let run = Endless::start(&[]);
+    for rank in &run.ranks {
+        let line = fs::read(format!("/proc/{}/cmdline", rank.as_raw_pid())).unwrap();
+        let longest = line.split(|&byte| byte == 0).skip(1).map(<[u8]>::len).max();
+        assert!(longest < Some(40), "{}", String::from_utf8_lossy(&line));
+    }
+    kill_process(run.pid, Signal::TERM).unwrap();
+    run.end();
+}
+
+/// As torchrun starts processes: a rank, a size, and where rank 0 listens.
+fn launched(args: &[&str], rank: usize, port: u16) -> Command {
+    let mut command = command(args);
+    command.envs([
+        ("RANK", rank.to_string()),
+        ("WORLD_SIZE", "2".to_owned()),
+        ("LOCAL_RANK", rank.to_string()),
+        ("MASTER_ADDR", "127.0.0.1".to_owned()),
+        ("MASTER_PORT", port.to_string()),
+    ]);
+    command
+}
+
+fn run_launched(args: &[&str]) -> Vec<Run> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let children: Vec<_> = (0..2)
+        .map(|rank| launched(args, rank, port).spawn().unwrap())
+        .collect();
+    children
+        .into_iter()
+        .map(|child| child.wait_with_output().unwrap().into())
+        .collect()
+}
+
+#[test]
+fn a_launchers_ranks_are_taken() {
+    for (threads, ranks) in [("1", 2), ("2", 4)] {
+        let args = [
+            "all_reduce",
+            "-b",
+            "1K",
+            "-e",
+            "1K",
+            "-n",
+            "1",
+            "-t",
+            threads,
+        ];
+        let runs = run_launched(&args);
+        for run in &runs {
+            assert_eq!(run.code, Some(0), "{}\n{}", run.stdout, run.stderr);
+        }
+        assert_eq!(runs[0].stdout.matches("#  Rank ").count(), ranks);
+        assert_eq!(Run::wrong(&runs[0].rows()[0]), [0, 0]);
+        assert_eq!(runs[1].stdout, "");
+    }
+}
+
+#[test]
+fn a_launcher_of_another_size_is_refused() {
+    let args = ["all_reduce", "--procs", "3"];
+    let run = Run::from(launched(&args, 0, 1).output().unwrap());
+    assert_eq!(run.code, Some(6), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("torchrun has started 2"),
+        "{}",
+        run.stderr
+    );
+}
