@@ -251,7 +251,9 @@ fn through_key_value(
             let id = UniqueId::serve(secret.as_ref(), options)?;
             (id, list(&id.addresses()))
         };
-        space.put(KEY, text.as_bytes(), deadline).map_err(launcher)?;
+        space
+            .put(KEY, text.as_bytes(), deadline)
+            .map_err(launcher)?;
         id
     } else {
         let bytes = space.get(KEY, deadline).map_err(launcher)?;
@@ -272,9 +274,8 @@ fn list(addresses: &[SocketAddr]) -> String {
 
 fn unlist(text: &str) -> Result<Vec<SocketAddr>, Error> {
     let parse = |word: &str| {
-        word.parse().map_err(|_| {
-            Error::Launcher(format!("rank 0 published {word:?}, which is no address"))
-        })
+        word.parse()
+            .map_err(|_| Error::Launcher(format!("rank 0 published {word:?}, which is no address")))
     };
     text.split_whitespace().map(parse).collect()
 }

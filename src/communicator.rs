@@ -154,13 +154,22 @@ impl Communicator {
     ///
     /// All ranks get identical bits. Large vectors are reduced along the ring of ranks, each block
     /// beginning at another rank; small ones and registered memory in the order of the ranks.
-    pub fn all_reduce<T, S, R>(&self, send: S, recv: R, op: RedOp<T>) -> Call<'_, T, OutOfPlace<S, R>>
+    pub fn all_reduce<T, S, R>(
+        &self,
+        send: S,
+        recv: R,
+        op: RedOp<T>,
+    ) -> Call<'_, T, OutOfPlace<S, R>>
     where
         T: Element,
         S: SendBuf<T>,
         R: RecvBuf<T>,
     {
-        Call::new(self, self.reducing(Operation::AllReduce, op), OutOfPlace(send, recv))
+        Call::new(
+            self,
+            self.reducing(Operation::AllReduce, op),
+            OutOfPlace(send, recv),
+        )
     }
 
     /// [`all_reduce`](Self::all_reduce) of a buffer onto itself.
@@ -180,7 +189,11 @@ impl Communicator {
         S: SendBuf<T>,
         R: RecvBuf<T>,
     {
-        Call::new(self, Spec::new(Operation::AllGather), OutOfPlace(send, recv))
+        Call::new(
+            self,
+            Spec::new(Operation::AllGather),
+            OutOfPlace(send, recv),
+        )
     }
 
     /// [`all_gather`](Self::all_gather) where each rank's block of the buffer is its contribution.

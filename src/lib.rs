@@ -1,4 +1,10 @@
 //! Collective communication for Rust, C and Python training code.
+//!
+//! Ranks are processes or threads, on one host or several. They reduce, gather, scatter and exchange
+//! memory; nothing hangs, and what goes wrong is said. No GPU, network card or other library is
+//! needed.
+//!
+//! Begin with the [`tutorial`].
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
@@ -17,6 +23,22 @@ mod registered;
 mod signature;
 mod split;
 mod world;
+
+/// How to use the library, chapter by chapter. All code here is compiled and run by the tests.
+pub mod tutorial {
+    #[doc = include_str!("../docs/tutorial/1-first-all-reduce.md")]
+    pub mod first_all_reduce {}
+    #[doc = include_str!("../docs/tutorial/2-launchers.md")]
+    pub mod launchers {}
+    #[doc = include_str!("../docs/tutorial/3-registered-memory.md")]
+    pub mod registered_memory {}
+    #[doc = include_str!("../docs/tutorial/4-overlap.md")]
+    pub mod overlap {}
+    #[doc = include_str!("../docs/tutorial/5-errors-and-timeouts.md")]
+    pub mod errors_and_timeouts {}
+    #[doc = include_str!("../docs/tutorial/6-choosing-paths.md")]
+    pub mod choosing_paths {}
+}
 
 pub use buffer::{RecvBuf, Region, SendBuf};
 pub use builder::{Builder, LaunchInfo, launcher};

@@ -101,11 +101,7 @@ impl Site<'_> {
     fn accept(&self, peer: usize, purpose: Purpose) -> Result<Socket, Error> {
         loop {
             let look = self.deadline.min(Instant::now() + LOOK_EVERY);
-            match self
-                .world
-                .session
-                .accept(self.members[peer], purpose, look)
-            {
+            match self.world.session.accept(self.members[peer], purpose, look) {
                 Err(spark_ccl_bootstrap::Error::Timeout(_)) if Instant::now() < self.deadline => {}
                 other => return Ok(other?),
             }

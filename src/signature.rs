@@ -154,8 +154,14 @@ mod tests {
             place: 0,
         };
         let others = [
-            Signature { operation: Operation::Reduce, ..base },
-            Signature { dtype: DType::F64, ..base },
+            Signature {
+                operation: Operation::Reduce,
+                ..base
+            },
+            Signature {
+                dtype: DType::F64,
+                ..base
+            },
             Signature { op: 2, ..base },
             Signature { root: 2, ..base },
             Signature { count: 18, ..base },

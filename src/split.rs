@@ -30,11 +30,10 @@ impl Communicator {
             .collect();
         members.sort_unstable();
         let world = &self.inner.world;
-        let context = world.session.derive_context(
-            self.inner.context,
-            u64::from(count),
-            u64::from(color),
-        );
+        let context =
+            world
+                .session
+                .derive_context(self.inner.context, u64::from(count), u64::from(color));
         let ranks = members
             .iter()
             .map(|&(_, rank)| self.inner.members[rank])

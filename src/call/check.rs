@@ -159,7 +159,6 @@ impl Checked<'_> {
                 self.equal("send buffer", take, give)?;
                 (take, input.clone(), output.clone())
             }
-            Operation::Broadcast => (take, unused(), output.clone()),
             Operation::Reduce if at_root => {
                 self.equal("receive buffer", give, take)?;
                 (give, input.clone(), output.clone())
@@ -173,7 +172,7 @@ impl Checked<'_> {
                 self.equal("send buffer", take * size, give)?;
                 (take, input.clone(), output.clone())
             }
-            Operation::Scatter => (take, unused(), output.clone()),
+            Operation::Broadcast | Operation::Scatter => (take, unused(), output.clone()),
             _ => (self.spec.elements, unused(), unused()),
         };
         self.disjoint(&input, &output)?;
@@ -232,7 +231,12 @@ impl Checked<'_> {
         };
         let tables = tables.as_ref();
         self.table("send", &tables.send_counts, &tables.send_displs, input.len)?;
-        self.table("receive", &tables.recv_counts, &tables.recv_displs, output.len)?;
+        self.table(
+            "receive",
+            &tables.recv_counts,
+            &tables.recv_displs,
+            output.len,
+        )?;
         let own = self.comm.rank();
         let (give, take) = (tables.send_counts[own], tables.recv_counts[own]);
         if give != take {
@@ -360,9 +364,7 @@ impl Checked<'_> {
         if apart || input.len == 0 || output.len == 0 {
             return Ok(());
         }
-        Err(self.invalid(
-            "send and receive buffers overlap; use the in-place variant".to_owned(),
-        ))
+        Err(self.invalid("send and receive buffers overlap; use the in-place variant".to_owned()))
     }
 
     fn invalid(&self, problem: String) -> Error {

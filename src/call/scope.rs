@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub struct Scope<'scope, 'env: 'scope> {
     started: Mutex<Vec<Started>>,
     /// Invariant, like [`std::thread::Scope`]: a longer or shorter scope is another type.
-    scope: PhantomData<&'scope mut &'scope ()>,
+    invariant: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
 
@@ -38,7 +38,7 @@ impl Communicator {
     {
         let scope = Scope {
             started: Mutex::new(Vec::new()),
-            scope: PhantomData,
+            invariant: PhantomData,
             env: PhantomData,
         };
         // Operations in flight borrow buffers of frames above this one: a panic in `work` must not
@@ -71,16 +71,18 @@ impl<'scope> Scope<'scope, '_> {
             ids,
             operands: Some(operands),
             element: PhantomData,
+            lifetime: PhantomData,
         }
     }
 
     /// Waits for everything; operations that were waited for already are passed over.
     fn finish(&self) -> Result<(), Error> {
         let started = std::mem::take(&mut *self.started.lock());
-        started.iter().fold(Ok(()), |outcome, operation| {
-            let result = operation.ids.wait(&operation.shared);
-            outcome.and(result)
-        })
+        let mut outcome = Ok(());
+        for operation in &started {
+            outcome = outcome.and(operation.ids.wait(&operation.shared));
+        }
+        outcome
     }
 }
 
@@ -91,7 +93,8 @@ pub struct ScopedPending<'scope, T: Element, O: Operands<T>> {
     ids: Ids,
     /// `None` once the buffers went back to the caller.
     operands: Option<Box<O>>,
-    element: PhantomData<(fn(T), &'scope ())>,
+    element: PhantomData<fn(T)>,
+    lifetime: PhantomData<&'scope ()>,
 }
 
 impl<T: Element, O: Operands<T>> ScopedPending<'_, T, O> {

@@ -93,19 +93,19 @@ impl Wires {
         }
     }
 
-    /// Pushes held-back bytes on; `true` when none are left.
-    pub(crate) fn flush(&mut self) -> Result<bool, (Rank, LinkError)> {
-        let tx = &mut self.tx;
-        let mut failed = None;
-        self.unflushed
-            .retain(|&peer| match tx[peer as usize].flush() {
-                Ok(done) => !done,
-                Err(error) => {
-                    failed = Some((peer, error));
-                    true
+    /// Pushes held-back bytes on; a peer that does not take its own yet, if there is one.
+    pub(crate) fn flush(&mut self) -> Result<Option<Rank>, (Rank, LinkError)> {
+        while let Some(&peer) = self.unflushed.last() {
+            match self.tx[peer as usize].flush() {
+                Ok(true) => self.unflushed.pop(),
+                Ok(false) => {
+                    self.unflushed.rotate_right(1);
+                    return Ok(Some(peer));
                 }
-            });
-        failed.map_or(Ok(self.unflushed.is_empty()), Err)
+                Err(error) => return Err((peer, error)),
+            };
+        }
+        Ok(None)
     }
 }
 
@@ -199,12 +199,7 @@ impl Run<'_> {
     }
 
     /// One message in, out, or through.
-    fn message(
-        &mut self,
-        channel: u32,
-        flow: &Flow,
-        half: &mut Half,
-    ) -> Result<bool, Obstacle> {
+    fn message(&mut self, channel: u32, flow: &Flow, half: &mut Half) -> Result<bool, Obstacle> {
         let size = self.request.signature.dtype.size();
         let limit = (self.wires.slot_bytes / size) as u64;
         let count = limit.min(flow.elements - half.elements) as usize;
@@ -283,7 +278,11 @@ impl Run<'_> {
                 ptr: incoming,
                 scale: Scale::One,
             };
-            let place = if from < self.wires.rank { 0 } else { operands.len() };
+            let place = if from < self.wires.rank {
+                0
+            } else {
+                operands.len()
+            };
             operands.insert(place, arrived);
         }
         targets.extend(flow.dst.map(|span| self.address(&span, done)));

@@ -103,26 +103,24 @@ impl Engine {
 
     /// Queues an operation.
     fn issue(&mut self, request: Request) -> OpId {
-        let point_to_point = match &request.program {
-            Program::PointToPoint(step) if step.kind == Kind::Send => Some((step.send_to, true)),
-            Program::PointToPoint(step) => Some((step.recv_from, false)),
-            _ => None,
-        };
         let words = request.signature.words();
-        let (stream, sequence, tag, base) = match point_to_point {
-            Some((peer, sends)) => {
-                let index = self.stream(peer, sends);
-                let stream = &mut self.streams[index];
-                stream.sequence += 1;
-                let sequence = stream.sequence;
-                (Some(index), sequence, pair_tag(sequence, &request), POINT_TO_POINT)
+        let stream = match &request.program {
+            Program::PointToPoint(step) if step.kind == Kind::Send => {
+                Some(self.stream(step.send_to, true))
             }
-            None => {
-                self.sequence += 1;
-                self.watch.enter(self.sequence, words);
-                let tag = self.sequence << 32 | u64::from(digest(words));
-                (None, self.sequence, tag, 0)
-            }
+            Program::PointToPoint(step) => Some(self.stream(step.recv_from, false)),
+            Program::Schedule(_) | Program::List(_) => None,
+        };
+        let (sequence, tag, base) = if let Some(index) = stream {
+            let stream = &mut self.streams[index];
+            stream.sequence += 1;
+            let tag = pair_tag(stream.sequence, &request);
+            (stream.sequence, tag, POINT_TO_POINT)
+        } else {
+            self.sequence += 1;
+            self.watch.enter(self.sequence, words);
+            let tag = self.sequence << 32 | u64::from(digest(words));
+            (self.sequence, tag, 0)
         };
         let id = self.place(Active {
             finished: [false, request.program.channels() < 2],
@@ -153,12 +151,8 @@ impl Engine {
             return true;
         }
         let mut moved = false;
-        if !self.wires.unflushed.is_empty() {
-            match self.wires.flush() {
-                Ok(_) => {}
-                Err((peer, error)) => self.watch_link(peer, error),
-            }
-        }
+        // A link that fails here fails again where an operation uses it or waits for it.
+        let _ = self.wires.flush();
         while let Some(&index) = self.collectives.front() {
             match self.advance(index) {
                 Advance::Complete => {
@@ -297,8 +291,8 @@ impl Engine {
         };
         if !active.started {
             active.started = true;
-            let bytes = active.request.program.scratch() as usize
-                * active.request.signature.dtype.size();
+            let bytes =
+                active.request.program.scratch() as usize * active.request.signature.dtype.size();
             if self.wires.scratch.len() < bytes {
                 self.wires.scratch.resize(bytes, 0);
             }
@@ -324,12 +318,22 @@ impl Engine {
                 Turn::Blocked(obstacle) => active.stall.meet(obstacle),
             }
         }
-        // An operation is over when its bytes are with the kernel: nobody may call us for long.
-        if active.finished == [true; 2] && self.wires.unflushed.is_empty() {
-            self.complete(index);
-            return Advance::Complete;
+        if active.finished == [true; 2] {
+            // Its bytes must be with the kernel, too: nobody may call us for long.
+            match self.wires.flush() {
+                Ok(None) => {
+                    self.complete(index);
+                    return Advance::Complete;
+                }
+                Ok(peer) => active.stall.meet(Obstacle::Waiting(peer)),
+                Err((peer, error)) => active.stall.meet(Obstacle::Link { peer, error }),
+            }
         }
-        if moved { Advance::Moved } else { Advance::Blocked }
+        if moved {
+            Advance::Moved
+        } else {
+            Advance::Blocked
+        }
     }
 
     fn complete(&mut self, index: usize) {
@@ -341,12 +345,7 @@ impl Engine {
             let output = &request.output;
             // SAFETY: the output region is writable until the operation is done, which is now.
             unsafe {
-                spark_ccl_compute::divide(
-                    request.signature.dtype,
-                    output.ptr,
-                    output.len,
-                    divisor,
-                );
+                spark_ccl_compute::divide(request.signature.dtype, output.ptr, output.len, divisor);
             }
         }
         if active.base != POINT_TO_POINT {
@@ -356,23 +355,6 @@ impl Engine {
             self.forget(index);
         } else {
             self.ops[index].state = State::Done(Ok(()));
-        }
-    }
-
-    fn watch_link(&mut self, peer: Rank, error: spark_ccl_transport::LinkError) {
-        let heads = self.collectives.front().copied();
-        let heads = heads.into_iter().chain(
-            self.streams
-                .iter()
-                .filter_map(|stream| stream.queue.front().copied()),
-        );
-        for index in heads.take(1).collect::<Vec<_>>() {
-            if let State::Active(active) = &mut self.ops[index].state {
-                active.stall.obstacle = Some(Obstacle::Link {
-                    peer,
-                    error: error.clone(),
-                });
-            }
         }
     }
 }
@@ -402,7 +384,10 @@ fn pair_words(tag: u64) -> String {
 
 /// Cuts the registered memory of a failed operation off from its peers.
 fn fence(request: &Request) {
-    for home in [&request.input.home, &request.output.home].into_iter().flatten() {
+    for home in [&request.input.home, &request.output.home]
+        .into_iter()
+        .flatten()
+    {
         home.segment.fence();
     }
 }

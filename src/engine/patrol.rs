@@ -70,12 +70,7 @@ impl Engine {
 }
 
 /// Tells the other ranks which operation this is and for whom it waits.
-fn announce(
-    active: &mut Active,
-    watch: &Watch,
-    now: Instant,
-    waited: Duration,
-) {
+fn announce(active: &mut Active, watch: &Watch, now: Instant, waited: Duration) {
     let suspicious = active.stall.suspicious.is_some();
     let due = match active.stall.announced {
         None => waited >= ANNOUNCE_AFTER || suspicious,
@@ -89,12 +84,7 @@ fn announce(
 }
 
 /// Whether the obstacle means that the operation can never be completed.
-fn inspect(
-    active: &mut Active,
-    watch: &Watch,
-    rank: Rank,
-    now: Instant,
-) -> Option<Fault> {
+fn inspect(active: &mut Active, watch: &Watch, rank: Rank, now: Instant) -> Option<Fault> {
     let peer = waiting_for(active)?;
     let what = match active.stall.obstacle.as_ref()? {
         Obstacle::Waiting(_) => {
@@ -128,12 +118,7 @@ fn inspect(
     })
 }
 
-fn timed_out(
-    active: &Active,
-    watch: &Watch,
-    rank: Rank,
-    waited: Duration,
-) -> Fault {
+fn timed_out(active: &Active, watch: &Watch, rank: Rank, waited: Duration) -> Fault {
     let (words, late) = if is_pair(active) {
         let late = waiting_for(active).map(|peer| watch.last_seen(peer));
         let words = format!(
@@ -157,7 +142,11 @@ fn timed_out(
 
 /// The sequence number as the control plane has it: those of pairs are marked.
 fn marked(active: &Active) -> u64 {
-    let mark = if is_pair(active) { POINT_TO_POINT_SEQUENCE } else { 0 };
+    let mark = if is_pair(active) {
+        POINT_TO_POINT_SEQUENCE
+    } else {
+        0
+    };
     active.sequence | mark
 }
 

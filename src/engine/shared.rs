@@ -48,7 +48,10 @@ impl Shared {
     ) -> Result<(OpId, Option<OpId>), Error> {
         let mut engine = self.engine.lock();
         engine.check()?;
-        let ids = (engine.issue(first), second.map(|request| engine.issue(request)));
+        let ids = (
+            engine.issue(first),
+            second.map(|request| engine.issue(request)),
+        );
         engine.progress();
         drop(engine);
         self.issued.notify_one();
@@ -106,7 +109,8 @@ impl Shared {
         while !stop() {
             let mut engine = self.engine.lock();
             if engine.is_idle() {
-                self.issued.wait_for(&mut engine, Duration::from_millis(100));
+                self.issued
+                    .wait_for(&mut engine, Duration::from_millis(100));
                 pause = Pause::default();
             }
             if engine.progress() {

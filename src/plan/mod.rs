@@ -102,18 +102,17 @@ impl Planner {
         tuner::choose(self, signature, in_place, zero_copy)
     }
 
-    fn make(
-        &self,
-        signature: Signature,
-        in_place: bool,
-        place: &Place,
-    ) -> Result<Schedule, Error> {
+    fn make(&self, signature: Signature, in_place: bool, place: &Place) -> Result<Schedule, Error> {
         let choice = self.choose(signature, in_place, place.is_registered());
         tracing::info!(
             "{}: {}, {} path ({})",
             describe(signature.words()),
             choice.algorithm,
-            if choice.algorithm == Algorithm::OneSided { "zero-copy" } else { "safe" },
+            if choice.algorithm == Algorithm::OneSided {
+                "zero-copy"
+            } else {
+                "safe"
+            },
             choice.reason
         );
         let shape = Shape {
@@ -157,8 +156,6 @@ pub(crate) fn collective(operation: Operation) -> Collective {
         | Operation::Alloc
         | Operation::Send
         | Operation::Recv
-        | Operation::SendRecv => {
-            Collective::Barrier
-        }
+        | Operation::SendRecv => Collective::Barrier,
     }
 }

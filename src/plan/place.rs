@@ -33,10 +33,14 @@ impl Place {
             Operation::AllGather | Operation::Gather if spec.in_place => {
                 [&output.home, &output.home]
             }
-            Operation::AllGather | Operation::Gather => [&input.home, &input.home],
-            Operation::ReduceScatter | Operation::Reduce => [&input.home, &input.home],
-            Operation::AllToAll if !spec.in_place => [&input.home, &input.home],
-            Operation::Scatter if spec.in_place => [&input.home, &input.home],
+            Operation::AllToAll if spec.in_place => [&None, &None],
+            Operation::Scatter if !spec.in_place => [&None, &None],
+            Operation::AllGather
+            | Operation::Gather
+            | Operation::ReduceScatter
+            | Operation::Reduce
+            | Operation::AllToAll
+            | Operation::Scatter => [&input.home, &input.home],
             Operation::Barrier | Operation::Alloc => return Ok(Self::Ordinary),
             _ => [&None, &None],
         };

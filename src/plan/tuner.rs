@@ -21,9 +21,7 @@ pub(super) fn choose(
 ) -> Choice {
     let collective = collective(signature.operation);
     let fits = |algorithm: Algorithm| match algorithm {
-        Algorithm::OneSided => {
-            zero_copy && !(collective == Collective::AllToAll && in_place)
-        }
+        Algorithm::OneSided => zero_copy && !(collective == Collective::AllToAll && in_place),
         _ => true,
     };
     let best = preferred(planner, signature, zero_copy);
@@ -73,16 +71,15 @@ fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice
     let few = planner.size <= DIRECT_RANKS;
     let choice = |algorithm, reason| Choice { algorithm, reason };
     match signature.operation {
-        Operation::AllReduce if few && vector <= DIRECT_BYTES => {
+        Operation::AllReduce | Operation::AllGather | Operation::ReduceScatter
+            if few && vector <= DIRECT_BYTES =>
+        {
             choice(Algorithm::Direct, "small, few ranks: one message each way")
         }
         Operation::AllReduce if vector <= SMALL_BYTES => choice(
             Algorithm::RecursiveDoubling,
             "small: fewest rounds of messages",
         ),
-        Operation::AllGather | Operation::ReduceScatter if few && vector <= DIRECT_BYTES => {
-            choice(Algorithm::Direct, "small, few ranks: one message each way")
-        }
         Operation::AllReduce | Operation::AllGather | Operation::ReduceScatter => {
             choice(Algorithm::Ring, "large: fewest bytes on every link")
         }

@@ -210,9 +210,12 @@ impl SharedMemory {
     fn map(fd: impl AsFd, len: usize) -> Result<Self, MemoryError> {
         let mapped = mapped_bytes(len);
         let writable = ProtFlags::READ | ProtFlags::WRITE;
+        // The pages exist already; entered into the page table now, they cost no fault in the
+        // middle of an operation.
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a new mapping at an address that the kernel chooses touches nobody's memory.
         let address =
-            unsafe { rustix::mm::mmap(ptr::null_mut(), mapped, writable, MapFlags::SHARED, fd, 0) }
+            unsafe { rustix::mm::mmap(ptr::null_mut(), mapped, writable, flags, fd, 0) }
                 .map_err(MemoryError::os("mmap"))?;
         let address = NonNull::new(address.cast::<u8>()).ok_or(MemoryError::Os {
             call: "mmap",
