@@ -51,7 +51,7 @@ pub use error::{Error, ExitClass};
 pub use redop::RedOp;
 pub use registered::{Registered, RegisteredView, RegisteredViewMut};
 pub use spark_ccl_bootstrap::UniqueId;
-pub use spark_ccl_compute::{DType, Element, F8E4M3, F8E5M2};
+pub use spark_ccl_compute::{DType, Element, F8E4M3, F8E5M2, bf16, f16};
 pub use spark_ccl_control::Fault;
 
 /// Version and commit of this build; all ranks must run the same.
