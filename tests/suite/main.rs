@@ -2,3 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod collectives;
+mod collectives_model;
+mod collectives_pairs;
+mod faults;
+mod hosts;
+mod mismatch;
+mod processes;
+mod processes_rank;
+mod ranks;
+mod stopped;

@@ -1,0 +1,457 @@
+//! What every collective should compute: inputs that are exact in any order of reduction, the
+//! naive results, and one call compared with them.
+
+use bytemuck::Zeroable;
+use spark_ccl::{Communicator, Element, F8E4M3, F8E5M2, RecvBuf, RedOp, SendBuf, bf16, f16};
+use std::fmt::Debug;
+
+/// Element types by what the model has to know of them.
+pub(crate) trait Number: Element + Zeroable + Debug {
+    /// The most that a rank contributes, so that eight ranks' sum is exact.
+    const LIMIT: i64;
+    /// Whether negative numbers exist.
+    const SIGNED: bool = true;
+    /// Distance of 1 and the next number; 0 for integers.
+    const EPSILON: f64 = 0.0;
+    /// The number, wrapped for integers.
+    fn of(value: i64) -> Self;
+    fn to_f64(self) -> f64;
+}
+
+macro_rules! integers {
+    ($($type:ident $limit:literal $signed:literal,)+) => {$(
+        impl Number for $type {
+            const LIMIT: i64 = $limit;
+            const SIGNED: bool = $signed;
+            fn of(value: i64) -> Self {
+                value as Self
+            }
+            fn to_f64(self) -> f64 {
+                self as f64
+            }
+        }
+    )+};
+}
+
+integers! {
+    i8 15 true,
+    u8 31 false,
+    i32 1_000_000 true,
+    u32 1_000_000 false,
+    i64 1_000_000_000 true,
+    u64 1_000_000_000 false,
+}
+
+macro_rules! floats {
+    ($($type:ident $limit:literal $epsilon:literal $of:expr, $to:expr;)+) => {$(
+        impl Number for $type {
+            const LIMIT: i64 = $limit;
+            const EPSILON: f64 = $epsilon;
+            fn of(value: i64) -> Self {
+                $of(value as f32)
+            }
+            fn to_f64(self) -> f64 {
+                $to(self)
+            }
+        }
+    )+};
+}
+
+floats! {
+    f64 1_000_000 2.3e-16 f64::from, f64::from;
+    f32 1_000_000 1.2e-7 f32::from, f64::from;
+    f16 128 9.8e-4 f16::from_f32, f64::from;
+    bf16 16 7.9e-3 bf16::from_f32, f64::from;
+    F8E4M3 2 0.125 F8E4M3::from_f32, |x: F8E4M3| f64::from(x.to_f32());
+    F8E5M2 1 0.25 F8E5M2::from_f32, |x: F8E5M2| f64::from(x.to_f32());
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Collective {
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    Broadcast,
+    Reduce,
+    Gather,
+    Scatter,
+    AllToAll,
+}
+
+pub(crate) const COLLECTIVES: [Collective; 8] = [
+    Collective::AllReduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::Broadcast,
+    Collective::Reduce,
+    Collective::Gather,
+    Collective::Scatter,
+    Collective::AllToAll,
+];
+
+impl Collective {
+    pub(crate) fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
+    }
+
+    pub(crate) fn is_rooted(self) -> bool {
+        matches!(
+            self,
+            Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter
+        )
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Op {
+    Sum,
+    Prod,
+    Min,
+    Max,
+    Avg,
+    PreMulSum,
+}
+
+pub(crate) const OPS: [Op; 6] = [Op::Sum, Op::Prod, Op::Min, Op::Max, Op::Avg, Op::PreMulSum];
+
+/// The factor of [`Op::PreMulSum`]: exact in every type.
+const FACTOR: i64 = 2;
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Memory {
+    Ordinary,
+    Registered,
+}
+
+/// One call, the same on every rank.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Case {
+    pub(crate) collective: Collective,
+    pub(crate) in_place: bool,
+    /// Elements of a rank or a block.
+    pub(crate) count: usize,
+    pub(crate) op: Op,
+    pub(crate) root: usize,
+    /// Elements by which the buffers are shifted from the start of their memory.
+    pub(crate) offset: usize,
+    pub(crate) memory: Memory,
+}
+
+impl Case {
+    pub(crate) fn new(collective: Collective, count: usize) -> Self {
+        Self {
+            collective,
+            in_place: false,
+            count,
+            op: Op::Sum,
+            root: 0,
+            offset: 0,
+            memory: Memory::Ordinary,
+        }
+    }
+
+    /// Makes the call and compares everything that it wrote, and that it must not have written,
+    /// with the model.
+    pub(crate) fn check<T: Number>(&self, comm: &Communicator) {
+        if self.in_place {
+            self.check_in_place::<T>(comm);
+        } else {
+            self.check_out_of_place::<T>(comm);
+        }
+    }
+
+    fn check_out_of_place<T: Number>(&self, comm: &Communicator) {
+        let (n, rank) = (comm.size(), comm.rank());
+        let (give, take) = self.lengths(n);
+        let contribution = self.contribution::<T>(rank, give);
+        let send = self.buffer::<T>(comm, give, |i| contribution[i]);
+        let mut recv = self.buffer::<T>(comm, take, |_| untouched());
+        match (&send, &mut recv) {
+            (Buffer::Ordinary(send), Buffer::Ordinary(recv)) => {
+                let send = &send[self.offset..self.offset + give];
+                self.call(comm, send, &mut recv[self.offset..self.offset + take]);
+            }
+            (Buffer::Registered(send), Buffer::Registered(recv)) => {
+                let send = send.view(self.offset..self.offset + give).unwrap();
+                let recv = recv.view_mut(self.offset..self.offset + take).unwrap();
+                self.call(comm, send, recv);
+            }
+            _ => unreachable!("both buffers are of the case's kind"),
+        }
+        self.compare(n, rank, "receive buffer", recv.as_slice(), |i| {
+            let i = i.checked_sub(self.offset).filter(|&i| i < take)?;
+            self.result(n, rank, i)
+        });
+        self.compare(n, rank, "send buffer", send.as_slice(), |i| {
+            let i = i.checked_sub(self.offset).filter(|&i| i < give)?;
+            Some(Expected::Exactly(contribution[i]))
+        });
+    }
+
+    fn check_in_place<T: Number>(&self, comm: &Communicator) {
+        let (n, rank) = (comm.size(), comm.rank());
+        let (give, take) = self.lengths(n);
+        let len = give.max(take);
+        let block = match self.collective {
+            Collective::AllGather | Collective::Gather => rank * self.count,
+            _ => 0,
+        };
+        let contribution = self.contribution::<T>(rank, give);
+        let before = |i: usize| match i.checked_sub(block) {
+            Some(i) if i < give => contribution[i],
+            _ => untouched(),
+        };
+        let mut buffer = self.buffer::<T>(comm, len, before);
+        match &mut buffer {
+            Buffer::Ordinary(memory) => {
+                self.call_in_place(comm, &mut memory[self.offset..self.offset + len]);
+            }
+            Buffer::Registered(memory) => {
+                let view = memory.view_mut(self.offset..self.offset + len).unwrap();
+                self.call_in_place(comm, view);
+            }
+        }
+        self.compare(n, rank, "buffer", buffer.as_slice(), |i| {
+            let i = i.checked_sub(self.offset).filter(|&i| i < len)?;
+            match self.collective {
+                Collective::ReduceScatter | Collective::Scatter => {
+                    match i.checked_sub(rank * self.count).filter(|&i| i < self.count) {
+                        Some(i) => self.result(n, rank, i),
+                        None if self.collective == Collective::Scatter => {
+                            Some(Expected::Exactly(before(i)))
+                        }
+                        None => Some(Expected::Anything),
+                    }
+                }
+                _ if self.is_kept(rank) => Some(Expected::Exactly(before(i))),
+                _ => self.result(n, rank, i),
+            }
+        });
+    }
+
+    /// Elements that a rank sends and that it receives, were it the root.
+    fn lengths(&self, n: usize) -> (usize, usize) {
+        let (one, all) = (self.count, self.count * n);
+        match self.collective {
+            Collective::AllReduce | Collective::Broadcast | Collective::Reduce => (one, one),
+            Collective::AllGather | Collective::Gather => (one, all),
+            Collective::ReduceScatter | Collective::Scatter => (all, one),
+            Collective::AllToAll => (all, all),
+        }
+    }
+
+    /// Whether the rank's receive buffer belongs to someone else's operation.
+    fn is_kept(&self, rank: usize) -> bool {
+        matches!(self.collective, Collective::Reduce | Collective::Gather) && rank != self.root
+    }
+
+    fn call<T, S, R>(&self, comm: &Communicator, send: S, recv: R)
+    where
+        T: Number,
+        S: SendBuf<T>,
+        R: RecvBuf<T>,
+    {
+        let (op, root) = (self.red_op(), self.root);
+        let outcome = match self.collective {
+            Collective::AllReduce => comm.all_reduce(send, recv, op).run(),
+            Collective::AllGather => comm.all_gather(send, recv).run(),
+            Collective::ReduceScatter => comm.reduce_scatter(send, recv, op).run(),
+            Collective::Broadcast => comm.broadcast(send, recv, root).run(),
+            Collective::Reduce => comm.reduce(send, recv, op, root).run(),
+            Collective::Gather => comm.gather(send, recv, root).run(),
+            Collective::Scatter => comm.scatter(send, recv, root).run(),
+            Collective::AllToAll => comm.all_to_all(send, recv).run(),
+        };
+        if let Err(error) = outcome {
+            panic!("rank {} of {}: {self:?}: {error}", comm.rank(), comm.size());
+        }
+    }
+
+    fn call_in_place<T: Number, B: RecvBuf<T>>(&self, comm: &Communicator, buffer: B) {
+        let (op, root) = (self.red_op(), self.root);
+        let outcome = match self.collective {
+            Collective::AllReduce => comm.all_reduce_in_place(buffer, op).run(),
+            Collective::AllGather => comm.all_gather_in_place(buffer).run(),
+            Collective::ReduceScatter => comm.reduce_scatter_in_place(buffer, op).run(),
+            Collective::Broadcast => comm.broadcast_in_place(buffer, root).run(),
+            Collective::Reduce => comm.reduce_in_place(buffer, op, root).run(),
+            Collective::Gather => comm.gather_in_place(buffer, root).run(),
+            Collective::Scatter => comm.scatter_in_place(buffer, root).run(),
+            Collective::AllToAll => comm.all_to_all_in_place(buffer).run(),
+        };
+        if let Err(error) = outcome {
+            panic!("rank {} of {}: {self:?}: {error}", comm.rank(), comm.size());
+        }
+    }
+
+    fn red_op<T: Number>(&self) -> RedOp<T> {
+        match self.op {
+            Op::Sum => RedOp::Sum,
+            Op::Prod => RedOp::Prod,
+            Op::Min => RedOp::Min,
+            Op::Max => RedOp::Max,
+            Op::Avg => RedOp::Avg,
+            Op::PreMulSum => RedOp::PreMulSum(T::of(FACTOR)),
+        }
+    }
+
+    /// Memory with `fill` where the call may look and [`untouched`] around it.
+    fn buffer<T: Number>(
+        &self,
+        comm: &Communicator,
+        len: usize,
+        fill: impl Fn(usize) -> T,
+    ) -> Buffer<T> {
+        let total = self.offset + len + GUARD;
+        let mut buffer = match self.memory {
+            Memory::Ordinary => Buffer::Ordinary(vec![T::zeroed(); total]),
+            Memory::Registered => Buffer::Registered(comm.alloc(total).unwrap()),
+        };
+        let memory = buffer.as_mut_slice();
+        memory.fill(untouched());
+        for i in 0..len {
+            memory[self.offset + i] = fill(i);
+        }
+        buffer
+    }
+
+    fn contribution<T: Number>(&self, rank: usize, len: usize) -> Vec<T> {
+        (0..len).map(|i| T::of(self.input::<T>(rank, i))).collect()
+    }
+
+    /// What `rank` contributes as its `i`-th element.
+    fn input<T: Number>(&self, rank: usize, i: usize) -> i64 {
+        let hash = scramble(rank as u64, i as u64);
+        let magnitude = (hash % (T::LIMIT as u64 + 1)) as i64;
+        let sign = if T::SIGNED && hash >> 40 & 1 == 1 {
+            -1
+        } else {
+            1
+        };
+        if self.op != Op::Prod {
+            return sign * magnitude;
+        }
+        // One factor may be large; so the product is exact.
+        if rank == i % 3 {
+            sign * magnitude
+        } else {
+            sign
+        }
+    }
+
+    /// What belongs at `i` of the rank's receive buffer; `None` for what was there before.
+    fn result<T: Number>(&self, n: usize, rank: usize, i: usize) -> Option<Expected<T>> {
+        let from = |rank, i| Some(Expected::Exactly(T::of(self.input::<T>(rank, i))));
+        let (block, inner) = (i.checked_div(self.count)?, i % self.count);
+        match self.collective {
+            _ if self.is_kept(rank) => None,
+            Collective::AllReduce | Collective::Reduce => Some(self.reduced(n, i)),
+            Collective::ReduceScatter => Some(self.reduced(n, rank * self.count + i)),
+            Collective::AllGather | Collective::Gather => from(block, inner),
+            Collective::Broadcast => from(self.root, i),
+            Collective::Scatter => from(self.root, rank * self.count + i),
+            Collective::AllToAll => from(block, rank * self.count + inner),
+        }
+    }
+
+    fn reduced<T: Number>(&self, n: usize, i: usize) -> Expected<T> {
+        let inputs = (0..n).map(|rank| self.input::<T>(rank, i));
+        let sum: i64 = inputs.clone().sum();
+        let exact = match self.op {
+            Op::Sum => sum,
+            Op::Prod => inputs.product(),
+            Op::Min => inputs.min().unwrap(),
+            Op::Max => inputs.max().unwrap(),
+            Op::PreMulSum => sum * FACTOR,
+            Op::Avg if T::EPSILON > 0.0 => {
+                // Each factor 1/n and each sum may be rounded.
+                let error = T::EPSILON * (n as f64 + 1.0) * T::LIMIT as f64;
+                return Expected::Within(sum as f64 / n as f64, error);
+            }
+            Op::Avg => sum / n as i64,
+        };
+        Expected::Exactly(T::of(exact))
+    }
+
+    fn compare<T: Number>(
+        &self,
+        n: usize,
+        rank: usize,
+        name: &str,
+        seen: &[T],
+        expected: impl Fn(usize) -> Option<Expected<T>>,
+    ) {
+        for (i, &seen) in seen.iter().enumerate() {
+            let expected = expected(i).unwrap_or(Expected::Exactly(untouched()));
+            let right = match expected {
+                Expected::Exactly(value) => seen == value,
+                Expected::Within(value, error) => (seen.to_f64() - value).abs() <= error,
+                Expected::Anything => true,
+            };
+            assert!(
+                right,
+                "rank {rank} of {n}, {} {self:?}: element {i} of the {name} is {seen:?}, not {expected:?}",
+                T::DTYPE.name()
+            );
+        }
+    }
+}
+
+/// Elements after each buffer that nobody may write.
+const GUARD: usize = 3;
+
+/// The value of elements that no call may write; hardly ever an input or a result.
+fn untouched<T: Number>() -> T {
+    // Every type has it.
+    T::of(if T::SIGNED { -64 } else { 64 })
+}
+
+#[derive(Debug)]
+enum Expected<T> {
+    Exactly(T),
+    Within(f64, f64),
+    Anything,
+}
+
+enum Buffer<T> {
+    Ordinary(Vec<T>),
+    Registered(spark_ccl::Registered<T>),
+}
+
+impl<T: Number> Buffer<T> {
+    fn as_slice(&self) -> &[T] {
+        match self {
+            Self::Ordinary(memory) => memory,
+            Self::Registered(memory) => memory,
+        }
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [T] {
+        match self {
+            Self::Ordinary(memory) => memory,
+            Self::Registered(memory) => memory,
+        }
+    }
+}
+
+/// A hash of two numbers.
+fn scramble(a: u64, b: u64) -> u64 {
+    let mut x = (a << 48 ^ b).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
+
+/// Runs the expression once for each element type, as `T`.
+macro_rules! for_every_type {
+    ($type:ident => $body:expr) => {{
+        for_every_type!(@ $type $body; i8 u8 i32 u32 i64 u64 f16 f32 f64 bf16 F8E4M3 F8E5M2)
+    }};
+    (@ $type:ident $body:expr; $($each:ident)+) => {{
+        $({
+            type $type = $each;
+            $body
+        })+
+    }};
+}
+pub(crate) use for_every_type;

@@ -1,0 +1,96 @@
+//! Ranks that are threads of the test, under a watchdog.
+
+use spark_ccl::{Builder, Communicator};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+/// No test takes longer, even on a busy machine; one that does hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Ends the test program when the test that holds it does not end.
+pub(crate) struct Watchdog(Option<Sender<()>>);
+
+impl Watchdog {
+    pub(crate) fn new() -> Self {
+        let name = std::thread::current().name().unwrap_or("a test").to_owned();
+        let (sender, receiver): (_, Receiver<()>) = channel();
+        std::thread::spawn(move || {
+            if receiver.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("{name} hangs: it did not end within {PATIENCE:?}");
+                std::process::abort();
+            }
+        });
+        Self(Some(sender))
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        drop(self.0.take());
+    }
+}
+
+/// Settings for ranks with small windows, so that small data already take many messages.
+pub(crate) fn narrow() -> Builder {
+    Communicator::builder()
+        .set("SPARK_CCL_SLOT_BYTES", "128")
+        .set("SPARK_CCL_SLOTS", "2")
+}
+
+/// Runs `work` on `n` ranks with the default settings; their results by rank.
+pub(crate) fn run<R: Send>(n: usize, work: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
+    run_with(&Communicator::builder(), n, work)
+}
+
+/// Runs `work` on `n` ranks; their results by rank. The ranks leave together at the end.
+pub(crate) fn run_with<R: Send>(
+    builder: &Builder,
+    n: usize,
+    work: impl Fn(&Communicator) -> R + Sync,
+) -> Vec<R> {
+    each(builder.local(n).unwrap(), |comm| {
+        let result = work(&comm);
+        comm.finalize().unwrap();
+        result
+    })
+}
+
+/// Runs `work` with each communicator on a thread of its own.
+pub(crate) fn each<R: Send>(
+    comms: Vec<Communicator>,
+    work: impl Fn(Communicator) -> R + Sync,
+) -> Vec<R> {
+    let _watchdog = Watchdog::new();
+    let work = &work;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = comms
+            .into_iter()
+            .map(|comm| scope.spawn(move || work(comm)))
+            .collect();
+        // All end before the first panic goes on, so that none of them is hidden.
+        let results: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        results
+            .into_iter()
+            .map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+/// `n` ranks that met through a unique id and sockets, like processes of several hosts.
+pub(crate) fn connected(builder: &Builder, n: usize) -> Vec<Communicator> {
+    let _watchdog = Watchdog::new();
+    let id = builder.unique_id().unwrap();
+    std::thread::scope(|scope| {
+        let connect = |rank| {
+            scope.spawn({
+                let id = &id;
+                move || builder.connect(id, rank, n).unwrap()
+            })
+        };
+        let threads: Vec<_> = (0..n).map(connect).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    })
+}
