@@ -76,7 +76,10 @@ pub unsafe extern "C" fn spark_ccl_comm_from_env(comm: *mut *mut Communicator) -
 /// `comm` is null or a communicator that is not destroyed meanwhile; `rank` is null or points to an
 /// `int` that can be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn spark_ccl_comm_rank(comm: *const Communicator, rank: *mut c_int) -> Status {
+pub unsafe extern "C" fn spark_ccl_comm_rank(
+    comm: *const Communicator,
+    rank: *mut c_int,
+) -> Status {
     // SAFETY: this function's contract.
     unsafe { number(comm, rank, "rank", Communicator::rank) }
 }
@@ -86,7 +89,10 @@ pub unsafe extern "C" fn spark_ccl_comm_rank(comm: *const Communicator, rank: *m
 /// # Safety
 /// As for [`spark_ccl_comm_rank`].
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn spark_ccl_comm_size(comm: *const Communicator, size: *mut c_int) -> Status {
+pub unsafe extern "C" fn spark_ccl_comm_size(
+    comm: *const Communicator,
+    size: *mut c_int,
+) -> Status {
     // SAFETY: this function's contract.
     unsafe { number(comm, size, "size", Communicator::size) }
 }

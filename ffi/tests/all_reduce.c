@@ -1,0 +1,136 @@
+/*
+ * Two ranks reduce vectors and check every element.
+ *
+ *   all_reduce        makes the second process itself, and passes the unique id through a pipe
+ *   all_reduce env    takes the ranks that a launcher made
+ */
+#include "spark_ccl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { COUNT = 100003 };
+
+static void require(int condition, const char *what)
+{
+    if (!condition) {
+        fprintf(stderr, "%s: %s\n", what, spark_ccl_last_error());
+        exit(1);
+    }
+}
+
+#define SUCCEEDS(call) require((call) == SPARK_CCL_SUCCESS, #call)
+#define REFUSED(call, word)                                                                        \
+    require((call) == SPARK_CCL_INVALID && strstr(spark_ccl_last_error(), word) != NULL, #call)
+
+static void check_sum(spark_ccl_comm *comm, int rank, int size)
+{
+    static float send[COUNT], recv[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        send[i] = (float)(i % 1000 + rank);
+    }
+    SUCCEEDS(spark_ccl_all_reduce(comm, send, recv, COUNT, SPARK_CCL_FLOAT32, SPARK_CCL_SUM));
+    for (int i = 0; i < COUNT; i++) {
+        float sum = (float)(i % 1000 * size + size * (size - 1) / 2);
+        require(recv[i] == sum, "a sum is wrong");
+    }
+}
+
+static void check_in_place(spark_ccl_comm *comm, int rank, int size)
+{
+    long long values[3] = {rank, -rank, 7};
+    SUCCEEDS(spark_ccl_all_reduce(comm, values, values, 3, SPARK_CCL_INT64, SPARK_CCL_MAX));
+    require(values[0] == size - 1 && values[1] == 0 && values[2] == 7, "a maximum is wrong");
+}
+
+static void check_refusals(spark_ccl_comm *comm)
+{
+    char bytes[16] = {0};
+    REFUSED(spark_ccl_all_reduce(NULL, bytes, bytes, 1, SPARK_CCL_INT8, SPARK_CCL_SUM), "comm");
+    REFUSED(spark_ccl_all_reduce(comm, NULL, bytes, 1, SPARK_CCL_INT8, SPARK_CCL_SUM), "send");
+    REFUSED(spark_ccl_all_reduce(comm, bytes, NULL, 1, SPARK_CCL_INT8, SPARK_CCL_SUM), "recv");
+    REFUSED(spark_ccl_all_reduce(comm, bytes, bytes, 1, (spark_ccl_dtype)12, SPARK_CCL_SUM), "12");
+    REFUSED(spark_ccl_all_reduce(comm, bytes, bytes, 1, SPARK_CCL_INT8, (spark_ccl_op)5), "5");
+    REFUSED(spark_ccl_all_reduce(comm, bytes, bytes, (size_t)-1, SPARK_CCL_INT32, SPARK_CCL_SUM),
+            "count");
+    REFUSED(spark_ccl_all_reduce(comm, bytes, bytes + 2, 4, SPARK_CCL_INT8, SPARK_CCL_SUM),
+            "overlap");
+    REFUSED(spark_ccl_comm_rank(comm, NULL), "rank");
+    REFUSED(spark_ccl_get_unique_id(NULL), "id");
+    SUCCEEDS(spark_ccl_all_reduce(comm, NULL, NULL, 0, SPARK_CCL_INT8, SPARK_CCL_SUM));
+    SUCCEEDS(spark_ccl_comm_destroy(NULL));
+}
+
+static void run(spark_ccl_comm *comm)
+{
+    int rank = -1, size = -1;
+    SUCCEEDS(spark_ccl_comm_rank(comm, &rank));
+    SUCCEEDS(spark_ccl_comm_size(comm, &size));
+    require(size == 2 && rank >= 0 && rank < size, "rank and size");
+    check_refusals(comm);
+    check_sum(comm, rank, size);
+    check_in_place(comm, rank, size);
+
+    /* Once one rank has given up, every rank's calls fail: perhaps the other's first barrier. */
+    if (rank == 0) {
+        SUCCEEDS(spark_ccl_barrier(comm));
+        SUCCEEDS(spark_ccl_comm_abort(comm, "enough for today"));
+    }
+    spark_ccl_result result;
+    do {
+        result = spark_ccl_barrier(comm);
+    } while (result == SPARK_CCL_SUCCESS);
+    require(result == SPARK_CCL_REMOTE, "a barrier after an abort");
+    require(strstr(spark_ccl_last_error(), "enough for today") != NULL, "the reason of an abort");
+    require(strlen(spark_ccl_result_string(result)) > 0, "the name of a result");
+    SUCCEEDS(spark_ccl_comm_destroy(comm));
+    printf("rank %d of %d: right\n", rank, size);
+}
+
+static void from_launcher(void)
+{
+    spark_ccl_comm *comm = NULL;
+    SUCCEEDS(spark_ccl_comm_from_env(&comm));
+    run(comm);
+}
+
+static void from_unique_id(void)
+{
+    int ends[2];
+    require(pipe(ends) == 0, "pipe");
+    pid_t child = fork();
+    require(child >= 0, "fork");
+
+    spark_ccl_unique_id id;
+    spark_ccl_comm *comm = NULL;
+    if (child == 0) {
+        require(read(ends[0], &id, sizeof id) == (ssize_t)sizeof id, "read");
+        SUCCEEDS(spark_ccl_comm_create(&id, 1, 2, &comm));
+        run(comm);
+        return;
+    }
+    REFUSED(spark_ccl_comm_create(NULL, 0, 2, &comm), "id");
+    SUCCEEDS(spark_ccl_get_unique_id(&id));
+    REFUSED(spark_ccl_comm_create(&id, -1, 2, &comm), "rank");
+    REFUSED(spark_ccl_comm_create(&id, 0, 2, NULL), "comm");
+    require(comm == NULL, "a communicator that could not be made");
+    require(write(ends[1], &id, sizeof id) == (ssize_t)sizeof id, "write");
+    SUCCEEDS(spark_ccl_comm_create(&id, 0, 2, &comm));
+    run(comm);
+
+    int status = -1;
+    require(waitpid(child, &status, 0) == child && status == 0, "rank 1 failed");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "env") == 0) {
+        from_launcher();
+    } else {
+        from_unique_id();
+    }
+    return 0;
+}
