@@ -1,0 +1,37 @@
+//! The examples run as they are.
+
+use std::process::Command;
+
+fn run(name: &str) -> String {
+    // This test is in target/profile/deps, and cargo builds the examples for it beside that.
+    let test = std::env::current_exe().unwrap();
+    let profile = test.ancestors().nth(2).unwrap();
+    let example = profile.join("examples").join(name);
+    let output = Command::new(&example)
+        .env_clear()
+        .output()
+        .unwrap_or_else(|error| panic!("{} (built by `cargo test`): {error}", example.display()));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn all_reduce() {
+    let text = run("all_reduce");
+    for line in [
+        "rank 0 of 2: [0.0, 1.0] became [1.0, 2.0]",
+        "rank 1 of 2: [1.0, 1.0] became [1.0, 2.0]",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+}
+
+#[test]
+fn overlap() {
+    let text = run("overlap");
+    for rank in 0..2 {
+        let line = format!("rank {rank}: 8 layers averaged");
+        assert!(text.contains(&line), "{text}");
+    }
+}
