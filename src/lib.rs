@@ -12,6 +12,7 @@ mod alloc;
 mod buffer;
 mod builder;
 mod call;
+mod collectives;
 mod communicator;
 mod engine;
 mod error;

@@ -2,9 +2,9 @@
 
 use crate::engine::CHANNELS;
 use crate::error::Error;
-use crate::world::World;
 use socket2::Socket;
-use spark_ccl_bootstrap::{Kind, Purpose, Via};
+use spark_ccl_bootstrap::{Kind, Purpose, Session, Via};
+use spark_ccl_config::Settings;
 use spark_ccl_control::Watch;
 use spark_ccl_transport::{Geometry, LinkError, LinkRx, LinkTx, shm, tcp};
 use std::time::{Duration, Instant};
@@ -23,7 +23,8 @@ pub(crate) struct Mesh {
 
 /// The communicator that is being connected.
 pub(crate) struct Site<'a> {
-    pub(crate) world: &'a World,
+    pub(crate) session: &'a Session,
+    pub(crate) settings: &'a Settings,
     pub(crate) watch: &'a Watch,
     pub(crate) context: u64,
     /// World ranks of the members; this rank is `members[rank]`.
@@ -48,7 +49,7 @@ impl Site<'_> {
         let mut wirings: Vec<Wiring> = Vec::with_capacity(self.members.len());
         for peer in 0..self.rank {
             wirings.push(self.reach(peer, |purpose| {
-                Ok(self.world.session.connect(
+                Ok(self.session.connect(
                     self.members[peer],
                     purpose,
                     via(purpose),
@@ -87,10 +88,10 @@ impl Site<'_> {
             kind,
             lane,
         };
-        if self.world.shares_memory(self.members[peer]) {
+        if shares_memory(self.session, self.settings, self.members[peer]) {
             return Ok(Wiring::Shared(stream(purpose(Kind::SharedMemory, 0))?));
         }
-        let lanes = CHANNELS * self.world.settings.sockets;
+        let lanes = CHANNELS * self.settings.sockets;
         (0..lanes as u32)
             .map(|lane| stream(purpose(Kind::Tcp, lane)))
             .collect::<Result<_, _>>()
@@ -101,7 +102,7 @@ impl Site<'_> {
     fn accept(&self, peer: usize, purpose: Purpose) -> Result<Socket, Error> {
         loop {
             let look = self.deadline.min(Instant::now() + LOOK_EVERY);
-            match self.world.session.accept(self.members[peer], purpose, look) {
+            match self.session.accept(self.members[peer], purpose, look) {
                 Err(spark_ccl_bootstrap::Error::Timeout(_)) if Instant::now() < self.deadline => {}
                 other => return Ok(other?),
             }
@@ -112,19 +113,19 @@ impl Site<'_> {
     }
 
     fn link(&self, peer: usize, wiring: Wiring) -> Result<Ends, Error> {
-        let geometry = self.world.geometry();
-        let name = self.world.session.describe(self.members[peer]);
+        let geometry = Geometry {
+            slot_bytes: self.settings.slot_bytes,
+            slots: self.settings.slots,
+            channels: CHANNELS,
+        };
+        let name = self.session.describe(self.members[peer]);
         let memory = |error: spark_ccl_transport::memory::MemoryError| Error::Memory {
             what: format!("sharing memory with {name}"),
             problem: format!("{error}; SPARK_CCL_SHM=0 uses TCP instead"),
         };
         match wiring {
             Wiring::Own => {
-                let single = Geometry {
-                    channels: CHANNELS,
-                    ..geometry
-                };
-                let ((tx, _), (_, rx)) = shm::pair(single).map_err(memory)?;
+                let ((tx, _), (_, rx)) = shm::pair(geometry).map_err(memory)?;
                 Ok((Box::new(tx), Box::new(rx), "self".to_owned(), None))
             }
             Wiring::Shared(stream) => {
@@ -144,6 +145,11 @@ impl Site<'_> {
             }
         }
     }
+}
+
+/// Whether a rank's links and registered memory go through shared memory.
+pub(crate) fn shares_memory(session: &Session, settings: &Settings, rank: u32) -> bool {
+    settings.shm && session.local_to(rank)
 }
 
 fn refused(peer: &str, error: &LinkError) -> Error {

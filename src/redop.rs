@@ -20,6 +20,9 @@ pub enum RedOp<T> {
     PreMulSum(T),
 }
 
+/// The number of [`RedOp::PreMulSum`] in signatures.
+const PRE_MUL_SUM: u8 = 5;
+
 /// [`RedOp`] without its type: elementwise operation, factor on input, division at the end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Reduction {
@@ -38,6 +41,11 @@ impl Reduction {
         divisor: None,
         code: u8::MAX,
     };
+
+    /// Whether ranks may scale their contributions differently.
+    pub(crate) fn differs_by_rank(&self) -> bool {
+        self.code == PRE_MUL_SUM
+    }
 }
 
 impl<T: Element> RedOp<T> {
@@ -63,7 +71,7 @@ impl<T: Element> RedOp<T> {
             },
             Self::PreMulSum(factor) => Reduction {
                 scale: factor.to_scale(),
-                ..plain(ReduceOp::Sum, 5)
+                ..plain(ReduceOp::Sum, PRE_MUL_SUM)
             },
         }
     }

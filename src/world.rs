@@ -1,9 +1,9 @@
 //! What all communicators of one process's membership share: session, monitor, settings.
 
 use crate::communicator::{Communicator, Inner};
-use crate::engine::{CHANNELS, Engine, Shared, Wires};
+use crate::engine::{Engine, Shared, Wires};
 use crate::error::Error;
-use crate::mesh::Site;
+use crate::mesh::{Site, shares_memory};
 use crate::plan::Planner;
 use crate::signature::describe;
 use parking_lot::Mutex;
@@ -11,7 +11,6 @@ use socket2::Socket;
 use spark_ccl_bootstrap::{Kind, Purpose, Session, Via};
 use spark_ccl_config::{Net, Settings};
 use spark_ccl_control::{Monitor, neighbours};
-use spark_ccl_transport::Geometry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -92,7 +91,8 @@ impl World {
         let rank = members.iter().position(|&member| member == own);
         let rank = rank.unwrap_or_default();
         let mesh = Site {
-            world,
+            session: &world.session,
+            settings: &world.settings,
             watch: &watch,
             context,
             members: &members,
@@ -100,9 +100,9 @@ impl World {
             deadline,
         }
         .connect()?;
-        let others = members.iter().filter(|&&member| member != own);
-        let one_host = others.clone().all(|&member| world.shares_memory(member));
+        let mut others = members.iter().filter(|&&member| member != own);
         let settings = &world.settings;
+        let one_host = others.all(|&member| shares_memory(&world.session, settings, member));
         let planner = Planner::new(rank as u32, members.len() as u32, settings, one_host);
         let compute = Box::new(spark_ccl_compute::Cpu::default());
         let wires = Wires::new(rank as u32, settings.slot_bytes, mesh.tx, mesh.rx, compute);
@@ -128,19 +128,6 @@ impl World {
             start_progress(&inner)?;
         }
         Ok(Communicator { inner })
-    }
-
-    /// Whether a rank's links and registered memory go through shared memory.
-    pub(crate) fn shares_memory(&self, rank: u32) -> bool {
-        self.settings.shm && self.session.local_to(rank)
-    }
-
-    pub(crate) fn geometry(&self) -> Geometry {
-        Geometry {
-            slot_bytes: self.settings.slot_bytes,
-            slots: self.settings.slots,
-            channels: CHANNELS,
-        }
     }
 }
 

@@ -28,6 +28,8 @@ impl Place {
             return Ok(Self::Ordinary);
         }
         let homes = match spec.operation {
+            // Nobody but the rank itself knows by what to multiply its contribution.
+            _ if spec.reduction.differs_by_rank() => [&None, &None],
             Operation::AllReduce => [&input.home, &output.home],
             Operation::Broadcast => [&output.home, &output.home],
             Operation::AllGather | Operation::Gather if spec.in_place => {
@@ -86,7 +88,8 @@ fn code(homes: [&Home; 2]) -> Option<u16> {
 fn refusal(operation: Operation, planner: &Planner) -> Error {
     let reason = if planner.one_host {
         "the buffers are not registered: allocate them with Communicator::alloc on every rank (and \
-         a scatter or all_to_all must be of the kind that has a one-sided form), or allow the safe \
+         a scatter or all_to_all must be of the kind that has a one-sided form, which a \
+         pre-multiplied sum has not), or allow the safe \
          path (SPARK_CCL_PATH=auto)"
     } else {
         "the ranks are on several hosts, and only ranks of one host can share memory; allow the \

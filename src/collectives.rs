@@ -1,0 +1,287 @@
+//! The collectives and messages of a communicator, each as a [`Call`].
+
+use crate::buffer::{RecvBuf, SendBuf};
+use crate::call::{Call, InPlace, Nothing, OutOfPlace, Receiving, Sending, Spec, Tables};
+use crate::communicator::Communicator;
+use crate::redop::RedOp;
+use crate::signature::Operation;
+use spark_ccl_compute::Element;
+
+impl Communicator {
+    /// `recv[i] = op over all ranks of send[i]`, on every rank.
+    ///
+    /// All ranks get identical bits. Large vectors are reduced along the ring of ranks, each block
+    /// beginning at another rank; small ones and registered memory in the order of the ranks.
+    pub fn all_reduce<T, S, R>(
+        &self,
+        send: S,
+        recv: R,
+        op: RedOp<T>,
+    ) -> Call<'_, T, OutOfPlace<S, R>>
+    where
+        T: Element,
+        S: SendBuf<T>,
+        R: RecvBuf<T>,
+    {
+        Call::new(
+            self,
+            self.reducing(Operation::AllReduce, op),
+            OutOfPlace(send, recv),
+        )
+    }
+
+    /// [`all_reduce`](Self::all_reduce) of a buffer onto itself.
+    pub fn all_reduce_in_place<T, B>(&self, buffer: B, op: RedOp<T>) -> Call<'_, T, InPlace<B>>
+    where
+        T: Element,
+        B: RecvBuf<T>,
+    {
+        let spec = self.reducing(Operation::AllReduce, op).in_place();
+        Call::new(self, spec, InPlace(buffer))
+    }
+
+    /// Every rank's `send`, one after the other in the order of ranks, to every rank's `recv`.
+    pub fn all_gather<T, S, R>(&self, send: S, recv: R) -> Call<'_, T, OutOfPlace<S, R>>
+    where
+        T: Element,
+        S: SendBuf<T>,
+        R: RecvBuf<T>,
+    {
+        Call::new(
+            self,
+            Spec::new(Operation::AllGather),
+            OutOfPlace(send, recv),
+        )
+    }
+
+    /// [`all_gather`](Self::all_gather) where each rank's block of the buffer is its contribution.
+    pub fn all_gather_in_place<T, B>(&self, buffer: B) -> Call<'_, T, InPlace<B>>
+    where
+        T: Element,
+        B: RecvBuf<T>,
+    {
+        let spec = Spec::new(Operation::AllGather).in_place();
+        Call::new(self, spec, InPlace(buffer))
+    }
+
+    /// Reduces all ranks' `send` and gives rank `r` the `r`-th of `size` blocks.
+    pub fn reduce_scatter<T, S, R>(
+        &self,
+        send: S,
+        recv: R,
+        op: RedOp<T>,
+    ) -> Call<'_, T, OutOfPlace<S, R>>
+    where
+        T: Element,
+        S: SendBuf<T>,
+        R: RecvBuf<T>,
+    {
+        let spec = self.reducing(Operation::ReduceScatter, op);
+        Call::new(self, spec, OutOfPlace(send, recv))
+    }
+
+    /// [`reduce_scatter`](Self::reduce_scatter) with the result in the rank's own block of the
+    /// buffer; the other blocks are undefined afterwards.
+    pub fn reduce_scatter_in_place<T, B>(&self, buffer: B, op: RedOp<T>) -> Call<'_, T, InPlace<B>>
+    where
+        T: Element,
+        B: RecvBuf<T>,
+    {
+        let spec = self.reducing(Operation::ReduceScatter, op).in_place();
+        Call::new(self, spec, InPlace(buffer))
+    }
+
+    /// The root's `send` to every rank's `recv`. The other ranks' `send` is not looked at.
+    pub fn broadcast<T, S, R>(&self, send: S, recv: R, root: usize) -> Call<'_, T, OutOfPlace<S, R>>
+    where
+        T: Element,
+        S: SendBuf<T>,
+        R: RecvBuf<T>,
+    {
+        let spec = Spec::new(Operation::Broadcast).root(root);
+        Call::new(self, spec, OutOfPlace(send, recv))
+    }
+
+    /// The root's buffer to every rank's.
+    pub fn broadcast_in_place<T, B>(&self, buffer: B, root: usize) -> Call<'_, T, InPlace<B>>
+    where
+        T: Element,
+        B: RecvBuf<T>,
+    {
+        let spec = Spec::new(Operation::Broadcast).root(root).in_place();
+        Call::new(self, spec, InPlace(buffer))
+    }
+
+    /// Reduces all ranks' `send` into the root's `recv`. The other ranks' `recv` is not touched.
+    pub fn reduce<T, S, R>(
+        &self,
+        send: S,
+        recv: R,
+        op: RedOp<T>,
+        root: usize,
+    ) -> Call<'_, T, OutOfPlace<S, R>>
+    where
+        T: Element,
+        S: SendBuf<T>,
+        R: RecvBuf<T>,
+    {
+        let spec = self.reducing(Operation::Reduce, op).root(root);
+        Call::new(self, spec, OutOfPlace(send, recv))
+    }
+
+    /// Reduces all ranks' buffers into the root's. The other ranks' are not changed.
+    pub fn reduce_in_place<T, B>(
+        &self,
+        buffer: B,
+        op: RedOp<T>,
+        root: usize,
+    ) -> Call<'_, T, InPlace<B>>
+    where
+        T: Element,
+        B: RecvBuf<T>,
+    {
+        let spec = self.reducing(Operation::Reduce, op).root(root).in_place();
+        Call::new(self, spec, InPlace(buffer))
+    }
+
+    /// Every rank's `send` to the root's `recv`, in the order of ranks. The other ranks' `recv` is
+    /// not touched.
+    pub fn gather<T, S, R>(&self, send: S, recv: R, root: usize) -> Call<'_, T, OutOfPlace<S, R>>
+    where
+        T: Element,
+        S: SendBuf<T>,
+        R: RecvBuf<T>,
+    {
+        let spec = Spec::new(Operation::Gather).root(root);
+        Call::new(self, spec, OutOfPlace(send, recv))
+    }
+
+    /// [`gather`](Self::gather) where each rank's block of its buffer (of `size` blocks on every
+    /// rank) is its contribution; only the root's buffer changes.
+    pub fn gather_in_place<T, B>(&self, buffer: B, root: usize) -> Call<'_, T, InPlace<B>>
+    where
+        T: Element,
+        B: RecvBuf<T>,
+    {
+        let spec = Spec::new(Operation::Gather).root(root).in_place();
+        Call::new(self, spec, InPlace(buffer))
+    }
+
+    /// The `r`-th of `size` blocks of the root's `send` to rank `r`'s `recv`. The other ranks'
+    /// `send` is not looked at.
+    pub fn scatter<T, S, R>(&self, send: S, recv: R, root: usize) -> Call<'_, T, OutOfPlace<S, R>>
+    where
+        T: Element,
+        S: SendBuf<T>,
+        R: RecvBuf<T>,
+    {
+        let spec = Spec::new(Operation::Scatter).root(root);
+        Call::new(self, spec, OutOfPlace(send, recv))
+    }
+
+    /// [`scatter`](Self::scatter) into each rank's own block of its buffer (of `size` blocks on
+    /// every rank).
+    pub fn scatter_in_place<T, B>(&self, buffer: B, root: usize) -> Call<'_, T, InPlace<B>>
+    where
+        T: Element,
+        B: RecvBuf<T>,
+    {
+        let spec = Spec::new(Operation::Scatter).root(root).in_place();
+        Call::new(self, spec, InPlace(buffer))
+    }
+
+    /// Block `p` of `send` to rank `p`, whose block from here is that of this rank's number.
+    pub fn all_to_all<T, S, R>(&self, send: S, recv: R) -> Call<'_, T, OutOfPlace<S, R>>
+    where
+        T: Element,
+        S: SendBuf<T>,
+        R: RecvBuf<T>,
+    {
+        Call::new(self, Spec::new(Operation::AllToAll), OutOfPlace(send, recv))
+    }
+
+    /// [`all_to_all`](Self::all_to_all) of a buffer onto itself.
+    pub fn all_to_all_in_place<T, B>(&self, buffer: B) -> Call<'_, T, InPlace<B>>
+    where
+        T: Element,
+        B: RecvBuf<T>,
+    {
+        let spec = Spec::new(Operation::AllToAll).in_place();
+        Call::new(self, spec, InPlace(buffer))
+    }
+
+    /// Blocks of different lengths: `send_counts[p]` elements from `send_displs[p]` of `send` to
+    /// rank `p`, and `recv_counts[p]` elements from rank `p` to `recv_displs[p]` of `recv`.
+    /// What one rank sends another must be what that one receives.
+    pub fn all_to_all_v<T, S, R>(
+        &self,
+        send: S,
+        send_counts: &[usize],
+        send_displs: &[usize],
+        recv: R,
+        recv_counts: &[usize],
+        recv_displs: &[usize],
+    ) -> Call<'_, T, OutOfPlace<S, R>>
+    where
+        T: Element,
+        S: SendBuf<T>,
+        R: RecvBuf<T>,
+    {
+        let tables = Tables {
+            send_counts: send_counts.to_vec(),
+            send_displs: send_displs.to_vec(),
+            recv_counts: recv_counts.to_vec(),
+            recv_displs: recv_displs.to_vec(),
+        };
+        let spec = Spec {
+            tables: Some(Box::new(tables)),
+            ..Spec::new(Operation::AllToAllV)
+        };
+        Call::new(self, spec, OutOfPlace(send, recv))
+    }
+
+    /// A message to one rank, matched by a [`recv`](Self::recv) there, in order.
+    pub fn send<T, S>(&self, buffer: S, to: usize) -> Call<'_, T, Sending<S>>
+    where
+        T: Element,
+        S: SendBuf<T>,
+    {
+        Call::new(self, Spec::new(Operation::Send).root(to), Sending(buffer))
+    }
+
+    /// A message from one rank; type and count must be those of the [`send`](Self::send) there.
+    pub fn recv<T, R>(&self, buffer: R, from: usize) -> Call<'_, T, Receiving<R>>
+    where
+        T: Element,
+        R: RecvBuf<T>,
+    {
+        let spec = Spec::new(Operation::Recv).from(from);
+        Call::new(self, spec, Receiving(buffer))
+    }
+
+    /// A message to one rank and one from another (or the same), at the same time.
+    pub fn send_recv<T, S, R>(
+        &self,
+        send: S,
+        to: usize,
+        recv: R,
+        from: usize,
+    ) -> Call<'_, T, OutOfPlace<S, R>>
+    where
+        T: Element,
+        S: SendBuf<T>,
+        R: RecvBuf<T>,
+    {
+        let spec = Spec::new(Operation::SendRecv).root(to).from(from);
+        Call::new(self, spec, OutOfPlace(send, recv))
+    }
+
+    /// Returns on no rank before it was called on all.
+    pub fn barrier(&self) -> Call<'_, u8, Nothing> {
+        Call::new(self, Spec::new(Operation::Barrier), Nothing)
+    }
+
+    fn reducing<T: Element>(&self, operation: Operation, op: RedOp<T>) -> Spec {
+        Spec::reducing(operation, op.lower(self.planner().size))
+    }
+}
