@@ -47,12 +47,14 @@ impl Place {
             _ => [&None, &None],
         };
         let registered = match homes {
-            [Some(a), Some(b)] => code([a, b]),
+            [Some(a), Some(b)] => code([a, b], planner.context),
             _ => None,
         };
         match registered {
             Some(code) => Ok(Self::Registered(code)),
-            None if planner.path == Path::ZeroCopy => Err(refusal(spec.operation, planner)),
+            None if planner.path == Path::ZeroCopy && !spec.internal => {
+                Err(refusal(spec.operation, planner))
+            }
             None => Ok(Self::Ordinary),
         }
     }
@@ -71,10 +73,10 @@ impl Place {
 }
 
 /// A number for a pair of places in registered memory that every rank has mapped.
-fn code(homes: [&Home; 2]) -> Option<u16> {
+fn code(homes: [&Home; 2], context: u64) -> Option<u16> {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for home in homes {
-        if !home.segment.reaches_all() {
+        if home.segment.context != context || !home.segment.reaches_all() {
             return None;
         }
         for word in [u64::from(home.segment.id), home.offset as u64] {
