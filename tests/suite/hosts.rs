@@ -1,0 +1,142 @@
+//! Two hosts, as two network namespaces that a virtual cable joins. The namespaces belong to their
+//! processes alone, so nothing is left behind whatever becomes of the test.
+
+use crate::processes::{
+    Rank, all, alone, assert_all_ok, assert_contains, assert_names, join, lost_host, some_time,
+};
+use std::process::Command;
+use std::time::Instant;
+
+/// Two ranks, each on a host of its own. `None`, loudly, where this process may not make hosts.
+fn two_hosts() -> Option<Vec<Rank>> {
+    let probe = run("unshare", &["--net", "ip", "link", "add", "type", "veth"]);
+    if let Err(reason) = probe {
+        eprintln!("SKIPPED: network namespaces cannot be made here (root can): {reason}");
+        return None;
+    }
+    let program = std::env::current_exe().unwrap();
+    let mut ranks: Vec<Rank> = (0..2)
+        .map(|_| {
+            let mut command = Command::new("unshare");
+            command.arg("--net").arg(&program);
+            Rank::launch(command, &[])
+        })
+        .collect();
+    // By the time it answers, `unshare` has become the rank.
+    for rank in &mut ranks {
+        assert_eq!(rank.ask("sleep 0"), "ok");
+    }
+    let pids = [ranks[0].pid().to_string(), ranks[1].pid().to_string()];
+    ip(
+        &pids[0],
+        &[
+            "link", "add", "cable", "type", "veth", "peer", "cable", "netns", &pids[1],
+        ],
+    );
+    for (pid, address) in pids.iter().zip(["10.77.0.1/24", "10.77.0.2/24"]) {
+        ip(pid, &["link", "set", "lo", "up"]);
+        ip(pid, &["address", "add", address, "dev", "cable"]);
+        // Without an address of its own, which would not be usable at once.
+        ip(pid, &["link", "set", "cable", "addrgenmode", "none", "up"]);
+    }
+    join(&mut ranks);
+    assert_eq!(ranks[0].ask("links"), "self; tcp 10.77.0.1 -> 10.77.0.2");
+    Some(ranks)
+}
+
+/// `ip` on the host of a process.
+fn ip(pid: &str, arguments: &[&str]) {
+    on_host(pid, "ip", arguments);
+}
+
+fn on_host(pid: &str, program: &str, arguments: &[&str]) {
+    let mut all = vec!["--target", pid, "--net", program];
+    all.extend(arguments);
+    run("nsenter", &all).unwrap();
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.map_err(|error| format!("{program}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{program} {arguments:?}: {text}"))
+}
+
+#[test]
+fn ranks_of_two_hosts_reduce_and_exchange() {
+    let _alone = alone();
+    let Some(mut ranks) = two_hosts() else { return };
+    for count in [1, 1000, 1_000_000] {
+        assert_all_ok(&mut ranks, &format!("call f32 all_reduce sum {count}"));
+        assert_all_ok(&mut ranks, &format!("call f32 all_to_all {count}"));
+    }
+    // It has no other memory than each rank's own.
+    assert_all_ok(&mut ranks, "call f32 alloc 1000");
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+#[test]
+fn a_slow_network_is_only_slow() {
+    let _alone = alone();
+    let Some(mut ranks) = two_hosts() else { return };
+    for rank in &ranks {
+        let shape = ["rate", "100mbit", "burst", "64kb", "latency", "50ms"];
+        let mut arguments = vec!["qdisc", "add", "dev", "cable", "root", "tbf"];
+        arguments.extend(shape);
+        on_host(&rank.pid().to_string(), "tc", &arguments);
+    }
+    for count in [1, 1000, 1_000_000] {
+        assert_all_ok(&mut ranks, &format!("call f32 all_reduce sum {count}"));
+        assert_all_ok(
+            &mut ranks,
+            &format!("call f32 all_to_all {}", count / 2 + 1),
+        );
+    }
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+/// The interface of `down` vanishes; both ranks have to find out by themselves.
+fn lose_host(down: usize) {
+    let Some(mut ranks) = two_hosts() else { return };
+    for answer in all(&mut ranks, "loop ordinary 4000000") {
+        assert_eq!(answer, "running");
+    }
+    std::thread::sleep(some_time(20..200));
+    let since = Instant::now();
+    ip(
+        &ranks[down].pid().to_string(),
+        &["link", "set", "cable", "down"],
+    );
+    for (number, rank) in ranks.iter().enumerate() {
+        let answer = rank.hear_before(since + lost_host());
+        let peer = 1 - number;
+        assert_names(&answer, peer, ranks[peer].pid());
+        assert_contains(&answer, &["is lost: "]);
+    }
+}
+
+#[test]
+fn a_host_that_vanishes_in_the_middle_is_lost() {
+    let _alone = alone();
+    lose_host(0);
+    lose_host(1);
+}
+
+#[test]
+fn a_host_that_vanishes_while_the_others_wait_is_lost() {
+    let _alone = alone();
+    let Some(mut ranks) = two_hosts() else { return };
+    assert_all_ok(&mut ranks, "call barrier");
+    ranks[0].order("call barrier");
+    let since = Instant::now();
+    ip(
+        &ranks[1].pid().to_string(),
+        &["link", "set", "cable", "down"],
+    );
+    let answer = ranks[0].hear_before(since + lost_host());
+    assert_names(&answer, 1, ranks[1].pid());
+    assert_contains(&answer, &["is lost: "]);
+}

@@ -1,0 +1,227 @@
+//! Ranks that make different calls: who learns it, when, and in which words.
+
+use crate::processes::{
+    Rank, all, alone, assert_all_ok, assert_contains, assert_names, join, promptly, world,
+};
+use std::time::Instant;
+
+/// Two calls that do not match: what one rank is told to do and how errors spell it.
+struct Pair {
+    calls: [&'static str; 2],
+    words: [&'static str; 2],
+}
+
+const COLLECTIVES: &[Pair] = &[
+    // Another collective.
+    Pair {
+        calls: ["f32 all_reduce sum 1000", "f32 all_gather 1000"],
+        words: [
+            "all_reduce(count 1000, float, sum)",
+            "all_gather(count 1000, float)",
+        ],
+    },
+    Pair {
+        calls: ["barrier", "f32 all_reduce sum 1000000"],
+        words: ["barrier", "all_reduce(count 1000000, float, sum)"],
+    },
+    // Another count: small, large, none.
+    Pair {
+        calls: ["f32 all_reduce sum 1000", "f32 all_reduce sum 1001"],
+        words: ["count 1000,", "count 1001,"],
+    },
+    Pair {
+        calls: ["f32 all_reduce sum 1000000", "f32 all_reduce sum 1000001"],
+        words: ["count 1000000,", "count 1000001,"],
+    },
+    Pair {
+        calls: ["f32 all_reduce sum 0", "f32 all_reduce sum 100000"],
+        words: ["count 0,", "count 100000,"],
+    },
+    Pair {
+        calls: ["f32 all_to_all 1000", "f32 all_to_all 2000"],
+        words: ["count 1000,", "count 2000,"],
+    },
+    // Another type of the same size, and of another one.
+    Pair {
+        calls: ["f32 all_reduce sum 1000", "i32 all_reduce sum 1000"],
+        words: ["float, sum", "int32, sum"],
+    },
+    Pair {
+        calls: ["f64 all_gather 1000000", "f32 all_gather 1000000"],
+        words: ["double)", "float)"],
+    },
+    // Another operator.
+    Pair {
+        calls: ["f32 all_reduce sum 1000", "f32 all_reduce max 1000"],
+        words: ["float, sum)", "float, max)"],
+    },
+    // Another root.
+    Pair {
+        calls: ["f32 broadcast 0 1000", "f32 broadcast 1 1000"],
+        words: ["root 0)", "root 1)"],
+    },
+    Pair {
+        calls: ["f32 reduce 0 1000000", "f32 reduce 1 1000000"],
+        words: ["root 0)", "root 1)"],
+    },
+    // Another allocation.
+    Pair {
+        calls: ["f32 alloc 1000", "f32 alloc 1001"],
+        words: ["alloc(count 1000,", "alloc(count 1001,"],
+    },
+];
+
+fn assert_explains(text: &str, pair: &Pair, sequence: &str, ranks: &[Rank]) {
+    for (number, rank) in ranks[..2].iter().enumerate() {
+        assert_names(text, number, rank.pid());
+    }
+    assert_contains(text, &[sequence, pair.words[0], pair.words[1]]);
+}
+
+/// Ranks 0 and 1 make different calls after two that match; rank 2, where there is one, calls
+/// nothing. Then a new communicator, in the same processes.
+fn run(ranks: &mut [Rank], pair: &Pair, swapped: bool) {
+    assert_all_ok(ranks, "call barrier");
+    assert_all_ok(ranks, "call f32 all_reduce sum 10");
+    for (rank, call) in ranks.iter_mut().zip(pair.calls) {
+        rank.order(&format!("call {call}"));
+    }
+    let deadline = Instant::now() + promptly();
+    let mut failed = 0;
+    for rank in &ranks[..2] {
+        let answer = rank.hear_before(deadline);
+        // A rank whose part needs nobody (it only sends, say) may be done with it.
+        if answer != "ok" {
+            failed += 1;
+            assert_explains(&answer, pair, "operation #3", ranks);
+        }
+    }
+    assert!(failed > 0, "{:?} {swapped}", pair.calls);
+    for answer in all(ranks, "call f32 all_reduce sum 10") {
+        assert_explains(&answer, pair, "operation #3", ranks);
+    }
+    join(ranks);
+}
+
+fn run_all(size: usize, env: &[(&str, &str)]) {
+    let mut ranks = world(size, env);
+    for pair in COLLECTIVES {
+        run(&mut ranks, pair, false);
+        let [a, b] = pair.calls;
+        let swapped = Pair {
+            calls: [b, a],
+            words: pair.words,
+        };
+        run(&mut ranks, &swapped, true);
+    }
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+#[test]
+fn different_calls_are_explained_over_shared_memory() {
+    let _alone = alone();
+    run_all(2, &[]);
+    run_all(3, &[]);
+}
+
+#[test]
+fn different_calls_are_explained_over_tcp() {
+    let _alone = alone();
+    run_all(2, &[("SPARK_CCL_SHM", "0")]);
+    run_all(3, &[("SPARK_CCL_SHM", "0")]);
+}
+
+#[test]
+fn a_rank_that_is_done_with_its_different_call_learns_it_at_its_next_one() {
+    let _alone = alone();
+    for env in [&[][..], &[("SPARK_CCL_SHM", "0")]] {
+        let mut ranks = world(2, env);
+        let pair = Pair {
+            calls: ["f32 broadcast 0 100", "f32 all_reduce sum 100"],
+            words: ["broadcast(count 100,", "all_reduce(count 100,"],
+        };
+        assert_eq!(ranks[0].ask(&format!("call {}", pair.calls[0])), "ok");
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        ranks[1].order(&format!("call {}", pair.calls[1]));
+        let answer = ranks[1].hear_before(Instant::now() + promptly());
+        assert_explains(&answer, &pair, "operation #1", &ranks);
+        let answer = ranks[0].ask("call barrier");
+        assert_explains(&answer, &pair, "operation #1", &ranks);
+    }
+}
+
+/// One rank is a call ahead, and so in an operation that nobody else is in.
+#[test]
+fn a_call_that_one_rank_left_out_is_explained() {
+    let _alone = alone();
+    let mut ranks = world(3, &[]);
+    assert_all_ok(&mut ranks, "call barrier");
+    for rank in &mut ranks[..2] {
+        rank.order("call f32 all_reduce sum 1000");
+    }
+    ranks[2].order("call f32 broadcast 0 50");
+    let deadline = Instant::now() + promptly();
+    for rank in &ranks {
+        let answer = rank.hear_before(deadline);
+        assert_names(&answer, 2, ranks[2].pid());
+        assert_contains(
+            &answer,
+            &[
+                "operation #2",
+                "all_reduce(count 1000,",
+                "broadcast(count 50,",
+            ],
+        );
+    }
+}
+
+#[test]
+fn point_to_point_messages_that_do_not_match_are_explained() {
+    let _alone = alone();
+    for env in [&[][..], &[("SPARK_CCL_SHM", "0")]] {
+        for (send, recv, sent, expected) in [
+            (
+                "f32 send 1 1000",
+                "f32 recv 0 999",
+                "1000 float",
+                "999 float",
+            ),
+            (
+                "f32 send 1 1000",
+                "f32 recv 0 1001",
+                "1000 float",
+                "1001 float",
+            ),
+            (
+                "f32 send 1 1000",
+                "i32 recv 0 1000",
+                "1000 float",
+                "1000 int32",
+            ),
+            // Too large for the link to hold, so both ranks are in their calls.
+            (
+                "f32 send 1 9000000",
+                "f32 recv 0 9000001",
+                "9000000 float",
+                "9000001 float",
+            ),
+        ] {
+            let mut ranks = world(3, env);
+            ranks[0].order(&format!("call {send}"));
+            ranks[1].order(&format!("call {recv}"));
+            let deadline = Instant::now() + promptly();
+            let mut answers = vec![ranks[1].hear_before(deadline)];
+            let sender = ranks[0].hear_before(deadline);
+            if sender != "ok" {
+                answers.push(sender);
+            }
+            answers.extend(all(&mut ranks, "call barrier"));
+            for answer in answers {
+                for (number, rank) in ranks[..2].iter().enumerate() {
+                    assert_names(&answer, number, rank.pid());
+                }
+                assert_contains(&answer, &["message 1 of", sent, expected]);
+            }
+        }
+    }
+}

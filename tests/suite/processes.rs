@@ -1,0 +1,208 @@
+//! Ranks that are real processes: the test program starts itself, once per rank. A rank obeys lines
+//! on its standard input (`processes_rank.rs`) and answers on its standard error; the ranks are
+//! killed at the end of the test, and by the kernel if the test itself is killed.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// Tells a process that it is a rank.
+pub(crate) const ROLE: &str = "SPARK_TEST_RANK";
+/// Tells answers from everything else that a process prints.
+pub(crate) const MARK: &str = "@ ";
+/// How long anything may take that is not what a test is about.
+const WATCHDOG: Duration = Duration::from_secs(90);
+
+/// Keeps the other tests of this kind waiting: they need the cores and the memory for themselves.
+pub(crate) struct Alone(#[expect(dead_code, reason = "holds the lock until it is dropped")] File);
+
+pub(crate) fn alone() -> Alone {
+    let program = File::open(std::env::current_exe().unwrap()).unwrap();
+    program.lock().unwrap();
+    Alone(program)
+}
+
+/// The promise for faults that the control plane can see: an error within 2 s. An emulated machine
+/// is slower: `TEST_PATIENCE` is a factor.
+pub(crate) fn promptly() -> Duration {
+    Duration::from_secs(2) * patience()
+}
+
+/// The promise for a host that vanishes.
+pub(crate) fn lost_host() -> Duration {
+    Duration::from_secs(10) * patience()
+}
+
+fn patience() -> u32 {
+    std::env::var("TEST_PATIENCE").map_or(1, |factor| factor.parse().unwrap())
+}
+
+/// A process that is, or will be, a rank.
+pub(crate) struct Rank {
+    child: Child,
+    orders: ChildStdin,
+    answers: Receiver<String>,
+}
+
+impl Rank {
+    pub(crate) fn start(env: &[(&str, &str)]) -> Self {
+        Self::launch(Command::new(std::env::current_exe().unwrap()), env)
+    }
+
+    /// `command` ends with the path of this test program.
+    pub(crate) fn launch(mut command: Command, env: &[(&str, &str)]) -> Self {
+        for (name, _) in std::env::vars() {
+            if name.starts_with("SPARK_CCL_") || name.starts_with("NCCL_") {
+                command.env_remove(name);
+            }
+        }
+        let mut child = command
+            .args(["--exact", "processes_rank::rank", "--nocapture"])
+            .envs(env.iter().copied())
+            .env(ROLE, std::process::id().to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let pid = child.id();
+        let orders = child.stdin.take().unwrap();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                match line.strip_prefix(MARK) {
+                    Some(answer) => drop(sender.send(answer.to_owned())),
+                    None => eprintln!("process {pid}: {line}"),
+                }
+            }
+        });
+        Self {
+            child,
+            orders,
+            answers,
+        }
+    }
+
+    /// Gives an order; the answer comes when it is done.
+    pub(crate) fn order(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").unwrap();
+    }
+
+    /// The next answer; panics when none comes.
+    pub(crate) fn hear(&self) -> String {
+        self.hear_before(Instant::now() + WATCHDOG)
+    }
+
+    pub(crate) fn hear_before(&self, deadline: Instant) -> String {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match self.answers.recv_timeout(left) {
+            Ok(answer) => answer,
+            Err(RecvTimeoutError::Timeout) => panic!("process {} does not answer", self.pid()),
+            Err(RecvTimeoutError::Disconnected) => panic!("process {} has ended", self.pid()),
+        }
+    }
+
+    pub(crate) fn ask(&mut self, order: &str) -> String {
+        self.order(order);
+        self.hear()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.pid() as i32).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Kills the process and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits until the process has ended by itself, and gives its exit status.
+    pub(crate) fn ended(&mut self) -> Option<i32> {
+        drop(std::mem::replace(&mut self.answers, channel().1));
+        let deadline = Instant::now() + WATCHDOG;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "{} does not end", self.pid());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Rank {
+    fn drop(&mut self) {
+        // Fails when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `size` processes, joined in a communicator.
+pub(crate) fn world(size: usize, env: &[(&str, &str)]) -> Vec<Rank> {
+    let mut ranks: Vec<Rank> = (0..size).map(|_| Rank::start(env)).collect();
+    join(&mut ranks);
+    ranks
+}
+
+/// A new communicator of these processes, with ranks in their order.
+pub(crate) fn join(ranks: &mut [Rank]) {
+    let id = ranks[0].ask("id");
+    let size = ranks.len();
+    for (number, rank) in ranks.iter_mut().enumerate() {
+        rank.order(&format!("join {id} {number} {size}"));
+    }
+    for rank in ranks {
+        assert_eq!(rank.hear(), "ok");
+    }
+}
+
+/// The same order to all; the answers.
+pub(crate) fn all(ranks: &mut [Rank], order: &str) -> Vec<String> {
+    for rank in &mut *ranks {
+        rank.order(order);
+    }
+    ranks.iter().map(Rank::hear).collect()
+}
+
+pub(crate) fn assert_all_ok(ranks: &mut [Rank], order: &str) {
+    for answer in all(ranks, order) {
+        assert_eq!(answer, "ok", "{order}");
+    }
+}
+
+/// A text that names a rank names its number and its process.
+#[track_caller]
+pub(crate) fn assert_names(text: &str, number: usize, pid: u32) {
+    let named = text
+        .match_indices(&format!("rank {number} ("))
+        .any(|(at, _)| {
+            let name = text[at..].split(')').next().unwrap_or_default();
+            name.ends_with(&format!(", pid {pid}"))
+        });
+    assert!(named, "rank {number}, pid {pid} is not named in {text:?}");
+}
+
+#[track_caller]
+pub(crate) fn assert_contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
+}
+
+/// A moment that differs from try to try.
+pub(crate) fn some_time(range: std::ops::Range<u64>) -> Duration {
+    let nanos = std::time::UNIX_EPOCH.elapsed().unwrap().subsec_nanos();
+    let spread = range.end - range.start;
+    Duration::from_millis(range.start + u64::from(nanos / 1000) % spread)
+}

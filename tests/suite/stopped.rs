@@ -1,0 +1,136 @@
+//! Ranks that are stopped or late: the deadline names them, and when they wake up they can no
+//! longer touch what the others got back.
+
+use crate::processes::{
+    Rank, all, alone, assert_all_ok, assert_contains, assert_names, join, some_time, world,
+};
+use rustix::process::Signal;
+use std::time::Duration;
+
+const SHM: (&str, &str) = ("SPARK_CCL_SHM", "1");
+const TCP: (&str, &str) = ("SPARK_CCL_SHM", "0");
+const TIMEOUT: (&str, &str) = ("SPARK_CCL_TIMEOUT", "3");
+/// Elements of a buffer: 40 MiB.
+const COUNT: usize = 10 << 20;
+/// What the others write into their buffers once they have them back.
+const PATTERN: &str = "12345";
+
+/// Stops a rank at some moment of an endless series of all-reduces, until the others gave up.
+fn stop_and_wake(ranks: &mut [Rank], memory: &str) {
+    let stopped = ranks.len() - 1;
+    for answer in all(ranks, &format!("loop {memory} {COUNT}")) {
+        assert_eq!(answer, "running");
+    }
+    std::thread::sleep(some_time(1..100));
+    ranks[stopped].signal(Signal::STOP);
+    let pid = ranks[stopped].pid();
+    let (sleeper, others) = ranks.split_last_mut().unwrap();
+    for rank in &mut *others {
+        let answer = rank.hear();
+        assert_contains(
+            &answer,
+            &["gave up after 3.0s", "waits for: ", "all_reduce"],
+        );
+        let (_, late) = answer.split_once("waits for: ").unwrap();
+        assert_names(late, stopped, pid);
+    }
+    assert_all_ok(others, &format!("fill {memory} {PATTERN}"));
+    sleeper.signal(Signal::CONT);
+    // It gets the error, too, instead of going on.
+    assert_contains(&sleeper.hear(), &["gave up after 3.0s"]);
+    std::thread::sleep(Duration::from_secs(1));
+    for answer in all(others, &format!("count-other-than {memory} {PATTERN}")) {
+        assert_eq!(answer, "0", "elements were written by a rank that woke up");
+    }
+}
+
+#[test]
+fn a_stopped_rank_is_named_and_writes_nothing_when_it_wakes_up() {
+    let _alone = alone();
+    for transport in [SHM, TCP] {
+        let mut ranks = world(2, &[transport, TIMEOUT]);
+        for _ in 0..2 {
+            stop_and_wake(&mut ranks, "ordinary");
+            join(&mut ranks);
+        }
+    }
+}
+
+#[test]
+fn a_stopped_rank_is_cut_off_from_registered_memory() {
+    let _alone = alone();
+    for size in [2, 3] {
+        let mut ranks = world(size, &[SHM, TIMEOUT]);
+        let why = ranks[0].ask(&format!("explain registered {COUNT}"));
+        assert_contains(&why, &["all ranks map each other's registered memory"]);
+        for _ in 0..3 {
+            stop_and_wake(&mut ranks, "registered");
+            join(&mut ranks);
+        }
+    }
+}
+
+#[test]
+fn a_stopped_sender_is_named_by_its_receiver() {
+    let _alone = alone();
+    let mut ranks = world(3, &[SHM, TIMEOUT]);
+    ranks[2].signal(Signal::STOP);
+    let answer = ranks[0].ask("call f32 recv 2 100");
+    assert_contains(
+        &answer,
+        &["rank 0 (", "gave up after 3.0s", "recv(count 100"],
+    );
+    assert_names(&answer, 2, ranks[2].pid());
+    ranks[2].signal(Signal::CONT);
+    for answer in all(&mut ranks, "call barrier") {
+        assert_contains(&answer, &["gave up after 3.0s"]);
+    }
+}
+
+#[test]
+fn a_rank_that_is_late_but_alive_is_named_as_such() {
+    let _alone = alone();
+    for transport in [SHM, TCP] {
+        let mut ranks = world(3, &[transport, TIMEOUT]);
+        assert_all_ok(&mut ranks, "call barrier");
+        ranks[1].order("sleep 4500");
+        for rank in [0, 2] {
+            ranks[rank].order("call f32 all_reduce sum 1000000");
+        }
+        for rank in [0, 2] {
+            let answer = ranks[rank].hear();
+            let (who, late) = answer.split_once("waits for: ").expect(&answer);
+            assert_contains(
+                who,
+                &["operation #2 (all_reduce(count 1000000, float, sum))"],
+            );
+            assert_names(late, 1, ranks[1].pid());
+            assert_contains(late, &["alive but has not made this call", "operation #1"]);
+            assert!(!late.contains("rank 2 ("), "{answer}");
+        }
+        assert_eq!(ranks[1].hear(), "ok");
+        let answer = ranks[1].ask("call f32 all_reduce sum 1000000");
+        assert_contains(&answer, &["gave up after 3.0s"]);
+        assert_names(&answer, 1, ranks[1].pid());
+    }
+}
+
+#[test]
+fn a_rank_that_is_slow_but_in_time_is_waited_for() {
+    let _alone = alone();
+    for transport in [SHM, TCP] {
+        let mut ranks = world(3, &[transport, TIMEOUT]);
+        for late in 0..2 {
+            for number in (0..3).filter(|&number| number != late) {
+                ranks[number].order("call f32 all_reduce sum 1000000");
+            }
+            ranks[late].order("sleep 2000");
+            ranks[late].order("call f32 all_reduce sum 1000000");
+            assert_eq!(ranks[late].hear(), "ok");
+            for rank in &ranks {
+                assert_eq!(rank.hear(), "ok");
+            }
+        }
+        assert_all_ok(&mut ranks, "finalize");
+    }
+}
