@@ -1,6 +1,6 @@
 //! Allocating registered memory, by all ranks together.
 
-use crate::call::{Call, Nothing, Spec};
+use crate::call::{Call, InPlace, Nothing, Spec};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::redop::RedOp;
@@ -30,7 +30,12 @@ impl Communicator {
         let bytes = len.saturating_mul(size_of::<T>()).max(1);
         let own = SharedMemory::create(bytes);
         let mut everyone = [u8::from(own.is_ok())];
-        self.all_reduce_in_place(&mut everyone, RedOp::Min).run()?;
+        let minimum = RedOp::<u8>::Min.lower(self.planner().size);
+        let agreement = Spec {
+            internal: true,
+            ..Spec::reducing(Operation::AllReduce, minimum).in_place()
+        };
+        Call::<u8, _>::new(self, agreement, InPlace(&mut everyone)).run()?;
         let (own, fd) = own.map_err(|error| memory(len, &error))?;
         if everyone[0] == 0 {
             return Err(Error::Memory {
@@ -42,7 +47,7 @@ impl Communicator {
         let maps = self
             .exchange(id, bytes, &fd)
             .map_err(|error| memory(len, &error))?;
-        let segment = Segment::new(id, self.rank(), own, maps);
+        let segment = Segment::new((self.inner.context, id), self.rank(), own, maps);
         Ok(Registered::new(segment, len))
     }
 

@@ -13,6 +13,8 @@ use std::sync::Arc;
 pub(crate) struct Segment {
     /// Number of the allocation within its communicator, the same on every rank.
     pub(crate) id: u32,
+    /// The communicator whose ranks index `maps`; to others this is ordinary memory.
+    pub(crate) context: u64,
     rank: usize,
     /// By rank; `None` where the rank is on another host.
     maps: Vec<Option<SharedMemory>>,
@@ -28,7 +30,7 @@ unsafe impl Sync for Segment {}
 impl Segment {
     /// `maps` holds this rank's own memory at `rank`.
     pub(crate) fn new(
-        id: u32,
+        (context, id): (u64, u32),
         rank: usize,
         own: SharedMemory,
         mut maps: Vec<Option<SharedMemory>>,
@@ -37,6 +39,7 @@ impl Segment {
         maps[rank] = Some(own);
         Self {
             id,
+            context,
             rank,
             maps,
             own: base,

@@ -1,7 +1,9 @@
 //! Splitting a communicator.
 
+use crate::call::{Call, OutOfPlace, Spec};
 use crate::communicator::Communicator;
 use crate::error::Error;
+use crate::signature::Operation;
 use crate::world::World;
 use spark_ccl_control::Fault;
 use std::sync::atomic::Ordering;
@@ -17,7 +19,11 @@ impl Communicator {
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Self>, Error> {
         let own = [color.map_or(-1, i64::from), i64::from(key)];
         let mut all = vec![0_i64; 2 * self.size()];
-        self.all_gather(&own, &mut all).run()?;
+        let gather = Spec {
+            internal: true,
+            ..Spec::new(Operation::AllGather)
+        };
+        Call::<i64, _>::new(self, gather, OutOfPlace(&own, &mut all)).run()?;
         let count = self.inner.splits.fetch_add(1, Ordering::Relaxed);
         let Some(color) = color else {
             return Ok(None);

@@ -1,7 +1,7 @@
 //! What all communicators of one process's membership share: session, monitor, settings.
 
 use crate::communicator::{Communicator, Inner};
-use crate::engine::{Engine, Shared, Wires};
+use crate::engine::{Engine, Fleet, Shared, Wires};
 use crate::error::Error;
 use crate::mesh::{Site, shares_memory};
 use crate::plan::Planner;
@@ -22,6 +22,7 @@ pub(crate) struct World {
     pub(crate) session: Session,
     pub(crate) settings: Settings,
     monitor: Arc<Monitor>,
+    fleet: Arc<Fleet>,
 }
 
 impl World {
@@ -76,6 +77,7 @@ impl World {
             session,
             settings,
             monitor,
+            fleet: Arc::default(),
         })
     }
 
@@ -103,7 +105,13 @@ impl World {
         let mut others = members.iter().filter(|&&member| member != own);
         let settings = &world.settings;
         let one_host = others.all(|&member| shares_memory(&world.session, settings, member));
-        let planner = Planner::new(rank as u32, members.len() as u32, settings, one_host);
+        let planner = Planner::new(
+            context,
+            rank as u32,
+            members.len() as u32,
+            settings,
+            one_host,
+        );
         let compute = Box::new(spark_ccl_compute::Cpu::default());
         let wires = Wires::new(rank as u32, settings.slot_bytes, mesh.tx, mesh.rx, compute);
         let engine = Engine::new(wires, Arc::clone(&watch), settings.operation_timeout);
@@ -111,8 +119,10 @@ impl World {
             let name = world.session.describe(members[peer]);
             tracing::info!("rank {rank}: link to {name}: {link}");
         }
+        let shared = Arc::new(Shared::new(engine, Arc::clone(&world.fleet)));
+        world.fleet.enlist(&shared);
         let inner = Arc::new(Inner {
-            shared: Arc::new(Shared::new(engine)),
+            shared,
             planner,
             watch,
             world: Arc::clone(world),

@@ -1,7 +1,7 @@
 //! From C's pointers and numbers to a typed call.
 
-use half::{bf16, f16};
-use spark_ccl::{Communicator, DType, Element, F8E4M3, F8E5M2, RecvBuf, RedOp, Region, SendBuf};
+use spark_ccl::{Communicator, DType, Element, RecvBuf, RedOp, Region, SendBuf};
+use spark_ccl::{F8E4M3, F8E5M2, bf16, f16};
 use std::ffi::{c_int, c_void};
 
 use crate::status::Failure;

@@ -4,6 +4,7 @@ use super::{Engine, Request};
 use crate::error::Error;
 use parking_lot::{Condvar, Mutex};
 use std::any::Any;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Rounds of progress before a waiter lets other threads have the engine.
@@ -20,17 +21,49 @@ pub(crate) struct OpId {
     pub(super) generation: u64,
 }
 
+/// The engines of one process's communicators. Whoever waits on one gives the others a push now and
+/// then, so that it does not matter in which order operations of several communicators are waited for.
+#[derive(Default)]
+pub(crate) struct Fleet {
+    engines: Mutex<Vec<Weak<Shared>>>,
+}
+
+impl Fleet {
+    pub(crate) fn enlist(&self, shared: &Arc<Shared>) {
+        let mut engines = self.engines.lock();
+        engines.retain(|engine| engine.strong_count() > 0);
+        engines.push(Arc::downgrade(shared));
+    }
+
+    /// Gives every engine a push that nobody works on.
+    fn push(&self) {
+        let engines = self.engines.lock();
+        if engines.len() < 2 {
+            return;
+        }
+        let others: Vec<Arc<Shared>> = engines.iter().filter_map(Weak::upgrade).collect();
+        drop(engines);
+        for other in others {
+            if let Some(mut engine) = other.engine.try_lock() {
+                engine.progress();
+            }
+        }
+    }
+}
+
 /// An engine that threads share.
 pub(crate) struct Shared {
     engine: Mutex<Engine>,
+    fleet: Arc<Fleet>,
     /// Signalled when work is issued, for the optional progress thread.
     issued: Condvar,
 }
 
 impl Shared {
-    pub(crate) fn new(engine: Engine) -> Self {
+    pub(crate) fn new(engine: Engine, fleet: Arc<Fleet>) -> Self {
         Self {
             engine: Mutex::new(engine),
+            fleet,
             issued: Condvar::new(),
         }
     }
@@ -94,6 +127,7 @@ impl Shared {
             }
             engine.patrol(Instant::now());
             drop(engine);
+            self.fleet.push();
             pause.rest();
         }
     }

@@ -18,6 +18,8 @@ const CACHE_LIMIT: usize = 4096;
 /// What all plans of a communicator depend on.
 #[derive(Debug)]
 pub(crate) struct Planner {
+    /// The communicator.
+    pub(crate) context: u64,
     pub(crate) rank: u32,
     pub(crate) size: u32,
     pub(crate) slot_bytes: usize,
@@ -51,12 +53,14 @@ pub(crate) struct Choice {
 
 impl Planner {
     pub(crate) fn new(
+        context: u64,
         rank: u32,
         size: u32,
         settings: &spark_ccl_config::Settings,
         one_host: bool,
     ) -> Self {
         Self {
+            context,
             rank,
             size,
             slot_bytes: settings.slot_bytes,

@@ -4,10 +4,15 @@
 mod collectives;
 mod collectives_model;
 mod collectives_pairs;
+mod examples;
 mod faults;
 mod hosts;
 mod mismatch;
+mod nonblocking;
 mod processes;
 mod processes_rank;
 mod ranks;
+mod registered;
+mod split;
+mod split_errors;
 mod stopped;

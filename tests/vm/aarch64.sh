@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 . tests/vm/lib.sh
 
 # These call a compiler, or cargo, which the machine has not.
-needs_compiler='^(compile_fail|c_abi|ui|tutorial)$'
+needs_compiler='^(compile_fail|c_program)$'
 target=aarch64-unknown-linux-gnu
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/aarch64
 

@@ -58,10 +58,10 @@ pub(crate) fn run(
             DType::U32 => bench.dtype::<u32>(),
             DType::I64 => bench.dtype::<i64>(),
             DType::U64 => bench.dtype::<u64>(),
-            DType::F16 => bench.dtype::<half::f16>(),
+            DType::F16 => bench.dtype::<spark_ccl::f16>(),
             DType::F32 => bench.dtype::<f32>(),
             DType::F64 => bench.dtype::<f64>(),
-            DType::Bf16 => bench.dtype::<half::bf16>(),
+            DType::Bf16 => bench.dtype::<spark_ccl::bf16>(),
             DType::F8E4M3 => bench.dtype::<spark_ccl::F8E4M3>(),
             DType::F8E5M2 => bench.dtype::<spark_ccl::F8E5M2>(),
         }?;
