@@ -1,0 +1,418 @@
+//! Operations in flight: order of waiting, buffers that come back, handles that get lost, scopes.
+
+use super::ranks::{Watchdog, each, narrow, run, run_with};
+use spark_ccl::{Communicator, Error, RedOp};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// All orders of `0..len`.
+fn permutations(len: usize) -> Vec<Vec<usize>> {
+    if len == 0 {
+        return vec![vec![]];
+    }
+    let shorter = permutations(len - 1);
+    let insert = |order: &Vec<usize>, at: usize| {
+        let mut order = order.clone();
+        order.insert(at, len - 1);
+        order
+    };
+    shorter
+        .iter()
+        .flat_map(|order| (0..len).map(move |at| insert(order, at)))
+        .collect()
+}
+
+#[test]
+fn any_order_of_waiting() {
+    run_with(&narrow(), 3, |comm| {
+        // Each rank waits in another order.
+        let orders = permutations(4);
+        for first in 0..orders.len() {
+            let order = &orders[(first + comm.rank() * 7) % orders.len()];
+            let start = |i: usize| {
+                let buffer = vec![(i + comm.rank()) as i32; 50 * i + 20];
+                comm.all_reduce_in_place(buffer, RedOp::Sum).start().ok()
+            };
+            let mut pending: Vec<_> = (0..4).map(start).collect();
+            for &i in order {
+                let sums = pending[i].take().unwrap().wait().unwrap();
+                assert!(
+                    sums.iter().all(|&sum| sum == 3 * i as i32 + 3),
+                    "{i}: {sums:?}"
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn testing_makes_progress() {
+    run_with(&narrow(), 2, |comm| {
+        let mut pending = comm
+            .all_reduce(vec![1_u64; 5000], vec![0; 5000], RedOp::Sum)
+            .start()
+            .unwrap();
+        while !pending.test() {
+            std::thread::yield_now();
+        }
+        assert!(pending.test());
+        let (ones, twos) = pending.wait().unwrap();
+        assert!(ones.iter().all(|&x| x == 1) && twos.iter().all(|&x| x == 2));
+    });
+}
+
+#[test]
+fn buffers_come_back_as_they_were_passed() {
+    run(2, |comm| {
+        let vec = Vec::<f32>::with_capacity(100);
+        let (at, capacity) = (vec.as_ptr(), vec.capacity());
+        let vec = comm
+            .all_reduce_in_place(vec, RedOp::Sum)
+            .start()
+            .unwrap()
+            .wait()
+            .unwrap();
+        assert_eq!((vec.as_ptr(), vec.capacity()), (at, capacity));
+
+        let boxed = vec![1_u8; 40].into_boxed_slice();
+        let at = boxed.as_ptr();
+        let boxed = comm
+            .broadcast_in_place(boxed, 0)
+            .start()
+            .unwrap()
+            .wait()
+            .unwrap();
+        assert_eq!(
+            (boxed.as_ptr(), boxed),
+            (at, vec![1; 40].into_boxed_slice())
+        );
+
+        let shared: std::sync::Arc<[i8]> = vec![1; 30].into();
+        let memory = comm.alloc::<i8>(30).unwrap();
+        let at = memory.as_ptr();
+        let call = comm.all_reduce(shared.clone(), memory, RedOp::Sum);
+        let (same, memory) = call.start().unwrap().wait().unwrap();
+        assert!(std::sync::Arc::ptr_eq(&same, &shared));
+        assert_eq!(memory.as_ptr(), at);
+        assert!(memory.iter().all(|&x| x == 2));
+
+        static CONSTANT: [i32; 3] = [1, 2, 3];
+        let (_, got) = comm
+            .all_gather(&CONSTANT, vec![0; 6])
+            .start()
+            .unwrap()
+            .wait()
+            .unwrap();
+        assert_eq!(got, [1, 2, 3, 1, 2, 3]);
+    });
+}
+
+/// Both ranks send more than the link holds, before either receives.
+fn cross(comm: &Communicator, receive_first: bool) {
+    let (rank, peer, len) = (comm.rank(), 1 - comm.rank(), 10_000);
+    let message = vec![rank as u32 + 1; len];
+    let (sending, receiving) = if receive_first {
+        let receiving = comm.recv(vec![0; len], peer).start().unwrap();
+        (comm.send(message, peer).start().unwrap(), receiving)
+    } else {
+        let sending = comm.send(message, peer).start().unwrap();
+        (sending, comm.recv(vec![0; len], peer).start().unwrap())
+    };
+    let (sent, got) = if receive_first {
+        let sent = sending.wait().unwrap();
+        (sent, receiving.wait().unwrap())
+    } else {
+        let got = receiving.wait().unwrap();
+        (sending.wait().unwrap(), got)
+    };
+    assert_eq!(sent, vec![rank as u32 + 1; len]);
+    assert_eq!(got, vec![peer as u32 + 1; len]);
+}
+
+#[test]
+fn messages_larger_than_the_link_cross() {
+    let sockets = narrow().set("SPARK_CCL_SHM", "0");
+    for builder in [narrow(), sockets] {
+        run_with(&builder, 2, |comm| {
+            for receive_first in [false, true, comm.rank() == 0] {
+                cross(comm, receive_first);
+            }
+        });
+    }
+}
+
+#[test]
+fn messages_and_collectives_do_not_wait_for_each_other() {
+    run_with(&narrow(), 2, |comm| {
+        let (rank, peer) = (comm.rank(), 1 - comm.rank());
+        // One rank reduces first, the other exchanges first.
+        let reduce = || {
+            comm.all_reduce_in_place(vec![1_i32; 3000], RedOp::Sum)
+                .start()
+                .unwrap()
+        };
+        let exchange = || {
+            comm.send_recv(vec![rank as i64; 3000], peer, vec![-1; 3000], peer)
+                .start()
+                .unwrap()
+        };
+        for _ in 0..20 {
+            let (sums, (_, got)) = if rank == 0 {
+                let (reducing, exchanging) = (reduce(), exchange());
+                let sums = reducing.wait().unwrap();
+                (sums, exchanging.wait().unwrap())
+            } else {
+                let (exchanging, reducing) = (exchange(), reduce());
+                let got = exchanging.wait().unwrap();
+                (reducing.wait().unwrap(), got)
+            };
+            assert!(sums.iter().all(|&x| x == 2));
+            assert!(got.iter().all(|&x| x == peer as i64));
+        }
+    });
+}
+
+#[test]
+fn dropped_handles_let_the_operation_go_on() {
+    for registered in [false, true] {
+        run(3, |comm| {
+            for round in 0..20 {
+                let buffer = vec![1_i32; 20_000];
+                if registered {
+                    let mut memory = comm.alloc(20_000).unwrap();
+                    memory.copy_from_slice(&buffer);
+                    let pending = comm
+                        .all_reduce_in_place(memory, RedOp::Sum)
+                        .start()
+                        .unwrap();
+                    if comm.rank() == round % 3 {
+                        drop(pending);
+                    } else {
+                        assert!(pending.wait().unwrap().iter().all(|&x| x == 3));
+                    }
+                } else {
+                    let pending = comm
+                        .all_reduce_in_place(buffer, RedOp::Sum)
+                        .start()
+                        .unwrap();
+                    if comm.rank() == round % 3 {
+                        drop(pending);
+                    } else {
+                        assert!(pending.wait().unwrap().iter().all(|&x| x == 3));
+                    }
+                }
+            }
+            comm.barrier().run().unwrap();
+        });
+    }
+}
+
+#[test]
+fn forgotten_handles_leak_their_buffers_and_nothing_else() {
+    run_with(&narrow(), 3, |comm| {
+        for round in 0..30 {
+            let pending = comm
+                .all_reduce(vec![1_i32; 2000], vec![0; 2000], RedOp::Sum)
+                .start()
+                .unwrap();
+            if comm.rank() == round % 3 {
+                std::mem::forget(pending);
+                // Memory of the same size, which would be the same memory had it been freed.
+                let decoy = vec![-1_i32; 2000];
+                comm.barrier().run().unwrap();
+                assert!(decoy.iter().all(|&x| x == -1));
+            } else {
+                assert!(pending.wait().unwrap().1.iter().all(|&x| x == 3));
+                comm.barrier().run().unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_forgotten_exchange_ends_for_the_peer() {
+    run_with(&narrow(), 2, |comm| {
+        let (rank, peer) = (comm.rank(), 1 - comm.rank());
+        for round in 0..20 {
+            let call = comm.send_recv(vec![rank as u8; 5000], peer, vec![9; 5000], peer);
+            let pending = call.start().unwrap();
+            if rank == round % 2 {
+                std::mem::forget(pending);
+            } else {
+                assert_eq!(pending.wait().unwrap().1, vec![peer as u8; 5000]);
+            }
+            comm.barrier().run().unwrap();
+        }
+    });
+}
+
+#[test]
+fn the_scope_waits_for_forgotten_handles() {
+    run_with(&narrow(), 2, |comm| {
+        for _ in 0..20 {
+            let mut sums = vec![comm.rank() as i32; 3000];
+            let mut maxima = vec![comm.rank() as i32; 3000];
+            comm.scope(|scope| {
+                let pending = comm
+                    .all_reduce_in_place(&mut sums, RedOp::Sum)
+                    .start_in(scope)?;
+                std::mem::forget(pending);
+                drop(
+                    comm.all_reduce_in_place(&mut maxima, RedOp::Max)
+                        .start_in(scope)?,
+                );
+                Ok::<_, Error>(())
+            })
+            .unwrap();
+            assert!(sums.iter().chain(&maxima).all(|&x| x == 1));
+        }
+    });
+}
+
+#[test]
+fn a_scope_owns_buffers_as_well() {
+    run_with(&narrow(), 2, |comm| {
+        let mut kept = vec![1_i32; 900];
+        let sums = comm
+            .scope(|scope| {
+                let first = comm
+                    .all_reduce_in_place(vec![1_i32; 900], RedOp::Sum)
+                    .start_in(scope)?;
+                let dropped = comm
+                    .all_reduce_in_place(vec![2_i32; 900], RedOp::Sum)
+                    .start_in(scope)?;
+                let last = comm
+                    .all_reduce_in_place(&mut kept, RedOp::Sum)
+                    .start_in(scope)?;
+                drop(dropped);
+                let kept = last.wait()?;
+                assert!(kept.iter().all(|&x| x == 2));
+                first.wait()
+            })
+            .unwrap();
+        assert_eq!(sums, vec![2; 900]);
+        assert_eq!(kept, vec![2; 900]);
+    });
+}
+
+#[test]
+fn a_panic_in_a_scope_waits_and_goes_on() {
+    run_with(&narrow(), 2, |comm| {
+        let mut sums = vec![1_i32; 5000];
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            comm.scope(|scope| {
+                let _pending = comm
+                    .all_reduce_in_place(&mut sums, RedOp::Sum)
+                    .start_in(scope)?;
+                if comm.rank() == 0 {
+                    std::panic::resume_unwind(Box::new("on purpose"));
+                }
+                Ok::<_, Error>(())
+            })
+        }));
+        match outcome {
+            Err(panic) => {
+                assert_eq!(comm.rank(), 0);
+                assert_eq!(panic.downcast_ref(), Some(&"on purpose"));
+            }
+            Ok(result) => result.unwrap(),
+        }
+        assert!(sums.iter().all(|&x| x == 2));
+        comm.barrier().run().unwrap();
+    });
+}
+
+#[test]
+fn a_scope_reports_the_first_error() {
+    let _watchdog = Watchdog::new();
+    run(1, |comm| {
+        let outcome = comm.scope(|scope| {
+            comm.barrier().start_in(scope)?;
+            Err::<(), _>(Error::Launcher("mine".to_owned()))
+        });
+        assert_eq!(outcome.unwrap_err().to_string(), "mine");
+        comm.barrier().run().unwrap();
+    });
+    let comms = Communicator::local(2).unwrap();
+    let mut buffer = [0_u8; 4];
+    let outcome = comms[0].scope(|scope| {
+        std::mem::forget(comms[0].recv(&mut buffer, 1).start_in(scope)?);
+        comms[0].abort("no more");
+        Ok::<_, Error>(())
+    });
+    assert!(outcome.unwrap_err().to_string().contains("no more"));
+}
+
+#[test]
+fn the_progress_thread_completes_operations_without_calls() {
+    let builder = narrow().set("SPARK_CCL_PROGRESS_THREAD", "1");
+    let waited = AtomicUsize::new(0);
+    run_with(&builder, 3, |comm| {
+        let mut memory = vec![comm.rank() as i32; 10_000];
+        let pending = comm
+            .all_reduce_in_place(memory, RedOp::Sum)
+            .start()
+            .unwrap();
+        if comm.rank() == 0 {
+            // The others end although this rank calls nothing meanwhile.
+            while waited.load(Ordering::Acquire) < 2 {
+                std::thread::yield_now();
+            }
+            memory = pending.wait().unwrap();
+        } else {
+            memory = pending.wait().unwrap();
+            waited.fetch_add(1, Ordering::Release);
+        }
+        assert!(memory.iter().all(|&x| x == 3));
+    });
+}
+
+#[test]
+fn threads_share_a_communicator() {
+    let _watchdog = Watchdog::new();
+    let comms = Communicator::local(2).unwrap();
+    std::thread::scope(|scope| {
+        for comm in &comms {
+            let peer = 1 - comm.rank();
+            // One direction of messages per thread, and the collectives in a third.
+            scope.spawn(move || {
+                for i in 0..200_u32 {
+                    comm.send(&vec![i; 500], peer).run().unwrap();
+                }
+            });
+            scope.spawn(move || {
+                let mut got = vec![0_u32; 500];
+                for i in 0..200 {
+                    comm.recv(&mut got, peer).run().unwrap();
+                    assert!(got.iter().all(|&x| x == i));
+                }
+            });
+            scope.spawn(move || {
+                for i in 0..100 {
+                    let mut sum = [i; 10];
+                    comm.all_reduce_in_place(&mut sum, RedOp::Sum)
+                        .run()
+                        .unwrap();
+                    assert_eq!(sum, [2 * i; 10]);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn operations_in_flight_outlive_the_communicator_value() {
+    each(Communicator::local(2).unwrap(), |comm| {
+        let first = comm
+            .all_reduce_in_place(vec![1_i32; 10], RedOp::Sum)
+            .start()
+            .unwrap();
+        let second = comm
+            .all_reduce_in_place(vec![2_i32; 50_000], RedOp::Sum)
+            .start()
+            .unwrap();
+        drop(comm);
+        // The call was made by all, so leaving does not take it back.
+        assert_eq!(second.wait().unwrap(), vec![4; 50_000]);
+        assert_eq!(first.wait().unwrap(), vec![2; 10]);
+    });
+}

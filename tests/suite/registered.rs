@@ -1,0 +1,332 @@
+//! Registered memory: the zero-copy path and its conditions.
+
+use super::collectives_model::{COLLECTIVES, Case, Collective, Memory, OPS, for_every_type};
+use super::ranks::{each, run, run_with};
+use spark_ccl::{Builder, Communicator, DType, Error, F8E4M3, F8E5M2, Fault, RedOp, bf16, f16};
+use std::time::{Duration, Instant};
+
+fn path(path: &str) -> Builder {
+    Communicator::builder().set("SPARK_CCL_PATH", path)
+}
+
+/// Every collective that has a one-sided form.
+fn one_sided(count: usize) -> impl Iterator<Item = Case> {
+    COLLECTIVES.into_iter().flat_map(move |collective| {
+        [false, true]
+            .into_iter()
+            // An exchange in place has none.
+            .filter(move |in_place| !(*in_place && collective == Collective::AllToAll))
+            .map(move |in_place| Case {
+                in_place,
+                memory: Memory::Registered,
+                ..Case::new(collective, count)
+            })
+    })
+}
+
+fn has_one_sided_form(case: &Case) -> bool {
+    // Only the root's memory is registered for sure in a scatter out of place.
+    case.in_place || case.collective != Collective::Scatter
+}
+
+#[test]
+fn memory_is_zeroed_and_can_be_empty() {
+    run(3, |comm| {
+        let mut memory = comm.alloc::<u64>(1000).unwrap();
+        assert!(memory.iter().all(|&x| x == 0));
+        memory.fill(7);
+        drop(memory);
+        let again = comm.alloc::<u64>(1000).unwrap();
+        assert!(again.iter().all(|&x| x == 0));
+        let empty = comm.alloc::<f32>(0).unwrap();
+        assert!(empty.is_empty());
+    });
+}
+
+#[test]
+fn every_path_computes_the_same() {
+    for choice in ["zero-copy", "safe", "auto"] {
+        for n in [1, 2, 3, 5, 8] {
+            run_with(&path(choice), n, |comm| {
+                for count in [0, 1, n, 1009, 40_003] {
+                    for case in one_sided(count) {
+                        if choice == "zero-copy" && !has_one_sided_form(&case) {
+                            continue;
+                        }
+                        Case {
+                            root: n - 1,
+                            offset: count % 5,
+                            ..case
+                        }
+                        .check::<f32>(comm);
+                    }
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn zero_copy_reduces_every_type_by_every_operation() {
+    run_with(&path("zero-copy"), 3, |comm| {
+        for op in OPS {
+            for case in one_sided(515).filter(|case| case.collective.reduces()) {
+                let case = Case {
+                    op,
+                    root: 1,
+                    ..case
+                };
+                for_every_type!(T => case.check::<T>(comm));
+            }
+        }
+    });
+}
+
+#[test]
+fn registered_memory_over_sockets_is_as_good_as_ordinary() {
+    let builder = Communicator::builder().set("SPARK_CCL_SHM", "0");
+    run_with(&builder, 3, |comm| {
+        for case in one_sided(5003) {
+            case.check::<f32>(comm);
+        }
+    });
+}
+
+#[test]
+fn large_registered_memory_takes_the_zero_copy_path() {
+    run(2, |comm| {
+        let registered = comm
+            .explain("all_reduce", DType::F32, 1 << 20, true)
+            .unwrap();
+        assert!(registered.starts_with("one-sided"), "{registered}");
+        let ordinary = comm
+            .explain("all_reduce", DType::F32, 1 << 20, false)
+            .unwrap();
+        assert!(!ordinary.starts_with("one-sided"), "{ordinary}");
+    });
+}
+
+#[test]
+fn zero_copy_gives_the_same_bits_on_every_rank() {
+    let results = run_with(&path("zero-copy"), 5, |comm| {
+        let mut memory = comm.alloc::<f32>(10_007).unwrap();
+        for (i, x) in memory.iter_mut().enumerate() {
+            *x = ((i * 31 + comm.rank() * 17) as f32).sqrt();
+        }
+        comm.all_reduce_in_place(&mut memory, RedOp::Avg)
+            .run()
+            .unwrap();
+        memory.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+    });
+    assert!(results.iter().all(|result| *result == results[0]));
+}
+
+#[test]
+fn views_must_lie_within_the_memory() {
+    run(1, |comm| {
+        let mut memory = comm.alloc::<i32>(10).unwrap();
+        memory.view(0..10).unwrap();
+        memory.view_mut(10..10).unwrap();
+        #[allow(clippy::reversed_empty_ranges)]
+        for range in [0..11, 11..11, 7..6, 0..usize::MAX] {
+            let text = memory.view(range.clone()).unwrap_err().to_string();
+            assert!(text.contains("10 elements"), "{text}");
+            assert!(matches!(memory.view_mut(range), Err(Error::Invalid { .. })));
+        }
+    });
+}
+
+/// Calls that differ in where their registered memory is, and the errors of the ranks.
+fn differing_places(place: impl Fn(&Communicator) -> Result<(), Error> + Sync) {
+    let start = Instant::now();
+    let errors = each(Communicator::local(2).unwrap(), |comm| {
+        place(&comm).unwrap_err()
+    });
+    assert!(
+        start.elapsed() < Duration::from_secs(60),
+        "{:?}",
+        start.elapsed()
+    );
+    for error in errors {
+        let Error::Failed(fault) = &error else {
+            panic!("{error}");
+        };
+        assert!(matches!(**fault, Fault::Mismatch { .. }), "{error}");
+        assert!(error.to_string().contains("registered memory"), "{error}");
+    }
+}
+
+#[test]
+fn views_at_different_places_are_a_mismatch() {
+    differing_places(|comm| {
+        let mut memory = comm.alloc::<f32>(20_000)?;
+        let start = comm.rank() * 16;
+        let view = memory.view_mut(start..start + 10_000)?;
+        comm.all_reduce_in_place(view, RedOp::Sum).run().map(drop)
+    });
+}
+
+#[test]
+fn views_of_different_allocations_are_a_mismatch() {
+    differing_places(|comm| {
+        let mut memory = [comm.alloc::<f32>(10_000)?, comm.alloc(10_000)?];
+        let buffer = &mut memory[comm.rank()];
+        comm.all_reduce_in_place(buffer, RedOp::Sum).run().map(drop)
+    });
+}
+
+#[test]
+fn registered_on_one_rank_alone_is_a_mismatch() {
+    differing_places(|comm| {
+        let mut memory = comm.alloc::<f32>(10_000)?;
+        if comm.rank() == 0 {
+            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                .run()
+                .map(drop)
+        } else {
+            comm.all_reduce_in_place(&mut memory[..], RedOp::Sum)
+                .run()
+                .map(drop)
+        }
+    });
+}
+
+#[test]
+fn zero_copy_refuses_ordinary_memory_and_stays_usable() {
+    run_with(&path("zero-copy"), 2, |comm| {
+        let mut ordinary = vec![1.0_f32; 100];
+        let error = comm
+            .all_reduce_in_place(&mut ordinary, RedOp::Sum)
+            .run()
+            .unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+        let text = error.to_string();
+        for part in [
+            "all_reduce",
+            "zero-copy",
+            "Communicator::alloc",
+            "SPARK_CCL_PATH",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        Case {
+            memory: Memory::Registered,
+            ..Case::new(Collective::AllReduce, 100)
+        }
+        .check::<f32>(comm);
+    });
+}
+
+#[test]
+fn zero_copy_between_hosts_is_refused_with_the_reason() {
+    let builder = path("zero-copy").set("SPARK_CCL_SHM", "0");
+    run_with(&builder, 2, |comm| {
+        let mut memory = comm.alloc::<f32>(100).unwrap();
+        let error = comm
+            .all_reduce_in_place(&mut memory, RedOp::Sum)
+            .run()
+            .unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+    });
+}
+
+#[test]
+fn register_says_why_not() {
+    run(1, |comm| {
+        let mut memory = vec![0_u8; 100];
+        let error = comm.register(&mut memory).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+        assert!(error.to_string().contains("Communicator::alloc"), "{error}");
+    });
+}
+
+/// Memory is mapped by the numbers of the ranks that allocated it; another communicator has others.
+#[test]
+fn memory_of_another_communicator_is_never_mistaken() {
+    run(4, |comm| {
+        let mut memory = comm.alloc::<i64>(5000).unwrap();
+        memory.fill(1 << comm.rank());
+        let half = comm
+            .split(Some(comm.rank() as u32 / 2), 0)
+            .unwrap()
+            .unwrap();
+        half.all_reduce_in_place(&mut memory, RedOp::Sum)
+            .run()
+            .unwrap();
+        let expected = if comm.rank() < 2 { 0b0011 } else { 0b1100 };
+        assert!(
+            memory.iter().all(|&x| x == expected),
+            "rank {}: {}",
+            comm.rank(),
+            memory[0]
+        );
+        half.finalize().unwrap();
+    });
+}
+
+#[test]
+fn memory_outlives_its_communicator() {
+    let memories = run(2, |comm| {
+        let mut memory = comm.alloc::<i32>(3000).unwrap();
+        memory.fill(1 + comm.rank() as i32);
+        comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+            .run()
+            .unwrap();
+        memory
+    });
+    for memory in &memories {
+        assert!(memory.iter().all(|&x| x == 3));
+    }
+    let comms = Communicator::local(2).unwrap();
+    let pairs: Vec<_> = comms.into_iter().zip(memories).collect();
+    std::thread::scope(|scope| {
+        for (comm, mut memory) in pairs {
+            scope.spawn(move || {
+                comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                    .run()
+                    .unwrap();
+                assert!(memory.iter().all(|&x| x == 6));
+                comm.finalize().unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn memory_keeps_its_contents_after_an_abort() {
+    // An allocation that was not yet over everywhere would be aborted, too.
+    let quiet = std::sync::Barrier::new(2);
+    each(Communicator::local(2).unwrap(), |comm| {
+        let mut memory = comm.alloc::<i32>(5000).unwrap();
+        memory.fill(5);
+        quiet.wait();
+        let error = if comm.rank() == 0 {
+            let pending = comm
+                .all_reduce_in_place(memory, RedOp::Sum)
+                .start()
+                .unwrap();
+            let failed = pending.wait().unwrap_err();
+            // It is this rank's own memory now.
+            memory = failed.buffers;
+            failed.error
+        } else {
+            comm.abort("enough");
+            comm.barrier().run().unwrap_err()
+        };
+        assert!(error.to_string().contains("enough"), "{error}");
+        assert!(memory.iter().all(|&x| x == 5));
+        memory.fill(6);
+        assert!(memory.iter().all(|&x| x == 6));
+    });
+}
+
+#[test]
+fn too_much_memory_is_an_error_on_every_rank() {
+    run(2, |comm| {
+        for len in [usize::MAX / 8, usize::MAX] {
+            let error = comm.alloc::<f32>(len).unwrap_err();
+            assert!(matches!(error, Error::Memory { .. }), "{error:?}");
+        }
+        comm.alloc::<f32>(100).unwrap();
+    });
+}
