@@ -1,7 +1,7 @@
 //! What all communicators of one process's membership share: session, monitor, settings.
 
 use crate::communicator::{Communicator, Inner};
-use crate::engine::{Engine, Fleet, Shared, Wires};
+use crate::engine::{Engine, Shared, Wires};
 use crate::error::Error;
 use crate::mesh::{Site, shares_memory};
 use crate::plan::Planner;
@@ -15,14 +15,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// The context of the communicator of all ranks; those of splits derive from it.
-const WORLD_CONTEXT: u64 = 0;
+/// The context of streams that belong to no communicator.
+const NO_CONTEXT: u64 = 0;
 
 pub(crate) struct World {
     pub(crate) session: Session,
     pub(crate) settings: Settings,
     monitor: Arc<Monitor>,
-    fleet: Arc<Fleet>,
 }
 
 impl World {
@@ -32,7 +31,9 @@ impl World {
         let opened = Self::control(session, settings, deadline).and_then(|world| {
             let world = Arc::new(world);
             let all = (0..world.session.size()).collect();
-            let communicator = Self::communicator(&world, WORLD_CONTEXT, all, deadline);
+            // Unlike that of any other world: it also tells registered memory of several apart.
+            let context = world.session.derive_context(NO_CONTEXT, 0, 0);
+            let communicator = Self::communicator(&world, context, all, deadline);
             let report = communicator.as_ref().map(|_| ()).map_err(Error::to_string);
             // The others must not take a rank for ready that is not, nor wait for it.
             let sealed = world.session.seal(report, deadline);
@@ -47,7 +48,7 @@ impl World {
     fn control(session: Session, settings: Settings, deadline: Instant) -> Result<Self, Error> {
         let (rank, size) = (session.rank(), session.size());
         let purpose = Purpose {
-            context: WORLD_CONTEXT,
+            context: NO_CONTEXT,
             kind: Kind::Control,
             lane: 0,
         };
@@ -77,7 +78,6 @@ impl World {
             session,
             settings,
             monitor,
-            fleet: Arc::default(),
         })
     }
 
@@ -119,10 +119,8 @@ impl World {
             let name = world.session.describe(members[peer]);
             tracing::info!("rank {rank}: link to {name}: {link}");
         }
-        let shared = Arc::new(Shared::new(engine, Arc::clone(&world.fleet)));
-        world.fleet.enlist(&shared);
         let inner = Arc::new(Inner {
-            shared,
+            shared: Shared::new(engine),
             planner,
             watch,
             world: Arc::clone(world),

@@ -7,7 +7,7 @@ mod shared;
 
 pub(crate) use exec::Wires;
 pub(crate) use request::{CHANNELS, POINT_TO_POINT, Program, Request};
-pub(crate) use shared::{Fleet, OpId, Shared};
+pub(crate) use shared::{OpId, Shared};
 
 use crate::error::Error;
 use crate::signature::digest;

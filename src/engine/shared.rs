@@ -21,32 +21,22 @@ pub(crate) struct OpId {
     pub(super) generation: u64,
 }
 
-/// The engines of one process's communicators. Whoever waits on one gives the others a push now and
-/// then, so that it does not matter in which order operations of several communicators are waited for.
-#[derive(Default)]
-pub(crate) struct Fleet {
-    engines: Mutex<Vec<Weak<Shared>>>,
-}
+/// The engines of this process. Whoever waits on one gives the others a push now and then, so that
+/// it does not matter in which order operations of several communicators are waited for, nor whether
+/// several ranks share a thread.
+static FLEET: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
-impl Fleet {
-    pub(crate) fn enlist(&self, shared: &Arc<Shared>) {
-        let mut engines = self.engines.lock();
-        engines.retain(|engine| engine.strong_count() > 0);
-        engines.push(Arc::downgrade(shared));
+/// Gives every engine a push that nobody works on.
+fn push_all() {
+    let fleet = FLEET.lock();
+    if fleet.len() < 2 {
+        return;
     }
-
-    /// Gives every engine a push that nobody works on.
-    fn push(&self) {
-        let engines = self.engines.lock();
-        if engines.len() < 2 {
-            return;
-        }
-        let others: Vec<Arc<Shared>> = engines.iter().filter_map(Weak::upgrade).collect();
-        drop(engines);
-        for other in others {
-            if let Some(mut engine) = other.engine.try_lock() {
-                engine.progress();
-            }
+    let engines: Vec<Arc<Shared>> = fleet.iter().filter_map(Weak::upgrade).collect();
+    drop(fleet);
+    for shared in engines {
+        if let Some(mut engine) = shared.engine.try_lock() {
+            engine.progress();
         }
     }
 }
@@ -54,18 +44,20 @@ impl Fleet {
 /// An engine that threads share.
 pub(crate) struct Shared {
     engine: Mutex<Engine>,
-    fleet: Arc<Fleet>,
     /// Signalled when work is issued, for the optional progress thread.
     issued: Condvar,
 }
 
 impl Shared {
-    pub(crate) fn new(engine: Engine, fleet: Arc<Fleet>) -> Self {
-        Self {
+    pub(crate) fn new(engine: Engine) -> Arc<Self> {
+        let shared = Arc::new(Self {
             engine: Mutex::new(engine),
-            fleet,
             issued: Condvar::new(),
-        }
+        });
+        let mut fleet = FLEET.lock();
+        fleet.retain(|engine| engine.strong_count() > 0);
+        fleet.push(Arc::downgrade(&shared));
+        shared
     }
 
     /// Runs `work` on the engine.
@@ -127,7 +119,7 @@ impl Shared {
             }
             engine.patrol(Instant::now());
             drop(engine);
-            self.fleet.push();
+            push_all();
             pause.rest();
         }
     }
