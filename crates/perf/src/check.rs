@@ -6,7 +6,7 @@ use spark_ccl::Element;
 
 use crate::buffer::Buffer;
 use crate::collective::Collective;
-use crate::exact::{Format, Reduction, from_bits, moved, to_bits};
+use crate::exact::{Format, PERIOD, Reduction, from_bits, moved, to_bits};
 use crate::invocation::{Invocation, Way};
 
 /// The "rank" whose data fills receive buffers, and must be found where nothing may be written.
@@ -65,6 +65,7 @@ impl<'a, T: Element> Check<'a, T> {
         let result = &recv[self.base + range.start..self.base + range.end];
         let call = self.call;
         let own = call.own_block().start;
+        let same = |got, expected| got == expected;
         if !self.has_result() {
             // In place, a non-root's input is part of what its buffer held.
             let input = if self.way == Way::InPlace {
@@ -72,16 +73,11 @@ impl<'a, T: Element> Check<'a, T> {
             } else {
                 0..0
             };
-            let kept = |index: usize| {
-                if input.contains(&index) {
-                    self.input(index - input.start)
-                } else {
-                    self.before(index)
-                }
-            };
-            return count(result, kept, |got, expected| got == expected);
+            let tail = input.end;
+            return count(&result[..input.start], |index| self.before(index), same)
+                + count(&result[input], |index| self.input(index), same)
+                + count(&result[tail..], |index| self.before(tail + index), same);
         }
-        let same = |got, expected| got == expected;
         match call.collective {
             Collective::AllReduce | Collective::Reduce => count(
                 result,
@@ -185,19 +181,70 @@ impl<'a, T: Element> Check<'a, T> {
     }
 }
 
+/// Writes values that repeat after `PERIOD` elements.
 fn write<T: Element>(part: &mut [T], value: impl Fn(usize) -> u64) {
-    for (index, element) in part.iter_mut().enumerate() {
+    let (pattern, rest) = part.split_at_mut(part.len().min(PERIOD));
+    for (index, element) in pattern.iter_mut().enumerate() {
         *element = from_bits(value(index));
+    }
+    for copy in rest.chunks_mut(PERIOD) {
+        copy.copy_from_slice(&pattern[..copy.len()]);
     }
 }
 
+/// Counts the elements that are not as expected; what is expected repeats after `PERIOD` elements.
 fn count<T: Element>(
     part: &[T],
     expected: impl Fn(usize) -> u64,
     accepts: impl Fn(u64, u64) -> bool,
 ) -> u64 {
-    part.iter()
-        .enumerate()
-        .map(|(index, element)| u64::from(!accepts(to_bits(element), expected(index))))
-        .sum()
+    let pattern: Vec<T> = (0..part.len().min(PERIOD))
+        .map(|index| from_bits(expected(index)))
+        .collect();
+    let wrong = |chunk: &[T]| {
+        let pattern = &pattern[..chunk.len()];
+        // As bytes: floats of different bits can be equal.
+        if bytemuck::cast_slice::<T, u8>(chunk) == bytemuck::cast_slice::<T, u8>(pattern) {
+            return 0;
+        }
+        let pairs = chunk.iter().zip(pattern);
+        pairs
+            .filter(|(got, expected)| !accepts(to_bits(*got), to_bits(*expected)))
+            .count() as u64
+    };
+    part.chunks(PERIOD).map(wrong).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_elements_are_counted_in_every_period() {
+        let value = |index: usize| moved(Format::of(f32::DTYPE), 3, 1, 7 + index);
+        let mut memory = vec![0f32; 3 * PERIOD + 10];
+        write(&mut memory, value);
+        let same = |got, expected| got == expected;
+        assert_eq!(count(&memory, value, same), 0);
+        for index in [0, 2, PERIOD - 1, PERIOD, 2 * PERIOD + 5, 3 * PERIOD + 9] {
+            memory[index] = -memory[index];
+        }
+        assert_eq!(count(&memory, value, same), 6);
+        // Data that is off by one message.
+        memory.rotate_left(1 << 14);
+        assert!(count(&memory, value, same) > PERIOD as u64);
+    }
+
+    #[test]
+    fn patterns_are_what_every_element_asks_for() {
+        let reduction = Reduction::new(f32::DTYPE, crate::op::Op::Sum, 3, 5);
+        for own in [0, 11, PERIOD + 3] {
+            let value = |index| reduction.expected(own + index);
+            let mut memory = vec![0f32; PERIOD + 100];
+            write(&mut memory, value);
+            for index in [0, 50, PERIOD - 1, PERIOD, PERIOD + 99] {
+                assert_eq!(to_bits(&memory[index]), value(index));
+            }
+        }
+    }
 }

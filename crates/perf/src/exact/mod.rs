@@ -7,6 +7,9 @@
 //! index. Shares differ in size, so that one rank taken twice and another left out is seen.
 //! Products do the same with exponents. Only the average of floats is rounded by its nature; there,
 //! two ranks contribute to an element and the result may be off by two units.
+//!
+//! All values repeat after [`PERIOD`] elements, so that large buffers are filled and compared at
+//! the speed of memory. It is a prime: data that is off by any block or message shows.
 
 mod float;
 
@@ -16,6 +19,8 @@ use crate::op::Op;
 pub(crate) use float::Format;
 use float::{encode, encode_f64};
 
+/// Elements after which inputs and results repeat.
+pub(crate) const PERIOD: usize = 65_521;
 /// Cut points are fractions with this many bits.
 const CUT_BITS: u32 = 24;
 /// Most bits of a float's total: with a cut point it must fit 64 bits.
@@ -113,7 +118,7 @@ impl Reduction {
     }
 
     fn hash(&self, index: u64) -> u64 {
-        mix(self.seed.wrapping_mul(0xd605_1e95_d1b3_9a4d) ^ mix(index))
+        spread(self.seed, index)
     }
 
     fn place(&self, rank: u64, index: u64) -> Place {
@@ -272,8 +277,7 @@ fn distance(place: &Place, spread: u64) -> u64 {
 
 /// Bits that a collective which only moves data carries for (`source`, `index`): finite numbers.
 pub(crate) fn moved(format: Format, seed: u64, source: usize, index: usize) -> u64 {
-    let random =
-        mix(seed.wrapping_mul(0xd605_1e95_d1b3_9a4d) ^ mix(index as u64) ^ (source as u64) << 40);
+    let random = mix(spread(seed, index as u64) ^ (source as u64) << 40);
     match format {
         Format::Int { .. } => random & format.mask(),
         // Without the top bit of the exponent a float is neither infinite nor NaN.
@@ -303,6 +307,11 @@ pub(crate) fn to_bits<T: Element>(value: &T) -> u64 {
     let mut bytes = [0; 8];
     bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(value));
     u64::from_le_bytes(bytes)
+}
+
+/// Random bits for an element of a check.
+fn spread(seed: u64, index: u64) -> u64 {
+    mix(seed.wrapping_mul(0xd605_1e95_d1b3_9a4d) ^ mix(index % PERIOD as u64))
 }
 
 /// The finaliser of splitmix64: every input bit changes every output bit.

@@ -120,10 +120,13 @@ fn planted_wrong_elements_are_counted_exactly() {
         ("reduce --procs 2 --plant 1:0", 1),
         // The average of floats has a tolerance, which must not hide it.
         ("reduce_scatter --procs 2 --plant 0:7 -o avg -d half", 1),
+        // Where the values repeat.
+        ("all_reduce --procs 2 -b 1M -e 1M --plant 0:131045", 1),
         // Beyond the end.
         ("all_reduce --procs 2 --plant 1:1000000", 0),
     ] {
-        let run = run(&format!("{args} -b 4K -e 4K -n 1"));
+        let (collective, more) = args.split_once(' ').unwrap();
+        let run = run(&format!("{collective} -b 4K -e 4K -n 1 {more}"));
         assert_eq!(Run::wrong(&run.rows()[0]), [wrong, wrong], "{args}");
         let (code, foot) = if wrong == 0 {
             (0, "0 OK")
