@@ -3,7 +3,7 @@
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::logging;
-use crate::world::{World, check_settings};
+use crate::world::{Reducer, World, check_settings};
 use spark_ccl_bootstrap::{Address, Options, Secret, Session, UniqueId};
 use spark_ccl_config::{Env, Settings};
 use spark_ccl_launcher::{KeyValue, Launch, Rendezvous};
@@ -21,6 +21,7 @@ pub struct Builder {
     env: Env,
     operation_timeout: Option<Duration>,
     init_timeout: Option<Duration>,
+    reducer: Reducer,
 }
 
 /// What a launcher says about this process.
@@ -57,6 +58,7 @@ impl Communicator {
             env: Env::from_process(),
             operation_timeout: None,
             init_timeout: None,
+            reducer: Reducer::default(),
         }
     }
 
@@ -107,6 +109,15 @@ impl Builder {
         self
     }
 
+    /// Makes every reduction take so many polls, to test those who wait for one.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn compute_delay(mut self, polls: u32) -> Self {
+        self.reducer = Reducer::Delayed(polls);
+        self
+    }
+
     /// See [`Communicator::local`].
     ///
     /// # Errors
@@ -116,8 +127,8 @@ impl Builder {
         let size = u32::try_from(n).unwrap_or(u32::MAX);
         let sessions = Session::local(size)?;
         let open = |session| {
-            let settings = settings.clone();
-            std::thread::spawn(move || World::open(session, settings))
+            let (settings, reducer) = (settings.clone(), self.reducer);
+            std::thread::spawn(move || World::open(session, settings, reducer))
         };
         let threads: Vec<_> = sessions.into_iter().map(open).collect();
         threads
@@ -152,7 +163,7 @@ impl Builder {
         let options = options(&settings, root)?;
         let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let session = Session::join(id, narrow(rank), narrow(size), &options)?;
-        World::open(session, settings)
+        World::open(session, settings, self.reducer)
     }
 
     /// See [`Communicator::from_env`].
@@ -176,7 +187,7 @@ impl Builder {
             launch.rendezvous
         );
         let session = meet(launch, &settings)?;
-        World::open(session, settings)
+        World::open(session, settings, self.reducer)
     }
 
     fn settings(&self) -> Result<Settings, Error> {

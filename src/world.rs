@@ -9,6 +9,7 @@ use crate::signature::describe;
 use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_bootstrap::{Kind, Purpose, Session, Via};
+use spark_ccl_compute::{Compute, Cpu};
 use spark_ccl_config::{Net, Settings};
 use spark_ccl_control::{Monitor, neighbours};
 use std::sync::Arc;
@@ -18,17 +19,43 @@ use std::time::{Duration, Instant};
 /// The context of streams that belong to no communicator.
 const NO_CONTEXT: u64 = 0;
 
+/// What reduces elements.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) enum Reducer {
+    #[default]
+    Cpu,
+    /// The CPU, but each reduction is done only after so many polls.
+    #[cfg(feature = "testing")]
+    Delayed(u32),
+}
+
+impl Reducer {
+    fn start(self) -> Box<dyn Compute> {
+        let cpu = Cpu::default();
+        match self {
+            Self::Cpu => Box::new(cpu),
+            #[cfg(feature = "testing")]
+            Self::Delayed(polls) => Box::new(spark_ccl_compute::Delayed::new(cpu, polls)),
+        }
+    }
+}
+
 pub(crate) struct World {
     pub(crate) session: Session,
     pub(crate) settings: Settings,
+    reducer: Reducer,
     monitor: Arc<Monitor>,
 }
 
 impl World {
     /// Connects the control plane and all links of the session's ranks.
-    pub(crate) fn open(session: Session, settings: Settings) -> Result<Communicator, Error> {
+    pub(crate) fn open(
+        session: Session,
+        settings: Settings,
+        reducer: Reducer,
+    ) -> Result<Communicator, Error> {
         let deadline = Instant::now() + settings.init_timeout;
-        let opened = Self::control(session, settings, deadline).and_then(|world| {
+        let opened = Self::control(session, settings, reducer, deadline).and_then(|world| {
             let world = Arc::new(world);
             let all = (0..world.session.size()).collect();
             // Unlike that of any other world: it also tells registered memory of several apart.
@@ -45,7 +72,12 @@ impl World {
     }
 
     /// Starts the monitor on streams to this rank's neighbours in the control plane.
-    fn control(session: Session, settings: Settings, deadline: Instant) -> Result<Self, Error> {
+    fn control(
+        session: Session,
+        settings: Settings,
+        reducer: Reducer,
+        deadline: Instant,
+    ) -> Result<Self, Error> {
         let (rank, size) = (session.rank(), session.size());
         let purpose = Purpose {
             context: NO_CONTEXT,
@@ -77,6 +109,7 @@ impl World {
         Ok(Self {
             session,
             settings,
+            reducer,
             monitor,
         })
     }
@@ -112,7 +145,7 @@ impl World {
             settings,
             one_host,
         );
-        let compute = Box::new(spark_ccl_compute::Cpu::default());
+        let compute = world.reducer.start();
         let wires = Wires::new(rank as u32, settings.slot_bytes, mesh.tx, mesh.rx, compute);
         let engine = Engine::new(wires, Arc::clone(&watch), settings.operation_timeout);
         for (peer, link) in mesh.names.iter().enumerate() {
