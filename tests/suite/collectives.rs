@@ -176,7 +176,7 @@ fn the_asked_for_algorithm_is_taken() {
 fn rounded_bits(comm: &Communicator, count: usize) -> Vec<u32> {
     let value = |i: usize| {
         let x = (i * 7919 + comm.rank() * 104_729) % 65_537;
-        (x as f32).sqrt() * if x % 2 == 0 { 1e-3 } else { 1e3 }
+        (x as f32).sqrt() * if x.is_multiple_of(2) { 1e-3 } else { 1e3 }
     };
     let send: Vec<f32> = (0..count).map(value).collect();
     let mut recv = vec![0.0; count];

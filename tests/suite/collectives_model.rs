@@ -26,6 +26,7 @@ macro_rules! integers {
             fn of(value: i64) -> Self {
                 value as Self
             }
+            #[allow(clippy::cast_lossless)]
             fn to_f64(self) -> f64 {
                 self as f64
             }
@@ -455,3 +456,20 @@ macro_rules! for_every_type {
     }};
 }
 pub(crate) use for_every_type;
+
+/// The model itself must be able to fail.
+#[test]
+#[should_panic(expected = "rank 1 of 2, float Case")]
+fn the_model_sees_a_wrong_element() {
+    let case = Case::new(Collective::AllReduce, 9);
+    let right = |i| case.result::<f32>(2, 1, i);
+    let mut seen: Vec<f32> = (0..9)
+        .map(|i| match right(i) {
+            Some(Expected::Exactly(value)) => value,
+            other => unreachable!("{other:?}"),
+        })
+        .collect();
+    case.compare(2, 1, "receive buffer", &seen, right);
+    seen[5] += 1.0;
+    case.compare(2, 1, "receive buffer", &seen, right);
+}

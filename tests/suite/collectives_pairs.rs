@@ -152,13 +152,13 @@ fn uneven_blocks() {
     for n in [1, 2, 3, 5, 8] {
         for builder in [Communicator::builder(), narrow()] {
             run_with(&builder, n, |comm| {
-                (0..6).for_each(|round| exchange_uneven(comm, round))
+                (0..6).for_each(|round| exchange_uneven(comm, round));
             });
         }
     }
     let sockets = Communicator::builder().set("SPARK_CCL_SHM", "0");
     run_with(&sockets, 3, |comm| {
-        (0..6).for_each(|round| exchange_uneven(comm, round))
+        (0..6).for_each(|round| exchange_uneven(comm, round));
     });
 }
 

@@ -4,6 +4,9 @@
 mod collectives;
 mod collectives_model;
 mod collectives_pairs;
+mod collectives_random;
+mod compile_fail;
+mod compute;
 mod examples;
 mod faults;
 mod hosts;

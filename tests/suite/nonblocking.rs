@@ -95,9 +95,8 @@ fn buffers_come_back_as_they_were_passed() {
         assert_eq!(memory.as_ptr(), at);
         assert!(memory.iter().all(|&x| x == 2));
 
-        static CONSTANT: [i32; 3] = [1, 2, 3];
         let (_, got) = comm
-            .all_gather(&CONSTANT, vec![0; 6])
+            .all_gather(&[1, 2, 3], vec![0; 6])
             .start()
             .unwrap()
             .wait()

@@ -68,7 +68,10 @@ pub(crate) fn each<R: Send>(
             .map(|comm| scope.spawn(move || work(comm)))
             .collect();
         // All end before the first panic goes on, so that none of them is hidden.
-        let results: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        let results: Vec<_> = threads
+            .into_iter()
+            .map(std::thread::ScopedJoinHandle::join)
+            .collect();
         results
             .into_iter()
             .map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))

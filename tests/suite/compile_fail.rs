@@ -1,0 +1,91 @@
+//! What must not compile, above all touching a buffer that an operation uses.
+//!
+//! Each program of `tests/compile_fail` marks its wrong lines by `//~` and a part of the compiler's
+//! message, an error code where it has one: unlike whole messages, these stay from compiler to
+//! compiler.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+#[test]
+fn wrong_programs_do_not_compile() {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    if Command::new(&rustc).arg("--version").output().is_err() {
+        eprintln!("skipped: there is no compiler on this machine");
+        return;
+    }
+    let deps = dependencies();
+    let library = newest_library(&deps);
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/compile_fail");
+    let mut checked = 0;
+    for program in std::fs::read_dir(programs).unwrap() {
+        let program = program.unwrap().path();
+        let output = Command::new(&rustc)
+            .args([
+                "--edition=2024",
+                "--emit=metadata",
+                "--error-format=short",
+                "-o",
+                "/dev/null",
+            ])
+            .arg("-L")
+            .arg(format!("dependency={}", deps.display()))
+            .arg("--extern")
+            .arg(format!("spark_ccl={}", library.display()))
+            .arg(&program)
+            .output()
+            .unwrap();
+        compare(&program, &String::from_utf8_lossy(&output.stderr));
+        checked += 1;
+    }
+    assert!(checked > 10, "only {checked} programs");
+}
+
+/// Where cargo put this test and what it links.
+fn dependencies() -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    own.parent().unwrap().to_owned()
+}
+
+/// The library as it was built last, which is what this test was built with.
+fn newest_library(deps: &Path) -> PathBuf {
+    let files = std::fs::read_dir(deps).unwrap().map(|entry| entry.unwrap());
+    let libraries = files.filter(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with("libspark_ccl-") && name.ends_with(".rlib")
+    });
+    let newest = libraries.max_by_key(|entry| entry.metadata().unwrap().modified().unwrap());
+    newest.unwrap().path()
+}
+
+/// Every error must be at a marked line, and every mark must have its error.
+fn compare(program: &Path, messages: &str) {
+    let name = program.file_name().unwrap().to_string_lossy();
+    let text = std::fs::read_to_string(program).unwrap();
+    let marks: Vec<_> = (1..)
+        .zip(text.lines())
+        .filter_map(|(number, line)| Some((number, line.split_once("//~ ")?.1)))
+        .collect();
+    assert!(!marks.is_empty(), "{name} marks no line");
+    let seen: Vec<_> = messages.lines().filter_map(error).collect();
+    assert!(!seen.is_empty(), "{name} compiles");
+    for (line, message) in &seen {
+        let known = marks.iter().any(|(number, _)| number == line);
+        assert!(known, "{name}: an unmarked error in line {line}: {message}");
+    }
+    for (number, part) in marks {
+        let met = seen
+            .iter()
+            .any(|(line, message)| *line == number && message.contains(part));
+        assert!(met, "{name}: no {part} in line {number}, but\n{messages}");
+    }
+}
+
+/// Line and text of an error in the short format, `file:line:column: error...: text`.
+fn error(message: &str) -> Option<(u32, &str)> {
+    let (place, text) = message.split_once(": error")?;
+    let mut numbers = place.rsplit(':');
+    let _column = numbers.next()?;
+    Some((numbers.next()?.parse().ok()?, text))
+}

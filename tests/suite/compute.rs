@@ -1,0 +1,95 @@
+//! Reductions that are not done at once, as a GPU's will not be.
+
+use super::collectives_model::{COLLECTIVES, Case, Memory, OPS};
+use super::ranks::{each, narrow, run_with};
+use spark_ccl::{Communicator, RedOp};
+
+/// Every collective, on both kinds of memory.
+fn check_all(comm: &Communicator) {
+    for collective in COLLECTIVES {
+        let ops = if collective.reduces() {
+            &OPS[..]
+        } else {
+            &OPS[..1]
+        };
+        for &op in ops {
+            for in_place in [false, true] {
+                for memory in [Memory::Ordinary, Memory::Registered] {
+                    let case = Case {
+                        op,
+                        in_place,
+                        memory,
+                        root: comm.size() - 1,
+                        ..Case::new(collective, 401)
+                    };
+                    case.check::<f32>(comm);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn late_reductions_are_waited_for() {
+    for polls in [0, 1, 7] {
+        for n in [1, 2, 3, 5] {
+            run_with(&narrow().compute_delay(polls), n, check_all);
+        }
+    }
+}
+
+#[test]
+fn every_algorithm_waits() {
+    for algorithm in [
+        "ring",
+        "direct",
+        "recursive-doubling",
+        "double-tree",
+        "binomial",
+    ] {
+        let builder = narrow().compute_delay(3).set("SPARK_CCL_ALGO", algorithm);
+        run_with(&builder, 4, check_all);
+    }
+}
+
+#[test]
+fn messages_and_collectives_in_flight_wait_for_their_own() {
+    run_with(&narrow().compute_delay(5), 2, |comm| {
+        let peer = 1 - comm.rank();
+        for _ in 0..10 {
+            let reduce = comm
+                .all_reduce_in_place(vec![1_i32; 700], RedOp::Sum)
+                .start()
+                .unwrap();
+            let exchange = comm.send_recv(
+                vec![comm.rank(); 700]
+                    .iter()
+                    .map(|&x| x as u8)
+                    .collect::<Vec<_>>(),
+                peer,
+                vec![9_u8; 700],
+                peer,
+            );
+            let exchange = exchange.start().unwrap();
+            assert_eq!(exchange.wait().unwrap().1, vec![peer as u8; 700]);
+            assert_eq!(reduce.wait().unwrap(), vec![2; 700]);
+        }
+    });
+}
+
+#[test]
+fn an_abort_does_not_wait_for_reductions() {
+    let comms = narrow().compute_delay(u32::MAX).local(2).unwrap();
+    each(comms, |comm| {
+        let pending = comm
+            .all_reduce_in_place(vec![1_i32; 700], RedOp::Sum)
+            .start()
+            .unwrap();
+        if comm.rank() == 0 {
+            comm.abort("too slow");
+        }
+        let failed = pending.wait().unwrap_err();
+        assert!(failed.error.to_string().contains("too slow"), "{failed}");
+        assert_eq!(failed.buffers.len(), 700);
+    });
+}
