@@ -3,14 +3,14 @@
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::logging;
-use crate::world::{Reducer, World, check_settings};
+use crate::world::{Reducer, World, check_settings, deadline_in};
 use spark_ccl_bootstrap::{Address, Options, Secret, Session, UniqueId};
 use spark_ccl_config::{Env, Settings};
 use spark_ccl_launcher::{KeyValue, Launch, Rendezvous};
 use spark_ccl_transport::netif;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Under this key rank 0 publishes how to reach it.
 const KEY: &str = "spark-ccl-0";
@@ -251,7 +251,7 @@ fn through_key_value(
     secret: Option<Secret>,
     options: &Options,
 ) -> Result<Session, Error> {
-    let deadline = Instant::now() + options.init_timeout;
+    let deadline = deadline_in(options.init_timeout);
     let launcher = |error: spark_ccl_launcher::Error| Error::Launcher(error.to_string());
     let private = space.is_private();
     let id = if rank == 0 {

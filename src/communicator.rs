@@ -144,7 +144,10 @@ impl Communicator {
     /// # Errors
     /// [`Error::Failed`] when another rank failed before.
     pub fn finalize(self) -> Result<(), Error> {
-        self.barrier().run()
+        self.barrier().run()?;
+        // Operations whose handles were dropped go on to their end.
+        self.inner.shared.drain();
+        Ok(())
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -159,8 +162,14 @@ impl Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         self.inner.closed.store(true, Ordering::Release);
-        let last = self.inner.shared.with(|engine| engine.last_sequence());
-        self.inner.watch.leave(last);
+        // While something is in flight, the rank stays; it leaves with the last handle.
+        let last = self
+            .inner
+            .shared
+            .with(|engine| engine.is_idle().then(|| engine.last_sequence()));
+        if let Some(last) = last {
+            self.inner.watch.leave(last);
+        }
     }
 }
 

@@ -6,11 +6,12 @@ use socket2::Socket;
 use spark_ccl_bootstrap::{Kind, Purpose, Session, Via};
 use spark_ccl_config::Settings;
 use spark_ccl_control::Watch;
+use spark_ccl_transport::memory::MemoryError;
 use spark_ccl_transport::{Geometry, LinkError, LinkRx, LinkTx, shm, tcp};
 use std::time::{Duration, Instant};
 
 /// How often waiting for a peer's connection looks for faults.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Everything that connects one rank to the others, by rank of the communicator.
 pub(crate) struct Mesh {
@@ -26,6 +27,8 @@ pub(crate) struct Site<'a> {
     pub(crate) session: &'a Session,
     pub(crate) settings: &'a Settings,
     pub(crate) watch: &'a Watch,
+    /// That of the communicator that is split.
+    pub(crate) parent: Option<&'a Watch>,
     pub(crate) context: u64,
     /// World ranks of the members; this rank is `members[rank]`.
     pub(crate) members: &'a [u32],
@@ -98,17 +101,23 @@ impl Site<'_> {
             .map(Wiring::Tcp)
     }
 
-    /// Waits for the peer's stream, and stops when the world turns out to be broken.
+    /// Waits for the peer's stream.
     fn accept(&self, peer: usize, purpose: Purpose) -> Result<Socket, Error> {
         loop {
-            let look = self.deadline.min(Instant::now() + LOOK_EVERY);
+            let look = self.look()?;
             match self.session.accept(self.members[peer], purpose, look) {
                 Err(spark_ccl_bootstrap::Error::Timeout(_)) if Instant::now() < self.deadline => {}
                 other => return Ok(other?),
             }
-            if let Some(fault) = self.watch.fault() {
-                return Err(Error::Failed(fault));
-            }
+        }
+    }
+
+    /// Until when to wait before looking for faults again; an error when there is one.
+    fn look(&self) -> Result<Instant, Error> {
+        let watches = [Some(self.watch), self.parent];
+        match watches.into_iter().flatten().find_map(Watch::fault) {
+            Some(fault) => Err(Error::Failed(fault)),
+            None => Ok(self.deadline.min(Instant::now() + LOOK_EVERY)),
         }
     }
 
@@ -119,7 +128,7 @@ impl Site<'_> {
             channels: CHANNELS,
         };
         let name = self.session.describe(self.members[peer]);
-        let memory = |error: spark_ccl_transport::memory::MemoryError| Error::Memory {
+        let memory = |error: MemoryError| Error::Memory {
             what: format!("sharing memory with {name}"),
             problem: format!("{error}; SPARK_CCL_SHM=0 uses TCP instead"),
         };
@@ -130,11 +139,16 @@ impl Site<'_> {
             }
             Wiring::Shared(stream) => {
                 let (tx, rx) = if self.rank < peer {
-                    shm::offer(&stream, geometry, self.deadline)
+                    shm::offer(&stream, geometry, self.deadline).map_err(memory)?
                 } else {
-                    shm::accept(&stream, geometry, self.deadline)
-                }
-                .map_err(memory)?;
+                    loop {
+                        match shm::accept(&stream, geometry, self.look()?) {
+                            Err(MemoryError::TimedOut { .. }) if Instant::now() < self.deadline => {
+                            }
+                            other => break other.map_err(memory)?,
+                        }
+                    }
+                };
                 Ok((Box::new(tx), Box::new(rx), "shm".to_owned(), Some(stream)))
             }
             Wiring::Tcp(sockets) => {

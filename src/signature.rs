@@ -74,8 +74,8 @@ pub(crate) struct Signature {
     pub(crate) root: u32,
     /// Elements; 0 for operations whose counts differ between ranks.
     pub(crate) count: u64,
-    /// 0 for ordinary memory; else names the registered regions and offsets.
-    pub(crate) place: u16,
+    /// 0 for ordinary memory; else a hash of the registered regions and offsets.
+    pub(crate) place: u64,
 }
 
 const COUNT_BITS: u32 = 48;
@@ -89,12 +89,16 @@ impl Signature {
             | u64::from(self.op) << 16
             | u64::from(self.root) << 32;
         let count = self.count & ((1 << COUNT_BITS) - 1);
-        [head, count | u64::from(self.place) << COUNT_BITS]
+        [head, count | self.place << COUNT_BITS]
+    }
+
+    /// A digest of all of it for message tags. Not an integrity check: it tells calls apart.
+    pub(crate) fn digest(self) -> u32 {
+        mix(self.words()) ^ (self.place >> 32) as u32
     }
 }
 
-/// A 32-bit digest for message tags. Not an integrity check: it tells calls apart.
-pub(crate) fn digest(words: [u64; 2]) -> u32 {
+fn mix(words: [u64; 2]) -> u32 {
     let mixed = (words[0] ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xff51_afd7_ed55_8ccd)
         ^ words[1].wrapping_mul(0xc4ce_b9fe_1a85_ec53).rotate_left(31);
     let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0x9fb2_1c65_1e98_df25);
@@ -169,7 +173,7 @@ mod tests {
         ];
         for other in others {
             assert_ne!(base.words(), other.words());
-            assert_ne!(digest(base.words()), digest(other.words()));
+            assert_ne!(base.digest(), other.digest());
         }
         assert_eq!(describe(base.words()), "broadcast(count 17, float, root 1)");
     }

@@ -4,18 +4,16 @@ use crate::call::{Call, OutOfPlace, Spec};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::signature::Operation;
-use crate::world::World;
-use spark_ccl_control::Fault;
+use crate::world::{World, deadline_in};
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 impl Communicator {
     /// New communicators, one for each color, with their ranks in the order of `key` (and of the
     /// ranks here, where keys are equal). Collective; a rank without color gets none.
     ///
     /// # Errors
-    /// [`Error::Failed`] when the communicator has failed, or a link of a new one could not be made,
-    /// which fails this one on all ranks.
+    /// [`Error::Failed`] when the communicator has failed. When a link of a new one could not be made,
+    /// all ranks of that new one get an error, and this communicator stays as it is.
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Self>, Error> {
         let own = [color.map_or(-1, i64::from), i64::from(key)];
         let mut all = vec![0_i64; 2 * self.size()];
@@ -44,18 +42,7 @@ impl Communicator {
             .iter()
             .map(|&(_, rank)| self.inner.members[rank])
             .collect();
-        let deadline = Instant::now() + world.settings.init_timeout;
-        World::communicator(world, context, ranks, deadline)
-            .map(Some)
-            .inspect_err(|error| self.give_up(error))
-    }
-
-    /// Tells the other ranks that they need not wait for this one's part of a split.
-    fn give_up(&self, error: &Error) {
-        let watch = &self.inner.watch;
-        watch.raise(Fault::Aborted {
-            by: watch.member(self.inner.planner.rank),
-            reason: format!("split failed: {error}"),
-        });
+        let deadline = deadline_in(world.settings.init_timeout);
+        World::communicator(world, context, ranks, Some(&self.inner.watch), deadline).map(Some)
     }
 }

@@ -11,7 +11,7 @@ use socket2::Socket;
 use spark_ccl_bootstrap::{Kind, Purpose, Session, Via};
 use spark_ccl_compute::{Compute, Cpu};
 use spark_ccl_config::{Net, Settings};
-use spark_ccl_control::{Monitor, neighbours};
+use spark_ccl_control::{Fault, Monitor, Watch, neighbours};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -54,21 +54,20 @@ impl World {
         settings: Settings,
         reducer: Reducer,
     ) -> Result<Communicator, Error> {
-        let deadline = Instant::now() + settings.init_timeout;
-        let opened = Self::control(session, settings, reducer, deadline).and_then(|world| {
+        let deadline = deadline_in(settings.init_timeout);
+        Self::control(session, settings, reducer, deadline).and_then(|world| {
             let world = Arc::new(world);
             let all = (0..world.session.size()).collect();
             // Unlike that of any other world: it also tells registered memory of several apart.
             let context = world.session.derive_context(NO_CONTEXT, 0, 0);
-            let communicator = Self::communicator(&world, context, all, deadline);
+            let communicator = Self::communicator(&world, context, all, None, deadline);
             let report = communicator.as_ref().map(|_| ()).map_err(Error::to_string);
             // The others must not take a rank for ready that is not, nor wait for it.
             let sealed = world.session.seal(report, deadline);
             let communicator = communicator?;
             sealed?;
             Ok(communicator)
-        })?;
-        Ok(opened)
+        })
     }
 
     /// Starts the monitor on streams to this rank's neighbours in the control plane.
@@ -119,22 +118,34 @@ impl World {
         world: &Arc<Self>,
         context: u64,
         members: Vec<u32>,
+        parent: Option<&Watch>,
         deadline: Instant,
     ) -> Result<Communicator, Error> {
         let watch = world.monitor.watch(context, members.clone(), describe);
         let own = world.session.rank();
         let rank = members.iter().position(|&member| member == own);
-        let rank = rank.unwrap_or_default();
+        let rank = rank.ok_or_else(|| Error::Invalid {
+            operation: "split",
+            problem: format!("world rank {own} is not a member"),
+        })?;
         let mesh = Site {
             session: &world.session,
             settings: &world.settings,
             watch: &watch,
+            parent,
             context,
             members: &members,
             rank,
             deadline,
         }
-        .connect()?;
+        .connect()
+        .inspect_err(|error| {
+            // The others need not wait for this rank.
+            watch.raise(Fault::Aborted {
+                by: watch.member(rank as u32),
+                reason: format!("it could not connect: {error}"),
+            });
+        })?;
         let mut others = members.iter().filter(|&&member| member != own);
         let settings = &world.settings;
         let one_host = others.all(|&member| shares_memory(&world.session, settings, member));
@@ -198,5 +209,11 @@ fn start_progress(inner: &Arc<Inner>) -> Result<(), Error> {
         })
 }
 
-/// How long ranks that are known to be there may take to pass memory or join a split.
+/// When something that may take `timeout` has to be over.
+pub(crate) fn deadline_in(timeout: Duration) -> Instant {
+    const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    Instant::now() + timeout.min(YEAR)
+}
+
+/// How long ranks that are known to be there may take to pass memory.
 pub(crate) const EXCHANGE: Duration = Duration::from_secs(30);

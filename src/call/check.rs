@@ -292,7 +292,7 @@ impl Checked<'_> {
         }
     }
 
-    fn signature(&self, count: usize, place: u16) -> Signature {
+    fn signature(&self, count: usize, place: u64) -> Signature {
         let rooted = self.spec.operation.is_rooted();
         Signature {
             operation: self.spec.operation,

@@ -44,10 +44,7 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
     pub fn run(self) -> Result<O::Back, Error> {
         let mut operands = self.operands;
         let ids = issue(self.comm, &self.spec, &mut operands)?;
-        // Should progress panic, the operation must not outlive the borrow of its buffers.
-        let abandoned = AbortOnUnwind;
-        let result = ids.wait(self.comm.shared());
-        std::mem::forget(abandoned);
+        let result = or_abort(|| ids.wait(self.comm.shared()));
         result.map(|()| operands.back())
     }
 
@@ -116,10 +113,18 @@ fn issue<T: Element, O: Operands<T>>(
 ) -> Result<Ids, Error> {
     let (input, output) = operands.regions();
     let (first, second) = check::requests::<T>(comm, spec, &input, &output)?;
-    comm.shared().issue(first, second).map(|(a, b)| Ids(a, b))
+    or_abort(|| comm.shared().issue(first, second)).map(|(a, b)| Ids(a, b))
 }
 
-/// Ends the process where going on would leave the engine with dangling buffers.
+/// Runs `work`; a panic in it ends the process. Should progress panic, operations in flight would
+/// outlive the borrow of their buffers.
+fn or_abort<R>(work: impl FnOnce() -> R) -> R {
+    let abort = AbortOnUnwind;
+    let result = work();
+    std::mem::forget(abort);
+    result
+}
+
 struct AbortOnUnwind;
 
 impl Drop for AbortOnUnwind {

@@ -1,6 +1,6 @@
 //! Operations in flight on borrowed buffers.
 
-use super::{AbortOnUnwind, Ids, Operands};
+use super::{Ids, Operands, or_abort};
 use crate::communicator::Communicator;
 use crate::engine::Shared;
 use crate::error::Error;
@@ -44,9 +44,7 @@ impl Communicator {
         // Operations in flight borrow buffers of frames above this one: a panic in `work` must not
         // pass before they have ended.
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&scope)));
-        let abandoned = AbortOnUnwind;
-        let finished = scope.finish();
-        std::mem::forget(abandoned);
+        let finished = or_abort(|| scope.finish());
         match result {
             Ok(Ok(value)) => finished.map(|()| value).map_err(E::from),
             Ok(Err(error)) => Err(error),
@@ -116,9 +114,7 @@ impl<T: Element, O: Operands<T>> Drop for ScopedPending<'_, T, O> {
         // Owned buffers would be freed here under the operation's hands. Borrowed ones have no
         // drop glue, and the scope's end is time enough.
         if self.operands.is_some() && std::mem::needs_drop::<O>() {
-            let abandoned = AbortOnUnwind;
-            self.ids.settle(&self.shared);
-            std::mem::forget(abandoned);
+            or_abort(|| self.ids.settle(&self.shared));
         }
     }
 }

@@ -4,6 +4,7 @@ use super::request::Request;
 use spark_ccl_compute::{Compute, Job, Operand, Scale, Started, Ticket};
 use spark_ccl_sched::{Buf, Kind, Rank, Span, Step};
 use spark_ccl_transport::{LinkError, LinkRx, LinkTx};
+use std::ops::Range;
 
 /// Slices after which a channel lets the others (and the fault check) have a turn.
 const TURN: usize = 32;
@@ -16,14 +17,17 @@ pub(crate) struct Wires {
     pub(crate) tx: Vec<Box<dyn LinkTx>>,
     pub(crate) rx: Vec<Box<dyn LinkRx>>,
     pub(crate) compute: Box<dyn Compute>,
-    pub(crate) scratch: Vec<u8>,
+    scratch: Vec<u8>,
+    /// Start of `scratch`.
+    scratch_base: *mut u8,
     /// Peers whose links hold committed bytes back.
     pub(crate) unflushed: Vec<Rank>,
     operands: Vec<Operand>,
     targets: Vec<*mut u8>,
 }
 
-// SAFETY: the raw pointers in `operands` and `targets` are only meaningful within one call.
+// SAFETY: the raw pointers in `operands` and `targets` are only meaningful within one call, and
+// `scratch_base` points into `scratch`, which moves along.
 unsafe impl Send for Wires {}
 
 /// Why an operation does not advance.
@@ -87,25 +91,40 @@ impl Wires {
             rx,
             compute,
             scratch: Vec::new(),
+            scratch_base: std::ptr::null_mut(),
             unflushed: Vec::new(),
             operands: Vec::new(),
             targets: Vec::new(),
         }
     }
 
-    /// Pushes held-back bytes on; a peer that does not take its own yet, if there is one.
-    pub(crate) fn flush(&mut self) -> Result<Option<Rank>, (Rank, LinkError)> {
-        while let Some(&peer) = self.unflushed.last() {
-            match self.tx[peer as usize].flush() {
-                Ok(true) => self.unflushed.pop(),
-                Ok(false) => {
-                    self.unflushed.rotate_right(1);
-                    return Ok(Some(peer));
-                }
-                Err(error) => return Err((peer, error)),
-            };
+    /// Pushes held-back bytes on. A link that fails here fails again for whoever uses it.
+    pub(crate) fn flush(&mut self) {
+        let tx = &mut self.tx;
+        self.unflushed
+            .retain(|&peer| !matches!(tx[peer as usize].flush(), Ok(true)));
+    }
+
+    /// A peer to which bytes on these channels are still held back, if there is one.
+    pub(crate) fn held_back(&mut self, channels: Range<usize>) -> Result<Option<Rank>, Obstacle> {
+        for &peer in &self.unflushed {
+            let tx = &mut self.tx[peer as usize];
+            if channels.clone().any(|channel| tx.holds_back(channel)) {
+                return match tx.flush() {
+                    Ok(_) => Ok(Some(peer)),
+                    Err(error) => Err(Obstacle::Link { peer, error }),
+                };
+            }
         }
         Ok(None)
+    }
+
+    /// Memory for intermediate results.
+    pub(crate) fn provide_scratch(&mut self, bytes: usize) {
+        if self.scratch.len() < bytes {
+            self.scratch.resize(bytes, 0);
+        }
+        self.scratch_base = self.scratch.as_mut_ptr();
     }
 }
 
@@ -213,7 +232,7 @@ impl Run<'_> {
             let incoming = self.incoming(lane, flow, count * size)?;
             let outgoing = self.outgoing(lane, flow, count * size)?;
             if count > 0 {
-                half.pending = self.combine(flow, half.elements, count, incoming, outgoing);
+                half.pending = self.combine(flow, half.elements, count, incoming, outgoing)?;
                 if half.pending.is_some() {
                     return Err(Obstacle::Waiting(None));
                 }
@@ -267,41 +286,34 @@ impl Run<'_> {
         count: usize,
         incoming: *const u8,
         outgoing: *mut u8,
-    ) -> Option<Ticket> {
-        let mut operands = std::mem::take(&mut self.wires.operands);
-        let mut targets = std::mem::take(&mut self.wires.targets);
-        operands.clear();
-        targets.clear();
-        operands.extend(flow.src.map(|span| self.operand(&span, done)));
-        if let Some(from) = flow.from {
-            let arrived = Operand {
-                ptr: incoming,
-                scale: Scale::One,
-            };
-            let place = if from < self.wires.rank {
-                0
-            } else {
-                operands.len()
-            };
-            operands.insert(place, arrived);
-        }
-        targets.extend(flow.dst.map(|span| self.address(&span, done)));
-        targets.extend(flow.to.map(|_| outgoing));
-        let pending = self.start_job(&operands, &targets, count);
-        self.wires.operands = operands;
-        self.wires.targets = targets;
-        pending
+    ) -> Result<Option<Ticket>, Obstacle> {
+        self.submit(count, |run, operands, targets| {
+            operands.extend(flow.src.map(|span| run.operand(&span, done)));
+            if let Some(from) = flow.from {
+                let arrived = Operand {
+                    ptr: incoming,
+                    scale: Scale::One,
+                };
+                let place = if from < run.wires.rank {
+                    0
+                } else {
+                    operands.len()
+                };
+                operands.insert(place, arrived);
+            }
+            targets.extend(flow.dst.map(|span| run.address(&span, done)));
+            targets.extend(flow.to.map(|_| outgoing));
+            Ok(())
+        })
     }
 
     /// Sends the filled slot and gives the read one back.
     fn finish(&mut self, lane: usize, flow: &Flow, bytes: usize) -> Result<(), Obstacle> {
         if let Some(peer) = flow.to {
             let tx = &mut self.wires.tx[peer as usize];
-            let flushed = tx
-                .commit(lane, bytes, self.tag)
-                .and_then(|()| tx.flush())
+            tx.commit(lane, bytes, self.tag)
                 .map_err(|error| Obstacle::Link { peer, error })?;
-            if !flushed && !self.wires.unflushed.contains(&peer) {
+            if tx.holds_back(lane) && !self.wires.unflushed.contains(&peer) {
                 self.wires.unflushed.push(peer);
             }
         }
@@ -314,24 +326,20 @@ impl Run<'_> {
     /// [`Kind::ReduceLocal`], all of it at once: it is for small counts.
     fn reduce_local(&mut self, step: &Step, half: &mut Half) -> Result<bool, Obstacle> {
         if half.pending.is_none() {
-            let own = self.operand(&step.src, 0);
-            let block = |rank| Span {
-                buf: Buf::Scratch,
-                offset: u64::from(rank) * step.src.len,
-                len: step.src.len,
-            };
-            let mut operands = std::mem::take(&mut self.wires.operands);
-            operands.clear();
-            operands.extend((0..self.wires.size).map(|rank| {
-                if rank == self.wires.rank {
-                    own
-                } else {
-                    self.operand(&block(rank), 0)
-                }
-            }));
-            let dst = self.address(&step.dst, 0);
-            half.pending = self.start_job(&operands, &[dst], step.src.len as usize);
-            self.wires.operands = operands;
+            half.pending = self.submit(step.src.len as usize, |run, operands, targets| {
+                let block = |rank| Span {
+                    buf: Buf::Scratch,
+                    offset: u64::from(rank) * step.src.len,
+                    len: step.src.len,
+                };
+                operands.extend((0..run.wires.size).map(|rank| {
+                    let own = rank == run.wires.rank;
+                    let span = if own { step.src } else { block(rank) };
+                    run.operand(&span, 0)
+                }));
+                targets.push(run.address(&step.dst, 0));
+                Ok(())
+            })?;
         }
         self.settle(half, step.src.len)
             .map(|()| half.elements == step.src.len)
@@ -343,51 +351,66 @@ impl Run<'_> {
         let limit = (self.wires.slot_bytes / size) as u64;
         let count = limit.min(step.src.len - half.elements);
         if half.pending.is_none() {
-            let mut operands = std::mem::take(&mut self.wires.operands);
-            let mut targets = std::mem::take(&mut self.wires.targets);
-            operands.clear();
-            targets.clear();
-            let scale = self.scale(step.src.buf);
-            let source = |rank| Operand {
-                ptr: self.remote(rank, &step.src, half.elements),
-                scale,
-            };
-            if step.kind == Kind::Get {
-                operands.push(source(step.recv_from));
-            } else {
-                operands.extend((0..self.wires.size).map(source));
-            }
-            if step.kind == Kind::GetReducePut {
-                let ranks = 0..self.wires.size;
-                targets.extend(ranks.map(|rank| self.remote(rank, &step.dst, half.elements)));
-            } else {
-                targets.push(self.address(&step.dst, half.elements));
-            }
-            half.pending = self.start_job(&operands, &targets, count as usize);
-            self.wires.operands = operands;
-            self.wires.targets = targets;
+            let done = half.elements;
+            half.pending = self.submit(count as usize, |run, operands, targets| {
+                let ranks = 0..run.wires.size;
+                let sources = match step.kind {
+                    Kind::Get => step.recv_from..step.recv_from + 1,
+                    _ => ranks.clone(),
+                };
+                let scale = run.scale(step.src.buf);
+                for rank in sources {
+                    let ptr = run.remote(rank, &step.src, done)?;
+                    operands.push(Operand { ptr, scale });
+                }
+                if step.kind != Kind::GetReducePut {
+                    targets.push(run.address(&step.dst, done));
+                    return Ok(());
+                }
+                for rank in ranks {
+                    targets.push(run.remote(rank, &step.dst, done)?);
+                }
+                Ok(())
+            })?;
         }
         self.settle(half, count)
             .map(|()| half.elements == step.src.len)
     }
 
-    fn start_job(&mut self, srcs: &[Operand], dsts: &[*mut u8], count: usize) -> Option<Ticket> {
-        let job = Job {
-            dtype: self.request.signature.dtype,
-            op: self.request.reduction.op,
-            srcs,
-            dsts,
-            count,
-        };
-        // SAFETY: own operands and destinations lie within the request's regions or the scratch
-        // (the plan was made for their lengths), which the operation holds until it is done; slots
-        // stay lent until `finish`, which runs after the job. Peers' memory is mapped for as long
-        // as the request holds its segment, and the schedule's signals order these accesses
-        // against the peers' own.
-        match unsafe { self.wires.compute.start(&job) } {
-            Started::Done => None,
-            Started::Pending(ticket) => Some(ticket),
-        }
+    /// Starts a reduction over `count` elements of the operands and into the targets that `fill`
+    /// lists.
+    fn submit(
+        &mut self,
+        count: usize,
+        fill: impl FnOnce(&Self, &mut Vec<Operand>, &mut Vec<*mut u8>) -> Result<(), Obstacle>,
+    ) -> Result<Option<Ticket>, Obstacle> {
+        // Taken out for the time being, so that nothing is allocated for each slice.
+        let mut operands = std::mem::take(&mut self.wires.operands);
+        let mut targets = std::mem::take(&mut self.wires.targets);
+        operands.clear();
+        targets.clear();
+        let filled = fill(self, &mut operands, &mut targets);
+        let started = filled.map(|()| {
+            let job = Job {
+                dtype: self.request.signature.dtype,
+                op: self.request.reduction.op,
+                srcs: &operands,
+                dsts: &targets,
+                count,
+            };
+            // SAFETY: own operands and targets lie within the request's regions or the scratch (the
+            // plan was made for their lengths), which the operation holds until it is done; slots
+            // stay lent until `finish`, which runs after the job. Peers' memory is mapped for as
+            // long as the request holds its segment, and the schedule's signals order these
+            // accesses against the peers' own.
+            match unsafe { self.wires.compute.start(&job) } {
+                Started::Done => None,
+                Started::Pending(ticket) => Some(ticket),
+            }
+        });
+        self.wires.operands = operands;
+        self.wires.targets = targets;
+        started
     }
 
     /// Ends a slice once its job is done.
@@ -421,13 +444,13 @@ impl Run<'_> {
         let base = match span.buf {
             Buf::Input => self.request.input.ptr,
             Buf::Output => self.request.output.ptr,
-            Buf::Scratch => self.wires.scratch.as_ptr().cast_mut(),
+            Buf::Scratch => self.wires.scratch_base,
         };
         base.wrapping_add((span.offset + done) as usize * self.request.signature.dtype.size())
     }
 
     /// The same place in `rank`'s registered memory.
-    fn remote(&self, rank: Rank, span: &Span, done: u64) -> *mut u8 {
+    fn remote(&self, rank: Rank, span: &Span, done: u64) -> Result<*mut u8, Obstacle> {
         let size = self.request.signature.dtype.size();
         let in_output = self.request.input_block.filter(|_| span.buf == Buf::Input);
         let region = match (span.buf, in_output) {
@@ -436,12 +459,28 @@ impl Run<'_> {
         };
         let block = in_output.unwrap_or(0) * u64::from(rank);
         let elements = (block + span.offset + done) as usize;
-        let home = region.home.as_ref();
-        let base = home.and_then(|home| home.segment.base(rank as usize));
+        let mapped = region.home.as_ref().and_then(|home| {
+            let base = home.segment.base(rank as usize)?;
+            Some(base.wrapping_add(home.offset + elements * size))
+        });
         // The plan chooses one-sided schedules only where every rank's segment is mapped.
-        debug_assert!(base.is_some());
-        let base = base.unwrap_or(region.ptr);
-        base.wrapping_add(home.map_or(0, |home| home.offset) + elements * size)
+        mapped.ok_or_else(|| Obstacle::Link {
+            peer: rank,
+            error: LinkError::Misuse("registered memory that is not mapped here".to_owned()),
+        })
+    }
+}
+
+impl Cursor {
+    /// Waits until no reduction touches the operation's memory any more.
+    pub(crate) fn drain(&mut self, compute: &mut dyn Compute) {
+        for half in &mut self.halves {
+            if let Some(ticket) = half.pending.take() {
+                while !compute.poll(ticket) {
+                    std::thread::yield_now();
+                }
+            }
+        }
     }
 }
 

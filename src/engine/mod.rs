@@ -10,7 +10,6 @@ pub(crate) use request::{CHANNELS, POINT_TO_POINT, Program, Request};
 pub(crate) use shared::{OpId, Shared};
 
 use crate::error::Error;
-use crate::signature::digest;
 use exec::{Cursor, Obstacle, Run, Turn};
 use patrol::Stall;
 use spark_ccl_control::Watch;
@@ -31,8 +30,13 @@ pub(crate) struct Engine {
     collectives: VecDeque<usize>,
     /// Queues of point-to-point operations by direction and peer; only the used ones.
     streams: Vec<Stream>,
+    /// Point-to-point operations that are queued or running.
+    pairs: usize,
     sequence: u64,
     broken: Option<Error>,
+    /// Buffers of ended operations that nobody waits for. Users' code runs when they are dropped, so
+    /// that happens where the engine is not locked.
+    discarded: Vec<Box<dyn Any + Send>>,
 }
 
 /// A place for an operation; the generation tells its successive tenants apart.
@@ -84,8 +88,10 @@ impl Engine {
             vacant: Vec::new(),
             collectives: VecDeque::new(),
             streams: Vec::new(),
+            pairs: 0,
             sequence: 0,
             broken: None,
+            discarded: Vec::new(),
         }
     }
 
@@ -96,9 +102,7 @@ impl Engine {
 
     /// Whether nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.collectives.is_empty()
-            && self.wires.unflushed.is_empty()
-            && self.streams.iter().all(|stream| stream.queue.is_empty())
+        self.collectives.is_empty() && self.pairs == 0 && self.wires.unflushed.is_empty()
     }
 
     /// Queues an operation.
@@ -119,7 +123,7 @@ impl Engine {
         } else {
             self.sequence += 1;
             self.watch.enter(self.sequence, words);
-            let tag = self.sequence << 32 | u64::from(digest(words));
+            let tag = self.sequence << 32 | u64::from(request.signature.digest());
             (self.sequence, tag, 0)
         };
         let id = self.place(Active {
@@ -135,7 +139,10 @@ impl Engine {
             detached: false,
         });
         match stream {
-            Some(index) => self.streams[index].queue.push_back(id.index),
+            Some(index) => {
+                self.streams[index].queue.push_back(id.index);
+                self.pairs += 1;
+            }
             None => self.collectives.push_back(id.index),
         }
         id
@@ -151,23 +158,29 @@ impl Engine {
             return true;
         }
         let mut moved = false;
-        // A link that fails here fails again where an operation uses it or waits for it.
-        let _ = self.wires.flush();
+        self.wires.flush();
         while let Some(&index) = self.collectives.front() {
             match self.advance(index) {
                 Advance::Complete => {
                     self.collectives.pop_front();
                     moved = true;
                 }
-                Advance::Moved => return true,
+                Advance::Moved => {
+                    moved = true;
+                    break;
+                }
                 Advance::Blocked => break,
             }
+        }
+        if self.pairs == 0 {
+            return moved;
         }
         for stream in 0..self.streams.len() {
             while let Some(&index) = self.streams[stream].queue.front() {
                 match self.advance(index) {
                     Advance::Complete => {
                         self.streams[stream].queue.pop_front();
+                        self.pairs -= 1;
                         moved = true;
                     }
                     Advance::Moved => {
@@ -206,16 +219,17 @@ impl Engine {
     }
 
     /// Nobody waits for the operation any more: its buffers stay with the engine until it is done.
-    pub(crate) fn detach(&mut self, id: OpId, buffers: Box<dyn Any + Send>) {
-        let Some(slot) = self.ops.get_mut(id.index) else {
-            return;
-        };
+    fn detach(&mut self, id: OpId, buffers: Box<dyn Any + Send>) {
+        let slot = &mut self.ops[id.index];
         match &mut slot.state {
             State::Active(active) if slot.generation == id.generation => {
                 active.detached = true;
                 active.keep = Some(buffers);
             }
-            _ => drop(self.take(id)),
+            _ => {
+                self.discarded.push(buffers);
+                self.take(id);
+            }
         }
     }
 
@@ -237,11 +251,16 @@ impl Engine {
         self.broken = Some(error.clone());
         self.collectives.clear();
         self.streams.clear();
+        self.pairs = 0;
         self.wires.unflushed.clear();
         for index in 0..self.ops.len() {
             let slot = &mut self.ops[index];
-            if let State::Active(active) = &slot.state {
+            if let State::Active(active) = &mut slot.state {
+                for cursor in &mut active.cursors {
+                    cursor.drain(self.wires.compute.as_mut());
+                }
                 fence(&active.request);
+                self.discarded.extend(active.keep.take());
                 let detached = active.detached;
                 slot.state = State::Done(Err(error.clone()));
                 if detached {
@@ -284,6 +303,11 @@ impl Engine {
         })
     }
 
+    /// Buffers to drop when the engine is unlocked.
+    fn discarded(&mut self) -> Vec<Box<dyn Any + Send>> {
+        std::mem::take(&mut self.discarded)
+    }
+
     /// Gives one operation a turn on each of its channels.
     fn advance(&mut self, index: usize) -> Advance {
         let State::Active(active) = &mut self.ops[index].state else {
@@ -291,11 +315,9 @@ impl Engine {
         };
         if !active.started {
             active.started = true;
-            let bytes =
-                active.request.program.scratch() as usize * active.request.signature.dtype.size();
-            if self.wires.scratch.len() < bytes {
-                self.wires.scratch.resize(bytes, 0);
-            }
+            let elements = active.request.program.scratch() as usize;
+            let size = active.request.signature.dtype.size();
+            self.wires.provide_scratch(elements * size);
         }
         let mut moved = false;
         active.stall.obstacle = None;
@@ -320,14 +342,17 @@ impl Engine {
         }
         if active.finished == [true; 2] {
             // Its bytes must be with the kernel, too: nobody may call us for long.
-            match self.wires.flush() {
+            match self.wires.held_back(active.lanes()) {
                 Ok(None) => {
                     self.complete(index);
                     return Advance::Complete;
                 }
                 Ok(peer) => active.stall.meet(Obstacle::Waiting(peer)),
-                Err((peer, error)) => active.stall.meet(Obstacle::Link { peer, error }),
+                Err(obstacle) => active.stall.meet(obstacle),
             }
+        }
+        if moved {
+            active.stall.ease();
         }
         if moved {
             Advance::Moved
@@ -337,9 +362,10 @@ impl Engine {
     }
 
     fn complete(&mut self, index: usize) {
-        let State::Active(active) = &self.ops[index].state else {
+        let State::Active(active) = &mut self.ops[index].state else {
             return;
         };
+        self.discarded.extend(active.keep.take());
         let request = &active.request;
         if let Some(divisor) = request.reduction.divisor {
             let output = &request.output;
@@ -355,6 +381,16 @@ impl Engine {
             self.forget(index);
         } else {
             self.ops[index].state = State::Done(Ok(()));
+        }
+    }
+}
+
+impl Active {
+    /// The link channels on which it may have sent.
+    fn lanes(&self) -> std::ops::Range<usize> {
+        match &self.request.program {
+            Program::PointToPoint(step) if step.kind == Kind::Recv => 0..0,
+            program => self.base..self.base + program.channels() as usize,
         }
     }
 }
@@ -382,11 +418,10 @@ fn pair_words(tag: u64) -> String {
     )
 }
 
-/// Cuts the registered memory of a failed operation off from its peers.
+/// Cuts the registered memory of a failed operation off from its peers, where they may write it.
 fn fence(request: &Request) {
-    for home in [&request.input.home, &request.output.home]
-        .into_iter()
-        .flatten()
+    if request.signature.place != 0
+        && let Some(home) = &request.output.home
     {
         home.segment.fence();
     }

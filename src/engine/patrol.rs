@@ -3,7 +3,7 @@
 use super::exec::Obstacle;
 use super::{Active, Engine, POINT_TO_POINT, State, pair_words};
 use crate::signature::describe;
-use spark_ccl_control::{Fault, POINT_TO_POINT as POINT_TO_POINT_SEQUENCE, Watch};
+use spark_ccl_control::{Fault, Member, POINT_TO_POINT as POINT_TO_POINT_SEQUENCE, Watch};
 use spark_ccl_sched::Rank;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,10 @@ const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 const CAUSE_WITHIN: Duration = Duration::from_millis(1500);
 /// At a deadline: ranks that gave no sign for so long are the late ones.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(2500);
+/// After such a pause the process was stopped, or in no call: the others may have given up on it.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long the control plane then gets to say so, before this rank judges the others.
+const NEWS_WITHIN: Duration = Duration::from_millis(500);
 
 /// What is known about an operation that does not advance.
 #[derive(Debug, Default)]
@@ -24,6 +28,9 @@ pub(super) struct Stall {
     /// When a foreign message or a link's end was first seen.
     suspicious: Option<Instant>,
     announced: Option<Instant>,
+    patrolled: Option<Instant>,
+    /// When the deadline, once it has passed, is held against the others.
+    judged_at: Option<Instant>,
 }
 
 impl Stall {
@@ -32,6 +39,24 @@ impl Stall {
         if self.obstacle.is_none() || !matches!(obstacle, Obstacle::Waiting(_)) {
             self.obstacle = Some(obstacle);
         }
+    }
+
+    /// Notes that the operation moves on: nothing is wrong with it.
+    pub(super) fn ease(&mut self) {
+        self.suspicious = None;
+    }
+
+    /// How long the operation has waited, and whether that is too long.
+    fn wait(&mut self, now: Instant, timeout: Duration) -> (Duration, bool) {
+        let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
+        let last = self.patrolled.replace(now).unwrap_or(now);
+        if waited < timeout {
+            return (waited, false);
+        }
+        let paused = now.saturating_duration_since(last) >= PAUSE;
+        let grace = if paused { NEWS_WITHIN } else { Duration::ZERO };
+        let judged_at = *self.judged_at.get_or_insert(now + grace);
+        (waited, now >= judged_at)
     }
 }
 
@@ -53,9 +78,8 @@ impl Engine {
             let State::Active(active) = &mut self.ops[index].state else {
                 continue;
             };
-            let since = *active.stall.since.get_or_insert(now);
-            let waited = now.saturating_duration_since(since);
-            let fault = if waited >= self.timeout {
+            let (waited, overdue) = active.stall.wait(now, self.timeout);
+            let fault = if overdue {
                 Some(timed_out(active, &self.watch, self.wires.rank, waited))
             } else {
                 inspect(active, &self.watch, self.wires.rank, now)
@@ -78,44 +102,96 @@ fn announce(active: &mut Active, watch: &Watch, now: Instant, waited: Duration) 
     };
     if due {
         active.stall.announced = Some(now);
+        if let Some((sequence, words)) = doubtful(active, watch) {
+            watch.announce(sequence, words, waiting_for(active));
+        }
         let words = active.request.signature.words();
         watch.announce(marked(active), words, waiting_for(active));
     }
 }
 
+/// The earlier operation to which a foreign message belongs, as this rank called it: both ranks may
+/// be done with their different calls.
+fn doubtful(active: &Active, watch: &Watch) -> Option<(u64, [u64; 2])> {
+    let Some(Obstacle::Foreign { tag, .. }) = &active.stall.obstacle else {
+        return None;
+    };
+    // Tags hold the low half of the sequence number.
+    let behind = (active.sequence as u32).wrapping_sub((tag >> 32) as u32);
+    let sequence = active.sequence.checked_sub(u64::from(behind))?;
+    if is_pair(active) || behind == 0 {
+        return None;
+    }
+    watch.called(sequence).map(|words| (sequence, words))
+}
+
 /// Whether the obstacle means that the operation can never be completed.
 fn inspect(active: &mut Active, watch: &Watch, rank: Rank, now: Instant) -> Option<Fault> {
     let peer = waiting_for(active)?;
-    let what = match active.stall.obstacle.as_ref()? {
-        Obstacle::Waiting(_) => {
-            active.stall.suspicious = None;
-            if is_pair(active) && watch.left(peer).is_some() {
-                "the peer has left the communicator".to_owned()
-            } else {
-                return None;
-            }
+    let obstacle = active.stall.obstacle.as_ref()?;
+    // The control plane sees for itself what this means for collectives.
+    let left = if is_pair(active) {
+        watch.left(peer)
+    } else {
+        None
+    };
+    if left.is_none() && matches!(obstacle, Obstacle::Waiting(_)) {
+        active.stall.suspicious = None;
+        return None;
+    }
+    let (here, there) = (watch.member(rank), watch.member(peer));
+    let words = describe(active.request.signature.words());
+    let (fault, certain) = match (obstacle, left) {
+        (Obstacle::Foreign { tag, .. }, _) if is_pair(active) => {
+            let fault = Fault::Mismatch {
+                sequence: marked(active),
+                rank_a: here,
+                words_a: words,
+                rank_b: there,
+                words_b: pair_call(*tag),
+            };
+            (fault, true)
         }
-        Obstacle::Foreign { tag, .. } if is_pair(active) => format!(
-            "expected {}, and it sent {}",
-            pair_words(active.tag),
-            pair_words(*tag)
-        ),
-        Obstacle::Foreign { tag, .. } => format!(
-            "expected data of operation {} ({}), and it sent data of operation {} with another \
-             signature; the calls of the ranks differ",
-            active.sequence,
-            describe(active.request.signature.words()),
-            tag >> 32
-        ),
-        Obstacle::Link { error, .. } => error.to_string(),
+        (Obstacle::Foreign { tag, .. }, _) => {
+            let text = format!(
+                "expected data of operation {} ({words}), and it sent data of operation {} with \
+                 another signature; the calls of the ranks differ",
+                active.sequence,
+                tag >> 32
+            );
+            (broken_link(here, there, text), false)
+        }
+        (Obstacle::Link { error, .. }, None) => {
+            (broken_link(here, there, error.to_string()), false)
+        }
+        (_, last_sequence) => {
+            let fault = Fault::Left {
+                rank: there,
+                last_sequence: last_sequence.unwrap_or_default(),
+                sequence: marked(active),
+                words,
+            };
+            // Without a link's end there may still be data on its way.
+            (fault, matches!(obstacle, Obstacle::Link { .. }))
+        }
     };
     let first = *active.stall.suspicious.get_or_insert(now);
     let give_up = now.saturating_duration_since(first) >= CAUSE_WITHIN;
-    give_up.then(|| Fault::Link {
-        by: watch.member(rank),
-        peer: watch.member(peer),
-        text: what,
-    })
+    (certain || give_up).then_some(fault)
+}
+
+fn broken_link(by: Member, peer: Member, text: String) -> Fault {
+    Fault::Link { by, peer, text }
+}
+
+/// The call that sent a point-to-point message, in the words of [`describe`].
+fn pair_call(tag: u64) -> String {
+    let dtype = spark_ccl_compute::DType::from_code((tag >> 40) as u8);
+    format!(
+        "send(count {}, {})",
+        tag & ((1 << 40) - 1),
+        dtype.map_or("unknown", spark_ccl_compute::DType::name)
+    )
 }
 
 fn timed_out(active: &Active, watch: &Watch, rank: Rank, waited: Duration) -> Fault {

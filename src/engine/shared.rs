@@ -2,13 +2,15 @@
 
 use super::{Engine, Request};
 use crate::error::Error;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::any::Any;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Rounds of progress before a waiter lets other threads have the engine.
 const SPINS: u32 = 256;
+/// Rounds that moved data after which it does, too.
+const BUSY_ROUNDS: u32 = 16;
 /// For so long a waiter only yields its core; then it sleeps, longer and longer.
 const YIELD_FOR: Duration = Duration::from_millis(2);
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
@@ -37,6 +39,11 @@ fn push_all() {
     for shared in engines {
         if let Some(mut engine) = shared.engine.try_lock() {
             engine.progress();
+            unlock(engine);
+        }
+        if let Some(last) = Arc::into_inner(shared) {
+            // Its owner is gone meanwhile. Its end takes a while, and may wait for this very thread.
+            std::thread::spawn(move || drop(last));
         }
     }
 }
@@ -78,7 +85,7 @@ impl Shared {
             second.map(|request| engine.issue(request)),
         );
         engine.progress();
-        drop(engine);
+        unlock(engine);
         self.issued.notify_one();
         Ok(ids)
     }
@@ -88,7 +95,9 @@ impl Shared {
         let mut engine = self.engine.lock();
         engine.progress();
         engine.patrol(Instant::now());
-        engine.take(id)
+        let result = engine.take(id);
+        unlock(engine);
+        result
     }
 
     /// Waits until the operation is done and takes its result. It always ends: with success, with
@@ -107,26 +116,39 @@ impl Shared {
         let mut pause = Pause::default();
         loop {
             let mut engine = self.engine.lock();
+            let mut busy = 0;
             for _ in 0..SPINS {
-                let moved = engine.progress();
+                busy += u32::from(engine.progress());
                 if let Some(result) = outcome(&mut engine) {
+                    unlock(engine);
                     return result;
                 }
-                if moved {
-                    pause = Pause::default();
+                if busy >= BUSY_ROUNDS {
+                    break;
                 }
                 std::hint::spin_loop();
             }
             engine.patrol(Instant::now());
-            drop(engine);
+            unlock(engine);
             push_all();
-            pause.rest();
+            if busy == 0 {
+                pause.rest();
+            } else {
+                pause = Pause::default();
+            }
         }
+    }
+
+    /// Waits until nothing is in flight.
+    pub(crate) fn drain(&self) {
+        self.drive(|engine| engine.is_idle().then_some(()));
     }
 
     /// Hands the buffers of an operation that nobody waits for to the engine.
     pub(crate) fn detach(&self, id: OpId, buffers: Box<dyn Any + Send>) {
-        self.engine.lock().detach(id, buffers);
+        let mut engine = self.engine.lock();
+        engine.detach(id, buffers);
+        unlock(engine);
     }
 
     /// The loop of the optional progress thread; ends when `stop` says so.
@@ -143,10 +165,17 @@ impl Shared {
                 pause = Pause::default();
             }
             engine.patrol(Instant::now());
-            drop(engine);
+            unlock(engine);
             pause.rest();
         }
     }
+}
+
+/// Lets others have the engine, and drops the buffers that it is done with.
+fn unlock(mut engine: MutexGuard<'_, Engine>) {
+    let discarded = engine.discarded();
+    MutexGuard::unlock_fair(engine);
+    drop(discarded);
 }
 
 /// How a waiter passes the time.

@@ -89,14 +89,17 @@ impl Planner {
         {
             return Ok(schedule);
         }
-        let schedule = match cache.all.get(&key) {
-            Some(&schedule) => schedule,
-            None => self.make(signature, in_place, place)?,
+        let known = cache.all.get(&key).copied();
+        let schedule = if let Some(schedule) = known {
+            schedule
+        } else {
+            if cache.all.len() >= CACHE_LIMIT {
+                cache.all.clear();
+            }
+            let schedule = self.make(signature, in_place, place)?;
+            cache.all.insert(key, schedule);
+            schedule
         };
-        if cache.all.len() >= CACHE_LIMIT {
-            cache.all.clear();
-        }
-        cache.all.insert(key, schedule);
         cache.last = Some((key, schedule));
         Ok(schedule)
     }

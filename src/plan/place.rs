@@ -13,7 +13,7 @@ pub(crate) enum Place {
     /// Anywhere: data goes through the links.
     Ordinary,
     /// The same registered memory on every rank; the code tells allocations and offsets apart.
-    Registered(u16),
+    Registered(u64),
 }
 
 impl Place {
@@ -64,7 +64,7 @@ impl Place {
     }
 
     /// For the signature; 0 for ordinary memory.
-    pub(crate) fn code(&self) -> u16 {
+    pub(crate) fn code(&self) -> u64 {
         match self {
             Self::Ordinary => 0,
             Self::Registered(code) => *code,
@@ -73,7 +73,7 @@ impl Place {
 }
 
 /// A number for a pair of places in registered memory that every rank has mapped.
-fn code(homes: [&Home; 2], context: u64) -> Option<u16> {
+fn code(homes: [&Home; 2], context: u64) -> Option<u64> {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for home in homes {
         if home.segment.context != context || !home.segment.reaches_all() {
@@ -84,7 +84,8 @@ fn code(homes: [&Home; 2], context: u64) -> Option<u16> {
             hash ^= hash >> 29;
         }
     }
-    Some((hash % 0xffff) as u16 + 1)
+    // What is shown of it is the low half; 0 stands for ordinary memory.
+    Some(hash | 1)
 }
 
 fn refusal(operation: Operation, planner: &Planner) -> Error {

@@ -59,6 +59,10 @@ pub trait LinkTx: Send {
     /// When the link has ended, or nothing was reserved.
     fn commit(&mut self, channel: usize, len: usize, tag: u64) -> Result<(), LinkError>;
 
+    /// Whether committed bytes of the channel are still held back: only [`flush`](Self::flush) moves
+    /// them on.
+    fn holds_back(&self, channel: usize) -> bool;
+
     /// Moves on what was committed and is still held back; `true` when nothing is.
     ///
     /// # Errors

@@ -145,6 +145,12 @@ impl LinkTx for Tx {
         Ok(())
     }
 
+    fn holds_back(&self, channel: usize) -> bool {
+        self.channels
+            .get(channel)
+            .is_some_and(|channel| !channel.held_back.is_empty())
+    }
+
     fn flush(&mut self) -> Result<bool, LinkError> {
         self.check_open()?;
         let count = self.channels.len();

@@ -101,6 +101,11 @@ impl LinkTx for Tx {
     }
 
     #[inline]
+    fn holds_back(&self, _channel: usize) -> bool {
+        false
+    }
+
+    #[inline]
     fn flush(&mut self) -> Result<bool, LinkError> {
         Ok(true)
     }

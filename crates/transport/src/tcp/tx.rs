@@ -122,6 +122,12 @@ impl LinkTx for Tx {
         self.end(result)
     }
 
+    fn holds_back(&self, channel: usize) -> bool {
+        self.channels
+            .get(channel)
+            .is_some_and(|channel| channel.unsent > 0)
+    }
+
     fn flush(&mut self) -> Result<bool, LinkError> {
         if let Some(ended) = &self.ended {
             return Err(ended.clone());
