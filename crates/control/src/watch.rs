@@ -79,6 +79,11 @@ impl Watch {
         self.view.finish(sequence);
     }
 
+    /// The signature with which this rank entered collective `sequence`, if that is not long ago.
+    pub fn called(&self, sequence: u64) -> Option<[u64; 2]> {
+        self.view.history.get(sequence)
+    }
+
     /// Tells all ranks that this one waits in an operation, and for whom.
     ///
     /// For an operation that has waited for 200 ms, and again each second; at once when a message
