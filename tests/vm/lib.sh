@@ -69,7 +69,8 @@ place_program() {
 # base_system ROOT BUSYBOX: what every guest needs; /guest.sh is what it then runs.
 base_system() {
     local root=$1 busybox=$2
-    mkdir -p "$root"/{bin,dev,proc,sys,tmp,run,var/run,root}
+    mkdir -p "$root"/{bin,dev,etc,proc,sys,tmp,run,var/run,root}
+    printf '127.0.0.1 localhost guest\n::1 localhost\n' >"$root/etc/hosts"
     cp -L "$busybox" "$root/bin/busybox"
     ln -s busybox "$root/bin/sh"
     cat >"$root/init" <<'INIT'
@@ -100,7 +101,7 @@ boot() {
     (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$root.cpio.gz"
     log=$root.log
     timeout -k 5 "$seconds" "$@" -initrd "$root.cpio.gz" -nodefaults -nographic -serial stdio \
-        -no-reboot </dev/null | tr -d '\r' | tee "$log" || true
+        -no-reboot </dev/null | sed -u 's/\r//g' | tee "$log" || true
     code=$(sed -n 's/^GUEST EXIT CODE \([0-9]*\)$/\1/p' "$log")
     if [ -z "$code" ]; then
         echo "the emulated machine ended, or was ended after $seconds s, without an exit code"
