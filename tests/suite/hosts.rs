@@ -2,10 +2,11 @@
 //! processes alone, so nothing is left behind whatever becomes of the test.
 
 use crate::processes::{
-    Rank, all, alone, assert_all_ok, assert_contains, assert_names, join, lost_host, some_time,
+    Rank, WATCHDOG, all, alone, assert_all_ok, assert_contains, assert_names, join, lost_host,
+    some_time,
 };
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Two ranks, each on a host of its own. `None`, loudly, where this process may not make hosts.
 fn two_hosts() -> Option<Vec<Rank>> {
@@ -39,27 +40,39 @@ fn two_hosts() -> Option<Vec<Rank>> {
         // Without an address of its own, which would not be usable at once.
         ip(pid, &["link", "set", "cable", "addrgenmode", "none", "up"]);
     }
+    for pid in &pids {
+        until_usable(pid);
+    }
     join(&mut ranks);
     assert_eq!(ranks[0].ask("links"), "self; tcp 10.77.0.1 -> 10.77.0.2");
     Some(ranks)
 }
 
-/// `ip` on the host of a process.
-fn ip(pid: &str, arguments: &[&str]) {
-    on_host(pid, "ip", arguments);
+/// The kernel takes a while to see that the other end is up, too.
+fn until_usable(pid: &str) {
+    let deadline = Instant::now() + WATCHDOG;
+    while !ip(pid, &["link", "show", "cable"]).contains("state UP") {
+        assert!(Instant::now() < deadline, "the cable stays down");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
-fn on_host(pid: &str, program: &str, arguments: &[&str]) {
+/// `ip` on the host of a process, and what it prints.
+fn ip(pid: &str, arguments: &[&str]) -> String {
+    on_host(pid, "ip", arguments)
+}
+
+fn on_host(pid: &str, program: &str, arguments: &[&str]) -> String {
     let mut all = vec!["--target", pid, "--net", program];
     all.extend(arguments);
-    run("nsenter", &all).unwrap();
+    run("nsenter", &all).unwrap()
 }
 
-fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
+fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
     let output = Command::new(program).args(arguments).output();
     let output = output.map_err(|error| format!("{program}: {error}"))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let text = String::from_utf8_lossy(&output.stderr);
     Err(format!("{program} {arguments:?}: {text}"))

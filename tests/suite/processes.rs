@@ -14,7 +14,7 @@ pub(crate) const ROLE: &str = "SPARK_TEST_RANK";
 /// Tells answers from everything else that a process prints.
 pub(crate) const MARK: &str = "@ ";
 /// How long anything may take that is not what a test is about.
-const WATCHDOG: Duration = Duration::from_secs(90);
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(90);
 
 /// Keeps the other tests of this kind waiting: they need the cores and the memory for themselves.
 pub(crate) struct Alone(#[expect(dead_code, reason = "holds the lock until it is dropped")] File);

@@ -27,17 +27,14 @@ fn stop_and_wake(ranks: &mut [Rank], memory: &str) {
     let (sleeper, others) = ranks.split_last_mut().unwrap();
     for rank in &mut *others {
         let answer = rank.hear();
-        assert_contains(
-            &answer,
-            &["gave up after 3.0s", "waits for: ", "all_reduce"],
-        );
+        assert_contains(&answer, &["gave up after 3.", "waits for: ", "all_reduce"]);
         let (_, late) = answer.split_once("waits for: ").unwrap();
         assert_names(late, stopped, pid);
     }
     assert_all_ok(others, &format!("fill {memory} {PATTERN}"));
     sleeper.signal(Signal::CONT);
     // It gets the error, too, instead of going on.
-    assert_contains(&sleeper.hear(), &["gave up after 3.0s"]);
+    assert_contains(&sleeper.hear(), &["gave up after 3."]);
     std::thread::sleep(Duration::from_secs(1));
     for answer in all(others, &format!("count-other-than {memory} {PATTERN}")) {
         assert_eq!(answer, "0", "elements were written by a rank that woke up");
@@ -76,14 +73,11 @@ fn a_stopped_sender_is_named_by_its_receiver() {
     let mut ranks = world(3, &[SHM, TIMEOUT]);
     ranks[2].signal(Signal::STOP);
     let answer = ranks[0].ask("call f32 recv 2 100");
-    assert_contains(
-        &answer,
-        &["rank 0 (", "gave up after 3.0s", "recv(count 100"],
-    );
+    assert_contains(&answer, &["rank 0 (", "gave up after 3.", "recv(count 100"]);
     assert_names(&answer, 2, ranks[2].pid());
     ranks[2].signal(Signal::CONT);
     for answer in all(&mut ranks, "call barrier") {
-        assert_contains(&answer, &["gave up after 3.0s"]);
+        assert_contains(&answer, &["gave up after 3."]);
     }
 }
 
@@ -110,7 +104,7 @@ fn a_rank_that_is_late_but_alive_is_named_as_such() {
         }
         assert_eq!(ranks[1].hear(), "ok");
         let answer = ranks[1].ask("call f32 all_reduce sum 1000000");
-        assert_contains(&answer, &["gave up after 3.0s"]);
+        assert_contains(&answer, &["gave up after 3."]);
         assert_names(&answer, 1, ranks[1].pid());
     }
 }
