@@ -100,7 +100,8 @@ boot() {
     shift 2
     (cd "$root" && find . | cpio -o -H newc --quiet | gzip -1) >"$root.cpio.gz"
     log=$root.log
-    timeout -k 5 "$seconds" "$@" -initrd "$root.cpio.gz" -nodefaults -nographic -serial stdio \
+    # A machine must not outlive its script.
+    setpriv --pdeathsig TERM timeout -k 5 "$seconds" "$@" -initrd "$root.cpio.gz" -nodefaults -nographic -serial stdio \
         -no-reboot </dev/null | sed -u 's/\r//g' | tee "$log" || true
     code=$(sed -n 's/^GUEST EXIT CODE \([0-9]*\)$/\1/p' "$log")
     if [ -z "$code" ]; then
