@@ -10,10 +10,11 @@ use spark_ccl_launcher::{KeyValue, Launch, Rendezvous};
 use spark_ccl_transport::netif;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Under this key rank 0 publishes how to reach it.
-const KEY: &str = "spark-ccl-0";
+/// How many communicators of this launch met through its key-value space; all ranks count alike.
+static MEETINGS: AtomicU32 = AtomicU32::new(0);
 
 /// Settings for new communicators: the environment's, unless set here.
 #[derive(Debug, Clone)]
@@ -254,6 +255,8 @@ fn through_key_value(
     let deadline = deadline_in(options.init_timeout);
     let launcher = |error: spark_ccl_launcher::Error| Error::Launcher(error.to_string());
     let private = space.is_private();
+    // Rank 0 publishes under it how to reach it. Only the order of calls in one process matters.
+    let key = format!("spark-ccl-{}", MEETINGS.fetch_add(1, Ordering::Relaxed));
     let id = if rank == 0 {
         let (id, text) = if private {
             let id = UniqueId::create(options)?;
@@ -263,11 +266,11 @@ fn through_key_value(
             (id, list(&id.addresses()))
         };
         space
-            .put(KEY, text.as_bytes(), deadline)
+            .put(&key, text.as_bytes(), deadline)
             .map_err(launcher)?;
         id
     } else {
-        let bytes = space.get(KEY, deadline).map_err(launcher)?;
+        let bytes = space.get(&key, deadline).map_err(launcher)?;
         let text = String::from_utf8_lossy(&bytes);
         if private {
             text.parse()?
@@ -303,15 +306,22 @@ fn options(settings: &Settings, root: Option<IpAddr>) -> Result<Options, Error> 
         operation: "choosing network interfaces",
         problem: error.to_string(),
     })?;
-    let addresses = interfaces.iter().map(|interface| Address {
-        ip: interface.addr,
-        scope: match interface.addr {
-            IpAddr::V6(ip) if ip.is_unicast_link_local() => interface.index,
-            _ => 0,
-        },
-    });
+    let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let mut addresses: Vec<Address> = interfaces
+        .iter()
+        .map(|interface| Address {
+            ip: interface.addr,
+            scope: if is_link_local(&interface.addr) {
+                interface.index
+            } else {
+                0
+            },
+        })
+        .collect();
+    // These are the last resort: every link has the same subnet of them.
+    addresses.sort_by_key(|address| is_link_local(&address.ip));
     Ok(Options {
-        addresses: addresses.collect(),
+        addresses,
         init_timeout: settings.init_timeout,
         build: crate::VERSION.to_owned(),
         wire_hash: settings.wire_hash(),

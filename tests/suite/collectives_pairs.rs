@@ -205,7 +205,7 @@ fn a_message_of_another_length_or_type_is_an_error_on_both_sides() {
     });
     for error in errors {
         assert!(
-            error.contains("5 int32 elements") && error.contains("6 int32 elements"),
+            error.contains("count 5, int32") && error.contains("count 6, int32"),
             "{error}"
         );
     }

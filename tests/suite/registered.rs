@@ -314,22 +314,20 @@ fn memory_outlives_its_communicator() {
 
 #[test]
 fn memory_keeps_its_contents_after_an_abort() {
-    // An allocation that was not yet over everywhere would be aborted, too.
-    let quiet = std::sync::Barrier::new(2);
+    let started = std::sync::Barrier::new(2);
     each(Communicator::local(2).unwrap(), |comm| {
         let mut memory = comm.alloc::<i32>(5000).unwrap();
         memory.fill(5);
-        quiet.wait();
         let error = if comm.rank() == 0 {
-            let pending = comm
-                .all_reduce_in_place(memory, RedOp::Sum)
-                .start()
-                .unwrap();
+            let call = comm.all_reduce_in_place(memory, RedOp::Sum);
+            let pending = call.start().unwrap();
+            started.wait();
             let failed = pending.wait().unwrap_err();
             // It is this rank's own memory now.
             memory = failed.buffers;
             failed.error
         } else {
+            started.wait();
             comm.abort("enough");
             comm.barrier().run().unwrap_err()
         };

@@ -218,11 +218,13 @@ fn any_thread_may_abort_a_waiting_call() {
 
 #[test]
 fn an_abort_of_a_part_leaves_the_whole_alone() {
+    let all_split = Barrier::new(4);
     run(4, |comm| {
         let part = comm
             .split(Some(comm.rank() as u32 / 2), 0)
             .unwrap()
             .unwrap();
+        all_split.wait();
         if comm.rank() == 0 {
             part.abort("only the first half");
         }

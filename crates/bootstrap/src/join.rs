@@ -172,16 +172,13 @@ struct Doors {
 
 impl Doors {
     fn open(options: &Options) -> Result<Self, Error> {
-        let mut listeners = Vec::new();
+        let mut listeners = root::listen_on(options.listen_addresses()?)?;
         let mut addresses = Vec::new();
-        for address in options.listen_addresses()? {
-            let wanted = address.with_port(0);
-            let listener = root::listen(wanted)?;
+        for listener in &listeners {
             let bound = listener
                 .local_addr()
                 .map_err(|e| Error::os("read a socket's address", &e))?;
             addresses.extend(bound.as_socket());
-            listeners.push(listener);
         }
         let mut unix_name = format!("spark-ccl-{:032x}", u128::from_le_bytes(random()?));
         match net::listen_unix(&unix_name) {

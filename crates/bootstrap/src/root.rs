@@ -39,10 +39,7 @@ impl Root {
     }
 
     fn with_secret(secret: &Secret, options: &Options) -> Result<Self, Error> {
-        let mut listeners = Vec::new();
-        for address in options.listen_addresses()? {
-            listeners.push(listen(address.with_port(0))?);
-        }
+        let listeners = listen_on(options.listen_addresses()?)?;
         Self::start(listeners, secret, options)
     }
 
@@ -177,6 +174,26 @@ pub(crate) fn listen(address: SocketAddr) -> Result<Socket, Error> {
         io::ErrorKind::AddrInUse => Error::AddressInUse { address },
         _ => Error::os(format!("listen on {address}"), &error),
     })
+}
+
+/// Listeners on free ports of those addresses that can be used: a new IPv6 address cannot be, until
+/// the kernel has made sure that nobody else has it.
+pub(crate) fn listen_on(addresses: &[Address]) -> Result<Vec<Socket>, Error> {
+    let mut listeners = Vec::new();
+    let mut failure = None;
+    for address in addresses {
+        match listen(address.with_port(0)) {
+            Ok(listener) => listeners.push(listener),
+            Err(error) => {
+                tracing::warn!("an address is left out: {error}");
+                failure = Some(error);
+            }
+        }
+    }
+    match failure {
+        Some(error) if listeners.is_empty() => Err(error),
+        _ => Ok(listeners),
+    }
 }
 
 /// Listeners at the well-known port of a rendezvous: on those `addresses` that this host has, or on
