@@ -1,6 +1,7 @@
 //! Ranks that are threads of the test, under a watchdog.
 
 use spark_ccl::{Builder, Communicator};
+use std::io::Write;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -16,7 +17,9 @@ impl Watchdog {
         let (sender, receiver): (_, Receiver<()>) = channel();
         std::thread::spawn(move || {
             if receiver.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("{name} hangs: it did not end within {PATIENCE:?}");
+                // Not by `eprintln!`, which the test harness would capture and lose.
+                let text = format!("{name} hangs: it did not end within {PATIENCE:?}\n");
+                let _ = std::io::stderr().write_all(text.as_bytes());
                 std::process::abort();
             }
         });
