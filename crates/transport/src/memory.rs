@@ -214,9 +214,8 @@ impl SharedMemory {
         // middle of an operation.
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a new mapping at an address that the kernel chooses touches nobody's memory.
-        let address =
-            unsafe { rustix::mm::mmap(ptr::null_mut(), mapped, writable, flags, fd, 0) }
-                .map_err(MemoryError::os("mmap"))?;
+        let address = unsafe { rustix::mm::mmap(ptr::null_mut(), mapped, writable, flags, fd, 0) }
+            .map_err(MemoryError::os("mmap"))?;
         let address = NonNull::new(address.cast::<u8>()).ok_or(MemoryError::Os {
             call: "mmap",
             error: Errno::FAULT,
