@@ -12,8 +12,9 @@ const TCP: (&str, &str) = ("SPARK_CCL_SHM", "0");
 const TIMEOUT: (&str, &str) = ("SPARK_CCL_TIMEOUT", "3");
 /// Elements of a buffer: 40 MiB.
 const COUNT: usize = 10 << 20;
-/// What the others write into their buffers once they have them back.
-const PATTERN: &str = "12345";
+/// What the others write into their buffers once they have them back. Less than what ranks reduce,
+/// so that it does not win over that should a rank still read it.
+const PATTERN: &str = "-12345";
 
 /// Stops a rank at some moment of an endless series of all-reduces, until the others gave up.
 fn stop_and_wake(ranks: &mut [Rank], memory: &str) {
