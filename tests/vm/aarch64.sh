@@ -68,7 +68,7 @@ make_guest() {
     done <"$programs"
     echo "skip='$skip'" >"$root/guest.sh"
     cat >>"$root/guest.sh" <<'GUEST'
-export PROPTEST_CASES=16 RUST_BACKTRACE=1
+export PROPTEST_CASES=16 RUST_BACKTRACE=1 TEST_PATIENCE=10
 failed=0
 while read -r name folder file; do
     cd "$folder"
