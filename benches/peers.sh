@@ -1,6 +1,6 @@
 #!/bin/bash
 # Measures all_reduce beside Open MPI's and MPICH's, all in one go, and writes the tables to
-# docs/performance.md. Debian 12; about 20 minutes on a machine that does nothing else.
+# docs/performance.md. Debian 12, on a machine that does nothing else.
 #   benches/peers.sh [--rounds N] [--max BYTES] [--factor N] [--ranks N] [--print-only]
 set -euo pipefail
 cd "$(dirname "$0")/.."

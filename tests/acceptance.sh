@@ -1,7 +1,7 @@
 #!/bin/bash
 # The long checks, on a release build: every collective, type and operation over shared memory and
 # TCP, the launchers, and ranks killed in the middle of a large all_reduce.
-#   tests/acceptance.sh [matrix|launchers|kill]...      (default: all; about 20 minutes on two cores)
+#   tests/acceptance.sh [matrix|launchers|kill]...      (default: all; over an hour on two cores)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
