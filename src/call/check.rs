@@ -73,6 +73,17 @@ impl Spec {
     }
 }
 
+/// The request of a call that is not a `send_recv`.
+pub(super) fn request<T: Element>(
+    comm: &Communicator,
+    spec: &Spec,
+    input: &Region,
+    output: &Region,
+) -> Result<Request, Error> {
+    let dtype = T::DTYPE;
+    Checked { comm, spec, dtype }.one(input, output)
+}
+
 /// The requests of a call: two for a `send_recv`, else one.
 pub(super) fn requests<T: Element>(
     comm: &Communicator,
@@ -86,11 +97,8 @@ pub(super) fn requests<T: Element>(
         dtype: T::DTYPE,
     };
     match spec.operation {
-        Operation::Send => Ok((call.send(input)?, None)),
-        Operation::Recv => Ok((call.recv(output)?, None)),
         Operation::SendRecv => Ok((call.send(input)?, Some(call.recv(output)?))),
-        Operation::AllToAllV => Ok((call.all_to_all_v(input, output)?, None)),
-        _ => Ok((call.collective(input, output)?, None)),
+        _ => Ok((call.one(input, output)?, None)),
     }
 }
 
@@ -110,6 +118,15 @@ struct Shaped {
 }
 
 impl Checked<'_> {
+    fn one(&self, input: &Region, output: &Region) -> Result<Request, Error> {
+        match self.spec.operation {
+            Operation::Send => self.send(input),
+            Operation::Recv => self.recv(output),
+            Operation::AllToAllV => self.all_to_all_v(input, output),
+            _ => self.collective(input, output),
+        }
+    }
+
     fn collective(&self, input: &Region, output: &Region) -> Result<Request, Error> {
         if self.spec.operation.is_rooted() {
             self.peer("root", self.spec.root)?;

@@ -11,8 +11,9 @@ pub use pending::{Failed, Pending};
 pub use scope::{Scope, ScopedPending};
 
 use crate::communicator::Communicator;
-use crate::engine::{OpId, Shared};
+use crate::engine::{OpId, Request, Shared};
 use crate::error::Error;
+use crate::signature::Operation;
 use spark_ccl_compute::Element;
 use std::marker::PhantomData;
 
@@ -43,9 +44,16 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
     /// [`Error::Failed`] when the communicator has failed or fails meanwhile.
     pub fn run(self) -> Result<O::Back, Error> {
         let mut operands = self.operands;
-        let ids = issue(self.comm, &self.spec, &mut operands)?;
-        let result = or_abort(|| ids.wait(self.comm.shared()));
-        result.map(|()| operands.back())
+        let (input, output) = operands.regions();
+        let (comm, spec, shared) = (self.comm, &self.spec, self.comm.shared());
+        if spec.operation == Operation::SendRecv {
+            let (first, second) = check::requests::<T>(comm, spec, &input, &output)?;
+            or_abort(|| Ids::issue(shared, first, second)?.wait(shared))?;
+        } else {
+            let request = check::request::<T>(comm, spec, &input, &output)?;
+            or_abort(|| shared.run(request))?;
+        }
+        Ok(operands.back())
     }
 
     /// Starts the operation with buffers that it owns, and that [`Pending::wait`] gives back.
@@ -89,6 +97,10 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
 pub(crate) struct Ids(OpId, Option<OpId>);
 
 impl Ids {
+    fn issue(shared: &Shared, first: Request, second: Option<Request>) -> Result<Self, Error> {
+        shared.issue(first, second).map(|(a, b)| Self(a, b))
+    }
+
     /// Waits for all of the call.
     fn wait(self, shared: &Shared) -> Result<(), Error> {
         let first = shared.wait(self.0);
@@ -113,7 +125,7 @@ fn issue<T: Element, O: Operands<T>>(
 ) -> Result<Ids, Error> {
     let (input, output) = operands.regions();
     let (first, second) = check::requests::<T>(comm, spec, &input, &output)?;
-    or_abort(|| comm.shared().issue(first, second)).map(|(a, b)| Ids(a, b))
+    or_abort(|| Ids::issue(comm.shared(), first, second))
 }
 
 /// Runs `work`; a panic in it ends the process. Should progress panic, operations in flight would

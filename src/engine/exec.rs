@@ -1,45 +1,14 @@
 //! Executes the steps of one operation, slice by slice, as far as links and reductions allow.
 
+use super::flow::Flow;
 use super::request::Request;
+use super::wires::{Obstacle, Wires};
 use spark_ccl_compute::{Compute, Job, Operand, Scale, Started, Ticket};
 use spark_ccl_sched::{Buf, Kind, Rank, Span, Step};
-use spark_ccl_transport::{LinkError, LinkRx, LinkTx};
-use std::ops::Range;
+use spark_ccl_transport::LinkError;
 
 /// Slices after which a channel lets the others (and the fault check) have a turn.
 const TURN: usize = 32;
-
-/// What all operations of a communicator work with.
-pub(crate) struct Wires {
-    pub(crate) rank: Rank,
-    pub(crate) size: u32,
-    pub(crate) slot_bytes: usize,
-    pub(crate) tx: Vec<Box<dyn LinkTx>>,
-    pub(crate) rx: Vec<Box<dyn LinkRx>>,
-    pub(crate) compute: Box<dyn Compute>,
-    scratch: Vec<u8>,
-    /// Start of `scratch`.
-    scratch_base: *mut u8,
-    /// Peers whose links hold committed bytes back.
-    pub(crate) unflushed: Vec<Rank>,
-    operands: Vec<Operand>,
-    targets: Vec<*mut u8>,
-}
-
-// SAFETY: the raw pointers in `operands` and `targets` are only meaningful within one call, and
-// `scratch_base` points into `scratch`, which moves along.
-unsafe impl Send for Wires {}
-
-/// Why an operation does not advance.
-#[derive(Debug)]
-pub(crate) enum Obstacle {
-    /// It waits for that peer (its message, its credits), or for a reduction.
-    Waiting(Option<Rank>),
-    /// The peer's message belongs to another operation.
-    Foreign { peer: Rank, tag: u64 },
-    /// The link to the peer ended.
-    Link { peer: Rank, error: LinkError },
-}
 
 /// Outcome of a turn of a channel.
 #[derive(Debug)]
@@ -63,69 +32,6 @@ pub(crate) struct Cursor {
     index: u64,
     step: Option<Step>,
     halves: [Half; 2],
-}
-
-/// The part of a step that one message stream in and one out can do.
-#[derive(Debug, Clone, Copy)]
-struct Flow {
-    from: Option<Rank>,
-    to: Option<Rank>,
-    src: Option<Span>,
-    dst: Option<Span>,
-    elements: u64,
-}
-
-impl Wires {
-    pub(crate) fn new(
-        rank: Rank,
-        slot_bytes: usize,
-        tx: Vec<Box<dyn LinkTx>>,
-        rx: Vec<Box<dyn LinkRx>>,
-        compute: Box<dyn Compute>,
-    ) -> Self {
-        Self {
-            rank,
-            size: tx.len() as u32,
-            slot_bytes,
-            tx,
-            rx,
-            compute,
-            scratch: Vec::new(),
-            scratch_base: std::ptr::null_mut(),
-            unflushed: Vec::new(),
-            operands: Vec::new(),
-            targets: Vec::new(),
-        }
-    }
-
-    /// Pushes held-back bytes on. A link that fails here fails again for whoever uses it.
-    pub(crate) fn flush(&mut self) {
-        let tx = &mut self.tx;
-        self.unflushed
-            .retain(|&peer| !matches!(tx[peer as usize].flush(), Ok(true)));
-    }
-
-    /// A peer to which bytes on these channels are still held back, if there is one.
-    pub(crate) fn held_back(&mut self, channels: Range<usize>) -> Result<Option<Rank>, Obstacle> {
-        for &peer in &self.unflushed {
-            let tx = &mut self.tx[peer as usize];
-            if channels.clone().any(|channel| tx.holds_back(channel)) {
-                return match tx.flush() {
-                    Ok(_) => Ok(Some(peer)),
-                    Err(error) => Err(Obstacle::Link { peer, error }),
-                };
-            }
-        }
-        Ok(None)
-    }
-
-    /// Memory for intermediate results.
-    pub(crate) fn provide_scratch(&mut self, bytes: usize) {
-        if self.scratch.len() < bytes {
-            self.scratch.resize(bytes, 0);
-        }
-        self.scratch_base = self.scratch.as_mut_ptr();
-    }
 }
 
 /// One operation together with what it works with, for one turn.
@@ -162,7 +68,7 @@ impl Run<'_> {
                     cursor.halves = Default::default();
                     moved = true;
                 }
-                Err(Obstacle::Waiting(_)) if moved => return Turn::Moved,
+                Err(obstacle) if moved && obstacle.is_wait() => return Turn::Moved,
                 Err(obstacle) => return Turn::Blocked(obstacle),
             }
         }
@@ -195,7 +101,7 @@ impl Run<'_> {
     ) -> Result<bool, Obstacle> {
         let flows = [Flow::sending(step), Flow::receiving(step)];
         let mut moved = false;
-        let mut waiting = None;
+        let mut waiting = Obstacle::Reduction;
         for (index, flow) in flows.iter().enumerate() {
             let sent = halves[0].elements;
             let ahead = index == 1 && sent < flows[0].elements && halves[1].elements >= sent;
@@ -204,7 +110,7 @@ impl Run<'_> {
             }
             match self.message(channel, flow, &mut halves[index]) {
                 Ok(_) => moved = true,
-                Err(Obstacle::Waiting(peer)) => waiting = peer,
+                Err(obstacle) if obstacle.is_wait() => waiting = obstacle,
                 Err(obstacle) => return Err(obstacle),
             }
         }
@@ -213,7 +119,7 @@ impl Run<'_> {
         } else if moved {
             Ok(false)
         } else {
-            Err(Obstacle::Waiting(waiting))
+            Err(waiting)
         }
     }
 
@@ -225,7 +131,7 @@ impl Run<'_> {
         let lane = self.base + channel as usize;
         if let Some(ticket) = half.pending {
             if !self.wires.compute.poll(ticket) {
-                return Err(Obstacle::Waiting(None));
+                return Err(Obstacle::Reduction);
             }
             half.pending = None;
         } else {
@@ -234,7 +140,7 @@ impl Run<'_> {
             if count > 0 {
                 half.pending = self.combine(flow, half.elements, count, incoming, outgoing)?;
                 if half.pending.is_some() {
-                    return Err(Obstacle::Waiting(None));
+                    return Err(Obstacle::Reduction);
                 }
             }
         }
@@ -261,7 +167,7 @@ impl Run<'_> {
                 )),
             }),
             Ok(Some(arrival)) => Ok(arrival.payload.as_ptr()),
-            Ok(None) => Err(Obstacle::Waiting(Some(peer))),
+            Ok(None) => Err(Obstacle::Message { peer, lane }),
             Err(error) => Err(Obstacle::Link { peer, error }),
         }
     }
@@ -273,7 +179,7 @@ impl Run<'_> {
         };
         match self.wires.tx[peer as usize].reserve(lane, bytes) {
             Ok(Some(slot)) => Ok(slot.as_mut_ptr()),
-            Ok(None) => Err(Obstacle::Waiting(Some(peer))),
+            Ok(None) => Err(Obstacle::Credit { peer }),
             Err(error) => Err(Obstacle::Link { peer, error }),
         }
     }
@@ -310,12 +216,8 @@ impl Run<'_> {
     /// Sends the filled slot and gives the read one back.
     fn finish(&mut self, lane: usize, flow: &Flow, bytes: usize) -> Result<(), Obstacle> {
         if let Some(peer) = flow.to {
-            let tx = &mut self.wires.tx[peer as usize];
-            tx.commit(lane, bytes, self.tag)
-                .map_err(|error| Obstacle::Link { peer, error })?;
-            if tx.holds_back(lane) && !self.wires.unflushed.contains(&peer) {
-                self.wires.unflushed.push(peer);
-            }
+            let sent = self.wires.commit(peer, lane, bytes, self.tag);
+            sent.map_err(|error| Obstacle::Link { peer, error })?;
         }
         if let Some(peer) = flow.from {
             self.wires.rx[peer as usize].release(lane);
@@ -417,7 +319,7 @@ impl Run<'_> {
     fn settle(&mut self, half: &mut Half, count: u64) -> Result<(), Obstacle> {
         if let Some(ticket) = half.pending {
             if !self.wires.compute.poll(ticket) {
-                return Err(Obstacle::Waiting(None));
+                return Err(Obstacle::Reduction);
             }
             half.pending = None;
         }
@@ -472,6 +374,14 @@ impl Run<'_> {
 }
 
 impl Cursor {
+    /// Before the step of that index.
+    pub(crate) fn at(index: u64) -> Self {
+        Self {
+            index,
+            ..Self::default()
+        }
+    }
+
     /// Waits until no reduction touches the operation's memory any more.
     pub(crate) fn drain(&mut self, compute: &mut dyn Compute) {
         for half in &mut self.halves {
@@ -480,57 +390,6 @@ impl Cursor {
                     std::thread::yield_now();
                 }
             }
-        }
-    }
-}
-
-impl Flow {
-    fn of(step: &Step) -> Self {
-        let (from, to) = (Some(step.recv_from), Some(step.send_to));
-        let (src, dst) = (Some(step.src), Some(step.dst));
-        let (elements, src_len) = (step.dst.len, step.src.len);
-        let flow = |from, to, src, dst, elements| Self {
-            from,
-            to,
-            src,
-            dst,
-            elements,
-        };
-        match step.kind {
-            Kind::Send => flow(None, to, src, None, src_len),
-            Kind::Recv => flow(from, None, None, dst, elements),
-            Kind::RecvReduce => flow(from, None, src, dst, elements),
-            Kind::RecvReduceSend => flow(from, to, src, None, src_len),
-            Kind::RecvReduceCopySend => flow(from, to, src, dst, elements),
-            Kind::RecvCopySend => flow(from, to, None, dst, elements),
-            Kind::Copy => flow(None, None, src, dst, elements),
-            Kind::Signal => flow(None, to, None, None, 0),
-            Kind::Wait => flow(from, None, None, None, 0),
-            Kind::SendRecv
-            | Kind::ReduceLocal
-            | Kind::Get
-            | Kind::GetReduce
-            | Kind::GetReducePut => flow(None, None, None, None, 0),
-        }
-    }
-
-    fn sending(step: &Step) -> Self {
-        Self {
-            from: None,
-            to: Some(step.send_to),
-            src: Some(step.src),
-            dst: None,
-            elements: step.src.len,
-        }
-    }
-
-    fn receiving(step: &Step) -> Self {
-        Self {
-            from: Some(step.recv_from),
-            to: None,
-            src: None,
-            dst: Some(step.dst),
-            elements: step.dst.len,
         }
     }
 }

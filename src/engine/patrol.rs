@@ -1,7 +1,9 @@
 //! The slow path of waiting: deadlines, announcements, and what to make of obstacles.
 
-use super::exec::Obstacle;
-use super::{Active, Engine, POINT_TO_POINT, State, pair_words};
+use super::active::Active;
+use super::pair_tag::PairTag;
+use super::wires::Obstacle;
+use super::{Engine, OpId};
 use crate::signature::describe;
 use spark_ccl_control::{Fault, Member, POINT_TO_POINT as POINT_TO_POINT_SEQUENCE, Watch};
 use spark_ccl_sched::Rank;
@@ -36,7 +38,7 @@ pub(super) struct Stall {
 impl Stall {
     /// Notes why a channel is blocked; what is worse than waiting is not forgotten for it.
     pub(super) fn meet(&mut self, obstacle: Obstacle) {
-        if self.obstacle.is_none() || !matches!(obstacle, Obstacle::Waiting(_)) {
+        if self.obstacle.is_none() || !obstacle.is_wait() {
             self.obstacle = Some(obstacle);
         }
     }
@@ -63,19 +65,19 @@ impl Stall {
 impl Engine {
     /// Looks after the operations at the heads of their queues. Called when waiting takes long.
     pub(super) fn patrol(&mut self, now: Instant) {
-        let heads: Vec<usize> = self
+        let heads: Vec<OpId> = self
             .collectives
             .front()
             .into_iter()
             .chain(
                 self.streams
-                    .iter()
+                    .values()
                     .filter_map(|stream| stream.queue.front()),
             )
             .copied()
             .collect();
-        for index in heads {
-            let State::Active(active) = &mut self.ops[index].state else {
+        for id in heads {
+            let Some(active) = self.ops.active(id) else {
                 continue;
             };
             let (waited, overdue) = active.stall.wait(now, self.timeout);
@@ -119,7 +121,7 @@ fn doubtful(active: &Active, watch: &Watch) -> Option<(u64, [u64; 2])> {
     // Tags hold the low half of the sequence number.
     let behind = (active.sequence as u32).wrapping_sub((tag >> 32) as u32);
     let sequence = active.sequence.checked_sub(u64::from(behind))?;
-    if is_pair(active) || behind == 0 {
+    if active.is_pair() || behind == 0 {
         return None;
     }
     watch.called(sequence).map(|words| (sequence, words))
@@ -130,25 +132,25 @@ fn inspect(active: &mut Active, watch: &Watch, rank: Rank, now: Instant) -> Opti
     let peer = waiting_for(active)?;
     let obstacle = active.stall.obstacle.as_ref()?;
     // The control plane sees for itself what this means for collectives.
-    let left = if is_pair(active) {
+    let left = if active.is_pair() {
         watch.left(peer)
     } else {
         None
     };
-    if left.is_none() && matches!(obstacle, Obstacle::Waiting(_)) {
+    if left.is_none() && obstacle.is_wait() {
         active.stall.suspicious = None;
         return None;
     }
     let (here, there) = (watch.member(rank), watch.member(peer));
     let words = describe(active.request.signature.words());
     let (fault, certain) = match (obstacle, left) {
-        (Obstacle::Foreign { tag, .. }, _) if is_pair(active) => {
+        (Obstacle::Foreign { tag, .. }, _) if active.is_pair() => {
             let fault = Fault::Mismatch {
                 sequence: marked(active),
                 rank_a: here,
                 words_a: words,
                 rank_b: there,
-                words_b: pair_call(*tag),
+                words_b: PairTag::from_bits(*tag).call(),
             };
             (fault, true)
         }
@@ -184,23 +186,13 @@ fn broken_link(by: Member, peer: Member, text: String) -> Fault {
     Fault::Link { by, peer, text }
 }
 
-/// The call that sent a point-to-point message, in the words of [`describe`].
-fn pair_call(tag: u64) -> String {
-    let dtype = spark_ccl_compute::DType::from_code((tag >> 40) as u8);
-    format!(
-        "send(count {}, {})",
-        tag & ((1 << 40) - 1),
-        dtype.map_or("unknown", spark_ccl_compute::DType::name)
-    )
-}
-
 fn timed_out(active: &Active, watch: &Watch, rank: Rank, waited: Duration) -> Fault {
-    let (words, late) = if is_pair(active) {
+    let (words, late) = if active.is_pair() {
         let late = waiting_for(active).map(|peer| watch.last_seen(peer));
         let words = format!(
             "{}, {}",
             describe(active.request.signature.words()),
-            pair_words(active.tag)
+            PairTag::from_bits(active.tag)
         );
         (words, late.into_iter().collect())
     } else {
@@ -218,7 +210,7 @@ fn timed_out(active: &Active, watch: &Watch, rank: Rank, waited: Duration) -> Fa
 
 /// The sequence number as the control plane has it: those of pairs are marked.
 fn marked(active: &Active) -> u64 {
-    let mark = if is_pair(active) {
+    let mark = if active.is_pair() {
         POINT_TO_POINT_SEQUENCE
     } else {
         0
@@ -226,13 +218,6 @@ fn marked(active: &Active) -> u64 {
     active.sequence | mark
 }
 
-fn is_pair(active: &Active) -> bool {
-    active.base == POINT_TO_POINT
-}
-
 fn waiting_for(active: &Active) -> Option<Rank> {
-    match active.stall.obstacle.as_ref()? {
-        Obstacle::Waiting(peer) => *peer,
-        Obstacle::Foreign { peer, .. } | Obstacle::Link { peer, .. } => Some(*peer),
-    }
+    active.stall.obstacle.as_ref()?.peer()
 }

@@ -1,5 +1,6 @@
 //! What a call hands to the engine.
 
+use super::Way;
 use crate::buffer::Region;
 use crate::redop::Reduction;
 use crate::signature::Signature;
@@ -69,6 +70,15 @@ impl Program {
             Self::Schedule(schedule) => schedule.step(channel, index),
             Self::List(steps) => steps.get(index as usize).copied(),
             Self::PointToPoint(step) => (index == 0).then_some(*step),
+        }
+    }
+
+    /// The stream of a point-to-point operation.
+    pub(super) fn stream(&self) -> Option<(Rank, Way)> {
+        match self {
+            Self::PointToPoint(step) if step.kind == Kind::Send => Some((step.send_to, Way::Out)),
+            Self::PointToPoint(step) => Some((step.recv_from, Way::In)),
+            Self::Schedule(_) | Self::List(_) => None,
         }
     }
 

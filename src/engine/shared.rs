@@ -1,6 +1,6 @@
 //! The engine behind its mutex, and how callers wait on it.
 
-use super::{Engine, Request};
+use super::{Engine, OpId, Request};
 use crate::error::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::any::Any;
@@ -15,13 +15,6 @@ const BUSY_ROUNDS: u32 = 16;
 const YIELD_FOR: Duration = Duration::from_millis(2);
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 const LONGEST_SLEEP: Duration = Duration::from_micros(500);
-
-/// Names an operation in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct OpId {
-    pub(super) index: usize,
-    pub(super) generation: u64,
-}
 
 /// The engines of this process. Whoever waits on one gives the others a push now and then, so that
 /// it does not matter in which order operations of several communicators are waited for, nor whether
@@ -72,6 +65,21 @@ impl Shared {
         work(&mut self.engine.lock())
     }
 
+    /// Runs an operation to its end.
+    pub(crate) fn run(&self, request: Request) -> Result<(), Error> {
+        let mut engine = self.engine.lock();
+        engine.check()?;
+        let id = engine.rush(request);
+        unlock(engine);
+        match id {
+            None => Ok(()),
+            Some(id) => {
+                self.issued.notify_one();
+                self.wait(id)
+            }
+        }
+    }
+
     /// Queues one operation, or two that belong together, and gives them a first push.
     pub(crate) fn issue(
         &self,
@@ -95,7 +103,7 @@ impl Shared {
         let mut engine = self.engine.lock();
         engine.progress();
         engine.patrol(Instant::now());
-        let result = engine.take(id);
+        let result = engine.ops.take(id);
         unlock(engine);
         result
     }
@@ -103,12 +111,12 @@ impl Shared {
     /// Waits until the operation is done and takes its result. It always ends: with success, with
     /// a fault, or at the operation's deadline.
     pub(crate) fn wait(&self, id: OpId) -> Result<(), Error> {
-        self.drive(|engine| engine.take(id))
+        self.drive(|engine| engine.ops.take(id))
     }
 
     /// Waits until the operation is done and leaves its result to be taken.
     pub(crate) fn settle(&self, id: OpId) {
-        self.drive(|engine| engine.is_done(id).then_some(()));
+        self.drive(|engine| engine.ops.is_done(id).then_some(()));
     }
 
     /// Makes progress until `outcome` has something to say.
@@ -126,7 +134,7 @@ impl Shared {
                 if busy >= BUSY_ROUNDS {
                     break;
                 }
-                std::hint::spin_loop();
+                engine.linger();
             }
             engine.patrol(Instant::now());
             unlock(engine);
@@ -147,7 +155,7 @@ impl Shared {
     /// Hands the buffers of an operation that nobody waits for to the engine.
     pub(crate) fn detach(&self, id: OpId, buffers: Box<dyn Any + Send>) {
         let mut engine = self.engine.lock();
-        engine.detach(id, buffers);
+        engine.ops.detach(id, buffers);
         unlock(engine);
     }
 
@@ -173,7 +181,7 @@ impl Shared {
 
 /// Lets others have the engine, and drops the buffers that it is done with.
 fn unlock(mut engine: MutexGuard<'_, Engine>) {
-    let discarded = engine.discarded();
+    let discarded = engine.ops.discarded();
     MutexGuard::unlock_fair(engine);
     drop(discarded);
 }

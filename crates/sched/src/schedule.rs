@@ -156,6 +156,16 @@ fn check(collective: Collective, shape: &Shape) -> Result<(), &'static str> {
     Ok(())
 }
 
+impl Schedule {
+    /// Whether it is one exchange: the whole input to every other rank, beginning with the next
+    /// one, then the whole input of every other rank, all reduced in the order of ranks to the
+    /// output. An executor may then do all of it at once, instead of step by step.
+    #[inline]
+    pub fn is_exchange(&self) -> bool {
+        matches!(&self.0, Plan::Direct(direct) if direct.is_exchange())
+    }
+}
+
 impl Steps for Schedule {
     fn channels(&self) -> u32 {
         match self.0 {

@@ -1,0 +1,119 @@
+//! The quick way through an exchange: a small vector to every peer, then everyone's at once.
+//!
+//! On the links it is what the schedule's steps are, so that a rank may take it while others do not.
+
+use super::request::{Program, Request};
+use super::wires::Wires;
+use spark_ccl_compute::{Job, Operand, Scale};
+use spark_ccl_sched::Rank;
+
+/// The lane of a schedule with one channel.
+const LANE: usize = 0;
+
+/// How far an exchange got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Progress {
+    Complete,
+    /// So many steps of its schedule are done.
+    Steps(u64),
+}
+
+/// Runs an exchange, looking for its messages so many times. Does nothing with other schedules.
+pub(super) fn run(request: &Request, tag: u64, wires: &mut Wires, looks: u32) -> Progress {
+    let bytes = request.input.len * request.signature.dtype.size();
+    match &request.program {
+        Program::Schedule(schedule) if schedule.is_exchange() && bytes <= wires.slot_bytes => {}
+        _ => return Progress::Steps(0),
+    }
+    let sent = send(request, tag, bytes, wires);
+    if sent < wires.size - 1 || !reduce(request, tag, bytes, wires, looks) {
+        return Progress::Steps(u64::from(sent));
+    }
+    let (own, steps) = (wires.rank, 2 * u64::from(wires.size));
+    for peer in (0..wires.size).filter(|&peer| peer != own) {
+        wires.rx[peer as usize].release(LANE);
+    }
+    if wires.unflushed.is_empty() {
+        Progress::Complete
+    } else {
+        // All of them: what is left is that the kernel takes its bytes.
+        Progress::Steps(steps)
+    }
+}
+
+/// Sends to one peer after the other; to how many.
+fn send(request: &Request, tag: u64, bytes: usize, wires: &mut Wires) -> u32 {
+    for step in 1..wires.size {
+        let peer = (wires.rank + step) % wires.size;
+        let Ok(Some(slot)) = wires.tx[peer as usize].reserve(LANE, bytes) else {
+            return step - 1;
+        };
+        let (srcs, dsts) = ([own(request)], [slot.as_mut_ptr()]);
+        // SAFETY: the input is readable until the operation is done; the slot has room for as much
+        // and stays lent until it is committed.
+        unsafe { wires.compute_now(&job(request, &srcs, &dsts)) };
+        if wires.commit(peer, LANE, bytes, tag).is_err() {
+            return step - 1;
+        }
+    }
+    wires.size - 1
+}
+
+/// Reduces the own vector and everyone else's, in the order of ranks, if all arrive within so many
+/// looks at each.
+fn reduce(request: &Request, tag: u64, bytes: usize, wires: &mut Wires, looks: u32) -> bool {
+    let mut operands = std::mem::take(&mut wires.operands);
+    operands.clear();
+    for rank in 0..wires.size {
+        if rank == wires.rank {
+            operands.push(own(request));
+        } else if let Some(ptr) = arrived(rank, tag, bytes, wires, looks) {
+            let scale = Scale::One;
+            operands.push(Operand { ptr, scale });
+        } else {
+            break;
+        }
+    }
+    let complete = operands.len() == wires.size as usize;
+    if complete {
+        let dsts = [request.output.ptr];
+        // SAFETY: input and output are the operation's until it is done; messages stay where they
+        // are until they are released, and were checked to be as long as the input.
+        unsafe { wires.compute_now(&job(request, &operands, &dsts)) };
+    }
+    wires.operands = operands;
+    complete
+}
+
+/// The peer's message. Anything else that is there stays: the schedule's steps find it again, and say
+/// what is wrong.
+fn arrived(peer: Rank, tag: u64, bytes: usize, wires: &mut Wires, looks: u32) -> Option<*const u8> {
+    let rx = &mut wires.rx[peer as usize];
+    for _ in 0..looks {
+        match rx.peek(LANE) {
+            Ok(None) => std::hint::spin_loop(),
+            Ok(Some(arrival)) if arrival.tag == tag && arrival.payload.len() == bytes => {
+                return Some(arrival.payload.as_ptr());
+            }
+            _ => return None,
+        }
+    }
+    None
+}
+
+fn own(request: &Request) -> Operand {
+    Operand {
+        ptr: request.input.ptr,
+        scale: request.reduction.scale,
+    }
+}
+
+fn job<'a>(request: &Request, srcs: &'a [Operand], dsts: &'a [*mut u8]) -> Job<'a> {
+    Job {
+        dtype: request.signature.dtype,
+        op: request.reduction.op,
+        srcs,
+        dsts,
+        count: request.input.len,
+    }
+}

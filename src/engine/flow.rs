@@ -1,0 +1,64 @@
+//! Steps as streams of messages.
+
+use spark_ccl_sched::{Kind, Rank, Span, Step};
+
+/// The part of a step that one message stream in and one out can do.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Flow {
+    pub(super) from: Option<Rank>,
+    pub(super) to: Option<Rank>,
+    pub(super) src: Option<Span>,
+    pub(super) dst: Option<Span>,
+    pub(super) elements: u64,
+}
+
+impl Flow {
+    pub(super) fn of(step: &Step) -> Self {
+        let (from, to) = (Some(step.recv_from), Some(step.send_to));
+        let (src, dst) = (Some(step.src), Some(step.dst));
+        let (elements, src_len) = (step.dst.len, step.src.len);
+        let flow = |from, to, src, dst, elements| Self {
+            from,
+            to,
+            src,
+            dst,
+            elements,
+        };
+        match step.kind {
+            Kind::Send => flow(None, to, src, None, src_len),
+            Kind::Recv => flow(from, None, None, dst, elements),
+            Kind::RecvReduce => flow(from, None, src, dst, elements),
+            Kind::RecvReduceSend => flow(from, to, src, None, src_len),
+            Kind::RecvReduceCopySend => flow(from, to, src, dst, elements),
+            Kind::RecvCopySend => flow(from, to, None, dst, elements),
+            Kind::Copy => flow(None, None, src, dst, elements),
+            Kind::Signal => flow(None, to, None, None, 0),
+            Kind::Wait => flow(from, None, None, None, 0),
+            Kind::SendRecv
+            | Kind::ReduceLocal
+            | Kind::Get
+            | Kind::GetReduce
+            | Kind::GetReducePut => flow(None, None, None, None, 0),
+        }
+    }
+
+    pub(super) fn sending(step: &Step) -> Self {
+        Self {
+            from: None,
+            to: Some(step.send_to),
+            src: Some(step.src),
+            dst: None,
+            elements: step.src.len,
+        }
+    }
+
+    pub(super) fn receiving(step: &Step) -> Self {
+        Self {
+            from: Some(step.recv_from),
+            to: None,
+            src: None,
+            dst: Some(step.dst),
+            elements: step.dst.len,
+        }
+    }
+}

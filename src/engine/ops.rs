@@ -1,0 +1,137 @@
+//! The operations of an engine, by name.
+
+use super::active::Active;
+use super::wires::Wires;
+use crate::error::Error;
+use std::any::Any;
+
+/// Names an operation in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OpId {
+    index: usize,
+    generation: u64,
+}
+
+/// Buffers whose handle was dropped.
+pub(super) type Buffers = Box<dyn Any + Send>;
+
+/// Operations that are queued, running, or done and not yet asked for.
+#[derive(Default)]
+pub(super) struct Ops {
+    slots: Vec<Slot>,
+    vacant: Vec<usize>,
+    /// Buffers of ended operations that nobody waits for. Users' code runs when they are dropped, so
+    /// that happens where the engine is not locked.
+    discarded: Vec<Buffers>,
+}
+
+/// A place for an operation; the generation tells its successive tenants apart.
+#[derive(Default)]
+struct Slot {
+    generation: u64,
+    state: State,
+    /// Nobody will ask for the result; the buffers are kept until nothing touches them any more.
+    detached: Option<Buffers>,
+}
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Vacant,
+    Active(Box<Active>),
+    Done(Result<(), Error>),
+}
+
+impl Ops {
+    pub(super) fn insert(&mut self, active: Active) -> OpId {
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() - 1
+        });
+        let slot = &mut self.slots[index];
+        slot.state = State::Active(Box::new(active));
+        OpId {
+            index,
+            generation: slot.generation,
+        }
+    }
+
+    /// The operation, unless it has ended.
+    pub(super) fn active(&mut self, id: OpId) -> Option<&mut Active> {
+        let slot = &mut self.slots[id.index];
+        match &mut slot.state {
+            State::Active(active) if slot.generation == id.generation => Some(active),
+            _ => None,
+        }
+    }
+
+    /// Notes that the operation has succeeded.
+    pub(super) fn succeed(&mut self, id: OpId) {
+        self.end(id.index, Ok(()));
+    }
+
+    /// Ends all operations with an error.
+    pub(super) fn fail(&mut self, wires: &mut Wires, error: &Error) {
+        for index in 0..self.slots.len() {
+            if let State::Active(active) = &mut self.slots[index].state {
+                active.give_up(wires);
+                self.end(index, Err(error.clone()));
+            }
+        }
+    }
+
+    /// The result of an operation that is done; forgets it then. Success, where it was taken before.
+    pub(super) fn take(&mut self, id: OpId) -> Option<Result<(), Error>> {
+        if !self.is_done(id) {
+            return None;
+        }
+        let slot = &mut self.slots[id.index];
+        match std::mem::take(&mut slot.state) {
+            State::Done(result) if slot.generation == id.generation => {
+                self.forget(id.index);
+                Some(result)
+            }
+            tenant => {
+                slot.state = tenant;
+                Some(Ok(()))
+            }
+        }
+    }
+
+    /// Whether the operation has ended.
+    pub(super) fn is_done(&self, id: OpId) -> bool {
+        let slot = &self.slots[id.index];
+        slot.generation != id.generation || matches!(slot.state, State::Done(_))
+    }
+
+    /// Nobody waits for the operation any more: its buffers stay here until it is done.
+    pub(super) fn detach(&mut self, id: OpId, buffers: Buffers) {
+        if self.active(id).is_some() {
+            self.slots[id.index].detached = Some(buffers);
+        } else {
+            self.discarded.push(buffers);
+            self.take(id);
+        }
+    }
+
+    /// Buffers to drop when the engine is unlocked.
+    pub(super) fn discarded(&mut self) -> Vec<Buffers> {
+        std::mem::take(&mut self.discarded)
+    }
+
+    fn end(&mut self, index: usize, result: Result<(), Error>) {
+        let slot = &mut self.slots[index];
+        slot.state = State::Done(result);
+        if let Some(buffers) = slot.detached.take() {
+            self.discarded.push(buffers);
+            self.forget(index);
+        }
+    }
+
+    fn forget(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        slot.state = State::Vacant;
+        slot.generation += 1;
+        self.vacant.push(index);
+    }
+}

@@ -1,0 +1,156 @@
+//! The links of a communicator, and what else its operations share.
+
+use spark_ccl_compute::{Compute, Job, Operand, Started};
+use spark_ccl_sched::Rank;
+use spark_ccl_transport::{LinkError, LinkRx, LinkTx};
+use std::ops::Range;
+
+impl Obstacle {
+    /// Whether it may go away by itself.
+    pub(super) fn is_wait(&self) -> bool {
+        matches!(
+            self,
+            Self::Message { .. } | Self::Credit { .. } | Self::Reduction
+        )
+    }
+
+    /// The peer on whom it depends.
+    pub(super) fn peer(&self) -> Option<Rank> {
+        match *self {
+            Self::Reduction => None,
+            Self::Message { peer, .. }
+            | Self::Credit { peer }
+            | Self::Foreign { peer, .. }
+            | Self::Link { peer, .. } => Some(peer),
+        }
+    }
+}
+
+/// What all operations of a communicator work with.
+pub(crate) struct Wires {
+    pub(crate) rank: Rank,
+    pub(crate) size: u32,
+    pub(crate) slot_bytes: usize,
+    pub(crate) tx: Vec<Box<dyn LinkTx>>,
+    pub(crate) rx: Vec<Box<dyn LinkRx>>,
+    pub(crate) compute: Box<dyn Compute>,
+    scratch: Vec<u8>,
+    /// Start of `scratch`.
+    pub(super) scratch_base: *mut u8,
+    /// Peers whose links hold committed bytes back.
+    pub(crate) unflushed: Vec<Rank>,
+    pub(super) operands: Vec<Operand>,
+    pub(super) targets: Vec<*mut u8>,
+}
+
+// SAFETY: the raw pointers in `operands` and `targets` are only meaningful within one call, and
+// `scratch_base` points into `scratch`, which moves along.
+unsafe impl Send for Wires {}
+
+/// Why an operation does not advance.
+#[derive(Debug)]
+pub(super) enum Obstacle {
+    /// The peer's next message is not there yet.
+    Message { peer: Rank, lane: usize },
+    /// The link to the peer takes nothing more for now.
+    Credit { peer: Rank },
+    /// A reduction is not done.
+    Reduction,
+    /// The peer's message belongs to another operation.
+    Foreign { peer: Rank, tag: u64 },
+    /// The link to the peer ended.
+    Link { peer: Rank, error: LinkError },
+}
+
+impl Wires {
+    pub(crate) fn new(
+        rank: Rank,
+        slot_bytes: usize,
+        tx: Vec<Box<dyn LinkTx>>,
+        rx: Vec<Box<dyn LinkRx>>,
+        compute: Box<dyn Compute>,
+    ) -> Self {
+        Self {
+            rank,
+            size: tx.len() as u32,
+            slot_bytes,
+            tx,
+            rx,
+            compute,
+            scratch: Vec::new(),
+            scratch_base: std::ptr::null_mut(),
+            unflushed: Vec::new(),
+            operands: Vec::new(),
+            targets: Vec::new(),
+        }
+    }
+
+    /// Pushes held-back bytes on. A link that fails here fails again for whoever uses it.
+    pub(super) fn flush(&mut self) {
+        if self.unflushed.is_empty() {
+            return;
+        }
+        let tx = &mut self.tx;
+        self.unflushed
+            .retain(|&peer| !matches!(tx[peer as usize].flush(), Ok(true)));
+    }
+
+    /// Whether bytes on these channels are still held back.
+    pub(super) fn held_back(&mut self, channels: Range<usize>) -> Option<Obstacle> {
+        let holds = |tx: &dyn LinkTx| channels.clone().any(|channel| tx.holds_back(channel));
+        let mut unflushed = self.unflushed.iter();
+        let &peer = unflushed.find(|&&peer| holds(self.tx[peer as usize].as_ref()))?;
+        Some(match self.tx[peer as usize].flush() {
+            Ok(_) => Obstacle::Credit { peer },
+            Err(error) => Obstacle::Link { peer, error },
+        })
+    }
+
+    /// Sends the slot that was reserved.
+    pub(super) fn commit(
+        &mut self,
+        peer: Rank,
+        lane: usize,
+        bytes: usize,
+        tag: u64,
+    ) -> Result<(), LinkError> {
+        let tx = &mut self.tx[peer as usize];
+        tx.commit(lane, bytes, tag)?;
+        if tx.holds_back(lane) && !self.unflushed.contains(&peer) {
+            self.unflushed.push(peer);
+        }
+        Ok(())
+    }
+
+    /// Runs a small job to its end.
+    ///
+    /// # Safety
+    /// As for [`Compute::start`].
+    pub(super) unsafe fn compute_now(&mut self, job: &Job<'_>) {
+        // SAFETY: passed on from the caller; the job is over when this returns.
+        if let Started::Pending(ticket) = unsafe { self.compute.start(job) } {
+            while !self.compute.poll(ticket) {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Memory for intermediate results.
+    pub(super) fn provide_scratch(&mut self, bytes: usize) {
+        if self.scratch.len() < bytes {
+            self.scratch.resize(bytes, 0);
+        }
+        self.scratch_base = self.scratch.as_mut_ptr();
+    }
+
+    /// Looks out for a message for a while, at nothing but its link.
+    pub(super) fn await_message(&mut self, peer: Rank, lane: usize, looks: u32) {
+        let rx = &mut self.rx[peer as usize];
+        for _ in 0..looks {
+            if !matches!(rx.peek(lane), Ok(None)) {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+}
