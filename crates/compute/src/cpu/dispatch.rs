@@ -1,10 +1,23 @@
-//! From a job to the kernel for its type and operation, compiled for the machine's vectors.
+//! The kernels for each type and operation, compiled for each instruction set.
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::kernel::{self, Max, Min, Op, Prod, Sum};
-use super::lane::{Bf16Pair, Lane};
-use crate::{DType, F8E4M3, F8E5M2, Job, ReduceOp, Scale};
+use super::lane::Lane;
+#[cfg(target_arch = "aarch64")]
+use super::neon;
+#[cfg(target_arch = "x86_64")]
+use super::{avx2, avx512};
+use crate::{F8E4M3, F8E5M2, Job};
+
+/// Runs a job of its type and operation.
+///
+/// Unsafe as [`Compute::start`](crate::Compute::start), and because the machine must have the
+/// instructions that it was compiled for.
+pub(super) type Kernel = unsafe fn(&Job<'_>);
+
+/// By the numbers of the type and the operation.
+pub(super) type Kernels = [[Kernel; 4]; 12];
 
 /// An instruction set. Values come from [`Level::available`] alone, so one that exists can run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +40,8 @@ impl Level {
             (is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512vl"))
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512vnni"))
             .then_some(Self::Avx512),
             #[cfg(target_arch = "x86_64")]
             (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"))
@@ -55,154 +69,74 @@ impl Level {
         }
     }
 
-    /// # Safety
-    /// As for [`Compute::start`](crate::Compute::start).
-    pub(super) unsafe fn run(self, job: &Job<'_>) {
-        // SAFETY: passed on from the caller; the level's instructions exist, as it does.
-        unsafe {
-            match self {
-                Self::Portable => by_type::<Portable>(job),
-                #[cfg(target_arch = "x86_64")]
-                Self::Avx2 => by_type::<Avx2>(job),
-                #[cfg(target_arch = "x86_64")]
-                Self::Avx512 => by_type::<Avx512>(job),
-                #[cfg(target_arch = "aarch64")]
-                Self::Neon => by_type::<Neon>(job),
-            }
+    pub(super) fn kernels(self) -> &'static Kernels {
+        match self {
+            Self::Portable => &PORTABLE,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => &AVX2,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => &AVX512,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => &NEON,
         }
     }
 }
 
-/// # Safety
-/// As for [`Compiled::reduce`].
-unsafe fn by_type<C: Compiled>(job: &Job<'_>) {
-    // SAFETY: passed on from the caller; the lanes are those of the job's type.
-    unsafe {
-        match job.dtype {
-            DType::I8 => by_op::<C, i8, u8>(job),
-            DType::U8 => by_op::<C, u8, u8>(job),
-            DType::I32 => by_op::<C, i32, u32>(job),
-            DType::U32 => by_op::<C, u32, u32>(job),
-            DType::I64 => by_op::<C, i64, u64>(job),
-            DType::U64 => by_op::<C, u64, u64>(job),
-            DType::F16 => by_op::<C, C::Half, C::Half>(job),
-            DType::F32 => by_op::<C, f32, f32>(job),
-            DType::F64 => by_op::<C, f64, f64>(job),
-            DType::Bf16 => by_op::<C, Bf16Pair, Bf16Pair>(job),
-            DType::F8E4M3 => by_op::<C, F8E4M3, F8E4M3>(job),
-            DType::F8E5M2 => by_op::<C, F8E5M2, F8E5M2>(job),
-        }
-    }
-}
-
-/// `Wrapping` is the lane for what makes no difference between signed and unsigned integers, which
-/// share it.
-///
-/// # Safety
-/// As for [`Compiled::reduce`], for either lane.
-unsafe fn by_op<C: Compiled, L: Lane, Wrapping: Lane>(job: &Job<'_>) {
-    // SAFETY: passed on from the caller.
-    unsafe {
-        match job.op {
-            ReduceOp::Sum => C::reduce::<Wrapping, Sum>(job),
-            ReduceOp::Prod => C::reduce::<Wrapping, Prod>(job),
-            ReduceOp::Max => C::reduce::<L, Max>(job),
-            ReduceOp::Min => C::reduce::<L, Min>(job),
-        }
-    }
-}
-
-/// The kernels, compiled for one level. What does not depend on the operation is a function of its
-/// own, so that it is compiled once for each type.
-///
-/// All are unsafe as the functions of the same names in [`kernel`], and because the machine must
-/// have the level's instructions.
-pub(super) trait Compiled {
-    /// How this level handles half precision, the one type whose conversions do not come out of
-    /// plain loops.
-    type Half: Lane;
-
-    /// See [`kernel::reduce`].
-    unsafe fn reduce<L: Lane, O: Op>(job: &Job<'_>);
-
-    /// See [`kernel::widen`].
-    unsafe fn widen<L: Lane>(acc: *mut L::Acc, src: *const u8, groups: usize);
-
-    /// See [`kernel::narrow`].
-    unsafe fn narrow<L: Lane>(dst: *mut u8, acc: *const L::Acc, groups: usize);
-
-    /// See [`kernel::scale`].
-    unsafe fn scale<L: Lane>(dst: *mut u8, src: *const u8, scale: Scale, groups: usize);
-}
-
-/// Implements [`Compiled`] for a new type, with the attribute on each function: the kernels are
-/// inlined there, and so compiled with its features.
-macro_rules! compiled {
-    ($level:ident, $half:ty $(, #[$features:meta])?) => {
-        struct $level;
-
-        impl Compiled for $level {
-            type Half = $half;
-
-            unsafe fn reduce<L: Lane, O: Op>(job: &Job<'_>) {
-                $(#[$features])?
-                unsafe fn compiled<L: Lane, O: Op>(job: &Job<'_>) {
-                    // SAFETY: passed on from the caller.
-                    unsafe { kernel::reduce::<$level, L, O>(job) }
-                }
+/// Defines the kernels of a level, with the attribute on each: the loops are inlined there, and so
+/// compiled with its features. The types are the lanes of the floats.
+macro_rules! level {
+    (
+        $name:ident: $half:ty, $float:ty, $double:ty, $bfloat16:ty, $e4m3:ty, $e5m2:ty
+        $(, #[$features:meta])?
+    ) => {
+        static $name: Kernels = {
+            $(#[$features])?
+            unsafe fn kernel<L: Lane, O: Op>(job: &Job<'_>) {
                 // SAFETY: passed on from the caller.
-                unsafe { compiled::<L, O>(job) }
+                unsafe { kernel::reduce::<L, O>(job) }
             }
 
-            unsafe fn widen<L: Lane>(acc: *mut L::Acc, src: *const u8, groups: usize) {
-                $(#[$features])?
-                #[inline(never)]
-                unsafe fn compiled<L: Lane>(acc: *mut L::Acc, src: *const u8, groups: usize) {
-                    // SAFETY: passed on from the caller.
-                    unsafe { kernel::widen::<L>(acc, src, groups) }
-                }
-                // SAFETY: passed on from the caller.
-                unsafe { compiled::<L>(acc, src, groups) }
+            /// `Wrapping` is for what makes no difference between signed and unsigned integers.
+            const fn ops<L: Lane, Wrapping: Lane>() -> [Kernel; 4] {
+                [
+                    kernel::<Wrapping, Sum>,
+                    kernel::<Wrapping, Prod>,
+                    kernel::<L, Max>,
+                    kernel::<L, Min>,
+                ]
             }
 
-            unsafe fn narrow<L: Lane>(dst: *mut u8, acc: *const L::Acc, groups: usize) {
-                $(#[$features])?
-                #[inline(never)]
-                unsafe fn compiled<L: Lane>(dst: *mut u8, acc: *const L::Acc, groups: usize) {
-                    // SAFETY: passed on from the caller.
-                    unsafe { kernel::narrow::<L>(dst, acc, groups) }
-                }
-                // SAFETY: passed on from the caller.
-                unsafe { compiled::<L>(dst, acc, groups) }
-            }
-
-            unsafe fn scale<L: Lane>(dst: *mut u8, src: *const u8, scale: Scale, groups: usize) {
-                $(#[$features])?
-                #[inline(never)]
-                unsafe fn compiled<L: Lane>(
-                    dst: *mut u8,
-                    src: *const u8,
-                    scale: Scale,
-                    groups: usize,
-                ) {
-                    // SAFETY: passed on from the caller.
-                    unsafe { kernel::scale::<L>(dst, src, scale, groups) }
-                }
-                // SAFETY: passed on from the caller.
-                unsafe { compiled::<L>(dst, src, scale, groups) }
-            }
-        }
+            [
+                ops::<i8, u8>(),
+                ops::<u8, u8>(),
+                ops::<i32, u32>(),
+                ops::<u32, u32>(),
+                ops::<i64, u64>(),
+                ops::<u64, u64>(),
+                ops::<$half, $half>(),
+                ops::<$float, $float>(),
+                ops::<$double, $double>(),
+                ops::<$bfloat16, $bfloat16>(),
+                ops::<$e4m3, $e4m3>(),
+                ops::<$e5m2, $e5m2>(),
+            ]
+        };
     };
 }
 
-compiled!(Portable, f16);
+level!(PORTABLE: f16, f32, f64, bf16, F8E4M3, F8E5M2);
 #[cfg(target_arch = "x86_64")]
-compiled!(Avx2, super::half_x86::F16x8, #[target_feature(enable = "avx2,f16c")]);
+level!(
+    AVX2: avx2::F16, avx2::F32, avx2::F64, avx2::Bf16, F8E4M3, F8E5M2,
+    #[target_feature(enable = "avx2,f16c")]
+);
 #[cfg(target_arch = "x86_64")]
-compiled!(
-    Avx512,
-    super::half_x86::F16x16,
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+level!(
+    AVX512: avx512::F16<1>, avx512::F32, avx512::F64, avx512::Bf16<1>, F8E4M3, F8E5M2,
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 );
 #[cfg(target_arch = "aarch64")]
-compiled!(Neon, super::half_aarch64::F16x8, #[target_feature(enable = "neon")]);
+level!(
+    NEON: neon::F16, neon::F32, neon::F64, neon::Bf16, F8E4M3, F8E5M2,
+    #[target_feature(enable = "neon")]
+);

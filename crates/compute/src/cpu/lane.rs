@@ -1,193 +1,126 @@
-//! How elements are loaded, combined and stored: the part of a kernel that depends on the type.
+//! How elements are loaded and stored: the part of a kernel that depends on the type.
+
+use std::marker::PhantomData;
+use std::ptr;
 
 use half::{bf16, f16};
 
+use super::arithmetic::{Arithmetic, each};
 use crate::small_float::{Half, narrow, widen};
-use crate::{F8E4M3, F8E5M2, Scale};
+use crate::{F8E4M3, F8E5M2};
 
 /// A group of adjacent elements that a kernel handles at once.
 ///
-/// For most types a group is one element, and LLVM makes vectors of them. Everything is
-/// `inline(always)`, to be compiled with the instructions of the kernel around it.
+/// For types that need no intrinsics, a group is one element, and LLVM makes vectors of them.
+/// Everything is `inline(always)`, to be compiled with the instructions of the kernel around it;
+/// the safe methods of a lane that has such instructions are called only from there.
 pub(super) trait Lane {
     /// Elements in a group.
     const WIDTH: usize;
     /// Bytes of an element.
     const SIZE: usize;
+    /// A group as it is in memory.
+    type Packed: Copy;
     /// A group as it is computed with.
-    type Acc: Copy;
-    /// A factor as it is multiplied with.
-    type Factor: Copy;
-    /// The same type, one element at a time: for what is left over.
-    type Single: Lane;
-    /// The same type, for accumulators in memory; at most as wide.
-    type Blocked: Lane;
+    type Acc: Arithmetic;
+    /// Several groups: what is held in registers while many sources are gone through. The same,
+    /// where a group is one element.
+    type Tile: Lane;
 
     /// # Safety
     /// `ptr` must be readable for a group.
-    unsafe fn load(ptr: *const u8) -> Self::Acc;
+    unsafe fn read(ptr: *const u8) -> Self::Packed;
 
-    /// Rounds to the type, and makes NaN canonical.
-    ///
     /// # Safety
     /// `ptr` must be writable for a group.
-    unsafe fn store(ptr: *mut u8, acc: Self::Acc);
+    unsafe fn write(ptr: *mut u8, packed: Self::Packed);
 
-    fn factor(scale: Scale) -> Self::Factor;
+    fn unpack(packed: Self::Packed) -> Self::Acc;
 
-    /// The product, before it is rounded to the type.
-    fn times(acc: Self::Acc, factor: Self::Factor) -> Self::Acc;
+    /// Rounds to the type, and makes NaN canonical.
+    fn pack(acc: Self::Acc) -> Self::Packed;
 
-    fn sum(a: Self::Acc, b: Self::Acc) -> Self::Acc;
-    fn prod(a: Self::Acc, b: Self::Acc) -> Self::Acc;
-    fn max(a: Self::Acc, b: Self::Acc) -> Self::Acc;
-    fn min(a: Self::Acc, b: Self::Acc) -> Self::Acc;
-}
+    /// Packs values that were unpacked, or are the canonical NaN: there is nothing to round.
+    #[inline(always)]
+    fn pack_exact(acc: Self::Acc) -> Self::Packed {
+        Self::pack(acc)
+    }
 
-/// A factor for float types.
-pub(super) fn float_factor(scale: Scale) -> f64 {
-    match scale {
-        Scale::One => 1.0,
-        Scale::Float(x) => x,
-        Scale::Int(x) => x as f64,
+    /// Reads `len` elements; the rest of the group is any number.
+    ///
+    /// # Safety
+    /// `ptr` must be readable for `len` elements, less than a group.
+    #[inline(always)]
+    unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
+        let mut group = Group([0; 64]);
+        // SAFETY: passed on from the caller; a group fits.
+        unsafe {
+            ptr::copy_nonoverlapping(ptr, group.0.as_mut_ptr(), len * Self::SIZE);
+            Self::read(group.0.as_ptr())
+        }
+    }
+
+    /// Writes the first `len` elements.
+    ///
+    /// # Safety
+    /// `ptr` must be writable for `len` elements, less than a group.
+    #[inline(always)]
+    unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
+        let mut group = Group([0; 64]);
+        // SAFETY: passed on from the caller; a group fits.
+        unsafe {
+            Self::write(group.0.as_mut_ptr(), packed);
+            ptr::copy_nonoverlapping(group.0.as_ptr(), ptr, len * Self::SIZE);
+        }
     }
 }
 
-fn int_factor(scale: Scale) -> u64 {
-    match scale {
-        Scale::One => 1,
-        Scale::Float(x) => x as i64 as u64,
-        Scale::Int(x) => x,
-    }
-}
+/// Room for the largest group that is not a tile.
+#[repr(align(64))]
+struct Group([u8; 64]);
 
-macro_rules! int_lanes {
-    ($($ty:ty)*) => {$(
+/// Types whose elements are handled one by one: what they are computed in, and their conversions.
+macro_rules! lanes {
+    ($($ty:ty, $acc:ty: $unpack:expr, $pack:expr;)*) => {$(
         impl Lane for $ty {
             const WIDTH: usize = 1;
             const SIZE: usize = size_of::<$ty>();
-            type Acc = $ty;
-            type Factor = $ty;
-            type Single = $ty;
-            type Blocked = $ty;
+            type Packed = $ty;
+            type Acc = $acc;
+            type Tile = Self;
 
             #[inline(always)]
-            unsafe fn load(ptr: *const u8) -> $ty {
-                // SAFETY: passed on from the caller.
+            unsafe fn read(ptr: *const u8) -> $ty {
+                // SAFETY: passed on from the caller; these types allow any bits.
                 unsafe { ptr.cast::<$ty>().read_unaligned() }
             }
 
             #[inline(always)]
-            unsafe fn store(ptr: *mut u8, acc: $ty) {
+            unsafe fn write(ptr: *mut u8, packed: $ty) {
                 // SAFETY: passed on from the caller.
-                unsafe { ptr.cast::<$ty>().write_unaligned(acc) }
+                unsafe { ptr.cast::<$ty>().write_unaligned(packed) }
             }
 
             #[inline(always)]
-            fn factor(scale: Scale) -> $ty {
-                int_factor(scale) as $ty
+            fn unpack(packed: $ty) -> $acc {
+                $unpack(packed)
             }
 
             #[inline(always)]
-            fn times(acc: $ty, factor: $ty) -> $ty {
-                acc.wrapping_mul(factor)
-            }
-
-            #[inline(always)]
-            fn sum(a: $ty, b: $ty) -> $ty {
-                a.wrapping_add(b)
-            }
-
-            #[inline(always)]
-            fn prod(a: $ty, b: $ty) -> $ty {
-                a.wrapping_mul(b)
-            }
-
-            #[inline(always)]
-            fn max(a: $ty, b: $ty) -> $ty {
-                a.max(b)
-            }
-
-            #[inline(always)]
-            fn min(a: $ty, b: $ty) -> $ty {
-                a.min(b)
+            fn pack(acc: $acc) -> $ty {
+                $pack(acc)
             }
         }
     )*};
 }
 
-int_lanes! { i8 u8 i32 u32 i64 u64 }
-
-/// The larger or smaller of two floats, whatever their order: for equal operands the zeros decide,
-/// whose sign bits `and` clears unless both are set, and `or` sets if one is.
-macro_rules! pick {
-    ($ty:ty, $a:ident $wins:tt $b:ident, $zeros:tt) => {{
-        let equal = <$ty>::from_bits($a.to_bits() $zeros $b.to_bits());
-        let one = if $a $wins $b { $a } else { $b };
-        let number = if $a == $b { equal } else { one };
-        if $a.is_nan() || $b.is_nan() { <$ty>::NAN } else { number }
-    }};
-}
-
-/// Float types, by the type they are computed in and their conversions from and to it.
-macro_rules! float_lanes {
-    ($($ty:ty, $acc:ty: $load:expr, $store:expr;)*) => {$(
-        impl Lane for $ty {
-            const WIDTH: usize = 1;
-            const SIZE: usize = size_of::<$ty>();
-            type Acc = $acc;
-            type Factor = $acc;
-            type Single = $ty;
-            type Blocked = $ty;
-
-            #[inline(always)]
-            unsafe fn load(ptr: *const u8) -> $acc {
-                // SAFETY: passed on from the caller; these types allow any bits.
-                $load(unsafe { ptr.cast::<$ty>().read_unaligned() })
-            }
-
-            #[inline(always)]
-            unsafe fn store(ptr: *mut u8, acc: $acc) {
-                // SAFETY: passed on from the caller.
-                unsafe { ptr.cast::<$ty>().write_unaligned($store(acc)) }
-            }
-
-            #[inline(always)]
-            fn factor(scale: Scale) -> $acc {
-                float_factor(scale) as $acc
-            }
-
-            #[inline(always)]
-            fn times(acc: $acc, factor: $acc) -> $acc {
-                acc * factor
-            }
-
-            #[inline(always)]
-            fn sum(a: $acc, b: $acc) -> $acc {
-                a + b
-            }
-
-            #[inline(always)]
-            fn prod(a: $acc, b: $acc) -> $acc {
-                a * b
-            }
-
-            #[inline(always)]
-            #[allow(clippy::float_cmp)]
-            fn max(a: $acc, b: $acc) -> $acc {
-                pick!($acc, a > b, &)
-            }
-
-            #[inline(always)]
-            #[allow(clippy::float_cmp)]
-            fn min(a: $acc, b: $acc) -> $acc {
-                pick!($acc, a < b, |)
-            }
-        }
-    )*};
-}
-
-float_lanes! {
+lanes! {
+    i8, i8: |x| x, |x| x;
+    u8, u8: |x| x, |x| x;
+    i32, i32: |x| x, |x| x;
+    u32, u32: |x| x, |x| x;
+    i64, i64: |x| x, |x| x;
+    u64, u64: |x| x, |x| x;
     f32, f32: |x| x, canonical_f32;
     f64, f64: |x| x, canonical_f64;
     f16, f32:
@@ -198,83 +131,44 @@ float_lanes! {
     F8E5M2, f32: F8E5M2::to_f32, F8E5M2::from_f32;
 }
 
-/// Two bfloat16 as the halves of one word.
-///
-/// A vector of such words widens with a shift and a mask, and narrows with a shift and an `or`,
-/// all within 32-bit lanes. One at a time, elements would have to move from 16-bit to 32-bit
-/// lanes and back, for which machines have a single port. Which element is in which half does not
-/// matter, so neither does the byte order.
-pub(super) struct Bf16Pair;
+/// `N` groups as one.
+pub(super) struct Tile<L, const N: usize>(PhantomData<L>);
 
-impl Lane for Bf16Pair {
-    const WIDTH: usize = 2;
-    const SIZE: usize = 2;
-    type Acc = [f32; 2];
-    type Factor = f32;
-    type Single = bf16;
-    // Pairs in memory would have to be taken apart.
-    type Blocked = bf16;
+impl<L: Lane, const N: usize> Lane for Tile<L, N> {
+    const WIDTH: usize = N * L::WIDTH;
+    const SIZE: usize = L::SIZE;
+    type Packed = [L::Packed; N];
+    type Acc = [L::Acc; N];
+    type Tile = Self;
 
     #[inline(always)]
-    unsafe fn load(ptr: *const u8) -> [f32; 2] {
-        // SAFETY: passed on from the caller.
-        split(unsafe { ptr.cast::<u32>().read_unaligned() })
+    unsafe fn read(ptr: *const u8) -> Self::Packed {
+        // SAFETY: passed on from the caller, for each of the groups.
+        each!(i => unsafe { L::read(ptr.add(i * L::WIDTH * L::SIZE)) })
     }
 
     #[inline(always)]
-    unsafe fn store(ptr: *mut u8, acc: [f32; 2]) {
-        // SAFETY: passed on from the caller.
-        unsafe { ptr.cast::<u32>().write_unaligned(join(acc)) }
+    unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
+        for (i, packed) in packed.into_iter().enumerate() {
+            // SAFETY: passed on from the caller, for each of the groups.
+            unsafe { L::write(ptr.add(i * L::WIDTH * L::SIZE), packed) };
+        }
     }
 
     #[inline(always)]
-    fn factor(scale: Scale) -> f32 {
-        <bf16 as Lane>::factor(scale)
+    fn unpack(packed: Self::Packed) -> Self::Acc {
+        each!(i => L::unpack(packed[i]))
     }
 
     #[inline(always)]
-    fn times(acc: [f32; 2], factor: f32) -> [f32; 2] {
-        acc.map(|x| x * factor)
+    fn pack(acc: Self::Acc) -> Self::Packed {
+        each!(i => L::pack(acc[i]))
     }
 
     #[inline(always)]
-    fn sum(a: [f32; 2], b: [f32; 2]) -> [f32; 2] {
-        [a[0] + b[0], a[1] + b[1]]
+    fn pack_exact(acc: Self::Acc) -> Self::Packed {
+        each!(i => L::pack_exact(acc[i]))
     }
-
-    #[inline(always)]
-    fn prod(a: [f32; 2], b: [f32; 2]) -> [f32; 2] {
-        [a[0] * b[0], a[1] * b[1]]
-    }
-
-    #[inline(always)]
-    fn max(a: [f32; 2], b: [f32; 2]) -> [f32; 2] {
-        [
-            <f32 as Lane>::max(a[0], b[0]),
-            <f32 as Lane>::max(a[1], b[1]),
-        ]
-    }
-
-    #[inline(always)]
-    fn min(a: [f32; 2], b: [f32; 2]) -> [f32; 2] {
-        [
-            <f32 as Lane>::min(a[0], b[0]),
-            <f32 as Lane>::min(a[1], b[1]),
-        ]
-    }
-}
-
-#[inline(always)]
-fn split(word: u32) -> [f32; 2] {
-    [
-        f32::from_bits(word << 16),
-        f32::from_bits(word & 0xffff_0000),
-    ]
-}
-
-#[inline(always)]
-fn join([low, high]: [f32; 2]) -> u32 {
-    round_bf16_bits(low) >> 16 | round_bf16_bits(high) & 0xffff_0000
 }
 
 #[inline(always)]
@@ -295,16 +189,13 @@ fn canonical_f64(x: f64) -> f64 {
     }
 }
 
+/// To nearest, ties to even, by the upper half of the bits: half of the last place is added, less
+/// the least bit if that makes it even. The carry may run into the exponent, up to infinity, as it
+/// should.
 #[inline(always)]
 fn round_bf16(x: f32) -> bf16 {
-    bf16::from_bits((round_bf16_bits(x) >> 16) as u16)
-}
-
-/// To nearest, ties to even, in the upper half: half of the last place is added, less the least
-/// bit if that makes it even. The carry may run into the exponent, up to infinity, as it should.
-#[inline(always)]
-fn round_bf16_bits(x: f32) -> u32 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
-    if x.is_nan() { 0x7fc0_0000 } else { rounded }
+    let canonical = if x.is_nan() { 0x7fc0_0000 } else { rounded };
+    bf16::from_bits((canonical >> 16) as u16)
 }

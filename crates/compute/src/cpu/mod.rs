@@ -1,18 +1,23 @@
 //! Reductions on the calling thread.
 
-mod dispatch;
-#[cfg(target_arch = "aarch64")]
-mod half_aarch64;
+mod arithmetic;
 #[cfg(target_arch = "x86_64")]
-mod half_x86;
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod dispatch;
+mod elements;
+mod groups;
 mod kernel;
 mod lane;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 #[cfg(test)]
 mod tests;
 
 use std::ptr;
 
-use dispatch::Level;
+use dispatch::{Kernels, Level};
 
 use crate::{Compute, Job, Scale, Started, Ticket};
 
@@ -21,14 +26,18 @@ use crate::{Compute, Job, Scale, Started, Ticket};
 #[derive(Debug, Clone, Copy)]
 pub struct Cpu {
     level: Level,
+    kernels: &'static Kernels,
 }
 
 impl Cpu {
     /// Looks up what the machine can do.
     pub fn new() -> Self {
-        Self {
-            level: Level::best(),
-        }
+        Self::at(Level::best())
+    }
+
+    fn at(level: Level) -> Self {
+        let kernels = level.kernels();
+        Self { level, kernels }
     }
 
     /// The instruction set in use, for logs: `avx512`, `avx2`, `neon` or `portable`.
@@ -50,7 +59,7 @@ impl Compute for Cpu {
         unsafe {
             match job.srcs {
                 [src] if src.scale == Scale::One => copy(src.ptr, job),
-                _ => self.level.run(job),
+                _ => self.kernels[job.dtype as usize][job.op as usize](job),
             }
         }
         Started::Done

@@ -219,7 +219,7 @@ impl Case {
                 count: self.count,
             };
             // SAFETY: the buffers hold `count` elements, and are touched by this job alone.
-            let started = unsafe { Cpu { level }.start(&job) };
+            let started = unsafe { Cpu::at(level).start(&job) };
 
             assert_eq!(started, Started::Done);
             let what = (T::DTYPE, level, self);

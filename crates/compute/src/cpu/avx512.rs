@@ -1,0 +1,378 @@
+//! The small floats with AVX-512.
+//!
+//! Vectors compute in f32; what is here is mostly conversion, for which the machine has few ports,
+//! so each is made of as few instructions as possible. The conversions to bfloat16 of
+//! `avx512_bf16` are of no use: they make zeros of subnormals.
+//!
+//! The methods contain instructions beyond the architecture's baseline. They are called only from
+//! kernels compiled for a level that was found on the machine, into which they are inlined.
+
+#![allow(clippy::wildcard_imports)]
+
+use core::arch::asm;
+use core::arch::x86_64::*;
+
+use super::arithmetic::{Arithmetic, each, float_factor};
+use super::lane::{Lane, Tile};
+use crate::Scale;
+
+/// Vectors of f32 and of f64, and the types themselves.
+macro_rules! floats {
+    ($($lane:ident, $vector:ident, $ty:ident, $nan:ident: $set1:ident, $load:ident, $store:ident,
+        $add:ident, $mul:ident, $range:ident, $unordered:ident, $select:ident;)*) => {$(
+        impl Arithmetic for $vector {
+            type Factor = $ty;
+
+            #[inline(always)]
+            fn factor(scale: Scale) -> $ty {
+                float_factor(scale) as $ty
+            }
+
+            #[inline(always)]
+            fn times(self, factor: $ty) -> Self {
+                // SAFETY: called only where the level's instructions exist.
+                unsafe { $mul(self, $set1(factor)) }
+            }
+
+            #[inline(always)]
+            fn sum(self, other: Self) -> Self {
+                // SAFETY: as in `times`.
+                unsafe { $add(self, other) }
+            }
+
+            #[inline(always)]
+            fn prod(self, other: Self) -> Self {
+                // SAFETY: as in `times`.
+                unsafe { $mul(self, other) }
+            }
+
+            // `range` orders the zeros, and prefers numbers to NaN.
+            #[inline(always)]
+            fn max(self, other: Self) -> Self {
+                // SAFETY: as in `times`.
+                unsafe { $nan($range::<0b0101>(self, other), self, other) }
+            }
+
+            #[inline(always)]
+            fn min(self, other: Self) -> Self {
+                // SAFETY: as in `times`.
+                unsafe { $nan($range::<0b0100>(self, other), self, other) }
+            }
+        }
+
+        /// `number`, or NaN where `a` or `b` is.
+        ///
+        /// # Safety
+        /// The machine must have AVX-512F.
+        #[inline(always)]
+        unsafe fn $nan(number: $vector, a: $vector, b: $vector) -> $vector {
+            // SAFETY: passed on from the caller.
+            unsafe { $select(number, $unordered::<_CMP_UNORD_Q>(a, b), $set1($ty::NAN)) }
+        }
+
+        /// A vector of them.
+        pub(super) struct $lane;
+
+        impl Lane for $lane {
+            const WIDTH: usize = 64 / size_of::<$ty>();
+            const SIZE: usize = size_of::<$ty>();
+            type Packed = $vector;
+            type Acc = $vector;
+            type Tile = Tile<Self, 4>;
+
+            #[inline(always)]
+            unsafe fn read(ptr: *const u8) -> $vector {
+                // SAFETY: the caller vouches for 64 bytes; the load is an unaligned one.
+                unsafe { $load(ptr.cast()) }
+            }
+
+            #[inline(always)]
+            unsafe fn write(ptr: *mut u8, packed: $vector) {
+                // SAFETY: the caller vouches for 64 bytes; the store is an unaligned one.
+                unsafe { $store(ptr.cast(), packed) }
+            }
+
+            #[inline(always)]
+            fn unpack(packed: $vector) -> $vector {
+                packed
+            }
+
+            #[inline(always)]
+            fn pack(acc: $vector) -> $vector {
+                // SAFETY: called only where the level's instructions exist.
+                unsafe { $nan(acc, acc, acc) }
+            }
+
+            #[inline(always)]
+            fn pack_exact(acc: $vector) -> $vector {
+                acc
+            }
+        }
+    )*};
+}
+
+floats! {
+    F32, __m512, f32, or_nan: _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps,
+        _mm512_mul_ps, _mm512_range_ps, _mm512_cmp_ps_mask, _mm512_mask_mov_ps;
+    F64, __m512d, f64, or_nan_f64: _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_add_pd,
+        _mm512_mul_pd, _mm512_range_pd, _mm512_cmp_pd_mask, _mm512_mask_mov_pd;
+}
+
+/// Makes any NaN canonical. There seldom is one, so vectors are asked two at a time, and all
+/// together.
+///
+/// # Safety
+/// The machine must have AVX-512F.
+#[inline(always)]
+unsafe fn canonical<const N: usize>(mut acc: [[__m512; 2]; N]) -> [[__m512; 2]; N] {
+    let mut numbers = __mmask16::MAX;
+    // SAFETY: passed on from the caller.
+    unsafe {
+        for [low, high] in acc {
+            numbers = _mm512_mask_cmp_ps_mask::<_CMP_ORD_Q>(numbers, low, high);
+        }
+        if numbers != __mmask16::MAX {
+            for [low, high] in &mut acc {
+                (*low, *high) = (or_nan(*low, *low, *low), or_nan(*high, *high, *high));
+            }
+        }
+    }
+    acc
+}
+
+/// The first `len` of 16-bit elements.
+fn first_words(len: usize) -> __mmask32 {
+    (1 << len) - 1
+}
+
+/// `N` times 32 halves.
+pub(super) struct F16<const N: usize>;
+
+impl<const N: usize> Lane for F16<N> {
+    const WIDTH: usize = 32 * N;
+    const SIZE: usize = 2;
+    type Packed = [[__m256i; 2]; N];
+    type Acc = [[__m512; 2]; N];
+    type Tile = F16<4>;
+
+    #[inline(always)]
+    unsafe fn read(ptr: *const u8) -> Self::Packed {
+        // SAFETY: the caller vouches for 64 bytes of each pair; the loads are unaligned ones.
+        each!(i => unsafe {
+            let ptr = ptr.add(i * 64);
+            [_mm256_loadu_si256(ptr.cast()), _mm256_loadu_si256(ptr.add(32).cast())]
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
+        for (i, [low, high]) in packed.into_iter().enumerate() {
+            // SAFETY: the caller vouches for 64 bytes of each pair; the stores are unaligned ones.
+            unsafe {
+                let ptr = ptr.add(i * 64);
+                _mm256_storeu_si256(ptr.cast(), low);
+                _mm256_storeu_si256(ptr.add(32).cast(), high);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn unpack(packed: Self::Packed) -> Self::Acc {
+        // SAFETY: called only where the level's instructions exist.
+        each!(i => unsafe { [widen(packed[i][0]), widen(packed[i][1])] })
+    }
+
+    #[inline(always)]
+    fn pack(acc: Self::Acc) -> Self::Packed {
+        // SAFETY: as in `unpack`.
+        Self::pack_exact(unsafe { canonical(acc) })
+    }
+
+    #[inline(always)]
+    fn pack_exact(acc: Self::Acc) -> Self::Packed {
+        // SAFETY: as in `unpack`.
+        each!(i => unsafe { [narrow(acc[i][0]), narrow(acc[i][1])] })
+    }
+
+    #[inline(always)]
+    unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
+        // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+        unsafe {
+            let words = _mm512_maskz_loadu_epi16(first_words(len), ptr.cast());
+            [[
+                _mm512_castsi512_si256(words),
+                _mm512_extracti64x4_epi64::<1>(words),
+            ]; N]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
+        // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+        unsafe {
+            let [low, high] = packed[0];
+            let words = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+            _mm512_mask_storeu_epi16(ptr.cast(), first_words(len), words);
+        }
+    }
+}
+
+/// Widens halves.
+///
+/// # Safety
+/// The machine must have AVX-512F.
+#[inline(always)]
+unsafe fn widen(halves: __m256i) -> __m512 {
+    // `_mm512_cvtph_ps` suppresses exceptions, which takes a register. From memory, conversion is
+    // half of the work.
+    // SAFETY: passed on from the caller.
+    unsafe { _mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>(halves) }
+}
+
+/// Rounds to halves.
+///
+/// # Safety
+/// The machine must have AVX-512F.
+#[inline(always)]
+unsafe fn narrow(x: __m512) -> __m256i {
+    // SAFETY: passed on from the caller.
+    unsafe { _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x) }
+}
+
+/// `N` times 32 bfloat16, as the halves of 16 words.
+///
+/// Such words widen with a shift and a mask, and narrow with a shuffle into one another, all within
+/// 32-bit lanes. In order, elements would have to move from 16-bit to 32-bit lanes and back, for
+/// which machines have a single port.
+pub(super) struct Bf16<const N: usize>;
+
+impl<const N: usize> Lane for Bf16<N> {
+    const WIDTH: usize = 32 * N;
+    const SIZE: usize = 2;
+    type Packed = [__m512i; N];
+    type Acc = [[__m512; 2]; N];
+    type Tile = Bf16<4>;
+
+    #[inline(always)]
+    unsafe fn read(ptr: *const u8) -> Self::Packed {
+        // SAFETY: the caller vouches for 64 bytes of each vector; the load is an unaligned one.
+        each!(i => unsafe { _mm512_loadu_si512(ptr.add(i * 64).cast()) })
+    }
+
+    #[inline(always)]
+    unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
+        for (i, words) in packed.into_iter().enumerate() {
+            // SAFETY: the caller vouches for 64 bytes of each vector; the store is an unaligned one.
+            unsafe { _mm512_storeu_si512(ptr.add(i * 64).cast(), words) };
+        }
+    }
+
+    #[inline(always)]
+    fn unpack(packed: Self::Packed) -> Self::Acc {
+        // SAFETY: called only where the level's instructions exist.
+        each!(i => unsafe { split(packed[i]) })
+    }
+
+    #[inline(always)]
+    fn pack(acc: Self::Acc) -> Self::Packed {
+        // SAFETY: as in `unpack`.
+        unsafe {
+            let acc = canonical(acc);
+            each!(i => join(round_upper(acc[i][0]), round_upper(acc[i][1])))
+        }
+    }
+
+    #[inline(always)]
+    fn pack_exact(acc: Self::Acc) -> Self::Packed {
+        // SAFETY: as in `unpack`.
+        each!(i => unsafe {
+            join(_mm512_castps_si512(acc[i][0]), _mm512_castps_si512(acc[i][1]))
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
+        // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+        unsafe { [_mm512_maskz_loadu_epi16(first_words(len), ptr.cast()); N] }
+    }
+
+    #[inline(always)]
+    unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
+        // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+        unsafe { _mm512_mask_storeu_epi16(ptr.cast(), first_words(len), packed[0]) };
+    }
+}
+
+/// # Safety
+/// The machine must have AVX-512F.
+#[inline(always)]
+unsafe fn split(words: __m512i) -> [__m512; 2] {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+        [
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)),
+            _mm512_castsi512_ps(_mm512_and_si512(words, upper)),
+        ]
+    }
+}
+
+/// The upper halves.
+///
+/// # Safety
+/// The machine must have AVX-512BW.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn join(low: __m512i, mut high: __m512i) -> __m512i {
+    // SAFETY: passed on from the caller; on registers alone.
+    unsafe {
+        // Moves the third and fourth byte of each word of `low` to the first and second of `high`.
+        // LLVM would make the intrinsic a permutation across lanes, which takes three times as long.
+        asm!(
+            "vpshufb {high}{{{mask}}}, {low}, {down}",
+            high = inout(zmm_reg) high,
+            low = in(zmm_reg) low,
+            mask = in(kreg) 0x3333_3333_3333_3333_u64,
+            down = in(zmm_reg) _mm512_set4_epi32(0x0f0e, 0x0b0a, 0x0706, 0x0302),
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    high
+}
+
+/// Rounds to the upper half, as `round_bf16` in `lane` does but for NaN.
+///
+/// # Safety
+/// The machine must have AVX-512F and VNNI.
+#[inline(always)]
+unsafe fn round_upper(x: __m512) -> __m512i {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let bits = _mm512_castps_si512(x);
+        let (last, half) = (_mm512_set1_epi32(1 << 16), _mm512_set1_epi32(0x7fff));
+        // bits & last | half: the two halves are what is to be added.
+        let addends = _mm512_ternarylogic_epi32::<0xea>(bits, last, half);
+        add_halves(bits, addends)
+    }
+}
+
+/// `sum` and both halves of each of the words.
+///
+/// # Safety
+/// The machine must have AVX-512BW and VNNI.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn add_halves(mut sum: __m512i, words: __m512i) -> __m512i {
+    // SAFETY: passed on from the caller; on registers alone.
+    unsafe {
+        // LLVM would take the intrinsic apart into two instructions, which have less latency.
+        asm!(
+            "vpdpwssd {sum}, {words}, {ones}",
+            sum = inout(zmm_reg) sum,
+            words = in(zmm_reg) words,
+            ones = in(zmm_reg) _mm512_set1_epi16(1),
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    sum
+}

@@ -1,0 +1,147 @@
+//! The loops over single elements, for LLVM to make vectors of.
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use super::arithmetic::Arithmetic;
+use super::kernel::{Op, combine, is_plain};
+use super::lane::Lane;
+use crate::{Job, Operand, Scale};
+
+/// Intermediate values, and the pieces in which several destinations are written, stay in the
+/// first-level cache.
+const BLOCK: usize = 4096;
+
+/// Two sources into one destination.
+///
+/// A loop that LLVM makes vectors of asks at its start whether its operands overlap, and if so goes one by one. Where
+/// the destination is a source, the loop must therefore say so. That swaps the operands of
+/// `dst = a op dst`, which changes nothing: the operations commute, and any NaN is canonical.
+///
+/// # Safety
+/// Sources and destination must hold `len` elements, and overlap not at all or entirely; `L` must
+/// have groups of one.
+#[inline(always)]
+pub(super) unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        if ptr::eq(dst, a) {
+            in_place::<L, O>(dst, b, len);
+        } else if ptr::eq(dst, b) {
+            in_place::<L, O>(dst, a, len);
+        } else {
+            for i in 0..len {
+                let at = i * L::SIZE;
+                let packed = combine::<L, O>(L::read(a.add(at)), L::read(b.add(at)));
+                L::write(dst.add(at), packed);
+            }
+        }
+    }
+}
+
+/// `dst = dst op src`.
+///
+/// # Safety
+/// As for [`pair`].
+#[inline(always)]
+unsafe fn in_place<L: Lane, O: Op>(dst: *mut u8, src: *const u8, len: usize) {
+    for i in 0..len {
+        // SAFETY: element `i` lies within the operands.
+        unsafe {
+            let dst = dst.add(i * L::SIZE);
+            L::write(
+                dst,
+                combine::<L, O>(L::read(dst), L::read(src.add(i * L::SIZE))),
+            );
+        }
+    }
+}
+
+#[repr(C, align(64))]
+struct Scratch([MaybeUninit<u8>; BLOCK]);
+
+/// The general case: any number of sources, with factors, and of destinations. Block by block, into
+/// the first destination and from there, while it is in the cache, into the others; a block's
+/// sources are no longer needed by then.
+///
+/// # Safety
+/// As for [`kernel::reduce`](super::kernel::reduce); `L` must have groups of one.
+#[inline(always)]
+pub(super) unsafe fn many<L: Lane, O: Op>(job: &Job<'_>) {
+    let Some((&dst, others)) = job.dsts.split_first() else {
+        return;
+    };
+    let most = BLOCK / size_of::<L::Acc>();
+    let mut first = 0;
+    while first < job.count {
+        let (at, len) = (first * L::SIZE, most.min(job.count - first));
+        // SAFETY: `len` elements from `at` on lie within the operands.
+        unsafe {
+            match job.srcs {
+                [a, b] if is_plain(a) && is_plain(b) => {
+                    pair::<L, O>(dst.add(at), a.ptr.add(at), b.ptr.add(at), len);
+                }
+                _ => accumulate::<L, O>(job.srcs, dst.add(at), at, len),
+            }
+            for other in others {
+                // Does not mind a destination that is given twice.
+                ptr::copy(dst.add(at), other.add(at), len * L::SIZE);
+            }
+        }
+        first += len;
+    }
+}
+
+/// A block of any number of sources, with factors.
+///
+/// # Safety
+/// The sources must be readable for `len` elements from the offset on, the destination writable for
+/// as many; `len` must fit a block.
+#[inline(always)]
+unsafe fn accumulate<L: Lane, O: Op>(srcs: &[Operand], dst: *mut u8, at: usize, len: usize) {
+    let mut scratch = Scratch([MaybeUninit::uninit(); BLOCK]);
+    let acc = scratch.0.as_mut_ptr().cast::<L::Acc>();
+    // SAFETY: passed on from the caller; the scratch is aligned for accumulators, and initialised by
+    // the first source.
+    unsafe {
+        for (i, src) in srcs.iter().enumerate() {
+            let ptr = src.ptr.add(at);
+            match (i, is_plain(src)) {
+                (0, true) => fold::<L, O, true, false>(acc, ptr, src.scale, len),
+                (0, false) => fold::<L, O, true, true>(acc, ptr, src.scale, len),
+                (_, true) => fold::<L, O, false, false>(acc, ptr, src.scale, len),
+                (_, false) => fold::<L, O, false, true>(acc, ptr, src.scale, len),
+            }
+        }
+        for i in 0..len {
+            L::write(dst.add(i * L::SIZE), O::pack::<L>(acc.add(i).read()));
+        }
+    }
+}
+
+/// `acc = acc op src * scale`, or without the parts that are not wanted.
+///
+/// # Safety
+/// Both must hold `len` elements; `acc` aligned.
+#[inline(always)]
+unsafe fn fold<L: Lane, O: Op, const FIRST: bool, const SCALED: bool>(
+    acc: *mut L::Acc,
+    src: *const u8,
+    scale: Scale,
+    len: usize,
+) {
+    let factor = L::Acc::factor(scale);
+    for i in 0..len {
+        // SAFETY: `i < len`.
+        unsafe {
+            let mut x = L::unpack(L::read(src.add(i * L::SIZE)));
+            if SCALED {
+                x = L::unpack(L::pack(x.times(factor)));
+            }
+            if !FIRST {
+                x = O::apply(acc.add(i).read(), x);
+            }
+            acc.add(i).write(x);
+        }
+    }
+}
