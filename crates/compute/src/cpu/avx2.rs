@@ -14,7 +14,7 @@ use crate::Scale;
 /// Vectors of f32 and of f64, and the types themselves.
 macro_rules! floats {
     ($($lane:ident, $vector:ident, $ty:ident, $nan:ident: $set1:ident, $load:ident, $store:ident,
-        $add:ident, $mul:ident, $max:ident, $min:ident, $and:ident, $or:ident, $compare:ident,
+        $load_part:ident, $store_part:ident, $first:ident, $add:ident, $mul:ident, $max:ident, $min:ident, $and:ident, $or:ident, $compare:ident,
         $select:ident;)*) => {$(
         impl Arithmetic for $vector {
             type Factor = $ty;
@@ -105,17 +105,55 @@ macro_rules! floats {
             fn pack_exact(acc: $vector) -> $vector {
                 acc
             }
+
+            #[inline(always)]
+            unsafe fn read_part(ptr: *const u8, len: usize) -> $vector {
+                // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+                unsafe { $load_part(ptr.cast(), $first(len)) }
+            }
+
+            #[inline(always)]
+            unsafe fn write_part(ptr: *mut u8, packed: $vector, len: usize) {
+                // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+                unsafe { $store_part(ptr.cast(), $first(len), packed) };
+            }
         }
     )*};
 }
 
 floats! {
-    F32, __m256, f32, or_nan: _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_add_ps,
-        _mm256_mul_ps, _mm256_max_ps, _mm256_min_ps, _mm256_and_ps, _mm256_or_ps, _mm256_cmp_ps,
-        _mm256_blendv_ps;
-    F64, __m256d, f64, or_nan_f64: _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_add_pd,
-        _mm256_mul_pd, _mm256_max_pd, _mm256_min_pd, _mm256_and_pd, _mm256_or_pd, _mm256_cmp_pd,
-        _mm256_blendv_pd;
+    F32, __m256, f32, or_nan: _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_maskload_ps,
+        _mm256_maskstore_ps, first_words, _mm256_add_ps, _mm256_mul_ps, _mm256_max_ps,
+        _mm256_min_ps, _mm256_and_ps, _mm256_or_ps, _mm256_cmp_ps, _mm256_blendv_ps;
+    F64, __m256d, f64, or_nan_f64: _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd,
+        _mm256_maskload_pd, _mm256_maskstore_pd, first_double_words, _mm256_add_pd, _mm256_mul_pd,
+        _mm256_max_pd, _mm256_min_pd, _mm256_and_pd, _mm256_or_pd, _mm256_cmp_pd, _mm256_blendv_pd;
+}
+
+/// All bits of the first `len` 32-bit elements.
+///
+/// # Safety
+/// The machine must have AVX2.
+#[inline(always)]
+unsafe fn first_words(len: usize) -> __m256i {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+        _mm256_cmpgt_epi32(_mm256_set1_epi32(len as i32), index)
+    }
+}
+
+/// All bits of the first `len` 64-bit elements.
+///
+/// # Safety
+/// The machine must have AVX2.
+#[inline(always)]
+unsafe fn first_double_words(len: usize) -> __m256i {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let index = _mm256_setr_epi64x(0, 1, 2, 3);
+        _mm256_cmpgt_epi64(_mm256_set1_epi64x(len as i64), index)
+    }
 }
 
 /// 16 halves.

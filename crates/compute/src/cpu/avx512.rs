@@ -19,7 +19,8 @@ use crate::Scale;
 /// Vectors of f32 and of f64, and the types themselves.
 macro_rules! floats {
     ($($lane:ident, $vector:ident, $ty:ident, $nan:ident: $set1:ident, $load:ident, $store:ident,
-        $add:ident, $mul:ident, $range:ident, $unordered:ident, $select:ident;)*) => {$(
+        $load_part:ident, $store_part:ident, $add:ident, $mul:ident, $range:ident,
+        $unordered:ident, $select:ident;)*) => {$(
         impl Arithmetic for $vector {
             type Factor = $ty;
 
@@ -107,15 +108,29 @@ macro_rules! floats {
             fn pack_exact(acc: $vector) -> $vector {
                 acc
             }
+
+            #[inline(always)]
+            unsafe fn read_part(ptr: *const u8, len: usize) -> $vector {
+                // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+                unsafe { $load_part((1 << len) - 1, ptr.cast()) }
+            }
+
+            #[inline(always)]
+            unsafe fn write_part(ptr: *mut u8, packed: $vector, len: usize) {
+                // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+                unsafe { $store_part(ptr.cast(), (1 << len) - 1, packed) };
+            }
         }
     )*};
 }
 
 floats! {
-    F32, __m512, f32, or_nan: _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_add_ps,
-        _mm512_mul_ps, _mm512_range_ps, _mm512_cmp_ps_mask, _mm512_mask_mov_ps;
-    F64, __m512d, f64, or_nan_f64: _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_add_pd,
-        _mm512_mul_pd, _mm512_range_pd, _mm512_cmp_pd_mask, _mm512_mask_mov_pd;
+    F32, __m512, f32, or_nan: _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps,
+        _mm512_maskz_loadu_ps, _mm512_mask_storeu_ps, _mm512_add_ps, _mm512_mul_ps, _mm512_range_ps,
+        _mm512_cmp_ps_mask, _mm512_mask_mov_ps;
+    F64, __m512d, f64, or_nan_f64: _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd,
+        _mm512_maskz_loadu_pd, _mm512_mask_storeu_pd, _mm512_add_pd, _mm512_mul_pd, _mm512_range_pd,
+        _mm512_cmp_pd_mask, _mm512_mask_mov_pd;
 }
 
 /// Makes any NaN canonical. There seldom is one, so vectors are asked two at a time, and all
@@ -141,6 +156,7 @@ unsafe fn canonical<const N: usize>(mut acc: [[__m512; 2]; N]) -> [[__m512; 2]; 
 }
 
 /// The first `len` of 16-bit elements.
+#[inline(always)]
 fn first_words(len: usize) -> __mmask32 {
     (1 << len) - 1
 }
