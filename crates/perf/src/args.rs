@@ -26,7 +26,8 @@ Differences from nccl-tests:
   Unknown operations, types and flags, a factor that is not a whole number, and a first size of 0 are errors (exit 6).
   In-place sendrecv, alltoall and alltoallv are checked. For sendrecv and alltoallv, which
   have no in-place form, the in-place columns include a copy of the data to a second buffer.
-  An operation runs inside the call, so -m repeats calls, and the cpu time of -C is the call's time.
+  An operation runs inside the call, so -m repeats calls. The cpu time of -C is what a rank's processor was busy,
+  in the program and in the system; bandwidths are by the clock. The JSON file then holds both times.
   The end of the sweep is lowered to what fits the memory that is available now, all local ranks counted.
   The JSON file holds only the variables SPARK_CCL_* and NCCL_* of the environment, and no secrets.
 
@@ -209,7 +210,7 @@ pub(crate) struct Args {
         help_heading = "Timing"
     )]
     pub(crate) per_iter_skip: usize,
-    /// 1: the time column is the time spent in the call
+    /// 1: the time column is the processor time of a rank, user and system, barriers of -z included; bandwidths stay by the clock
     #[arg(short = 'C', long = "report_cputime", alias = "report-cputime", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Timing")]
     pub(crate) report_cputime: u8,
 

@@ -200,6 +200,7 @@ impl Bench<'_> {
         }
         Ok(Measure {
             time_us: timed.seconds * 1e6,
+            cpu_us: timed.cpu_seconds * 1e6,
             algorithm_bw,
             bus_bw,
             wrong,

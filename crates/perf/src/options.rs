@@ -33,6 +33,8 @@ pub(crate) struct Options {
     pub(crate) unalign: usize,
     pub(crate) per_iteration: Option<usize>,
     pub(crate) columns: Columns,
+    /// Ranks that are threads of one process, and share its processor time.
+    pub(crate) ranks_per_process: usize,
     pub(crate) memory_report: bool,
     pub(crate) plant: Option<Plant>,
     /// Lines for the header about arguments that have no effect.
@@ -117,6 +119,7 @@ impl Options {
                 cpu_time: args.report_cputime == 1,
                 timestamps: args.report_timestamps == 1,
             },
+            ranks_per_process: args.nthreads.unwrap_or(1) * args.ngpus.unwrap_or(1),
             memory_report: args.memory_report == 1 || args.memory == MemoryArg::ReportOn,
             plant: args.plant,
             notes,
@@ -266,12 +269,6 @@ fn no_effect(args: &Args) -> Vec<String> {
         .collect();
     if args.parallel_init.is_some_and(|n| n > 0) {
         notes.push("-p: threads always start in parallel".into());
-    }
-    if args.report_cputime == 1 {
-        notes.push(
-            "-C: operations on host memory run inside the call, so cputime is the time of the call"
-                .into(),
-        );
     }
     if args.local_register > 0 {
         notes.push(format!(

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, Timespec, clock_gettime};
 use spark_ccl::{Communicator, Element, RedOp};
 
 use crate::buffer::Buffer;
@@ -26,6 +27,8 @@ pub(crate) struct Buffers<B> {
 #[derive(Debug)]
 pub(crate) struct Timed {
     pub(crate) seconds: f64,
+    /// Of the processor, in the program and in the system.
+    pub(crate) cpu_seconds: f64,
     pub(crate) per_iteration: Option<PerIteration>,
 }
 
@@ -91,6 +94,7 @@ pub(crate) fn time<T: Element, B: Buffer<T>>(
     let mut total = Duration::ZERO;
     let mut times = Vec::new();
     let mut turn = (0..turns).cycle();
+    let busy = processor_time();
     for _ in (0..options.iterations).step_by(stretch.max(1)) {
         let start = Instant::now();
         for turn in turn.by_ref().take(stretch * options.aggregated) {
@@ -111,9 +115,12 @@ pub(crate) fn time<T: Element, B: Buffer<T>>(
             comm.barrier().run()?;
         }
     }
-    let seconds = total.as_secs_f64() / calls as f64;
+    let busy = (processor_time() - busy) / options.ranks_per_process as f64;
+    let seconds = [total.as_secs_f64(), busy].map(|seconds| seconds / calls as f64);
+    let [seconds, cpu_seconds] = over_ranks(comm, seconds, options.average)?;
     Ok(Timed {
-        seconds: over_ranks(comm, seconds, options.average)?,
+        seconds,
+        cpu_seconds,
         per_iteration: per_iteration(comm, &times, options)?,
     })
 }
@@ -127,16 +134,26 @@ fn touch<T: Element, B: Buffer<T>>(call: &Invocation<T>, buffers: &mut Buffers<B
     buffers.recv[base..base + turns * call.layout.larger()].fill(one);
 }
 
-fn over_ranks(comm: &Communicator, seconds: f64, average: Average) -> Result<f64, Error> {
-    let (own, op) = match average {
-        Average::First => (if comm.rank() == 0 { seconds } else { 0.0 }, RedOp::Sum),
-        Average::Mean => (seconds / comm.size() as f64, RedOp::Sum),
-        Average::Min => (seconds, RedOp::Min),
-        Average::Max => (seconds, RedOp::Max),
+/// Seconds that all threads of this process have kept processors busy.
+fn processor_time() -> f64 {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ProcessCPUTime);
+    tv_sec as f64 + tv_nsec as f64 * 1e-9
+}
+
+fn over_ranks(
+    comm: &Communicator,
+    seconds: [f64; 2],
+    average: Average,
+) -> Result<[f64; 2], Error> {
+    let (factor, op) = match average {
+        Average::First => (f64::from(u8::from(comm.rank() == 0)), RedOp::Sum),
+        Average::Mean => (1.0 / comm.size() as f64, RedOp::Sum),
+        Average::Min => (1.0, RedOp::Min),
+        Average::Max => (1.0, RedOp::Max),
     };
-    let mut value = [own];
-    comm.all_reduce_in_place(&mut value, op).run()?;
-    Ok(value[0])
+    let mut values = seconds.map(|seconds| seconds * factor);
+    comm.all_reduce_in_place(&mut values, op).run()?;
+    Ok(values)
 }
 
 fn per_iteration(

@@ -129,8 +129,7 @@ struct Entry<'a> {
 
 #[derive(Serialize)]
 struct Way {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    time: Option<f64>,
+    time: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_time: Option<f64>,
     alg_bw: f64,
@@ -141,8 +140,8 @@ struct Way {
 impl Way {
     fn new(measure: &Measure, cpu_time: bool) -> Self {
         Self {
-            time: (!cpu_time).then_some(measure.time_us),
-            cpu_time: cpu_time.then_some(measure.time_us),
+            time: measure.time_us,
+            cpu_time: cpu_time.then_some(measure.cpu_us),
             alg_bw: measure.algorithm_bw,
             bus_bw: measure.bus_bw,
             nwrong: measure.wrong,
@@ -309,6 +308,7 @@ mod tests {
         let mut report = Report::create(&directory.join("a.json")).unwrap();
         let way = Measure {
             time_us: 1.0,
+            cpu_us: 0.5,
             algorithm_bw: 2.0,
             bus_bw: 3.0,
             wrong: Some(0),

@@ -27,6 +27,8 @@ pub(crate) struct Key {
 pub(crate) struct Measure {
     /// Time of one call.
     pub(crate) time_us: f64,
+    /// Processor time of one call, in a rank's program and in the system.
+    pub(crate) cpu_us: f64,
     /// Algorithm bandwidth, GB/s.
     pub(crate) algorithm_bw: f64,
     /// Bus bandwidth, GB/s.

@@ -216,6 +216,7 @@ mod tests {
         let row = |power: u32| {
             let measure = |factor: f64| Measure {
                 time_us: factor * f64::from(1 << power) / 100.0,
+                cpu_us: 0.0,
                 algorithm_bw: 1.0,
                 bus_bw: if power == 3 { 0.0 } else { factor },
                 wrong: None,

@@ -84,7 +84,7 @@ pub(crate) fn row(row: &Row, columns: Columns) -> String {
         key.size, key.count, key.dtype, key.op, key.root
     );
     for measure in [&row.out_of_place, &row.in_place] {
-        text.push_str(&half(measure));
+        text.push_str(&half(measure, columns.cpu_time));
     }
     if columns.timestamps {
         let _ = write!(text, "{:>21}", row.timestamp);
@@ -92,13 +92,18 @@ pub(crate) fn row(row: &Row, columns: Columns) -> String {
     text
 }
 
-fn half(measure: &Measure) -> String {
+fn half(measure: &Measure, cpu_time: bool) -> String {
+    let time = if cpu_time {
+        measure.cpu_us
+    } else {
+        measure.time_us
+    };
     let wrong = measure
         .wrong
         .map_or_else(|| "N/A".to_owned(), |wrong| wrong.to_string());
     let mut text = format!(
         "  {}  {}  {}  {wrong:>6}",
-        fit(measure.time_us, 7),
+        fit(time, 7),
         fit(measure.algorithm_bw, 6),
         fit(measure.bus_bw, 6)
     );
@@ -174,6 +179,7 @@ mod tests {
     fn measure(wrong: Option<u64>) -> Measure {
         Measure {
             time_us: 12.345,
+            cpu_us: 23.456,
             algorithm_bw: 1.0,
             bus_bw: 1.5,
             wrong,
@@ -220,6 +226,14 @@ mod tests {
         let plain = "           8             2     float     sum      -1    12.35    1.00    1.50       0    12.35    1.00    1.50       0";
         assert_eq!(row(&sample(Some(0)), Columns::default()), plain);
         assert!(row(&sample(None), Columns::default()).ends_with("   1.50     N/A"));
+        let cpu_time = Columns {
+            cpu_time: true,
+            ..Columns::default()
+        };
+        assert_eq!(
+            row(&sample(Some(0)), cpu_time),
+            plain.replace("12.35", "23.46")
+        );
         let stamped = row(
             &sample(Some(0)),
             Columns {
