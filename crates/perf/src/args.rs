@@ -182,6 +182,11 @@ pub(crate) struct Args {
         help_heading = "Timing"
     )]
     pub(crate) run_cycles: u64,
+    /// Which memory successive calls use: hot, the same in every call, so that the caches hold what they can; or a
+    /// SIZE, of each buffer, whose parts they use in turn, so that larger caches than this do not flatter.
+    /// By default calls take turns through what the last size of the sweep takes, as in nccl-tests
+    #[arg(long, value_name = "hot|SIZE", value_parser = parse_buffers, help_heading = "Timing")]
+    pub(crate) buffers: Option<BuffersArg>,
     /// 1: barrier after each call; 2: none; 3: barrier after each iteration, not timed
     #[arg(short = 'z', long = "blocking", value_name = "0-3", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3), help_heading = "Timing")]
     pub(crate) blocking: u8,
@@ -337,6 +342,15 @@ pub(crate) enum PathArg {
     Auto,
 }
 
+/// `--buffers`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BuffersArg {
+    /// The same in every call.
+    Hot,
+    /// Parts of so many bytes in turn.
+    Rotating(u64),
+}
+
 /// A wrong element to plant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plant {
@@ -366,6 +380,14 @@ fn parse_pair<A: std::str::FromStr, B: std::str::FromStr>(
 
 fn parse_plant(text: &str) -> Result<Plant, String> {
     parse_pair(text, "RANK:INDEX, such as 0:5").map(|(rank, index)| Plant { rank, index })
+}
+
+fn parse_buffers(text: &str) -> Result<BuffersArg, String> {
+    if text == "hot" {
+        Ok(BuffersArg::Hot)
+    } else {
+        size::parse(text).map(BuffersArg::Rotating)
+    }
 }
 
 fn parse_member(text: &str) -> Result<Member, String> {
@@ -406,6 +428,13 @@ mod tests {
             (8, 1 << 30, 2, -1)
         );
         assert_eq!((args.agg_iters, args.warmup_iters), (3, 2));
+    }
+
+    #[test]
+    fn kinds_of_buffers() {
+        assert_eq!(parse_buffers("hot"), Ok(BuffersArg::Hot));
+        assert_eq!(parse_buffers("256M"), Ok(BuffersArg::Rotating(256 << 20)));
+        assert!(parse_buffers("warm").is_err());
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 use spark_ccl::{Communicator, DType, Element, RedOp, Registered};
 
+use crate::args::BuffersArg;
 use crate::buffer::Buffer;
 use crate::check::Check;
+use crate::collective::Layout;
 use crate::error::Error;
 use crate::invocation::{Invocation, Way};
 use crate::op::Op;
@@ -73,11 +75,20 @@ pub(crate) fn run(
 pub(crate) fn need(options: &Options, ranks: usize, bytes: u64) -> u64 {
     let of_type = |dtype: &DType| {
         let layout = options.collective.layout(bytes, dtype.size(), ranks);
-        let elements = layout.send.saturating_add(layout.larger());
-        let bytes = (elements as u64).saturating_mul(dtype.size() as u64);
-        bytes.saturating_add((2 * options.unalign * dtype.size()) as u64)
+        let (send, recv) = lengths(options, &layout, dtype.size());
+        (send.saturating_add(recv) as u64).saturating_mul(dtype.size() as u64)
     };
     options.dtypes.iter().map(of_type).max().unwrap_or(0)
+}
+
+/// Elements of a rank's send and receive buffer if `layout` is that of the largest size.
+fn lengths(options: &Options, layout: &Layout, element: usize) -> (usize, usize) {
+    let room = match options.buffers {
+        Some(BuffersArg::Rotating(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX) / element,
+        _ => 0,
+    };
+    let length = |part: usize| part.max(room).saturating_add(options.unalign);
+    (length(layout.send), length(layout.larger()))
 }
 
 struct Bench<'a> {
@@ -104,12 +115,11 @@ impl Bench<'_> {
             options
                 .collective
                 .layout(options.sweep.last(), size_of::<T>(), self.comm.size());
-        let base = options.unalign;
+        let (send, recv) = lengths(options, &layout, size_of::<T>());
         let mut buffers: Buffers<B> = Buffers {
-            send: B::allocate(self.comm, base + layout.send)?,
-            recv: B::allocate(self.comm, base + layout.larger())?,
-            base,
-            room: layout.larger(),
+            send: B::allocate(self.comm, send)?,
+            recv: B::allocate(self.comm, recv)?,
+            base: options.unalign,
         };
         // Collectives that do not reduce run once; the operation says nothing to them.
         let ops = if options.ops.is_empty() {
@@ -134,7 +144,7 @@ impl Bench<'_> {
         let invocation =
             |size| Invocation::<T>::new(self.comm, self.options.collective, size, op, root);
         for size in self.options.sweep.warm_up() {
-            timing::warm_up(self.comm, &invocation(size), buffers, self.options.warm_up)?;
+            timing::warm_up(self.comm, &invocation(size), buffers, self.options)?;
         }
         let mut cycle = 0;
         while self.options.cycles == 0 || cycle < self.options.cycles {

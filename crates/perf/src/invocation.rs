@@ -11,6 +11,9 @@ use crate::exact::{Reduction, from_bits};
 use crate::op::Op;
 use crate::uneven::{self, Side};
 
+/// Bytes; larger pages do not matter here.
+const PAGE: usize = 4096;
+
 /// Whether the result replaces the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -64,7 +67,7 @@ impl<T: Element> Invocation<T> {
 
     /// Where the send buffer's part lies if the `turn`th part of the buffers is used.
     pub(crate) fn send_range(&self, base: usize, turn: usize) -> Range<usize> {
-        let start = base + turn * self.layout.send;
+        let start = base + turn * self.send_stride();
         start..start + self.layout.send
     }
 
@@ -74,8 +77,18 @@ impl<T: Element> Invocation<T> {
             Way::OutOfPlace => self.layout.recv,
             Way::InPlace => self.layout.larger(),
         };
-        let start = base + turn * self.layout.larger();
+        let start = base + turn * self.recv_stride();
         start..start + len
+    }
+
+    /// Elements from one part of the send buffer to the next.
+    pub(crate) fn send_stride(&self) -> usize {
+        whole_pages::<T>(self.layout.send)
+    }
+
+    /// The same for the receive buffer.
+    pub(crate) fn recv_stride(&self) -> usize {
+        whole_pages::<T>(self.layout.larger())
     }
 
     /// This rank's block in a buffer that holds one of each rank.
@@ -232,6 +245,12 @@ impl<T: Element> Invocation<T> {
     pub(crate) fn previous(&self) -> usize {
         (self.rank + self.ranks - 1) % self.ranks
     }
+}
+
+/// Parts start on pages of their own: else small ones would find themselves in the caches, brought there
+/// with the part before.
+fn whole_pages<T>(elements: usize) -> usize {
+    elements.next_multiple_of(PAGE / size_of::<T>())
 }
 
 fn redop<T: Element>(op: Op, rank: usize) -> RedOp<T> {

@@ -2,7 +2,7 @@
 
 use spark_ccl::DType;
 
-use crate::args::{Args, MemoryArg, PathArg, Plant};
+use crate::args::{Args, BuffersArg, MemoryArg, PathArg, Plant};
 use crate::collective::Collective;
 use crate::error::Error;
 use crate::op::Op;
@@ -22,6 +22,8 @@ pub(crate) struct Options {
     pub(crate) ops: Vec<Op>,
     pub(crate) root: Root,
     pub(crate) registered: bool,
+    /// `None`: as large as the last size of the sweep takes, and used in turn.
+    pub(crate) buffers: Option<BuffersArg>,
     pub(crate) iterations: usize,
     pub(crate) aggregated: usize,
     pub(crate) warm_up: usize,
@@ -96,6 +98,7 @@ impl Options {
             registered: args.memory == MemoryArg::Registered
                 || args.local_register > 0
                 || args.path == Some(PathArg::ZeroCopy),
+            buffers: args.buffers,
             iterations: args.iters,
             aggregated: args.agg_iters,
             warm_up: args.warmup_iters,
@@ -119,7 +122,10 @@ impl Options {
                 cpu_time: args.report_cputime == 1,
                 timestamps: args.report_timestamps == 1,
             },
-            ranks_per_process: args.nthreads.unwrap_or(1) * args.ngpus.unwrap_or(1),
+            ranks_per_process: args
+                .nthreads
+                .unwrap_or(1)
+                .saturating_mul(args.ngpus.unwrap_or(1)),
             memory_report: args.memory_report == 1 || args.memory == MemoryArg::ReportOn,
             plant: args.plant,
             notes,

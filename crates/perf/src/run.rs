@@ -5,7 +5,7 @@ use std::path::Path;
 
 use spark_ccl::Communicator;
 
-use crate::args::Args;
+use crate::args::{Args, BuffersArg};
 use crate::bench::{self, Findings, Sink};
 use crate::error::{Error, exit};
 use crate::hosts;
@@ -281,8 +281,13 @@ fn paths(comm: &Communicator, options: &Options) -> Result<Vec<String>, Error> {
     } else {
         "ordinary"
     };
+    let buffers = match options.buffers {
+        None => "as the last size takes, used in turn".to_owned(),
+        Some(BuffersArg::Hot) => "hot, the same in every call".to_owned(),
+        Some(BuffersArg::Rotating(bytes)) => format!("{} each, used in turn", human(bytes)),
+    };
     let mut lines = vec![format!(
-        "# Memory: {memory}; links: {}",
+        "# Memory: {memory}; buffers: {buffers}; links: {}",
         if links.is_empty() {
             "none".to_owned()
         } else {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use spark_ccl::{Communicator, Element, RedOp};
 
+use crate::args::BuffersArg;
 use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::exact::{from_bits, whole_number};
@@ -12,15 +13,13 @@ use crate::invocation::{Invocation, Way};
 use crate::options::{Average, Blocking, Options};
 use crate::stats::PerIteration;
 
-/// The buffers of a run, larger than a call needs: calls move through them.
+/// The buffers of a run. They can be larger than a call needs: calls move through them.
 #[derive(Debug)]
 pub(crate) struct Buffers<B> {
     pub(crate) send: B,
     pub(crate) recv: B,
     /// First element in use.
     pub(crate) base: usize,
-    /// Elements of the receive buffer that may be used.
-    pub(crate) room: usize,
 }
 
 /// Time of one call, over all ranks.
@@ -33,24 +32,30 @@ pub(crate) struct Timed {
 }
 
 impl<B> Buffers<B> {
-    /// How many parts of the buffers a call can take in turn, so that caches do not flatter.
-    pub(crate) fn turns<T: Element>(&self, call: &Invocation<T>) -> usize {
-        self.room
-            .checked_div(call.layout.larger())
-            .unwrap_or(1)
-            .max(1)
+    /// How many parts of the buffers calls take in turn.
+    fn turns<T: Element>(&self, call: &Invocation<T>, options: &Options) -> usize
+    where
+        B: Buffer<T>,
+    {
+        if options.buffers == Some(BuffersArg::Hot) {
+            return 1;
+        }
+        let parts = |buffer: &B, stride: usize| (buffer.len() - self.base).checked_div(stride);
+        let sends = parts(&self.send, call.send_stride());
+        let receives = parts(&self.recv, call.recv_stride());
+        sends.into_iter().chain(receives).min().unwrap_or(1).max(1)
     }
 }
 
-/// Runs the calls of a line untimed: `iterations` of them, out of place.
+/// Runs the calls of a line untimed, out of place.
 pub(crate) fn warm_up<T: Element, B: Buffer<T>>(
     comm: &Communicator,
     call: &Invocation<T>,
     buffers: &mut Buffers<B>,
-    iterations: usize,
+    options: &Options,
 ) -> Result<(), Error> {
-    let turns = buffers.turns(call);
-    for iteration in 0..iterations {
+    let turns = buffers.turns(call, options);
+    for iteration in 0..options.warm_up {
         call.run(
             comm,
             &mut buffers.send,
@@ -71,17 +76,14 @@ pub(crate) fn time<T: Element, B: Buffer<T>>(
     way: Way,
     options: &Options,
 ) -> Result<Timed, Error> {
-    let turns = buffers.turns(call);
+    let turns = buffers.turns(call, options);
     let calls = options.iterations * options.aggregated;
-    touch(call, buffers, turns.min(calls));
-    call.run(
-        comm,
-        &mut buffers.send,
-        &mut buffers.recv,
-        buffers.base,
-        0,
-        way,
-    )?;
+    // All parts of buffers that are to be colder than the caches: the first ones leave them again.
+    let touched = match options.buffers {
+        Some(BuffersArg::Rotating(_)) => turns,
+        _ => turns.min(calls),
+    };
+    prepare(comm, call, buffers, way, touched)?;
 
     comm.barrier().run()?;
     // Without barriers in between, the clock is read once per stretch: reading it takes as long as
@@ -125,13 +127,37 @@ pub(crate) fn time<T: Element, B: Buffer<T>>(
     })
 }
 
+/// Touches the first `turns` parts of the buffers, and runs the call untimed on the last of them.
+fn prepare<T: Element, B: Buffer<T>>(
+    comm: &Communicator,
+    call: &Invocation<T>,
+    buffers: &mut Buffers<B>,
+    way: Way,
+    turns: usize,
+) -> Result<(), Error> {
+    touch(call, buffers, turns);
+    call.run(
+        comm,
+        &mut buffers.send,
+        &mut buffers.recv,
+        buffers.base,
+        turns - 1,
+        way,
+    )
+}
+
 /// Writes ones where calls will read and write: no page faults are timed, and repeated
 /// reductions in place meet no slow (subnormal) numbers.
 fn touch<T: Element, B: Buffer<T>>(call: &Invocation<T>, buffers: &mut Buffers<B>, turns: usize) {
     let one: T = from_bits(whole_number(T::DTYPE, 1));
     let base = buffers.base;
-    buffers.send[base..base + turns * call.layout.send].fill(one);
-    buffers.recv[base..base + turns * call.layout.larger()].fill(one);
+    let touch = |buffer: &mut B, stride: usize| {
+        // The last part may end before its stride does.
+        let end = (base + turns * stride).min(buffer.len());
+        buffer[base..end].fill(one);
+    };
+    touch(&mut buffers.send, call.send_stride());
+    touch(&mut buffers.recv, call.recv_stride());
 }
 
 /// Seconds that all threads of this process have kept processors busy.
@@ -140,11 +166,7 @@ fn processor_time() -> f64 {
     tv_sec as f64 + tv_nsec as f64 * 1e-9
 }
 
-fn over_ranks(
-    comm: &Communicator,
-    seconds: [f64; 2],
-    average: Average,
-) -> Result<[f64; 2], Error> {
+fn over_ranks(comm: &Communicator, seconds: [f64; 2], average: Average) -> Result<[f64; 2], Error> {
     let (factor, op) = match average {
         Average::First => (f64::from(u8::from(comm.rank() == 0)), RedOp::Sum),
         Average::Mean => (1.0 / comm.size() as f64, RedOp::Sum),

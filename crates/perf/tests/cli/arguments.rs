@@ -3,7 +3,7 @@
 use crate::program::{command, run, succeed};
 
 /// Arguments that make no sense, and a word of the message about each.
-const BAD: [(&str, &str); 30] = [
+const BAD: [(&str, &str); 31] = [
     ("", "COLLECTIVE"),
     ("all_to_none", "all_to_none"),
     ("all_reduce -b 0", "-b 0"),
@@ -19,6 +19,7 @@ const BAD: [(&str, &str); 30] = [
     ("all_reduce -m 0", "-m 0"),
     ("all_reduce -o median", "median"),
     ("all_reduce -d float128", "float128"),
+    ("all_reduce --buffers warm", "warm"),
     ("all_reduce -z 4", "4"),
     ("all_reduce -u 9999999", "-u"),
     ("all_reduce -I 1 -n 2 -K 2", "-K 2"),
@@ -115,11 +116,31 @@ fn timing_flags_change_the_table() {
     assert_eq!(row("-I 1 -K 1").1[0].len(), 21);
     assert_eq!(row("-c 0").1[0][8], "N/A");
     assert!(row("-C 1").0.contains("cputime"));
+    assert!(
+        row("--buffers hot")
+            .0
+            .contains("buffers: hot, the same in every call")
+    );
+    assert!(
+        row("--buffers 16K")
+            .0
+            .contains("buffers: 16 KiB each, used in turn")
+    );
     assert!(row("-S 1").0.contains("timestamp"));
     assert!(row("-M 1").0.contains("# Memory usage"));
     assert_eq!(row("-N 3").1.len(), 3);
     for args in [
-        "-z 1", "-z 2", "-z 3", "-a 0", "-a 2", "-a 3", "-m 4", "-u 3",
+        "-z 1",
+        "-z 2",
+        "-z 3",
+        "-a 0",
+        "-a 2",
+        "-a 3",
+        "-m 4",
+        "-u 3",
+        "--buffers hot",
+        "--buffers 8",
+        "--buffers 70000 -u 5",
     ] {
         assert_eq!(row(args).1[0][8], "0", "{args}");
     }
