@@ -35,6 +35,7 @@ fn json_report() {
     assert_eq!(results[1]["type"], "float");
     for way in ["out_of_place", "in_place"] {
         assert!(results[1][way]["time"].as_f64().unwrap() > 0.0);
+        assert!(results[1][way]["cpu_time"].is_null());
         assert_eq!(results[1][way]["nwrong"], 0);
     }
     let times = &results[1]["out_of_place_per_iter"]["times_us"];
@@ -47,6 +48,24 @@ fn json_report() {
     succeed(&args);
     assert_eq!(std::fs::read(&path).unwrap(), first);
     assert_eq!(json(&directory.path().join("run.json.0"))["version"], 3);
+}
+
+#[test]
+fn processor_time_stands_beside_the_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("run.json");
+    // Threads share the processor time of their process.
+    for ranks in ["-t 2", "--procs 2"] {
+        let args = format!(
+            "all_reduce {ranks} -b 1M -e 1M -n 4 -C 1 -J {}",
+            path.display()
+        );
+        succeed(&args);
+        let way = &json(&path)["results"][0]["in_place"];
+        let (time, cpu_time) = (way["time"].as_f64(), way["cpu_time"].as_f64());
+        assert!(time.unwrap() > 0.0 && cpu_time.unwrap() > 0.0, "{way}");
+        std::fs::remove_file(&path).unwrap();
+    }
 }
 
 #[test]
