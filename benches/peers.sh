@@ -1,7 +1,8 @@
 #!/bin/bash
-# Measures all_reduce beside Open MPI's and MPICH's, all in one go, and writes the tables to
-# docs/performance.md. Debian 12, on a machine that does nothing else.
-#   benches/peers.sh [--rounds N] [--max BYTES] [--factor N] [--ranks N] [--print-only]
+# Measures collectives on host memory beside Open MPI's and MPICH's and beside what memory and TCP
+# allow, all in one go, and writes the tables to docs/performance.md. Debian 12, on a machine that
+# does nothing else; takes about a quarter of an hour.
+#   benches/peers.sh [--only NAME,...] [--rounds N] [--min BYTES] [--max BYTES] [--print-only]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,13 +25,15 @@ if [ ${#missing[@]} != 0 ]; then
 fi
 
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
-mkdir -p "$target/peers"
+programs=$target/peers
+mkdir -p "$programs"
+flags=(-std=gnu11 -D_GNU_SOURCE -O3 -march=native -Wall -Wextra -Werror)
 for mpi in openmpi mpich; do
-    "mpicc.$mpi" -std=c99 -O2 -Wall -Wextra -Werror \
-        -o "$target/peers/$mpi" benches/peers/all_reduce.c
+    "mpicc.$mpi" "${flags[@]}" -o "$programs/$mpi" benches/peers/collective.c
 done
+gcc "${flags[@]}" -pthread -o "$programs/floor" benches/peers/floor.c
+gcc "${flags[@]}" -o "$programs/exchange" benches/peers/exchange.c
 cargo build --release --bin spark-perf
 
 exec python3 -B benches/peers/measure.py --document docs/performance.md \
-    --openmpi "$target/peers/openmpi" --mpich "$target/peers/mpich" \
-    --spark-perf "$target/release/spark-perf" "$@"
+    --programs "$programs" --spark-perf "$target/release/spark-perf" "$@"

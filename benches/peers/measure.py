@@ -4,107 +4,133 @@ import argparse
 import statistics
 import sys
 
+import document
+import machine
 import report
-from contestants import contests, is_crowded
+from contestants import Call
+from tables import Programs, all_tables
 
-# A trial, once per setting, drops those slower than the best by more than this.
-KEEP_WITHIN = 1.5
-# Calls are repeated for about this long per run (microseconds) at an assumed speed.
-STRETCH = 200_000
-LATENCY, BYTES_PER_MICROSECOND = 1.0, 2_000.0
-# Ranks that share a core wait for each other's time slices.
-CROWDED_LATENCY = 1_000.0
+# Calls are repeated for about this long per way (microseconds); in the trial, at an assumed speed.
+STRETCH, TRIAL_STRETCH = 100_000.0, 40_000.0
+BYTES_PER_MICROSECOND = 2_000.0
+FEWEST_CALLS, MOST_CALLS = 3, 20_000
+# Larger sizes are measured in fewer rounds, and with the settings that were the best before.
+LARGE, LARGE_ROUNDS = 64 << 20, 2
+# Out of place, in place.
+WAYS = (0, 1)
 
 
 def main():
     options = arguments()
+    tables = selected(all_tables(Programs(options.programs, options.spark_perf)), options)
     if not options.print_only:
-        # Fails now rather than after the measurement.
-        report.around(options.document, options.ranks)
-    sizes = []
-    size = 8
-    while size <= options.max:
-        sizes.append(size)
-        size *= options.factor
-    machine = report.describe_machine(options)
-    tables = []
-    for title, contestants in contests(options, options.ranks):
-        lines = [measure(title, contestants, size, options) for size in sizes]
-        tables.append((title, contestants, lines))
-    text = report.render(machine, tables, options)
-    print(text)
-    if not options.print_only:
-        report.insert(options.document, options.ranks, text)
+        document.check(options.document, ["machine", *(table.name for table in tables)])
+    parts = {"machine": machine.describe()}
+    for table in tables:
+        head = report.head(options)
+        lines = measure(table, options)
+        parts[table.name] = report.render(table, lines, head)
+        print(f"\n{parts[table.name]}\n", flush=True)
+        if not options.print_only:
+            for name in ("machine", table.name):
+                document.replace(options.document, name, parts[name])
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--openmpi", required=True, help="all_reduce.c, built for Open MPI")
-    parser.add_argument("--mpich", required=True, help="all_reduce.c, built for MPICH")
+    parser.add_argument("--programs", required=True, help="folder of the programs written in C")
     parser.add_argument("--spark-perf", required=True)
     parser.add_argument("--document", required=True, help="where the tables go")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="", metavar="NAME,...",
+                        help="tables whose names start so; the others stay as they are")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--min", type=int, default=8, help="smallest size (bytes)")
     parser.add_argument("--max", type=int, default=1 << 30, help="largest size (bytes)")
-    parser.add_argument("--factor", type=int, default=8, help="from one size to the next")
     parser.add_argument("--print-only", action="store_true", help="leave the document alone")
     options = parser.parse_args()
-    if options.ranks < 2 or options.rounds < 1 or options.factor < 2 or options.max < 8:
-        parser.error("at least 2 ranks, 1 round, a factor of 2, and a size of 8")
+    if options.rounds < 1:
+        parser.error("at least 1 round")
     return options
 
 
-def measure(title, contestants, size, options):
-    """One line of a table."""
-    iterations, calls = repetitions(size, CROWDED_LATENCY if is_crowded(options.ranks) else LATENCY)
-
-    def run(contestant, setting):
-        return contestant.run(setting, size, iterations, calls)
-
-    results = [{setting.name: [] for setting in promising(contestant, run)}
-               for contestant in contestants]
-    for number in range(options.rounds):
-        print(f"{title}: {size} bytes, round {number + 1} of {options.rounds}", file=sys.stderr)
-        for contestant, result in zip(contestants, results):
-            for setting in contestant.settings:
-                if setting.name in result:
-                    result[setting.name].append(run(contestant, setting))
-    return Line(size, results)
+def selected(tables, options):
+    """All with sizes to measure, or those of them whose names start with one of the words."""
+    words = [word for word in options.only.split(",") if word]
+    for word in words:
+        if not any(table.name.startswith(word) for table in tables):
+            names = ", ".join(table.name for table in tables)
+            raise SystemExit(f"--only {word}: there is no such table; there are {names}")
+    return [table for table in tables
+            if (not words or any(table.name.startswith(word) for word in words))
+            and any(options.min <= size <= options.max for size in table.sizes)]
 
 
-def repetitions(size, latency):
-    """Iterations, and calls in each; at least 3 calls."""
-    total = int(STRETCH / (latency + size / BYTES_PER_MICROSECOND))
-    total = min(max(total, 3), 20_000)
-    iterations = min(total, 10)
-    return iterations, total // iterations
+def measure(table, options):
+    """The table's lines."""
+    lines = []
+    for size in (size for size in table.sizes if options.min <= size <= options.max):
+        if lines and size > LARGE:
+            kept = [{lines[-1].best(i, way).setting: STRETCH for way in WAYS}
+                    for i in range(len(table.contestants))]
+        else:
+            kept = [promising(contestant, table, size) for contestant in table.contestants]
+        lines.append(Line(size, run_rounds(table, size, kept, options)))
+    return lines
 
 
-def promising(contestant, run):
-    """The settings worth measuring, out of place or in place."""
-    if len(contestant.settings) == 1:
-        return contestant.settings
-    trial = {setting: run(contestant, setting) for setting in contestant.settings}
-    best = [min(times) for times in zip(*trial.values())]
-    return [setting for setting, times in trial.items()
-            if any(time <= KEEP_WITHIN * least for time, least in zip(times, best))]
+def promising(contestant, table, size):
+    """The best settings, out of place and in place, each with the microseconds of a call. The trial
+    is short, and its buffers are not quite as cold."""
+    print(f"{table.name}: {size} bytes, trial of {contestant.title}", file=sys.stderr)
+    expected = table.latency + size / BYTES_PER_MICROSECOND
+    call = Call(table.collective, size, calls(TRIAL_STRETCH, expected), table.room // 8)
+    times = {setting: [way.wall for way in contestant.run(setting, call)]
+             for setting in contestant.settings}
+    best = {min(times, key=lambda setting: times[setting][way]) for way in WAYS}
+    return {setting: max(times[setting]) for setting in contestant.settings if setting in best}
+
+
+def run_rounds(table, size, kept, options):
+    """Everybody in turn, then everybody again. For each contestant, the times of each setting."""
+    rounds = options.rounds if size <= LARGE else min(options.rounds, LARGE_ROUNDS)
+    results = [{setting: [] for setting in own} for own in kept]
+    for number in range(rounds):
+        print(f"{table.name}: {size} bytes, round {number + 1} of {rounds}", file=sys.stderr)
+        for contestant, own, result in zip(table.contestants, kept, results):
+            for setting, expected in own.items():
+                call = Call(table.collective, size, calls(STRETCH, expected), table.room)
+                result[setting].append(contestant.run(setting, call))
+    return results
+
+
+def calls(stretch, expected):
+    return min(max(int(stretch / expected), FEWEST_CALLS), MOST_CALLS)
 
 
 class Line:
-    """The results of one size: for each contestant, a dict from the name of a setting to the times
-    (out of place, in place) of each round."""
+    """The results of one size: for each contestant, a dict from a setting to the times (out of
+    place, in place) of each round."""
 
     def __init__(self, size, results):
         self.size = size
         self.results = results
 
     def best(self, contestant, way):
-        """(median time, setting, spread) of the contestant's best setting; way 0 is out of place."""
-        def summary(setting, runs):
-            times = [run[way] for run in runs]
-            median = statistics.median(times)
-            return median, setting, (max(times) - min(times)) / median
-        return min(summary(*item) for item in self.results[contestant].items())
+        """The contestant's best setting, and its times."""
+        return min((Best(setting, [run[way] for run in runs])
+                    for setting, runs in self.results[contestant].items()),
+                   key=lambda best: best.wall)
+
+
+class Best:
+    """Medians of the rounds."""
+
+    def __init__(self, setting, runs):
+        walls = [run.wall for run in runs]
+        self.setting = setting
+        self.wall = statistics.median(walls)
+        self.cpu = statistics.median(run.cpu for run in runs)
+        self.spread = (max(walls) - min(walls)) / self.wall
 
 
 if __name__ == "__main__":

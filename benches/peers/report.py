@@ -1,93 +1,70 @@
-"""Describes the machine, and writes tables for people."""
+"""Writes tables for people."""
 
 import datetime
 import os
-import subprocess
+
+import machine
+from contestants import Floor, Ours, Peer
+from tables import SHARE_FROM
 
 WAYS = ("out of place", "in place")
 
 
-def output(*command):
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def head(options):
+    """Taken before a table's first run: the load is that of others."""
+    return (f"{datetime.date.today().isoformat()}, spark-ccl {machine.version(options.spark_perf)}, "
+            f"median of {options.rounds} rounds, load average before {os.getloadavg()[0]:.2f}.")
 
 
-def field(text, name):
-    """The value of `name: value` (or `name=value`) in a listing."""
-    for line in text.splitlines():
-        if line.startswith(name):
-            return line[len(name):].lstrip(":=\t ").strip().strip('"')
-    return "unknown"
+def render(table, lines, head_line):
+    parts = [f"### {table.title}", head_line]
+    for way, name in enumerate(WAYS):
+        parts += [f"**{name.capitalize()}**", grid(table, lines, way)]
+    return "\n\n".join(parts + settings(table, lines))
 
 
-def describe_machine(options):
-    """Taken before the first run: the load is that of others."""
-    cpu = output("lscpu")
-    with open("/proc/meminfo", encoding="ascii") as file:
-        memory = int(field(file.read(), "MemTotal").split()[0])
-    with open("/etc/os-release", encoding="utf-8") as file:
-        system = field(file.read(), "PRETTY_NAME")
-    hypervisor = field(cpu, "Hypervisor vendor")
-    virtual = "" if hypervisor == "unknown" else f", virtual ({hypervisor})"
-    caches = ", ".join(f"{level} {field(cpu, level + ' cache')}" for level in ("L1d", "L2", "L3"))
-    openmpi = output("mpirun.openmpi", "--version").split("\n", 1)[0].split()[-1]
-    mpich = field(output("mpichversion"), "MPICH Version")
-    # The first line of its table names the commit.
-    ours = output(options.spark_perf, "all_reduce", "-b8", "-e8", "-n1").split("\n", 1)[0].split()[-1]
-    return [
-        f"Date: {datetime.date.today().isoformat()}; load average at the start: {os.getloadavg()[0]:.2f}",
-        f"CPU: {field(cpu, 'Model name')}, {os.cpu_count()} cores{virtual}; {caches}",
-        f"Memory: {memory / (1 << 20):.0f} GiB; {system}, Linux {os.uname().release}, {os.uname().machine}",
-        f"Open MPI {openmpi}, MPICH {mpich}, spark-ccl {ours.strip('()')}",
-        f"{options.ranks} ranks, float32 sum, median of {options.rounds} rounds",
-    ]
+def grid(table, lines, way):
+    rows = [row(table, line, way) for line in lines]
+    heads = [head for head, _ in rows[0]]
+    cells = [heads, ["---:"] * len(heads), *([cell for _, cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in cells)
 
 
-def render(machine, tables, options):
-    parts = [f"### {options.ranks} ranks", "\n".join(f"- {line}" for line in machine)]
-    for title, contestants, lines in tables:
-        for way, name in enumerate(WAYS):
-            parts.append(f"#### {title}, {name}")
-            parts.append(table(contestants, lines, way))
-        parts.append(settings(contestants, lines))
-    return "\n\n".join(parts)
+def row(table, line, way):
+    """Pairs of the column's head and the cell; times in microseconds."""
+    bests = [line.best(i, way) for i in range(len(table.contestants))]
+    by_title = {contestant.title: best for contestant, best in zip(table.contestants, bests)}
+    best_peer = min(best.wall for contestant, best in zip(table.contestants, bests)
+                    if isinstance(contestant, Peer))
+    cells = [("bytes", binary(line.size))]
+    for contestant, best in zip(table.contestants, bests):
+        shows_cpu = table.shows_cpu and not isinstance(contestant, Floor)
+        cells.append((contestant.title, times(best, shows_cpu)))
+        if isinstance(contestant, Ours):
+            cells.append(("ratio", f"{best_peer / best.wall:.2f}"))
+            if contestant.floor:
+                cells.append(("share of floor",
+                              share(by_title[contestant.floor], best, line.size)))
+    return cells + [("spread", f"{100 * max(best.spread for best in bests):.0f} %")]
 
 
-def table(contestants, lines, way):
-    """Times in microseconds; behind each of ours, the best peer's time divided by it."""
-    peers = [i for i, contestant in enumerate(contestants) if contestant.is_peer]
-    head = ["bytes"]
-    for contestant in contestants:
-        head.append(contestant.title)
-        if not contestant.is_peer:
-            head.append("ratio")
-    head.append("spread")
-    rows = []
-    for line in lines:
-        cells = [binary(line.size)]
-        best_peer = min(line.best(i, way)[0] for i in peers)
-        spreads = []
-        for i, contestant in enumerate(contestants):
-            time, _, spread = line.best(i, way)
-            cells.append(microseconds(time))
-            if not contestant.is_peer:
-                cells.append(f"{best_peer / time:.2f}")
-            spreads.append(spread)
-        rows.append(cells + [f"{100 * max(spreads):.0f} %"])
-    return "\n".join("| " + " | ".join(cells) + " |"
-                     for cells in [head, ["---:"] * len(head), *rows])
+def share(floor, ours, size):
+    return f"{100 * floor.wall / ours.wall:.0f} %" if size >= SHARE_FROM else ""
 
 
-def settings(contestants, lines):
+def settings(table, lines):
     """Which setting of each peer was the best, and which others were tried."""
     sentences = []
-    for i, contestant in enumerate(contestants):
-        if not contestant.is_peer:
+    for i, contestant in enumerate(table.contestants):
+        if not isinstance(contestant, Peer):
             continue
-        best = "; ".join(f"{binary(line.size)}: " + " / ".join(line.best(i, way)[1] for way in (0, 1))
+        best = "; ".join(f"{binary(line.size)}: " + " / ".join(line.best(i, way).setting.name
+                                                               for way in range(len(WAYS)))
                          for line in lines)
-        tried = ", ".join(setting.name for setting in contestant.settings)
-        sentences.append(f"{contestant.title}: tried {tried}. Best (out of place / in place): {best}.")
-    return "\n\n".join(sentences)
+        tried = "; ".join(setting.name for setting in contestant.settings)
+        sentences.append(f"{contestant.title}, best settings (out of place / in place): {best}.\n"
+                         f"Tried: {tried}.")
+    return sentences
 
 
 def binary(size):
@@ -97,24 +74,10 @@ def binary(size):
     return f"{size} B"
 
 
+def times(best, shows_cpu):
+    wall = microseconds(best.wall)
+    return f"{wall} ({microseconds(best.cpu)})" if shows_cpu else wall
+
+
 def microseconds(time):
     return f"{time:.2f}" if time < 10 else f"{time:.1f}" if time < 100 else f"{time:.0f}"
-
-
-def around(document, ranks):
-    """What stands in the document before and after the tables for so many ranks."""
-    begin, end = f"<!-- begin: {ranks} ranks -->\n", f"<!-- end: {ranks} ranks -->\n"
-    with open(document, encoding="utf-8") as file:
-        before, found, rest = file.read().partition(begin)
-    _, also_found, after = rest.partition(end)
-    if not (found and also_found):
-        raise SystemExit(f"{document} lacks the lines {begin.strip()} and {end.strip()}: add them, "
-                         "or use --print-only")
-    return before + begin, end + after
-
-
-def insert(document, ranks, text):
-    """Replaces the tables for so many ranks."""
-    before, after = around(document, ranks)
-    with open(document, "w", encoding="utf-8") as file:
-        file.write(f"{before}\n{text}\n\n{after}")

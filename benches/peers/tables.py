@@ -1,0 +1,139 @@
+"""The tables: what is measured, and who takes part."""
+
+import os
+from dataclasses import dataclass
+
+import machine
+import settings
+from contestants import Floor, Ours, Peer, Setting
+
+ALL_REDUCE_SIZES = (8, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20,
+                    16 << 20, 32 << 20, 128 << 20, 1 << 30)
+ROTATING_SIZES = (64, 4 << 10, 64 << 10, 256 << 10, 2 << 20, 16 << 20, 128 << 20)
+TCP_SIZES = (8, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20, 16 << 20,
+             128 << 20)
+CROWDED_SIZES = (8, 1 << 10, 16 << 10, 256 << 10, 2 << 20, 16 << 20)
+OTHER_SIZES = (64, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 128 << 20)
+OTHER_ROTATING_SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
+# From here on the floor counts.
+SHARE_FROM = 2 << 20
+
+
+@dataclass(frozen=True)
+class Table:
+    """`room` is that of Call; `latency` the microseconds that a call is first expected to take."""
+
+    name: str
+    title: str
+    collective: str
+    sizes: tuple
+    contestants: tuple
+    room: int = 0
+    latency: float = 1.0
+    shows_cpu: bool = False
+
+
+class Programs:
+    """Where the contestants are, and how so many ranks of them are started."""
+
+    def __init__(self, folder, spark_perf):
+        self.folder = folder
+        self.spark_perf = spark_perf
+
+    def open_mpi(self, ranks):
+        """Also starts ours."""
+        launcher = ("mpirun.openmpi", "-n", str(ranks))
+        launcher += ("--bind-to", "none", "--oversubscribe") if is_crowded(ranks) else (
+            "--bind-to", "core")
+        if os.geteuid() == 0:
+            launcher += ("--allow-run-as-root",)
+        return launcher
+
+    def open_mpi_peer(self, ranks, link, tried):
+        over = ("env", *(f"{name}={value}" for name, value in link.items()))
+        return Peer("Open MPI", f"{self.folder}/openmpi", over + self.open_mpi(ranks), tried)
+
+    def mpich_peer(self, ranks, tried):
+        bound = "none" if is_crowded(ranks) else "core"
+        launcher = ("mpirun.mpich", "-n", str(ranks), "-bind-to", bound)
+        return Peer("MPICH", f"{self.folder}/mpich", launcher, tried)
+
+    def ours(self, ranks, title="spark-ccl", env=None, **more):
+        tried = (Setting("default", env=env or {}),)
+        return Ours(title, self.spark_perf, self.open_mpi(ranks), tried, **more)
+
+    def floor(self, title, program, *tried):
+        return Floor(title, f"{self.folder}/{program}", (), tried)
+
+
+def is_crowded(ranks):
+    """Whether ranks share cores. Then they are not bound."""
+    return ranks > os.cpu_count()
+
+
+def rotating_room(ranks):
+    """Bytes of a buffer: the ranks' buffers for sending and receiving take four times the cache."""
+    return max(4 * machine.last_level_cache(), 64 << 20) // (2 * ranks) >> 12 << 12
+
+
+def all_tables(programs):
+    rotating = rotating_room(2)
+    tables = [
+        all_reduce(programs, "all_reduce-hot", "hot buffers", ALL_REDUCE_SIZES, 0),
+        all_reduce(programs, "all_reduce-rotating", "rotating buffers", ROTATING_SIZES, rotating),
+        tcp(programs),
+        crowded(programs, 2 * os.cpu_count()),
+    ]
+    for collective in ("all_gather", "reduce_scatter", "broadcast", "alltoall"):
+        tables.append(other(programs, collective, "hot", 0))
+        tables.append(other(programs, collective, "rotating", rotating))
+    return tables
+
+
+def shared_memory_peers(programs, collective):
+    return (programs.open_mpi_peer(2, settings.SHARED_MEMORY,
+                                   settings.open_mpi_shared_memory(collective)),
+            programs.mpich_peer(2, settings.mpich_shared_memory(collective)))
+
+
+def all_reduce(programs, name, buffers, sizes, room):
+    return Table(name, f"all_reduce, shared memory, {buffers}, 2 ranks", "all_reduce", sizes, (
+        *shared_memory_peers(programs, "all_reduce"),
+        programs.ours(2),
+        programs.ours(2, "spark-ccl, registered", arguments=("--memory", "registered"),
+                      floor="direct sum"),
+        programs.floor("direct sum", "floor", Setting("plain stores", ("sum",)),
+                       Setting("streaming stores", ("sum-streaming",))),
+        programs.floor("memcpy", "floor", Setting("default", ("copy",))),
+    ), room)
+
+
+def tcp(programs):
+    pieces = (64 << 10, 256 << 10, 1 << 20)
+    return Table("tcp", "all_reduce, TCP over loopback, hot buffers, 2 ranks", "all_reduce",
+                 TCP_SIZES, (
+        programs.open_mpi_peer(2, settings.TCP, settings.open_mpi_tcp("all_reduce")),
+        programs.mpich_peer(2, settings.mpich_tcp("all_reduce")),
+        programs.ours(2, env={"SPARK_CCL_SHM": "0"}, floor="raw exchange"),
+        programs.floor("raw exchange", "exchange",
+                       *(Setting(f"pieces of {piece >> 10} KiB", (str(piece),))
+                         for piece in pieces)),
+    ), latency=5.0, shows_cpu=True)
+
+
+def crowded(programs, ranks):
+    title = f"all_reduce, shared memory, hot buffers, {ranks} ranks on {os.cpu_count()} cores"
+    return Table("crowded", title, "all_reduce", CROWDED_SIZES, (
+        programs.open_mpi_peer(ranks, settings.SHARED_MEMORY,
+                               settings.open_mpi_crowded("all_reduce")),
+        programs.mpich_peer(ranks, settings.mpich_crowded("all_reduce")),
+        programs.ours(ranks),
+        programs.ours(ranks, "spark-ccl, registered", arguments=("--memory", "registered")),
+    ), latency=1_000.0, shows_cpu=True)
+
+
+def other(programs, collective, buffers, room):
+    return Table(f"{collective}-{buffers}",
+                 f"{collective}, shared memory, {buffers} buffers, 2 ranks", collective,
+                 OTHER_SIZES if room == 0 else OTHER_ROTATING_SIZES,
+                 (*shared_memory_peers(programs, collective), programs.ours(2)), room)
