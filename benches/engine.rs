@@ -54,6 +54,7 @@ fn all_reduce(algorithm: Algorithm, size: u32) -> Schedule {
         count: 1 << 20,
         root: 0,
         chunk: 64 << 10,
+        hosts: None,
     };
     schedule(Collective::AllReduce, algorithm, false, shape).unwrap()
 }

@@ -128,6 +128,7 @@ impl Planner {
             count: signature.count,
             root: signature.root,
             chunk: self.chunk(signature.dtype.size()),
+            hosts: None,
         };
         schedule(
             collective(signature.operation),

@@ -141,6 +141,8 @@ fn every_algorithm_that_can_be_asked_for() {
         "ring",
         "direct",
         "recursive-doubling",
+        "halving-doubling",
+        "hierarchical",
         "binomial",
         "double-tree",
         "chain",
@@ -191,6 +193,8 @@ fn all_ranks_get_the_same_bits() {
         "ring",
         "direct",
         "recursive-doubling",
+        "halving-doubling",
+        "hierarchical",
         "double-tree",
     ];
     for algorithm in choices {

@@ -6,11 +6,13 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use spark_ccl::{Builder, Communicator, F8E4M3, F8E5M2, bf16, f16};
 
-const ALGORITHMS: [&str; 10] = [
+const ALGORITHMS: [&str; 12] = [
     "auto",
     "ring",
     "direct",
     "recursive-doubling",
+    "halving-doubling",
+    "hierarchical",
     "binomial",
     "double-tree",
     "chain",

@@ -45,6 +45,8 @@ fn every_algorithm_waits() {
         "ring",
         "direct",
         "recursive-doubling",
+        "halving-doubling",
+        "hierarchical",
         "double-tree",
         "binomial",
     ] {

@@ -7,6 +7,8 @@ pub const ALGORITHMS: &[&str] = &[
     "ring",
     "direct",
     "recursive-doubling",
+    "halving-doubling",
+    "hierarchical",
     "binomial",
     "double-tree",
     "chain",

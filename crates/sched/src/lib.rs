@@ -8,7 +8,7 @@
 //! ```
 //! use spark_ccl_sched::{Algorithm, Collective, Kind, Shape, Steps, schedule};
 //!
-//! let shape = Shape { rank: 0, size: 2, count: 100, root: 0, chunk: 64 };
+//! let shape = Shape { rank: 0, size: 2, count: 100, root: 0, chunk: 64, hosts: None };
 //! let schedule = schedule(Collective::AllReduce, Algorithm::Ring, true, shape)?;
 //! let kinds: Vec<Kind> = schedule.walk(0).map(|step| step.kind).collect();
 //! assert_eq!(kinds, [Kind::Send, Kind::RecvReduceCopySend, Kind::Recv]);
@@ -21,6 +21,7 @@ mod algorithms;
 pub mod check;
 pub mod cost;
 mod fault;
+mod hosts;
 pub mod lockstep;
 mod rounds;
 mod schedule;
@@ -29,6 +30,7 @@ mod step;
 
 pub use algorithms::{AllToAllV, all_to_all_v};
 pub use fault::{Fault, Problem, Stuck};
+pub use hosts::Hosts;
 pub use schedule::{Schedule, Steps, Walk, schedule};
 pub use shape::{Algorithm, Collective, Shape, UnknownAlgorithm, Unsupported};
 pub use step::{Buf, Kind, Rank, Span, Step};

@@ -61,8 +61,7 @@ impl Split {
     pub(crate) fn new(total: u64, parts: u32, limit: u64) -> Self {
         let parts = u64::from(parts);
         let aligned = Self::of_units(total, parts, ALIGN);
-        let longest = (aligned.quotient + u64::from(aligned.remainder > 0)) * ALIGN;
-        if total / parts >= 8 * ALIGN && longest <= limit {
+        if total / parts >= 8 * ALIGN && aligned.longest() <= limit {
             aligned
         } else {
             Self::of_units(total, parts, 1)
@@ -81,11 +80,21 @@ impl Split {
 
     /// Block `index`.
     pub(crate) fn block(&self, index: Rank) -> Piece {
-        let offset = self.start(u64::from(index));
+        self.run(index, index + 1)
+    }
+
+    /// Blocks `first..end`.
+    pub(crate) fn run(&self, first: u32, end: u32) -> Piece {
+        let offset = self.start(u64::from(first));
         Piece {
             offset,
-            len: self.start(u64::from(index) + 1) - offset,
+            len: self.start(u64::from(end)) - offset,
         }
+    }
+
+    /// Elements of the longest block, or somewhat more.
+    pub(crate) fn longest(&self) -> u64 {
+        (self.quotient + u64::from(self.remainder > 0)) * self.unit
     }
 
     fn start(&self, index: u64) -> u64 {
@@ -124,7 +133,7 @@ mod tests {
                     let mut end = 0;
                     for block in (0..parts).map(|index| split.block(index)) {
                         assert_eq!(block.offset, end);
-                        assert!(block.len <= limit);
+                        assert!(block.len <= split.longest() && split.longest() <= limit);
                         end += block.len;
                     }
                     assert_eq!(end, total);

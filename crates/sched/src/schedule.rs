@@ -1,8 +1,10 @@
 //! From a collective and an algorithm to the steps of one rank.
 
 use crate::algorithms::{
-    Direct, Dissemination, Doubling, Linear, OneSided, Pairwise, Ring, Topology, Tree,
+    Direct, Dissemination, Doubling, Halving, Hierarchical, Linear, OneSided, Pairwise, Ring,
+    Topology, Tree,
 };
+use crate::hosts::Hosts;
 use crate::shape::{Algorithm, Collective, Shape, Unsupported};
 use crate::step::{Span, Step};
 
@@ -67,6 +69,8 @@ enum Plan {
     Ring(Ring),
     Direct(Direct),
     Doubling(Doubling),
+    Halving(Halving),
+    Hierarchical(Hierarchical),
     Tree(Tree),
     Linear(Linear),
     Pairwise(Pairwise),
@@ -122,6 +126,11 @@ pub fn schedule(
         Algorithm::Ring => Ring::new(collective, in_place, &shape).map(Plan::Ring),
         Algorithm::Direct => Direct::new(collective, in_place, &shape).map(Plan::Direct),
         Algorithm::RecursiveDoubling => Some(Plan::Doubling(Doubling::new(&shape))),
+        Algorithm::HalvingDoubling => Some(Plan::Halving(Halving::new(&shape))),
+        Algorithm::Hierarchical => {
+            let hosts = shape.hosts.unwrap_or(Hosts::one(shape.rank, shape.size));
+            Some(Plan::Hierarchical(Hierarchical::new(hosts, &shape)))
+        }
         Algorithm::Binomial => tree(Topology::Binomial),
         Algorithm::DoubleTree => tree(Topology::DoubleTree),
         Algorithm::Chain => tree(Topology::Chain),
@@ -146,6 +155,10 @@ fn check(collective: Collective, shape: &Shape) -> Result<(), &'static str> {
     }
     if collective.is_rooted() && shape.root >= shape.size {
         return Err("the root is not below the number of ranks");
+    }
+    let is_of_others = |hosts: Hosts| !hosts.is_of(shape.rank, shape.size);
+    if shape.hosts.is_some_and(is_of_others) {
+        return Err("the hosts are those that another rank sees, or of other ranks");
     }
     if shape.chunk == 0 {
         return Err("a chunk must have at least one element");
@@ -196,6 +209,8 @@ impl Steps for Schedule {
             Plan::Ring(ring) => ring.step(index),
             Plan::Direct(direct) => direct.step(index),
             Plan::Doubling(doubling) => doubling.step(index),
+            Plan::Halving(halving) => halving.step(index),
+            Plan::Hierarchical(hierarchical) => hierarchical.step(index),
             Plan::Linear(linear) => linear.step(index),
             Plan::Pairwise(pairwise) => pairwise.step(index),
             Plan::Dissemination(dissemination) => dissemination.step(index),

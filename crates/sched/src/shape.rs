@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::hosts::Hosts;
 use crate::step::Rank;
 
 /// A collective operation.
@@ -45,11 +46,19 @@ impl Collective {
     /// The algorithms that [`schedule`](crate::schedule) knows for this collective.
     pub const fn algorithms(self) -> &'static [Algorithm] {
         use Algorithm::{
-            Binomial, Chain, Direct, Dissemination, DoubleTree, Linear, OneSided, Pairwise,
-            RecursiveDoubling, Ring,
+            Binomial, Chain, Direct, Dissemination, DoubleTree, HalvingDoubling, Hierarchical,
+            Linear, OneSided, Pairwise, RecursiveDoubling, Ring,
         };
         match self {
-            Self::AllReduce => &[Ring, Direct, RecursiveDoubling, DoubleTree, OneSided],
+            Self::AllReduce => &[
+                Ring,
+                Direct,
+                RecursiveDoubling,
+                DoubleTree,
+                HalvingDoubling,
+                Hierarchical,
+                OneSided,
+            ],
             Self::AllGather | Self::ReduceScatter => &[Ring, Direct, OneSided],
             Self::Broadcast | Self::Reduce => &[Chain, Binomial, DoubleTree, OneSided],
             Self::Gather | Self::Scatter => &[Linear, OneSided],
@@ -129,6 +138,12 @@ pub enum Algorithm {
     Direct,
     /// Partners at distance 1, 2, 4, ... exchange whole vectors.
     RecursiveDoubling,
+    /// Partners at distance 1, 2, 4, ... exchange halves of what is left, and back; the least
+    /// bytes at logarithmic latency.
+    HalvingDoubling,
+    /// Within hosts, between hosts, within hosts: the least bytes between hosts, shared out among
+    /// the ranks of each.
+    Hierarchical,
     /// A binomial tree; logarithmic latency.
     Binomial,
     /// Two complementary binary trees, each for half of the data.
@@ -147,10 +162,12 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// All algorithms.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Ring,
         Self::Direct,
         Self::RecursiveDoubling,
+        Self::HalvingDoubling,
+        Self::Hierarchical,
         Self::Binomial,
         Self::DoubleTree,
         Self::Chain,
@@ -165,6 +182,8 @@ impl Algorithm {
             Self::Ring => "ring",
             Self::Direct => "direct",
             Self::RecursiveDoubling => "recursive-doubling",
+            Self::HalvingDoubling => "halving-doubling",
+            Self::Hierarchical => "hierarchical",
             Self::Binomial => "binomial",
             Self::DoubleTree => "double-tree",
             Self::Chain => "chain",
@@ -227,6 +246,9 @@ pub struct Shape {
     /// The most elements that may be left unreceived on one link and channel, at least 1. A link
     /// must take twice as much without its receiver's help.
     pub chunk: u64,
+    /// Who shares a host, for [`Algorithm::Hierarchical`]. `None`: not known, so all are taken to
+    /// share one.
+    pub hosts: Option<Hosts>,
 }
 
 /// Why there is no schedule.

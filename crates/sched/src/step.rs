@@ -191,6 +191,10 @@ impl Step {
         }
     }
 
+    pub(crate) const fn nothing(rank: Rank) -> Self {
+        Self::copy(rank, Span::EMPTY, Span::EMPTY)
+    }
+
     pub(crate) const fn copy(rank: Rank, src: Span, dst: Span) -> Self {
         Self::local(rank, Kind::Copy, src, dst)
     }

@@ -5,10 +5,13 @@
 use spark_ccl_sched::check::{Case, Contributions, check};
 use spark_ccl_sched::{Algorithm, Collective};
 
-/// Small, so that a few elements make several rounds. A ring does a chunk per rank in each.
+/// Small, so that a few elements make several rounds. Some do a chunk per rank in each.
 fn chunk(algorithm: Algorithm, size: u32) -> u64 {
     match algorithm {
-        Algorithm::Ring | Algorithm::DoubleTree => 3,
+        Algorithm::Ring
+        | Algorithm::DoubleTree
+        | Algorithm::HalvingDoubling
+        | Algorithm::Hierarchical => 3,
         _ => 3 + u64::from(size) / 3,
     }
 }
@@ -18,7 +21,12 @@ fn counts(collective: Collective, algorithm: Algorithm, size: u32) -> Vec<u64> {
     let chunk = chunk(algorithm, size);
     let size = u64::from(size);
     let mut counts = match collective {
-        Collective::AllReduce if algorithm == Algorithm::Ring => {
+        Collective::AllReduce
+            if matches!(
+                algorithm,
+                Algorithm::Ring | Algorithm::HalvingDoubling | Algorithm::Hierarchical
+            ) =>
+        {
             vec![0, 1, size - 1, size, size + 1, 2 * size * chunk + 5]
         }
         // Everyone sends everything to everyone, which is slow to check.

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use spark_ccl_sched::check::Case;
-use spark_ccl_sched::cost::{LinkCost, estimate, simulate};
-use spark_ccl_sched::{Algorithm, Collective};
+use spark_ccl_sched::cost::{Fabric, LinkCost, estimate, simulate};
+use spark_ccl_sched::{Algorithm, Collective, Shape, schedule};
 
 const MEMORY: LinkCost = LinkCost {
     latency_us: 0.3,
@@ -39,8 +39,20 @@ fn both(
         chunk: 4 * cost.slice_bytes / 4,
         slice: cost.slice_bytes / 4,
     };
-    let simulated = simulate(&case.schedules().unwrap(), case.chunk, 4, cost).unwrap();
-    let estimated = estimate(collective, algorithm, &case.shape(0), 4, cost);
+    let fabric = Fabric::Switch(*cost);
+    let ranks: Vec<_> = (0..)
+        .zip(fabric.hosts(size))
+        .map(|(rank, hosts)| {
+            let hosts = Some(hosts);
+            let shape = Shape {
+                hosts,
+                ..case.shape(rank)
+            };
+            schedule(collective, algorithm, case.in_place, shape).unwrap()
+        })
+        .collect();
+    let simulated = simulate(&ranks, case.chunk, 4, &fabric).unwrap();
+    let estimated = estimate(collective, algorithm, &case.shape(0), 4, &fabric);
     (estimated, simulated)
 }
 
@@ -81,16 +93,17 @@ fn nothing_to_do_takes_no_time() {
 fn combinations_without_a_schedule_are_infinitely_slow() {
     let (finite, _) = both(Collective::AllReduce, Algorithm::Ring, 4, 100, &MEMORY);
     assert!(finite.is_finite());
-    let shape = spark_ccl_sched::Shape {
+    let shape = Shape {
         rank: 0,
         size: 4,
         count: 100,
         root: 0,
         chunk: 10,
+        hosts: None,
     };
     for collective in Collective::ALL {
         for algorithm in Algorithm::ALL {
-            let time = estimate(collective, algorithm, &shape, 4, &MEMORY);
+            let time = estimate(collective, algorithm, &shape, 4, &Fabric::Switch(MEMORY));
             let is_known = collective.algorithms().contains(&algorithm);
             assert_eq!(time.is_finite(), is_known, "{collective} {algorithm}");
         }

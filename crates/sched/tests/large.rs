@@ -30,7 +30,11 @@ fn a_ring_goes_around_4096_ranks() {
 
 #[test]
 fn trees_and_doubling_reduce_over_4096_ranks() {
-    for algorithm in [Algorithm::DoubleTree, Algorithm::RecursiveDoubling] {
+    for algorithm in [
+        Algorithm::DoubleTree,
+        Algorithm::RecursiveDoubling,
+        Algorithm::HalvingDoubling,
+    ] {
         for size in [4095, 4096] {
             let case = all_reduce(algorithm, size, 61, 2);
             check::<Sums, _>(&case, &case.schedules().unwrap(), case.window()).unwrap();

@@ -6,12 +6,11 @@
 
 mod topology;
 
-pub(crate) use topology::Topology;
+pub(crate) use topology::{Node, Topology};
 
 use crate::rounds::{Piece, Rounds};
 use crate::shape::{Collective, Shape};
 use crate::step::{Rank, Span, Step};
-use topology::Node;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tree {

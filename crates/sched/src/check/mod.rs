@@ -70,6 +70,7 @@ impl Case {
             count: self.count,
             root: self.root,
             chunk: self.chunk,
+            hosts: None,
         }
     }
 

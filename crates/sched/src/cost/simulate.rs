@@ -1,10 +1,11 @@
 //! Follows every message of all ranks.
 
-use super::LinkCost;
+use super::calendar::Calendar;
+use super::fabric::{Fabric, PORTS};
 use crate::fault::Fault;
 use crate::lockstep::{self, Model, Place, Slice, Window};
 use crate::schedule::Steps;
-use crate::step::{Kind, Step};
+use crate::step::{Kind, Rank, Step};
 
 /// Microseconds until the last rank of `ranks` has ended, over links that hold as many messages
 /// as a `chunk` (in elements) needs.
@@ -16,34 +17,34 @@ pub fn simulate<S: Steps>(
     ranks: &[S],
     chunk: u64,
     bytes_per_element: u64,
-    cost: &LinkCost,
+    fabric: &Fabric,
 ) -> Result<f64, Fault> {
     let channels = ranks.iter().map(Steps::channels).max().unwrap_or(1) as usize;
+    let outer = fabric.outer(ranks.len() as u32);
+    let slice = outer.slice_bytes / bytes_per_element.max(1);
     let mut clocks = Clocks {
-        cost,
+        fabric,
         bytes_per_element: bytes_per_element as f64,
-        size: ranks.len() as f64,
+        size: ranks.len() as u32,
         channels,
         now: vec![0.0; ranks.len() * channels],
-        outgoing: vec![0.0; ranks.len() * channels],
-        incoming: vec![0.0; ranks.len() * channels],
+        processors: vec![Calendar::default(); ranks.len()],
+        ports: vec![Calendar::default(); ranks.len() * PORTS],
     };
-    let slice = (cost.slice_bytes / bytes_per_element.max(1)).max(1);
-    lockstep::run_model(ranks, Window::for_chunk(chunk, slice), &mut clocks)?;
+    lockstep::run_model(ranks, Window::for_chunk(chunk, slice.max(1)), &mut clocks)?;
     Ok(clocks.now.into_iter().fold(0.0, f64::max))
 }
 
-/// The time on each rank's channels. The channels of a rank share its processor and its wires,
-/// so everything takes the longer the more there are.
+/// The time on each rank's channels. The channels of a rank share its processor, and everything
+/// that passes a port shares that.
 struct Clocks<'a> {
-    cost: &'a LinkCost,
+    fabric: &'a Fabric,
     bytes_per_element: f64,
-    size: f64,
+    size: u32,
     channels: usize,
     now: Vec<f64>,
-    /// When the wires are free.
-    outgoing: Vec<f64>,
-    incoming: Vec<f64>,
+    processors: Vec<Calendar>,
+    ports: Vec<Calendar>,
 }
 
 impl Model for Clocks<'_> {
@@ -58,45 +59,52 @@ impl Model for Clocks<'_> {
         received: Option<f64>,
     ) -> Result<Option<f64>, Fault> {
         let process = at.rank as usize * self.channels + at.channel as usize;
-        let shared = self.channels as f64;
-        let bytes = slice.len as f64 * self.bytes_per_element;
-        let busy = bytes * self.cost.wire_us_per_byte * shared;
-        if let Some(arrival) = received {
-            // Messages of several senders come in one after another.
-            let arrival = arrival.max(self.incoming[process] + busy);
-            self.incoming[process] = arrival;
-            self.now[process] = self.now[process].max(arrival);
-        }
-        self.now[process] += self.work(step, slice) * shared;
-        if !step.kind.sends() {
-            return Ok(None);
-        }
-        self.outgoing[process] = self.outgoing[process].max(self.now[process]) + busy;
-        Ok(Some(self.outgoing[process] + self.cost.latency_us))
+        let ready = self.now[process].max(received.unwrap_or(0.0));
+        let work = self.work(at.rank, step, slice);
+        let end = self.processors[at.rank as usize].book(ready, work) + work;
+        self.now[process] = end;
+        let sends = step.kind.sends();
+        Ok(sends.then(|| self.carry(at.rank, step.send_to, slice, end)))
     }
 }
 
 impl Clocks<'_> {
-    /// What the processor has to do.
-    fn work(&self, step: &Step, slice: Slice) -> f64 {
-        let overhead = self.cost.overhead_us;
-        let bytes = |elements: u64| elements as f64 * self.bytes_per_element;
-        let copy = bytes(slice.len) * self.cost.copy_us_per_byte;
-        let reduce = bytes(slice.len) * self.cost.reduce_us_per_byte;
-        let whole_copy = bytes(step.src.len) * self.cost.copy_us_per_byte;
-        let whole_reduce = self.size * bytes(step.src.len) * self.cost.reduce_us_per_byte;
-        match step.kind {
-            Kind::Send | Kind::Recv => overhead + copy,
-            Kind::RecvReduce => overhead + reduce,
-            Kind::RecvReduceSend => 2.0 * overhead + reduce,
-            Kind::RecvReduceCopySend => 2.0 * overhead + reduce + copy,
-            Kind::RecvCopySend => 2.0 * overhead + 2.0 * copy,
-            Kind::Copy | Kind::Get => whole_copy,
-            Kind::ReduceLocal | Kind::GetReduce => whole_reduce,
-            Kind::GetReducePut => whole_reduce + self.size * whole_copy,
-            Kind::Signal | Kind::Wait => overhead,
-            // Comes as its halves.
-            Kind::SendRecv => 0.0,
+    /// When a message that leaves at `time` has arrived. A port is free for the next message when
+    /// this one has left it, and passes on what it has of it in the meantime.
+    fn carry(&mut self, from: Rank, to: Rank, slice: Slice, mut time: f64) -> f64 {
+        let link = self.fabric.link(from, to);
+        let wire = slice.len as f64 * self.bytes_per_element * link.wire_us_per_byte;
+        for hop in self.fabric.route(from, to, self.size) {
+            let left = self.ports[hop.out].book(time, wire);
+            time = self.ports[hop.into].book(left + link.latency_us, wire);
         }
+        time + wire
+    }
+
+    /// What the processor has to do.
+    fn work(&self, rank: Rank, step: &Step, slice: Slice) -> f64 {
+        let (sends, receives) = (step.kind.sends(), step.kind.receives());
+        let sent = self.fabric.link(rank, step.send_to);
+        let received = self.fabric.link(step.recv_from, rank);
+        let overhead = if sends { sent.overhead_us } else { 0.0 }
+            + if receives { received.overhead_us } else { 0.0 };
+        let link = if receives { received } else { sent };
+        let bytes = |elements: u64| elements as f64 * self.bytes_per_element;
+        let copy = bytes(slice.len) * link.copy_us_per_byte;
+        let reduce = bytes(slice.len) * link.reduce_us_per_byte;
+        let whole_copy = bytes(step.src.len) * link.copy_us_per_byte;
+        let whole_reduce = f64::from(self.size) * bytes(step.src.len) * link.reduce_us_per_byte;
+        overhead
+            + match step.kind {
+                Kind::Send | Kind::Recv => copy,
+                Kind::RecvReduce | Kind::RecvReduceSend => reduce,
+                Kind::RecvReduceCopySend => reduce + copy,
+                Kind::RecvCopySend => 2.0 * copy,
+                Kind::Copy | Kind::Get => whole_copy,
+                Kind::ReduceLocal | Kind::GetReduce => whole_reduce,
+                Kind::GetReducePut => whole_reduce + f64::from(self.size) * whole_copy,
+                // An exchange comes as its halves.
+                Kind::Signal | Kind::Wait | Kind::SendRecv => 0.0,
+            }
     }
 }

@@ -225,6 +225,7 @@ mod tests {
             count: 1,
             root,
             chunk: 1,
+            hosts: None,
         };
         (0..size)
             .map(|rank| topology.node(tree, free, &shape(rank)))

@@ -1,0 +1,214 @@
+//! All-reduce in two levels: the ranks of a host share out what crosses between hosts.
+//!
+//! A round is cut into a share per lane, which is a place that every host has, and each share into
+//! a block per host. The ranks of a host reduce a share onto the rank whose place is that lane,
+//! around their ring; the ranks of a lane reduce and distribute the blocks around the ring of
+//! hosts; the ranks of a host pass the shares around. Ranks beyond the lanes, on hosts that are
+//! larger than the smallest, own no share: they are part of the host's rings only.
+//!
+//! A block is reduced within the hosts just before the ring of hosts takes it up, and passed on
+//! just after it is complete there, so messages between hosts are under way while the ranks of a
+//! host are busy with each other. Small blocks are done several at a time within a host.
+//!
+//! Every ring starts by sending at most a chunk per link, and receives before it sends from then
+//! on.
+
+use crate::hosts::{Circle, Hosts};
+use crate::rounds::{Piece, Rounds, Split, before};
+use crate::shape::Shape;
+use crate::step::{Rank, Span, Step};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hierarchical {
+    rank: Rank,
+    hosts: Hosts,
+    rounds: Rounds,
+    full: Cut,
+    last: Cut,
+}
+
+/// How a round is cut: into the blocks of lane 0, those of lane 1, and so on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Cut {
+    blocks: Split,
+    /// Blocks of a share that the ranks of a host do in one turn.
+    per_turn: u32,
+}
+
+impl Hierarchical {
+    pub(crate) fn new(hosts: Hosts, shape: &Shape) -> Self {
+        let blocks = hosts.lanes * hosts.across.size;
+        let piece = u64::from(blocks) * shape.chunk;
+        let cut = |len: u64| {
+            let blocks = Split::new(len, blocks, shape.chunk);
+            let fit = shape.chunk / blocks.longest().max(1);
+            let per_turn = fit.min(u64::from(hosts.across.size)) as u32;
+            Cut { blocks, per_turn }
+        };
+        let turns = 2 * u64::from(hosts.across.size);
+        Self {
+            rank: shape.rank,
+            hosts,
+            rounds: Rounds {
+                total: shape.count,
+                piece,
+                steps: turns * (u64::from(hosts.inside.size) + 1),
+            },
+            full: cut(piece),
+            last: cut(shape.count % piece),
+        }
+    }
+
+    /// A round is a turn per block for reducing, then one per block for distributing; each is a
+    /// ring of the host's ranks and one step of the ring of hosts.
+    pub(crate) fn step(&self, index: u64) -> Option<Step> {
+        let (round, place) = self.rounds.locate(index)?;
+        let Circle { size: hosts, .. } = self.hosts.across;
+        let inside = u64::from(self.hosts.inside.size);
+        let turn = (place / (inside + 1)) as u32;
+        let k = (place % (inside + 1)) as u32;
+        Some(match (turn.checked_sub(hosts), k) {
+            (None, k) if k == self.hosts.inside.size => self.across(round, turn),
+            (None, k) => self.reduce_scatter(round, turn, k),
+            // The first block is complete since the last turn of reducing.
+            (Some(0), 0) => Step::nothing(self.rank),
+            (Some(turn), 0) => self.across(round, hosts - 1 + turn),
+            (Some(turn), k) => self.all_gather(round, turn, k - 1),
+        })
+    }
+
+    /// Step `k` of the ring of the host's ranks, which leaves each share with its owner.
+    fn reduce_scatter(&self, round: Piece, turn: u32, k: u32) -> Step {
+        let Circle {
+            index,
+            size,
+            next,
+            prev,
+        } = self.hosts.inside;
+        if size == 1 {
+            return Step::nothing(self.rank);
+        }
+        let owner = before(index, k + 1, size);
+        let Piece { offset, len } = self.group(round, owner, self.begun(round, turn));
+        let input = Span::input(offset, len);
+        if k == 0 {
+            Step::send(self.rank, next, input)
+        } else if k < size - 1 {
+            Step::recv_reduce_send(prev, next, input)
+        } else {
+            let output = Span::output(offset, len);
+            Step::recv_reduce(self.rank, prev, input, output)
+        }
+    }
+
+    /// Step `k` of the ring of hosts, which handles the block of `k` hosts before this one.
+    fn across(&self, round: Piece, k: u32) -> Step {
+        let Circle {
+            size, next, prev, ..
+        } = self.hosts.across;
+        let lane = self.hosts.inside.index;
+        if size == 1 || lane >= self.hosts.lanes {
+            return Step::nothing(self.rank);
+        }
+        let block = self.block(k);
+        let Piece { offset, len } = self.piece(round, lane, block, block + 1);
+        let output = Span::output(offset, len);
+        // A lone rank has nothing but its own contribution.
+        let partial = if self.hosts.inside.size == 1 {
+            Span::input(offset, len)
+        } else {
+            output
+        };
+        if k == 0 {
+            Step::send(self.rank, next, partial)
+        } else if k < size - 1 {
+            Step::recv_reduce_send(prev, next, partial)
+        } else if k == size - 1 {
+            Step::recv_reduce_copy_send(prev, next, partial, output)
+        } else if k < 2 * size - 2 {
+            Step::recv_copy_send(prev, next, output)
+        } else {
+            Step::recv(self.rank, prev, output)
+        }
+    }
+
+    /// Step `k` of the ring of the host's ranks, which gives everyone all shares.
+    fn all_gather(&self, round: Piece, turn: u32, k: u32) -> Step {
+        let Circle {
+            index,
+            size,
+            next,
+            prev,
+        } = self.hosts.inside;
+        if size == 1 {
+            return Step::nothing(self.rank);
+        }
+        let owner = before(index, k, size);
+        let Piece { offset, len } = self.group(round, owner, self.ended(round, turn));
+        let output = Span::output(offset, len);
+        if k == 0 {
+            Step::send(self.rank, next, output)
+        } else if k < size - 1 {
+            Step::recv_copy_send(prev, next, output)
+        } else {
+            Step::recv(self.rank, prev, output)
+        }
+    }
+
+    /// The block that step `k` of the ring of hosts handles.
+    fn block(&self, k: u32) -> u32 {
+        let Circle { index, size, .. } = self.hosts.across;
+        before(index, if k < size { k } else { k - size }, size)
+    }
+
+    /// The group of blocks, done together within a host, that the ring of hosts takes up with its
+    /// step `k`, if it is the first of them.
+    fn begun(&self, round: Piece, k: u32) -> Option<u32> {
+        let per_turn = self.cut(round).per_turn;
+        let group = |k| self.block(k) / per_turn;
+        // The blocks go down from the own one, and around: the first group may come again.
+        let is_first = k == 0 || group(k) != group(k - 1) && group(k) != group(0);
+        is_first.then(|| group(k))
+    }
+
+    /// The group of blocks of which the ring of hosts completes the last with its `turn`-th step
+    /// that completes one, if it does.
+    fn ended(&self, round: Piece, turn: u32) -> Option<u32> {
+        let per_turn = self.cut(round).per_turn;
+        let last = self.hosts.across.size - 1;
+        let group = |turn| self.block(last + turn) / per_turn;
+        let is_last = turn == last || group(turn) != group(turn + 1) && group(turn) != group(last);
+        is_last.then(|| group(turn))
+    }
+
+    /// What `owner` owns of a group.
+    fn group(&self, round: Piece, owner: u32, group: Option<u32>) -> Piece {
+        match group {
+            Some(group) if owner < self.hosts.lanes => {
+                let per_turn = self.cut(round).per_turn;
+                let first = group * per_turn;
+                let end = (first + per_turn).min(self.hosts.across.size);
+                self.piece(round, owner, first, end)
+            }
+            _ => Piece { offset: 0, len: 0 },
+        }
+    }
+
+    /// Blocks `first..end` of a lane.
+    fn piece(&self, round: Piece, lane: u32, first: u32, end: u32) -> Piece {
+        let before = lane * self.hosts.across.size;
+        let piece = self.cut(round).blocks.run(before + first, before + end);
+        Piece {
+            offset: round.offset + piece.offset,
+            ..piece
+        }
+    }
+
+    fn cut(&self, round: Piece) -> &Cut {
+        if round.len == self.rounds.piece {
+            &self.full
+        } else {
+            &self.last
+        }
+    }
+}

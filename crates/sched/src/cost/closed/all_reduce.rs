@@ -1,0 +1,197 @@
+//! `all_reduce` with regard to what is shared.
+
+use super::super::Fabric;
+use super::Form;
+use super::way::{
+    RECV, RECV_COPY_SEND, RECV_REDUCE, RECV_REDUCE_COPY_SEND, RECV_REDUCE_SEND, SEND, Way, Work,
+};
+
+impl Form<'_> {
+    /// Messages go around the ring of all ranks twice, within hosts mostly.
+    pub(super) fn ring_of_all(&self) -> f64 {
+        let inner = self.ranks - 2.0;
+        self.rounds(self.bytes / self.ranks, |bytes| {
+            self.way.busy(SEND, bytes)
+                + inner * self.ring_step(RECV_REDUCE_SEND, bytes)
+                + self.ring_step(RECV_REDUCE_COPY_SEND, bytes)
+                + inner * self.ring_step(RECV_COPY_SEND, bytes)
+                + self.ring_step(RECV, bytes)
+        })
+    }
+
+    /// The slowest link keeps all waiting if it is busy throughout; a latency is met only as often
+    /// as its link is.
+    fn ring_step(&self, work: Work, bytes: f64) -> f64 {
+        let step = self.way.stage(work, bytes);
+        match self.fabric {
+            Fabric::Hosts {
+                per_host, inside, ..
+            } if self.size > *per_host => {
+                let inside = Way::new(inside);
+                let hosts = f64::from(self.size.div_ceil(*per_host));
+                let alone = hosts * self.way.alone(work, bytes)
+                    + (self.ranks - hosts) * inside.alone(work, bytes);
+                let flow = self.way.busy(work, bytes).max(self.way.wire(bytes));
+                flow.max(alone / self.ranks)
+            }
+            _ => step,
+        }
+    }
+
+    /// Halves of what is left go to the rank at distance 1, 2, 4, ..., and come back.
+    pub(super) fn halving(&self) -> f64 {
+        let phases = self.size.ilog2();
+        let core = 1 << phases;
+        let exchange = |phase: u32| {
+            let way = self.way_at(1 << phase);
+            let bytes = self.bytes / f64::from(2_u32 << phase);
+            self.rounds(bytes, |bytes| {
+                way.hop(SEND, RECV_REDUCE, bytes, false) + way.hop(SEND, RECV, bytes, false)
+            })
+        };
+        let exchanges: f64 = (0..phases).map(exchange).sum();
+        if self.size == core {
+            return exchanges;
+        }
+        let extras = f64::from(self.size - core);
+        let way = self.way_at(core);
+        let way = Way {
+            sharing: way.sharing.min(extras),
+            ..way
+        };
+        let fold = |receive, bytes| way.hop(SEND, receive, bytes, true);
+        let round = self.bytes.min(f64::from(core) * self.chunk);
+        let rounds = self.bytes / round;
+        exchanges + rounds * (fold(RECV_REDUCE, round) + fold(RECV, round))
+    }
+
+    /// The way of messages that all ranks exchange with the rank `distance` away.
+    fn way_at(&self, distance: u32) -> Way<'_> {
+        match self.fabric {
+            Fabric::Switch(_) => self.way,
+            Fabric::Cables(_) => {
+                let short = distance.min(self.size - distance);
+                // A rank passes on what all between it and the partners send, in both directions;
+                // half way around, all send in the same one.
+                let sharing = if 2 * distance == self.size {
+                    distance
+                } else {
+                    2 * short - 1
+                };
+                Way {
+                    hops: f64::from(short),
+                    sharing: f64::from(sharing),
+                    ..self.way
+                }
+            }
+            Fabric::Hosts {
+                per_host,
+                cards,
+                inside,
+                ..
+            } => {
+                if distance < *per_host && per_host.is_multiple_of(2 * distance) {
+                    Way::new(inside)
+                } else {
+                    Way {
+                        sharing: f64::from(per_host.div_ceil(*cards)),
+                        ..self.way
+                    }
+                }
+            }
+        }
+    }
+
+    /// Turns of the ring within each host, and steps of the ring of hosts between them.
+    pub(super) fn hierarchical(&self) -> f64 {
+        let per_host = self.fabric.per_host(self.size).min(self.size);
+        let hosts = self.size.div_ceil(per_host);
+        let lanes = match self.size % per_host {
+            0 => per_host,
+            last => last,
+        };
+        let levels = Levels {
+            inside: self.way_inside(per_host),
+            across: self.way_to_next_host(per_host),
+            per_host: f64::from(per_host),
+            hosts: f64::from(hosts),
+            is_one_port: !matches!(self.fabric, Fabric::Hosts { .. }),
+        };
+        self.rounds(self.bytes / f64::from(lanes * hosts), |block| {
+            let fit = (self.chunk / block).floor().clamp(1.0, levels.hosts);
+            levels.round(block, fit)
+        })
+    }
+
+    /// The way of messages that all ranks send to the rank `per_host` further.
+    fn way_to_next_host(&self, per_host: u32) -> Way<'_> {
+        let way = self.way_at(per_host);
+        match self.fabric {
+            Fabric::Cables(_) => Way {
+                sharing: way.hops,
+                ..way
+            },
+            Fabric::Switch(_) | Fabric::Hosts { .. } => way,
+        }
+    }
+
+    /// The way of messages between neighbours of a host's ring.
+    fn way_inside(&self, per_host: u32) -> Way<'_> {
+        match self.fabric {
+            Fabric::Switch(_) => self.way,
+            // From the last rank of a host to the first, through all between.
+            Fabric::Cables(_) => Way {
+                sharing: if per_host > 2 { 2.0 } else { 1.0 },
+                hops: 2.0 * f64::from(per_host - 1) / f64::from(per_host),
+                ..self.way
+            },
+            Fabric::Hosts { inside, .. } => Way::new(inside),
+        }
+    }
+}
+
+/// The two rings of a hierarchical `all_reduce`.
+struct Levels<'a> {
+    inside: Way<'a>,
+    across: Way<'a>,
+    per_host: f64,
+    hosts: f64,
+    /// Whether both go through the same ports.
+    is_one_port: bool,
+}
+
+impl Levels<'_> {
+    /// A round with blocks of `block` bytes, of which the ranks of a host do `fit` at a time.
+    fn round(&self, block: f64, fit: f64) -> f64 {
+        let turns = (self.hosts / fit).ceil();
+        let reduce = self.turn(RECV_REDUCE_SEND, RECV_REDUCE, block * fit);
+        let gather = self.turn(RECV_COPY_SEND, RECV, block * fit);
+        if self.hosts < 2.0 {
+            return reduce + gather;
+        }
+        let half = |turn: f64, work: Work, steps: f64| {
+            let step = self.across.stage(work, block);
+            let busy = turn + self.across.busy(work, block);
+            // Where both go through one port, what the ring of hosts sends goes first.
+            let port = if self.is_one_port && self.per_host > 1.0 {
+                let inside = (self.per_host - 1.0) * self.inside.wire(block * fit);
+                inside + self.across.wire(block) + self.inside.alone(SEND, block * fit)
+            } else {
+                0.0
+            };
+            turn + (turns - 1.0) * step.max(busy).max(port) + (steps - (turns - 1.0)) * step
+        };
+        half(reduce, RECV_REDUCE_SEND, self.hosts - 1.0)
+            + half(gather, RECV_COPY_SEND, self.hosts - 1.0)
+    }
+
+    /// The ring of a host's ranks, one way.
+    fn turn(&self, inner: Work, last: Work, bytes: f64) -> f64 {
+        if self.per_host < 2.0 {
+            return 0.0;
+        }
+        self.inside.busy(SEND, bytes)
+            + (self.per_host - 2.0) * self.inside.stage(inner, bytes)
+            + self.inside.stage(last, bytes)
+    }
+}
