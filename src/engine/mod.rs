@@ -6,6 +6,7 @@ mod exec;
 mod flow;
 mod ops;
 mod pair_tag;
+mod patience;
 mod patrol;
 mod request;
 mod shared;
@@ -20,16 +21,12 @@ use crate::error::Error;
 use active::{Active, Advance};
 use exchange::Progress;
 use ops::Ops;
+use patience::Patience;
 use spark_ccl_control::Watch;
 use spark_ccl_sched::Rank;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Turns of an operation that its caller stays with, before it queues.
-const RUSH: u32 = 64;
-/// Looks at a link between two of these turns.
-const LOOKS: u32 = 64;
 
 /// Operations in flight and the links they share. Collectives run one after the other, in the order
 /// of their calls; point-to-point operations run beside them, in order per peer and direction.
@@ -45,6 +42,7 @@ pub(crate) struct Engine {
     pairs: usize,
     sequence: u64,
     broken: Option<Error>,
+    patience: Patience,
 }
 
 /// A direction, as this rank sees it.
@@ -73,6 +71,7 @@ impl Engine {
             pairs: 0,
             sequence: 0,
             broken: None,
+            patience: Patience::default(),
         }
     }
 
@@ -94,7 +93,8 @@ impl Engine {
         }
         self.wires.flush();
         let (sequence, tag) = self.enter(&request);
-        let done = exchange::run(&request, tag, &mut self.wires, LOOKS * RUSH);
+        let looks = self.patience.looks();
+        let done = exchange::run(&request, tag, &mut self.wires, looks);
         if done == Progress::Complete {
             complete(&request);
             self.watch.finish(sequence);
@@ -102,7 +102,7 @@ impl Engine {
         }
         let mut active = Active::collective(request, sequence, tag);
         active.skip(done);
-        for _ in 0..RUSH {
+        for _ in 0..self.patience.rounds() {
             match active.advance(&mut self.wires) {
                 Advance::Complete => {
                     complete(&active.request);
@@ -110,7 +110,7 @@ impl Engine {
                     return None;
                 }
                 Advance::Moved => {}
-                Advance::Blocked => active.linger(&mut self.wires, LOOKS),
+                Advance::Blocked => active.linger(&mut self.wires, self.patience.looks_per_round()),
             }
         }
         let id = self.ops.insert(active);
@@ -169,7 +169,7 @@ impl Engine {
         if let Some(&id) = self.collectives.front()
             && let Some(active) = self.ops.active(id)
         {
-            active.linger(&mut self.wires, LOOKS);
+            active.linger(&mut self.wires, self.patience.looks_per_round());
         }
     }
 

@@ -1,5 +1,6 @@
 //! The engine behind its mutex, and how callers wait on it.
 
+use super::patience::Pause;
 use super::{Engine, OpId, Request};
 use crate::error::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -7,14 +8,8 @@ use std::any::Any;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Rounds of progress before a waiter lets other threads have the engine.
-const SPINS: u32 = 256;
-/// Rounds that moved data after which it does, too.
+/// Rounds that moved data after which a waiter lets other threads have the engine.
 const BUSY_ROUNDS: u32 = 16;
-/// For so long a waiter only yields its core; then it sleeps, longer and longer.
-const YIELD_FOR: Duration = Duration::from_millis(2);
-const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
-const LONGEST_SLEEP: Duration = Duration::from_micros(500);
 
 /// The engines of this process. Whoever waits on one gives the others a push now and then, so that
 /// it does not matter in which order operations of several communicators are waited for, nor whether
@@ -122,27 +117,35 @@ impl Shared {
     /// Makes progress until `outcome` has something to say.
     fn drive<R>(&self, mut outcome: impl FnMut(&mut Engine) -> Option<R>) -> R {
         let mut pause = Pause::default();
+        let mut wanted = None;
         loop {
             let mut engine = self.engine.lock();
-            let mut busy = 0;
-            for _ in 0..SPINS {
-                busy += u32::from(engine.progress());
+            if let Some(wanted) = wanted.take() {
+                engine.patience.learn(wanted);
+            }
+            let (mut busy, mut idle) = (0, 0);
+            while busy < BUSY_ROUNDS && idle < engine.patience.rounds() {
+                let moved = engine.progress();
                 if let Some(result) = outcome(&mut engine) {
                     unlock(engine);
                     return result;
                 }
-                if busy >= BUSY_ROUNDS {
-                    break;
+                if moved {
+                    busy += 1;
+                    idle = 0;
+                } else {
+                    idle += 1;
+                    engine.linger();
                 }
-                engine.linger();
             }
             engine.patrol(Instant::now());
             unlock(engine);
             push_all();
-            if busy == 0 {
-                pause.rest();
-            } else {
+            if busy > 0 {
                 pause = Pause::default();
+            }
+            if idle > 0 {
+                wanted = pause.rest();
             }
         }
     }
@@ -184,24 +187,4 @@ fn unlock(mut engine: MutexGuard<'_, Engine>) {
     let discarded = engine.ops.discarded();
     MutexGuard::unlock_fair(engine);
     drop(discarded);
-}
-
-/// How a waiter passes the time.
-#[derive(Default)]
-struct Pause {
-    since: Option<Instant>,
-    sleep: Duration,
-}
-
-impl Pause {
-    fn rest(&mut self) {
-        let now = Instant::now();
-        let since = *self.since.get_or_insert(now);
-        if now.saturating_duration_since(since) < YIELD_FOR {
-            std::thread::yield_now();
-            return;
-        }
-        self.sleep = (self.sleep * 2).clamp(SHORTEST_SLEEP, LONGEST_SLEEP);
-        std::thread::sleep(self.sleep);
-    }
 }

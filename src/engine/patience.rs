@@ -1,0 +1,71 @@
+//! How long a waiter keeps its core before it lets others have it.
+
+use std::time::{Duration, Instant};
+
+/// Looks at a link, of some tens of nanoseconds each, before a waiter yields: about 30 us.
+const MOST_LOOKS: u32 = 512;
+const LOOKS_PER_ROUND: u32 = 16;
+/// A yield that takes longer was a turn of somebody else.
+const TURN: Duration = Duration::from_micros(2);
+/// For so long a waiter only yields; then it sleeps, longer and longer.
+const YIELD_FOR: Duration = Duration::from_millis(2);
+const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
+const LONGEST_SLEEP: Duration = Duration::from_micros(500);
+
+/// How often to look at the links before yielding. Learned from what yields lead to: where the core
+/// is wanted by others, perhaps by the very rank that is waited for, looking on is a waste.
+#[derive(Debug)]
+pub(super) struct Patience {
+    looks: u32,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { looks: MOST_LOOKS }
+    }
+}
+
+impl Patience {
+    pub(super) fn looks(&self) -> u32 {
+        self.looks
+    }
+
+    pub(super) fn rounds(&self) -> u32 {
+        self.looks.div_ceil(LOOKS_PER_ROUND)
+    }
+
+    pub(super) fn looks_per_round(&self) -> u32 {
+        self.looks.min(LOOKS_PER_ROUND)
+    }
+
+    /// Takes in whether somebody else had the core during a yield.
+    pub(super) fn learn(&mut self, wanted: bool) {
+        self.looks = if wanted {
+            (self.looks / 4).max(1)
+        } else {
+            (self.looks * 2).min(MOST_LOOKS)
+        };
+    }
+}
+
+/// How a waiter passes the time between its looks.
+#[derive(Debug, Default)]
+pub(super) struct Pause {
+    since: Option<Instant>,
+    sleep: Duration,
+}
+
+impl Pause {
+    /// Yields, or sleeps; whether somebody else wanted the core, if that can be told.
+    pub(super) fn rest(&mut self) -> Option<bool> {
+        let now = Instant::now();
+        let since = *self.since.get_or_insert(now);
+        if now.saturating_duration_since(since) < YIELD_FOR {
+            std::thread::yield_now();
+            return Some(now.elapsed() > TURN);
+        }
+        self.sleep = (self.sleep * 2).clamp(SHORTEST_SLEEP, LONGEST_SLEEP);
+        std::thread::sleep(self.sleep);
+        None
+    }
+}
