@@ -110,7 +110,7 @@ fn closed_forms_on_a_switch() {
 fn closed_forms_on_hosts_of_eight() {
     close(Algorithm::Ring, &HOSTS, &[8, 16, 24, 32, 64], 0.06);
     close(Algorithm::HalvingDoubling, &HOSTS, &[8, 16, 32, 64], 0.02);
-    close(Algorithm::Hierarchical, &HOSTS, &[8, 16, 24, 32, 64], 0.08);
+    close(Algorithm::Hierarchical, &HOSTS, &[8, 16, 24, 32, 64], 0.12);
     close(Algorithm::DoubleTree, &HOSTS, &[8, 16, 32, 64], 0.35);
 }
 

@@ -171,15 +171,31 @@ impl Levels<'_> {
         }
         let half = |turn: f64, work: Work, steps: f64| {
             let step = self.across.stage(work, block);
-            let busy = turn + self.across.busy(work, block);
+            let busy = self.across.busy(work, block);
+            let wire = self.across.wire(block);
             // Where both go through one port, what the ring of hosts sends goes first.
             let port = if self.is_one_port && self.per_host > 1.0 {
                 let inside = (self.per_host - 1.0) * self.inside.wire(block * fit);
-                inside + self.across.wire(block) + self.inside.alone(SEND, block * fit)
+                inside + wire + self.inside.alone(SEND, block * fit)
             } else {
                 0.0
             };
-            turn + (turns - 1.0) * step.max(busy).max(port) + (steps - (turns - 1.0)) * step
+            let begin = (turn + busy).max(wire).max(port);
+            // What waits for what: following a block around, a rank meets each latency, and one
+            // turn; staying, it meets all turns, and only what the messages between take.
+            let longest = |turns: f64| {
+                let stay = (turns - 1.0) * (fit - 1.0);
+                let around = (steps - turns - stay).max(0.0);
+                turns * begin + stay * busy.max(wire) + around * step
+            };
+            let others = match turns - 1.0 {
+                later if later >= 1.0 => longest(1.0).max(longest(later)),
+                _ => steps * step,
+            };
+            // The ring of hosts has run dry during the first turn. Short messages wait for each
+            // other's latency anyway.
+            let fill = (step - self.across.alone(work, block)).min(self.across.latency());
+            turn + others + fill
         };
         half(reduce, RECV_REDUCE_SEND, self.hosts - 1.0)
             + half(gather, RECV_COPY_SEND, self.hosts - 1.0)
