@@ -41,7 +41,8 @@ Examples:
   spark-perf all_reduce --procs 4 -d bfloat16      4 local processes
   spark-perf alltoall -t 4 -b 1M -e 1M             4 threads of one process
   torchrun --nproc-per-node 2 --no-python spark-perf all_gather -b 1K -e 64M -f 4
-  mpirun -n 4 spark-perf reduce -r 1 -o max -J reduce.json --plot reduce.svg";
+  mpirun -n 4 spark-perf reduce -r 1 -o max -J reduce.json --plot reduce.svg
+  spark-perf simulate --help                       models all_reduce on machines that are not at hand";
 
 /// Measures a collective over a range of sizes and checks every result.
 #[derive(Debug, Clone, Parser)]

@@ -19,6 +19,7 @@ mod options;
 mod progress;
 mod report;
 mod run;
+mod simulate;
 mod size;
 mod spawn;
 mod stats;
@@ -37,7 +38,22 @@ use options::Options;
 use world::World;
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    // nccl-tests' flags leave no room for subcommands, but its collectives have other names.
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == "simulate")
+    {
+        let args = std::env::args_os().skip(1);
+        return outcome(simulate::Args::try_parse_from(args), |args| {
+            simulate::run(args).map(|()| 0)
+        });
+    }
+    outcome(Args::try_parse(), start)
+}
+
+/// Runs with the arguments, if they can be read.
+fn outcome<A>(args: Result<A, clap::Error>, run: impl FnOnce(&A) -> Result<u8, Error>) -> ExitCode {
+    let args = match args {
         Ok(args) => args,
         Err(error) => {
             // Nothing can be done about a closed terminal.
@@ -49,7 +65,7 @@ fn main() -> ExitCode {
             };
         }
     };
-    match start(&args) {
+    match run(&args) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             eprintln!("spark-perf: {error}");

@@ -14,7 +14,7 @@ use crate::options::Options;
 use crate::progress::Progress;
 use crate::report::compare::Earlier;
 use crate::report::json::{Config, DeviceEntry, Report};
-use crate::report::plot;
+use crate::report::plot::{self, Chart};
 use crate::report::table::{self, Columns};
 use crate::report::{Device, Row, Totals};
 use crate::size::human;
@@ -136,13 +136,8 @@ impl Reporter {
         let Some(path) = &args.plot else {
             return Ok(());
         };
-        let kind = plot_kind(path)?;
         let title = format!("{}, {ranks} ranks, host memory", args.collective.name());
-        plot::write(path, kind, &title, &self.rows).map_err(|error| {
-            Error::system(format!("writing {}", path.display()))(io::Error::other(
-                error.to_string(),
-            ))
-        })
+        draw(path, &Chart::of_rows(title, &self.rows))
     }
 }
 
@@ -187,7 +182,15 @@ pub(crate) fn check_files(args: &Args) -> Result<(), Error> {
     Ok(())
 }
 
-fn plot_kind(path: &Path) -> Result<plot::Kind, Error> {
+/// Draws a plot into a file.
+pub(crate) fn draw(path: &Path, chart: &Chart) -> Result<(), Error> {
+    plot::write(path, plot_kind(path)?, chart).map_err(|error| {
+        Error::system(format!("writing {}", path.display()))(io::Error::other(error.to_string()))
+    })
+}
+
+/// What a plot's file name asks for.
+pub(crate) fn plot_kind(path: &Path) -> Result<plot::Kind, Error> {
     plot::Kind::of(path).ok_or_else(|| {
         Error::Usage(format!(
             "--plot {}: the name must end in .svg or .png",
@@ -381,7 +384,7 @@ fn memory_line(options: &Options, ranks: usize) -> String {
     )
 }
 
-fn print(text: &str) -> Result<(), Error> {
+pub(crate) fn print(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())

@@ -1,4 +1,4 @@
-//! Time and bus bandwidth against size, as SVG or PNG.
+//! Time and bus bandwidth against size or ranks, as SVG or PNG.
 
 mod bitmap;
 
@@ -43,30 +43,50 @@ impl Kind {
     }
 }
 
-/// Draws the rows into a file.
-pub(crate) fn write(
-    path: &Path,
-    kind: Kind,
-    title: &str,
-    rows: &[Row],
-) -> Result<(), Box<dyn Error>> {
+/// What to draw.
+pub(crate) struct Chart {
+    pub(crate) title: String,
+    /// What the horizontal axis shows, and how its numbers are written.
+    pub(crate) across: &'static str,
+    pub(crate) across_label: fn(f64) -> String,
+    pub(crate) time_us: Vec<Series>,
+    pub(crate) bus_bw: Vec<Series>,
+}
+
+/// A line of the plot: its name and its points.
+pub(crate) type Series = (String, Vec<(f64, f64)>);
+
+impl Chart {
+    /// Measured rows against their sizes.
+    pub(crate) fn of_rows(title: String, rows: &[Row]) -> Self {
+        Self {
+            title,
+            across: "size",
+            across_label: human_size,
+            time_us: series(rows, |measure| measure.time_us),
+            bus_bw: series(rows, |measure| measure.bus_bw),
+        }
+    }
+}
+
+/// A size on an axis.
+pub(crate) fn human_size(bytes: f64) -> String {
+    human(bytes.round() as u64)
+}
+
+/// Draws into a file.
+pub(crate) fn write(path: &Path, kind: Kind, chart: &Chart) -> Result<(), Box<dyn Error>> {
     match kind {
         Kind::Svg => {
             let mut text = String::new();
-            draw(
-                &SVGBackend::with_string(&mut text, SIZE).into_drawing_area(),
-                title,
-                rows,
-            )?;
+            let area = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();
+            draw(&area, chart)?;
+            drop(area);
             std::fs::write(path, text)?;
         }
         Kind::Png => {
             let mut pixels = vec![0; (SIZE.0 * SIZE.1 * 3) as usize];
-            draw(
-                &Bitmap::new(&mut pixels, SIZE).into_drawing_area(),
-                title,
-                rows,
-            )?;
+            draw(&Bitmap::new(&mut pixels, SIZE).into_drawing_area(), chart)?;
             let mut encoder =
                 png::Encoder::new(BufWriter::new(File::create(path)?), SIZE.0, SIZE.1);
             encoder.set_color(png::ColorType::Rgb);
@@ -76,34 +96,27 @@ pub(crate) fn write(
     Ok(())
 }
 
-/// A line of the plot: sizes in bytes and values.
-type Series = (String, Vec<(f64, f64)>);
-
 fn draw<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
-    title: &str,
-    rows: &[Row],
+    chart: &Chart,
 ) -> Result<(), Box<dyn Error>>
 where
     B::ErrorType: 'static,
 {
     let described = |error: DrawingAreaErrorKind<B::ErrorType>| error.to_string();
     area.fill(&WHITE).map_err(described)?;
-    let area = area.titled(title, ("sans-serif", 24)).map_err(described)?;
+    let title = ("sans-serif", 24);
+    let area = area.titled(&chart.title, title).map_err(described)?;
     let (top, bottom) = area.split_vertically(SIZE.1 / 2);
-    panel(&top, "time (us)", &series(rows, |measure| measure.time_us)).map_err(described)?;
-    panel(
-        &bottom,
-        "bus bandwidth (GB/s)",
-        &series(rows, |measure| measure.bus_bw),
-    )
-    .map_err(described)?;
+    panel(&top, chart, "time (us)", &chart.time_us).map_err(described)?;
+    panel(&bottom, chart, "bus bandwidth (GB/s)", &chart.bus_bw).map_err(described)?;
     area.present().map_err(described)?;
     Ok(())
 }
 
 fn panel<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
+    whole: &Chart,
     label: &str,
     series: &[Series],
 ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
@@ -119,9 +132,9 @@ fn panel<B: DrawingBackend>(
         .build_cartesian_2d((x.0..x.1).log_scale().base(2.0), (y.0..y.1).log_scale())?;
     chart
         .configure_mesh()
-        .x_desc("size")
+        .x_desc(whole.across)
         .y_desc(label)
-        .x_label_formatter(&|size| human(size.round() as u64))
+        .x_label_formatter(&|value| (whole.across_label)(*value))
         .y_label_formatter(&|value| short(*value))
         .label_style(("sans-serif", 16))
         .light_line_style(WHITE)
@@ -246,7 +259,8 @@ mod tests {
     #[test]
     fn svg_shows_both_axes_and_series() {
         let path = file("a.svg");
-        write(&path, Kind::Svg, "all_reduce, 2 ranks", &rows()).unwrap();
+        let chart = Chart::of_rows("all_reduce, 2 ranks".into(), &rows());
+        write(&path, Kind::Svg, &chart).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(path).unwrap();
         for part in [
@@ -264,7 +278,8 @@ mod tests {
     #[test]
     fn png_has_text_and_lines() {
         let path = file("a.png");
-        write(&path, Kind::Png, "all_reduce, 2 ranks", &rows()).unwrap();
+        let chart = Chart::of_rows("all_reduce, 2 ranks".into(), &rows());
+        write(&path, Kind::Png, &chart).unwrap();
         let mut reader = png::Decoder::new(std::io::BufReader::new(File::open(&path).unwrap()))
             .read_info()
             .unwrap();
@@ -288,7 +303,7 @@ mod tests {
     #[test]
     fn nothing_to_show() {
         let path = file("empty.svg");
-        write(&path, Kind::Svg, "x", &[]).unwrap();
+        write(&path, Kind::Svg, &Chart::of_rows("x".into(), &[])).unwrap();
         std::fs::remove_file(path).unwrap();
     }
 

@@ -7,3 +7,4 @@ mod collectives;
 mod processes;
 mod program;
 mod reports;
+mod simulate;

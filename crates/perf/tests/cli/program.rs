@@ -15,12 +15,14 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command
         .env_clear()
         .args(args)
-        // Against deadlock only; given flags win.
-        .args(if args.contains(&"-T") {
-            &[][..]
-        } else {
-            &["-T", "120"]
-        })
+        // Against deadlock only; given flags win, and a model has none.
+        .args(
+            if args.contains(&"-T") || args.first() == Some(&"simulate") {
+                &[][..]
+            } else {
+                &["-T", "120"]
+            },
+        )
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

@@ -1,0 +1,101 @@
+//! The command line of `spark-perf simulate`.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+use crate::size;
+
+const AFTER_HELP: &str = "\
+What it prints:
+  Times of one in-place all_reduce of bytes, MODELLED: nothing runs, and nothing here is a measurement. Up to
+  --exact ranks, every message of the schedules that spark-ccl would run is followed through the ports
+  it takes; beyond, closed forms are used, marked with ~, that stay within about 10 % of that (within 35 %
+  where ranks pass on messages of others, and for double-tree across hosts). busbw is as in the
+  measured tables: 2(n-1)/n x bytes / time.
+
+The model:
+  A message costs alpha microseconds from end to end, and its bytes divided by beta in each port that it
+  goes through, where it takes turns with other messages. Received bytes are reduced and copied at the speed
+  of the rank's memory.
+  sparks      every rank is a host with one port of 23.7 GB/s (what its users measure) to a switch that is
+              never the bottleneck; alpha 5 us (assumed: RDMA); memory of 273 GB/s
+  spark-ring  the same without a switch: cables to the two neighbours; both go through the host's 23.7 GB/s,
+              and so does what a rank passes on for others (store and forward per packet, 5 us per host)
+  hosts8      hosts of 8 GPUs; within, 337 GB/s per GPU (measured: kernel loads, all GPUs at once) and 1 us
+              (assumed); across, a rail of 50 GB/s per GPU to a switch, and 5 us (assumed)
+
+Algorithms:
+  ring, double-tree, halving-doubling, and hierarchical: within hosts, between hosts, within hosts. Where
+  every rank is a host, hierarchical takes ranks in a row as one, as near to the square root of all as goes.
+
+Exit codes:
+  0 all right     2 the operating system refused something     6 bad arguments
+
+Examples:
+  spark-perf simulate
+  spark-perf simulate --topology hosts8 --bytes 1M,256M --ranks 8,64,512,4096 --plot hosts8.svg
+  spark-perf simulate --topology hosts8 --rails 1 --bytes 64M
+  spark-perf simulate --alpha 30 --beta 1.2 --measured run.json";
+
+/// Models all-reduce on machines that are not at hand: time against ranks and sizes.
+#[derive(Debug, Clone, Parser)]
+#[command(
+    name = "spark-perf simulate",
+    after_long_help = AFTER_HELP,
+    after_help = "More with --help.",
+    args_override_self = true
+)]
+pub(crate) struct Args {
+    /// The machine
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Topology::Sparks)]
+    pub(crate) topology: Topology,
+    /// Sizes of the vector: numbers with K, M or G (binary), separated by commas
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "1K,1M,64M,1G", value_parser = size::parse)]
+    pub(crate) bytes: Vec<u64>,
+    /// Numbers of ranks, separated by commas
+    #[arg(
+        long,
+        value_name = "N,...",
+        value_delimiter = ',',
+        default_value = "2,4,8,16,32,64,128,256,512,1024,2048,4096,8192,16384"
+    )]
+    pub(crate) ranks: Vec<u32>,
+    /// Algorithms, separated by commas
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        default_value = "ring,double-tree,halving-doubling,hierarchical"
+    )]
+    pub(crate) algo: Vec<String>,
+    /// Latency of a message between hosts, in microseconds, instead of the machine's
+    #[arg(long, value_name = "US")]
+    pub(crate) alpha: Option<f64>,
+    /// Speed of a port to other hosts, in GB/s (1e9), instead of the machine's
+    #[arg(long, value_name = "GB/S")]
+    pub(crate) beta: Option<f64>,
+    /// Network cards that the ranks of a host share (hosts8)
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub(crate) rails: u32,
+    /// Follow every message up to this many ranks; beyond, take closed forms
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) exact: u32,
+    /// Show the points of a measured run (a JSON report of spark-perf or nccl-tests) beside the model's
+    #[arg(long, value_name = "FILE.json")]
+    pub(crate) measured: Option<PathBuf>,
+    /// Draw time and bus bandwidth against ranks (against size, if there is one number of ranks)
+    #[arg(long, value_name = "FILE.svg|.png")]
+    pub(crate) plot: Option<PathBuf>,
+}
+
+/// `--topology`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Topology {
+    /// DGX Sparks on one switch
+    Sparks,
+    /// DGX Sparks cabled in a ring
+    SparkRing,
+    /// Hosts of 8 GPUs with 8 rails
+    Hosts8,
+}

@@ -1,0 +1,80 @@
+//! The points of a real run.
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::error::Error;
+
+/// A measured `all_reduce`.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Point {
+    pub(super) ranks: u32,
+    pub(super) bytes: u64,
+    pub(super) dtype: String,
+    pub(super) us: f64,
+}
+
+#[derive(Deserialize)]
+struct Document {
+    config: Config,
+    results: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+struct Config {
+    collective: String,
+    devices: Vec<serde::de::IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    size: u64,
+    #[serde(rename = "type")]
+    dtype: String,
+    out_of_place: Option<Way>,
+    in_place: Option<Way>,
+}
+
+#[derive(Deserialize)]
+struct Way {
+    #[serde(alias = "cpu_time")]
+    time: f64,
+}
+
+/// Reads a JSON report; in-place times where there are some.
+pub(super) fn read(path: &Path) -> Result<Vec<Point>, Error> {
+    let refused = |why: String| Error::Usage(format!("--measured {}: {why}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
+    let document: Document = serde_json::from_str(&text).map_err(|error| {
+        refused(format!(
+            "not a finished report of spark-perf or nccl-tests: {error}"
+        ))
+    })?;
+    let plain = document
+        .config
+        .collective
+        .to_ascii_lowercase()
+        .replace('_', "");
+    if plain != "allreduce" {
+        return Err(refused(format!(
+            "a report of {}; the model is of all_reduce",
+            document.config.collective
+        )));
+    }
+    let ranks = document.config.devices.len() as u32;
+    let point = |entry: Entry| {
+        let way = entry.in_place.or(entry.out_of_place)?;
+        Some(Point {
+            ranks,
+            bytes: entry.size,
+            dtype: entry.dtype,
+            us: way.time,
+        })
+    };
+    let points: Vec<_> = document.results.into_iter().filter_map(point).collect();
+    if ranks == 0 || points.is_empty() {
+        return Err(refused("there is no measured time in it".into()));
+    }
+    Ok(points)
+}

@@ -1,0 +1,238 @@
+//! `spark-perf simulate`: time against ranks, on paper.
+
+mod args;
+mod machine;
+mod measured;
+
+use std::fmt::Write as _;
+
+use clap::ValueEnum;
+use spark_ccl_sched::Algorithm;
+
+use crate::error::Error;
+use crate::report::plot::{self, Chart, Series};
+use crate::run::{draw, plot_kind, print};
+use crate::size::human;
+pub(crate) use args::Args;
+use machine::{Machine, Time};
+use measured::Point;
+
+/// More is no machine's, and takes long to model.
+const MOST_RANKS: u32 = 1 << 20;
+/// Far beyond every vector.
+const MOST_BYTES: u64 = 1 << 43;
+
+/// Prints the tables, and draws the plot.
+pub(crate) fn run(args: &Args) -> Result<(), Error> {
+    let machine = Machine::new(args)?;
+    let algorithms = algorithms(&args.algo)?;
+    check(args)?;
+    args.plot.as_deref().map(plot_kind).transpose()?;
+    let points = args.measured.as_deref().map(measured::read).transpose()?;
+    print(&header(args, &machine))?;
+    let mut rows = Vec::new();
+    for bytes in &args.bytes {
+        print(&heads(*bytes, &algorithms))?;
+        for ranks in &args.ranks {
+            let row = Row::new(&machine, &algorithms, *ranks, *bytes)?;
+            print(&row.text(&algorithms))?;
+            rows.push(row);
+        }
+    }
+    if let Some(points) = points {
+        print(&beside(&machine, &algorithms, &points)?)?;
+    }
+    match &args.plot {
+        Some(path) => draw(path, &chart(args, &algorithms, &rows)),
+        None => Ok(()),
+    }
+}
+
+fn algorithms(names: &[String]) -> Result<Vec<Algorithm>, Error> {
+    let known = [
+        Algorithm::Ring,
+        Algorithm::DoubleTree,
+        Algorithm::HalvingDoubling,
+        Algorithm::Hierarchical,
+    ];
+    let find = |name: &String| {
+        let algorithm = name.trim().parse().ok();
+        algorithm
+            .filter(|algorithm| known.contains(algorithm))
+            .ok_or_else(|| {
+                Error::Usage(format!(
+                    "--algo {name}: expected {}",
+                    known.map(|algorithm| algorithm.to_string()).join(", ")
+                ))
+            })
+    };
+    names.iter().map(find).collect()
+}
+
+fn check(args: &Args) -> Result<(), Error> {
+    if let Some(ranks) = args
+        .ranks
+        .iter()
+        .find(|ranks| !(2..=MOST_RANKS).contains(*ranks))
+    {
+        return Err(Error::Usage(format!(
+            "--ranks {ranks}: expected 2 to {MOST_RANKS}"
+        )));
+    }
+    if let Some(bytes) = args
+        .bytes
+        .iter()
+        .find(|bytes| !(1..=MOST_BYTES).contains(*bytes))
+    {
+        return Err(Error::Usage(format!("--bytes {bytes}: expected 1 to 8T")));
+    }
+    Ok(())
+}
+
+/// The modelled times of one size on one number of ranks.
+struct Row {
+    ranks: u32,
+    bytes: u64,
+    times: Vec<Time>,
+}
+
+impl Row {
+    fn new(
+        machine: &Machine,
+        algorithms: &[Algorithm],
+        ranks: u32,
+        bytes: u64,
+    ) -> Result<Self, Error> {
+        let times = algorithms.iter();
+        let times: Result<_, _> = times
+            .map(|algorithm| machine.time(*algorithm, ranks, bytes))
+            .collect();
+        Ok(Self {
+            ranks,
+            bytes,
+            times: times?,
+        })
+    }
+
+    fn text(&self, algorithms: &[Algorithm]) -> String {
+        let mut text = format!("{:>10}", self.ranks);
+        for time in &self.times {
+            let mark = if time.is_exact { ' ' } else { '~' };
+            let us = format!("{mark}{:.1}", time.us);
+            let _ = write!(
+                text,
+                "  {us:>12} {:>8.2}",
+                bus_bw(self.ranks, self.bytes, time.us)
+            );
+        }
+        let _ = writeln!(text, "  {}", self.best(algorithms));
+        text
+    }
+
+    fn best(&self, algorithms: &[Algorithm]) -> String {
+        let all = algorithms.iter().zip(&self.times);
+        all.min_by(|(_, a), (_, b)| a.us.total_cmp(&b.us))
+            .map_or_else(String::new, |(algorithm, _)| algorithm.to_string())
+    }
+}
+
+/// GB/s, as the measured tables define it.
+fn bus_bw(ranks: u32, bytes: u64, us: f64) -> f64 {
+    let n = f64::from(ranks);
+    2.0 * (n - 1.0) / n * bytes as f64 / us / 1e3
+}
+
+fn header(args: &Args, machine: &Machine) -> String {
+    format!(
+        "# all_reduce on {}, MODELLED, not measured: {machine}\n# Up to {} ranks every message is followed; ~ marks closed forms. Times in us, busbw in GB/s.\n",
+        name(args),
+        args.exact
+    )
+}
+
+/// The machine's name on the command line.
+fn name(args: &Args) -> String {
+    let value = args.topology.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+fn heads(bytes: u64, algorithms: &[Algorithm]) -> String {
+    let mut text = format!("#\n# {}\n#{:>9}", human(bytes), "ranks");
+    for algorithm in algorithms {
+        // A time and a bus bandwidth stand below.
+        let _ = write!(text, "  {:>21}", algorithm.to_string());
+    }
+    text + "  best\n"
+}
+
+/// Measured times, and the model's for the same.
+fn beside(machine: &Machine, algorithms: &[Algorithm], points: &[Point]) -> Result<String, Error> {
+    let mut text = format!(
+        "#\n# Measured, and modelled / measured\n#{:>9}  {:>10}  {:>8}  {:>12}",
+        "ranks", "size", "type", "measured"
+    );
+    for algorithm in algorithms {
+        let _ = write!(text, "  {:>21}", algorithm.to_string());
+    }
+    text.push('\n');
+    for point in points {
+        let _ = write!(
+            text,
+            "{:>10}  {:>10}  {:>8}  {:>12.1}",
+            point.ranks,
+            human(point.bytes).replace(' ', ""),
+            point.dtype,
+            point.us
+        );
+        for time in &Row::new(machine, algorithms, point.ranks, point.bytes)?.times {
+            let mark = if time.is_exact { ' ' } else { '~' };
+            let us = format!("{mark}{:.1}", time.us);
+            let _ = write!(text, "  {us:>12} {:>7.2}x", time.us / point.us);
+        }
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+/// Lines per algorithm (and size, if there are several) against ranks; against size, where there
+/// is one number of ranks only.
+fn chart(args: &Args, algorithms: &[Algorithm], rows: &[Row]) -> Chart {
+    let by_size = args.ranks.len() == 1;
+    let lines = |value: fn(&Row, &Time) -> f64| {
+        let mut lines: Vec<Series> = Vec::new();
+        for row in rows {
+            for (algorithm, time) in algorithms.iter().zip(&row.times) {
+                let (name, x) = if by_size {
+                    (algorithm.to_string(), row.bytes as f64)
+                } else if args.bytes.len() == 1 {
+                    (algorithm.to_string(), f64::from(row.ranks))
+                } else {
+                    let name = format!("{algorithm}, {}", human(row.bytes));
+                    (name, f64::from(row.ranks))
+                };
+                let point = (x, value(row, time));
+                match lines.iter_mut().find(|(known, _)| *known == name) {
+                    Some((_, points)) => points.push(point),
+                    None => lines.push((name, vec![point])),
+                }
+            }
+        }
+        lines
+    };
+    let fixed = match (&args.bytes[..], &args.ranks[..]) {
+        (_, [ranks]) => format!(", {ranks} ranks"),
+        ([bytes], _) => format!(", {}", human(*bytes)),
+        _ => String::new(),
+    };
+    Chart {
+        title: format!("all_reduce on {}{fixed}, modelled", name(args)),
+        across: if by_size { "size" } else { "ranks" },
+        across_label: if by_size {
+            plot::human_size
+        } else {
+            |ranks| format!("{ranks:.0}")
+        },
+        time_us: lines(|_, time| time.us),
+        bus_bw: lines(|row, time| bus_bw(row.ranks, row.bytes, time.us)),
+    }
+}
