@@ -3,11 +3,12 @@
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass, field
 
-# A start measures one size; it may not take longer than this (seconds).
-DEADLINE = 120
+# A start measures one size; it may not take longer than this (seconds), or it is tried again.
+DEADLINE, ATTEMPTS = 60, 3
 
 
 @dataclass(frozen=True)
@@ -105,17 +106,23 @@ def refuse_wrong(title, call, wrong, output):
 
 
 def execute(command, env):
-    """Standard output of the command. A launcher that is late is asked to end its ranks, too."""
-    with subprocess.Popen(command, env={**environment(), **env}, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True) as process:
-        try:
-            output, errors = process.communicate(timeout=DEADLINE)
-        except subprocess.TimeoutExpired:
-            process.terminate()
-            raise SystemExit(f"{' '.join(command)}: no end within {DEADLINE} s") from None
-    if process.returncode != 0:
-        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}\n{output}{errors}")
-    return output
+    """Standard output of the command."""
+    for _ in range(ATTEMPTS):
+        with subprocess.Popen(command, env={**environment(), **env}, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              text=True) as process:
+            try:
+                output, errors = process.communicate(timeout=DEADLINE)
+            except subprocess.TimeoutExpired:
+                # The launcher ends its ranks, too.
+                process.terminate()
+                print(f"no end within {DEADLINE} s: {' '.join(command)}", file=sys.stderr)
+                continue
+        if process.returncode != 0:
+            raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}\n"
+                             f"{output}{errors}")
+        return output
+    raise SystemExit(f"given up after {ATTEMPTS} attempts")
 
 
 def environment():

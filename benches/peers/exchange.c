@@ -1,10 +1,11 @@
 /* What TCP over loopback allows: two processes, each on a core of its own, send each other a vector
  * at the same time. An all-reduce of two ranks sends no less.
  *
- *   exchange PIECE BYTES CALLS ROOM
+ *   exchange PIECE BUFFER BYTES CALLS ROOM
  *
  * Both poll without sleeping, and move at most PIECE bytes in one system call: more keeps a side from
- * receiving meanwhile. Calls move through buffers of ROOM bytes. There is no form in place. */
+ * receiving meanwhile. BUFFER bytes are under way at most (0: as the system likes); fewer stay in the
+ * caches. Calls move through buffers of ROOM bytes. There is no form in place. */
 
 #include "pin.h"
 
@@ -59,23 +60,35 @@ static struct times measure(int socket, long bytes, long calls, long room)
     return per_call(start, now(CLOCK_PROCESS_CPUTIME_ID), calls);
 }
 
-static int listen_on(struct sockaddr_in *address)
+/* Before the connection is made: the sizes of its windows depend on it. */
+static void limit(int end, int buffer)
+{
+    if (end < 0)
+        fail("no socket");
+    if (buffer > 0 &&
+        (setsockopt(end, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer) != 0 ||
+         setsockopt(end, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer) != 0))
+        fail("cannot limit the socket's buffers");
+}
+
+static int listen_on(struct sockaddr_in *address, int buffer)
 {
     socklen_t length = sizeof *address;
     int listener = socket(AF_INET, SOCK_STREAM, 0);
     *address = (struct sockaddr_in){.sin_family = AF_INET,
                                     .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    if (listener < 0 || bind(listener, (struct sockaddr *)address, sizeof *address) != 0 ||
+    limit(listener, buffer);
+    if (bind(listener, (struct sockaddr *)address, sizeof *address) != 0 ||
         listen(listener, 1) != 0 || getsockname(listener, (struct sockaddr *)address, &length) != 0)
         fail("cannot listen on loopback");
     return listener;
 }
 
-static int dial(const struct sockaddr_in *address)
+static int dial(const struct sockaddr_in *address, int buffer)
 {
     int connection = socket(AF_INET, SOCK_STREAM, 0);
-    if (connection < 0 ||
-        connect(connection, (const struct sockaddr *)address, sizeof *address) != 0)
+    limit(connection, buffer);
+    if (connect(connection, (const struct sockaddr *)address, sizeof *address) != 0)
         fail("cannot connect");
     return connection;
 }
@@ -90,17 +103,18 @@ static void prepare(int connection)
 
 int main(int argc, char **argv)
 {
-    if (argc != 5)
-        fail("expected PIECE BYTES CALLS ROOM");
+    if (argc != 6)
+        fail("expected PIECE BUFFER BYTES CALLS ROOM");
     most = number(argv[1]);
-    long bytes = number(argv[2]), calls = number(argv[3]), room = number(argv[4]);
+    int buffer = (int)number(argv[2]);
+    long bytes = number(argv[3]), calls = number(argv[4]), room = number(argv[5]);
     struct sockaddr_in address;
-    int listener = listen_on(&address);
+    int listener = listen_on(&address, buffer);
     pid_t child = fork();
     if (child < 0)
         fail("cannot start the second process");
     pin(child == 0);
-    int connection = child == 0 ? dial(&address) : accept(listener, NULL, NULL);
+    int connection = child == 0 ? dial(&address, buffer) : accept(listener, NULL, NULL);
     prepare(connection);
     struct times times = measure(connection, bytes, calls, room);
     if (child == 0)

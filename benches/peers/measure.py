@@ -7,7 +7,7 @@ import sys
 import document
 import machine
 import report
-from contestants import Call
+from contestants import Call, Floor
 from tables import Programs, all_tables
 
 # Calls are repeated for about this long per way (microseconds); in the trial, at an assumed speed.
@@ -70,24 +70,32 @@ def measure(table, options):
     lines = []
     for size in (size for size in table.sizes if options.min <= size <= options.max):
         if lines and size > LARGE:
-            kept = [{lines[-1].best(i, way).setting: STRETCH for way in WAYS}
-                    for i in range(len(table.contestants))]
+            kept = [as_before(contestant, lines[-1], i)
+                    for i, contestant in enumerate(table.contestants)]
         else:
             kept = [promising(contestant, table, size) for contestant in table.contestants]
         lines.append(Line(size, run_rounds(table, size, kept, options)))
     return lines
 
 
+def as_before(contestant, line, number):
+    """The settings that were the best for the size before; of such sizes the fewest calls."""
+    if isinstance(contestant, Floor):
+        return dict.fromkeys(contestant.settings, STRETCH)
+    return {line.best(number, way).setting: STRETCH for way in WAYS}
+
+
 def promising(contestant, table, size):
-    """The best settings, out of place and in place, each with the microseconds of a call. The trial
-    is short, and its buffers are not quite as cold."""
+    """The best settings, out of place and in place, of floors all, each with the microseconds of a
+    call. The trial is short, and its buffers are not quite as cold."""
     print(f"{table.name}: {size} bytes, trial of {contestant.title}", file=sys.stderr)
     expected = table.latency + size / BYTES_PER_MICROSECOND
     call = Call(table.collective, size, calls(TRIAL_STRETCH, expected), table.room // 8)
     times = {setting: [way.wall for way in contestant.run(setting, call)]
              for setting in contestant.settings}
     best = {min(times, key=lambda setting: times[setting][way]) for way in WAYS}
-    return {setting: max(times[setting]) for setting in contestant.settings if setting in best}
+    return {setting: max(ways) for setting, ways in times.items()
+            if setting in best or isinstance(contestant, Floor)}
 
 
 def run_rounds(table, size, kept, options):

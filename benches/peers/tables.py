@@ -109,14 +109,14 @@ def all_reduce(programs, name, buffers, sizes, room):
 
 
 def tcp(programs):
-    pieces = (64 << 10, 256 << 10, 1 << 20)
+    pieces = (32 << 10, 64 << 10, 128 << 10, 256 << 10)
     return Table("tcp", "all_reduce, TCP over loopback, hot buffers, 2 ranks", "all_reduce",
                  TCP_SIZES, (
         programs.open_mpi_peer(2, settings.TCP, settings.open_mpi_tcp("all_reduce")),
         programs.mpich_peer(2, settings.mpich_tcp("all_reduce")),
         programs.ours(2, env={"SPARK_CCL_SHM": "0"}, floor="raw exchange"),
         programs.floor("raw exchange", "exchange",
-                       *(Setting(f"pieces of {piece >> 10} KiB", (str(piece),))
+                       *(Setting(f"pieces of {piece >> 10} KiB", (str(piece), str(1 << 20)))
                          for piece in pieces)),
     ), latency=5.0, shows_cpu=True)
 
