@@ -299,6 +299,7 @@ impl Run<'_> {
                 srcs: &operands,
                 dsts: &targets,
                 count,
+                streaming: false,
             };
             // SAFETY: own operands and targets lie within the request's regions or the scratch (the
             // plan was made for their lengths), which the operation holds until it is done; slots

@@ -1,6 +1,7 @@
 //! Speed of the reduction kernels beside a memory copy, in bytes of the result per second.
 //!
-//! The operands are slices as the engine cuts them, and stay in the second-level cache.
+//! The operands are slices as the engine cuts them, and stay in the second-level cache; but for
+//! those of `streaming`, which are larger than it.
 
 #![allow(missing_docs)]
 
@@ -12,10 +13,11 @@ use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterio
 use spark_ccl_compute::{Compute, Cpu, DType, Job, Operand, ReduceOp, Scale};
 
 const BYTES: usize = 64 << 10;
+const LARGE: usize = 64 << 20;
 
 fn every_type_and_operation(c: &mut Criterion) {
     let mut group = group(c, "reduce");
-    let mut memory = Memory::new();
+    let mut memory = Memory::new(BYTES);
     group.throughput(Throughput::Bytes(BYTES as u64));
     group.bench_function("memcpy", |b| {
         b.iter(|| {
@@ -37,7 +39,7 @@ fn every_type_and_operation(c: &mut Criterion) {
 
 fn shapes(c: &mut Criterion) {
     let mut group = group(c, "shape");
-    let mut memory = Memory::new();
+    let mut memory = Memory::new(BYTES);
     for dtype in [DType::F32, DType::F16, DType::Bf16] {
         let pair = Shape::pair(dtype, ReduceOp::Sum);
         for (srcs, dsts) in [(2, 2), (3, 1), (4, 1), (4, 4)] {
@@ -60,7 +62,7 @@ fn shapes(c: &mut Criterion) {
 /// What a job costs before it moves many bytes; seven elements leave a rest in every lane.
 fn small_jobs(c: &mut Criterion) {
     let mut group = group(c, "small");
-    let mut memory = Memory::new();
+    let mut memory = Memory::new(BYTES);
     for dtype in [DType::F32, DType::F16, DType::Bf16] {
         for count in [1, 7] {
             let name = format!("{dtype}/{count} elements");
@@ -69,6 +71,28 @@ fn small_jobs(c: &mut Criterion) {
                 ..Shape::pair(dtype, ReduceOp::Sum)
             };
             bench(&mut group, &name, &mut memory, shape);
+        }
+    }
+}
+
+/// Large destinations, through the caches and past them.
+fn streaming(c: &mut Criterion) {
+    let mut group = group(c, "streaming");
+    group.sample_size(10);
+    let mut memory = Memory::new(LARGE);
+    for dtype in [DType::F32, DType::Bf16] {
+        for (srcs, dsts) in [(1, 1), (2, 1), (2, 2)] {
+            for (streaming, name) in [(false, "plain"), (true, "streaming")] {
+                let name = format!("{dtype}/{srcs} to {dsts} {name}");
+                let shape = Shape {
+                    srcs,
+                    dsts,
+                    count: LARGE / dtype.size(),
+                    streaming,
+                    ..Shape::pair(dtype, ReduceOp::Sum)
+                };
+                bench(&mut group, &name, &mut memory, shape);
+            }
         }
     }
 }
@@ -90,6 +114,7 @@ struct Shape {
     dsts: usize,
     scale: Scale,
     count: usize,
+    streaming: bool,
 }
 
 impl Shape {
@@ -103,6 +128,7 @@ impl Shape {
             dsts: 1,
             scale: Scale::One,
             count,
+            streaming: false,
         }
     }
 }
@@ -115,6 +141,7 @@ fn bench(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, memory: &mut Memo
         dsts,
         scale,
         count,
+        streaming,
     } = shape;
     let (sources, targets) = memory.0.split_at_mut(4);
     let operands: Vec<Operand> = sources[..srcs]
@@ -135,8 +162,9 @@ fn bench(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, memory: &mut Memo
                 srcs: &operands,
                 dsts: &targets,
                 count,
+                streaming,
             };
-            // SAFETY: every buffer holds `BYTES` bytes, and nothing else touches them.
+            // SAFETY: every buffer holds `count` elements, and nothing else touches them.
             unsafe { cpu.start(black_box(&job)) }
         });
     });
@@ -146,12 +174,18 @@ fn bench(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, memory: &mut Memo
 struct Memory([Vec<u8>; 8]);
 
 impl Memory {
-    fn new() -> Self {
+    fn new(bytes: usize) -> Self {
         Self(std::array::from_fn(|_| {
-            (0..BYTES).map(|i| 0x30 + (i % 16) as u8).collect()
+            (0..bytes).map(|i| 0x30 + (i % 16) as u8).collect()
         }))
     }
 }
 
-criterion_group!(benches, every_type_and_operation, shapes, small_jobs);
+criterion_group!(
+    benches,
+    every_type_and_operation,
+    shapes,
+    small_jobs,
+    streaming
+);
 criterion_main!(benches);

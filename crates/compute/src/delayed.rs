@@ -91,6 +91,7 @@ struct OwnedJob {
     srcs: Vec<Operand>,
     dsts: Vec<*mut u8>,
     count: usize,
+    streaming: bool,
 }
 
 // SAFETY: the pointers are only used to run the job, and `Compute::start` demands that its memory
@@ -105,6 +106,7 @@ impl OwnedJob {
             srcs: job.srcs.to_vec(),
             dsts: job.dsts.to_vec(),
             count: job.count,
+            streaming: job.streaming,
         }
     }
 
@@ -115,6 +117,7 @@ impl OwnedJob {
             srcs: &self.srcs,
             dsts: &self.dsts,
             count: self.count,
+            streaming: self.streaming,
         }
     }
 }
@@ -139,6 +142,7 @@ mod tests {
             ],
             dsts: &[dst.cast()],
             count: 1,
+            streaming: false,
         };
         // SAFETY: the tests keep both elements alive and only look at `dst` through its pointer.
         match unsafe { compute.start(&job) } {

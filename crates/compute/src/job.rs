@@ -94,6 +94,10 @@ pub struct Job<'a> {
     pub dsts: &'a [*mut u8],
     /// Elements.
     pub count: usize,
+    /// A hint that nobody reads the destinations before the caches have forgotten them: worth it for
+    /// destinations larger than the caches. The result is the same, and so is its order: as for
+    /// any job, a release store or fence after it was reported done publishes the destinations.
+    pub streaming: bool,
 }
 
 /// Names a job that was not finished at once.

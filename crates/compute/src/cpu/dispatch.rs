@@ -10,11 +10,11 @@ use super::neon;
 use super::{avx2, avx512};
 use crate::{F8E4M3, F8E5M2, Job};
 
-/// Runs a job of its type and operation.
+/// Runs a job of its type and operation whose sources start some bytes after their operands say.
 ///
 /// Unsafe as [`Compute::start`](crate::Compute::start), and because the machine must have the
 /// instructions that it was compiled for.
-pub(super) type Kernel = unsafe fn(&Job<'_>);
+pub(super) type Kernel = unsafe fn(&Job<'_>, usize);
 
 /// By the numbers of the type and the operation.
 pub(super) type Kernels = [[Kernel; 4]; 12];
@@ -91,9 +91,9 @@ macro_rules! level {
     ) => {
         static $name: Kernels = {
             $(#[$features])?
-            unsafe fn kernel<L: Lane, O: Op>(job: &Job<'_>) {
+            unsafe fn kernel<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
                 // SAFETY: passed on from the caller.
-                unsafe { kernel::reduce::<L, O>(job) }
+                unsafe { kernel::reduce::<L, O>(job, from) }
             }
 
             /// `Wrapping` is for what makes no difference between signed and unsigned integers.

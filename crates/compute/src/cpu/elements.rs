@@ -67,7 +67,7 @@ struct Scratch([MaybeUninit<u8>; BLOCK]);
 /// # Safety
 /// As for [`kernel::reduce`](super::kernel::reduce); `L` must have groups of one.
 #[inline(always)]
-pub(super) unsafe fn many<L: Lane, O: Op>(job: &Job<'_>) {
+pub(super) unsafe fn many<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
     let Some((&dst, others)) = job.dsts.split_first() else {
         return;
     };
@@ -79,9 +79,10 @@ pub(super) unsafe fn many<L: Lane, O: Op>(job: &Job<'_>) {
         unsafe {
             match job.srcs {
                 [a, b] if is_plain(a) && is_plain(b) => {
-                    pair::<L, O>(dst.add(at), a.ptr.add(at), b.ptr.add(at), len);
+                    let (a, b) = (a.ptr.add(from + at), b.ptr.add(from + at));
+                    pair::<L, O>(dst.add(at), a, b, len);
                 }
-                _ => accumulate::<L, O>(job.srcs, dst.add(at), at, len),
+                _ => accumulate::<L, O>(job.srcs, from + at, dst.add(at), len),
             }
             for other in others {
                 // Does not mind a destination that is given twice.
@@ -98,14 +99,14 @@ pub(super) unsafe fn many<L: Lane, O: Op>(job: &Job<'_>) {
 /// The sources must be readable for `len` elements from the offset on, the destination writable for
 /// as many; `len` must fit a block.
 #[inline(always)]
-unsafe fn accumulate<L: Lane, O: Op>(srcs: &[Operand], dst: *mut u8, at: usize, len: usize) {
+unsafe fn accumulate<L: Lane, O: Op>(srcs: &[Operand], from: usize, dst: *mut u8, len: usize) {
     let mut scratch = Scratch([MaybeUninit::uninit(); BLOCK]);
     let acc = scratch.0.as_mut_ptr().cast::<L::Acc>();
     // SAFETY: passed on from the caller; the scratch is aligned for accumulators, and initialised by
     // the first source.
     unsafe {
         for (i, src) in srcs.iter().enumerate() {
-            let ptr = src.ptr.add(at);
+            let ptr = src.ptr.add(from);
             match (i, is_plain(src)) {
                 (0, true) => fold::<L, O, true, false>(acc, ptr, src.scale, len),
                 (0, false) => fold::<L, O, true, true>(acc, ptr, src.scale, len),

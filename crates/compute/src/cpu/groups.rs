@@ -53,20 +53,20 @@ unsafe fn whole<L: Lane, O: Op>(
 /// # Safety
 /// As for [`kernel::reduce`](super::kernel::reduce).
 #[inline(always)]
-pub(super) unsafe fn many<L: Lane, O: Op>(job: &Job<'_>) {
+pub(super) unsafe fn many<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
     let mut first = 0;
     // SAFETY: the groups lie within the operands.
     unsafe {
         while job.count - first >= L::Tile::WIDTH {
-            group::<L::Tile, O>(job, first, L::Tile::WIDTH);
+            group::<L::Tile, O>(job, from, first, L::Tile::WIDTH);
             first += L::Tile::WIDTH;
         }
         while job.count - first >= L::WIDTH {
-            group::<L, O>(job, first, L::WIDTH);
+            group::<L, O>(job, from, first, L::WIDTH);
             first += L::WIDTH;
         }
         if first < job.count {
-            group::<L, O>(job, first, job.count - first);
+            group::<L, O>(job, from, first, job.count - first);
         }
     }
 }
@@ -76,13 +76,16 @@ pub(super) unsafe fn many<L: Lane, O: Op>(job: &Job<'_>) {
 /// # Safety
 /// As for [`kernel::reduce`](super::kernel::reduce), for the elements from `first` on.
 #[inline(always)]
-unsafe fn group<L: Lane, O: Op>(job: &Job<'_>, first: usize, len: usize) {
+unsafe fn group<L: Lane, O: Op>(job: &Job<'_>, from: usize, first: usize, len: usize) {
+    let Some((head, tail)) = job.srcs.split_first() else {
+        return;
+    };
     let at = first * L::SIZE;
     // SAFETY: passed on from the caller.
     unsafe {
-        let mut acc = operand::<L>(&job.srcs[0], at, len);
-        for src in &job.srcs[1..] {
-            acc = O::apply(acc, operand::<L>(src, at, len));
+        let mut acc = operand::<L>(head, from + at, len);
+        for src in tail {
+            acc = O::apply(acc, operand::<L>(src, from + at, len));
         }
         let packed = O::pack::<L>(acc);
         for dst in job.dsts {

@@ -43,25 +43,26 @@ ops! {
     Min: min, pack_exact;
 }
 
-/// Runs a job.
+/// Runs a job whose sources start `from` bytes after their operands say.
 ///
 /// # Safety
-/// As for [`Compute::start`](crate::Compute::start); `L` must be a lane of the job's type, and the
-/// machine must have its instructions.
+/// As for [`Compute::start`](crate::Compute::start), for those sources; `L` must be a lane of the
+/// job's type, and the machine must have its instructions.
 #[inline(always)]
-pub(super) unsafe fn reduce<L: Lane, O: Op>(job: &Job<'_>) {
+pub(super) unsafe fn reduce<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
     // SAFETY: passed on from the caller.
     unsafe {
         match (job.srcs, job.dsts) {
             ([a, b], &[dst]) if is_plain(a) && is_plain(b) => {
+                let (a, b) = (a.ptr.add(from), b.ptr.add(from));
                 if L::WIDTH == 1 {
-                    elements::pair::<L, O>(dst, a.ptr, b.ptr, job.count);
+                    elements::pair::<L, O>(dst, a, b, job.count);
                 } else {
-                    groups::pair::<L, O>(dst, a.ptr, b.ptr, job.count);
+                    groups::pair::<L, O>(dst, a, b, job.count);
                 }
             }
-            _ if L::WIDTH == 1 => elements::many::<L, O>(job),
-            _ => groups::many::<L, O>(job),
+            _ if L::WIDTH == 1 => elements::many::<L, O>(job, from),
+            _ => groups::many::<L, O>(job, from),
         }
     }
 }

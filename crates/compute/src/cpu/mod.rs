@@ -12,6 +12,8 @@ mod kernel;
 mod lane;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg(target_arch = "x86_64")]
+mod streaming;
 #[cfg(test)]
 mod tests;
 
@@ -55,11 +57,17 @@ impl Default for Cpu {
 impl Compute for Cpu {
     unsafe fn start(&mut self, job: &Job<'_>) -> Started {
         debug_assert!(!job.srcs.is_empty(), "a job needs a source");
-        // SAFETY: the caller vouches for the job's memory.
+        let kernel = self.kernels[job.dtype as usize][job.op as usize];
+        // SAFETY: the caller vouches for the job's memory; the kernels are those of a level that
+        // the machine has.
         unsafe {
             match job.srcs {
+                #[cfg(target_arch = "x86_64")]
+                [src] if job.streaming && src.scale == Scale::One => streaming::copy(src.ptr, job),
                 [src] if src.scale == Scale::One => copy(src.ptr, job),
-                _ => self.kernels[job.dtype as usize][job.op as usize](job),
+                #[cfg(target_arch = "x86_64")]
+                _ if job.streaming => streaming::reduce(kernel, job),
+                _ => kernel(job, 0),
             }
         }
         Started::Done

@@ -122,6 +122,7 @@ struct Case {
     scale: Option<Scale>,
     /// The source that the first destination is, if it is one.
     alias: Option<usize>,
+    streaming: bool,
     seed: u64,
 }
 
@@ -217,6 +218,7 @@ impl Case {
                 srcs: &operands,
                 dsts: &targets,
                 count: self.count,
+                streaming: self.streaming,
             };
             // SAFETY: the buffers hold `count` elements, and are touched by this job alone.
             let started = unsafe { Cpu::at(level).start(&job) };
@@ -279,6 +281,7 @@ fn every_type_operation_and_shape() {
                         dsts,
                         scale: None,
                         alias: None,
+                        streaming: seed % 2 == 1,
                         seed,
                     };
                     case.check_dtype(dtype);
@@ -303,23 +306,27 @@ fn cases() -> impl Strategy<Value = (DType, Case)> {
         1..=3usize,
         scale,
         prop::option::of(0..5usize),
+        any::<bool>(),
         any::<u64>(),
     )
-        .prop_map(|(dtype, op, count, srcs, dsts, scale, alias, seed)| {
-            let alias = alias.map(|i| i % srcs);
-            (
-                dtype,
-                Case {
-                    op,
-                    count,
-                    srcs,
-                    dsts,
-                    scale,
-                    alias,
-                    seed,
-                },
-            )
-        })
+        .prop_map(
+            |(dtype, op, count, srcs, dsts, scale, alias, streaming, seed)| {
+                let alias = alias.map(|i| i % srcs);
+                (
+                    dtype,
+                    Case {
+                        op,
+                        count,
+                        srcs,
+                        dsts,
+                        scale,
+                        alias,
+                        streaming,
+                        seed,
+                    },
+                )
+            },
+        )
 }
 
 proptest! {
@@ -370,6 +377,7 @@ fn reduce_two(op: ReduceOp, pair: [f32; 2]) -> f32 {
         srcs: &operands,
         dsts: &[(&raw mut result).cast()],
         count: 1,
+        streaming: false,
     };
     // SAFETY: one element each, alive and not otherwise touched.
     unsafe { Cpu::new().start(&job) };
@@ -391,6 +399,7 @@ fn one_rounding_over_all_sources() {
         dsts: 1,
         scale: None,
         alias: None,
+        streaming: false,
         seed: 1,
     };
     case.check_dtype(DType::F16);
@@ -399,7 +408,7 @@ fn one_rounding_over_all_sources() {
 /// Both destinations may be sources, in either order.
 #[test]
 fn both_destinations_are_sources() {
-    for swap in [false, true] {
+    for (swap, streaming) in [(false, false), (true, false), (false, true), (true, true)] {
         let (mut a, mut b): (Vec<i32>, Vec<i32>) = ((0..5000).collect(), vec![7; 5000]);
         let operands = [a.as_mut_ptr(), b.as_mut_ptr()].map(|ptr| Operand {
             ptr: ptr.cast(),
@@ -415,6 +424,7 @@ fn both_destinations_are_sources() {
             srcs: &operands,
             dsts: &targets,
             count: 5000,
+            streaming,
         };
         // SAFETY: both buffers hold 5000 elements and are touched by this job alone.
         unsafe { Cpu::new().start(&job) };
