@@ -115,5 +115,6 @@ fn job<'a>(request: &Request, srcs: &'a [Operand], dsts: &'a [*mut u8]) -> Job<'
         srcs,
         dsts,
         count: request.input.len,
+        streaming: false,
     }
 }

@@ -7,6 +7,9 @@ use spark_ccl_compute::{Compute, Job, Operand, Scale, Started, Ticket};
 use spark_ccl_sched::{Buf, Kind, Rank, Span, Step};
 use spark_ccl_transport::LinkError;
 
+/// Results of so many bytes have left the caches before anyone reads them. (In place they are
+/// in the caches already when they are written.)
+const STREAMING_BYTES: usize = 16 << 20;
 /// Slices after which a channel lets the others (and the fault check) have a turn.
 const TURN: usize = 32;
 
@@ -193,7 +196,8 @@ impl Run<'_> {
         incoming: *const u8,
         outgoing: *mut u8,
     ) -> Result<Option<Ticket>, Obstacle> {
-        self.submit(count, |run, operands, targets| {
+        let streaming = flow.to.is_none() && self.streams();
+        self.submit(count, streaming, |run, operands, targets| {
             operands.extend(flow.src.map(|span| run.operand(&span, done)));
             if let Some(from) = flow.from {
                 let arrived = Operand {
@@ -228,20 +232,21 @@ impl Run<'_> {
     /// [`Kind::ReduceLocal`], all of it at once: it is for small counts.
     fn reduce_local(&mut self, step: &Step, half: &mut Half) -> Result<bool, Obstacle> {
         if half.pending.is_none() {
-            half.pending = self.submit(step.src.len as usize, |run, operands, targets| {
-                let block = |rank| Span {
-                    buf: Buf::Scratch,
-                    offset: u64::from(rank) * step.src.len,
-                    len: step.src.len,
-                };
-                operands.extend((0..run.wires.size).map(|rank| {
-                    let own = rank == run.wires.rank;
-                    let span = if own { step.src } else { block(rank) };
-                    run.operand(&span, 0)
-                }));
-                targets.push(run.address(&step.dst, 0));
-                Ok(())
-            })?;
+            half.pending =
+                self.submit(step.src.len as usize, false, |run, operands, targets| {
+                    let block = |rank| Span {
+                        buf: Buf::Scratch,
+                        offset: u64::from(rank) * step.src.len,
+                        len: step.src.len,
+                    };
+                    operands.extend((0..run.wires.size).map(|rank| {
+                        let own = rank == run.wires.rank;
+                        let span = if own { step.src } else { block(rank) };
+                        run.operand(&span, 0)
+                    }));
+                    targets.push(run.address(&step.dst, 0));
+                    Ok(())
+                })?;
         }
         self.settle(half, step.src.len)
             .map(|()| half.elements == step.src.len)
@@ -254,26 +259,27 @@ impl Run<'_> {
         let count = limit.min(step.src.len - half.elements);
         if half.pending.is_none() {
             let done = half.elements;
-            half.pending = self.submit(count as usize, |run, operands, targets| {
-                let ranks = 0..run.wires.size;
-                let sources = match step.kind {
-                    Kind::Get => step.recv_from..step.recv_from + 1,
-                    _ => ranks.clone(),
-                };
-                let scale = run.scale(step.src.buf);
-                for rank in sources {
-                    let ptr = run.remote(rank, &step.src, done)?;
-                    operands.push(Operand { ptr, scale });
-                }
-                if step.kind != Kind::GetReducePut {
-                    targets.push(run.address(&step.dst, done));
-                    return Ok(());
-                }
-                for rank in ranks {
-                    targets.push(run.remote(rank, &step.dst, done)?);
-                }
-                Ok(())
-            })?;
+            half.pending =
+                self.submit(count as usize, self.streams(), |run, operands, targets| {
+                    let ranks = 0..run.wires.size;
+                    let sources = match step.kind {
+                        Kind::Get => step.recv_from..step.recv_from + 1,
+                        _ => ranks.clone(),
+                    };
+                    let scale = run.scale(step.src.buf);
+                    for rank in sources {
+                        let ptr = run.remote(rank, &step.src, done)?;
+                        operands.push(Operand { ptr, scale });
+                    }
+                    if step.kind != Kind::GetReducePut {
+                        targets.push(run.address(&step.dst, done));
+                        return Ok(());
+                    }
+                    for rank in ranks {
+                        targets.push(run.remote(rank, &step.dst, done)?);
+                    }
+                    Ok(())
+                })?;
         }
         self.settle(half, count)
             .map(|()| half.elements == step.src.len)
@@ -284,6 +290,7 @@ impl Run<'_> {
     fn submit(
         &mut self,
         count: usize,
+        streaming: bool,
         fill: impl FnOnce(&Self, &mut Vec<Operand>, &mut Vec<*mut u8>) -> Result<(), Obstacle>,
     ) -> Result<Option<Ticket>, Obstacle> {
         // Taken out for the time being, so that nothing is allocated for each slice.
@@ -299,7 +306,7 @@ impl Run<'_> {
                 srcs: &operands,
                 dsts: &targets,
                 count,
-                streaming: false,
+                streaming,
             };
             // SAFETY: own operands and targets lie within the request's regions or the scratch (the
             // plan was made for their lengths), which the operation holds until it is done; slots
@@ -314,6 +321,13 @@ impl Run<'_> {
         self.wires.operands = operands;
         self.wires.targets = targets;
         started
+    }
+
+    /// Whether results should go past the caches.
+    fn streams(&self) -> bool {
+        let Request { input, output, .. } = self.request;
+        output.len * self.request.signature.dtype.size() >= STREAMING_BYTES
+            && input.ptr != output.ptr
     }
 
     /// Ends a slice once its job is done.
