@@ -5,7 +5,7 @@ use super::request::Request;
 use super::wires::{Obstacle, Wires};
 use spark_ccl_compute::{Compute, Job, Operand, Scale, Started, Ticket};
 use spark_ccl_sched::{Buf, Kind, Rank, Span, Step};
-use spark_ccl_transport::LinkError;
+use spark_ccl_transport::{Direct, LinkError};
 
 /// Results of so many bytes have left the caches before anyone reads them. (In place they are
 /// in the caches already when they are written.)
@@ -137,6 +137,9 @@ impl Run<'_> {
                 return Err(Obstacle::Reduction);
             }
             half.pending = None;
+        } else if self.direct(lane, flow, half.elements, count * size)? {
+            half.elements += count as u64;
+            return Ok(half.elements == flow.elements);
         } else {
             let incoming = self.incoming(lane, flow, count * size)?;
             let outgoing = self.outgoing(lane, flow, count * size)?;
@@ -150,6 +153,58 @@ impl Run<'_> {
         self.finish(lane, flow, count * size)?;
         half.elements += count as u64;
         Ok(half.elements == flow.elements)
+    }
+
+    /// Moves a slice between the link and its place without a slot, if nothing else is done with it
+    /// and the link can.
+    fn direct(
+        &mut self,
+        lane: usize,
+        flow: &Flow,
+        done: u64,
+        bytes: usize,
+    ) -> Result<bool, Obstacle> {
+        let (peer, moved) = match *flow {
+            _ if bytes == 0 => return Ok(false),
+            Flow {
+                from: None,
+                to: Some(peer),
+                src: Some(span),
+                dst: None,
+                ..
+            } if self.scale(span.buf) == Scale::One => {
+                // SAFETY: the span lies within the request's regions or the scratch, which the
+                // operation holds. A step that would write it comes after this one, and the link
+                // keeps nothing of it beyond the call.
+                let payload =
+                    unsafe { std::slice::from_raw_parts(self.address(&span, done), bytes) };
+                let tx = &mut self.wires.tx[peer as usize];
+                let moved = tx.send_from(lane, payload, self.tag);
+                self.wires.note_held_back(peer, lane);
+                (peer, moved)
+            }
+            Flow {
+                from: Some(peer),
+                to: None,
+                src: None,
+                dst: Some(span),
+                ..
+            } => {
+                // SAFETY: as above; the span is the operation's to write, and what reads it comes
+                // after this step.
+                let payload =
+                    unsafe { std::slice::from_raw_parts_mut(self.address(&span, done), bytes) };
+                let rx = &mut self.wires.rx[peer as usize];
+                (peer, rx.receive_into(lane, payload, self.tag))
+            }
+            _ => return Ok(false),
+        };
+        match moved {
+            Ok(Direct::Done) => Ok(true),
+            Ok(Direct::Unable) => Ok(false),
+            Ok(Direct::NotYet) => Err(Obstacle::Credit { peer }),
+            Err(error) => Err(Obstacle::Link { peer, error }),
+        }
     }
 
     /// The payload of the awaited message; null where nothing is received.

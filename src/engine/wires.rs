@@ -52,7 +52,7 @@ unsafe impl Send for Wires {}
 pub(super) enum Obstacle {
     /// The peer's next message is not there yet.
     Message { peer: Rank, lane: usize },
-    /// The link to the peer takes nothing more for now.
+    /// The link to the peer moves nothing more for now.
     Credit { peer: Rank },
     /// A reduction is not done.
     Reduction,
@@ -114,12 +114,16 @@ impl Wires {
         bytes: usize,
         tag: u64,
     ) -> Result<(), LinkError> {
-        let tx = &mut self.tx[peer as usize];
-        tx.commit(lane, bytes, tag)?;
-        if tx.holds_back(lane) && !self.unflushed.contains(&peer) {
+        self.tx[peer as usize].commit(lane, bytes, tag)?;
+        self.note_held_back(peer, lane);
+        Ok(())
+    }
+
+    /// Remembers to flush the link, if it is to be flushed.
+    pub(super) fn note_held_back(&mut self, peer: Rank, lane: usize) {
+        if self.tx[peer as usize].holds_back(lane) && !self.unflushed.contains(&peer) {
             self.unflushed.push(peer);
         }
-        Ok(())
     }
 
     /// Runs a small job to its end.

@@ -16,4 +16,4 @@ pub mod netif;
 pub mod shm;
 pub mod tcp;
 
-pub use link::{Arrival, Geometry, LinkError, LinkRx, LinkTx};
+pub use link::{Arrival, Direct, Geometry, LinkError, LinkRx, LinkTx};

@@ -43,6 +43,17 @@ pub enum LinkError {
     Misuse(String),
 }
 
+/// How an attempt to move a message without a slot went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direct {
+    /// The message is on its way, or has arrived.
+    Done,
+    /// Ask again, with the same memory.
+    NotYet,
+    /// Not this message, or not over this link; what it needs is a slot.
+    Unable,
+}
+
 /// The sending half of a link.
 pub trait LinkTx: Send {
     /// A slot with room for `len` bytes (at most `slot_bytes`), or `None`: not yet.
@@ -58,6 +69,16 @@ pub trait LinkTx: Send {
     /// # Errors
     /// When the link has ended, or nothing was reserved.
     fn commit(&mut self, channel: usize, len: usize, tag: u64) -> Result<(), LinkError>;
+
+    /// Sends a message from where it lies, where that saves a copy: like reserving, filling and
+    /// committing a slot.
+    ///
+    /// # Errors
+    /// When the link has ended, or a slot is reserved.
+    fn send_from(&mut self, channel: usize, payload: &[u8], tag: u64) -> Result<Direct, LinkError> {
+        let _ = (channel, payload, tag);
+        Ok(Direct::Unable)
+    }
 
     /// Whether committed bytes of the channel are still held back: only [`flush`](Self::flush) moves
     /// them on.
@@ -77,6 +98,22 @@ pub trait LinkRx: Send {
     /// # Errors
     /// When the link has ended and every message was read.
     fn peek(&mut self, channel: usize) -> Result<Option<Arrival<'_>>, LinkError>;
+
+    /// Receives a message of that tag and the length of `payload` to where it shall lie, where that
+    /// saves a copy: like peeking, copying and releasing. [`Direct::Unable`] where the next message
+    /// is another one. Once begun, nothing else can be done on the channel.
+    ///
+    /// # Errors
+    /// When the link has ended before the message was complete.
+    fn receive_into(
+        &mut self,
+        channel: usize,
+        payload: &mut [u8],
+        tag: u64,
+    ) -> Result<Direct, LinkError> {
+        let _ = (channel, payload, tag);
+        Ok(Direct::Unable)
+    }
 
     /// Gives the slot of the message last peeked back to the sender; nothing where none was.
     fn release(&mut self, channel: usize);

@@ -5,8 +5,9 @@
 //! several sockets use several cores and paths of the kernel.
 //!
 //! The sender copies nothing: a slot that it lends is where the message is sent from, at once when it
-//! is committed as far as the kernel takes it, and by `flush` for the rest. The receiver reads ahead,
-//! as much as has arrived, and lends messages out of what it read.
+//! is committed as far as the kernel takes it, and by `flush` for the rest. Of a large message that
+//! lies elsewhere, only what the kernel does not take at once is copied to a slot. The receiver reads a
+//! little ahead and lends messages out of what it read, or reads them to where they shall lie.
 //!
 //! # Trust
 //! Every header is checked before its length is believed; see [`Header::parse`].
@@ -29,6 +30,10 @@ use crate::{Geometry, LinkError};
 pub use header::{HEADER_BYTES, Header};
 pub use rx::Rx;
 pub use tx::Tx;
+
+/// Messages from this size on are sent from and received to where they lie. Copying a smaller one takes
+/// less than a second call.
+const DIRECT_BYTES: usize = 8 << 10;
 
 /// A link over connected sockets: `sockets[channel]`, in an order on which both ends agree.
 ///

@@ -1,16 +1,17 @@
 //! What was read from one socket and not lent yet.
 
-use rustix::net::{RecvFlags, recv};
+use std::io::IoSliceMut;
+
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, recv, recvmsg};
 use socket2::Socket;
 
 use super::header::{HEADER_BYTES, Header};
 use super::{ended_by, resize};
-use crate::LinkError;
+use crate::{Direct, LinkError};
 
-/// The buffer's first size: enough for many small messages.
-const SMALL_BYTES: usize = 16 << 10;
-/// Reading further ahead than this would drive what is read out of the caches.
-const AHEAD_BYTES: usize = 1 << 20;
+/// Read ahead of small messages, to save calls. Of large ones only the next header is read ahead: their
+/// bytes may be read to where they shall lie, and what is read last is still in the caches.
+const SMALL_BYTES: usize = 32 << 10;
 
 /// A buffer of bytes in the order of the stream. Messages are lent where they lie, so that each is
 /// contiguous; what is read last is cut such that hardly anything needs to be moved for that.
@@ -22,6 +23,9 @@ pub(super) struct Inbox {
     end: usize,
     /// The checked header of the message at `start`.
     header: Option<Header>,
+    /// That message is received to where it shall lie, and so many bytes of it already are; its header
+    /// is not in the buffer any more.
+    placed: Option<usize>,
 }
 
 /// What a stream must look like.
@@ -30,8 +34,6 @@ pub(super) struct Expected {
     pub(super) sequence: u32,
     pub(super) channel: u32,
     pub(super) slot_bytes: usize,
-    /// Messages to read ahead.
-    pub(super) ahead: usize,
 }
 
 impl Inbox {
@@ -44,8 +46,11 @@ impl Inbox {
         socket: &Socket,
         expected: Expected,
     ) -> Result<Option<(u64, &[u8])>, LinkError> {
+        if self.placed.is_some() {
+            return Err(elsewhere());
+        }
         if !self.has_message(expected)? {
-            self.read(socket, expected)?;
+            self.read(socket, expected, SMALL_BYTES)?;
             if !self.has_message(expected)? {
                 return Ok(None);
             }
@@ -59,6 +64,50 @@ impl Inbox {
         }))
     }
 
+    /// Receives the message at the head to where it shall lie, if it is the one that is meant.
+    ///
+    /// # Errors
+    /// When the stream has ended, or is not as expected.
+    pub(super) fn message_into(
+        &mut self,
+        socket: &Socket,
+        expected: Expected,
+        payload: &mut [u8],
+        tag: u64,
+    ) -> Result<Direct, LinkError> {
+        let Some(header) = self.head(socket, expected)? else {
+            return Ok(Direct::NotYet);
+        };
+        let meant = header.tag == tag && header.len as usize == payload.len();
+        let placed = match self.placed {
+            Some(_) if !meant => return Err(elsewhere()),
+            Some(placed) => placed,
+            None if !meant => return Ok(Direct::Unable),
+            None => {
+                self.start += HEADER_BYTES;
+                0
+            }
+        };
+        let rest = &mut payload[placed..];
+        let buffered = rest.len().min(self.end - self.start);
+        rest[..buffered].copy_from_slice(&self.bytes[self.start..self.start + buffered]);
+        self.start += buffered;
+        self.placed = Some(placed + buffered);
+        let rest = &mut rest[buffered..];
+        let read = if rest.is_empty() {
+            0
+        } else {
+            self.read_into(socket, rest)?
+        };
+        if read < rest.len() {
+            self.placed = Some(placed + buffered + read);
+            return Ok(Direct::NotYet);
+        }
+        self.placed = None;
+        self.header = None;
+        Ok(Direct::Done)
+    }
+
     /// Forgets the message at the head, if it was lent.
     pub(super) fn release(&mut self) {
         if let Some(header) = self.header.take() {
@@ -69,75 +118,97 @@ impl Inbox {
         }
     }
 
-    fn has_message(&mut self, expected: Expected) -> Result<bool, LinkError> {
+    /// The header of the message at the head, after at most one system call.
+    fn head(&mut self, socket: &Socket, expected: Expected) -> Result<Option<Header>, LinkError> {
+        self.parse(expected)?;
         if self.header.is_none() {
-            let head = &self.bytes[self.start..self.end];
-            let Some(head) = head.first_chunk() else {
-                return Ok(false);
-            };
-            let Expected {
-                sequence,
-                channel,
-                slot_bytes,
-                ..
-            } = expected;
-            self.header = Some(Header::parse(head, sequence, channel, slot_bytes)?);
+            // What comes after it is read to where it shall lie.
+            self.read(socket, expected, HEADER_BYTES)?;
+            self.parse(expected)?;
         }
+        Ok(self.header)
+    }
+
+    fn has_message(&mut self, expected: Expected) -> Result<bool, LinkError> {
+        self.parse(expected)?;
         Ok(self
             .header
             .is_some_and(|header| self.end - self.start >= frame_bytes(&header)))
     }
 
-    fn read(&mut self, socket: &Socket, expected: Expected) -> Result<(), LinkError> {
-        self.make_room(expected)?;
-        let limit = self.limit(expected);
-        let space = &mut self.bytes[self.end..limit];
-        match recv(socket, space, RecvFlags::DONTWAIT) {
-            Ok((0, _)) => Err(LinkError::Closed),
-            Ok((count, _)) => {
-                self.end += count;
-                Ok(())
-            }
-            Err(error) => ended_by("recv", error).map_or(Ok(()), Err),
+    /// Checks the header at the head, once it is there.
+    fn parse(&mut self, expected: Expected) -> Result<(), LinkError> {
+        if self.header.is_none()
+            && let Some(head) = self.bytes[self.start..self.end].first_chunk()
+        {
+            let Expected {
+                sequence,
+                channel,
+                slot_bytes,
+            } = expected;
+            self.header = Some(Header::parse(head, sequence, channel, slot_bytes)?);
         }
+        Ok(())
     }
 
-    /// Makes sure that the message at the head fits.
-    fn make_room(&mut self, expected: Expected) -> Result<(), LinkError> {
-        let largest = HEADER_BYTES + expected.slot_bytes;
+    /// Reads the message at the head and the next header, or `ahead` bytes, if that is more.
+    fn read(&mut self, socket: &Socket, expected: Expected, ahead: usize) -> Result<(), LinkError> {
+        let needed = self.header.map_or(0, |header| frame_bytes(&header)) + HEADER_BYTES;
+        self.make_room(needed, expected.slot_bytes)?;
+        let limit = self.bytes.len().min(self.start + needed.max(ahead));
+        let space = &mut self.bytes[self.end..limit];
+        let count = received(recv(socket, space, RecvFlags::DONTWAIT).map(|(count, _)| count))?;
+        self.end += count;
+        Ok(())
+    }
+
+    /// Makes sure that so many bytes from `start` on fit.
+    fn make_room(&mut self, needed: usize, slot_bytes: usize) -> Result<(), LinkError> {
         // A header that is not known yet has arrived in part at most: moving it costs nothing.
-        let needed = self
-            .header
-            .map_or(largest.min(SMALL_BYTES), |header| frame_bytes(&header));
         if self.header.is_none() || self.start + needed > self.bytes.len() {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
         }
         if needed > self.bytes.len() {
-            let small = needed <= SMALL_BYTES;
-            let messages = expected.ahead.min(AHEAD_BYTES / largest).max(2);
-            resize(
-                &mut self.bytes,
-                if small {
-                    SMALL_BYTES
-                } else {
-                    messages * largest
-                },
-            )?;
+            let largest = slot_bytes + 2 * HEADER_BYTES;
+            let size = if needed <= SMALL_BYTES {
+                SMALL_BYTES
+            } else {
+                largest.max(SMALL_BYTES)
+            };
+            resize(&mut self.bytes, size)?;
         }
         Ok(())
     }
 
-    /// How far to read: no message is begun that might not fit, unless its length is unknown.
-    fn limit(&self, expected: Expected) -> usize {
-        let largest = HEADER_BYTES + expected.slot_bytes;
-        let all = self.bytes.len();
-        match self.header.map(|header| self.start + frame_bytes(&header)) {
-            Some(head) if head + largest > all => head,
-            _ => all,
-        }
+    /// Reads to where a message shall lie, and the next header where it belongs. The buffer is empty.
+    fn read_into(&mut self, socket: &Socket, rest: &mut [u8]) -> Result<usize, LinkError> {
+        (self.start, self.end) = (0, 0);
+        let missing = rest.len();
+        let mut spaces = [
+            IoSliceMut::new(rest),
+            IoSliceMut::new(&mut self.bytes[..HEADER_BYTES]),
+        ];
+        let mut ancillary = RecvAncillaryBuffer::default();
+        let got = recvmsg(socket, &mut spaces, &mut ancillary, RecvFlags::DONTWAIT);
+        let count = received(got.map(|message| message.bytes))?;
+        self.end = count.saturating_sub(missing);
+        Ok(count.min(missing))
     }
+}
+
+/// How many bytes came; an error when none will come any more.
+fn received(got: rustix::io::Result<usize>) -> Result<usize, LinkError> {
+    match got {
+        Ok(0) => Err(LinkError::Closed),
+        Ok(count) => Ok(count),
+        Err(error) => ended_by("recv", error).map_or(Ok(0), Err),
+    }
+}
+
+fn elsewhere() -> LinkError {
+    LinkError::Misuse("the next message is being received elsewhere".to_owned())
 }
 
 fn frame_bytes(header: &Header) -> usize {

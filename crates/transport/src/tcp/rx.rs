@@ -5,8 +5,8 @@ use std::sync::Arc;
 use socket2::Socket;
 
 use super::inbox::{Expected, Inbox};
-use super::no_channel;
-use crate::{Arrival, Geometry, LinkError, LinkRx};
+use super::{DIRECT_BYTES, no_channel};
+use crate::{Arrival, Direct, Geometry, LinkError, LinkRx};
 
 /// The receiving half of a link over TCP.
 pub struct Rx {
@@ -42,20 +42,12 @@ impl Rx {
 
 impl LinkRx for Rx {
     fn peek(&mut self, channel: usize) -> Result<Option<Arrival<'_>>, LinkError> {
-        if let Some(ended) = &self.ended {
-            return Err(ended.clone());
-        }
-        let channels = self.channels.len();
-        let number = channel as u32;
-        let Some(channel) = self.channels.get_mut(channel) else {
-            return Err(no_channel(channel, channels));
-        };
-        let expected = Expected {
-            sequence: channel.next as u32,
-            channel: number,
-            slot_bytes: self.geometry.slot_bytes,
-            ahead: self.geometry.slots.div_ceil(channel.sockets.len()),
-        };
+        let (channel, expected) = usable(
+            self.ended.as_ref(),
+            &mut self.channels,
+            self.geometry,
+            channel,
+        )?;
         let head = channel.head();
         let (socket, inbox) = &mut channel.sockets[head];
         match inbox.message(socket, expected) {
@@ -70,6 +62,35 @@ impl LinkRx for Rx {
                 Err(error)
             }
         }
+    }
+
+    fn receive_into(
+        &mut self,
+        channel: usize,
+        payload: &mut [u8],
+        tag: u64,
+    ) -> Result<Direct, LinkError> {
+        let (channel, expected) = usable(
+            self.ended.as_ref(),
+            &mut self.channels,
+            self.geometry,
+            channel,
+        )?;
+        if payload.len() < DIRECT_BYTES {
+            return Ok(Direct::Unable);
+        }
+        let head = channel.head();
+        let (socket, inbox) = &mut channel.sockets[head];
+        let received = inbox.message_into(socket, expected, payload, tag);
+        match &received {
+            Ok(Direct::Done) => {
+                channel.lent = false;
+                channel.next += 1;
+            }
+            Err(error @ LinkError::Protocol(_)) => self.ended = Some(error.clone()),
+            _ => {}
+        }
+        received
     }
 
     fn release(&mut self, channel: usize) {
@@ -88,4 +109,26 @@ impl Channel {
     fn head(&self) -> usize {
         (self.next % self.sockets.len() as u64) as usize
     }
+}
+
+/// A channel's state, and what its next message must look like; an error where the link has ended.
+fn usable<'a>(
+    ended: Option<&LinkError>,
+    channels: &'a mut [Channel],
+    geometry: Geometry,
+    number: usize,
+) -> Result<(&'a mut Channel, Expected), LinkError> {
+    if let Some(ended) = ended {
+        return Err(ended.clone());
+    }
+    let count = channels.len();
+    let channel = channels
+        .get_mut(number)
+        .ok_or_else(|| no_channel(number, count))?;
+    let expected = Expected {
+        sequence: channel.next as u32,
+        channel: number as u32,
+        slot_bytes: geometry.slot_bytes,
+    };
+    Ok((channel, expected))
 }

@@ -1,5 +1,7 @@
 //! Links over real sockets of the loopback.
 
+mod direct;
+
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -236,6 +238,7 @@ proptest! {
     fn a_stream_may_be_cut_anywhere(
         lens in proptest::collection::vec(0_usize..=20_000, 1..30),
         cuts in proptest::collection::vec(1_usize..=40_000, 1..8),
+        direct: bool,
     ) {
         let geometry = Geometry { slot_bytes: 20_032, slots: 2, channels: 1 };
         let (mut peer, _tx, mut rx) = raw(geometry);
@@ -256,7 +259,11 @@ proptest! {
                 if end > written {
                     break;
                 }
-                receive(&mut rx, message, lens[message]);
+                if direct {
+                    direct::receive(&mut rx, message, lens[message]);
+                } else {
+                    receive(&mut rx, message, lens[message]);
+                }
                 message += 1;
             }
             prop_assert!(rx.peek(0).unwrap().is_none());

@@ -8,13 +8,15 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use socket2::Socket;
 
 use super::header::{HEADER_BYTES, Header};
-use super::{ended_by, no_channel, resize};
-use crate::{Geometry, LinkError, LinkTx};
+use super::{DIRECT_BYTES, ended_by, no_channel, resize};
+use crate::{Direct, Geometry, LinkError, LinkTx};
 
 /// Where a frame (header, then payload) starts in its slot, so that the payload starts at a
 /// multiple of 16 bytes, as the allocator gives them.
 const FRAME: usize = 8;
 const PAYLOAD: usize = FRAME + HEADER_BYTES;
+/// A slot's first size.
+const SMALL_BYTES: usize = 256;
 /// Messages that one system call takes at most.
 const BATCH: usize = 16;
 
@@ -98,11 +100,12 @@ impl LinkTx for Tx {
         }
         let slot = channel.slot_of(channel.next);
         let slot = &mut channel.slots[slot];
-        if slot.bytes.len() < PAYLOAD + len {
-            // Once in full: a slot that grew with its messages would be copied again and again.
-            let size = if len <= 256 { 256 } else { slot_bytes };
-            resize(&mut slot.bytes, PAYLOAD + size)?;
-        }
+        // Once in full: a slot that grew with its messages would be copied again and again.
+        slot.provide(if len <= SMALL_BYTES {
+            SMALL_BYTES
+        } else {
+            slot_bytes
+        })?;
         channel.reserved = Some(len);
         Ok(Some(&mut slot.bytes[PAYLOAD..PAYLOAD + len]))
     }
@@ -120,6 +123,24 @@ impl LinkTx for Tx {
         }
         let result = channel.commit(number, len, tag);
         self.end(result)
+    }
+
+    fn send_from(&mut self, channel: usize, payload: &[u8], tag: u64) -> Result<Direct, LinkError> {
+        let (number, slot_bytes) = (channel as u32, self.geometry.slot_bytes);
+        let channel = self.channel(channel)?;
+        if payload.len() < DIRECT_BYTES || payload.len() > slot_bytes {
+            return Ok(Direct::Unable);
+        }
+        if channel.reserved.is_some() {
+            return Err(LinkError::Misuse(
+                "a message from elsewhere while a slot is reserved".to_owned(),
+            ));
+        }
+        if !channel.has_room() {
+            return Ok(Direct::NotYet);
+        }
+        let result = channel.send_from(number, payload, tag, slot_bytes);
+        self.end(result).map(|()| Direct::Done)
     }
 
     fn holds_back(&self, channel: usize) -> bool {
@@ -159,6 +180,16 @@ impl Drop for Tx {
     }
 }
 
+impl Slot {
+    /// Makes sure that so many bytes of payload fit.
+    fn provide(&mut self, payload: usize) -> Result<(), LinkError> {
+        if self.bytes.len() < PAYLOAD + payload {
+            resize(&mut self.bytes, PAYLOAD + payload)?;
+        }
+        Ok(())
+    }
+}
+
 impl Channel {
     fn new(sockets: &[Arc<Socket>], slots: usize) -> Self {
         let outgoing = |(index, socket): (usize, &Arc<Socket>)| Outgoing {
@@ -183,16 +214,59 @@ impl Channel {
         self.sockets[self.socket_of(before)].message > before
     }
 
-    fn commit(&mut self, channel: u32, len: usize, tag: u64) -> Result<(), LinkError> {
+    /// The header of the next message.
+    fn header(&self, channel: u32, len: usize, tag: u64) -> [u8; HEADER_BYTES] {
         let header = Header {
             sequence: self.next as u32,
             channel,
             len: len as u32,
             tag,
         };
+        header.encode()
+    }
+
+    /// Sends what the kernel takes now; the rest waits in the slot.
+    fn send_from(
+        &mut self,
+        channel: u32,
+        payload: &[u8],
+        tag: u64,
+        slot_bytes: usize,
+    ) -> Result<(), LinkError> {
+        let header = self.header(channel, payload.len(), tag);
+        let frame = HEADER_BYTES + payload.len();
+        let socket = self.socket_of(self.next);
+        let slot = self.slot_of(self.next);
+        let stride = self.sockets.len() as u64;
+        let outgoing = &mut self.sockets[socket];
+        let mut sent = 0;
+        if outgoing.message == self.next {
+            let parts = [IoSlice::new(&header), IoSlice::new(payload)];
+            sent = send(&outgoing.socket, &parts)
+                .or_else(|error| ended_by("send", error).map_or(Ok(0), Err))?;
+            if sent == frame {
+                outgoing.message += stride;
+                self.next += 1;
+                return Ok(());
+            }
+            outgoing.written = sent;
+        }
+        let slot = &mut self.slots[slot];
+        slot.provide(slot_bytes)?;
+        slot.end = PAYLOAD + payload.len();
+        slot.bytes[FRAME..PAYLOAD].copy_from_slice(&header);
+        let rest = sent.saturating_sub(HEADER_BYTES);
+        slot.bytes[PAYLOAD + rest..slot.end].copy_from_slice(&payload[rest..]);
+        self.next += 1;
+        self.unsent += 1;
+        Ok(())
+    }
+
+    fn commit(&mut self, channel: u32, len: usize, tag: u64) -> Result<(), LinkError> {
+        let header = self.header(channel, len, tag);
         let slot = self.slot_of(self.next);
         let slot = &mut self.slots[slot];
-        slot.bytes[FRAME..PAYLOAD].copy_from_slice(&header.encode());
+        slot.bytes[FRAME..PAYLOAD].copy_from_slice(&header);
         slot.end = PAYLOAD + len;
         let socket = self.socket_of(self.next);
         let first = self.sockets[socket].message == self.next;

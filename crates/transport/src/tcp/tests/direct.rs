@@ -1,0 +1,148 @@
+//! Messages that are sent from and received to where they lie.
+
+use super::super::DIRECT_BYTES;
+use super::*;
+use crate::Direct;
+
+const LARGE: Geometry = Geometry {
+    slot_bytes: 64 << 10,
+    slots: 4,
+    channels: 1,
+};
+
+/// Receives without a slot where the link can; whether it could.
+pub(super) fn receive(rx: &mut Rx, message: usize, len: usize) -> bool {
+    let mut bytes = vec![0; len];
+    let direct = poll("a message", || {
+        let moved = rx.receive_into(0, &mut bytes, message as u64).unwrap();
+        (moved != Direct::NotYet).then_some(moved)
+    });
+    if direct == Direct::Unable {
+        super::receive(rx, message, len);
+        return false;
+    }
+    assert!(bytes == payload(message, len), "bytes of message {message}");
+    true
+}
+
+fn send(tx: &mut Tx, message: usize, len: usize) {
+    let bytes = payload(message, len);
+    let direct = poll("room", || {
+        tx.flush().unwrap();
+        let moved = tx.send_from(0, &bytes, message as u64).unwrap();
+        (moved != Direct::NotYet).then_some(moved)
+    });
+    if direct == Direct::Unable {
+        super::send(tx, message, len);
+    }
+}
+
+#[test]
+fn messages_with_and_without_slots_keep_their_order() {
+    let geometry = Geometry {
+        slot_bytes: 64 << 10,
+        slots: 3,
+        channels: 1,
+    };
+    let lens: Vec<_> = (0..400).map(|n| n * 7919 % ((64 << 10) + 1)).collect();
+    for (sockets, buffer) in [(1, 1), (3, 1), (1, 1 << 20), (2, 1 << 20)] {
+        let ((mut tx, _rx), (_tx, mut rx)) = ends(geometry, sockets, || {
+            let (here, there) = tcp_pair(v4());
+            let here = Socket::from(here);
+            here.set_send_buffer_size(buffer).unwrap();
+            (here, there.into())
+        });
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for (message, &len) in lens.iter().enumerate() {
+                    if message % 3 == 0 {
+                        super::send(&mut tx, message, len);
+                    } else {
+                        send(&mut tx, message, len);
+                    }
+                }
+                poll("flush", || tx.flush().unwrap().then_some(()));
+            });
+            for (message, &len) in lens.iter().enumerate() {
+                if message % 5 == 0 {
+                    super::receive(&mut rx, message, len);
+                } else {
+                    let direct = receive(&mut rx, message, len);
+                    assert_eq!(direct, len >= DIRECT_BYTES, "{len} bytes");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn what_is_sent_from_elsewhere_may_change_at_once() {
+    let (mut peer, mut tx, _rx) = raw(LARGE);
+    let mut expected = Vec::new();
+    let mut bytes = vec![0; LARGE.slot_bytes];
+    // Until the kernel is full and the slots are, too.
+    let mut message = 0;
+    loop {
+        bytes.copy_from_slice(&payload(message, LARGE.slot_bytes));
+        match tx.send_from(0, &bytes, message as u64).unwrap() {
+            Direct::Done => expected.extend(frame(message, LARGE.slot_bytes)),
+            Direct::NotYet => break,
+            Direct::Unable => panic!("a large message"),
+        }
+        bytes.fill(0xee);
+        message += 1;
+    }
+    let mut seen = vec![0; expected.len()];
+    std::thread::scope(|scope| {
+        scope.spawn(|| peer.read_exact(&mut seen).unwrap());
+        poll("flush", || tx.flush().unwrap().then_some(()));
+    });
+    assert!(seen == expected);
+}
+
+#[test]
+fn another_message_than_was_meant_stays() {
+    let (mut peer, _tx, mut rx) = raw(LARGE);
+    let len = LARGE.slot_bytes;
+    peer.write_all(&frame(0, len)).unwrap();
+    let mut bytes = vec![0; len];
+    for (wrong_len, wrong_tag) in [(len - 1, 0), (len, 1)] {
+        let bytes = &mut bytes[..wrong_len];
+        let moved = poll("an answer", || {
+            let moved = rx.receive_into(0, bytes, wrong_tag).unwrap();
+            (moved != Direct::NotYet).then_some(moved)
+        });
+        assert_eq!(moved, Direct::Unable);
+    }
+    assert!(bytes.iter().all(|&byte| byte == 0));
+    super::receive(&mut rx, 0, len);
+}
+
+#[test]
+fn a_message_that_is_received_elsewhere_is_received_there_to_the_end() {
+    let (mut peer, _tx, mut rx) = raw(LARGE);
+    let len = LARGE.slot_bytes;
+    let whole = frame(0, len);
+    let (first, rest) = whole.split_at(len / 2);
+    peer.write_all(first).unwrap();
+    let mut bytes = vec![0; len];
+    poll("its begin", || {
+        let moved = rx.receive_into(0, &mut bytes, 0).unwrap();
+        assert_eq!(moved, Direct::NotYet);
+        (bytes[100..200] == payload(0, len)[100..200]).then_some(())
+    });
+    assert!(matches!(rx.peek(0), Err(LinkError::Misuse(_))));
+    let other = rx.receive_into(0, &mut vec![0; len - 1], 0);
+    assert!(matches!(other, Err(LinkError::Misuse(_))));
+    peer.write_all(rest).unwrap();
+    peer.write_all(&frame(1, 10)).unwrap();
+    poll("its end", || {
+        (rx.receive_into(0, &mut bytes, 0).unwrap() == Direct::Done).then_some(())
+    });
+    assert!(bytes == payload(0, len));
+    super::receive(&mut rx, 1, 10);
+    peer.write_all(&frame(2, len)[..len]).unwrap();
+    drop(peer);
+    let error = poll("the end", || rx.receive_into(0, &mut bytes, 2).err());
+    assert!(matches!(error, LinkError::Closed), "{error}");
+}
