@@ -46,6 +46,10 @@ pub fn link(sockets: Vec<Vec<Socket>>, geometry: Geometry) -> Result<(Tx, Rx), L
         let mut channel_shared = Vec::with_capacity(channel.len());
         for socket in channel {
             send_at_once(&socket)?;
+            if stays_here(&socket) {
+                // Where it is refused, all works as well, but slower.
+                let _ = rustix::net::sockopt::set_tcp_congestion(&socket, "reno");
+            }
             channel_shared.push(Arc::new(socket));
         }
         shared.push(channel_shared);
@@ -82,6 +86,17 @@ fn send_at_once(socket: &Socket) -> Result<(), LinkError> {
             error,
         }),
     }
+}
+
+/// Whether what the socket sends does not leave the host. There is nothing to be gentle with then, so
+/// no algorithm shall pace the bytes.
+fn stays_here(socket: &Socket) -> bool {
+    let addresses = (socket.local_addr(), socket.peer_addr());
+    let (Ok(own), Ok(peer)) = addresses else {
+        return false;
+    };
+    let ip = |address: socket2::SockAddr| address.as_socket().map(|address| address.ip());
+    ip(own).is_some_and(|own| ip(peer) == Some(own))
 }
 
 /// What an error of `send` or `recv` means. `None`: not yet.
