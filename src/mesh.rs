@@ -33,6 +33,8 @@ pub(crate) struct Site<'a> {
     /// World ranks of the members; this rank is `members[rank]`.
     pub(crate) members: &'a [u32],
     pub(crate) rank: usize,
+    /// Payload bytes of a slot, alike on all links.
+    pub(crate) slot_bytes: usize,
     pub(crate) deadline: Instant,
 }
 
@@ -94,7 +96,8 @@ impl Site<'_> {
         if shares_memory(self.session, self.settings, self.members[peer]) {
             return Ok(Wiring::Shared(stream(purpose(Kind::SharedMemory, 0))?));
         }
-        let lanes = CHANNELS * self.settings.sockets;
+        let to_this_host = self.session.local_to(self.members[peer]);
+        let lanes = CHANNELS * self.settings.sockets(to_this_host);
         (0..lanes as u32)
             .map(|lane| stream(purpose(Kind::Tcp, lane)))
             .collect::<Result<_, _>>()
@@ -123,7 +126,7 @@ impl Site<'_> {
 
     fn link(&self, peer: usize, wiring: Wiring) -> Result<Ends, Error> {
         let geometry = Geometry {
-            slot_bytes: self.settings.slot_bytes,
+            slot_bytes: self.slot_bytes,
             slots: self.settings.slots,
             channels: CHANNELS,
         };

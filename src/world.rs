@@ -128,14 +128,19 @@ impl World {
             operation: "split",
             problem: format!("world rank {own} is not a member"),
         })?;
+        let settings = &world.settings;
+        let mut others = members.iter().filter(|&&member| member != own);
+        let one_host = others.all(|&member| shares_memory(&world.session, settings, member));
+        let slot_bytes = settings.slot_bytes(one_host);
         let mesh = Site {
             session: &world.session,
-            settings: &world.settings,
+            settings,
             watch: &watch,
             parent,
             context,
             members: &members,
             rank,
+            slot_bytes,
             deadline,
         }
         .connect()
@@ -146,9 +151,6 @@ impl World {
                 reason: format!("it could not connect: {error}"),
             });
         })?;
-        let mut others = members.iter().filter(|&&member| member != own);
-        let settings = &world.settings;
-        let one_host = others.all(|&member| shares_memory(&world.session, settings, member));
         let planner = Planner::new(
             context,
             rank as u32,
@@ -157,7 +159,7 @@ impl World {
             one_host,
         );
         let compute = world.reducer.start();
-        let wires = Wires::new(rank as u32, settings.slot_bytes, mesh.tx, mesh.rx, compute);
+        let wires = Wires::new(rank as u32, slot_bytes, mesh.tx, mesh.rx, compute);
         let engine = Engine::new(wires, Arc::clone(&watch), settings.operation_timeout);
         for (peer, link) in mesh.names.iter().enumerate() {
             let name = world.session.describe(members[peer]);

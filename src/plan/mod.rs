@@ -63,7 +63,7 @@ impl Planner {
             context,
             rank,
             size,
-            slot_bytes: settings.slot_bytes,
+            slot_bytes: settings.slot_bytes(one_host),
             slots: settings.slots,
             path: settings.path,
             algorithms: settings.algo.clone(),

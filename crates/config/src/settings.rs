@@ -14,6 +14,14 @@ use crate::reader::{Reader, Used};
 use crate::secret::Secret;
 use crate::variables::{self, READ_ELSEWHERE, VARIABLES};
 
+/// The kernel passes the bytes on at once: a second connection only costs calls.
+const LOOPBACK_SOCKETS: usize = 1;
+/// Two connections can use two cores and two paths.
+const NETWORK_SOCKETS: usize = 2;
+/// All slots of a link through shared memory stay in the caches.
+const MEMORY_SLOT_BYTES: usize = 64 << 10;
+/// Slots of a link over TCP are passed by where they can be; what counts is the number of calls.
+const NETWORK_SLOT_BYTES: usize = 256 << 10;
 /// Bytes of a slot are a multiple of this: the slots of shared memory are cache lines.
 const SLOT_ALIGN: usize = 64;
 const MAX_SLOT_BYTES: usize = 16 << 20;
@@ -39,10 +47,10 @@ pub struct Settings {
     pub socket_ifname: Option<InterfaceChoice>,
     /// The only address family that may be used; `None`: both.
     pub socket_family: Option<Family>,
-    /// TCP connections per link and channel.
-    pub sockets: usize,
-    /// Payload bytes of one slot of a link; a multiple of 64.
-    pub slot_bytes: usize,
+    /// TCP connections per link and channel; `None`: what suits the link.
+    pub sockets: Option<usize>,
+    /// Payload bytes of one slot of a link, a multiple of 64; `None`: what suits the links.
+    pub slot_bytes: Option<usize>,
     /// Slots per link, channel and direction.
     pub slots: usize,
     /// What admits a process to a communicator.
@@ -69,8 +77,8 @@ impl Default for Settings {
             algo: AlgorithmChoice::default(),
             socket_ifname: None,
             socket_family: None,
-            sockets: 2,
-            slot_bytes: 64 << 10,
+            sockets: None,
+            slot_bytes: None,
             slots: 8,
             secret: None,
             comm_id: None,
@@ -138,6 +146,26 @@ impl Settings {
         }
     }
 
+    /// TCP connections for each channel of a link to this host or to another.
+    pub fn sockets(&self, to_this_host: bool) -> usize {
+        let suitable = if to_this_host {
+            LOOPBACK_SOCKETS
+        } else {
+            NETWORK_SOCKETS
+        };
+        self.sockets.unwrap_or(suitable)
+    }
+
+    /// Payload bytes of one slot of a communicator's links.
+    pub fn slot_bytes(&self, one_host: bool) -> usize {
+        let suitable = if one_host {
+            MEMORY_SLOT_BYTES
+        } else {
+            NETWORK_SLOT_BYTES
+        };
+        self.slot_bytes.unwrap_or(suitable)
+    }
+
     /// A hash of everything that all ranks must agree on.
     pub fn wire_hash(&self) -> u64 {
         // FNV-1a: the same on every machine and in every version.
@@ -152,9 +180,9 @@ impl Settings {
     pub fn wire_summary(&self) -> String {
         format!(
             "slot_bytes={} slots={} sockets={} path={} net={} shm={} algo={}",
-            self.slot_bytes,
+            or_auto(self.slot_bytes),
             self.slots,
-            self.sockets,
+            or_auto(self.sockets),
             self.path,
             self.net,
             u8::from(self.shm),
@@ -238,7 +266,7 @@ impl Settings {
         let names = ["SPARK_CCL_SOCKET_FAMILY", "NCCL_SOCKET_FAMILY"];
         self.socket_family = reader.parsed(&names, Family::EXPECTED, Family::parse)?;
         if let Some(sockets) = reader.number("SPARK_CCL_SOCKETS", 1..=MAX_SOCKETS)? {
-            self.sockets = sockets;
+            self.sockets = Some(sockets);
             return Ok(());
         }
         // Each alone multiplies one of the other. NCCL allows more than makes sense here.
@@ -249,7 +277,7 @@ impl Settings {
             .number("NCCL_NSOCKS_PERTHREAD", 0..=64)?
             .filter(|&n| n > 0);
         if threads.or(each).is_some() {
-            self.sockets = (threads.unwrap_or(1) * each.unwrap_or(1)).min(MAX_SOCKETS);
+            self.sockets = Some((threads.unwrap_or(1) * each.unwrap_or(1)).min(MAX_SOCKETS));
         }
         Ok(())
     }
@@ -268,13 +296,13 @@ impl Settings {
             })
         })?;
         if let Some(slot_bytes) = slot_bytes {
-            self.slot_bytes = slot_bytes;
+            self.slot_bytes = Some(slot_bytes);
         } else if let Some(buffer) =
             reader.parsed(&["NCCL_BUFFSIZE"], "a number of bytes", parse::bytes)?
         {
             // NCCL's buffer is what may be in flight on a channel: all slots together.
             let slot = (buffer / self.slots).clamp(4 << 10, 1 << 20);
-            self.slot_bytes = slot / SLOT_ALIGN * SLOT_ALIGN;
+            self.slot_bytes = Some(slot / SLOT_ALIGN * SLOT_ALIGN);
         }
         Ok(())
     }
@@ -336,6 +364,10 @@ impl Settings {
             }
         }
     }
+}
+
+fn or_auto(number: Option<usize>) -> String {
+    number.map_or_else(|| "auto".to_owned(), |number| number.to_string())
 }
 
 fn set<T>(field: &mut T, value: Option<T>) {

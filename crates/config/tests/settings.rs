@@ -27,7 +27,7 @@ fn nothing_set_is_the_default() {
     );
     assert_eq!(
         defaults.wire_summary(),
-        "slot_bytes=65536 slots=8 sockets=2 path=auto net=auto shm=1 algo=auto"
+        "slot_bytes=auto slots=8 sockets=auto path=auto net=auto shm=1 algo=auto"
     );
 }
 
@@ -63,7 +63,10 @@ fn everything_can_be_set() {
         ("^lo", "SPARK_CCL_SOCKET_IFNAME")
     );
     assert_eq!(s.socket_family, Some(Family::V6));
-    assert_eq!((s.sockets, s.slot_bytes, s.slots), (3, 128 << 10, 4));
+    assert_eq!(
+        (s.sockets, s.slot_bytes, s.slots),
+        (Some(3), Some(128 << 10), 4)
+    );
     assert_eq!(s.secret.as_ref().unwrap().as_bytes(), b"0123456789abcdef");
     assert_eq!(s.comm_id.as_ref().unwrap().port, 4000);
     assert_eq!(s.log.filter.as_deref(), Some("spark_ccl=debug"));
@@ -88,14 +91,14 @@ fn nccl_names_are_honoured() {
         ("NCCL_DEBUG", "INFO"),
         ("NCCL_DEBUG_FILE", "/tmp/nccl.%h"),
     ]);
-    assert_eq!((s.net, s.shm, s.sockets), (Net::Tcp, false, 8));
+    assert_eq!((s.net, s.shm, s.sockets), (Net::Tcp, false, Some(8)));
     assert!(s.algo.allows("broadcast", "double-tree"));
     assert_eq!(
         s.socket_ifname.as_ref().unwrap().variable,
         "NCCL_SOCKET_IFNAME"
     );
     assert_eq!(s.socket_family, Some(Family::V4));
-    assert_eq!(s.slot_bytes, 1 << 20);
+    assert_eq!(s.slot_bytes, Some(1 << 20));
     assert_eq!(s.comm_id.as_ref().unwrap().host, "spark1");
     assert_eq!(s.log.filter.as_deref(), Some("info"));
     assert_eq!(s.log.file.as_deref(), Some("/tmp/nccl.%h"));
@@ -115,7 +118,7 @@ fn our_names_win_over_nccls() {
     ]);
     assert!(s.algo.allows("all_reduce", "direct") && !s.algo.allows("all_reduce", "ring"));
     assert!(s.shm);
-    assert_eq!(s.sockets, 1);
+    assert_eq!(s.sockets, Some(1));
     let names: Vec<_> = s.without_effect().iter().map(|used| &*used.name).collect();
     assert_eq!(
         names,
