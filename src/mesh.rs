@@ -7,11 +7,15 @@ use spark_ccl_bootstrap::{Kind, Purpose, Session, Via};
 use spark_ccl_config::Settings;
 use spark_ccl_control::Watch;
 use spark_ccl_transport::memory::MemoryError;
+use spark_ccl_transport::netif::{self, Interface};
 use spark_ccl_transport::{Geometry, LinkError, LinkRx, LinkTx, shm, tcp};
 use std::time::{Duration, Instant};
 
 /// How often waiting for a peer's connection looks for faults.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// For so long one interface is tried before any other is good enough.
+const RAIL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Everything that connects one rank to the others, by rank of the communicator.
 pub(crate) struct Mesh {
@@ -51,16 +55,10 @@ impl Site<'_> {
     /// then the lower offers memory. Pairs are worked through in the same order everywhere, so
     /// nobody waits in a circle.
     pub(crate) fn connect(&self) -> Result<Mesh, Error> {
+        let interfaces = self.interfaces();
         let mut wirings: Vec<Wiring> = Vec::with_capacity(self.members.len());
         for peer in 0..self.rank {
-            wirings.push(self.reach(peer, |purpose| {
-                Ok(self.session.connect(
-                    self.members[peer],
-                    purpose,
-                    via(purpose),
-                    self.deadline,
-                )?)
-            })?);
+            wirings.push(self.reach(peer, |purpose| self.call(&interfaces, peer, purpose))?);
         }
         wirings.push(Wiring::Own);
         for peer in self.rank + 1..self.members.len() {
@@ -102,6 +100,45 @@ impl Site<'_> {
             .map(|lane| stream(purpose(Kind::Tcp, lane)))
             .collect::<Result<_, _>>()
             .map(Wiring::Tcp)
+    }
+
+    /// The interfaces to choose rails from.
+    fn interfaces(&self) -> Vec<Interface> {
+        let mut members = self.members.iter();
+        if members.all(|&member| self.session.local_to(member)) {
+            return Vec::new();
+        }
+        let settings = self.settings;
+        let choice = settings.socket_ifname.as_ref();
+        netif::list()
+            .and_then(|all| netif::select(&all, choice, settings.socket_family, None))
+            .unwrap_or_default()
+    }
+
+    /// Opens a stream to the peer. Sockets of a channel take turns on the rails; where there are none,
+    /// or one does not carry, the session finds a way.
+    fn call(
+        &self,
+        interfaces: &[Interface],
+        peer: usize,
+        purpose: Purpose,
+    ) -> Result<Socket, Error> {
+        let member = self.members[peer];
+        let connect = |via, deadline| self.session.connect(member, purpose, via, deadline);
+        let rails = netif::rails(interfaces, &self.session.peer(member).addresses);
+        if purpose.kind == Kind::Tcp && rails.len() > 1 {
+            let rail = rails[purpose.lane as usize / CHANNELS % rails.len()];
+            let via = Via::Tcp {
+                source: Some(rail.source),
+                target: Some(rail.target),
+            };
+            let patience = self.deadline.min(Instant::now() + RAIL_PATIENCE);
+            match connect(via, patience) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => tracing::warn!("{} carries nothing: {error}", rail.source),
+            }
+        }
+        Ok(connect(via(purpose), self.deadline)?)
     }
 
     /// Waits for the peer's stream.

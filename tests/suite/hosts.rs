@@ -1,4 +1,4 @@
-//! Two hosts, as two network namespaces that a virtual cable joins. The namespaces belong to their
+//! Two hosts, as two network namespaces that virtual cables join. The namespaces belong to their
 //! processes alone, so nothing is left behind whatever becomes of the test.
 
 use crate::processes::{
@@ -8,8 +8,16 @@ use crate::processes::{
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Two ranks, each on a host of its own. `None`, loudly, where this process may not make hosts.
+/// Two ranks, each on a host of its own, which one cable joins.
 fn two_hosts() -> Option<Vec<Rank>> {
+    let mut ranks = two_hosts_and(&["cable"])?;
+    assert_eq!(ranks[0].ask("links"), "self; tcp 10.77.0.1 -> 10.77.0.2");
+    Some(ranks)
+}
+
+/// Two ranks, each on a host of its own, which these cables join; the hosts' addresses on the n-th are
+/// 10.77.n.1 and 10.77.n.2. `None`, loudly, where this process may not make hosts.
+fn two_hosts_and(cables: &[&str]) -> Option<Vec<Rank>> {
     let probe = run("unshare", &["--net", "ip", "link", "add", "type", "veth"]);
     if let Err(reason) = probe {
         eprintln!("SKIPPED: network namespaces cannot be made here (root can): {reason}");
@@ -28,31 +36,35 @@ fn two_hosts() -> Option<Vec<Rank>> {
         assert_eq!(rank.ask("sleep 0"), "ok");
     }
     let pids = [ranks[0].pid().to_string(), ranks[1].pid().to_string()];
-    ip(
-        &pids[0],
-        &[
-            "link", "add", "cable", "type", "veth", "peer", "cable", "netns", &pids[1],
-        ],
-    );
-    for (pid, address) in pids.iter().zip(["10.77.0.1/24", "10.77.0.2/24"]) {
-        ip(pid, &["link", "set", "lo", "up"]);
-        ip(pid, &["address", "add", address, "dev", "cable"]);
-        // Without an address of its own, which would not be usable at once.
-        ip(pid, &["link", "set", "cable", "addrgenmode", "none", "up"]);
-    }
-    for pid in &pids {
-        until_usable(pid);
+    for (number, cable) in cables.iter().enumerate() {
+        lay(cable, number, &pids);
     }
     join(&mut ranks);
-    assert_eq!(ranks[0].ask("links"), "self; tcp 10.77.0.1 -> 10.77.0.2");
     Some(ranks)
 }
 
+/// Joins two hosts by a cable.
+fn lay(cable: &str, number: usize, pids: &[String; 2]) {
+    let link = ["link", "add", cable, "type", "veth"];
+    let peer = ["peer", cable, "netns", &pids[1]];
+    ip(&pids[0], &[&link[..], &peer].concat());
+    for (pid, host) in pids.iter().zip(1..) {
+        let address = format!("10.77.{number}.{host}/24");
+        ip(pid, &["link", "set", "lo", "up"]);
+        ip(pid, &["address", "add", &address, "dev", cable]);
+        // Without an address of its own, which would not be usable at once.
+        ip(pid, &["link", "set", cable, "addrgenmode", "none", "up"]);
+    }
+    for pid in pids {
+        until_usable(pid, cable);
+    }
+}
+
 /// The kernel takes a while to see that the other end is up, too.
-fn until_usable(pid: &str) {
+fn until_usable(pid: &str, cable: &str) {
     let deadline = Instant::now() + WATCHDOG;
-    while !ip(pid, &["link", "show", "cable"]).contains("state UP") {
-        assert!(Instant::now() < deadline, "the cable stays down");
+    while !ip(pid, &["link", "show", cable]).contains("state UP") {
+        assert!(Instant::now() < deadline, "{cable} stays down");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -152,4 +164,41 @@ fn a_host_that_vanishes_while_the_others_wait_is_lost() {
     let answer = ranks[0].hear_before(since + lost_host());
     assert_names(&answer, 1, ranks[1].pid());
     assert_contains(&answer, &["is lost: "]);
+}
+
+#[test]
+fn two_cables_carry_the_same() {
+    let _alone = alone();
+    let cables = ["left", "right"];
+    let Some(mut ranks) = two_hosts_and(&cables) else {
+        return;
+    };
+    let routes = "self; tcp 10.77.0.1 -> 10.77.0.2, 10.77.1.1 -> 10.77.1.2";
+    assert_eq!(ranks[0].ask("links"), routes);
+    let sent = |rank: &Rank| cables.map(|cable| sent_bytes(rank.pid(), cable));
+    let before: Vec<_> = ranks.iter().map(sent).collect();
+    let count = 4_000_000;
+    assert_all_ok(&mut ranks, &format!("call f32 all_reduce sum {count}"));
+    for (rank, before) in ranks.iter().zip(before) {
+        let after = sent(rank);
+        let carried = [after[0] - before[0], after[1] - before[1]];
+        let total: u64 = carried.iter().sum();
+        assert!(total >= 4 * count, "{carried:?} of {count} floats");
+        for carried in carried {
+            assert!(carried * 5 >= total * 2, "{carried} of {total} bytes");
+        }
+    }
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+/// What an interface of a process's host has sent.
+fn sent_bytes(pid: u32, interface: &str) -> u64 {
+    let all = std::fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap();
+    let line = all.lines().find_map(|line| {
+        let (name, counters) = line.split_once(':')?;
+        (name.trim() == interface).then_some(counters)
+    });
+    // Eight counters of what was received come first.
+    let sent = line.unwrap().split_whitespace().nth(8);
+    sent.unwrap().parse().unwrap()
 }

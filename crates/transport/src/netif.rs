@@ -3,6 +3,7 @@
 
 mod list;
 mod pattern;
+mod rails;
 mod select;
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -11,6 +12,7 @@ use spark_ccl_config::Settings;
 
 pub use list::list;
 pub use pattern::Pattern;
+pub use rails::{Rail, rails};
 pub use select::select;
 
 /// An address of an interface that is up and has a carrier.

@@ -59,7 +59,7 @@ fn class(one: &Interface, root: Option<IpAddr>) -> usize {
         1
     } else if one.loopback {
         4
-    } else if INTERNAL.iter().any(|prefix| one.name.starts_with(prefix)) {
+    } else if is_internal(&one.name) {
         3
     } else {
         2
@@ -99,7 +99,11 @@ fn is_of(addr: IpAddr, family: Family) -> bool {
     }
 }
 
-fn is_link_local(addr: IpAddr) -> bool {
+pub(super) fn is_internal(name: &str) -> bool {
+    INTERNAL.iter().any(|prefix| name.starts_with(prefix))
+}
+
+pub(super) fn is_link_local(addr: IpAddr) -> bool {
     // IPv4 link-local addresses need no scope: direct cables are often set up with them.
     matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())
 }
