@@ -238,7 +238,7 @@ impl<const N: usize> Lane for F16<N> {
 /// # Safety
 /// The machine must have AVX-512F.
 #[inline(always)]
-unsafe fn widen(halves: __m256i) -> __m512 {
+pub(super) unsafe fn widen(halves: __m256i) -> __m512 {
     // `_mm512_cvtph_ps` suppresses exceptions, which takes a register. From memory, conversion is
     // half of the work.
     // SAFETY: passed on from the caller.
@@ -250,7 +250,7 @@ unsafe fn widen(halves: __m256i) -> __m512 {
 /// # Safety
 /// The machine must have AVX-512F.
 #[inline(always)]
-unsafe fn narrow(x: __m512) -> __m256i {
+pub(super) unsafe fn narrow(x: __m512) -> __m256i {
     // SAFETY: passed on from the caller.
     unsafe { _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x) }
 }

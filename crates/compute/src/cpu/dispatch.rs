@@ -2,6 +2,8 @@
 
 use half::{bf16, f16};
 
+#[cfg(target_arch = "x86_64")]
+use super::avx512_float8::{E4M3, E5M2, Float8};
 use super::kernel::{self, Max, Min, Op, Prod, Sum};
 use super::lane::Lane;
 #[cfg(target_arch = "aarch64")]
@@ -132,7 +134,8 @@ level!(
 );
 #[cfg(target_arch = "x86_64")]
 level!(
-    AVX512: avx512::F16<1>, avx512::F32, avx512::F64, avx512::Bf16<1>, F8E4M3, F8E5M2,
+    AVX512: avx512::F16<1>, avx512::F32, avx512::F64, avx512::Bf16<1>, Float8<E4M3, 1>,
+    Float8<E5M2, 1>,
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 );
 #[cfg(target_arch = "aarch64")]

@@ -5,6 +5,8 @@ mod arithmetic;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_float8;
 mod dispatch;
 mod elements;
 mod groups;

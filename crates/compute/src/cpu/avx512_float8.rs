@@ -1,0 +1,266 @@
+//! The 8-bit floats with AVX-512.
+//!
+//! In the upper byte of a half, both formats are halves, or nearly: the one with five exponent bits
+//! as it is, the one with four after a shift, and but for a factor. The machine converts those.
+//!
+//! As in [`avx512`](super::avx512), what is here is called only from kernels compiled for the level,
+//! into which it is inlined.
+
+#![allow(clippy::wildcard_imports)]
+
+use core::arch::x86_64::*;
+use std::marker::PhantomData;
+
+use super::arithmetic::each;
+use super::avx512::{narrow, widen};
+use super::lane::Lane;
+
+/// What the two formats do differently. Their functions are unsafe because the machine must have
+/// the level's instructions.
+pub(super) trait Format {
+    /// Mantissa bits.
+    const MAN: i32;
+    /// The smallest value that is not subnormal.
+    const NORMAL: f32;
+    /// The value after the largest: infinity, or where there is none, the NaN.
+    const OVERFLOW: f32;
+    const INFINITY: bool;
+    /// The factor to halves with the format's exponents.
+    const SCALE: f32;
+
+    /// From the bytes that are the upper ones of 16-bit words.
+    unsafe fn halves(words: __m512i) -> __m512i;
+
+    /// The inverse. The lower bytes are any.
+    unsafe fn words(halves: __m512i) -> __m512i;
+
+    /// The bytes that are NaN.
+    unsafe fn nan(bytes: __m512i) -> __mmask64;
+}
+
+/// Five exponent bits.
+pub(super) struct E5M2;
+
+impl Format for E5M2 {
+    const MAN: i32 = 2;
+    const NORMAL: f32 = 1.0 / 16384.0;
+    const OVERFLOW: f32 = 65536.0;
+    const INFINITY: bool = true;
+    const SCALE: f32 = 1.0;
+
+    #[inline(always)]
+    unsafe fn halves(words: __m512i) -> __m512i {
+        // SAFETY: passed on from the caller.
+        unsafe { _mm512_and_si512(words, _mm512_set1_epi16(0xff00_u16 as i16)) }
+    }
+
+    #[inline(always)]
+    unsafe fn words(halves: __m512i) -> __m512i {
+        halves
+    }
+
+    #[inline(always)]
+    unsafe fn nan(bytes: __m512i) -> __mmask64 {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            let magnitude = _mm512_and_si512(bytes, _mm512_set1_epi8(0x7f));
+            _mm512_cmpgt_epi8_mask(magnitude, _mm512_set1_epi8(0x7c))
+        }
+    }
+}
+
+/// Four exponent bits.
+pub(super) struct E4M3;
+
+impl Format for E4M3 {
+    const MAN: i32 = 3;
+    const NORMAL: f32 = 1.0 / 64.0;
+    const OVERFLOW: f32 = 480.0;
+    const INFINITY: bool = false;
+    const SCALE: f32 = 1.0 / 256.0;
+
+    #[inline(always)]
+    unsafe fn halves(words: __m512i) -> __m512i {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            let halves = _mm512_srai_epi16::<1>(words);
+            let halves = _mm512_and_si512(halves, _mm512_set1_epi16(0xbf80_u16 as i16));
+            let magnitude = _mm512_set1_epi16(0x3f80);
+            let nan = _mm512_cmpeq_epi16_mask(_mm512_and_si512(halves, magnitude), magnitude);
+            _mm512_mask_mov_epi16(halves, nan, _mm512_set1_epi16(0x7e00))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn words(halves: __m512i) -> __m512i {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            let sign = _mm512_set1_epi16(0x8000_u16 as i16);
+            // halves & sign | (halves << 1) & !sign
+            _mm512_ternarylogic_epi32::<0xca>(sign, halves, _mm512_slli_epi16::<1>(halves))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn nan(bytes: __m512i) -> __mmask64 {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            let nan = _mm512_set1_epi8(0x7f);
+            _mm512_cmpeq_epi8_mask(_mm512_and_si512(bytes, nan), nan)
+        }
+    }
+}
+
+/// `N` times 64 bytes: the even ones of each half, and the odd ones of each half.
+pub(super) struct Float8<F, const N: usize>(PhantomData<F>);
+
+impl<F: Format, const N: usize> Lane for Float8<F, N> {
+    const WIDTH: usize = 64 * N;
+    const SIZE: usize = 1;
+    type Packed = [__m512i; N];
+    type Acc = [[__m512; 4]; N];
+    type Tile = Float8<F, 2>;
+
+    #[inline(always)]
+    unsafe fn read(ptr: *const u8) -> Self::Packed {
+        // SAFETY: the caller vouches for 64 bytes of each vector; the load is an unaligned one.
+        each!(i => unsafe { _mm512_loadu_si512(ptr.add(i * 64).cast()) })
+    }
+
+    #[inline(always)]
+    unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
+        for (i, bytes) in packed.into_iter().enumerate() {
+            // SAFETY: the caller vouches for 64 bytes of each vector; the store is an unaligned one.
+            unsafe { _mm512_storeu_si512(ptr.add(i * 64).cast(), bytes) };
+        }
+    }
+
+    #[inline(always)]
+    fn unpack(packed: Self::Packed) -> Self::Acc {
+        // SAFETY: called only where the level's instructions exist.
+        each!(i => unsafe {
+            let even = floats::<F>(F::halves(_mm512_slli_epi16::<8>(packed[i])));
+            let odd = floats::<F>(F::halves(packed[i]));
+            [even[0], even[1], odd[0], odd[1]]
+        })
+    }
+
+    #[inline(always)]
+    fn pack(acc: Self::Acc) -> Self::Packed {
+        // SAFETY: as in `unpack`.
+        each!(i => unsafe {
+            let [a, b, c, d] = acc[i];
+            bytes::<F>([round::<F>(a), round::<F>(b), round::<F>(c), round::<F>(d)])
+        })
+    }
+
+    #[inline(always)]
+    fn pack_exact(acc: Self::Acc) -> Self::Packed {
+        // SAFETY: as in `unpack`.
+        each!(i => unsafe {
+            let [a, b, c, d] = acc[i];
+            bytes::<F>([limit::<F>(a), limit::<F>(b), limit::<F>(c), limit::<F>(d)])
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
+        // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+        unsafe { [_mm512_maskz_loadu_epi8((1 << len) - 1, ptr.cast()); N] }
+    }
+
+    #[inline(always)]
+    unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
+        // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+        unsafe { _mm512_mask_storeu_epi8(ptr.cast(), (1 << len) - 1, packed[0]) };
+    }
+}
+
+/// # Safety
+/// The machine must have AVX-512F.
+#[inline(always)]
+unsafe fn floats<F: Format>(halves: __m512i) -> [__m512; 2] {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let low = widen(_mm512_castsi512_si256(halves));
+        let high = widen(_mm512_extracti64x4_epi64::<1>(halves));
+        if F::SCALE == 1.0 {
+            return [low, high];
+        }
+        let scale = _mm512_set1_ps(1.0 / F::SCALE);
+        [_mm512_mul_ps(low, scale), _mm512_mul_ps(high, scale)]
+    }
+}
+
+/// From values that the format has, its overflow, and any NaN that it has.
+///
+/// # Safety
+/// The machine must have AVX-512BW.
+#[inline(always)]
+unsafe fn bytes<F: Format>([a, b, c, d]: [__m512; 4]) -> __m512i {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let (even, odd) = (F::words(halves::<F>(a, b)), F::words(halves::<F>(c, d)));
+        let upper = _mm512_set1_epi16(0xff00_u16 as i16);
+        // (even >> 8) | odd & upper
+        let bytes = _mm512_ternarylogic_epi32::<0xf8>(_mm512_srli_epi16::<8>(even), odd, upper);
+        _mm512_mask_mov_epi8(bytes, F::nan(bytes), _mm512_set1_epi8(0x7f))
+    }
+}
+
+/// # Safety
+/// The machine must have AVX-512F.
+#[inline(always)]
+unsafe fn halves<F: Format>(mut low: __m512, mut high: __m512) -> __m512i {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        if F::SCALE != 1.0 {
+            let scale = _mm512_set1_ps(F::SCALE);
+            (low, high) = (_mm512_mul_ps(low, scale), _mm512_mul_ps(high, scale));
+        }
+        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(narrow(low)), narrow(high))
+    }
+}
+
+/// Makes NaN, and what is larger, the overflow that stands for it.
+///
+/// # Safety
+/// The machine must have AVX-512DQ.
+#[inline(always)]
+unsafe fn limit<F: Format>(x: __m512) -> __m512 {
+    if F::INFINITY {
+        return x;
+    }
+    // The smaller magnitude, which is that of a number and not of NaN; the sign of `x`.
+    // SAFETY: passed on from the caller.
+    unsafe { _mm512_range_ps::<0b0010>(x, _mm512_set1_ps(F::OVERFLOW)) }
+}
+
+/// Rounds to a value that the format has, to nearest, ties to even.
+///
+/// Adds and subtracts a number whose last place is the format's for values like this: the addition
+/// rounds.
+///
+/// # Safety
+/// The machine must have AVX-512F and DQ.
+#[inline(always)]
+unsafe fn round<F: Format>(x: __m512) -> __m512 {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let infinity = _mm512_set1_ps(f32::INFINITY);
+        let overflow = _mm512_set1_ps(F::OVERFLOW);
+        let x = limit::<F>(x);
+        let exponent = _mm512_max_ps(_mm512_and_ps(x, infinity), _mm512_set1_ps(F::NORMAL));
+        let exponent = if F::INFINITY {
+            _mm512_min_ps(exponent, overflow)
+        } else {
+            exponent
+        };
+        // Half as much again keeps what is negative in the same place.
+        let shift = _mm512_set1_ps(1.5 * (1 << (23 - F::MAN)) as f32);
+        let rounded = _mm512_fnmadd_ps(exponent, shift, _mm512_fmadd_ps(exponent, shift, x));
+        // The sign of what became zero.
+        let sign = _mm512_and_ps(x, _mm512_set1_ps(-0.0));
+        _mm512_or_ps(rounded, sign)
+    }
+}
