@@ -13,6 +13,8 @@ use core::arch::asm;
 use core::arch::x86_64::*;
 
 use super::arithmetic::{Arithmetic, each, float_factor};
+use super::fp16;
+use super::kernel::Op;
 use super::lane::{Lane, Tile};
 use crate::Scale;
 
@@ -161,41 +163,34 @@ fn first_words(len: usize) -> __mmask32 {
     (1 << len) - 1
 }
 
-/// `N` times 32 halves.
-pub(super) struct F16<const N: usize>;
+/// `N` times 32 halves; `NATIVE` where the machine computes with them.
+pub(super) struct F16<const N: usize, const NATIVE: bool>;
 
-impl<const N: usize> Lane for F16<N> {
+impl<const N: usize, const NATIVE: bool> Lane for F16<N, NATIVE> {
     const WIDTH: usize = 32 * N;
     const SIZE: usize = 2;
-    type Packed = [[__m256i; 2]; N];
+    type Packed = [__m512i; N];
     type Acc = [[__m512; 2]; N];
-    type Tile = F16<4>;
+    type Tile = F16<4, NATIVE>;
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: the caller vouches for 64 bytes of each pair; the loads are unaligned ones.
-        each!(i => unsafe {
-            let ptr = ptr.add(i * 64);
-            [_mm256_loadu_si256(ptr.cast()), _mm256_loadu_si256(ptr.add(32).cast())]
-        })
+        // SAFETY: the caller vouches for 64 bytes of each vector; the load is an unaligned one.
+        each!(i => unsafe { _mm512_loadu_si512(ptr.add(i * 64).cast()) })
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
-        for (i, [low, high]) in packed.into_iter().enumerate() {
-            // SAFETY: the caller vouches for 64 bytes of each pair; the stores are unaligned ones.
-            unsafe {
-                let ptr = ptr.add(i * 64);
-                _mm256_storeu_si256(ptr.cast(), low);
-                _mm256_storeu_si256(ptr.add(32).cast(), high);
-            }
+        for (i, halves) in packed.into_iter().enumerate() {
+            // SAFETY: the caller vouches for 64 bytes of each vector; the store is an unaligned one.
+            unsafe { _mm512_storeu_si512(ptr.add(i * 64).cast(), halves) };
         }
     }
 
     #[inline(always)]
     fn unpack(packed: Self::Packed) -> Self::Acc {
         // SAFETY: called only where the level's instructions exist.
-        each!(i => unsafe { [widen(packed[i][0]), widen(packed[i][1])] })
+        each!(i => unsafe { widen(packed[i]) })
     }
 
     #[inline(always)]
@@ -207,29 +202,30 @@ impl<const N: usize> Lane for F16<N> {
     #[inline(always)]
     fn pack_exact(acc: Self::Acc) -> Self::Packed {
         // SAFETY: as in `unpack`.
-        each!(i => unsafe { [narrow(acc[i][0]), narrow(acc[i][1])] })
+        each!(i => unsafe { narrow(acc[i]) })
+    }
+
+    /// One operation in half precision rounds as one in f32 that is rounded to half again: f32 has
+    /// more than twice the bits.
+    #[inline(always)]
+    fn combine<O: Op>(a: Self::Packed, b: Self::Packed) -> Self::Packed {
+        if !NATIVE {
+            return O::pack::<Self>(O::apply(Self::unpack(a), Self::unpack(b)));
+        }
+        // SAFETY: as in `unpack`.
+        each!(i => unsafe { fp16::canonical(fp16::combine::<O>(a[i], b[i])) })
     }
 
     #[inline(always)]
     unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
         // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
-        unsafe {
-            let words = _mm512_maskz_loadu_epi16(first_words(len), ptr.cast());
-            [[
-                _mm512_castsi512_si256(words),
-                _mm512_extracti64x4_epi64::<1>(words),
-            ]; N]
-        }
+        unsafe { [_mm512_maskz_loadu_epi16(first_words(len), ptr.cast()); N] }
     }
 
     #[inline(always)]
     unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
         // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
-        unsafe {
-            let [low, high] = packed[0];
-            let words = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
-            _mm512_mask_storeu_epi16(ptr.cast(), first_words(len), words);
-        }
+        unsafe { _mm512_mask_storeu_epi16(ptr.cast(), first_words(len), packed[0]) };
     }
 }
 
@@ -238,11 +234,14 @@ impl<const N: usize> Lane for F16<N> {
 /// # Safety
 /// The machine must have AVX-512F.
 #[inline(always)]
-pub(super) unsafe fn widen(halves: __m256i) -> __m512 {
-    // `_mm512_cvtph_ps` suppresses exceptions, which takes a register. From memory, conversion is
-    // half of the work.
+pub(super) unsafe fn widen(halves: __m512i) -> [__m512; 2] {
     // SAFETY: passed on from the caller.
-    unsafe { _mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>(halves) }
+    unsafe {
+        [
+            _mm512_cvtph_ps(_mm512_castsi512_si256(halves)),
+            _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(halves)),
+        ]
+    }
 }
 
 /// Rounds to halves.
@@ -250,9 +249,13 @@ pub(super) unsafe fn widen(halves: __m256i) -> __m512 {
 /// # Safety
 /// The machine must have AVX-512F.
 #[inline(always)]
-pub(super) unsafe fn narrow(x: __m512) -> __m256i {
+pub(super) unsafe fn narrow([low, high]: [__m512; 2]) -> __m512i {
+    const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
     // SAFETY: passed on from the caller.
-    unsafe { _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x) }
+    unsafe {
+        let low = _mm512_castsi256_si512(_mm512_cvtps_ph::<NEAREST>(low));
+        _mm512_inserti64x4::<1>(low, _mm512_cvtps_ph::<NEAREST>(high))
+    }
 }
 
 /// `N` times 32 bfloat16, as the halves of 16 words.

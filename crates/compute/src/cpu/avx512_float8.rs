@@ -13,7 +13,10 @@ use std::marker::PhantomData;
 
 use super::arithmetic::each;
 use super::avx512::{narrow, widen};
+use super::fp16;
+use super::kernel::Op;
 use super::lane::Lane;
+use crate::ReduceOp;
 
 /// What the two formats do differently. Their functions are unsafe because the machine must have
 /// the level's instructions.
@@ -33,6 +36,9 @@ pub(super) trait Format {
 
     /// The inverse. The lower bytes are any.
     unsafe fn words(halves: __m512i) -> __m512i;
+
+    /// Rounds halves, from [`Format::halves`] or computed with them, to those that the format has.
+    unsafe fn round(halves: __m512i) -> __m512i;
 
     /// The bytes that are NaN.
     unsafe fn nan(bytes: __m512i) -> __mmask64;
@@ -57,6 +63,13 @@ impl Format for E5M2 {
     #[inline(always)]
     unsafe fn words(halves: __m512i) -> __m512i {
         halves
+    }
+
+    // As `round_bf16` in `lane` does; no NaN has bits in the lower byte.
+    #[inline(always)]
+    unsafe fn round(halves: __m512i) -> __m512i {
+        // SAFETY: passed on from the caller.
+        unsafe { half_to_even::<8>(halves) }
     }
 
     #[inline(always)]
@@ -101,6 +114,19 @@ impl Format for E4M3 {
         }
     }
 
+    // What is too large becomes the NaN, NaN included.
+    #[inline(always)]
+    unsafe fn round(halves: __m512i) -> __m512i {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            let sign = _mm512_set1_epi16(0x8000_u16 as i16);
+            let magnitude = half_to_even::<7>(_mm512_andnot_si512(sign, halves));
+            let magnitude = _mm512_min_epu16(magnitude, _mm512_set1_epi16(0x3f80));
+            // sign & halves | magnitude
+            _mm512_ternarylogic_epi32::<0xea>(sign, halves, magnitude)
+        }
+    }
+
     #[inline(always)]
     unsafe fn nan(bytes: __m512i) -> __mmask64 {
         // SAFETY: passed on from the caller.
@@ -111,15 +137,30 @@ impl Format for E4M3 {
     }
 }
 
-/// `N` times 64 bytes: the even ones of each half, and the odd ones of each half.
-pub(super) struct Float8<F, const N: usize>(PhantomData<F>);
+/// Rounds to multiples of `1 << BITS`, ties to even; the lower bits are any.
+///
+/// # Safety
+/// The machine must have AVX-512BW.
+#[inline(always)]
+unsafe fn half_to_even<const BITS: u32>(words: __m512i) -> __m512i {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let last = _mm512_and_si512(_mm512_srli_epi16::<BITS>(words), _mm512_set1_epi16(1));
+        let half = _mm512_set1_epi16((1 << (BITS - 1)) - 1);
+        _mm512_add_epi16(words, _mm512_add_epi16(last, half))
+    }
+}
 
-impl<F: Format, const N: usize> Lane for Float8<F, N> {
+/// `N` times 64 bytes: the even ones of each half, and the odd ones of each half. `NATIVE` where
+/// the machine computes with halves.
+pub(super) struct Float8<F, const N: usize, const NATIVE: bool>(PhantomData<F>);
+
+impl<F: Format, const N: usize, const NATIVE: bool> Lane for Float8<F, N, NATIVE> {
     const WIDTH: usize = 64 * N;
     const SIZE: usize = 1;
     type Packed = [__m512i; N];
     type Acc = [[__m512; 4]; N];
-    type Tile = Float8<F, 2>;
+    type Tile = Float8<F, 2, NATIVE>;
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
@@ -139,9 +180,9 @@ impl<F: Format, const N: usize> Lane for Float8<F, N> {
     fn unpack(packed: Self::Packed) -> Self::Acc {
         // SAFETY: called only where the level's instructions exist.
         each!(i => unsafe {
-            let even = floats::<F>(F::halves(_mm512_slli_epi16::<8>(packed[i])));
-            let odd = floats::<F>(F::halves(packed[i]));
-            [even[0], even[1], odd[0], odd[1]]
+            let [even, odd] = split::<F>(packed[i]);
+            let ([a, b], [c, d]) = (floats::<F>(even), floats::<F>(odd));
+            [a, b, c, d]
         })
     }
 
@@ -150,7 +191,8 @@ impl<F: Format, const N: usize> Lane for Float8<F, N> {
         // SAFETY: as in `unpack`.
         each!(i => unsafe {
             let [a, b, c, d] = acc[i];
-            bytes::<F>([round::<F>(a), round::<F>(b), round::<F>(c), round::<F>(d)])
+            let even = halves::<F>([round::<F>(a), round::<F>(b)]);
+            join::<F>([even, halves::<F>([round::<F>(c), round::<F>(d)])])
         })
     }
 
@@ -159,7 +201,21 @@ impl<F: Format, const N: usize> Lane for Float8<F, N> {
         // SAFETY: as in `unpack`.
         each!(i => unsafe {
             let [a, b, c, d] = acc[i];
-            bytes::<F>([limit::<F>(a), limit::<F>(b), limit::<F>(c), limit::<F>(d)])
+            let even = halves::<F>([limit::<F>(a), limit::<F>(b)]);
+            join::<F>([even, halves::<F>([limit::<F>(c), limit::<F>(d)])])
+        })
+    }
+
+    /// Half precision has more than twice the bits, so that its rounding does not show.
+    #[inline(always)]
+    fn combine<O: Op>(a: Self::Packed, b: Self::Packed) -> Self::Packed {
+        if !NATIVE {
+            return O::pack::<Self>(O::apply(Self::unpack(a), Self::unpack(b)));
+        }
+        // SAFETY: as in `unpack`.
+        each!(i => unsafe {
+            let ([a, b], [c, d]) = (split::<F>(a[i]), split::<F>(b[i]));
+            join::<F>([native::<F, O>(a, c), native::<F, O>(b, d)])
         })
     }
 
@@ -176,49 +232,68 @@ impl<F: Format, const N: usize> Lane for Float8<F, N> {
     }
 }
 
+/// The halves of the even bytes and of the odd ones.
+///
+/// # Safety
+/// The machine must have AVX-512BW.
+#[inline(always)]
+unsafe fn split<F: Format>(bytes: __m512i) -> [__m512i; 2] {
+    // SAFETY: passed on from the caller.
+    unsafe { [F::halves(_mm512_slli_epi16::<8>(bytes)), F::halves(bytes)] }
+}
+
+/// The inverse, of halves that the format has. Makes NaN canonical.
+///
+/// # Safety
+/// The machine must have AVX-512BW.
+#[inline(always)]
+unsafe fn join<F: Format>([even, odd]: [__m512i; 2]) -> __m512i {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        let even = _mm512_srli_epi16::<8>(F::words(even));
+        let upper = _mm512_set1_epi16(0xff00_u16 as i16);
+        // even | odd & upper
+        let bytes = _mm512_ternarylogic_epi32::<0xf8>(even, F::words(odd), upper);
+        _mm512_mask_mov_epi8(bytes, F::nan(bytes), _mm512_set1_epi8(0x7f))
+    }
+}
+
+/// `a op b`, rounded.
+///
+/// # Safety
+/// The machine must have AVX512-FP16.
+#[inline(always)]
+unsafe fn native<F: Format, O: Op>(mut a: __m512i, b: __m512i) -> __m512i {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        // The factor of one of the two has to go.
+        if O::NAME == ReduceOp::Prod && !F::INFINITY {
+            a = fp16::mul(a, _mm512_set1_epi16(0x5c00));
+        }
+        F::round(fp16::combine::<O>(a, b))
+    }
+}
+
 /// # Safety
 /// The machine must have AVX-512F.
 #[inline(always)]
 unsafe fn floats<F: Format>(halves: __m512i) -> [__m512; 2] {
     // SAFETY: passed on from the caller.
     unsafe {
-        let low = widen(_mm512_castsi512_si256(halves));
-        let high = widen(_mm512_extracti64x4_epi64::<1>(halves));
-        if F::SCALE == 1.0 {
-            return [low, high];
-        }
         let scale = _mm512_set1_ps(1.0 / F::SCALE);
+        let [low, high] = widen(halves);
         [_mm512_mul_ps(low, scale), _mm512_mul_ps(high, scale)]
-    }
-}
-
-/// From values that the format has, its overflow, and any NaN that it has.
-///
-/// # Safety
-/// The machine must have AVX-512BW.
-#[inline(always)]
-unsafe fn bytes<F: Format>([a, b, c, d]: [__m512; 4]) -> __m512i {
-    // SAFETY: passed on from the caller.
-    unsafe {
-        let (even, odd) = (F::words(halves::<F>(a, b)), F::words(halves::<F>(c, d)));
-        let upper = _mm512_set1_epi16(0xff00_u16 as i16);
-        // (even >> 8) | odd & upper
-        let bytes = _mm512_ternarylogic_epi32::<0xf8>(_mm512_srli_epi16::<8>(even), odd, upper);
-        _mm512_mask_mov_epi8(bytes, F::nan(bytes), _mm512_set1_epi8(0x7f))
     }
 }
 
 /// # Safety
 /// The machine must have AVX-512F.
 #[inline(always)]
-unsafe fn halves<F: Format>(mut low: __m512, mut high: __m512) -> __m512i {
+unsafe fn halves<F: Format>([low, high]: [__m512; 2]) -> __m512i {
     // SAFETY: passed on from the caller.
     unsafe {
-        if F::SCALE != 1.0 {
-            let scale = _mm512_set1_ps(F::SCALE);
-            (low, high) = (_mm512_mul_ps(low, scale), _mm512_mul_ps(high, scale));
-        }
-        _mm512_inserti64x4::<1>(_mm512_castsi256_si512(narrow(low)), narrow(high))
+        let scale = _mm512_set1_ps(F::SCALE);
+        narrow([_mm512_mul_ps(low, scale), _mm512_mul_ps(high, scale)])
     }
 }
 

@@ -10,6 +10,8 @@ use super::lane::Lane;
 use super::neon;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
+#[cfg(target_arch = "x86_64")]
+use crate::DType;
 use crate::{F8E4M3, F8E5M2, Job};
 
 /// Runs a job of its type and operation whose sources start some bytes after their operands say.
@@ -30,6 +32,9 @@ pub(super) enum Level {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// With arithmetic in half precision.
+    #[cfg(target_arch = "x86_64")]
+    Avx512Fp16,
     #[cfg(target_arch = "aarch64")]
     Neon,
 }
@@ -37,14 +42,17 @@ pub(super) enum Level {
 impl Level {
     /// What the machine has, the best first. (`std` caches the look-up.)
     pub(super) fn available() -> impl Iterator<Item = Self> {
+        #[cfg(target_arch = "x86_64")]
+        let avx512 = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni");
         let levels = [
             #[cfg(target_arch = "x86_64")]
-            (is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512vl")
-                && is_x86_feature_detected!("avx512vnni"))
-            .then_some(Self::Avx512),
+            (avx512 && is_x86_feature_detected!("avx512fp16")).then_some(Self::Avx512Fp16),
+            #[cfg(target_arch = "x86_64")]
+            avx512.then_some(Self::Avx512),
             #[cfg(target_arch = "x86_64")]
             (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c"))
                 .then_some(Self::Avx2),
@@ -66,6 +74,8 @@ impl Level {
             Self::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Fp16 => "avx512fp16",
             #[cfg(target_arch = "aarch64")]
             Self::Neon => "neon",
         }
@@ -78,28 +88,29 @@ impl Level {
             Self::Avx2 => &AVX2,
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => &AVX512,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Fp16 => &AVX512_FP16,
             #[cfg(target_arch = "aarch64")]
             Self::Neon => &NEON,
         }
     }
 }
 
-/// Defines the kernels of a level, with the attribute on each: the loops are inlined there, and so
-/// compiled with its features. The types are the lanes of the floats.
+/// Defines `ops`, the kernels of a type for a level, with the attribute on each: the loops are
+/// inlined there, and so compiled with its features.
 macro_rules! level {
-    (
-        $name:ident: $half:ty, $float:ty, $double:ty, $bfloat16:ty, $e4m3:ty, $e5m2:ty
-        $(, #[$features:meta])?
-    ) => {
-        static $name: Kernels = {
+    ($name:ident $(, #[$features:meta])?) => {
+        mod $name {
+            use super::{Job, Kernel, Lane, Max, Min, Op, Prod, Sum};
+
             $(#[$features])?
             unsafe fn kernel<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
                 // SAFETY: passed on from the caller.
-                unsafe { kernel::reduce::<L, O>(job, from) }
+                unsafe { super::kernel::reduce::<L, O>(job, from) }
             }
 
             /// `Wrapping` is for what makes no difference between signed and unsigned integers.
-            const fn ops<L: Lane, Wrapping: Lane>() -> [Kernel; 4] {
+            pub(super) const fn ops<L: Lane, Wrapping: Lane>() -> [Kernel; 4] {
                 [
                     kernel::<Wrapping, Sum>,
                     kernel::<Wrapping, Prod>,
@@ -107,39 +118,62 @@ macro_rules! level {
                     kernel::<L, Min>,
                 ]
             }
-
-            [
-                ops::<i8, u8>(),
-                ops::<u8, u8>(),
-                ops::<i32, u32>(),
-                ops::<u32, u32>(),
-                ops::<i64, u64>(),
-                ops::<u64, u64>(),
-                ops::<$half, $half>(),
-                ops::<$float, $float>(),
-                ops::<$double, $double>(),
-                ops::<$bfloat16, $bfloat16>(),
-                ops::<$e4m3, $e4m3>(),
-                ops::<$e5m2, $e5m2>(),
-            ]
-        };
+        }
     };
 }
 
-level!(PORTABLE: f16, f32, f64, bf16, F8E4M3, F8E5M2);
+/// All kernels of a level, by its lanes of the floats.
+macro_rules! kernels {
+    ($level:ident: $half:ty, $float:ty, $double:ty, $bfloat16:ty, $e4m3:ty, $e5m2:ty) => {
+        [
+            $level::ops::<i8, u8>(),
+            $level::ops::<u8, u8>(),
+            $level::ops::<i32, u32>(),
+            $level::ops::<u32, u32>(),
+            $level::ops::<i64, u64>(),
+            $level::ops::<u64, u64>(),
+            $level::ops::<$half, $half>(),
+            $level::ops::<$float, $float>(),
+            $level::ops::<$double, $double>(),
+            $level::ops::<$bfloat16, $bfloat16>(),
+            $level::ops::<$e4m3, $e4m3>(),
+            $level::ops::<$e5m2, $e5m2>(),
+        ]
+    };
+}
+
+level!(portable);
+const PORTABLE: Kernels = kernels!(portable: f16, f32, f64, bf16, F8E4M3, F8E5M2);
+
+#[cfg(target_arch = "x86_64")]
+level!(with_avx2, #[target_feature(enable = "avx2,f16c")]);
+#[cfg(target_arch = "x86_64")]
+const AVX2: Kernels =
+    kernels!(with_avx2: avx2::F16, avx2::F32, avx2::F64, avx2::Bf16, F8E4M3, F8E5M2);
+
 #[cfg(target_arch = "x86_64")]
 level!(
-    AVX2: avx2::F16, avx2::F32, avx2::F64, avx2::Bf16, F8E4M3, F8E5M2,
-    #[target_feature(enable = "avx2,f16c")]
-);
-#[cfg(target_arch = "x86_64")]
-level!(
-    AVX512: avx512::F16<1>, avx512::F32, avx512::F64, avx512::Bf16<1>, Float8<E4M3, 1>,
-    Float8<E5M2, 1>,
+    with_avx512,
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 );
-#[cfg(target_arch = "aarch64")]
-level!(
-    NEON: neon::F16, neon::F32, neon::F64, neon::Bf16, F8E4M3, F8E5M2,
-    #[target_feature(enable = "neon")]
+#[cfg(target_arch = "x86_64")]
+const AVX512: Kernels = kernels!(
+    with_avx512: avx512::F16<1, false>, avx512::F32, avx512::F64, avx512::Bf16<1>,
+    Float8<E4M3, 1, false>, Float8<E5M2, 1, false>
 );
+#[cfg(target_arch = "x86_64")]
+const AVX512_FP16: Kernels = {
+    let mut kernels = AVX512;
+    kernels[DType::F16 as usize] = with_avx512::ops::<avx512::F16<1, true>, avx512::F16<1, true>>();
+    kernels[DType::F8E4M3 as usize] =
+        with_avx512::ops::<Float8<E4M3, 1, true>, Float8<E4M3, 1, true>>();
+    kernels[DType::F8E5M2 as usize] =
+        with_avx512::ops::<Float8<E5M2, 1, true>, Float8<E5M2, 1, true>>();
+    kernels
+};
+
+#[cfg(target_arch = "aarch64")]
+level!(with_neon, #[target_feature(enable = "neon")]);
+#[cfg(target_arch = "aarch64")]
+const NEON: Kernels =
+    kernels!(with_neon: neon::F16, neon::F32, neon::F64, neon::Bf16, F8E4M3, F8E5M2);

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use super::arithmetic::Arithmetic;
-use super::kernel::{Op, combine, is_plain};
+use super::kernel::{Op, is_plain};
 use super::lane::Lane;
 use crate::{Job, Operand, Scale};
 
@@ -32,7 +32,7 @@ pub(super) unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const 
         } else {
             for i in 0..len {
                 let at = i * L::SIZE;
-                let packed = combine::<L, O>(L::read(a.add(at)), L::read(b.add(at)));
+                let packed = L::combine::<O>(L::read(a.add(at)), L::read(b.add(at)));
                 L::write(dst.add(at), packed);
             }
         }
@@ -51,7 +51,7 @@ unsafe fn in_place<L: Lane, O: Op>(dst: *mut u8, src: *const u8, len: usize) {
             let dst = dst.add(i * L::SIZE);
             L::write(
                 dst,
-                combine::<L, O>(L::read(dst), L::read(src.add(i * L::SIZE))),
+                L::combine::<O>(L::read(dst), L::read(src.add(i * L::SIZE))),
             );
         }
     }

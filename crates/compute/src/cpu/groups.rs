@@ -1,7 +1,7 @@
 //! The loops over groups of elements, by intrinsics.
 
 use super::arithmetic::Arithmetic;
-use super::kernel::{Op, combine, is_plain};
+use super::kernel::{Op, is_plain};
 use super::lane::Lane;
 use crate::{Job, Operand};
 
@@ -18,7 +18,7 @@ pub(super) unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const 
         if done < len {
             let (at, rest) = (done * L::SIZE, len - done);
             let (a, b) = (L::read_part(a.add(at), rest), L::read_part(b.add(at), rest));
-            L::write_part(dst.add(at), combine::<L, O>(a, b), rest);
+            L::write_part(dst.add(at), L::combine::<O>(a, b), rest);
         }
     }
 }
@@ -39,7 +39,7 @@ unsafe fn whole<L: Lane, O: Op>(
         let at = first * L::SIZE;
         // SAFETY: the group lies before `last`.
         unsafe {
-            let packed = combine::<L, O>(L::read(a.add(at)), L::read(b.add(at)));
+            let packed = L::combine::<O>(L::read(a.add(at)), L::read(b.add(at)));
             L::write(dst.add(at), packed);
         }
         first += L::WIDTH;
@@ -77,17 +77,22 @@ pub(super) unsafe fn many<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
 /// As for [`kernel::reduce`](super::kernel::reduce), for the elements from `first` on.
 #[inline(always)]
 unsafe fn group<L: Lane, O: Op>(job: &Job<'_>, from: usize, first: usize, len: usize) {
-    let Some((head, tail)) = job.srcs.split_first() else {
-        return;
-    };
     let at = first * L::SIZE;
     // SAFETY: passed on from the caller.
     unsafe {
-        let mut acc = operand::<L>(head, from + at, len);
-        for src in tail {
-            acc = O::apply(acc, operand::<L>(src, from + at, len));
-        }
-        let packed = O::pack::<L>(acc);
+        let packed = match job.srcs {
+            [] => return,
+            [a, b] if is_plain(a) && is_plain(b) => {
+                L::combine::<O>(read::<L>(a, from + at, len), read::<L>(b, from + at, len))
+            }
+            [head, tail @ ..] => {
+                let mut acc = operand::<L>(head, from + at, len);
+                for src in tail {
+                    acc = O::apply(acc, operand::<L>(src, from + at, len));
+                }
+                O::pack::<L>(acc)
+            }
+        };
         for dst in job.dsts {
             if len == L::WIDTH {
                 L::write(dst.add(at), packed);
@@ -99,21 +104,28 @@ unsafe fn group<L: Lane, O: Op>(job: &Job<'_>, from: usize, first: usize, len: u
 }
 
 /// # Safety
-/// The source must be readable for `len` elements, a group or less, at the offset.
+/// As for [`read`].
 #[inline(always)]
 unsafe fn operand<L: Lane>(src: &Operand, at: usize, len: usize) -> L::Acc {
     // SAFETY: passed on from the caller.
-    let packed = unsafe {
+    let acc = L::unpack(unsafe { read::<L>(src, at, len) });
+    if is_plain(src) {
+        acc
+    } else {
+        L::unpack(L::pack(acc.times(L::Acc::factor(src.scale))))
+    }
+}
+
+/// # Safety
+/// The source must be readable for `len` elements, a group or less, at the offset.
+#[inline(always)]
+unsafe fn read<L: Lane>(src: &Operand, at: usize, len: usize) -> L::Packed {
+    // SAFETY: passed on from the caller.
+    unsafe {
         if len == L::WIDTH {
             L::read(src.ptr.add(at))
         } else {
             L::read_part(src.ptr.add(at), len)
         }
-    };
-    let acc = L::unpack(packed);
-    if is_plain(src) {
-        acc
-    } else {
-        L::unpack(L::pack(acc.times(L::Acc::factor(src.scale))))
     }
 }

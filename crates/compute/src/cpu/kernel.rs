@@ -7,41 +7,44 @@
 use super::arithmetic::Arithmetic;
 use super::lane::Lane;
 use super::{elements, groups};
-use crate::{Job, Operand, Scale};
+use crate::{Job, Operand, ReduceOp, Scale};
 
-/// An elementwise operation.
+/// An elementwise operation, by its type.
 pub(super) trait Op {
+    const NAME: ReduceOp;
+
     /// `a op b`.
-    fn apply<A: Arithmetic>(a: A, b: A) -> A;
+    #[inline(always)]
+    fn apply<A: Arithmetic>(a: A, b: A) -> A {
+        match Self::NAME {
+            ReduceOp::Sum => a.sum(b),
+            ReduceOp::Prod => a.prod(b),
+            ReduceOp::Max => a.max(b),
+            ReduceOp::Min => a.min(b),
+        }
+    }
 
     /// Packs a result.
-    fn pack<L: Lane>(acc: L::Acc) -> L::Packed;
+    #[inline(always)]
+    fn pack<L: Lane>(acc: L::Acc) -> L::Packed {
+        match Self::NAME {
+            ReduceOp::Sum | ReduceOp::Prod => L::pack(acc),
+            ReduceOp::Max | ReduceOp::Min => L::pack_exact(acc),
+        }
+    }
 }
 
 macro_rules! ops {
-    ($($op:ident: $method:ident, $pack:ident;)*) => {$(
+    ($($op:ident)*) => {$(
         pub(super) struct $op;
 
         impl Op for $op {
-            #[inline(always)]
-            fn apply<A: Arithmetic>(a: A, b: A) -> A {
-                a.$method(b)
-            }
-
-            #[inline(always)]
-            fn pack<L: Lane>(acc: L::Acc) -> L::Packed {
-                L::$pack(acc)
-            }
+            const NAME: ReduceOp = ReduceOp::$op;
         }
     )*};
 }
 
-ops! {
-    Sum: sum, pack;
-    Prod: prod, pack;
-    Max: max, pack_exact;
-    Min: min, pack_exact;
-}
+ops! { Sum Prod Max Min }
 
 /// Runs a job whose sources start `from` bytes after their operands say.
 ///
@@ -70,10 +73,4 @@ pub(super) unsafe fn reduce<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
 #[inline(always)]
 pub(super) fn is_plain(operand: &Operand) -> bool {
     matches!(operand.scale, Scale::One)
-}
-
-/// `a op b`, rounded.
-#[inline(always)]
-pub(super) fn combine<L: Lane, O: Op>(a: L::Packed, b: L::Packed) -> L::Packed {
-    O::pack::<L>(O::apply(L::unpack(a), L::unpack(b)))
 }

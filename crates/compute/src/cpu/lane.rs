@@ -6,6 +6,7 @@ use std::ptr;
 use half::{bf16, f16};
 
 use super::arithmetic::{Arithmetic, each};
+use super::kernel::Op;
 use crate::small_float::{Half, narrow, widen};
 use crate::{F8E4M3, F8E5M2};
 
@@ -14,7 +15,7 @@ use crate::{F8E4M3, F8E5M2};
 /// For types that need no intrinsics, a group is one element, and LLVM makes vectors of them.
 /// Everything is `inline(always)`, to be compiled with the instructions of the kernel around it;
 /// the safe methods of a lane that has such instructions are called only from there.
-pub(super) trait Lane {
+pub(super) trait Lane: Sized {
     /// Elements in a group.
     const WIDTH: usize;
     /// Bytes of an element.
@@ -44,6 +45,12 @@ pub(super) trait Lane {
     #[inline(always)]
     fn pack_exact(acc: Self::Acc) -> Self::Packed {
         Self::pack(acc)
+    }
+
+    /// `a op b`, rounded.
+    #[inline(always)]
+    fn combine<O: Op>(a: Self::Packed, b: Self::Packed) -> Self::Packed {
+        O::pack::<Self>(O::apply(Self::unpack(a), Self::unpack(b)))
     }
 
     /// Reads `len` elements; the rest of the group is any number.

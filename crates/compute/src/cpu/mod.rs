@@ -9,6 +9,8 @@ mod avx512;
 mod avx512_float8;
 mod dispatch;
 mod elements;
+#[cfg(target_arch = "x86_64")]
+mod fp16;
 mod groups;
 mod kernel;
 mod lane;
@@ -44,7 +46,7 @@ impl Cpu {
         Self { level, kernels }
     }
 
-    /// The instruction set in use, for logs: `avx512`, `avx2`, `neon` or `portable`.
+    /// The instruction set in use, for logs: `avx512fp16`, `avx512`, `avx2`, `neon` or `portable`.
     pub fn level(self) -> &'static str {
         self.level.name()
     }
