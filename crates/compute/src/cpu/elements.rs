@@ -6,10 +6,9 @@ use std::ptr;
 use super::arithmetic::Arithmetic;
 use super::kernel::{Op, is_plain};
 use super::lane::Lane;
-use crate::{Job, Operand, Scale};
+use crate::{Operand, Scale};
 
-/// Intermediate values, and the pieces in which several destinations are written, stay in the
-/// first-level cache.
+/// Intermediate values stay in the first-level cache.
 const BLOCK: usize = 4096;
 
 /// Two sources into one destination.
@@ -60,63 +59,37 @@ unsafe fn in_place<L: Lane, O: Op>(dst: *mut u8, src: *const u8, len: usize) {
 #[repr(C, align(64))]
 struct Scratch([MaybeUninit<u8>; BLOCK]);
 
-/// The general case: any number of sources, with factors, and of destinations. Block by block, into
-/// the first destination and from there, while it is in the cache, into the others; a block's
-/// sources are no longer needed by then.
+/// The general case: any number of sources, with factors. Accumulates block by block.
 ///
 /// # Safety
-/// As for [`kernel::reduce`](super::kernel::reduce); `L` must have groups of one.
+/// The sources must hold `len` elements from `from` bytes on, and the destination as many; they may
+/// be the same, but must not overlap partly. `L` must have groups of one.
 #[inline(always)]
-pub(super) unsafe fn many<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
-    let Some((&dst, others)) = job.dsts.split_first() else {
-        return;
-    };
-    let most = BLOCK / size_of::<L::Acc>();
-    let mut first = 0;
-    while first < job.count {
-        let (at, len) = (first * L::SIZE, most.min(job.count - first));
-        // SAFETY: `len` elements from `at` on lie within the operands.
-        unsafe {
-            match job.srcs {
-                [a, b] if is_plain(a) && is_plain(b) => {
-                    let (a, b) = (a.ptr.add(from + at), b.ptr.add(from + at));
-                    pair::<L, O>(dst.add(at), a, b, len);
-                }
-                _ => accumulate::<L, O>(job.srcs, from + at, dst.add(at), len),
-            }
-            for other in others {
-                // Does not mind a destination that is given twice.
-                ptr::copy(dst.add(at), other.add(at), len * L::SIZE);
-            }
-        }
-        first += len;
-    }
-}
-
-/// A block of any number of sources, with factors.
-///
-/// # Safety
-/// The sources must be readable for `len` elements from the offset on, the destination writable for
-/// as many; `len` must fit a block.
-#[inline(always)]
-unsafe fn accumulate<L: Lane, O: Op>(srcs: &[Operand], from: usize, dst: *mut u8, len: usize) {
+pub(super) unsafe fn many<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: usize, len: usize) {
     let mut scratch = Scratch([MaybeUninit::uninit(); BLOCK]);
     let acc = scratch.0.as_mut_ptr().cast::<L::Acc>();
-    // SAFETY: passed on from the caller; the scratch is aligned for accumulators, and initialised by
-    // the first source.
-    unsafe {
-        for (i, src) in srcs.iter().enumerate() {
-            let ptr = src.ptr.add(from);
-            match (i, is_plain(src)) {
-                (0, true) => fold::<L, O, true, false>(acc, ptr, src.scale, len),
-                (0, false) => fold::<L, O, true, true>(acc, ptr, src.scale, len),
-                (_, true) => fold::<L, O, false, false>(acc, ptr, src.scale, len),
-                (_, false) => fold::<L, O, false, true>(acc, ptr, src.scale, len),
+    let most = BLOCK / size_of::<L::Acc>();
+    let mut first = 0;
+    while first < len {
+        let (at, block) = (first * L::SIZE, most.min(len - first));
+        // SAFETY: `block` elements from `at` on lie within the operands and the scratch, which is
+        // aligned for accumulators, and initialised by the first source.
+        unsafe {
+            for (i, src) in srcs.iter().enumerate() {
+                let ptr = src.ptr.add(from + at);
+                match (i, is_plain(src)) {
+                    (0, true) => fold::<L, O, true, false>(acc, ptr, src.scale, block),
+                    (0, false) => fold::<L, O, true, true>(acc, ptr, src.scale, block),
+                    (_, true) => fold::<L, O, false, false>(acc, ptr, src.scale, block),
+                    (_, false) => fold::<L, O, false, true>(acc, ptr, src.scale, block),
+                }
+            }
+            for i in 0..block {
+                let packed = O::pack::<L>(acc.add(i).read());
+                L::write(dst.add(at + i * L::SIZE), packed);
             }
         }
-        for i in 0..len {
-            L::write(dst.add(i * L::SIZE), O::pack::<L>(acc.add(i).read()));
-        }
+        first += block;
     }
 }
 

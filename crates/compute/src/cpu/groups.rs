@@ -3,7 +3,7 @@
 use super::arithmetic::Arithmetic;
 use super::kernel::{Op, is_plain};
 use super::lane::Lane;
-use crate::{Job, Operand};
+use crate::Operand;
 
 /// Two sources into one destination.
 ///
@@ -47,85 +47,67 @@ unsafe fn whole<L: Lane, O: Op>(
     first
 }
 
-/// The general case: any number of sources, with factors, and of destinations. The results of a
-/// group are written after all its sources are read.
+/// The general case: any number of sources, with factors. A group is written after all its sources
+/// are read.
 ///
 /// # Safety
-/// As for [`kernel::reduce`](super::kernel::reduce).
+/// The sources must hold `len` elements from `from` bytes on, and the destination as many; they may
+/// be the same, but must not overlap partly.
 #[inline(always)]
-pub(super) unsafe fn many<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
+pub(super) unsafe fn many<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: usize, len: usize) {
     let mut first = 0;
     // SAFETY: the groups lie within the operands.
     unsafe {
-        while job.count - first >= L::Tile::WIDTH {
-            group::<L::Tile, O>(job, from, first, L::Tile::WIDTH);
+        while len - first >= L::Tile::WIDTH {
+            let at = first * L::SIZE;
+            let acc = fold::<L::Tile, O>(srcs, from + at, L::Tile::WIDTH);
+            L::Tile::write(dst.add(at), acc);
             first += L::Tile::WIDTH;
         }
-        while job.count - first >= L::WIDTH {
-            group::<L, O>(job, from, first, L::WIDTH);
+        while len - first >= L::WIDTH {
+            let at = first * L::SIZE;
+            L::write(dst.add(at), fold::<L, O>(srcs, from + at, L::WIDTH));
             first += L::WIDTH;
         }
-        if first < job.count {
-            group::<L, O>(job, from, first, job.count - first);
+        if first < len {
+            let (at, rest) = (first * L::SIZE, len - first);
+            L::write_part(dst.add(at), fold::<L, O>(srcs, from + at, rest), rest);
         }
     }
 }
 
-/// `len` elements, a group or less.
+/// One group of all sources.
 ///
 /// # Safety
-/// As for [`kernel::reduce`](super::kernel::reduce), for the elements from `first` on.
+/// There must be a source, and all must hold `len` elements, a group or less, at the offset.
 #[inline(always)]
-unsafe fn group<L: Lane, O: Op>(job: &Job<'_>, from: usize, first: usize, len: usize) {
-    let at = first * L::SIZE;
+unsafe fn fold<L: Lane, O: Op>(srcs: &[Operand], at: usize, len: usize) -> L::Packed {
     // SAFETY: passed on from the caller.
     unsafe {
-        let packed = match job.srcs {
-            [] => return,
-            [a, b] if is_plain(a) && is_plain(b) => {
-                L::combine::<O>(read::<L>(a, from + at, len), read::<L>(b, from + at, len))
-            }
-            [head, tail @ ..] => {
-                let mut acc = operand::<L>(head, from + at, len);
-                for src in tail {
-                    acc = O::apply(acc, operand::<L>(src, from + at, len));
-                }
-                O::pack::<L>(acc)
-            }
-        };
-        for dst in job.dsts {
-            if len == L::WIDTH {
-                L::write(dst.add(at), packed);
-            } else {
-                L::write_part(dst.add(at), packed, len);
-            }
+        let mut acc = operand::<L>(srcs.get_unchecked(0), at, len);
+        for src in srcs.get_unchecked(1..) {
+            acc = O::apply(acc, operand::<L>(src, at, len));
         }
+        O::pack::<L>(acc)
     }
 }
 
 /// # Safety
-/// As for [`read`].
+/// The source must hold `len` elements, a group or less, at the offset.
 #[inline(always)]
 unsafe fn operand<L: Lane>(src: &Operand, at: usize, len: usize) -> L::Acc {
     // SAFETY: passed on from the caller.
-    let acc = L::unpack(unsafe { read::<L>(src, at, len) });
-    if is_plain(src) {
-        acc
-    } else {
-        L::unpack(L::pack(acc.times(L::Acc::factor(src.scale))))
-    }
-}
-
-/// # Safety
-/// The source must be readable for `len` elements, a group or less, at the offset.
-#[inline(always)]
-unsafe fn read<L: Lane>(src: &Operand, at: usize, len: usize) -> L::Packed {
-    // SAFETY: passed on from the caller.
-    unsafe {
+    let packed = unsafe {
         if len == L::WIDTH {
             L::read(src.ptr.add(at))
         } else {
             L::read_part(src.ptr.add(at), len)
         }
+    };
+    let acc = L::unpack(packed);
+    if is_plain(src) {
+        acc
+    } else {
+        L::unpack(L::pack(acc.times(L::Acc::factor(src.scale))))
     }
 }
