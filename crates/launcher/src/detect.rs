@@ -247,10 +247,12 @@ fn own_rendezvous(env: Lookup<'_>, claim: &Claim) -> Result<Rendezvous, Error> {
         })?;
         return Ok(Rendezvous::UniqueId(id.trim().to_owned()));
     }
-    if let Some(value) = vars::text(env, "NCCL_COMM_ID") {
-        let (host, port) = host_and_port(&value).ok_or_else(|| {
-            vars::invalid("NCCL_COMM_ID", &value, "host:port or [IPv6 address]:port")
-        })?;
+    let names = ["SPARK_CCL_COMM_ID", "NCCL_COMM_ID"];
+    let set = |name| vars::text(env, name).map(|value| (name, value));
+    if let Some((name, value)) = names.into_iter().find_map(set) {
+        let expected = "host:port or [IPv6 address]:port";
+        let (host, port) =
+            host_and_port(&value).ok_or_else(|| vars::invalid(name, &value, expected))?;
         return Ok(Rendezvous::Address {
             host,
             port,
@@ -260,8 +262,9 @@ fn own_rendezvous(env: Lookup<'_>, claim: &Claim) -> Result<Rendezvous, Error> {
     master(env)?.ok_or_else(|| Error::Missing {
         variable: "SPARK_CCL_UNIQUE_ID".to_owned(),
         because: format!("{}={} is", claim.rank.0, claim.rank.1),
-        hint: "set it, or SPARK_CCL_UNIQUE_ID_FILE, NCCL_COMM_ID, or MASTER_ADDR and MASTER_PORT"
-            .to_owned(),
+        hint:
+            "set it, or SPARK_CCL_UNIQUE_ID_FILE, SPARK_CCL_COMM_ID, or MASTER_ADDR and MASTER_PORT"
+                .to_owned(),
     })
 }
 

@@ -71,6 +71,8 @@ fn own_rendezvous_in_order_of_preference() {
     assert!(matches!(id.rendezvous, Rendezvous::UniqueId(id) if id == "abc"));
     let address = r#"Address { host: "fe80::1", port: 5, bind: true }"#;
     assert_eq!(meeting(&format!("{own} NCCL_COMM_ID=[fe80::1]:5")), address);
+    let both = "SPARK_CCL_COMM_ID=[fe80::1]:5 NCCL_COMM_ID=h:6";
+    assert_eq!(meeting(&format!("{own} {both}")), address);
     let address = r#"Address { host: "h", port: 7, bind: true }"#;
     assert_eq!(
         meeting(&format!("{own} MASTER_ADDR=h MASTER_PORT=7")),
@@ -245,6 +247,10 @@ fn impossible_values_are_named() {
         (
             "SPARK_CCL_RANK=0 SPARK_CCL_SIZE=1 NCCL_COMM_ID=::1:5",
             ["NCCL_COMM_ID", "host:port"],
+        ),
+        (
+            "SPARK_CCL_RANK=0 SPARK_CCL_SIZE=1 SPARK_CCL_COMM_ID=::1:5",
+            ["SPARK_CCL_COMM_ID", "host:port"],
         ),
     ] {
         let text = refusal(variables);
