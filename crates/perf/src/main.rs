@@ -9,6 +9,7 @@ mod buffer;
 mod check;
 mod clock;
 mod collective;
+mod console;
 mod error;
 mod exact;
 mod hosts;
@@ -68,7 +69,7 @@ fn outcome<A>(args: Result<A, clap::Error>, run: impl FnOnce(&A) -> Result<u8, E
     match run(&args) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            eprintln!("spark-perf: {error}");
+            console::complain(format_args!("{error}"));
             ExitCode::from(error.exit_code())
         }
     }
@@ -102,7 +103,7 @@ fn report(results: world::Results<u8>) -> u8 {
             Err(error) => {
                 // Bad arguments are the same on every rank.
                 if rank == 0 || !matches!(error, Error::Usage(_)) {
-                    eprintln!("spark-perf: rank {rank}: {error}");
+                    console::complain(format_args!("rank {rank}: {error}"));
                 }
                 error.exit_code()
             }

@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 use spark_ccl::UniqueId;
 
 use crate::args::Member;
+use crate::console;
 use crate::error::{Error, exit};
 
 /// How long the other processes may take to report after the first has failed.
@@ -174,20 +175,20 @@ impl Verdict {
                 (None, signal) => {
                     self.killed = true;
                     if self.signalled.is_none() && !self.killing {
-                        eprintln!(
-                            "spark-perf: process {process} was killed by signal {}",
+                        console::complain(format_args!(
+                            "process {process} was killed by signal {}",
                             signal.unwrap_or(0)
-                        );
+                        ));
                     } else if self.killing && self.signalled.is_none() {
-                        eprintln!(
-                            "spark-perf: process {process} did not end within {} s of the first failure and was killed",
+                        console::complain(format_args!(
+                            "process {process} did not end within {} s of the first failure and was killed",
                             GRACE.as_secs()
-                        );
+                        ));
                     }
                 }
             },
             Err(error) => {
-                eprintln!("spark-perf: waiting for process {process}: {error}");
+                console::complain(format_args!("waiting for process {process}: {error}"));
                 self.killed = true;
             }
         }
