@@ -58,6 +58,14 @@ impl Operation {
         )
     }
 
+    /// Whether its steps follow from its signature.
+    pub(crate) fn has_schedule(self) -> bool {
+        !matches!(
+            self,
+            Self::AllToAllV | Self::Send | Self::Recv | Self::SendRecv
+        )
+    }
+
     /// Whether the operation reduces.
     pub(crate) fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)

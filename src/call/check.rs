@@ -2,13 +2,14 @@
 
 use crate::buffer::Region;
 use crate::communicator::Communicator;
-use crate::engine::{Program, Request};
+use crate::engine::{Program, Programs, Request, Task};
 use crate::error::Error;
 use crate::plan::Place;
 use crate::redop::Reduction;
 use crate::signature::{Operation, Signature};
 use spark_ccl_compute::{DType, Element};
 use spark_ccl_sched::{Steps, all_to_all_v};
+use std::sync::Arc;
 
 /// A call without its buffers.
 #[derive(Debug, Clone)]
@@ -73,33 +74,42 @@ impl Spec {
     }
 }
 
-/// The request of a call that is not a `send_recv`.
-pub(super) fn request<T: Element>(
+/// What a collective that has a schedule asks for, and the program for it.
+pub(super) fn collective<'p, T: Element>(
     comm: &Communicator,
     spec: &Spec,
-    input: &Region,
-    output: &Region,
-) -> Result<Request, Error> {
+    input: Region,
+    output: Region,
+    programs: &'p mut Programs,
+) -> Result<(Task, &'p Program), Error> {
     let dtype = T::DTYPE;
-    Checked { comm, spec, dtype }.one(input, output)
+    Checked { comm, spec, dtype }.collective(input, output, programs)
 }
 
 /// The requests of a call: two for a `send_recv`, else one.
 pub(super) fn requests<T: Element>(
     comm: &Communicator,
     spec: &Spec,
-    input: &Region,
-    output: &Region,
+    input: Region,
+    output: Region,
+    programs: &mut Programs,
 ) -> Result<(Request, Option<Request>), Error> {
-    let call = Checked {
-        comm,
-        spec,
-        dtype: T::DTYPE,
+    let dtype = T::DTYPE;
+    let call = Checked { comm, spec, dtype };
+    let request = match spec.operation {
+        Operation::SendRecv => return Ok((call.send(input)?, Some(call.recv(output)?))),
+        Operation::Send => call.send(input)?,
+        Operation::Recv => call.recv(output)?,
+        Operation::AllToAllV => call.all_to_all_v(input, output)?,
+        _ => {
+            let (task, program) = call.collective(input, output, programs)?;
+            Request {
+                task,
+                program: program.clone(),
+            }
+        }
     };
-    match spec.operation {
-        Operation::SendRecv => Ok((call.send(input)?, Some(call.recv(output)?))),
-        _ => Ok((call.one(input, output)?, None)),
-    }
+    Ok((request, None))
 }
 
 /// A call under examination.
@@ -118,20 +128,17 @@ struct Shaped {
 }
 
 impl Checked<'_> {
-    fn one(&self, input: &Region, output: &Region) -> Result<Request, Error> {
-        match self.spec.operation {
-            Operation::Send => self.send(input),
-            Operation::Recv => self.recv(output),
-            Operation::AllToAllV => self.all_to_all_v(input, output),
-            _ => self.collective(input, output),
-        }
-    }
-
-    fn collective(&self, input: &Region, output: &Region) -> Result<Request, Error> {
+    fn collective<'p>(
+        &self,
+        input: Region,
+        output: Region,
+        programs: &'p mut Programs,
+    ) -> Result<(Task, &'p Program), Error> {
         if self.spec.operation.is_rooted() {
             self.peer("root", self.spec.root)?;
         }
-        let shaped = if self.spec.in_place {
+        let in_place = self.spec.in_place;
+        let shaped = if in_place {
             self.shape_in_place(output)?
         } else {
             self.shape(input, output)?
@@ -139,19 +146,22 @@ impl Checked<'_> {
         let planner = self.comm.planner();
         let place = Place::of(self.spec, &shaped.input, &shaped.output, planner)?;
         let signature = self.signature(shaped.count, place.code());
-        let schedule = planner.schedule(signature, self.spec.in_place, &place)?;
-        Ok(Request {
+        let program = programs.get(signature, in_place, || {
+            let schedule = planner.schedule(signature, in_place, &place)?;
+            Ok(Program::Schedule(Arc::new(schedule)))
+        })?;
+        let task = Task {
             signature,
-            program: Program::Schedule(schedule),
             input: shaped.input,
             output: shaped.output,
             reduction: self.spec.reduction,
             input_block: shaped.input_block,
-        })
+        };
+        Ok((task, program))
     }
 
     /// Out of place: which lengths belong together.
-    fn shape(&self, input: &Region, output: &Region) -> Result<Shaped, Error> {
+    fn shape(&self, input: Region, output: Region) -> Result<Shaped, Error> {
         let size = self.comm.size();
         let at_root = self.comm.rank() == self.spec.root;
         let (give, take) = (input.len, output.len);
@@ -160,39 +170,39 @@ impl Checked<'_> {
         let (count, input, output) = match self.spec.operation {
             Operation::AllReduce => {
                 self.equal("receive buffer", give, take)?;
-                (give, input.clone(), output.clone())
+                (give, input, output)
             }
             Operation::AllGather => {
                 self.equal("receive buffer", give * size, take)?;
-                (give, input.clone(), output.clone())
+                (give, input, output)
             }
             Operation::ReduceScatter => {
                 self.equal("send buffer", take * size, give)?;
-                (take, input.clone(), output.clone())
+                (take, input, output)
             }
             Operation::AllToAll => {
                 self.equal("receive buffer", give, take)?;
                 self.divisible(give)?;
-                (give / size, input.clone(), output.clone())
+                (give / size, input, output)
             }
             Operation::Broadcast if at_root => {
                 self.equal("send buffer", take, give)?;
-                (take, input.clone(), output.clone())
+                (take, input, output)
             }
             Operation::Reduce if at_root => {
                 self.equal("receive buffer", give, take)?;
-                (give, input.clone(), output.clone())
+                (give, input, output)
             }
             Operation::Gather if at_root => {
                 self.equal("receive buffer", give * size, take)?;
-                (give, input.clone(), output.clone())
+                (give, input, output)
             }
-            Operation::Reduce | Operation::Gather => (give, input.clone(), unused()),
+            Operation::Reduce | Operation::Gather => (give, input, unused()),
             Operation::Scatter if at_root => {
                 self.equal("send buffer", take * size, give)?;
-                (take, input.clone(), output.clone())
+                (take, input, output)
             }
-            Operation::Broadcast | Operation::Scatter => (take, unused(), output.clone()),
+            Operation::Broadcast | Operation::Scatter => (take, unused(), output),
             _ => (self.spec.elements, unused(), unused()),
         };
         self.disjoint(&input, &output)?;
@@ -205,7 +215,7 @@ impl Checked<'_> {
     }
 
     /// In place: which part of the buffer is input and which is output.
-    fn shape_in_place(&self, buffer: &Region) -> Result<Shaped, Error> {
+    fn shape_in_place(&self, buffer: Region) -> Result<Shaped, Error> {
         let size = self.comm.size();
         let bytes = self.dtype.size();
         let whole = |count| Shaped {
@@ -245,7 +255,7 @@ impl Checked<'_> {
         }
     }
 
-    fn all_to_all_v(&self, input: &Region, output: &Region) -> Result<Request, Error> {
+    fn all_to_all_v(&self, input: Region, output: Region) -> Result<Request, Error> {
         let Some(tables) = &self.spec.tables else {
             return Err(self.invalid("no tables of counts".to_owned()));
         };
@@ -264,7 +274,7 @@ impl Checked<'_> {
                 "rank {own} sends itself {give} elements and receives {take} from itself"
             )));
         }
-        self.disjoint(input, output)?;
+        self.disjoint(&input, &output)?;
         let wide = |table: &[usize]| table.iter().map(|&x| x as u64).collect::<Vec<_>>();
         let table = [
             wide(&tables.send_counts),
@@ -275,33 +285,36 @@ impl Checked<'_> {
         let steps = all_to_all_v(own as u32, &table[0], &table[1], &table[2], &table[3])
             .map_err(|unsupported| self.invalid(unsupported.to_string()))?;
         Ok(Request {
-            signature: self.signature(0, 0),
+            task: self.moving(0, input, output),
             program: Program::List(steps.walk(0).collect()),
-            input: input.clone(),
-            output: output.clone(),
-            reduction: Reduction::NONE,
-            input_block: None,
         })
     }
 
-    fn send(&self, input: &Region) -> Result<Request, Error> {
+    fn send(&self, input: Region) -> Result<Request, Error> {
         self.peer("destination", self.spec.root)?;
         let (rank, to) = (self.comm.rank() as u32, self.spec.root as u32);
         let program = Program::send(rank, to, input.len as u64);
-        Ok(self.point_to_point(program, input.clone(), Region::empty()))
+        Ok(self.point_to_point(program, input, Region::empty()))
     }
 
-    fn recv(&self, output: &Region) -> Result<Request, Error> {
+    fn recv(&self, output: Region) -> Result<Request, Error> {
         self.peer("source", self.spec.from)?;
         let (rank, from) = (self.comm.rank() as u32, self.spec.from as u32);
         let program = Program::recv(rank, from, output.len as u64);
-        Ok(self.point_to_point(program, Region::empty(), output.clone()))
+        Ok(self.point_to_point(program, Region::empty(), output))
     }
 
     fn point_to_point(&self, program: Program, input: Region, output: Region) -> Request {
         Request {
-            signature: self.signature(input.len + output.len, 0),
+            task: self.moving(input.len + output.len, input, output),
             program,
+        }
+    }
+
+    /// What an operation asks for that has no schedule, and only moves data.
+    fn moving(&self, count: usize, input: Region, output: Region) -> Task {
+        Task {
+            signature: self.signature(count, 0),
             input,
             output,
             reduction: Reduction::NONE,

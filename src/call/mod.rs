@@ -10,10 +10,10 @@ pub use operands::{InPlace, Nothing, Operands, OutOfPlace, Receiving, Sending};
 pub use pending::{Failed, Pending};
 pub use scope::{Scope, ScopedPending};
 
+use crate::buffer::Region;
 use crate::communicator::Communicator;
-use crate::engine::{OpId, Request, Shared};
+use crate::engine::{OpId, Shared};
 use crate::error::Error;
-use crate::signature::Operation;
 use spark_ccl_compute::Element;
 use std::marker::PhantomData;
 
@@ -46,13 +46,13 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         let mut operands = self.operands;
         let (input, output) = operands.regions();
         let (comm, spec, shared) = (self.comm, &self.spec, self.comm.shared());
-        if spec.operation == Operation::SendRecv {
-            let (first, second) = check::requests::<T>(comm, spec, &input, &output)?;
-            or_abort(|| Ids::issue(shared, first, second)?.wait(shared))?;
-        } else {
-            let request = check::request::<T>(comm, spec, &input, &output)?;
-            or_abort(|| shared.run(request))?;
-        }
+        or_abort(|| {
+            if spec.operation.has_schedule() {
+                shared.run(|programs| check::collective::<T>(comm, spec, input, output, programs))
+            } else {
+                issue::<T>(comm, spec, input, output)?.wait(shared)
+            }
+        })?;
         Ok(operands.back())
     }
 
@@ -65,7 +65,8 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         O: Send + 'static,
     {
         let mut operands = Box::new(self.operands);
-        match issue(self.comm, &self.spec, operands.as_mut()) {
+        let (input, output) = operands.regions();
+        match or_abort(|| issue::<T>(self.comm, &self.spec, input, output)) {
             Ok(ids) => Ok(Pending::new(
                 std::sync::Arc::clone(self.comm.shared()),
                 ids,
@@ -87,7 +88,8 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         O: 'scope,
     {
         let mut operands = Box::new(self.operands);
-        let ids = issue(self.comm, &self.spec, operands.as_mut())?;
+        let (input, output) = operands.regions();
+        let ids = or_abort(|| issue::<T>(self.comm, &self.spec, input, output))?;
         Ok(scope.adopt(self.comm.shared(), ids, operands))
     }
 }
@@ -97,10 +99,6 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
 pub(crate) struct Ids(OpId, Option<OpId>);
 
 impl Ids {
-    fn issue(shared: &Shared, first: Request, second: Option<Request>) -> Result<Self, Error> {
-        shared.issue(first, second).map(|(a, b)| Self(a, b))
-    }
-
     /// Waits for all of the call.
     fn wait(self, shared: &Shared) -> Result<(), Error> {
         let first = shared.wait(self.0);
@@ -118,14 +116,14 @@ impl Ids {
 }
 
 /// Checks a call and queues it.
-fn issue<T: Element, O: Operands<T>>(
+fn issue<T: Element>(
     comm: &Communicator,
     spec: &Spec,
-    operands: &mut O,
+    input: Region,
+    output: Region,
 ) -> Result<Ids, Error> {
-    let (input, output) = operands.regions();
-    let (first, second) = check::requests::<T>(comm, spec, &input, &output)?;
-    or_abort(|| Ids::issue(comm.shared(), first, second))
+    let make = |programs: &mut _| check::requests::<T>(comm, spec, input, output, programs);
+    comm.shared().issue(make).map(|(a, b)| Ids(a, b))
 }
 
 /// Runs `work`; a panic in it ends the process. Should progress panic, operations in flight would

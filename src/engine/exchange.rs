@@ -2,7 +2,8 @@
 //!
 //! On the links it is what the schedule's steps are, so that a rank may take it while others do not.
 
-use super::request::{Program, Request};
+use super::exec::Run;
+use super::request::Task;
 use super::wires::Wires;
 use spark_ccl_compute::{Job, Operand, Scale};
 use spark_ccl_sched::Rank;
@@ -18,15 +19,17 @@ pub(super) enum Progress {
     Steps(u64),
 }
 
-/// Runs an exchange, looking for its messages so many times. Does nothing with other schedules.
-pub(super) fn run(request: &Request, tag: u64, wires: &mut Wires, looks: u32) -> Progress {
-    let bytes = request.input.len * request.signature.dtype.size();
-    match &request.program {
-        Program::Schedule(schedule) if schedule.is_exchange() && bytes <= wires.slot_bytes => {}
-        _ => return Progress::Steps(0),
+/// Runs an exchange, looking for its messages so many times. Does nothing with other programs.
+pub(super) fn run(run: &mut Run<'_>, looks: u32) -> Progress {
+    let Run {
+        task, tag, wires, ..
+    } = run;
+    let bytes = task.input.len * task.signature.dtype.size();
+    if !run.program.is_exchange() || bytes > wires.slot_bytes {
+        return Progress::Steps(0);
     }
-    let sent = send(request, tag, bytes, wires);
-    if sent < wires.size - 1 || !reduce(request, tag, bytes, wires, looks) {
+    let sent = send(task, *tag, bytes, wires);
+    if sent < wires.size - 1 || !reduce(task, *tag, bytes, wires, looks) {
         return Progress::Steps(u64::from(sent));
     }
     let (own, steps) = (wires.rank, 2 * u64::from(wires.size));
@@ -40,18 +43,17 @@ pub(super) fn run(request: &Request, tag: u64, wires: &mut Wires, looks: u32) ->
         Progress::Steps(steps)
     }
 }
-
 /// Sends to one peer after the other; to how many.
-fn send(request: &Request, tag: u64, bytes: usize, wires: &mut Wires) -> u32 {
+fn send(task: &Task, tag: u64, bytes: usize, wires: &mut Wires) -> u32 {
     for step in 1..wires.size {
         let peer = (wires.rank + step) % wires.size;
         let Ok(Some(slot)) = wires.tx[peer as usize].reserve(LANE, bytes) else {
             return step - 1;
         };
-        let (srcs, dsts) = ([own(request)], [slot.as_mut_ptr()]);
+        let (srcs, dsts) = ([own(task)], [slot.as_mut_ptr()]);
         // SAFETY: the input is readable until the operation is done; the slot has room for as much
         // and stays lent until it is committed.
-        unsafe { wires.compute_now(&job(request, &srcs, &dsts)) };
+        unsafe { wires.compute_now(&job(task, &srcs, &dsts)) };
         if wires.commit(peer, LANE, bytes, tag).is_err() {
             return step - 1;
         }
@@ -61,12 +63,12 @@ fn send(request: &Request, tag: u64, bytes: usize, wires: &mut Wires) -> u32 {
 
 /// Reduces the own vector and everyone else's, in the order of ranks, if all arrive within so many
 /// looks at each.
-fn reduce(request: &Request, tag: u64, bytes: usize, wires: &mut Wires, looks: u32) -> bool {
+fn reduce(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, looks: u32) -> bool {
     let mut operands = std::mem::take(&mut wires.operands);
     operands.clear();
     for rank in 0..wires.size {
         if rank == wires.rank {
-            operands.push(own(request));
+            operands.push(own(task));
         } else if let Some(ptr) = arrived(rank, tag, bytes, wires, looks) {
             let scale = Scale::One;
             operands.push(Operand { ptr, scale });
@@ -76,10 +78,10 @@ fn reduce(request: &Request, tag: u64, bytes: usize, wires: &mut Wires, looks: u
     }
     let complete = operands.len() == wires.size as usize;
     if complete {
-        let dsts = [request.output.ptr];
+        let dsts = [task.output.ptr];
         // SAFETY: input and output are the operation's until it is done; messages stay where they
         // are until they are released, and were checked to be as long as the input.
-        unsafe { wires.compute_now(&job(request, &operands, &dsts)) };
+        unsafe { wires.compute_now(&job(task, &operands, &dsts)) };
     }
     wires.operands = operands;
     complete
@@ -101,20 +103,20 @@ fn arrived(peer: Rank, tag: u64, bytes: usize, wires: &mut Wires, looks: u32) ->
     None
 }
 
-fn own(request: &Request) -> Operand {
+fn own(task: &Task) -> Operand {
     Operand {
-        ptr: request.input.ptr,
-        scale: request.reduction.scale,
+        ptr: task.input.ptr,
+        scale: task.reduction.scale,
     }
 }
 
-fn job<'a>(request: &Request, srcs: &'a [Operand], dsts: &'a [*mut u8]) -> Job<'a> {
+fn job<'a>(task: &Task, srcs: &'a [Operand], dsts: &'a [*mut u8]) -> Job<'a> {
     Job {
-        dtype: request.signature.dtype,
-        op: request.reduction.op,
+        dtype: task.signature.dtype,
+        op: task.reduction.op,
         srcs,
         dsts,
-        count: request.input.len,
+        count: task.input.len,
         streaming: false,
     }
 }

@@ -1,7 +1,7 @@
 //! Executes the steps of one operation, slice by slice, as far as links and reductions allow.
 
 use super::flow::Flow;
-use super::request::Request;
+use super::request::{Program, Task};
 use super::wires::{Obstacle, Wires};
 use spark_ccl_compute::{Compute, Job, Operand, Scale, Started, Ticket};
 use spark_ccl_sched::{Buf, Kind, Rank, Span, Step};
@@ -10,6 +10,8 @@ use spark_ccl_transport::{Direct, LinkError};
 /// Results of so many bytes have left the caches before anyone reads them. (In place they are
 /// in the caches already when they are written.)
 const STREAMING_BYTES: usize = 16 << 20;
+/// Shorter slices are not worth a way around the slots.
+const DIRECT_BYTES: usize = 4 << 10;
 /// Slices after which a channel lets the others (and the fault check) have a turn.
 const TURN: usize = 32;
 
@@ -39,7 +41,8 @@ pub(crate) struct Cursor {
 
 /// One operation together with what it works with, for one turn.
 pub(crate) struct Run<'a> {
-    pub(crate) request: &'a Request,
+    pub(crate) task: &'a Task,
+    pub(crate) program: &'a Program,
     pub(crate) tag: u64,
     /// The link channel of the operation's channel 0.
     pub(crate) base: usize,
@@ -47,13 +50,20 @@ pub(crate) struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Makes room for the program's intermediate results.
+    pub(crate) fn provide_scratch(&mut self) {
+        let elements = self.program.scratch() as usize;
+        let bytes = elements * self.task.signature.dtype.size();
+        self.wires.provide_scratch(bytes);
+    }
+
     /// Advances one channel until it is blocked, finished, or had its turn.
     pub(crate) fn turn(&mut self, channel: u32, cursor: &mut Cursor) -> Turn {
         let mut moved = false;
         for _ in 0..TURN {
             let step = match cursor.step {
                 Some(step) => step,
-                None => match self.request.program.step(channel, cursor.index) {
+                None => match self.program.step(channel, cursor.index) {
                     Some(step) => *cursor.step.insert(step),
                     None => return Turn::Finished,
                 },
@@ -128,7 +138,7 @@ impl Run<'_> {
 
     /// One message in, out, or through.
     fn message(&mut self, channel: u32, flow: &Flow, half: &mut Half) -> Result<bool, Obstacle> {
-        let size = self.request.signature.dtype.size();
+        let size = self.task.signature.dtype.size();
         let limit = (self.wires.slot_bytes / size) as u64;
         let count = limit.min(flow.elements - half.elements) as usize;
         let lane = self.base + channel as usize;
@@ -165,7 +175,7 @@ impl Run<'_> {
         bytes: usize,
     ) -> Result<bool, Obstacle> {
         let (peer, moved) = match *flow {
-            _ if bytes == 0 => return Ok(false),
+            _ if bytes < DIRECT_BYTES => return Ok(false),
             Flow {
                 from: None,
                 to: Some(peer),
@@ -173,7 +183,7 @@ impl Run<'_> {
                 dst: None,
                 ..
             } if self.scale(span.buf) == Scale::One => {
-                // SAFETY: the span lies within the request's regions or the scratch, which the
+                // SAFETY: the span lies within the task's regions or the scratch, which the
                 // operation holds. A step that would write it comes after this one, and the link
                 // keeps nothing of it beyond the call.
                 let payload =
@@ -309,7 +319,7 @@ impl Run<'_> {
 
     /// The kinds that read, and may write, the peers' registered memory.
     fn one_sided(&mut self, step: &Step, half: &mut Half) -> Result<bool, Obstacle> {
-        let size = self.request.signature.dtype.size();
+        let size = self.task.signature.dtype.size();
         let limit = (self.wires.slot_bytes / size) as u64;
         let count = limit.min(step.src.len - half.elements);
         if half.pending.is_none() {
@@ -356,17 +366,17 @@ impl Run<'_> {
         let filled = fill(self, &mut operands, &mut targets);
         let started = filled.map(|()| {
             let job = Job {
-                dtype: self.request.signature.dtype,
-                op: self.request.reduction.op,
+                dtype: self.task.signature.dtype,
+                op: self.task.reduction.op,
                 srcs: &operands,
                 dsts: &targets,
                 count,
                 streaming,
             };
-            // SAFETY: own operands and targets lie within the request's regions or the scratch (the
+            // SAFETY: own operands and targets lie within the task's regions or the scratch (the
             // plan was made for their lengths), which the operation holds until it is done; slots
             // stay lent until `finish`, which runs after the job. Peers' memory is mapped for as
-            // long as the request holds its segment, and the schedule's signals order these
+            // long as the task holds its segment, and the schedule's signals order these
             // accesses against the peers' own.
             match unsafe { self.wires.compute.start(&job) } {
                 Started::Done => None,
@@ -380,9 +390,8 @@ impl Run<'_> {
 
     /// Whether results should go past the caches.
     fn streams(&self) -> bool {
-        let Request { input, output, .. } = self.request;
-        output.len * self.request.signature.dtype.size() >= STREAMING_BYTES
-            && input.ptr != output.ptr
+        let Task { input, output, .. } = self.task;
+        output.len * self.task.signature.dtype.size() >= STREAMING_BYTES && input.ptr != output.ptr
     }
 
     /// Ends a slice once its job is done.
@@ -407,27 +416,27 @@ impl Run<'_> {
     /// Own contributions are scaled when they are read; everything else was already.
     fn scale(&self, buf: Buf) -> Scale {
         match buf {
-            Buf::Input => self.request.reduction.scale,
+            Buf::Input => self.task.reduction.scale,
             Buf::Output | Buf::Scratch => Scale::One,
         }
     }
 
     fn address(&self, span: &Span, done: u64) -> *mut u8 {
         let base = match span.buf {
-            Buf::Input => self.request.input.ptr,
-            Buf::Output => self.request.output.ptr,
+            Buf::Input => self.task.input.ptr,
+            Buf::Output => self.task.output.ptr,
             Buf::Scratch => self.wires.scratch_base,
         };
-        base.wrapping_add((span.offset + done) as usize * self.request.signature.dtype.size())
+        base.wrapping_add((span.offset + done) as usize * self.task.signature.dtype.size())
     }
 
     /// The same place in `rank`'s registered memory.
     fn remote(&self, rank: Rank, span: &Span, done: u64) -> Result<*mut u8, Obstacle> {
-        let size = self.request.signature.dtype.size();
-        let in_output = self.request.input_block.filter(|_| span.buf == Buf::Input);
+        let size = self.task.signature.dtype.size();
+        let in_output = self.task.input_block.filter(|_| span.buf == Buf::Input);
         let region = match (span.buf, in_output) {
-            (Buf::Input, None) => &self.request.input,
-            _ => &self.request.output,
+            (Buf::Input, None) => &self.task.input,
+            _ => &self.task.output,
         };
         let block = in_output.unwrap_or(0) * u64::from(rank);
         let elements = (block + span.offset + done) as usize;
@@ -444,12 +453,9 @@ impl Run<'_> {
 }
 
 impl Cursor {
-    /// Before the step of that index.
-    pub(crate) fn at(index: u64) -> Self {
-        Self {
-            index,
-            ..Self::default()
-        }
+    /// Goes on at the step of that index.
+    pub(crate) fn skip(&mut self, index: u64) {
+        self.index = index;
     }
 
     /// Waits until no reduction touches the operation's memory any more.

@@ -1,6 +1,7 @@
 //! The engine of one communicator: its operations in flight, and what makes them progress.
 
 mod active;
+mod course;
 mod exchange;
 mod exec;
 mod flow;
@@ -8,18 +9,21 @@ mod ops;
 mod pair_tag;
 mod patience;
 mod patrol;
+mod programs;
 mod request;
 mod shared;
 mod wires;
 
 pub(crate) use ops::OpId;
-pub(crate) use request::{CHANNELS, Program, Request};
+pub(crate) use programs::Programs;
+pub(crate) use request::{CHANNELS, Program, Request, Task};
 pub(crate) use shared::Shared;
 pub(crate) use wires::Wires;
 
 use crate::error::Error;
-use active::{Active, Advance};
-use exchange::Progress;
+use active::Active;
+use course::{Advance, Course};
+use exec::Run;
 use ops::Ops;
 use patience::Patience;
 use spark_ccl_control::Watch;
@@ -34,6 +38,7 @@ pub(crate) struct Engine {
     wires: Wires,
     watch: Arc<Watch>,
     pub(crate) timeout: Duration,
+    programs: Programs,
     ops: Ops,
     collectives: VecDeque<OpId>,
     /// Point-to-point operations; only the streams that are used.
@@ -65,6 +70,7 @@ impl Engine {
             wires,
             watch,
             timeout,
+            programs: Programs::default(),
             ops: Ops::default(),
             collectives: VecDeque::new(),
             streams: BTreeMap::new(),
@@ -85,37 +91,41 @@ impl Engine {
         self.collectives.is_empty() && self.pairs == 0 && self.wires.unflushed.is_empty()
     }
 
-    /// Runs an operation to its end if that is near; else queues it and answers its name. Most small
-    /// collectives get by without a place in the queue.
-    fn rush(&mut self, request: Request) -> Option<OpId> {
-        if !self.collectives.is_empty() || request.program.stream().is_some() {
-            return Some(self.issue(request));
-        }
-        self.wires.flush();
-        let (sequence, tag) = self.enter(&request);
-        let looks = self.patience.looks();
-        let done = exchange::run(&request, tag, &mut self.wires, looks);
-        if done == Progress::Complete {
-            complete(&request);
-            self.watch.finish(sequence);
-            return None;
-        }
-        let mut active = Active::collective(request, sequence, tag);
-        active.skip(done);
-        for _ in 0..self.patience.rounds() {
-            match active.advance(&mut self.wires) {
-                Advance::Complete => {
-                    complete(&active.request);
-                    self.watch.finish(sequence);
-                    return None;
-                }
-                Advance::Moved => {}
-                Advance::Blocked => active.linger(&mut self.wires, self.patience.looks_per_round()),
+    /// Runs a collective to its end if that is near; else queues it and answers its name. Most small
+    /// ones get by without a place in the queue.
+    fn rush(
+        &mut self,
+        check: impl FnOnce(&mut Programs) -> Result<(Task, &Program), Error>,
+    ) -> Result<Option<OpId>, Error> {
+        self.check()?;
+        // Left where it is: a small call would notice a move.
+        let checked = check(&mut self.programs);
+        let (task, program) = match &checked {
+            Ok((task, program)) => (task, *program),
+            Err(error) => return Err(error.clone()),
+        };
+        let number = enter(&mut self.sequence, task, &self.watch);
+        let mut course = Course::default();
+        if self.collectives.is_empty() {
+            self.wires.flush();
+            let run = Run {
+                task,
+                program,
+                tag: number.tag,
+                base: 0,
+                wires: &mut self.wires,
+            };
+            if course.rush(run, &self.patience) {
+                complete(task);
+                self.watch.finish(number.sequence);
+                return Ok(None);
             }
         }
-        let id = self.ops.insert(active);
+        let (task, program) = (task.clone(), program.clone());
+        let request = Request { task, program };
+        let id = self.ops.insert(Active::collective(request, number, course));
         self.collectives.push_back(id);
-        Some(id)
+        Ok(Some(id))
     }
 
     /// Queues an operation.
@@ -128,18 +138,12 @@ impl Engine {
             self.pairs += 1;
             return id;
         }
-        let (sequence, tag) = self.enter(&request);
-        let id = self.ops.insert(Active::collective(request, sequence, tag));
+        let number = enter(&mut self.sequence, &request.task, &self.watch);
+        let id = self
+            .ops
+            .insert(Active::collective(request, number, Course::default()));
         self.collectives.push_back(id);
         id
-    }
-
-    /// Gives a collective its number, which the control plane learns, and its tag.
-    fn enter(&mut self, request: &Request) -> (u64, u64) {
-        self.sequence += 1;
-        self.watch.enter(self.sequence, request.signature.words());
-        let digest = u64::from(request.signature.digest());
-        (self.sequence, self.sequence << 32 | digest)
     }
 
     /// Moves everything on that can move; `true` when something did.
@@ -169,7 +173,9 @@ impl Engine {
         if let Some(&id) = self.collectives.front()
             && let Some(active) = self.ops.active(id)
         {
-            active.linger(&mut self.wires, self.patience.looks_per_round());
+            active
+                .course
+                .linger(&mut self.wires, self.patience.looks_per_round());
         }
     }
 
@@ -197,6 +203,24 @@ impl Engine {
     }
 }
 
+/// What a collective is called, among the others and on the links.
+#[derive(Debug, Clone, Copy)]
+struct Number {
+    sequence: u64,
+    tag: u64,
+}
+
+/// Gives a collective its number, which the control plane learns, and its tag.
+fn enter(last: &mut u64, task: &Task, watch: &Watch) -> Number {
+    *last += 1;
+    watch.enter(*last, task.signature.words());
+    let digest = u64::from(task.signature.digest());
+    Number {
+        sequence: *last,
+        tag: *last << 32 | digest,
+    }
+}
+
 /// Moves the operations of a queue on, the first one first; whether anything moved, and how many
 /// ended.
 fn work_off(
@@ -210,7 +234,7 @@ fn work_off(
         if let Some(active) = ops.active(id) {
             match active.advance(wires) {
                 Advance::Complete => {
-                    complete(&active.request);
+                    complete(&active.request.task);
                     if !active.is_pair() {
                         watch.finish(active.sequence);
                     }
@@ -227,12 +251,12 @@ fn work_off(
 }
 
 /// What is left to do with the result once it is there.
-fn complete(request: &Request) {
-    if let Some(divisor) = request.reduction.divisor {
-        let output = &request.output;
+fn complete(task: &Task) {
+    if let Some(divisor) = task.reduction.divisor {
+        let output = &task.output;
         // SAFETY: the output region is writable until the operation is done, which is now.
         unsafe {
-            spark_ccl_compute::divide(request.signature.dtype, output.ptr, output.len, divisor);
+            spark_ccl_compute::divide(task.signature.dtype, output.ptr, output.len, divisor);
         }
     }
 }

@@ -80,7 +80,7 @@ impl Engine {
             let Some(active) = self.ops.active(id) else {
                 continue;
             };
-            let (waited, overdue) = active.stall.wait(now, self.timeout);
+            let (waited, overdue) = active.course.stall.wait(now, self.timeout);
             let fault = if overdue {
                 Some(timed_out(active, &self.watch, self.wires.rank, waited))
             } else {
@@ -97,17 +97,17 @@ impl Engine {
 
 /// Tells the other ranks which operation this is and for whom it waits.
 fn announce(active: &mut Active, watch: &Watch, now: Instant, waited: Duration) {
-    let suspicious = active.stall.suspicious.is_some();
-    let due = match active.stall.announced {
+    let suspicious = active.course.stall.suspicious.is_some();
+    let due = match active.course.stall.announced {
         None => waited >= ANNOUNCE_AFTER || suspicious,
         Some(last) => now.saturating_duration_since(last) >= ANNOUNCE_EVERY,
     };
     if due {
-        active.stall.announced = Some(now);
+        active.course.stall.announced = Some(now);
         if let Some((sequence, words)) = doubtful(active, watch) {
             watch.announce(sequence, words, waiting_for(active));
         }
-        let words = active.request.signature.words();
+        let words = active.request.task.signature.words();
         watch.announce(marked(active), words, waiting_for(active));
     }
 }
@@ -115,7 +115,7 @@ fn announce(active: &mut Active, watch: &Watch, now: Instant, waited: Duration) 
 /// The earlier operation to which a foreign message belongs, as this rank called it: both ranks may
 /// be done with their different calls.
 fn doubtful(active: &Active, watch: &Watch) -> Option<(u64, [u64; 2])> {
-    let Some(Obstacle::Foreign { tag, .. }) = &active.stall.obstacle else {
+    let Some(Obstacle::Foreign { tag, .. }) = &active.course.stall.obstacle else {
         return None;
     };
     // Tags hold the low half of the sequence number.
@@ -130,7 +130,7 @@ fn doubtful(active: &Active, watch: &Watch) -> Option<(u64, [u64; 2])> {
 /// Whether the obstacle means that the operation can never be completed.
 fn inspect(active: &mut Active, watch: &Watch, rank: Rank, now: Instant) -> Option<Fault> {
     let peer = waiting_for(active)?;
-    let obstacle = active.stall.obstacle.as_ref()?;
+    let obstacle = active.course.stall.obstacle.as_ref()?;
     // The control plane sees for itself what this means for collectives.
     let left = if active.is_pair() {
         watch.left(peer)
@@ -138,11 +138,11 @@ fn inspect(active: &mut Active, watch: &Watch, rank: Rank, now: Instant) -> Opti
         None
     };
     if left.is_none() && obstacle.is_wait() {
-        active.stall.suspicious = None;
+        active.course.stall.suspicious = None;
         return None;
     }
     let (here, there) = (watch.member(rank), watch.member(peer));
-    let words = describe(active.request.signature.words());
+    let words = describe(active.request.task.signature.words());
     let (fault, certain) = match (obstacle, left) {
         (Obstacle::Foreign { tag, .. }, _) if active.is_pair() => {
             let fault = Fault::Mismatch {
@@ -177,7 +177,7 @@ fn inspect(active: &mut Active, watch: &Watch, rank: Rank, now: Instant) -> Opti
             (fault, matches!(obstacle, Obstacle::Link { .. }))
         }
     };
-    let first = *active.stall.suspicious.get_or_insert(now);
+    let first = *active.course.stall.suspicious.get_or_insert(now);
     let give_up = now.saturating_duration_since(first) >= CAUSE_WITHIN;
     (certain || give_up).then_some(fault)
 }
@@ -191,13 +191,13 @@ fn timed_out(active: &Active, watch: &Watch, rank: Rank, waited: Duration) -> Fa
         let late = waiting_for(active).map(|peer| watch.last_seen(peer));
         let words = format!(
             "{}, {}",
-            describe(active.request.signature.words()),
+            describe(active.request.task.signature.words()),
             PairTag::from_bits(active.tag)
         );
         (words, late.into_iter().collect())
     } else {
         let late = watch.late(active.sequence, SIGN_OF_LIFE);
-        (describe(active.request.signature.words()), late)
+        (describe(active.request.task.signature.words()), late)
     };
     Fault::TimedOut {
         by: watch.member(rank),
@@ -219,5 +219,5 @@ fn marked(active: &Active) -> u64 {
 }
 
 fn waiting_for(active: &Active) -> Option<Rank> {
-    active.stall.obstacle.as_ref()?.peer()
+    active.course.stall.obstacle.as_ref()?.peer()
 }

@@ -5,6 +5,7 @@ use crate::buffer::Region;
 use crate::redop::Reduction;
 use crate::signature::Signature;
 use spark_ccl_sched::{Buf, Kind, Rank, Schedule, Span, Step, Steps};
+use std::sync::Arc;
 
 /// Channels that collectives use; the next one carries point-to-point messages.
 pub(crate) const COLLECTIVE_CHANNELS: usize = 2;
@@ -13,11 +14,17 @@ pub(crate) const POINT_TO_POINT: usize = COLLECTIVE_CHANNELS;
 /// Channels of every link.
 pub(crate) const CHANNELS: usize = COLLECTIVE_CHANNELS + 1;
 
-/// A checked call.
+/// A checked call that owns its steps.
 #[derive(Debug)]
 pub(crate) struct Request {
-    pub(crate) signature: Signature,
+    pub(crate) task: Task,
     pub(crate) program: Program,
+}
+
+/// What a checked call is about.
+#[derive(Debug, Clone)]
+pub(crate) struct Task {
+    pub(crate) signature: Signature,
     pub(crate) input: Region,
     pub(crate) output: Region,
     pub(crate) reduction: Reduction,
@@ -25,10 +32,10 @@ pub(crate) struct Request {
     pub(crate) input_block: Option<u64>,
 }
 
-/// Where the steps of an operation come from.
-#[derive(Debug)]
+/// Where the steps of an operation come from. A schedule is cheap to clone.
+#[derive(Debug, Clone)]
 pub(crate) enum Program {
-    Schedule(Schedule),
+    Schedule(Arc<Schedule>),
     /// Written out, where it depends on more than the shape.
     List(Vec<Step>),
     /// One message stream: half of a pair, matched with the peer's by order.
@@ -71,6 +78,11 @@ impl Program {
             Self::List(steps) => steps.get(index as usize).copied(),
             Self::PointToPoint(step) => (index == 0).then_some(*step),
         }
+    }
+
+    /// Whether it is an all-reduce in which everyone sends its vector to everyone.
+    pub(super) fn is_exchange(&self) -> bool {
+        matches!(self, Self::Schedule(schedule) if schedule.is_exchange())
     }
 
     /// The stream of a point-to-point operation.

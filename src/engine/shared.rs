@@ -1,7 +1,7 @@
 //! The engine behind its mutex, and how callers wait on it.
 
 use super::patience::Pause;
-use super::{Engine, OpId, Request};
+use super::{Engine, OpId, Program, Programs, Request, Task};
 use crate::error::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::any::Any;
@@ -60,11 +60,13 @@ impl Shared {
         work(&mut self.engine.lock())
     }
 
-    /// Runs an operation to its end.
-    pub(crate) fn run(&self, request: Request) -> Result<(), Error> {
+    /// Checks a collective and runs it to its end.
+    pub(crate) fn run(
+        &self,
+        check: impl FnOnce(&mut Programs) -> Result<(Task, &Program), Error>,
+    ) -> Result<(), Error> {
         let mut engine = self.engine.lock();
-        engine.check()?;
-        let id = engine.rush(request);
+        let id = engine.rush(check)?;
         unlock(engine);
         match id {
             None => Ok(()),
@@ -75,14 +77,14 @@ impl Shared {
         }
     }
 
-    /// Queues one operation, or two that belong together, and gives them a first push.
+    /// Checks one operation, or two that belong together, queues them and gives them a first push.
     pub(crate) fn issue(
         &self,
-        first: Request,
-        second: Option<Request>,
+        check: impl FnOnce(&mut Programs) -> Result<(Request, Option<Request>), Error>,
     ) -> Result<(OpId, Option<OpId>), Error> {
         let mut engine = self.engine.lock();
         engine.check()?;
+        let (first, second) = check(&mut engine.programs)?;
         let ids = (
             engine.issue(first),
             second.map(|request| engine.issue(request)),

@@ -1,4 +1,4 @@
-//! From a checked call to a schedule: the memory it can use, the algorithm, the plan cache.
+//! From a checked call to a schedule: the memory it can use, and the algorithm.
 
 mod place;
 mod tuner;
@@ -7,13 +7,8 @@ pub(crate) use place::Place;
 
 use crate::error::Error;
 use crate::signature::{Operation, Signature, describe};
-use parking_lot::Mutex;
 use spark_ccl_config::{AlgorithmChoice, Path};
 use spark_ccl_sched::{Algorithm, Collective, Schedule, Shape, schedule};
-use std::collections::HashMap;
-
-/// Plans that are remembered; more than a training step has different calls.
-const CACHE_LIMIT: usize = 4096;
 
 /// What all plans of a communicator depend on.
 #[derive(Debug)]
@@ -28,20 +23,6 @@ pub(crate) struct Planner {
     pub(crate) algorithms: AlgorithmChoice,
     /// Whether all ranks share memory.
     pub(crate) one_host: bool,
-    cache: Mutex<Cache>,
-}
-
-#[derive(Debug, Default)]
-struct Cache {
-    /// The plan that was used last: training loops repeat themselves.
-    last: Option<(Key, Schedule)>,
-    all: HashMap<Key, Schedule>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
-    words: [u64; 2],
-    in_place: bool,
 }
 
 /// A chosen algorithm, and why.
@@ -68,40 +49,7 @@ impl Planner {
             path: settings.path,
             algorithms: settings.algo.clone(),
             one_host,
-            cache: Mutex::default(),
         }
-    }
-
-    /// The schedule of a call; made once per signature.
-    pub(crate) fn schedule(
-        &self,
-        signature: Signature,
-        in_place: bool,
-        place: &Place,
-    ) -> Result<Schedule, Error> {
-        let key = Key {
-            words: signature.words(),
-            in_place,
-        };
-        let mut cache = self.cache.lock();
-        if let Some((last, schedule)) = cache.last
-            && last == key
-        {
-            return Ok(schedule);
-        }
-        let known = cache.all.get(&key).copied();
-        let schedule = if let Some(schedule) = known {
-            schedule
-        } else {
-            if cache.all.len() >= CACHE_LIMIT {
-                cache.all.clear();
-            }
-            let schedule = self.make(signature, in_place, place)?;
-            cache.all.insert(key, schedule);
-            schedule
-        };
-        cache.last = Some((key, schedule));
-        Ok(schedule)
     }
 
     /// The algorithm for a call.
@@ -109,7 +57,13 @@ impl Planner {
         tuner::choose(self, signature, in_place, zero_copy)
     }
 
-    fn make(&self, signature: Signature, in_place: bool, place: &Place) -> Result<Schedule, Error> {
+    /// The schedule of a call.
+    pub(crate) fn schedule(
+        &self,
+        signature: Signature,
+        in_place: bool,
+        place: &Place,
+    ) -> Result<Schedule, Error> {
         let choice = self.choose(signature, in_place, place.is_registered());
         tracing::info!(
             "{}: {}, {} path ({})",

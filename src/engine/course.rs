@@ -1,0 +1,105 @@
+//! How far an operation is, and what holds it up.
+
+use super::exchange::{self, Progress};
+use super::exec::{Cursor, Run, Turn};
+use super::patience::Patience;
+use super::patrol::Stall;
+use super::request::Program;
+use super::wires::{Obstacle, Wires};
+use spark_ccl_sched::Kind;
+use std::ops::Range;
+
+/// The way of an operation through its steps.
+#[derive(Debug, Default)]
+pub(super) struct Course {
+    cursors: [Cursor; 2],
+    finished: [bool; 2],
+    started: bool,
+    pub(super) stall: Stall,
+}
+
+/// What came of a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Advance {
+    Complete,
+    Moved,
+    Blocked,
+}
+
+impl Course {
+    /// A turn on each channel.
+    pub(super) fn advance(&mut self, run: &mut Run<'_>) -> Advance {
+        if !self.started {
+            self.started = true;
+            run.provide_scratch();
+        }
+        let mut moved = false;
+        self.stall.obstacle = None;
+        let channels = run.program.channels();
+        for channel in 0..channels {
+            let index = channel as usize;
+            if self.finished[index] {
+                continue;
+            }
+            match run.turn(channel, &mut self.cursors[index]) {
+                Turn::Finished => {
+                    self.finished[index] = true;
+                    moved = true;
+                }
+                Turn::Moved => moved = true,
+                Turn::Blocked(obstacle) => self.stall.meet(obstacle),
+            }
+        }
+        if self.finished[..channels as usize].iter().all(|&done| done) {
+            // Its bytes must be with the kernel, too: nobody may call us for long.
+            match run.wires.held_back(lanes(run.program, run.base)) {
+                None => return Advance::Complete,
+                Some(obstacle) => self.stall.meet(obstacle),
+            }
+        }
+        if moved {
+            self.stall.ease();
+            Advance::Moved
+        } else {
+            Advance::Blocked
+        }
+    }
+
+    /// Goes from the start to the end, which it answers, or until the patience ends.
+    pub(super) fn rush(&mut self, mut run: Run<'_>, patience: &Patience) -> bool {
+        match exchange::run(&mut run, patience.looks()) {
+            Progress::Complete => return true,
+            Progress::Steps(steps) => self.cursors[0].skip(steps),
+        }
+        for _ in 0..patience.rounds() {
+            match self.advance(&mut run) {
+                Advance::Complete => return true,
+                Advance::Moved => {}
+                Advance::Blocked => self.linger(run.wires, patience.looks_per_round()),
+            }
+        }
+        false
+    }
+
+    /// Waits until nothing in this process touches the operation's memory any more.
+    pub(super) fn drain(&mut self, wires: &mut Wires) {
+        for cursor in &mut self.cursors {
+            cursor.drain(wires.compute.as_mut());
+        }
+    }
+
+    /// Waits a moment for the message that it lacks, if that is what it lacks.
+    pub(super) fn linger(&self, wires: &mut Wires, looks: u32) {
+        if let Some(Obstacle::Message { peer, lane }) = self.stall.obstacle {
+            wires.await_message(peer, lane, looks);
+        }
+    }
+}
+
+/// The link channels on which the program may send.
+fn lanes(program: &Program, base: usize) -> Range<usize> {
+    match program {
+        Program::PointToPoint(step) if step.kind == Kind::Recv => 0..0,
+        program => base..base + program.channels() as usize,
+    }
+}

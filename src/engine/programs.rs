@@ -1,0 +1,62 @@
+//! Programs of calls that were made before.
+
+use super::request::Program;
+use crate::error::Error;
+use crate::signature::Signature;
+use std::collections::HashMap;
+
+/// Programs that are remembered; more than a training step has different calls.
+const LIMIT: usize = 4096;
+
+/// The programs of a communicator's calls, each made once.
+#[derive(Debug, Default)]
+pub(crate) struct Programs {
+    all: Vec<(Key, Program)>,
+    index: HashMap<Key, usize>,
+    /// The one that was used last: training loops repeat themselves.
+    last: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    words: [u64; 2],
+    in_place: bool,
+}
+
+impl Programs {
+    /// The program of a call; `make` makes it the first time.
+    #[inline]
+    pub(crate) fn get(
+        &mut self,
+        signature: Signature,
+        in_place: bool,
+        make: impl FnOnce() -> Result<Program, Error>,
+    ) -> Result<&Program, Error> {
+        let key = Key {
+            words: signature.words(),
+            in_place,
+        };
+        if self.all.get(self.last).is_none_or(|(last, _)| *last != key) {
+            self.last = self.find(key, make)?;
+        }
+        Ok(&self.all[self.last].1)
+    }
+
+    fn find(
+        &mut self,
+        key: Key,
+        make: impl FnOnce() -> Result<Program, Error>,
+    ) -> Result<usize, Error> {
+        if let Some(&place) = self.index.get(&key) {
+            return Ok(place);
+        }
+        let program = make()?;
+        if self.all.len() >= LIMIT {
+            self.all.clear();
+            self.index.clear();
+        }
+        self.all.push((key, program));
+        self.index.insert(key, self.all.len() - 1);
+        Ok(self.all.len() - 1)
+    }
+}
