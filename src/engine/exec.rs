@@ -15,6 +15,11 @@ const DIRECT_BYTES: usize = 4 << 10;
 /// Slices after which a channel lets the others (and the fault check) have a turn.
 const TURN: usize = 32;
 
+const NO_OPERAND: Operand = Operand {
+    ptr: std::ptr::null(),
+    scale: Scale::One,
+};
+
 /// Outcome of a turn of a channel.
 #[derive(Debug)]
 pub(crate) enum Turn {
@@ -35,7 +40,6 @@ struct Half {
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Cursor {
     index: u64,
-    step: Option<Step>,
     halves: [Half; 2],
 }
 
@@ -61,12 +65,9 @@ impl Run<'_> {
     pub(crate) fn turn(&mut self, channel: u32, cursor: &mut Cursor) -> Turn {
         let mut moved = false;
         for _ in 0..TURN {
-            let step = match cursor.step {
-                Some(step) => step,
-                None => match self.program.step(channel, cursor.index) {
-                    Some(step) => *cursor.step.insert(step),
-                    None => return Turn::Finished,
-                },
+            // Made anew for each slice: that takes less than to keep it.
+            let Some(step) = self.program.step(channel, cursor.index) else {
+                return Turn::Finished;
             };
             let outcome = if step.is_empty() {
                 Ok(true)
@@ -77,7 +78,6 @@ impl Run<'_> {
                 Ok(false) => moved = true,
                 Ok(true) => {
                     cursor.index += 1;
-                    cursor.step = None;
                     cursor.halves = Default::default();
                     moved = true;
                 }
@@ -154,7 +154,7 @@ impl Run<'_> {
             let incoming = self.incoming(lane, flow, count * size)?;
             let outgoing = self.outgoing(lane, flow, count * size)?;
             if count > 0 {
-                half.pending = self.combine(flow, half.elements, count, incoming, outgoing)?;
+                half.pending = self.combine(flow, half.elements, count, incoming, outgoing);
                 if half.pending.is_some() {
                     return Err(Obstacle::Reduction);
                 }
@@ -260,26 +260,24 @@ impl Run<'_> {
         count: usize,
         incoming: *const u8,
         outgoing: *mut u8,
-    ) -> Result<Option<Ticket>, Obstacle> {
-        let streaming = flow.to.is_none() && self.streams();
-        self.submit(count, streaming, |run, operands, targets| {
-            operands.extend(flow.src.map(|span| run.operand(&span, done)));
-            if let Some(from) = flow.from {
-                let arrived = Operand {
-                    ptr: incoming,
-                    scale: Scale::One,
-                };
-                let place = if from < run.wires.rank {
-                    0
-                } else {
-                    operands.len()
-                };
-                operands.insert(place, arrived);
-            }
-            targets.extend(flow.dst.map(|span| run.address(&span, done)));
-            targets.extend(flow.to.map(|_| outgoing));
-            Ok(())
-        })
+    ) -> Option<Ticket> {
+        let own = flow.src.map(|span| self.operand(&span, done));
+        let arrived = flow.from.map(|_| Operand {
+            ptr: incoming,
+            scale: Scale::One,
+        });
+        let in_order = match flow.from {
+            Some(from) if from < self.wires.rank => (arrived, own),
+            _ => (own, arrived),
+        };
+        let place = flow.dst.map(|span| self.address(&span, done));
+        let slot = flow.to.map(|_| outgoing);
+        self.start(
+            count,
+            flow.to.is_none() && self.streams(),
+            pair(in_order, &mut [NO_OPERAND; 2]),
+            pair((place, slot), &mut [std::ptr::null_mut(); 2]),
+        )
     }
 
     /// Sends the filled slot and gives the read one back.
@@ -364,28 +362,37 @@ impl Run<'_> {
         operands.clear();
         targets.clear();
         let filled = fill(self, &mut operands, &mut targets);
-        let started = filled.map(|()| {
-            let job = Job {
-                dtype: self.task.signature.dtype,
-                op: self.task.reduction.op,
-                srcs: &operands,
-                dsts: &targets,
-                count,
-                streaming,
-            };
-            // SAFETY: own operands and targets lie within the task's regions or the scratch (the
-            // plan was made for their lengths), which the operation holds until it is done; slots
-            // stay lent until `finish`, which runs after the job. Peers' memory is mapped for as
-            // long as the task holds its segment, and the schedule's signals order these
-            // accesses against the peers' own.
-            match unsafe { self.wires.compute.start(&job) } {
-                Started::Done => None,
-                Started::Pending(ticket) => Some(ticket),
-            }
-        });
+        let started = filled.map(|()| self.start(count, streaming, &operands, &targets));
         self.wires.operands = operands;
         self.wires.targets = targets;
         started
+    }
+
+    /// Starts a reduction over `count` elements; its ticket, if it is not done at once.
+    fn start(
+        &mut self,
+        count: usize,
+        streaming: bool,
+        srcs: &[Operand],
+        dsts: &[*mut u8],
+    ) -> Option<Ticket> {
+        let job = Job {
+            dtype: self.task.signature.dtype,
+            op: self.task.reduction.op,
+            srcs,
+            dsts,
+            count,
+            streaming,
+        };
+        // SAFETY: own operands and targets lie within the task's regions or the scratch (the
+        // program was made for their lengths), which the operation holds until it is done; slots
+        // stay lent until `finish`, which runs after the job. Peers' memory is mapped for as
+        // long as the task holds its segment, and the program's signals order these
+        // accesses against the peers' own.
+        match unsafe { self.wires.compute.start(&job) } {
+            Started::Done => None,
+            Started::Pending(ticket) => Some(ticket),
+        }
     }
 
     /// Whether results should go past the caches.
@@ -450,6 +457,16 @@ impl Run<'_> {
             error: LinkError::Misuse("registered memory that is not mapped here".to_owned()),
         })
     }
+}
+
+/// Those of the two that there are, one after the other.
+fn pair<T: Copy>(of: (Option<T>, Option<T>), room: &mut [T; 2]) -> &[T] {
+    let mut len = 0;
+    for item in [of.0, of.1].into_iter().flatten() {
+        room[len] = item;
+        len += 1;
+    }
+    &room[..len]
 }
 
 impl Cursor {
