@@ -178,7 +178,7 @@ impl Site<'_> {
                 Ok((Box::new(tx), Box::new(rx), "self".to_owned(), None))
             }
             Wiring::Shared(stream) => {
-                let (tx, rx) = if self.rank < peer {
+                let (mut tx, rx) = if self.rank < peer {
                     shm::offer(&stream, geometry, self.deadline).map_err(memory)?
                 } else {
                     loop {
@@ -189,6 +189,7 @@ impl Site<'_> {
                         }
                     }
                 };
+                tx.allow_lending();
                 Ok((Box::new(tx), Box::new(rx), "shm".to_owned(), Some(stream)))
             }
             Wiring::Tcp(sockets) => {

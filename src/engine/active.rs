@@ -3,6 +3,7 @@
 use super::Number;
 use super::course::{Advance, Course};
 use super::exec::Run;
+use super::loans::Loans;
 use super::pair_tag::PairTag;
 use super::request::{POINT_TO_POINT, Request};
 use super::wires::Wires;
@@ -15,16 +16,23 @@ pub(super) struct Active {
     /// The link channel of the operation's channel 0.
     base: usize,
     pub(super) course: Course,
+    loans: Loans,
 }
 
 impl Active {
-    pub(super) fn collective(request: Request, number: Number, course: Course) -> Self {
+    pub(super) fn collective(
+        request: Request,
+        number: Number,
+        course: Course,
+        loans: Loans,
+    ) -> Self {
         Self {
             request,
             sequence: number.sequence,
             tag: number.tag,
             base: 0,
             course,
+            loans,
         }
     }
 
@@ -38,6 +46,7 @@ impl Active {
             tag: tag.bits(),
             base: POINT_TO_POINT,
             course: Course::default(),
+            loans: Loans::default(),
         }
     }
 
@@ -53,13 +62,15 @@ impl Active {
             tag: self.tag,
             base: self.base,
             wires,
+            loans: &mut self.loans,
         })
     }
 
     /// Gives up, once nothing in this process touches the operation's memory any more. Peers are
-    /// cut off from its registered memory, where they may write it.
+    /// cut off from what is lent to them, and from its registered memory, where they may write it.
     pub(super) fn give_up(&mut self, wires: &mut Wires) {
         self.course.drain(wires);
+        self.loans.withdraw(wires);
         let task = &self.request.task;
         if task.signature.place != 0
             && let Some(home) = &task.output.home

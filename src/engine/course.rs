@@ -52,7 +52,8 @@ impl Course {
         }
         if self.finished[..channels as usize].iter().all(|&done| done) {
             // Its bytes must be with the kernel, too: nobody may call us for long.
-            match run.wires.held_back(lanes(run.program, run.base)) {
+            let held_back = run.wires.held_back(lanes(run.program, run.base));
+            match held_back.or_else(|| run.loans.outstanding(run.wires)) {
                 None => return Advance::Complete,
                 Some(obstacle) => self.stall.meet(obstacle),
             }

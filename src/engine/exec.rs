@@ -1,6 +1,7 @@
 //! Executes the steps of one operation, slice by slice, as far as links and reductions allow.
 
 use super::flow::Flow;
+use super::loans::Loans;
 use super::request::{Program, Task};
 use super::wires::{Obstacle, Wires};
 use spark_ccl_compute::{Compute, Job, Operand, Scale, Started, Ticket};
@@ -51,6 +52,7 @@ pub(crate) struct Run<'a> {
     /// The link channel of the operation's channel 0.
     pub(crate) base: usize,
     pub(crate) wires: &'a mut Wires,
+    pub(crate) loans: &'a mut Loans,
 }
 
 impl Run<'_> {
@@ -147,6 +149,9 @@ impl Run<'_> {
                 return Err(Obstacle::Reduction);
             }
             half.pending = None;
+        } else if let Some(count) = self.single_copy(lane, flow, half.elements)? {
+            half.elements += count;
+            return Ok(half.elements == flow.elements);
         } else if self.direct(lane, flow, half.elements, count * size)? {
             half.elements += count as u64;
             return Ok(half.elements == flow.elements);
@@ -184,8 +189,8 @@ impl Run<'_> {
                 ..
             } if self.scale(span.buf) == Scale::One => {
                 // SAFETY: the span lies within the task's regions or the scratch, which the
-                // operation holds. A step that would write it comes after this one, and the link
-                // keeps nothing of it beyond the call.
+                // operation holds. A step that would write it comes after this one, if there is any,
+                // and the link keeps nothing of it beyond the call.
                 let payload =
                     unsafe { std::slice::from_raw_parts(self.address(&span, done), bytes) };
                 let tx = &mut self.wires.tx[peer as usize];
@@ -421,14 +426,14 @@ impl Run<'_> {
     }
 
     /// Own contributions are scaled when they are read; everything else was already.
-    fn scale(&self, buf: Buf) -> Scale {
+    pub(super) fn scale(&self, buf: Buf) -> Scale {
         match buf {
             Buf::Input => self.task.reduction.scale,
             Buf::Output | Buf::Scratch => Scale::One,
         }
     }
 
-    fn address(&self, span: &Span, done: u64) -> *mut u8 {
+    pub(super) fn address(&self, span: &Span, done: u64) -> *mut u8 {
         let base = match span.buf {
             Buf::Input => self.task.input.ptr,
             Buf::Output => self.task.output.ptr,

@@ -5,6 +5,7 @@ mod course;
 mod exchange;
 mod exec;
 mod flow;
+mod loans;
 mod ops;
 mod pair_tag;
 mod patience;
@@ -12,6 +13,7 @@ mod patrol;
 mod programs;
 mod request;
 mod shared;
+mod single_copy;
 mod wires;
 
 pub(crate) use ops::OpId;
@@ -24,6 +26,7 @@ use crate::error::Error;
 use active::Active;
 use course::{Advance, Course};
 use exec::Run;
+use loans::Loans;
 use ops::Ops;
 use patience::Patience;
 use spark_ccl_control::Watch;
@@ -105,7 +108,7 @@ impl Engine {
             Err(error) => return Err(error.clone()),
         };
         let number = enter(&mut self.sequence, task, &self.watch);
-        let mut course = Course::default();
+        let (mut course, mut loans) = (Course::default(), Loans::default());
         if self.collectives.is_empty() {
             self.wires.flush();
             let run = Run {
@@ -114,6 +117,7 @@ impl Engine {
                 tag: number.tag,
                 base: 0,
                 wires: &mut self.wires,
+                loans: &mut loans,
             };
             if course.rush(run, &self.patience) {
                 complete(task);
@@ -123,7 +127,9 @@ impl Engine {
         }
         let (task, program) = (task.clone(), program.clone());
         let request = Request { task, program };
-        let id = self.ops.insert(Active::collective(request, number, course));
+        let id = self
+            .ops
+            .insert(Active::collective(request, number, course, loans));
         self.collectives.push_back(id);
         Ok(Some(id))
     }
@@ -139,9 +145,12 @@ impl Engine {
             return id;
         }
         let number = enter(&mut self.sequence, &request.task, &self.watch);
-        let id = self
-            .ops
-            .insert(Active::collective(request, number, Course::default()));
+        let id = self.ops.insert(Active::collective(
+            request,
+            number,
+            Course::default(),
+            Loans::default(),
+        ));
         self.collectives.push_back(id);
         id
     }

@@ -80,6 +80,15 @@ impl Program {
         }
     }
 
+    /// Whether nothing is written to memory from which a message was sent.
+    pub(super) fn keeps_what_it_sends(&self) -> bool {
+        match self {
+            Self::Schedule(schedule) => schedule.keeps_what_it_sends(),
+            // These have a buffer to send from that they only read.
+            Self::List(_) | Self::PointToPoint(_) => true,
+        }
+    }
+
     /// Whether it is an all-reduce in which everyone sends its vector to everyone.
     pub(super) fn is_exchange(&self) -> bool {
         matches!(self, Self::Schedule(schedule) if schedule.is_exchange())

@@ -151,7 +151,7 @@ impl Wires {
     pub(super) fn await_message(&mut self, peer: Rank, lane: usize, looks: u32) {
         let rx = &mut self.rx[peer as usize];
         for _ in 0..looks {
-            if !matches!(rx.peek(lane), Ok(None)) {
+            if rx.has_news(lane) {
                 return;
             }
             std::hint::spin_loop();

@@ -16,6 +16,10 @@ pub trait Steps {
     /// Elements of [`Buf::Scratch`](crate::Buf::Scratch) that the steps use.
     fn scratch(&self) -> u64;
 
+    /// Whether nothing is written to memory from which a message was sent: an executor need not copy
+    /// it. Messages are those of steps that send and receive data unchanged.
+    fn keeps_what_it_sends(&self) -> bool;
+
     /// Step `index` of `channel`, or `None` after the last. The steps of a channel are done in
     /// order. Some may be empty ([`Step::is_empty`]).
     fn step(&self, channel: u32, index: u64) -> Option<Step>;
@@ -57,7 +61,10 @@ impl<S: Steps> Iterator for Walk<'_, S> {
 
 /// The schedule of one rank for one collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Schedule(Plan);
+pub struct Schedule {
+    plan: Plan,
+    keeps_what_it_sends: bool,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plan {
@@ -114,10 +121,10 @@ pub fn schedule(
         } else {
             Plan::Alone { len: shape.count }
         };
-        return Ok(Schedule(plan));
+        return Ok(plan.into());
     }
     if shape.count == 0 && collective != Collective::Barrier {
-        return Ok(Schedule(Plan::Nothing));
+        return Ok(Plan::Nothing.into());
     }
     // A round has no use for more, and its end stays countable.
     shape.chunk = shape.chunk.min(shape.count.max(1));
@@ -139,8 +146,23 @@ pub fn schedule(
         Algorithm::Dissemination => Some(Plan::Dissemination(Dissemination::new(&shape))),
         Algorithm::OneSided => OneSided::new(collective, in_place, &shape).map(Plan::OneSided),
     };
-    plan.map(Schedule)
-        .ok_or_else(|| unsupported("no such combination"))
+    // In place, what an all-to-all receives replaces what it has sent.
+    let replaces = collective == Collective::AllToAll && in_place;
+    plan.map(|plan| Schedule {
+        plan,
+        keeps_what_it_sends: !collective.reduces() && !replaces,
+    })
+    .ok_or_else(|| unsupported("no such combination"))
+}
+
+impl From<Plan> for Schedule {
+    /// Of a plan that sends nothing.
+    fn from(plan: Plan) -> Self {
+        Self {
+            plan,
+            keeps_what_it_sends: true,
+        }
+    }
 }
 
 /// More than any machine has; sums of a few ranks stay far from overflow.
@@ -175,34 +197,38 @@ impl Schedule {
     /// output. An executor may then do all of it at once, instead of step by step.
     #[inline]
     pub fn is_exchange(&self) -> bool {
-        matches!(&self.0, Plan::Direct(direct) if direct.is_exchange())
+        matches!(&self.plan, Plan::Direct(direct) if direct.is_exchange())
     }
 }
 
 impl Steps for Schedule {
     fn channels(&self) -> u32 {
-        match self.0 {
+        match self.plan {
             Plan::Tree(tree) => tree.channels(),
             _ => 1,
         }
     }
 
     fn scratch(&self) -> u64 {
-        match self.0 {
+        match self.plan {
             Plan::Direct(direct) => direct.scratch(),
             Plan::Tree(tree) => tree.scratch(),
             _ => 0,
         }
     }
 
+    fn keeps_what_it_sends(&self) -> bool {
+        self.keeps_what_it_sends
+    }
+
     fn step(&self, channel: u32, index: u64) -> Option<Step> {
-        if let Plan::Tree(tree) = &self.0 {
+        if let Plan::Tree(tree) = &self.plan {
             return tree.step(channel, index);
         }
         if channel != 0 {
             return None;
         }
-        match &self.0 {
+        match &self.plan {
             Plan::Nothing | Plan::Tree(_) => None,
             Plan::Alone { len } => (index == 0 && *len > 0)
                 .then(|| Step::copy(0, Span::input(0, *len), Span::output(0, *len))),

@@ -15,6 +15,10 @@ struct Tampered<F> {
 }
 
 impl<F: Fn(Rank, u64, Step) -> Option<Step>> Steps for Tampered<F> {
+    fn keeps_what_it_sends(&self) -> bool {
+        self.schedule.keeps_what_it_sends()
+    }
+
     fn channels(&self) -> u32 {
         self.schedule.channels()
     }
@@ -196,6 +200,20 @@ fn reading_and_writing_the_wrong_memory_is_named() {
         },
     );
     assert_eq!(into_input, Problem::WroteInput);
+}
+
+#[test]
+fn overwriting_what_was_sent_is_named() {
+    let ring = case(Collective::AllGather, Algorithm::Ring, true);
+    let own_block_again = |rank: Rank, _, step: Step| {
+        let own = Span::output(u64::from(rank) * 8, 8);
+        Some(if rank == 1 && step.dst.len > 0 {
+            Step { dst: own, ..step }
+        } else {
+            step
+        })
+    };
+    assert_eq!(problem(ring, own_block_again), Problem::OverwroteSent);
 }
 
 #[test]

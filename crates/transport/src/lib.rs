@@ -16,4 +16,6 @@ pub mod netif;
 pub mod shm;
 pub mod tcp;
 
-pub use link::{Arrival, Direct, Geometry, LinkError, LinkRx, LinkTx};
+pub use link::{
+    Arrival, Borrowing, Direct, Geometry, LEND_MOST, Lending, LinkError, LinkRx, LinkTx,
+};

@@ -54,6 +54,31 @@ pub enum Direct {
     Unable,
 }
 
+/// The longest message that can be lent: its reader looks around before the next one.
+pub const LEND_MOST: usize = 1 << 20;
+
+/// How an attempt to lend a message's payload went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lending {
+    /// It is lent until [`LinkTx::has_returned`] says so of this number, or any later one.
+    Lent(u64),
+    /// Ask again.
+    NotYet,
+    /// Not this message, or not over this link.
+    Unable,
+}
+
+/// How an attempt to receive a lent message went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Borrowing {
+    /// It is received; so many bytes.
+    Done(usize),
+    /// There is no message yet.
+    NotYet,
+    /// The next message is not lent, or another one; or the link lends nothing.
+    Unable,
+}
+
 /// The sending half of a link.
 pub trait LinkTx: Send {
     /// A slot with room for `len` bytes (at most `slot_bytes`), or `None`: not yet.
@@ -80,6 +105,29 @@ pub trait LinkTx: Send {
         Ok(Direct::Unable)
     }
 
+    /// Sends a message that the peer reads where it lies, if it can and that saves a copy. It may be
+    /// longer than a slot, up to [`LEND_MOST`]. The memory is to be left as it is until it has returned.
+    ///
+    /// # Errors
+    /// When the link has ended, or a slot is reserved.
+    fn lend(&mut self, channel: usize, payload: &[u8], tag: u64) -> Result<Lending, LinkError> {
+        let _ = (channel, payload, tag);
+        Ok(Lending::Unable)
+    }
+
+    /// Whether the peer has read what was lent under this number.
+    ///
+    /// # Errors
+    /// When the link has ended.
+    fn has_returned(&mut self, channel: usize, loan: u64) -> Result<bool, LinkError> {
+        let _ = (channel, loan);
+        Ok(true)
+    }
+
+    /// Takes back what is lent, at the price of the link: a peer that reads it from now on finds the
+    /// link ended.
+    fn withdraw(&mut self) {}
+
     /// Whether committed bytes of the channel are still held back: only [`flush`](Self::flush) moves
     /// them on.
     fn holds_back(&self, channel: usize) -> bool;
@@ -99,6 +147,11 @@ pub trait LinkRx: Send {
     /// When the link has ended and every message was read.
     fn peek(&mut self, channel: usize) -> Result<Option<Arrival<'_>>, LinkError>;
 
+    /// Whether there is something to [`peek`](Self::peek) at, be it an error.
+    fn has_news(&mut self, channel: usize) -> bool {
+        !matches!(self.peek(channel), Ok(None))
+    }
+
     /// Receives a message of that tag and the length of `payload` to where it shall lie, where that
     /// saves a copy: like peeking, copying and releasing. [`Direct::Unable`] where the next message
     /// is another one. Once begun, nothing else can be done on the channel.
@@ -113,6 +166,20 @@ pub trait LinkRx: Send {
     ) -> Result<Direct, LinkError> {
         let _ = (channel, payload, tag);
         Ok(Direct::Unable)
+    }
+
+    /// Receives a message of that tag that is lent, to the beginning of `room`.
+    ///
+    /// # Errors
+    /// When the link has ended.
+    fn borrow(
+        &mut self,
+        channel: usize,
+        room: &mut [u8],
+        tag: u64,
+    ) -> Result<Borrowing, LinkError> {
+        let _ = (channel, room, tag);
+        Ok(Borrowing::Unable)
     }
 
     /// Gives the slot of the message last peeked back to the sender; nothing where none was.

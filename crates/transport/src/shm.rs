@@ -7,11 +7,15 @@
 //! comes next and nothing else. How far it has read stands on a line of its own, which the sender
 //! looks at only when it has filled every slot that it knew to be free.
 //!
+//! A longer payload may be lent instead: the slot holds its address, and the receiver has the kernel
+//! copy it straight out of the sender's memory ([`Tx::allow_lending`]).
+//!
 //! # Trust
 //! The peer may write anything into the segment at any time. Lengths are read once and checked, so
 //! the worst that a peer can do is to send wrong bytes.
 
 mod layout;
+mod reach;
 mod ring;
 mod rx;
 mod segment;
@@ -34,6 +38,9 @@ pub use tx::Tx;
 
 /// One end of a link.
 pub type End = (Tx, Rx);
+
+/// Shorter payloads are copied twice in less time than the kernel needs to find their pages.
+const LEND_LEAST: usize = 16 << 10;
 
 /// The name under which a segment travels, next to other memory on the same stream.
 const SEGMENT_ID: u64 = u64::from_le_bytes(*b"shm link");

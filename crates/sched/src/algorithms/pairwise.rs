@@ -121,6 +121,10 @@ pub fn all_to_all_v<'a>(
 }
 
 impl Steps for AllToAllV<'_> {
+    fn keeps_what_it_sends(&self) -> bool {
+        true
+    }
+
     fn channels(&self) -> u32 {
         1
     }

@@ -13,6 +13,8 @@ use crate::step::{Kind, Rank, Span, Step};
 
 pub(super) struct Checker<V> {
     memories: Vec<Memory<V>>,
+    /// Which ranks keep what they send.
+    keeps: Vec<bool>,
     /// Only where ranks access each other's memory: it is slow.
     order: Option<Order>,
 }
@@ -34,6 +36,7 @@ impl<V: Value> Checker<V> {
         let is_shared = ranks.iter().any(is_remote);
         Self {
             memories: (0..).zip(ranks).map(memory).collect(),
+            keeps: ranks.iter().map(Steps::keeps_what_it_sends).collect(),
             order: is_shared.then(|| Order::new(ranks.len(), channels)),
         }
     }
@@ -103,6 +106,14 @@ impl<V: Value> Checker<V> {
         memory.write(at.channel, span, slice, cells)
     }
 
+    /// Notes that a peer may read a slice from now on until the end.
+    fn lend(&mut self, at: Place, span: Span, slice: Slice) -> Result<(), Wrong> {
+        if self.keeps[at.rank as usize] {
+            self.memories[at.rank as usize].lend(span, slice)?;
+        }
+        Ok(())
+    }
+
     /// Received cells, reduced with the own ones.
     fn combine(
         &mut self,
@@ -152,7 +163,10 @@ impl<V: Value> Checker<V> {
             len: span.len,
         };
         match step.kind {
-            Kind::Send => return self.read(at, rank, src, slice),
+            Kind::Send => {
+                self.lend(at, src, slice)?;
+                return self.read(at, rank, src, slice);
+            }
             Kind::Recv => self.write(at, rank, dst, slice, &received)?,
             Kind::RecvReduce => {
                 let cells = self.combine(at, step, slice, &received)?;
@@ -166,6 +180,7 @@ impl<V: Value> Checker<V> {
             }
             Kind::RecvCopySend => {
                 self.write(at, rank, dst, slice, &received)?;
+                self.lend(at, dst, slice)?;
                 return Ok(received);
             }
             Kind::Copy => {

@@ -11,17 +11,18 @@ pub(super) const LINE: usize = 64;
 /// Words that different processes write keep this distance: two lines, since processors fetch
 /// lines in pairs.
 const APART: usize = 2 * LINE;
-/// Before the first ring: what the segment is, and which ends have closed.
-const PROLOGUE: usize = 2 * APART;
+/// Before the first ring: what the segment is, which ends have closed, and how to reach their memory.
+const PROLOGUE: usize = 4 * APART;
 const CLOSED: usize = APART;
+const REACH: usize = 2 * APART;
 
 /// Within a slot's header line: the number of the message in it.
 pub(super) const FILLED: usize = 0;
 /// Within a slot's header line: the tag.
 pub(super) const TAG: usize = 8;
-/// Within a slot's header line: the length of the payload, 32 bits.
+/// Within a slot's header line: the length of the payload, 32 bits, and where it is, 32 bits.
 pub(super) const LEN: usize = 16;
-/// Within a slot's header line: the payload, where it is small.
+/// Within a slot's header line: the payload, where it is small, or its address, where it is lent.
 pub(super) const INLINE: usize = 24;
 
 const MAX_CHANNELS: usize = 1 << 8;
@@ -111,6 +112,11 @@ impl Layout {
         CLOSED + 8 * (2 * direction as usize + side as usize)
     }
 
+    /// The words about reading the memory of the sender of this direction.
+    pub(super) fn reach(direction: Direction) -> usize {
+        REACH + APART * direction as usize
+    }
+
     /// The word that says how many messages of the ring were released.
     pub(super) fn released(&self, direction: Direction, channel: usize) -> usize {
         PROLOGUE + APART * self.ring_index(direction, channel)
@@ -129,6 +135,7 @@ impl Layout {
 
 #[cfg(test)]
 mod tests {
+    use super::super::reach;
     use super::*;
 
     #[test]
@@ -144,6 +151,7 @@ mod tests {
             for side in [Side::Sender, Side::Receiver] {
                 parts.push((Layout::closed(direction, side), 8));
             }
+            parts.push((Layout::reach(direction), size_of::<reach::Words>()));
             for channel in 0..2 {
                 parts.push((layout.released(direction, channel), APART));
                 parts.push((layout.ring(direction, channel), 3 * (64 + 192)));

@@ -7,13 +7,22 @@
 //! Pairings:
 //! - `filled`: Release in [`Producer::publish`], Acquire in [`Consumer::poll`]: who sees the
 //!   number, sees the message.
-//! - `released`: Release in [`Consumer::release`], Acquire in [`Producer::poll`]: who sees that a
-//!   slot is free, overwrites it after its message was read.
+//! - `released`: Release in [`Consumer::release`], Acquire in [`Producer::poll`] and
+//!   [`Producer::has_returned`]: who sees that a slot is free, or lent memory has returned, overwrites
+//!   it after its message was read.
 //! - `sender_closed`: Release in [`close`], Acquire in [`Consumer::poll`]: who sees that the sender
 //!   is gone, sees all that it published.
-//! - `receiver_closed`: says only that; nothing is read on its account.
+//! - `sender_closed` again, for memory that is lent instead of copied into a slot: the Release fence
+//!   in [`withdraw`] and the Acquire fence in [`was_lent`]: who has read anything that was written
+//!   after the withdrawal sees the withdrawal.
+//! - `receiver_closed`: Release in [`close`], Acquire in [`Producer::has_returned`]: who sees that the
+//!   receiver is gone, sees all that it released.
 
+#[cfg(all(test, loom))]
+use loom::sync::atomic::fence;
 use std::sync::atomic::Ordering;
+#[cfg(not(all(test, loom)))]
+use std::sync::atomic::fence;
 
 use crate::LinkError;
 
@@ -61,6 +70,18 @@ pub(super) fn close(word: &impl Word) {
     word.store(1, Ordering::Release);
 }
 
+/// Says that a sender takes its lent memory back, before anyone writes to it.
+pub(super) fn withdraw(sender_closed: &impl Word) {
+    sender_closed.store(1, Ordering::Relaxed);
+    fence(Ordering::Release);
+}
+
+/// Whether what was read from lent memory until now is what the sender lent.
+pub(super) fn was_lent(sender_closed: &impl Word) -> bool {
+    fence(Ordering::Acquire);
+    sender_closed.load(Ordering::Relaxed) == 0
+}
+
 /// The sender's side of a ring.
 #[derive(Debug)]
 pub(super) struct Producer {
@@ -87,13 +108,31 @@ impl Producer {
         }
     }
 
-    /// Hands the slot that [`poll`](Self::poll) answered, now filled, to the receiver.
+    /// Hands the slot that [`poll`](Self::poll) answered, now filled, to the receiver; the
+    /// message's number.
     #[inline]
-    pub(super) fn publish(&mut self, words: &impl Words) {
+    pub(super) fn publish(&mut self, words: &impl Words) -> u64 {
+        let number = self.next.number;
         words
             .filled(self.next.slot)
-            .store(self.next.number, Ordering::Release);
+            .store(number, Ordering::Release);
         self.next.advance();
+        number
+    }
+
+    /// Whether the receiver is done with the message of that number.
+    pub(super) fn has_returned(&self, words: &impl Words, number: u64) -> Result<bool, LinkError> {
+        let released = || words.released().load(Ordering::Acquire) >= number;
+        if released() {
+            Ok(true)
+        } else if words.receiver_closed().load(Ordering::Acquire) == 0 {
+            Ok(false)
+        } else if released() {
+            // Between the two looks.
+            Ok(true)
+        } else {
+            Err(LinkError::Closed)
+        }
     }
 
     fn refresh(&mut self, words: &impl Words) -> Result<bool, LinkError> {

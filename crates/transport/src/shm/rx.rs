@@ -4,9 +4,13 @@ use std::slice;
 use std::sync::Arc;
 
 use super::layout::{Direction, Side};
+use super::reach::{self, Reach};
 use super::ring::{self, Consumer, Slot};
-use super::segment::{Ring, Segment};
-use crate::{Arrival, LinkError, LinkRx};
+use super::segment::{Header, Place, Ring, Segment};
+use crate::{Arrival, Borrowing, LEND_MOST, LinkError, LinkRx};
+
+/// Once a message is as long, it is worth knowing whether messages could be lent.
+const PROBE_BYTES: usize = 8 << 10;
 
 /// The receiving half of a link through shared memory.
 ///
@@ -17,14 +21,36 @@ pub struct Rx {
     direction: Direction,
     slot_bytes: usize,
     channels: Box<[Channel]>,
+    lender: Lender,
 }
 
 #[derive(Debug)]
 struct Channel {
     ring: Ring,
     consumer: Consumer,
-    /// The message last peeked: its slot, its length (checked) and its tag.
-    held: Option<(Slot, usize, u64)>,
+    /// The message last looked at, with its length checked.
+    held: Option<Held>,
+    /// Room for lent messages that are to be peeked at.
+    copy: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    slot: Slot,
+    len: usize,
+    tag: u64,
+    place: Place,
+    /// Whether the payload is in `copy`.
+    is_copied: bool,
+}
+
+/// What is known of reading the peer's memory.
+#[derive(Debug, Clone, Copy)]
+enum Lender {
+    /// Nothing, and it is to be found out when there is use for it.
+    Unknown,
+    Reachable(Reach),
+    Unreachable,
 }
 
 impl Rx {
@@ -34,47 +60,146 @@ impl Rx {
             ring: Ring::new(segment, direction, index),
             consumer: Consumer::new(geometry.slots),
             held: None,
+            copy: Vec::new(),
         };
         Self {
             segment: Arc::clone(segment),
             direction,
             slot_bytes: geometry.slot_bytes,
             channels: (0..geometry.channels).map(channel).collect(),
+            lender: Lender::Unknown,
         }
+    }
+
+    /// The next message, wherever its payload is.
+    #[inline]
+    fn look(&mut self, channel: usize) -> Result<Option<Held>, LinkError> {
+        let channels = self.channels.len();
+        let Some(Channel {
+            ring,
+            consumer,
+            held,
+            ..
+        }) = self.channels.get_mut(channel)
+        else {
+            return Err(no_channel(channel, channels));
+        };
+        if held.is_some() {
+            return Ok(*held);
+        }
+        let Some(slot) = consumer.poll(ring)? else {
+            return Ok(None);
+        };
+        // SAFETY: the consumer found the slot filled: it is this side's until released.
+        let Header { len, tag, place } = unsafe { ring.read_header(slot) };
+        let len = len as usize;
+        let most = match place {
+            Place::Slot => self.slot_bytes,
+            Place::Lent(_) => LEND_MOST,
+        };
+        if len > most {
+            return Err(too_long(channel, len, most));
+        }
+        let found = *held.insert(Held {
+            slot,
+            len,
+            tag,
+            place,
+            is_copied: false,
+        });
+        if len >= PROBE_BYTES && matches!(self.lender, Lender::Unknown) {
+            self.probe();
+        }
+        Ok(Some(found))
+    }
+
+    #[cold]
+    fn probe(&mut self) {
+        self.lender = match reach::probe(self.segment.reach(self.direction)) {
+            Some(reach) => Lender::Reachable(reach),
+            None => Lender::Unreachable,
+        };
+    }
+
+    /// Reads a lent payload.
+    fn read_lent(&self, address: u64, into: &mut [u8]) -> Result<(), LinkError> {
+        let Lender::Reachable(reach) = self.lender else {
+            return Err(LinkError::Protocol(
+                "the peer lent memory that cannot be read".to_owned(),
+            ));
+        };
+        reach.read(address, into)?;
+        if ring::was_lent(self.segment.closed(self.direction, Side::Sender)) {
+            Ok(())
+        } else {
+            Err(LinkError::Closed)
+        }
+    }
+
+    /// Copies a lent payload to where it can be peeked at.
+    #[cold]
+    fn copy(&mut self, channel: usize, held: Held, address: u64) -> Result<(), LinkError> {
+        let mut copy = std::mem::take(&mut self.channels[channel].copy);
+        copy.resize(held.len.max(copy.len()), 0);
+        let done = self.read_lent(address, &mut copy[..held.len]);
+        let channel = &mut self.channels[channel];
+        channel.copy = copy;
+        channel.held = Some(Held {
+            is_copied: done.is_ok(),
+            ..held
+        });
+        done
     }
 }
 
 impl LinkRx for Rx {
     #[inline]
     fn peek(&mut self, channel: usize) -> Result<Option<Arrival<'_>>, LinkError> {
-        let channels = self.channels.len();
-        let Some(Channel {
-            ring,
-            consumer,
-            held,
-        }) = self.channels.get_mut(channel)
-        else {
-            return Err(no_channel(channel, channels));
+        let Some(held) = self.look(channel)? else {
+            return Ok(None);
         };
-        let (slot, len, tag) = if let Some(held) = *held {
-            held
-        } else {
-            let Some(slot) = consumer.poll(ring)? else {
-                return Ok(None);
-            };
-            // SAFETY: the consumer found the slot filled: it is this side's until released.
-            let (len, tag) = unsafe { ring.read_header(slot) };
-            let len = len as usize;
-            if len > self.slot_bytes {
-                return Err(too_long(channel, len, self.slot_bytes));
+        let Held { slot, len, tag, .. } = held;
+        if let Place::Lent(address) = held.place {
+            if !held.is_copied {
+                self.copy(channel, held, address)?;
             }
-            *held.insert((slot, len, tag))
-        };
+            let payload = &self.channels[channel].copy[..len];
+            return Ok(Some(Arrival { tag, payload }));
+        }
+        let payload = self.channels[channel].ring.payload(slot, len);
         // SAFETY: the payload lies within the slot, `len` being at most `slot_bytes`. The slot is
         // this side's until it is released, which takes `&mut self`, so nothing in this process
         // writes to it; a peer that does breaks the protocol, and harms no more than the bytes.
-        let payload = unsafe { slice::from_raw_parts(ring.payload(slot, len), len) };
+        let payload = unsafe { slice::from_raw_parts(payload, len) };
         Ok(Some(Arrival { tag, payload }))
+    }
+
+    #[inline]
+    fn has_news(&mut self, channel: usize) -> bool {
+        !matches!(self.look(channel), Ok(None))
+    }
+
+    fn borrow(
+        &mut self,
+        channel: usize,
+        room: &mut [u8],
+        tag: u64,
+    ) -> Result<Borrowing, LinkError> {
+        match self.look(channel)? {
+            Some(Held {
+                place: Place::Lent(address),
+                is_copied: false,
+                tag: found,
+                len,
+                ..
+            }) if found == tag && len <= room.len() => {
+                self.read_lent(address, &mut room[..len])?;
+                self.release(channel);
+                Ok(Borrowing::Done(len))
+            }
+            None => Ok(Borrowing::NotYet),
+            Some(_) => Ok(Borrowing::Unable),
+        }
     }
 
     #[inline]
@@ -83,6 +208,7 @@ impl LinkRx for Rx {
             ring,
             consumer,
             held,
+            ..
         }) = self.channels.get_mut(channel)
             && held.take().is_some()
         {
@@ -103,8 +229,8 @@ fn no_channel(channel: usize, channels: usize) -> LinkError {
 }
 
 #[cold]
-fn too_long(channel: usize, len: usize, slot_bytes: usize) -> LinkError {
+fn too_long(channel: usize, len: usize, most: usize) -> LinkError {
     LinkError::Protocol(format!(
-        "the peer sent {len} bytes on channel {channel}, in slots of {slot_bytes}"
+        "the peer sent {len} bytes on channel {channel}, where {most} are the most"
     ))
 }

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::layout::{Direction, FILLED, INLINE, LEN, LINE, Layout, Side, TAG};
+use super::reach;
 use super::ring::{Slot, Words};
 use crate::Geometry;
 use crate::memory::{MemoryError, SharedMemory};
 
 /// The first word of every segment; its last byte is the version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"sparkln\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"sparkln\x02");
 
 /// Shared memory laid out as a link.
 #[derive(Debug)]
@@ -65,6 +66,14 @@ impl Segment {
         unsafe { AtomicU64::from_ptr(word) }
     }
 
+    /// The words about reading the memory of the sender of this direction.
+    pub(super) fn reach(&self, direction: Direction) -> &reach::Words {
+        let words = self.at(Layout::reach(direction)).cast::<reach::Words>();
+        // SAFETY: the layout puts them there, aligned, living as long as the memory. They are atomics,
+        // for which any bytes are valid.
+        unsafe { &*words }
+    }
+
     /// A place within the segment, or its end.
     fn at(&self, offset: usize) -> *mut u8 {
         debug_assert!(offset <= self.memory.len());
@@ -81,6 +90,25 @@ fn identity(geometry: Geometry) -> [u64; 4] {
         geometry.channels as u64,
     ]
 }
+
+/// What a slot says of the message in it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Header {
+    pub(super) len: u32,
+    pub(super) tag: u64,
+    pub(super) place: Place,
+}
+
+/// Where a message's payload is.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place {
+    Slot,
+    /// At this address of the sender's memory.
+    Lent(u64),
+}
+
+const IN_SLOT: u64 = 0;
+const LENT: u64 = 1;
 
 /// One ring of a segment.
 ///
@@ -130,34 +158,48 @@ impl Ring {
         unsafe { self.header(slot).add(offset) }
     }
 
-    /// Writes a slot's tag and length.
+    /// Writes the header of a message.
     ///
     /// # Safety
     /// The caller is the sender's side and the slot is its.
     #[inline]
-    pub(super) unsafe fn write_header(&self, slot: Slot, len: u32, tag: u64) {
-        let header = self.header(slot);
-        // SAFETY: the header line has both fields, aligned, and they are this side's to write.
+    pub(super) unsafe fn write_header(&self, slot: Slot, header: Header) {
+        let line = self.header(slot);
+        let (place, address) = match header.place {
+            Place::Slot => (IN_SLOT, None),
+            Place::Lent(address) => (LENT, Some(address)),
+        };
+        let len_and_place = u64::from(header.len) | place << 32;
+        // SAFETY: the header line has all fields, aligned, and they are this side's to write.
         unsafe {
-            header.add(TAG).cast::<u64>().write(tag);
-            header.add(LEN).cast::<u32>().write(len);
+            line.add(TAG).cast::<u64>().write(header.tag);
+            line.add(LEN).cast::<u64>().write(len_and_place);
+            if let Some(address) = address {
+                line.add(INLINE).cast::<u64>().write(address);
+            }
         }
     }
 
-    /// Reads a slot's length and tag, once.
+    /// Reads a message's header, once.
     ///
     /// # Safety
     /// The caller is the receiver's side and the slot is its.
     #[inline]
-    pub(super) unsafe fn read_header(&self, slot: Slot) -> (u32, u64) {
-        let header = self.header(slot);
-        // SAFETY: the header line has both fields, aligned. A peer that breaks the protocol may
+    pub(super) unsafe fn read_header(&self, slot: Slot) -> Header {
+        let line = self.header(slot);
+        // SAFETY: the header line has all fields, aligned. A peer that breaks the protocol may
         // write to them now; volatile, so that what is checked is what is used.
         unsafe {
-            (
-                header.add(LEN).cast::<u32>().read_volatile(),
-                header.add(TAG).cast::<u64>().read_volatile(),
-            )
+            let len_and_place = line.add(LEN).cast::<u64>().read_volatile();
+            Header {
+                len: len_and_place as u32,
+                tag: line.add(TAG).cast::<u64>().read_volatile(),
+                place: if len_and_place >> 32 == IN_SLOT {
+                    Place::Slot
+                } else {
+                    Place::Lent(line.add(INLINE).cast::<u64>().read_volatile())
+                },
+            }
         }
     }
 

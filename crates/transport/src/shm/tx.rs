@@ -3,10 +3,12 @@
 use std::slice;
 use std::sync::Arc;
 
+use super::LEND_LEAST;
 use super::layout::{Direction, Side};
+use super::reach::Beacon;
 use super::ring::{self, Producer, Slot};
-use super::segment::{Ring, Segment};
-use crate::{LinkError, LinkTx};
+use super::segment::{Header, Place, Ring, Segment};
+use crate::{LEND_MOST, Lending, LinkError, LinkTx};
 
 /// The sending half of a link through shared memory.
 ///
@@ -17,6 +19,8 @@ pub struct Tx {
     direction: Direction,
     slot_bytes: usize,
     channels: Box<[Channel]>,
+    /// Lit where messages may be lent.
+    beacon: Option<Beacon>,
 }
 
 #[derive(Debug)]
@@ -40,7 +44,21 @@ impl Tx {
             direction,
             slot_bytes: geometry.slot_bytes,
             channels: (0..geometry.channels).map(channel).collect(),
+            beacon: None,
         }
+    }
+
+    /// Lends long payloads, if the peer can read this process's memory. Processes of the same user
+    /// are allowed to, where the kernel would else allow it to this one's parents alone.
+    pub fn allow_lending(&mut self) {
+        self.beacon = Beacon::light(self.segment.reach(self.direction));
+    }
+
+    /// Whether the peer reads payloads of this length where they lie.
+    fn lends(&self, len: usize) -> bool {
+        (LEND_LEAST..=LEND_MOST).contains(&len)
+            && self.beacon.is_some()
+            && self.segment.reach(self.direction).is_readable()
     }
 }
 
@@ -87,8 +105,13 @@ impl LinkTx for Tx {
         match *lent {
             Some((slot, reserved)) if reserved == len => {
                 *lent = None;
+                let header = Header {
+                    len: len as u32,
+                    tag,
+                    place: Place::Slot,
+                };
                 // SAFETY: the slot was lent and not yet published: it is this side's.
-                unsafe { ring.write_header(slot, len as u32, tag) };
+                unsafe { ring.write_header(slot, header) };
                 producer.publish(ring);
                 Ok(())
             }
@@ -98,6 +121,46 @@ impl LinkTx for Tx {
                 other.map(|(_, reserved)| reserved),
             )),
         }
+    }
+
+    fn lend(&mut self, channel: usize, payload: &[u8], tag: u64) -> Result<Lending, LinkError> {
+        if !self.lends(payload.len()) {
+            return Ok(Lending::Unable);
+        }
+        let channels = self.channels.len();
+        let Some(Channel {
+            ring,
+            producer,
+            lent,
+        }) = self.channels.get_mut(channel)
+        else {
+            return Err(no_channel(channel, channels));
+        };
+        if let Some((_, reserved)) = lent {
+            return Err(reserved_before(channel, *reserved));
+        }
+        let Some(slot) = producer.poll(ring)? else {
+            return Ok(Lending::NotYet);
+        };
+        let header = Header {
+            len: payload.len() as u32,
+            tag,
+            place: Place::Lent(payload.as_ptr() as u64),
+        };
+        // SAFETY: the slot is free and not yet published: it is this side's.
+        unsafe { ring.write_header(slot, header) };
+        Ok(Lending::Lent(producer.publish(ring)))
+    }
+
+    fn has_returned(&mut self, channel: usize, loan: u64) -> Result<bool, LinkError> {
+        match self.channels.get(channel) {
+            Some(Channel { ring, producer, .. }) => producer.has_returned(ring, loan),
+            None => Err(no_channel(channel, self.channels.len())),
+        }
+    }
+
+    fn withdraw(&mut self) {
+        ring::withdraw(self.segment.closed(self.direction, Side::Sender));
     }
 
     #[inline]
@@ -125,6 +188,13 @@ fn too_long(len: usize, slot_bytes: usize) -> LinkError {
 #[cold]
 fn no_channel(channel: usize, channels: usize) -> LinkError {
     LinkError::Misuse(format!("channel {channel} of {channels}"))
+}
+
+#[cold]
+fn reserved_before(channel: usize, reserved: usize) -> LinkError {
+    LinkError::Misuse(format!(
+        "lending on channel {channel} after a reservation of {reserved} bytes"
+    ))
 }
 
 #[cold]

@@ -1,0 +1,45 @@
+//! What an operation has lent to its peers: they read it where it lies.
+
+use super::wires::{Obstacle, Wires};
+use spark_ccl_sched::Rank;
+
+/// The last loan on each way to a peer.
+#[derive(Debug, Default)]
+pub(super) struct Loans(Vec<Loan>);
+
+#[derive(Debug, Clone, Copy)]
+struct Loan {
+    peer: Rank,
+    lane: usize,
+    number: u64,
+}
+
+impl Loans {
+    /// Takes note of a loan. Later ones return later, so the last one on each way is enough.
+    pub(super) fn note(&mut self, peer: Rank, lane: usize, number: u64) {
+        let mut known = self.0.iter_mut();
+        match known.find(|loan| loan.peer == peer && loan.lane == lane) {
+            Some(loan) => loan.number = number,
+            None => self.0.push(Loan { peer, lane, number }),
+        }
+    }
+
+    /// Who has something yet, or cannot return it any more.
+    pub(super) fn outstanding(&mut self, wires: &mut Wires) -> Option<Obstacle> {
+        while let Some(&Loan { peer, lane, number }) = self.0.last() {
+            match wires.tx[peer as usize].has_returned(lane, number) {
+                Ok(true) => self.0.pop(),
+                Ok(false) => return Some(Obstacle::Credit { peer }),
+                Err(error) => return Some(Obstacle::Link { peer, error }),
+            };
+        }
+        None
+    }
+
+    /// Takes everything back, at the price of the links.
+    pub(super) fn withdraw(&mut self, wires: &mut Wires) {
+        for loan in self.0.drain(..) {
+            wires.tx[loan.peer as usize].withdraw();
+        }
+    }
+}
