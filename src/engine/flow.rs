@@ -10,6 +10,8 @@ pub(super) struct Flow {
     pub(super) src: Option<Span>,
     pub(super) dst: Option<Span>,
     pub(super) elements: u64,
+    /// Half of an exchange: the rank does the other half meanwhile.
+    pub(super) is_half: bool,
 }
 
 impl Flow {
@@ -23,6 +25,7 @@ impl Flow {
             src,
             dst,
             elements,
+            is_half: false,
         };
         match step.kind {
             Kind::Send => flow(None, to, src, None, src_len),
@@ -49,6 +52,7 @@ impl Flow {
             src: Some(step.src),
             dst: None,
             elements: step.src.len,
+            is_half: true,
         }
     }
 
@@ -59,6 +63,7 @@ impl Flow {
             src: None,
             dst: Some(step.dst),
             elements: step.dst.len,
+            is_half: true,
         }
     }
 }

@@ -28,7 +28,7 @@ impl Run<'_> {
                 src: Some(span),
                 dst: None,
                 ..
-            } if self.may_lend(&span) => self.lend(lane, peer, span, done, rest),
+            } if self.may_lend(flow, &span) => self.lend(lane, peer, span, done, rest),
             Flow {
                 from: Some(peer),
                 to: None,
@@ -40,8 +40,13 @@ impl Run<'_> {
         }
     }
 
-    fn may_lend(&self, span: &Span) -> bool {
-        self.program.keeps_what_it_sends() && self.scale(span.buf) == Scale::One
+    /// Whether a flow's payload may stay where it is, and had better be copied by its receiver: not
+    /// where the sender has nothing else to do.
+    fn may_lend(&self, flow: &Flow, span: &Span) -> bool {
+        let (input, output) = (self.task.input.ptr, self.task.output.ptr);
+        self.program.keeps_what_it_sends()
+            && self.scale(span.buf) == Scale::One
+            && (flow.is_half || input != output)
     }
 
     fn lend(

@@ -80,6 +80,10 @@ fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice
             Algorithm::RecursiveDoubling,
             "small: fewest rounds of messages",
         ),
+        Operation::AllGather if planner.one_host => choice(
+            Algorithm::Pairwise,
+            "large, within a host: every rank reads from where it comes from",
+        ),
         Operation::AllReduce | Operation::AllGather | Operation::ReduceScatter => {
             choice(Algorithm::Ring, "large: fewest bytes on every link")
         }

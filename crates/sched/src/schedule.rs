@@ -141,7 +141,7 @@ pub fn schedule(
         Algorithm::Binomial => tree(Topology::Binomial),
         Algorithm::DoubleTree => tree(Topology::DoubleTree),
         Algorithm::Chain => tree(Topology::Chain),
-        Algorithm::Pairwise => Some(Plan::Pairwise(Pairwise::new(in_place, &shape))),
+        Algorithm::Pairwise => Pairwise::new(collective, in_place, &shape).map(Plan::Pairwise),
         Algorithm::Linear => Linear::new(collective, in_place, &shape).map(Plan::Linear),
         Algorithm::Dissemination => Some(Plan::Dissemination(Dissemination::new(&shape))),
         Algorithm::OneSided => OneSided::new(collective, in_place, &shape).map(Plan::OneSided),

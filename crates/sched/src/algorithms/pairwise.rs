@@ -1,36 +1,50 @@
-//! All-to-all: everyone exchanges with one partner at a time.
+//! All-to-all and all-gather: everyone exchanges with one partner at a time.
 
 use crate::rounds::{after, before};
 use crate::schedule::Steps;
 use crate::shape::{Algorithm, Collective, Shape, Unsupported};
 use crate::step::{Rank, Span, Step};
 
-/// All-to-all with equal blocks.
+/// All-to-all with equal blocks, or all-gather.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pairwise {
     rank: Rank,
     size: u32,
     count: u64,
     in_place: bool,
+    /// Everyone gets the same block.
+    gathers: bool,
 }
 
 impl Pairwise {
-    pub(crate) fn new(in_place: bool, shape: &Shape) -> Self {
-        Self {
+    /// `collective` is `AllToAll` or `AllGather`; `None` for others.
+    pub(crate) fn new(collective: Collective, in_place: bool, shape: &Shape) -> Option<Self> {
+        let gathers = match collective {
+            Collective::AllToAll => false,
+            Collective::AllGather => true,
+            _ => return None,
+        };
+        Some(Self {
             rank: shape.rank,
             size: shape.size,
             count: shape.count,
             in_place,
-        }
+            gathers,
+        })
     }
 
     pub(crate) fn step(&self, index: u64) -> Option<Step> {
         let index = u32::try_from(index).ok()?;
-        if self.in_place {
+        if self.in_place && !self.gathers {
             return self.mutual(index);
         }
         let (to, from) = shift(self.rank, self.size, index)?;
-        let src = Span::input(u64::from(to) * self.count, self.count);
+        if to == self.rank && self.in_place {
+            // The own block of an all-gather is where it belongs.
+            return None;
+        }
+        let block = if self.gathers { 0 } else { to };
+        let src = Span::input(u64::from(block) * self.count, self.count);
         let dst = Span::output(u64::from(from) * self.count, self.count);
         Some(if to == self.rank {
             Step::copy(self.rank, src, dst)
