@@ -2,7 +2,7 @@
 
 use crate::engine::Shared;
 use crate::error::Error;
-use crate::plan::{Choice, Planner};
+use crate::plan::Planner;
 use crate::signature::{Operation, Signature};
 use crate::world::World;
 use parking_lot::Mutex;
@@ -117,8 +117,7 @@ impl Communicator {
             place: 0,
         };
         let registered = registered && self.inner.planner.one_host && self.size() > 1;
-        let Choice { algorithm, reason } = self.planner().choose(signature, false, registered);
-        Ok(format!("{algorithm} ({reason})"))
+        Ok(self.planner().explain(signature, false, registered))
     }
 
     /// Fails this communicator on all ranks: operations in flight and later ones return

@@ -8,7 +8,7 @@ use crate::plan::Planner;
 use crate::signature::describe;
 use parking_lot::Mutex;
 use socket2::Socket;
-use spark_ccl_bootstrap::{Kind, Purpose, Session, Via};
+use spark_ccl_bootstrap::{HostId, Kind, Purpose, Session, Via};
 use spark_ccl_compute::{Compute, Cpu};
 use spark_ccl_config::{Net, Settings};
 use spark_ccl_control::{Fault, Monitor, Watch, neighbours};
@@ -151,13 +151,11 @@ impl World {
                 reason: format!("it could not connect: {error}"),
             });
         })?;
-        let planner = Planner::new(
-            context,
-            rank as u32,
-            members.len() as u32,
-            settings,
-            one_host,
-        );
+        let hosts = members
+            .iter()
+            .map(|&member| world.session.peer(member).host_id);
+        let hosts: Vec<HostId> = hosts.collect();
+        let planner = Planner::new(context, rank as u32, &hosts, settings, one_host);
         let compute = world.reducer.start();
         let wires = Wires::new(rank as u32, slot_bytes, mesh.tx, mesh.rx, compute);
         let engine = Engine::new(wires, Arc::clone(&watch), settings.operation_timeout);

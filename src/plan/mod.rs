@@ -1,14 +1,17 @@
 //! From a checked call to a schedule: the memory it can use, and the algorithm.
 
 mod place;
+mod topology;
 mod tuner;
 
 pub(crate) use place::Place;
+pub(crate) use topology::Topology;
 
 use crate::error::Error;
 use crate::signature::{Operation, Signature, describe};
 use spark_ccl_config::{AlgorithmChoice, Path};
-use spark_ccl_sched::{Algorithm, Collective, Schedule, Shape, schedule};
+use spark_ccl_sched::cost::{Fabric, estimate};
+use spark_ccl_sched::{Algorithm, Collective, Hosts, Schedule, Shape, schedule};
 
 /// What all plans of a communicator depend on.
 #[derive(Debug)]
@@ -23,38 +26,50 @@ pub(crate) struct Planner {
     pub(crate) algorithms: AlgorithmChoice,
     /// Whether all ranks share memory.
     pub(crate) one_host: bool,
+    topology: Topology,
+    /// What the cost model takes the links for.
+    fabric: Fabric,
+    /// The hosts as this rank sees them.
+    hosts: Hosts,
 }
 
 /// A chosen algorithm, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Choice {
-    pub(crate) algorithm: Algorithm,
-    pub(crate) reason: &'static str,
+struct Choice {
+    algorithm: Algorithm,
+    reason: &'static str,
 }
 
 impl Planner {
-    pub(crate) fn new(
+    /// Of a rank among those whose hosts these are.
+    pub(crate) fn new<H: Ord>(
         context: u64,
         rank: u32,
-        size: u32,
+        host_of: &[H],
         settings: &spark_ccl_config::Settings,
         one_host: bool,
     ) -> Self {
+        let topology = Topology::new(host_of, settings.shm);
+        let slot_bytes = settings.slot_bytes(one_host);
         Self {
             context,
             rank,
-            size,
-            slot_bytes: settings.slot_bytes(one_host),
+            size: topology.ranks,
+            slot_bytes,
             slots: settings.slots,
             path: settings.path,
             algorithms: settings.algo.clone(),
             one_host,
+            fabric: topology.fabric(slot_bytes),
+            topology,
+            hosts: Hosts::of_all(host_of)[rank as usize],
         }
     }
 
-    /// The algorithm for a call.
-    pub(crate) fn choose(&self, signature: Signature, in_place: bool, zero_copy: bool) -> Choice {
-        tuner::choose(self, signature, in_place, zero_copy)
+    /// The algorithm for a call, and why.
+    pub(crate) fn explain(&self, signature: Signature, in_place: bool, zero_copy: bool) -> String {
+        let Choice { algorithm, reason } = tuner::choose(self, signature, in_place, zero_copy);
+        format!("{algorithm} ({reason})")
     }
 
     /// The schedule of a call.
@@ -64,36 +79,49 @@ impl Planner {
         in_place: bool,
         place: &Place,
     ) -> Result<Schedule, Error> {
-        let choice = self.choose(signature, in_place, place.is_registered());
+        let Choice { algorithm, reason } =
+            tuner::choose(self, signature, in_place, place.is_registered());
         tracing::info!(
-            "{}: {}, {} path ({})",
+            "{}: {algorithm}, {} path ({reason})",
             describe(signature.words()),
-            choice.algorithm,
-            if choice.algorithm == Algorithm::OneSided {
+            if algorithm == Algorithm::OneSided {
                 "zero-copy"
             } else {
                 "safe"
             },
-            choice.reason
         );
-        let shape = Shape {
-            rank: self.rank,
-            size: self.size,
-            count: signature.count,
-            root: signature.root,
-            chunk: self.chunk(signature.dtype.size()),
-            hosts: None,
-        };
         schedule(
             collective(signature.operation),
-            choice.algorithm,
+            algorithm,
             in_place,
-            shape,
+            self.shape(signature),
         )
         .map_err(|unsupported| Error::Unsupported {
             what: describe(signature.words()),
             reason: unsupported.to_string(),
         })
+    }
+
+    fn shape(&self, signature: Signature) -> Shape {
+        Shape {
+            rank: self.rank,
+            size: self.size,
+            count: signature.count,
+            root: signature.root,
+            chunk: self.chunk(signature.dtype.size()),
+            hosts: Some(self.hosts),
+        }
+    }
+
+    /// Microseconds that the cost model gives a call; alike on all ranks.
+    fn estimate(&self, signature: Signature, algorithm: Algorithm) -> f64 {
+        estimate(
+            collective(signature.operation),
+            algorithm,
+            &self.shape(signature),
+            signature.dtype.size() as u64,
+            &self.fabric,
+        )
     }
 
     /// Half of what a link takes without its receiver, in elements.

@@ -12,6 +12,16 @@ const SMALL_BYTES: u64 = 64 << 10;
 /// Registered memory up to this size costs more in signals than the links' copies.
 const ONE_SIDED_BYTES: u64 = 2 << 10;
 
+/// What competes where hosts have several ranks; of those equally fast, the first. Halving and
+/// doubling is not among them: it is good only where ranks of a host follow one another in powers
+/// of two, which the model takes for granted.
+const ACROSS_HOSTS: [Algorithm; 4] = [
+    Algorithm::Hierarchical,
+    Algorithm::Ring,
+    Algorithm::RecursiveDoubling,
+    Algorithm::Direct,
+];
+
 /// Chooses by size, number of ranks and memory; what the user allows comes first.
 pub(super) fn choose(
     planner: &Planner,
@@ -67,7 +77,23 @@ fn without_memory(planner: &Planner, signature: Signature, best: Choice) -> Choi
     best
 }
 
+/// What the cost model finds fastest; sizes alone do not tell where some links are much slower than
+/// others.
+fn across_hosts(planner: &Planner, signature: Signature) -> Choice {
+    let time = |algorithm: &Algorithm| planner.estimate(signature, *algorithm);
+    let fastest = ACROSS_HOSTS
+        .into_iter()
+        .min_by(|a, b| time(a).total_cmp(&time(b)));
+    Choice {
+        algorithm: fastest.unwrap_or(Algorithm::Ring),
+        reason: "the fastest of the model for several hosts of several ranks",
+    }
+}
+
 fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice {
+    if signature.operation == Operation::AllReduce && planner.topology.has_levels() {
+        return across_hosts(planner, signature);
+    }
     let few = planner.size <= DIRECT_RANKS;
     let choice = |algorithm, reason| Choice { algorithm, reason };
     match signature.operation {

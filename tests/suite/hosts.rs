@@ -10,37 +10,48 @@ use std::time::{Duration, Instant};
 
 /// Two ranks, each on a host of its own, which one cable joins.
 fn two_hosts() -> Option<Vec<Rank>> {
-    let mut ranks = two_hosts_and(&["cable"])?;
+    let mut ranks = two_hosts_of(1, &["cable"])?;
     assert_eq!(ranks[0].ask("links"), "self; tcp 10.77.0.1 -> 10.77.0.2");
     Some(ranks)
 }
 
-/// Two ranks, each on a host of its own, which these cables join; the hosts' addresses on the n-th are
-/// 10.77.n.1 and 10.77.n.2. `None`, loudly, where this process may not make hosts.
-fn two_hosts_and(cables: &[&str]) -> Option<Vec<Rank>> {
+/// Two hosts of so many ranks each, the first host's first, which these cables join; the hosts'
+/// addresses on the n-th are 10.77.n.1 and 10.77.n.2. `None`, loudly, where this process may not make hosts.
+fn two_hosts_of(per_host: usize, cables: &[&str]) -> Option<Vec<Rank>> {
     let probe = run("unshare", &["--net", "ip", "link", "add", "type", "veth"]);
     if let Err(reason) = probe {
         eprintln!("SKIPPED: network namespaces cannot be made here (root can): {reason}");
         return None;
     }
-    let program = std::env::current_exe().unwrap();
-    let mut ranks: Vec<Rank> = (0..2)
-        .map(|_| {
-            let mut command = Command::new("unshare");
-            command.arg("--net").arg(&program);
-            Rank::launch(command, &[])
-        })
-        .collect();
-    // By the time it answers, `unshare` has become the rank.
-    for rank in &mut ranks {
-        assert_eq!(rank.ask("sleep 0"), "ok");
-    }
-    let pids = [ranks[0].pid().to_string(), ranks[1].pid().to_string()];
+    let hosts = [new_host(), new_host()];
+    let pids = [hosts[0].pid().to_string(), hosts[1].pid().to_string()];
     for (number, cable) in cables.iter().enumerate() {
         lay(cable, number, &pids);
     }
+    let mut ranks = Vec::new();
+    for first in hosts {
+        let pid = first.pid().to_string();
+        ranks.push(first);
+        ranks.extend((1..per_host).map(|_| started(&["nsenter", "--target", &pid, "--net"])));
+    }
     join(&mut ranks);
     Some(ranks)
+}
+
+/// A rank on a host of its own.
+fn new_host() -> Rank {
+    let mut rank = started(&["unshare", "--net"]);
+    // By the time it answers, `unshare` has become the rank.
+    assert_eq!(rank.ask("sleep 0"), "ok");
+    rank
+}
+
+/// A rank that this command starts.
+fn started(command: &[&str]) -> Rank {
+    let mut all = Command::new(command[0]);
+    all.args(&command[1..]);
+    all.arg(std::env::current_exe().unwrap());
+    Rank::launch(all, &[])
 }
 
 /// Joins two hosts by a cable.
@@ -100,6 +111,30 @@ fn ranks_of_two_hosts_reduce_and_exchange() {
     }
     // It has no other memory than each rank's own.
     assert_all_ok(&mut ranks, "call f32 alloc 1000");
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+#[test]
+fn hosts_of_two_ranks_reduce_by_levels() {
+    let _alone = alone();
+    let Some(mut ranks) = two_hosts_of(2, &["cable"]) else {
+        return;
+    };
+    assert_eq!(
+        ranks[0].ask("links"),
+        "self; shm; tcp 10.77.0.1 -> 10.77.0.2; tcp 10.77.0.1 -> 10.77.0.2"
+    );
+    for (count, algorithm) in [
+        (1, "direct"),
+        (100_000, "hierarchical"),
+        (1_000_001, "hierarchical"),
+    ] {
+        for answer in all(&mut ranks, &format!("explain ordinary {count}")) {
+            assert!(answer.starts_with(algorithm), "{count}: {answer}");
+        }
+        assert_all_ok(&mut ranks, &format!("call f32 all_reduce sum {count}"));
+        assert_all_ok(&mut ranks, &format!("call f64 all_reduce max {count}"));
+    }
     assert_all_ok(&mut ranks, "finalize");
 }
 
@@ -170,7 +205,7 @@ fn a_host_that_vanishes_while_the_others_wait_is_lost() {
 fn two_cables_carry_the_same() {
     let _alone = alone();
     let cables = ["left", "right"];
-    let Some(mut ranks) = two_hosts_and(&cables) else {
+    let Some(mut ranks) = two_hosts_of(1, &cables) else {
         return;
     };
     let routes = "self; tcp 10.77.0.1 -> 10.77.0.2, 10.77.1.1 -> 10.77.1.2";

@@ -150,16 +150,21 @@ fn typed<T: Element + From<u8>>(communicator: &Communicator, call: &[&str]) -> R
     let own = |count: &str| vec![T::from(rank as u8 + 1); number(count)];
     match *call {
         ["all_reduce", op, count] => {
-            let (op, expected) = match op {
-                "sum" => (RedOp::Sum, size * (size + 1) / 2),
-                "max" => (RedOp::Max, size),
+            let (op, expected, times) = match op {
+                "sum" => (RedOp::Sum, size * (size + 1) / 2, size),
+                "max" => (RedOp::Max, size, 1),
                 _ => panic!("{op:?} is no operator"),
             };
+            // Elements differ, so that none can stand in for another.
+            let place = |index: usize| index % 7;
+            let input: Vec<T> = (0..number(count))
+                .map(|index| T::from((rank + 1 + place(index)) as u8))
+                .collect();
             let mut result = own(count);
-            communicator
-                .all_reduce(&own(count), &mut result, op)
-                .run()?;
-            assert!(result.iter().all(|x| *x == T::from(expected as u8)));
+            communicator.all_reduce(&input, &mut result, op).run()?;
+            for (index, x) in result.into_iter().enumerate() {
+                assert!(x == T::from((expected + times * place(index)) as u8));
+            }
         }
         ["all_gather", count] => {
             let mut result = vec![T::default(); size * number(count)];

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 
 /// Identifies a kernel and a network namespace: two ranks with equal ids reach each other through
 /// abstract Unix sockets.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostId {
     /// Names one boot of one kernel.
     pub(crate) boot: [u8; 16],
