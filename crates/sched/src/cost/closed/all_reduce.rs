@@ -112,7 +112,7 @@ impl Form<'_> {
         };
         let levels = Levels {
             inside: self.way_inside(per_host),
-            across: self.way_to_next_host(per_host),
+            across: self.way_to_next_host(per_host, lanes),
             per_host: f64::from(per_host),
             hosts: f64::from(hosts),
             is_one_port: !matches!(self.fabric, Fabric::Hosts { .. }),
@@ -123,15 +123,19 @@ impl Form<'_> {
         })
     }
 
-    /// The way of messages that all ranks send to the rank `per_host` further.
-    fn way_to_next_host(&self, per_host: u32) -> Way<'_> {
+    /// The way of messages that the ranks of all lanes send to the rank `per_host` further.
+    fn way_to_next_host(&self, per_host: u32, lanes: u32) -> Way<'_> {
         let way = self.way_at(per_host);
         match self.fabric {
             Fabric::Cables(_) => Way {
                 sharing: way.hops,
                 ..way
             },
-            Fabric::Switch(_) | Fabric::Hosts { .. } => way,
+            Fabric::Hosts { cards, .. } => Way {
+                sharing: f64::from(lanes.div_ceil(*cards)),
+                ..way
+            },
+            Fabric::Switch(_) => way,
         }
     }
 
