@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::logging;
 use crate::world::{Reducer, World, check_settings, deadline_in};
 use spark_ccl_bootstrap::{Address, Options, Secret, Session, UniqueId};
-use spark_ccl_config::{Env, Settings};
+use spark_ccl_config::{Env, Settings, Tuning};
 use spark_ccl_launcher::{KeyValue, Launch, Rendezvous};
 use spark_ccl_transport::netif;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -127,9 +127,11 @@ impl Builder {
         let settings = self.settings()?;
         let size = u32::try_from(n).unwrap_or(u32::MAX);
         let sessions = Session::local(size)?;
+        // Read once: all ranks must choose alike.
+        let tuning = settings.read_tuning();
         let open = |session| {
-            let (settings, reducer) = (settings.clone(), self.reducer);
-            std::thread::spawn(move || World::open(session, settings, reducer))
+            let (settings, tuning, reducer) = (settings.clone(), tuning.clone(), self.reducer);
+            std::thread::spawn(move || World::open(session, settings, tuning, reducer))
         };
         let threads: Vec<_> = sessions.into_iter().map(open).collect();
         threads
@@ -151,7 +153,7 @@ impl Builder {
     /// When no interface matches the settings, or no port can be had.
     pub fn unique_id(&self) -> Result<UniqueId, Error> {
         let settings = self.settings()?;
-        Ok(UniqueId::create(&options(&settings, None)?)?)
+        Ok(UniqueId::create(&options(&settings, None, None)?)?)
     }
 
     /// See [`Communicator::connect`].
@@ -161,10 +163,11 @@ impl Builder {
     pub fn connect(&self, id: &UniqueId, rank: usize, size: usize) -> Result<Communicator, Error> {
         let settings = self.settings()?;
         let root = id.addresses().first().map(SocketAddr::ip);
-        let options = options(&settings, root)?;
         let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let session = Session::join(id, narrow(rank), narrow(size), &options)?;
-        World::open(session, settings, self.reducer)
+        let (rank, size) = (narrow(rank), narrow(size));
+        let options = options(&settings, root, Some(rank))?;
+        let session = Session::join(id, rank, size, &options)?;
+        self.open(session, settings)
     }
 
     /// See [`Communicator::from_env`].
@@ -188,7 +191,14 @@ impl Builder {
             launch.rendezvous
         );
         let session = meet(launch, &settings)?;
-        World::open(session, settings, self.reducer)
+        self.open(session, settings)
+    }
+
+    /// Opens the world of a session with other processes, with what rank 0 has measured.
+    fn open(&self, session: Session, settings: Settings) -> Result<Communicator, Error> {
+        // Rank 0 has checked it, and all run the same build.
+        let tuning = Tuning::parse(session.note().as_bytes()).unwrap_or_default();
+        World::open(session, settings, tuning, self.reducer)
     }
 
     fn settings(&self) -> Result<Settings, Error> {
@@ -223,10 +233,15 @@ fn meet(launch: Launch, settings: &Settings) -> Result<Session, Error> {
         Rendezvous::UniqueId(text) => {
             let id: UniqueId = text.trim().parse()?;
             let root = id.addresses().first().map(SocketAddr::ip);
-            Ok(Session::join(&id, rank, size, &options(settings, root)?)?)
+            Ok(Session::join(
+                &id,
+                rank,
+                size,
+                &options(settings, root, Some(rank))?,
+            )?)
         }
         Rendezvous::Address { host, port, bind } => {
-            let options = options(settings, resolve(&host, port))?;
+            let options = options(settings, resolve(&host, port), Some(rank))?;
             Ok(Session::at_address(
                 (&host, port),
                 rank,
@@ -237,7 +252,7 @@ fn meet(launch: Launch, settings: &Settings) -> Result<Session, Error> {
             )?)
         }
         Rendezvous::KeyValue(space) => {
-            let options = options(settings, None)?;
+            let options = options(settings, None, Some(rank))?;
             through_key_value(space, rank, size, secret(), &options)
         }
     }
@@ -299,9 +314,9 @@ fn resolve(host: &str, port: u16) -> Option<IpAddr> {
     addresses.next().map(|address| address.ip())
 }
 
-/// What this rank tells the others, and where it listens: the interfaces that the settings allow,
+/// What this rank (`None`: no rank, who serves the rendezvous only) tells the others, and where it listens: the interfaces that the settings allow,
 /// the best for reaching `root` first.
-fn options(settings: &Settings, root: Option<IpAddr>) -> Result<Options, Error> {
+fn options(settings: &Settings, root: Option<IpAddr>, rank: Option<u32>) -> Result<Options, Error> {
     let interfaces = netif::find(settings, root).map_err(|error| Error::Invalid {
         operation: "choosing network interfaces",
         problem: error.to_string(),
@@ -326,6 +341,11 @@ fn options(settings: &Settings, root: Option<IpAddr>) -> Result<Options, Error> 
         build: crate::VERSION.to_owned(),
         wire_hash: settings.wire_hash(),
         wire_summary: settings.wire_summary(),
+        note: if rank == Some(0) {
+            settings.read_tuning().text()
+        } else {
+            String::new()
+        },
         ..Options::default()
     })
 }

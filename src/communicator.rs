@@ -8,6 +8,7 @@ use crate::world::World;
 use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_compute::DType;
+use spark_ccl_config::Layout;
 use spark_ccl_control::{Fault, Watch};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -86,12 +87,18 @@ impl Communicator {
         &self.inner.links
     }
 
+    /// Where the ranks are: what `spark-perf tune` keeps its results by.
+    pub fn layout(&self) -> Layout {
+        self.planner().layout()
+    }
+
     /// Changes how long each operation may take, from the next call on.
     pub fn set_timeout(&self, timeout: Duration) {
         self.inner.shared.with(|engine| engine.timeout = timeout);
     }
 
-    /// The algorithm and path that a collective of `count` elements would take, and why.
+    /// The algorithm that a collective of `count` elements would take, and why; with what the cost model
+    /// gives for it and for the next best.
     ///
     /// # Errors
     /// [`Error::Invalid`] for names that are no collective.

@@ -53,6 +53,7 @@ pub use redop::RedOp;
 pub use registered::{Registered, RegisteredView, RegisteredViewMut};
 pub use spark_ccl_bootstrap::UniqueId;
 pub use spark_ccl_compute::{DType, Element, F8E4M3, F8E5M2, bf16, f16};
+pub use spark_ccl_config::{Layout, Links};
 pub use spark_ccl_control::Fault;
 
 /// Version and commit of this build; all ranks must run the same.

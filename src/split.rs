@@ -5,6 +5,7 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::signature::Operation;
 use crate::world::{World, deadline_in};
+use spark_ccl_config::AlgorithmChoice;
 use std::sync::atomic::Ordering;
 
 impl Communicator {
@@ -33,16 +34,44 @@ impl Communicator {
             .map(|(rank, entry)| (entry[1], rank))
             .collect();
         members.sort_unstable();
-        let world = &self.inner.world;
-        let context =
-            world
-                .session
-                .derive_context(self.inner.context, u64::from(count), u64::from(color));
         let ranks = members
             .iter()
             .map(|&(_, rank)| self.inner.members[rank])
             .collect();
+        let algorithms = self.planner().algorithms.clone();
+        self.derive([u64::from(count), u64::from(color)], ranks, algorithms)
+            .map(Some)
+    }
+
+    /// A new communicator of the same ranks, which takes only these algorithms, named as in
+    /// `SPARK_CCL_ALGO`. Collective; all ranks must name the same. For measurements.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for what names no algorithms; else as for [`split`](Self::split).
+    pub fn restricted(&self, algorithms: &str) -> Result<Self, Error> {
+        let choice = AlgorithmChoice::parse(algorithms).map_err(|expected| Error::Invalid {
+            operation: "restricted",
+            problem: format!("{algorithms:?} does not choose algorithms: expected {expected}"),
+        })?;
+        let count = self.inner.splits.fetch_add(1, Ordering::Relaxed);
+        // No color: those of splits have 32 bits.
+        let ranks = self.inner.members.clone();
+        self.derive([u64::from(count), u64::MAX], ranks, choice)
+    }
+
+    /// A new communicator of some of these ranks, in a context that these numbers tell apart.
+    fn derive(
+        &self,
+        [count, color]: [u64; 2],
+        ranks: Vec<u32>,
+        algorithms: AlgorithmChoice,
+    ) -> Result<Self, Error> {
+        let world = &self.inner.world;
+        let context = world
+            .session
+            .derive_context(self.inner.context, count, color);
         let deadline = deadline_in(world.settings.init_timeout);
-        World::communicator(world, context, ranks, Some(&self.inner.watch), deadline).map(Some)
+        let parent = Some(&*self.inner.watch);
+        World::communicator(world, context, ranks, algorithms, parent, deadline)
     }
 }

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_bootstrap::{HostId, Kind, Purpose, Session, Via};
 use spark_ccl_compute::{Compute, Cpu};
-use spark_ccl_config::{Net, Settings};
+use spark_ccl_config::{AlgorithmChoice, Net, Settings, Tuning};
 use spark_ccl_control::{Fault, Monitor, Watch, neighbours};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -43,6 +43,8 @@ impl Reducer {
 pub(crate) struct World {
     pub(crate) session: Session,
     pub(crate) settings: Settings,
+    /// What rank 0 has measured on its machine.
+    tuning: Tuning,
     reducer: Reducer,
     monitor: Arc<Monitor>,
 }
@@ -52,15 +54,17 @@ impl World {
     pub(crate) fn open(
         session: Session,
         settings: Settings,
+        tuning: Tuning,
         reducer: Reducer,
     ) -> Result<Communicator, Error> {
         let deadline = deadline_in(settings.init_timeout);
-        Self::control(session, settings, reducer, deadline).and_then(|world| {
+        Self::control(session, settings, tuning, reducer, deadline).and_then(|world| {
             let world = Arc::new(world);
             let all = (0..world.session.size()).collect();
             // Unlike that of any other world: it also tells registered memory of several apart.
             let context = world.session.derive_context(NO_CONTEXT, 0, 0);
-            let communicator = Self::communicator(&world, context, all, None, deadline);
+            let algorithms = world.settings.algo.clone();
+            let communicator = Self::communicator(&world, context, all, algorithms, None, deadline);
             let report = communicator.as_ref().map(|_| ()).map_err(Error::to_string);
             // The others must not take a rank for ready that is not, nor wait for it.
             let sealed = world.session.seal(report, deadline);
@@ -74,6 +78,7 @@ impl World {
     fn control(
         session: Session,
         settings: Settings,
+        tuning: Tuning,
         reducer: Reducer,
         deadline: Instant,
     ) -> Result<Self, Error> {
@@ -108,6 +113,7 @@ impl World {
         Ok(Self {
             session,
             settings,
+            tuning,
             reducer,
             monitor,
         })
@@ -118,6 +124,7 @@ impl World {
         world: &Arc<Self>,
         context: u64,
         members: Vec<u32>,
+        algorithms: AlgorithmChoice,
         parent: Option<&Watch>,
         deadline: Instant,
     ) -> Result<Communicator, Error> {
@@ -155,7 +162,15 @@ impl World {
             .iter()
             .map(|&member| world.session.peer(member).host_id);
         let hosts: Vec<HostId> = hosts.collect();
-        let planner = Planner::new(context, rank as u32, &hosts, settings, one_host);
+        let planner = Planner::new(
+            context,
+            rank as u32,
+            &hosts,
+            settings,
+            algorithms,
+            &world.tuning,
+            one_host,
+        );
         let compute = world.reducer.start();
         let wires = Wires::new(rank as u32, slot_bytes, mesh.tx, mesh.rx, compute);
         let engine = Engine::new(wires, Arc::clone(&watch), settings.operation_timeout);

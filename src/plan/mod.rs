@@ -1,17 +1,19 @@
 //! From a checked call to a schedule: the memory it can use, and the algorithm.
 
+mod measured;
 mod place;
 mod topology;
 mod tuner;
 
 pub(crate) use place::Place;
-pub(crate) use topology::Topology;
 
 use crate::error::Error;
 use crate::signature::{Operation, Signature, describe};
-use spark_ccl_config::{AlgorithmChoice, Path};
+use measured::Measured;
+use spark_ccl_config::{AlgorithmChoice, Layout, Path, Settings, Tuning};
 use spark_ccl_sched::cost::{Fabric, estimate};
 use spark_ccl_sched::{Algorithm, Collective, Hosts, Schedule, Shape, schedule};
+use topology::Topology;
 
 /// What all plans of a communicator depend on.
 #[derive(Debug)]
@@ -31,6 +33,7 @@ pub(crate) struct Planner {
     fabric: Fabric,
     /// The hosts as this rank sees them.
     hosts: Hosts,
+    measured: Measured,
 }
 
 /// A chosen algorithm, and why.
@@ -46,7 +49,9 @@ impl Planner {
         context: u64,
         rank: u32,
         host_of: &[H],
-        settings: &spark_ccl_config::Settings,
+        settings: &Settings,
+        algorithms: AlgorithmChoice,
+        tuning: &Tuning,
         one_host: bool,
     ) -> Self {
         let topology = Topology::new(host_of, settings.shm);
@@ -58,9 +63,10 @@ impl Planner {
             slot_bytes,
             slots: settings.slots,
             path: settings.path,
-            algorithms: settings.algo.clone(),
+            algorithms,
             one_host,
             fabric: topology.fabric(slot_bytes),
+            measured: Measured::new(tuning, topology.layout()),
             topology,
             hosts: Hosts::of_all(host_of)[rank as usize],
         }
@@ -69,7 +75,25 @@ impl Planner {
     /// The algorithm for a call, and why.
     pub(crate) fn explain(&self, signature: Signature, in_place: bool, zero_copy: bool) -> String {
         let Choice { algorithm, reason } = tuner::choose(self, signature, in_place, zero_copy);
-        format!("{algorithm} ({reason})")
+        let figure = |algorithm| format!("{:.1} us", self.estimate(signature, algorithm));
+        let others = tuner::candidates(self, signature, in_place, zero_copy);
+        let next = others
+            .filter(|other| *other != algorithm)
+            .min_by(|a, b| {
+                let time = |algorithm: &Algorithm| self.estimate(signature, *algorithm);
+                time(a).total_cmp(&time(b))
+            })
+            .map(|next| format!(", {next} {}", figure(next)));
+        let next = next.unwrap_or_default();
+        format!(
+            "{algorithm} ({reason}; modelled: {}{next})",
+            figure(algorithm)
+        )
+    }
+
+    /// Where the ranks are.
+    pub(crate) fn layout(&self) -> Layout {
+        self.topology.layout()
     }
 
     /// The schedule of a call.

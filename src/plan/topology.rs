@@ -1,5 +1,6 @@
 //! Where the ranks of a communicator are. All of it is alike on every rank.
 
+use spark_ccl_config::{Layout, Links};
 use spark_ccl_sched::cost::{Fabric, LinkCost};
 use std::collections::BTreeMap;
 
@@ -60,6 +61,20 @@ impl Topology {
     /// Whether there are hosts to distinguish: several, and one of them with several ranks.
     pub(crate) fn has_levels(&self) -> bool {
         self.hosts > 1 && self.largest > 1
+    }
+
+    /// The same for those who measure.
+    pub(crate) fn layout(&self) -> Layout {
+        let links = match (self.shared_memory, self.hosts > 1) {
+            (true, false) => Links::SharedMemory,
+            (true, true) if self.largest > 1 => Links::Both,
+            _ => Links::Tcp,
+        };
+        Layout {
+            links,
+            ranks: self.ranks,
+            hosts: self.hosts,
+        }
     }
 
     /// What the cost model takes the links for. It knows hosts of equal size whose ranks follow one

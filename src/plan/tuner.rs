@@ -36,22 +36,15 @@ pub(super) fn choose(
     in_place: bool,
     zero_copy: bool,
 ) -> Choice {
-    let collective = collective(signature.operation);
-    let fits = |algorithm: Algorithm| match algorithm {
-        Algorithm::OneSided => zero_copy && !(collective == Collective::AllToAll && in_place),
-        _ => true,
-    };
     let best = preferred(planner, signature, zero_copy);
-    let allowed = |algorithm: Algorithm| {
-        planner
-            .algorithms
-            .allows(signature.operation.name(), &algorithm.to_string())
-    };
-    if allowed(best.algorithm) && fits(best.algorithm) {
+    let mut candidates = candidates(planner, signature, in_place, zero_copy);
+    if candidates
+        .clone()
+        .any(|algorithm| algorithm == best.algorithm)
+    {
         return best;
     }
-    let mut others = collective.algorithms().iter().copied();
-    match others.find(|&algorithm| allowed(algorithm) && fits(algorithm)) {
+    match candidates.next() {
         Some(algorithm) => Choice {
             algorithm,
             reason: "the setting of the algorithm asks for it",
@@ -61,6 +54,27 @@ pub(super) fn choose(
             ..without_memory(planner, signature, best)
         },
     }
+}
+
+/// What a call may take: algorithms that fit it, and that the user allows.
+pub(super) fn candidates(
+    planner: &Planner,
+    signature: Signature,
+    in_place: bool,
+    zero_copy: bool,
+) -> impl Iterator<Item = Algorithm> + Clone {
+    let collective = collective(signature.operation);
+    let fits = move |algorithm: &Algorithm| match algorithm {
+        Algorithm::OneSided => zero_copy && !(collective == Collective::AllToAll && in_place),
+        _ => true,
+    };
+    let allowed = move |algorithm: &Algorithm| {
+        planner
+            .algorithms
+            .allows(signature.operation.name(), &algorithm.to_string())
+    };
+    let all = collective.algorithms().iter().copied();
+    all.filter(fits).filter(allowed)
 }
 
 /// The best choice, were all algorithms allowed.
@@ -98,6 +112,12 @@ fn across_hosts(planner: &Planner, signature: Signature) -> Choice {
 }
 
 fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice {
+    if let Some(algorithm) = planner.measured.fastest(signature.operation, vector) {
+        return Choice {
+            algorithm,
+            reason: "measured by spark-perf tune on this machine",
+        };
+    }
     if signature.operation == Operation::AllReduce && planner.topology.has_levels() {
         return across_hosts(planner, signature);
     }
@@ -159,23 +179,33 @@ fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice
 mod tests {
     use super::*;
     use spark_ccl_compute::DType;
-    use spark_ccl_config::Settings;
+    use spark_ccl_config::{
+        AlgorithmChoice, Layout, Links, Settings, Tuning, TuningEntry, TuningStep,
+    };
 
-    /// The algorithm for an `all_reduce` of so many bytes.
-    fn all_reduce(host_of: &[u32], shm: bool, bytes: u64) -> Algorithm {
+    fn planner(host_of: &[u32], shm: bool, algorithms: &str, tuning: &Tuning) -> Planner {
         let mut settings = Settings::default();
         settings.shm = shm;
         let one_host = shm && host_of.iter().all(|host| *host == host_of[0]);
-        let planner = Planner::new(0, 0, host_of, &settings, one_host);
-        let signature = Signature {
+        let algorithms = AlgorithmChoice::parse(algorithms).unwrap();
+        Planner::new(0, 0, host_of, &settings, algorithms, tuning, one_host)
+    }
+
+    /// An `all_reduce` of so many bytes.
+    fn of(bytes: u64) -> Signature {
+        Signature {
             operation: Operation::AllReduce,
             dtype: DType::U8,
             op: 0,
             root: 0,
             count: bytes,
             place: 0,
-        };
-        choose(&planner, signature, false, false).algorithm
+        }
+    }
+
+    fn all_reduce(host_of: &[u32], shm: bool, bytes: u64) -> Algorithm {
+        let planner = planner(host_of, shm, "auto", &Tuning::default());
+        choose(&planner, of(bytes), false, false).algorithm
     }
 
     #[test]
@@ -224,5 +254,79 @@ mod tests {
         assert_eq!(large(&[0, 0, 0, 1, 1, 2, 2, 2]), Algorithm::Hierarchical);
         assert_ne!(large(&[0, 0, 0, 0]), Algorithm::Hierarchical);
         assert_eq!(all_reduce(&[0, 0, 1, 1], true, 8), Algorithm::Direct);
+    }
+
+    fn tuned(collective: &str, steps: &[(u64, &str)]) -> Tuning {
+        let step = |&(up_to, algorithm): &(u64, &str)| TuningStep {
+            up_to,
+            algorithm: algorithm.to_owned(),
+        };
+        let mut tuning = Tuning::default();
+        tuning.put(TuningEntry {
+            layout: Layout {
+                links: Links::SharedMemory,
+                ranks: 2,
+                hosts: 1,
+            },
+            collective: collective.to_owned(),
+            steps: steps.iter().map(step).collect(),
+        });
+        tuning
+    }
+
+    #[test]
+    fn what_was_measured_for_this_layout_wins() {
+        let tuning = tuned("all_reduce", &[(100, "ring"), (5000, "double-tree")]);
+        let pair = planner(&[0, 0], true, "auto", &tuning);
+        for (bytes, algorithm) in [
+            (100, "ring"),
+            (101, "double-tree"),
+            (1 << 30, "double-tree"),
+        ] {
+            let why = pair.explain(of(bytes), false, false);
+            assert!(why.starts_with(algorithm), "{why}");
+            assert!(why.contains("measured by spark-perf tune"), "{why}");
+        }
+        let registered = choose(&pair, of(1 << 20), false, true);
+        assert_eq!(registered.algorithm, Algorithm::OneSided);
+        for other in [
+            planner(&[0, 0, 0], true, "auto", &tuning),
+            planner(&[0, 0], false, "auto", &tuning),
+            planner(&[0, 1], true, "auto", &tuning),
+            planner(&[0, 0], true, "direct", &tuning),
+            planner(
+                &[0, 0],
+                true,
+                "auto",
+                &tuned("broadcast", &[(100, "chain")]),
+            ),
+            planner(
+                &[0, 0],
+                true,
+                "auto",
+                &tuned("all_reduce", &[(100, "one-sided")]),
+            ),
+            planner(
+                &[0, 0],
+                true,
+                "auto",
+                &tuned("all_reduce", &[(100, "chain")]),
+            ),
+        ] {
+            let chosen = choose(&other, of(100), false, false);
+            assert_eq!(chosen.algorithm, Algorithm::Direct);
+        }
+    }
+
+    #[test]
+    fn reasons_come_with_the_figures_of_the_best_two() {
+        let pair = planner(&[0, 0], true, "ring,direct", &Tuning::default());
+        let why = pair.explain(of(64 << 20), false, false);
+        assert!(why.starts_with("ring (large: fewest bytes on every link; modelled: "));
+        assert!(why.contains(" us, direct "), "{why}");
+        let one = planner(&[0, 0], true, "ring", &Tuning::default());
+        let why = one.explain(of(8), false, false);
+        assert!(why.starts_with("ring (the setting of the algorithm asks for it; modelled: "));
+        assert!(why.ends_with(" us)") && !why.contains(','), "{why}");
     }
 }

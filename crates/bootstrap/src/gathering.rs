@@ -214,9 +214,11 @@ impl Service {
             .iter()
             .map(|member| member.hello.peer.clone())
             .collect();
+        let first = self.members.first();
         let table = Table {
             nonce: self.nonce,
             peers,
+            note: first.map_or_else(String::new, |first| first.hello.note.clone()),
         }
         .encode();
         let bytes: Arc<[u8]> = frame(FrameKind::Table, &table).into();

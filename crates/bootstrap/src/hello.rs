@@ -10,8 +10,10 @@ use crate::wire::{Reader, WireError, Writer};
 
 /// The most ranks of a world.
 pub const MAX_RANKS: u32 = 65_536;
+/// The longest note of rank 0; what is longer is cut.
+pub const MAX_NOTE: usize = 48 * 1024;
 /// The longest hello.
-pub(crate) const MAX_HELLO: usize = 8 * 1024;
+pub(crate) const MAX_HELLO: usize = 8 * 1024 + MAX_NOTE;
 /// The longest entry of the table, and with it the limit for a table of a known size.
 pub(crate) const MAX_ENTRY: usize = 1024;
 
@@ -95,6 +97,8 @@ pub(crate) struct Hello {
     pub(crate) wire_summary: String,
     /// How long the rank will wait for the others.
     pub(crate) patience: Duration,
+    /// What rank 0 tells all ranks.
+    pub(crate) note: String,
 }
 
 impl Hello {
@@ -105,7 +109,8 @@ impl Hello {
             .text(&self.build, MAX_BUILD)
             .u64(self.wire_hash);
         to.text(&self.wire_summary, MAX_SUMMARY)
-            .u64(millis(self.patience));
+            .u64(millis(self.patience))
+            .text(&self.note, MAX_NOTE);
         to.finish()
     }
 
@@ -118,6 +123,7 @@ impl Hello {
             wire_hash: from.u64()?,
             wire_summary: from.text(MAX_SUMMARY)?,
             patience: Duration::from_millis(from.u64()?),
+            note: from.text(MAX_NOTE)?,
         };
         from.end()?;
         Ok(hello)
@@ -131,6 +137,8 @@ pub(crate) struct Table {
     pub(crate) nonce: [u8; 32],
     /// By rank.
     pub(crate) peers: Vec<PeerInfo>,
+    /// That of rank 0.
+    pub(crate) note: String,
 }
 
 impl Table {
@@ -140,6 +148,7 @@ impl Table {
         for peer in &self.peers {
             peer.encode(&mut to);
         }
+        to.text(&self.note, MAX_NOTE);
         to.finish()
     }
 
@@ -158,13 +167,14 @@ impl Table {
             }
             peers.push(peer);
         }
+        let note = from.text(MAX_NOTE)?;
         from.end()?;
-        Ok(Table { nonce, peers })
+        Ok(Table { nonce, peers, note })
     }
 
     /// The longest table of a world of `size` ranks.
     pub(crate) fn limit(size: u32) -> usize {
-        64 + size as usize * MAX_ENTRY
+        64 + size as usize * MAX_ENTRY + MAX_NOTE
     }
 }
 
@@ -198,6 +208,7 @@ pub(crate) mod tests {
             wire_hash: 1,
             wire_summary: "slots=8 path=auto".to_owned(),
             patience: Duration::from_secs(60),
+            note: "a note".to_owned(),
         }
     }
 
@@ -210,10 +221,12 @@ pub(crate) mod tests {
         let table = Table {
             nonce: [0; 32],
             peers: vec![hello.peer.clone()],
+            note: "n".repeat(100_000),
         };
         assert!(table.encode().len() <= Table::limit(1));
         hello.build = "b".repeat(10_000);
         hello.wire_summary = "w".repeat(10_000);
+        hello.note = "n".repeat(100_000);
         let bytes = hello.encode();
         assert!(bytes.len() < MAX_HELLO);
         assert_eq!(
@@ -228,6 +241,7 @@ pub(crate) mod tests {
         let table = Table {
             nonce: [1; 32],
             peers,
+            note: "a note".to_owned(),
         };
         let bytes = table.encode();
         assert_eq!(Table::decode(&bytes, 3), Ok(table.clone()));

@@ -70,6 +70,7 @@ impl Joining<'_> {
             wire_hash: self.options.wire_hash,
             wire_summary: self.options.wire_summary.clone(),
             patience: self.deadline.saturating_duration_since(Instant::now()),
+            note: self.options.note.clone(),
         };
         net::write_all(
             &stream,

@@ -55,7 +55,7 @@ mod verdict;
 mod wire;
 
 pub use error::Error;
-pub use hello::{MAX_RANKS, PeerInfo};
+pub use hello::{MAX_NOTE, MAX_RANKS, PeerInfo};
 pub use host::HostId;
 pub use options::{Address, Options};
 pub use purpose::{Kind, Purpose};

@@ -54,6 +54,8 @@ pub struct Options {
     pub wire_summary: String,
     /// This host's name, for messages only.
     pub host: String,
+    /// What rank 0 tells all ranks, at most [`MAX_NOTE`](crate::MAX_NOTE) bytes; that of others is ignored.
+    pub note: String,
 }
 
 impl Default for Options {
@@ -66,6 +68,7 @@ impl Default for Options {
             wire_hash: 0,
             wire_summary: String::new(),
             host: crate::host::name(),
+            note: String::new(),
         }
     }
 }

@@ -45,6 +45,7 @@ pub struct Session {
     rank: u32,
     peers: Vec<PeerInfo>,
     nonce: [u8; 32],
+    note: String,
     mailbox: Arc<Mailbox>,
     mode: Mode,
     /// The rendezvous, where this rank owns it.
@@ -157,6 +158,7 @@ impl Session {
             rank,
             peers: peers.clone(),
             nonce,
+            note: String::new(),
             mailbox: seat.mailbox().clone(),
             mode: Mode::Local(seat),
             _root: None,
@@ -175,6 +177,7 @@ impl Session {
             rank,
             peers: table.peers,
             nonce: table.nonce,
+            note: table.note,
             mailbox,
             mode,
             _root: root,
@@ -189,6 +192,11 @@ impl Session {
     /// The number of ranks.
     pub fn size(&self) -> u32 {
         self.peers.len() as u32
+    }
+
+    /// What rank 0 told all ranks; nothing where they are threads of one process.
+    pub fn note(&self) -> &str {
+        &self.note
     }
 
     /// What is known of a rank.

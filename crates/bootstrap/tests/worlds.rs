@@ -110,6 +110,27 @@ fn a_target_and_a_source_can_be_chosen() {
 }
 
 #[test]
+fn all_ranks_hear_what_rank_0_says() {
+    let long = "n".repeat(spark_ccl_bootstrap::MAX_NOTE);
+    for note in ["", "a note", &long] {
+        let id = UniqueId::create(&options()).unwrap();
+        let join = move |(id, rank, text): (UniqueId, u32, String)| {
+            let options = Options {
+                note: text,
+                ..options()
+            };
+            let session = Session::join(&id, rank, 3, &options).unwrap();
+            session.note().to_owned()
+        };
+        let texts = [note, "not this", ""].map(str::to_owned);
+        let ranks = (0..).zip(texts).map(|(rank, text)| (id, rank, text));
+        for heard in in_parallel(ranks.collect(), join) {
+            assert_eq!(heard, note);
+        }
+    }
+}
+
+#[test]
 fn ipv6_loopback_works_where_there_is_one() {
     let loopback = Address::from("::1".parse::<IpAddr>().unwrap());
     let options = Options {

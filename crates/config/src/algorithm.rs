@@ -21,7 +21,8 @@ pub const ALGORITHMS: &[&str] = &[
 /// Stands for every collective.
 const ALL: &str = "";
 
-const COLLECTIVES: &[&str] = &[
+/// The collectives' names.
+pub(crate) const COLLECTIVES: &[&str] = &[
     "all_reduce",
     "all_gather",
     "reduce_scatter",
@@ -73,7 +74,7 @@ impl AlgorithmChoice {
     }
 
     /// Reads our grammar; `Err` says what is expected.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let expected = |what: &str, names: &[&str]| {
             Err(format!(
                 "{what}: auto, or [collective:][^]name,name;... of {}",

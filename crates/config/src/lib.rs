@@ -17,6 +17,7 @@ mod parse;
 mod reader;
 mod secret;
 mod settings;
+mod tuning;
 mod variables;
 
 pub use algorithm::{ALGORITHMS, AlgorithmChoice};
@@ -27,4 +28,5 @@ pub use log::Log;
 pub use reader::Used;
 pub use secret::Secret;
 pub use settings::Settings;
+pub use tuning::{Layout, Links, Tuning, TuningEntry, TuningError, TuningStep};
 pub use variables::{VARIABLES, Variable};

@@ -1,6 +1,6 @@
 //! What was set, checked and typed.
 
-use std::path::Path as FilePath;
+use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
 use crate::algorithm::AlgorithmChoice;
@@ -12,6 +12,7 @@ use crate::nearest::nearest;
 use crate::parse;
 use crate::reader::{Reader, Used};
 use crate::secret::Secret;
+use crate::tuning::Tuning;
 use crate::variables::{self, READ_ELSEWHERE, VARIABLES};
 
 /// The kernel passes the bytes on at once: a second connection only costs calls.
@@ -43,6 +44,8 @@ pub struct Settings {
     pub shm: bool,
     /// Which algorithms may be chosen.
     pub algo: AlgorithmChoice,
+    /// Where measured choices are kept; `None`: nowhere.
+    pub tuning: Option<PathBuf>,
     /// Which interfaces may be used; `None`: all, the best first.
     pub socket_ifname: Option<InterfaceChoice>,
     /// The only address family that may be used; `None`: both.
@@ -75,6 +78,7 @@ impl Default for Settings {
             net: Net::Auto,
             shm: true,
             algo: AlgorithmChoice::default(),
+            tuning: None,
             socket_ifname: None,
             socket_family: None,
             sockets: None,
@@ -101,6 +105,7 @@ impl Settings {
         let mut reader = Reader::new(env);
         settings.read_times(&mut reader)?;
         settings.read_choices(&mut reader)?;
+        settings.tuning = tuning_file(&mut reader, env);
         settings.read_sockets(&mut reader)?;
         settings.read_geometry(&mut reader)?;
         settings.read_admission(&mut reader)?;
@@ -164,6 +169,21 @@ impl Settings {
             NETWORK_SLOT_BYTES
         };
         self.slot_bytes.unwrap_or(suitable)
+    }
+
+    /// What was measured on this machine. A file that is of no use is a warning.
+    pub fn read_tuning(&self) -> Tuning {
+        let Some(path) = &self.tuning else {
+            return Tuning::default();
+        };
+        Tuning::read(path).unwrap_or_else(|error| {
+            tracing::warn!(
+                "measured choices of algorithms are not used: {}: {error}; spark-perf tune writes it \
+                 anew, and SPARK_CCL_TUNING=off leaves it alone",
+                path.display()
+            );
+            Tuning::default()
+        })
     }
 
     /// A hash of everything that all ranks must agree on.
@@ -364,6 +384,23 @@ impl Settings {
             }
         }
     }
+}
+
+/// The file of measured choices: the one that is named, or this host's in the user's cache.
+fn tuning_file(reader: &mut Reader<'_>, env: &Env) -> Option<PathBuf> {
+    if let Some(taken) = reader.take(&["SPARK_CCL_TUNING"]) {
+        return (taken.text != "off").then(|| PathBuf::from(taken.text));
+    }
+    let folder = |name: &str| {
+        let folder = env.get(name).map(PathBuf::from);
+        folder.filter(|folder| folder.is_absolute())
+    };
+    let cache =
+        folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")))?;
+    // Homes may be shared by machines that differ.
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let host = host.trim().replace('/', "_");
+    Some(cache.join("spark-ccl").join(format!("tuning-{host}.json")))
 }
 
 fn or_auto(number: Option<usize>) -> String {

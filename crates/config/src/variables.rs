@@ -20,6 +20,7 @@ pub const VARIABLES: &[Variable] = &[
     open("NCCL_SHM_DISABLE"),
     open("SPARK_CCL_ALGO"),
     open("NCCL_ALGO"),
+    open("SPARK_CCL_TUNING"),
     open("SPARK_CCL_SOCKET_IFNAME"),
     open("NCCL_SOCKET_IFNAME"),
     open("SPARK_CCL_SOCKET_FAMILY"),

@@ -238,6 +238,7 @@ fn the_wire_hash_covers_what_ranks_must_agree_on_and_nothing_else() {
         ("SPARK_CCL_SECRET", "0123456789abcdef"),
         ("SPARK_CCL_LOG", "info"),
         ("SPARK_CCL_PROGRESS_THREAD", "1"),
+        ("SPARK_CCL_TUNING", "/a/file"),
     ] {
         assert_eq!(settings(&[(name, value)]).wire_hash(), base, "{name}");
     }
@@ -266,6 +267,22 @@ fn the_document_explains_exactly_the_variables_that_have_an_effect() {
             "{name} has no effect"
         );
     }
+}
+
+#[test]
+fn measured_choices_are_kept_in_the_cache_unless_told_otherwise() {
+    let file = |values: &[(&str, &str)]| settings(values).tuning;
+    let home = ("HOME", "/home/a");
+    let in_cache = file(&[home]).unwrap();
+    assert!(in_cache.starts_with("/home/a/.cache/spark-ccl"));
+    assert!(in_cache.to_str().unwrap().ends_with(".json"));
+    let elsewhere = file(&[home, ("XDG_CACHE_HOME", "/cache")]).unwrap();
+    assert!(elsewhere.starts_with("/cache/spark-ccl"));
+    assert_eq!(file(&[home, ("XDG_CACHE_HOME", "cache")]), Some(in_cache));
+    assert_eq!(file(&[home, ("SPARK_CCL_TUNING", "off")]), None);
+    let named = file(&[home, ("SPARK_CCL_TUNING", "a.json")]);
+    assert_eq!(named, Some("a.json".into()));
+    assert_eq!(file(&[]), None);
 }
 
 proptest! {

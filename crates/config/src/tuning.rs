@@ -1,0 +1,214 @@
+//! What `spark-perf tune` measured on a machine, and the file that keeps it.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::algorithm::{ALGORITHMS, COLLECTIVES};
+
+/// The format that this version writes and reads.
+const VERSION: u32 = 1;
+/// Longer files are refused: every rank gets the whole text.
+const MAX_BYTES: u64 = 48 << 10;
+
+/// Which algorithm was the fastest, by where the ranks are, collective and size.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tuning {
+    version: u32,
+    entries: Vec<TuningEntry>,
+}
+
+/// One collective among ranks that are placed in one way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TuningEntry {
+    /// Where the ranks are.
+    pub layout: Layout,
+    /// The collective's name.
+    pub collective: String,
+    /// What was the fastest, by ascending size; the last holds for everything larger, too.
+    pub steps: Vec<TuningStep>,
+}
+
+/// The algorithm for a range of sizes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TuningStep {
+    /// The largest size, in bytes of the call's count.
+    pub up_to: u64,
+    /// The algorithm's name.
+    pub algorithm: String,
+}
+
+/// Where ranks are, as far as measured times depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layout {
+    /// What joins them.
+    pub links: Links,
+    /// How many there are.
+    pub ranks: u32,
+    /// How many hosts they are on.
+    pub hosts: u32,
+}
+
+/// The links of a communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Links {
+    /// Shared memory between any two ranks.
+    #[serde(rename = "shm")]
+    SharedMemory,
+    /// TCP between any two ranks.
+    #[serde(rename = "tcp")]
+    Tcp,
+    /// Shared memory within hosts, TCP between them.
+    #[serde(rename = "shm+tcp")]
+    Both,
+}
+
+/// Why a file of measured choices is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum TuningError {
+    /// The system refused it.
+    #[error("it cannot be read or written: {0}")]
+    Io(#[from] std::io::Error),
+    /// It is not what `spark-perf tune` writes.
+    #[error("it is not what spark-perf tune writes: {0}")]
+    Malformed(String),
+    /// Another version of the library wrote it.
+    #[error("its format is version {0}, and this library reads version {VERSION}")]
+    Version(u32),
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Self {
+            version: VERSION,
+            entries: Vec::new(),
+        }
+    }
+}
+
+impl Tuning {
+    /// Reads a file; nothing was measured where there is none.
+    ///
+    /// # Errors
+    /// [`TuningError`] for every file that this version did not write.
+    pub fn read(path: &Path) -> Result<Self, TuningError> {
+        let file = match File::open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Self::default()),
+            file => file?,
+        };
+        let mut bytes = Vec::new();
+        file.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+        Self::parse(&bytes)
+    }
+
+    /// Reads what [`text`](Self::text) gives.
+    ///
+    /// # Errors
+    /// [`TuningError`] for everything else.
+    pub fn parse(bytes: &[u8]) -> Result<Self, TuningError> {
+        /// What all versions have in common.
+        #[derive(Deserialize)]
+        struct Head {
+            version: u32,
+        }
+        let malformed = |error: serde_json::Error| TuningError::Malformed(error.to_string());
+        if bytes.len() as u64 > MAX_BYTES {
+            let text = format!("it has more than {MAX_BYTES} bytes");
+            return Err(TuningError::Malformed(text));
+        }
+        let head: Head = serde_json::from_slice(bytes).map_err(malformed)?;
+        if head.version != VERSION {
+            return Err(TuningError::Version(head.version));
+        }
+        let tuning: Self = serde_json::from_slice(bytes).map_err(malformed)?;
+        match tuning.entries.iter().find_map(TuningEntry::problem) {
+            Some(problem) => Err(TuningError::Malformed(problem)),
+            None => Ok(tuning),
+        }
+    }
+
+    /// Everything in one line, no longer than the file.
+    pub fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Writes the file, and the folders above it; readers see the old one or the new one.
+    ///
+    /// # Errors
+    /// [`TuningError::Io`] when the system refuses it.
+    pub fn save(&self, path: &Path) -> Result<(), TuningError> {
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        let text = serde_json::to_string_pretty(self).map_err(std::io::Error::from)? + "\n";
+        if text.len() as u64 > MAX_BYTES {
+            let text =
+                format!("it would have more than {MAX_BYTES} bytes; remove it to begin anew");
+            return Err(TuningError::Malformed(text));
+        }
+        let draft = path.with_extension(format!("{}.new", std::process::id()));
+        let written = File::create(&draft)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .and_then(|()| std::fs::rename(&draft, path));
+        if written.is_err() {
+            // Nothing more can be done about a draft that stays behind.
+            let _ = std::fs::remove_file(&draft);
+        }
+        Ok(written?)
+    }
+
+    /// Adds what was measured, instead of an older entry for the same.
+    pub fn put(&mut self, entry: TuningEntry) {
+        self.entries
+            .retain(|old| (old.layout, &old.collective) != (entry.layout, &entry.collective));
+        self.entries.push(entry);
+    }
+
+    /// What was measured for ranks that are placed so.
+    pub fn of(&self, layout: Layout) -> impl Iterator<Item = &TuningEntry> {
+        self.entries
+            .iter()
+            .filter(move |entry| entry.layout == layout)
+    }
+}
+
+impl TuningEntry {
+    /// What makes no sense.
+    fn problem(&self) -> Option<String> {
+        let collective = &self.collective;
+        if !COLLECTIVES.contains(&collective.as_str()) {
+            return Some(format!("{collective:?} is not a collective"));
+        }
+        if self.steps.is_empty() {
+            return Some(format!("{collective} has no steps"));
+        }
+        if !self.steps.is_sorted_by(|a, b| a.up_to < b.up_to) {
+            return Some(format!("the steps of {collective} do not ascend"));
+        }
+        let mut names = self.steps.iter().map(|step| step.algorithm.as_str());
+        let unknown = names.find(|name| !ALGORITHMS.contains(name))?;
+        Some(format!("{unknown:?} is not an algorithm"))
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let links = match self.links {
+            Links::SharedMemory => "shm",
+            Links::Tcp => "tcp",
+            Links::Both => "shm and tcp",
+        };
+        let hosts = if self.hosts == 1 { "host" } else { "hosts" };
+        write!(f, "{} ranks on {} {hosts}, {links}", self.ranks, self.hosts)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,42 @@
+//! What `spark-perf tune` measured for ranks that are placed like these.
+
+use super::collective;
+use crate::signature::Operation;
+use spark_ccl_config::{Layout, Tuning, TuningEntry};
+use spark_ccl_sched::Algorithm;
+
+/// For some operations: the algorithm up to each size, by ascending size.
+#[derive(Debug, Default)]
+pub(super) struct Measured(Vec<(Operation, Vec<(u64, Algorithm)>)>);
+
+impl Measured {
+    pub(super) fn new(tuning: &Tuning, layout: Layout) -> Self {
+        Self(tuning.of(layout).filter_map(steps).collect())
+    }
+
+    /// The fastest algorithm for `bytes` of the call's count.
+    pub(super) fn fastest(&self, operation: Operation, bytes: u64) -> Option<Algorithm> {
+        let mut all = self.0.iter();
+        let (_, steps) = all.find(|(known, _)| *known == operation)?;
+        let step = steps.iter().find(|(up_to, _)| bytes <= *up_to);
+        step.or(steps.last()).map(|(_, algorithm)| *algorithm)
+    }
+}
+
+/// Nothing where an algorithm is named that goes through no links, or not with this collective.
+fn steps(entry: &TuningEntry) -> Option<(Operation, Vec<(u64, Algorithm)>)> {
+    let operation = Operation::from_name(&entry.collective)?;
+    let step = |step: &spark_ccl_config::TuningStep| {
+        let algorithm = step.algorithm.parse().ok()?;
+        let known = collective(operation).algorithms().contains(&algorithm);
+        (known && algorithm != Algorithm::OneSided).then_some((step.up_to, algorithm))
+    };
+    let steps: Option<Vec<_>> = entry.steps.iter().map(step).collect();
+    if steps.is_none() {
+        tracing::warn!(
+            "measured choices for {} name an algorithm that it has not",
+            operation.name()
+        );
+    }
+    Some((operation, steps?))
+}
