@@ -78,7 +78,7 @@ impl Planner {
         let figure = |algorithm| format!("{:.1} us", self.estimate(signature, algorithm));
         let others = tuner::candidates(self, signature, in_place, zero_copy);
         let next = others
-            .filter(|other| *other != algorithm)
+            .filter(|other| *other != algorithm && tuner::competes(self, signature, *other))
             .min_by(|a, b| {
                 let time = |algorithm: &Algorithm| self.estimate(signature, *algorithm);
                 time(a).total_cmp(&time(b))

@@ -4,23 +4,23 @@ use spark_ccl_config::{Layout, Links};
 use spark_ccl_sched::cost::{Fabric, LinkCost};
 use std::collections::BTreeMap;
 
-/// Slots in shared memory.
+/// Slots in shared memory, as measured on the machine of `docs/performance.md`.
 const MEMORY: LinkCost = LinkCost {
     latency_us: 0.15,
     overhead_us: 0.05,
     wire_us_per_byte: 0.0,
-    copy_us_per_byte: 1.0 / 16_000.0,
-    reduce_us_per_byte: 1.0 / 12_000.0,
+    copy_us_per_byte: 1.0 / 20_000.0,
+    reduce_us_per_byte: 1.0 / 16_000.0,
     slice_bytes: 64 << 10,
 };
 
-/// TCP within a host.
+/// TCP within a host, as measured there. The kernel's copies keep the processors busy.
 const LOOPBACK: LinkCost = LinkCost {
-    latency_us: 0.5,
-    overhead_us: 1.2,
+    latency_us: 0.9,
+    overhead_us: 1.5,
     wire_us_per_byte: 0.0,
-    copy_us_per_byte: 1.0 / 7_000.0,
-    reduce_us_per_byte: 1.0 / 5_000.0,
+    copy_us_per_byte: 1.0 / 10_000.0,
+    reduce_us_per_byte: 1.0 / 7_500.0,
     slice_bytes: 256 << 10,
 };
 

@@ -77,6 +77,15 @@ pub(super) fn candidates(
     all.filter(fits).filter(allowed)
 }
 
+/// Whether a rule may choose the algorithm where nothing asks for it.
+pub(super) fn competes(planner: &Planner, signature: Signature, algorithm: Algorithm) -> bool {
+    match algorithm {
+        Algorithm::Hierarchical => planner.topology.has_levels(),
+        Algorithm::DoubleTree => signature.operation != Operation::AllReduce,
+        _ => true,
+    }
+}
+
 /// The best choice, were all algorithms allowed.
 fn preferred(planner: &Planner, signature: Signature, zero_copy: bool) -> Choice {
     let vector = signature.count * signature.dtype.size() as u64;

@@ -19,3 +19,4 @@ mod registered;
 mod split;
 mod split_errors;
 mod stopped;
+mod tuning;

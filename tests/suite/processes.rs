@@ -61,6 +61,8 @@ impl Rank {
         }
         let mut child = command
             .args(["--exact", "processes_rank::rank", "--nocapture"])
+            // What was measured on this machine is not the point, unless a test says so.
+            .env("SPARK_CCL_TUNING", "off")
             .envs(env.iter().copied())
             .env(ROLE, std::process::id().to_string())
             .stdin(Stdio::piped())

@@ -73,7 +73,10 @@ impl AlgorithmChoice {
         })
     }
 
-    /// Reads our grammar; `Err` says what is expected.
+    /// Reads our grammar.
+    ///
+    /// # Errors
+    /// What is expected.
     pub fn parse(text: &str) -> Result<Self, String> {
         let expected = |what: &str, names: &[&str]| {
             Err(format!(

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Parser, ValueEnum};
 
 use crate::collective::Collective;
+use crate::ranks::RankArgs;
 use crate::size;
 
 const AFTER_HELP: &str = "\
@@ -42,6 +43,8 @@ Examples:
   spark-perf alltoall -t 4 -b 1M -e 1M             4 threads of one process
   torchrun --nproc-per-node 2 --no-python spark-perf all_gather -b 1K -e 64M -f 4
   mpirun -n 4 spark-perf reduce -r 1 -o max -J reduce.json --plot reduce.svg
+  spark-perf all_reduce -b 8 -e 1G -f 2 --explain  what would run, and why
+  spark-perf tune --help                           measures which algorithms are the fastest here
   spark-perf simulate --help                       models all_reduce on machines that are not at hand";
 
 /// Measures a collective over a range of sizes and checks every result.
@@ -63,20 +66,8 @@ pub(crate) struct Args {
     #[arg(long, action = ArgAction::Version)]
     version: Option<bool>,
 
-    /// Threads of each process
-    #[arg(
-        short = 't',
-        long = "nthreads",
-        value_name = "N",
-        help_heading = "Ranks"
-    )]
-    pub(crate) nthreads: Option<usize>,
-    /// Ranks of each thread (here: further threads; ranks = processes x t x g)
-    #[arg(short = 'g', long = "ngpus", value_name = "N", help_heading = "Ranks")]
-    pub(crate) ngpus: Option<usize>,
-    /// Local processes to start; with a launcher, must be the launcher's number [default: 2 without launcher, -t and -g]
-    #[arg(long, value_name = "N", help_heading = "Ranks")]
-    pub(crate) procs: Option<usize>,
+    #[command(flatten)]
+    pub(crate) ranks: RankArgs,
 
     /// First size: a number with K, M or G (binary)
     #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "32M", value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes")]
@@ -134,6 +125,9 @@ pub(crate) struct Args {
     /// Algorithm instead of the tuner's choice, as the header names them: ring, direct, chain, ...
     #[arg(long, value_name = "NAME", help_heading = "Operation")]
     pub(crate) algo: Option<String>,
+    /// Print the algorithm for each size and why it is taken, and measure nothing
+    #[arg(long, help_heading = "Operation")]
+    pub(crate) explain: bool,
     /// Shift the buffers by N elements, off their alignment
     #[arg(
         short = 'u',
@@ -311,10 +305,6 @@ pub(crate) struct Args {
         help_heading = "For GPUs (accepted, no effect on host memory)"
     )]
     pub(crate) device_cta_count: Option<u32>,
-
-    /// How spark-perf starts its own processes: RANK:PARENT; the unique id is on standard input
-    #[arg(long, hide = true, action = ArgAction::Set, value_parser = parse_member)]
-    pub(crate) member: Option<Member>,
 }
 
 /// `--memory`, which has two meanings: ours, and the long name of nccl-tests' `-M`.
@@ -361,16 +351,7 @@ pub(crate) struct Plant {
     pub(crate) index: usize,
 }
 
-/// This process's place among those that spark-perf started.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Member {
-    /// Index of the process.
-    pub(crate) process: usize,
-    /// The process that started it and whose death it must not survive.
-    pub(crate) parent: u32,
-}
-
-fn parse_pair<A: std::str::FromStr, B: std::str::FromStr>(
+pub(crate) fn parse_pair<A: std::str::FromStr, B: std::str::FromStr>(
     text: &str,
     expected: &str,
 ) -> Result<(A, B), String> {
@@ -389,10 +370,6 @@ fn parse_buffers(text: &str) -> Result<BuffersArg, String> {
     } else {
         size::parse(text).map(BuffersArg::Rotating)
     }
-}
-
-fn parse_member(text: &str) -> Result<Member, String> {
-    parse_pair(text, "RANK:PARENT").map(|(process, parent)| Member { process, parent })
 }
 
 #[cfg(test)]

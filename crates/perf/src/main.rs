@@ -18,6 +18,7 @@ mod memory;
 mod op;
 mod options;
 mod progress;
+mod ranks;
 mod report;
 mod run;
 mod simulate;
@@ -26,6 +27,7 @@ mod spawn;
 mod stats;
 mod sweep;
 mod timing;
+mod tune;
 mod uneven;
 mod world;
 
@@ -36,20 +38,22 @@ use clap::Parser;
 use args::Args;
 use error::{Error, exit};
 use options::Options;
+use ranks::RankArgs;
+use spark_ccl::{Builder, Communicator};
 use world::World;
 
 fn main() -> ExitCode {
     // nccl-tests' flags leave no room for subcommands, but its collectives have other names.
-    if std::env::args_os()
-        .nth(1)
-        .is_some_and(|word| word == "simulate")
-    {
-        let args = std::env::args_os().skip(1);
-        return outcome(simulate::Args::try_parse_from(args), |args| {
-            simulate::run(args).map(|()| 0)
-        });
+    let arguments = std::env::args_os().skip(1);
+    match std::env::args_os().nth(1) {
+        Some(word) if word == "simulate" => {
+            outcome(simulate::Args::try_parse_from(arguments), |args| {
+                simulate::run(args).map(|()| 0)
+            })
+        }
+        Some(word) if word == "tune" => outcome(tune::Args::try_parse_from(arguments), tune::run),
+        _ => outcome(Args::try_parse(), start),
     }
-    outcome(Args::try_parse(), start)
 }
 
 /// Runs with the arguments, if they can be read.
@@ -77,8 +81,8 @@ fn outcome<A>(args: Result<A, clap::Error>, run: impl FnOnce(&A) -> Result<u8, E
 
 fn start(args: &Args) -> Result<u8, Error> {
     let options = Options::new(args)?;
-    let world = World::find(args)?;
-    let ranks = world.ranks(args)?;
+    let world = World::find(&args.ranks)?;
+    let ranks = world.ranks(&args.ranks)?;
     options.check_ranks(ranks)?;
     if world.process() == 0 {
         run::check_files(args)?;
@@ -86,12 +90,21 @@ fn start(args: &Args) -> Result<u8, Error> {
     if matches!(world, World::Parent { .. } | World::Alone) {
         run::check_memory(&options, ranks)?;
     }
+    let builder = world::builder(args);
+    play(world, &args.ranks, &builder, |comm| {
+        run::rank(&comm, args, &options)
+    })
+}
+
+/// Runs `body` as every rank of the world; the exit code.
+fn play<F>(world: World, ranks: &RankArgs, builder: &Builder, body: F) -> Result<u8, Error>
+where
+    F: Fn(Communicator) -> Result<u8, Error> + Sync,
+{
     if let World::Parent { processes } = world {
-        let id = world::builder(args).unique_id()?;
-        return spawn::launch(processes, &id);
+        return spawn::launch(processes, &builder.unique_id()?);
     }
-    let results = world::run(world, args, |comm| run::rank(&comm, args, &options))?;
-    Ok(report(results))
+    Ok(report(world::run(world, ranks, builder, body)?))
 }
 
 /// Prints the ranks' errors; the exit code of the first that did not succeed.

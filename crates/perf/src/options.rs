@@ -123,9 +123,10 @@ impl Options {
                 timestamps: args.report_timestamps == 1,
             },
             ranks_per_process: args
+                .ranks
                 .nthreads
                 .unwrap_or(1)
-                .saturating_mul(args.ngpus.unwrap_or(1)),
+                .saturating_mul(args.ranks.ngpus.unwrap_or(1)),
             memory_report: args.memory_report == 1 || args.memory == MemoryArg::ReportOn,
             plant: args.plant,
             notes,

@@ -22,11 +22,22 @@ use crate::sweep::Sweep;
 
 /// Runs as one rank; the process's exit code.
 pub(crate) fn rank(comm: &Communicator, args: &Args, options: &Options) -> Result<u8, Error> {
-    if comm.rank() == 0 {
+    if args.explain {
+        explain(comm, options)
+    } else if comm.rank() == 0 {
         reporter(comm, args, options)
     } else {
         silent(comm, options)
     }
+}
+
+/// Rank 0 prints the algorithm of every size.
+fn explain(comm: &Communicator, options: &Options) -> Result<u8, Error> {
+    if comm.rank() == 0 {
+        print(&(paths(comm, options, options.sweep.sizes())?.join("\n") + "\n"))?;
+    }
+    comm.barrier().run()?;
+    Ok(0)
 }
 
 /// Any rank but the first.
@@ -247,8 +258,8 @@ fn header(
         ),
         format!(
             "# nThread {} nGpus {} minBytes {min} maxBytes {max} step: {step}({unit}) warmup iters: {} iters: {} agg iters: {} validation: {} graph: 0 unalign: {}",
-            args.nthreads.unwrap_or(1),
-            args.ngpus.unwrap_or(1),
+            args.ranks.nthreads.unwrap_or(1),
+            args.ranks.ngpus.unwrap_or(1),
             options.warm_up,
             options.iterations,
             options.aggregated,
@@ -267,12 +278,18 @@ fn header(
     lines.push("# Using devices".into());
     lines.extend(devices.iter().map(table::device));
     lines.push("#".into());
-    lines.extend(paths(comm, options)?);
+    let mut sizes = vec![min, options.sweep.last()];
+    sizes.dedup();
+    lines.extend(paths(comm, options, sizes)?);
     Ok(lines.join("\n") + "\n")
 }
 
-/// Which memory, links and algorithms the run takes.
-fn paths(comm: &Communicator, options: &Options) -> Result<Vec<String>, Error> {
+/// Which memory and links the run takes, and which algorithm for each of the sizes.
+fn paths(
+    comm: &Communicator,
+    options: &Options,
+    sizes: impl IntoIterator<Item = u64>,
+) -> Result<Vec<String>, Error> {
     let mut links: Vec<&str> = Vec::new();
     for link in comm.links() {
         if link != "self" && !links.contains(&link.as_str()) {
@@ -301,8 +318,6 @@ fn paths(comm: &Communicator, options: &Options) -> Result<Vec<String>, Error> {
         return Ok(lines);
     };
     let dtype = options.dtypes[0];
-    let mut sizes = vec![options.sweep.min, options.sweep.last()];
-    sizes.dedup();
     for size in sizes {
         let count = options
             .collective
@@ -322,8 +337,8 @@ fn config(args: &Args, options: &Options, devices: &[Device]) -> Config {
         step,
     } = options.sweep;
     Config {
-        nthreads: args.nthreads.unwrap_or(1),
-        ngpus: args.ngpus.unwrap_or(1),
+        nthreads: args.ranks.nthreads.unwrap_or(1),
+        ngpus: args.ranks.ngpus.unwrap_or(1),
         minimum_bytes: min,
         maximum_bytes: max,
         step_factor: (factor > 1).then_some(factor),

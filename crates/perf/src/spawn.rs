@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use spark_ccl::UniqueId;
 
-use crate::args::Member;
 use crate::console;
 use crate::error::{Error, exit};
+use crate::ranks::Member;
 
 /// How long the other processes may take to report after the first has failed.
 const GRACE: Duration = Duration::from_secs(3);

@@ -6,6 +6,7 @@ use spark_ccl::{Builder, Communicator, UniqueId};
 
 use crate::args::{Args, PathArg};
 use crate::error::Error;
+use crate::ranks::{Member, RankArgs};
 use crate::spawn;
 
 /// As many ranks as schedules are tested for, and inputs of checks are exact for.
@@ -31,7 +32,7 @@ pub(crate) enum World {
     /// One of those.
     Member {
         /// Which.
-        member: crate::args::Member,
+        member: Member,
         /// How many.
         processes: usize,
     },
@@ -41,7 +42,7 @@ pub(crate) enum World {
 
 impl World {
     /// Decides from the arguments and the environment.
-    pub(crate) fn find(args: &Args) -> Result<Self, Error> {
+    pub(crate) fn find(args: &RankArgs) -> Result<Self, Error> {
         for (flag, value) in [
             ("--procs", args.procs),
             ("-t", args.nthreads),
@@ -82,7 +83,7 @@ impl World {
     }
 
     /// Number of ranks, in all processes.
-    pub(crate) fn ranks(self, args: &Args) -> Result<usize, Error> {
+    pub(crate) fn ranks(self, args: &RankArgs) -> Result<usize, Error> {
         let (processes, each) = (self.processes(), local_ranks(args)?);
         processes
             .checked_mul(each)
@@ -105,7 +106,7 @@ impl World {
 }
 
 /// Ranks that are threads of one process.
-pub(crate) fn local_ranks(args: &Args) -> Result<usize, Error> {
+pub(crate) fn local_ranks(args: &RankArgs) -> Result<usize, Error> {
     let (threads, each) = (args.nthreads.unwrap_or(1), args.ngpus.unwrap_or(1));
     threads
         .checked_mul(each)
@@ -141,7 +142,12 @@ pub(crate) fn builder(args: &Args) -> Builder {
 pub(crate) type Results<R> = Vec<(usize, Result<R, Error>)>;
 
 /// Runs `body` as each of this process's ranks.
-pub(crate) fn run<R, F>(world: World, args: &Args, body: F) -> Result<Results<R>, Error>
+pub(crate) fn run<R, F>(
+    world: World,
+    args: &RankArgs,
+    builder: &Builder,
+    body: F,
+) -> Result<Results<R>, Error>
 where
     R: Send,
     F: Fn(Communicator) -> Result<R, Error> + Sync,
@@ -149,10 +155,9 @@ where
     let local = local_ranks(args)?;
     let first = world.process() * local;
     let size = world.processes() * local;
-    let builder = builder(args);
     let body = &body;
     let by_id = |id: UniqueId| {
-        let (builder, id) = (&builder, &id);
+        let id = &id;
         in_threads(
             first,
             (0..local)
@@ -161,7 +166,7 @@ where
         )
     };
     match world {
-        World::Launched { .. } if local > 1 => Ok(by_id(exchange_id(&builder)?)),
+        World::Launched { .. } if local > 1 => Ok(by_id(exchange_id(builder)?)),
         World::Member { member, .. } => Ok(by_id(spawn::join(member)?)),
         World::Launched { .. } => Ok(in_threads(first, vec![|| body(builder.from_env()?)])),
         World::Alone | World::Parent { .. } => {
@@ -216,9 +221,8 @@ mod tests {
     use clap::Parser;
 
     fn world(args: &[&str]) -> Result<World, Error> {
-        World::find(&Args::parse_from(
-            ["spark-perf", "all_reduce"].iter().chain(args),
-        ))
+        let args = Args::parse_from(["spark-perf", "all_reduce"].iter().chain(args));
+        World::find(&args.ranks)
     }
 
     #[test]
@@ -242,6 +246,6 @@ mod tests {
             assert_eq!(world(&[flag, "0"]).unwrap_err().exit_code(), 6);
         }
         let args = Args::parse_from(["spark-perf", "all_reduce", "-t", "100", "-g", "100"]);
-        assert!(local_ranks(&args).is_err());
+        assert!(local_ranks(&args.ranks).is_err());
     }
 }

@@ -8,3 +8,4 @@ mod processes;
 mod program;
 mod reports;
 mod simulate;
+mod tune;

@@ -15,9 +15,9 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command
         .env_clear()
         .args(args)
-        // Against deadlock only; given flags win, and a model has none.
+        // Against deadlock only; given flags win, and other commands than measurements have none.
         .args(
-            if args.contains(&"-T") || args.first() == Some(&"simulate") {
+            if args.contains(&"-T") || matches!(args.first(), Some(&("simulate" | "tune"))) {
                 &[][..]
             } else {
                 &["-T", "120"]

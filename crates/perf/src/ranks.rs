@@ -1,0 +1,41 @@
+//! Arguments that say how many ranks there are.
+
+use clap::{ArgAction, Args};
+
+use crate::args::parse_pair;
+
+/// How many processes and threads to run.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RankArgs {
+    /// Threads of each process
+    #[arg(
+        short = 't',
+        long = "nthreads",
+        value_name = "N",
+        help_heading = "Ranks"
+    )]
+    pub(crate) nthreads: Option<usize>,
+    /// Ranks of each thread (here: further threads; ranks = processes x t x g)
+    #[arg(short = 'g', long = "ngpus", value_name = "N", help_heading = "Ranks")]
+    pub(crate) ngpus: Option<usize>,
+    /// Local processes to start; with a launcher, must be the launcher's number [default: 2 without launcher, -t and -g]
+    #[arg(long, value_name = "N", help_heading = "Ranks")]
+    pub(crate) procs: Option<usize>,
+
+    /// How spark-perf starts its own processes: RANK:PARENT; the unique id is on standard input
+    #[arg(long, hide = true, action = ArgAction::Set, value_parser = parse_member)]
+    pub(crate) member: Option<Member>,
+}
+
+/// This process's place among those that spark-perf started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Member {
+    /// Index of the process.
+    pub(crate) process: usize,
+    /// The process that started it and whose death it must not survive.
+    pub(crate) parent: u32,
+}
+
+fn parse_member(text: &str) -> Result<Member, String> {
+    parse_pair(text, "RANK:PARENT").map(|(process, parent)| Member { process, parent })
+}

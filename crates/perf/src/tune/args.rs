@@ -1,0 +1,100 @@
+//! The command line of `spark-perf tune`.
+
+use clap::Parser;
+
+use crate::collective::Collective;
+use crate::error::Error;
+use crate::ranks::RankArgs;
+use crate::size;
+use crate::sweep::Sweep;
+
+const AFTER_HELP: &str = "\
+What it does:
+  Times every algorithm that competes for a collective, at sizes that double, over the links that the ranks have:
+  float sums on hot buffers, out of place and in place by turns, the best of several interleaved rounds.
+  What was the fastest goes into a file of this machine, which the library reads when it makes a communicator.
+  Results count for the same links, number of ranks and number of hosts only: run it once for each. Other
+  entries of the file stay. Rank 0's file is used by all ranks of a communicator.
+
+The file:
+  $XDG_CACHE_HOME/spark-ccl/tuning-<host>.json, or in ~/.cache; SPARK_CCL_TUNING names another, or is off.
+
+Ranks:
+  As for measurements: those of torchrun, mpirun or srun; else 2 local processes, or as many as --procs says.
+
+Examples:
+  spark-perf tune                              2 local processes
+  SPARK_CCL_SHM=0 spark-perf tune all_reduce   the same over TCP
+  mpirun -n 4 spark-perf tune -e 256M";
+
+/// What competes: collectives that have several algorithms.
+const ALL: [Collective; 5] = [
+    Collective::AllReduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::Broadcast,
+    Collective::Reduce,
+];
+
+/// Measures which algorithms are the fastest here, and keeps it for the library.
+#[derive(Debug, Clone, Parser)]
+#[command(
+    name = "spark-perf tune",
+    after_long_help = AFTER_HELP,
+    after_help = "More with --help.",
+    args_override_self = true
+)]
+pub(crate) struct Args {
+    #[arg(
+        value_enum,
+        hide_possible_values = true,
+        value_name = "COLLECTIVE",
+        help = "all_reduce, all_gather, reduce_scatter, broadcast, reduce; all of them unless some are named"
+    )]
+    collectives: Vec<Collective>,
+    #[command(flatten)]
+    pub(crate) ranks: RankArgs,
+    /// First size of a rank's larger buffer: a number with K, M or G (binary)
+    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "64", value_parser = size::parse, help_heading = "Sizes")]
+    minbytes: u64,
+    /// Last size
+    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "32M", value_parser = size::parse, help_heading = "Sizes")]
+    pub(super) maxbytes: u64,
+}
+
+impl Args {
+    /// Refuses what cannot be measured.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if self.minbytes == 0 || self.minbytes > self.maxbytes {
+            return Err(Error::Usage(format!(
+                "-b {} -e {}: the first size must be at least 1, and not above the last",
+                self.minbytes, self.maxbytes
+            )));
+        }
+        match self.collectives.iter().find(|named| !ALL.contains(named)) {
+            Some(other) => Err(Error::Usage(format!(
+                "{}: there is nothing to choose; expected {}",
+                other.name(),
+                ALL.map(Collective::name).join(", ")
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn collectives(&self) -> Vec<Collective> {
+        if self.collectives.is_empty() {
+            ALL.to_vec()
+        } else {
+            self.collectives.clone()
+        }
+    }
+
+    pub(super) fn sweep(&self) -> Sweep {
+        Sweep {
+            min: self.minbytes,
+            max: self.maxbytes,
+            factor: 2,
+            step: 1,
+        }
+    }
+}

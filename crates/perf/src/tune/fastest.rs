@@ -1,0 +1,97 @@
+//! From measured times to the sizes at which to change the algorithm.
+
+use spark_ccl_config::TuningStep;
+use spark_ccl_sched::Algorithm;
+
+/// What is faster by less than this is taken for equally fast: times vary by that much.
+const NOISE: f64 = 0.03;
+
+/// One size of a collective.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Point {
+    /// Of the call's count.
+    pub(super) bytes: u64,
+    /// Microseconds of a call.
+    pub(super) times: Vec<(Algorithm, f64)>,
+}
+
+impl Point {
+    pub(super) fn time(&self, algorithm: Algorithm) -> Option<f64> {
+        let mut times = self.times.iter();
+        times
+            .find(|(known, _)| *known == algorithm)
+            .map(|(_, time)| *time)
+    }
+
+    fn fastest(&self) -> Option<(Algorithm, f64)> {
+        let times = self.times.iter().copied();
+        times.min_by(|(_, a), (_, b)| a.total_cmp(b))
+    }
+
+    /// Whether nothing is clearly faster.
+    fn is_good(&self, algorithm: Algorithm) -> bool {
+        let best = self.fastest().map_or(0.0, |(_, time)| time);
+        let own = self.time(algorithm);
+        own.is_some_and(|time| time <= best * (1.0 + NOISE))
+    }
+}
+
+/// The steps of an entry. An algorithm is kept until something is clearly faster at two sizes in a row.
+pub(super) fn steps(points: &[Point]) -> Vec<TuningStep> {
+    let mut steps: Vec<(u64, Algorithm)> = Vec::new();
+    for (index, point) in points.iter().enumerate() {
+        let Some((fastest, _)) = point.fastest() else {
+            continue;
+        };
+        let next = points.get(index + 1).unwrap_or(point);
+        match steps.last_mut() {
+            Some((up_to, algorithm))
+                if point.is_good(*algorithm)
+                    || point.time(*algorithm).is_some() && next.is_good(*algorithm) =>
+            {
+                *up_to = point.bytes;
+            }
+            _ => steps.push((point.bytes, fastest)),
+        }
+    }
+    let step = |(up_to, algorithm): (u64, Algorithm)| TuningStep {
+        up_to,
+        algorithm: algorithm.to_string(),
+    };
+    steps.into_iter().map(step).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Algorithm::{Direct, Ring};
+
+    fn point(bytes: u64, times: &[(Algorithm, f64)]) -> Point {
+        Point {
+            bytes,
+            times: times.to_vec(),
+        }
+    }
+
+    #[test]
+    fn noise_changes_nothing() {
+        let points = [
+            point(64, &[(Direct, 1.0), (Ring, 2.0)]),
+            point(128, &[(Direct, 2.05), (Ring, 2.0)]),
+            point(256, &[(Direct, 3.0), (Ring, 2.0)]),
+            point(512, &[(Direct, 3.0), (Ring, 3.0)]),
+            point(1024, &[(Direct, 6.0), (Ring, 5.0)]),
+            point(2048, &[(Direct, 9.0), (Ring, 8.0)]),
+            point(4096, &[(Ring, 9.0)]),
+        ];
+        let step = |up_to, algorithm: &str| TuningStep {
+            up_to,
+            algorithm: algorithm.to_owned(),
+        };
+        assert_eq!(steps(&points), [step(512, "direct"), step(4096, "ring")]);
+        assert!(steps(&[]).is_empty());
+        // What is no longer measured is no longer taken.
+        let ended = [points[0].clone(), points[6].clone()];
+        assert_eq!(steps(&ended), [step(64, "direct"), step(4096, "ring")]);
+    }
+}

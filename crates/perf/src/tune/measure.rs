@@ -1,0 +1,133 @@
+//! Times the algorithms of one collective beside each other.
+
+use std::time::{Duration, Instant};
+
+use spark_ccl::{Communicator, Layout, RedOp};
+use spark_ccl_sched::Algorithm;
+
+use super::fastest::Point;
+use crate::buffer::Buffer;
+use crate::collective::Collective;
+use crate::error::Error;
+use crate::invocation::{Invocation, Way};
+use crate::op::Op;
+
+/// The best of so many counts: what disturbs a measurement makes it longer.
+const ROUNDS: usize = 5;
+/// How long one time measurement should take.
+const STRETCH: Duration = Duration::from_millis(8);
+const MOST_PAIRS: f64 = 1000.0;
+/// Beyond, it is out of the question: it keeps what all other ranks send.
+const DIRECT_BYTES: u64 = 1 << 20;
+
+/// The ranks and buffers of a collective.
+pub(super) struct Contest<'a> {
+    comm: &'a Communicator,
+    collective: Collective,
+    /// A communicator that takes nothing else for each algorithm.
+    contenders: Vec<(Algorithm, Communicator)>,
+    send: Vec<f32>,
+    recv: Vec<f32>,
+}
+
+impl<'a> Contest<'a> {
+    /// For sizes up to `largest` bytes of a rank's larger buffer.
+    pub(super) fn new(
+        comm: &'a Communicator,
+        collective: Collective,
+        largest: u64,
+    ) -> Result<Self, Error> {
+        let Layout { hosts, ranks, .. } = comm.layout();
+        let competes = |algorithm: &Algorithm| match algorithm {
+            Algorithm::OneSided => false,
+            Algorithm::Hierarchical => (2..ranks).contains(&hosts),
+            _ => true,
+        };
+        let algorithms = algorithms(collective).iter().copied().filter(competes);
+        let contenders = algorithms
+            .map(|algorithm| Ok((algorithm, comm.restricted(&algorithm.to_string())?)))
+            .collect::<Result<_, Error>>()?;
+        let layout = collective.layout(largest, size_of::<f32>(), comm.size());
+        // In place, what receives holds the larger of both.
+        let [mut send, mut recv] =
+            [layout.send, layout.larger()].map(|len| Vec::allocate(comm, len));
+        for buffer in [&mut send, &mut recv].into_iter().flatten() {
+            buffer.fill(1.0);
+        }
+        Ok(Self {
+            comm,
+            collective,
+            contenders,
+            send: send?,
+            recv: recv?,
+        })
+    }
+
+    pub(super) fn algorithms(&self) -> impl Iterator<Item = Algorithm> {
+        self.contenders.iter().map(|(algorithm, _)| *algorithm)
+    }
+
+    /// Times all algorithms at a size, by turns.
+    pub(super) fn measure(&mut self, size: u64) -> Result<Point, Error> {
+        let call = Invocation::<f32>::new(self.comm, self.collective, size, Op::Sum, 0);
+        let bytes = (call.layout.count * size_of::<f32>()) as u64;
+        let fits = |algorithm: Algorithm| algorithm != Algorithm::Direct || size <= DIRECT_BYTES;
+        let mut times = Vec::new();
+        if bytes > 0 {
+            let entered = self.algorithms().filter(|algorithm| fits(*algorithm));
+            times = entered.map(|entered| (entered, f64::INFINITY)).collect();
+        }
+        let mut pairs = vec![1; times.len()];
+        // The first round finds out how many calls to time.
+        for round in 0..=ROUNDS {
+            for ((algorithm, best), pairs) in times.iter_mut().zip(&mut pairs) {
+                self.repeat(&call, *algorithm, 1)?;
+                let seconds = self.repeat(&call, *algorithm, *pairs)?;
+                if round == 0 {
+                    *pairs = (STRETCH.as_secs_f64() / seconds).clamp(1.0, MOST_PAIRS) as u32;
+                } else {
+                    *best = best.min(seconds * 1e6 / 2.0);
+                }
+            }
+        }
+        Ok(Point { bytes, times })
+    }
+
+    /// Seconds for a call out of place and one in place, of the slowest rank.
+    fn repeat(
+        &mut self,
+        call: &Invocation<f32>,
+        algorithm: Algorithm,
+        pairs: u32,
+    ) -> Result<f64, Error> {
+        let mut contenders = self.contenders.iter();
+        let Some((_, comm)) = contenders.find(|(known, _)| *known == algorithm) else {
+            return Ok(f64::INFINITY);
+        };
+        self.comm.barrier().run()?;
+        let start = Instant::now();
+        for _ in 0..pairs {
+            for way in [Way::OutOfPlace, Way::InPlace] {
+                call.run(comm, &mut self.send, &mut self.recv, 0, 0, way)?;
+            }
+        }
+        let mut seconds = [start.elapsed().as_secs_f64() / f64::from(pairs)];
+        self.comm
+            .all_reduce_in_place(&mut seconds, RedOp::Max)
+            .run()?;
+        Ok(seconds[0])
+    }
+}
+
+fn algorithms(collective: Collective) -> &'static [Algorithm] {
+    use spark_ccl_sched::Collective as Known;
+    let known = match collective {
+        Collective::AllReduce => Known::AllReduce,
+        Collective::AllGather => Known::AllGather,
+        Collective::ReduceScatter => Known::ReduceScatter,
+        Collective::Broadcast => Known::Broadcast,
+        Collective::Reduce => Known::Reduce,
+        _ => return &[],
+    };
+    known.algorithms()
+}
