@@ -135,7 +135,28 @@ fn hosts_of_two_ranks_reduce_by_levels() {
         assert_all_ok(&mut ranks, &format!("call f32 all_reduce sum {count}"));
         assert_all_ok(&mut ranks, &format!("call f64 all_reduce max {count}"));
     }
+    // The hosts take turns in the order of ranks; then each is alone.
+    split(&mut ranks, [(0, 0), (0, 2), (0, 1), (0, 3)]);
+    for answer in all(&mut ranks, "explain ordinary 100000") {
+        assert!(answer.starts_with("hierarchical"), "{answer}");
+    }
+    assert_all_ok(&mut ranks, "call f32 all_reduce sum 100000");
+    split(&mut ranks, [(0, 0), (0, 0), (1, 0), (1, 0)]);
+    for answer in all(&mut ranks, "explain ordinary 100000") {
+        assert!(answer.starts_with("ring"), "{answer}");
+    }
+    assert_all_ok(&mut ranks, "call f32 all_reduce sum 100000");
     assert_all_ok(&mut ranks, "finalize");
+}
+
+/// Each rank goes on in the part of its color, at the place of its key.
+fn split(ranks: &mut [Rank], parts: [(usize, usize); 4]) {
+    for (rank, (color, key)) in ranks.iter_mut().zip(parts) {
+        rank.order(&format!("split {color} {key}"));
+    }
+    for rank in ranks {
+        assert_eq!(rank.hear(), "ok");
+    }
 }
 
 #[test]

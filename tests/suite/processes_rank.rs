@@ -46,6 +46,7 @@ impl State {
         match words[..] {
             ["id"] => return Ok(Communicator::builder().unique_id()?.to_string()),
             ["join", id, rank, size] => self.join(id, number(rank), number(size))?,
+            ["split", color, key] => self.split(number(color), number(key))?,
             ["sleep", millis] => std::thread::sleep(millis_of(millis)),
             ["abort", reason] => self.communicator().abort(reason),
             ["abort-later", millis, reason] => self.abort_later(millis_of(millis), reason),
@@ -77,6 +78,13 @@ impl State {
         let id: UniqueId = id.parse()?;
         self.registered = None;
         self.communicator = Some(Arc::new(Communicator::connect(&id, rank, size)?));
+        Ok(())
+    }
+
+    /// Goes on with the part.
+    fn split(&mut self, color: usize, key: usize) -> Result<(), Error> {
+        let part = self.communicator().split(Some(color as u32), key as i32)?;
+        self.communicator = part.map(Arc::new);
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use super::collectives_model::{COLLECTIVES, Case, Collective};
 use super::ranks::{Watchdog, each, run, run_with};
-use spark_ccl::{Communicator, Error, Fault, RedOp};
+use spark_ccl::{Communicator, DType, Error, Fault, RedOp};
 use std::sync::Barrier;
 use std::time::Duration;
 
@@ -24,6 +24,35 @@ fn colors_make_groups() {
             part.finalize().unwrap();
         });
     }
+}
+
+#[test]
+fn a_restricted_communicator_takes_nothing_else() {
+    for (algorithms, expected) in [
+        ("ring", "ring ("),
+        ("direct", "direct ("),
+        ("all_reduce:double-tree", "double-tree ("),
+        ("^ring,direct", "recursive-doubling ("),
+    ] {
+        run(3, |comm| {
+            let only = comm.restricted(algorithms).unwrap();
+            assert_eq!((only.rank(), only.size()), (comm.rank(), 3));
+            let why = only.explain("all_reduce", DType::F32, 1 << 20, false);
+            let why = why.unwrap();
+            assert!(why.starts_with(expected), "{algorithms}: {why}");
+            check_all(&only);
+            // Parts keep to it.
+            let part = only.split(Some(0), 0).unwrap().unwrap();
+            let again = part.explain("all_reduce", DType::F32, 1 << 20, false);
+            assert_eq!(again.unwrap(), why);
+            part.finalize().unwrap();
+            only.finalize().unwrap();
+        });
+    }
+    run(1, |comm| {
+        let error = comm.restricted("rign").unwrap_err().to_string();
+        assert!(error.contains("rign") && error.contains("ring"), "{error}");
+    });
 }
 
 #[test]
