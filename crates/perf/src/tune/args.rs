@@ -11,7 +11,8 @@ use crate::sweep::Sweep;
 const AFTER_HELP: &str = "\
 What it does:
   Times every algorithm that competes for a collective, at sizes that double, over the links that the ranks have:
-  float sums on hot buffers, out of place and in place by turns, the best of several interleaved rounds.
+  float sums on hot buffers, out of place and in place by turns, the best of several interleaved rounds. The machine
+  should do nothing else.
   What was the fastest goes into a file of this machine, which the library reads when it makes a communicator.
   Results count for the same links, number of ranks and number of hosts only: run it once for each. Other
   entries of the file stay. Rank 0's file is used by all ranks of a communicator.

@@ -12,10 +12,13 @@ use crate::error::Error;
 use crate::invocation::{Invocation, Way};
 use crate::op::Op;
 
-/// The best of so many counts: what disturbs a measurement makes it longer.
-const ROUNDS: usize = 5;
+/// The best of several rounds counts: what disturbs a measurement makes it longer. There are more of them
+/// until the best two agree by so much.
+const FEWEST_ROUNDS: usize = 3;
+const MOST_ROUNDS: usize = 40;
+const AGREEMENT: f64 = 0.03;
 /// How long one time measurement should take.
-const STRETCH: Duration = Duration::from_millis(8);
+const STRETCH: Duration = Duration::from_millis(5);
 const MOST_PAIRS: f64 = 1000.0;
 /// Beyond, it is out of the question: it keeps what all other ranks send.
 const DIRECT_BYTES: u64 = 1 << 20;
@@ -72,25 +75,31 @@ impl<'a> Contest<'a> {
         let call = Invocation::<f32>::new(self.comm, self.collective, size, Op::Sum, 0);
         let bytes = (call.layout.count * size_of::<f32>()) as u64;
         let fits = |algorithm: Algorithm| algorithm != Algorithm::Direct || size <= DIRECT_BYTES;
-        let mut times = Vec::new();
+        let mut runs: Vec<Runs> = Vec::new();
         if bytes > 0 {
             let entered = self.algorithms().filter(|algorithm| fits(*algorithm));
-            times = entered.map(|entered| (entered, f64::INFINITY)).collect();
+            runs = entered.map(Runs::new).collect();
         }
-        let mut pairs = vec![1; times.len()];
-        // The first round finds out how many calls to time.
-        for round in 0..=ROUNDS {
-            for ((algorithm, best), pairs) in times.iter_mut().zip(&mut pairs) {
-                self.repeat(&call, *algorithm, 1)?;
-                let seconds = self.repeat(&call, *algorithm, *pairs)?;
-                if round == 0 {
-                    *pairs = (STRETCH.as_secs_f64() / seconds).clamp(1.0, MOST_PAIRS) as u32;
-                } else {
-                    *best = best.min(seconds * 1e6 / 2.0);
-                }
+        // The first times find out how many calls to time.
+        for runs in &mut runs {
+            let seconds = self.repeat(&call, runs.algorithm, 1)?;
+            runs.pairs = (STRETCH.as_secs_f64() / seconds).clamp(1.0, MOST_PAIRS) as u32;
+        }
+        for round in 0..MOST_ROUNDS {
+            if round >= FEWEST_ROUNDS && runs.iter().all(Runs::agree) {
+                break;
+            }
+            for runs in &mut runs {
+                self.repeat(&call, runs.algorithm, 1)?;
+                let seconds = self.repeat(&call, runs.algorithm, runs.pairs)?;
+                runs.add(seconds * 1e6 / 2.0);
             }
         }
-        Ok(Point { bytes, times })
+        let times = runs.iter().map(|runs| (runs.algorithm, runs.best));
+        Ok(Point {
+            bytes,
+            times: times.collect(),
+        })
     }
 
     /// Seconds for a call out of place and one in place, of the slowest rank.
@@ -119,6 +128,36 @@ impl<'a> Contest<'a> {
     }
 }
 
+/// What was measured of an algorithm at a size; alike on all ranks.
+struct Runs {
+    algorithm: Algorithm,
+    /// Calls of each kind in a time measurement.
+    pairs: u32,
+    /// Microseconds of a call, in the best round and in the one after it.
+    best: f64,
+    second: f64,
+}
+
+impl Runs {
+    fn new(algorithm: Algorithm) -> Self {
+        Self {
+            algorithm,
+            pairs: 1,
+            best: f64::INFINITY,
+            second: f64::INFINITY,
+        }
+    }
+
+    fn add(&mut self, time: f64) {
+        self.second = self.second.min(time.max(self.best));
+        self.best = self.best.min(time);
+    }
+
+    fn agree(&self) -> bool {
+        self.second <= self.best * (1.0 + AGREEMENT)
+    }
+}
+
 fn algorithms(collective: Collective) -> &'static [Algorithm] {
     use spark_ccl_sched::Collective as Known;
     let known = match collective {
@@ -130,4 +169,19 @@ fn algorithms(collective: Collective) -> &'static [Algorithm] {
         _ => return &[],
     };
     known.algorithms()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_two_are_kept() {
+        let mut runs = Runs::new(Algorithm::Ring);
+        for (time, agree) in [(5.0, false), (4.0, false), (9.0, false), (4.1, true)] {
+            runs.add(time);
+            assert_eq!(runs.agree(), agree, "{time}");
+        }
+        assert!((runs.best, runs.second) == (4.0, 4.1));
+    }
 }
