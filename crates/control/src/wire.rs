@@ -229,4 +229,4 @@ fn write_news(news: &News, body: &mut Writer) -> u8 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

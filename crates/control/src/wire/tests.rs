@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::fault::{Late, Member};
 
-const SIZE: u32 = 1000;
+pub(crate) const SIZE: u32 = 1000;
 
 fn member() -> impl Strategy<Value = Member> {
     (0..SIZE).prop_map(|world| Member {
@@ -28,7 +28,7 @@ fn late() -> impl Strategy<Value = Late> {
         .prop_map(|(rank, last, age)| Late { rank, last, age })
 }
 
-fn fault() -> impl Strategy<Value = Fault> {
+pub(crate) fn fault() -> impl Strategy<Value = Fault> {
     let text = || "\\PC{0,40}";
     prop_oneof![
         member().prop_map(|rank| Fault::Died { rank }),

@@ -1,0 +1,198 @@
+//! Whatever a neighbour says, in frames that are well-formed, a rank goes on and says nothing that
+//! is malformed.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use proptest::prelude::*;
+use socket2::Socket;
+
+use super::*;
+use crate::fault::POINT_TO_POINT;
+use crate::wire::Progress;
+use crate::wire::tests::{SIZE, fault};
+
+const ME: u32 = 1;
+const NEIGHBOUR: u32 = 2;
+
+/// What comes to pass at one rank, some of it by its own calls.
+#[derive(Debug, Clone)]
+enum Event {
+    Heard(Flood),
+    Watch(u64),
+    Unwatch(u64),
+    Enter(u64, u64, [u64; 2]),
+    Announce(u64, u64, [u64; 2]),
+    Leave(u64, u64),
+}
+
+fn context() -> impl Strategy<Value = u64> {
+    0_u64..3
+}
+
+/// Numbers of operations: the first ones, the last one, and any.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        4 => 0_u64..4,
+        1 => Just(u64::MAX),
+        1 => Just(POINT_TO_POINT | 1),
+        1 => any::<u64>(),
+    ]
+}
+
+fn signature() -> impl Strategy<Value = [u64; 2]> {
+    [0_u64..2, 0_u64..2]
+}
+
+fn rank() -> impl Strategy<Value = u32> {
+    prop_oneof![4 => 0_u32..4, 1 => 0..SIZE]
+}
+
+fn waiting() -> impl Strategy<Value = Option<WaitingFor>> {
+    prop_oneof![
+        Just(None),
+        Just(Some(WaitingFor::Anyone)),
+        rank().prop_map(|rank| Some(WaitingFor::Rank(rank))),
+    ]
+}
+
+fn flood() -> impl Strategy<Value = Flood> {
+    let progress = (context(), number(), number(), signature(), waiting());
+    let progress = progress.prop_map(|(context, finished, sequence, signature, waiting)| {
+        News::Progress(Progress {
+            context,
+            finished,
+            sequence,
+            signature,
+            waiting,
+        })
+    });
+    let news = prop_oneof![
+        4 => progress,
+        1 => (context(), number()).prop_map(|(context, last_sequence)| News::Leave { context, last_sequence }),
+        1 => Just(News::Goodbye),
+        1 => (rank(), proptest::option::of("[a-z]{0,9}")).prop_map(|(rank, error)| News::Gone { rank, error }),
+        1 => (context(), fault()).prop_map(|(context, fault)| News::Fault { context, fault }),
+    ];
+    (rank(), number(), news).prop_map(|(origin, counter, news)| Flood {
+        origin,
+        counter,
+        news,
+    })
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => flood().prop_map(Event::Heard),
+        2 => context().prop_map(Event::Watch),
+        1 => context().prop_map(Event::Unwatch),
+        2 => (context(), 1_u64..4, signature()).prop_map(|(c, s, words)| Event::Enter(c, s, words)),
+        2 => (context(), 1_u64..4, signature()).prop_map(|(c, s, words)| Event::Announce(c, s, words)),
+        1 => (context(), 0_u64..4).prop_map(|(context, last)| Event::Leave(context, last)),
+    ]
+}
+
+/// A rank with one neighbour.
+struct Rank {
+    state: State,
+    neighbour: UnixStream,
+    views: HashMap<u64, Arc<View>>,
+}
+
+impl Rank {
+    fn new() -> Self {
+        let (ours, neighbour) = UnixStream::pair().unwrap();
+        neighbour.set_nonblocking(true).unwrap();
+        let link = Link::new(NEIGHBOUR, Socket::from(ours)).unwrap();
+        let names: Arc<[Arc<str>]> = (0..SIZE)
+            .map(|rank| format!("rank {rank}").into())
+            .collect();
+        Self {
+            state: State::new(ME, names, vec![link]),
+            neighbour,
+            views: HashMap::new(),
+        }
+    }
+
+    fn meet(&mut self, event: &Event) {
+        match event {
+            Event::Heard(flood) => {
+                let bytes = wire::encode(&Frame::Flood(flood.clone()));
+                self.neighbour.write_all(&bytes).unwrap();
+                self.state.serve(0);
+            }
+            Event::Watch(context) => {
+                let (members, names) = (vec![0, ME, NEIGHBOUR], Arc::clone(&self.state.names));
+                let view = View::new(*context, members, ME, names, |words| format!("{words:?}"));
+                let view = Arc::new(view);
+                self.state.watch(&view);
+                self.views.insert(*context, view);
+            }
+            Event::Unwatch(context) => {
+                if let Some(view) = self.views.remove(context) {
+                    self.state.unwatch(&view);
+                }
+            }
+            Event::Enter(context, sequence, signature) => {
+                if let Some(view) = self.views.get(context) {
+                    view.history.record(*sequence, *signature);
+                    if view.needs_attention(*sequence) {
+                        self.state.inspect(*context, *sequence, *signature);
+                    }
+                }
+            }
+            Event::Announce(context, sequence, signature) => {
+                let waiting = WaitingFor::Anyone;
+                self.state
+                    .announce(*context, *sequence, *signature, waiting);
+            }
+            Event::Leave(context, last) => self.state.leave(*context, *last),
+        }
+        for roll in self.state.rolls.values() {
+            let _ = (roll.report(), roll.late(1, std::time::Duration::ZERO));
+        }
+    }
+
+    /// All that the neighbour has heard by now.
+    fn said(&mut self) -> Vec<Flood> {
+        let (mut bytes, mut floods) = (Vec::new(), Vec::new());
+        // Ends with an error, since nothing more is there.
+        let _ = self.neighbour.read_to_end(&mut bytes);
+        let mut rest = &bytes[..];
+        while let Some((frame, length)) = wire::parse(rest, SIZE).unwrap() {
+            rest = &rest[length..];
+            floods.extend(match frame {
+                Frame::Flood(flood) => Some(flood),
+                Frame::Ack { .. } => None,
+            });
+        }
+        assert!(rest.is_empty());
+        floods
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_news_are_digested(events in prop::collection::vec(event(), 1..30)) {
+        let mut rank = Rank::new();
+        for event in &events {
+            let faults: Vec<_> = rank.views.iter().map(|(&context, view)| (context, view.fault().cloned())).collect();
+            rank.meet(event);
+            // The first fault stays.
+            for (context, fault) in faults {
+                if let (Some(fault), Some(view)) = (fault, rank.views.get(&context))
+                    && !matches!(event, Event::Watch(watched) if *watched == context)
+                {
+                    prop_assert!(view.fault().is_some_and(|now| Arc::ptr_eq(now, &fault)));
+                }
+            }
+        }
+        // It numbers its own news one by one, whatever others say in its name.
+        let own = rank.said();
+        let own = own.iter().filter(|flood| flood.origin == ME);
+        let (progress, other): (Vec<&Flood>, Vec<&Flood>) =
+            own.partition(|flood| matches!(flood.news, News::Progress(_)));
+        prop_assert!(progress.windows(2).all(|pair| pair[0].counter < pair[1].counter));
+        prop_assert!(other.iter().map(|flood| flood.counter).eq(1..=other.len() as u64));
+    }
+}
