@@ -36,8 +36,10 @@ pub(crate) struct Inner {
     pub(crate) memory_streams: Mutex<Vec<Option<Socket>>>,
     /// By rank: what carries the data.
     pub(crate) links: Vec<String>,
+    /// Numbers of the next split and allocation: counters on their own, which publish nothing.
     pub(crate) splits: AtomicU32,
     pub(crate) allocations: AtomicU32,
+    /// Ends the progress thread.
     pub(crate) closed: Arc<AtomicBool>,
 }
 
@@ -167,7 +169,8 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        self.inner.closed.store(true, Ordering::Release);
+        // Carries nothing but itself; the progress thread looks at it now and then.
+        self.inner.closed.store(true, Ordering::Relaxed);
         // While something is in flight, the rank stays; it leaves with the last handle.
         let last = self
             .inner

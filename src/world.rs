@@ -214,9 +214,11 @@ pub(crate) fn check_settings(settings: &Settings) -> Result<(), Error> {
 fn start_progress(inner: &Arc<Inner>) -> Result<(), Error> {
     let shared = Arc::clone(&inner.shared);
     let closed = Arc::clone(&inner.closed);
+    // Nothing is read on its account: the engine is behind its lock.
+    let stop = move || closed.load(Ordering::Relaxed);
     std::thread::Builder::new()
         .name("spark-progress".to_owned())
-        .spawn(move || shared.run_in_background(|| closed.load(Ordering::Acquire)))
+        .spawn(move || shared.run_in_background(stop))
         .map(drop)
         .map_err(|error| Error::System {
             what: "starting the progress thread".to_owned(),

@@ -140,14 +140,14 @@ impl Stop {
     }
 
     pub(crate) fn stop(&self) {
-        // Pairs with the Acquire in `stopped`: the thread sees what happened before the stop.
-        self.flag.store(true, Ordering::Release);
+        // Carries nothing but itself; the bell brings the thread to look.
+        self.flag.store(true, Ordering::Relaxed);
         self.bell.ring();
     }
 
     pub(crate) fn stopped(&self) -> bool {
-        // Pairs with the Release in `stop`.
-        self.flag.load(Ordering::Acquire)
+        // Nothing is read on its account.
+        self.flag.load(Ordering::Relaxed)
     }
 
     pub(crate) fn bell(&self) -> &Bell {

@@ -116,8 +116,8 @@ impl Monitor {
 
 impl Drop for Monitor {
     fn drop(&mut self) {
-        // Pairs with the Acquire load in `run`.
-        self.shared.stop.store(true, Ordering::Release);
+        // Carries nothing but itself; the wake-up that follows brings the thread to look.
+        self.shared.stop.store(true, Ordering::Relaxed);
         self.shared.wake_up();
         if let Some(thread) = self.thread.take() {
             // It ends within FAREWELL; that it panicked concerns nobody any more.
@@ -150,8 +150,8 @@ impl Shared {
     }
 
     fn run(&self) {
-        // Pairs with the Release store in `drop`.
-        while !self.stop.load(Ordering::Acquire) {
+        // What the thread works on is behind the lock.
+        while !self.stop.load(Ordering::Relaxed) {
             for link in self.sleep(None) {
                 let mut state = self.state.lock();
                 state.links[link].flush();
