@@ -108,7 +108,7 @@ mod tests {
     }
 }
 
-// Run with `RUSTFLAGS="--cfg loom" cargo test -p spark-ccl-control --lib model`.
+// Run with `tests/models.sh`.
 #[cfg(all(test, loom))]
 mod model {
     use super::*;

@@ -227,6 +227,6 @@ impl Cursor {
 }
 
 #[cfg(all(test, loom))]
-mod loom;
+mod model;
 #[cfg(test)]
 mod tests;

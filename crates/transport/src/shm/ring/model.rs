@@ -1,6 +1,6 @@
 //! Every interleaving of the two sides of a small ring, as far as the memory model allows it.
 //!
-//! Run with `RUSTFLAGS="--cfg loom" cargo test -p spark-ccl-transport --release --lib loom`.
+//! Run with `tests/models.sh`.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
