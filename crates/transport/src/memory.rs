@@ -6,6 +6,9 @@
 //! that a lack of memory is an error here and not a signal later.
 
 mod available;
+#[cfg(one_mapping)]
+mod one_mapping;
+mod pages;
 mod pass;
 
 use std::ffi::c_void;
@@ -17,6 +20,10 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 
 pub use available::available_bytes;
+#[cfg(one_mapping)]
+use one_mapping::{map, unmap};
+#[cfg(not(one_mapping))]
+use pages::{map, unmap};
 pub use pass::{Passed, recv_fd, send_fd};
 
 /// What keeps memory from being set up or passed on.
@@ -208,18 +215,7 @@ impl SharedMemory {
     }
 
     fn map(fd: impl AsFd, len: usize) -> Result<Self, MemoryError> {
-        let mapped = mapped_bytes(len);
-        let writable = ProtFlags::READ | ProtFlags::WRITE;
-        // The pages exist already; entered into the page table now, they cost no fault in the
-        // middle of an operation.
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: a new mapping at an address that the kernel chooses touches nobody's memory.
-        let address = unsafe { rustix::mm::mmap(ptr::null_mut(), mapped, writable, flags, fd, 0) }
-            .map_err(MemoryError::os("mmap"))?;
-        let address = NonNull::new(address.cast::<u8>()).ok_or(MemoryError::Os {
-            call: "mmap",
-            error: Errno::FAULT,
-        })?;
+        let address = map(fd.as_fd(), mapped_bytes(len))?;
         Ok(Self { address, len })
     }
 
@@ -231,8 +227,8 @@ impl SharedMemory {
 impl Drop for SharedMemory {
     fn drop(&mut self) {
         // SAFETY: the range is this value's own mapping, and pointers into it are valid only while
-        // the value lives. An error would mean a range that is not mapped: nothing to give back.
-        let _ = unsafe { rustix::mm::munmap(self.address.as_ptr().cast(), self.mapped()) };
+        // the value lives.
+        unsafe { unmap(self.address, self.mapped()) };
     }
 }
 
