@@ -147,6 +147,17 @@ pub(crate) fn describe(words: [u64; 2]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Peers announce theirs.
+        #[test]
+        fn any_words_are_described(head: u64, operation in 0_u64..16, tail: u64) {
+            for head in [head, head & !0xff | operation] {
+                prop_assert!(!describe([head, tail]).is_empty());
+            }
+        }
+    }
 
     #[test]
     fn every_operation_stands_at_its_number() {

@@ -82,3 +82,62 @@ impl FrameReader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use proptest::prelude::*;
+    use socket2::{Domain, Type};
+
+    use super::*;
+    use crate::wire::frame;
+
+    const LIMIT: usize = 200_000;
+
+    fn pair() -> (Socket, Socket) {
+        let (here, there) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
+        there.set_nonblocking(true).unwrap();
+        (here, there)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn a_stream_may_be_cut_anywhere(
+            lens in prop::collection::vec(0usize..3000, 1..8),
+            cuts in prop::collection::vec(1usize..4000, 1..8),
+        ) {
+            let (mut here, there) = pair();
+            let bytes: Vec<u8> = lens.iter().flat_map(|&len| frame(FrameKind::Hello, &vec![len as u8; len])).collect();
+            let (mut reader, mut read, mut rest) = (FrameReader::default(), Vec::new(), &bytes[..]);
+            for cut in cuts.iter().cycle() {
+                let (now, later) = rest.split_at(rest.len().min(*cut));
+                here.write_all(now).unwrap();
+                rest = later;
+                while let Some((kind, body)) = reader.poll(&there, LIMIT).unwrap() {
+                    prop_assert_eq!(kind, FrameKind::Hello);
+                    prop_assert!(body.iter().all(|&byte| byte == body.len() as u8));
+                    read.push(body.len());
+                }
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            prop_assert_eq!(read, lens);
+        }
+
+        #[test]
+        fn garbage_is_an_error_and_takes_no_memory(bytes in prop::collection::vec(any::<u8>(), 0..5000), limit in 0usize..5000) {
+            let (mut here, there) = pair();
+            here.write_all(&bytes).unwrap();
+            drop(here);
+            let mut reader = FrameReader::default();
+            while let Ok(frame) = reader.poll(&there, limit) {
+                prop_assert!(frame.is_some_and(|(_, body)| body.len() <= limit));
+            }
+            prop_assert!(reader.body.len() <= limit);
+        }
+    }
+}

@@ -294,6 +294,19 @@ mod tests {
         }
 
         #[test]
+        fn a_damaged_open_is_refused_or_another(at: prop::sample::Index, with: u8, cut: prop::sample::Index) {
+            let purpose = Purpose { context: 1, kind: Kind::Tcp, lane: 2 };
+            let intent = Intent::Stream { from: 0, to: 1, purpose };
+            let mut bytes = Open { version: PROTOCOL, intent, nonce: [7; 32] }.encode();
+            let at = at.index(bytes.len());
+            bytes[at] = with;
+            if let Ok(open) = Open::decode(&bytes) {
+                prop_assert_eq!(open.encode(), &bytes[..]);
+            }
+            prop_assert!(Open::decode(&bytes[..cut.index(bytes.len())]).is_err());
+        }
+
+        #[test]
         fn opens_survive(from: u32, to: u32, context: u64, lane: u32, nonce: [u8; 32], kind in 0u8..3) {
             let kind = Kind::from_byte(kind).unwrap();
             let purpose = Purpose { context, kind, lane };

@@ -273,6 +273,18 @@ pub(crate) mod tests {
         }
 
         #[test]
+        fn a_damaged_table_is_refused_or_another(at: prop::sample::Index, with: u8, cut: prop::sample::Index) {
+            let peers = (0..3).map(|rank| hello(rank, 3).peer).collect();
+            let mut bytes = Table { nonce: [1; 32], peers }.encode();
+            let at = at.index(bytes.len());
+            bytes[at] = with;
+            if let Ok(table) = Table::decode(&bytes, 3) {
+                prop_assert_eq!(table.encode(), &bytes[..]);
+            }
+            prop_assert!(Table::decode(&bytes[..cut.index(bytes.len())], 3).is_err());
+        }
+
+        #[test]
         fn hellos_survive(rank: u32, size: u32, host in ".{0,40}", summary in ".{0,99}", hash: u64) {
             let mut hello = hello(rank, size);
             hello.peer.host = host;

@@ -375,6 +375,8 @@ impl Door {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::dial::{Call, Route, call};
     use crate::handshake::{EnterError, PROTOCOL, enter};
@@ -511,5 +513,51 @@ mod tests {
         let result = enter(&near, &Secret::from_text(KEY), &open, "rank 1", deadline);
         assert!(matches!(result, Err(EnterError::Final(Error::Auth { .. }))));
         server.join().unwrap();
+    }
+
+    /// Frames as a stranger may send them: of any kind, some of them almost right.
+    fn strange_frames() -> impl Strategy<Value = Vec<u8>> {
+        let open = Open {
+            version: PROTOCOL,
+            intent: stream_to(1),
+            nonce: [3; 32],
+        };
+        let open = open.encode();
+        let almost = (any::<prop::sample::Index>(), any::<u8>()).prop_map({
+            let open = open.clone();
+            move |(at, with)| {
+                let mut body = open.clone();
+                let at = at.index(body.len());
+                body[at] = with;
+                frame(FrameKind::Open, &body)
+            }
+        });
+        let kind = prop::sample::select(vec![
+            FrameKind::Open,
+            FrameKind::Proof,
+            FrameKind::Accept,
+            FrameKind::Hello,
+        ]);
+        let any_body = prop::collection::vec(any::<u8>(), 0..MAX_HANDSHAKE);
+        let frames = prop_oneof![
+            Just(frame(FrameKind::Open, &open)),
+            almost,
+            (kind, any_body).prop_map(|(kind, body)| frame(kind, &body)),
+            prop::collection::vec(any::<u8>(), 1..40),
+        ];
+        prop::collection::vec(frames, 1..5).prop_map(|frames| frames.concat())
+    }
+
+    proptest! {
+        #[test]
+        fn no_stranger_gets_in_whatever_it_says(bytes in strange_frames()) {
+            let (mut stranger, ours) = net::tcp_pair().unwrap();
+            ours.set_nonblocking(true).unwrap();
+            std::io::Write::write_all(&mut stranger, &bytes).unwrap();
+            let mut visitor = Visitor::new(ours, Instant::now());
+            let door = Door::Streams { rank: 1, size: 2 };
+            let step = visitor.step(door, &Secret::from_text(KEY));
+            prop_assert!(!matches!(step, Ok(Step::Done(_))));
+        }
     }
 }

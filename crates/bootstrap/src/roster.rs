@@ -203,6 +203,7 @@ fn join(texts: &[String], separator: &str) -> String {
 mod tests {
     use super::*;
     use crate::hello::tests::hello;
+    use proptest::prelude::*;
 
     fn check(change: impl Fn(&mut Vec<Hello>)) -> Option<String> {
         let mut hellos: Vec<Hello> = (0..4).map(|rank| hello(rank, 4)).collect();
@@ -266,6 +267,30 @@ mod tests {
             "ranks 2, 3 of 4 did not arrive at the rendezvous within 120 s; \
              present: 0 (host0), 1 (host1)"
         );
+    }
+
+    proptest! {
+        #[test]
+        fn any_hellos_are_compared(
+            said in prop::collection::vec((0u32..5, prop_oneof![Just(4u32), any::<u32>()], 0u64..3, "[a-c= é]{0,12}"), 4),
+        ) {
+            let hellos = said.iter().map(|(rank, size, hash, summary)| {
+                let mut hello = hello(*rank, *size);
+                hello.wire_hash = *hash;
+                hello.wire_summary.clone_from(summary);
+                hello
+            });
+            let hellos: Vec<Hello> = hellos.collect();
+            let hellos: Vec<&Hello> = hellos.iter().collect();
+            let alike = hellos.windows(2).all(|pair| {
+                (pair[0].size, pair[0].wire_hash) == (pair[1].size, pair[1].wire_hash)
+            });
+            let mut ranks: Vec<u32> = said.iter().map(|(rank, ..)| *rank).collect();
+            ranks.sort_unstable();
+            ranks.dedup();
+            let possible = hellos.iter().all(|hello| hello.peer.rank < hello.size && hello.size <= MAX_RANKS);
+            prop_assert_eq!(disagreement(&hellos).is_none(), alike && possible && ranks.len() == 4);
+        }
     }
 
     #[test]

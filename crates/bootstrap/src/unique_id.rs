@@ -249,6 +249,15 @@ mod tests {
         }
 
         #[test]
+        fn a_damaged_text_is_refused(at in 0usize..2 * UniqueId::LEN, with in any::<char>()) {
+            let good = sample().to_string();
+            let mut text: Vec<char> = good.chars().collect();
+            text[at] = with;
+            let text: String = text.into_iter().collect();
+            prop_assert_eq!(text.parse::<UniqueId>().is_ok(), text.eq_ignore_ascii_case(&good));
+        }
+
+        #[test]
         fn one_changed_byte_is_found(at in 0usize..UniqueId::LEN, flip in 1u8..) {
             let mut bytes = *sample().as_bytes();
             bytes[at] ^= flip;

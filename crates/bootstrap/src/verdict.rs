@@ -113,6 +113,27 @@ mod tests {
         }
 
         #[test]
+        fn damaged_ones_are_refused_or_others(at: prop::sample::Index, with: u8, cut: prop::sample::Index) {
+            let report = Report { result: Err("no é".to_owned()), patience: Duration::from_secs(9) };
+            let verdict = Verdict { kind: VerdictKind::Links, text: "no é".to_owned() };
+            let damage = |frame: Vec<u8>| {
+                let mut bytes = frame[FRAME_HEADER..].to_vec();
+                let at = at.index(bytes.len());
+                bytes[at] = with;
+                let end = cut.index(bytes.len());
+                (bytes, end)
+            };
+            let (report, end) = damage(report.frame());
+            prop_assert!(Report::decode(&report[..end]).is_err());
+            let _ = Report::decode(&report);
+            let (verdict, end) = damage(verdict.frame());
+            prop_assert!(Verdict::decode(&verdict[..end]).is_err());
+            if let Ok(read) = Verdict::decode(&verdict) {
+                prop_assert_eq!(&read.frame()[FRAME_HEADER..], &verdict[..]);
+            }
+        }
+
+        #[test]
         fn reports_and_verdicts_survive(reason in ".{0,100}", ms in 0u64..1_000_000) {
             let patience = Duration::from_millis(ms);
             for result in [Ok(()), Err(reason.clone())] {

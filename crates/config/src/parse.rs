@@ -75,5 +75,17 @@ mod tests {
         fn no_text_panics(text in "\\PC*") {
             let _ = (seconds(&text), boolean(&text), bytes(&text), number(&text));
         }
+
+        #[test]
+        fn what_is_almost_a_number_is_one_or_refused(text in "[+-]?[0-9]{0,22}[.]?[0-9]{0,4}(e-?[0-9]{1,3})?[kKmMgG]?") {
+            if let Some(seconds) = seconds(&text) {
+                prop_assert!(!seconds.is_zero() && seconds <= Duration::from_secs(1_000_000_000));
+            }
+            if let Some(number) = number(&text) {
+                let digits = number.to_string();
+                prop_assert_eq!(text.trim_start_matches('0'), digits.trim_start_matches('0'));
+            }
+            let _ = bytes(&text);
+        }
     }
 }

@@ -167,4 +167,19 @@ proptest! {
             prop_assert!(line.contains(&field));
         }
     }
+
+    /// What a launcher says, with a byte changed, and then silence.
+    #[test]
+    fn damaged_answers_are_errors_or_values(at: prop::sample::Index, with: u8) {
+        let mut answers = b"cmd=response_to_init rc=0\ncmd=maxes vallen_max=64\n\
+            cmd=my_kvsname kvsname=kvs_1\ncmd=barrier_out\n\
+            cmd=get_result rc=0 value=2.01\ncmd=get_result rc=0 value=02\n".to_vec();
+        let at = at.index(answers.len());
+        answers[at] = with;
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&answers).unwrap();
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        let value = Wire::begin(ours, soon()).and_then(|mut wire| wire.read("key", soon()));
+        prop_assert!(value.is_err() || value.is_ok_and(|value| value.len() <= 2));
+    }
 }

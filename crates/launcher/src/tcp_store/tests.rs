@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
+use proptest::prelude::*;
 
 type Values = Arc<(Mutex<HashMap<Vec<u8>, Vec<u8>>>, Condvar)>;
 
@@ -170,4 +171,27 @@ fn nobody_listens() {
     drop(listener);
     let error = store(port).put("root", b"", after(SHORT)).unwrap_err();
     assert!(error.to_string().contains(&port.to_string()), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_answers_are_read_or_refused(
+        stop in 0_u8..2,
+        length in prop_oneof![0_u64..40, any::<u64>()],
+        value in proptest::collection::vec(any::<u8>(), 0..40),
+    ) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut theirs, _) = listener.accept().unwrap();
+        let answer = [&[stop][..], &length.to_ne_bytes(), &value].concat();
+        theirs.write_all(&answer).unwrap();
+        drop(theirs);
+        let mut timed = Timed { stream: &mut ours, deadline: after(LONG) };
+        match timed.expect(STOP_WAITING).and_then(|()| timed.value()) {
+            Ok(got) => prop_assert_eq!(&got[..], &value[..length as usize]),
+            Err(_) => prop_assert!(stop != STOP_WAITING || length > value.len() as u64),
+        }
+    }
 }

@@ -77,7 +77,28 @@ fn headroom(limit: &str, used: &str, stat: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn any_text_of_the_system_is_read(
+            meminfo in "(MemAvailable: {0,3}[0-9]{0,22} {0,2}(kB)?\\n|\\PC{0,20})",
+            groups in "([0-9:/a-z.,=]{0,20}\\n){0,4}",
+            limit in "[0-9]{0,22}|max|\\PC{0,8}",
+            used in "[0-9]{0,22}",
+            stat in "(inactive_file |total_inactive_file |anon )?[0-9]{0,22}",
+        ) {
+            let _ = of_machine(&meminfo);
+            for folder in group_folders(&groups) {
+                prop_assert!(folder.starts_with("/sys/fs/cgroup"));
+            }
+            if let Some(left) = headroom(&limit, &used, &stat) {
+                prop_assert!(limit.trim().parse().is_ok_and(|limit: u64| left <= limit));
+            }
+        }
+    }
 
     #[test]
     fn the_machine_says_what_it_has() {

@@ -175,3 +175,24 @@ fn decode(frame: &[u8; FRAME_BYTES]) -> Result<(u64, u64), MemoryError> {
         )))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn any_frame_is_read_or_refused(frame: [u8; FRAME_BYTES], marked: bool) {
+            let mut frame = frame;
+            if marked {
+                frame[..8].copy_from_slice(&MAGIC.to_le_bytes());
+            }
+            match decode(&frame) {
+                Ok((id, len)) => prop_assert_eq!(encode(id, len), frame),
+                Err(error) => prop_assert!(matches!(error, MemoryError::Refused(_)) && !marked),
+            }
+        }
+    }
+}

@@ -2,6 +2,7 @@ use std::ops::ControlFlow;
 use std::thread;
 use std::time::Duration;
 
+use proptest::prelude::*;
 use socket2::{Domain, Type};
 
 use super::*;
@@ -163,6 +164,36 @@ fn a_length_beyond_the_slot_is_a_protocol_violation() {
         rx_with_forged(256).peek(0).unwrap().unwrap().payload.len(),
         256
     );
+}
+
+proptest! {
+    #[test]
+    fn any_header_is_read_within_its_slot(len: u32, fill in 0_u32..300) {
+        for len in [len, fill] {
+            match rx_with_forged(len).peek(0) {
+                Ok(arrival) => {
+                    let arrival = arrival.unwrap();
+                    prop_assert!(arrival.payload.len() == len as usize && len <= 256);
+                }
+                Err(error) => prop_assert!(matches!(error, LinkError::Protocol(_)) && len > 256),
+            }
+        }
+    }
+
+    #[test]
+    #[allow(clippy::cast_ptr_alignment)]
+    fn a_segment_of_any_identity_is_opened_or_refused(at in 0_usize..4, word: u64) {
+        let layout = Layout::new(GEOMETRY).unwrap();
+        let (memory, fd) = SharedMemory::create(layout.bytes()).unwrap();
+        let theirs = SharedMemory::from_fd(&fd, layout.bytes()).unwrap();
+        let _segment = Segment::create(memory, layout);
+        // SAFETY: the segment begins with four words, and nobody reads them yet.
+        let changed = unsafe {
+            let place = theirs.as_ptr().cast::<u64>().add(at);
+            place.replace(word) != word
+        };
+        prop_assert_eq!(Segment::open(theirs, layout).is_err(), changed);
+    }
 }
 
 /// Polls until `poll` breaks; the watchdog against deadlock.

@@ -272,6 +272,44 @@ proptest! {
     }
 
     #[test]
+    fn a_damaged_header_ends_the_stream_and_what_came_before_arrives(
+        message in 0_usize..3,
+        at in 0_usize..16,
+        flip in 1_u8..,
+    ) {
+        // The length alone may be changed to another that is possible.
+        let lens = [64, 0, 256];
+        let mut bytes: Vec<u8> = Vec::new();
+        for (number, &len) in lens.iter().enumerate() {
+            let start = bytes.len();
+            bytes.extend(frame(number, len));
+            if number == message {
+                bytes[start + at] ^= flip;
+            }
+        }
+        let (mut peer, _tx, mut rx) = raw(SMALL);
+        peer.write_all(&bytes).unwrap();
+        drop(peer);
+        for (number, &len) in lens.iter().enumerate().take(message) {
+            receive(&mut rx, number, len);
+        }
+        let mut seen = 0;
+        let error = loop {
+            match rx.peek(0) {
+                Ok(Some(arrival)) => {
+                    prop_assert!(arrival.payload.len() <= SMALL.slot_bytes);
+                    seen += 1;
+                    rx.release(0);
+                }
+                Ok(None) => std::thread::yield_now(),
+                Err(error) => break error,
+            }
+        };
+        prop_assert!(seen == 0 || (12..16).contains(&at));
+        prop_assert!(matches!(error, LinkError::Protocol(_) | LinkError::Closed), "{}", error);
+    }
+
+    #[test]
     fn garbage_never_arrives(bytes in proptest::collection::vec(any::<u8>(), 24..4000)) {
         let (mut peer, _tx, mut rx) = raw(SMALL);
         peer.write_all(&bytes).unwrap();
