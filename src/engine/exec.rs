@@ -98,7 +98,16 @@ impl Run<'_> {
         halves: &mut [Half; 2],
     ) -> Result<bool, Obstacle> {
         match step.kind {
-            Kind::SendRecv => self.send_recv(channel, step, halves),
+            Kind::SendRecv => self.both(
+                channel,
+                [Flow::sending(step), Flow::receiving(step)],
+                halves,
+            ),
+            // From where it is kept it can go on without another copy.
+            Kind::RecvCopySend if self.program.keeps_what_it_sends() => {
+                let forwarding = Flow::forwarding(step, halves[0].elements);
+                self.both(channel, [Flow::receiving(step), forwarding], halves)
+            }
             Kind::ReduceLocal => self.reduce_local(step, &mut halves[0]),
             Kind::Get | Kind::GetReduce | Kind::GetReducePut => {
                 self.one_sided(step, &mut halves[0])
@@ -107,24 +116,24 @@ impl Run<'_> {
         }
     }
 
-    /// Both halves of a [`Kind::SendRecv`]; the receiving one stays behind the sending one.
-    fn send_recv(
+    /// Two flows side by side, of which the second one stays behind the first.
+    fn both(
         &mut self,
         channel: u32,
-        step: &Step,
+        flows: [Flow; 2],
         halves: &mut [Half; 2],
     ) -> Result<bool, Obstacle> {
-        let flows = [Flow::sending(step), Flow::receiving(step)];
         let mut moved = false;
         let mut waiting = Obstacle::Reduction;
         for (index, flow) in flows.iter().enumerate() {
-            let sent = halves[0].elements;
-            let ahead = index == 1 && sent < flows[0].elements && halves[1].elements >= sent;
+            let first = halves[0].elements;
+            let ahead = index == 1 && first < flows[0].elements && halves[1].elements >= first;
             if halves[index].elements == flow.elements || ahead {
                 continue;
             }
             match self.message(channel, flow, &mut halves[index]) {
                 Ok(_) => moved = true,
+                Err(Obstacle::Reduction) => {}
                 Err(obstacle) if obstacle.is_wait() => waiting = obstacle,
                 Err(obstacle) => return Err(obstacle),
             }
@@ -152,6 +161,8 @@ impl Run<'_> {
         } else if let Some(count) = self.single_copy(lane, flow, half.elements)? {
             half.elements += count;
             return Ok(half.elements == flow.elements);
+        } else if half.elements + count as u64 > flow.ready {
+            return Err(Obstacle::Reduction);
         } else if self.direct(lane, flow, half.elements, count * size)? {
             half.elements += count as u64;
             return Ok(half.elements == flow.elements);

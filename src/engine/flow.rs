@@ -10,6 +10,8 @@ pub(super) struct Flow {
     pub(super) src: Option<Span>,
     pub(super) dst: Option<Span>,
     pub(super) elements: u64,
+    /// How many of them can be sent so far.
+    pub(super) ready: u64,
     /// Half of an exchange: the rank does the other half meanwhile.
     pub(super) is_half: bool,
 }
@@ -25,6 +27,7 @@ impl Flow {
             src,
             dst,
             elements,
+            ready: elements,
             is_half: false,
         };
         match step.kind {
@@ -52,6 +55,7 @@ impl Flow {
             src: Some(step.src),
             dst: None,
             elements: step.src.len,
+            ready: step.src.len,
             is_half: true,
         }
     }
@@ -63,6 +67,20 @@ impl Flow {
             src: None,
             dst: Some(step.dst),
             elements: step.dst.len,
+            ready: step.dst.len,
+            is_half: true,
+        }
+    }
+
+    /// What was received is sent on from where it is kept.
+    pub(super) fn forwarding(step: &Step, received: u64) -> Self {
+        Self {
+            from: None,
+            to: Some(step.send_to),
+            src: Some(step.dst),
+            dst: None,
+            elements: step.dst.len,
+            ready: received,
             is_half: true,
         }
     }

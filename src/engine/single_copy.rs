@@ -19,7 +19,7 @@ impl Run<'_> {
         flow: &Flow,
         done: u64,
     ) -> Result<Option<u64>, Obstacle> {
-        let rest = flow.elements - done;
+        let rest = flow.ready - done;
         match *flow {
             _ if rest * (self.task.signature.dtype.size() as u64) < LEAST_BYTES => Ok(None),
             Flow {
