@@ -104,7 +104,7 @@ impl Run<'_> {
                 halves,
             ),
             // From where it is kept it can go on without another copy.
-            Kind::RecvCopySend if self.program.keeps_what_it_sends() => {
+            Kind::RecvCopySend if self.program.may_lend() => {
                 let forwarding = Flow::forwarding(step, halves[0].elements);
                 self.both(channel, [Flow::receiving(step), forwarding], halves)
             }

@@ -81,9 +81,9 @@ impl Program {
     }
 
     /// Whether nothing is written to memory from which a message was sent.
-    pub(super) fn keeps_what_it_sends(&self) -> bool {
+    pub(super) fn may_lend(&self) -> bool {
         match self {
-            Self::Schedule(schedule) => schedule.keeps_what_it_sends(),
+            Self::Schedule(schedule) => schedule.may_lend(),
             // These have a buffer to send from that they only read.
             Self::List(_) | Self::PointToPoint(_) => true,
         }

@@ -44,7 +44,7 @@ impl Run<'_> {
     /// where the sender has nothing else to do.
     fn may_lend(&self, flow: &Flow, span: &Span) -> bool {
         let (input, output) = (self.task.input.ptr, self.task.output.ptr);
-        self.program.keeps_what_it_sends()
+        self.program.may_lend()
             && self.scale(span.buf) == Scale::One
             && (flow.is_half || input != output)
     }

@@ -102,8 +102,6 @@ pub enum Problem {
     MixedElements,
     /// Wrote what another channel of the rank uses, or used what another wrote.
     SharedByChannels,
-    /// Overwrote what was sent, in a schedule that says that it keeps it.
-    OverwroteSent,
     /// Reduced two values that have a contribution in common.
     ReducedTwice,
 }

@@ -16,9 +16,9 @@ pub trait Steps {
     /// Elements of [`Buf::Scratch`](crate::Buf::Scratch) that the steps use.
     fn scratch(&self) -> u64;
 
-    /// Whether nothing is written to memory from which a message was sent: an executor need not copy
-    /// it. Messages are those of steps that send and receive data unchanged.
-    fn keeps_what_it_sends(&self) -> bool;
+    /// Whether messages may be read where they lie, as late as their receivers get there: nothing is
+    /// written there before. That concerns steps that send what is in memory.
+    fn may_lend(&self) -> bool;
 
     /// Step `index` of `channel`, or `None` after the last. The steps of a channel are done in
     /// order. Some may be empty ([`Step::is_empty`]).
@@ -63,7 +63,7 @@ impl<S: Steps> Iterator for Walk<'_, S> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schedule {
     plan: Plan,
-    keeps_what_it_sends: bool,
+    may_lend: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,11 +146,10 @@ pub fn schedule(
         Algorithm::Dissemination => Some(Plan::Dissemination(Dissemination::new(&shape))),
         Algorithm::OneSided => OneSided::new(collective, in_place, &shape).map(Plan::OneSided),
     };
-    // In place, what an all-to-all receives replaces what it has sent.
-    let replaces = collective == Collective::AllToAll && in_place;
     plan.map(|plan| Schedule {
         plan,
-        keeps_what_it_sends: !collective.reduces() && !replaces,
+        // In place, what an all-to-all receives replaces what it sends at the same time.
+        may_lend: !collective.reduces() && !(collective == Collective::AllToAll && in_place),
     })
     .ok_or_else(|| unsupported("no such combination"))
 }
@@ -160,7 +159,7 @@ impl From<Plan> for Schedule {
     fn from(plan: Plan) -> Self {
         Self {
             plan,
-            keeps_what_it_sends: true,
+            may_lend: true,
         }
     }
 }
@@ -217,8 +216,8 @@ impl Steps for Schedule {
         }
     }
 
-    fn keeps_what_it_sends(&self) -> bool {
-        self.keeps_what_it_sends
+    fn may_lend(&self) -> bool {
+        self.may_lend
     }
 
     fn step(&self, channel: u32, index: u64) -> Option<Step> {

@@ -135,7 +135,7 @@ pub fn all_to_all_v<'a>(
 }
 
 impl Steps for AllToAllV<'_> {
-    fn keeps_what_it_sends(&self) -> bool {
+    fn may_lend(&self) -> bool {
         true
     }
 

@@ -28,8 +28,6 @@ pub(super) struct Memory<V> {
     /// Which channels read and which wrote each element.
     readers: Vec<u8>,
     writers: Vec<u8>,
-    /// Which elements must stay as they are, since a peer may read them late.
-    lent: Vec<bool>,
     /// Whether contributions must be read as input.
     reduces: bool,
 }
@@ -53,7 +51,6 @@ impl<V: Value> Memory<V> {
             scratch: (user, scratch),
             readers: vec![0; len_in_all],
             writers: vec![0; len_in_all],
-            lent: vec![false; len_in_all],
             reduces,
         }
     }
@@ -116,22 +113,9 @@ impl<V: Value> Memory<V> {
         }
         let range = self.range(span, slice)?;
         self.touch(channel, range.clone(), true, slice)?;
-        if let Some(element) = (slice.offset..)
-            .zip(range.clone())
-            .find(|&(_, at)| self.lent[at])
-        {
-            return Err((element.0, Problem::OverwroteSent));
-        }
         for (cell, new) in self.cells[range].iter_mut().zip(data) {
             *cell = Some(*new);
         }
-        Ok(())
-    }
-
-    /// Notes that a slice must stay as it is from now on.
-    pub(super) fn lend(&mut self, span: Span, slice: Slice) -> Result<(), Wrong> {
-        let range = self.range(span, slice)?;
-        self.lent[range].fill(true);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Does the steps of all ranks on checked memory.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::goal::{Goal, Want};
 use super::memory::{Cell, Memory, Wrong, reduce};
@@ -13,9 +14,9 @@ use crate::step::{Kind, Rank, Span, Step};
 
 pub(super) struct Checker<V> {
     memories: Vec<Memory<V>>,
-    /// Which ranks keep what they send.
-    keeps: Vec<bool>,
-    /// Only where ranks access each other's memory: it is slow.
+    /// Which ranks may lend what they send.
+    lends: Vec<bool>,
+    /// Only where ranks access each other's memory.
     order: Option<Order>,
 }
 
@@ -23,6 +24,13 @@ pub(super) struct Checker<V> {
 pub(super) struct Letter<V> {
     cells: Vec<Cell<V>>,
     clock: Option<Clock>,
+    lent: Option<Lent>,
+}
+
+/// Memory of the sender that the receiver of a message reads.
+struct Lent {
+    owner: Rank,
+    range: Range<usize>,
 }
 
 impl<V: Value> Checker<V> {
@@ -33,10 +41,11 @@ impl<V: Value> Checker<V> {
         let channels = ranks.iter().map(Steps::channels).max().unwrap_or(1);
         let is_remote =
             |steps: &S| (0..channels).any(|channel| steps.walk(channel).any(is_one_sided));
-        let is_shared = ranks.iter().any(is_remote);
+        let lends: Vec<bool> = ranks.iter().map(Steps::may_lend).collect();
+        let is_shared = ranks.iter().any(is_remote) || lends.contains(&true);
         Self {
             memories: (0..).zip(ranks).map(memory).collect(),
-            keeps: ranks.iter().map(Steps::keeps_what_it_sends).collect(),
+            lends,
             order: is_shared.then(|| Order::new(ranks.len(), channels)),
         }
     }
@@ -106,12 +115,18 @@ impl<V: Value> Checker<V> {
         memory.write(at.channel, span, slice, cells)
     }
 
-    /// Notes that a peer may read a slice from now on until the end.
-    fn lend(&mut self, at: Place, span: Span, slice: Slice) -> Result<(), Wrong> {
-        if self.keeps[at.rank as usize] {
-            self.memories[at.rank as usize].lend(span, slice)?;
+    /// Where the elements of a message are, if the rank may lend them.
+    fn lent(&self, rank: Rank, step: &Step, slice: Slice) -> Result<Option<Lent>, Wrong> {
+        let span = match step.kind {
+            Kind::Send => step.src,
+            Kind::RecvCopySend => step.dst,
+            _ => return Ok(None),
+        };
+        if !self.lends[rank as usize] {
+            return Ok(None);
         }
-        Ok(())
+        let range = self.memories[rank as usize].range(span, slice)?;
+        Ok(Some(Lent { owner: rank, range }))
     }
 
     /// Received cells, reduced with the own ones.
@@ -163,10 +178,7 @@ impl<V: Value> Checker<V> {
             len: span.len,
         };
         match step.kind {
-            Kind::Send => {
-                self.lend(at, src, slice)?;
-                return self.read(at, rank, src, slice);
-            }
+            Kind::Send => return self.read(at, rank, src, slice),
             Kind::Recv => self.write(at, rank, dst, slice, &received)?,
             Kind::RecvReduce => {
                 let cells = self.combine(at, step, slice, &received)?;
@@ -180,7 +192,6 @@ impl<V: Value> Checker<V> {
             }
             Kind::RecvCopySend => {
                 self.write(at, rank, dst, slice, &received)?;
-                self.lend(at, dst, slice)?;
                 return Ok(received);
             }
             Kind::Copy => {
@@ -232,20 +243,24 @@ impl<V: Value> Model for Checker<V> {
         if let Some(letter) = received {
             if let (Some(order), Some(clock)) = (&mut self.order, &letter.clock) {
                 order.receive(at, clock);
+                if let Some(Lent { owner, range }) = letter.lent {
+                    order.borrow(at, owner, range);
+                }
             }
             cells = letter.cells;
         }
-        let cells = self
-            .apply(at, step, slice, cells)
-            .map_err(|(element, problem)| Fault::Data {
-                rank: at.rank,
-                step: *step,
-                element,
-                problem,
-            })?;
+        let fault = |(element, problem)| Fault::Data {
+            rank: at.rank,
+            step: *step,
+            element,
+            problem,
+        };
+        let cells = self.apply(at, step, slice, cells).map_err(fault)?;
+        let lent = self.lent(at.rank, step, slice).map_err(fault)?;
         Ok(step.kind.sends().then(|| Letter {
             cells,
             clock: self.order.as_mut().map(|order| order.send(at)),
+            lent,
         }))
     }
 }

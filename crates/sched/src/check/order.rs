@@ -25,6 +25,8 @@ struct Access {
     clock: Clock,
     range: Range<usize>,
     is_write: bool,
+    /// The owner waits for it before it ends.
+    is_awaited: bool,
 }
 
 impl Order {
@@ -60,12 +62,29 @@ impl Order {
     }
 
     pub(super) fn access(&mut self, at: Place, owner: Rank, range: Range<usize>, is_write: bool) {
+        self.note(at, owner, range, is_write, false);
+    }
+
+    /// Reads what the owner has lent, and waits for before it ends.
+    pub(super) fn borrow(&mut self, at: Place, owner: Rank, range: Range<usize>) {
+        self.note(at, owner, range, false, true);
+    }
+
+    fn note(
+        &mut self,
+        at: Place,
+        owner: Rank,
+        range: Range<usize>,
+        is_write: bool,
+        is_awaited: bool,
+    ) {
         let by = self.process(at);
         self.accesses[owner as usize].push(Access {
             by,
             clock: Rc::clone(&self.clocks[by]),
             range,
             is_write,
+            is_awaited,
         });
     }
 
@@ -73,23 +92,27 @@ impl Order {
     /// and after it ended.
     pub(super) fn finish(&self) -> Result<(), Fault> {
         for (owner, accesses) in self.accesses.iter().enumerate() {
-            for (index, access) in accesses.iter().enumerate() {
-                let race = |other: usize| Fault::Race {
-                    owner: owner as Rank,
-                    ranks: [self.rank(access.by) as Rank, other as Rank],
-                };
-                if self.rank(access.by) != owner && !self.is_within(access, owner) {
-                    return Err(race(owner));
+            let race = |access: &Access, other: usize| Fault::Race {
+                owner: owner as Rank,
+                ranks: [self.rank(access.by) as Rank, other as Rank],
+            };
+            let mut in_place: Vec<&Access> = accesses.iter().collect();
+            in_place.sort_by_key(|access| access.range.start);
+            for (index, access) in in_place.iter().enumerate() {
+                let is_foreign = self.rank(access.by) != owner && !access.is_awaited;
+                if is_foreign && !self.is_within(access, owner) {
+                    return Err(race(access, owner));
                 }
-                let conflict = |other: &&Access| {
-                    access.range.start < other.range.end
-                        && other.range.start < access.range.end
-                        && (access.is_write || other.is_write)
+                let overlapping = in_place[index + 1..]
+                    .iter()
+                    .take_while(|other| other.range.start < access.range.end);
+                let mut unordered = overlapping.filter(|other| {
+                    (access.is_write || other.is_write)
                         && !access.is_before(other)
                         && !other.is_before(access)
-                };
-                if let Some(other) = accesses[..index].iter().find(conflict) {
-                    return Err(race(self.rank(other.by)));
+                });
+                if let Some(other) = unordered.next() {
+                    return Err(race(access, self.rank(other.by)));
                 }
             }
         }
