@@ -189,7 +189,9 @@ impl Site<'_> {
                         }
                     }
                 };
-                tx.allow_lending();
+                if self.settings.single_copy {
+                    tx.allow_lending();
+                }
                 Ok((Box::new(tx), Box::new(rx), "shm".to_owned(), Some(stream)))
             }
             Wiring::Tcp(sockets) => {

@@ -139,7 +139,7 @@ impl Checked<'_> {
         }
         let in_place = self.spec.in_place;
         let shaped = if in_place {
-            self.shape_in_place(output)?
+            self.shape_in_place(&output)?
         } else {
             self.shape(input, output)?
         };
@@ -215,7 +215,7 @@ impl Checked<'_> {
     }
 
     /// In place: which part of the buffer is input and which is output.
-    fn shape_in_place(&self, buffer: Region) -> Result<Shaped, Error> {
+    fn shape_in_place(&self, buffer: &Region) -> Result<Shaped, Error> {
         let size = self.comm.size();
         let bytes = self.dtype.size();
         let whole = |count| Shaped {

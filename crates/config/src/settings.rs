@@ -42,6 +42,8 @@ pub struct Settings {
     pub net: Net,
     /// Whether ranks of one host talk through shared memory; else through the network.
     pub shm: bool,
+    /// Whether ranks of one host may read long messages straight out of each other's memory.
+    pub single_copy: bool,
     /// Which algorithms may be chosen.
     pub algo: AlgorithmChoice,
     /// Where measured choices are kept; `None`: nowhere.
@@ -77,6 +79,7 @@ impl Default for Settings {
             path: Path::Auto,
             net: Net::Auto,
             shm: true,
+            single_copy: true,
             algo: AlgorithmChoice::default(),
             tuning: None,
             socket_ifname: None,
@@ -228,6 +231,9 @@ impl Settings {
         );
         self.read_net(reader)?;
         self.read_algo(reader)?;
+        if let Some(single_copy) = reader.boolean("SPARK_CCL_SINGLE_COPY")? {
+            self.single_copy = single_copy;
+        }
         if let Some(shm) = reader.boolean("SPARK_CCL_SHM")? {
             self.shm = shm;
         } else if let Some(disable) = reader.boolean("NCCL_SHM_DISABLE")? {

@@ -17,6 +17,7 @@ pub const VARIABLES: &[Variable] = &[
     open("SPARK_CCL_NET"),
     open("NCCL_NET"),
     open("SPARK_CCL_SHM"),
+    open("SPARK_CCL_SINGLE_COPY"),
     open("NCCL_SHM_DISABLE"),
     open("SPARK_CCL_ALGO"),
     open("NCCL_ALGO"),

@@ -39,6 +39,7 @@ fn everything_can_be_set() {
         ("SPARK_CCL_PATH", "zero-copy"),
         ("SPARK_CCL_NET", "socket"),
         ("SPARK_CCL_SHM", "0"),
+        ("SPARK_CCL_SINGLE_COPY", "0"),
         ("SPARK_CCL_ALGO", "ring"),
         ("SPARK_CCL_SOCKET_IFNAME", "^lo"),
         ("SPARK_CCL_SOCKET_FAMILY", "AF_INET6"),
@@ -56,6 +57,7 @@ fn everything_can_be_set() {
     assert_eq!(s.operation_timeout, Duration::from_millis(1500));
     assert_eq!(s.init_timeout, Duration::from_secs(7));
     assert_eq!((s.path, s.net, s.shm), (Path::ZeroCopy, Net::Tcp, false));
+    assert!(!s.single_copy);
     assert!(s.algo.allows("all_reduce", "ring") && !s.algo.allows("all_reduce", "direct"));
     let ifname = s.socket_ifname.as_ref().unwrap();
     assert_eq!(
@@ -72,7 +74,7 @@ fn everything_can_be_set() {
     assert_eq!(s.log.filter.as_deref(), Some("spark_ccl=debug"));
     assert_eq!(s.log.file.as_deref(), Some("/tmp/%h.%p"));
     assert!(s.progress_thread);
-    assert_eq!(s.origins().len(), 17);
+    assert_eq!(s.origins().len(), 18);
     assert!(s.warnings().is_empty() && s.without_effect().is_empty());
 }
 
@@ -160,6 +162,7 @@ fn errors_name_variable_value_origin_and_what_is_allowed() {
         ("SPARK_CCL_NET", "carrier-pigeon", "tcp"),
         ("SPARK_CCL_ALGO", "rign", "ring, direct"),
         ("SPARK_CCL_SHM", "maybe", "0 or 1"),
+        ("SPARK_CCL_SINGLE_COPY", "yes please", "0 or 1"),
         ("NCCL_SHM_DISABLE", "2", "0 or 1"),
         ("SPARK_CCL_SOCKET_FAMILY", "AF_UNIX", "AF_INET6"),
         ("SPARK_CCL_SOCKETS", "0", "1 to 16"),

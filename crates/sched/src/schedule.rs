@@ -149,7 +149,7 @@ pub fn schedule(
     plan.map(|plan| Schedule {
         plan,
         // In place, what an all-to-all receives replaces what it sends at the same time.
-        may_lend: !collective.reduces() && !(collective == Collective::AllToAll && in_place),
+        may_lend: !(collective.reduces() || collective == Collective::AllToAll && in_place),
     })
     .ok_or_else(|| unsupported("no such combination"))
 }

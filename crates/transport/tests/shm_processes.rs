@@ -9,13 +9,19 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Socket, Type};
 use spark_ccl_transport::memory::{SharedMemory, recv_fd, send_fd};
 use spark_ccl_transport::shm::{self, Rx, Tx};
-use spark_ccl_transport::{Geometry, LinkError, LinkRx, LinkTx};
+use spark_ccl_transport::{Borrowing, Geometry, Lending, LinkError, LinkRx, LinkTx};
 
 const GEOMETRY: Geometry = Geometry {
     slot_bytes: 1024,
     slots: 4,
     channels: 2,
 };
+/// With slots that are long enough to be worth lending instead.
+const LONG: Geometry = Geometry {
+    slot_bytes: 64 << 10,
+    ..GEOMETRY
+};
+const LENT: usize = 300_000;
 const ROLE: &str = "SPARK_CCL_TEST_PEER";
 const MESSAGES: u64 = 20_000;
 const REGION: usize = 100_000;
@@ -64,6 +70,19 @@ fn peer() {
             wait_for_byte(&stream);
             fill(&memory, 2);
             stream.send(b"!").unwrap();
+        }
+        "lend" => {
+            let (mut tx, _rx) = shm::accept(&stream, LONG, soon()).unwrap();
+            tx.allow_lending();
+            send(&mut tx, 0, 0, &vec![7; 64 << 10]);
+            wait_for_byte(&stream);
+            let payload: Vec<u8> = (0..LENT).map(|index| (index % 251) as u8).collect();
+            let answer = match tx.lend(0, &payload, 1).unwrap() {
+                Lending::Lent(_) => b"l",
+                _ => b"u",
+            };
+            stream.send(answer).unwrap();
+            wait_for_byte(&stream);
         }
         other => panic!("unknown role {other}"),
     }
@@ -174,5 +193,27 @@ fn a_private_copy_is_out_of_the_peers_reach() {
     stream.send(b"!").unwrap();
     wait_for_byte(&stream);
     assert!(all_are(&memory, 1), "a peer wrote into private memory");
+    assert!(child.wait().unwrap().success());
+}
+
+/// Where the kernel lets nobody read another process, nothing is lent.
+#[test]
+fn another_processs_memory_is_read_where_it_lies() {
+    let (mut child, stream) = start_peer("lend");
+    let (_tx, mut rx) = shm::offer(&stream, LONG, soon()).unwrap();
+    assert_eq!(receive(&mut rx, 0), Some((0, vec![7; 64 << 10])));
+    stream.send(b"!").unwrap();
+    let mut answer = [std::mem::MaybeUninit::new(0)];
+    stream.recv(&mut answer).unwrap();
+    // SAFETY: it was initialised, and then written to.
+    if unsafe { answer[0].assume_init() } == b'l' {
+        let mut room = vec![0; LENT];
+        assert_eq!(rx.borrow(0, &mut room, 1).unwrap(), Borrowing::Done(LENT));
+        let is_right = |(index, &byte): (usize, &u8)| byte == (index % 251) as u8;
+        assert!(room.iter().enumerate().all(is_right));
+    } else {
+        eprintln!("skipped: the kernel lets nobody read another process's memory");
+    }
+    stream.send(b"!").unwrap();
     assert!(child.wait().unwrap().success());
 }

@@ -134,3 +134,42 @@ fn admit_readers() {
         let _ = set_ptracer(PTracer::Any);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dark() -> Words {
+        Words {
+            process: AtomicU64::new(0),
+            address: AtomicU64::new(0),
+            number: AtomicU64::new(0),
+            lit: AtomicU64::new(0),
+            verdict: AtomicU64::new(0),
+        }
+    }
+
+    #[test]
+    fn only_a_beacon_that_is_lit_and_found_makes_memory_readable() {
+        let words = dark();
+        assert!(probe(&words).is_none() && !words.is_readable());
+
+        let _beacon = Beacon::light(&words).unwrap();
+        let found = probe(&words).is_some();
+        assert_eq!(words.is_readable(), found);
+
+        // What a process of another namespace would find.
+        words.number.fetch_xor(1, Ordering::Relaxed);
+        assert!(probe(&words).is_none() && !words.is_readable());
+    }
+
+    #[test]
+    fn addresses_of_nothing_are_an_error() {
+        let words = dark();
+        let _beacon = Beacon::light(&words).unwrap();
+        if let Some(reach) = probe(&words) {
+            let error = reach.read(4096, &mut [0; 8]).unwrap_err();
+            assert!(error.to_string().contains("process_vm_readv"), "{error}");
+        }
+    }
+}

@@ -8,14 +8,14 @@
 //! - `filled`: Release in [`Producer::publish`], Acquire in [`Consumer::poll`]: who sees the
 //!   number, sees the message.
 //! - `released`: Release in [`Consumer::release`], Acquire in [`Producer::poll`] and
-//!   [`Producer::has_returned`]: who sees that a slot is free, or lent memory has returned, overwrites
+//!   [`has_returned`]: who sees that a slot is free, or lent memory has returned, overwrites
 //!   it after its message was read.
 //! - `sender_closed`: Release in [`close`], Acquire in [`Consumer::poll`]: who sees that the sender
 //!   is gone, sees all that it published.
 //! - `sender_closed` again, for memory that is lent instead of copied into a slot: the Release fence
 //!   in [`withdraw`] and the Acquire fence in [`was_lent`]: who has read anything that was written
 //!   after the withdrawal sees the withdrawal.
-//! - `receiver_closed`: Release in [`close`], Acquire in [`Producer::has_returned`]: who sees that the
+//! - `receiver_closed`: Release in [`close`], Acquire in [`has_returned`]: who sees that the
 //!   receiver is gone, sees all that it released.
 
 #[cfg(all(test, loom))]
@@ -70,6 +70,20 @@ pub(super) fn close(word: &impl Word) {
     word.store(1, Ordering::Release);
 }
 
+/// Whether the receiver is done with the message of that number.
+pub(super) fn has_returned(words: &impl Words, number: u64) -> Result<bool, LinkError> {
+    let is_released = || words.released().load(Ordering::Acquire) >= number;
+    if !is_released() && words.receiver_closed().load(Ordering::Acquire) == 0 {
+        return Ok(false);
+    }
+    // The receiver may have released it, and gone, between the two looks.
+    if is_released() {
+        Ok(true)
+    } else {
+        Err(LinkError::Closed)
+    }
+}
+
 /// Says that a sender takes its lent memory back, before anyone writes to it.
 pub(super) fn withdraw(sender_closed: &impl Word) {
     sender_closed.store(1, Ordering::Relaxed);
@@ -118,21 +132,6 @@ impl Producer {
             .store(number, Ordering::Release);
         self.next.advance();
         number
-    }
-
-    /// Whether the receiver is done with the message of that number.
-    pub(super) fn has_returned(&self, words: &impl Words, number: u64) -> Result<bool, LinkError> {
-        let released = || words.released().load(Ordering::Acquire) >= number;
-        if released() {
-            Ok(true)
-        } else if words.receiver_closed().load(Ordering::Acquire) == 0 {
-            Ok(false)
-        } else if released() {
-            // Between the two looks.
-            Ok(true)
-        } else {
-            Err(LinkError::Closed)
-        }
     }
 
     fn refresh(&mut self, words: &impl Words) -> Result<bool, LinkError> {

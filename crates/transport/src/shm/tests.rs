@@ -1,3 +1,5 @@
+mod lending;
+
 use std::ops::ControlFlow;
 use std::thread;
 use std::time::Duration;

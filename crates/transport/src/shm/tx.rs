@@ -154,7 +154,7 @@ impl LinkTx for Tx {
 
     fn has_returned(&mut self, channel: usize, loan: u64) -> Result<bool, LinkError> {
         match self.channels.get(channel) {
-            Some(Channel { ring, producer, .. }) => producer.has_returned(ring, loan),
+            Some(Channel { ring, .. }) => ring::has_returned(ring, loan),
             None => Err(no_channel(channel, self.channels.len())),
         }
     }

@@ -1,0 +1,154 @@
+//! Messages that are read where they lie.
+
+use super::super::{LEND_LEAST, Rx, Tx, pair};
+use crate::{Borrowing, Geometry, LEND_MOST, Lending, LinkError, LinkRx, LinkTx};
+
+const GEOMETRY: Geometry = Geometry {
+    slot_bytes: 16 << 10,
+    slots: 4,
+    channels: 2,
+};
+
+/// A link whose receiver has found out that it can read the sender's memory; `None` where the kernel
+/// does not allow that to anyone.
+fn lending() -> Option<(Tx, Rx)> {
+    let ((mut tx, _), (_, mut rx)) = pair(GEOMETRY).unwrap();
+    tx.allow_lending();
+    introduce(&mut tx, &mut rx);
+    if tx.lend(0, &[0; LEND_LEAST], 0).unwrap() == Lending::Unable {
+        eprintln!("skipped: the kernel reads no process's memory for another");
+        return None;
+    }
+    let mut room = [1; LEND_LEAST];
+    let done = rx.borrow(0, &mut room, 0).unwrap();
+    assert_eq!((done, room), (Borrowing::Done(LEND_LEAST), [0; LEND_LEAST]));
+    Some((tx, rx))
+}
+
+/// The first long message goes through a slot, and makes the receiver try.
+fn introduce(tx: &mut Tx, rx: &mut Rx) {
+    tx.reserve(0, GEOMETRY.slot_bytes).unwrap().unwrap();
+    tx.commit(0, GEOMETRY.slot_bytes, 0).unwrap();
+    rx.peek(0).unwrap().unwrap();
+    rx.release(0);
+}
+
+fn lent(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
+    match tx.lend(1, payload, tag).unwrap() {
+        Lending::Lent(number) => number,
+        other => panic!("{other:?} for {} bytes", payload.len()),
+    }
+}
+
+fn bytes(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|index| ((index + seed) * 7) as u8).collect()
+}
+
+#[test]
+fn lent_payloads_arrive_and_return_in_order() {
+    let Some((mut tx, mut rx)) = lending() else {
+        return;
+    };
+    let payloads = [LEND_LEAST, LEND_LEAST + 1, 100_003, LEND_MOST].map(|len| bytes(len, len));
+    let numbers = payloads.each_ref().map(|payload| lent(&mut tx, payload, 5));
+    assert_eq!(tx.lend(1, &payloads[0], 5).unwrap(), Lending::NotYet);
+    let mut room = vec![0; LEND_MOST + 1];
+    for (payload, number) in payloads.iter().zip(numbers) {
+        assert!(!tx.has_returned(1, number).unwrap());
+        assert!(rx.has_news(1));
+        let done = rx.borrow(1, &mut room, 5).unwrap();
+        assert_eq!(done, Borrowing::Done(payload.len()));
+        assert!(room[..payload.len()] == payload[..]);
+        assert!(tx.has_returned(1, number).unwrap());
+    }
+    assert_eq!(rx.borrow(1, &mut room, 5).unwrap(), Borrowing::NotYet);
+    assert!(!rx.has_news(1));
+}
+
+#[test]
+fn what_is_not_borrowed_can_be_peeked_at() {
+    let Some((mut tx, mut rx)) = lending() else {
+        return;
+    };
+    let payload = bytes(100_000, 1);
+    let number = lent(&mut tx, &payload, 5);
+    let mut room = vec![0; 100_000];
+    // Of another tag, or longer than there is room for.
+    assert_eq!(rx.borrow(1, &mut room, 6).unwrap(), Borrowing::Unable);
+    assert_eq!(rx.borrow(1, &mut room[1..], 5).unwrap(), Borrowing::Unable);
+    for _ in 0..2 {
+        let arrival = rx.peek(1).unwrap().unwrap();
+        assert_eq!(arrival.tag, 5);
+        assert!(arrival.payload == &payload[..]);
+    }
+    assert!(!tx.has_returned(1, number).unwrap());
+    rx.release(1);
+    assert!(tx.has_returned(1, number).unwrap());
+}
+
+#[test]
+fn lent_messages_and_slots_keep_their_order() {
+    let Some((mut tx, mut rx)) = lending() else {
+        return;
+    };
+    let payload = bytes(LEND_LEAST, 3);
+    let mut room = vec![0; LEND_LEAST];
+    for lap in 0..20 {
+        lent(&mut tx, &payload, lap);
+        tx.reserve(1, 3).unwrap().unwrap().fill(lap as u8);
+        tx.commit(1, 3, lap).unwrap();
+        let done = rx.borrow(1, &mut room, lap).unwrap();
+        assert_eq!(done, Borrowing::Done(LEND_LEAST));
+        assert_eq!(rx.borrow(1, &mut room, lap).unwrap(), Borrowing::Unable);
+        assert_eq!(rx.peek(1).unwrap().unwrap().payload, [lap as u8; 3]);
+        rx.release(1);
+    }
+}
+
+#[test]
+fn short_and_overlong_payloads_are_not_lent() {
+    let Some((mut tx, _rx)) = lending() else {
+        return;
+    };
+    let payload = vec![0; LEND_MOST + 1];
+    for unable in [&payload[..LEND_LEAST - 1], &payload] {
+        assert_eq!(tx.lend(1, unable, 0).unwrap(), Lending::Unable);
+    }
+}
+
+#[test]
+fn nothing_is_lent_without_leave() {
+    let ((mut tx, _), (_, mut rx)) = pair(GEOMETRY).unwrap();
+    introduce(&mut tx, &mut rx);
+    let payload = [0; LEND_LEAST];
+    assert_eq!(tx.lend(0, &payload, 0).unwrap(), Lending::Unable);
+}
+
+#[test]
+fn withdrawn_memory_is_not_taken_for_the_message() {
+    let Some((mut tx, mut rx)) = lending() else {
+        return;
+    };
+    let payload = bytes(LEND_LEAST, 3);
+    lent(&mut tx, &payload, 1);
+    tx.withdraw();
+    let mut room = vec![0; LEND_LEAST];
+    let error = rx.borrow(1, &mut room, 1).unwrap_err();
+    assert!(matches!(error, LinkError::Closed), "{error}");
+    assert!(matches!(rx.peek(1), Err(LinkError::Closed)));
+}
+
+#[test]
+fn a_borrower_that_is_gone_is_an_error_unless_it_was_done() {
+    let Some((mut tx, mut rx)) = lending() else {
+        return;
+    };
+    let payload = bytes(LEND_LEAST, 3);
+    let first = lent(&mut tx, &payload, 1);
+    let second = lent(&mut tx, &payload, 1);
+    let mut room = vec![0; LEND_LEAST];
+    rx.borrow(1, &mut room, 1).unwrap();
+    drop(rx);
+    assert!(tx.has_returned(1, first).unwrap());
+    assert!(matches!(tx.has_returned(1, second), Err(LinkError::Closed)));
+}
