@@ -1,0 +1,75 @@
+#!/bin/bash
+# Runs the tests under ThreadSanitizer and AddressSanitizer, and those of plain memory under Miri.
+#   tests/sanitizers.sh [--require] [thread|address|miri]...      (default: all)
+# Needs a nightly toolchain: `rustup toolchain install nightly -c rust-src,miri`. A part whose tools
+# are missing is skipped, with `--require` it is an error.
+#
+# Left out of all parts: sched, config, launcher and perf, which share no memory between threads, or
+# have no unsafe code but calls of C; the C ABI, whose test is a C program that would have to bring
+# the sanitizer's runtime; tests that start a compiler or an example, where nothing of ours runs in
+# the instrumented program.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+packages=(-p spark-ccl -p spark-ccl-transport -p spark-ccl-control -p spark-ccl-bootstrap -p spark-ccl-compute)
+skips=(--skip compile_fail:: --skip examples::)
+target=$(rustc -vV | sed -n 's/^host: //p')
+folder=${CARGO_TARGET_DIR:-target}
+require=
+
+# Whether the nightly toolchain has a component; says so if it has not.
+has() {
+    if rustup run nightly rustc --version >/dev/null 2>&1 && [ -e "$(rustup run nightly rustc --print sysroot)/$1" ]; then
+        return 0
+    fi
+    echo "skipped: $part, for lack of a nightly toolchain with $2"
+    [ -z "$require" ] || exit 1
+    return 1
+}
+
+# In TSan's eyes an address is the memory behind it, what it was not compiled into does not
+# synchronise, and what does not go through libc does not happen. So ranks that are threads map
+# shared memory at one address (`one_mapping`), std is built anew, and rustix calls libc.
+# No suppressions: all that it reports counts.
+# Left out: private copies of shared memory. They are no copies where all have one mapping, and
+# rustix on libc cannot put a mapping in the place of another.
+thread() {
+    has lib/rustlib/src/rust/library rust-src || return 0
+    CARGO_TARGET_DIR=$folder/thread TSAN_OPTIONS=halt_on_error=1 \
+        RUSTFLAGS="-Zsanitizer=thread --cfg one_mapping --cfg rustix_use_libc" \
+        cargo +nightly test -Zbuild-std --target "$target" "${packages[@]}" --lib --tests -- "${skips[@]}" \
+        --skip memory::tests::a_private_copy_keeps_the_address_and_the_contents \
+        --skip memory::tests::no_bytes_are_memory_too \
+        --skip memory::tests::readers_see_the_address_mapped_all_the_while \
+        --skip a_private_copy_is_out_of_the_peers_reach \
+        --skip registered::memory_keeps_its_contents_after_an_abort
+}
+
+# Leaks do not count: tests forget handles on purpose, whose buffers then stay.
+address() {
+    has bin/rustc rustc || return 0
+    CARGO_TARGET_DIR=$folder/address ASAN_OPTIONS=detect_leaks=0 RUSTFLAGS="-Zsanitizer=address" \
+        cargo +nightly test --target "$target" "${packages[@]}" --lib --tests -- "${skips[@]}"
+}
+
+# Miri knows no shared memory files and none of the sockets that the rest is about: the kernels
+# without intrinsics, and the fake link.
+miri() {
+    has bin/miri miri || return 0
+    # Proptest asks for the working directory.
+    export CARGO_TARGET_DIR=$folder/miri PROPTEST_CASES=4 MIRIFLAGS=-Zmiri-disable-isolation
+    cargo +nightly miri test -p spark-ccl-compute --lib
+    cargo +nightly miri test -p spark-ccl-transport --lib -- fake::
+}
+
+if [ "${1:-}" = --require ]; then
+    require=1
+    shift
+fi
+[ $# != 0 ] || set -- thread address miri
+for part in "$@"; do
+    case $part in
+    thread | address | miri) $part ;;
+    *) echo "unknown part $part" >&2 && exit 2 ;;
+    esac
+done
