@@ -6,7 +6,7 @@
 //! goes through slots.
 //!
 //! Pairings of the words of a [`Segment`](super::segment::Segment):
-//! - `lit`: Release in [`Beacon::light`], Acquire in [`probe`]: who sees it sees the other words.
+//! - `lit`: Release in [`Words::show`], Acquire in [`Words::spot`]: who sees it sees the other words.
 //! - `verdict`: says only that; nothing is read on its account.
 
 use std::fs;
@@ -19,17 +19,26 @@ use rustix::io::Errno;
 use rustix::process::{PTracer, getpid, set_ptracer};
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use super::ring::Word;
 use crate::LinkError;
 
 /// The words of one direction, all zero at first.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C)]
-pub(super) struct Words {
-    process: AtomicU64,
-    address: AtomicU64,
-    number: AtomicU64,
-    lit: AtomicU64,
-    verdict: AtomicU64,
+pub(super) struct Words<W = AtomicU64> {
+    process: W,
+    address: W,
+    number: W,
+    lit: W,
+    verdict: W,
+}
+
+/// Where a number stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Spot {
+    process: u64,
+    address: u64,
+    number: u64,
 }
 
 const READABLE: u64 = 1;
@@ -60,17 +69,31 @@ impl Beacon {
             number: Box::new(u64::from_ne_bytes(number)),
         };
         admit_readers();
-        let process = getpid().as_raw_nonzero().get();
-        let address = std::ptr::from_ref(beacon.number.as_ref()) as u64;
-        words.process.store(process as u64, Ordering::Relaxed);
-        words.address.store(address, Ordering::Relaxed);
-        words.number.store(*beacon.number, Ordering::Relaxed);
-        words.lit.store(1, Ordering::Release);
+        words.show(Spot {
+            process: getpid().as_raw_nonzero().get() as u64,
+            address: std::ptr::from_ref(beacon.number.as_ref()) as u64,
+            number: *beacon.number,
+        });
         Some(beacon)
     }
 }
 
-impl Words {
+impl<W: Word> Words<W> {
+    fn show(&self, spot: Spot) {
+        self.process.store(spot.process, Ordering::Relaxed);
+        self.address.store(spot.address, Ordering::Relaxed);
+        self.number.store(spot.number, Ordering::Relaxed);
+        self.lit.store(1, Ordering::Release);
+    }
+
+    fn spot(&self) -> Option<Spot> {
+        (self.lit.load(Ordering::Acquire) != 0).then(|| Spot {
+            process: self.process.load(Ordering::Relaxed),
+            address: self.address.load(Ordering::Relaxed),
+            number: self.number.load(Ordering::Relaxed),
+        })
+    }
+
     /// Whether the receiver has said that it can read the sender's memory.
     #[inline]
     pub(super) fn is_readable(&self) -> bool {
@@ -80,17 +103,13 @@ impl Words {
 
 /// Tries to read the sender's memory, and tells it how that went.
 pub(super) fn probe(words: &Words) -> Option<Reach> {
-    if words.lit.load(Ordering::Acquire) == 0 {
-        return None;
-    }
+    let spot = words.spot()?;
     let reach = Reach {
-        process: Pid::from_raw(words.process.load(Ordering::Relaxed) as i32),
+        process: Pid::from_raw(spot.process as i32),
     };
     let mut found = [0; 8];
-    let address = words.address.load(Ordering::Relaxed);
-    let expected = words.number.load(Ordering::Relaxed);
-    let readable = match reach.read(address, &mut found) {
-        Ok(()) => u64::from_ne_bytes(found) == expected,
+    let readable = match reach.read(spot.address, &mut found) {
+        Ok(()) => u64::from_ne_bytes(found) == spot.number,
         Err(error) => {
             tracing::debug!("messages take two copies: {error}");
             false
@@ -135,23 +154,13 @@ fn admit_readers() {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
-    fn dark() -> Words {
-        Words {
-            process: AtomicU64::new(0),
-            address: AtomicU64::new(0),
-            number: AtomicU64::new(0),
-            lit: AtomicU64::new(0),
-            verdict: AtomicU64::new(0),
-        }
-    }
-
     #[test]
     fn only_a_beacon_that_is_lit_and_found_makes_memory_readable() {
-        let words = dark();
+        let words = Words::<AtomicU64>::default();
         assert!(probe(&words).is_none() && !words.is_readable());
 
         let _beacon = Beacon::light(&words).unwrap();
@@ -165,11 +174,38 @@ mod tests {
 
     #[test]
     fn addresses_of_nothing_are_an_error() {
-        let words = dark();
+        let words = Words::<AtomicU64>::default();
         let _beacon = Beacon::light(&words).unwrap();
         if let Some(reach) = probe(&words) {
             let error = reach.read(4096, &mut [0; 8]).unwrap_err();
             assert!(error.to_string().contains("process_vm_readv"), "{error}");
         }
+    }
+}
+
+// Run with `tests/models.sh`.
+#[cfg(all(test, loom))]
+mod model {
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU64;
+
+    use super::*;
+
+    #[test]
+    fn who_sees_the_light_sees_where_the_number_stands() {
+        loom::model(|| {
+            let words = Arc::new(Words::<AtomicU64>::default());
+            let spot = Spot {
+                process: 1,
+                address: 2,
+                number: 3,
+            };
+            let sender = loom::thread::spawn({
+                let words = Arc::clone(&words);
+                move || words.show(spot)
+            });
+            assert!(words.spot().is_none_or(|seen| seen == spot));
+            sender.join().unwrap();
+        });
     }
 }

@@ -8,7 +8,7 @@ use loom::sync::atomic::AtomicU64;
 use loom::thread;
 use std::sync::atomic::Ordering;
 
-use super::{Consumer, Producer, Slot, Word, Words, close};
+use super::{Consumer, Producer, Slot, Word, Words, close, was_lent, withdraw};
 use crate::LinkError;
 
 impl Word for AtomicU64 {
@@ -130,5 +130,91 @@ fn the_sender_ends_when_the_receiver_leaves() {
         });
         assert_eq!(receive_all(&ring, 1, 1), 1);
         sender.join().unwrap();
+    });
+}
+
+/// Publishes a message that says that something is lent; its number.
+fn lend(ring: &Ring) -> (Producer, u64) {
+    let mut producer = Producer::new(1);
+    assert!(producer.poll(ring).unwrap().is_some());
+    let number = producer.publish(ring);
+    (producer, number)
+}
+
+/// Waits until the loan has returned.
+fn await_return(ring: &Ring, producer: &Producer, number: u64) {
+    while !producer.has_returned(ring, number).unwrap() {
+        thread::yield_now();
+    }
+}
+
+/// Waits for the message that says that something is lent.
+fn await_loan(ring: &Ring) -> Consumer {
+    let mut consumer = Consumer::new(1);
+    while consumer.poll(ring).unwrap().is_none() {
+        thread::yield_now();
+    }
+    consumer
+}
+
+#[test]
+fn lent_memory_is_not_read_any_more_once_it_has_returned() {
+    loom::model(|| {
+        let (ring, lent) = (ring(1), Arc::new(UnsafeCell::new(1)));
+        let receiver = thread::spawn({
+            let (ring, lent) = (Arc::clone(&ring), Arc::clone(&lent));
+            move || {
+                let mut consumer = await_loan(&ring);
+                // SAFETY: loom reports it if the sender has it back.
+                assert_eq!(lent.with(|lent| unsafe { *lent }), 1);
+                consumer.release(&*ring);
+            }
+        });
+        let (producer, number) = lend(&ring);
+        await_return(&ring, &producer, number);
+        // SAFETY: loom reports it if the receiver has it still.
+        lent.with_mut(|lent| unsafe { *lent = 2 });
+        receiver.join().unwrap();
+    });
+}
+
+#[test]
+fn what_a_receiver_returns_before_it_leaves_has_returned() {
+    loom::model(|| {
+        let ring = ring(1);
+        let receiver = thread::spawn({
+            let ring = Arc::clone(&ring);
+            move || {
+                await_loan(&ring).release(&*ring);
+                close(&ring.receiver_closed);
+            }
+        });
+        let (producer, number) = lend(&ring);
+        await_return(&ring, &producer, number);
+        receiver.join().unwrap();
+    });
+}
+
+#[test]
+fn what_is_written_after_a_withdrawal_is_never_taken_for_what_was_lent() {
+    loom::model(|| {
+        // The kernel reads it for the receiver, whatever the sender does to it meanwhile.
+        let (ring, lent) = (ring(1), Arc::new(AtomicU64::new(1)));
+        let receiver = thread::spawn({
+            let (ring, lent) = (Arc::clone(&ring), Arc::clone(&lent));
+            move || {
+                if Consumer::new(1)
+                    .poll(&*ring)
+                    .is_ok_and(|slot| slot.is_some())
+                {
+                    let read = lent.load(Ordering::Relaxed);
+                    assert!(read == 1 || !was_lent(&ring.sender_closed));
+                }
+            }
+        });
+        lend(&ring);
+        withdraw(&ring.sender_closed);
+        lent.store(2, Ordering::Relaxed);
+        receiver.join().unwrap();
     });
 }
