@@ -8,7 +8,7 @@ use loom::sync::atomic::AtomicU64;
 use loom::thread;
 use std::sync::atomic::Ordering;
 
-use super::{Consumer, Producer, Slot, Word, Words, close, was_lent, withdraw};
+use super::{Consumer, Producer, Slot, Word, Words, close, has_returned, was_lent, withdraw};
 use crate::LinkError;
 
 impl Word for AtomicU64 {
@@ -134,16 +134,15 @@ fn the_sender_ends_when_the_receiver_leaves() {
 }
 
 /// Publishes a message that says that something is lent; its number.
-fn lend(ring: &Ring) -> (Producer, u64) {
+fn lend(ring: &Ring) -> u64 {
     let mut producer = Producer::new(1);
     assert!(producer.poll(ring).unwrap().is_some());
-    let number = producer.publish(ring);
-    (producer, number)
+    producer.publish(ring)
 }
 
 /// Waits until the loan has returned.
-fn await_return(ring: &Ring, producer: &Producer, number: u64) {
-    while !producer.has_returned(ring, number).unwrap() {
+fn await_return(ring: &Ring, number: u64) {
+    while !has_returned(ring, number).unwrap() {
         thread::yield_now();
     }
 }
@@ -170,8 +169,7 @@ fn lent_memory_is_not_read_any_more_once_it_has_returned() {
                 consumer.release(&*ring);
             }
         });
-        let (producer, number) = lend(&ring);
-        await_return(&ring, &producer, number);
+        await_return(&ring, lend(&ring));
         // SAFETY: loom reports it if the receiver has it still.
         lent.with_mut(|lent| unsafe { *lent = 2 });
         receiver.join().unwrap();
@@ -189,8 +187,7 @@ fn what_a_receiver_returns_before_it_leaves_has_returned() {
                 close(&ring.receiver_closed);
             }
         });
-        let (producer, number) = lend(&ring);
-        await_return(&ring, &producer, number);
+        await_return(&ring, lend(&ring));
         receiver.join().unwrap();
     });
 }
