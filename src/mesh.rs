@@ -8,7 +8,8 @@ use spark_ccl_config::Settings;
 use spark_ccl_control::Watch;
 use spark_ccl_transport::memory::MemoryError;
 use spark_ccl_transport::netif::{self, Interface};
-use spark_ccl_transport::{Geometry, LinkError, LinkRx, LinkTx, shm, tcp};
+use spark_ccl_transport::{Bell, Geometry, LinkError, LinkRx, LinkTx, shm, tcp};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often waiting for a peer's connection looks for faults.
@@ -24,6 +25,8 @@ pub(crate) struct Mesh {
     /// Streams to the ranks that share memory with this one.
     pub(crate) memory_streams: Vec<Option<Socket>>,
     pub(crate) names: Vec<String>,
+    /// With this the others wake up this rank.
+    pub(crate) bell: Arc<Bell>,
 }
 
 /// The communicator that is being connected.
@@ -55,6 +58,7 @@ impl Site<'_> {
     /// then the lower offers memory. Pairs are worked through in the same order everywhere, so
     /// nobody waits in a circle.
     pub(crate) fn connect(&self) -> Result<Mesh, Error> {
+        let bell = Arc::new(Bell::new().map_err(|error| no_bell(&error))?);
         let interfaces = self.interfaces();
         let mut wirings: Vec<Wiring> = Vec::with_capacity(self.members.len());
         for peer in 0..self.rank {
@@ -69,9 +73,10 @@ impl Site<'_> {
             rx: Vec::new(),
             memory_streams: Vec::new(),
             names: Vec::new(),
+            bell,
         };
         for (peer, wiring) in wirings.into_iter().enumerate() {
-            let (tx, rx, name, stream) = self.link(peer, wiring)?;
+            let (tx, rx, name, stream) = self.link(peer, wiring, &mesh.bell)?;
             mesh.tx.push(tx);
             mesh.rx.push(rx);
             mesh.names.push(name);
@@ -161,7 +166,20 @@ impl Site<'_> {
         }
     }
 
-    fn link(&self, peer: usize, wiring: Wiring) -> Result<Ends, Error> {
+    /// Waits for what the peer passes on.
+    fn receive<T>(
+        &self,
+        mut receive: impl FnMut(Instant) -> Result<T, MemoryError>,
+    ) -> Result<Result<T, MemoryError>, Error> {
+        loop {
+            match receive(self.look()?) {
+                Err(MemoryError::TimedOut { .. }) if Instant::now() < self.deadline => {}
+                other => return Ok(other),
+            }
+        }
+    }
+
+    fn link(&self, peer: usize, wiring: Wiring, bell: &Bell) -> Result<Ends, Error> {
         let geometry = Geometry {
             slot_bytes: self.slot_bytes,
             slots: self.settings.slots,
@@ -178,17 +196,16 @@ impl Site<'_> {
                 Ok((Box::new(tx), Box::new(rx), "self".to_owned(), None))
             }
             Wiring::Shared(stream) => {
-                let (mut tx, rx) = if self.rank < peer {
+                let mut end = if self.rank < peer {
                     shm::offer(&stream, geometry, self.deadline).map_err(memory)?
                 } else {
-                    loop {
-                        match shm::accept(&stream, geometry, self.look()?) {
-                            Err(MemoryError::TimedOut { .. }) if Instant::now() < self.deadline => {
-                            }
-                            other => break other.map_err(memory)?,
-                        }
-                    }
+                    let offered = self.receive(|look| shm::accept(&stream, geometry, look))?;
+                    offered.map_err(memory)?
                 };
+                shm::send_bell(&stream, bell, self.deadline).map_err(memory)?;
+                let received = self.receive(|look| shm::receive_bell(&stream, &mut end, look))?;
+                received.map_err(memory)?;
+                let (mut tx, rx) = end;
                 if self.settings.single_copy {
                     tx.allow_lending();
                 }
@@ -207,6 +224,13 @@ impl Site<'_> {
 /// Whether a rank's links and registered memory go through shared memory.
 pub(crate) fn shares_memory(session: &Session, settings: &Settings, rank: u32) -> bool {
     settings.shm && session.local_to(rank)
+}
+
+fn no_bell(error: &std::io::Error) -> Error {
+    Error::System {
+        what: "making an eventfd to be woken up by".to_owned(),
+        problem: error.to_string(),
+    }
 }
 
 fn refused(peer: &str, error: &LinkError) -> Error {

@@ -172,7 +172,15 @@ impl World {
             one_host,
         );
         let compute = world.reducer.start();
-        let wires = Wires::new(rank as u32, slot_bytes, mesh.tx, mesh.rx, compute);
+        let wires = Wires::new(
+            rank as u32,
+            slot_bytes,
+            mesh.tx,
+            mesh.rx,
+            compute,
+            Arc::clone(&mesh.bell),
+        );
+        watch.on_fault(move || mesh.bell.ring());
         let engine = Engine::new(wires, Arc::clone(&watch), settings.operation_timeout);
         for (peer, link) in mesh.names.iter().enumerate() {
             let name = world.session.describe(members[peer]);

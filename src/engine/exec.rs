@@ -407,7 +407,10 @@ impl Run<'_> {
         // accesses against the peers' own.
         match unsafe { self.wires.compute.start(&job) } {
             Started::Done => None,
-            Started::Pending(ticket) => Some(ticket),
+            Started::Pending(ticket) => {
+                self.wires.reduces_later = true;
+                Some(ticket)
+            }
         }
     }
 

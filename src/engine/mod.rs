@@ -14,6 +14,7 @@ mod programs;
 mod request;
 mod shared;
 mod single_copy;
+mod sleep;
 mod wires;
 
 pub(crate) use ops::OpId;
@@ -51,6 +52,10 @@ pub(crate) struct Engine {
     sequence: u64,
     broken: Option<Error>,
     patience: Patience,
+    /// Something moved, or was queued, since the engine was last unlocked.
+    has_news: bool,
+    /// A thread blocks on the links.
+    is_blocked: bool,
 }
 
 /// A direction, as this rank sees it.
@@ -81,6 +86,8 @@ impl Engine {
             sequence: 0,
             broken: None,
             patience: Patience::default(),
+            has_news: false,
+            is_blocked: false,
         }
     }
 
@@ -131,11 +138,13 @@ impl Engine {
             .ops
             .insert(Active::collective(request, number, course, loans));
         self.collectives.push_back(id);
+        self.has_news = true;
         Ok(Some(id))
     }
 
     /// Queues an operation.
     fn issue(&mut self, request: Request) -> OpId {
+        self.has_news = true;
         if let Some(key) = request.program.stream() {
             let stream = self.streams.entry(key).or_default();
             stream.sequence += 1;
@@ -162,6 +171,7 @@ impl Engine {
         }
         if self.watch.failed() {
             self.fail();
+            self.has_news = true;
             return true;
         }
         self.wires.flush();
@@ -174,6 +184,7 @@ impl Engine {
                 self.pairs -= ended;
             }
         }
+        self.has_news |= moved;
         moved
     }
 

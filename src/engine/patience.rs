@@ -7,10 +7,11 @@ const MOST_LOOKS: u32 = 512;
 const LOOKS_PER_ROUND: u32 = 16;
 /// A yield that takes longer was a turn of somebody else.
 const TURN: Duration = Duration::from_micros(2);
-/// For so long a waiter only yields; then it sleeps, longer and longer.
+/// For so long a waiter only yields; then it blocks.
 const YIELD_FOR: Duration = Duration::from_millis(2);
-const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
-const LONGEST_SLEEP: Duration = Duration::from_micros(500);
+/// Naps of those whom not everything wakes up: longer and longer.
+const SHORTEST_NAP: Duration = Duration::from_micros(20);
+const LONGEST_NAP: Duration = Duration::from_micros(500);
 
 /// How often to look at the links before yielding. Learned from what yields lead to: where the core
 /// is wanted by others, perhaps by the very rank that is waited for, looking on is a waste.
@@ -52,20 +53,29 @@ impl Patience {
 #[derive(Debug, Default)]
 pub(super) struct Pause {
     since: Option<Instant>,
-    sleep: Duration,
+    nap: Duration,
+}
+
+/// What a waiter does between its looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// It has yielded; whether somebody else wanted the core.
+    Yielded { was_wanted: bool },
+    /// It is to block, not for longer than the nap if not everything wakes it up.
+    Block { nap: Duration },
 }
 
 impl Pause {
-    /// Yields, or sleeps; whether somebody else wanted the core, if that can be told.
-    pub(super) fn rest(&mut self) -> Option<bool> {
+    /// Yields, or says that it is time to block.
+    pub(super) fn rest(&mut self) -> Rest {
         let now = Instant::now();
         let since = *self.since.get_or_insert(now);
         if now.saturating_duration_since(since) < YIELD_FOR {
             std::thread::yield_now();
-            return Some(now.elapsed() > TURN);
+            let was_wanted = now.elapsed() > TURN;
+            return Rest::Yielded { was_wanted };
         }
-        self.sleep = (self.sleep * 2).clamp(SHORTEST_SLEEP, LONGEST_SLEEP);
-        std::thread::sleep(self.sleep);
-        None
+        self.nap = (self.nap * 2).clamp(SHORTEST_NAP, LONGEST_NAP);
+        Rest::Block { nap: self.nap }
     }
 }

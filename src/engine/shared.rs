@@ -1,6 +1,7 @@
 //! The engine behind its mutex, and how callers wait on it.
 
-use super::patience::Pause;
+use super::patience::{Pause, Rest};
+use super::sleep::wake_others;
 use super::{Engine, OpId, Program, Programs, Request, Task};
 use crate::error::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -18,6 +19,16 @@ static FLEET: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
 /// Gives every engine a push that nobody works on.
 fn push_all() {
+    engines(|shared| {
+        if let Some(mut engine) = shared.engine.try_lock() {
+            engine.progress();
+            unlock(engine);
+        }
+    });
+}
+
+/// Does something with the engines of this process, if there are several.
+pub(super) fn engines(mut work: impl FnMut(&Shared)) {
     let fleet = FLEET.lock();
     if fleet.len() < 2 {
         return;
@@ -25,10 +36,7 @@ fn push_all() {
     let engines: Vec<Arc<Shared>> = fleet.iter().filter_map(Weak::upgrade).collect();
     drop(fleet);
     for shared in engines {
-        if let Some(mut engine) = shared.engine.try_lock() {
-            engine.progress();
-            unlock(engine);
-        }
+        work(&shared);
         if let Some(last) = Arc::into_inner(shared) {
             // Its owner is gone meanwhile. Its end takes a while, and may wait for this very thread.
             std::thread::spawn(move || drop(last));
@@ -38,7 +46,9 @@ fn push_all() {
 
 /// An engine that threads share.
 pub(crate) struct Shared {
-    engine: Mutex<Engine>,
+    pub(super) engine: Mutex<Engine>,
+    /// Signalled when the thread that blocked on the links does so no more.
+    pub(super) woken: Condvar,
     /// Signalled when work is issued, for the optional progress thread.
     issued: Condvar,
 }
@@ -47,6 +57,7 @@ impl Shared {
     pub(crate) fn new(engine: Engine) -> Arc<Self> {
         let shared = Arc::new(Self {
             engine: Mutex::new(engine),
+            woken: Condvar::new(),
             issued: Condvar::new(),
         });
         let mut fleet = FLEET.lock();
@@ -90,7 +101,7 @@ impl Shared {
             second.map(|request| engine.issue(request)),
         );
         engine.progress();
-        unlock(engine);
+        leave(engine);
         self.issued.notify_one();
         Ok(ids)
     }
@@ -129,7 +140,7 @@ impl Shared {
             while busy < BUSY_ROUNDS && idle < engine.patience.rounds() {
                 let moved = engine.progress();
                 if let Some(result) = outcome(&mut engine) {
-                    unlock(engine);
+                    leave(engine);
                     return result;
                 }
                 if moved {
@@ -147,7 +158,14 @@ impl Shared {
                 pause = Pause::default();
             }
             if idle > 0 {
-                wanted = pause.rest();
+                match pause.rest() {
+                    Rest::Yielded { was_wanted } => wanted = Some(was_wanted),
+                    Rest::Block { nap } => {
+                        if let Some(result) = self.block(nap, &mut outcome) {
+                            return result;
+                        }
+                    }
+                }
             }
         }
     }
@@ -179,14 +197,29 @@ impl Shared {
             }
             engine.patrol(Instant::now());
             unlock(engine);
-            pause.rest();
+            if let Rest::Block { nap } = pause.rest() {
+                self.block(nap, &mut |engine| engine.is_idle().then_some(()));
+            }
         }
     }
 }
 
+/// Lets others have the engine, for longer than this thread waits on it: whoever waits on another one
+/// may have to push this one.
+fn leave(engine: MutexGuard<'_, Engine>) {
+    let bell = (!engine.is_idle()).then(|| Arc::clone(&engine.wires.bell));
+    unlock(engine);
+    if let Some(bell) = bell {
+        wake_others(&bell);
+    }
+}
+
 /// Lets others have the engine, and drops the buffers that it is done with.
-fn unlock(mut engine: MutexGuard<'_, Engine>) {
+pub(super) fn unlock(mut engine: MutexGuard<'_, Engine>) {
     let discarded = engine.ops.discarded();
+    if std::mem::take(&mut engine.has_news) && engine.is_blocked {
+        engine.wires.bell.ring();
+    }
     MutexGuard::unlock_fair(engine);
     drop(discarded);
 }

@@ -2,8 +2,9 @@
 
 use spark_ccl_compute::{Compute, Job, Operand, Started};
 use spark_ccl_sched::Rank;
-use spark_ccl_transport::{LinkError, LinkRx, LinkTx};
+use spark_ccl_transport::{Bell, LinkError, LinkRx, LinkTx, Wait};
 use std::ops::Range;
+use std::sync::Arc;
 
 impl Obstacle {
     /// Whether it may go away by itself.
@@ -34,6 +35,10 @@ pub(crate) struct Wires {
     pub(crate) tx: Vec<Box<dyn LinkTx>>,
     pub(crate) rx: Vec<Box<dyn LinkRx>>,
     pub(crate) compute: Box<dyn Compute>,
+    /// Ends the block of whoever waits on the links.
+    pub(crate) bell: Arc<Bell>,
+    /// Some reductions are not done at once, and nobody rings when they are.
+    pub(super) reduces_later: bool,
     scratch: Vec<u8>,
     /// Start of `scratch`.
     pub(super) scratch_base: *mut u8,
@@ -69,6 +74,7 @@ impl Wires {
         tx: Vec<Box<dyn LinkTx>>,
         rx: Vec<Box<dyn LinkRx>>,
         compute: Box<dyn Compute>,
+        bell: Arc<Bell>,
     ) -> Self {
         Self {
             rank,
@@ -77,6 +83,8 @@ impl Wires {
             tx,
             rx,
             compute,
+            bell,
+            reduces_later: false,
             scratch: Vec::new(),
             scratch_base: std::ptr::null_mut(),
             unflushed: Vec::new(),
@@ -104,6 +112,31 @@ impl Wires {
             Ok(_) => Obstacle::Credit { peer },
             Err(error) => Obstacle::Link { peer, error },
         })
+    }
+
+    /// Prepares a wait for the peers. To be followed by a look at everything that is waited for.
+    pub(super) fn arm(&mut self) -> Wait {
+        let mut wait = Wait::default();
+        if self.reduces_later {
+            wait.be_blind();
+        }
+        for rx in peers(&mut self.rx, self.rank) {
+            rx.arm(&mut wait);
+        }
+        wait
+    }
+
+    /// Adds what that look did not find.
+    pub(super) fn watch(&self, wait: &mut Wait) {
+        self.rx.iter().for_each(|rx| rx.watch(wait));
+        for &peer in &self.unflushed {
+            self.tx[peer as usize].watch(wait);
+        }
+    }
+
+    /// Ends a wait.
+    pub(super) fn disarm(&mut self) {
+        peers(&mut self.rx, self.rank).for_each(|rx| rx.disarm());
     }
 
     /// Sends the slot that was reserved.
@@ -157,4 +190,10 @@ impl Wires {
             std::hint::spin_loop();
         }
     }
+}
+
+/// The halves of the links to others: nobody waits for what they send themselves.
+fn peers(rx: &mut [Box<dyn LinkRx>], own: Rank) -> impl Iterator<Item = &mut Box<dyn LinkRx>> {
+    let all = rx.iter_mut().enumerate();
+    all.filter_map(move |(peer, rx)| (peer != own as usize).then_some(rx))
 }

@@ -20,3 +20,4 @@ mod split;
 mod split_errors;
 mod stopped;
 mod tuning;
+mod waiting;

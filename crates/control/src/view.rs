@@ -17,6 +17,8 @@ pub(crate) struct View {
     ranks: HashMap<u32, u32>,
     names: Arc<[Arc<str>]>,
     fault: OnceLock<Arc<Fault>>,
+    /// Called when there is a fault.
+    pub(crate) alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
     finished: AtomicU64,
     attend_at: AtomicU64,
 }
@@ -39,6 +41,7 @@ impl View {
             ranks,
             names,
             fault: OnceLock::new(),
+            alarm: OnceLock::new(),
             finished: AtomicU64::new(0),
             attend_at: AtomicU64::new(u64::MAX),
         }
@@ -72,6 +75,9 @@ impl View {
         let first = self.fault.set(Arc::clone(&fault)).is_ok();
         if first {
             tracing::warn!(context = self.context, "{}: {fault}", self.me);
+            if let Some(alarm) = self.alarm.get() {
+                alarm();
+            }
         }
         first
     }

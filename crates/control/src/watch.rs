@@ -42,6 +42,12 @@ impl Watch {
         self.view.fault().cloned()
     }
 
+    /// Has `alarm` called when there is a fault from now on, to wake up those who wait. Only the first
+    /// call counts.
+    pub fn on_fault(&self, alarm: impl Fn() + Send + Sync + 'static) {
+        let _ = self.view.alarm.set(Box::new(alarm));
+    }
+
     /// How a rank is called, for a fault.
     pub fn member(&self, rank: u32) -> Member {
         match self.view.members.get(rank as usize) {

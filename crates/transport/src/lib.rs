@@ -15,7 +15,9 @@ pub mod memory;
 pub mod netif;
 pub mod shm;
 pub mod tcp;
+mod wait;
 
 pub use link::{
     Arrival, Borrowing, Direct, Geometry, LEND_MOST, Lending, LinkError, LinkRx, LinkTx,
 };
+pub use wait::{Bell, Wait};

@@ -1,5 +1,7 @@
 //! The traits that every transport implements.
 
+use crate::Wait;
+
 /// The sizes that both ends of every link of a communicator agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
@@ -137,6 +139,12 @@ pub trait LinkTx: Send {
     /// # Errors
     /// When the link has ended.
     fn flush(&mut self) -> Result<bool, LinkError>;
+
+    /// Adds to `wait` what lets bytes go that are held back. Everything else that a sender waits for
+    /// ends a wait for which the receiving half is [armed](LinkRx::arm).
+    fn watch(&self, wait: &mut Wait) {
+        let _ = wait;
+    }
 }
 
 /// The receiving half of a link.
@@ -184,4 +192,19 @@ pub trait LinkRx: Send {
 
     /// Gives the slot of the message last peeked back to the sender; nothing where none was.
     fn release(&mut self, channel: usize);
+
+    /// Prepares a wait: from the next look at a channel on, what was not there then ends it; so does what
+    /// the peer does for the link's sending half. For links that cannot do that, the wait is blind.
+    fn arm(&mut self, wait: &mut Wait) {
+        wait.be_blind();
+    }
+
+    /// Adds to `wait` what brings the messages that were looked for since [`arm`](Self::arm), and not
+    /// found.
+    fn watch(&self, wait: &mut Wait) {
+        let _ = wait;
+    }
+
+    /// The wait is over.
+    fn disarm(&mut self) {}
 }

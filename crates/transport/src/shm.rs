@@ -10,10 +10,15 @@
 //! A longer payload may be lent instead: the slot holds its address, and the receiver has the kernel
 //! copy it straight out of the sender's memory ([`Tx::allow_lending`]).
 //!
+//! Whoever waits for long blocks, and is woken up by the other end, if that has its bell
+//! ([`send_bell`], [`receive_bell`]).
+//!
 //! # Trust
 //! The peer may write anything into the segment at any time. Lengths are read once and checked, so
-//! the worst that a peer can do is to send wrong bytes.
+//! the worst that a peer can do is to send wrong bytes. It may also ring for nothing, or not at all;
+//! nobody blocks for long on its account.
 
+mod doorbell;
 mod layout;
 mod reach;
 mod ring;
@@ -29,6 +34,7 @@ use socket2::Socket;
 
 use crate::Geometry;
 use crate::memory::{MemoryError, SharedMemory, recv_fd, send_fd};
+use crate::wait::{Bell, take_part};
 use layout::{Direction, Layout};
 use segment::Segment;
 
@@ -44,6 +50,9 @@ const LEND_LEAST: usize = 16 << 10;
 
 /// The name under which a segment travels, next to other memory on the same stream.
 const SEGMENT_ID: u64 = u64::from_le_bytes(*b"shm link");
+
+/// The name under which a bell travels.
+const BELL_ID: u64 = u64::from_le_bytes(*b"shm bell");
 
 /// Makes a link and passes it to the peer at the other end of `stream` (a Unix stream socket),
 /// which must [`accept`] it with the same geometry.
@@ -89,6 +98,37 @@ pub fn accept(stream: &Socket, geometry: Geometry, deadline: Instant) -> Result<
     let memory = SharedMemory::from_fd(&passed.fd, layout.bytes())?;
     let segment = Segment::open(memory, layout)?;
     Ok(ends(&Arc::new(segment), Direction::Back))
+}
+
+/// Passes this rank's bell to the peer at the other end of `stream`, which must
+/// [receive](receive_bell) it.
+///
+/// # Errors
+/// When the peer is not there by the deadline.
+pub fn send_bell(stream: &Socket, bell: &Bell, deadline: Instant) -> Result<(), MemoryError> {
+    send_fd(stream, bell.as_fd(), BELL_ID, 0, deadline)
+}
+
+/// Takes the bell that the peer [sends](send_bell): what `end` does wakes up the peer from now on.
+///
+/// # Errors
+/// When the peer is not there by the deadline, or sends something else than a bell.
+pub fn receive_bell(stream: &Socket, end: &mut End, deadline: Instant) -> Result<(), MemoryError> {
+    let passed = recv_fd(stream, deadline)?;
+    let bell = (passed.id == BELL_ID).then(|| Bell::of_peer(passed.fd));
+    let Some(bell) = bell.flatten() else {
+        return Err(MemoryError::Refused(format!(
+            "expected a bell ({BELL_ID:#018x}), saw something else ({:#018x})",
+            passed.id
+        )));
+    };
+    // Where the kernel refuses, the peer does not rely on being woken up.
+    if take_part() {
+        let bell = Arc::new(bell);
+        end.0.doorbell.set(&bell);
+        end.1.doorbell.set(&bell);
+    }
+    Ok(())
 }
 
 /// Both ends of a link within this process.

@@ -11,9 +11,12 @@ pub(super) const LINE: usize = 64;
 /// Words that different processes write keep this distance: two lines, since processors fetch
 /// lines in pairs.
 const APART: usize = 2 * LINE;
-/// Before the first ring: what the segment is, which ends have closed, and how to reach their memory.
+/// Before the first ring: what the segment is, which ends have closed or sleep, and how to reach their
+/// memory.
 const PROLOGUE: usize = 4 * APART;
 const CLOSED: usize = APART;
+/// On the line that whoever waits has looked at anyway.
+const DOORBELL: usize = CLOSED + 4 * 8;
 const REACH: usize = 2 * APART;
 
 /// Within a slot's header line: the number of the message in it.
@@ -112,6 +115,11 @@ impl Layout {
         CLOSED + 8 * (2 * direction as usize + side as usize)
     }
 
+    /// The doorbell's words of the end that sends in this direction.
+    pub(super) fn doorbell(direction: Direction) -> usize {
+        DOORBELL + 16 * direction as usize
+    }
+
     /// The words about reading the memory of the sender of this direction.
     pub(super) fn reach(direction: Direction) -> usize {
         REACH + APART * direction as usize
@@ -135,7 +143,7 @@ impl Layout {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reach;
+    use super::super::{doorbell, reach};
     use super::*;
 
     #[test]
@@ -151,6 +159,7 @@ mod tests {
             for side in [Side::Sender, Side::Receiver] {
                 parts.push((Layout::closed(direction, side), 8));
             }
+            parts.push((Layout::doorbell(direction), size_of::<doorbell::Words>()));
             parts.push((Layout::reach(direction), size_of::<reach::Words>()));
             for channel in 0..2 {
                 parts.push((layout.released(direction, channel), APART));
@@ -166,7 +175,7 @@ mod tests {
         assert!(
             parts
                 .iter()
-                .filter(|part| part.1 > 8)
+                .filter(|part| part.1 > 16)
                 .all(|part| part.0 % LINE == 0)
         );
     }

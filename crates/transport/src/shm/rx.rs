@@ -3,11 +3,12 @@
 use std::slice;
 use std::sync::Arc;
 
+use super::doorbell::Doorbell;
 use super::layout::{Direction, Side};
 use super::reach::{self, Reach};
 use super::ring::{self, Consumer, Slot};
 use super::segment::{Header, Place, Ring, Segment};
-use crate::{Arrival, Borrowing, LEND_MOST, LinkError, LinkRx};
+use crate::{Arrival, Borrowing, LEND_MOST, LinkError, LinkRx, Wait};
 
 /// Once a message is as long, it is worth knowing whether messages could be lent.
 const PROBE_BYTES: usize = 8 << 10;
@@ -21,6 +22,7 @@ pub struct Rx {
     direction: Direction,
     slot_bytes: usize,
     channels: Box<[Channel]>,
+    pub(super) doorbell: Doorbell,
     lender: Lender,
 }
 
@@ -67,6 +69,7 @@ impl Rx {
             direction,
             slot_bytes: geometry.slot_bytes,
             channels: (0..geometry.channels).map(channel).collect(),
+            doorbell: Doorbell::new(segment, direction.reverse()),
             lender: Lender::Unknown,
         }
     }
@@ -213,13 +216,23 @@ impl LinkRx for Rx {
             && held.take().is_some()
         {
             consumer.release(ring);
+            self.doorbell.knock();
         }
+    }
+
+    fn arm(&mut self, wait: &mut Wait) {
+        self.doorbell.lie_down(wait);
+    }
+
+    fn disarm(&mut self) {
+        self.doorbell.get_up();
     }
 }
 
 impl Drop for Rx {
     fn drop(&mut self) {
         ring::close(self.segment.closed(self.direction, Side::Receiver));
+        self.doorbell.knock();
     }
 }
 

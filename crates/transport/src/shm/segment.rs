@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::layout::{Direction, FILLED, INLINE, LEN, LINE, Layout, Side, TAG};
-use super::reach;
 use super::ring::{Slot, Words};
+use super::{doorbell, reach};
 use crate::Geometry;
 use crate::memory::{MemoryError, SharedMemory};
 
 /// The first word of every segment; its last byte is the version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"sparkln\x02");
+const MAGIC: u64 = u64::from_le_bytes(*b"sparkln\x03");
 
 /// Shared memory laid out as a link.
 #[derive(Debug)]
@@ -64,6 +64,17 @@ impl Segment {
         // SAFETY: the layout puts an aligned word there, which lives as long as the memory, and is
         // accessed as an atomic only.
         unsafe { AtomicU64::from_ptr(word) }
+    }
+
+    /// The doorbell's words of the end that sends in this direction.
+    #[inline]
+    pub(super) fn doorbell(&self, direction: Direction) -> &doorbell::Words {
+        let words = self
+            .at(Layout::doorbell(direction))
+            .cast::<doorbell::Words>();
+        // SAFETY: the layout puts them there, aligned, living as long as the memory. They are atomics,
+        // for which any bytes are valid.
+        unsafe { &*words }
     }
 
     /// The words about reading the memory of the sender of this direction.

@@ -4,6 +4,7 @@ use std::slice;
 use std::sync::Arc;
 
 use super::LEND_LEAST;
+use super::doorbell::Doorbell;
 use super::layout::{Direction, Side};
 use super::reach::Beacon;
 use super::ring::{self, Producer, Slot};
@@ -19,6 +20,7 @@ pub struct Tx {
     direction: Direction,
     slot_bytes: usize,
     channels: Box<[Channel]>,
+    pub(super) doorbell: Doorbell,
     /// Lit where messages may be lent.
     beacon: Option<Beacon>,
 }
@@ -44,6 +46,7 @@ impl Tx {
             direction,
             slot_bytes: geometry.slot_bytes,
             channels: (0..geometry.channels).map(channel).collect(),
+            doorbell: Doorbell::new(segment, direction),
             beacon: None,
         }
     }
@@ -113,6 +116,7 @@ impl LinkTx for Tx {
                 // SAFETY: the slot was lent and not yet published: it is this side's.
                 unsafe { ring.write_header(slot, header) };
                 producer.publish(ring);
+                self.doorbell.knock();
                 Ok(())
             }
             other => Err(not_reserved(
@@ -149,7 +153,9 @@ impl LinkTx for Tx {
         };
         // SAFETY: the slot is free and not yet published: it is this side's.
         unsafe { ring.write_header(slot, header) };
-        Ok(Lending::Lent(producer.publish(ring)))
+        let number = producer.publish(ring);
+        self.doorbell.knock();
+        Ok(Lending::Lent(number))
     }
 
     fn has_returned(&mut self, channel: usize, loan: u64) -> Result<bool, LinkError> {
@@ -177,6 +183,7 @@ impl LinkTx for Tx {
 impl Drop for Tx {
     fn drop(&mut self) {
         ring::close(self.segment.closed(self.direction, Side::Sender));
+        self.doorbell.knock();
     }
 }
 

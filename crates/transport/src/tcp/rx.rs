@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use rustix::event::PollFlags;
 use socket2::Socket;
 
 use super::inbox::{Expected, Inbox};
 use super::{DIRECT_BYTES, no_channel};
-use crate::{Arrival, Direct, Geometry, LinkError, LinkRx};
+use crate::{Arrival, Direct, Geometry, LinkError, LinkRx, Wait};
 
 /// The receiving half of a link over TCP.
 pub struct Rx {
@@ -22,6 +23,8 @@ struct Channel {
     next: u64,
     /// Whether the message at the head was lent.
     lent: bool,
+    /// Whether it was looked for, and not found, since the last [`arm`](LinkRx::arm).
+    missed: bool,
 }
 
 impl Rx {
@@ -31,6 +34,7 @@ impl Rx {
             sockets: sockets.iter().map(inbox).collect(),
             next: 0,
             lent: false,
+            missed: false,
         };
         Self {
             geometry,
@@ -50,7 +54,9 @@ impl LinkRx for Rx {
         )?;
         let head = channel.head();
         let (socket, inbox) = &mut channel.sockets[head];
-        match inbox.message(socket, expected) {
+        let message = inbox.message(socket, expected);
+        channel.missed = matches!(message, Ok(None));
+        match message {
             Ok(message) => {
                 channel.lent = message.is_some();
                 Ok(message.map(|(tag, payload)| Arrival { tag, payload }))
@@ -82,6 +88,7 @@ impl LinkRx for Rx {
         let head = channel.head();
         let (socket, inbox) = &mut channel.sockets[head];
         let received = inbox.message_into(socket, expected, payload, tag);
+        channel.missed = matches!(received, Ok(Direct::NotYet));
         match &received {
             Ok(Direct::Done) => {
                 channel.lent = false;
@@ -101,6 +108,19 @@ impl LinkRx for Rx {
             let head = channel.head();
             channel.sockets[head].1.release();
             channel.next += 1;
+        }
+    }
+
+    fn arm(&mut self, _wait: &mut Wait) {
+        for channel in &mut self.channels {
+            channel.missed = false;
+        }
+    }
+
+    /// Only sockets that somebody reads: those with messages for later calls would end every wait.
+    fn watch(&self, wait: &mut Wait) {
+        for channel in self.channels.iter().filter(|channel| channel.missed) {
+            wait.add_socket(&channel.sockets[channel.head()].0, PollFlags::IN);
         }
     }
 }

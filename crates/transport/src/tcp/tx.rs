@@ -4,12 +4,13 @@ use std::io::IoSlice;
 use std::net::Shutdown;
 use std::sync::Arc;
 
+use rustix::event::PollFlags;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use socket2::Socket;
 
 use super::header::{HEADER_BYTES, Header};
 use super::{DIRECT_BYTES, ended_by, no_channel, resize};
-use crate::{Direct, Geometry, LinkError, LinkTx};
+use crate::{Direct, Geometry, LinkError, LinkTx, Wait};
 
 /// Where a frame (header, then payload) starts in its slot, so that the payload starts at a
 /// multiple of 16 bytes, as the allocator gives them.
@@ -167,6 +168,19 @@ impl LinkTx for Tx {
             }
         }
         self.end(result).map(|()| all)
+    }
+
+    fn watch(&self, wait: &mut Wait) {
+        if self.ended.is_some() {
+            return;
+        }
+        for channel in self.channels.iter().filter(|channel| channel.unsent > 0) {
+            for outgoing in &channel.sockets {
+                if outgoing.message < channel.next {
+                    wait.add_socket(&outgoing.socket, PollFlags::OUT);
+                }
+            }
+        }
     }
 }
 

@@ -1,0 +1,80 @@
+//! Every interleaving of an end that blocks and one that sends.
+//!
+//! Loom has no barrier on all cores. It is modelled as a fence on either side: where the barrier falls
+//! between two instructions of the other core, it is a full fence there; that the fence stands between
+//! the store and the load is what the barrier guarantees to whoever does not see the other's store.
+//!
+//! Run with `tests/models.sh`.
+
+use loom::sync::atomic::{AtomicU64, fence};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+use std::sync::atomic::Ordering;
+
+use super::{get_up, knock, lie_down};
+
+/// The words of a link with one message after the other, and the sleeper's bell.
+#[derive(Default)]
+struct Link {
+    asleep: AtomicU64,
+    sent: AtomicU64,
+    rings: Mutex<u64>,
+    rung: Condvar,
+}
+
+impl Link {
+    /// A lost ring is a deadlock, which loom reports.
+    fn block(&self) {
+        let mut rings = self.rings.lock().unwrap();
+        while *rings == 0 {
+            rings = self.rung.wait(rings).unwrap();
+        }
+        *rings = 0;
+    }
+
+    fn ring(&self) {
+        *self.rings.lock().unwrap() += 1;
+        self.rung.notify_one();
+    }
+
+    fn send(&self, number: u64) {
+        self.sent.store(number, Ordering::Release);
+        knock(&self.asleep, || self.ring());
+    }
+
+    /// Waits for a message as the engine does.
+    fn await_message(&self, number: u64) {
+        let has_come = || self.sent.load(Ordering::Acquire) >= number;
+        while !has_come() {
+            lie_down(&self.asleep);
+            fence(Ordering::SeqCst);
+            if !has_come() {
+                self.block();
+            }
+            get_up(&self.asleep);
+        }
+    }
+}
+
+fn all_wake_up(messages: u64) {
+    loom::model(move || {
+        let link = Arc::new(Link::default());
+        let sender = thread::spawn({
+            let link = Arc::clone(&link);
+            move || (1..=messages).for_each(|number| link.send(number))
+        });
+        (1..=messages).for_each(|number| link.await_message(number));
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn who_blocks_for_a_message_is_woken_up() {
+    all_wake_up(1);
+}
+
+#[test]
+fn who_blocks_again_is_woken_up_again() {
+    all_wake_up(2);
+    all_wake_up(3);
+}

@@ -1,0 +1,77 @@
+//! What a rank blocks on that has nothing else to do than to wait for its peers.
+
+mod barrier;
+mod bell;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use socket2::Socket;
+
+pub use bell::Bell;
+
+pub(crate) use barrier::take_part;
+
+/// For so long a wait sleeps that cannot ask the kernel for anything better.
+const SHORT: Duration = Duration::from_micros(500);
+
+/// The events of some links that a waiter blocks for.
+///
+/// [`LinkRx::arm`](crate::LinkRx::arm) all links, [`settle`](Self::settle), look at what is waited for
+/// once more, and have that which still lacks something [`watch`](crate::LinkRx::watch); then what comes
+/// after the look ends the block.
+#[derive(Debug, Default)]
+pub struct Wait {
+    sockets: Vec<(Arc<Socket>, PollFlags)>,
+    has_words: bool,
+    is_blind: bool,
+}
+
+impl Wait {
+    /// Notes that something may come that does not end the block.
+    pub fn be_blind(&mut self) {
+        self.is_blind = true;
+    }
+
+    /// Whether something may come that does not end the block. Block for a short time then.
+    pub fn is_blind(&self) -> bool {
+        self.is_blind
+    }
+
+    /// Notes that a peer looks at a word of shared memory after it has sent something.
+    pub(crate) fn add_word(&mut self) {
+        self.has_words = true;
+    }
+
+    /// Blocks for this socket, too.
+    pub(crate) fn add_socket(&mut self, socket: &Arc<Socket>, events: PollFlags) {
+        self.sockets.push((Arc::clone(socket), events));
+    }
+
+    /// Makes sure that peers see the words that arming has stored, or else that whoever looks from now
+    /// on sees what they sent.
+    pub fn settle(&mut self) {
+        if self.has_words && !barrier::everywhere() {
+            self.be_blind();
+        }
+    }
+
+    /// Blocks until something comes, `bell` rings, or the time is over; or, at times, for nothing.
+    pub fn block(&self, bell: &Bell, most: Duration) {
+        let sockets = self.sockets.iter();
+        let mut events = vec![PollFd::new(bell, PollFlags::IN)];
+        events.extend(sockets.map(|(socket, flags)| PollFd::new(socket, *flags)));
+        let timeout = Timespec::try_from(most).ok();
+        match poll(&mut events, timeout.as_ref()) {
+            Ok(_) if !events[0].revents().is_empty() => bell.silence(),
+            Ok(_) | Err(Errno::INTR) => {}
+            // Out of memory, if anything; it must not make the waiter spin.
+            Err(_) => std::thread::sleep(most.min(SHORT)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

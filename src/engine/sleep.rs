@@ -1,0 +1,102 @@
+//! How a waiter blocks in the kernel, and what wakes it up: its peers, a fault, or another thread.
+//!
+//! Of the threads that wait on one engine, one blocks for the links; the others wait for that one. Who
+//! moves something, or queues it, while a thread blocks rings the engine's bell, since it may have
+//! ended an operation, or lacks now what the blocked thread does not look out for.
+
+use super::shared::{engines, unlock};
+use super::{Engine, Shared};
+use parking_lot::Mutex;
+use spark_ccl_transport::{Bell, Wait};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// For so long a waiter blocks before it looks around: deadlines and announcements need that.
+const LONGEST: Duration = Duration::from_millis(50);
+
+/// The bells of the engines of this process on whose links a thread blocks. It gives other engines no
+/// pushes meanwhile, so it is woken up when one needs them.
+static BLOCKED: Mutex<Vec<Arc<Bell>>> = Mutex::new(Vec::new());
+
+/// Wakes up those who block on other engines of this process.
+pub(super) fn wake_others(own: &Arc<Bell>) {
+    let blocked = BLOCKED.lock();
+    let others = blocked.iter().filter(|bell| !Arc::ptr_eq(bell, own));
+    others.for_each(|bell| bell.ring());
+}
+
+impl Engine {
+    /// Prepares to block; `None` if something moved meanwhile.
+    fn lie_down(&mut self) -> Option<Wait> {
+        let mut wait = self.wires.arm();
+        wait.settle();
+        if self.progress() {
+            self.wires.disarm();
+            return None;
+        }
+        self.wires.watch(&mut wait);
+        self.is_blocked = true;
+        Some(wait)
+    }
+
+    fn get_up(&mut self) {
+        self.is_blocked = false;
+        self.wires.disarm();
+    }
+
+    /// Whether it needs no pushes by those who wait on other engines.
+    fn is_cared_for(&self) -> bool {
+        self.is_idle() || self.is_blocked
+    }
+}
+
+impl Shared {
+    /// Blocks until something may have changed; the outcome, where it is there already. Where not all
+    /// that can happen ends the block, it lasts no longer than `nap`.
+    pub(super) fn block<R>(
+        &self,
+        nap: Duration,
+        outcome: &mut impl FnMut(&mut Engine) -> Option<R>,
+    ) -> Option<R> {
+        let mut engine = self.engine.lock();
+        // Another thread may have brought it about.
+        let result = outcome(&mut engine);
+        if result.is_some() {
+            unlock(engine);
+            return result;
+        }
+        if engine.is_blocked {
+            self.woken.wait_for(&mut engine, LONGEST);
+            return None;
+        }
+        let wait = engine.lie_down();
+        let bell = Arc::clone(&engine.wires.bell);
+        unlock(engine);
+        let wait = wait?;
+        BLOCKED.lock().push(Arc::clone(&bell));
+        let most = if wait.is_blind() || self.others_need_pushes() {
+            nap
+        } else {
+            LONGEST
+        };
+        wait.block(&bell, most);
+        BLOCKED
+            .lock()
+            .retain(|blocked| !Arc::ptr_eq(blocked, &bell));
+        self.engine.lock().get_up();
+        self.woken.notify_all();
+        None
+    }
+
+    /// Whether another engine of this process has work that nobody may be looking after.
+    fn others_need_pushes(&self) -> bool {
+        let mut some = false;
+        engines(|shared| {
+            let other = !std::ptr::eq(shared, self);
+            // Whoever works on it may leave it with work.
+            let is_cared_for = || shared.engine.try_lock().is_some_and(|it| it.is_cared_for());
+            some |= other && !is_cared_for();
+        });
+        some
+    }
+}
