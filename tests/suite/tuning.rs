@@ -65,6 +65,8 @@ fn what_rank_0_has_measured_counts() {
 fn files_that_make_no_sense_change_nothing() {
     let _alone = alone();
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    // Cargo makes it where it builds, which may be elsewhere.
+    std::fs::create_dir_all(folder).unwrap();
     let bad = folder.join("bad.json");
     std::fs::write(&bad, "{\"version\": 1, \"entries\": 3}").unwrap();
     for file in [
