@@ -72,15 +72,11 @@ impl LinkTx for Tx {
         if len > slot_bytes {
             return Err(too_long(len, slot_bytes));
         }
-        let channels = self.channels.len();
-        let Some(Channel {
+        let Channel {
             ring,
             producer,
             lent,
-        }) = self.channels.get_mut(channel)
-        else {
-            return Err(no_channel(channel, channels));
-        };
+        } = pick(&mut self.channels, channel)?;
         let Some(slot) = producer.poll(ring)? else {
             return Ok(None);
         };
@@ -96,15 +92,11 @@ impl LinkTx for Tx {
 
     #[inline]
     fn commit(&mut self, channel: usize, len: usize, tag: u64) -> Result<(), LinkError> {
-        let channels = self.channels.len();
-        let Some(Channel {
+        let Channel {
             ring,
             producer,
             lent,
-        }) = self.channels.get_mut(channel)
-        else {
-            return Err(no_channel(channel, channels));
-        };
+        } = pick(&mut self.channels, channel)?;
         match *lent {
             Some((slot, reserved)) if reserved == len => {
                 *lent = None;
@@ -131,15 +123,11 @@ impl LinkTx for Tx {
         if !self.lends(payload.len()) {
             return Ok(Lending::Unable);
         }
-        let channels = self.channels.len();
-        let Some(Channel {
+        let Channel {
             ring,
             producer,
             lent,
-        }) = self.channels.get_mut(channel)
-        else {
-            return Err(no_channel(channel, channels));
-        };
+        } = pick(&mut self.channels, channel)?;
         if let Some((_, reserved)) = lent {
             return Err(reserved_before(channel, *reserved));
         }
@@ -159,10 +147,8 @@ impl LinkTx for Tx {
     }
 
     fn has_returned(&mut self, channel: usize, loan: u64) -> Result<bool, LinkError> {
-        match self.channels.get(channel) {
-            Some(Channel { ring, .. }) => ring::has_returned(ring, loan),
-            None => Err(no_channel(channel, self.channels.len())),
-        }
+        let Channel { ring, .. } = pick(&mut self.channels, channel)?;
+        ring::has_returned(ring, loan)
     }
 
     fn withdraw(&mut self) {
@@ -185,6 +171,14 @@ impl Drop for Tx {
         ring::close(self.segment.closed(self.direction, Side::Sender));
         self.doorbell.knock();
     }
+}
+
+#[inline]
+fn pick(channels: &mut [Channel], channel: usize) -> Result<&mut Channel, LinkError> {
+    let count = channels.len();
+    channels
+        .get_mut(channel)
+        .ok_or_else(|| no_channel(channel, count))
 }
 
 #[cold]
