@@ -98,11 +98,15 @@ impl Run<'_> {
         halves: &mut [Half; 2],
     ) -> Result<bool, Obstacle> {
         match step.kind {
-            Kind::SendRecv => self.both(
-                channel,
-                [Flow::sending(step), Flow::receiving(step)],
-                halves,
-            ),
+            Kind::SendRecv => {
+                let (sending, mut receiving) = (Flow::sending(step), Flow::receiving(step));
+                let sent = halves[0].elements;
+                // In place, what is received replaces what was sent.
+                if !self.program.may_lend() && sent < sending.elements {
+                    receiving.ready = sent;
+                }
+                self.both(channel, [sending, receiving], halves)
+            }
             // From where it is kept it can go on without another copy.
             Kind::RecvCopySend if self.program.may_lend() => {
                 let forwarding = Flow::forwarding(step, halves[0].elements);

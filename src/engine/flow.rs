@@ -10,7 +10,7 @@ pub(super) struct Flow {
     pub(super) src: Option<Span>,
     pub(super) dst: Option<Span>,
     pub(super) elements: u64,
-    /// How many of them can be sent so far.
+    /// How many of them can be moved so far.
     pub(super) ready: u64,
     /// Half of an exchange: the rank does the other half meanwhile.
     pub(super) is_half: bool,

@@ -7,7 +7,7 @@ use spark_ccl_compute::Scale;
 use spark_ccl_sched::{Rank, Span};
 use spark_ccl_transport::{Borrowing, LEND_MOST, Lending, LinkError};
 
-/// Shorter messages are never lent.
+/// Of shorter flows nothing is ever lent.
 const LEAST_BYTES: u64 = 4 << 10;
 
 impl Run<'_> {
@@ -19,9 +19,10 @@ impl Run<'_> {
         flow: &Flow,
         done: u64,
     ) -> Result<Option<u64>, Obstacle> {
+        let size = self.task.signature.dtype.size() as u64;
         let rest = flow.ready - done;
         match *flow {
-            _ if rest * (self.task.signature.dtype.size() as u64) < LEAST_BYTES => Ok(None),
+            _ if rest == 0 || flow.elements * size < LEAST_BYTES => Ok(None),
             Flow {
                 from: None,
                 to: Some(peer),

@@ -210,3 +210,27 @@ fn a_message_of_another_length_or_type_is_an_error_on_both_sides() {
         );
     }
 }
+
+/// What the one lends whole, the other may take only as far as its own buffer is sent.
+#[test]
+fn one_rank_exchanges_in_place_and_the_other_does_not() {
+    let blocks = |from: [usize; 2], to: [usize; 2]| -> Vec<i32> {
+        let block = |k: usize| message(from[k], to[k], 1_000_003);
+        (0..2).flat_map(block).collect()
+    };
+    for builder in [Communicator::builder(), narrow()] {
+        run_with(&builder, 2, |comm| {
+            let own = comm.rank();
+            let give = blocks([own; 2], [0, 1]);
+            for in_place in [0, 1, 0, 1] {
+                let mut got = give.clone();
+                if own == in_place {
+                    comm.all_to_all_in_place(&mut got).run().unwrap();
+                } else {
+                    comm.all_to_all(&give, &mut got).run().unwrap();
+                }
+                assert!(got == blocks([0, 1], [own; 2]), "rank {own}");
+            }
+        });
+    }
+}

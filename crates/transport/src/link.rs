@@ -176,7 +176,8 @@ pub trait LinkRx: Send {
         Ok(Direct::Unable)
     }
 
-    /// Receives a message of that tag that is lent, to the beginning of `room`.
+    /// Receives what comes next of a message of that tag that is lent: as much as there is room for.
+    /// Once begun, nothing else can be done on the channel until all of it is received.
     ///
     /// # Errors
     /// When the link has ended.

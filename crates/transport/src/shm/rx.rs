@@ -42,6 +42,8 @@ struct Held {
     len: usize,
     tag: u64,
     place: Place,
+    /// Bytes of a lent payload that were received.
+    received: usize,
     /// Whether the payload is in `copy`.
     is_copied: bool,
 }
@@ -108,6 +110,7 @@ impl Rx {
             len,
             tag,
             place,
+            received: 0,
             is_copied: false,
         });
         if len >= PROBE_BYTES && matches!(self.lender, Lender::Unknown) {
@@ -189,16 +192,24 @@ impl LinkRx for Rx {
         tag: u64,
     ) -> Result<Borrowing, LinkError> {
         match self.look(channel)? {
-            Some(Held {
-                place: Place::Lent(address),
-                is_copied: false,
-                tag: found,
-                len,
-                ..
-            }) if found == tag && len <= room.len() => {
-                self.read_lent(address, &mut room[..len])?;
-                self.release(channel);
-                Ok(Borrowing::Done(len))
+            Some(
+                held @ Held {
+                    place: Place::Lent(address),
+                    is_copied: false,
+                    ..
+                },
+            ) if held.tag == tag => {
+                let rest = held.len - held.received;
+                let count = rest.min(room.len());
+                let from = address.wrapping_add(held.received as u64);
+                self.read_lent(from, &mut room[..count])?;
+                if count == rest {
+                    self.release(channel);
+                } else {
+                    let received = held.received + count;
+                    self.channels[channel].held = Some(Held { received, ..held });
+                }
+                Ok(Borrowing::Done(count))
             }
             None => Ok(Borrowing::NotYet),
             Some(_) => Ok(Borrowing::Unable),
