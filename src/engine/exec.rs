@@ -5,7 +5,7 @@ use super::loans::Loans;
 use super::request::{Program, Task};
 use super::wires::{Obstacle, Wires};
 use spark_ccl_compute::{Compute, Job, Operand, Scale, Started, Ticket};
-use spark_ccl_sched::{Buf, Kind, Rank, Span, Step};
+use spark_ccl_sched::{Buf, Kind, Span, Step};
 use spark_ccl_transport::{Direct, LinkError};
 
 /// Results of so many bytes have left the caches before anyone reads them. (In place they are
@@ -31,10 +31,10 @@ pub(crate) enum Turn {
 
 /// How far one half of a step is.
 #[derive(Debug, Default, Clone, Copy)]
-struct Half {
-    elements: u64,
+pub(super) struct Half {
+    pub(super) elements: u64,
     /// The reduction of the current slice, when it was not done at once.
-    pending: Option<Ticket>,
+    pub(super) pending: Option<Ticket>,
 }
 
 /// How far a channel of an operation is.
@@ -312,84 +312,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// [`Kind::ReduceLocal`], all of it at once: it is for small counts.
-    fn reduce_local(&mut self, step: &Step, half: &mut Half) -> Result<bool, Obstacle> {
-        if half.pending.is_none() {
-            half.pending =
-                self.submit(step.src.len as usize, false, |run, operands, targets| {
-                    let block = |rank| Span {
-                        buf: Buf::Scratch,
-                        offset: u64::from(rank) * step.src.len,
-                        len: step.src.len,
-                    };
-                    operands.extend((0..run.wires.size).map(|rank| {
-                        let own = rank == run.wires.rank;
-                        let span = if own { step.src } else { block(rank) };
-                        run.operand(&span, 0)
-                    }));
-                    targets.push(run.address(&step.dst, 0));
-                    Ok(())
-                })?;
-        }
-        self.settle(half, step.src.len)
-            .map(|()| half.elements == step.src.len)
-    }
-
-    /// The kinds that read, and may write, the peers' registered memory.
-    fn one_sided(&mut self, step: &Step, half: &mut Half) -> Result<bool, Obstacle> {
-        let size = self.task.signature.dtype.size();
-        let limit = (self.wires.slot_bytes / size) as u64;
-        let count = limit.min(step.src.len - half.elements);
-        if half.pending.is_none() {
-            let done = half.elements;
-            half.pending =
-                self.submit(count as usize, self.streams(), |run, operands, targets| {
-                    let ranks = 0..run.wires.size;
-                    let sources = match step.kind {
-                        Kind::Get => step.recv_from..step.recv_from + 1,
-                        _ => ranks.clone(),
-                    };
-                    let scale = run.scale(step.src.buf);
-                    for rank in sources {
-                        let ptr = run.remote(rank, &step.src, done)?;
-                        operands.push(Operand { ptr, scale });
-                    }
-                    if step.kind != Kind::GetReducePut {
-                        targets.push(run.address(&step.dst, done));
-                        return Ok(());
-                    }
-                    for rank in ranks {
-                        targets.push(run.remote(rank, &step.dst, done)?);
-                    }
-                    Ok(())
-                })?;
-        }
-        self.settle(half, count)
-            .map(|()| half.elements == step.src.len)
-    }
-
-    /// Starts a reduction over `count` elements of the operands and into the targets that `fill`
-    /// lists.
-    fn submit(
-        &mut self,
-        count: usize,
-        streaming: bool,
-        fill: impl FnOnce(&Self, &mut Vec<Operand>, &mut Vec<*mut u8>) -> Result<(), Obstacle>,
-    ) -> Result<Option<Ticket>, Obstacle> {
-        // Taken out for the time being, so that nothing is allocated for each slice.
-        let mut operands = std::mem::take(&mut self.wires.operands);
-        let mut targets = std::mem::take(&mut self.wires.targets);
-        operands.clear();
-        targets.clear();
-        let filled = fill(self, &mut operands, &mut targets);
-        let started = filled.map(|()| self.start(count, streaming, &operands, &targets));
-        self.wires.operands = operands;
-        self.wires.targets = targets;
-        started
-    }
-
     /// Starts a reduction over `count` elements; its ticket, if it is not done at once.
-    fn start(
+    pub(super) fn start(
         &mut self,
         count: usize,
         streaming: bool,
@@ -419,24 +343,12 @@ impl Run<'_> {
     }
 
     /// Whether results should go past the caches.
-    fn streams(&self) -> bool {
+    pub(super) fn streams(&self) -> bool {
         let Task { input, output, .. } = self.task;
         output.len * self.task.signature.dtype.size() >= STREAMING_BYTES && input.ptr != output.ptr
     }
 
-    /// Ends a slice once its job is done.
-    fn settle(&mut self, half: &mut Half, count: u64) -> Result<(), Obstacle> {
-        if let Some(ticket) = half.pending {
-            if !self.wires.compute.poll(ticket) {
-                return Err(Obstacle::Reduction);
-            }
-            half.pending = None;
-        }
-        half.elements += count;
-        Ok(())
-    }
-
-    fn operand(&self, span: &Span, done: u64) -> Operand {
+    pub(super) fn operand(&self, span: &Span, done: u64) -> Operand {
         Operand {
             ptr: self.address(span, done),
             scale: self.scale(span.buf),
@@ -458,27 +370,6 @@ impl Run<'_> {
             Buf::Scratch => self.wires.scratch_base,
         };
         base.wrapping_add((span.offset + done) as usize * self.task.signature.dtype.size())
-    }
-
-    /// The same place in `rank`'s registered memory.
-    fn remote(&self, rank: Rank, span: &Span, done: u64) -> Result<*mut u8, Obstacle> {
-        let size = self.task.signature.dtype.size();
-        let in_output = self.task.input_block.filter(|_| span.buf == Buf::Input);
-        let region = match (span.buf, in_output) {
-            (Buf::Input, None) => &self.task.input,
-            _ => &self.task.output,
-        };
-        let block = in_output.unwrap_or(0) * u64::from(rank);
-        let elements = (block + span.offset + done) as usize;
-        let mapped = region.home.as_ref().and_then(|home| {
-            let base = home.segment.base(rank as usize)?;
-            Some(base.wrapping_add(home.offset + elements * size))
-        });
-        // The plan chooses one-sided schedules only where every rank's segment is mapped.
-        mapped.ok_or_else(|| Obstacle::Link {
-            peer: rank,
-            error: LinkError::Misuse("registered memory that is not mapped here".to_owned()),
-        })
     }
 }
 

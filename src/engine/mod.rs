@@ -5,6 +5,7 @@ mod course;
 mod exchange;
 mod exec;
 mod flow;
+mod in_memory;
 mod loans;
 mod ops;
 mod pair_tag;

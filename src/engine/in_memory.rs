@@ -1,0 +1,118 @@
+//! Steps that move no message: they reduce what is in this rank's memory, or in registered memory of all.
+
+use super::exec::{Half, Run};
+use super::wires::Obstacle;
+use spark_ccl_compute::{Operand, Ticket};
+use spark_ccl_sched::{Buf, Kind, Rank, Span, Step};
+use spark_ccl_transport::LinkError;
+
+impl Run<'_> {
+    /// [`Kind::ReduceLocal`], all of it at once: it is for small counts.
+    pub(super) fn reduce_local(&mut self, step: &Step, half: &mut Half) -> Result<bool, Obstacle> {
+        if half.pending.is_none() {
+            half.pending =
+                self.submit(step.src.len as usize, false, |run, operands, targets| {
+                    let block = |rank| Span {
+                        buf: Buf::Scratch,
+                        offset: u64::from(rank) * step.src.len,
+                        len: step.src.len,
+                    };
+                    operands.extend((0..run.wires.size).map(|rank| {
+                        let own = rank == run.wires.rank;
+                        let span = if own { step.src } else { block(rank) };
+                        run.operand(&span, 0)
+                    }));
+                    targets.push(run.address(&step.dst, 0));
+                    Ok(())
+                })?;
+        }
+        self.settle(half, step.src.len)
+            .map(|()| half.elements == step.src.len)
+    }
+
+    /// The kinds that read, and may write, the peers' registered memory.
+    pub(super) fn one_sided(&mut self, step: &Step, half: &mut Half) -> Result<bool, Obstacle> {
+        let size = self.task.signature.dtype.size();
+        let limit = (self.wires.slot_bytes / size) as u64;
+        let count = limit.min(step.src.len - half.elements);
+        if half.pending.is_none() {
+            let done = half.elements;
+            half.pending =
+                self.submit(count as usize, self.streams(), |run, operands, targets| {
+                    let ranks = 0..run.wires.size;
+                    let sources = match step.kind {
+                        Kind::Get => step.recv_from..step.recv_from + 1,
+                        _ => ranks.clone(),
+                    };
+                    let scale = run.scale(step.src.buf);
+                    for rank in sources {
+                        let ptr = run.remote(rank, &step.src, done)?;
+                        operands.push(Operand { ptr, scale });
+                    }
+                    if step.kind != Kind::GetReducePut {
+                        targets.push(run.address(&step.dst, done));
+                        return Ok(());
+                    }
+                    for rank in ranks {
+                        targets.push(run.remote(rank, &step.dst, done)?);
+                    }
+                    Ok(())
+                })?;
+        }
+        self.settle(half, count)
+            .map(|()| half.elements == step.src.len)
+    }
+
+    /// Starts a reduction over `count` elements of the operands and into the targets that `fill`
+    /// lists.
+    fn submit(
+        &mut self,
+        count: usize,
+        streaming: bool,
+        fill: impl FnOnce(&Self, &mut Vec<Operand>, &mut Vec<*mut u8>) -> Result<(), Obstacle>,
+    ) -> Result<Option<Ticket>, Obstacle> {
+        // Taken out for the time being, so that nothing is allocated for each slice.
+        let mut operands = std::mem::take(&mut self.wires.operands);
+        let mut targets = std::mem::take(&mut self.wires.targets);
+        operands.clear();
+        targets.clear();
+        let filled = fill(self, &mut operands, &mut targets);
+        let started = filled.map(|()| self.start(count, streaming, &operands, &targets));
+        self.wires.operands = operands;
+        self.wires.targets = targets;
+        started
+    }
+
+    /// Ends a slice once its job is done.
+    fn settle(&mut self, half: &mut Half, count: u64) -> Result<(), Obstacle> {
+        if let Some(ticket) = half.pending {
+            if !self.wires.compute.poll(ticket) {
+                return Err(Obstacle::Reduction);
+            }
+            half.pending = None;
+        }
+        half.elements += count;
+        Ok(())
+    }
+
+    /// The same place in `rank`'s registered memory.
+    fn remote(&self, rank: Rank, span: &Span, done: u64) -> Result<*mut u8, Obstacle> {
+        let size = self.task.signature.dtype.size();
+        let in_output = self.task.input_block.filter(|_| span.buf == Buf::Input);
+        let region = match (span.buf, in_output) {
+            (Buf::Input, None) => &self.task.input,
+            _ => &self.task.output,
+        };
+        let block = in_output.unwrap_or(0) * u64::from(rank);
+        let elements = (block + span.offset + done) as usize;
+        let mapped = region.home.as_ref().and_then(|home| {
+            let base = home.segment.base(rank as usize)?;
+            Some(base.wrapping_add(home.offset + elements * size))
+        });
+        // The plan chooses one-sided schedules only where every rank's segment is mapped.
+        mapped.ok_or_else(|| Obstacle::Link {
+            peer: rank,
+            error: LinkError::Misuse("registered memory that is not mapped here".to_owned()),
+        })
+    }
+}
