@@ -44,6 +44,18 @@ pub(crate) struct Cursor {
     halves: [Half; 2],
 }
 
+impl Cursor {
+    /// To the next step.
+    fn advance(&mut self) {
+        self.index += 1;
+        // In place: see `turn`.
+        for half in &mut self.halves {
+            half.elements = 0;
+            half.pending = None;
+        }
+    }
+}
+
 /// One operation together with what it works with, for one turn.
 pub(crate) struct Run<'a> {
     pub(crate) task: &'a Task,
@@ -67,20 +79,21 @@ impl Run<'_> {
     pub(crate) fn turn(&mut self, channel: u32, cursor: &mut Cursor) -> Turn {
         let mut moved = false;
         for _ in 0..TURN {
-            // Made anew for each slice: that takes less than to keep it.
-            let Some(step) = self.program.step(channel, cursor.index) else {
+            // Made anew for each slice: that takes less than to keep it. Used where it was made: to
+            // copy what was just written in smaller parts takes as long as the stores before it.
+            let made = self.program.step(channel, cursor.index);
+            let Some(step) = &made else {
                 return Turn::Finished;
             };
             let outcome = if step.is_empty() {
                 Ok(true)
             } else {
-                self.slice(channel, &step, &mut cursor.halves)
+                self.slice(channel, step, &mut cursor.halves)
             };
             match outcome {
                 Ok(false) => moved = true,
                 Ok(true) => {
-                    cursor.index += 1;
-                    cursor.halves = Default::default();
+                    cursor.advance();
                     moved = true;
                 }
                 Err(obstacle) if moved && obstacle.is_wait() => return Turn::Moved,
