@@ -61,7 +61,7 @@ pub trait Harness {
     }
 
     /// Whether a channel takes exactly `slots` messages without the receiver's help. One that
-    /// has buffers of the operating system besides takes `slots` or more.
+    /// has other room besides takes `slots` or more.
     fn exact_credits(&self) -> bool {
         true
     }

@@ -1,13 +1,16 @@
 //! Links through shared memory: between processes of one host, between threads, and to oneself.
 //!
-//! One segment per pair of ranks holds, for either direction and each channel, a ring of slots. A
-//! slot is a header line and a body. The header line holds the number of the message that filled
-//! the slot, its tag and length, and the payload itself where it has at most [`INLINE_BYTES`]: a
-//! small message costs the transfer of one cache line. The receiver polls the header line that
-//! comes next and nothing else. How far it has read stands on a line of its own, which the sender
-//! looks at only when it has filled every slot that it knew to be free.
+//! One segment per pair of ranks holds, for either direction and each channel, a ring of cells. A
+//! cell is a header line and a body of 8 KiB. The header line holds the number of the message that
+//! filled the cell, its tag and length, and the payload itself where it has at most
+//! [`INLINE_BYTES`]: a small message costs the transfer of one cache line. The receiver polls the
+//! header line that comes next and nothing else. How far it has read stands on a line of its own,
+//! which the sender looks at only when it has filled every cell that it knew to be free.
 //!
-//! A longer payload may be lent instead: the slot holds its address, and the receiver has the kernel
+//! A payload longer than a body stands in a slot. There are fewer slots than cells, so that no more
+//! than `slots` messages may be on their way with a long one, and small ones may be many more.
+//!
+//! A longer payload may be lent instead: the header holds its address, and the receiver has the kernel
 //! copy it straight out of the sender's memory ([`Tx::allow_lending`]).
 //!
 //! Whoever waits for long blocks, and is woken up by the other end, if that has its bell

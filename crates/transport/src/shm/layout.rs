@@ -3,7 +3,7 @@
 use crate::Geometry;
 use crate::memory::MemoryError;
 
-/// The longest payload that travels in a slot's header line.
+/// The longest payload that travels in a cell's header line.
 pub const INLINE_BYTES: usize = LINE - 24;
 
 /// Bytes of a cache line.
@@ -19,14 +19,24 @@ const CLOSED: usize = APART;
 const DOORBELL: usize = CLOSED + 4 * 8;
 const REACH: usize = 2 * APART;
 
-/// Within a slot's header line: the number of the message in it.
+/// Within a cell's header line: the number of the message in it.
 pub(super) const FILLED: usize = 0;
-/// Within a slot's header line: the tag.
+/// Within a cell's header line: the tag.
 pub(super) const TAG: usize = 8;
-/// Within a slot's header line: the length of the payload, 32 bits, and where it is, 32 bits.
+/// Within a cell's header line: the length of the payload, 32 bits, and where it is, 32 bits.
 pub(super) const LEN: usize = 16;
-/// Within a slot's header line: the payload, where it is small, or its address, where it is lent.
+/// Within a cell's header line: the payload, where it is small, or its address, where it is lent.
 pub(super) const INLINE: usize = 24;
+
+/// From one cell's header line to the next.
+pub(super) const HEADER_STRIDE: usize = APART;
+/// The longest payload that stands in the body of its cell.
+pub(super) const BODY_BYTES: usize = 8 << 10;
+/// From one cell's body to the next: no power of two, so that not all fall on the same sets of a cache.
+pub(super) const BODY_STRIDE: usize = LINE + BODY_BYTES;
+/// So many that a sender who is ahead fills lines that its receiver is done with for long, which takes
+/// half the time of lines that both are at.
+const CELLS_PER_SLOT: usize = 8;
 
 const MAX_CHANNELS: usize = 1 << 8;
 const MAX_SLOTS: usize = 1 << 20;
@@ -59,7 +69,8 @@ pub(super) enum Side {
 
 /// The offsets, in bytes, of everything in a segment of a given geometry.
 ///
-/// Prologue, then a line per ring that says how far its receiver has read, then the rings. All
+/// Prologue, then a line per ring that says how far its receiver has read, then the rings, each its
+/// cells and then its slots. All
 /// offsets are multiples of 64, and all that they describe lies within [`bytes`](Self::bytes).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
@@ -85,7 +96,7 @@ impl Layout {
             )));
         }
         let bytes = slots
-            .checked_mul(LINE + slot_bytes)
+            .checked_mul(CELLS_PER_SLOT * (HEADER_STRIDE + BODY_STRIDE) + LINE + slot_bytes)
             .and_then(|ring| ring.checked_add(APART))
             .and_then(|ring| ring.checked_mul(2 * channels))
             .and_then(|rings| rings.checked_add(PROLOGUE))
@@ -103,11 +114,6 @@ impl Layout {
     /// Of the whole segment.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    /// From one slot of a ring to the next.
-    pub(super) fn stride(&self) -> usize {
-        LINE + self.geometry.slot_bytes
     }
 
     /// The word that says that this end is closed.
@@ -130,15 +136,40 @@ impl Layout {
         PROLOGUE + APART * self.ring_index(direction, channel)
     }
 
-    /// The first slot of the ring.
-    pub(super) fn ring(&self, direction: Direction, channel: usize) -> usize {
+    /// The header of the ring's first cell.
+    pub(super) fn headers(&self, direction: Direction, channel: usize) -> usize {
         let rings = PROLOGUE + APART * 2 * self.geometry.channels;
-        rings + self.geometry.slots * self.stride() * self.ring_index(direction, channel)
+        let ring_bytes = cells(self.geometry) * (HEADER_STRIDE + BODY_STRIDE)
+            + self.geometry.slots * slot_stride(self.geometry);
+        rings + ring_bytes * self.ring_index(direction, channel)
+    }
+
+    /// The body of the ring's first cell.
+    pub(super) fn bodies(&self, direction: Direction, channel: usize) -> usize {
+        self.headers(direction, channel) + cells(self.geometry) * HEADER_STRIDE
+    }
+
+    /// The first slot of the ring.
+    pub(super) fn slots(&self, direction: Direction, channel: usize) -> usize {
+        self.bodies(direction, channel) + cells(self.geometry) * BODY_STRIDE
     }
 
     fn ring_index(&self, direction: Direction, channel: usize) -> usize {
         direction as usize * self.geometry.channels + channel
     }
+}
+
+/// The number of a ring's cells, a multiple of that of its slots.
+#[inline]
+pub(super) fn cells(geometry: Geometry) -> usize {
+    CELLS_PER_SLOT * geometry.slots
+}
+
+/// From one slot of a ring to the next. It is no power of two, so that not all slots fall on the same
+/// sets of a cache.
+#[inline]
+pub(super) fn slot_stride(geometry: Geometry) -> usize {
+    LINE + geometry.slot_bytes
 }
 
 #[cfg(test)]
@@ -163,7 +194,9 @@ mod tests {
             parts.push((Layout::reach(direction), size_of::<reach::Words>()));
             for channel in 0..2 {
                 parts.push((layout.released(direction, channel), APART));
-                parts.push((layout.ring(direction, channel), 3 * (64 + 192)));
+                parts.push((layout.headers(direction, channel), 24 * 128));
+                parts.push((layout.bodies(direction, channel), 24 * (64 + 8192)));
+                parts.push((layout.slots(direction, channel), 3 * (64 + 192)));
             }
         }
         parts.sort_unstable();

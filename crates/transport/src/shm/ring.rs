@@ -1,14 +1,17 @@
-//! The lock-free protocol of one ring, apart from where its words and slots are.
+//! The lock-free protocol of one ring, apart from where its words and cells are.
 //!
-//! Messages are numbered from 1; message `n` goes into slot `(n - 1) % slots`. The sender fills the
-//! slot, then stores `n` into the slot's `filled` word; the receiver reads the slot once it sees
-//! `n` there, then stores `n` into `released`, and the slot may be filled again.
+//! Messages are numbered from 1; message `n` goes into cell `(n - 1) % cells`. The sender fills the
+//! cell, then stores `n` into the cell's `filled` word; the receiver reads the cell once it sees
+//! `n` there, then stores `n` into `released`, and the cell may be filled again.
+//!
+//! What a message needs beyond its cell is there for the last few messages only: then at most so
+//! many may be on their way, with it, and that is its depth.
 //!
 //! Pairings:
 //! - `filled`: Release in [`Producer::publish`], Acquire in [`Consumer::poll`]: who sees the
 //!   number, sees the message.
 //! - `released`: Release in [`Consumer::release`], Acquire in [`Producer::poll`] and
-//!   [`has_returned`]: who sees that a slot is free, or lent memory has returned, overwrites
+//!   [`has_returned`]: who sees that a cell is free, or lent memory has returned, overwrites
 //!   it after its message was read.
 //! - `sender_closed`: Release in [`close`], Acquire in [`Consumer::poll`]: who sees that the sender
 //!   is gone, sees all that it published.
@@ -48,17 +51,17 @@ impl Word for std::sync::atomic::AtomicU64 {
 pub(super) trait Words {
     type Word: Word;
 
-    fn filled(&self, slot: Slot) -> &Self::Word;
+    fn filled(&self, cell: Cell) -> &Self::Word;
     fn released(&self) -> &Self::Word;
     fn sender_closed(&self) -> &Self::Word;
     fn receiver_closed(&self) -> &Self::Word;
 }
 
-/// The index of a slot; less than the number of slots that its producer or consumer was made with.
+/// The index of a cell; less than the number of cells that its producer or consumer was made with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Slot(usize);
+pub(super) struct Cell(usize);
 
-impl Slot {
+impl Cell {
     #[inline]
     pub(super) fn index(self) -> usize {
         self.0
@@ -100,51 +103,56 @@ pub(super) fn was_lent(sender_closed: &impl Word) -> bool {
 #[derive(Debug)]
 pub(super) struct Producer {
     next: Cursor,
-    /// Messages up to this number have a slot that is known to be free.
-    limit: u64,
+    /// Messages up to this number are known to be read.
+    released: u64,
 }
 
 impl Producer {
-    pub(super) fn new(slots: usize) -> Self {
+    pub(super) fn new(cells: usize) -> Self {
         Self {
-            next: Cursor::new(slots),
-            limit: slots as u64,
+            next: Cursor::new(cells),
+            released: 0,
         }
     }
 
-    /// The slot for the next message, if it is free.
+    /// The cell for the next message, if one of this depth (at most the number of cells) may go.
     #[inline]
-    pub(super) fn poll(&mut self, words: &impl Words) -> Result<Option<Slot>, LinkError> {
-        if self.next.number <= self.limit || self.refresh(words)? {
-            Ok(Some(self.next.slot))
+    pub(super) fn poll(
+        &mut self,
+        words: &impl Words,
+        depth: usize,
+    ) -> Result<Option<Cell>, LinkError> {
+        let depth = depth as u64;
+        if self.next.number - self.released <= depth || self.refresh(words, depth)? {
+            Ok(Some(self.next.cell))
         } else {
             Ok(None)
         }
     }
 
-    /// Hands the slot that [`poll`](Self::poll) answered, now filled, to the receiver; the
+    /// Hands the cell that [`poll`](Self::poll) answered, now filled, to the receiver; the
     /// message's number.
     #[inline]
     pub(super) fn publish(&mut self, words: &impl Words) -> u64 {
         let number = self.next.number;
         words
-            .filled(self.next.slot)
+            .filled(self.next.cell)
             .store(number, Ordering::Release);
         self.next.advance();
         number
     }
 
-    fn refresh(&mut self, words: &impl Words) -> Result<bool, LinkError> {
+    fn refresh(&mut self, words: &impl Words, depth: u64) -> Result<bool, LinkError> {
         let released = words.released().load(Ordering::Acquire);
         let sent = self.next.number - 1;
-        let slots = self.next.slots as u64;
-        if released > sent || sent - released > slots {
+        if !(self.released..=sent).contains(&released) {
             return Err(LinkError::Protocol(format!(
-                "of {sent} messages through {slots} slots, the peer says it has read {released}"
+                "of {sent} messages, the peer says it has read {released}, and before {}",
+                self.released
             )));
         }
-        self.limit = released + slots;
-        if self.next.number <= self.limit {
+        self.released = released;
+        if sent - released < depth {
             return Ok(true);
         }
         if words.receiver_closed().load(Ordering::Relaxed) != 0 {
@@ -161,30 +169,30 @@ pub(super) struct Consumer {
 }
 
 impl Consumer {
-    pub(super) fn new(slots: usize) -> Self {
+    pub(super) fn new(cells: usize) -> Self {
         Self {
-            next: Cursor::new(slots),
+            next: Cursor::new(cells),
         }
     }
 
-    /// The slot of the next message, if it is there.
+    /// The cell of the next message, if it is there.
     #[inline]
-    pub(super) fn poll(&mut self, words: &impl Words) -> Result<Option<Slot>, LinkError> {
+    pub(super) fn poll(&mut self, words: &impl Words) -> Result<Option<Cell>, LinkError> {
         if self.is_filled(words) {
-            return Ok(Some(self.next.slot));
+            return Ok(Some(self.next.cell));
         }
         if words.sender_closed().load(Ordering::Acquire) == 0 {
             return Ok(None);
         }
         // The sender may have published between the two looks.
         if self.is_filled(words) {
-            Ok(Some(self.next.slot))
+            Ok(Some(self.next.cell))
         } else {
             Err(LinkError::Closed)
         }
     }
 
-    /// Gives the slot that [`poll`](Self::poll) answered, now read, back to the sender.
+    /// Gives the cell that [`poll`](Self::poll) answered, now read, back to the sender.
     #[inline]
     pub(super) fn release(&mut self, words: &impl Words) {
         words.released().store(self.next.number, Ordering::Release);
@@ -193,24 +201,24 @@ impl Consumer {
 
     #[inline]
     fn is_filled(&self, words: &impl Words) -> bool {
-        words.filled(self.next.slot).load(Ordering::Acquire) == self.next.number
+        words.filled(self.next.cell).load(Ordering::Acquire) == self.next.number
     }
 }
 
-/// The next message's number, and its slot.
+/// The next message's number, and its cell.
 #[derive(Debug)]
 struct Cursor {
-    slots: usize,
-    slot: Slot,
+    cells: usize,
+    cell: Cell,
     number: u64,
 }
 
 impl Cursor {
-    fn new(slots: usize) -> Self {
-        debug_assert!(slots > 0);
+    fn new(cells: usize) -> Self {
+        debug_assert!(cells > 0);
         Self {
-            slots,
-            slot: Slot(0),
+            cells,
+            cell: Cell(0),
             number: 1,
         }
     }
@@ -218,9 +226,9 @@ impl Cursor {
     #[inline]
     fn advance(&mut self) {
         self.number += 1;
-        self.slot.0 += 1;
-        if self.slot.0 == self.slots {
-            self.slot.0 = 0;
+        self.cell.0 += 1;
+        if self.cell.0 == self.cells {
+            self.cell.0 = 0;
         }
     }
 }

@@ -4,9 +4,9 @@ use std::slice;
 use std::sync::Arc;
 
 use super::doorbell::Doorbell;
-use super::layout::{Direction, Side};
+use super::layout::{Direction, Side, cells};
 use super::reach::{self, Reach};
-use super::ring::{self, Consumer, Slot};
+use super::ring::{self, Cell, Consumer};
 use super::segment::{Header, Place, Ring, Segment};
 use crate::{Arrival, Borrowing, LEND_MOST, LinkError, LinkRx, Wait};
 
@@ -15,7 +15,7 @@ const PROBE_BYTES: usize = 8 << 10;
 
 /// The receiving half of a link through shared memory.
 ///
-/// Dropping it tells the peer, which sees [`LinkError::Closed`] once it has no free slots left.
+/// Dropping it tells the peer, which sees [`LinkError::Closed`] once it has no free cells left.
 #[derive(Debug)]
 pub struct Rx {
     segment: Arc<Segment>,
@@ -38,7 +38,7 @@ struct Channel {
 
 #[derive(Debug, Clone, Copy)]
 struct Held {
-    slot: Slot,
+    cell: Cell,
     len: usize,
     tag: u64,
     place: Place,
@@ -62,7 +62,7 @@ impl Rx {
         let geometry = segment.geometry();
         let channel = |index| Channel {
             ring: Ring::new(segment, direction, index),
-            consumer: Consumer::new(geometry.slots),
+            consumer: Consumer::new(cells(geometry)),
             held: None,
             copy: Vec::new(),
         };
@@ -92,11 +92,11 @@ impl Rx {
         if held.is_some() {
             return Ok(*held);
         }
-        let Some(slot) = consumer.poll(ring)? else {
+        let Some(cell) = consumer.poll(ring)? else {
             return Ok(None);
         };
-        // SAFETY: the consumer found the slot filled: it is this side's until released.
-        let Header { len, tag, place } = unsafe { ring.read_header(slot) };
+        // SAFETY: the consumer found the cell filled: it is this side's until released.
+        let Header { len, tag, place } = unsafe { ring.read_header(cell) };
         let len = len as usize;
         let most = match place {
             Place::Slot => self.slot_bytes,
@@ -106,7 +106,7 @@ impl Rx {
             return Err(too_long(channel, len, most));
         }
         let found = *held.insert(Held {
-            slot,
+            cell,
             len,
             tag,
             place,
@@ -164,7 +164,7 @@ impl LinkRx for Rx {
         let Some(held) = self.look(channel)? else {
             return Ok(None);
         };
-        let Held { slot, len, tag, .. } = held;
+        let Held { cell, len, tag, .. } = held;
         if let Place::Lent(address) = held.place {
             if !held.is_copied {
                 self.copy(channel, held, address)?;
@@ -172,8 +172,8 @@ impl LinkRx for Rx {
             let payload = &self.channels[channel].copy[..len];
             return Ok(Some(Arrival { tag, payload }));
         }
-        let payload = self.channels[channel].ring.payload(slot, len);
-        // SAFETY: the payload lies within the slot, `len` being at most `slot_bytes`. The slot is
+        let payload = self.channels[channel].ring.payload(cell, len);
+        // SAFETY: the payload lies within the cell or its slot, `len` being at most `slot_bytes`. The cell is
         // this side's until it is released, which takes `&mut self`, so nothing in this process
         // writes to it; a peer that does breaks the protocol, and harms no more than the bytes.
         let payload = unsafe { slice::from_raw_parts(payload, len) };

@@ -7,14 +7,17 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use super::layout::{Direction, FILLED, INLINE, LEN, LINE, Layout, Side, TAG};
-use super::ring::{Slot, Words};
+use super::layout::{
+    self, BODY_BYTES, BODY_STRIDE, Direction, FILLED, HEADER_STRIDE, INLINE, LEN, Layout, Side,
+    TAG, slot_stride,
+};
+use super::ring::{Cell, Words};
 use super::{doorbell, reach};
 use crate::Geometry;
 use crate::memory::{MemoryError, SharedMemory};
 
 /// The first word of every segment; its last byte is the version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"sparkln\x03");
+const MAGIC: u64 = u64::from_le_bytes(*b"sparkln\x04");
 
 /// Shared memory laid out as a link.
 #[derive(Debug)]
@@ -102,7 +105,7 @@ fn identity(geometry: Geometry) -> [u64; 4] {
     ]
 }
 
-/// What a slot says of the message in it.
+/// What a cell says of the message in it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
     pub(super) len: u32,
@@ -121,20 +124,46 @@ pub(super) enum Place {
 const IN_SLOT: u64 = 0;
 const LENT: u64 = 1;
 
+/// What of a ring a payload takes.
+enum Room {
+    /// Part of its cell's header line.
+    Header,
+    /// Its cell's body.
+    Body,
+    /// The slot that its cell shares with others.
+    Slot,
+}
+
+impl Room {
+    #[inline]
+    fn of(len: usize) -> Self {
+        if len <= super::INLINE_BYTES {
+            Self::Header
+        } else if len <= BODY_BYTES {
+            Self::Body
+        } else {
+            Self::Slot
+        }
+    }
+}
+
 /// One ring of a segment.
 ///
-/// Its slots belong in turn to the sender's side and the receiver's side, as `ring` decides.
+/// Its cells, each with its slot, belong in turn to the sender's side and the receiver's side, as
+/// `ring` decides.
 #[derive(Debug)]
 pub(super) struct Ring {
-    first: NonNull<u8>,
-    stride: usize,
+    headers: NonNull<u8>,
+    bodies: NonNull<u8>,
+    slots: NonNull<u8>,
+    geometry: Geometry,
     released: NonNull<u64>,
     direction: Direction,
     segment: Arc<Segment>,
 }
 
 // SAFETY: the pointers go into the segment, which is Send and Sync and kept alive by the ring; they
-// are used through methods whose callers own the slot in question.
+// are used through methods whose callers own the cell in question.
 unsafe impl Send for Ring {}
 
 impl Ring {
@@ -149,33 +178,65 @@ impl Ring {
             unsafe { NonNull::new_unchecked(segment.at(offset)) }
         };
         Self {
-            first: pointer(segment.layout.ring(direction, channel)),
-            stride: segment.layout.stride(),
+            headers: pointer(segment.layout.headers(direction, channel)),
+            bodies: pointer(segment.layout.bodies(direction, channel)),
+            slots: pointer(segment.layout.slots(direction, channel)),
+            geometry: segment.geometry(),
             released: pointer(segment.layout.released(direction, channel)).cast(),
             direction,
             segment: Arc::clone(segment),
         }
     }
 
-    /// Where the payload of a message of `len` bytes stands; 64-byte aligned where it is not inline.
+    /// Has the processor fetch the cells, whose bytes are all zero still, so that the first lap takes
+    /// hardly longer than those after it.
+    ///
+    /// # Safety
+    /// The caller is the sender's side, and has sent nothing.
+    pub(super) unsafe fn warm_up(&self) {
+        let cells = layout::cells(self.geometry);
+        // SAFETY: all headers and all bodies lie within the ring, and are this side's to write.
+        unsafe {
+            self.headers.as_ptr().write_bytes(0, cells * HEADER_STRIDE);
+            self.bodies.as_ptr().write_bytes(0, cells * BODY_STRIDE);
+        }
+    }
+
+    /// How many messages may be on their way with one of `len` bytes.
     #[inline]
-    pub(super) fn payload(&self, slot: Slot, len: usize) -> *mut u8 {
-        let offset = if len <= super::INLINE_BYTES {
-            INLINE
-        } else {
-            LINE
-        };
-        // SAFETY: both offsets lie within a slot.
-        unsafe { self.header(slot).add(offset) }
+    pub(super) fn depth(&self, len: usize) -> usize {
+        match Room::of(len) {
+            Room::Header | Room::Body => layout::cells(self.geometry),
+            Room::Slot => self.geometry.slots,
+        }
+    }
+
+    /// Where the payload of a message of `len` bytes stands, at most `slot_bytes`; 64-byte aligned
+    /// where it is not inline.
+    #[inline]
+    pub(super) fn payload(&self, cell: Cell, len: usize) -> *mut u8 {
+        // SAFETY: the offset lies within the header line. The cell's index is less than the geometry's
+        // number of cells, as in `header`, so that its body lies within the ring; the slot is one of
+        // the geometry's.
+        unsafe {
+            match Room::of(len) {
+                Room::Header => self.header(cell).add(INLINE),
+                Room::Body => self.bodies.as_ptr().add(cell.index() * BODY_STRIDE),
+                Room::Slot => {
+                    let slot = cell.index() % self.geometry.slots;
+                    self.slots.as_ptr().add(slot * slot_stride(self.geometry))
+                }
+            }
+        }
     }
 
     /// Writes the header of a message.
     ///
     /// # Safety
-    /// The caller is the sender's side and the slot is its.
+    /// The caller is the sender's side and the cell is its.
     #[inline]
-    pub(super) unsafe fn write_header(&self, slot: Slot, header: Header) {
-        let line = self.header(slot);
+    pub(super) unsafe fn write_header(&self, cell: Cell, header: Header) {
+        let line = self.header(cell);
         let (place, address) = match header.place {
             Place::Slot => (IN_SLOT, None),
             Place::Lent(address) => (LENT, Some(address)),
@@ -194,10 +255,10 @@ impl Ring {
     /// Reads a message's header, once.
     ///
     /// # Safety
-    /// The caller is the receiver's side and the slot is its.
+    /// The caller is the receiver's side and the cell is its.
     #[inline]
-    pub(super) unsafe fn read_header(&self, slot: Slot) -> Header {
-        let line = self.header(slot);
+    pub(super) unsafe fn read_header(&self, cell: Cell) -> Header {
+        let line = self.header(cell);
         // SAFETY: the header line has all fields, aligned. A peer that breaks the protocol may
         // write to them now; volatile, so that what is checked is what is used.
         unsafe {
@@ -215,10 +276,10 @@ impl Ring {
     }
 
     #[inline]
-    fn header(&self, slot: Slot) -> *mut u8 {
-        // SAFETY: a slot's index is less than the geometry's number of slots, with which the
-        // ring's producer or consumer was made, so the slot lies within the ring.
-        unsafe { self.first.as_ptr().add(slot.index() * self.stride) }
+    fn header(&self, cell: Cell) -> *mut u8 {
+        // SAFETY: a cell's index is less than the geometry's number of cells, with which the
+        // ring's producer or consumer was made, so its header lies within the ring.
+        unsafe { self.headers.as_ptr().add(cell.index() * HEADER_STRIDE) }
     }
 }
 
@@ -226,10 +287,10 @@ impl Words for Ring {
     type Word = AtomicU64;
 
     #[inline]
-    fn filled(&self, slot: Slot) -> &AtomicU64 {
+    fn filled(&self, cell: Cell) -> &AtomicU64 {
         // SAFETY: the header line begins with this word, aligned, living as long as the segment,
         // and accessed as an atomic only.
-        unsafe { AtomicU64::from_ptr(self.header(slot).add(FILLED).cast()) }
+        unsafe { AtomicU64::from_ptr(self.header(cell).add(FILLED).cast()) }
     }
 
     #[inline]

@@ -32,6 +32,10 @@ impl Harness for WithinProcess {
         let (here, there) = pair(geometry).unwrap();
         (here.into(), there.into())
     }
+
+    fn exact_credits(&self) -> bool {
+        false
+    }
 }
 
 struct Passed;
@@ -42,6 +46,10 @@ impl Harness for Passed {
         let offered = offer(&here, geometry, soon()).unwrap();
         let accepted = accept(&there, geometry, soon()).unwrap();
         (offered.into(), accepted.into())
+    }
+
+    fn exact_credits(&self) -> bool {
+        false
     }
 }
 
@@ -141,10 +149,10 @@ fn rx_with_forged(len: u32) -> Rx {
     let (memory, fd) = SharedMemory::create(layout.bytes()).unwrap();
     let forger = SharedMemory::from_fd(&fd, layout.bytes()).unwrap();
     let segment = Arc::new(Segment::create(memory, layout));
-    let slot = layout.ring(Direction::Forth, 0);
-    // SAFETY: the header of the ring's first slot lies within the mapping, and nobody reads it yet.
+    let cell = layout.headers(Direction::Forth, 0);
+    // SAFETY: the header of the ring's first cell lies within the mapping, and nobody reads it yet.
     unsafe {
-        let header = forger.as_ptr().add(slot);
+        let header = forger.as_ptr().add(cell);
         header.add(layout::LEN).cast::<u32>().write(len);
         header.add(layout::FILLED).cast::<u64>().write(1);
     }

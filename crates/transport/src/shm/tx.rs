@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::LEND_LEAST;
 use super::doorbell::Doorbell;
-use super::layout::{Direction, Side};
+use super::layout::{Direction, Side, cells};
 use super::reach::Beacon;
-use super::ring::{self, Producer, Slot};
+use super::ring::{self, Cell, Producer};
 use super::segment::{Header, Place, Ring, Segment};
 use crate::{LEND_MOST, Lending, LinkError, LinkTx};
 
@@ -29,17 +29,22 @@ pub struct Tx {
 struct Channel {
     ring: Ring,
     producer: Producer,
-    /// The slot that is lent, and for how many bytes.
-    lent: Option<(Slot, usize)>,
+    /// The cell that is lent, and for how many bytes.
+    lent: Option<(Cell, usize)>,
 }
 
 impl Tx {
     pub(super) fn new(segment: &Arc<Segment>, direction: Direction) -> Self {
         let geometry = segment.geometry();
-        let channel = |index| Channel {
-            ring: Ring::new(segment, direction, index),
-            producer: Producer::new(geometry.slots),
-            lent: None,
+        let channel = |index| {
+            let ring = Ring::new(segment, direction, index);
+            // SAFETY: this is the sender's side, and it begins here.
+            unsafe { ring.warm_up() };
+            Channel {
+                ring,
+                producer: Producer::new(cells(geometry)),
+                lent: None,
+            }
         };
         Self {
             segment: Arc::clone(segment),
@@ -77,16 +82,16 @@ impl LinkTx for Tx {
             producer,
             lent,
         } = pick(&mut self.channels, channel)?;
-        let Some(slot) = producer.poll(ring)? else {
+        let Some(cell) = producer.poll(ring, ring.depth(len))? else {
             return Ok(None);
         };
-        *lent = Some((slot, len));
-        // SAFETY: the payload lies within the slot, `len` being at most `slot_bytes`. The slot is
+        *lent = Some((cell, len));
+        // SAFETY: the payload lies within the cell or its slot, `len` being at most `slot_bytes`. The cell is
         // this side's until it is published, which takes `&mut self`, so the slice is the only
         // way to it in this process; a peer that writes there breaks the protocol, and harms no
         // more than the bytes.
         Ok(Some(unsafe {
-            slice::from_raw_parts_mut(ring.payload(slot, len), len)
+            slice::from_raw_parts_mut(ring.payload(cell, len), len)
         }))
     }
 
@@ -98,15 +103,15 @@ impl LinkTx for Tx {
             lent,
         } = pick(&mut self.channels, channel)?;
         match *lent {
-            Some((slot, reserved)) if reserved == len => {
+            Some((cell, reserved)) if reserved == len => {
                 *lent = None;
                 let header = Header {
                     len: len as u32,
                     tag,
                     place: Place::Slot,
                 };
-                // SAFETY: the slot was lent and not yet published: it is this side's.
-                unsafe { ring.write_header(slot, header) };
+                // SAFETY: the cell was lent and not yet published: it is this side's.
+                unsafe { ring.write_header(cell, header) };
                 producer.publish(ring);
                 self.doorbell.knock();
                 Ok(())
@@ -131,7 +136,7 @@ impl LinkTx for Tx {
         if let Some((_, reserved)) = lent {
             return Err(reserved_before(channel, *reserved));
         }
-        let Some(slot) = producer.poll(ring)? else {
+        let Some(cell) = producer.poll(ring, ring.depth(0))? else {
             return Ok(Lending::NotYet);
         };
         let header = Header {
@@ -139,8 +144,8 @@ impl LinkTx for Tx {
             tag,
             place: Place::Lent(payload.as_ptr() as u64),
         };
-        // SAFETY: the slot is free and not yet published: it is this side's.
-        unsafe { ring.write_header(slot, header) };
+        // SAFETY: the cell is free and not yet published: it is this side's.
+        unsafe { ring.write_header(cell, header) };
         let number = producer.publish(ring);
         self.doorbell.knock();
         Ok(Lending::Lent(number))

@@ -8,7 +8,7 @@ use loom::sync::atomic::AtomicU64;
 use loom::thread;
 use std::sync::atomic::Ordering;
 
-use super::{Consumer, Producer, Slot, Word, Words, close, has_returned, was_lent, withdraw};
+use super::{Cell, Consumer, Producer, Word, Words, close, has_returned, was_lent, withdraw};
 use crate::LinkError;
 
 impl Word for AtomicU64 {
@@ -21,10 +21,12 @@ impl Word for AtomicU64 {
     }
 }
 
-/// The words, and slots that notice when both sides have one in hand.
+/// The words, and cells and slots that notice when both sides have one in hand. Every second message
+/// needs a slot.
 struct Ring {
     filled: Vec<AtomicU64>,
-    payload: Vec<UnsafeCell<u64>>,
+    cells: Vec<UnsafeCell<u64>>,
+    slots: Vec<UnsafeCell<u64>>,
     released: AtomicU64,
     sender_closed: AtomicU64,
     receiver_closed: AtomicU64,
@@ -33,8 +35,8 @@ struct Ring {
 impl Words for Ring {
     type Word = AtomicU64;
 
-    fn filled(&self, slot: Slot) -> &AtomicU64 {
-        &self.filled[slot.index()]
+    fn filled(&self, cell: Cell) -> &AtomicU64 {
+        &self.filled[cell.index()]
     }
 
     fn released(&self) -> &AtomicU64 {
@@ -50,10 +52,32 @@ impl Words for Ring {
     }
 }
 
-fn ring(slots: usize) -> Arc<Ring> {
+impl Ring {
+    /// How many messages may be on their way with this one.
+    fn depth(&self, number: u64) -> usize {
+        if number % 2 == 0 {
+            self.slots.len()
+        } else {
+            self.cells.len()
+        }
+    }
+
+    /// Where this message stands, in this cell or its slot.
+    fn place(&self, number: u64, cell: Cell) -> &UnsafeCell<u64> {
+        if number % 2 == 0 {
+            &self.slots[cell.index() % self.slots.len()]
+        } else {
+            &self.cells[cell.index()]
+        }
+    }
+}
+
+fn ring(slots: usize, cells_per_slot: usize) -> Arc<Ring> {
+    let cells = slots * cells_per_slot;
     Arc::new(Ring {
-        filled: (0..slots).map(|_| AtomicU64::new(0)).collect(),
-        payload: (0..slots).map(|_| UnsafeCell::new(0)).collect(),
+        filled: (0..cells).map(|_| AtomicU64::new(0)).collect(),
+        cells: (0..cells).map(|_| UnsafeCell::new(0)).collect(),
+        slots: (0..slots).map(|_| UnsafeCell::new(0)).collect(),
         released: AtomicU64::new(0),
         sender_closed: AtomicU64::new(0),
         receiver_closed: AtomicU64::new(0),
@@ -61,34 +85,36 @@ fn ring(slots: usize) -> Arc<Ring> {
 }
 
 /// Sends the numbers 1 to `count`, as far as the receiver takes them.
-fn send_all(ring: &Ring, slots: usize, count: u64) {
-    let mut producer = Producer::new(slots);
+fn send_all(ring: &Ring, count: u64) {
+    let mut producer = Producer::new(ring.cells.len());
     for number in 1..=count {
-        let slot = loop {
-            match producer.poll(ring) {
-                Ok(Some(slot)) => break slot,
+        let cell = loop {
+            match producer.poll(ring, ring.depth(number)) {
+                Ok(Some(cell)) => break cell,
                 Ok(None) => thread::yield_now(),
                 Err(LinkError::Closed) => return,
                 Err(error) => panic!("{error}"),
             }
         };
-        // SAFETY: loom reports it if the receiver has the slot.
-        ring.payload[slot.index()].with_mut(|payload| unsafe { *payload = number });
+        // SAFETY: loom reports it if the receiver has the place.
+        ring.place(number, cell)
+            .with_mut(|payload| unsafe { *payload = number });
         producer.publish(ring);
     }
     close(&ring.sender_closed);
 }
 
 /// Receives until the end, or `most` messages; how many it received.
-fn receive_all(ring: &Ring, slots: usize, most: u64) -> u64 {
-    let mut consumer = Consumer::new(slots);
+fn receive_all(ring: &Ring, most: u64) -> u64 {
+    let mut consumer = Consumer::new(ring.cells.len());
     let mut received = 0;
     while received < most {
         match consumer.poll(ring) {
-            Ok(Some(slot)) => {
-                // SAFETY: loom reports it if the sender has the slot.
-                let payload = ring.payload[slot.index()].with(|payload| unsafe { *payload });
+            Ok(Some(cell)) => {
                 received += 1;
+                let place = ring.place(received, cell);
+                // SAFETY: loom reports it if the sender has the place.
+                let payload = place.with(|payload| unsafe { *payload });
                 assert_eq!(payload, received);
                 consumer.release(ring);
             }
@@ -101,34 +127,35 @@ fn receive_all(ring: &Ring, slots: usize, most: u64) -> u64 {
     received
 }
 
-fn all_arrive(slots: usize, count: u64) {
+fn all_arrive(slots: usize, cells_per_slot: usize, count: u64) {
     loom::model(move || {
-        let ring = ring(slots);
+        let ring = ring(slots, cells_per_slot);
         let sender = thread::spawn({
             let ring = Arc::clone(&ring);
-            move || send_all(&ring, slots, count)
+            move || send_all(&ring, count)
         });
-        assert_eq!(receive_all(&ring, slots, u64::MAX), count);
+        assert_eq!(receive_all(&ring, u64::MAX), count);
         sender.join().unwrap();
     });
 }
 
 #[test]
 fn messages_arrive_whole_and_once_before_the_end_is_seen() {
-    all_arrive(1, 3);
-    all_arrive(2, 3);
-    all_arrive(3, 2);
+    all_arrive(1, 1, 3);
+    all_arrive(1, 2, 3);
+    all_arrive(2, 1, 3);
+    all_arrive(3, 1, 2);
 }
 
 #[test]
 fn the_sender_ends_when_the_receiver_leaves() {
     loom::model(|| {
-        let ring = ring(1);
+        let ring = ring(1, 1);
         let sender = thread::spawn({
             let ring = Arc::clone(&ring);
-            move || send_all(&ring, 1, 3)
+            move || send_all(&ring, 3)
         });
-        assert_eq!(receive_all(&ring, 1, 1), 1);
+        assert_eq!(receive_all(&ring, 1), 1);
         sender.join().unwrap();
     });
 }
@@ -136,7 +163,7 @@ fn the_sender_ends_when_the_receiver_leaves() {
 /// Publishes a message that says that something is lent; its number.
 fn lend(ring: &Ring) -> u64 {
     let mut producer = Producer::new(1);
-    assert!(producer.poll(ring).unwrap().is_some());
+    assert!(producer.poll(ring, 1).unwrap().is_some());
     producer.publish(ring)
 }
 
@@ -159,7 +186,7 @@ fn await_loan(ring: &Ring) -> Consumer {
 #[test]
 fn lent_memory_is_not_read_any_more_once_it_has_returned() {
     loom::model(|| {
-        let (ring, lent) = (ring(1), Arc::new(UnsafeCell::new(1)));
+        let (ring, lent) = (ring(1, 1), Arc::new(UnsafeCell::new(1)));
         let receiver = thread::spawn({
             let (ring, lent) = (Arc::clone(&ring), Arc::clone(&lent));
             move || {
@@ -179,7 +206,7 @@ fn lent_memory_is_not_read_any_more_once_it_has_returned() {
 #[test]
 fn what_a_receiver_returns_before_it_leaves_has_returned() {
     loom::model(|| {
-        let ring = ring(1);
+        let ring = ring(1, 1);
         let receiver = thread::spawn({
             let ring = Arc::clone(&ring);
             move || {
@@ -196,7 +223,7 @@ fn what_a_receiver_returns_before_it_leaves_has_returned() {
 fn what_is_written_after_a_withdrawal_is_never_taken_for_what_was_lent() {
     loom::model(|| {
         // The kernel reads it for the receiver, whatever the sender does to it meanwhile.
-        let (ring, lent) = (ring(1), Arc::new(AtomicU64::new(1)));
+        let (ring, lent) = (ring(1, 1), Arc::new(AtomicU64::new(1)));
         let receiver = thread::spawn({
             let (ring, lent) = (Arc::clone(&ring), Arc::clone(&lent));
             move || {

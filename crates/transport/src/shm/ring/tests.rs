@@ -13,8 +13,8 @@ struct Ring {
 impl Words for Ring {
     type Word = AtomicU64;
 
-    fn filled(&self, slot: Slot) -> &AtomicU64 {
-        &self.filled[slot.index()]
+    fn filled(&self, cell: Cell) -> &AtomicU64 {
+        &self.filled[cell.index()]
     }
 
     fn released(&self) -> &AtomicU64 {
@@ -31,16 +31,31 @@ impl Words for Ring {
 }
 
 #[test]
-fn slots_go_round() {
+fn cells_go_round() {
     let ring = Ring::default();
     let (mut producer, mut consumer) = (Producer::new(3), Consumer::new(3));
     for message in 0..10 {
         assert_eq!(consumer.poll(&ring).unwrap(), None);
-        assert_eq!(producer.poll(&ring).unwrap(), Some(Slot(message % 3)));
+        assert_eq!(producer.poll(&ring, 3).unwrap(), Some(Cell(message % 3)));
         producer.publish(&ring);
-        assert_eq!(consumer.poll(&ring).unwrap(), Some(Slot(message % 3)));
+        assert_eq!(consumer.poll(&ring).unwrap(), Some(Cell(message % 3)));
         consumer.release(&ring);
     }
+}
+
+#[test]
+fn a_message_waits_until_few_enough_are_on_their_way_with_it() {
+    let ring = Ring::default();
+    let (mut producer, mut consumer) = (Producer::new(3), Consumer::new(3));
+    producer.publish(&ring);
+    assert_eq!(producer.poll(&ring, 1).unwrap(), None);
+    assert_eq!(producer.poll(&ring, 2).unwrap(), Some(Cell(1)));
+    producer.publish(&ring);
+    assert_eq!(producer.poll(&ring, 2).unwrap(), None);
+    assert_eq!(producer.poll(&ring, 3).unwrap(), Some(Cell(2)));
+    consumer.release(&ring);
+    assert_eq!(producer.poll(&ring, 1).unwrap(), None);
+    assert_eq!(producer.poll(&ring, 2).unwrap(), Some(Cell(2)));
 }
 
 #[test]
@@ -49,11 +64,11 @@ fn a_counter_that_cannot_be_is_a_protocol_violation() {
         let ring = Ring::default();
         let mut producer = Producer::new(3);
         for _ in 0..3 {
-            assert!(producer.poll(&ring).unwrap().is_some());
+            assert!(producer.poll(&ring, 3).unwrap().is_some());
             producer.publish(&ring);
         }
         ring.released.store(released, Ordering::Relaxed);
-        let error = producer.poll(&ring).unwrap_err();
+        let error = producer.poll(&ring, 3).unwrap_err();
         assert!(matches!(error, LinkError::Protocol(_)), "{error}");
         assert!(error.to_string().contains(&released.to_string()), "{error}");
     }
@@ -64,15 +79,18 @@ fn a_counter_that_goes_back_is_a_protocol_violation() {
     let ring = Ring::default();
     let (mut producer, mut consumer) = (Producer::new(3), Consumer::new(3));
     for _ in 0..6 {
-        assert!(producer.poll(&ring).unwrap().is_some());
+        assert!(producer.poll(&ring, 3).unwrap().is_some());
         producer.publish(&ring);
         assert!(consumer.poll(&ring).unwrap().is_some());
         consumer.release(&ring);
     }
     for _ in 0..3 {
-        let _ = producer.poll(&ring).unwrap();
+        let _ = producer.poll(&ring, 3).unwrap();
         producer.publish(&ring);
     }
     ring.released.store(0, Ordering::Relaxed);
-    assert!(matches!(producer.poll(&ring), Err(LinkError::Protocol(_))));
+    assert!(matches!(
+        producer.poll(&ring, 3),
+        Err(LinkError::Protocol(_))
+    ));
 }

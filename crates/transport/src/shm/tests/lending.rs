@@ -1,6 +1,6 @@
 //! Messages that are read where they lie.
 
-use super::super::{LEND_LEAST, Rx, Tx, pair};
+use super::super::{LEND_LEAST, Rx, Tx, layout, pair};
 use crate::{Borrowing, Geometry, LEND_MOST, Lending, LinkError, LinkRx, LinkTx};
 
 const GEOMETRY: Geometry = Geometry {
@@ -51,7 +51,6 @@ fn lent_payloads_arrive_and_return_in_order() {
     };
     let payloads = [LEND_LEAST, LEND_LEAST + 1, 100_003, LEND_MOST].map(|len| bytes(len, len));
     let numbers = payloads.each_ref().map(|payload| lent(&mut tx, payload, 5));
-    assert_eq!(tx.lend(1, &payloads[0], 5).unwrap(), Lending::NotYet);
     let mut room = vec![0; LEND_MOST + 1];
     for (payload, number) in payloads.iter().zip(numbers) {
         assert!(!tx.has_returned(1, number).unwrap());
@@ -63,6 +62,22 @@ fn lent_payloads_arrive_and_return_in_order() {
     }
     assert_eq!(rx.borrow(1, &mut room, 5).unwrap(), Borrowing::NotYet);
     assert!(!rx.has_news(1));
+}
+
+#[test]
+fn as_many_are_lent_as_there_are_cells() {
+    let Some((mut tx, mut rx)) = lending() else {
+        return;
+    };
+    let payload = bytes(LEND_LEAST, 1);
+    let mut room = vec![0; LEND_LEAST];
+    for _ in 0..layout::cells(GEOMETRY) {
+        lent(&mut tx, &payload, 5);
+    }
+    assert_eq!(tx.lend(1, &payload, 5).unwrap(), Lending::NotYet);
+    rx.borrow(1, &mut room, 5).unwrap();
+    lent(&mut tx, &payload, 5);
+    assert_eq!(tx.lend(1, &payload, 5).unwrap(), Lending::NotYet);
 }
 
 #[test]
