@@ -1,0 +1,187 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::dial::{Call, Route, call};
+use crate::frame::FrameReader;
+use crate::handshake::{self, EnterError, MAX_HANDSHAKE, Open, PROTOCOL, enter};
+use crate::options::Address;
+use crate::wire::{FrameKind, frame};
+use crate::{Error, Kind};
+
+const KEY: &[u8] = b"the key";
+
+/// Rank 1 of 2 serves streams in the background until it has let one in or time is up.
+fn serve() -> (Route, std::thread::JoinHandle<Option<u32>>) {
+    let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
+    let target = listener.local_addr().unwrap().as_socket().unwrap();
+    let door = Door::Streams { rank: 1, size: 2 };
+    let mut lobby = Lobby::new(door, Secret::from_text(KEY), vec![listener]);
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let served = std::thread::spawn(move || {
+        while Instant::now() < deadline && lobby.refused.secret.count == 0 {
+            let mut fds = Vec::new();
+            lobby.watch(&mut fds);
+            net::poll(&mut fds, Some(Instant::now() + Duration::from_millis(50))).unwrap();
+            drop(fds);
+            if let Some(Guest::Stream { from, .. }) = lobby.serve(Instant::now()).pop() {
+                return Some(from);
+            }
+        }
+        None
+    });
+    (
+        Route::Tcp {
+            source: None,
+            target,
+        },
+        served,
+    )
+}
+
+fn stream_to(to: u32) -> Intent {
+    let purpose = Purpose {
+        context: 1,
+        kind: Kind::Tcp,
+        lane: 0,
+    };
+    Intent::Stream {
+        from: 0,
+        to,
+        purpose,
+    }
+}
+
+fn connect(route: &Route, key: &[u8], intent: Intent) -> Result<Socket, Error> {
+    call(&Call {
+        peer: "rank 1",
+        routes: std::slice::from_ref(route),
+        key: &Secret::from_text(key),
+        intent,
+        deadline: Instant::now() + Duration::from_secs(30),
+        refusal: Duration::ZERO,
+        interrupt: &|| None,
+    })
+}
+
+#[test]
+fn only_the_right_key_opens_a_stream() {
+    let (route, served) = serve();
+    let error = connect(&route, b"another key", stream_to(1)).unwrap_err();
+    assert_eq!(
+        error,
+        Error::Auth {
+            peer: "rank 1".to_owned()
+        }
+    );
+    assert_eq!(served.join().unwrap(), None);
+
+    let (route, served) = serve();
+    connect(&route, KEY, stream_to(1)).unwrap();
+    assert_eq!(served.join().unwrap(), Some(0));
+}
+
+#[test]
+fn a_stream_for_another_rank_or_listener_is_refused() {
+    let (route, served) = serve();
+    for intent in [stream_to(0), Intent::Rendezvous] {
+        let error = connect(&route, KEY, intent).unwrap_err();
+        assert!(matches!(error, Error::Protocol { .. }), "{error}");
+    }
+    connect(&route, KEY, stream_to(1)).unwrap();
+    assert_eq!(served.join().unwrap(), Some(0));
+}
+
+#[test]
+fn another_protocol_version_is_named_with_ours() {
+    let (route, served) = serve();
+    let Route::Tcp { target, .. } = route else {
+        panic!("not a TCP route")
+    };
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let socket = net::connect_tcp(None, target, deadline).unwrap();
+    let mut open = Open::new(stream_to(1)).unwrap();
+    open.version = PROTOCOL + 1;
+    let result = enter(&socket, &Secret::from_text(KEY), &open, "rank 1", deadline);
+    let Err(EnterError::Final(error)) = result else {
+        panic!("it was let in")
+    };
+    assert!(
+        matches!(
+            error,
+            Error::Version {
+                theirs: PROTOCOL,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    connect(&route, KEY, stream_to(1)).unwrap();
+    assert_eq!(served.join().unwrap(), Some(0));
+}
+
+#[test]
+fn a_server_without_the_key_is_found_out() {
+    let (near, far) = net::tcp_pair().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let server = std::thread::spawn(move || {
+        let mut reader = FrameReader::default();
+        let mut read = || reader.read(&far, MAX_HANDSHAKE, deadline).unwrap();
+        read();
+        let challenge = frame(FrameKind::Challenge, &handshake::challenge(&[0; 32]));
+        net::write_all(&far, &challenge, deadline).unwrap();
+        // It sends back what it heard, which is a proof for the other role.
+        let (_, proof) = read();
+        net::write_all(&far, &frame(FrameKind::Accept, &proof), deadline).unwrap();
+        far
+    });
+    let open = Open::new(stream_to(1)).unwrap();
+    let result = enter(&near, &Secret::from_text(KEY), &open, "rank 1", deadline);
+    assert!(matches!(result, Err(EnterError::Final(Error::Auth { .. }))));
+    server.join().unwrap();
+}
+
+/// Frames as a stranger may send them: of any kind, some of them almost right.
+fn strange_frames() -> impl Strategy<Value = Vec<u8>> {
+    let open = Open {
+        version: PROTOCOL,
+        intent: stream_to(1),
+        nonce: [3; 32],
+    };
+    let open = open.encode();
+    let almost = (any::<prop::sample::Index>(), any::<u8>()).prop_map({
+        let open = open.clone();
+        move |(at, with)| {
+            let mut body = open.clone();
+            let at = at.index(body.len());
+            body[at] = with;
+            frame(FrameKind::Open, &body)
+        }
+    });
+    let kind = prop::sample::select(vec![
+        FrameKind::Open,
+        FrameKind::Proof,
+        FrameKind::Accept,
+        FrameKind::Hello,
+    ]);
+    let any_body = prop::collection::vec(any::<u8>(), 0..MAX_HANDSHAKE);
+    let frames = prop_oneof![
+        Just(frame(FrameKind::Open, &open)),
+        almost,
+        (kind, any_body).prop_map(|(kind, body)| frame(kind, &body)),
+        prop::collection::vec(any::<u8>(), 1..40),
+    ];
+    prop::collection::vec(frames, 1..5).prop_map(|frames| frames.concat())
+}
+
+proptest! {
+    #[test]
+    fn no_stranger_gets_in_whatever_it_says(bytes in strange_frames()) {
+        let (mut stranger, ours) = net::tcp_pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        std::io::Write::write_all(&mut stranger, &bytes).unwrap();
+        let mut visitor = Visitor::new(ours, Instant::now());
+        let door = Door::Streams { rank: 1, size: 2 };
+        let step = visitor.step(door, &Secret::from_text(KEY));
+        prop_assert!(!matches!(step, Ok(Step::Done(_))));
+    }
+}

@@ -1,0 +1,161 @@
+//! A connection that has not proven itself yet.
+
+use std::io;
+use std::time::Instant;
+
+use socket2::Socket;
+
+use super::{Door, Guest};
+use crate::frame::{Frame, FrameReader, ReadError};
+use crate::handshake::{self, Intent, MAX_HANDSHAKE, Open, OpenError};
+use crate::hello::{Hello, MAX_HELLO};
+use crate::net;
+use crate::secret::random;
+use crate::wire::{FrameKind, WireError, frame};
+use crate::{Purpose, Secret};
+
+pub(super) struct Visitor {
+    pub(super) socket: Socket,
+    pub(super) since: Instant,
+    reader: FrameReader,
+    stage: Stage,
+}
+
+enum Stage {
+    Opening,
+    Proving {
+        transcript: Vec<u8>,
+        intent: Intent,
+    },
+    /// Authenticated; its hello comes next.
+    Greeting,
+}
+
+pub(super) enum Step {
+    Wait,
+    Done(Outcome),
+}
+
+pub(super) enum Outcome {
+    Rank(Box<Hello>),
+    Stream { from: u32, purpose: Purpose },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum VisitError {
+    #[error("{0}")]
+    Read(#[from] ReadError),
+    #[error("it opened with {0}")]
+    Open(#[from] OpenError),
+    #[error("it sent {0}")]
+    Wire(#[from] WireError),
+    #[error("it has a different secret")]
+    Secret,
+    #[error("it looks for another rank or another kind of listener")]
+    Misdirected,
+}
+
+impl Visitor {
+    pub(super) fn new(socket: Socket, now: Instant) -> Self {
+        // Fails on a Unix socket, where there is no delay to switch off.
+        let _ = socket.set_tcp_nodelay(true);
+        Visitor {
+            socket,
+            since: now,
+            reader: FrameReader::default(),
+            stage: Stage::Opening,
+        }
+    }
+
+    pub(super) fn name(&self) -> String {
+        match self
+            .socket
+            .peer_addr()
+            .ok()
+            .and_then(|address| address.as_socket())
+        {
+            Some(address) => address.to_string(),
+            None => "a process of this host".to_owned(),
+        }
+    }
+
+    pub(super) fn into_guest(self, outcome: Outcome) -> Guest {
+        let stream = self.socket;
+        match outcome {
+            Outcome::Rank(hello) => Guest::Rank { hello, stream },
+            Outcome::Stream { from, purpose } => Guest::Stream {
+                from,
+                purpose,
+                stream,
+            },
+        }
+    }
+
+    /// Goes as far as the bytes that have arrived allow.
+    pub(super) fn step(&mut self, door: Door, key: &Secret) -> Result<Step, VisitError> {
+        loop {
+            let limit = match self.stage {
+                Stage::Greeting => MAX_HELLO,
+                _ => MAX_HANDSHAKE,
+            };
+            let Some((kind, body)) = self.reader.poll(&self.socket, limit)? else {
+                return Ok(Step::Wait);
+            };
+            if let Some(outcome) = self.advance(door, key, (kind, body))? {
+                return Ok(Step::Done(outcome));
+            }
+        }
+    }
+
+    fn advance(
+        &mut self,
+        door: Door,
+        key: &Secret,
+        (kind, body): Frame,
+    ) -> Result<Option<Outcome>, VisitError> {
+        match (&self.stage, kind) {
+            (Stage::Opening, FrameKind::Open) => {
+                let intent = Open::decode(&body)?.intent;
+                door.check(intent)?;
+                let nonce = random().map_err(|error| io::Error::other(error.to_string()));
+                let challenge = handshake::challenge(&nonce.map_err(ReadError::Io)?);
+                self.send(FrameKind::Challenge, &challenge)?;
+                let transcript = handshake::transcript(&body, &challenge);
+                self.stage = Stage::Proving { transcript, intent };
+                Ok(None)
+            }
+            (Stage::Proving { transcript, intent }, FrameKind::Proof) => {
+                let proof = body.as_slice().try_into().map_err(|_| VisitError::Secret)?;
+                if !key.verify(handshake::CLIENT, transcript, proof) {
+                    return Err(VisitError::Secret);
+                }
+                let intent = *intent;
+                self.send(FrameKind::Accept, &key.sign(handshake::SERVER, transcript))?;
+                self.stage = Stage::Greeting;
+                match intent {
+                    Intent::Rendezvous => Ok(None),
+                    Intent::Stream { from, purpose, .. } => {
+                        Ok(Some(Outcome::Stream { from, purpose }))
+                    }
+                }
+            }
+            (Stage::Greeting, FrameKind::Hello) => {
+                Ok(Some(Outcome::Rank(Box::new(Hello::decode(&body)?))))
+            }
+            (_, seen) => Err(WireError::Unexpected {
+                expected: "handshake",
+                seen,
+            }
+            .into()),
+        }
+    }
+
+    /// Sends a short frame, which a connection that keeps to the protocol always has room for.
+    fn send(&self, kind: FrameKind, body: &[u8]) -> Result<(), ReadError> {
+        let bytes = frame(kind, body);
+        match net::try_write(&self.socket, &bytes)? {
+            Some(count) if count == bytes.len() => Ok(()),
+            _ => Err(ReadError::Io(io::ErrorKind::WriteZero.into())),
+        }
+    }
+}
