@@ -1,0 +1,231 @@
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use crate::error::{failed, failed_as};
+use crate::sysfs::Sysfs;
+use crate::{
+    CompletionChannel, CompletionQueue, Device, Error, Gid, GidEntry, GidKind, Library, Limits,
+    Port, ProtectionDomain, hints, raw,
+};
+
+/// An open device. Clones are the same; it closes with the last of them and of what was made on it.
+#[derive(Clone)]
+pub struct Context(pub(crate) Arc<Open>);
+
+pub(crate) struct Open {
+    pub(crate) library: Library,
+    pub(crate) raw: NonNull<raw::ibv_context>,
+    pub(crate) name: String,
+}
+
+// SAFETY: libibverbs' functions may be called by several threads on the same context.
+unsafe impl Send for Open {}
+// SAFETY: as above.
+unsafe impl Sync for Open {}
+
+impl Context {
+    pub(crate) fn open(device: &Device) -> Result<Context, Error> {
+        let library = device.library();
+        // SAFETY: the device is in a list that is not freed.
+        let opened = unsafe { (library.api.ibv_open_device)(device.raw.as_ptr()) };
+        let raw = NonNull::new(opened)
+            .ok_or_else(|| failed("ibv_open_device", device.name(), hints::open))?;
+        let context = Context(Arc::new(Open {
+            library,
+            raw,
+            name: device.name().to_owned(),
+        }));
+        context.read_events_without_blocking()?;
+        Ok(context)
+    }
+
+    fn read_events_without_blocking(&self) -> Result<(), Error> {
+        let fd = self.async_fd();
+        let set = fcntl_getfl(fd).and_then(|flags| fcntl_setfl(fd, flags | OFlags::NONBLOCK));
+        set.map_err(|errno| {
+            failed_as("fcntl", errno.raw_os_error(), self.name(), |_| {
+                String::new()
+            })
+        })
+    }
+
+    /// The device's name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// What the device can do at most.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone.
+    pub fn limits(&self) -> Result<Limits, Error> {
+        let mut limits = MaybeUninit::<raw::ibv_device_attr>::zeroed();
+        // SAFETY: the context is open, and the function writes what it is given.
+        let errno = unsafe { (self.api().ibv_query_device)(self.raw(), limits.as_mut_ptr()) };
+        if errno != 0 {
+            return Err(failed_as(
+                "ibv_query_device",
+                errno,
+                self.name(),
+                hints::gone,
+            ));
+        }
+        // SAFETY: numbers, which zeros are, too.
+        Ok(Limits::from_raw(unsafe { limits.assume_init_ref() }))
+    }
+
+    /// What a port is and does; the first port is 1.
+    ///
+    /// # Errors
+    ///
+    /// There is no such port, or the device is gone.
+    pub fn port(&self, number: u8) -> Result<Port, Error> {
+        let mut port = MaybeUninit::<raw::ibv_port_attr>::zeroed();
+        // SAFETY: the context is open. The function writes the leading part of the structure, which
+        // it knows by another name.
+        let errno =
+            unsafe { (self.api().ibv_query_port)(self.raw(), number, port.as_mut_ptr().cast()) };
+        if errno != 0 {
+            let port = format_args!("port {number} of {}", self.name()).to_string();
+            return Err(failed_as("ibv_query_port", errno, port, hints::port));
+        }
+        // SAFETY: numbers, which zeros are, too.
+        Ok(Port::from_raw(number, unsafe { port.assume_init_ref() }))
+    }
+
+    /// The GIDs of a port that are in use, by index. The table changes as addresses come and go.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone.
+    pub fn gids(&self, port: u8) -> Result<Vec<GidEntry>, Error> {
+        let Ok(query) = self.api()._ibv_query_gid_table() else {
+            return Ok(Sysfs::default().gids(self.name(), port));
+        };
+        let most: u32 = (1..=self.limits()?.ports)
+            .map(|port| Ok(self.port(port)?.gid_table_len))
+            .sum::<Result<u32, Error>>()?;
+        let mut entries: Vec<MaybeUninit<raw::ibv_gid_entry>> = Vec::new();
+        entries.resize_with(most as usize, MaybeUninit::zeroed);
+        // SAFETY: the context is open. The function writes at most so many entries of that size.
+        let count = unsafe {
+            let first = entries.as_mut_ptr().cast();
+            query(
+                self.raw(),
+                first,
+                entries.len(),
+                0,
+                size_of::<raw::ibv_gid_entry>(),
+            )
+        };
+        if count < 0 {
+            let errno = -count as i32;
+            return Err(failed_as(
+                "ibv_query_gid_table",
+                errno,
+                self.name(),
+                hints::gone,
+            ));
+        }
+        // SAFETY: numbers, which zeros are, too.
+        let entries = entries
+            .iter()
+            .take(count as usize)
+            .map(|entry| unsafe { entry.assume_init_ref() });
+        Ok(entries
+            .filter(|entry| entry.port_num == u32::from(port))
+            .map(gid_entry)
+            .collect())
+    }
+
+    /// A domain that memory and queue pairs of this device belong to.
+    ///
+    /// # Errors
+    ///
+    /// The device has no more of them.
+    pub fn protection_domain(&self) -> Result<ProtectionDomain, Error> {
+        ProtectionDomain::new(self)
+    }
+
+    /// A queue of at least `depth` completions that is only polled.
+    ///
+    /// # Errors
+    ///
+    /// The depth is zero or beyond the device's, or the device has no more queues.
+    pub fn completion_queue(&self, depth: u32) -> Result<CompletionQueue, Error> {
+        CompletionQueue::new(self, depth, None)
+    }
+
+    /// Something to wait on for completions.
+    ///
+    /// # Errors
+    ///
+    /// The process has no more file descriptors.
+    pub fn completion_channel(&self) -> Result<CompletionChannel, Error> {
+        CompletionChannel::new(self)
+    }
+
+    /// What is readable when [`Context::next_event`] has something.
+    pub fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open as long as the context.
+        unsafe { BorrowedFd::borrow_raw((*self.raw()).async_fd) }
+    }
+
+    pub(crate) fn api(&self) -> &'static crate::library::Api {
+        self.0.library.api
+    }
+
+    pub(crate) fn raw(&self) -> *mut raw::ibv_context {
+        self.0.raw.as_ptr()
+    }
+}
+
+impl AsFd for Context {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.async_fd()
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Context").field(&self.0.name).finish()
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        // SAFETY: whatever was made on the context holds it, so nothing is left.
+        let result = unsafe { (self.library.api.ibv_close_device)(self.raw.as_ptr()) };
+        if result != 0 {
+            tracing::warn!(
+                device = self.name,
+                "ibv_close_device failed; the device stays open"
+            );
+        }
+    }
+}
+
+fn gid_entry(entry: &raw::ibv_gid_entry) -> GidEntry {
+    let netdev = match entry.ndev_ifindex {
+        0 => None,
+        index => nix::net::if_::if_indextoname(index).ok(),
+    };
+    GidEntry {
+        // SAFETY: bytes, whichever way they were written.
+        gid: Gid(unsafe { entry.gid.raw }),
+        port: entry.port_num as u8,
+        index: entry.gid_index,
+        kind: match entry.gid_type {
+            raw::IBV_GID_TYPE_ROCE_V1 => GidKind::RoceV1,
+            raw::IBV_GID_TYPE_ROCE_V2 => GidKind::RoceV2,
+            _ => GidKind::Ib,
+        },
+        netdev: netdev.and_then(|name| name.into_string().ok()),
+    }
+}

@@ -1,0 +1,137 @@
+use std::fmt;
+use std::path::PathBuf;
+
+use nix::errno::Errno;
+
+use crate::pair::AddressError;
+
+/// Why something of this crate failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// libibverbs could not be opened.
+    #[error(
+        "libibverbs was not found: {tried}; install rdma-core's libraries (Debian and Ubuntu: \
+         apt install libibverbs1 ibverbs-providers), or say where libibverbs.so.1 is"
+    )]
+    Library {
+        /// What was tried, and how each try failed.
+        tried: String,
+    },
+    /// What was opened lacks a function that every libibverbs has.
+    #[error(
+        "{} has no function {symbol}: it is not rdma-core's libibverbs, or one from before 2018; \
+         install a current one (Debian and Ubuntu: apt install libibverbs1)",
+        path.display()
+    )]
+    Symbol {
+        /// The library.
+        path: PathBuf,
+        /// The function.
+        symbol: &'static str,
+    },
+    /// The library here is older than what was asked of it.
+    #[error("{call} is not in this libibverbs; it needs rdma-core {needs} or newer")]
+    TooOld {
+        /// The function.
+        call: &'static str,
+        /// The first version of rdma-core that has it.
+        needs: &'static str,
+    },
+    /// A call of libibverbs failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// A connection cannot be made between two addresses.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// What belongs to one device was used with another.
+    #[error("a completion queue of {seen} cannot serve a queue pair of {wanted}")]
+    OtherDevice {
+        /// The queue pair's device, as it was opened.
+        wanted: String,
+        /// The queue's device, as it was opened.
+        seen: String,
+    },
+    /// More was asked than a device, a queue or a region has.
+    #[error("{what} is {asked}, but must be at most {most}")]
+    Beyond {
+        /// What was asked for.
+        what: &'static str,
+        /// How much of it.
+        asked: u64,
+        /// The most there is.
+        most: u64,
+    },
+}
+
+impl Error {
+    /// The error number of the failed call, if one failed.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Error::Call(call) => Some(call.errno),
+            _ => None,
+        }
+    }
+
+    /// Whether the library, the driver or the device cannot do what was asked, ever.
+    pub fn is_unsupported(&self) -> bool {
+        match self {
+            Error::TooOld { .. } => true,
+            Error::Call(call) => matches!(call.errno, libc::EOPNOTSUPP | libc::ENOSYS),
+            _ => false,
+        }
+    }
+}
+
+/// A failed call of libibverbs: which one, on what, how, and what was likely wrong.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct CallError {
+    /// The function, with the state asked for where it changes states.
+    pub call: &'static str,
+    /// The error number.
+    pub errno: i32,
+    /// What the call was about: a device, a port, an address.
+    pub subject: String,
+    /// The attribute that was likely wrong, and what to do; empty where that is not known.
+    pub hint: String,
+}
+
+impl std::error::Error for CallError {}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let errno = Errno::from_raw(self.errno);
+        let Self { call, subject, .. } = self;
+        write!(f, "{call} ({subject}): {} ({errno:?})", errno.desc())?;
+        if !self.hint.is_empty() {
+            write!(f, "; {}", self.hint)?;
+        }
+        Ok(())
+    }
+}
+
+/// The error of a call that just returned null or -1, with what [`crate::hints`] says about it.
+pub(crate) fn failed(
+    call: &'static str,
+    subject: impl fmt::Display,
+    hint: impl FnOnce(i32) -> String,
+) -> Error {
+    failed_as(call, Errno::last_raw(), subject, hint)
+}
+
+/// The error of a call that returned its error number.
+pub(crate) fn failed_as(
+    call: &'static str,
+    errno: i32,
+    subject: impl fmt::Display,
+    hint: impl FnOnce(i32) -> String,
+) -> Error {
+    let hint = hint(errno);
+    let subject = subject.to_string();
+    Error::Call(CallError {
+        call,
+        errno,
+        subject,
+        hint,
+    })
+}

@@ -1,0 +1,283 @@
+//! Queue pairs: their states, and how to get from one to the next.
+
+mod address;
+mod options;
+mod transition;
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+
+use crate::batch::Storage;
+use crate::error::{failed, failed_as};
+use crate::{CompletionQueue, Error, ProtectionDomain, hints, raw};
+
+pub use address::{AddressError, AddressVector, Peer};
+pub use options::{PairOptions, ReceiveOptions, SendOptions};
+
+/// A reliable connected queue pair in the state `S`. It keeps its domain and its completion queues;
+/// dropping it destroys it.
+///
+/// It starts as [`Reset`], becomes [`Init`], from which on receives may be posted, [`Rtr`] (ready to
+/// receive), with the peer's address, and [`Rts`] (ready to send). From any of them it may become
+/// [`Failed`], in which nothing is sent or received and all that is posted ends.
+///
+/// The device moves a queue pair to the error state by itself when a request fails. The type does not
+/// follow: posting goes on, and what is posted ends as [`crate::Status::Flushed`].
+pub struct QueuePair<S> {
+    pub(crate) pair: Box<Pair>,
+    state: PhantomData<S>,
+}
+
+/// Just made, or emptied.
+#[derive(Debug)]
+pub enum Reset {}
+/// Receives may be posted.
+#[derive(Debug)]
+pub enum Init {}
+/// Ready to receive from its peer.
+#[derive(Debug)]
+pub enum Rtr {}
+/// Ready to send, too.
+#[derive(Debug)]
+pub enum Rts {}
+/// In the error state: nothing is sent or received, and all that is posted ends.
+#[derive(Debug)]
+pub enum Failed {}
+
+/// A state in which receives may be posted.
+pub trait CanReceive: sealed::Sealed {}
+impl CanReceive for Init {}
+impl CanReceive for Rtr {}
+impl CanReceive for Rts {}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for super::Init {}
+    impl Sealed for super::Rtr {}
+    impl Sealed for super::Rts {}
+}
+
+/// The state that the device has a queue pair in.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum PairState {
+    /// [`Reset`].
+    Reset,
+    /// [`Init`].
+    Init,
+    /// [`Rtr`].
+    Rtr,
+    /// [`Rts`].
+    Rts,
+    /// [`Failed`].
+    Error,
+    /// Another; the number is libibverbs'.
+    Other(u32),
+}
+
+impl<S> QueuePair<S> {
+    pub(crate) fn new(pair: Box<Pair>) -> Self {
+        Self {
+            pair,
+            state: PhantomData,
+        }
+    }
+
+    /// Its number, which its peer names it by.
+    pub fn number(&self) -> u32 {
+        self.pair.number()
+    }
+
+    /// The domain that it belongs to.
+    pub fn domain(&self) -> &ProtectionDomain {
+        &self.pair.domain
+    }
+
+    /// The queue that its sends, writes, reads and atomics end in.
+    pub fn send_queue(&self) -> &CompletionQueue {
+        &self.pair.send_queue
+    }
+
+    /// The queue that its receives end in.
+    pub fn receive_queue(&self) -> &CompletionQueue {
+        &self.pair.receive_queue
+    }
+
+    /// How many bytes a work request may carry inline.
+    pub fn most_inline(&self) -> usize {
+        self.pair.capacity.max_inline_data as usize
+    }
+
+    /// How many sends, writes, reads and atomics it holds, from their posting to the polling of the
+    /// completion of one posted later, or of their own.
+    pub fn send_depth(&self) -> u32 {
+        self.pair.capacity.max_send_wr
+    }
+
+    /// How many receives it holds.
+    pub fn receive_depth(&self) -> u32 {
+        self.pair.capacity.max_recv_wr
+    }
+
+    /// The state that the device has it in.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone.
+    pub fn query_state(&self) -> Result<PairState, Error> {
+        self.pair.query_state()
+    }
+
+    /// Destroys it. Afterwards nothing that was posted on it touches memory, and what is left in
+    /// its completion queues may still be polled, or may be gone.
+    ///
+    /// # Errors
+    ///
+    /// The device still has it; memory that was posted must never be used for anything else.
+    pub fn destroy(mut self) -> Result<(), Error> {
+        match self.pair.destroy() {
+            0 => Ok(()),
+            errno => Err(failed_as("ibv_destroy_qp", errno, &self.pair, hints::gone)),
+        }
+    }
+}
+
+impl<S> fmt::Debug for QueuePair<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePair")
+            .field("device", &self.pair.domain.context().name())
+            .field("number", &self.number())
+            .field("state", &std::any::type_name::<S>().rsplit(':').next())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A queue pair in any state.
+pub(crate) struct Pair {
+    raw: NonNull<raw::ibv_qp>,
+    number: u32,
+    /// Whether it is still to be destroyed.
+    exists: bool,
+    pub(crate) post_send: PostSend,
+    pub(crate) post_recv: PostRecv,
+    pub(crate) capacity: raw::ibv_qp_cap,
+    pub(crate) batch: Storage,
+    // These go after the queue pair.
+    pub(crate) send_queue: CompletionQueue,
+    pub(crate) receive_queue: CompletionQueue,
+    pub(crate) domain: ProtectionDomain,
+}
+
+type PostSend = unsafe extern "C" fn(
+    *mut raw::ibv_qp,
+    *mut raw::ibv_send_wr,
+    *mut *mut raw::ibv_send_wr,
+) -> i32;
+type PostRecv = unsafe extern "C" fn(
+    *mut raw::ibv_qp,
+    *mut raw::ibv_recv_wr,
+    *mut *mut raw::ibv_recv_wr,
+) -> i32;
+
+// SAFETY: libibverbs' functions may be called by any thread; what changes the queue pair takes it
+// exclusively.
+unsafe impl Send for Pair {}
+// SAFETY: as above.
+unsafe impl Sync for Pair {}
+
+impl Pair {
+    pub(crate) fn create(
+        domain: &ProtectionDomain,
+        options: &PairOptions,
+    ) -> Result<Box<Pair>, Error> {
+        let context = domain.context();
+        options.check(context)?;
+        let mut asked = options.to_raw();
+        // SAFETY: the domain and the queues live and are of one device; the function also writes
+        // what it has granted.
+        let raw = unsafe { (context.api().ibv_create_qp)(domain.raw(), &raw mut asked) };
+        let raw = NonNull::new(raw).ok_or_else(|| {
+            failed("ibv_create_qp", context.name(), |errno| {
+                hints::create_pair(errno, context)
+            })
+        })?;
+        // SAFETY: the context is open.
+        let ops = unsafe { &(*context.raw()).ops };
+        let missing = |call| Error::TooOld { call, needs: "17" };
+        Ok(Box::new(Pair {
+            // SAFETY: the queue pair was just made.
+            number: unsafe { raw.as_ref() }.qp_num,
+            raw,
+            exists: true,
+            post_send: ops.post_send.ok_or(missing("ibv_post_send"))?,
+            post_recv: ops.post_recv.ok_or(missing("ibv_post_recv"))?,
+            capacity: asked.cap,
+            batch: Storage::new(&asked.cap),
+            send_queue: options.send_queue.clone(),
+            receive_queue: options.receive_queue.clone(),
+            domain: domain.clone(),
+        }))
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(crate) fn raw(&self) -> *mut raw::ibv_qp {
+        self.raw.as_ptr()
+    }
+
+    fn query_state(&self) -> Result<PairState, Error> {
+        let mut attributes = MaybeUninit::<raw::ibv_qp_attr>::zeroed();
+        let mut options = MaybeUninit::<raw::ibv_qp_init_attr>::zeroed();
+        let api = self.domain.context().api();
+        // SAFETY: the queue pair lives, and the function writes both structures.
+        let errno = unsafe {
+            let (attributes, options) = (attributes.as_mut_ptr(), options.as_mut_ptr());
+            (api.ibv_query_qp)(self.raw(), attributes, raw::IBV_QP_STATE as i32, options)
+        };
+        if errno != 0 {
+            return Err(failed_as("ibv_query_qp", errno, self, hints::gone));
+        }
+        // SAFETY: numbers, which zeros are, too.
+        Ok(match unsafe { attributes.assume_init_ref() }.qp_state {
+            raw::IBV_QPS_RESET => PairState::Reset,
+            raw::IBV_QPS_INIT => PairState::Init,
+            raw::IBV_QPS_RTR => PairState::Rtr,
+            raw::IBV_QPS_RTS => PairState::Rts,
+            raw::IBV_QPS_ERR => PairState::Error,
+            other => PairState::Other(other),
+        })
+    }
+
+    /// Destroys it, whether or not that succeeds, for good; gives the error number.
+    fn destroy(&mut self) -> i32 {
+        self.exists = false;
+        // SAFETY: the queue pair has not been destroyed, and is not used afterwards.
+        unsafe { (self.domain.context().api().ibv_destroy_qp)(self.raw()) }
+    }
+}
+
+impl fmt::Display for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "queue pair {} of {}",
+            self.number(),
+            self.domain.context().name()
+        )
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if self.exists {
+            let errno = self.destroy();
+            if errno != 0 {
+                let device = self.domain.context().name();
+                tracing::warn!(device, errno, "ibv_destroy_qp failed; the queue pair stays");
+            }
+        }
+    }
+}

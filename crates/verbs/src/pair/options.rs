@@ -1,0 +1,122 @@
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use crate::{CompletionQueue, Context, Error, raw};
+
+/// What a queue pair is made with. The device may grant more than is asked.
+#[derive(Clone, Debug)]
+pub struct PairOptions {
+    /// Where sends, writes, reads and atomics end.
+    pub send_queue: CompletionQueue,
+    /// Where receives end; it may be the same.
+    pub receive_queue: CompletionQueue,
+    /// How many sends, writes, reads and atomics it shall hold.
+    pub send_depth: u32,
+    /// How many receives it shall hold.
+    pub receive_depth: u32,
+    /// Pieces of memory per send, write or read.
+    pub send_pieces: u32,
+    /// Pieces of memory per receive.
+    pub receive_pieces: u32,
+    /// Bytes that a work request may carry inline.
+    pub inline: u32,
+}
+
+impl PairOptions {
+    /// One queue for all completions, 128 work requests of one piece each way, nothing inline.
+    pub fn new(queue: &CompletionQueue) -> Self {
+        Self {
+            send_queue: queue.clone(),
+            receive_queue: queue.clone(),
+            send_depth: 128,
+            receive_depth: 128,
+            send_pieces: 1,
+            receive_pieces: 1,
+            inline: 0,
+        }
+    }
+
+    /// libibverbs trusts that the queues are of the same device.
+    pub(super) fn check(&self, context: &Context) -> Result<(), Error> {
+        let queues = [&self.send_queue, &self.receive_queue];
+        match queues
+            .into_iter()
+            .find(|queue| !Arc::ptr_eq(&queue.context().0, &context.0))
+        {
+            None => Ok(()),
+            Some(queue) => Err(Error::OtherDevice {
+                wanted: context.name().to_owned(),
+                seen: queue.context().name().to_owned(),
+            }),
+        }
+    }
+
+    pub(super) fn to_raw(&self) -> raw::ibv_qp_init_attr {
+        raw::ibv_qp_init_attr {
+            qp_context: null_mut(),
+            send_cq: self.send_queue.raw(),
+            recv_cq: self.receive_queue.raw(),
+            srq: null_mut(),
+            cap: raw::ibv_qp_cap {
+                max_send_wr: self.send_depth,
+                max_recv_wr: self.receive_depth,
+                max_send_sge: self.send_pieces,
+                max_recv_sge: self.receive_pieces,
+                max_inline_data: self.inline,
+            },
+            qp_type: raw::IBV_QPT_RC,
+            sq_sig_all: 0,
+        }
+    }
+}
+
+/// What a queue pair receives by.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ReceiveOptions {
+    /// The number of the peer's first packet, 24 bits.
+    pub psn: u32,
+    /// Reads and atomics of the peer in flight at once; see [`crate::Limits::reads_answered`].
+    pub reads_answered: u8,
+    /// How long the peer shall wait when no receive is posted here, in InfiniBand's code: 12 is
+    /// 0.64 ms, 1 is 0.01 ms, 31 is 491 ms, 0 is 655 ms.
+    pub rnr_timer: u8,
+}
+
+impl Default for ReceiveOptions {
+    fn default() -> Self {
+        Self {
+            psn: 0,
+            reads_answered: 1,
+            rnr_timer: 12,
+        }
+    }
+}
+
+/// What a queue pair sends by.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SendOptions {
+    /// The number of the first packet, 24 bits.
+    pub psn: u32,
+    /// How long to wait for an answer: 4.096 us times two to the power of it; 0 is for ever, and 31
+    /// the most.
+    pub timeout: u8,
+    /// How often to send again what is not answered, at most 7.
+    pub retries: u8,
+    /// How often to send again what found no receive posted, at most 6; 7 is for ever.
+    pub rnr_retries: u8,
+    /// Reads and atomics in flight at once; at most the peer's `reads_answered`.
+    pub reads_started: u8,
+}
+
+impl Default for SendOptions {
+    /// An answer within 67 ms, 7 retries: about half a second until a silent peer is given up.
+    fn default() -> Self {
+        Self {
+            psn: 0,
+            timeout: 14,
+            retries: 7,
+            rnr_retries: 7,
+            reads_started: 1,
+        }
+    }
+}

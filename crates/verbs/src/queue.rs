@@ -1,0 +1,185 @@
+use std::fmt;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::error::{failed, failed_as};
+use crate::{
+    Completion, CompletionChannel, CompletionError, Context, Error, completion, hints, raw,
+};
+
+/// A queue of completions of any number of queue pairs. Clones are the same.
+#[derive(Clone)]
+pub struct CompletionQueue(Arc<Queue>);
+
+struct Queue {
+    context: Context,
+    channel: Option<CompletionChannel>,
+    raw: NonNull<raw::ibv_cq>,
+    poll: PollCq,
+    id: u64,
+}
+
+type PollCq = unsafe extern "C" fn(*mut raw::ibv_cq, i32, *mut raw::ibv_wc) -> i32;
+
+// SAFETY: libibverbs' functions may be called by several threads on the same queue.
+unsafe impl Send for Queue {}
+// SAFETY: as above.
+unsafe impl Sync for Queue {}
+
+/// Counts queues; it carries nothing else.
+static QUEUES: AtomicU64 = AtomicU64::new(1);
+
+impl CompletionQueue {
+    pub(crate) fn new(
+        context: &Context,
+        depth: u32,
+        channel: Option<&CompletionChannel>,
+    ) -> Result<Self, Error> {
+        let id = QUEUES.fetch_add(1, Ordering::Relaxed);
+        let cqe = depth.min(i32::MAX as u32) as i32;
+        let announce = channel.map_or(null_mut(), CompletionChannel::raw);
+        // SAFETY: the context is open, and so is the channel, which is of this context.
+        let raw =
+            unsafe { (context.api().ibv_create_cq)(context.raw(), cqe, id as *mut _, announce, 0) };
+        let raw = NonNull::new(raw).ok_or_else(|| {
+            let subject = format!("{depth} completions on {}", context.name());
+            failed("ibv_create_cq", subject, |errno| {
+                hints::create_queue(errno, context)
+            })
+        })?;
+        // SAFETY: the context is open.
+        let poll = unsafe { (*context.raw()).ops.poll_cq };
+        let poll = poll.ok_or(Error::TooOld {
+            call: "ibv_poll_cq",
+            needs: "17",
+        })?;
+        let (context, channel) = (context.clone(), channel.cloned());
+        Ok(Self(Arc::new(Queue {
+            context,
+            channel,
+            raw,
+            poll,
+            id,
+        })))
+    }
+
+    /// Its number in this process, which [`CompletionChannel::next`] names it by.
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// How many completions it holds.
+    pub fn depth(&self) -> u32 {
+        // SAFETY: the queue lives; its depth does not change.
+        unsafe { (*self.raw()).cqe as u32 }
+    }
+
+    /// Takes the completions that have arrived, as many as `room` has places.
+    ///
+    /// # Errors
+    ///
+    /// The queue has overflowed, or the device is gone. Work requests that failed are no errors
+    /// here, but among the results.
+    pub fn poll<'r>(&self, room: &'r mut PollRoom) -> Result<Polled<'r>, Error> {
+        let places = room.0.len() as i32;
+        // SAFETY: the queue lives, and the function writes at most so many completions.
+        let count = unsafe { (self.0.poll)(self.raw(), places, room.0.as_mut_ptr()) };
+        if count < 0 {
+            return Err(failed_as(
+                "ibv_poll_cq",
+                -count,
+                self.0.context.name(),
+                hints::poll,
+            ));
+        }
+        let arrived = room.0.get(..count as usize).unwrap_or(&room.0);
+        Ok(Polled(arrived.iter()))
+    }
+
+    /// Asks for one announcement, when the next completion arrives: only when that of a peer's
+    /// solicited request or of a failed one does, if `solicited_only`. Poll once more afterwards,
+    /// for what arrived before.
+    ///
+    /// # Errors
+    ///
+    /// The queue was made without a channel, or the device is gone.
+    pub fn arm(&self, solicited_only: bool) -> Result<(), Error> {
+        // SAFETY: the context is open.
+        let request = unsafe { (*self.0.context.raw()).ops.req_notify_cq };
+        let (Some(request), Some(_)) = (request, &self.0.channel) else {
+            let subject = "a completion queue without a channel";
+            return Err(failed_as(
+                "ibv_req_notify_cq",
+                libc::EINVAL,
+                subject,
+                |_| String::new(),
+            ));
+        };
+        // SAFETY: the queue lives.
+        match unsafe { request(self.raw(), solicited_only.into()) } {
+            0 => Ok(()),
+            errno => Err(failed_as(
+                "ibv_req_notify_cq",
+                errno,
+                self.0.context.name(),
+                hints::gone,
+            )),
+        }
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.0.context
+    }
+
+    pub(crate) fn raw(&self) -> *mut raw::ibv_cq {
+        self.0.raw.as_ptr()
+    }
+}
+
+impl fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionQueue")
+            .field("device", &self.0.context.name())
+            .field("id", &self.0.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // SAFETY: the queue's queue pairs hold it, so none is left, and all announcements that were
+        // taken have been acknowledged.
+        let errno = unsafe { (self.context.api().ibv_destroy_cq)(self.raw.as_ptr()) };
+        if errno != 0 {
+            tracing::warn!(device = self.context.name(), errno, "ibv_destroy_cq failed");
+        }
+    }
+}
+
+/// Room for completions, to be used again and again.
+pub struct PollRoom([raw::ibv_wc; 32]);
+
+impl Default for PollRoom {
+    fn default() -> Self {
+        // SAFETY: numbers, which may be zeros.
+        Self(unsafe { std::mem::zeroed() })
+    }
+}
+
+/// The completions of one poll, in their order.
+pub struct Polled<'r>(std::slice::Iter<'r, raw::ibv_wc>);
+
+impl Iterator for Polled<'_> {
+    type Item = Result<Completion, CompletionError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next().map(completion::translate)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Polled<'_> {}

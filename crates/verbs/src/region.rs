@@ -1,0 +1,315 @@
+use std::fmt;
+use std::ops::{BitOr, Range};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+use crate::error::{failed, failed_as};
+use crate::{Error, ProtectionDomain, hints, raw};
+
+/// Who may do what to a memory region. The device may always read it.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Access(raw::ibv_access_flags);
+
+impl Access {
+    /// The device may read it for requests of this process.
+    pub const LOCAL_READ: Access = Access(0);
+    /// The device may write it: receives, reads and atomics of this process end in it.
+    pub const LOCAL_WRITE: Access = Access(raw::IBV_ACCESS_LOCAL_WRITE);
+    /// Peers may write it.
+    pub const REMOTE_WRITE: Access =
+        Access(raw::IBV_ACCESS_REMOTE_WRITE | raw::IBV_ACCESS_LOCAL_WRITE);
+    /// Peers may read it.
+    pub const REMOTE_READ: Access = Access(raw::IBV_ACCESS_REMOTE_READ);
+    /// Peers may change it by atomics.
+    pub const REMOTE_ATOMIC: Access =
+        Access(raw::IBV_ACCESS_REMOTE_ATOMIC | raw::IBV_ACCESS_LOCAL_WRITE);
+    /// Writes may become visible in any order; they are all visible once their completion is.
+    /// Never for memory that is polled. Devices that cannot ignore it.
+    pub const RELAXED_ORDERING: Access = Access(raw::IBV_ACCESS_RELAXED_ORDERING);
+    /// Pages are not pinned, but fetched as the device needs them, where it can.
+    pub const ON_DEMAND: Access = Access(raw::IBV_ACCESS_ON_DEMAND);
+
+    /// Whether it includes all of another.
+    pub fn contains(self, other: Access) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    pub(crate) fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+impl BitOr for Access {
+    type Output = Access;
+
+    fn bitor(self, other: Access) -> Access {
+        Access(self.0 | other.0)
+    }
+}
+
+/// A piece of registered memory that a work request here reads or writes.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Piece(pub(crate) raw::ibv_sge);
+
+impl Piece {
+    /// Memory from `addr` on, in the region whose key for requests of this process is `lkey`.
+    pub const fn new(addr: u64, bytes: u32, lkey: u32) -> Piece {
+        Piece(raw::ibv_sge {
+            addr,
+            length: bytes,
+            lkey,
+        })
+    }
+
+    /// Its bytes.
+    pub const fn bytes(&self) -> u32 {
+        self.0.length
+    }
+}
+
+impl fmt::Debug for Piece {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let raw::ibv_sge { addr, length, lkey } = self.0;
+        write!(f, "Piece({addr:#x}, {length} bytes, lkey {lkey:#x})")
+    }
+}
+
+/// Where memory of a peer starts that a work request reads or writes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Remote {
+    /// The address, as the peer's region knows it.
+    pub addr: u64,
+    /// The region's key for requests of peers.
+    pub rkey: u32,
+}
+
+impl Remote {
+    /// So many bytes further on.
+    #[must_use]
+    pub const fn offset(self, bytes: u64) -> Remote {
+        Remote {
+            addr: self.addr.wrapping_add(bytes),
+            rkey: self.rkey,
+        }
+    }
+}
+
+/// Memory that a device may reach. Dropping it deregisters it.
+pub struct MemoryRegion {
+    raw: NonNull<raw::ibv_mr>,
+    /// Whether it is still to be deregistered.
+    registered: bool,
+    domain: ProtectionDomain,
+    start: u64,
+    bytes: usize,
+    access: Access,
+}
+
+// SAFETY: libibverbs' functions may be called by any thread; the region is not changed but when it
+// is deregistered, by its owner.
+unsafe impl Send for MemoryRegion {}
+// SAFETY: as above.
+unsafe impl Sync for MemoryRegion {}
+
+impl MemoryRegion {
+    /// # Safety
+    ///
+    /// See [`ProtectionDomain::register`].
+    pub(crate) unsafe fn of_host(
+        domain: &ProtectionDomain,
+        start: NonNull<u8>,
+        bytes: usize,
+        access: Access,
+    ) -> Result<MemoryRegion, Error> {
+        let api = domain.context().api();
+        let iova = start.as_ptr() as u64;
+        let memory = start.as_ptr().cast();
+        // SAFETY: the domain lives; as for the memory, the caller promises it.
+        let (call, raw) = unsafe {
+            if access.contains(Access::RELAXED_ORDERING) {
+                // The other function knows no flags that a device may ignore.
+                let register = api.ibv_reg_mr_iova2()?;
+                (
+                    "ibv_reg_mr_iova2",
+                    register(domain.raw(), memory, bytes, iova, access.bits()),
+                )
+            } else {
+                let flags = access.bits() as i32;
+                (
+                    "ibv_reg_mr",
+                    (api.ibv_reg_mr)(domain.raw(), memory, bytes, flags),
+                )
+            }
+        };
+        let subject = || format!("{bytes} bytes at {iova:#x} on {}", domain.context().name());
+        let raw = NonNull::new(raw).ok_or_else(|| {
+            failed(call, subject(), |errno| {
+                hints::register(errno, bytes, access)
+            })
+        })?;
+        Ok(MemoryRegion {
+            raw,
+            registered: true,
+            domain: domain.clone(),
+            start: iova,
+            bytes,
+            access,
+        })
+    }
+
+    /// # Safety
+    ///
+    /// See [`ProtectionDomain::register_dmabuf`].
+    pub(crate) unsafe fn of_dmabuf(
+        domain: &ProtectionDomain,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        bytes: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<MemoryRegion, Error> {
+        let register = domain.context().api().ibv_reg_dmabuf_mr()?;
+        let flags = access.bits() as i32;
+        // SAFETY: the domain lives and the descriptor is open; as for the memory, the caller
+        // promises it.
+        let raw = unsafe { register(domain.raw(), offset, bytes, iova, fd.as_raw_fd(), flags) };
+        let subject = || {
+            format!(
+                "{bytes} bytes from {offset} on on {}",
+                domain.context().name()
+            )
+        };
+        let raw = NonNull::new(raw)
+            .ok_or_else(|| failed("ibv_reg_dmabuf_mr", subject(), hints::dmabuf))?;
+        Ok(MemoryRegion {
+            raw,
+            registered: true,
+            domain: domain.clone(),
+            start: iova,
+            bytes,
+            access,
+        })
+    }
+
+    /// The address of its first byte, for work requests.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Its length.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Who may do what to it.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Its key for requests of this process.
+    pub fn lkey(&self) -> u32 {
+        // SAFETY: the region is registered.
+        unsafe { self.raw.as_ref() }.lkey
+    }
+
+    /// Its key for requests of peers.
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: the region is registered.
+        unsafe { self.raw.as_ref() }.rkey
+    }
+
+    /// The domain that it belongs to.
+    pub fn domain(&self) -> &ProtectionDomain {
+        &self.domain
+    }
+
+    /// A piece of it; `range` counts from its first byte.
+    ///
+    /// # Errors
+    ///
+    /// The range is not in the region, or is longer than a piece may be.
+    pub fn piece(&self, range: Range<usize>) -> Result<Piece, Error> {
+        let addr = self.start + self.checked(&range)?;
+        let bytes = u32::try_from(range.len()).map_err(|_| Error::Beyond {
+            what: "the length of a piece",
+            asked: range.len() as u64,
+            most: u32::MAX.into(),
+        })?;
+        Ok(Piece::new(addr, bytes, self.lkey()))
+    }
+
+    /// A place in it, for peers.
+    ///
+    /// # Errors
+    ///
+    /// The range is not in the region.
+    pub fn remote(&self, range: Range<usize>) -> Result<Remote, Error> {
+        let addr = self.start + self.checked(&range)?;
+        Ok(Remote {
+            addr,
+            rkey: self.rkey(),
+        })
+    }
+
+    /// The offset at which a range of the region starts.
+    fn checked(&self, range: &Range<usize>) -> Result<u64, Error> {
+        let (start, end) = (range.start, range.end.max(range.start));
+        if end > self.bytes {
+            let (asked, most) = (end as u64, self.bytes as u64);
+            return Err(Error::Beyond {
+                what: "the end of a range of a region",
+                asked,
+                most,
+            });
+        }
+        Ok(start as u64)
+    }
+
+    /// Deregisters it. Afterwards neither the device nor a peer reaches the memory.
+    ///
+    /// # Errors
+    ///
+    /// The device still has it; the memory must never be used for anything else.
+    pub fn deregister(mut self) -> Result<(), Error> {
+        match self.release() {
+            0 => Ok(()),
+            errno => {
+                let subject = format!("{} bytes on {}", self.bytes, self.domain.context().name());
+                Err(failed_as("ibv_dereg_mr", errno, subject, hints::gone))
+            }
+        }
+    }
+
+    /// Deregisters it, whether or not that succeeds, for good; gives the error number.
+    fn release(&mut self) -> i32 {
+        self.registered = false;
+        // SAFETY: the region has not been deregistered, and is not used afterwards.
+        unsafe { (self.domain.context().api().ibv_dereg_mr)(self.raw.as_ptr()) }
+    }
+}
+
+impl fmt::Debug for MemoryRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryRegion")
+            .field("start", &format_args!("{:#x}", self.start))
+            .field("bytes", &self.bytes)
+            .field("access", &self.access)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for MemoryRegion {
+    fn drop(&mut self) {
+        if self.registered {
+            let errno = self.release();
+            if errno != 0 {
+                tracing::warn!(
+                    ?self,
+                    errno,
+                    "ibv_dereg_mr failed; the device still has the memory"
+                );
+            }
+        }
+    }
+}
