@@ -1,0 +1,14 @@
+//! The verbs on a real device, which may be a software one. Without a device the tests are skipped,
+//! or fail where `SPARK_CCL_TEST_RDMA=1` says that there is one.
+//!
+//! The two ends of a connection are in this process: on the first port that works and one on its
+//! network, or twice on the same.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod addresses;
+mod devices;
+mod ends;
+mod faults;
+mod transfers;
+mod waiting;
