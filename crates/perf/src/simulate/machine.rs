@@ -31,6 +31,14 @@ pub(super) struct Time {
     pub(super) is_exact: bool,
 }
 
+/// Microseconds, marked where they are a closed form's.
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = if self.is_exact { ' ' } else { '~' };
+        f.pad(&format!("{mark}{:.1}", self.us))
+    }
+}
+
 impl Machine {
     pub(super) fn new(args: &Args) -> Result<Self, Error> {
         let alpha = positive("--alpha", args.alpha)?;

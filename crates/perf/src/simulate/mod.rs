@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use clap::ValueEnum;
 use spark_ccl_sched::Algorithm;
 
+use crate::collective::Collective;
 use crate::error::Error;
 use crate::report::plot::{self, Chart, Series};
 use crate::run::{draw, plot_kind, print};
@@ -117,13 +118,8 @@ impl Row {
     fn text(&self, algorithms: &[Algorithm]) -> String {
         let mut text = format!("{:>10}", self.ranks);
         for time in &self.times {
-            let mark = if time.is_exact { ' ' } else { '~' };
-            let us = format!("{mark}{:.1}", time.us);
-            let _ = write!(
-                text,
-                "  {us:>12} {:>8.2}",
-                bus_bw(self.ranks, self.bytes, time.us)
-            );
+            let bus_bw = bus_bw(self.ranks, self.bytes, time.us);
+            let _ = write!(text, "  {time:>12} {bus_bw:>8.2}");
         }
         let _ = writeln!(text, "  {}", self.best(algorithms));
         text
@@ -136,10 +132,11 @@ impl Row {
     }
 }
 
-/// GB/s, as the measured tables define it.
+/// GB/s, as in the measured tables.
 fn bus_bw(ranks: u32, bytes: u64, us: f64) -> f64 {
-    let n = f64::from(ranks);
-    2.0 * (n - 1.0) / n * bytes as f64 / us / 1e3
+    let (collective, ranks) = (Collective::AllReduce, ranks as usize);
+    let layout = collective.layout(bytes, 1, ranks);
+    collective.bandwidth(&layout, 1, ranks, us / 1e6).1
 }
 
 fn header(args: &Args, machine: &Machine) -> String {
@@ -157,24 +154,26 @@ fn name(args: &Args) -> String {
 }
 
 fn heads(bytes: u64, algorithms: &[Algorithm]) -> String {
-    let mut text = format!("#\n# {}\n#{:>9}", human(bytes), "ranks");
-    for algorithm in algorithms {
-        // A time and a bus bandwidth stand below.
-        let _ = write!(text, "  {:>21}", algorithm.to_string());
-    }
-    text + "  best\n"
+    let names = names(algorithms);
+    format!("#\n# {}\n#{:>9}{names}  best\n", human(bytes), "ranks")
+}
+
+/// The algorithms' names, each above a time and a number that belongs to it.
+fn names(algorithms: &[Algorithm]) -> String {
+    let names: Vec<_> = algorithms.iter().map(|a| format!("  {a:>21}")).collect();
+    names.concat()
 }
 
 /// Measured times, and the model's for the same.
 fn beside(machine: &Machine, algorithms: &[Algorithm], points: &[Point]) -> Result<String, Error> {
     let mut text = format!(
-        "#\n# Measured, and modelled / measured\n#{:>9}  {:>10}  {:>8}  {:>12}",
-        "ranks", "size", "type", "measured"
+        "#\n# Measured, and modelled / measured\n#{:>9}  {:>10}  {:>8}  {:>12}{}\n",
+        "ranks",
+        "size",
+        "type",
+        "measured",
+        names(algorithms)
     );
-    for algorithm in algorithms {
-        let _ = write!(text, "  {:>21}", algorithm.to_string());
-    }
-    text.push('\n');
     for point in points {
         let _ = write!(
             text,
@@ -185,9 +184,7 @@ fn beside(machine: &Machine, algorithms: &[Algorithm], points: &[Point]) -> Resu
             point.us
         );
         for time in &Row::new(machine, algorithms, point.ranks, point.bytes)?.times {
-            let mark = if time.is_exact { ' ' } else { '~' };
-            let us = format!("{mark}{:.1}", time.us);
-            let _ = write!(text, "  {us:>12} {:>7.2}x", time.us / point.us);
+            let _ = write!(text, "  {time:>12} {:>7.2}x", time.us / point.us);
         }
         text.push('\n');
     }
