@@ -10,7 +10,8 @@ use crate::{Error, Piece, QueuePair, Remote, hints, raw};
 /// The most work requests of one batch.
 const MOST: u32 = 64;
 
-/// Work request numbers from here on are the crate's own.
+/// Work request numbers from here on are the crate's own: who gives buffers back upon a completion
+/// must know that nobody else had it posted.
 pub(crate) const OWN_IDS: u64 = 1 << 63;
 
 /// What a work request is called and how it is carried out.
@@ -60,8 +61,13 @@ impl Request {
         }
     }
 
-    pub(crate) const fn own(id: u64) -> Request {
-        Request::new(OWN_IDS | id).signalled()
+    /// A told request of the crate's own.
+    pub(crate) const fn own(number: u64) -> Request {
+        Request::new(OWN_IDS | number).signalled()
+    }
+
+    pub(crate) const fn id(self) -> u64 {
+        self.id
     }
 }
 
@@ -393,6 +399,20 @@ impl<'b> Batch<'b> {
         imm: u32,
         target: raw::ibv_send_wr__bindgen_ty_2,
     ) -> Result<(), Error> {
+        check_id(request.id)?;
+        self.push_any(request, opcode, pieces, imm, target)
+    }
+
+    /// As `push`, with numbers of the crate, too.
+    #[inline]
+    pub(crate) fn push_any(
+        &mut self,
+        request: Request,
+        opcode: raw::ibv_wr_opcode,
+        pieces: &[Piece],
+        imm: u32,
+        target: raw::ibv_send_wr__bindgen_ty_2,
+    ) -> Result<(), Error> {
         let Pair {
             batch, capacity, ..
         } = &mut *self.pair;
@@ -442,6 +462,13 @@ impl ReceiveBatch<'_> {
     /// The batch is full, or the receive has too many pieces; it is left out then.
     #[inline]
     pub unsafe fn receive(&mut self, id: u64, into: &[Piece]) -> Result<(), Error> {
+        check_id(id)?;
+        self.push_any(id, into)
+    }
+
+    /// As `receive`, with numbers of the crate, too.
+    #[inline]
+    pub(crate) fn push_any(&mut self, id: u64, into: &[Piece]) -> Result<(), Error> {
         let Pair {
             batch, capacity, ..
         } = &mut *self.pair;
@@ -540,9 +567,9 @@ fn posted(
     })
 }
 
-const NOWHERE: raw::ibv_send_wr__bindgen_ty_2 = rdma(Remote { addr: 0, rkey: 0 });
+pub(crate) const NOWHERE: raw::ibv_send_wr__bindgen_ty_2 = rdma(Remote { addr: 0, rkey: 0 });
 
-const fn rdma(remote: Remote) -> raw::ibv_send_wr__bindgen_ty_2 {
+pub(crate) const fn rdma(remote: Remote) -> raw::ibv_send_wr__bindgen_ty_2 {
     raw::ibv_send_wr__bindgen_ty_2 {
         rdma: raw::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
             remote_addr: remote.addr,
@@ -551,7 +578,11 @@ const fn rdma(remote: Remote) -> raw::ibv_send_wr__bindgen_ty_2 {
     }
 }
 
-const fn atomic(remote: Remote, compare_add: u64, swap: u64) -> raw::ibv_send_wr__bindgen_ty_2 {
+pub(crate) const fn atomic(
+    remote: Remote,
+    compare_add: u64,
+    swap: u64,
+) -> raw::ibv_send_wr__bindgen_ty_2 {
     raw::ibv_send_wr__bindgen_ty_2 {
         atomic: raw::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
             remote_addr: remote.addr,
@@ -577,6 +608,18 @@ fn check_inline(pieces: &[Piece], most: u32) -> Result<(), Error> {
     if asked > most {
         return Err(Error::Beyond {
             what: "the number of inline bytes",
+            asked,
+            most,
+        });
+    }
+    Ok(())
+}
+
+fn check_id(asked: u64) -> Result<(), Error> {
+    if asked >= OWN_IDS {
+        let most = OWN_IDS - 1;
+        return Err(Error::Beyond {
+            what: "the number of a work request",
             asked,
             most,
         });

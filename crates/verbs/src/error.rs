@@ -40,7 +40,7 @@ pub enum Error {
     },
     /// A call of libibverbs failed.
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(#[from] Box<CallError>),
     /// A connection cannot be made between two addresses.
     #[error(transparent)]
     Address(#[from] AddressError),
@@ -48,9 +48,9 @@ pub enum Error {
     #[error("a completion queue of {seen} cannot serve a queue pair of {wanted}")]
     OtherDevice {
         /// The queue pair's device, as it was opened.
-        wanted: String,
+        wanted: Box<str>,
         /// The queue's device, as it was opened.
-        seen: String,
+        seen: Box<str>,
     },
     /// More was asked than a device, a queue or a region has.
     #[error("{what} is {asked}, but must be at most {most}")]
@@ -128,10 +128,10 @@ pub(crate) fn failed_as(
 ) -> Error {
     let hint = hint(errno);
     let subject = subject.to_string();
-    Error::Call(CallError {
+    Error::Call(Box::new(CallError {
         call,
         errno,
         subject,
         hint,
-    })
+    }))
 }

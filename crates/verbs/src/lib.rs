@@ -20,6 +20,10 @@ mod queue;
 pub mod raw;
 mod region;
 mod sysfs;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use batch::{Batch, PostError, ReceiveBatch, Request};
 pub use channel::CompletionChannel;

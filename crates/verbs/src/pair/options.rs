@@ -45,8 +45,8 @@ impl PairOptions {
         {
             None => Ok(()),
             Some(queue) => Err(Error::OtherDevice {
-                wanted: context.name().to_owned(),
-                seen: queue.context().name().to_owned(),
+                wanted: context.name().into(),
+                seen: queue.context().name().into(),
             }),
         }
     }

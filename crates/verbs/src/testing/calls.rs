@@ -1,0 +1,532 @@
+//! libibverbs' functions, on objects that are memory only.
+//!
+//! # Safety
+//!
+//! Of all functions here: arguments are what the functions of the same names in libibverbs take.
+
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::mem::zeroed;
+use std::os::fd::IntoRawFd;
+use std::ptr::null_mut;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use nix::errno::Errno;
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::{ENDS_AS, FAILURE, Posted, REGISTRATION, Registration};
+use crate::{Gid, Piece, Remote, Status, raw};
+
+/// Numbers queue pairs and regions; it carries nothing else.
+static NUMBERS: AtomicU32 = AtomicU32::new(0x100);
+
+fn number() -> u32 {
+    NUMBERS.fetch_add(1, Ordering::Relaxed) & 0xff_ffff
+}
+
+#[repr(C)]
+struct NullQueue {
+    queue: raw::ibv_cq,
+    ended: Mutex<VecDeque<raw::ibv_wc>>,
+}
+
+#[repr(C)]
+pub(super) struct NullPair {
+    pair: raw::ibv_qp,
+    capacity: raw::ibv_qp_cap,
+    pub(super) posted: Vec<Posted>,
+}
+
+/// Whether the next call is to fail, and at which request.
+fn failure() -> Option<(usize, i32)> {
+    FAILURE.take().inspect(|&(_, errno)| Errno::set_raw(errno))
+}
+
+fn boxed<T>(value: T) -> *mut T {
+    Box::into_raw(Box::new(value))
+}
+
+/// # Safety
+///
+/// `pointer` is from [`boxed`], and is freed once.
+unsafe fn free<T>(pointer: *mut T) -> c_int {
+    // SAFETY: as the caller says.
+    drop(unsafe { Box::from_raw(pointer) });
+    0
+}
+
+pub(super) unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut raw::ibv_device {
+    // SAFETY: see the module. The device is never looked into.
+    unsafe { *count = 1 };
+    boxed(boxed(0_u64).cast::<raw::ibv_device>())
+}
+
+pub(super) unsafe extern "C" fn free_device_list(list: *mut *mut raw::ibv_device) {
+    // SAFETY: see the module, and `get_device_list`.
+    unsafe {
+        free((*list).cast::<u64>());
+        free(list);
+    }
+}
+
+pub(super) unsafe extern "C" fn get_device_name(_: *mut raw::ibv_device) -> *const c_char {
+    c"null0".as_ptr()
+}
+
+pub(super) unsafe extern "C" fn get_device_guid(_: *mut raw::ibv_device) -> u64 {
+    0x0102_0304_0506_0708_u64.to_be()
+}
+
+pub(super) unsafe extern "C" fn open_device(device: *mut raw::ibv_device) -> *mut raw::ibv_context {
+    let Ok(events) = eventfd(0, EventfdFlags::CLOEXEC) else {
+        return null_mut();
+    };
+    // SAFETY: a context may be zeros; the mutex in it is not used.
+    let mut context: raw::ibv_context = unsafe { zeroed() };
+    context.device = device;
+    context.async_fd = events.into_raw_fd();
+    context.ops.poll_cq = Some(poll_cq);
+    context.ops.req_notify_cq = Some(req_notify_cq);
+    context.ops.post_send = Some(post_send);
+    context.ops.post_recv = Some(post_recv);
+    boxed(context)
+}
+
+pub(super) unsafe extern "C" fn close_device(context: *mut raw::ibv_context) -> c_int {
+    // SAFETY: see the module, and `open_device`.
+    unsafe {
+        libc::close((*context).async_fd);
+        free(context)
+    }
+}
+
+pub(super) unsafe extern "C" fn query_device(
+    _: *mut raw::ibv_context,
+    device: *mut raw::ibv_device_attr,
+) -> c_int {
+    // SAFETY: see the module.
+    let device = unsafe { &mut *device };
+    device.phys_port_cnt = 1;
+    device.max_qp = 1 << 10;
+    device.max_qp_wr = 1 << 14;
+    device.max_sge = 4;
+    device.max_cq = 1 << 10;
+    device.max_cqe = 1 << 20;
+    device.max_mr = 1 << 10;
+    device.max_mr_size = 1 << 40;
+    device.max_qp_rd_atom = 16;
+    device.max_qp_init_rd_atom = 16;
+    device.atomic_cap = raw::IBV_ATOMIC_HCA;
+    0
+}
+
+pub(super) unsafe extern "C" fn query_port(
+    _: *mut raw::ibv_context,
+    number: u8,
+    port: *mut raw::_compat_ibv_port_attr,
+) -> c_int {
+    if number != 1 {
+        return libc::EINVAL;
+    }
+    // SAFETY: see the module; the types' leading parts are the same.
+    let port = unsafe { &mut *port.cast::<raw::ibv_port_attr>() };
+    port.state = raw::IBV_PORT_ACTIVE;
+    port.max_mtu = raw::IBV_MTU_4096;
+    port.active_mtu = raw::IBV_MTU_4096;
+    port.gid_tbl_len = 4;
+    port.max_msg_sz = 1 << 31;
+    port.active_width = 2;
+    port.active_speed = 64;
+    port.link_layer = 2;
+    0
+}
+
+pub(super) unsafe extern "C" fn query_gid_table(
+    _: *mut raw::ibv_context,
+    entries: *mut raw::ibv_gid_entry,
+    most: usize,
+    _flags: u32,
+    _entry_bytes: usize,
+) -> isize {
+    let gids = [
+        Gid([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]),
+        Gid::from(std::net::Ipv4Addr::new(10, 0, 0, 1)),
+    ];
+    for (index, gid) in gids.iter().enumerate().take(most) {
+        // SAFETY: see the module; within the entries.
+        unsafe {
+            *entries.add(index) = raw::ibv_gid_entry {
+                gid: raw::ibv_gid { raw: gid.0 },
+                gid_index: index as u32,
+                port_num: 1,
+                gid_type: raw::IBV_GID_TYPE_ROCE_V2,
+                ndev_ifindex: 0,
+            };
+        }
+    }
+    gids.len().min(most) as isize
+}
+
+pub(super) unsafe extern "C" fn get_async_event(
+    _: *mut raw::ibv_context,
+    _: *mut raw::ibv_async_event,
+) -> c_int {
+    Errno::EAGAIN.set();
+    -1
+}
+
+pub(super) unsafe extern "C" fn ack_async_event(_: *mut raw::ibv_async_event) {}
+
+pub(super) unsafe extern "C" fn alloc_pd(context: *mut raw::ibv_context) -> *mut raw::ibv_pd {
+    boxed(raw::ibv_pd { context, handle: 0 })
+}
+
+pub(super) unsafe extern "C" fn dealloc_pd(domain: *mut raw::ibv_pd) -> c_int {
+    // SAFETY: see the module.
+    unsafe { free(domain) }
+}
+
+/// # Safety
+///
+/// See the module.
+unsafe fn register(domain: *mut raw::ibv_pd, registration: Registration) -> *mut raw::ibv_mr {
+    if failure().is_some() {
+        return null_mut();
+    }
+    REGISTRATION.set(Some(registration));
+    boxed(raw::ibv_mr {
+        // SAFETY: as the caller says.
+        context: unsafe { (*domain).context },
+        pd: domain,
+        addr: registration.start as *mut c_void,
+        length: registration.bytes,
+        handle: 0,
+        lkey: number(),
+        rkey: number(),
+    })
+}
+
+pub(super) unsafe extern "C" fn reg_mr(
+    domain: *mut raw::ibv_pd,
+    start: *mut c_void,
+    bytes: usize,
+    access: c_int,
+) -> *mut raw::ibv_mr {
+    // SAFETY: see the module.
+    unsafe { reg_mr_iova2(domain, start, bytes, start as u64, access as u32) }
+}
+
+pub(super) unsafe extern "C" fn reg_mr_iova2(
+    domain: *mut raw::ibv_pd,
+    start: *mut c_void,
+    bytes: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut raw::ibv_mr {
+    let start = start as u64;
+    // SAFETY: see the module.
+    unsafe {
+        register(
+            domain,
+            Registration {
+                start,
+                bytes,
+                iova,
+                fd: None,
+                access,
+            },
+        )
+    }
+}
+
+pub(super) unsafe extern "C" fn reg_dmabuf_mr(
+    domain: *mut raw::ibv_pd,
+    offset: u64,
+    bytes: usize,
+    iova: u64,
+    fd: c_int,
+    access: c_int,
+) -> *mut raw::ibv_mr {
+    let access = access as u32;
+    let registration = Registration {
+        start: offset,
+        bytes,
+        iova,
+        fd: Some(fd),
+        access,
+    };
+    // SAFETY: see the module.
+    unsafe { register(domain, registration) }
+}
+
+pub(super) unsafe extern "C" fn dereg_mr(region: *mut raw::ibv_mr) -> c_int {
+    if let Some((_, errno)) = failure() {
+        return errno;
+    }
+    // SAFETY: see the module.
+    unsafe { free(region) }
+}
+
+pub(super) unsafe extern "C" fn create_comp_channel(
+    context: *mut raw::ibv_context,
+) -> *mut raw::ibv_comp_channel {
+    match eventfd(0, EventfdFlags::CLOEXEC) {
+        Ok(fd) => boxed(raw::ibv_comp_channel {
+            context,
+            fd: fd.into_raw_fd(),
+            refcnt: 0,
+        }),
+        Err(_) => null_mut(),
+    }
+}
+
+pub(super) unsafe extern "C" fn destroy_comp_channel(channel: *mut raw::ibv_comp_channel) -> c_int {
+    // SAFETY: see the module.
+    unsafe {
+        libc::close((*channel).fd);
+        free(channel)
+    }
+}
+
+pub(super) unsafe extern "C" fn get_cq_event(
+    _: *mut raw::ibv_comp_channel,
+    _: *mut *mut raw::ibv_cq,
+    _: *mut *mut c_void,
+) -> c_int {
+    Errno::EAGAIN.set();
+    -1
+}
+
+pub(super) unsafe extern "C" fn ack_cq_events(_: *mut raw::ibv_cq, _: c_uint) {}
+
+pub(super) unsafe extern "C" fn create_cq(
+    context: *mut raw::ibv_context,
+    depth: c_int,
+    cq_context: *mut c_void,
+    channel: *mut raw::ibv_comp_channel,
+    _vector: c_int,
+) -> *mut raw::ibv_cq {
+    // SAFETY: a queue may be zeros; the mutex and condition variable in it are not used.
+    let mut queue: raw::ibv_cq = unsafe { zeroed() };
+    queue.context = context;
+    queue.channel = channel;
+    queue.cq_context = cq_context;
+    queue.cqe = depth;
+    boxed(NullQueue {
+        queue,
+        ended: Mutex::default(),
+    })
+    .cast()
+}
+
+pub(super) unsafe extern "C" fn destroy_cq(queue: *mut raw::ibv_cq) -> c_int {
+    // SAFETY: see the module, and `create_cq`.
+    unsafe { free(queue.cast::<NullQueue>()) }
+}
+
+unsafe extern "C" fn poll_cq(
+    queue: *mut raw::ibv_cq,
+    most: c_int,
+    into: *mut raw::ibv_wc,
+) -> c_int {
+    // SAFETY: see the module, and `create_cq`.
+    let queue = unsafe { &*queue.cast::<NullQueue>() };
+    let mut ended = lock(&queue.ended);
+    let count = ended.len().min(most as usize);
+    for (place, completion) in ended.drain(..count).enumerate() {
+        // SAFETY: see the module; within the places.
+        unsafe { *into.add(place) = completion };
+    }
+    count as c_int
+}
+
+unsafe extern "C" fn req_notify_cq(_: *mut raw::ibv_cq, _: c_int) -> c_int {
+    0
+}
+
+pub(super) unsafe extern "C" fn create_qp(
+    domain: *mut raw::ibv_pd,
+    options: *mut raw::ibv_qp_init_attr,
+) -> *mut raw::ibv_qp {
+    // SAFETY: see the module; a queue pair may be zeros, the mutex and condition variable in it are
+    // not used.
+    let (mut pair, options): (raw::ibv_qp, _) = unsafe { (zeroed(), &*options) };
+    // SAFETY: see the module.
+    pair.context = unsafe { (*domain).context };
+    pair.pd = domain;
+    pair.send_cq = options.send_cq;
+    pair.recv_cq = options.recv_cq;
+    pair.qp_num = number();
+    boxed(NullPair {
+        pair,
+        capacity: options.cap,
+        posted: Vec::new(),
+    })
+    .cast()
+}
+
+pub(super) unsafe extern "C" fn modify_qp(
+    pair: *mut raw::ibv_qp,
+    attributes: *mut raw::ibv_qp_attr,
+    _mask: c_int,
+) -> c_int {
+    if let Some((_, errno)) = failure() {
+        return errno;
+    }
+    // SAFETY: see the module.
+    unsafe { (*pair).state = (*attributes).qp_state };
+    0
+}
+
+pub(super) unsafe extern "C" fn query_qp(
+    pair: *mut raw::ibv_qp,
+    attributes: *mut raw::ibv_qp_attr,
+    _mask: c_int,
+    options: *mut raw::ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: see the module, and `create_qp`.
+    unsafe {
+        (*attributes).qp_state = (*pair).state;
+        (*options).cap = (*pair.cast::<NullPair>()).capacity;
+    }
+    0
+}
+
+pub(super) unsafe extern "C" fn destroy_qp(pair: *mut raw::ibv_qp) -> c_int {
+    if let Some((_, errno)) = failure() {
+        return errno;
+    }
+    // SAFETY: see the module, and `create_qp`.
+    unsafe { free(pair.cast::<NullPair>()) }
+}
+
+unsafe extern "C" fn post_send(
+    pair: *mut raw::ibv_qp,
+    mut request: *mut raw::ibv_send_wr,
+    bad: *mut *mut raw::ibv_send_wr,
+) -> c_int {
+    let failure = failure();
+    // SAFETY: see the module, and `create_qp`.
+    let pair = unsafe { &mut *pair.cast::<NullPair>() };
+    pair.posted.clear();
+    while !request.is_null() {
+        if let Some((place, errno)) = failure
+            && place == pair.posted.len()
+        {
+            // SAFETY: see the module.
+            unsafe { *bad = request };
+            return errno;
+        }
+        // SAFETY: see the module: a list of requests.
+        let entry = unsafe { &*request };
+        pair.posted.push(sent(entry));
+        if entry.send_flags & raw::IBV_SEND_SIGNALED != 0 {
+            end(
+                pair.pair.send_cq,
+                &pair.pair,
+                entry.wr_id,
+                completes_as(entry.opcode),
+            );
+        }
+        request = entry.next;
+    }
+    0
+}
+
+unsafe extern "C" fn post_recv(
+    pair: *mut raw::ibv_qp,
+    mut receive: *mut raw::ibv_recv_wr,
+    bad: *mut *mut raw::ibv_recv_wr,
+) -> c_int {
+    let failure = failure();
+    // SAFETY: see the module, and `create_qp`.
+    let pair = unsafe { &mut *pair.cast::<NullPair>() };
+    pair.posted.clear();
+    while !receive.is_null() {
+        if let Some((place, errno)) = failure
+            && place == pair.posted.len()
+        {
+            // SAFETY: see the module.
+            unsafe { *bad = receive };
+            return errno;
+        }
+        // SAFETY: see the module: a list of receives.
+        let entry = unsafe { &*receive };
+        pair.posted.push(Posted {
+            wr_id: entry.wr_id,
+            opcode: None,
+            flags: 0,
+            imm: 0,
+            pieces: pieces(entry.sg_list, entry.num_sge),
+            remote: Remote { addr: 0, rkey: 0 },
+        });
+        // Receives end as flushed, if they are told to end.
+        if ENDS_AS.get().is_some() {
+            end(pair.pair.recv_cq, &pair.pair, entry.wr_id, raw::IBV_WC_RECV);
+        }
+        receive = entry.next;
+    }
+    0
+}
+
+fn sent(request: &raw::ibv_send_wr) -> Posted {
+    // SAFETY: the opcode says which of the target's forms it has; all are numbers.
+    let (remote_addr, rkey) = unsafe {
+        match request.opcode {
+            raw::IBV_WR_ATOMIC_CMP_AND_SWP | raw::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                (request.wr.atomic.remote_addr, request.wr.atomic.rkey)
+            }
+            _ => (request.wr.rdma.remote_addr, request.wr.rdma.rkey),
+        }
+    };
+    Posted {
+        wr_id: request.wr_id,
+        opcode: Some(request.opcode),
+        flags: request.send_flags,
+        // SAFETY: a number in all its forms.
+        imm: u32::from_be(unsafe { request.__bindgen_anon_1.imm_data }),
+        pieces: pieces(request.sg_list, request.num_sge),
+        remote: Remote {
+            addr: remote_addr,
+            rkey,
+        },
+    }
+}
+
+fn pieces(first: *const raw::ibv_sge, count: c_int) -> [Option<Piece>; 4] {
+    let mut pieces = [None; 4];
+    for (place, piece) in pieces.iter_mut().enumerate().take(count as usize) {
+        // SAFETY: a request has so many pieces.
+        *piece = Some(Piece(unsafe { *first.add(place) }));
+    }
+    pieces
+}
+
+fn completes_as(opcode: raw::ibv_wr_opcode) -> raw::ibv_wc_opcode {
+    match opcode {
+        raw::IBV_WR_RDMA_WRITE | raw::IBV_WR_RDMA_WRITE_WITH_IMM => raw::IBV_WC_RDMA_WRITE,
+        raw::IBV_WR_RDMA_READ => raw::IBV_WC_RDMA_READ,
+        raw::IBV_WR_ATOMIC_CMP_AND_SWP => raw::IBV_WC_COMP_SWAP,
+        raw::IBV_WR_ATOMIC_FETCH_AND_ADD => raw::IBV_WC_FETCH_ADD,
+        _ => raw::IBV_WC_SEND,
+    }
+}
+
+fn end(queue: *mut raw::ibv_cq, pair: &raw::ibv_qp, wr_id: u64, opcode: raw::ibv_wc_opcode) {
+    // SAFETY: a completion may be zeros.
+    let mut completion: raw::ibv_wc = unsafe { zeroed() };
+    completion.wr_id = wr_id;
+    completion.qp_num = pair.qp_num;
+    completion.opcode = opcode;
+    completion.status = ENDS_AS.get().map_or(raw::IBV_WC_SUCCESS, Status::number);
+    // SAFETY: a queue pair's queues live, and are `create_cq`'s.
+    let queue = unsafe { &*queue.cast::<NullQueue>() };
+    lock(&queue.ended).push_back(completion);
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
