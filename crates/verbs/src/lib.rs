@@ -2,7 +2,9 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+mod barrier;
 mod batch;
+mod buffer;
 mod channel;
 mod completion;
 mod context;
@@ -10,6 +12,7 @@ mod device;
 mod domain;
 mod error;
 mod event;
+mod exposed;
 mod gid;
 mod hints;
 mod library;
@@ -19,13 +22,16 @@ mod port;
 mod queue;
 pub mod raw;
 mod region;
+mod requests;
 mod sysfs;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use barrier::device_fence;
 pub use batch::{Batch, PostError, ReceiveBatch, Request};
+pub use buffer::{Buffer, Refused, Registered};
 pub use channel::CompletionChannel;
 pub use completion::{Completion, CompletionError, Opcode, Status};
 pub use context::Context;
@@ -33,6 +39,7 @@ pub use device::Device;
 pub use domain::ProtectionDomain;
 pub use error::{CallError, Error};
 pub use event::AsyncEvent;
+pub use exposed::Exposed;
 pub use gid::{Gid, GidClass, GidEntry, GidKind};
 pub use library::Library;
 pub use limits::{Atomics, Limits};
@@ -43,3 +50,4 @@ pub use pair::{
 pub use port::{LinkLayer, Mtu, Port, PortState};
 pub use queue::{CompletionQueue, PollRoom, Polled};
 pub use region::{Access, MemoryRegion, Piece, Remote};
+pub use requests::{Ended, Requests, Ticket};
