@@ -1,4 +1,5 @@
-//! What must not compile, above all touching a buffer that an operation uses.
+//! What must not compile, above all touching a buffer that an operation uses. Of use for the package
+//! that includes it.
 //!
 //! Each program of `tests/compile_fail` marks its wrong lines by `//~` and a part of the compiler's
 //! message, an error code where it has one: unlike whole messages, these stay from compiler to
@@ -42,7 +43,7 @@ fn compile(rustc: &OsStr, program: &Path) -> String {
             .arg("-L")
             .arg(format!("dependency={}", deps.display()))
             .arg("--extern")
-            .arg(format!("spark_ccl={}", newest_library(&deps).display()))
+            .arg(format!("{}={}", library(), newest_library(&deps).display()))
             .arg(program)
             .output()
             .unwrap();
@@ -62,13 +63,18 @@ fn dependencies() -> PathBuf {
     own.parent().unwrap().to_owned()
 }
 
+/// The package's name, as programs write it.
+fn library() -> String {
+    env!("CARGO_PKG_NAME").replace('-', "_")
+}
+
 /// The library as it was built last, which is what this test was built with.
 fn newest_library(deps: &Path) -> PathBuf {
     let files = std::fs::read_dir(deps).unwrap().map(|entry| entry.unwrap());
     let libraries = files.filter(|entry| {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        name.starts_with("libspark_ccl-") && name.ends_with(".rlib")
+        name.starts_with(&format!("lib{}-", library())) && name.ends_with(".rlib")
     });
     let newest =
         libraries.max_by_key(|entry| entry.metadata().and_then(|data| data.modified()).ok());

@@ -103,7 +103,7 @@ impl Exposed {
         } else {
             None
         };
-        let word = place.ok_or_else(|| self.beyond(offset + 8))?;
+        let word = place.ok_or_else(|| self.beyond(offset.saturating_add(8)))?;
         // Pairs with the device's write; the fence makes it an acquire.
         let value = word.load(Ordering::Relaxed);
         device_fence();

@@ -167,6 +167,11 @@ impl<B: Buffer> Requests<B> {
         Ok(ended)
     }
 
+    /// The queue pair.
+    pub fn pair(&self) -> &QueuePair<Rts> {
+        &self.pair
+    }
+
     /// How many have not ended.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()

@@ -59,6 +59,11 @@ pub(crate) fn places() -> Option<(Place, Place)> {
     Some((first.clone(), second.unwrap_or(first).clone()))
 }
 
+/// Whether this machine is to have a device.
+pub(crate) fn demanded() -> bool {
+    std::env::var("SPARK_CCL_TEST_RDMA").is_ok_and(|value| value == "1")
+}
+
 fn working(library: Library) -> Vec<Place> {
     let mut places = Vec::new();
     for device in library.devices().unwrap() {

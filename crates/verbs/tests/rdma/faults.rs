@@ -193,11 +193,11 @@ fn more_than_the_queue_holds() {
     let Some((_one, mut other)) = connected() else {
         return;
     };
-    let depth = other.pair.receive_depth();
-    let error = (0..=depth).find_map(|id| {
+    // A device may hold more than it says.
+    let error = (0..100_000).find_map(|id| {
         let mut receives = other.pair.receives();
         // SAFETY: no memory.
-        unsafe { receives.receive(id.into(), &[]) }.unwrap();
+        unsafe { receives.receive(id, &[]) }.unwrap();
         receives.post().err()
     });
     let error = error.expect("the queue never filled");

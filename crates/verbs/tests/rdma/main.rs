@@ -9,6 +9,9 @@
 mod addresses;
 mod devices;
 mod ends;
+mod events;
 mod faults;
+mod ownership;
+mod regions;
 mod transfers;
 mod waiting;

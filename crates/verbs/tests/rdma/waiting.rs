@@ -2,12 +2,13 @@ use std::os::fd::AsFd;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
-use spark_ccl_verbs::{CompletionChannel, PollRoom};
+use spark_ccl_verbs::PollRoom;
 
 use crate::ends::{End, places};
 
-fn readable(channel: &CompletionChannel, milliseconds: i64) -> bool {
-    let fd = channel.as_fd();
+/// Whether there is something to read, within a time.
+pub(crate) fn readable(source: &impl AsFd, milliseconds: i64) -> bool {
+    let fd = source.as_fd();
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
     let limit = Timespec {
         tv_sec: milliseconds / 1000,

@@ -1,0 +1,6 @@
+//! What must not compile, above all the use of memory that a device may write.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../../../tests/suite/compile_fail.rs"]
+mod programs;

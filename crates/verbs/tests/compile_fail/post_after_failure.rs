@@ -1,0 +1,9 @@
+//! A queue pair that was moved to the error state takes nothing.
+use spark_ccl_verbs::{QueuePair, Rts};
+
+fn main() {}
+
+fn post(pair: QueuePair<Rts>) {
+    let mut failed = pair.into_failed().unwrap();
+    failed.batch(); //~ E0599
+}

@@ -1,0 +1,9 @@
+//! Requests that were given up are no more.
+use spark_ccl_verbs::Requests;
+
+fn main() {}
+
+fn give_up(mut requests: Requests<Vec<u8>>) {
+    let _ = requests.give_up();
+    let _ = requests.poll(); //~ E0382
+}

@@ -1,0 +1,66 @@
+//! Events that no request asked for. They are provoked on software devices only, whose network
+//! interface may be changed on a machine that is made for this.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use spark_ccl_verbs::{AsyncEvent, Context, Gid};
+
+use crate::ends::{Place, demanded, places};
+
+/// The next event, within seconds.
+fn next(context: &Context) -> AsyncEvent {
+    let start = Instant::now();
+    loop {
+        if let Some(event) = context.next_event().unwrap() {
+            return event;
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "no event");
+        crate::waiting::readable(context, 100);
+    }
+}
+
+fn ip(place: &Place, change: &str) {
+    let interface = place.gid.netdev.as_ref().unwrap();
+    let arguments = ["addr", change, "10.99.99.99/32", "dev", interface];
+    assert!(
+        Command::new("ip")
+            .args(arguments)
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+#[test]
+fn a_change_of_addresses_is_told() {
+    let Some((place, _)) = places() else { return };
+    if !demanded() || !place.context.name().starts_with("rxe") {
+        eprintln!("skipped: it would change an interface of a machine that is not made for it");
+        return;
+    }
+    // An opening of its own: events of one are not seen by another.
+    let library = spark_ccl_verbs::Library::open(None).unwrap();
+    let devices = library.devices().unwrap();
+    let device = devices
+        .iter()
+        .find(|device| device.name() == place.context.name())
+        .unwrap();
+    let context = device.open().unwrap();
+    assert_eq!(context.next_event().unwrap(), None);
+    let added: Gid = "::ffff:10.99.99.99".parse().unwrap();
+    let listed = || {
+        context
+            .gids(1)
+            .unwrap()
+            .iter()
+            .any(|entry| entry.gid == added)
+    };
+    assert!(!listed());
+    ip(&place, "add");
+    assert_eq!(next(&context), AsyncEvent::GidChange(1));
+    assert!(listed());
+    ip(&place, "del");
+    assert_eq!(next(&context), AsyncEvent::GidChange(1));
+    assert!(!listed());
+}

@@ -1,0 +1,123 @@
+//! Registrations that a device may not be able to do.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use spark_ccl_verbs::Access;
+
+use crate::ends::{connected, memory, places};
+
+const BYTES: u64 = 1 << 16;
+
+/// Memory of this process as a dma-buf; none where the kernel makes none.
+fn dmabuf() -> Option<OwnedFd> {
+    #[repr(C)]
+    struct Create {
+        memfd: u32,
+        flags: u32,
+        offset: u64,
+        size: u64,
+    }
+    // `_IOW('u', 0x42, struct udmabuf_create)` of linux/udmabuf.h.
+    const UDMABUF_CREATE: u64 = 0x4018_7542;
+
+    let maker = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/udmabuf")
+        .ok()?;
+    let memory = memfd_create("dmabuf", MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&memory, BYTES).unwrap();
+    fcntl_add_seals(&memory, SealFlags::SHRINK).unwrap();
+    let memfd = memory.as_raw_fd() as u32;
+    let create = Create {
+        memfd,
+        flags: 0,
+        offset: 0,
+        size: BYTES,
+    };
+    // SAFETY: the structure is what the request takes.
+    let fd = unsafe { libc::ioctl(maker.as_raw_fd(), UDMABUF_CREATE as _, &raw const create) };
+    assert!(fd >= 0, "{}", io::Error::last_os_error());
+    // SAFETY: the descriptor is new.
+    Some(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[test]
+fn a_dmabuf_is_registered_or_refused_by_name() {
+    let Some((place, _)) = places() else { return };
+    let Some(fd) = dmabuf() else {
+        eprintln!("skipped: this kernel makes no dma-bufs of memory");
+        return;
+    };
+    let domain = place.context.protection_domain().unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    // SAFETY: nothing maps the dma-buf.
+    let region = unsafe { domain.register_dmabuf(fd.as_fd(), 0, BYTES as usize, 0, access) };
+    match region {
+        Ok(region) => assert_eq!((region.start(), region.bytes()), (0, BYTES as usize)),
+        Err(error) => {
+            eprintln!("{error}");
+            assert!(error.is_unsupported(), "{error}");
+            assert!(
+                error
+                    .to_string()
+                    .contains("copy through memory of the host"),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_no_dmabuf_is_refused() {
+    let Some((place, _)) = places() else { return };
+    let file = File::open("/dev/null").unwrap();
+    let domain = place.context.protection_domain().unwrap();
+    // SAFETY: there is no memory.
+    let region = unsafe { domain.register_dmabuf(file.as_fd(), 0, 4096, 0, Access::LOCAL_WRITE) };
+    assert!(region.unwrap_err().to_string().contains("dma-buf"));
+}
+
+#[test]
+fn relaxed_ordering_may_be_asked_of_any_device() {
+    let Some((mut one, other)) = connected() else {
+        return;
+    };
+    let access = Access::REMOTE_WRITE | Access::RELAXED_ORDERING;
+    let start = memory(64);
+    // SAFETY: the memory stays as long as the process, and is only touched through the pointer.
+    let region = unsafe { other.pair.domain().register(start, 64, access) }.unwrap();
+    one.put(0, b"relaxed");
+    one.write(1, one.piece(0, 7), region.remote(0..7).unwrap());
+    one.next().unwrap();
+    // SAFETY: the memory is there.
+    assert_eq!(unsafe { start.read_volatile() }, b'r');
+}
+
+#[test]
+fn paging_on_demand_works_or_is_refused_by_name() {
+    let Some((place, _)) = places() else { return };
+    let domain = place.context.protection_domain().unwrap();
+    let access = Access::LOCAL_WRITE | Access::ON_DEMAND;
+    // SAFETY: the memory stays as long as the process.
+    if let Err(error) = unsafe { domain.register(memory(4096), 4096, access) } {
+        assert!(error.to_string().contains("no paging on demand"), "{error}");
+    }
+}
+
+#[test]
+fn memory_that_is_not_there_is_refused() {
+    let Some((place, _)) = places() else { return };
+    let domain = place.context.protection_domain().unwrap();
+    let nowhere = std::ptr::NonNull::without_provenance(4096.try_into().unwrap());
+    // SAFETY: there is no memory.
+    let error = unsafe { domain.register(nowhere, 4096, Access::LOCAL_WRITE) }.unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EFAULT), "{error}");
+    assert!(
+        error.to_string().contains("the memory is not mapped"),
+        "{error}"
+    );
+}
