@@ -1,10 +1,10 @@
 #!/bin/bash
-# Makes src/raw/bindings.rs from rdma-core's verbs.h, with Debian 12's bindgen:
-#   apt-get install --no-install-recommends bindgen libclang-common-14-dev libibverbs-dev
+# Makes src/raw/bindings.rs from rdma-core's verbs.h, with the headers and the bindgen of Debian 12.
 #   bindings.sh            writes the file
-#   bindings.sh --check    fails if the file is not what the headers here give
+#   bindings.sh --check    fails if the file is not what the headers give, for x86-64 or for aarch64
 set -euo pipefail
 cd "$(dirname "$0")"
+. ../../tests/vm/lib.sh
 file=src/raw/bindings.rs
 
 functions=(
@@ -66,8 +66,10 @@ HEADER
         pointers | rustfmt --edition 2024 --config max_width=100
 }
 
+need bindgen libclang1 libclang-common-14-dev libibverbs-dev
 case ${1:-} in
 --check)
+    need libc6-dev-arm64-cross
     for machine in x86_64 aarch64; do
         diff -u "$file" <(generate $machine) ||
             { echo "$file is not what verbs.h gives for $machine" >&2 && exit 1; }

@@ -136,8 +136,8 @@ statuses! {
          that it may be written if the request writes it";
     Flushed = IBV_WC_WR_FLUSH_ERR,
         "the queue pair was in the error state before the request's turn came",
-        "look for the first failure of this queue pair; there is none where it was moved to the \
-         error state, or where the network interface here went down";
+        "look for the first failure of this queue pair; where there is none, it was moved to the \
+         error state, the network interface here went down, or, on soft-RoCE, the local key is wrong";
     Bind = IBV_WC_MW_BIND_ERR,
         "a memory window could not be bound", "this crate uses none: see the driver";
     BadResponse = IBV_WC_BAD_RESP_ERR,

@@ -1,4 +1,29 @@
 //! RDMA verbs: devices, memory regions, queue pairs, completions.
+//!
+//! libibverbs is opened at run time ([`Library::open`]), so that a program runs where there is none,
+//! and builds without its headers. From there it goes from object to object; each keeps what it
+//! needs, so that all are destroyed in a right order, whatever is dropped first or never:
+//!
+//! ```text
+//! Library -> Device -> Context -> ProtectionDomain -> QueuePair<Reset>, MemoryRegion, Registered, Exposed
+//!                              -> CompletionChannel -> CompletionQueue
+//! QueuePair<Reset> -> <Init> -> <Rtr> -> <Rts> -> Batch, Requests
+//! ```
+//!
+//! Requests are posted in one of two ways. A [`Batch`] takes memory by its address: that is unsafe,
+//! costs nothing but the call, and is what links are built on. [`Requests`] own their buffers
+//! until they have ended: that is safe. Memory that peers write is [`Exposed`], which is copied from,
+//! never borrowed.
+//!
+//! Errors name the call, what it was about, the attribute that was likely wrong, and what to do.
+//!
+//! # Why not the crate `ibverbs`
+//!
+//! Its version 0.9.2 is linked with libibverbs, so a program with it does not start without it. To
+//! build it takes cmake and libclang, and 66 s of processor time on two cores, as it configures
+//! rdma-core for its bindings. And it has sends and receives only: no writes, reads, atomics,
+//! dma-bufs, event channels, or GIDs of other ports than the first. Here the types are made by bindgen
+//! once and checked in; `bindings.sh` makes them, and compares them with the headers of Debian 12.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -176,7 +176,7 @@ impl MemoryRegion {
         let raw = unsafe { register(domain.raw(), offset, bytes, iova, fd.as_raw_fd(), flags) };
         let subject = || {
             format!(
-                "{bytes} bytes from {offset} on on {}",
+                "{bytes} bytes at {offset} of a dma-buf on {}",
                 domain.context().name()
             )
         };
