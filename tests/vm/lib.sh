@@ -39,7 +39,43 @@ unpacked() {
 
 # newest_kernel META-PACKAGE: prints the package of the kernel that a meta package stands for.
 newest_kernel() {
-    apt-cache depends "$1" | sed -n 's/^ *Depends: \(linux-image-[0-9][^ ]*\)$/\1/p' | head -n 1
+    local package
+    package=$(apt-cache depends "$1" 2>/dev/null |
+        sed -n 's/^ *Depends: \(linux-image-[0-9][^ ]*\)$/\1/p' | head -n 1)
+    if [ -z "$package" ]; then
+        echo "apt knows no kernel as $1: is its package list of today, and has it that version?" >&2
+        return 1
+    fi
+    echo "$package"
+}
+
+# elf_kernel KERNEL: prints the kernel's ELF file, which qemu starts 7 s sooner than the compressed
+# one that Debian packs, since nothing has to be unpacked by emulated instructions.
+elf_kernel() {
+    local elf=$1/vmlinux
+    if [ ! -e "$elf" ]; then
+        python3 tests/vm/elf-kernel.py "$1"/boot/vmlinuz-* >"$elf.new"
+        mv "$elf.new" "$elf"
+    fi
+    echo "$elf"
+}
+
+# place_modules ROOT KERNEL MODULE...: modules of an unpacked kernel, and what they need; base_system
+# loads them.
+place_modules() {
+    local root=$1 kernel=$2 release file name
+    shift 2
+    release=$(ls "$kernel/lib/modules")
+    [ -e "$kernel/lib/modules/$release/modules.dep" ] || depmod -b "$kernel" "$release"
+    modprobe -d "$kernel" -S "$release" --show-depends -a "$@" |
+        awk '$1 == "insmod" && !seen[$2]++ {print $2}' | while read -r file; do
+        name=$(basename "${file%.xz}")
+        case $file in
+        *.xz) xz -dc "$file" >"$root/$name" ;;
+        *) cp "$file" "$root/$name" ;;
+        esac
+        echo "/$name" >>"$root/modules"
+    done
 }
 
 # place ROOT FILE...: copies files into ROOT under their own absolute paths.

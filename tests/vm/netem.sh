@@ -21,7 +21,7 @@ main() {
 }
 
 make_guest() {
-    local root=$1 kernel=$2 perf=$3 release file
+    local root=$1 kernel=$2 perf=$3 file
     base_system "$root" /bin/busybox
     mkdir -p "$root"/{tools,usr/bin}
     # busybox knows neither namespaces nor queueing disciplines.
@@ -31,13 +31,7 @@ make_guest() {
     done
     place_program "$root" "$(realpath "$perf")"
     ln -s "$(realpath "$perf")" "$root/usr/bin/spark-perf"
-    release=$(ls "$kernel/lib/modules")
-    depmod -b "$kernel" "$release"
-    modprobe -d "$kernel" -S "$release" --show-depends -a veth sch_netem |
-        awk '$1 == "insmod" && !seen[$2]++ {print $2}' | while read -r file; do
-        cp "$file" "$root/"
-        echo "/$(basename "$file")" >>"$root/modules"
-    done
+    place_modules "$root" "$kernel" veth sch_netem
     cp tests/vm/netem-guest.sh "$root/guest.sh"
 }
 
