@@ -36,22 +36,14 @@ install_tools() {
         libc6-dev-arm64-cross
 }
 
-# Prints a line "run|keep <tab> name <tab> package folder <tab> file" for each program.
+# Prints what test_programs does.
 build() {
     local scope=("$@")
     [ ${#scope[@]} = 0 ] && scope=(--workspace)
     # Symbols would be most of what the machine has to load.
     CARGO_PROFILE_DEV_DEBUG=0 CARGO_PROFILE_DEV_STRIP=true RUSTC=/usr/bin/rustc \
         CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
-        cargo test --no-run --target $target --message-format json-render-diagnostics "${scope[@]}" |
-        python3 -c '
-import json, os, sys
-for line in sys.stdin:
-    message = json.loads(line)
-    if message.get("executable"):
-        todo = "run" if message["profile"]["test"] else "keep"
-        folder = os.path.dirname(message["manifest_path"])
-        print(todo, message["target"]["name"], folder, message["executable"], sep="\t")'
+        test_programs --target $target "${scope[@]}"
 }
 
 make_guest() {
@@ -69,23 +61,11 @@ make_guest() {
             printf '%s %s %s\n' "$name" "$folder" "$file" >>"$root/tests"
         fi
     done <"$programs"
-    echo "skip='${skip//$'\n'/ }'" >"$root/guest.sh"
-    cat >>"$root/guest.sh" <<'GUEST'
+    place "$root" "$PWD/tests/vm/tests-guest.sh"
+    cat >"$root/guest.sh" <<GUEST
+. $PWD/tests/vm/tests-guest.sh
 export PROPTEST_CASES=16 RUST_BACKTRACE=1 TEST_PATIENCE=10
-failed=0
-while read -r name folder file; do
-    cd "$folder"
-    begin=$(cut -d. -f1 /proc/uptime)
-    if timeout 900 "$file" $skip >/tmp/output 2>&1 </dev/null; then
-        summary=$(grep '^test result' /tmp/output)
-    else
-        summary="FAILED with $?"
-        failed=1
-        cat /tmp/output
-    fi
-    echo "$name: $summary, $(( $(cut -d. -f1 /proc/uptime) - begin )) s with the start"
-done </tests
-exit $failed
+run_tests /tests ${skip//$'\n'/ }
 GUEST
 }
 

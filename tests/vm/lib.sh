@@ -102,6 +102,19 @@ place_program() {
     done
 }
 
+# test_programs ARGUMENT...: builds what `cargo test` would with these arguments, and prints a line
+# "run|keep <tab> name <tab> package folder <tab> file" for each program.
+test_programs() {
+    cargo test --no-run --message-format json-render-diagnostics "$@" | python3 -c '
+import json, os, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message.get("executable"):
+        todo = "run" if message["profile"]["test"] else "keep"
+        folder = os.path.dirname(message["manifest_path"])
+        print(todo, message["target"]["name"], folder, message["executable"], sep="\t")'
+}
+
 # base_system ROOT BUSYBOX: what every guest needs; /guest.sh is what it then runs.
 base_system() {
     local root=$1 busybox=$2

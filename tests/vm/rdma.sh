@@ -28,7 +28,8 @@ main() {
     command=${*:-$(cat tests/vm/rdma-check.sh)}
     need qemu-system-x86 busybox-static dash iproute2 kmod cpio xz-utils zstd python3 \
         ibverbs-utils ibverbs-providers perftest
-    kernel=$(unpacked "$(newest_kernel "$meta")")
+    kernel=$(newest_kernel "$meta")
+    kernel=$(unpacked "$kernel")
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     make_guest "$work/root" "$kernel"
@@ -56,7 +57,10 @@ make_guest() {
     install -D tests/vm/rails.sh "$root/usr/bin/rails"
     for file in "${files[@]}"; do
         place_program "$root" "$file"
-        [ ! -x "$file" ] || ln -sf "$file" "$root/usr/bin/"
+        [ -x "$file" ] || continue
+        ln -sf "$file" "$root/usr/bin/"
+        # Nine tenths of what cargo builds is for debuggers.
+        strip --strip-debug "$root$file" 2>/dev/null || true
     done
 }
 

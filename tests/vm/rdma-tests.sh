@@ -1,0 +1,57 @@
+#!/bin/bash
+# Runs the tests of RDMA in one emulated machine, once for each layout of its rails.
+#   tests/vm/rdma-tests.sh [-k 6.12] [-m MODE]... [-t SECONDS] [NAME]
+#   -k, -m, -t  as in rdma.sh; all layouts when none is named
+#   NAME        tests whose name contains it, instead of those named below
+# The tests see SPARK_CCL_TEST_RDMA=1, the layout in RAILS, and the command `rails` of rails.sh.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+. tests/vm/lib.sh
+
+# A package, and the word that the names of its tests must contain; none: all its tests.
+suites='spark-ccl-transport rdma::'
+
+main() {
+    local option modes=() kernel=() seconds=240
+    while getopts k:m:t: option; do
+        case $option in
+        k) kernel=(-k "$OPTARG") ;;
+        m) modes+=("$OPTARG") ;;
+        t) seconds=$OPTARG ;;
+        *) exit 64 ;;
+        esac
+    done
+    shift $((OPTIND - 1))
+    [ ${#modes[@]} != 0 ] || modes=(one wire link-local)
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    list_tests "${1:-}"
+    cat >"$work/guest.sh" <<GUEST
+. $PWD/tests/vm/tests-guest.sh
+export SPARK_CCL_TEST_RDMA=1
+code=0
+for RAILS in ${modes[*]}; do
+    echo "=== rails: \$RAILS"
+    rails make \$RAILS || exit
+    run_tests $work/tests --skip compile_fail --test-threads 1 || code=1
+done
+exit \$code
+GUEST
+    tests/vm/rdma.sh "${kernel[@]}" -m "${modes[0]}" -t "$seconds" \
+        "${files[@]}" -- ". $work/guest.sh"
+}
+
+# Fills $work/tests, for run_tests, and `files`, for rdma.sh.
+list_tests() {
+    local name=$1 package filter todo target folder file
+    files=(-a "$work/tests" -a "$work/guest.sh" -a tests/vm/tests-guest.sh)
+    while read -r package filter; do
+        test_programs -p "$package" >"$work/programs"
+        while IFS=$'\t' read -r todo target folder file; do
+            files+=(-a "$file")
+            [ "$todo" != run ] || echo "$target $folder $file ${name:-$filter}" >>"$work/tests"
+        done <"$work/programs"
+    done <<<"$suites"
+}
+
+main "$@"

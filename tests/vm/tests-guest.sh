@@ -1,0 +1,25 @@
+# Runs in emulated machines: programs of tests, one after another.
+
+# run_tests LIST ARGUMENT...: runs programs with the arguments. LIST has a line "name folder program
+# argument..." for each. A program without a test that fits passes, but not a whole list of such.
+run_tests() {
+    list=$1
+    shift
+    failed=0 passed=
+    while read -r name folder program own; do
+        mkdir -p "$folder"
+        cd "$folder"
+        begin=$(cut -d. -f1 /proc/uptime)
+        # shellcheck disable=SC2086
+        if timeout 900 "$program" $own "$@" >/tmp/output 2>&1 </dev/null; then
+            summary=$(grep '^test result' /tmp/output)
+            case $summary in *'ok. 0 passed'*) ;; *) passed=some ;; esac
+        else
+            summary="FAILED with $?"
+            failed=1
+            cat /tmp/output
+        fi
+        echo "$name: $summary, $(($(cut -d. -f1 /proc/uptime) - begin)) s with the start"
+    done <"$list"
+    [ $failed = 0 ] && [ -n "$passed" ]
+}
