@@ -50,13 +50,13 @@ pub enum Net {
 }
 
 impl Net {
-    pub(crate) const EXPECTED: &'static str = "auto, tcp (or socket) or rdma";
+    pub(crate) const EXPECTED: &'static str = "auto, tcp (or socket) or rdma (or ib)";
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
         match text.to_ascii_lowercase().as_str() {
             "auto" => Some(Net::Auto),
             "tcp" | "socket" => Some(Net::Tcp),
-            "rdma" => Some(Net::Rdma),
+            "rdma" | "ib" => Some(Net::Rdma),
             _ => None,
         }
     }
@@ -193,6 +193,7 @@ mod tests {
             assert_eq!(Net::parse(&net.to_string()), Some(net));
         }
         assert_eq!(Net::parse("Socket"), Some(Net::Tcp));
+        assert_eq!(Net::parse("IB"), Some(Net::Rdma));
         assert_eq!(Family::parse("AF_INET6"), Some(Family::V6));
     }
 }

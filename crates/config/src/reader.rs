@@ -97,11 +97,11 @@ impl<'a> Reader<'a> {
     /// A number within a range.
     pub(crate) fn number(
         &mut self,
-        name: &'static str,
+        names: &[&'static str],
         range: RangeInclusive<usize>,
     ) -> Result<Option<usize>, Error> {
         let expected = format!("a number from {} to {}", range.start(), range.end());
-        self.parsed(&[name], &expected, |text| {
+        self.parsed(names, &expected, |text| {
             parse::number(text).filter(|number| range.contains(number))
         })
     }

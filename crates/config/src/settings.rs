@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::log::Log;
 use crate::nearest::nearest;
 use crate::parse;
+use crate::rdma::Rdma;
 use crate::reader::{Reader, Used};
 use crate::secret::Secret;
 use crate::tuning::Tuning;
@@ -54,6 +55,8 @@ pub struct Settings {
     pub socket_family: Option<Family>,
     /// TCP connections per link and channel; `None`: what suits the link.
     pub sockets: Option<usize>,
+    /// How links over RDMA are made.
+    pub rdma: Rdma,
     /// Payload bytes of one slot of a link, a multiple of 64; `None`: what suits the links.
     pub slot_bytes: Option<usize>,
     /// Slots per link, channel and direction.
@@ -85,6 +88,7 @@ impl Default for Settings {
             socket_ifname: None,
             socket_family: None,
             sockets: None,
+            rdma: Rdma::default(),
             slot_bytes: None,
             slots: 8,
             secret: None,
@@ -110,6 +114,7 @@ impl Settings {
         settings.read_choices(&mut reader)?;
         settings.tuning = tuning_file(&mut reader, env);
         settings.read_sockets(&mut reader)?;
+        settings.rdma = Rdma::read(&mut reader)?;
         settings.read_geometry(&mut reader)?;
         settings.read_admission(&mut reader)?;
         settings.read_log(&mut reader);
@@ -202,10 +207,11 @@ impl Settings {
     /// Everything that all ranks must agree on, in words.
     pub fn wire_summary(&self) -> String {
         format!(
-            "slot_bytes={} slots={} sockets={} path={} net={} shm={} algo={}",
+            "slot_bytes={} slots={} sockets={} qps={} path={} net={} shm={} algo={}",
             or_auto(self.slot_bytes),
             self.slots,
             or_auto(self.sockets),
+            self.rdma.qps_per_connection,
             self.path,
             self.net,
             u8::from(self.shm),
@@ -248,6 +254,9 @@ impl Settings {
 
     fn read_net(&mut self, reader: &mut Reader<'_>) -> Result<(), Error> {
         let Some(taken) = reader.take(&["SPARK_CCL_NET", "NCCL_NET"]) else {
+            if reader.boolean("NCCL_IB_DISABLE")? == Some(true) {
+                self.net = Net::Tcp;
+            }
             return Ok(());
         };
         match Net::parse(taken.text) {
@@ -291,16 +300,16 @@ impl Settings {
             });
         let names = ["SPARK_CCL_SOCKET_FAMILY", "NCCL_SOCKET_FAMILY"];
         self.socket_family = reader.parsed(&names, Family::EXPECTED, Family::parse)?;
-        if let Some(sockets) = reader.number("SPARK_CCL_SOCKETS", 1..=MAX_SOCKETS)? {
+        if let Some(sockets) = reader.number(&["SPARK_CCL_SOCKETS"], 1..=MAX_SOCKETS)? {
             self.sockets = Some(sockets);
             return Ok(());
         }
         // Each alone multiplies one of the other. NCCL allows more than makes sense here.
         let threads = reader
-            .number("NCCL_SOCKET_NTHREADS", 0..=64)?
+            .number(&["NCCL_SOCKET_NTHREADS"], 0..=64)?
             .filter(|&n| n > 0);
         let each = reader
-            .number("NCCL_NSOCKS_PERTHREAD", 0..=64)?
+            .number(&["NCCL_NSOCKS_PERTHREAD"], 0..=64)?
             .filter(|&n| n > 0);
         if threads.or(each).is_some() {
             self.sockets = Some((threads.unwrap_or(1) * each.unwrap_or(1)).min(MAX_SOCKETS));
@@ -311,7 +320,7 @@ impl Settings {
     fn read_geometry(&mut self, reader: &mut Reader<'_>) -> Result<(), Error> {
         set(
             &mut self.slots,
-            reader.number("SPARK_CCL_SLOTS", 2..=MAX_SLOTS)?,
+            reader.number(&["SPARK_CCL_SLOTS"], 2..=MAX_SLOTS)?,
         );
         let expected = format!(
             "a multiple of {SLOT_ALIGN} from {SLOT_ALIGN} to {MAX_SLOT_BYTES}, perhaps with a suffix K or M"

@@ -27,7 +27,7 @@ fn nothing_set_is_the_default() {
     );
     assert_eq!(
         defaults.wire_summary(),
-        "slot_bytes=auto slots=8 sockets=auto path=auto net=auto shm=1 algo=auto"
+        "slot_bytes=auto slots=8 sockets=auto qps=1 path=auto net=auto shm=1 algo=auto"
     );
 }
 
@@ -109,6 +109,59 @@ fn nccl_names_are_honoured() {
 }
 
 #[test]
+fn rdma_has_nccls_defaults_and_names() {
+    let rdma = Settings::default().rdma;
+    assert!(rdma.hcas.allows("mlx5_0", 1) && rdma.hcas.to_string() == "all devices");
+    assert_eq!((rdma.timeout, rdma.retry_count), (20, 7));
+    assert_eq!(
+        (rdma.gid_index, rdma.traffic_class, rdma.qps_per_connection),
+        (None, 0, 1)
+    );
+    let s = settings(&[
+        ("NCCL_IB_HCA", "=rocep1s0f0:1,roceP2p1s0f0"),
+        ("NCCL_IB_GID_INDEX", "3"),
+        ("NCCL_IB_TIMEOUT", "14"),
+        ("NCCL_IB_RETRY_CNT", "6"),
+        ("NCCL_IB_TC", "106"),
+        ("NCCL_IB_QPS_PER_CONNECTION", "4"),
+        ("SPARK_CCL_IBVERBS_LIBRARY", "/opt/lib/libibverbs.so.1"),
+    ]);
+    let rdma = &s.rdma;
+    assert!(rdma.hcas.allows("rocep1s0f0", 1) && rdma.hcas.allows("roceP2p1s0f0", 2));
+    assert!(!rdma.hcas.allows("rocep1s0f0", 2) && !rdma.hcas.allows("rocep1s0f1", 1));
+    assert_eq!(
+        rdma.hcas.to_string(),
+        "NCCL_IB_HCA==rocep1s0f0:1,roceP2p1s0f0"
+    );
+    assert_eq!((rdma.timeout, rdma.retry_count), (14, 6));
+    assert_eq!(
+        (rdma.gid_index, rdma.traffic_class, rdma.qps_per_connection),
+        (Some(3), 106, 4)
+    );
+    let library = rdma.library.as_deref().unwrap();
+    assert_eq!(library.to_str(), Some("/opt/lib/libibverbs.so.1"));
+    assert_eq!(s.origins().len(), 7);
+    assert!(s.warnings().is_empty() && s.without_effect().is_empty());
+    let gid_index = |text| settings(&[("NCCL_IB_GID_INDEX", text)]).rdma.gid_index;
+    assert_eq!((gid_index("-1"), gid_index("0")), (None, Some(0)));
+}
+
+#[test]
+fn rdma_can_be_demanded_and_ruled_out() {
+    for (pairs, net) in [
+        (&[("NCCL_IB_DISABLE", "1")][..], Net::Tcp),
+        (&[("NCCL_IB_DISABLE", "0")], Net::Auto),
+        (&[("NCCL_NET", "IB")], Net::Rdma),
+        (
+            &[("SPARK_CCL_NET", "rdma"), ("NCCL_IB_DISABLE", "1")],
+            Net::Rdma,
+        ),
+    ] {
+        assert_eq!(settings(pairs).net, net, "{pairs:?}");
+    }
+}
+
+#[test]
 fn our_names_win_over_nccls() {
     let s = settings(&[
         ("SPARK_CCL_ALGO", "direct"),
@@ -117,14 +170,22 @@ fn our_names_win_over_nccls() {
         ("NCCL_SHM_DISABLE", "1"),
         ("SPARK_CCL_SOCKETS", "1"),
         ("NCCL_SOCKET_NTHREADS", "4"),
+        ("SPARK_CCL_IB_HCA", "mlx5_1"),
+        ("NCCL_IB_HCA", "mlx5_0"),
     ]);
+    assert!(s.rdma.hcas.allows("mlx5_1", 1) && !s.rdma.hcas.allows("mlx5_0", 1));
     assert!(s.algo.allows("all_reduce", "direct") && !s.algo.allows("all_reduce", "ring"));
     assert!(s.shm);
     assert_eq!(s.sockets, Some(1));
     let names: Vec<_> = s.without_effect().iter().map(|used| &*used.name).collect();
     assert_eq!(
         names,
-        ["NCCL_ALGO", "NCCL_SHM_DISABLE", "NCCL_SOCKET_NTHREADS"]
+        [
+            "NCCL_ALGO",
+            "NCCL_IB_HCA",
+            "NCCL_SHM_DISABLE",
+            "NCCL_SOCKET_NTHREADS"
+        ]
     );
 }
 
@@ -135,13 +196,13 @@ fn what_nccl_has_and_we_lack_stops_nobody() {
         ("NCCL_ALGO", "NVLS"),
         ("NCCL_DEBUG", "LOUD"),
         ("NCCL_NVLS_ENABLE", "1"),
-        ("NCCL_IB_HCA", "mlx5_0"),
+        ("NCCL_IB_SL", "3"),
     ]);
     assert_eq!(s.net, Net::Auto);
     assert!(s.algo.is_auto());
     assert_eq!(s.warnings().len(), 3, "{:?}", s.warnings());
     let names: Vec<_> = s.without_effect().iter().map(|used| &*used.name).collect();
-    assert_eq!(names, ["NCCL_IB_HCA", "NCCL_NVLS_ENABLE"]);
+    assert_eq!(names, ["NCCL_IB_SL", "NCCL_NVLS_ENABLE"]);
 }
 
 #[test]
@@ -171,6 +232,16 @@ fn errors_name_variable_value_origin_and_what_is_allowed() {
         ("SPARK_CCL_SLOTS", "1", "2 to 1024"),
         ("SPARK_CCL_COMM_ID", "nowhere", "host:port"),
         ("SPARK_CCL_PROGRESS_THREAD", "2", "0 or 1"),
+        ("NCCL_IB_DISABLE", "2", "0 or 1"),
+        ("NCCL_IB_HCA", "^", "mlx5_0:1"),
+        ("NCCL_IB_HCA", "mlx5_0:x", "mlx5_0:1"),
+        ("SPARK_CCL_IB_HCA", "mlx5_0:0", "mlx5_0:1"),
+        ("NCCL_IB_GID_INDEX", "-2", "0 to 255"),
+        ("NCCL_IB_GID_INDEX", "256", "0 to 255"),
+        ("NCCL_IB_TIMEOUT", "0", "1 to 31"),
+        ("NCCL_IB_RETRY_CNT", "8", "0 to 7"),
+        ("NCCL_IB_TC", "256", "0 to 255"),
+        ("NCCL_IB_QPS_PER_CONNECTION", "0", "1 to 128"),
     ] {
         let text = error(name, value);
         assert!(
@@ -232,6 +303,7 @@ fn the_wire_hash_covers_what_ranks_must_agree_on_and_nothing_else() {
         ("SPARK_CCL_SOCKETS", "1"),
         ("SPARK_CCL_SLOT_BYTES", "4096"),
         ("SPARK_CCL_SLOTS", "4"),
+        ("SPARK_CCL_IB_QPS_PER_CONNECTION", "2"),
     ] {
         assert_ne!(settings(&[(name, value)]).wire_hash(), base, "{name}");
     }
@@ -242,6 +314,10 @@ fn the_wire_hash_covers_what_ranks_must_agree_on_and_nothing_else() {
         ("SPARK_CCL_LOG", "info"),
         ("SPARK_CCL_PROGRESS_THREAD", "1"),
         ("SPARK_CCL_TUNING", "/a/file"),
+        // A rank's ports may be others than its neighbour's.
+        ("SPARK_CCL_IB_HCA", "mlx5_0"),
+        ("SPARK_CCL_IB_GID_INDEX", "3"),
+        ("SPARK_CCL_IB_TIMEOUT", "14"),
     ] {
         assert_eq!(settings(&[(name, value)]).wire_hash(), base, "{name}");
     }

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod list;
-mod pattern;
 mod rails;
 mod select;
 
@@ -11,7 +10,6 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use spark_ccl_config::Settings;
 
 pub use list::list;
-pub use pattern::Pattern;
 pub use rails::{Rail, rails};
 pub use select::select;
 

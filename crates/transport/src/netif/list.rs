@@ -6,7 +6,9 @@ use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::{InterfaceFlags, if_nametoindex};
 use nix::sys::socket::SockaddrStorage;
 
-use super::{Interface, NetifError, pattern};
+use spark_ccl_config::Pattern;
+
+use super::{Interface, NetifError};
 
 /// Every IP address of every interface that is up and has a carrier, in the system's order.
 ///
@@ -25,7 +27,7 @@ fn interface(one: &InterfaceAddress) -> Option<Interface> {
         return None;
     }
     let addr = ip(one.address.as_ref()?)?;
-    let device = pattern::device(&one.interface_name);
+    let device = Pattern::device(&one.interface_name);
     Some(Interface {
         // An interface may go away between two calls.
         index: if_nametoindex(device).ok()?,

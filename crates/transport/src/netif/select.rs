@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 use std::net::IpAddr;
 
-use spark_ccl_config::{Family, InterfaceChoice};
+use spark_ccl_config::{Family, InterfaceChoice, Pattern};
 
-use super::{Interface, NetifError, Pattern};
+use super::{Interface, NetifError};
 
 /// Names of interfaces that lead to containers and virtual machines of this host.
 const INTERNAL: &[&str] = &[

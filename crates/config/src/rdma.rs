@@ -1,0 +1,135 @@
+//! Settings of links over RDMA.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use crate::error::Error;
+use crate::parse;
+use crate::pattern::Pattern;
+use crate::reader::Reader;
+
+/// How links over RDMA are made. `docs/environment.md` explains each setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rdma {
+    /// Which ports of which devices may be used.
+    pub hcas: Hcas,
+    /// The only index in a port's GID table that may be used; `None`: the one that suits the peer.
+    pub gid_index: Option<u8>,
+    /// How long a queue pair waits for an answer before it sends again: 4.096 us times two to the
+    /// power of this, which is 1 to 31.
+    pub timeout: u8,
+    /// How often it sends again before it fails, 0 to 7.
+    pub retry_count: u8,
+    /// The traffic class of its packets.
+    pub traffic_class: u8,
+    /// Queue pairs per rail of a link, at least 1.
+    pub qps_per_connection: usize,
+    /// The library to open; `None`: the system's libibverbs.
+    pub library: Option<PathBuf>,
+}
+
+impl Default for Rdma {
+    /// Times and numbers are NCCL's defaults.
+    fn default() -> Self {
+        Self {
+            hcas: Hcas::default(),
+            gid_index: None,
+            timeout: 20,
+            retry_count: 7,
+            traffic_class: 0,
+            qps_per_connection: 1,
+            library: None,
+        }
+    }
+}
+
+impl Rdma {
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Error> {
+        let mut rdma = Self {
+            hcas: Hcas::read(reader)?,
+            ..Self::default()
+        };
+        let names = ["SPARK_CCL_IB_GID_INDEX", "NCCL_IB_GID_INDEX"];
+        // NCCL writes "what suits" as -1.
+        if let Some(taken) = reader.take(&names).filter(|taken| taken.text != "-1") {
+            let index = parse::number(taken.text).and_then(|index| u8::try_from(index).ok());
+            let expected = "-1 or a number from 0 to 255";
+            rdma.gid_index = Some(index.ok_or_else(|| taken.invalid(expected))?);
+        }
+        let small = [
+            (
+                ["SPARK_CCL_IB_TIMEOUT", "NCCL_IB_TIMEOUT"],
+                1..=31,
+                &mut rdma.timeout,
+            ),
+            (
+                ["SPARK_CCL_IB_RETRY_CNT", "NCCL_IB_RETRY_CNT"],
+                0..=7,
+                &mut rdma.retry_count,
+            ),
+            (
+                ["SPARK_CCL_IB_TC", "NCCL_IB_TC"],
+                0..=255,
+                &mut rdma.traffic_class,
+            ),
+        ];
+        for (names, range, field) in small {
+            if let Some(number) = reader.number(&names, range)? {
+                *field = number as u8;
+            }
+        }
+        let names = [
+            "SPARK_CCL_IB_QPS_PER_CONNECTION",
+            "NCCL_IB_QPS_PER_CONNECTION",
+        ];
+        if let Some(qps) = reader.number(&names, 1..=MAX_QPS)? {
+            rdma.qps_per_connection = qps;
+        }
+        let library = reader.take(&["SPARK_CCL_IBVERBS_LIBRARY"]);
+        rdma.library = library.map(|taken| PathBuf::from(taken.text));
+        Ok(rdma)
+    }
+}
+
+/// As many as NCCL allows.
+const MAX_QPS: usize = 128;
+
+/// Which ports of which devices may be used, in the grammar of `NCCL_IB_HCA`.
+///
+/// It prints as the variable that was set and its value, for error texts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hcas {
+    pattern: Pattern,
+    origin: String,
+}
+
+impl Hcas {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, Error> {
+        let Some(taken) = reader.take(&["SPARK_CCL_IB_HCA", "NCCL_IB_HCA"]) else {
+            return Ok(Self::default());
+        };
+        let pattern = Pattern::parse(taken.text);
+        if !pattern.names_ports() {
+            let expected =
+                "devices such as mlx5_0, mlx5_0:1,mlx5_1:1, =mlx5_0, ^mlx5_2 or ^=mlx5_2";
+            return Err(taken.invalid(expected));
+        }
+        let origin = format!("{}={}", taken.name, taken.text);
+        Ok(Self { pattern, origin })
+    }
+
+    /// Whether a port of a device may be used.
+    pub fn allows(&self, device: &str, port: u8) -> bool {
+        self.pattern.allows(device, port)
+    }
+}
+
+impl fmt::Display for Hcas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.origin.is_empty() {
+            "all devices"
+        } else {
+            &self.origin
+        })
+    }
+}
