@@ -13,6 +13,7 @@ pub mod fake;
 mod link;
 pub mod memory;
 pub mod netif;
+pub mod rdma;
 pub mod shm;
 pub mod tcp;
 mod wait;

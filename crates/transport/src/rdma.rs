@@ -1,0 +1,10 @@
+//! RDMA between hosts: which ports there are, and which of them lead to a peer.
+#![forbid(unsafe_code)]
+
+mod exchange;
+mod port;
+mod rails;
+
+pub use exchange::{ExchangeError, decode, encode};
+pub use port::{Gid, Port, Roce, Unusable};
+pub use rails::{Candidate, End, NoRail, Rail, candidates, choose};

@@ -1,0 +1,237 @@
+//! Which ports of two ranks lead to each other.
+//!
+//! Both ranks know both lists of ports. [`candidates`] finds the pairs that may be on one network, by
+//! their addresses; the ranks probe these, and [`choose`] makes rails of those that answered. Both
+//! are pure functions that give both ranks the same, so that the ranks agree without another word.
+
+use std::fmt;
+
+use super::{Gid, Port};
+use crate::netif::same_subnet;
+
+/// Two ports that may reach each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Where it starts, and where it leads to.
+    pub rail: Rail,
+    /// Whether the addresses say that it leads there: the subnet is known, and no other port of
+    /// either rank is on it. Else only a probe can tell.
+    pub certain: bool,
+}
+
+/// A way from a port of this rank to a port of a peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rail {
+    /// This rank's end.
+    pub own: End,
+    /// The peer's end.
+    pub peer: End,
+}
+
+/// An end of a rail.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// The port's place in its rank's list.
+    pub port: usize,
+    /// The name of its device and its number, as settings write it.
+    pub name: String,
+    /// The address that it uses.
+    pub gid: Gid,
+}
+
+/// Why no port leads to a peer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoRail {
+    /// This rank has no port.
+    #[error("this rank has no RDMA port to use")]
+    NoOwnPort,
+    /// The peer has no port.
+    #[error("the peer has no RDMA port to use")]
+    NoPeerPort,
+    /// No address of one is on a network with one of the other.
+    #[error("no RDMA port here ({own}) has a subnet in common with one of the peer ({peer})")]
+    Apart {
+        /// This rank's ports.
+        own: String,
+        /// The peer's.
+        peer: String,
+    },
+    /// Nothing that was tried answers.
+    #[error(
+        "none of these RDMA ports answers: {tried}; are the cables plugged in, and do the ports \
+         have the same MTU?"
+    )]
+    Unreachable {
+        /// The pairs that were tried.
+        tried: String,
+    },
+}
+
+/// The pairs of ports that may reach each other, the best first. Both ranks find the same, in the
+/// same order, when each passes what [`encode`](super::encode) left of its own list, and exactly one
+/// of them is `first`: the lower rank, say.
+///
+/// # Errors
+/// When there are none.
+pub fn candidates(own: &[Port], peer: &[Port], first: bool) -> Result<Vec<Candidate>, NoRail> {
+    if own.is_empty() {
+        return Err(NoRail::NoOwnPort);
+    }
+    if peer.is_empty() {
+        return Err(NoRail::NoPeerPort);
+    }
+    let pairs = if first {
+        pairs(own, peer)
+    } else {
+        pairs(peer, own)
+    };
+    if pairs.is_empty() {
+        return Err(NoRail::Apart {
+            own: list(own),
+            peer: list(peer),
+        });
+    }
+    let candidate = |pair: &[End; 2]| {
+        let others = |end: usize| {
+            pairs
+                .iter()
+                .filter(move |one| one[end].port == pair[end].port)
+        };
+        let alone = others(0).count() == 1 && others(1).count() == 1;
+        let [here, there] = pair.clone();
+        let (own, peer) = if first { (here, there) } else { (there, here) };
+        Candidate {
+            certain: alone && pair.iter().all(|end| end.gid.names_a_network()),
+            rail: Rail { own, peer },
+        }
+    };
+    Ok(pairs.iter().map(candidate).collect())
+}
+
+/// The rails to use: of the candidates that answered, the best, as long as both ports are free.
+///
+/// What a port reaches is everything on its network, and its network is all that reaches it; so no
+/// choice here costs another pair its rail.
+///
+/// # Errors
+/// When nothing answered.
+pub fn choose(candidates: &[Candidate], answered: &[bool]) -> Result<Vec<Rail>, NoRail> {
+    let mut rails: Vec<Rail> = Vec::new();
+    for (Candidate { rail, .. }, _) in candidates
+        .iter()
+        .zip(answered)
+        .filter(|(_, answered)| **answered)
+    {
+        let is_taken =
+            |other: &Rail| other.own.port == rail.own.port || other.peer.port == rail.peer.port;
+        if !rails.iter().any(is_taken) {
+            rails.push(rail.clone());
+        }
+    }
+    if rails.is_empty() {
+        let tried: Vec<_> = candidates.iter().map(|one| one.rail.to_string()).collect();
+        let tried = tried.join(", ");
+        return Err(NoRail::Unreachable { tried });
+    }
+    Ok(rails)
+}
+
+/// What may reach each other of two ranks' ports, the best first.
+fn pairs(first: &[Port], second: &[Port]) -> Vec<[End; 2]> {
+    let mut found = Vec::new();
+    let there = in_order(second);
+    for (row, (a, twin)) in in_order(first).into_iter().enumerate() {
+        for (column, &(b, other_twin)) in there.iter().enumerate() {
+            if let Some(gids) = common_network(&first[a], &second[b]) {
+                let (kind, link_local, _) = gids[0].preference();
+                // Twins share a cable; first with first and second with second is one rail each.
+                let key = (kind, link_local, twin != other_twin, row, column);
+                let ends = [End::new(first, a, gids[0]), End::new(second, b, gids[1])];
+                found.push((key, ends));
+            }
+        }
+    }
+    found.sort_by_key(|&(key, _)| key);
+    found.into_iter().map(|(_, ends)| ends).collect()
+}
+
+/// A rank's ports by cage, each with its place among those of its cage.
+///
+/// One cage shows up as several PCI devices in domains of their own: `0000:01:00.0` and
+/// `0002:01:00.0` are twins.
+fn in_order(ports: &[Port]) -> Vec<(usize, usize)> {
+    let cage = |port: usize| {
+        let (domain, function) = ports[port].pci.as_deref()?.split_once(':')?;
+        let domain = u32::from_str_radix(domain, 16).ok()?;
+        Some(((function, ports[port].number), domain))
+    };
+    let mut order: Vec<_> = (0..ports.len()).collect();
+    order.sort_by_key(|&port| (cage(port), &ports[port].device, ports[port].number));
+    let twin = |(place, &port): (usize, &usize)| {
+        let same = |other: &&usize| {
+            let cages = [cage(port), cage(**other)].map(|cage| cage.map(|(cage, _)| cage));
+            cages[0].is_some() && cages[0] == cages[1]
+        };
+        (port, order[..place].iter().filter(same).count())
+    };
+    order.iter().enumerate().map(twin).collect()
+}
+
+/// The best addresses of two ports that are on one network. The best kind that both have decides:
+/// every port has a link-local IPv6 address, and where IPv4 addresses say that two ports are apart,
+/// that would only say "perhaps".
+fn common_network(a: &Port, b: &Port) -> Option<[Gid; 2]> {
+    let all = a
+        .gids
+        .iter()
+        .flat_map(|x| b.gids.iter().map(move |y| [*x, *y]));
+    let same_kind = all.filter(|[x, y]| x.kind() == y.kind());
+    let mut pairs: Vec<_> = same_kind.collect();
+    let best = pairs.iter().map(|[x, _]| x.kind()).min()?;
+    pairs.retain(|[x, y]| x.kind() == best && may_reach(x, y));
+    pairs
+        .into_iter()
+        .min_by_key(|[x, y]| (x.preference(), y.preference()))
+}
+
+/// Whether two addresses are in one subnet, or may be: where neither says how long its prefix is.
+fn may_reach(a: &Gid, b: &Gid) -> bool {
+    // Each must think so of the other.
+    let prefix = a.prefix.max(b.prefix);
+    prefix.is_none_or(|prefix| same_subnet(a.ip(), b.ip(), prefix))
+}
+
+fn list(ports: &[Port]) -> String {
+    let texts: Vec<_> = ports.iter().map(Port::to_string).collect();
+    texts.join(", ")
+}
+
+impl Gid {
+    /// Whether its subnet is the name of one network.
+    fn names_a_network(&self) -> bool {
+        self.prefix.is_some() && !self.is_link_local()
+    }
+}
+
+impl End {
+    fn new(ports: &[Port], port: usize, gid: Gid) -> Self {
+        let Port { device, number, .. } = &ports[port];
+        let name = format!("{device}:{number}");
+        Self { port, name, gid }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.name, self.gid)
+    }
+}
+
+impl fmt::Display for Rail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to {}", self.own, self.peer)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests;
