@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 . tests/vm/lib.sh
 
 # A package, and the word that the names of its tests must contain; none: all its tests.
-suites='spark-ccl-transport rdma::'
+suites=spark-ccl-verbs
 
 main() {
     local option modes=() kernel=() seconds=240
