@@ -2,9 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod exchange;
+mod local;
 mod port;
 mod rails;
 
 pub use exchange::{ExchangeError, decode, encode};
+pub use local::{LocalDevice, LocalPort, devices};
 pub use port::{Gid, Port, Roce, Unusable};
 pub use rails::{Candidate, End, NoRail, Rail, candidates, choose};

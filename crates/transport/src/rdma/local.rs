@@ -1,0 +1,97 @@
+//! The ports of this machine.
+
+use std::net::Ipv6Addr;
+
+use spark_ccl_verbs::{Context, Device, Error, GidEntry, GidKind, Library, PortState};
+
+use super::{Gid, Port, Roce};
+use crate::netif::{self, Interface};
+
+/// A port of this machine, whose device is open.
+#[derive(Debug, Clone)]
+pub struct LocalPort {
+    /// The device.
+    pub context: Context,
+    /// What the port is and does at the moment.
+    pub port: spark_ccl_verbs::Port,
+    /// Its table of addresses.
+    pub gids: Vec<GidEntry>,
+    /// The port as peers know it, if it is one that they can use.
+    pub description: Port,
+}
+
+/// A device of this machine, and its ports, or why they are not known.
+pub type LocalDevice = (Device, Result<Vec<LocalPort>, Error>);
+
+/// All devices of this machine with their ports.
+///
+/// # Errors
+/// When the devices cannot be listed.
+pub fn devices(library: Library) -> Result<Vec<LocalDevice>, Error> {
+    // Without interfaces, subnets are not known, and probes decide.
+    let interfaces = netif::list().unwrap_or_default();
+    let devices = library.devices()?.into_iter();
+    Ok(devices
+        .map(|device| {
+            let ports = ports(&device, &interfaces);
+            (device, ports)
+        })
+        .collect())
+}
+
+impl LocalPort {
+    /// Whether it carries packets.
+    pub fn is_active(&self) -> bool {
+        self.port.state == PortState::Active
+    }
+}
+
+fn ports(device: &Device, interfaces: &[Interface]) -> Result<Vec<LocalPort>, Error> {
+    let context = device.open()?;
+    let last = context.limits()?.ports;
+    (1..=last)
+        .map(|number| port(device, &context, number, interfaces))
+        .collect()
+}
+
+fn port(
+    device: &Device,
+    context: &Context,
+    number: u8,
+    interfaces: &[Interface],
+) -> Result<LocalPort, Error> {
+    let port = context.port(number)?;
+    let gids = context.gids(number)?;
+    let own = gids.iter().find_map(|gid| gid.netdev.clone());
+    let mut description = Port {
+        device: device.name().to_owned(),
+        number,
+        pci: device.pci_address(),
+        netdev: own.or_else(|| device.netdevs().into_iter().next()),
+        mtu: port.active_mtu.bytes(),
+        speed: port.gbits.map(|gbits| (gbits * 1000.0) as u32),
+        gids: gids.iter().filter_map(gid).collect(),
+    };
+    description.set_prefixes(interfaces);
+    Ok(LocalPort {
+        context: context.clone(),
+        port,
+        gids,
+        description,
+    })
+}
+
+/// An address as peers know it; none where it is of no use to RoCE.
+fn gid(entry: &GidEntry) -> Option<Gid> {
+    Some(Gid {
+        // Queue pairs name it in a byte.
+        index: entry.index.try_into().ok()?,
+        address: Ipv6Addr::from(entry.gid.0),
+        roce: match entry.kind {
+            GidKind::RoceV2 => Roce::V2,
+            GidKind::RoceV1 => Roce::V1,
+            GidKind::Ib => return None,
+        },
+        prefix: None,
+    })
+}
