@@ -9,7 +9,8 @@ cd "$(dirname "$0")/../.."
 . tests/vm/lib.sh
 
 # A package, and the word that the names of its tests must contain; none: all its tests.
-suites=spark-ccl-verbs
+suites='spark-ccl-verbs
+spark-perf gids'
 
 main() {
     local option modes=() kernel=() seconds=240

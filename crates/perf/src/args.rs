@@ -45,7 +45,8 @@ Examples:
   mpirun -n 4 spark-perf reduce -r 1 -o max -J reduce.json --plot reduce.svg
   spark-perf all_reduce -b 8 -e 1G -f 2 --explain  what would run, and why
   spark-perf tune --help                           measures which algorithms are the fastest here
-  spark-perf simulate --help                       models all_reduce on machines that are not at hand";
+  spark-perf simulate --help                       models all_reduce on machines that are not at hand
+  spark-perf gids                                  RDMA ports and addresses, and which would be used";
 
 /// Measures a collective over a range of sizes and checks every result.
 #[derive(Debug, Clone, Parser)]

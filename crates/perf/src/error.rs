@@ -30,6 +30,9 @@ pub(crate) enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// No RDMA device can be used, and why.
+    #[error("no RDMA here: {0}")]
+    NoRdma(String),
     /// From the library.
     #[error(transparent)]
     Library(#[from] spark_ccl::Error),
@@ -52,7 +55,7 @@ impl Error {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => exit::USAGE,
-            Self::System { .. } => exit::SYSTEM,
+            Self::System { .. } | Self::NoRdma(_) => exit::SYSTEM,
             Self::Library(error) => library_code(error),
             Self::Panicked { .. } => exit::LIBRARY,
         }

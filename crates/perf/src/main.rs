@@ -12,6 +12,7 @@ mod collective;
 mod console;
 mod error;
 mod exact;
+mod gids;
 mod hosts;
 mod invocation;
 mod memory;
@@ -40,6 +41,7 @@ use error::{Error, exit};
 use options::Options;
 use ranks::RankArgs;
 use spark_ccl::{Builder, Communicator};
+use spark_ccl_config::{Env, Settings};
 use world::World;
 
 fn main() -> ExitCode {
@@ -51,6 +53,9 @@ fn main() -> ExitCode {
                 simulate::run(args).map(|()| 0)
             })
         }
+        Some(word) if word == "gids" => outcome(gids::Args::try_parse_from(arguments), |_| {
+            gids::run(&settings()?).map(|()| 0)
+        }),
         Some(word) if word == "tune" => outcome(tune::Args::try_parse_from(arguments), tune::run),
         _ => outcome(Args::try_parse(), start),
     }
@@ -126,4 +131,9 @@ fn report(results: world::Results<u8>) -> u8 {
         }
     }
     code
+}
+
+/// What is set in this process's environment.
+fn settings() -> Result<Settings, Error> {
+    Settings::from_env(&Env::from_process()).map_err(|error| Error::Usage(error.to_string()))
 }

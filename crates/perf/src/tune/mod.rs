@@ -8,7 +8,7 @@ mod table;
 use std::path::PathBuf;
 
 use spark_ccl::Communicator;
-use spark_ccl_config::{Env, Settings, Tuning, TuningEntry};
+use spark_ccl_config::{Tuning, TuningEntry};
 
 use crate::collective::Collective;
 use crate::console;
@@ -106,8 +106,5 @@ fn keep(entries: Vec<TuningEntry>) -> Result<(), Error> {
 
 /// Where the library looks.
 fn file() -> Result<Option<PathBuf>, Error> {
-    let settings = Settings::from_env(&Env::from_process());
-    Ok(settings
-        .map_err(|error| Error::Usage(error.to_string()))?
-        .tuning)
+    Ok(crate::settings()?.tuning)
 }

@@ -4,6 +4,7 @@
 
 mod arguments;
 mod collectives;
+mod gids;
 mod processes;
 mod program;
 mod reports;

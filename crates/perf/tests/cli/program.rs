@@ -17,7 +17,8 @@ pub(crate) fn command(args: &[&str]) -> Command {
         .args(args)
         // Against deadlock only; given flags win, and other commands than measurements have none.
         .args(
-            if args.contains(&"-T") || matches!(args.first(), Some(&("simulate" | "tune"))) {
+            if args.contains(&"-T") || matches!(args.first(), Some(&("simulate" | "tune" | "gids")))
+            {
                 &[][..]
             } else {
                 &["-T", "120"]

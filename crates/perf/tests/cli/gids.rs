@@ -1,0 +1,66 @@
+//! RDMA ports, or the lack of them.
+
+use crate::program::{Run, command, run, succeed};
+
+fn with(name: &str, value: &str) -> Run {
+    command(&["gids"]).env(name, value).output().unwrap().into()
+}
+
+#[test]
+fn gids_are_listed_or_it_is_said_that_there_are_none() {
+    let has_rdma = std::env::var("SPARK_CCL_TEST_RDMA").is_ok_and(|value| value == "1");
+    if !has_rdma {
+        let run = run("gids");
+        // This machine may have a device all the same.
+        assert!(
+            run.code == Some(0) || run.code == Some(2) && run.stderr.contains("no RDMA here: "),
+            "{}",
+            run.stderr
+        );
+        return;
+    }
+    let run = succeed("gids");
+    println!("{}", run.stdout);
+    let used = |line: &&str| line.contains("  used: IPv4 and RoCE v2 come first");
+    let ports = run
+        .stdout
+        .lines()
+        .filter(|line| line.contains("  active  4096 B  "))
+        .count();
+    assert!(ports >= 2, "{}", run.stdout);
+    assert_eq!(
+        run.stdout.lines().filter(used).count(),
+        ports,
+        "{}",
+        run.stdout
+    );
+
+    let none = with("NCCL_IB_HCA", "^rxe");
+    assert!(
+        !none.stdout.lines().any(|line| used(&line)),
+        "{}",
+        none.stdout
+    );
+    assert!(
+        none.stdout
+            .contains("not used: ruled out by NCCL_IB_HCA=^rxe")
+    );
+    let index = with("NCCL_IB_GID_INDEX", "0").stdout;
+    assert!(
+        index.contains("used: NCCL_IB_GID_INDEX allows 0 only"),
+        "{index}"
+    );
+}
+
+#[test]
+fn gids_names_a_library_that_is_missing() {
+    let run = with("SPARK_CCL_IBVERBS_LIBRARY", "/nowhere/libibverbs.so.1");
+    assert_eq!(run.code, Some(2));
+    assert!(
+        run.stderr.contains("no RDMA here: ") && run.stderr.contains("/nowhere/libibverbs.so.1"),
+        "{}",
+        run.stderr
+    );
+    let run = with("NCCL_IB_GID_INDEX", "many");
+    assert_eq!(run.code, Some(6), "{}", run.stderr);
+}
