@@ -3,7 +3,7 @@
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::logging;
-use crate::world::{Reducer, World, check_settings, deadline_in};
+use crate::world::{Reducer, World, deadline_in};
 use spark_ccl_bootstrap::{Address, Options, Secret, Session, UniqueId};
 use spark_ccl_config::{Env, Settings, Tuning};
 use spark_ccl_launcher::{KeyValue, Launch, Rendezvous};
@@ -210,7 +210,6 @@ impl Builder {
         if let Some(timeout) = self.init_timeout {
             settings.init_timeout = timeout;
         }
-        check_settings(&settings)?;
         logging::install(&settings.log, &Options::default().host);
         settings.log_origins();
         Ok(settings)

@@ -4,10 +4,11 @@ use crate::engine::CHANNELS;
 use crate::error::Error;
 use socket2::Socket;
 use spark_ccl_bootstrap::{Kind, Purpose, Session, Via};
-use spark_ccl_config::Settings;
+use spark_ccl_config::{Net, Settings};
 use spark_ccl_control::Watch;
 use spark_ccl_transport::memory::MemoryError;
 use spark_ccl_transport::netif::{self, Interface};
+use spark_ccl_transport::rdma::link as rdma;
 use spark_ccl_transport::{Bell, Geometry, LinkError, LinkRx, LinkTx, shm, tcp};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,6 +34,8 @@ pub(crate) struct Mesh {
 pub(crate) struct Site<'a> {
     pub(crate) session: &'a Session,
     pub(crate) settings: &'a Settings,
+    /// The RDMA ports to choose from.
+    pub(crate) nics: &'a rdma::Nics,
     pub(crate) watch: &'a Watch,
     /// That of the communicator that is split.
     pub(crate) parent: Option<&'a Watch>,
@@ -48,6 +51,7 @@ pub(crate) struct Site<'a> {
 enum Wiring {
     Own,
     Shared(Socket),
+    Rails(Box<(rdma::Tx, rdma::Rx)>, Vec<String>),
     Tcp(Vec<Socket>),
 }
 
@@ -61,12 +65,8 @@ impl Site<'_> {
         let bell = Arc::new(Bell::new().map_err(|error| no_bell(&error))?);
         let interfaces = self.interfaces();
         let mut wirings: Vec<Wiring> = Vec::with_capacity(self.members.len());
-        for peer in 0..self.rank {
-            wirings.push(self.reach(peer, |purpose| self.call(&interfaces, peer, purpose))?);
-        }
-        wirings.push(Wiring::Own);
-        for peer in self.rank + 1..self.members.len() {
-            wirings.push(self.reach(peer, |purpose| self.accept(peer, purpose))?);
+        for peer in 0..self.members.len() {
+            wirings.push(self.reach(&interfaces, peer)?);
         }
         let mut mesh = Mesh {
             tx: Vec::new(),
@@ -85,26 +85,56 @@ impl Site<'_> {
         Ok(mesh)
     }
 
-    /// The streams of the link to `peer`, each from `stream`.
-    fn reach(
+    /// What the link to `peer` is to be made of.
+    fn reach(&self, interfaces: &[Interface], peer: usize) -> Result<Wiring, Error> {
+        let stream = |kind| self.stream(interfaces, peer, kind, 0);
+        if peer == self.rank {
+            Ok(Wiring::Own)
+        } else if shares_memory(self.session, self.settings, self.members[peer]) {
+            stream(Kind::SharedMemory).map(Wiring::Shared)
+        } else if self.tries_rdma(peer) {
+            self.rails(interfaces, peer, &stream(Kind::Rdma)?)
+        } else {
+            self.tcp(interfaces, peer)
+        }
+    }
+
+    /// Whether both ranks talk about RDMA first: alike on both.
+    fn tries_rdma(&self, peer: usize) -> bool {
+        match self.settings.net {
+            Net::Rdma => true,
+            Net::Auto => !self.session.local_to(self.members[peer]),
+            Net::Tcp => false,
+        }
+    }
+
+    fn tcp(&self, interfaces: &[Interface], peer: usize) -> Result<Wiring, Error> {
+        let to_this_host = self.session.local_to(self.members[peer]);
+        let lanes = CHANNELS * self.settings.sockets(to_this_host);
+        (0..lanes as u32)
+            .map(|lane| self.stream(interfaces, peer, Kind::Tcp, lane))
+            .collect::<Result<_, _>>()
+            .map(Wiring::Tcp)
+    }
+
+    /// The higher rank connects and the lower accepts.
+    fn stream(
         &self,
+        interfaces: &[Interface],
         peer: usize,
-        stream: impl Fn(Purpose) -> Result<Socket, Error>,
-    ) -> Result<Wiring, Error> {
-        let purpose = |kind, lane| Purpose {
+        kind: Kind,
+        lane: u32,
+    ) -> Result<Socket, Error> {
+        let purpose = Purpose {
             context: self.context,
             kind,
             lane,
         };
-        if shares_memory(self.session, self.settings, self.members[peer]) {
-            return Ok(Wiring::Shared(stream(purpose(Kind::SharedMemory, 0))?));
+        if peer < self.rank {
+            self.call(interfaces, peer, purpose)
+        } else {
+            self.accept(peer, purpose)
         }
-        let to_this_host = self.session.local_to(self.members[peer]);
-        let lanes = CHANNELS * self.settings.sockets(to_this_host);
-        (0..lanes as u32)
-            .map(|lane| stream(purpose(Kind::Tcp, lane)))
-            .collect::<Result<_, _>>()
-            .map(Wiring::Tcp)
     }
 
     /// The interfaces to choose rails from.
@@ -179,12 +209,49 @@ impl Site<'_> {
         }
     }
 
-    fn link(&self, peer: usize, wiring: Wiring, bell: &Bell) -> Result<Ends, Error> {
-        let geometry = Geometry {
+    /// Rails to the peer, or else what will do instead.
+    fn rails(
+        &self,
+        interfaces: &[Interface],
+        peer: usize,
+        stream: &Socket,
+    ) -> Result<Wiring, Error> {
+        let name = self.session.describe(self.members[peer]);
+        let (settings, first) = (&self.settings.rdma, self.rank < peer);
+        let geometry = self.geometry();
+        match rdma::connect(self.nics, settings, stream, geometry, first, self.deadline) {
+            Ok((tx, rx, rails)) => Ok(Wiring::Rails(Box::new((tx, rx)), rails)),
+            Err(problem) if problem.is_agreed() && self.settings.net == Net::Auto => {
+                if let Some(reason) = &self.nics.none_because {
+                    tracing::info!("TCP to {name}, not RDMA: {reason}");
+                } else {
+                    tracing::warn!("TCP to {name}, not RDMA: {problem}");
+                }
+                self.tcp(interfaces, peer)
+            }
+            Err(problem) => {
+                let reason = self.nics.none_because.as_deref();
+                let reason = reason
+                    .map(|reason| format!(" ({reason})"))
+                    .unwrap_or_default();
+                Err(Error::System {
+                    what: format!("setting up the RDMA link to {name}"),
+                    problem: format!("{problem}{reason}; SPARK_CCL_NET=tcp does without"),
+                })
+            }
+        }
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry {
             slot_bytes: self.slot_bytes,
             slots: self.settings.slots,
             channels: CHANNELS,
-        };
+        }
+    }
+
+    fn link(&self, peer: usize, wiring: Wiring, bell: &Bell) -> Result<Ends, Error> {
+        let geometry = self.geometry();
         let name = self.session.describe(self.members[peer]);
         let memory = |error: MemoryError| Error::Memory {
             what: format!("sharing memory with {name}"),
@@ -210,6 +277,11 @@ impl Site<'_> {
                     tx.allow_lending();
                 }
                 Ok((Box::new(tx), Box::new(rx), "shm".to_owned(), Some(stream)))
+            }
+            Wiring::Rails(link, rails) => {
+                let (tx, rx) = *link;
+                let route = format!("rdma {}", rails.join(", "));
+                Ok((Box::new(tx), Box::new(rx), route, None))
             }
             Wiring::Tcp(sockets) => {
                 let route = route(&sockets);
@@ -243,7 +315,7 @@ fn refused(peer: &str, error: &LinkError) -> Error {
 fn via(purpose: Purpose) -> Via {
     match purpose.kind {
         Kind::SharedMemory => Via::Unix,
-        Kind::Tcp | Kind::Control => Via::Tcp {
+        Kind::Tcp | Kind::Rdma | Kind::Control => Via::Tcp {
             source: None,
             target: None,
         },

@@ -12,8 +12,9 @@ use spark_ccl_bootstrap::{HostId, Kind, Purpose, Session, Via};
 use spark_ccl_compute::{Compute, Cpu};
 use spark_ccl_config::{AlgorithmChoice, Net, Settings, Tuning};
 use spark_ccl_control::{Fault, Monitor, Watch, neighbours};
-use std::sync::Arc;
+use spark_ccl_transport::rdma::link::Nics;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The context of streams that belong to no communicator.
@@ -46,6 +47,8 @@ pub(crate) struct World {
     /// What rank 0 has measured on its machine.
     tuning: Tuning,
     reducer: Reducer,
+    /// Opened for the first communicator that needs them.
+    nics: OnceLock<Nics>,
     monitor: Arc<Monitor>,
 }
 
@@ -115,8 +118,18 @@ impl World {
             settings,
             tuning,
             reducer,
+            nics: OnceLock::new(),
             monitor,
         })
+    }
+
+    /// The RDMA ports that links may use.
+    fn nics(&self, one_host: bool) -> &Nics {
+        static NONE: Nics = Nics::none();
+        if one_host || self.settings.net == Net::Tcp {
+            return &NONE;
+        }
+        self.nics.get_or_init(|| Nics::open(&self.settings.rdma))
     }
 
     /// A communicator of some ranks of the world, this one among them.
@@ -142,6 +155,7 @@ impl World {
         let mesh = Site {
             session: &world.session,
             settings,
+            nics: world.nics(one_host),
             watch: &watch,
             parent,
             context,
@@ -204,17 +218,6 @@ impl World {
         }
         Ok(Communicator { inner })
     }
-}
-
-/// Refuses settings that this build cannot honour.
-pub(crate) fn check_settings(settings: &Settings) -> Result<(), Error> {
-    if settings.net == Net::Rdma {
-        return Err(Error::Unsupported {
-            what: "SPARK_CCL_NET=rdma".to_owned(),
-            reason: "this version has no RDMA transport; use SPARK_CCL_NET=auto".to_owned(),
-        });
-    }
-    Ok(())
 }
 
 /// The optional thread that makes progress between calls. It holds the engine, but not the

@@ -23,11 +23,13 @@ pub enum Kind {
     SharedMemory = 1,
     /// A TCP link.
     Tcp = 2,
+    /// The set-up of an RDMA link.
+    Rdma = 3,
 }
 
 impl Kind {
     pub(crate) fn from_byte(byte: u8) -> Option<Self> {
-        [Kind::Control, Kind::SharedMemory, Kind::Tcp]
+        [Kind::Control, Kind::SharedMemory, Kind::Tcp, Kind::Rdma]
             .into_iter()
             .find(|kind| *kind as u8 == byte)
     }
@@ -39,6 +41,7 @@ impl fmt::Display for Purpose {
             Kind::Control => "control messages",
             Kind::SharedMemory => "shared memory",
             Kind::Tcp => "data over TCP",
+            Kind::Rdma => "setting up RDMA",
         };
         write!(
             f,

@@ -37,6 +37,14 @@ pub enum LinkError {
         /// Its error.
         error: rustix::io::Errno,
     },
+    /// A connection between two RDMA ports failed.
+    #[error("RDMA {rail}: {problem}")]
+    Rdma {
+        /// The ports that it joins.
+        rail: String,
+        /// What failed, and what to check.
+        problem: String,
+    },
     /// The peer sent something that the protocol does not allow.
     #[error("protocol violation: {0}")]
     Protocol(String),

@@ -3,12 +3,12 @@
 mod barrier;
 mod bell;
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use socket2::Socket;
 
 pub use bell::Bell;
 
@@ -17,14 +17,17 @@ pub(crate) use barrier::take_part;
 /// For so long a wait sleeps that cannot ask the kernel for anything better.
 const SHORT: Duration = Duration::from_micros(500);
 
+/// Something with a descriptor that can be polled.
+type File = Arc<dyn AsFd + Send + Sync>;
+
 /// The events of some links that a waiter blocks for.
 ///
 /// [`LinkRx::arm`](crate::LinkRx::arm) all links, [`settle`](Self::settle), look at what is waited for
 /// once more, and have that which still lacks something [`watch`](crate::LinkRx::watch); then what comes
 /// after the look ends the block.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Wait {
-    sockets: Vec<(Arc<Socket>, PollFlags)>,
+    files: Vec<(File, PollFlags)>,
     has_words: bool,
     is_blind: bool,
 }
@@ -45,9 +48,9 @@ impl Wait {
         self.has_words = true;
     }
 
-    /// Blocks for this socket, too.
-    pub(crate) fn add_socket(&mut self, socket: &Arc<Socket>, events: PollFlags) {
-        self.sockets.push((Arc::clone(socket), events));
+    /// Blocks for events of this file, too.
+    pub(crate) fn add(&mut self, file: File, events: PollFlags) {
+        self.files.push((file, events));
     }
 
     /// Makes sure that peers see the words that arming has stored, or else that whoever looks from now
@@ -60,9 +63,9 @@ impl Wait {
 
     /// Blocks until something comes, `bell` rings, or the time is over; or, at times, for nothing.
     pub fn block(&self, bell: &Bell, most: Duration) {
-        let sockets = self.sockets.iter();
         let mut events = vec![PollFd::new(bell, PollFlags::IN)];
-        events.extend(sockets.map(|(socket, flags)| PollFd::new(socket, *flags)));
+        let files = self.files.iter();
+        events.extend(files.map(|(file, flags)| PollFd::from_borrowed_fd(file.as_fd(), *flags)));
         let timeout = Timespec::try_from(most).ok();
         match poll(&mut events, timeout.as_ref()) {
             Ok(_) if !events[0].revents().is_empty() => bell.silence(),

@@ -160,6 +160,12 @@ impl Drop for Queue {
 /// Room for completions, to be used again and again.
 pub struct PollRoom([raw::ibv_wc; 32]);
 
+impl fmt::Debug for PollRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PollRoom").finish_non_exhaustive()
+    }
+}
+
 impl Default for PollRoom {
     fn default() -> Self {
         // SAFETY: numbers, which may be zeros.

@@ -120,7 +120,8 @@ impl LinkRx for Rx {
     /// Only sockets that somebody reads: those with messages for later calls would end every wait.
     fn watch(&self, wait: &mut Wait) {
         for channel in self.channels.iter().filter(|channel| channel.missed) {
-            wait.add_socket(&channel.sockets[channel.head()].0, PollFlags::IN);
+            let socket = Arc::clone(&channel.sockets[channel.head()].0);
+            wait.add(socket, PollFlags::IN);
         }
     }
 }

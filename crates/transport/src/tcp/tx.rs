@@ -177,7 +177,7 @@ impl LinkTx for Tx {
         for channel in self.channels.iter().filter(|channel| channel.unsent > 0) {
             for outgoing in &channel.sockets {
                 if outgoing.message < channel.next {
-                    wait.add_socket(&outgoing.socket, PollFlags::OUT);
+                    wait.add(Arc::clone(&outgoing.socket) as _, PollFlags::OUT);
                 }
             }
         }

@@ -1,0 +1,387 @@
+//! How two ranks make a link: which ports lead to each other, queue pairs between them, and whether
+//! these carry anything.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use socket2::Socket;
+use spark_ccl_config::Rdma;
+use spark_ccl_verbs::{
+    Access, AddressVector, CompletionChannel, CompletionQueue, Error, GidKind, Init, Library, Mtu,
+    PairOptions, Peer, PollRoom, ProtectionDomain, QueuePair, ReceiveOptions, Remote, SendOptions,
+};
+
+use super::super::{Candidate, LocalPort, Port, Roce, candidates, choose, decode, devices, encode};
+use super::core::Core;
+use super::immediate::Immediate;
+use super::offer::{End, NoLink, Offer, Talk};
+use super::rail::{RECEIVE, Rail, post_receives};
+use super::slots::Slots;
+use super::{Rx, Tx};
+use crate::Geometry;
+
+/// For so long a rail that may not exist is tried.
+const PROBE: Duration = Duration::from_secs(2);
+/// The most pairs of ports that are tried.
+const MOST_CANDIDATES: usize = 64;
+/// Messages of up to about so many bytes need not be fetched by the device.
+const INLINE: u32 = 128;
+/// Numbers that come besides those of messages: greetings and farewells.
+const SPARE_RECEIVES: usize = 8;
+
+/// The RDMA ports of this machine that may be used.
+#[derive(Debug)]
+pub struct Nics {
+    ports: Vec<(LocalPort, ProtectionDomain)>,
+    /// The same, as peers know them.
+    descriptions: Vec<Port>,
+    /// Why there are none, for people.
+    pub none_because: Option<String>,
+}
+
+impl Nics {
+    /// None.
+    pub const fn none() -> Self {
+        Self {
+            ports: Vec::new(),
+            descriptions: Vec::new(),
+            none_because: None,
+        }
+    }
+
+    /// Opens the devices. Where that fails, there are no ports.
+    pub fn open(settings: &Rdma) -> Self {
+        Self::try_open(settings).unwrap_or_else(|error| Self {
+            none_because: Some(error.to_string()),
+            ..Self::none()
+        })
+    }
+
+    fn try_open(settings: &Rdma) -> Result<Self, Error> {
+        let mut nics = Self::none();
+        let mut unusable = Vec::new();
+        for (device, ports) in devices(Library::open(settings.library.as_deref())?)? {
+            for local in ports? {
+                let usable = match local.description.usable(settings) {
+                    Ok(usable) if local.is_active() => usable,
+                    Ok(_) => {
+                        unusable.push(format!("{} is not active", device.name()));
+                        continue;
+                    }
+                    Err(reason) => {
+                        unusable.push(format!("{}: {reason}", device.name()));
+                        continue;
+                    }
+                };
+                let domain = local.context.protection_domain()?;
+                nics.descriptions.push(usable);
+                nics.ports.push((local, domain));
+            }
+        }
+        if nics.ports.is_empty() {
+            unusable.insert(0, "no RDMA port can be used".to_owned());
+            nics.none_because = Some(unusable.join("; "));
+        }
+        Ok(nics)
+    }
+}
+
+/// Makes a link with the peer at the other end of `stream`, which does the same with the same geometry.
+/// Exactly one of the two is `first`. Also the names of the rails, for people.
+///
+/// # Errors
+/// When there is no link; [`NoLink::is_agreed`] says whether the peer knows that, too.
+pub fn connect(
+    nics: &Nics,
+    settings: &Rdma,
+    stream: &Socket,
+    geometry: Geometry,
+    first: bool,
+    deadline: Instant,
+) -> Result<(Tx, Rx, Vec<String>), NoLink> {
+    let talk = Talk { stream, deadline };
+    let mut own = nics.descriptions.clone();
+    let theirs = decode(&talk.exchange_bytes(&encode(&mut own))?)?;
+    let mut tried = candidates(&own, &theirs, first)?;
+    tried.truncate(MOST_CANDIDATES);
+    let site = Site {
+        nics,
+        settings,
+        geometry,
+        theirs: &theirs,
+    };
+    let made = site.make(&tried).map_err(|error| error.to_string());
+    let (made, offer) = made.map_or_else(
+        |problem| (None, Err(problem)),
+        |(made, offer)| (Some(made), Ok(offer)),
+    );
+    let (_, peer) = talk.exchange(offer)?;
+    let Some(mut made) = made.filter(|made| made.lanes.len() == peer.ends.len()) else {
+        return Err(NoLink::Answer("with another number of rails".to_owned()));
+    };
+    let rails = site.connect(&tried, &mut made, &peer);
+    let connected = rails.iter().map(Option::is_some).collect();
+    let both = agree(&talk, connected)?;
+    let mut rails = keep(rails, &both);
+    let heard = greet(&mut rails, deadline.min(Instant::now() + PROBE));
+    let both = agree(&talk, heard)?;
+    let rails = keep(rails, &both);
+    let per_rail = settings.qps_per_connection;
+    let answered: Vec<bool> = rails
+        .chunks(per_rail)
+        .map(|lanes| lanes.iter().all(Option::is_some))
+        .collect();
+    let chosen = choose(&tried, &answered)?;
+    let is_chosen = |lane: usize| chosen.contains(&tried[lane / per_rail].rail);
+    let rails = rails.into_iter().enumerate();
+    let rails: Vec<Rail> = rails
+        .filter(|(lane, _)| is_chosen(*lane))
+        .filter_map(|(_, rail)| rail)
+        .collect();
+    let names = chosen.iter().map(ToString::to_string).collect();
+    let core = Arc::new(Mutex::new(Core::new(rails, made.outgoing, made.incoming)));
+    Ok((Tx::new(&core), Rx::new(&core), names))
+}
+
+/// A link that is being made.
+struct Site<'a> {
+    nics: &'a Nics,
+    settings: &'a Rdma,
+    geometry: Geometry,
+    theirs: &'a [Port],
+}
+
+/// What one rank has made for it.
+struct Made {
+    // Dropped before the slots: then no device reaches these.
+    lanes: Vec<Option<Lane>>,
+    outgoing: Slots,
+    incoming: Slots,
+}
+
+/// A queue pair that is not connected.
+struct Lane {
+    pair: QueuePair<Init>,
+    queue: CompletionQueue,
+    events: CompletionChannel,
+}
+
+impl Site<'_> {
+    /// Queue pairs for all candidates, in their order, and slots.
+    fn make(&self, tried: &[Candidate]) -> Result<(Made, Offer), Box<dyn std::error::Error>> {
+        let mut outgoing = Slots::new(self.geometry)?;
+        let mut incoming = Slots::new(self.geometry)?;
+        for (_, domain) in &self.nics.ports {
+            outgoing.register(domain, Access::LOCAL_READ)?;
+            incoming.register(domain, Access::REMOTE_WRITE)?;
+        }
+        let mut lanes = Vec::new();
+        let mut ends = Vec::new();
+        for candidate in tried {
+            let port = candidate.rail.own.port;
+            for _ in 0..self.settings.qps_per_connection {
+                let lane = self.lane(port)?;
+                ends.push(End {
+                    qp_num: lane.pair.number(),
+                    rkey: incoming.regions()[port].rkey(),
+                });
+                lanes.push(Some(lane));
+            }
+        }
+        let start = incoming
+            .regions()
+            .first()
+            .map_or(0, spark_ccl_verbs::MemoryRegion::start);
+        let offer = Offer { start, ends };
+        let made = Made {
+            lanes,
+            outgoing,
+            incoming,
+        };
+        Ok((made, offer))
+    }
+
+    fn lane(&self, port: usize) -> Result<Lane, Error> {
+        let (local, domain) = &self.nics.ports[port];
+        // A message and its acknowledgement, either way.
+        let window = 2 * self.geometry.slots * self.geometry.channels;
+        let receives = window + SPARE_RECEIVES;
+        let sends = 4 * receives;
+        let events = local.context.completion_channel()?;
+        let queue = events.completion_queue((receives + sends) as u32)?;
+        let options = PairOptions {
+            send_depth: sends as u32,
+            receive_depth: receives as u32,
+            receive_pieces: 0,
+            inline: INLINE,
+            ..PairOptions::new(&queue)
+        };
+        let pair = domain.queue_pair(&options)?;
+        let mut pair = pair.init(local.port.number, Access::REMOTE_WRITE)?;
+        post_receives(&mut pair, receives)?;
+        Ok(Lane {
+            pair,
+            queue,
+            events,
+        })
+    }
+
+    /// Connects what can be connected.
+    fn connect(&self, tried: &[Candidate], made: &mut Made, peer: &Offer) -> Vec<Option<Rail>> {
+        let per_rail = self.settings.qps_per_connection;
+        let lanes = made.lanes.iter_mut().zip(&peer.ends).enumerate();
+        lanes
+            .map(|(index, (lane, end))| {
+                let candidate = &tried[index / per_rail];
+                let port = candidate.rail.own.port;
+                let remote = Remote {
+                    addr: peer.start,
+                    rkey: end.rkey,
+                };
+                let lkey = made.outgoing.regions()[port].lkey();
+                match self.connect_lane(candidate, lane.take()?, *end, remote, lkey) {
+                    Ok(rail) => Some(rail),
+                    Err(error) => {
+                        tracing::debug!("{} is no rail: {error}", candidate.rail);
+                        None
+                    }
+                }
+            })
+            .collect()
+    }
+
+    fn connect_lane(
+        &self,
+        candidate: &Candidate,
+        lane: Lane,
+        end: End,
+        remote: Remote,
+        lkey: u32,
+    ) -> Result<Rail, Box<dyn std::error::Error>> {
+        let way = self.way(candidate, end)?;
+        let pair = lane
+            .pair
+            .ready_to_receive(&way, ReceiveOptions::default())?;
+        let pair = pair.ready_to_send(SendOptions {
+            timeout: self.settings.timeout,
+            retries: self.settings.retry_count,
+            ..SendOptions::default()
+        })?;
+        Ok(Rail {
+            name: candidate.rail.to_string(),
+            pair,
+            queue: lane.queue,
+            events: Arc::new(lane.events),
+            lkey,
+            remote,
+            posted: 0,
+            ended: 0,
+            load: 0,
+        })
+    }
+
+    /// The way to the peer's port.
+    fn way(
+        &self,
+        candidate: &Candidate,
+        end: End,
+    ) -> Result<AddressVector, Box<dyn std::error::Error>> {
+        let rail = &candidate.rail;
+        let (local, _) = &self.nics.ports[rail.own.port];
+        let index = u32::from(rail.own.gid.index);
+        let own = local.gids.iter().find(|gid| gid.index == index);
+        let own = own.ok_or("its address is gone")?;
+        let theirs = self.theirs.get(rail.peer.port).map_or(0, |port| port.mtu);
+        let mtu = Mtu::from_bytes(theirs.min(local.port.active_mtu.bytes()));
+        let mtu = mtu.ok_or_else(|| format!("an MTU of {theirs} is none of RDMA's"))?;
+        let peer = Peer {
+            gid: spark_ccl_verbs::Gid(rail.peer.gid.address.octets()),
+            kind: match rail.peer.gid.roce {
+                Roce::V1 => GidKind::RoceV1,
+                Roce::V2 => GidKind::RoceV2,
+            },
+            qp_num: end.qp_num,
+        };
+        Ok(AddressVector::new(&local.port, own, &peer, mtu)?
+            .traffic_class(self.settings.traffic_class))
+    }
+}
+
+/// What both ranks say yes to.
+fn agree(talk: &Talk<'_>, own: Vec<bool>) -> Result<Vec<bool>, NoLink> {
+    let (own, peer) = talk.exchange(Ok(own))?;
+    if own.len() != peer.len() {
+        return Err(NoLink::Answer("for another number of rails".to_owned()));
+    }
+    Ok(own
+        .iter()
+        .zip(peer)
+        .map(|(own, peer)| *own && peer)
+        .collect())
+}
+
+fn keep(rails: Vec<Option<Rail>>, kept: &[bool]) -> Vec<Option<Rail>> {
+    let rails = rails.into_iter().zip(kept);
+    rails.map(|(rail, kept)| rail.filter(|_| *kept)).collect()
+}
+
+/// Greets the peer by every rail, and waits for its greetings; by which rails both went.
+fn greet(rails: &mut [Option<Rail>], until: Instant) -> Vec<bool> {
+    let mut heard = vec![false; rails.len()];
+    let mut room = PollRoom::default();
+    for slot in rails.iter_mut() {
+        if let Some(rail) = slot {
+            // SAFETY: there are no bytes.
+            if let Err(error) = unsafe { rail.write(std::ptr::null(), 0, 0, Immediate::Hello) } {
+                tracing::debug!("{}: {error}", rail.name);
+                *slot = None;
+            }
+        }
+    }
+    let is_done = |rail: &Option<Rail>, heard: &bool| {
+        rail.as_ref()
+            .is_none_or(|rail| *heard && rail.ended == rail.posted)
+    };
+    loop {
+        for (slot, heard) in rails.iter_mut().zip(&mut heard) {
+            if let Some(rail) = slot
+                && let Err(problem) = listen(rail, heard, &mut room)
+            {
+                tracing::debug!("{}: {problem}", rail.name);
+                *slot = None;
+            }
+        }
+        if Instant::now() >= until
+            || rails
+                .iter()
+                .zip(&heard)
+                .all(|(rail, heard)| is_done(rail, heard))
+        {
+            break;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    let both = rails.iter().zip(&heard);
+    both.map(|(rail, heard)| rail.is_some() && is_done(rail, heard))
+        .collect()
+}
+
+/// Takes note of the peer's greeting, and of the arrival of this rank's.
+fn listen(
+    rail: &mut Rail,
+    heard: &mut bool,
+    room: &mut PollRoom,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let mut receives = 0;
+    for completion in rail.queue.poll(room)? {
+        let completion = completion?;
+        if completion.wr_id == RECEIVE {
+            *heard |= completion.imm.and_then(Immediate::from_bits) == Some(Immediate::Hello);
+            receives += 1;
+        } else {
+            rail.ended = completion.wr_id;
+        }
+    }
+    Ok(post_receives(&mut rail.pair, receives)?)
+}

@@ -1,0 +1,96 @@
+//! What a number that comes with a write says.
+
+/// The most channels of a link.
+pub(super) const MAX_CHANNELS: usize = 1 << 6;
+/// Messages are numbered up to here, then from 0 again.
+const NUMBERS: u32 = 1 << 24;
+
+/// What a number that comes with a write says. Messages of a channel are numbered from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Immediate {
+    /// The message of that number is in its slot.
+    Message { channel: usize, number: u32 },
+    /// The receiver has given back the slots of all messages up to that number.
+    Released { channel: usize, number: u32 },
+    /// This rail works.
+    Hello,
+    /// The sender sends nothing more by this rail.
+    SenderGone,
+    /// The receiver takes nothing more.
+    ReceiverGone,
+}
+
+impl Immediate {
+    pub(super) fn to_bits(self) -> u32 {
+        let of = |kind: u32, channel: usize, number: u64| {
+            kind << 30 | (channel as u32 % MAX_CHANNELS as u32) << 24 | number as u32 % NUMBERS
+        };
+        match self {
+            Self::Message { channel, number } => of(0, channel, number.into()),
+            Self::Released { channel, number } => of(1, channel, number.into()),
+            Self::Hello => of(2, 0, 0),
+            Self::SenderGone => of(2, 0, 1),
+            Self::ReceiverGone => of(2, 0, 2),
+        }
+    }
+
+    /// `None`: nothing that a peer of this version sends.
+    pub(super) fn from_bits(bits: u32) -> Option<Self> {
+        let channel = (bits >> 24) as usize % MAX_CHANNELS;
+        let number = bits % NUMBERS;
+        match (bits >> 30, number) {
+            (0, number) => Some(Self::Message { channel, number }),
+            (1, number) => Some(Self::Released { channel, number }),
+            (2, 0) => Some(Self::Hello),
+            (2, 1) => Some(Self::SenderGone),
+            (2, 2) => Some(Self::ReceiverGone),
+            _ => None,
+        }
+    }
+}
+
+/// How far `number` is after `known`, of which only the low bits are compared; negative where it is
+/// before it.
+pub(super) fn distance(number: u32, known: u64) -> i64 {
+    let ahead = number.wrapping_sub(known as u32) % NUMBERS;
+    if ahead < NUMBERS / 2 {
+        i64::from(ahead)
+    } else {
+        i64::from(ahead) - i64::from(NUMBERS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_said_is_understood(channel in 0..MAX_CHANNELS, number in 0..NUMBERS) {
+            for said in [
+                Immediate::Message { channel, number },
+                Immediate::Released { channel, number },
+                Immediate::Hello,
+                Immediate::SenderGone,
+                Immediate::ReceiverGone,
+            ] {
+                prop_assert_eq!(Immediate::from_bits(said.to_bits()), Some(said));
+            }
+        }
+
+        #[test]
+        fn any_bits_are_understood_or_refused(bits: u32) {
+            if let Some(said) = Immediate::from_bits(bits) {
+                let channel_bits = if bits >> 30 == 2 { !(0x3f << 24) } else { u32::MAX };
+                prop_assert_eq!(said.to_bits(), bits & channel_bits);
+            }
+        }
+
+        #[test]
+        fn distances_are_small_numbers_forth_and_back(known: u64, step in -1000_i64..1000) {
+            let number = known.wrapping_add_signed(step) as u32 % NUMBERS;
+            prop_assert_eq!(distance(number, known), step);
+        }
+    }
+}

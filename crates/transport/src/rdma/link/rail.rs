@@ -1,0 +1,95 @@
+//! One queue pair of a link.
+
+use std::sync::Arc;
+
+use spark_ccl_verbs::pair::CanReceive;
+use spark_ccl_verbs::{
+    CompletionChannel, CompletionQueue, Error, Piece, QueuePair, Remote, Request, Rts,
+};
+
+use super::immediate::Immediate;
+
+/// The number of all receives; those of writes are less.
+pub(super) const RECEIVE: u64 = 1 << 62;
+/// Every so many writes, one is told when it has ended, and all before it.
+const TOLD_EVERY: u64 = 16;
+
+/// One queue pair of a link, connected, and what it writes out of and to.
+#[derive(Debug)]
+pub(super) struct Rail {
+    /// The ports that it joins, for people.
+    pub(super) name: String,
+    pub(super) pair: QueuePair<Rts>,
+    /// Of writes and receives.
+    pub(super) queue: CompletionQueue,
+    /// Where the queue announces completions.
+    pub(super) events: Arc<CompletionChannel>,
+    /// The key of the slots here.
+    pub(super) lkey: u32,
+    /// The begin of the peer's slots.
+    pub(super) remote: Remote,
+    /// Writes posted, and those of them that are known to have ended.
+    pub(super) posted: u64,
+    pub(super) ended: u64,
+    /// Bytes on their way.
+    pub(super) load: u64,
+}
+
+impl Rail {
+    /// Whether so many more writes can be posted.
+    pub(super) fn has_room(&self, writes: u64) -> bool {
+        self.posted - self.ended + writes <= u64::from(self.pair.send_depth())
+    }
+
+    /// Has `bytes` from `start` on written to the peer, `offset` bytes into its slots, and says `what`.
+    /// Nothing is written but the number where there are no bytes.
+    ///
+    /// # Safety
+    /// The bytes lie in the slots here, and stay as they are until the peer has said that it has read
+    /// them, or the queue pair is destroyed.
+    pub(super) unsafe fn write(
+        &mut self,
+        start: *const u8,
+        bytes: usize,
+        offset: usize,
+        what: Immediate,
+    ) -> Result<(), Error> {
+        let id = self.posted + 1;
+        let mut request = Request::new(id);
+        if id % TOLD_EVERY == 0
+            || !matches!(what, Immediate::Message { .. } | Immediate::Released { .. })
+        {
+            request = request.signalled();
+        }
+        if bytes <= self.pair.most_inline() {
+            request = request.inline();
+        }
+        let pieces = [Piece::new(start as u64, bytes as u32, self.lkey)];
+        let pieces = &pieces[..usize::from(bytes > 0)];
+        let to = self.remote.offset(offset as u64);
+        let mut batch = self.pair.batch();
+        // SAFETY: passed on from the caller: when the peer has said that it has read a message, it has
+        // been sent.
+        unsafe { batch.write_with_imm(request, pieces, to, what.to_bits())? };
+        batch.post().map_err(|post| post.error)?;
+        self.posted = id;
+        Ok(())
+    }
+}
+
+/// Posts receives for so many numbers.
+pub(super) fn post_receives<S: CanReceive>(
+    pair: &mut QueuePair<S>,
+    mut count: usize,
+) -> Result<(), Error> {
+    while count > 0 {
+        let mut batch = pair.receives();
+        while count > 0 && !batch.is_full() {
+            // SAFETY: they name no memory.
+            unsafe { batch.receive(RECEIVE, &[])? };
+            count -= 1;
+        }
+        batch.post().map_err(|post| post.error)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,92 @@
+//! The receiving half.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::event::PollFlags;
+
+use super::core::Core;
+use super::immediate::Immediate;
+use crate::{Arrival, LinkError, LinkRx, Wait};
+
+/// The receiving half of a link over RDMA.
+///
+/// Dropping it tells the peer, which sees [`LinkError::Closed`] when it sends.
+#[derive(Debug)]
+pub struct Rx {
+    core: Arc<Mutex<Core>>,
+    /// By channel, whether its next message was looked at.
+    peeked: Vec<bool>,
+}
+
+impl Rx {
+    pub(super) fn new(core: &Arc<Mutex<Core>>) -> Self {
+        let channels = core.lock().incoming().geometry().channels;
+        Self {
+            core: Arc::clone(core),
+            peeked: vec![false; channels],
+        }
+    }
+}
+
+impl LinkRx for Rx {
+    fn peek(&mut self, channel: usize) -> Result<Option<Arrival<'_>>, LinkError> {
+        if channel >= self.peeked.len() {
+            let channels = self.peeked.len();
+            return Err(LinkError::Misuse(format!(
+                "channel {channel} of {channels}"
+            )));
+        }
+        let mut core = self.core.lock();
+        let Some((number, len)) = core.next_to_read(channel)? else {
+            return Ok(None);
+        };
+        let header = core.incoming().read_header(channel, number);
+        if header.number != number {
+            return Err(LinkError::Protocol(format!(
+                "the slot of message {number} on channel {channel} holds message {}",
+                header.number
+            )));
+        }
+        self.peeked[channel] = true;
+        let payload = core.incoming().payload(channel, number);
+        // SAFETY: the payload lies within the slot, `len` being at most `slot_bytes`, and lives as long
+        // as the core. The slot is this side's until it is released, which takes `&mut self`; a peer
+        // that writes there breaks the protocol, and harms no more than the bytes.
+        let payload = unsafe { std::slice::from_raw_parts(payload, len) };
+        Ok(Some(Arrival {
+            tag: header.tag,
+            payload,
+        }))
+    }
+
+    fn release(&mut self, channel: usize) {
+        if let Some(peeked) = self.peeked.get_mut(channel)
+            && std::mem::take(peeked)
+        {
+            self.core.lock().release(channel);
+        }
+    }
+
+    fn arm(&mut self, wait: &mut Wait) {
+        for rail in self.core.lock().rails() {
+            while let Ok(Some(_)) = rail.events.next() {}
+            if rail.queue.arm(false).is_err() {
+                wait.be_blind();
+            }
+        }
+    }
+
+    /// Whatever arrives or ends; what it is, only a look can tell.
+    fn watch(&self, wait: &mut Wait) {
+        for rail in self.core.lock().rails() {
+            wait.add(Arc::clone(&rail.events) as _, PollFlags::IN);
+        }
+    }
+}
+
+impl Drop for Rx {
+    fn drop(&mut self) {
+        self.core.lock().say_farewell(Immediate::ReceiverGone);
+    }
+}

@@ -1,0 +1,170 @@
+//! The memory of one direction of a link, at either end.
+
+use std::ptr::NonNull;
+
+use rustix::mm::{MapFlags, ProtFlags};
+use spark_ccl_verbs::{Access, Error, MemoryRegion, ProtectionDomain};
+
+use super::immediate::MAX_CHANNELS;
+use crate::{Geometry, LinkError};
+
+/// What stands before a payload: the tag and the number of the message, 64 bits each.
+pub(super) const HEADER_BYTES: usize = 16;
+/// From a slot's begin to its payload, which is aligned for all that reduces it; the header ends here.
+const PAYLOAD: usize = 64;
+
+const MAX_SLOTS: usize = 1 << 16;
+const MAX_SLOT_BYTES: usize = 1 << 30;
+
+/// The slots of all channels in one direction. Both ends have the same, so that a message's place is
+/// the same distance from the begin of either.
+#[derive(Debug)]
+pub(super) struct Slots {
+    start: NonNull<u8>,
+    bytes: usize,
+    geometry: Geometry,
+    /// One for each rail; none once they are deregistered.
+    regions: Vec<MemoryRegion>,
+}
+
+// SAFETY: the mapping belongs to the process and not to a thread, and the only ways to the bytes are
+// raw pointers, whose users answer for their own synchronisation.
+unsafe impl Send for Slots {}
+
+/// The header of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) tag: u64,
+    pub(super) number: u64,
+}
+
+impl Slots {
+    /// Fresh memory, all zero, not registered yet.
+    pub(super) fn new(geometry: Geometry) -> Result<Self, LinkError> {
+        let bytes = bytes(geometry).ok_or_else(|| {
+            LinkError::Misuse(format!("a link over RDMA cannot have {geometry:?}"))
+        })?;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // A child process must not get copies of pages that a device writes: shared.
+        // SAFETY: new memory at a place that the kernel chooses.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::SHARED)
+        }
+        .map_err(|error| LinkError::Os {
+            call: "mmap",
+            error,
+        })?;
+        let start = NonNull::new(start.cast()).ok_or_else(|| LinkError::Os {
+            call: "mmap",
+            error: rustix::io::Errno::NOMEM,
+        })?;
+        Ok(Self {
+            start,
+            bytes,
+            geometry,
+            regions: Vec::new(),
+        })
+    }
+
+    /// Lets one more rail's device reach the memory; the region's place among them.
+    pub(super) fn register(
+        &mut self,
+        domain: &ProtectionDomain,
+        access: Access,
+    ) -> Result<(), Error> {
+        // SAFETY: the memory is unmapped only after the region is deregistered.
+        let region = unsafe { domain.register(self.start, self.bytes, access) }?;
+        self.regions.push(region);
+        Ok(())
+    }
+
+    pub(super) fn regions(&self) -> &[MemoryRegion] {
+        &self.regions
+    }
+
+    pub(super) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// From the begin of the memory to the header of a message in its slot.
+    pub(super) fn offset(&self, channel: usize, number: u64) -> usize {
+        let Geometry {
+            slot_bytes, slots, ..
+        } = self.geometry;
+        let slot = (number % slots as u64) as usize;
+        (channel * slots + slot) * (PAYLOAD + slot_bytes) + PAYLOAD - HEADER_BYTES
+    }
+
+    /// Where the payload of a message stands, 64-byte aligned, room for `slot_bytes`. The channel must
+    /// be one of the geometry's.
+    pub(super) fn payload(&self, channel: usize, number: u64) -> *mut u8 {
+        debug_assert!(channel < self.geometry.channels);
+        // SAFETY: the slot is one of the channel's, and its payload lies within the memory.
+        unsafe { self.header(channel, number).add(HEADER_BYTES) }
+    }
+
+    /// # Safety
+    /// The slot is the caller's to write.
+    pub(super) unsafe fn write_header(&self, channel: usize, header: Header) {
+        let at = self.header(channel, header.number).cast::<u64>();
+        // SAFETY: two aligned words, which are the caller's.
+        unsafe {
+            at.write(header.tag);
+            at.add(1).write(header.number);
+        }
+    }
+
+    /// The header of the message in the slot of that number, read once: the peer may write to it at any
+    /// time.
+    pub(super) fn read_header(&self, channel: usize, number: u64) -> Header {
+        let at = self.header(channel, number).cast::<u64>();
+        // SAFETY: two aligned words within the memory, for which any bits are valid.
+        unsafe {
+            Header {
+                tag: at.read_volatile(),
+                number: at.add(1).read_volatile(),
+            }
+        }
+    }
+
+    #[allow(clippy::cast_ptr_alignment)]
+    fn header(&self, channel: usize, number: u64) -> *mut u8 {
+        // SAFETY: the slot lies within the memory.
+        unsafe { self.start.as_ptr().add(self.offset(channel, number)) }
+    }
+}
+
+/// Of all slots; `None` where the geometry is not for such links.
+fn bytes(geometry: Geometry) -> Option<usize> {
+    let Geometry {
+        slot_bytes,
+        slots,
+        channels,
+    } = geometry;
+    let possible = slot_bytes % 64 == 0
+        && (64..=MAX_SLOT_BYTES).contains(&slot_bytes)
+        && (1..=MAX_SLOTS).contains(&slots)
+        && (1..=MAX_CHANNELS).contains(&channels);
+    let all = slots
+        .checked_mul(channels)?
+        .checked_mul(PAYLOAD + slot_bytes)?;
+    (possible && isize::try_from(all).is_ok()).then_some(all)
+}
+
+impl Drop for Slots {
+    fn drop(&mut self) {
+        for region in self.regions.drain(..) {
+            if let Err(error) = region.deregister() {
+                // A device may still write: nobody else may ever get this memory.
+                tracing::warn!("{} bytes stay set aside: {error}", self.bytes);
+                return;
+            }
+        }
+        // SAFETY: the mapping is this value's own, no device reaches it any more, and pointers into it
+        // are valid only while the value lives.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
+        if let Err(error) = unmapped {
+            tracing::warn!("munmap: {error}");
+        }
+    }
+}

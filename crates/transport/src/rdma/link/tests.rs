@@ -1,0 +1,151 @@
+//! Links over real queue pairs. The variable RAILS says which ports there are (as the emulated machine
+//! that CI makes has them); without it the tests are skipped, or fail with SPARK_CCL_TEST_RDMA=1.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
+use spark_ccl_config::{Env, Rdma, Settings};
+
+use super::*;
+use crate::conformance::{self, Harness};
+use crate::{Geometry, LinkError, LinkRx, LinkTx};
+
+const GEOMETRY: Geometry = Geometry {
+    slot_bytes: 4096,
+    slots: 4,
+    channels: 3,
+};
+
+type Side = (Nics, Rdma);
+
+/// Both ends' ports, so many each.
+fn sides(rails: usize) -> Option<[Side; 2]> {
+    let layout = std::env::var("RAILS").ok();
+    let ends = match layout.as_deref() {
+        Some("one") => ["", ""],
+        Some("wire" | "link-local") => ["a", "b"],
+        _ => {
+            let required = std::env::var_os("SPARK_CCL_TEST_RDMA").is_some();
+            assert!(!required, "RAILS={layout:?} says of no ports");
+            println!("skipped: no RDMA ports");
+            return None;
+        }
+    };
+    Some(ends.map(|end| {
+        let names: Vec<_> = (0..rails).map(|rail| format!("rxe{rail}{end}")).collect();
+        side(&format!("={}", names.join(",")))
+    }))
+}
+
+fn side(hcas: &str) -> Side {
+    let env = Env::from_pairs([("NCCL_IB_HCA", hcas), ("NCCL_IB_TIMEOUT", "14")]);
+    let settings = Settings::from_env(&env).unwrap().rdma;
+    (Nics::open(&settings), settings)
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(30)
+}
+
+fn connected(sides: &[Side; 2], geometry: Geometry) -> [Result<(Tx, Rx, Vec<String>), NoLink>; 2] {
+    let (here, there) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
+    thread::scope(|scope| {
+        let (nics, settings) = &sides[1];
+        let second = scope.spawn(move || connect(nics, settings, &there, geometry, false, soon()));
+        let (nics, settings) = &sides[0];
+        let first = connect(nics, settings, &here, geometry, true, soon());
+        [first, second.join().unwrap()]
+    })
+}
+
+struct OverRails([Side; 2]);
+
+impl Harness for OverRails {
+    fn connect(&mut self, geometry: Geometry) -> (conformance::End, conformance::End) {
+        let [first, second] = connected(&self.0, geometry);
+        let (tx, rx, _) = first.unwrap();
+        let (other_tx, other_rx, _) = second.unwrap();
+        ((tx, rx).into(), (other_tx, other_rx).into())
+    }
+
+    /// On an emulated processor the device works only while the program does not.
+    fn pass_time(&mut self) {
+        thread::sleep(Duration::from_micros(50));
+    }
+}
+
+#[test]
+fn a_link_of_one_rail_conforms() {
+    if let Some(sides) = sides(1) {
+        conformance::run(&mut OverRails(sides));
+    }
+}
+
+#[test]
+fn a_link_of_two_rails_conforms() {
+    if let Some(sides) = sides(2) {
+        conformance::run(&mut OverRails(sides));
+    }
+}
+
+#[test]
+fn both_rails_are_found_and_used() {
+    let Some(sides) = sides(2) else { return };
+    let [first, second] = connected(&sides, GEOMETRY);
+    let (mut tx, _rx, names) = first.unwrap();
+    let (_tx, mut rx, other_names) = second.unwrap();
+    assert_eq!(
+        (names.len(), other_names.len()),
+        (2, 2),
+        "{names:?} {other_names:?}"
+    );
+    for number in 0..4 {
+        tx.reserve(0, 4096).unwrap().unwrap().fill(number as u8);
+        tx.commit(0, 4096, number).unwrap();
+    }
+    let until = soon();
+    for number in 0..4 {
+        while rx.peek(0).unwrap().is_none() {
+            assert!(Instant::now() < until);
+            thread::yield_now();
+        }
+        let arrival = rx.peek(0).unwrap().unwrap();
+        assert_eq!((arrival.tag, arrival.payload[4095]), (number, number as u8));
+        rx.release(0);
+    }
+    for rail in tx.core.lock().rails() {
+        assert!(rail.posted >= 3, "{} carried {}", rail.name, rail.posted);
+    }
+}
+
+#[test]
+fn ranks_without_a_port_agree_that_there_is_no_link() {
+    let none = side("=no_such_device");
+    assert!(none.0.none_because.is_some());
+    let [first, second] = connected(&[side("=no_such_device"), none], GEOMETRY);
+    for ended in [first, second] {
+        let error = ended.map(|_| ()).unwrap_err();
+        assert!(error.is_agreed(), "{error}");
+    }
+}
+
+#[test]
+fn a_peer_that_goes_is_noticed() {
+    let Some(sides) = sides(1) else { return };
+    let [first, second] = connected(&sides, GEOMETRY);
+    let (mut tx, mut rx, _) = first.unwrap();
+    drop(second);
+    let until = soon();
+    let error = loop {
+        assert!(Instant::now() < until, "nothing noticed");
+        if let Err(error) = tx
+            .reserve(0, 1)
+            .map(|_| ())
+            .and_then(|()| rx.peek(0).map(|_| ()))
+        {
+            break error;
+        }
+    };
+    assert!(matches!(error, LinkError::Closed), "{error}");
+}

@@ -1,0 +1,93 @@
+//! The sending half.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::core::Core;
+use super::immediate::Immediate;
+use crate::{Geometry, LinkError, LinkTx};
+
+/// The sending half of a link over RDMA.
+///
+/// Dropping it tells the peer, which sees [`LinkError::Closed`] once it has read what was sent.
+#[derive(Debug)]
+pub struct Tx {
+    pub(super) core: Arc<Mutex<Core>>,
+    geometry: Geometry,
+    /// By channel, the message that is reserved, and its length.
+    reserved: Vec<Option<(u64, usize)>>,
+}
+
+impl Tx {
+    pub(super) fn new(core: &Arc<Mutex<Core>>) -> Self {
+        let geometry = core.lock().outgoing().geometry();
+        Self {
+            core: Arc::clone(core),
+            geometry,
+            reserved: vec![None; geometry.channels],
+        }
+    }
+
+    fn check(&self, channel: usize) -> Result<(), LinkError> {
+        if channel < self.geometry.channels {
+            return Ok(());
+        }
+        let channels = self.geometry.channels;
+        Err(LinkError::Misuse(format!(
+            "channel {channel} of {channels}"
+        )))
+    }
+}
+
+impl LinkTx for Tx {
+    fn reserve(&mut self, channel: usize, len: usize) -> Result<Option<&mut [u8]>, LinkError> {
+        self.check(channel)?;
+        let slot_bytes = self.geometry.slot_bytes;
+        if len > slot_bytes {
+            return Err(LinkError::Misuse(format!(
+                "a message of {len} bytes in slots of {slot_bytes}"
+            )));
+        }
+        let mut core = self.core.lock();
+        let Some(number) = core.next_to_send(channel)? else {
+            return Ok(None);
+        };
+        self.reserved[channel] = Some((number, len));
+        let payload = core.outgoing().payload(channel, number);
+        // SAFETY: the payload lies within the slot, which lives as long as the core, and is this side's
+        // until it is committed, which takes `&mut self`; the device only reads what was committed.
+        Ok(Some(unsafe {
+            std::slice::from_raw_parts_mut(payload, len)
+        }))
+    }
+
+    fn commit(&mut self, channel: usize, len: usize, tag: u64) -> Result<(), LinkError> {
+        self.check(channel)?;
+        match self.reserved[channel] {
+            Some((number, reserved)) if reserved == len => {
+                self.reserved[channel] = None;
+                // SAFETY: the slot was reserved and not yet sent.
+                unsafe { self.core.lock().send(channel, number, len, tag) }
+            }
+            other => Err(LinkError::Misuse(format!(
+                "commit of {len} bytes on channel {channel}, where {:?} are reserved",
+                other.map(|(_, reserved)| reserved)
+            ))),
+        }
+    }
+
+    fn holds_back(&self, _channel: usize) -> bool {
+        false
+    }
+
+    fn flush(&mut self) -> Result<bool, LinkError> {
+        Ok(true)
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        self.core.lock().say_farewell(Immediate::SenderGone);
+    }
+}
