@@ -1,7 +1,8 @@
 //! Every collective against a naive model: types, operations, rank counts, lengths, transports.
 
-use super::collectives_model::{COLLECTIVES, Case, Collective, Number, OPS, for_every_type};
+use super::collectives_model::{COLLECTIVES, Case, Collective, OPS};
 use super::ranks::{connected, each, narrow, run, run_with};
+use super::types::{Number, for_every_type};
 use spark_ccl::{Communicator, F8E4M3, F8E5M2, RedOp, bf16, f16};
 
 const RANKS: [usize; 6] = [1, 2, 3, 5, 7, 8];

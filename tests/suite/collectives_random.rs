@@ -1,7 +1,8 @@
 //! Random calls on random settings against the model.
 
-use super::collectives_model::{COLLECTIVES, Case, Memory, OPS, Op, for_every_type};
+use super::collectives_model::{COLLECTIVES, Case, Memory, OPS, Op};
 use super::ranks::run_with;
+use super::types::for_every_type;
 use proptest::prelude::*;
 use proptest::sample::select;
 use spark_ccl::{Builder, Communicator, F8E4M3, F8E5M2, bf16, f16};

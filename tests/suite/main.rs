@@ -20,4 +20,5 @@ mod split;
 mod split_errors;
 mod stopped;
 mod tuning;
+mod types;
 mod waiting;
