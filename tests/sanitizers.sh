@@ -15,6 +15,8 @@ packages=(-p spark-ccl -p spark-ccl-transport -p spark-ccl-control -p spark-ccl-
 skips=(--skip compile_fail:: --skip examples::)
 target=$(rustc -vV | sed -n 's/^host: //p')
 folder=${CARGO_TARGET_DIR:-target}
+# As in tests/run.sh.
+export SPARK_CCL_TUNING=off
 require=
 
 # Whether the nightly toolchain has a component; says so if it has not.
@@ -37,7 +39,7 @@ thread() {
     has lib/rustlib/src/rust/library rust-src || return 0
     CARGO_TARGET_DIR=$folder/thread TSAN_OPTIONS=halt_on_error=1 \
         RUSTFLAGS="-Zsanitizer=thread --cfg one_mapping --cfg rustix_use_libc" \
-        cargo +nightly test -Zbuild-std --target "$target" "${packages[@]}" --lib --tests -- "${skips[@]}" \
+        cargo +nightly test -Zbuild-std --target "$target" "${packages[@]}" --lib --tests --no-fail-fast -- "${skips[@]}" \
         --skip memory::tests::a_private_copy_keeps_the_address_and_the_contents \
         --skip memory::tests::no_bytes_are_memory_too \
         --skip memory::tests::readers_see_the_address_mapped_all_the_while \
@@ -49,7 +51,7 @@ thread() {
 address() {
     has bin/rustc rustc || return 0
     CARGO_TARGET_DIR=$folder/address ASAN_OPTIONS=detect_leaks=0 RUSTFLAGS="-Zsanitizer=address" \
-        cargo +nightly test --target "$target" "${packages[@]}" --lib --tests -- "${skips[@]}"
+        cargo +nightly test --target "$target" "${packages[@]}" --lib --tests --no-fail-fast -- "${skips[@]}"
 }
 
 # Miri knows no shared memory files, few of the sockets that the rest is about, and no assembly, of
