@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::raw;
+use crate::{Peer, raw};
 
 /// A work request that has ended well.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -70,6 +70,28 @@ impl fmt::Display for CompletionError {
             status.number(),
             status.advice()
         )
+    }
+}
+
+/// A failed work request with whom it was about, for messages; see [`crate::QueuePair::failure`].
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub struct Failure {
+    /// How it failed.
+    #[source]
+    pub error: CompletionError,
+    /// The device here.
+    pub device: String,
+    /// Whom the queue pair is connected to.
+    pub peer: Option<Peer>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.device)?;
+        if let Some(Peer { gid, qp_num, .. }) = self.peer {
+            write!(f, " to {gid}, queue pair {qp_num} there")?;
+        }
+        write!(f, ": {}", self.error)
     }
 }
 

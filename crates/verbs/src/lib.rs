@@ -42,7 +42,7 @@ mod gid;
 mod hints;
 mod library;
 mod limits;
-pub mod pair;
+mod pair;
 mod port;
 mod queue;
 pub mod raw;
@@ -58,7 +58,7 @@ pub use barrier::device_fence;
 pub use batch::{Batch, PostError, ReceiveBatch, Request};
 pub use buffer::{Buffer, Refused, Registered};
 pub use channel::CompletionChannel;
-pub use completion::{Completion, CompletionError, Opcode, Status};
+pub use completion::{Completion, CompletionError, Failure, Opcode, Status};
 pub use context::Context;
 pub use device::Device;
 pub use domain::ProtectionDomain;
@@ -69,7 +69,7 @@ pub use gid::{Gid, GidClass, GidEntry, GidKind};
 pub use library::Library;
 pub use limits::{Atomics, Limits};
 pub use pair::{
-    AddressError, AddressVector, Failed, Init, PairOptions, PairState, Peer, QueuePair,
+    AddressError, AddressVector, CanReceive, Failed, Init, PairOptions, PairState, Peer, QueuePair,
     ReceiveOptions, Reset, Rtr, Rts, SendOptions,
 };
 pub use port::{LinkLayer, Mtu, Port, PortState};

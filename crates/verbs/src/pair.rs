@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 
 use crate::batch::Storage;
 use crate::error::{failed, failed_as};
-use crate::{CompletionQueue, Error, ProtectionDomain, hints, raw};
+use crate::{CompletionError, CompletionQueue, Error, Failure, ProtectionDomain, hints, raw};
 
 pub use address::{AddressError, AddressVector, Peer};
 pub use options::{PairOptions, ReceiveOptions, SendOptions};
@@ -120,6 +120,21 @@ impl<S> QueuePair<S> {
         self.pair.capacity.max_recv_wr
     }
 
+    /// Its peer, once it was connected.
+    pub fn peer(&self) -> Option<Peer> {
+        self.pair.peer
+    }
+
+    /// A failed request of this queue pair, with whom it was about.
+    pub fn failure(&self, error: CompletionError) -> Failure {
+        let device = self.domain().context().name().to_owned();
+        Failure {
+            error,
+            device,
+            peer: self.peer(),
+        }
+    }
+
     /// The state that the device has it in.
     ///
     /// # Errors
@@ -163,6 +178,7 @@ pub(crate) struct Pair {
     pub(crate) post_recv: PostRecv,
     pub(crate) capacity: raw::ibv_qp_cap,
     pub(crate) batch: Storage,
+    peer: Option<Peer>,
     // These go after the queue pair.
     pub(crate) send_queue: CompletionQueue,
     pub(crate) receive_queue: CompletionQueue,
@@ -214,6 +230,7 @@ impl Pair {
             post_recv: ops.post_recv.ok_or(missing("ibv_post_recv"))?,
             capacity: asked.cap,
             batch: Storage::new(&asked.cap),
+            peer: None,
             send_queue: options.send_queue.clone(),
             receive_queue: options.receive_queue.clone(),
             domain: domain.clone(),

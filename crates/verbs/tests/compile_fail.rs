@@ -3,4 +3,4 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "../../../tests/suite/compile_fail.rs"]
-mod programs;
+mod compile_fail;

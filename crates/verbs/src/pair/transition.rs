@@ -51,7 +51,9 @@ impl QueuePair<Init> {
             | raw::IBV_QP_MAX_DEST_RD_ATOMIC
             | raw::IBV_QP_MIN_RNR_TIMER;
         let hint = |errno| hints::to_rtr(errno, way);
-        self.modify("ibv_modify_qp to RTR", &mut to, mask, hint)
+        let mut pair = self.modify("ibv_modify_qp to RTR", &mut to, mask, hint)?;
+        pair.pair.peer = Some(way.peer);
+        Ok(pair)
     }
 }
 
@@ -101,7 +103,9 @@ impl<S> QueuePair<S> {
     /// The device is gone. The queue pair has been destroyed then, if it still could be.
     pub fn reset(self) -> Result<QueuePair<Reset>, Error> {
         let mut to = attributes(raw::IBV_QPS_RESET);
-        self.modify("ibv_modify_qp to RESET", &mut to, 0, hints::gone)
+        let mut pair = self.modify("ibv_modify_qp to RESET", &mut to, 0, hints::gone)?;
+        pair.pair.peer = None;
+        Ok(pair)
     }
 
     fn modify<T>(

@@ -244,5 +244,7 @@ fn failed_requests_are_told_in_words() {
         "{text}"
     );
     assert!(text.contains("check the peer"), "{text}");
+    let failure = pair.failure(error).to_string();
+    assert!(failure.starts_with("null0 to ::ffff:10.0.0.1, queue pair 5 there: work request 4"));
     testing::end_as(None);
 }
