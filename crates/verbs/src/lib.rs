@@ -24,6 +24,7 @@
 //! rdma-core for its bindings. And it has sends and receives only: no writes, reads, atomics,
 //! dma-bufs, event channels, or GIDs of other ports than the first. Here the types are made by bindgen
 //! once and checked in; `bindings.sh` makes them, and compares them with the headers of Debian 12.
+//! `tests/interop` has the two talk to each other.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
