@@ -79,7 +79,7 @@ impl CompletionChannel {
         // SAFETY: the announcement was taken just now, and is acknowledged once. The queue lives
         // until then: destroying it waits for this.
         unsafe { (api.ibv_ack_cq_events)(queue, 1) };
-        Ok(Some(id as u64))
+        Ok(Some(id.addr() as u64))
     }
 
     pub(crate) fn raw(&self) -> *mut raw::ibv_comp_channel {

@@ -1,5 +1,5 @@
 use std::fmt;
-use std::ptr::{NonNull, null_mut};
+use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,8 +40,15 @@ impl CompletionQueue {
         let cqe = depth.min(i32::MAX as u32) as i32;
         let announce = channel.map_or(null_mut(), CompletionChannel::raw);
         // SAFETY: the context is open, and so is the channel, which is of this context.
-        let raw =
-            unsafe { (context.api().ibv_create_cq)(context.raw(), cqe, id as *mut _, announce, 0) };
+        let raw = unsafe {
+            (context.api().ibv_create_cq)(
+                context.raw(),
+                cqe,
+                without_provenance_mut(id as usize),
+                announce,
+                0,
+            )
+        };
         let raw = NonNull::new(raw).ok_or_else(|| {
             let subject = format!("{depth} completions on {}", context.name());
             failed("ibv_create_cq", subject, |errno| {

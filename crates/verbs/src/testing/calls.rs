@@ -7,13 +7,13 @@
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::zeroed;
-use std::os::fd::IntoRawFd;
-use std::ptr::null_mut;
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nix::errno::Errno;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::{ENDS_AS, FAILURE, Posted, REGISTRATION, Registration};
 use crate::{Gid, Piece, Remote, Status, raw};
@@ -23,6 +23,20 @@ static NUMBERS: AtomicU32 = AtomicU32::new(0x100);
 
 fn number() -> u32 {
     NUMBERS.fetch_add(1, Ordering::Relaxed) & 0xff_ffff
+}
+
+#[repr(C)]
+struct NullContext {
+    context: raw::ibv_context,
+    /// Keeps the pipe of events open, into which nothing goes.
+    _events: OwnedFd,
+}
+
+#[repr(C)]
+struct NullChannel {
+    channel: raw::ibv_comp_channel,
+    /// As of a context.
+    _events: OwnedFd,
 }
 
 #[repr(C)]
@@ -79,25 +93,29 @@ pub(super) unsafe extern "C" fn get_device_guid(_: *mut raw::ibv_device) -> u64 
 }
 
 pub(super) unsafe extern "C" fn open_device(device: *mut raw::ibv_device) -> *mut raw::ibv_context {
-    let Ok(events) = eventfd(0, EventfdFlags::CLOEXEC) else {
+    let Ok((reader, writer)) = pipe_with(PipeFlags::CLOEXEC) else {
         return null_mut();
     };
     // SAFETY: a context may be zeros; the mutex in it is not used.
     let mut context: raw::ibv_context = unsafe { zeroed() };
     context.device = device;
-    context.async_fd = events.into_raw_fd();
+    context.async_fd = reader.into_raw_fd();
     context.ops.poll_cq = Some(poll_cq);
     context.ops.req_notify_cq = Some(req_notify_cq);
     context.ops.post_send = Some(post_send);
     context.ops.post_recv = Some(post_recv);
-    boxed(context)
+    boxed(NullContext {
+        context,
+        _events: writer,
+    })
+    .cast()
 }
 
 pub(super) unsafe extern "C" fn close_device(context: *mut raw::ibv_context) -> c_int {
     // SAFETY: see the module, and `open_device`.
     unsafe {
         libc::close((*context).async_fd);
-        free(context)
+        free(context.cast::<NullContext>())
     }
 }
 
@@ -199,7 +217,7 @@ unsafe fn register(domain: *mut raw::ibv_pd, registration: Registration) -> *mut
         // SAFETY: as the caller says.
         context: unsafe { (*domain).context },
         pd: domain,
-        addr: registration.start as *mut c_void,
+        addr: without_provenance_mut(registration.start as usize),
         length: registration.bytes,
         handle: 0,
         lkey: number(),
@@ -271,21 +289,26 @@ pub(super) unsafe extern "C" fn dereg_mr(region: *mut raw::ibv_mr) -> c_int {
 pub(super) unsafe extern "C" fn create_comp_channel(
     context: *mut raw::ibv_context,
 ) -> *mut raw::ibv_comp_channel {
-    match eventfd(0, EventfdFlags::CLOEXEC) {
-        Ok(fd) => boxed(raw::ibv_comp_channel {
-            context,
-            fd: fd.into_raw_fd(),
-            refcnt: 0,
-        }),
-        Err(_) => null_mut(),
-    }
+    let Ok((reader, writer)) = pipe_with(PipeFlags::CLOEXEC) else {
+        return null_mut();
+    };
+    let channel = raw::ibv_comp_channel {
+        context,
+        fd: reader.into_raw_fd(),
+        refcnt: 0,
+    };
+    boxed(NullChannel {
+        channel,
+        _events: writer,
+    })
+    .cast()
 }
 
 pub(super) unsafe extern "C" fn destroy_comp_channel(channel: *mut raw::ibv_comp_channel) -> c_int {
     // SAFETY: see the module.
     unsafe {
         libc::close((*channel).fd);
-        free(channel)
+        free(channel.cast::<NullChannel>())
     }
 }
 
