@@ -1,18 +1,8 @@
-//! Posting: work requests are gathered and handed to the device at once.
-
 use std::marker::PhantomData;
-use std::ptr::null_mut;
 
-use crate::error::failed_as;
-use crate::pair::{CanReceive, Pair, Rts};
-use crate::{Error, Piece, QueuePair, Remote, hints, raw};
-
-/// The most work requests of one batch.
-const MOST: u32 = 64;
-
-/// Work request numbers from here on are the crate's own: who gives buffers back upon a completion
-/// must know that nobody else had it posted.
-pub(crate) const OWN_IDS: u64 = 1 << 63;
+use crate::pair::{Pair, Rts};
+use crate::post::{OWN_IDS, PostError, check_id};
+use crate::{Error, Piece, QueuePair, Remote, raw};
 
 /// What a work request is called and how it is carried out.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -71,51 +61,13 @@ impl Request {
     }
 }
 
-/// Room for a batch, kept by its queue pair, so that posting allocates nothing.
-pub(crate) struct Storage {
-    sends: Vec<raw::ibv_send_wr>,
-    receives: Vec<raw::ibv_recv_wr>,
-    pieces: Vec<raw::ibv_sge>,
-}
-
-impl Storage {
-    pub(crate) fn new(capacity: &raw::ibv_qp_cap) -> Storage {
-        let sends = capacity.max_send_wr.clamp(1, MOST) as usize;
-        let receives = capacity.max_recv_wr.clamp(1, MOST) as usize;
-        let pieces = (sends * capacity.max_send_sge.max(1) as usize)
-            .max(receives * capacity.max_recv_sge as usize);
-        Storage {
-            sends: Vec::with_capacity(sends),
-            receives: Vec::with_capacity(receives),
-            pieces: Vec::with_capacity(pieces),
-        }
-    }
-
-    /// Forgets what a batch left that was not posted.
-    fn clear(&mut self) {
-        self.sends.clear();
-        self.receives.clear();
-        self.pieces.clear();
-    }
-}
-
 impl QueuePair<Rts> {
     /// Starts a batch of sends, writes, reads and atomics.
     pub fn batch(&mut self) -> Batch<'_> {
-        self.pair.batch.clear();
+        self.pair.sends.clear();
         Batch {
             pair: &mut self.pair,
             data: PhantomData,
-        }
-    }
-}
-
-impl<S: CanReceive> QueuePair<S> {
-    /// Starts a batch of receives.
-    pub fn receives(&mut self) -> ReceiveBatch<'_> {
-        self.pair.batch.clear();
-        ReceiveBatch {
-            pair: &mut self.pair,
         }
     }
 }
@@ -342,7 +294,7 @@ impl<'b> Batch<'b> {
 
     /// How many requests it has.
     pub fn len(&self) -> usize {
-        self.pair.batch.sends.len()
+        self.pair.sends.len()
     }
 
     /// Whether it has none.
@@ -352,7 +304,7 @@ impl<'b> Batch<'b> {
 
     /// Whether it takes no more: post it, and start another.
     pub fn is_full(&self) -> bool {
-        self.len() == self.pair.batch.sends.capacity()
+        self.pair.sends.is_full()
     }
 
     /// Posts them all, in one call.
@@ -361,33 +313,11 @@ impl<'b> Batch<'b> {
     ///
     /// The queue is full, or a request is not valid. Those before it were posted.
     pub fn post(self) -> Result<(), PostError> {
-        let pair = self.pair;
-        let requests = &mut pair.batch.sends;
-        let count = requests.len();
-        if count == 0 {
-            return Ok(());
-        }
-        let first = requests.as_mut_ptr();
-        let mut pieces = pair.batch.pieces.as_mut_ptr();
-        for place in 0..count {
-            // SAFETY: requests and their pieces lie one after the other; the last one's `next` is
-            // null already.
-            unsafe {
-                let request = first.add(place);
-                (*request).sg_list = pieces;
-                pieces = pieces.add((*request).num_sge as usize);
-                if place + 1 < count {
-                    (*request).next = first.add(place + 1);
-                }
-            }
-        }
-        let mut bad = null_mut();
-        // SAFETY: the queue pair lives; the requests are a list that ends, and whoever added one
-        // promised that its memory is there.
-        let errno = unsafe { (pair.post_send)(pair.raw(), first, &raw mut bad) };
-        posted(pair, errno, "ibv_post_send", || {
-            (0..count).position(|place| first.wrapping_add(place) == bad)
-        })
+        let (post, pair) = (self.pair.post_send, self.pair.raw());
+        // SAFETY: the queue pair lives, and whoever added a request promised that its memory is
+        // there.
+        let posted = unsafe { self.pair.sends.post(post, pair) };
+        posted.map_err(|error| PostError::new("ibv_post_send", error, &*self.pair))
     }
 
     #[inline]
@@ -413,22 +343,9 @@ impl<'b> Batch<'b> {
         imm: u32,
         target: raw::ibv_send_wr__bindgen_ty_2,
     ) -> Result<(), Error> {
-        let Pair {
-            batch, capacity, ..
-        } = &mut *self.pair;
-        let full = batch.sends.len() == batch.sends.capacity();
-        if full || pieces.len() > capacity.max_send_sge as usize {
-            return Err(too_many(
-                full,
-                batch.sends.len(),
-                pieces.len(),
-                capacity.max_send_sge,
-            ));
-        }
         if request.flags & raw::IBV_SEND_INLINE != 0 {
-            check_inline(pieces, capacity.max_inline_data)?;
+            check_inline(pieces, self.pair.capacity.max_inline_data)?;
         }
-        batch.pieces.extend(pieces.iter().map(|piece| piece.0));
         // SAFETY: numbers and pointers, which may be zeros.
         let mut entry: raw::ibv_send_wr = unsafe { std::mem::zeroed() };
         entry.wr_id = request.id;
@@ -437,134 +354,8 @@ impl<'b> Batch<'b> {
         entry.send_flags = request.flags;
         entry.__bindgen_anon_1.imm_data = imm.to_be();
         entry.wr = target;
-        batch.sends.push(entry);
-        Ok(())
+        self.pair.sends.push(entry, pieces)
     }
-}
-
-/// Receives that are posted together, in their order, by [`ReceiveBatch::post`]. Dropping it posts
-/// none of them.
-#[must_use = "nothing is posted but by `post`"]
-pub struct ReceiveBatch<'b> {
-    pair: &'b mut Pair,
-}
-
-impl ReceiveBatch<'_> {
-    /// Takes one message of the peer into memory here, or the number of a write with one, for which
-    /// `into` may be empty. `id` comes back with its completion; it is less than 2^63.
-    ///
-    /// # Safety
-    ///
-    /// As for [`Batch`], with regard to the completion of this very receive.
-    ///
-    /// # Errors
-    ///
-    /// The batch is full, or the receive has too many pieces; it is left out then.
-    #[inline]
-    pub unsafe fn receive(&mut self, id: u64, into: &[Piece]) -> Result<(), Error> {
-        check_id(id)?;
-        self.push_any(id, into)
-    }
-
-    /// As `receive`, with numbers of the crate, too.
-    #[inline]
-    pub(crate) fn push_any(&mut self, id: u64, into: &[Piece]) -> Result<(), Error> {
-        let Pair {
-            batch, capacity, ..
-        } = &mut *self.pair;
-        let full = batch.receives.len() == batch.receives.capacity();
-        if full || into.len() > capacity.max_recv_sge as usize {
-            return Err(too_many(
-                full,
-                batch.receives.len(),
-                into.len(),
-                capacity.max_recv_sge,
-            ));
-        }
-        batch.pieces.extend(into.iter().map(|piece| piece.0));
-        batch.receives.push(raw::ibv_recv_wr {
-            wr_id: id,
-            next: null_mut(),
-            sg_list: null_mut(),
-            num_sge: into.len() as i32,
-        });
-        Ok(())
-    }
-
-    /// How many receives it has.
-    pub fn len(&self) -> usize {
-        self.pair.batch.receives.len()
-    }
-
-    /// Whether it has none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Whether it takes no more: post it, and start another.
-    pub fn is_full(&self) -> bool {
-        self.len() == self.pair.batch.receives.capacity()
-    }
-
-    /// Posts them all, in one call.
-    ///
-    /// # Errors
-    ///
-    /// The queue is full, or a receive is not valid. Those before it were posted.
-    pub fn post(self) -> Result<(), PostError> {
-        let pair = self.pair;
-        let receives = &mut pair.batch.receives;
-        let count = receives.len();
-        if count == 0 {
-            return Ok(());
-        }
-        let first = receives.as_mut_ptr();
-        let mut pieces = pair.batch.pieces.as_mut_ptr();
-        for place in 0..count {
-            // SAFETY: as for the requests of a `Batch`.
-            unsafe {
-                let receive = first.add(place);
-                (*receive).sg_list = pieces;
-                pieces = pieces.add((*receive).num_sge as usize);
-                if place + 1 < count {
-                    (*receive).next = first.add(place + 1);
-                }
-            }
-        }
-        let mut bad = null_mut();
-        // SAFETY: as for the requests of a `Batch`.
-        let errno = unsafe { (pair.post_recv)(pair.raw(), first, &raw mut bad) };
-        posted(pair, errno, "ibv_post_recv", || {
-            (0..count).position(|place| first.wrapping_add(place) == bad)
-        })
-    }
-}
-
-/// A batch of which not all was posted.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}; {posted} requests before it were posted")]
-pub struct PostError {
-    /// How many requests were posted, the first ones.
-    pub posted: usize,
-    /// What was wrong with the next one.
-    #[source]
-    pub error: Error,
-}
-
-fn posted(
-    pair: &Pair,
-    errno: i32,
-    call: &'static str,
-    failed: impl FnOnce() -> Option<usize>,
-) -> Result<(), PostError> {
-    if errno == 0 {
-        return Ok(());
-    }
-    let error = failed_as(call, errno, pair, hints::post);
-    Err(PostError {
-        posted: failed().unwrap_or(0),
-        error,
-    })
 }
 
 pub(crate) const NOWHERE: raw::ibv_send_wr__bindgen_ty_2 = rdma(Remote { addr: 0, rkey: 0 });
@@ -613,34 +404,4 @@ fn check_inline(pieces: &[Piece], most: u32) -> Result<(), Error> {
         });
     }
     Ok(())
-}
-
-fn check_id(asked: u64) -> Result<(), Error> {
-    if asked >= OWN_IDS {
-        let most = OWN_IDS - 1;
-        return Err(Error::Beyond {
-            what: "the number of a work request",
-            asked,
-            most,
-        });
-    }
-    Ok(())
-}
-
-#[cold]
-fn too_many(full: bool, requests: usize, pieces: usize, most_pieces: u32) -> Error {
-    let (what, asked, most) = if full {
-        (
-            "the number of requests in a batch",
-            requests as u64 + 1,
-            requests as u64,
-        )
-    } else {
-        (
-            "the number of pieces of a request",
-            pieces as u64,
-            most_pieces.into(),
-        )
-    };
-    Error::Beyond { what, asked, most }
 }

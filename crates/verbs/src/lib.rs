@@ -45,8 +45,10 @@ mod library;
 mod limits;
 mod pair;
 mod port;
+mod post;
 mod queue;
 pub mod raw;
+mod receives;
 mod region;
 mod requests;
 mod sysfs;
@@ -56,7 +58,7 @@ pub mod testing;
 mod tests;
 
 pub use barrier::device_fence;
-pub use batch::{Batch, PostError, ReceiveBatch, Request};
+pub use batch::{Batch, Request};
 pub use buffer::{Buffer, Refused, Registered};
 pub use channel::CompletionChannel;
 pub use completion::{Completion, CompletionError, Failure, Opcode, Status};
@@ -74,6 +76,8 @@ pub use pair::{
     ReceiveOptions, Reset, Rtr, Rts, SendOptions,
 };
 pub use port::{LinkLayer, Mtu, Port, PortState};
+pub use post::PostError;
 pub use queue::{CompletionQueue, PollRoom, Polled};
+pub use receives::ReceiveBatch;
 pub use region::{Access, MemoryRegion, Piece, Remote};
 pub use requests::{Ended, Requests, Ticket};

@@ -9,8 +9,8 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-use crate::batch::Storage;
 use crate::error::{failed, failed_as};
+use crate::post::List;
 use crate::{CompletionError, CompletionQueue, Error, Failure, ProtectionDomain, hints, raw};
 
 pub use address::{AddressError, AddressVector, Peer};
@@ -177,7 +177,8 @@ pub(crate) struct Pair {
     pub(crate) post_send: PostSend,
     pub(crate) post_recv: PostRecv,
     pub(crate) capacity: raw::ibv_qp_cap,
-    pub(crate) batch: Storage,
+    pub(crate) sends: List<raw::ibv_send_wr>,
+    pub(crate) receives: List<raw::ibv_recv_wr>,
     peer: Option<Peer>,
     // These go after the queue pair.
     pub(crate) send_queue: CompletionQueue,
@@ -229,7 +230,8 @@ impl Pair {
             post_send: ops.post_send.ok_or(missing("ibv_post_send"))?,
             post_recv: ops.post_recv.ok_or(missing("ibv_post_recv"))?,
             capacity: asked.cap,
-            batch: Storage::new(&asked.cap),
+            sends: List::new(asked.cap.max_send_wr, asked.cap.max_send_sge),
+            receives: List::new(asked.cap.max_recv_wr, asked.cap.max_recv_sge),
             peer: None,
             send_queue: options.send_queue.clone(),
             receive_queue: options.receive_queue.clone(),

@@ -124,7 +124,7 @@ impl<B: Buffer> Requests<B> {
         let range = 0..into.len();
         self.post(into, range, |pair, number, piece| {
             let mut receives = pair.receives();
-            receives.push_any(Request::own(number).id(), &[piece])?;
+            receives.push(Request::own(number).id(), &[piece])?;
             receives.post().map_err(|error| error.error)
         })
     }

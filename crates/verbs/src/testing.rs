@@ -5,6 +5,7 @@
 //! or as [`end_as`] says.
 
 mod calls;
+mod posts;
 
 use std::cell::Cell;
 
@@ -120,5 +121,5 @@ pub fn last_posted<S>(pair: &QueuePair<S>) -> Vec<Posted> {
         return Vec::new();
     }
     // SAFETY: the queue pair is of the stand-in, which has this behind it, and is borrowed.
-    unsafe { (*pair.pair.raw().cast::<calls::NullPair>()).posted.clone() }
+    unsafe { (*pair.pair.raw().cast::<posts::NullPair>()).posted.clone() }
 }

@@ -4,7 +4,6 @@
 //!
 //! Of all functions here: arguments are what the functions of the same names in libibverbs take.
 
-use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::zeroed;
 use std::os::fd::{IntoRawFd, OwnedFd};
@@ -15,8 +14,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nix::errno::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::{ENDS_AS, FAILURE, Posted, REGISTRATION, Registration};
-use crate::{Gid, Piece, Remote, Status, raw};
+use super::posts::{NullPair, NullQueue, poll_cq, post_recv, post_send};
+use super::{FAILURE, REGISTRATION, Registration};
+use crate::{Gid, raw};
 
 /// Numbers queue pairs and regions; it carries nothing else.
 static NUMBERS: AtomicU32 = AtomicU32::new(0x100);
@@ -39,21 +39,8 @@ struct NullChannel {
     _events: OwnedFd,
 }
 
-#[repr(C)]
-struct NullQueue {
-    queue: raw::ibv_cq,
-    ended: Mutex<VecDeque<raw::ibv_wc>>,
-}
-
-#[repr(C)]
-pub(super) struct NullPair {
-    pair: raw::ibv_qp,
-    capacity: raw::ibv_qp_cap,
-    pub(super) posted: Vec<Posted>,
-}
-
 /// Whether the next call is to fail, and at which request.
-fn failure() -> Option<(usize, i32)> {
+pub(super) fn failure() -> Option<(usize, i32)> {
     FAILURE.take().inspect(|&(_, errno)| Errno::set_raw(errno))
 }
 
@@ -348,22 +335,6 @@ pub(super) unsafe extern "C" fn destroy_cq(queue: *mut raw::ibv_cq) -> c_int {
     unsafe { free(queue.cast::<NullQueue>()) }
 }
 
-unsafe extern "C" fn poll_cq(
-    queue: *mut raw::ibv_cq,
-    most: c_int,
-    into: *mut raw::ibv_wc,
-) -> c_int {
-    // SAFETY: see the module, and `create_cq`.
-    let queue = unsafe { &*queue.cast::<NullQueue>() };
-    let mut ended = lock(&queue.ended);
-    let count = ended.len().min(most as usize);
-    for (place, completion) in ended.drain(..count).enumerate() {
-        // SAFETY: see the module; within the places.
-        unsafe { *into.add(place) = completion };
-    }
-    count as c_int
-}
-
 unsafe extern "C" fn req_notify_cq(_: *mut raw::ibv_cq, _: c_int) -> c_int {
     0
 }
@@ -422,134 +393,4 @@ pub(super) unsafe extern "C" fn destroy_qp(pair: *mut raw::ibv_qp) -> c_int {
     }
     // SAFETY: see the module, and `create_qp`.
     unsafe { free(pair.cast::<NullPair>()) }
-}
-
-unsafe extern "C" fn post_send(
-    pair: *mut raw::ibv_qp,
-    mut request: *mut raw::ibv_send_wr,
-    bad: *mut *mut raw::ibv_send_wr,
-) -> c_int {
-    let failure = failure();
-    // SAFETY: see the module, and `create_qp`.
-    let pair = unsafe { &mut *pair.cast::<NullPair>() };
-    pair.posted.clear();
-    while !request.is_null() {
-        if let Some((place, errno)) = failure
-            && place == pair.posted.len()
-        {
-            // SAFETY: see the module.
-            unsafe { *bad = request };
-            return errno;
-        }
-        // SAFETY: see the module: a list of requests.
-        let entry = unsafe { &*request };
-        pair.posted.push(sent(entry));
-        if entry.send_flags & raw::IBV_SEND_SIGNALED != 0 {
-            end(
-                pair.pair.send_cq,
-                &pair.pair,
-                entry.wr_id,
-                completes_as(entry.opcode),
-            );
-        }
-        request = entry.next;
-    }
-    0
-}
-
-unsafe extern "C" fn post_recv(
-    pair: *mut raw::ibv_qp,
-    mut receive: *mut raw::ibv_recv_wr,
-    bad: *mut *mut raw::ibv_recv_wr,
-) -> c_int {
-    let failure = failure();
-    // SAFETY: see the module, and `create_qp`.
-    let pair = unsafe { &mut *pair.cast::<NullPair>() };
-    pair.posted.clear();
-    while !receive.is_null() {
-        if let Some((place, errno)) = failure
-            && place == pair.posted.len()
-        {
-            // SAFETY: see the module.
-            unsafe { *bad = receive };
-            return errno;
-        }
-        // SAFETY: see the module: a list of receives.
-        let entry = unsafe { &*receive };
-        pair.posted.push(Posted {
-            wr_id: entry.wr_id,
-            opcode: None,
-            flags: 0,
-            imm: 0,
-            pieces: pieces(entry.sg_list, entry.num_sge),
-            remote: Remote { addr: 0, rkey: 0 },
-        });
-        // Receives end as flushed, if they are told to end.
-        if ENDS_AS.get().is_some() {
-            end(pair.pair.recv_cq, &pair.pair, entry.wr_id, raw::IBV_WC_RECV);
-        }
-        receive = entry.next;
-    }
-    0
-}
-
-fn sent(request: &raw::ibv_send_wr) -> Posted {
-    // SAFETY: the opcode says which of the target's forms it has; all are numbers.
-    let (remote_addr, rkey) = unsafe {
-        match request.opcode {
-            raw::IBV_WR_ATOMIC_CMP_AND_SWP | raw::IBV_WR_ATOMIC_FETCH_AND_ADD => {
-                (request.wr.atomic.remote_addr, request.wr.atomic.rkey)
-            }
-            _ => (request.wr.rdma.remote_addr, request.wr.rdma.rkey),
-        }
-    };
-    Posted {
-        wr_id: request.wr_id,
-        opcode: Some(request.opcode),
-        flags: request.send_flags,
-        // SAFETY: a number in all its forms.
-        imm: u32::from_be(unsafe { request.__bindgen_anon_1.imm_data }),
-        pieces: pieces(request.sg_list, request.num_sge),
-        remote: Remote {
-            addr: remote_addr,
-            rkey,
-        },
-    }
-}
-
-fn pieces(first: *const raw::ibv_sge, count: c_int) -> [Option<Piece>; 4] {
-    let mut pieces = [None; 4];
-    for (place, piece) in pieces.iter_mut().enumerate().take(count as usize) {
-        // SAFETY: a request has so many pieces.
-        *piece = Some(Piece(unsafe { *first.add(place) }));
-    }
-    pieces
-}
-
-fn completes_as(opcode: raw::ibv_wr_opcode) -> raw::ibv_wc_opcode {
-    match opcode {
-        raw::IBV_WR_RDMA_WRITE | raw::IBV_WR_RDMA_WRITE_WITH_IMM => raw::IBV_WC_RDMA_WRITE,
-        raw::IBV_WR_RDMA_READ => raw::IBV_WC_RDMA_READ,
-        raw::IBV_WR_ATOMIC_CMP_AND_SWP => raw::IBV_WC_COMP_SWAP,
-        raw::IBV_WR_ATOMIC_FETCH_AND_ADD => raw::IBV_WC_FETCH_ADD,
-        _ => raw::IBV_WC_SEND,
-    }
-}
-
-fn end(queue: *mut raw::ibv_cq, pair: &raw::ibv_qp, wr_id: u64, opcode: raw::ibv_wc_opcode) {
-    // SAFETY: a completion may be zeros.
-    let mut completion: raw::ibv_wc = unsafe { zeroed() };
-    completion.wr_id = wr_id;
-    completion.qp_num = pair.qp_num;
-    completion.opcode = opcode;
-    completion.status = ENDS_AS.get().map_or(raw::IBV_WC_SUCCESS, Status::number);
-    // SAFETY: a queue pair's queues live, and are `create_cq`'s.
-    let queue = unsafe { &*queue.cast::<NullQueue>() };
-    lock(&queue.ended).push_back(completion);
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
