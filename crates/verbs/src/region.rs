@@ -24,7 +24,7 @@ impl Access {
     pub const REMOTE_ATOMIC: Access =
         Access(raw::IBV_ACCESS_REMOTE_ATOMIC | raw::IBV_ACCESS_LOCAL_WRITE);
     /// Writes may become visible in any order; they are all visible once their completion is.
-    /// Never for memory that is polled. Devices that cannot ignore it.
+    /// Never for memory that is polled. Ignored by devices that cannot.
     pub const RELAXED_ORDERING: Access = Access(raw::IBV_ACCESS_RELAXED_ORDERING);
     /// Pages are not pinned, but fetched as the device needs them, where it can.
     pub const ON_DEMAND: Access = Access(raw::IBV_ACCESS_ON_DEMAND);
