@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use spark_ccl_verbs::pair::CanReceive;
 use spark_ccl_verbs::{
-    CompletionChannel, CompletionQueue, Error, Piece, QueuePair, Remote, Request, Rts,
+    CanReceive, CompletionChannel, CompletionQueue, Error, Piece, QueuePair, Remote, Request, Rts,
 };
 
 use super::immediate::Immediate;
