@@ -15,6 +15,7 @@ mod nonblocking;
 mod processes;
 mod processes_rank;
 mod ranks;
+mod rdma;
 mod registered;
 mod split;
 mod split_errors;

@@ -11,6 +11,7 @@ cd "$(dirname "$0")/../.."
 # A package, and the word that the names of its tests must contain; none: all its tests.
 suites='spark-ccl-verbs
 spark-ccl-transport rdma::link
+spark-ccl rdma::
 spark-perf gids'
 
 main() {

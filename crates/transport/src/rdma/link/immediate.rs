@@ -23,7 +23,9 @@ pub(super) enum Immediate {
 impl Immediate {
     pub(super) fn to_bits(self) -> u32 {
         let of = |kind: u32, channel: usize, number: u64| {
-            kind << 30 | (channel as u32 % MAX_CHANNELS as u32) << 24 | number as u32 % NUMBERS
+            (kind << 30)
+                | ((channel as u32 % MAX_CHANNELS as u32) << 24)
+                | (number as u32 % NUMBERS)
         };
         match self {
             Self::Message { channel, number } => of(0, channel, number.into()),

@@ -55,7 +55,7 @@ impl Rail {
     ) -> Result<(), Error> {
         let id = self.posted + 1;
         let mut request = Request::new(id);
-        if id % TOLD_EVERY == 0
+        if id.is_multiple_of(TOLD_EVERY)
             || !matches!(what, Immediate::Message { .. } | Immediate::Released { .. })
         {
             request = request.signalled();

@@ -1,5 +1,8 @@
 //! The memory of one direction of a link, at either end.
 
+// Headers are aligned: the memory starts with a page, and slots are multiples of 64 bytes apart.
+#![allow(clippy::cast_ptr_alignment)]
+
 use std::ptr::NonNull;
 
 use rustix::mm::{MapFlags, ProtFlags};
@@ -54,7 +57,7 @@ impl Slots {
             call: "mmap",
             error,
         })?;
-        let start = NonNull::new(start.cast()).ok_or_else(|| LinkError::Os {
+        let start = NonNull::new(start.cast()).ok_or(LinkError::Os {
             call: "mmap",
             error: rustix::io::Errno::NOMEM,
         })?;
@@ -127,7 +130,6 @@ impl Slots {
         }
     }
 
-    #[allow(clippy::cast_ptr_alignment)]
     fn header(&self, channel: usize, number: u64) -> *mut u8 {
         // SAFETY: the slot lies within the memory.
         unsafe { self.start.as_ptr().add(self.offset(channel, number)) }

@@ -1,5 +1,5 @@
 //! Links over real queue pairs. The variable RAILS says which ports there are (as the emulated machine
-//! that CI makes has them); without it the tests are skipped, or fail with SPARK_CCL_TEST_RDMA=1.
+//! that CI makes has them); without it the tests are skipped, or fail with `SPARK_CCL_TEST_RDMA=1`.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,6 +18,7 @@ const GEOMETRY: Geometry = Geometry {
 };
 
 type Side = (Nics, Rdma);
+type Connected = Result<(Tx, Rx, Vec<String>), NoLink>;
 
 /// Both ends' ports, so many each.
 fn sides(rails: usize) -> Option<[Side; 2]> {
@@ -48,7 +49,7 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(30)
 }
 
-fn connected(sides: &[Side; 2], geometry: Geometry) -> [Result<(Tx, Rx, Vec<String>), NoLink>; 2] {
+fn connected(sides: &[Side; 2], geometry: Geometry) -> [Connected; 2] {
     let (here, there) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
     thread::scope(|scope| {
         let (nics, settings) = &sides[1];

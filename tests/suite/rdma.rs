@@ -1,0 +1,151 @@
+//! Ranks over RDMA, on real queue pairs. The variable RAILS says which ports there are, as the emulated
+//! machine that CI makes has them; without it the tests are skipped, or fail with `SPARK_CCL_TEST_RDMA=1`.
+
+use crate::processes::{
+    Rank, all, alone, assert_all_ok, assert_contains, assert_names, join, promptly,
+};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How the machine's ports are laid out.
+fn layout() -> Option<String> {
+    let layout = std::env::var("RAILS").ok();
+    let required = std::env::var_os("SPARK_CCL_TEST_RDMA").is_some();
+    assert!(!required || layout.is_some(), "RAILS says of no ports");
+    if layout.is_none() {
+        eprintln!("SKIPPED: no RDMA ports");
+    }
+    layout
+}
+
+/// Whether the two ends of a rail are two ports, which only two ranks can share, and not one.
+fn has_two_ends() -> Option<bool> {
+    layout().map(|layout| layout != "one")
+}
+
+/// Ranks that so many rails each join.
+fn ranks(size: usize, rails: usize) -> Vec<Rank> {
+    let ends = match has_two_ends() {
+        Some(true) => ["a", "b"],
+        _ => ["", ""],
+    };
+    let start = |rank: usize| {
+        let end = ends[rank % 2];
+        let hcas: Vec<_> = (0..rails).map(|rail| format!("rxe{rail}{end}")).collect();
+        Rank::start(&[
+            ("SPARK_CCL_SHM", "0"),
+            ("SPARK_CCL_NET", "rdma"),
+            ("NCCL_IB_HCA", &format!("={}", hcas.join(","))),
+            ("NCCL_IB_TIMEOUT", "14"),
+        ])
+    };
+    let mut ranks: Vec<Rank> = (0..size).map(start).collect();
+    join(&mut ranks);
+    ranks
+}
+
+/// Two ranks, for what happens on a cable.
+fn two_ends(rails: usize) -> Option<Vec<Rank>> {
+    has_two_ends()?.then(|| ranks(2, rails))
+}
+
+/// The command of the emulated machine that changes its rails.
+fn rails(arguments: &[&str]) {
+    let status = Command::new("rails").args(arguments).status().unwrap();
+    assert!(status.success(), "rails {arguments:?}: {status}");
+}
+
+fn call_everything(ranks: &mut [Rank], count: usize) {
+    let last = ranks.len() - 1;
+    for call in [
+        format!("f32 all_reduce sum {count}"),
+        format!("f64 all_reduce max {count}"),
+        format!("i32 all_gather {count}"),
+        format!("f32 reduce {last} {count}"),
+        format!("i32 broadcast {last} {count}"),
+        format!("f32 all_to_all {count}"),
+        "barrier".to_owned(),
+    ] {
+        assert_all_ok(ranks, &format!("call {call}"));
+    }
+}
+
+#[test]
+fn ranks_reduce_and_exchange_over_two_rails() {
+    let _alone = alone();
+    for size in [2, 3, 4] {
+        let mut ranks = ranks(size, 2);
+        let links = ranks[0].ask("links");
+        assert_contains(&links, &["rdma rxe0", "rxe1"]);
+        for count in [1, 1003, 200_003] {
+            call_everything(&mut ranks, count);
+        }
+        assert_all_ok(&mut ranks, "finalize");
+    }
+}
+
+#[test]
+fn lost_packets_change_no_result() {
+    let _alone = alone();
+    let Some(mut ranks) = two_ends(2) else { return };
+    for loss in ["1%", "5%"] {
+        for port in ["r0a", "r1b"] {
+            rails(&["impair", port, "loss", loss]);
+        }
+        call_everything(&mut ranks, 100_003);
+    }
+    for port in ["r0a", "r1b"] {
+        rails(&["impair", port]);
+    }
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+#[test]
+fn a_killed_rank_is_named_by_all() {
+    let _alone = alone();
+    if has_two_ends() != Some(false) {
+        return;
+    }
+    let mut ranks = ranks(3, 2);
+    for answer in all(&mut ranks, "loop ordinary 100000") {
+        assert_eq!(answer, "running");
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let since = Instant::now();
+    let mut killed = ranks.remove(1);
+    killed.kill();
+    for rank in &ranks {
+        let answer = rank.hear_before(since + promptly());
+        assert_names(&answer, 1, killed.pid());
+        assert_contains(&answer, &["died"]);
+    }
+}
+
+#[test]
+fn a_cable_that_carries_nothing_for_a_moment_changes_no_result() {
+    let _alone = alone();
+    let Some(mut ranks) = two_ends(1) else { return };
+    for rank in &mut ranks {
+        rank.order("call f32 all_reduce sum 300003");
+    }
+    rails(&["impair", "r0b", "loss", "100%"]);
+    std::thread::sleep(Duration::from_millis(300));
+    rails(&["impair", "r0b"]);
+    for rank in &ranks {
+        assert_eq!(rank.hear(), "ok");
+    }
+    call_everything(&mut ranks, 1003);
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+#[test]
+fn the_only_rail_is_named_when_it_stays_down() {
+    let _alone = alone();
+    let Some(mut ranks) = two_ends(1) else { return };
+    assert_all_ok(&mut ranks, "call barrier");
+    rails(&["down", "r0b"]);
+    for answer in all(&mut ranks, "call f32 all_reduce sum 300003") {
+        assert_contains(&answer, &["error", "rxe0"]);
+    }
+    rails(&["up", "r0b"]);
+}
