@@ -1,33 +1,39 @@
 #!/bin/bash
 # Runs the tests of RDMA in one emulated machine, once for each layout of its rails.
-#   tests/vm/rdma-tests.sh [-k 6.12] [-m MODE]... [-t SECONDS] [NAME]
+#   tests/vm/rdma-tests.sh [-k 6.12] [-m MODE]... [-t SECONDS] [-p PACKAGE]... [NAME]
 #   -k, -m, -t  as in rdma.sh; all layouts when none is named
+#   -p          packages to build; else the workspace, as other tests do, so that nothing is built anew
 #   NAME        tests whose name contains it, instead of those named below
 # The tests see SPARK_CCL_TEST_RDMA=1, the layout in RAILS, and the command `rails` of rails.sh.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/vm/lib.sh
 
-# A package, and the word that the names of its tests must contain; none: all its tests.
-suites='spark-ccl-verbs
-spark-ccl-transport rdma::link
-spark-ccl rdma::
-spark-perf gids'
+# The folder of a package, and the word that the names of its tests must contain; none: all its tests.
+suites='
+crates/verbs
+crates/transport rdma::link
+. rdma::
+crates/perf gids
+'
 
 main() {
-    local option modes=() kernel=() seconds=240
-    while getopts k:m:t: option; do
+    local option modes=() kernel=() seconds=240 scope=()
+    while getopts k:m:t:p: option; do
         case $option in
         k) kernel=(-k "$OPTARG") ;;
         m) modes+=("$OPTARG") ;;
         t) seconds=$OPTARG ;;
+        p) scope+=(-p "$OPTARG") ;;
         *) exit 64 ;;
         esac
     done
     shift $((OPTIND - 1))
     [ ${#modes[@]} != 0 ] || modes=(one wire link-local)
+    [ ${#scope[@]} != 0 ] || scope=(--workspace)
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
+    test_programs "${scope[@]}" >"$work/programs"
     list_tests "${1:-}"
     cat >"$work/guest.sh" <<GUEST
 . $PWD/tests/vm/tests-guest.sh
@@ -49,8 +55,9 @@ list_tests() {
     local name=$1 package filter todo target folder file
     files=(-a "$work/tests" -a "$work/guest.sh" -a tests/vm/tests-guest.sh)
     while read -r package filter; do
-        test_programs -p "$package" >"$work/programs"
+        [ -n "$package" ] || continue
         while IFS=$'\t' read -r todo target folder file; do
+            [ "$folder" = "$(realpath "$package")" ] || continue
             files+=(-a "$file")
             [ "$todo" != run ] || echo "$target $folder $file ${name:-$filter}" >>"$work/tests"
         done <"$work/programs"
