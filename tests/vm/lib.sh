@@ -134,6 +134,8 @@ mount -t tmpfs shm /dev/shm
 ln -s /proc/self/fd /dev/fd
 hostname guest
 ip link set lo up
+# The firmware leaves its line unended.
+echo
 for module in $(cat /modules 2>/dev/null); do insmod "$module"; done
 sh /guest.sh
 echo "GUEST EXIT CODE $?"
