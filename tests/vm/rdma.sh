@@ -6,7 +6,8 @@
 #   -k  another version of the kernel than Debian's default
 #   -a  a program, with its libraries, or another file; there it has its own path, and the programs
 #       are commands
-# Without a command it tries perftest and ibv_rc_pingpong on both rails. Needs Debian 12.
+# Without a command it tries perftest and ibv_rc_pingpong on both rails. There, `pair` runs such a program
+# on two devices. Needs Debian 12.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/vm/lib.sh
@@ -55,6 +56,7 @@ make_guest() {
     place "$root" /etc/libibverbs.d/rxe.driver
     place_modules "$root" "$kernel" crc32_generic rdma_rxe rdma_ucm veth sch_netem
     install -D tests/vm/rails.sh "$root/usr/bin/rails"
+    install tests/vm/pair.sh "$root/usr/bin/pair"
     for file in "${files[@]}"; do
         place_program "$root" "$file"
         [ -x "$file" ] || continue
