@@ -32,4 +32,10 @@ if [ "$RAILS" != one ]; then
     # The reason that one of them gives.
     grep Failed /tmp/said
 fi
+
+# A rail that was down carries again; one that loses packets does, too.
+rails down r0a 0.3
+rails impair r0a loss 5%
+must_work rxe0${near:-} rxe0${far:-} ibv_rc_pingpong -e -m 4096 -g 1 -n 200
+[ "$RAILS" = one ] || tc -s qdisc show dev r0a | grep 'dropped [1-9]' || failed=1
 exit $failed
