@@ -9,13 +9,13 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/vm/lib.sh
 
-# The folder of a package, and the word that the names of its tests must contain; none: all its tests.
-suites='
-crates/verbs
-crates/transport rdma::link
-. rdma::
-crates/perf gids
-'
+# Layouts of the rails, the folder of a package, and words: tests whose name contains one of them; none:
+# all its tests.
+suites='one,wire,link-local crates/verbs
+wire crates/transport rdma::link
+one,link-local crates/transport rdma::link::tests::both_rails
+one,wire,link-local . rdma::
+link-local crates/perf gids'
 
 main() {
     local option modes=() kernel=() seconds=240 scope=()
@@ -42,7 +42,7 @@ code=0
 for RAILS in ${modes[*]}; do
     echo "=== rails: \$RAILS"
     rails make \$RAILS || exit
-    run_tests $work/tests --skip compile_fail --test-threads 1 || code=1
+    run_tests $work/tests-\$RAILS --skip compile_fail --test-threads 1 || code=1
 done
 exit \$code
 GUEST
@@ -50,18 +50,21 @@ GUEST
         "${files[@]}" -- ". $work/guest.sh"
 }
 
-# Fills $work/tests, for run_tests, and `files`, for rdma.sh.
+# Fills $work/tests-MODE for each, for run_tests, and `files`, for rdma.sh.
 list_tests() {
-    local name=$1 package filter todo target folder file
-    files=(-a "$work/tests" -a "$work/guest.sh" -a tests/vm/tests-guest.sh)
-    while read -r package filter; do
-        [ -n "$package" ] || continue
+    local name=$1 layouts package words mode todo target folder file
+    files=(-a "$work/guest.sh" -a tests/vm/tests-guest.sh)
+    while read -r layouts package words; do
         while IFS=$'\t' read -r todo target folder file; do
             [ "$folder" = "$(realpath "$package")" ] || continue
             files+=(-a "$file")
-            [ "$todo" != run ] || echo "$target $folder $file ${name:-$filter}" >>"$work/tests"
+            [ "$todo" = run ] || continue
+            for mode in ${layouts//,/ }; do
+                echo "$target $folder $file ${name:-$words}" >>"$work/tests-$mode"
+            done
         done <"$work/programs"
     done <<<"$suites"
+    for mode in "${modes[@]}"; do files+=(-a "$work/tests-$mode"); done
 }
 
 main "$@"
