@@ -18,7 +18,7 @@ one,wire,link-local . rdma::
 link-local crates/perf gids'
 
 main() {
-    local option modes=() kernel=() seconds=240 scope=()
+    local option modes=() kernel=() seconds=420 scope=()
     while getopts k:m:t:p: option; do
         case $option in
         k) kernel=(-k "$OPTARG") ;;
