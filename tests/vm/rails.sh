@@ -65,8 +65,10 @@ make_end() {
     set_of $device accept_local 1 rp_filter 0 arp_ignore 1 arp_announce 1
     ip addr add $own/${subnet#*/} dev $device
     ip rule add pref 20 oif $device lookup 1$1$3
-    echo "$subnet dev $device src $own table 1$1$3" >/run/rails-$device
-    add_route $device
+    # A device reaches itself, as one of a real machine does.
+    printf '%s\n' "$subnet dev $device src $own table 1$1$3" \
+        "local $own dev $device src $own table 1$1$3" >/run/rails-$device
+    add_routes $device
     rdma link add rxe$1$2 type rxe netdev $device
 }
 
@@ -92,12 +94,14 @@ let_own_addresses_cross() {
 # Routes that a device loses when it goes down do not come back by themselves.
 bring_up() {
     ip link set "$1" up
-    [ ! -e "/run/rails-$1" ] || add_route "$1"
+    [ ! -e "/run/rails-$1" ] || add_routes "$1"
 }
 
-add_route() {
-    # shellcheck disable=SC2046
-    ip route replace $(cat "/run/rails-$1")
+add_routes() {
+    while read -r route; do
+        # shellcheck disable=SC2086
+        ip route replace $route
+    done <"/run/rails-$1"
 }
 
 impair() {
