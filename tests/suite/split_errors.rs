@@ -251,9 +251,22 @@ fn settings_that_cannot_be_understood_are_refused() {
         assert!(matches!(error, Error::Config(_)), "{error:?}");
         assert!(text.contains(name) && text.contains(value), "{text}");
     }
+}
+
+#[test]
+fn rdma_that_is_demanded_and_is_not_there_is_an_error_that_says_why() {
     let error = Communicator::builder()
         .set("SPARK_CCL_NET", "rdma")
-        .local(1)
+        .set("SPARK_CCL_SHM", "0")
+        .set("SPARK_CCL_IBVERBS_LIBRARY", "/nowhere/libibverbs.so.1")
+        .local(2)
         .unwrap_err();
-    assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+    let text = error.to_string();
+    for part in [
+        "RDMA link to rank",
+        "/nowhere/libibverbs.so.1",
+        "SPARK_CCL_NET=tcp",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
 }
