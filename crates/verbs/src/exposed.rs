@@ -2,7 +2,7 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use crate::{Access, Error, MemoryRegion, ProtectionDomain, Remote, device_fence};
+use crate::{Access, Error, MemoryRegion, Piece, ProtectionDomain, Remote, device_fence};
 
 /// Memory that peers may read and write at any time. So it is never borrowed, only copied from and
 /// to; what a peer writes meanwhile may be seen in part.
@@ -57,6 +57,18 @@ impl Exposed {
         match &self.region {
             Some(region) => region.remote(range),
             // Not registered: made, but not handed out.
+            None => Err(self.beyond(range.end)),
+        }
+    }
+
+    /// A piece of it, for work requests of this process.
+    ///
+    /// # Errors
+    ///
+    /// The range is not in it, or is longer than a piece may be.
+    pub fn piece(&self, range: Range<usize>) -> Result<Piece, Error> {
+        match &self.region {
+            Some(region) => region.piece(range),
             None => Err(self.beyond(range.end)),
         }
     }
