@@ -85,6 +85,45 @@ impl Nics {
         }
         Ok(nics)
     }
+
+    /// The ports, in the order of their descriptions, each with a domain.
+    pub fn ports(&self) -> &[(LocalPort, ProtectionDomain)] {
+        &self.ports
+    }
+
+    /// The ports as peers know them.
+    pub fn descriptions(&self) -> &[Port] {
+        &self.descriptions
+    }
+
+    /// The way along a rail to a queue pair of the peer, whose ports are `theirs`.
+    ///
+    /// # Errors
+    /// When the rail's ends do not suit each other, or have changed.
+    pub fn way(
+        &self,
+        rail: &super::super::Rail,
+        theirs: &[Port],
+        qp_num: u32,
+        settings: &Rdma,
+    ) -> Result<AddressVector, Box<dyn std::error::Error>> {
+        let (local, _) = &self.ports[rail.own.port];
+        let index = u32::from(rail.own.gid.index);
+        let own = local.gids.iter().find(|gid| gid.index == index);
+        let own = own.ok_or("its address is gone")?;
+        let theirs = theirs.get(rail.peer.port).map_or(0, |port| port.mtu);
+        let mtu = Mtu::from_bytes(theirs.min(local.port.active_mtu.bytes()));
+        let mtu = mtu.ok_or_else(|| format!("an MTU of {theirs} is none of RDMA's"))?;
+        let peer = Peer {
+            gid: spark_ccl_verbs::Gid(rail.peer.gid.address.octets()),
+            kind: match rail.peer.gid.roce {
+                Roce::V1 => GidKind::RoceV1,
+                Roce::V2 => GidKind::RoceV2,
+            },
+            qp_num,
+        };
+        Ok(AddressVector::new(&local.port, own, &peer, mtu)?.traffic_class(settings.traffic_class))
+    }
 }
 
 /// Makes a link with the peer at the other end of `stream`, which does the same with the same geometry.
@@ -259,7 +298,9 @@ impl Site<'_> {
         remote: Remote,
         lkey: u32,
     ) -> Result<Rail, Box<dyn std::error::Error>> {
-        let way = self.way(candidate, end)?;
+        let way = self
+            .nics
+            .way(&candidate.rail, self.theirs, end.qp_num, self.settings)?;
         let pair = lane
             .pair
             .ready_to_receive(&way, ReceiveOptions::default())?;
@@ -279,32 +320,6 @@ impl Site<'_> {
             ended: 0,
             load: 0,
         })
-    }
-
-    /// The way to the peer's port.
-    fn way(
-        &self,
-        candidate: &Candidate,
-        end: End,
-    ) -> Result<AddressVector, Box<dyn std::error::Error>> {
-        let rail = &candidate.rail;
-        let (local, _) = &self.nics.ports[rail.own.port];
-        let index = u32::from(rail.own.gid.index);
-        let own = local.gids.iter().find(|gid| gid.index == index);
-        let own = own.ok_or("its address is gone")?;
-        let theirs = self.theirs.get(rail.peer.port).map_or(0, |port| port.mtu);
-        let mtu = Mtu::from_bytes(theirs.min(local.port.active_mtu.bytes()));
-        let mtu = mtu.ok_or_else(|| format!("an MTU of {theirs} is none of RDMA's"))?;
-        let peer = Peer {
-            gid: spark_ccl_verbs::Gid(rail.peer.gid.address.octets()),
-            kind: match rail.peer.gid.roce {
-                Roce::V1 => GidKind::RoceV1,
-                Roce::V2 => GidKind::RoceV2,
-            },
-            qp_num: end.qp_num,
-        };
-        Ok(AddressVector::new(&local.port, own, &peer, mtu)?
-            .traffic_class(self.settings.traffic_class))
     }
 }
 
