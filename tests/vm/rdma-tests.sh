@@ -15,7 +15,8 @@ suites='one,wire,link-local crates/verbs
 wire crates/transport rdma::link
 one,link-local crates/transport rdma::link::tests::both_rails
 one,wire,link-local . rdma::
-link-local crates/perf gids'
+link-local crates/perf gids
+wire crates/perf rdma::'
 
 main() {
     local option modes=() kernel=() seconds=420 scope=()

@@ -46,7 +46,9 @@ Examples:
   spark-perf all_reduce -b 8 -e 1G -f 2 --explain  what would run, and why
   spark-perf tune --help                           measures which algorithms are the fastest here
   spark-perf simulate --help                       models all_reduce on machines that are not at hand
-  spark-perf gids                                  RDMA ports and addresses, and which would be used";
+  spark-perf gids                                  RDMA ports and addresses, and which would be used
+  spark-perf rdma_bw --help                        bandwidth of RDMA between two ranks, without collectives
+  spark-perf rdma_lat --help                       its latency";
 
 /// Measures a collective over a range of sizes and checks every result.
 #[derive(Debug, Clone, Parser)]

@@ -33,6 +33,20 @@ pub(crate) enum Error {
     /// No RDMA device can be used, and why.
     #[error("no RDMA here: {0}")]
     NoRdma(String),
+    /// RDMA does not work between the ranks.
+    #[error("{0}")]
+    Rdma(String),
+    /// Nothing was heard of requests over RDMA.
+    #[error(
+        "no request over RDMA has ended for {seconds} s: {state}; is the other rank alive, and its \
+         cable plugged in? -T sets how long to wait"
+    )]
+    Silent {
+        /// For how long.
+        seconds: u64,
+        /// What is under way.
+        state: String,
+    },
     /// From the library.
     #[error(transparent)]
     Library(#[from] spark_ccl::Error),
@@ -57,8 +71,15 @@ impl Error {
             Self::Usage(_) => exit::USAGE,
             Self::System { .. } | Self::NoRdma(_) => exit::SYSTEM,
             Self::Library(error) => library_code(error),
-            Self::Panicked { .. } => exit::LIBRARY,
+            Self::Silent { .. } => exit::TIMEOUT,
+            Self::Rdma(_) | Self::Panicked { .. } => exit::LIBRARY,
         }
+    }
+}
+
+impl From<spark_ccl_verbs::Error> for Error {
+    fn from(error: spark_ccl_verbs::Error) -> Self {
+        Self::Rdma(error.to_string())
     }
 }
 

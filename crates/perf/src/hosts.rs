@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use spark_ccl::{Communicator, RedOp};
 
@@ -25,7 +26,15 @@ pub(crate) fn exchange(comm: &Communicator) -> Result<Vec<Card>, Error> {
         cpu: cpu(),
         rooms: memory::rooms(),
     };
-    let text = serde_json::to_vec(&own)
+    share(comm, &own)
+}
+
+/// What every rank says, in rank order.
+pub(crate) fn share<T: Serialize + DeserializeOwned>(
+    comm: &Communicator,
+    own: &T,
+) -> Result<Vec<T>, Error> {
+    let text = serde_json::to_vec(own)
         .map_err(|error| Error::system("describing this rank")(error.into()))?;
     let mut width = vec![text.len() as u64];
     comm.all_reduce_in_place(&mut width, RedOp::Max).run()?;
@@ -35,8 +44,8 @@ pub(crate) fn exchange(comm: &Communicator) -> Result<Vec<Card>, Error> {
     let mut all = vec![0; width * comm.size()];
     comm.all_gather(&block, &mut all).run()?;
     all.chunks(width)
-        .map(|card| {
-            serde_json::from_slice(card)
+        .map(|text| {
+            serde_json::from_slice(text)
                 .map_err(|error| Error::system("reading another rank's description")(error.into()))
         })
         .collect()

@@ -1,6 +1,6 @@
 //! spark-perf measures collectives, with the flags, table and checks of nccl-tests.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod args;
@@ -20,6 +20,7 @@ mod op;
 mod options;
 mod progress;
 mod ranks;
+mod rdma;
 mod report;
 mod run;
 mod simulate;
@@ -56,6 +57,13 @@ fn main() -> ExitCode {
         Some(word) if word == "gids" => outcome(gids::Args::try_parse_from(arguments), |_| {
             gids::run(&settings()?).map(|()| 0)
         }),
+        Some(word) if word == "rdma_bw" => outcome(
+            rdma::BandwidthArgs::try_parse_from(arguments),
+            rdma::bandwidth,
+        ),
+        Some(word) if word == "rdma_lat" => {
+            outcome(rdma::LatencyArgs::try_parse_from(arguments), rdma::latency)
+        }
         Some(word) if word == "tune" => outcome(tune::Args::try_parse_from(arguments), tune::run),
         _ => outcome(Args::try_parse(), start),
     }

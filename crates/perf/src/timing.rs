@@ -161,7 +161,7 @@ fn touch<T: Element, B: Buffer<T>>(call: &Invocation<T>, buffers: &mut Buffers<B
 }
 
 /// Seconds that all threads of this process have kept processors busy.
-fn processor_time() -> f64 {
+pub(crate) fn processor_time() -> f64 {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ProcessCPUTime);
     tv_sec as f64 + tv_nsec as f64 * 1e-9
 }

@@ -7,6 +7,7 @@ mod collectives;
 mod gids;
 mod processes;
 mod program;
+mod rdma;
 mod reports;
 mod simulate;
 mod tune;

@@ -1,0 +1,187 @@
+//! The command lines of `spark-perf rdma_bw` and `rdma_lat`.
+
+use std::time::Duration;
+
+use clap::{Args, Parser, ValueEnum};
+
+use crate::error::Error;
+use crate::ranks::RankArgs;
+use crate::size;
+use crate::sweep::Sweep;
+
+const BANDWIDTH_HELP: &str = "\
+What it does:
+  Rank 0 writes to rank 1 (sends to it, reads from it), as fast as the rails take it: each request goes by
+  the rail with the fewest requests under way. The ranks find the rails as the library does: every pair of ports that
+  may be on one network is tried.
+
+Table:
+  time is from the first request to the end of the last, of the slower rank where both write; GB/s are 10^9 bytes,
+  both directions together. CPU is what both programs used per MiB. #wrong counts bytes that differ from what was
+  sent, after the last request. With several rails, a line for each follows.";
+
+const LATENCY_HELP: &str = "\
+What it does:
+  Rank 0 writes to rank 1 (sends to it), which answers in the same way; the time is half of that, as perftest has it.
+  Writes carry a number, so that their arrival is a completion, as the library does it. For reads the
+  time is that of the whole request. Every rail is measured by itself.";
+
+const RANKS_HELP: &str = "\
+Ranks:
+  Two, as for collectives: those of torchrun, mpirun or srun; else 2 local processes, which reach each
+  other through the devices of this machine. What they tell each other goes over TCP.
+  Settings count: SPARK_CCL_IB_HCA, SPARK_CCL_IB_GID_INDEX, SPARK_CCL_IB_TC and so on, and NCCL's names of them.
+
+Exit codes:
+  0 all right     2 no RDMA device     3 RDMA fails     4 timeout     6 bad arguments     7 wrong data
+
+Examples:
+  mpirun -n 2 --host spark-a,spark-b spark-perf rdma_bw
+  mpirun -n 2 --host spark-a,spark-b spark-perf rdma_bw -b 1M -e 1M --rails one --bidirectional
+  mpirun -n 2 --host spark-a,spark-b spark-perf rdma_lat --verb send --wait events";
+
+/// Measures the bandwidth of RDMA between two ranks.
+#[derive(Debug, Clone, Parser)]
+#[command(
+    name = "spark-perf rdma_bw",
+    after_long_help = format!("{BANDWIDTH_HELP}\n\n{RANKS_HELP}"),
+    after_help = "More with --help.",
+    args_override_self = true
+)]
+pub(crate) struct BandwidthArgs {
+    #[command(flatten)]
+    pub(super) common: Common,
+    /// First size: a number with K, M or G (binary)
+    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "64K", value_parser = size::parse)]
+    minbytes: u64,
+    /// Last size
+    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "4M", value_parser = size::parse)]
+    maxbytes: u64,
+    /// Requests under way on each rail
+    #[arg(short = 'd', long = "depth", value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    pub(super) depth: u32,
+    /// Both ranks at once
+    #[arg(long)]
+    pub(super) bidirectional: bool,
+}
+
+/// Measures the latency of RDMA between two ranks.
+#[derive(Debug, Clone, Parser)]
+#[command(
+    name = "spark-perf rdma_lat",
+    after_long_help = format!("{LATENCY_HELP}\n\n{RANKS_HELP}"),
+    after_help = "More with --help.",
+    args_override_self = true
+)]
+pub(crate) struct LatencyArgs {
+    #[command(flatten)]
+    pub(super) common: Common,
+    /// First size: a number with K, M or G (binary)
+    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "8", value_parser = size::parse)]
+    minbytes: u64,
+    /// Last size
+    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "8K", value_parser = size::parse)]
+    maxbytes: u64,
+}
+
+/// What both have.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Common {
+    /// What carries the data
+    #[arg(long, value_enum, default_value_t = Verb::Write)]
+    pub(super) verb: Verb,
+    /// Multiply the size by this at each step
+    #[arg(short = 'f', long = "stepfactor", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
+    stepfactor: u64,
+    /// Requests of each size
+    #[arg(short = 'n', long = "iters", value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) iterations: u64,
+    /// Requests of each size before those
+    #[arg(
+        short = 'w',
+        long = "warmup_iters",
+        alias = "warmup-iters",
+        value_name = "N",
+        default_value_t = 100
+    )]
+    pub(super) warm_up: u64,
+    /// Which rails: all that lead from one rank to the other, or the best
+    #[arg(long, value_enum, default_value_t = Rails::All)]
+    pub(super) rails: Rails,
+    /// How to wait for completions: ask again and again, letting other programs run, or sleep
+    #[arg(long, value_enum, default_value_t = Wait::Poll)]
+    pub(super) wait: Wait,
+    /// Seconds without any completion after which it is given up (exit 4)
+    #[arg(short = 'T', long = "timeout", value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+    #[command(flatten)]
+    pub(super) ranks: RankArgs,
+}
+
+/// `--verb`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Verb {
+    /// RDMA write
+    Write,
+    /// RDMA read
+    Read,
+    /// Send into posted receives
+    Send,
+}
+
+/// `--rails`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Rails {
+    All,
+    One,
+}
+
+/// `--wait`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Wait {
+    /// Ask again and again
+    Poll,
+    /// Sleep until the device says so
+    Events,
+}
+
+impl BandwidthArgs {
+    pub(super) fn sweep(&self) -> Result<Sweep, Error> {
+        self.common.sweep(self.minbytes, self.maxbytes)
+    }
+}
+
+impl LatencyArgs {
+    pub(super) fn sweep(&self) -> Result<Sweep, Error> {
+        self.common.sweep(self.minbytes, self.maxbytes)
+    }
+}
+
+impl Common {
+    fn sweep(&self, min: u64, max: u64) -> Result<Sweep, Error> {
+        if min == 0 || min > max {
+            return Err(Error::Usage(format!(
+                "-b {min} -e {max}: the first size must be at least 1 and at most the last"
+            )));
+        }
+        if max > MOST_BYTES {
+            return Err(Error::Usage(format!(
+                "-e {max}: a request over RDMA has at most {}",
+                size::human(MOST_BYTES)
+            )));
+        }
+        Ok(Sweep {
+            min,
+            max,
+            factor: self.stepfactor,
+            step: 0,
+        })
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}
+
+/// Of a message, by InfiniBand's rules.
+const MOST_BYTES: u64 = 1 << 31;

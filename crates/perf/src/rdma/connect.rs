@@ -1,0 +1,295 @@
+//! How the two ranks of a measurement connect: as the library's links do, but what they say goes over
+//! the communicator.
+
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use spark_ccl::Communicator;
+use spark_ccl_config::{Rdma, Settings};
+use spark_ccl_transport::rdma::link::Nics;
+use spark_ccl_transport::rdma::{Candidate, Port, Rail, candidates, choose, decode, encode};
+use spark_ccl_verbs::{
+    Access, Init, PairOptions, PollRoom, ReceiveOptions, Remote, Rts, SendOptions,
+};
+
+use super::Plan;
+use super::args::{Common, Rails};
+use super::lane::{Connection, Lane, memory};
+use crate::error::Error;
+use crate::hosts::share;
+
+/// For so long a rail that may not exist is tried.
+const PROBE: Duration = Duration::from_secs(2);
+/// The most pairs of ports that are tried.
+const MOST_CANDIDATES: usize = 64;
+/// Messages of up to about so many bytes need not be fetched by the device.
+const INLINE: u32 = 128;
+/// Reads in flight on a queue pair, where the devices can.
+const MOST_READS: u8 = 16;
+
+/// A queue pair as the peer must know it.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct End {
+    qp_num: u32,
+    reads_answered: u8,
+}
+
+/// Memory as the peer must know it.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Target {
+    addr: u64,
+    rkey: u32,
+}
+
+/// The rails between the two ranks, in the same order on both, ready to carry data.
+pub(super) fn connect(
+    comm: &Communicator,
+    settings: &Settings,
+    args: &Common,
+    plan: Plan,
+) -> Result<Vec<Lane>, Error> {
+    let nics = Nics::open(&settings.rdma);
+    let mut own = nics.descriptions().to_vec();
+    let ports = match &nics.none_because {
+        Some(reason) => Err(reason.clone()),
+        None => Ok(String::from_utf8_lossy(&encode(&mut own)).into_owned()),
+    };
+    let theirs = exchange(comm, ports, Error::NoRdma)?;
+    let theirs = decode(theirs.as_bytes()).map_err(|error| Error::Rdma(error.to_string()))?;
+    let tried = candidates(&own, &theirs, comm.rank() == 0);
+    let mut tried = tried.map_err(|error| Error::Rdma(error.to_string()))?;
+    tried.truncate(MOST_CANDIDATES);
+    let site = Site {
+        nics: &nics,
+        settings: &settings.rdma,
+        theirs: &theirs,
+        plan,
+    };
+    let (rails, connections) = site.connect(comm, &tried)?;
+    let wanted = match args.rails {
+        Rails::All => rails.len(),
+        Rails::One => 1,
+    };
+    let used = rails.into_iter().zip(connections).take(wanted);
+    site.lanes(comm, used.collect())
+}
+
+/// Says what this rank has or why it has not, and hears the same of the other.
+fn exchange<T: Serialize + DeserializeOwned + Clone>(
+    comm: &Communicator,
+    own: Result<T, String>,
+    problem: fn(String) -> Error,
+) -> Result<T, Error> {
+    let other = 1 - comm.rank();
+    let mut all = share(comm, &own)?;
+    own.map_err(problem)?;
+    all.swap_remove(other)
+        .map_err(|reason| Error::Rdma(format!("rank {other} cannot: {reason}")))
+}
+
+/// What the ranks know of each other while they connect.
+struct Site<'a> {
+    nics: &'a Nics,
+    settings: &'a Rdma,
+    theirs: &'a [Port],
+    plan: Plan,
+}
+
+impl Site<'_> {
+    /// The rails that answer, and their connections.
+    fn connect(
+        &self,
+        comm: &Communicator,
+        tried: &[Candidate],
+    ) -> Result<(Vec<Rail>, Vec<Connection<Rts>>), Error> {
+        let made: Result<Vec<_>, _> = tried.iter().map(|one| self.make(&one.rail)).collect();
+        let made = made.map_err(|error| error.to_string());
+        let (made, ends) = made.map_or_else(
+            |problem| (Vec::new(), Err(problem)),
+            |made| {
+                let (made, ends) = made.into_iter().unzip();
+                (made, Ok::<Vec<End>, _>(ends))
+            },
+        );
+        let own = ends.clone();
+        let peers = exchange(comm, ends, Error::Rdma)?;
+        let ends = own.unwrap_or_default().into_iter().zip(peers);
+        let mut connections: Vec<_> = made
+            .into_iter()
+            .zip(ends)
+            .zip(tried)
+            .map(|((made, (own, peer)), one)| self.finish(&one.rail, made, own, peer))
+            .collect();
+        let connected: Vec<_> = connections.iter().map(Option::is_some).collect();
+        keep(&mut connections, &agree(comm, &connected)?);
+        let heard = probe(&mut connections);
+        let answered = agree(comm, &heard)?;
+        let rails = choose(tried, &answered).map_err(|error| Error::Rdma(error.to_string()))?;
+        let of_rail = |rail: &Rail| {
+            let index = tried.iter().position(|one| one.rail == *rail)?;
+            connections[index].take()
+        };
+        let chosen = rails.iter().filter_map(of_rail).collect();
+        Ok((rails, chosen))
+    }
+
+    /// A queue pair for a rail, and what the peer must know of it.
+    fn make(&self, rail: &Rail) -> Result<(Connection<Init>, End), spark_ccl_verbs::Error> {
+        let (local, domain) = &self.nics.ports()[rail.own.port];
+        let limits = local.context.limits()?;
+        let Plan {
+            sends, receives, ..
+        } = self.plan;
+        let events = local.context.completion_channel()?;
+        let queue = events.completion_queue(sends + receives)?;
+        let options = PairOptions {
+            send_depth: sends,
+            receive_depth: receives,
+            inline: INLINE,
+            ..PairOptions::new(&queue)
+        };
+        let pair = domain.queue_pair(&options)?;
+        let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let mut made = Connection {
+            pair: pair.init(local.port.number, access)?,
+            queue,
+            events,
+        };
+        made.expect_greeting()?;
+        let end = End {
+            qp_num: made.pair.number(),
+            reads_answered: limits
+                .reads_answered
+                .min(limits.reads_started)
+                .min(MOST_READS),
+        };
+        Ok((made, end))
+    }
+
+    /// Connects a queue pair, if that is possible.
+    fn finish(
+        &self,
+        rail: &Rail,
+        made: Connection<Init>,
+        own: End,
+        peer: End,
+    ) -> Option<Connection<Rts>> {
+        let connect = || -> Result<_, Box<dyn std::error::Error>> {
+            let way = self
+                .nics
+                .way(rail, self.theirs, peer.qp_num, self.settings)?;
+            let receive = ReceiveOptions {
+                reads_answered: own.reads_answered,
+                // Receives are posted again at once.
+                rnr_timer: 1,
+                ..ReceiveOptions::default()
+            };
+            let send = SendOptions {
+                timeout: self.settings.timeout,
+                retries: self.settings.retry_count,
+                reads_started: own.reads_answered.min(peer.reads_answered),
+                ..SendOptions::default()
+            };
+            let pair = made.pair.ready_to_receive(&way, receive)?;
+            Ok(Connection {
+                pair: pair.ready_to_send(send)?,
+                queue: made.queue,
+                events: made.events,
+            })
+        };
+        // That is common: not all ports have a cable to all others.
+        connect().ok()
+    }
+
+    /// Gives the rails memory.
+    fn lanes(
+        &self,
+        comm: &Communicator,
+        rails: Vec<(Rail, Connection<Rts>)>,
+    ) -> Result<Vec<Lane>, Error> {
+        let most = |rail: &Rail| self.nics.ports()[rail.own.port].0.port.max_message;
+        if let Some((rail, _)) = rails
+            .iter()
+            .find(|(rail, _)| self.plan.bytes > most(rail) as usize)
+        {
+            let (end, most) = (&rail.own, most(rail));
+            return Err(Error::Usage(format!(
+                "-e {}: a message of {end} has at most {most} bytes",
+                self.plan.bytes
+            )));
+        }
+        let half = self.plan.bytes.next_multiple_of(64);
+        let regions: Result<Vec<_>, _> = rails
+            .iter()
+            .map(|(rail, _)| memory(&self.nics.ports()[rail.own.port].1, half))
+            .collect();
+        let regions = regions.map_err(|error| error.to_string());
+        let target = |region: &spark_ccl_verbs::Exposed| {
+            let Remote { addr, rkey } = region.remote(0..2 * half)?;
+            Ok(Target { addr, rkey })
+        };
+        let targets = regions.as_ref().map_err(String::clone).and_then(|regions| {
+            let targets: Result<Vec<_>, spark_ccl_verbs::Error> =
+                regions.iter().map(target).collect();
+            targets.map_err(|error| error.to_string())
+        });
+        let theirs = exchange(comm, targets, Error::Rdma)?;
+        let regions = regions.map_err(Error::Rdma)?;
+        let mut lanes = Vec::new();
+        for (((rail, connection), memory), Target { addr, rkey }) in
+            rails.into_iter().zip(regions).zip(theirs)
+        {
+            let remote = Remote { addr, rkey };
+            let mut lane = Lane::new(rail.to_string(), connection, memory, remote);
+            lane.post_receives(self.plan.receives as usize)?;
+            lanes.push(lane);
+        }
+        Ok(lanes)
+    }
+}
+
+/// What both ranks say yes to.
+fn agree(comm: &Communicator, own: &[bool]) -> Result<Vec<bool>, Error> {
+    let peer = exchange(comm, Ok(own.to_vec()), Error::Rdma)?;
+    Ok(own.iter().zip(peer).map(|(a, b)| *a && b).collect())
+}
+
+fn keep<S>(connections: &mut [Option<Connection<S>>], kept: &[bool]) {
+    for (connection, kept) in connections.iter_mut().zip(kept) {
+        if !kept {
+            *connection = None;
+        }
+    }
+}
+
+/// Greets the peer by every connection, and waits for its greetings; by which of them both went.
+fn probe(connections: &mut [Option<Connection<Rts>>]) -> Vec<bool> {
+    let until = Instant::now() + PROBE;
+    let mut room = PollRoom::default();
+    // Whether this rank's greeting has gone, and the peer's has come.
+    let mut done = vec![[false; 2]; connections.len()];
+    for slot in connections.iter_mut() {
+        if slot.as_mut().is_some_and(|one| one.greet().is_err()) {
+            *slot = None;
+        }
+    }
+    loop {
+        for (slot, done) in connections.iter_mut().zip(&mut done) {
+            match slot.as_ref().map(|one| one.poll(&mut room)) {
+                Some(Ok((sent, receives))) => {
+                    done[0] |= sent.is_some();
+                    done[1] |= receives > 0;
+                }
+                Some(Err(_)) => *slot = None,
+                None => {}
+            }
+        }
+        let both = |(slot, done): (&Option<_>, &[bool; 2])| slot.is_some() && *done == [true; 2];
+        let mut pairs = connections.iter().zip(&done);
+        if Instant::now() >= until || pairs.all(|pair| pair.0.is_none() || both(pair)) {
+            return connections.iter().zip(&done).map(both).collect();
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}

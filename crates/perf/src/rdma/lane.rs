@@ -1,0 +1,254 @@
+//! One rail of a measurement: a queue pair and the memory that goes over it.
+//!
+//! This is the only place of spark-perf with unsafe code: requests name memory by its address.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::AsFd;
+
+use spark_ccl_verbs::{
+    CanReceive, CompletionChannel, CompletionQueue, Error, Exposed, Piece, PollRoom,
+    ProtectionDomain, QueuePair, Remote, Request, Rts,
+};
+
+use super::args::Verb;
+
+/// The number of all receives; those of other requests are less.
+const RECEIVE: u64 = 1 << 62;
+
+/// A queue pair and where its requests end.
+#[derive(Debug)]
+pub(super) struct Connection<S> {
+    pub(super) pair: QueuePair<S>,
+    pub(super) queue: CompletionQueue,
+    pub(super) events: CompletionChannel,
+}
+
+/// What a request does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    Write,
+    /// Writes, and tells the peer.
+    WriteAndTell,
+    Read,
+    Send,
+}
+
+/// A rail that is connected, with memory at both ends.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) name: String,
+    // Dropped before the memory: then no device reaches it.
+    connection: Connection<Rts>,
+    /// What goes out, then as much that comes in.
+    memory: Exposed,
+    /// Bytes of either.
+    half: usize,
+    /// The peer's memory.
+    remote: Remote,
+    /// Requests posted, and those of them that are known to have ended.
+    pub(super) posted: u64,
+    ended: u64,
+    /// Messages that have arrived.
+    pub(super) received: u64,
+    /// Those of them that were waited for one by one.
+    pub(super) heard: u64,
+}
+
+/// Memory of a lane, before the peer's is known.
+pub(super) fn memory(domain: &ProtectionDomain, half: usize) -> Result<Exposed, Error> {
+    use spark_ccl_verbs::Access;
+    domain.expose(2 * half, Access::REMOTE_WRITE | Access::REMOTE_READ)
+}
+
+impl<S: CanReceive> Connection<S> {
+    /// Takes a message without bytes.
+    pub(super) fn expect_greeting(&mut self) -> Result<(), Error> {
+        let mut receives = self.pair.receives();
+        // SAFETY: it names no memory.
+        unsafe { receives.receive(RECEIVE, &[])? };
+        receives.post().map_err(|post| post.error)
+    }
+}
+
+impl Connection<Rts> {
+    /// Sends a message without bytes.
+    pub(super) fn greet(&mut self) -> Result<(), Error> {
+        let mut batch = self.pair.batch();
+        // SAFETY: it names no memory.
+        unsafe { batch.send(Request::new(0).signalled(), &[])? };
+        batch.post().map_err(|post| post.error)
+    }
+
+    /// What has ended: requests, by the number of the last, and receives.
+    pub(super) fn poll(&self, room: &mut PollRoom) -> Result<(Option<u64>, usize), String> {
+        let (mut last, mut receives) = (None, 0);
+        for completion in self.queue.poll(room).map_err(|error| error.to_string())? {
+            match completion {
+                Ok(completion) if completion.wr_id == RECEIVE => receives += 1,
+                Ok(completion) => last = Some(completion.wr_id),
+                Err(error) => return Err(self.pair.failure(error).to_string()),
+            }
+        }
+        Ok((last, receives))
+    }
+}
+
+impl Lane {
+    pub(super) fn new(
+        name: String,
+        connection: Connection<Rts>,
+        memory: Exposed,
+        remote: Remote,
+    ) -> Self {
+        let half = memory.bytes() / 2;
+        Self {
+            name,
+            connection,
+            memory,
+            half,
+            remote,
+            posted: 0,
+            ended: 0,
+            received: 0,
+            heard: 0,
+        }
+    }
+
+    /// Requests that are not known to have ended.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.posted - self.ended
+    }
+
+    /// Posts a request about the first bytes of the memory. Its end becomes known with the next one that
+    /// is `told`.
+    pub(super) fn post(&mut self, work: Work, bytes: usize, told: bool) -> Result<(), Error> {
+        let half = self.half;
+        let outgoing = self.memory.piece(0..bytes)?;
+        let mut request = Request::new(self.posted + 1);
+        if told {
+            request = request.signalled();
+        }
+        if work != Work::Read && bytes <= self.connection.pair.most_inline() {
+            request = request.inline();
+        }
+        let there = self.remote.offset(half as u64);
+        let mut batch = self.connection.pair.batch();
+        // SAFETY: the memory is only touched by atomic operations, and is deregistered and freed only
+        // when the queue pair is destroyed, which is dropped first.
+        unsafe {
+            match work {
+                Work::Write => batch.write(request, &[outgoing], there)?,
+                Work::WriteAndTell => batch.write_with_imm(request, &[outgoing], there, 0)?,
+                Work::Read => {
+                    let incoming = self.memory.piece(half..half + bytes)?;
+                    batch.read(request, &[incoming], self.remote)?;
+                }
+                Work::Send => batch.send(request, &[outgoing])?,
+            }
+        }
+        batch.post().map_err(|post| post.error)?;
+        self.posted += 1;
+        Ok(())
+    }
+
+    /// Takes so many more messages.
+    pub(super) fn post_receives(&mut self, mut count: usize) -> Result<(), Error> {
+        let incoming: Piece = self.memory.piece(self.half..2 * self.half)?;
+        while count > 0 {
+            let mut receives = self.connection.pair.receives();
+            while count > 0 && !receives.is_full() {
+                // SAFETY: as for `post`.
+                unsafe { receives.receive(RECEIVE, &[incoming])? };
+                count -= 1;
+            }
+            receives.post().map_err(|post| post.error)?;
+        }
+        Ok(())
+    }
+
+    /// Takes note of what has ended and arrived, and makes room for as many messages; whether there was
+    /// anything.
+    pub(super) fn poll(&mut self, room: &mut PollRoom) -> Result<bool, String> {
+        let (last, receives) = self.connection.poll(room)?;
+        if let Some(last) = last {
+            self.ended = last;
+        }
+        self.received += receives as u64;
+        self.post_receives(receives)
+            .map_err(|error| error.to_string())?;
+        Ok(last.is_some() || receives > 0)
+    }
+
+    /// Asks for an announcement of the next completion.
+    pub(super) fn arm(&self) -> Result<(), Error> {
+        self.connection.queue.arm(false)
+    }
+
+    /// What is readable when there is one.
+    pub(super) fn announcements(&self) -> impl AsFd {
+        &self.connection.events
+    }
+
+    /// Takes all that there are.
+    pub(super) fn take_announcements(&self) -> Result<(), Error> {
+        while self.connection.events.next()?.is_some() {}
+        Ok(())
+    }
+
+    /// Makes the first bytes to go out those of `seed`, and forgets what came in.
+    pub(super) fn prepare(&mut self, seed: u64, bytes: usize) -> Result<(), Error> {
+        self.memory.write(0, &pattern(seed, bytes))?;
+        self.memory.write(self.half, &vec![0; bytes])
+    }
+
+    /// How many of the first bytes that came in are not those of `seed`.
+    pub(super) fn wrong(&self, seed: u64, bytes: usize) -> Result<u64, Error> {
+        let mut seen = vec![0; bytes];
+        self.memory.read(self.half, &mut seen)?;
+        let expected = pattern(seed, bytes);
+        let differ = seen.iter().zip(&expected).filter(|(a, b)| a != b);
+        Ok(differ.count() as u64)
+    }
+}
+
+impl From<Verb> for Work {
+    fn from(verb: Verb) -> Self {
+        match verb {
+            Verb::Write => Self::Write,
+            Verb::Read => Self::Read,
+            Verb::Send => Self::Send,
+        }
+    }
+}
+
+/// Bytes without zeros, which differ from those of other seeds.
+fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    let word = |index: u64| {
+        let mixed =
+            (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ index).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed ^ (mixed >> 32)) | 0x0101_0101_0101_0101
+    };
+    let words = (1..=bytes.div_ceil(8) as u64).map(word);
+    let mut text: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+    text.truncate(bytes);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_differ_in_every_place_that_matters() {
+        let one = pattern(1, 1 << 16);
+        assert_eq!(one.len(), 1 << 16);
+        assert_eq!(one, pattern(1, 1 << 16));
+        assert!(!one.contains(&0));
+        let other = pattern(2, 1 << 16);
+        let same = one.iter().zip(&other).filter(|(a, b)| a == b).count();
+        assert!(same < 1 << 12, "{same}");
+        assert_ne!(one[..4096], one[4096..8192]);
+        assert_eq!(pattern(1, 3), one[..3]);
+    }
+}

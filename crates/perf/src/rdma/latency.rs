@@ -1,0 +1,161 @@
+//! Latency: one request at a time.
+
+use std::time::Instant;
+
+use spark_ccl::{Communicator, RedOp};
+
+use super::args::{LatencyArgs, Verb};
+use super::lane::{Lane, Work};
+use super::waiter::Waiter;
+use super::{exit_code, print_rails, seed};
+use crate::error::Error;
+use crate::run::print;
+use crate::stats::PerIteration;
+use crate::sweep::Sweep;
+
+const HEAD: &str = "\
+#       size  rail  iterations       min    median      mean       99%       max  #wrong
+#        (B)                        (us)      (us)      (us)      (us)      (us)
+";
+
+/// Every so many requests, one is told when it has ended, and all before it.
+const TOLD_EVERY: u64 = 16;
+
+/// Measures all sizes on every rail; the exit code.
+pub(super) fn rank(
+    comm: &Communicator,
+    args: &LatencyArgs,
+    sweep: Sweep,
+    mut lanes: Vec<Lane>,
+) -> Result<u8, Error> {
+    let title = match args.common.verb {
+        Verb::Write => "write with a number, half of there and back",
+        Verb::Read => "read",
+        Verb::Send => "send, half of there and back",
+    };
+    print_rails(comm, title, &lanes)?;
+    if comm.rank() == 0 {
+        print(HEAD)?;
+    }
+    let mut waiter = Waiter::new(comm, &args.common);
+    let mut all_wrong = 0;
+    for (index, bytes) in sweep.sizes().enumerate() {
+        for rail in 0..lanes.len() {
+            let mut turns = Turns {
+                comm,
+                args,
+                waiter: &mut waiter,
+                lane: &mut lanes[rail..=rail],
+                bytes: bytes as usize,
+            };
+            let (times, wrong) = turns.measure(seed(index, rail, 0))?;
+            all_wrong += wrong;
+            if comm.rank() == 0 {
+                print(&row(bytes, rail, times, wrong))?;
+            }
+        }
+    }
+    Ok(exit_code(all_wrong))
+}
+
+/// One size on one rail.
+struct Turns<'a, 'w> {
+    comm: &'a Communicator,
+    args: &'a LatencyArgs,
+    waiter: &'a mut Waiter<'w>,
+    /// One.
+    lane: &'a mut [Lane],
+    bytes: usize,
+}
+
+impl Turns<'_, '_> {
+    /// The times, in microseconds, and how many bytes were wrong on both ranks.
+    fn measure(&mut self, first_seed: u64) -> Result<(Vec<f64>, u64), Error> {
+        let rank = self.comm.rank() as u64;
+        self.pass(self.args.common.warm_up)?;
+        self.comm.barrier().run()?;
+        self.lane[0].prepare(first_seed + rank, self.bytes)?;
+        self.comm.barrier().run()?;
+        let times = self.pass(self.args.common.iterations)?;
+        self.comm.barrier().run()?;
+        let mut wrong = vec![0_u64];
+        if self.args.common.verb != Verb::Read || rank == 0 {
+            let theirs = first_seed + 1 - rank;
+            wrong[0] = self.lane[0].wrong(theirs, self.bytes)?;
+        }
+        self.comm
+            .all_reduce_in_place(&mut wrong, RedOp::Sum)
+            .run()?;
+        Ok((times, wrong[0]))
+    }
+
+    fn pass(&mut self, count: u64) -> Result<Vec<f64>, Error> {
+        let mut times = Vec::new();
+        for _ in 0..count {
+            let start = Instant::now();
+            match (self.args.common.verb, self.comm.rank()) {
+                (Verb::Read, 0) => self.read()?,
+                (Verb::Read, _) => break,
+                (_, 0) => {
+                    self.say()?;
+                    self.hear()?;
+                }
+                _ => {
+                    self.hear()?;
+                    self.say()?;
+                }
+            }
+            times.push(start.elapsed().as_secs_f64() * 1e6);
+        }
+        if self.args.common.verb != Verb::Read {
+            for time in &mut times {
+                *time /= 2.0;
+            }
+        }
+        Ok(times)
+    }
+
+    fn read(&mut self) -> Result<(), Error> {
+        self.lane[0].post(Work::Read, self.bytes, true)?;
+        while self.lane[0].in_flight() > 0 {
+            self.waiter.progress(self.lane)?;
+        }
+        Ok(())
+    }
+
+    fn say(&mut self) -> Result<(), Error> {
+        let work = match self.args.common.verb {
+            Verb::Send => Work::Send,
+            Verb::Write | Verb::Read => Work::WriteAndTell,
+        };
+        let lane = &mut self.lane[0];
+        let told = lane.posted % TOLD_EVERY == TOLD_EVERY - 1;
+        Ok(lane.post(work, self.bytes, told)?)
+    }
+
+    /// Waits for the message that follows those that were heard: both ranks speak by turns.
+    fn hear(&mut self) -> Result<(), Error> {
+        let heard = self.lane[0].heard;
+        while self.lane[0].received == heard {
+            self.waiter.progress(self.lane)?;
+        }
+        self.lane[0].heard += 1;
+        Ok(())
+    }
+}
+
+fn row(bytes: u64, rail: usize, times: Vec<f64>, wrong: u64) -> String {
+    let PerIteration {
+        min_us,
+        p50_us,
+        avg_us,
+        p99_us,
+        max_us,
+        times_us,
+        ..
+    } = PerIteration::new(times, 0);
+    format!(
+        "{bytes:>12} {rail:>5} {:>11} {min_us:>9.2} {p50_us:>9.2} {avg_us:>9.2} {p99_us:>9.2} {max_us:>9.2} {wrong:>7}\n",
+        times_us.len()
+    )
+}

@@ -1,0 +1,108 @@
+//! `spark-perf rdma_bw` and `rdma_lat`: what RDMA gives between two ranks, without the library's links.
+//!
+//! The ranks come from where all ranks of spark-perf come from, and what they tell each other goes by
+//! collectives over a communicator: so launchers, peers that die, and errors are as everywhere.
+
+mod args;
+mod bandwidth;
+mod connect;
+mod lane;
+mod latency;
+mod waiter;
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use spark_ccl::Communicator;
+
+use crate::error::{Error, exit};
+use crate::ranks::RankArgs;
+use crate::run::print;
+use crate::world::{self, World};
+pub(crate) use args::{BandwidthArgs, LatencyArgs};
+use lane::Lane;
+
+/// For so long a rank waits while the other measures; one that dies is noticed at once.
+const LONG: Duration = Duration::from_secs(24 * 3600);
+
+/// What the queue pairs and the memory of a measurement must hold.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    /// Requests.
+    sends: u32,
+    /// Messages.
+    receives: u32,
+    /// Bytes of the largest.
+    bytes: usize,
+}
+
+/// Measures bandwidth; the exit code.
+pub(crate) fn bandwidth(args: &BandwidthArgs) -> Result<u8, Error> {
+    let sweep = args.sweep()?;
+    let settings = crate::settings()?;
+    play(&args.common.ranks, |comm, ranks_here| {
+        let plan = Plan {
+            sends: args.depth,
+            receives: 2 * args.depth,
+            bytes: sweep.last() as usize,
+        };
+        let lanes = connect::connect(&comm, &settings, &args.common, plan)?;
+        bandwidth::rank(&comm, args, sweep, lanes, ranks_here)
+    })
+}
+
+/// Measures latency; the exit code.
+pub(crate) fn latency(args: &LatencyArgs) -> Result<u8, Error> {
+    let sweep = args.sweep()?;
+    let settings = crate::settings()?;
+    play(&args.common.ranks, |comm, _| {
+        let plan = Plan {
+            sends: 64,
+            receives: 64,
+            bytes: sweep.last() as usize,
+        };
+        let lanes = connect::connect(&comm, &settings, &args.common, plan)?;
+        latency::rank(&comm, args, sweep, lanes)
+    })
+}
+
+/// Runs `body` as both ranks, each with its communicator and the number of ranks of this process.
+fn play(
+    ranks: &RankArgs,
+    body: impl Fn(Communicator, usize) -> Result<u8, Error> + Sync,
+) -> Result<u8, Error> {
+    let world = World::find(ranks)?;
+    let count = world.ranks(ranks)?;
+    if count != 2 {
+        return Err(Error::Usage(format!(
+            "RDMA is measured between 2 ranks, and not {count}"
+        )));
+    }
+    let here = world::local_ranks(ranks)?;
+    // Both ranks' queue pairs have the ports for themselves.
+    let builder = Communicator::builder()
+        .operation_timeout(LONG)
+        .set("SPARK_CCL_NET", "tcp");
+    crate::play(world, ranks, &builder, |comm| body(comm, here))
+}
+
+/// Rank 0 prints the rails, as rank 0 sees them.
+fn print_rails(comm: &Communicator, what: &str, lanes: &[Lane]) -> Result<(), Error> {
+    if comm.rank() != 0 {
+        return Ok(());
+    }
+    let mut text = format!("# {what}\n");
+    for (index, lane) in lanes.iter().enumerate() {
+        let _ = writeln!(text, "# rail {index}: {}", lane.name);
+    }
+    print(&text)
+}
+
+/// What the bytes of a lane that a rank sends are made of.
+fn seed(size: usize, lane: usize, rank: usize) -> u64 {
+    ((size * 256 + lane) * 2 + rank) as u64 + 1
+}
+
+fn exit_code(wrong: u64) -> u8 {
+    if wrong == 0 { 0 } else { exit::WRONG }
+}

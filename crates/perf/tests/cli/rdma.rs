@@ -1,0 +1,149 @@
+//! RDMA between two ranks, or the lack of it.
+
+use std::net::TcpListener;
+
+use crate::program::{Run, command, run};
+
+/// The devices of two ranks that are joined by cables; `None` where the rails are not laid out so.
+fn ends() -> Option<[&'static str; 2]> {
+    let has_rdma = std::env::var("SPARK_CCL_TEST_RDMA").is_ok_and(|value| value == "1");
+    let layout = std::env::var("RAILS").unwrap_or_default();
+    if has_rdma && layout == "wire" {
+        return Some(["rxe0a,rxe1a", "rxe0b,rxe1b"]);
+    }
+    println!("skipped: this needs two rails of soft-RoCE, each a cable");
+    None
+}
+
+/// Runs both ranks, each with its devices.
+fn play(devices: [&str; 2], args: &str) -> [Run; 2] {
+    let port = TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .unwrap()
+        .port();
+    let args: Vec<&str> = args.split_whitespace().collect();
+    let ranks = [0, 1].map(|rank| {
+        command(&args)
+            .env("SPARK_CCL_RANK", rank.to_string())
+            .env("SPARK_CCL_SIZE", "2")
+            .env("SPARK_CCL_SECRET", "a secret of this test alone")
+            .env("MASTER_ADDR", "127.0.0.1")
+            .env("MASTER_PORT", port.to_string())
+            .env("NCCL_IB_HCA", devices[rank])
+            .spawn()
+            .unwrap()
+    });
+    ranks.map(|rank| rank.wait_with_output().unwrap().into())
+}
+
+/// Runs both ranks, which must succeed; what rank 0 printed.
+fn measure(devices: [&str; 2], args: &str) -> Run {
+    let [first, second] = play(devices, args);
+    for run in [&first, &second] {
+        let (code, stderr) = (run.code, &run.stderr);
+        assert_eq!(code, Some(0), "{args}\n{}\n{stderr}", first.stdout);
+    }
+    first
+}
+
+#[test]
+fn bandwidth_over_all_rails_and_one_with_every_verb() {
+    let Some(ends) = ends() else { return };
+    for verb in ["write", "read", "send"] {
+        for more in ["", "--rails one --wait events", "--bidirectional -d 3"] {
+            let args = format!("rdma_bw --verb {verb} -b 100 -e 40000 -f 400 -n 20 -w 5 {more}");
+            let run = measure(ends, &args);
+            let rails = if more.contains("one") { 1 } else { 2 };
+            let requests = if more.contains("bi") { 40 } else { 20 };
+            let rows = run.rows();
+            assert_eq!(rows.len(), 2);
+            for (row, bytes) in rows.iter().zip([100, 40_000]) {
+                let number = |column: usize| row[column].parse::<u64>().unwrap();
+                assert_eq!([0, 1, 2, 7].map(number), [bytes, rails, requests, 0]);
+                assert!(row[4].parse::<f64>().unwrap() > 0.0);
+            }
+            let carried: Vec<u64> = run
+                .stdout
+                .lines()
+                .filter(|line| line.starts_with("#    rail"))
+                .map(|line| line.split_whitespace().nth(3).unwrap().parse().unwrap())
+                .collect();
+            assert_eq!(carried.len(), if rails == 2 { 4 } else { 0 });
+            for pair in carried.chunks(2) {
+                assert_eq!(pair.iter().sum::<u64>(), requests);
+                assert!(!pair.contains(&0), "{carried:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn latency_of_each_rail_with_every_verb() {
+    let Some(ends) = ends() else { return };
+    for verb in ["write", "read", "send"] {
+        for wait in ["poll", "events"] {
+            let args = format!("rdma_lat --verb {verb} --wait {wait} -b 1 -e 5000 -f 5000 -n 50");
+            let run = measure(ends, &args);
+            let rows = run.rows();
+            assert_eq!(rows.len(), 4);
+            for (row, expected) in rows.iter().zip([[1, 0], [1, 1], [5000, 0], [5000, 1]]) {
+                let number = |column: usize| row[column].parse::<u64>().unwrap();
+                assert_eq!([0, 1].map(number), expected);
+                assert_eq!([2, 8].map(number), [50, 0]);
+                let times: Vec<f64> = [3, 4, 6, 7].map(|at| row[at].parse().unwrap()).into();
+                assert!(times[0] > 0.0 && times.is_sorted(), "{times:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_on_different_cables_say_so() {
+    if ends().is_none() {
+        return;
+    }
+    for run in play(["rxe0a", "rxe1b"], "rdma_bw -n 1") {
+        let Run { code, stderr, .. } = run;
+        assert_eq!(code, Some(3), "{stderr}");
+        assert!(stderr.contains("has a subnet in common"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_missing_library_is_named() {
+    for program in ["rdma_bw", "rdma_lat"] {
+        let run: Run = command(&[program])
+            .env("SPARK_CCL_IBVERBS_LIBRARY", "/nowhere/libibverbs.so.1")
+            .output()
+            .unwrap()
+            .into();
+        assert_eq!(run.code, Some(2), "{}", run.stderr);
+        let expected = "no RDMA here: ";
+        assert!(
+            run.stderr.contains(expected) && run.stderr.contains("/nowhere/libibverbs.so.1"),
+            "{}",
+            run.stderr
+        );
+    }
+}
+
+#[test]
+fn arguments_that_make_no_sense() {
+    for args in [
+        "rdma_bw --procs 3",
+        "rdma_bw -b 0",
+        "rdma_bw -b 2K -e 1K",
+        "rdma_bw -e 4G",
+        "rdma_bw -f 1",
+        "rdma_bw -n 0",
+        "rdma_bw -d 0",
+        "rdma_bw --verb atomic",
+        "rdma_lat --bidirectional",
+        "rdma_lat -d 4",
+        "rdma_lat --rails two",
+    ] {
+        let run = run(args);
+        assert_eq!(run.code, Some(6), "{args}: {}", run.stderr);
+        assert!(run.stdout.is_empty() && !run.stderr.is_empty(), "{args}");
+    }
+}
