@@ -11,6 +11,30 @@ bandwidth() {
         awk '$1 ~ /^[0-9]+$/ && NF == 5 { print $4 * 1.048576 }'
 }
 
+# ranks DEVICES DEVICES ARGUMENT...: the table of spark-perf, whose two ranks have these devices.
+ranks() {
+    devices=$1 others=$2
+    shift 2
+    export SPARK_CCL_SIZE=2 SPARK_CCL_SECRET=a-secret-of-this-measurement
+    export MASTER_ADDR=127.0.0.1 MASTER_PORT=4177
+    SPARK_CCL_RANK=1 NCCL_IB_HCA=$others timeout 30 spark-perf "$@" &
+    SPARK_CCL_RANK=0 NCCL_IB_HCA=$devices timeout 30 spark-perf "$@" | grep -v '^#'
+    wait $!
+}
+
+# rdma_bw NAME DEVICES DEVICES BYTES COUNT: the same as ib_write_bw does, and what processors do for it.
+rdma_bw() {
+    ranks $2 $3 rdma_bw -b $4 -e $4 -n $5 -w 0 | awk -v name=$1 '{
+        print "RESULT", name, $1, 1000 * $5, "MB/s"
+        print "RESULT", name ",processors", $1, $7, "us/MiB"
+    }'
+}
+
+# us_of_rdma_lat BYTES: microseconds of a message there and back, sleeping in between.
+us_of_rdma_lat() {
+    ranks rxe0a rxe0b rdma_lat --verb send --wait events -b $1 -e $1 -n 300 -w 0 | awk '{ print 2 * $6 }'
+}
+
 # us_of_pingpong BYTES: microseconds of a message there and back, sleeping in between.
 us_of_pingpong() {
     pair rxe0a rxe0b ibv_rc_pingpong -e -m 4096 -g 1 -n 300 -s $1 |
@@ -24,9 +48,11 @@ shape() {
 for round in $(seq "$rounds"); do
     for bytes in 65536 1048576; do
         echo "RESULT ib_write_bw $bytes $(bandwidth 0 $bytes $((20971520 / bytes))) MB/s"
+        rdma_bw rdma_bw rxe0a rxe0b $bytes $((20971520 / bytes))
     done
     for bytes in 8 4096; do
         echo "RESULT ibv_rc_pingpong $bytes $(us_of_pingpong $bytes) us"
+        echo "RESULT rdma_lat $bytes $(us_of_rdma_lat $bytes) us"
     done
     shape rate $shaped
     echo "RESULT ib_write_bw,${shaped},1_rail 65536 $(bandwidth 0 65536 40) MB/s"
@@ -34,5 +60,7 @@ for round in $(seq "$rounds"); do
     second=$(bandwidth 1 65536 40)
     wait $!
     echo "RESULT ib_write_bw,${shaped},2_rails 65536 $(echo "$second" | cat - /tmp/first | awk '{ sum += $1 } END { print sum }') MB/s"
+    rdma_bw rdma_bw,${shaped},1_rail rxe0a rxe0b 65536 40
+    rdma_bw rdma_bw,${shaped},2_rails rxe0a,rxe1a rxe0b,rxe1b 65536 80
     shape
 done
