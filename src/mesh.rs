@@ -93,7 +93,7 @@ impl Site<'_> {
         } else if shares_memory(self.session, self.settings, self.members[peer]) {
             stream(Kind::SharedMemory).map(Wiring::Shared)
         } else if self.tries_rdma(peer) {
-            self.rails(interfaces, peer, &stream(Kind::Rdma)?)
+            self.rails(interfaces, peer, stream(Kind::Rdma)?)
         } else {
             self.tcp(interfaces, peer)
         }
@@ -214,7 +214,7 @@ impl Site<'_> {
         &self,
         interfaces: &[Interface],
         peer: usize,
-        stream: &Socket,
+        stream: Socket,
     ) -> Result<Wiring, Error> {
         let name = self.session.describe(self.members[peer]);
         let (settings, first) = (&self.settings.rdma, self.rank < peer);

@@ -8,7 +8,7 @@
 //!
 //! A link has one queue pair for each rail. A message goes by the rail that has the fewest bytes on
 //! their way, so that rails carry what they can; messages overtake each other then, and are put in
-//! order by their numbers.
+//! order by their numbers. A rail that fails is dropped, and the others carry what it has not.
 //!
 //! # Trust
 //! The peer may write anything into its slots here at any time, and send any number. Numbers and
@@ -20,6 +20,7 @@ mod immediate;
 mod offer;
 mod order;
 mod rail;
+mod report;
 mod rx;
 mod slots;
 mod tx;

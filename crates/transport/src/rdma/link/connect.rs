@@ -17,6 +17,7 @@ use super::core::Core;
 use super::immediate::Immediate;
 use super::offer::{End, NoLink, Offer, Talk};
 use super::rail::{RECEIVE, Rail, post_receives};
+use super::report::Control;
 use super::slots::Slots;
 use super::{Rx, Tx};
 use crate::Geometry;
@@ -127,19 +128,23 @@ impl Nics {
 }
 
 /// Makes a link with the peer at the other end of `stream`, which does the same with the same geometry.
-/// Exactly one of the two is `first`. Also the names of the rails, for people.
+/// Exactly one of the two is `first`. Also the names of the rails, for people. The link keeps the stream,
+/// to agree with the peer on what to do when a rail fails.
 ///
 /// # Errors
 /// When there is no link; [`NoLink::is_agreed`] says whether the peer knows that, too.
 pub fn connect(
     nics: &Nics,
     settings: &Rdma,
-    stream: &Socket,
+    stream: Socket,
     geometry: Geometry,
     first: bool,
     deadline: Instant,
 ) -> Result<(Tx, Rx, Vec<String>), NoLink> {
-    let talk = Talk { stream, deadline };
+    let talk = Talk {
+        stream: &stream,
+        deadline,
+    };
     let mut own = nics.descriptions.clone();
     let theirs = decode(&talk.exchange_bytes(&encode(&mut own))?)?;
     let mut tried = candidates(&own, &theirs, first)?;
@@ -179,7 +184,9 @@ pub fn connect(
         .filter_map(|(_, rail)| rail)
         .collect();
     let names = chosen.iter().map(ToString::to_string).collect();
-    let core = Arc::new(Mutex::new(Core::new(rails, made.outgoing, made.incoming)));
+    let control = Control::new(stream, rails.len(), geometry)?;
+    let core = Core::new(rails, made.outgoing, made.incoming, control);
+    let core = Arc::new(Mutex::new(core));
     Ok((Tx::new(&core), Rx::new(&core), names))
 }
 
@@ -319,8 +326,19 @@ impl Site<'_> {
             posted: 0,
             ended: 0,
             load: 0,
+            probe: (0, Instant::now()),
+            patience: patience(self.settings),
         })
     }
+}
+
+/// Twice what all tries of a device take; it need not be exact.
+fn patience(settings: &Rdma) -> Duration {
+    if settings.timeout == 0 {
+        return Duration::MAX;
+    }
+    let one = Duration::from_nanos(4096) * (1 << settings.timeout);
+    one * 2 * (u32::from(settings.retry_count) + 1)
 }
 
 /// What both ranks say yes to.

@@ -1,26 +1,40 @@
 //! What both halves of a link work with.
 
+mod failover;
+
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use spark_ccl_verbs::{Completion, CompletionError, Error, Opcode, PollRoom};
+use spark_ccl_verbs::{Completion, Opcode, PollRoom};
 
 use super::immediate::Immediate;
-use super::order::{Load, Order};
+use super::order::{Load, Missed, Order};
 use super::rail::{RECEIVE, Rail, post_receives};
+use super::report::Control;
 use super::slots::{HEADER_BYTES, Header, Slots};
 use crate::LinkError;
+use failover::Dead;
 
 /// For so long a link that ends waits for its last words to arrive.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// After so many looks that find nothing, the peer may have something to say about a rail that failed.
+const LISTEN_AFTER: u32 = 64;
 
 /// An end of a link.
 #[derive(Debug)]
 pub(super) struct Core {
     // Dropped before the slots: then no device reaches these.
-    rails: Vec<Rail>,
+    /// Those that carry; both ends number them alike.
+    rails: Vec<Option<Rail>>,
+    dead: Vec<Dead>,
     outgoing: Slots,
     incoming: Slots,
     order: Order,
+    control: Control,
+    /// To be sent again.
+    missed: VecDeque<Missed>,
+    /// Looks that found nothing, one after the other.
+    idle: u32,
     /// Lent to a poll.
     room: Option<Box<PollRoom>>,
     /// By channel, the last message that is read and not acknowledged yet.
@@ -29,16 +43,25 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn new(rails: Vec<Rail>, outgoing: Slots, incoming: Slots) -> Self {
+    pub(super) fn new(
+        rails: Vec<Rail>,
+        outgoing: Slots,
+        incoming: Slots,
+        control: Control,
+    ) -> Self {
         let geometry = outgoing.geometry();
         Self {
             order: Order::new(geometry, rails.len()),
             room: None,
             owed: vec![None; geometry.channels],
             failed: None,
-            rails,
+            rails: rails.into_iter().map(Some).collect(),
+            dead: Vec::new(),
             outgoing,
             incoming,
+            control,
+            missed: VecDeque::new(),
+            idle: 0,
         }
     }
 
@@ -50,8 +73,13 @@ impl Core {
         &self.incoming
     }
 
-    pub(super) fn rails(&self) -> &[Rail] {
-        &self.rails
+    /// Those that carry.
+    pub(super) fn rails(&self) -> impl Iterator<Item = &Rail> {
+        self.rails.iter().flatten()
+    }
+
+    pub(super) fn control(&self) -> &Control {
+        &self.control
     }
 
     /// The number of the channel's next message, if its slot is free.
@@ -62,7 +90,7 @@ impl Core {
         // One write more for each channel: what all have reserved can be sent.
         let writes = self.owed.len() as u64 + 1;
         let free = |core: &Self| {
-            let room = core.rails.iter().all(|rail| rail.has_room(writes));
+            let room = core.rails().all(|rail| rail.has_room(writes));
             core.order.next_to_send(channel).filter(|_| room)
         };
         if self.failed.is_none()
@@ -89,13 +117,24 @@ impl Core {
         unsafe {
             self.outgoing.write_header(channel, Header { tag, number });
         }
-        let least = self
-            .rails
-            .iter()
-            .enumerate()
-            .min_by_key(|(_, rail)| rail.load);
-        let rail = least.map_or(0, |(index, _)| index);
-        let bytes = HEADER_BYTES + len;
+        // SAFETY: the message is whole, and its slot is this side's to write again only when the peer has
+        // said that it has read it.
+        let load = unsafe { self.transmit(channel, number, (HEADER_BYTES + len) as u64)? };
+        self.order.note_sent(channel, load);
+        Ok(())
+    }
+
+    /// Has a message of so many bytes written by the rail that has the fewest on their way, or by another
+    /// one, should that fail.
+    ///
+    /// # Safety
+    /// The message stays as it is until the peer has said that it has read it.
+    unsafe fn transmit(
+        &mut self,
+        channel: usize,
+        number: u64,
+        bytes: u64,
+    ) -> Result<Load, LinkError> {
         let offset = self.outgoing.offset(channel, number);
         let start = self
             .outgoing
@@ -105,17 +144,21 @@ impl Core {
             channel,
             number: number as u32,
         };
-        // SAFETY: header and payload are this side's to write again only when the peer has said that it
-        // has read the message.
-        let posted = unsafe { self.rails[rail].write(start, bytes, offset, what) };
-        posted.map_err(|error| self.fail(rail, &error))?;
-        self.rails[rail].load += bytes as u64;
-        let load = Load {
-            rail,
-            bytes: bytes as u64,
-        };
-        self.order.note_sent(channel, load);
-        Ok(())
+        loop {
+            let live = self.rails.iter_mut().enumerate();
+            let live = live.filter_map(|(index, rail)| Some((index, rail.as_mut()?)));
+            let Some((rail, least)) = live.min_by_key(|(_, rail)| rail.load) else {
+                return Err(self.failed.clone().unwrap_or(LinkError::Closed));
+            };
+            // SAFETY: passed on from the caller.
+            match unsafe { least.write(start, bytes as usize, offset, what) } {
+                Ok(()) => {
+                    least.load += bytes;
+                    return Ok(Load { rail, bytes });
+                }
+                Err(error) => self.drop_rail(rail, error.to_string()),
+            }
+        }
     }
 
     /// The number and length of the channel's next message, if it has arrived.
@@ -129,7 +172,7 @@ impl Core {
         let polled = self.poll();
         match self.order.next_to_read(channel) {
             Some(next) => Ok(Some(next)),
-            None if polled.is_ok() && self.order.senders == 0 => Err(LinkError::Closed),
+            None if polled.is_ok() && self.order.sender_gone() => Err(LinkError::Closed),
             None => polled.map(|()| None),
         }
     }
@@ -144,10 +187,11 @@ impl Core {
 
     /// Tells the peer what is read, as far as the rails have room for it.
     fn acknowledge(&mut self) {
+        let has_room = |rail: &Option<Rail>| rail.as_ref().is_some_and(|rail| rail.has_room(1));
         for channel in 0..self.owed.len() {
             if let Some(number) = self.owed[channel]
                 && self.failed.is_none()
-                && let Some(rail) = self.rails.iter().position(|rail| rail.has_room(1))
+                && let Some(rail) = self.rails.iter().position(has_room)
             {
                 self.owed[channel] = None;
                 let what = Immediate::Released { channel, number };
@@ -157,73 +201,96 @@ impl Core {
     }
 
     fn say(&mut self, rail: usize, what: Immediate) {
+        let Some(live) = &mut self.rails[rail] else {
+            return;
+        };
         // SAFETY: there are no bytes.
-        let said = unsafe { self.rails[rail].write(std::ptr::null(), 0, 0, what) };
-        if let Err(error) = said {
-            self.fail(rail, &error);
+        if let Err(error) = unsafe { live.write(std::ptr::null(), 0, 0, what) } {
+            // The report about it says the same.
+            self.drop_rail(rail, error.to_string());
         }
     }
 
     /// Takes note of everything that has arrived or ended.
     pub(super) fn poll(&mut self) -> Result<(), LinkError> {
+        self.idle += 1;
         for rail in 0..self.rails.len() {
-            while self.failed.is_none() && self.poll_rail(rail) {}
+            while self.failed.is_none() && self.poll_rail(rail) {
+                self.idle = 0;
+            }
+        }
+        if self.idle >= LISTEN_AFTER || self.is_failing_over() {
+            self.idle = 0;
+            self.attend();
+            self.probe();
         }
         self.acknowledge();
         match &self.failed {
             None => Ok(()),
             // It may have gone without the last acknowledgement.
-            Some(_) if self.order.receiver_gone || self.order.senders == 0 => {
+            Some(_) if self.order.receiver_gone || self.order.sender_gone() => {
                 Err(LinkError::Closed)
             }
             Some(error) => Err(error.clone()),
         }
     }
 
+    /// Takes note of everything, and also of what only comes now and then.
+    pub(super) fn look_around(&mut self) {
+        self.idle = LISTEN_AFTER;
+        // An error is there for the next look.
+        let _ = self.poll();
+    }
+
     /// Whether there may be more.
     fn poll_rail(&mut self, rail: usize) -> bool {
-        let queue = self.rails[rail].queue.clone();
+        let Some(live) = &self.rails[rail] else {
+            return false;
+        };
+        let queue = live.queue.clone();
         let mut room = self.room.take().unwrap_or_default();
-        let more = match queue.poll(&mut room) {
-            Err(error) => {
-                self.fail(rail, &error);
-                false
-            }
+        let mut problem = None;
+        let mut receives = 0;
+        match queue.poll(&mut room) {
+            Err(error) => problem = Some(error.to_string()),
             Ok(completions) => {
-                let mut receives = 0;
                 for completion in completions {
                     match completion {
                         Ok(completion) => {
                             receives += usize::from(completion.wr_id == RECEIVE);
                             self.note(rail, completion);
                         }
-                        Err(error) => self.fail_by(rail, error),
+                        // The first says why, the others end because of it.
+                        Err(error) => drop(problem.get_or_insert_with(|| error.to_string())),
                     }
                 }
-                let more = receives > 0;
-                if more && let Err(error) = post_receives(&mut self.rails[rail].pair, receives) {
-                    self.fail(rail, &error);
-                }
-                more
             }
-        };
+        }
         self.room = Some(room);
-        more
+        if problem.is_none()
+            && let Some(live) = &mut self.rails[rail]
+            && let Err(error) = post_receives(&mut live.pair, receives)
+        {
+            problem = Some(error.to_string());
+        }
+        if let Some(problem) = problem {
+            self.drop_rail(rail, problem);
+        }
+        receives > 0
     }
 
     fn note(&mut self, rail: usize, completion: Completion) {
         if completion.wr_id != RECEIVE {
-            self.rails[rail].ended = completion.wr_id;
+            if let Some(live) = &mut self.rails[rail] {
+                live.ended = completion.wr_id;
+            }
             return;
         }
         let Self { order, rails, .. } = self;
         let said = completion.imm.and_then(Immediate::from_bits);
         let noted = match said {
             Some(said) if completion.opcode == Opcode::ReceiveOfWrite => {
-                order.note(said, completion.bytes, |load| {
-                    let rail = &mut rails[load.rail];
-                    rail.load = rail.load.saturating_sub(load.bytes);
-                })
+                order.note(rail, said, completion.bytes, |load| unload(rails, load))
             }
             _ => Err(LinkError::Protocol(format!(
                 "an arrival that is none of this link's: {completion:?}"
@@ -234,32 +301,30 @@ impl Core {
         }
     }
 
-    fn fail(&mut self, rail: usize, error: &Error) -> LinkError {
-        self.fail_as(rail, error.to_string())
-    }
-
-    fn fail_by(&mut self, rail: usize, error: CompletionError) {
-        self.fail_as(rail, error.to_string());
-    }
-
-    fn fail_as(&mut self, rail: usize, problem: String) -> LinkError {
-        let rail = self.rails[rail].name.clone();
-        let error = LinkError::Rdma { rail, problem };
-        self.failed.get_or_insert(error).clone()
+    fn fail(&mut self, rail: String, problem: String) {
+        self.failed.get_or_insert(LinkError::Rdma { rail, problem });
     }
 
     /// Says that one half of this end is gone.
     pub(super) fn say_farewell(&mut self, what: Immediate) {
         for rail in 0..self.rails.len() {
-            if self.failed.is_none() && self.rails[rail].has_room(1) {
+            let live = self.rails[rail].as_ref();
+            if self.failed.is_none() && live.is_some_and(|rail| rail.has_room(1)) {
                 self.say(rail, what);
             }
         }
     }
 
-    /// Whether everything that was posted has ended.
+    /// Whether everything that was posted has ended, by rails that carry.
     fn is_quiet(&self) -> bool {
-        self.rails.iter().all(|rail| rail.ended == rail.posted)
+        !self.is_failing_over() && self.rails().all(|rail| rail.ended == rail.posted)
+    }
+}
+
+/// What a rail had on its way has been read.
+fn unload(rails: &mut [Option<Rail>], load: Load) {
+    if let Some(rail) = &mut rails[load.rail] {
+        rail.load = rail.load.saturating_sub(load.bytes);
     }
 }
 

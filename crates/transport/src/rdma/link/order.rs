@@ -1,6 +1,7 @@
 //! Which messages are on their way, here and there: the accounts of a link, without the device.
 
 use super::immediate::{Immediate, distance};
+use super::report::{Progress, Report};
 use super::slots::HEADER_BYTES;
 use crate::{Geometry, LinkError};
 
@@ -9,8 +10,8 @@ use crate::{Geometry, LinkError};
 pub(super) struct Order {
     channels: Vec<Channel>,
     slot_bytes: usize,
-    /// Rails by which the peer's sender may still send.
-    pub(super) senders: usize,
+    /// By rail, whether the peer's sender sends nothing more by it.
+    silent: Vec<bool>,
     /// The peer takes nothing more.
     pub(super) receiver_gone: bool,
 }
@@ -28,12 +29,24 @@ struct Channel {
     read: u64,
     /// By slot: the payload bytes of the message in it that has arrived and is not read.
     arrived: Vec<Option<u32>>,
+    /// Messages that the peer is known to have sent, as far as rails that failed may not have carried
+    /// them.
+    promised: u64,
 }
 
 /// Bytes on their way by a rail.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Load {
     pub(super) rail: usize,
+    pub(super) bytes: u64,
+}
+
+/// A message that the rail which carried it has not brought to the peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Missed {
+    pub(super) channel: usize,
+    pub(super) number: u64,
+    /// Of header and payload.
     pub(super) bytes: u64,
 }
 
@@ -45,11 +58,12 @@ impl Order {
             carried: vec![Load::default(); geometry.slots],
             read: 0,
             arrived: vec![None; geometry.slots],
+            promised: 0,
         };
         Self {
             channels: (0..geometry.channels).map(|_| channel()).collect(),
             slot_bytes: geometry.slot_bytes,
-            senders: rails,
+            silent: vec![false; rails],
             receiver_gone: false,
         }
     }
@@ -86,16 +100,23 @@ impl Order {
         Some(channel.read as u32)
     }
 
-    /// Something has arrived: `bytes` with a number. What is not on its way any more is passed on.
+    /// Whether the peer's sender sends nothing more, and everything that it has sent has arrived.
+    pub(super) fn sender_gone(&self) -> bool {
+        self.silent.iter().all(|silent| *silent) && self.channels.iter().all(Channel::is_complete)
+    }
+
+    /// Something has arrived by a rail: `bytes` with a number. What is not on its way any more is passed
+    /// on.
     pub(super) fn note(
         &mut self,
+        rail: usize,
         said: Immediate,
         bytes: u32,
         mut returned: impl FnMut(Load),
     ) -> Result<(), LinkError> {
         match said {
             Immediate::Hello => {}
-            Immediate::SenderGone => self.senders = self.senders.saturating_sub(1),
+            Immediate::SenderGone => self.silent[rail] = true,
             Immediate::ReceiverGone => self.receiver_gone = true,
             Immediate::Message { channel, number } => {
                 let most = (HEADER_BYTES + self.slot_bytes) as u32;
@@ -118,13 +139,56 @@ impl Order {
                         slots.sent, slots.returned
                     )));
                 }
-                for _ in 0..ahead {
-                    slots.returned += 1;
-                    returned(slots.carried[slots.slot(slots.returned)]);
-                }
+                slots.take_back(slots.returned.saturating_add_signed(ahead), &mut returned);
             }
         }
         Ok(())
+    }
+
+    /// How far all channels are at this end.
+    pub(super) fn progress(&self) -> Vec<Progress> {
+        self.channels.iter().map(Channel::progress).collect()
+    }
+
+    /// A rail has failed at both ends. What is not on its way any more is passed on; the messages that
+    /// the rail should have carried and has not.
+    pub(super) fn note_report(
+        &mut self,
+        report: &Report,
+        mut returned: impl FnMut(Load),
+    ) -> Result<Vec<Missed>, LinkError> {
+        self.silent[report.rail] = true;
+        let mut all = Vec::new();
+        let channels = self.channels.iter_mut().zip(&report.channels);
+        for (channel, (slots, peer)) in channels.enumerate() {
+            slots.check(peer).map_err(|problem| {
+                LinkError::Protocol(format!(
+                    "the peer's report about channel {channel}: {problem}"
+                ))
+            })?;
+            slots.promised = slots.promised.max(peer.sent);
+            slots.take_back(peer.read, &mut returned);
+            let missed = slots.missed(report.rail, peer);
+            all.extend(missed.map(|(number, bytes)| Missed {
+                channel,
+                number,
+                bytes,
+            }));
+        }
+        Ok(all)
+    }
+
+    /// Whether the message is sent and its slot has not come back.
+    pub(super) fn is_on_its_way(&self, channel: usize, number: u64) -> bool {
+        let Channel { sent, returned, .. } = self.channels[channel];
+        (returned + 1..=sent).contains(&number)
+    }
+
+    /// The message is on its way once more.
+    pub(super) fn note_sent_again(&mut self, channel: usize, number: u64, load: Load) {
+        let channel = &mut self.channels[channel];
+        let slot = channel.slot(number);
+        channel.carried[slot] = load;
     }
 
     fn channel(&mut self, channel: usize) -> Result<&mut Channel, LinkError> {
@@ -151,6 +215,62 @@ impl Channel {
         let slot = self.slot(self.read + ahead as u64);
         let payload = bytes - HEADER_BYTES as u32;
         self.arrived[slot].replace(payload).is_none()
+    }
+
+    /// Whether all messages that were promised are here.
+    fn is_complete(&self) -> bool {
+        let mut promised = self.read + 1..=self.promised;
+        promised.all(|number| self.arrived[self.slot(number)].is_some())
+    }
+
+    /// The peer has read the messages up to that number.
+    fn take_back(&mut self, number: u64, returned: &mut impl FnMut(Load)) {
+        while self.returned < number {
+            self.returned += 1;
+            returned(self.carried[self.slot(self.returned)]);
+        }
+    }
+
+    fn progress(&self) -> Progress {
+        let next = self.read + 1..=self.read + self.arrived.len() as u64;
+        Progress {
+            sent: self.sent,
+            read: self.read,
+            arrived: next
+                .map(|number| self.arrived[self.slot(number)].is_some())
+                .collect(),
+        }
+    }
+
+    /// Whether the peer can have come so far.
+    fn check(&self, peer: &Progress) -> Result<(), String> {
+        let last = peer.arrived.iter().rposition(|arrived| *arrived);
+        let last = last.map_or(0, |index| index as u64 + 1);
+        if peer.read > self.sent || last > self.sent - peer.read {
+            return Err(format!(
+                "it has read {} messages and has {last} more, of {}",
+                peer.read, self.sent
+            ));
+        }
+        if peer.sent > self.read + self.arrived.len() as u64 {
+            return Err(format!(
+                "it has sent {} messages, of which {} are read here",
+                peer.sent, self.read
+            ));
+        }
+        Ok(())
+    }
+
+    /// The numbers and bytes of messages that the rail should have carried and that the peer has not.
+    fn missed(&self, rail: usize, peer: &Progress) -> impl Iterator<Item = (u64, u64)> {
+        let open = self.returned + 1..=self.sent;
+        open.filter_map(move |number| {
+            let load = self.carried[self.slot(number)];
+            let index = number.checked_sub(peer.read + 1);
+            let is_there =
+                index.is_none_or(|index| peer.arrived.get(index as usize) == Some(&true));
+            (load.rail == rail && !is_there).then_some((number, load.bytes))
+        })
     }
 }
 

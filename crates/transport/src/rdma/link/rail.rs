@@ -1,6 +1,7 @@
 //! One queue pair of a link.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use spark_ccl_verbs::{
     CanReceive, CompletionChannel, CompletionQueue, Error, Piece, QueuePair, Remote, Request, Rts,
@@ -12,6 +13,8 @@ use super::immediate::Immediate;
 pub(super) const RECEIVE: u64 = 1 << 62;
 /// Every so many writes, one is told when it has ended, and all before it.
 const TOLD_EVERY: u64 = 16;
+/// Every so often a rail is asked whether it still carries.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 /// One queue pair of a link, connected, and what it writes out of and to.
 #[derive(Debug)]
@@ -32,6 +35,10 @@ pub(super) struct Rail {
     pub(super) ended: u64,
     /// Bytes on their way.
     pub(super) load: u64,
+    /// The last write that was posted to see it end, and when.
+    pub(super) probe: (u64, Instant),
+    /// For so long the device itself may take to find out that nothing is carried.
+    pub(super) patience: Duration,
 }
 
 impl Rail {
@@ -73,6 +80,25 @@ impl Rail {
         batch.post().map_err(|post| post.error)?;
         self.posted = id;
         Ok(())
+    }
+
+    /// Makes sure that it still carries: devices do not always say so when they lose what was posted.
+    /// Whether it does, as far as is known; completions were looked for just now.
+    pub(super) fn probe(&mut self) -> Result<bool, Error> {
+        let (id, since) = self.probe;
+        if self.ended < id {
+            return Ok(since.elapsed() < self.patience);
+        }
+        if self.ended < self.posted && self.has_room(1) && since.elapsed() > PROBE_EVERY {
+            let id = self.posted + 1;
+            let mut batch = self.pair.batch();
+            // SAFETY: there are no bytes.
+            unsafe { batch.write(Request::new(id).signalled(), &[], self.remote)? };
+            batch.post().map_err(|post| post.error)?;
+            self.posted = id;
+            self.probe = (id, Instant::now());
+        }
+        Ok(true)
     }
 }
 

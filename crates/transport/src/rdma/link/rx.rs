@@ -69,7 +69,12 @@ impl LinkRx for Rx {
     }
 
     fn arm(&mut self, wait: &mut Wait) {
-        for rail in self.core.lock().rails() {
+        let mut core = self.core.lock();
+        core.look_around();
+        if core.control().holds_back() {
+            wait.be_blind();
+        }
+        for rail in core.rails() {
             while let Ok(Some(_)) = rail.events.next() {}
             if rail.queue.arm(false).is_err() {
                 wait.be_blind();
@@ -79,8 +84,12 @@ impl LinkRx for Rx {
 
     /// Whatever arrives or ends; what it is, only a look can tell.
     fn watch(&self, wait: &mut Wait) {
-        for rail in self.core.lock().rails() {
+        let core = self.core.lock();
+        for rail in core.rails() {
             wait.add(Arc::clone(&rail.events) as _, PollFlags::IN);
+        }
+        if !core.control().is_closed {
+            wait.add(Arc::clone(&core.control().stream) as _, PollFlags::IN);
         }
     }
 }

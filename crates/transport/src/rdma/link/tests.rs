@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Socket, Type};
 use spark_ccl_config::{Env, Rdma, Settings};
 
+mod failover;
+
 use super::*;
 use crate::conformance::{self, Harness};
 use crate::{Geometry, LinkError, LinkRx, LinkTx};
@@ -40,7 +42,7 @@ fn sides(rails: usize) -> Option<[Side; 2]> {
 }
 
 fn side(hcas: &str) -> Side {
-    let env = Env::from_pairs([("NCCL_IB_HCA", hcas), ("NCCL_IB_TIMEOUT", "14")]);
+    let env = Env::from_pairs([("NCCL_IB_HCA", hcas), ("NCCL_IB_TIMEOUT", "16")]);
     let settings = Settings::from_env(&env).unwrap().rdma;
     (Nics::open(&settings), settings)
 }
@@ -53,9 +55,9 @@ fn connected(sides: &[Side; 2], geometry: Geometry) -> [Connected; 2] {
     let (here, there) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
     thread::scope(|scope| {
         let (nics, settings) = &sides[1];
-        let second = scope.spawn(move || connect(nics, settings, &there, geometry, false, soon()));
+        let second = scope.spawn(move || connect(nics, settings, there, geometry, false, soon()));
         let (nics, settings) = &sides[0];
-        let first = connect(nics, settings, &here, geometry, true, soon());
+        let first = connect(nics, settings, here, geometry, true, soon());
         [first, second.join().unwrap()]
     })
 }

@@ -29,6 +29,11 @@ impl Tx {
         }
     }
 
+    /// How many of the link's rails have failed.
+    pub fn dropped_rails(&self) -> usize {
+        self.core.lock().dead().len()
+    }
+
     fn check(&self, channel: usize) -> Result<(), LinkError> {
         if channel < self.geometry.channels {
             return Ok(());

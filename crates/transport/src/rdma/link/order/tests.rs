@@ -20,7 +20,7 @@ fn released(number: u32) -> Immediate {
 fn messages_that_overtake_each_other_are_read_in_order() {
     let mut order = Order::new(GEOMETRY, 2);
     for number in [3, 1, 2] {
-        order.note(message(number), 16 + number, |_| {}).unwrap();
+        order.note(0, message(number), 16 + number, |_| {}).unwrap();
     }
     for number in 1..=3 {
         assert_eq!(order.next_to_read(1), Some((number, number as usize)));
@@ -33,7 +33,7 @@ fn messages_that_overtake_each_other_are_read_in_order() {
 #[test]
 fn what_has_no_place_is_a_protocol_violation() {
     let mut order = Order::new(GEOMETRY, 1);
-    order.note(message(2), 16, |_| {}).unwrap();
+    order.note(0, message(2), 16, |_| {}).unwrap();
     let twice = message(2);
     let beyond = message(4);
     let past = message(0);
@@ -48,11 +48,11 @@ fn what_has_no_place_is_a_protocol_violation() {
         (elsewhere, 16),
         (message(1), 15),
     ] {
-        let error = order.note(said, bytes, |_| {}).unwrap_err();
+        let error = order.note(0, said, bytes, |_| {}).unwrap_err();
         assert!(matches!(error, LinkError::Protocol(_)), "{error}");
     }
-    assert!(order.note(message(1), 16 + 65, |_| {}).is_err());
-    assert!(order.note(message(1), 16 + 64, |_| {}).is_ok());
+    assert!(order.note(0, message(1), 16 + 65, |_| {}).is_err());
+    assert!(order.note(0, message(1), 16 + 64, |_| {}).is_ok());
 }
 
 #[test]
@@ -67,13 +67,13 @@ fn slots_come_back_once_and_in_any_order() {
         order.note_sent(1, load);
     }
     assert_eq!(order.next_to_send(1), None);
-    assert!(order.note(released(4), 0, |_| {}).is_err());
+    assert!(order.note(0, released(4), 0, |_| {}).is_err());
     let mut back = Vec::new();
     order
-        .note(released(2), 0, |load| back.push(load.bytes))
+        .note(0, released(2), 0, |load| back.push(load.bytes))
         .unwrap();
     order
-        .note(released(1), 0, |load| back.push(load.bytes))
+        .note(0, released(1), 0, |load| back.push(load.bytes))
         .unwrap();
     assert_eq!(back, [1, 2]);
     assert_eq!(order.next_to_send(1), Some(4));
@@ -85,7 +85,7 @@ proptest! {
         let mut order = Order::new(GEOMETRY, 1);
         for (bits, bytes) in all {
             if let Some(said) = Immediate::from_bits(bits) {
-                let _ = order.note(said, bytes, |_| {});
+                let _ = order.note(0, said, bytes, |_| {});
             }
             for channel in 0..2 {
                 if let Some((_, len)) = order.next_to_read(channel) {
@@ -94,4 +94,95 @@ proptest! {
             }
         }
     }
+}
+
+/// Two ends, the first of which has sent three messages: by rail 0, by 1, by 0.
+fn sent_by_two() -> (Order, Order) {
+    let mut here = Order::new(GEOMETRY, 2);
+    for number in 1..=3 {
+        let load = Load {
+            rail: usize::from(number == 2),
+            bytes: 16 + number,
+        };
+        here.note_sent(1, load);
+    }
+    (here, Order::new(GEOMETRY, 2))
+}
+
+fn report(order: &Order) -> Report {
+    Report {
+        rail: 0,
+        channels: order.progress(),
+    }
+}
+
+#[test]
+fn only_what_the_failed_rail_has_not_carried_is_missed() {
+    let (mut here, mut there) = sent_by_two();
+    let missed = |number| Missed {
+        channel: 1,
+        number,
+        bytes: 16 + number,
+    };
+    let all = here.note_report(&report(&there), |_| {}).unwrap();
+    assert_eq!(all, [missed(1), missed(3)]);
+
+    let (mut here, _) = sent_by_two();
+    there.note(0, message(3), 19, |_| {}).unwrap();
+    let all = here.note_report(&report(&there), |_| {}).unwrap();
+    assert_eq!(all, [missed(1)]);
+}
+
+#[test]
+fn a_report_says_what_was_read() {
+    let (mut here, mut there) = sent_by_two();
+    for number in 1..=2 {
+        let bytes = 16 + number;
+        there.note(0, message(number), bytes, |_| {}).unwrap();
+        there.note_read(1);
+    }
+    let mut back = Vec::new();
+    let missed = here.note_report(&report(&there), |load| back.push(load.bytes));
+    assert_eq!(missed.unwrap().len(), 1);
+    assert_eq!(back, [17, 18]);
+    assert!(!here.is_on_its_way(1, 2) && here.is_on_its_way(1, 3));
+}
+
+#[test]
+fn a_report_from_before_the_last_news_takes_nothing_back() {
+    let (mut here, there) = sent_by_two();
+    let early = report(&there);
+    here.note(1, released(1), 0, |_| {}).unwrap();
+    let missed = here.note_report(&early, |_| panic!()).unwrap();
+    assert_eq!(missed.len(), 1);
+    assert_eq!(missed[0].number, 3);
+}
+
+#[test]
+fn a_sender_is_not_gone_while_something_is_to_be_sent_again() {
+    let (here, mut there) = sent_by_two();
+    there.note(1, Immediate::SenderGone, 0, |_| {}).unwrap();
+    assert!(!there.sender_gone());
+    there.note_report(&report(&here), |_| {}).unwrap();
+    for number in 1..=3 {
+        assert!(!there.sender_gone());
+        there.note(1, message(number), 20, |_| {}).unwrap();
+    }
+    assert!(there.sender_gone());
+}
+
+#[test]
+fn a_report_that_cannot_be_is_a_protocol_violation() {
+    let change = |change: fn(&mut Progress)| {
+        let (mut here, there) = sent_by_two();
+        let mut report = report(&there);
+        change(&mut report.channels[1]);
+        here.note_report(&report, |_| {})
+    };
+    assert!(change(|_| {}).is_ok());
+    assert!(change(|peer| peer.read = 4).is_err());
+    assert!(change(|peer| peer.read = u64::MAX).is_err());
+    assert!(change(|peer| (peer.read, peer.arrived[2]) = (1, true)).is_err());
+    assert!(change(|peer| peer.sent = 3).is_ok());
+    assert!(change(|peer| peer.sent = 4).is_err());
 }

@@ -1,0 +1,179 @@
+//! How a link goes on when one of its rails fails.
+//!
+//! The end that notices moves its queue pair to the error state, takes note of what has arrived, and
+//! reports to the peer, which does the same. An end that has failed the rail takes nothing more that
+//! comes by it. So an end that has heard the other's report knows what the rail has carried, and that
+//! nothing else of it can ever land there: it sends the rest once more, by the other rails.
+
+use spark_ccl_verbs::{CompletionQueue, Failed, QueuePair};
+
+use super::{Core, Missed, RECEIVE, unload};
+use crate::LinkError;
+use crate::rdma::link::report::Report;
+
+/// A rail that has failed.
+#[derive(Debug)]
+pub(in super::super) struct Dead {
+    rail: usize,
+    name: String,
+    problem: String,
+    /// Destroyed with the link.
+    #[cfg_attr(not(test), expect(dead_code, reason = "kept in the error state"))]
+    pub(in super::super) pair: QueuePair<Failed>,
+    /// The peer has failed it, too.
+    is_confirmed: bool,
+}
+
+impl Core {
+    pub(in super::super) fn dead(&self) -> &[Dead] {
+        &self.dead
+    }
+
+    /// Whether something is still to be said, heard or sent because of a rail that failed.
+    pub(super) fn is_failing_over(&self) -> bool {
+        let mut dead = self.dead.iter();
+        !self.missed.is_empty() || self.control.holds_back() || dead.any(|dead| !dead.is_confirmed)
+    }
+
+    /// Takes a rail out of use, for good.
+    pub(in super::super) fn drop_rail(&mut self, rail: usize, problem: String) {
+        let Some(lost) = self.rails[rail].take() else {
+            return;
+        };
+        let name = lost.name;
+        let pair = match lost.pair.into_failed() {
+            Ok(pair) => pair,
+            // The peer must not be told that nothing lands here any more.
+            Err(error) => return self.fail(name, format!("{problem}; then {error}")),
+        };
+        self.drain(rail, &lost.queue);
+        self.control.say(&Report {
+            rail,
+            channels: self.order.progress(),
+        });
+        if self.rails().next().is_none() {
+            self.fail(name.clone(), problem.clone());
+        }
+        self.dead.push(Dead {
+            rail,
+            name,
+            problem,
+            pair,
+            is_confirmed: false,
+        });
+    }
+
+    /// Takes note of everything that has arrived by a rail that takes nothing more.
+    fn drain(&mut self, rail: usize, queue: &CompletionQueue) {
+        let mut room = self.room.take().unwrap_or_default();
+        while let Ok(completions) = queue.poll(&mut room) {
+            let mut count = 0;
+            for completion in completions {
+                count += 1;
+                if let Ok(completion) = completion
+                    && completion.wr_id == RECEIVE
+                {
+                    self.note(rail, completion);
+                }
+            }
+            if count == 0 {
+                break;
+            }
+        }
+        self.room = Some(room);
+    }
+
+    /// Listens to what the peer says about rails that failed, and does what is to be done about them.
+    pub(in super::super) fn attend(&mut self) {
+        while self.failed.is_none() {
+            match self.control.hear() {
+                Ok(Some(report)) => self.confirm(&report),
+                Ok(None) => break,
+                Err(error) => drop(self.failed.get_or_insert(error)),
+            }
+        }
+        self.control.flush();
+        let waiting = self.dead.iter().find(|dead| !dead.is_confirmed);
+        if self.control.is_closed
+            && let Some(Dead { name, problem, .. }) = waiting
+        {
+            let (name, problem) = (name.clone(), problem.clone());
+            self.fail(
+                name,
+                format!(
+                    "{problem}; and the other rails are of no use, because the peer has closed the \
+                     stream on which it had to confirm that it has dropped this one: it has ended \
+                     the link, or is gone"
+                ),
+            );
+        }
+        self.resend();
+    }
+
+    /// Drops rails that carry nothing and do not say so. Completions were looked for just now.
+    pub(super) fn probe(&mut self) {
+        for index in 0..self.rails.len() {
+            let Some(rail) = &mut self.rails[index] else {
+                continue;
+            };
+            match rail.probe() {
+                Ok(true) => {}
+                Ok(false) => {
+                    let problem = format!(
+                        "the device has not said within {:?} how a write ended: check the port, the \
+                         network interface and its address, here and at the peer",
+                        rail.patience
+                    );
+                    self.drop_rail(index, problem);
+                }
+                Err(error) => self.drop_rail(index, error.to_string()),
+            }
+        }
+    }
+
+    /// The peer takes nothing more by a rail.
+    fn confirm(&mut self, report: &Report) {
+        let rail = report.rail;
+        self.drop_rail(rail, "the peer has dropped it".to_owned());
+        let rails = &mut self.rails;
+        let missed = self.order.note_report(report, |load| unload(rails, load));
+        match missed {
+            Ok(missed) => self.missed.extend(missed),
+            Err(error) => drop(self.failed.get_or_insert(error)),
+        }
+        let left: Vec<_> = self.rails().map(|rail| rail.name.clone()).collect();
+        let Some(dead) = self.dead.iter_mut().find(|dead| dead.rail == rail) else {
+            return;
+        };
+        if std::mem::replace(&mut dead.is_confirmed, true) {
+            let error = LinkError::Protocol(format!("the peer drops {} twice", dead.name));
+            self.failed.get_or_insert(error);
+        } else if !left.is_empty() {
+            let (name, left) = (&dead.name, left.join(", "));
+            tracing::warn!("{name} is dropped, {left} carries on: {}", dead.problem);
+        }
+    }
+
+    /// Sends what failed rails have not carried, as far as the others have room for it.
+    fn resend(&mut self) {
+        // What all channels have reserved can be sent besides.
+        let writes = self.owed.len() as u64 + 2;
+        while self.failed.is_none() && self.rails().all(|rail| rail.has_room(writes)) {
+            let Some(Missed {
+                channel,
+                number,
+                bytes,
+            }) = self.missed.pop_front()
+            else {
+                return;
+            };
+            if self.order.is_on_its_way(channel, number) {
+                // SAFETY: the peer has not said that it has read the message.
+                let sent = unsafe { self.transmit(channel, number, bytes) };
+                if let Ok(load) = sent {
+                    self.order.note_sent_again(channel, number, load);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! What becomes of a link when its rails fail.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use spark_ccl_verbs::PairState;
+
+use super::*;
+
+const CHANNELS: usize = GEOMETRY.channels;
+/// On each channel, either way, before something happens and at least as many after it.
+const MESSAGES: u64 = 100;
+const ONE_SLOT: Geometry = Geometry {
+    slot_bytes: 4096,
+    slots: 1,
+    channels: 1,
+};
+
+type End = (Tx, Rx);
+
+fn ends(sides: &[Side; 2], geometry: Geometry) -> [End; 2] {
+    connected(sides, geometry).map(|end| {
+        let (tx, rx, _) = end.unwrap();
+        (tx, rx)
+    })
+}
+
+/// Both ends' ports, where cables join them that can be cut.
+fn cabled(rails: usize) -> Option<[Side; 2]> {
+    let sides = sides(rails)?;
+    if std::env::var("RAILS").is_ok_and(|layout| layout == "one") {
+        println!("skipped: no cables");
+        return None;
+    }
+    Some(sides)
+}
+
+fn rails(arguments: &[&str]) {
+    let ended = Command::new("rails").args(arguments).status().unwrap();
+    assert!(ended.success(), "rails {arguments:?}: {ended}");
+}
+
+/// Undoes what was done to a network device.
+struct Undo(&'static [&'static str]);
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        rails(self.0);
+    }
+}
+
+fn len(channel: usize, number: u64) -> usize {
+    4000 - (channel + number as usize) % 100
+}
+
+fn byte(channel: usize, number: u64) -> u8 {
+    (number as usize * 7 + channel) as u8
+}
+
+/// A conversation: the peers of a link send on all channels until there are so many messages on each.
+struct Talk {
+    goal: AtomicU64,
+    /// The most that was sent on a channel.
+    sent: AtomicU64,
+    /// Ends that have sent and received everything.
+    done: AtomicUsize,
+}
+
+/// One end of it, and how far it is with each channel.
+struct Talker<'a> {
+    talk: &'a Talk,
+    end: End,
+    sent: [u64; CHANNELS],
+    read: [u64; CHANNELS],
+}
+
+impl Talker<'_> {
+    /// Talks to the end. An end that is done goes on until its peer is, which may still need it.
+    fn run(&mut self) -> Result<(), LinkError> {
+        let until = Instant::now() + Duration::from_secs(60);
+        let mut is_done = false;
+        while self.talk.done.load(Ordering::Relaxed) < 2 {
+            assert!(Instant::now() < until, "{:?} {:?}", self.sent, self.read);
+            let mut moved = false;
+            for channel in 0..CHANNELS {
+                moved |= self.send(channel)? | self.receive(channel)?;
+            }
+            let goal = self.talk.goal.load(Ordering::Relaxed);
+            if !is_done && self.read.iter().all(|read| *read == goal) {
+                is_done = true;
+                self.talk.done.fetch_add(1, Ordering::Relaxed);
+            }
+            if !moved {
+                thread::sleep(Duration::from_micros(50));
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, channel: usize) -> Result<bool, LinkError> {
+        let number = self.sent[channel];
+        let len = len(channel, number);
+        let tx = &mut self.end.0;
+        if number == self.talk.goal.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let Some(slot) = tx.reserve(channel, len)? else {
+            return Ok(false);
+        };
+        slot.fill(byte(channel, number));
+        tx.commit(channel, len, number)?;
+        self.sent[channel] += 1;
+        self.talk.sent.fetch_max(number + 1, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    fn receive(&mut self, channel: usize) -> Result<bool, LinkError> {
+        let number = self.read[channel];
+        let rx = &mut self.end.1;
+        let Some(arrival) = rx.peek(channel)? else {
+            return Ok(false);
+        };
+        let found = (arrival.tag, arrival.payload.len());
+        assert_eq!(found, (number, len(channel, number)));
+        let expected = byte(channel, number);
+        assert!(arrival.payload.iter().all(|byte| *byte == expected));
+        rx.release(channel);
+        self.read[channel] += 1;
+        Ok(true)
+    }
+}
+
+/// Has both ends talk, and does something in the middle; how that ended at either end, and how many
+/// rails that end has dropped.
+fn talk(ends: [End; 2], act: impl FnOnce()) -> [(Result<(), LinkError>, usize); 2] {
+    let talk = &Talk {
+        goal: AtomicU64::new(u64::MAX),
+        sent: AtomicU64::new(0),
+        done: AtomicUsize::new(0),
+    };
+    let run = move |end: End| {
+        let mut talker = Talker {
+            talk,
+            end,
+            sent: [0; CHANNELS],
+            read: [0; CHANNELS],
+        };
+        (talker.run(), talker.end.0.dropped_rails())
+    };
+    thread::scope(|scope| {
+        let ends = ends.map(|end| scope.spawn(move || run(end)));
+        let until = soon();
+        while talk.sent.load(Ordering::Relaxed) < MESSAGES && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        act();
+        // Neither end gets so far between the two.
+        let sent = talk.sent.load(Ordering::Relaxed);
+        talk.goal.store(sent + MESSAGES, Ordering::Relaxed);
+        ends.map(|end| end.join().unwrap())
+    })
+}
+
+#[test]
+fn everything_arrives_when_a_rail_fails() {
+    let Some(sides) = cabled(2) else { return };
+    let up = Undo(&["up", "r0b"]);
+    let ended = talk(ends(&sides, GEOMETRY), || rails(&["down", "r0b"]));
+    drop(up);
+    for (ended, dropped) in ended {
+        ended.unwrap();
+        assert_eq!(dropped, 1);
+    }
+}
+
+#[test]
+fn everything_arrives_when_a_rail_fails_for_a_moment() {
+    let Some(sides) = cabled(2) else { return };
+    let ended = talk(ends(&sides, GEOMETRY), || rails(&["down", "r0b", "0.3"]));
+    let dropped = ended.map(|(ended, dropped)| {
+        ended.unwrap();
+        dropped
+    });
+    println!("dropped: {dropped:?}");
+    assert!(dropped == [0, 0] || dropped == [1, 1], "{dropped:?}");
+}
+
+#[test]
+fn a_link_whose_only_rail_fails_ends_with_its_name() {
+    let Some(sides) = cabled(1) else { return };
+    let up = Undo(&["up", "r0b"]);
+    let since = Instant::now();
+    let ended = talk(ends(&sides, GEOMETRY), || rails(&["down", "r0b"]));
+    println!("after {:?}: {ended:?}", since.elapsed());
+    drop(up);
+    for (ended, _) in ended {
+        match ended.unwrap_err() {
+            LinkError::Rdma { rail, .. } => assert!(rail.contains("rxe0"), "{rail}"),
+            other => panic!("{other}"),
+        }
+    }
+}
+
+fn posted(tx: &Tx) -> u64 {
+    tx.core.lock().rails().map(|rail| rail.posted).sum()
+}
+
+fn drop_first(tx: &Tx) {
+    tx.core.lock().drop_rail(0, "a test".to_owned());
+    assert_eq!(state(tx), PairState::Error);
+}
+
+fn state(tx: &Tx) -> PairState {
+    let core = tx.core.lock();
+    core.dead()[0].pair.query_state().unwrap()
+}
+
+fn commit(tx: &mut Tx, number: u64) {
+    let until = soon();
+    loop {
+        if let Some(slot) = tx.reserve(0, 4096).unwrap() {
+            slot.fill(byte(0, number));
+            break;
+        }
+        assert!(Instant::now() < until, "no slot for {number}");
+        thread::yield_now();
+    }
+    tx.commit(0, 4096, number).unwrap();
+}
+
+fn expect(rx: &mut Rx, number: u64) {
+    let until = soon();
+    while rx.peek(0).unwrap().is_none() {
+        assert!(Instant::now() < until, "{number} does not come");
+        thread::yield_now();
+    }
+    let arrival = rx.peek(0).unwrap().unwrap();
+    assert_eq!(arrival.tag, number);
+    assert!(arrival.payload.iter().all(|at| *at == byte(0, number)));
+}
+
+#[test]
+fn nothing_is_sent_again_before_both_ends_have_failed_the_rail() {
+    let Some(sides) = sides(2) else { return };
+    let [(mut tx, _rx), (other_tx, mut other_rx)] = ends(&sides, ONE_SLOT);
+    drop_first(&other_tx);
+    let before = posted(&tx);
+    commit(&mut tx, 0);
+    assert_eq!(posted(&tx), before + 1);
+    // Time to arrive where it must not.
+    thread::sleep(Duration::from_millis(100));
+    assert_eq!(other_tx.core.lock().incoming().read_header(0, 1).number, 0);
+    let by_second = tx.core.lock().rails().nth(1).unwrap().posted;
+    drop_first(&tx);
+    assert_eq!(posted(&tx), by_second);
+    tx.core.lock().attend();
+    assert_eq!(posted(&tx), by_second + 1);
+    assert_eq!(
+        (state(&tx), state(&other_tx)),
+        (PairState::Error, PairState::Error)
+    );
+    expect(&mut other_rx, 0);
+    other_rx.release(0);
+    commit(&mut tx, 1);
+    expect(&mut other_rx, 1);
+}
+
+#[test]
+fn a_late_write_of_a_failed_rail_lands_nowhere() {
+    let Some(sides) = cabled(2) else { return };
+    let [(mut tx, _rx), (other_tx, mut other_rx)] = ends(&sides, ONE_SLOT);
+    let undo = Undo(&["impair", "r0a"]);
+    rails(&["impair", "r0a", "delay", "1000ms"]);
+    commit(&mut tx, 0);
+    assert!(other_rx.peek(0).unwrap().is_none());
+    drop_first(&other_tx);
+    tx.core.lock().attend();
+    assert_eq!(state(&tx), PairState::Error);
+    expect(&mut other_rx, 0);
+    other_rx.release(0);
+    commit(&mut tx, 1);
+    expect(&mut other_rx, 1);
+    // The first message arrives now, by the rail that failed.
+    thread::sleep(Duration::from_millis(1500));
+    expect(&mut other_rx, 1);
+    drop(undo);
+}
+
+#[test]
+fn a_link_that_cannot_agree_on_a_failure_ends() {
+    let Some(sides) = sides(2) else { return };
+    let [(mut tx, _rx), (other_tx, _other_rx)] = ends(&sides, ONE_SLOT);
+    let stream = std::sync::Arc::clone(&other_tx.core.lock().control().stream);
+    stream.shutdown(std::net::Shutdown::Both).unwrap();
+    commit(&mut tx, 0);
+    tx.core.lock().drop_rail(0, "a test".to_owned());
+    match tx.reserve(0, 1).map(|_| ()).unwrap_err() {
+        LinkError::Rdma { problem, .. } => assert!(problem.contains("a test"), "{problem}"),
+        other => panic!("{other}"),
+    }
+}
