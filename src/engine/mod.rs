@@ -281,3 +281,12 @@ fn complete(task: &Task) {
         }
     }
 }
+
+impl Drop for Engine {
+    /// After a fault nobody takes what is still on its way: no link is to wait for that.
+    fn drop(&mut self) {
+        if self.watch.fault().is_some() {
+            self.wires.tx.iter_mut().for_each(|tx| tx.withdraw());
+        }
+    }
+}

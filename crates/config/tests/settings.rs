@@ -112,7 +112,7 @@ fn nccl_names_are_honoured() {
 fn rdma_has_nccls_defaults_and_names() {
     let rdma = Settings::default().rdma;
     assert!(rdma.hcas.allows("mlx5_0", 1) && rdma.hcas.to_string() == "all devices");
-    assert_eq!((rdma.timeout, rdma.retry_count), (20, 7));
+    assert_eq!((rdma.timeout, rdma.retry_count), (17, 7));
     assert_eq!(
         (rdma.gid_index, rdma.traffic_class, rdma.qps_per_connection),
         (None, 0, 1)

@@ -134,7 +134,7 @@ pub trait LinkTx: Send {
         Ok(true)
     }
 
-    /// Takes back what is lent, at the price of the link: a peer that reads it from now on finds the
+    /// Takes back what is lent, and gives up what is on its way, at the price of the link: a peer that reads it from now on finds the
     /// link ended.
     fn withdraw(&mut self) {}
 

@@ -1,6 +1,8 @@
 //! How two ranks make a link: which ports lead to each other, queue pairs between them, and whether
 //! these carry anything.
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,12 +20,14 @@ use super::immediate::Immediate;
 use super::offer::{End, NoLink, Offer, Talk};
 use super::rail::{RECEIVE, Rail, post_receives};
 use super::report::Control;
-use super::slots::Slots;
+use super::slots::{GREETING, Slots};
 use super::{Rx, Tx};
 use crate::Geometry;
 
-/// For so long a rail that may not exist is tried.
-const PROBE: Duration = Duration::from_secs(2);
+/// For so long rails are tried that may not exist.
+const PROBE: Duration = Duration::from_secs(3);
+/// And for so long, if any is tried that exists as far as its addresses tell.
+const PROBE_CERTAIN: Duration = Duration::from_secs(10);
 /// The most pairs of ports that are tried.
 const MOST_CANDIDATES: usize = 64;
 /// Messages of up to about so many bytes need not be fetched by the device.
@@ -63,7 +67,11 @@ impl Nics {
         let mut nics = Self::none();
         let mut unusable = Vec::new();
         for (device, ports) in devices(Library::open(settings.library.as_deref())?)? {
-            for local in ports? {
+            let ports = ports.unwrap_or_else(|error| {
+                unusable.push(format!("{}: {error}", device.name()));
+                Vec::new()
+            });
+            for local in ports {
                 let usable = match local.description.usable(settings) {
                     Ok(usable) if local.is_active() => usable,
                     Ok(_) => {
@@ -75,7 +83,13 @@ impl Nics {
                         continue;
                     }
                 };
-                let domain = local.context.protection_domain()?;
+                let domain = match local.context.protection_domain() {
+                    Ok(domain) => domain,
+                    Err(error) => {
+                        unusable.push(format!("{}: {error}", device.name()));
+                        continue;
+                    }
+                };
                 nics.descriptions.push(usable);
                 nics.ports.push((local, domain));
             }
@@ -168,7 +182,10 @@ pub fn connect(
     let connected = rails.iter().map(Option::is_some).collect();
     let both = agree(&talk, connected)?;
     let mut rails = keep(rails, &both);
-    let heard = greet(&mut rails, deadline.min(Instant::now() + PROBE));
+    let is_certain = tried.iter().any(|candidate| candidate.certain);
+    let probe = if is_certain { PROBE_CERTAIN } else { PROBE };
+    let until = deadline.min(Instant::now() + probe);
+    let heard = greet(&mut rails, &made.outgoing, until);
     let both = agree(&talk, heard)?;
     let rails = keep(rails, &both);
     let per_rail = settings.qps_per_connection;
@@ -176,6 +193,13 @@ pub fn connect(
         .chunks(per_rail)
         .map(|lanes| lanes.iter().all(Option::is_some))
         .collect();
+    for (candidate, _) in tried
+        .iter()
+        .zip(&answered)
+        .filter(|(one, answered)| one.certain && !**answered)
+    {
+        tracing::warn!("{} should be a rail, but carries nothing", candidate.rail);
+    }
     let chosen = choose(&tried, &answered)?;
     let is_chosen = |lane: usize| chosen.contains(&tried[lane / per_rail].rail);
     let rails = rails.into_iter().enumerate();
@@ -209,6 +233,8 @@ struct Made {
 /// A queue pair that is not connected.
 struct Lane {
     pair: QueuePair<Init>,
+    /// The number of the first packet that it sends.
+    psn: u32,
     queue: CompletionQueue,
     events: CompletionChannel,
 }
@@ -230,6 +256,7 @@ impl Site<'_> {
                 let lane = self.lane(port)?;
                 ends.push(End {
                     qp_num: lane.pair.number(),
+                    psn: lane.psn,
                     rkey: incoming.regions()[port].rkey(),
                 });
                 lanes.push(Some(lane));
@@ -268,6 +295,8 @@ impl Site<'_> {
         post_receives(&mut pair, receives)?;
         Ok(Lane {
             pair,
+            // What an earlier queue pair of that number has still on its way is not taken for ours.
+            psn: RandomState::new().build_hasher().finish() as u32 & 0xff_ffff,
             queue,
             events,
         })
@@ -308,10 +337,15 @@ impl Site<'_> {
         let way = self
             .nics
             .way(&candidate.rail, self.theirs, end.qp_num, self.settings)?;
-        let pair = lane
-            .pair
-            .ready_to_receive(&way, ReceiveOptions::default())?;
+        let pair = lane.pair.ready_to_receive(
+            &way,
+            ReceiveOptions {
+                psn: end.psn,
+                ..ReceiveOptions::default()
+            },
+        )?;
         let pair = pair.ready_to_send(SendOptions {
+            psn: lane.psn,
             timeout: self.settings.timeout,
             retries: self.settings.retry_count,
             ..SendOptions::default()
@@ -360,13 +394,15 @@ fn keep(rails: Vec<Option<Rail>>, kept: &[bool]) -> Vec<Option<Rail>> {
 }
 
 /// Greets the peer by every rail, and waits for its greetings; by which rails both went.
-fn greet(rails: &mut [Option<Rail>], until: Instant) -> Vec<bool> {
+fn greet(rails: &mut [Option<Rail>], slots: &Slots, until: Instant) -> Vec<bool> {
     let mut heard = vec![false; rails.len()];
     let mut room = PollRoom::default();
     for slot in rails.iter_mut() {
         if let Some(rail) = slot {
-            // SAFETY: there are no bytes.
-            if let Err(error) = unsafe { rail.write(std::ptr::null(), 0, 0, Immediate::Hello) } {
+            let (start, offset) = slots.greeting();
+            // SAFETY: nobody writes there.
+            let posted = unsafe { rail.write(start, GREETING, offset, Immediate::Hello) };
+            if let Err(error) = posted {
                 tracing::debug!("{}: {error}", rail.name);
                 *slot = None;
             }

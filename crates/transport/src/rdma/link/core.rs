@@ -15,8 +15,11 @@ use super::slots::{HEADER_BYTES, Header, Slots};
 use crate::LinkError;
 use failover::Dead;
 
-/// For so long a link that ends waits for its last words to arrive.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// For so long at most a link that ends waits until all that it sent has arrived: a device may have to
+/// send it again.
+const FAREWELL: Duration = Duration::from_secs(10);
+/// The pause between two looks meanwhile.
+const PAUSE: Duration = Duration::from_micros(20);
 /// After so many looks that find nothing, the peer may have something to say about a rail that failed.
 const LISTEN_AFTER: u32 = 64;
 
@@ -187,7 +190,10 @@ impl Core {
 
     /// Tells the peer what is read, as far as the rails have room for it.
     fn acknowledge(&mut self) {
-        let has_room = |rail: &Option<Rail>| rail.as_ref().is_some_and(|rail| rail.has_room(1));
+        // What is reserved can be sent besides.
+        let writes = self.owed.len() as u64 + 1;
+        let has_room =
+            |rail: &Option<Rail>| rail.as_ref().is_some_and(|rail| rail.has_room(writes));
         for channel in 0..self.owed.len() {
             if let Some(number) = self.owed[channel]
                 && self.failed.is_none()
@@ -237,9 +243,15 @@ impl Core {
 
     /// Takes note of everything, and also of what only comes now and then.
     pub(super) fn look_around(&mut self) {
-        self.idle = LISTEN_AFTER;
         // An error is there for the next look.
         let _ = self.poll();
+        self.attend();
+        self.probe();
+    }
+
+    /// Gives up what is on its way.
+    pub(super) fn abandon(&mut self) {
+        self.failed.get_or_insert(LinkError::Closed);
     }
 
     /// Whether there may be more.
@@ -250,11 +262,12 @@ impl Core {
         let queue = live.queue.clone();
         let mut room = self.room.take().unwrap_or_default();
         let mut problem = None;
-        let mut receives = 0;
+        let (mut count, mut receives) = (0, 0);
         match queue.poll(&mut room) {
             Err(error) => problem = Some(error.to_string()),
             Ok(completions) => {
                 for completion in completions {
+                    count += 1;
                     match completion {
                         Ok(completion) => {
                             receives += usize::from(completion.wr_id == RECEIVE);
@@ -276,7 +289,7 @@ impl Core {
         if let Some(problem) = problem {
             self.drop_rail(rail, problem);
         }
-        receives > 0
+        count > 0
     }
 
     fn note(&mut self, rail: usize, completion: Completion) {
@@ -307,11 +320,25 @@ impl Core {
 
     /// Says that one half of this end is gone.
     pub(super) fn say_farewell(&mut self, what: Immediate) {
+        let has_room = |core: &Self| core.rails().all(|rail| rail.has_room(1));
+        self.wait_until(has_room);
         for rail in 0..self.rails.len() {
-            let live = self.rails[rail].as_ref();
-            if self.failed.is_none() && live.is_some_and(|rail| rail.has_room(1)) {
+            if self.failed.is_none() && has_room(self) {
                 self.say(rail, what);
             }
+        }
+    }
+
+    /// Waits for something, unless the link fails, or nobody is there any more to wait for.
+    fn wait_until(&mut self, done: impl Fn(&Self) -> bool) {
+        let patience = self.rails().map(|rail| rail.patience).max();
+        let until = Instant::now() + patience.unwrap_or_default().min(FAREWELL);
+        while self.poll().is_ok()
+            && !(self.order.receiver_gone && self.order.sender_gone())
+            && !done(self)
+            && Instant::now() < until
+        {
+            std::thread::sleep(PAUSE);
         }
     }
 
@@ -329,11 +356,8 @@ fn unload(rails: &mut [Option<Rail>], load: Load) {
 }
 
 impl Drop for Core {
-    /// The peer is to hear the last words.
+    /// The peer is to get everything, and to hear the last words.
     fn drop(&mut self) {
-        let until = Instant::now() + FAREWELL;
-        while !self.is_quiet() && self.poll().is_ok() && Instant::now() < until {
-            std::thread::yield_now();
-        }
+        self.wait_until(Self::is_quiet);
     }
 }

@@ -54,6 +54,8 @@ pub(super) struct Offer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct End {
     pub(super) qp_num: u32,
+    /// The number of the first packet that it sends, 24 bits.
+    pub(super) psn: u32,
     /// The key of the slots that the peer writes.
     pub(super) rkey: u32,
 }

@@ -16,6 +16,10 @@ pub(super) const HEADER_BYTES: usize = 16;
 /// From a slot's begin to its payload, which is aligned for all that reduces it; the header ends here.
 const PAYLOAD: usize = 64;
 
+/// Bytes of a greeting, a whole packet of the largest that there are: what lies between two ports may
+/// carry less than they do.
+pub(super) const GREETING: usize = 4096;
+
 const MAX_SLOTS: usize = 1 << 16;
 const MAX_SLOT_BYTES: usize = 1 << 30;
 
@@ -89,6 +93,13 @@ impl Slots {
         self.geometry
     }
 
+    /// From the begin of the memory to [`GREETING`] bytes behind all slots.
+    pub(super) fn greeting(&self) -> (*const u8, usize) {
+        let offset = self.bytes - GREETING;
+        // SAFETY: they are the last ones of the memory.
+        (unsafe { self.start.as_ptr().add(offset) }, offset)
+    }
+
     /// From the begin of the memory to the header of a message in its slot.
     pub(super) fn offset(&self, channel: usize, number: u64) -> usize {
         let Geometry {
@@ -136,7 +147,7 @@ impl Slots {
     }
 }
 
-/// Of all slots; `None` where the geometry is not for such links.
+/// Of all slots, and a greeting; `None` where the geometry is not for such links.
 fn bytes(geometry: Geometry) -> Option<usize> {
     let Geometry {
         slot_bytes,
@@ -149,7 +160,8 @@ fn bytes(geometry: Geometry) -> Option<usize> {
         && (1..=MAX_CHANNELS).contains(&channels);
     let all = slots
         .checked_mul(channels)?
-        .checked_mul(PAYLOAD + slot_bytes)?;
+        .checked_mul(PAYLOAD + slot_bytes)?
+        .checked_add(GREETING)?;
     (possible && isize::try_from(all).is_ok()).then_some(all)
 }
 

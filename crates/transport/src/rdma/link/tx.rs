@@ -89,6 +89,10 @@ impl LinkTx for Tx {
     fn flush(&mut self) -> Result<bool, LinkError> {
         Ok(true)
     }
+
+    fn withdraw(&mut self) {
+        self.core.lock().abandon();
+    }
 }
 
 impl Drop for Tx {

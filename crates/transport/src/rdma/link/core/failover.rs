@@ -5,11 +5,16 @@
 //! comes by it. So an end that has heard the other's report knows what the rail has carried, and that
 //! nothing else of it can ever land there: it sends the rest once more, by the other rails.
 
+use std::time::{Duration, Instant};
+
 use spark_ccl_verbs::{CompletionQueue, Failed, QueuePair};
 
 use super::{Core, Missed, RECEIVE, unload};
 use crate::LinkError;
 use crate::rdma::link::report::Report;
+
+/// For so long the peer may take to confirm that it has dropped a rail, too.
+const CONFIRMATION: Duration = Duration::from_secs(10);
 
 /// A rail that has failed.
 #[derive(Debug)]
@@ -20,6 +25,7 @@ pub(in super::super) struct Dead {
     /// Destroyed with the link.
     #[cfg_attr(not(test), expect(dead_code, reason = "kept in the error state"))]
     pub(in super::super) pair: QueuePair<Failed>,
+    since: Instant,
     /// The peer has failed it, too.
     is_confirmed: bool,
 }
@@ -59,6 +65,7 @@ impl Core {
             name,
             problem,
             pair,
+            since: Instant::now(),
             is_confirmed: false,
         });
     }
@@ -94,16 +101,21 @@ impl Core {
         }
         self.control.flush();
         let waiting = self.dead.iter().find(|dead| !dead.is_confirmed);
-        if self.control.is_closed
-            && let Some(Dead { name, problem, .. }) = waiting
+        if let Some(Dead {
+            name,
+            problem,
+            since,
+            ..
+        }) = waiting
+            && (self.control.is_closed || since.elapsed() > CONFIRMATION)
         {
             let (name, problem) = (name.clone(), problem.clone());
             self.fail(
                 name,
                 format!(
-                    "{problem}; and the other rails are of no use, because the peer has closed the \
-                     stream on which it had to confirm that it has dropped this one: it has ended \
-                     the link, or is gone"
+                    "{problem}; and the other rails are of no use, because the peer has not confirmed \
+                     that it has dropped this one: it has ended the link, is gone, or TCP to it goes by \
+                     the same cable (NCCL_SOCKET_IFNAME chooses another)"
                 ),
             );
         }
