@@ -12,6 +12,8 @@ pub(super) struct Order {
     slot_bytes: usize,
     /// By rail, whether the peer's sender sends nothing more by it.
     silent: Vec<bool>,
+    /// It has said so itself.
+    sender_said: bool,
     /// The peer takes nothing more.
     pub(super) receiver_gone: bool,
 }
@@ -64,6 +66,7 @@ impl Order {
             channels: (0..geometry.channels).map(|_| channel()).collect(),
             slot_bytes: geometry.slot_bytes,
             silent: vec![false; rails],
+            sender_said: false,
             receiver_gone: false,
         }
     }
@@ -102,7 +105,9 @@ impl Order {
 
     /// Whether the peer's sender sends nothing more, and everything that it has sent has arrived.
     pub(super) fn sender_gone(&self) -> bool {
-        self.silent.iter().all(|silent| *silent) && self.channels.iter().all(Channel::is_complete)
+        self.sender_said
+            && self.silent.iter().all(|silent| *silent)
+            && self.channels.iter().all(Channel::is_complete)
     }
 
     /// Something has arrived by a rail: `bytes` with a number. What is not on its way any more is passed
@@ -116,7 +121,10 @@ impl Order {
     ) -> Result<(), LinkError> {
         match said {
             Immediate::Hello => {}
-            Immediate::SenderGone => self.silent[rail] = true,
+            Immediate::SenderGone => {
+                self.sender_said = true;
+                self.silent[rail] = true;
+            }
             Immediate::ReceiverGone => self.receiver_gone = true,
             Immediate::Message { channel, number } => {
                 let most = (HEADER_BYTES + self.slot_bytes) as u32;

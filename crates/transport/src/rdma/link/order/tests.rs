@@ -172,6 +172,14 @@ fn a_sender_is_not_gone_while_something_is_to_be_sent_again() {
 }
 
 #[test]
+fn a_failed_rail_is_no_farewell() {
+    let mut here = Order::new(GEOMETRY, 1);
+    let there = report(&Order::new(GEOMETRY, 1));
+    here.note_report(&there, |_| {}).unwrap();
+    assert!(!here.sender_gone());
+}
+
+#[test]
 fn a_report_that_cannot_be_is_a_protocol_violation() {
     let change = |change: fn(&mut Progress)| {
         let (mut here, there) = sent_by_two();
