@@ -190,10 +190,9 @@ impl Lane {
         &self.connection.events
     }
 
-    /// Takes all that there are.
-    pub(super) fn take_announcements(&self) -> Result<(), Error> {
-        while self.connection.events.next()?.is_some() {}
-        Ok(())
+    /// Takes it.
+    pub(super) fn take_announcement(&self) -> Result<(), Error> {
+        self.connection.events.next().map(drop)
     }
 
     /// Makes the first bytes to go out those of `seed`, and forgets what came in.

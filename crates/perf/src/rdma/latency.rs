@@ -69,7 +69,7 @@ struct Turns<'a, 'w> {
 }
 
 impl Turns<'_, '_> {
-    /// The times, in microseconds, and how many bytes were wrong on both ranks.
+    /// The times, in microseconds, on rank 0, and how many bytes were wrong on both ranks.
     fn measure(&mut self, first_seed: u64) -> Result<(Vec<f64>, u64), Error> {
         let rank = self.comm.rank() as u64;
         self.pass(self.args.common.warm_up)?;
@@ -89,10 +89,11 @@ impl Turns<'_, '_> {
         Ok((times, wrong[0]))
     }
 
+    /// Takes turns; the times in microseconds, on rank 0.
     fn pass(&mut self, count: u64) -> Result<Vec<f64>, Error> {
         let mut times = Vec::new();
+        let mut last = Instant::now();
         for _ in 0..count {
-            let start = Instant::now();
             match (self.args.common.verb, self.comm.rank()) {
                 (Verb::Read, 0) => self.read()?,
                 (Verb::Read, _) => break,
@@ -103,9 +104,12 @@ impl Turns<'_, '_> {
                 _ => {
                     self.hear()?;
                     self.say()?;
+                    continue;
                 }
             }
-            times.push(start.elapsed().as_secs_f64() * 1e6);
+            let now = Instant::now();
+            times.push((now - last).as_secs_f64() * 1e6);
+            last = now;
         }
         if self.args.common.verb != Verb::Read {
             for time in &mut times {
