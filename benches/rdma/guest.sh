@@ -25,7 +25,7 @@ ranks() {
 # rdma_bw NAME DEVICES DEVICES BYTES COUNT: the same as ib_write_bw does, and what processors do for it.
 rdma_bw() {
     ranks $2 $3 rdma_bw -b $4 -e $4 -n $5 -w 0 | awk -v name=$1 '{
-        print "RESULT", name, $1, 1000 * $5, "MB/s"
+        print "RESULT", name, $1, $1 * $3 / $4, "MB/s"
         print "RESULT", name ",processors", $1, $7, "us/MiB"
     }'
 }
