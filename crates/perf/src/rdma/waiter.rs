@@ -75,9 +75,19 @@ impl<'a> Waiter<'a> {
     fn poll(&mut self, lanes: &mut [Lane]) -> Result<bool, Error> {
         let mut any = false;
         for lane in lanes {
-            any |= lane.poll(&mut self.room).map_err(Error::Rdma)?;
+            let polled = lane.poll(&mut self.room);
+            any |= polled.map_err(|problem| self.cause(problem))?;
         }
         Ok(any)
+    }
+
+    /// Why a request failed: the end of a rank is known a moment later than that of its queue pairs.
+    fn cause(&self, problem: String) -> Error {
+        std::thread::sleep(CHECK);
+        match self.comm.check() {
+            Err(error) => error.into(),
+            Ok(()) => Error::Rdma(problem),
+        }
     }
 
     fn silent(&self, lanes: &[Lane]) -> Error {
