@@ -147,7 +147,7 @@ fn talk(ends: [End; 2], act: impl FnOnce()) -> [(Result<(), LinkError>, usize); 
             sent: [0; CHANNELS],
             read: [0; CHANNELS],
         };
-        (talker.run(), talker.end.0.dropped_rails())
+        (talker.run(), talker.end)
     };
     thread::scope(|scope| {
         let ends = ends.map(|end| scope.spawn(move || run(end)));
@@ -159,7 +159,9 @@ fn talk(ends: [End; 2], act: impl FnOnce()) -> [(Result<(), LinkError>, usize); 
         // Neither end gets so far between the two.
         let sent = talk.sent.load(Ordering::Relaxed);
         talk.goal.store(sent + MESSAGES, Ordering::Relaxed);
-        ends.map(|end| end.join().unwrap())
+        // Both stay until neither needs the other.
+        let ended = ends.map(|end| end.join().unwrap());
+        ended.map(|(ended, (tx, _))| (ended, tx.dropped_rails()))
     })
 }
 
@@ -179,12 +181,10 @@ fn everything_arrives_when_a_rail_fails() {
 fn everything_arrives_when_a_rail_fails_for_a_moment() {
     let Some(sides) = cabled(2) else { return };
     let ended = talk(ends(&sides, GEOMETRY), || rails(&["down", "r0b", "0.3"]));
-    let dropped = ended.map(|(ended, dropped)| {
+    for (ended, dropped) in ended {
         ended.unwrap();
-        dropped
-    });
-    println!("dropped: {dropped:?}");
-    assert!(dropped == [0, 0] || dropped == [1, 1], "{dropped:?}");
+        assert!(dropped <= 1, "{dropped}");
+    }
 }
 
 #[test]
