@@ -19,7 +19,7 @@ link-local crates/perf gids
 wire crates/perf rdma::'
 
 main() {
-    local option modes=() kernel=() seconds=420 scope=()
+    local option modes=() kernel=() seconds=600 scope=()
     while getopts k:m:t:p: option; do
         case $option in
         k) kernel=(-k "$OPTARG") ;;
