@@ -16,6 +16,8 @@
 
 mod connect;
 mod core;
+#[cfg(test)]
+mod cost;
 mod immediate;
 mod offer;
 mod order;

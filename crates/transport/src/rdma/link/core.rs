@@ -292,6 +292,13 @@ impl Core {
         count > 0
     }
 
+    /// As if the peer had said so.
+    #[cfg(test)]
+    pub(super) fn pretend(&mut self, said: Immediate) {
+        let Self { order, rails, .. } = self;
+        order.note(0, said, 0, |load| unload(rails, load)).unwrap();
+    }
+
     fn note(&mut self, rail: usize, completion: Completion) {
         if completion.wr_id != RECEIVE {
             if let Some(live) = &mut self.rails[rail] {
