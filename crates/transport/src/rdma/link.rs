@@ -19,6 +19,7 @@ mod core;
 #[cfg(test)]
 mod cost;
 mod immediate;
+mod nics;
 mod offer;
 mod order;
 mod rail;
@@ -27,7 +28,8 @@ mod rx;
 mod slots;
 mod tx;
 
-pub use connect::{Nics, connect};
+pub use connect::connect;
+pub use nics::Nics;
 pub use offer::NoLink;
 pub use rx::Rx;
 pub use tx::Tx;

@@ -10,18 +10,18 @@ use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_config::Rdma;
 use spark_ccl_verbs::{
-    Access, AddressVector, CompletionChannel, CompletionQueue, Error, GidKind, Init, Library, Mtu,
-    PairOptions, Peer, PollRoom, ProtectionDomain, QueuePair, ReceiveOptions, Remote, SendOptions,
+    Access, CompletionChannel, CompletionQueue, Error, Init, PairOptions, PollRoom, QueuePair,
+    ReceiveOptions, Remote, SendOptions,
 };
 
-use super::super::{Candidate, LocalPort, Port, Roce, candidates, choose, decode, devices, encode};
+use super::super::{Candidate, Port, candidates, choose, decode, encode};
 use super::core::Core;
 use super::immediate::Immediate;
 use super::offer::{End, NoLink, Offer, Talk};
 use super::rail::{RECEIVE, Rail, post_receives};
 use super::report::Control;
 use super::slots::{GREETING, Slots};
-use super::{Rx, Tx};
+use super::{Nics, Rx, Tx};
 use crate::Geometry;
 
 /// For so long rails are tried that may not exist.
@@ -34,112 +34,6 @@ const MOST_CANDIDATES: usize = 64;
 const INLINE: u32 = 128;
 /// Numbers that come besides those of messages: greetings and farewells.
 const SPARE_RECEIVES: usize = 8;
-
-/// The RDMA ports of this machine that may be used.
-#[derive(Debug)]
-pub struct Nics {
-    ports: Vec<(LocalPort, ProtectionDomain)>,
-    /// The same, as peers know them.
-    descriptions: Vec<Port>,
-    /// Why there are none, for people.
-    pub none_because: Option<String>,
-}
-
-impl Nics {
-    /// None.
-    pub const fn none() -> Self {
-        Self {
-            ports: Vec::new(),
-            descriptions: Vec::new(),
-            none_because: None,
-        }
-    }
-
-    /// Opens the devices. Where that fails, there are no ports.
-    pub fn open(settings: &Rdma) -> Self {
-        Self::try_open(settings).unwrap_or_else(|error| Self {
-            none_because: Some(error.to_string()),
-            ..Self::none()
-        })
-    }
-
-    fn try_open(settings: &Rdma) -> Result<Self, Error> {
-        let mut nics = Self::none();
-        let mut unusable = Vec::new();
-        for (device, ports) in devices(Library::open(settings.library.as_deref())?)? {
-            let ports = ports.unwrap_or_else(|error| {
-                unusable.push(format!("{}: {error}", device.name()));
-                Vec::new()
-            });
-            for local in ports {
-                let usable = match local.description.usable(settings) {
-                    Ok(usable) if local.is_active() => usable,
-                    Ok(_) => {
-                        unusable.push(format!("{} is not active", device.name()));
-                        continue;
-                    }
-                    Err(reason) => {
-                        unusable.push(format!("{}: {reason}", device.name()));
-                        continue;
-                    }
-                };
-                let domain = match local.context.protection_domain() {
-                    Ok(domain) => domain,
-                    Err(error) => {
-                        unusable.push(format!("{}: {error}", device.name()));
-                        continue;
-                    }
-                };
-                nics.descriptions.push(usable);
-                nics.ports.push((local, domain));
-            }
-        }
-        if nics.ports.is_empty() {
-            unusable.insert(0, "no RDMA port can be used".to_owned());
-            nics.none_because = Some(unusable.join("; "));
-        }
-        Ok(nics)
-    }
-
-    /// The ports, in the order of their descriptions, each with a domain.
-    pub fn ports(&self) -> &[(LocalPort, ProtectionDomain)] {
-        &self.ports
-    }
-
-    /// The ports as peers know them.
-    pub fn descriptions(&self) -> &[Port] {
-        &self.descriptions
-    }
-
-    /// The way along a rail to a queue pair of the peer, whose ports are `theirs`.
-    ///
-    /// # Errors
-    /// When the rail's ends do not suit each other, or have changed.
-    pub fn way(
-        &self,
-        rail: &super::super::Rail,
-        theirs: &[Port],
-        qp_num: u32,
-        settings: &Rdma,
-    ) -> Result<AddressVector, Box<dyn std::error::Error>> {
-        let (local, _) = &self.ports[rail.own.port];
-        let index = u32::from(rail.own.gid.index);
-        let own = local.gids.iter().find(|gid| gid.index == index);
-        let own = own.ok_or("its address is gone")?;
-        let theirs = theirs.get(rail.peer.port).map_or(0, |port| port.mtu);
-        let mtu = Mtu::from_bytes(theirs.min(local.port.active_mtu.bytes()));
-        let mtu = mtu.ok_or_else(|| format!("an MTU of {theirs} is none of RDMA's"))?;
-        let peer = Peer {
-            gid: spark_ccl_verbs::Gid(rail.peer.gid.address.octets()),
-            kind: match rail.peer.gid.roce {
-                Roce::V1 => GidKind::RoceV1,
-                Roce::V2 => GidKind::RoceV2,
-            },
-            qp_num,
-        };
-        Ok(AddressVector::new(&local.port, own, &peer, mtu)?.traffic_class(settings.traffic_class))
-    }
-}
 
 /// Makes a link with the peer at the other end of `stream`, which does the same with the same geometry.
 /// Exactly one of the two is `first`. Also the names of the rails, for people. The link keeps the stream,
@@ -159,7 +53,7 @@ pub fn connect(
         stream: &stream,
         deadline,
     };
-    let mut own = nics.descriptions.clone();
+    let mut own = nics.descriptions().to_vec();
     let theirs = decode(&talk.exchange_bytes(&encode(&mut own))?)?;
     let mut tried = candidates(&own, &theirs, first)?;
     tried.truncate(MOST_CANDIDATES);
@@ -169,45 +63,15 @@ pub fn connect(
         geometry,
         theirs: &theirs,
     };
-    let made = site.make(&tried).map_err(|error| error.to_string());
-    let (made, offer) = made.map_or_else(
-        |problem| (None, Err(problem)),
-        |(made, offer)| (Some(made), Ok(offer)),
-    );
-    let (_, peer) = talk.exchange(offer)?;
-    let Some(mut made) = made.filter(|made| made.lanes.len() == peer.ends.len()) else {
-        return Err(NoLink::Answer("with another number of rails".to_owned()));
-    };
+    let (mut made, peer) = site.offer(&talk, &tried)?;
     let rails = site.connect(&tried, &mut made, &peer);
-    let connected = rails.iter().map(Option::is_some).collect();
-    let both = agree(&talk, connected)?;
-    let mut rails = keep(rails, &both);
+    let mut rails = agree(&talk, rails)?;
     let is_certain = tried.iter().any(|candidate| candidate.certain);
     let probe = if is_certain { PROBE_CERTAIN } else { PROBE };
     let until = deadline.min(Instant::now() + probe);
     let heard = greet(&mut rails, &made.outgoing, until);
-    let both = agree(&talk, heard)?;
-    let rails = keep(rails, &both);
-    let per_rail = settings.qps_per_connection;
-    let answered: Vec<bool> = rails
-        .chunks(per_rail)
-        .map(|lanes| lanes.iter().all(Option::is_some))
-        .collect();
-    for (candidate, _) in tried
-        .iter()
-        .zip(&answered)
-        .filter(|(one, answered)| one.certain && !**answered)
-    {
-        tracing::warn!("{} should be a rail, but carries nothing", candidate.rail);
-    }
-    let chosen = choose(&tried, &answered)?;
-    let is_chosen = |lane: usize| chosen.contains(&tried[lane / per_rail].rail);
-    let rails = rails.into_iter().enumerate();
-    let rails: Vec<Rail> = rails
-        .filter(|(lane, _)| is_chosen(*lane))
-        .filter_map(|(_, rail)| rail)
-        .collect();
-    let names = chosen.iter().map(ToString::to_string).collect();
+    let rails = agree(&talk, keep(rails, &heard))?;
+    let (rails, names) = chosen(&tried, rails, settings.qps_per_connection)?;
     let control = Control::new(stream, rails.len(), geometry)?;
     let core = Core::new(rails, made.outgoing, made.incoming, control);
     let core = Arc::new(Mutex::new(core));
@@ -240,11 +104,25 @@ struct Lane {
 }
 
 impl Site<'_> {
+    /// What both ranks have made for the link.
+    fn offer(&self, talk: &Talk<'_>, tried: &[Candidate]) -> Result<(Made, Offer), NoLink> {
+        let made = self.make(tried).map_err(|error| error.to_string());
+        let (made, offer) = match made {
+            Ok((made, offer)) => (Some(made), Ok(offer)),
+            Err(problem) => (None, Err(problem)),
+        };
+        let (_, peer) = talk.exchange(offer)?;
+        match made {
+            Some(made) if made.lanes.len() == peer.ends.len() => Ok((made, peer)),
+            _ => Err(NoLink::Answer("with another number of rails".to_owned())),
+        }
+    }
+
     /// Queue pairs for all candidates, in their order, and slots.
     fn make(&self, tried: &[Candidate]) -> Result<(Made, Offer), Box<dyn std::error::Error>> {
         let mut outgoing = Slots::new(self.geometry)?;
         let mut incoming = Slots::new(self.geometry)?;
-        for (_, domain) in &self.nics.ports {
+        for (_, domain) in self.nics.ports() {
             outgoing.register(domain, Access::LOCAL_READ)?;
             incoming.register(domain, Access::REMOTE_WRITE)?;
         }
@@ -276,7 +154,7 @@ impl Site<'_> {
     }
 
     fn lane(&self, port: usize) -> Result<Lane, Error> {
-        let (local, domain) = &self.nics.ports[port];
+        let (local, domain) = &self.nics.ports()[port];
         // A message and its acknowledgement, either way.
         let window = 2 * self.geometry.slots * self.geometry.channels;
         let receives = window + SPARE_RECEIVES;
@@ -375,22 +253,44 @@ fn patience(settings: &Rdma) -> Duration {
     one * 2 * (u32::from(settings.retry_count) + 1)
 }
 
-/// What both ranks say yes to.
-fn agree(talk: &Talk<'_>, own: Vec<bool>) -> Result<Vec<bool>, NoLink> {
-    let (own, peer) = talk.exchange(Ok(own))?;
-    if own.len() != peer.len() {
+/// The rails that both ranks have.
+fn agree(talk: &Talk<'_>, rails: Vec<Option<Rail>>) -> Result<Vec<Option<Rail>>, NoLink> {
+    let own: Vec<bool> = rails.iter().map(Option::is_some).collect();
+    let (_, peer) = talk.exchange(Ok(own))?;
+    if rails.len() != peer.len() {
         return Err(NoLink::Answer("for another number of rails".to_owned()));
     }
-    Ok(own
-        .iter()
-        .zip(peer)
-        .map(|(own, peer)| *own && peer)
-        .collect())
+    Ok(keep(rails, &peer))
 }
 
 fn keep(rails: Vec<Option<Rail>>, kept: &[bool]) -> Vec<Option<Rail>> {
     let rails = rails.into_iter().zip(kept);
     rails.map(|(rail, kept)| rail.filter(|_| *kept)).collect()
+}
+
+/// The rails to use, with so many queue pairs each, and their names.
+fn chosen(
+    tried: &[Candidate],
+    rails: Vec<Option<Rail>>,
+    per_rail: usize,
+) -> Result<(Vec<Rail>, Vec<String>), NoLink> {
+    let lanes = rails.chunks(per_rail);
+    let answered: Vec<bool> = lanes
+        .map(|lanes| lanes.iter().all(Option::is_some))
+        .collect();
+    for (candidate, answered) in tried.iter().zip(&answered) {
+        if candidate.certain && !answered {
+            tracing::warn!("{} should be a rail, but carries nothing", candidate.rail);
+        }
+    }
+    let chosen = choose(tried, &answered)?;
+    let is_chosen = |lane: usize| chosen.contains(&tried[lane / per_rail].rail);
+    let rails = rails.into_iter().enumerate();
+    let rails = rails.filter_map(|(lane, rail)| rail.filter(|_| is_chosen(lane)));
+    Ok((
+        rails.collect(),
+        chosen.iter().map(ToString::to_string).collect(),
+    ))
 }
 
 /// Greets the peer by every rail, and waits for its greetings; by which rails both went.

@@ -2,11 +2,15 @@
 
 use std::io::{ErrorKind, Read};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::net::{SendFlags, send};
 use socket2::Socket;
 
 use crate::{Geometry, LinkError};
+
+/// The peer's host is not reached over TCP, if it acknowledges nothing for so long.
+const UNREACHABLE: Duration = Duration::from_secs(5);
 
 /// A rail has failed at the end that says so: from now on, nothing that comes by it is taken there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,6 +100,9 @@ pub(super) struct Control {
 impl Control {
     pub(super) fn new(stream: Socket, rails: usize, geometry: Geometry) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
+        // Only TCP knows it. What no kernel acknowledges will not be confirmed; a peer that is busy may
+        // take its time.
+        let _ = stream.set_tcp_user_timeout(Some(UNREACHABLE));
         Ok(Self {
             stream: Arc::new(stream),
             rails,

@@ -5,16 +5,11 @@
 //! comes by it. So an end that has heard the other's report knows what the rail has carried, and that
 //! nothing else of it can ever land there: it sends the rest once more, by the other rails.
 
-use std::time::{Duration, Instant};
-
 use spark_ccl_verbs::{CompletionQueue, Failed, QueuePair};
 
 use super::{Core, Missed, RECEIVE, unload};
 use crate::LinkError;
 use crate::rdma::link::report::Report;
-
-/// For so long the peer may take to confirm that it has dropped a rail, too.
-const CONFIRMATION: Duration = Duration::from_secs(10);
 
 /// A rail that has failed.
 #[derive(Debug)]
@@ -25,7 +20,6 @@ pub(in super::super) struct Dead {
     /// Destroyed with the link.
     #[cfg_attr(not(test), expect(dead_code, reason = "kept in the error state"))]
     pub(in super::super) pair: QueuePair<Failed>,
-    since: Instant,
     /// The peer has failed it, too.
     is_confirmed: bool,
 }
@@ -65,7 +59,6 @@ impl Core {
             name,
             problem,
             pair,
-            since: Instant::now(),
             is_confirmed: false,
         });
     }
@@ -101,13 +94,8 @@ impl Core {
         }
         self.control.flush();
         let waiting = self.dead.iter().find(|dead| !dead.is_confirmed);
-        if let Some(Dead {
-            name,
-            problem,
-            since,
-            ..
-        }) = waiting
-            && (self.control.is_closed || since.elapsed() > CONFIRMATION)
+        if self.control.is_closed
+            && let Some(Dead { name, problem, .. }) = waiting
         {
             let (name, problem) = (name.clone(), problem.clone());
             self.fail(

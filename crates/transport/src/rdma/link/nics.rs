@@ -1,0 +1,112 @@
+//! The RDMA ports of this machine, opened.
+
+use spark_ccl_config::Rdma;
+use spark_ccl_verbs::{AddressVector, Error, Gid, GidKind, Library, Mtu, Peer, ProtectionDomain};
+
+use super::super::{LocalPort, Port, Rail, Roce, devices};
+
+/// The RDMA ports of this machine that may be used.
+#[derive(Debug)]
+pub struct Nics {
+    ports: Vec<(LocalPort, ProtectionDomain)>,
+    /// The same, as peers know them.
+    descriptions: Vec<Port>,
+    /// Why there are none, for people.
+    pub none_because: Option<String>,
+}
+
+impl Nics {
+    /// None.
+    pub const fn none() -> Self {
+        Self {
+            ports: Vec::new(),
+            descriptions: Vec::new(),
+            none_because: None,
+        }
+    }
+
+    /// Opens the devices. Where that fails, there are no ports.
+    pub fn open(settings: &Rdma) -> Self {
+        Self::try_open(settings).unwrap_or_else(|error| Self {
+            none_because: Some(error.to_string()),
+            ..Self::none()
+        })
+    }
+
+    fn try_open(settings: &Rdma) -> Result<Self, Error> {
+        let mut nics = Self::none();
+        let mut problems = Vec::new();
+        for (device, ports) in devices(Library::open(settings.library.as_deref())?)? {
+            // A device that cannot be used does not rule out the others.
+            let ports = ports.unwrap_or_else(|error| {
+                problems.push(format!("{}: {error}", device.name()));
+                Vec::new()
+            });
+            for local in ports {
+                match usable(&local, settings) {
+                    Ok((description, domain)) => {
+                        nics.descriptions.push(description);
+                        nics.ports.push((local, domain));
+                    }
+                    Err(problem) => problems.push(format!("{}: {problem}", device.name())),
+                }
+            }
+        }
+        if nics.ports.is_empty() {
+            problems.insert(0, "no RDMA port can be used".to_owned());
+            nics.none_because = Some(problems.join("; "));
+        }
+        Ok(nics)
+    }
+
+    /// The ports, in the order of their descriptions, each with a domain.
+    pub fn ports(&self) -> &[(LocalPort, ProtectionDomain)] {
+        &self.ports
+    }
+
+    /// The ports as peers know them.
+    pub fn descriptions(&self) -> &[Port] {
+        &self.descriptions
+    }
+
+    /// The way along a rail to a queue pair of the peer, whose ports are `theirs`.
+    ///
+    /// # Errors
+    /// When the rail's ends do not suit each other, or have changed.
+    pub fn way(
+        &self,
+        rail: &Rail,
+        theirs: &[Port],
+        qp_num: u32,
+        settings: &Rdma,
+    ) -> Result<AddressVector, Box<dyn std::error::Error>> {
+        let (local, _) = &self.ports[rail.own.port];
+        let index = u32::from(rail.own.gid.index);
+        let own = local.gids.iter().find(|gid| gid.index == index);
+        let own = own.ok_or("its address is gone")?;
+        let theirs = theirs.get(rail.peer.port).map_or(0, |port| port.mtu);
+        let mtu = Mtu::from_bytes(theirs.min(local.port.active_mtu.bytes()));
+        let mtu = mtu.ok_or_else(|| format!("an MTU of {theirs} is none of RDMA's"))?;
+        let peer = Peer {
+            gid: Gid(rail.peer.gid.address.octets()),
+            kind: match rail.peer.gid.roce {
+                Roce::V1 => GidKind::RoceV1,
+                Roce::V2 => GidKind::RoceV2,
+            },
+            qp_num,
+        };
+        Ok(AddressVector::new(&local.port, own, &peer, mtu)?.traffic_class(settings.traffic_class))
+    }
+}
+
+/// What a port needs to be used: its description for peers, and a domain.
+fn usable(
+    local: &LocalPort,
+    settings: &Rdma,
+) -> Result<(Port, ProtectionDomain), Box<dyn std::error::Error>> {
+    let description = local.description.usable(settings)?;
+    if !local.is_active() {
+        return Err(format!("port {} is not active", description.number).into());
+    }
+    Ok((description, local.context.protection_domain()?))
+}
