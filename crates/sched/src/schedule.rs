@@ -148,8 +148,12 @@ pub fn schedule(
     };
     plan.map(|plan| Schedule {
         plan,
-        // In place, what an all-to-all receives replaces what it sends at the same time.
-        may_lend: !(collective.reduces() || collective == Collective::AllToAll && in_place),
+        may_lend: match (collective, algorithm) {
+            // What they receive replaces what they send at the same time.
+            (Collective::AllToAll, _) => !in_place,
+            (Collective::AllReduce, Algorithm::Direct | Algorithm::RecursiveDoubling) => false,
+            _ => true,
+        },
     })
     .ok_or_else(|| unsupported("no such combination"))
 }

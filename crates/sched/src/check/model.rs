@@ -119,7 +119,7 @@ impl<V: Value> Checker<V> {
     fn lent(&self, rank: Rank, step: &Step, slice: Slice) -> Result<Option<Lent>, Wrong> {
         let span = match step.kind {
             Kind::Send => step.src,
-            Kind::RecvCopySend => step.dst,
+            Kind::RecvCopySend | Kind::RecvReduceCopySend => step.dst,
             _ => return Ok(None),
         };
         if !self.lends[rank as usize] {
