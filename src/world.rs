@@ -14,7 +14,7 @@ use spark_ccl_config::{AlgorithmChoice, Net, Settings, Tuning};
 use spark_ccl_control::{Fault, Monitor, Watch, neighbours};
 use spark_ccl_transport::rdma::link::Nics;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The context of streams that belong to no communicator.
@@ -125,7 +125,7 @@ impl World {
 
     /// The RDMA ports that links may use.
     fn nics(&self, one_host: bool) -> &Nics {
-        static NONE: Nics = Nics::none();
+        static NONE: LazyLock<Nics> = LazyLock::new(Nics::default);
         if one_host || self.settings.net == Net::Tcp {
             return &NONE;
         }

@@ -121,7 +121,7 @@ impl Run<'_> {
                 self.both(channel, [sending, receiving], halves)
             }
             // From where it is kept it can go on without another copy.
-            Kind::RecvCopySend if self.program.may_lend() => {
+            Kind::RecvCopySend | Kind::RecvReduceCopySend if self.lends_on(step) => {
                 let forwarding = Flow::forwarding(step, halves[0].elements);
                 self.both(channel, [Flow::receiving(step), forwarding], halves)
             }

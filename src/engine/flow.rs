@@ -64,7 +64,7 @@ impl Flow {
         Self {
             from: Some(step.recv_from),
             to: None,
-            src: None,
+            src: (step.kind == Kind::RecvReduceCopySend).then_some(step.src),
             dst: Some(step.dst),
             elements: step.dst.len,
             ready: step.dst.len,

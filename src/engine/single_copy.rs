@@ -4,8 +4,8 @@ use super::exec::Run;
 use super::flow::Flow;
 use super::wires::Obstacle;
 use spark_ccl_compute::Scale;
-use spark_ccl_sched::{Rank, Span};
-use spark_ccl_transport::{Borrowing, LEND_MOST, Lending, LinkError};
+use spark_ccl_sched::{Rank, Span, Step};
+use spark_ccl_transport::{Borrowing, LEND_MOST, Lending, Lends, LinkError};
 
 /// Of shorter flows nothing is ever lent.
 const LEAST_BYTES: u64 = 4 << 10;
@@ -29,7 +29,7 @@ impl Run<'_> {
                 src: Some(span),
                 dst: None,
                 ..
-            } if self.may_lend(flow, &span) => self.lend(lane, peer, span, done, rest),
+            } => self.lend(lane, peer, flow, span, done),
             Flow {
                 from: Some(peer),
                 to: None,
@@ -41,25 +41,51 @@ impl Run<'_> {
         }
     }
 
-    /// Whether a flow's payload may stay where it is, and had better be copied by its receiver: not
-    /// where the sender has nothing else to do.
-    fn may_lend(&self, flow: &Flow, span: &Span) -> bool {
-        let (input, output) = (self.task.input.ptr, self.task.output.ptr);
+    /// Whether what a step keeps had better be sent on from there.
+    pub(super) fn lends_on(&self, step: &Step) -> bool {
         self.program.may_lend()
-            && self.scale(span.buf) == Scale::One
-            && (flow.is_half || input != output)
+            && match self.lends(step.send_to, &step.dst, 0, step.dst.len) {
+                Lends::Registered => true,
+                // Where it is reduced, it is in the cache, and goes to a slot on the way.
+                Lends::Anything | Lends::Nothing => !self.task.signature.operation.reduces(),
+            }
+    }
+
+    /// The most bytes of a message that may stay where it is, and that its receiver had better copy.
+    fn most_to_lend(&self, peer: Rank, flow: &Flow, span: &Span, done: u64) -> Option<usize> {
+        if !self.program.may_lend() || self.scale(span.buf) != Scale::One {
+            return None;
+        }
+        match self.lends(peer, span, done, flow.ready - done) {
+            Lends::Nothing => None,
+            Lends::Registered => Some(self.wires.slot_bytes),
+            Lends::Anything => {
+                // A processor that has nothing else to do had better help.
+                let is_busy = flow.is_half || self.task.input.ptr != self.task.output.ptr;
+                let reduces = self.task.signature.operation.reduces();
+                (is_busy && !reduces).then_some(LEND_MOST)
+            }
+        }
+    }
+
+    fn lends(&self, peer: Rank, span: &Span, done: u64, len: u64) -> Lends {
+        let bytes = len as usize * self.task.signature.dtype.size();
+        self.wires.tx[peer as usize].lends(self.address(span, done), bytes)
     }
 
     fn lend(
         &mut self,
         lane: usize,
         peer: Rank,
+        flow: &Flow,
         span: Span,
         done: u64,
-        rest: u64,
     ) -> Result<Option<u64>, Obstacle> {
         let size = self.task.signature.dtype.size();
-        let count = rest.min((LEND_MOST / size) as u64);
+        let Some(most) = self.most_to_lend(peer, flow, &span, done) else {
+            return Ok(None);
+        };
+        let count = (flow.ready - done).min((most / size) as u64);
         // SAFETY: the span lies within the task's regions or the scratch, which the operation holds,
         // and nothing writes it until the loan has returned: the program says so, and the operation
         // does not end before.

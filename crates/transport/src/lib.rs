@@ -19,6 +19,6 @@ pub mod tcp;
 mod wait;
 
 pub use link::{
-    Arrival, Borrowing, Direct, Geometry, LEND_MOST, Lending, LinkError, LinkRx, LinkTx,
+    Arrival, Borrowing, Direct, Geometry, LEND_MOST, Lending, Lends, LinkError, LinkRx, LinkTx,
 };
 pub use wait::{Bell, Wait};

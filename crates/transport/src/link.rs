@@ -67,6 +67,17 @@ pub enum Direct {
 /// The longest message that can be lent: its reader looks around before the next one.
 pub const LEND_MOST: usize = 1 << 20;
 
+/// What a link can lend to its peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lends {
+    /// Nothing: all goes through slots.
+    Nothing,
+    /// Any memory, in messages of up to [`LEND_MOST`]. The peer's processor copies it.
+    Anything,
+    /// This memory, because it is registered, in messages of up to a slot's bytes. Devices copy it.
+    Registered,
+}
+
 /// How an attempt to lend a message's payload went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lending {
@@ -115,8 +126,14 @@ pub trait LinkTx: Send {
         Ok(Direct::Unable)
     }
 
-    /// Sends a message that the peer reads where it lies, if it can and that saves a copy. It may be
-    /// longer than a slot, up to [`LEND_MOST`]. The memory is to be left as it is until it has returned.
+    /// What can be lent of `bytes` bytes from `start` on.
+    fn lends(&self, start: *const u8, bytes: usize) -> Lends {
+        let _ = (start, bytes);
+        Lends::Nothing
+    }
+
+    /// Sends a message that the peer reads where it lies, if it can and that saves a copy. How long it may
+    /// be, [`lends`](Self::lends) says. The memory is to be left as it is until it has returned.
     ///
     /// # Errors
     /// When the link has ended, or a slot is reserved.
@@ -163,7 +180,8 @@ pub trait LinkRx: Send {
     /// When the link has ended and every message was read.
     fn peek(&mut self, channel: usize) -> Result<Option<Arrival<'_>>, LinkError>;
 
-    /// Whether there is something to [`peek`](Self::peek) at, be it an error.
+    /// Whether there is something to [`peek`](Self::peek) at, be it an error or a lent message that has
+    /// not been asked for.
     fn has_news(&mut self, channel: usize) -> bool {
         !matches!(self.peek(channel), Ok(None))
     }
@@ -185,7 +203,9 @@ pub trait LinkRx: Send {
     }
 
     /// Receives what comes next of a message of that tag that is lent: as much as there is room for.
-    /// Once begun, nothing else can be done on the channel until all of it is received.
+    /// Once begun, nothing else can be done on the channel until all of it is received: `room` begins
+    /// there then, for this message and those that follow it, and is left alone. (A device may be
+    /// writing to registered memory from the first call on, until that is deregistered.)
     ///
     /// # Errors
     /// When the link has ended.

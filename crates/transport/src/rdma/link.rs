@@ -10,6 +10,10 @@
 //! their way, so that rails carry what they can; messages overtake each other then, and are put in
 //! order by their numbers. A rail that fails is dropped, and the others carry what it has not.
 //!
+//! A long message whose payload lies in registered memory ([`Registry`](super::Registry)) is lent: the
+//! message says where that is, and the receiver has its device read it, straight to registered memory of
+//! its own, or to the message's slot where it is to be looked at.
+//!
 //! # Trust
 //! The peer may write anything into its slots here at any time, and send any number. Numbers and
 //! lengths are checked, so that the worst that a peer can do is to send wrong bytes.
@@ -19,6 +23,7 @@ mod core;
 #[cfg(test)]
 mod cost;
 mod immediate;
+mod lent;
 mod nics;
 mod offer;
 mod order;

@@ -9,7 +9,7 @@ use super::layout::{Direction, Side, cells};
 use super::reach::Beacon;
 use super::ring::{self, Cell, Producer};
 use super::segment::{Header, Place, Ring, Segment};
-use crate::{LEND_MOST, Lending, LinkError, LinkTx};
+use crate::{LEND_MOST, Lending, Lends, LinkError, LinkTx};
 
 /// The sending half of a link through shared memory.
 ///
@@ -62,11 +62,9 @@ impl Tx {
         self.beacon = Beacon::light(self.segment.reach(self.direction));
     }
 
-    /// Whether the peer reads payloads of this length where they lie.
-    fn lends(&self, len: usize) -> bool {
-        (LEND_LEAST..=LEND_MOST).contains(&len)
-            && self.beacon.is_some()
-            && self.segment.reach(self.direction).is_readable()
+    /// Whether the peer reads this process's memory.
+    fn is_read(&self) -> bool {
+        self.beacon.is_some() && self.segment.reach(self.direction).is_readable()
     }
 }
 
@@ -124,8 +122,16 @@ impl LinkTx for Tx {
         }
     }
 
+    fn lends(&self, _start: *const u8, _bytes: usize) -> Lends {
+        if self.is_read() {
+            Lends::Anything
+        } else {
+            Lends::Nothing
+        }
+    }
+
     fn lend(&mut self, channel: usize, payload: &[u8], tag: u64) -> Result<Lending, LinkError> {
-        if !self.lends(payload.len()) {
+        if !(LEND_LEAST..=LEND_MOST).contains(&payload.len()) || !self.is_read() {
             return Ok(Lending::Unable);
         }
         let Channel {

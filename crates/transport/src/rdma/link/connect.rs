@@ -18,7 +18,7 @@ use super::super::{Candidate, Port, candidates, choose, decode, encode};
 use super::core::Core;
 use super::immediate::Immediate;
 use super::offer::{End, NoLink, Offer, Talk};
-use super::rail::{RECEIVE, Rail, post_receives};
+use super::rail::{RECEIVE, Rail, Reads, post_receives};
 use super::report::Control;
 use super::slots::{GREETING, Slots};
 use super::{Nics, Rx, Tx};
@@ -32,6 +32,8 @@ const PROBE_CERTAIN: Duration = Duration::from_secs(10);
 const MOST_CANDIDATES: usize = 64;
 /// Messages of up to about so many bytes need not be fetched by the device.
 const INLINE: u32 = 128;
+/// Reads by a queue pair at a time, if its device can do so many.
+const MOST_READS: u8 = 16;
 /// Numbers that come besides those of messages: greetings and farewells.
 const SPARE_RECEIVES: usize = 8;
 
@@ -73,7 +75,8 @@ pub fn connect(
     let rails = agree(&talk, keep(rails, &heard))?;
     let (rails, names) = chosen(&tried, rails, settings.qps_per_connection)?;
     let control = Control::new(stream, rails.len(), geometry)?;
-    let core = Core::new(rails, made.outgoing, made.incoming, control);
+    let registry = Arc::clone(nics.registry());
+    let core = Core::new(rails, made.outgoing, made.incoming, control, registry);
     let core = Arc::new(Mutex::new(core));
     Ok((Tx::new(&core), Rx::new(&core), names))
 }
@@ -101,6 +104,8 @@ struct Lane {
     psn: u32,
     queue: CompletionQueue,
     events: CompletionChannel,
+    /// The most reads at a time, of either end.
+    reads: u8,
 }
 
 impl Site<'_> {
@@ -136,6 +141,7 @@ impl Site<'_> {
                     qp_num: lane.pair.number(),
                     psn: lane.psn,
                     rkey: incoming.regions()[port].rkey(),
+                    reads: lane.reads,
                 });
                 lanes.push(Some(lane));
             }
@@ -169,7 +175,10 @@ impl Site<'_> {
             ..PairOptions::new(&queue)
         };
         let pair = domain.queue_pair(&options)?;
-        let mut pair = pair.init(local.port.number, Access::REMOTE_WRITE)?;
+        let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let mut pair = pair.init(local.port.number, access)?;
+        let limits = local.context.limits()?;
+        let reads = limits.reads_answered.min(limits.reads_started);
         post_receives(&mut pair, receives)?;
         Ok(Lane {
             pair,
@@ -177,6 +186,7 @@ impl Site<'_> {
             psn: RandomState::new().build_hasher().finish() as u32 & 0xff_ffff,
             queue,
             events,
+            reads: reads.min(MOST_READS),
         })
     }
 
@@ -192,8 +202,9 @@ impl Site<'_> {
                     addr: peer.start,
                     rkey: end.rkey,
                 };
-                let lkey = made.outgoing.regions()[port].lkey();
-                match self.connect_lane(candidate, lane.take()?, *end, remote, lkey) {
+                let lkeys =
+                    [&made.outgoing, &made.incoming].map(|slots| slots.regions()[port].lkey());
+                match self.connect_lane(candidate, lane.take()?, *end, remote, lkeys) {
                     Ok(rail) => Some(rail),
                     Err(error) => {
                         tracing::debug!("{} is no rail: {error}", candidate.rail);
@@ -210,15 +221,17 @@ impl Site<'_> {
         lane: Lane,
         end: End,
         remote: Remote,
-        lkey: u32,
+        lkeys: [u32; 2],
     ) -> Result<Rail, Box<dyn std::error::Error>> {
         let way = self
             .nics
             .way(&candidate.rail, self.theirs, end.qp_num, self.settings)?;
+        let reads = lane.reads.min(end.reads);
         let pair = lane.pair.ready_to_receive(
             &way,
             ReceiveOptions {
                 psn: end.psn,
+                reads_answered: lane.reads,
                 ..ReceiveOptions::default()
             },
         )?;
@@ -226,6 +239,7 @@ impl Site<'_> {
             psn: lane.psn,
             timeout: self.settings.timeout,
             retries: self.settings.retry_count,
+            reads_started: reads,
             ..SendOptions::default()
         })?;
         Ok(Rail {
@@ -233,11 +247,13 @@ impl Site<'_> {
             pair,
             queue: lane.queue,
             events: Arc::new(lane.events),
-            lkey,
+            port: candidate.rail.own.port,
+            lkeys,
             remote,
             posted: 0,
             ended: 0,
             load: 0,
+            reads: Reads::new(reads),
             probe: (0, Instant::now()),
             patience: patience(self.settings),
         })

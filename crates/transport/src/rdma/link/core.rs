@@ -1,19 +1,25 @@
 //! What both halves of a link work with.
 
 mod failover;
+mod loans;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use spark_ccl_verbs::{Completion, Opcode, PollRoom};
 
 use super::immediate::Immediate;
+use super::lent::Lent;
 use super::order::{Load, Missed, Order};
 use super::rail::{RECEIVE, Rail, post_receives};
 use super::report::Control;
 use super::slots::{HEADER_BYTES, Header, Slots};
 use crate::LinkError;
+use crate::rdma::Registry;
 use failover::Dead;
+use loans::Loans;
+pub(super) use loans::{LEND_LEAST, Place};
 
 /// For so long at most a link that ends waits until all that it sent has arrived: a device may have to
 /// send it again.
@@ -42,6 +48,10 @@ pub(super) struct Core {
     room: Option<Box<PollRoom>>,
     /// By channel, the last message that is read and not acknowledged yet.
     owed: Vec<Option<u32>>,
+    /// By channel, those that are being read out of the peer's memory.
+    loans: Vec<Loans>,
+    /// What may be lent, and borrowed to.
+    registry: Arc<Registry>,
     failed: Option<LinkError>,
 }
 
@@ -51,12 +61,15 @@ impl Core {
         outgoing: Slots,
         incoming: Slots,
         control: Control,
+        registry: Arc<Registry>,
     ) -> Self {
         let geometry = outgoing.geometry();
         Self {
             order: Order::new(geometry, rails.len()),
             room: None,
             owed: vec![None; geometry.channels],
+            loans: (0..geometry.channels).map(|_| Loans::new()).collect(),
+            registry,
             failed: None,
             rails: rails.into_iter().map(Some).collect(),
             dead: Vec::new(),
@@ -112,14 +125,12 @@ impl Core {
     pub(super) unsafe fn send(
         &mut self,
         channel: usize,
-        number: u64,
         len: usize,
-        tag: u64,
+        header: Header,
     ) -> Result<(), LinkError> {
+        let number = header.number;
         // SAFETY: passed on from the caller.
-        unsafe {
-            self.outgoing.write_header(channel, Header { tag, number });
-        }
+        unsafe { self.outgoing.write_header(channel, header) };
         // SAFETY: the message is whole, and its slot is this side's to write again only when the peer has
         // said that it has read it.
         let load = unsafe { self.transmit(channel, number, (HEADER_BYTES + len) as u64)? };
@@ -164,6 +175,39 @@ impl Core {
         }
     }
 
+    /// Sends the channel's next message, which the peer is to read where it lies.
+    ///
+    /// # Safety
+    /// As for [`send`](Self::send).
+    pub(super) unsafe fn send_lent(
+        &mut self,
+        channel: usize,
+        number: u64,
+        lent: &Lent,
+        tag: u64,
+    ) -> Result<(), LinkError> {
+        let bytes = lent.encode();
+        let slot = self.outgoing.payload(channel, number);
+        let header = Header {
+            tag,
+            number,
+            is_lent: true,
+        };
+        // SAFETY: the slot is this side's, and has room for them: what is lendable fits.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), slot, bytes.len());
+            self.send(channel, bytes.len(), header)
+        }
+    }
+
+    /// Whether the peer has given back the slots of all messages up to that number.
+    pub(super) fn has_returned(&mut self, channel: usize, number: u64) -> Result<bool, LinkError> {
+        if self.order.is_on_its_way(channel, number) {
+            self.poll()?;
+        }
+        Ok(!self.order.is_on_its_way(channel, number))
+    }
+
     /// The number and length of the channel's next message, if it has arrived.
     pub(super) fn next_to_read(
         &mut self,
@@ -183,6 +227,7 @@ impl Core {
     /// Gives the slot of the channel's next message back.
     pub(super) fn release(&mut self, channel: usize) {
         if let Some(number) = self.order.note_read(channel) {
+            self.loans[channel].pop_front();
             self.owed[channel] = Some(number);
             self.acknowledge();
         }

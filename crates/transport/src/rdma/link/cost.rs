@@ -11,9 +11,9 @@ use spark_ccl_verbs::{
 
 use super::core::Core;
 use super::immediate::Immediate;
-use super::rail::Rail;
+use super::rail::{Rail, Reads};
 use super::report::Control;
-use super::slots::Slots;
+use super::slots::{Header, Slots};
 use crate::Geometry;
 
 const GEOMETRY: Geometry = Geometry {
@@ -58,17 +58,19 @@ fn alone() -> Core {
         pair: pair.ready_to_send(SendOptions::default()).unwrap(),
         queue,
         events: Arc::new(events),
-        lkey: outgoing.regions()[0].lkey(),
+        port: 0,
+        lkeys: [outgoing.regions()[0].lkey(), 0],
         remote: Remote { addr: 0, rkey: 0 },
         posted: 0,
         ended: 0,
         load: 0,
+        reads: Reads::new(1),
         probe: (0, Instant::now()),
         patience: Duration::MAX,
     };
     let (stream, _) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
     let control = Control::new(stream, 1, GEOMETRY).unwrap();
-    Core::new(vec![rail], outgoing, incoming, control)
+    Core::new(vec![rail], outgoing, incoming, control, Arc::default())
 }
 
 #[test]
@@ -79,8 +81,13 @@ fn cost_of_a_message() {
         let begin = Instant::now();
         for _ in 0..MESSAGES {
             let next = core.next_to_send(0).unwrap().unwrap();
+            let header = Header {
+                tag: 7,
+                number: next,
+                is_lent: false,
+            };
             // SAFETY: the slot is free, and nothing carries it anywhere.
-            unsafe { core.send(0, next, len, 7).unwrap() };
+            unsafe { core.send(0, len, header).unwrap() };
             let said = Immediate::Released {
                 channel: 0,
                 number: next as u32,

@@ -1,40 +1,34 @@
 //! The RDMA ports of this machine, opened.
 
+use std::sync::Arc;
+
 use spark_ccl_config::Rdma;
 use spark_ccl_verbs::{AddressVector, Error, Gid, GidKind, Library, Mtu, Peer, ProtectionDomain};
 
-use super::super::{LocalPort, Port, Rail, Roce, devices};
+use super::super::{LocalPort, Port, Rail, Registry, Roce, devices};
 
 /// The RDMA ports of this machine that may be used.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Nics {
     ports: Vec<(LocalPort, ProtectionDomain)>,
     /// The same, as peers know them.
     descriptions: Vec<Port>,
+    registry: Arc<Registry>,
     /// Why there are none, for people.
     pub none_because: Option<String>,
 }
 
 impl Nics {
-    /// None.
-    pub const fn none() -> Self {
-        Self {
-            ports: Vec::new(),
-            descriptions: Vec::new(),
-            none_because: None,
-        }
-    }
-
     /// Opens the devices. Where that fails, there are no ports.
     pub fn open(settings: &Rdma) -> Self {
         Self::try_open(settings).unwrap_or_else(|error| Self {
             none_because: Some(error.to_string()),
-            ..Self::none()
+            ..Self::default()
         })
     }
 
     fn try_open(settings: &Rdma) -> Result<Self, Error> {
-        let mut nics = Self::none();
+        let mut nics = Self::default();
         let mut problems = Vec::new();
         for (device, ports) in devices(Library::open(settings.library.as_deref())?)? {
             // A device that cannot be used does not rule out the others.
@@ -56,6 +50,8 @@ impl Nics {
             problems.insert(0, "no RDMA port can be used".to_owned());
             nics.none_because = Some(problems.join("; "));
         }
+        let domains = nics.ports.iter().map(|(_, domain)| domain.clone());
+        nics.registry = Arc::new(Registry::new(domains.collect()));
         Ok(nics)
     }
 
@@ -67,6 +63,11 @@ impl Nics {
     /// The ports as peers know them.
     pub fn descriptions(&self) -> &[Port] {
         &self.descriptions
+    }
+
+    /// What the ports reach of this process's memory, besides slots.
+    pub fn registry(&self) -> &Arc<Registry> {
+        &self.registry
     }
 
     /// The way along a rail to a queue pair of the peer, whose ports are `theirs`.

@@ -58,6 +58,8 @@ pub(super) struct End {
     pub(super) psn: u32,
     /// The key of the slots that the peer writes.
     pub(super) rkey: u32,
+    /// How many reads it answers at a time.
+    pub(super) reads: u8,
 }
 
 /// The stream to the peer, while both talk about a link.

@@ -88,9 +88,15 @@ impl Order {
 
     /// The number and payload bytes of the next message, if it has arrived.
     pub(super) fn next_to_read(&self, channel: usize) -> Option<(u64, usize)> {
+        self.arrived(channel, 0)
+    }
+
+    /// The same of the message that is so many places behind the next one.
+    pub(super) fn arrived(&self, channel: usize, behind: u64) -> Option<(u64, usize)> {
         let channel = &self.channels[channel];
-        let number = channel.read + 1;
-        let bytes = channel.arrived[channel.slot(number)]?;
+        let number = channel.read + 1 + behind;
+        let is_near = behind < channel.arrived.len() as u64;
+        let bytes = channel.arrived[channel.slot(number)].filter(|_| is_near)?;
         Some((number, bytes as usize))
     }
 

@@ -8,6 +8,7 @@ use spark_ccl_verbs::{
 };
 
 use super::immediate::Immediate;
+use crate::rdma::{Keys, Registry};
 
 /// The number of all receives; those of writes are less.
 pub(super) const RECEIVE: u64 = 1 << 62;
@@ -26,8 +27,10 @@ pub(super) struct Rail {
     pub(super) queue: CompletionQueue,
     /// Where the queue announces completions.
     pub(super) events: Arc<CompletionChannel>,
-    /// The key of the slots here.
-    pub(super) lkey: u32,
+    /// The port's place among those of this machine.
+    pub(super) port: usize,
+    /// The key of the slots to send from, and that of those to receive in.
+    pub(super) lkeys: [u32; 2],
     /// The begin of the peer's slots.
     pub(super) remote: Remote,
     /// Writes posted, and those of them that are known to have ended.
@@ -35,10 +38,40 @@ pub(super) struct Rail {
     pub(super) ended: u64,
     /// Bytes on their way.
     pub(super) load: u64,
+    pub(super) reads: Reads,
     /// The last write that was posted to see it end, and when.
     pub(super) probe: (u64, Instant),
     /// For so long the device itself may take to find out that nothing is carried.
     pub(super) patience: Duration,
+}
+
+/// What is being read from the peer.
+#[derive(Debug)]
+pub(super) struct Reads {
+    /// So many at a time: devices put all that is posted behind more of them off.
+    pub(super) most: u32,
+    pub(super) count: u32,
+    pub(super) bytes: u64,
+}
+
+impl Reads {
+    pub(super) fn new(most: u8) -> Self {
+        Self {
+            most: most.into(),
+            count: 0,
+            bytes: 0,
+        }
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.count < self.most
+    }
+
+    /// One of so many bytes is over.
+    pub(super) fn end(&mut self, bytes: u32) {
+        self.count -= 1;
+        self.bytes -= u64::from(bytes);
+    }
 }
 
 impl Rail {
@@ -70,7 +103,7 @@ impl Rail {
         if bytes <= self.pair.most_inline() {
             request = request.inline();
         }
-        let pieces = [Piece::new(start as u64, bytes as u32, self.lkey)];
+        let pieces = [Piece::new(start as u64, bytes as u32, self.lkeys[0])];
         let pieces = &pieces[..usize::from(bytes > 0)];
         let to = self.remote.offset(offset as u64);
         let mut batch = self.pair.batch();
@@ -80,6 +113,37 @@ impl Rail {
         batch.post().map_err(|post| post.error)?;
         self.posted = id;
         Ok(())
+    }
+
+    /// Has `bytes` bytes of the peer's read to `to`, which has that key here; the number of the request,
+    /// which ends when they are there.
+    ///
+    /// # Safety
+    /// The memory is the device's until then, or until it is deregistered or the queue pair destroyed.
+    pub(super) unsafe fn read(
+        &mut self,
+        to: u64,
+        bytes: u32,
+        lkey: u32,
+        from: Remote,
+    ) -> Result<u64, Error> {
+        let id = self.posted + 1;
+        let mut batch = self.pair.batch();
+        // SAFETY: passed on from the caller.
+        unsafe {
+            let pieces = [Piece::new(to, bytes, lkey)];
+            batch.read(Request::new(id).signalled(), &pieces, from)?;
+        }
+        batch.post().map_err(|post| post.error)?;
+        self.posted = id;
+        self.reads.count += 1;
+        self.reads.bytes += u64::from(bytes);
+        Ok(id)
+    }
+
+    /// The names of registered memory for this rail.
+    pub(super) fn keys(&self, registry: &Registry, start: u64, bytes: usize) -> Option<Keys> {
+        registry.keys(start, bytes, self.port)
     }
 
     /// Makes sure that it still carries: devices do not always say so when they lose what was posted.

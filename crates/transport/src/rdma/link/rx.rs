@@ -5,16 +5,16 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::event::PollFlags;
 
-use super::core::Core;
+use super::core::{Core, Place};
 use super::immediate::Immediate;
-use crate::{Arrival, LinkError, LinkRx, Wait};
+use crate::{Arrival, Borrowing, LinkError, LinkRx, Wait};
 
 /// The receiving half of a link over RDMA.
 ///
 /// Dropping it tells the peer, which sees [`LinkError::Closed`] when it sends.
 #[derive(Debug)]
 pub struct Rx {
-    core: Arc<Mutex<Core>>,
+    pub(super) core: Arc<Mutex<Core>>,
     /// By channel, whether its next message was looked at.
     peeked: Vec<bool>,
 }
@@ -27,27 +27,42 @@ impl Rx {
             peeked: vec![false; channels],
         }
     }
+
+    fn check(&self, channel: usize) -> Result<(), LinkError> {
+        let channels = self.peeked.len();
+        if channel < channels {
+            return Ok(());
+        }
+        Err(LinkError::Misuse(format!(
+            "channel {channel} of {channels}"
+        )))
+    }
+}
+
+#[cold]
+fn borrowed(channel: usize) -> LinkError {
+    LinkError::Misuse(format!(
+        "the next message of channel {channel} is being read to another place"
+    ))
 }
 
 impl LinkRx for Rx {
     fn peek(&mut self, channel: usize) -> Result<Option<Arrival<'_>>, LinkError> {
-        if channel >= self.peeked.len() {
-            let channels = self.peeked.len();
-            return Err(LinkError::Misuse(format!(
-                "channel {channel} of {channels}"
-            )));
-        }
+        self.check(channel)?;
         let mut core = self.core.lock();
         let Some((number, len)) = core.next_to_read(channel)? else {
             return Ok(None);
         };
-        let header = core.incoming().read_header(channel, number);
-        if header.number != number {
-            return Err(LinkError::Protocol(format!(
-                "the slot of message {number} on channel {channel} holds message {}",
-                header.number
-            )));
-        }
+        let header = core.incoming().read_header(channel, number)?;
+        let len = if header.is_lent {
+            match core.read_lent(channel, Place::Slots)? {
+                None => return Ok(None),
+                Some(here) if here.in_slot => here.bytes,
+                Some(_) => return Err(borrowed(channel)),
+            }
+        } else {
+            len
+        };
         self.peeked[channel] = true;
         let payload = core.incoming().payload(channel, number);
         // SAFETY: the payload lies within the slot, `len` being at most `slot_bytes`, and lives as long
@@ -58,6 +73,38 @@ impl LinkRx for Rx {
             tag: header.tag,
             payload,
         }))
+    }
+
+    fn has_news(&mut self, channel: usize) -> bool {
+        channel >= self.peeked.len() || self.core.lock().has_news(channel)
+    }
+
+    fn borrow(
+        &mut self,
+        channel: usize,
+        room: &mut [u8],
+        tag: u64,
+    ) -> Result<Borrowing, LinkError> {
+        self.check(channel)?;
+        let mut core = self.core.lock();
+        let Some((number, _)) = core.next_to_read(channel)? else {
+            return Ok(Borrowing::NotYet);
+        };
+        let (start, bytes) = (room.as_mut_ptr() as u64, room.len());
+        let header = core.incoming().read_header(channel, number)?;
+        if !header.is_lent || header.tag != tag || !core.reaches(start, bytes) {
+            return Ok(Borrowing::Unable);
+        }
+        match core.read_lent(channel, Place::Room { start, bytes, tag })? {
+            None if core.is_awaited(channel) => Ok(Borrowing::NotYet),
+            None => Ok(Borrowing::Unable),
+            Some(here) if here.in_slot => Ok(Borrowing::Unable),
+            Some(here) if here.at != start => Err(borrowed(channel)),
+            Some(here) => {
+                core.release(channel);
+                Ok(Borrowing::Done(here.bytes))
+            }
+        }
     }
 
     fn release(&mut self, channel: usize) {

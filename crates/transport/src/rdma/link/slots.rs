@@ -43,7 +43,12 @@ unsafe impl Send for Slots {}
 pub(super) struct Header {
     pub(super) tag: u64,
     pub(super) number: u64,
+    /// The payload says where the message is.
+    pub(super) is_lent: bool,
 }
+
+/// Stands in a header beside the number.
+const LENT: u64 = 1 << 63;
 
 impl Slots {
     /// Fresh memory, all zero, not registered yet.
@@ -124,21 +129,29 @@ impl Slots {
         // SAFETY: two aligned words, which are the caller's.
         unsafe {
             at.write(header.tag);
-            at.add(1).write(header.number);
+            at.add(1)
+                .write(header.number | if header.is_lent { LENT } else { 0 });
         }
     }
 
-    /// The header of the message in the slot of that number, read once: the peer may write to it at any
+    /// The header of the message of that number in its slot, read once: the peer may write to it at any
     /// time.
-    pub(super) fn read_header(&self, channel: usize, number: u64) -> Header {
+    pub(super) fn read_header(&self, channel: usize, number: u64) -> Result<Header, LinkError> {
         let at = self.header(channel, number).cast::<u64>();
         // SAFETY: two aligned words within the memory, for which any bits are valid.
-        unsafe {
-            Header {
-                tag: at.read_volatile(),
-                number: at.add(1).read_volatile(),
-            }
+        let (tag, word) = unsafe { (at.read_volatile(), at.add(1).read_volatile()) };
+        let header = Header {
+            tag,
+            number: word & !LENT,
+            is_lent: word & LENT != 0,
+        };
+        if header.number != number {
+            return Err(LinkError::Protocol(format!(
+                "the slot of message {number} on channel {channel} holds message {}",
+                header.number
+            )));
         }
+        Ok(header)
     }
 
     fn header(&self, channel: usize, number: u64) -> *mut u8 {

@@ -8,6 +8,7 @@ use socket2::{Domain, Socket, Type};
 use spark_ccl_config::{Env, Rdma, Settings};
 
 mod failover;
+mod lending;
 
 use super::*;
 use crate::conformance::{self, Harness};

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::core::Core;
+use super::core::{Core, LEND_LEAST};
 use super::immediate::Immediate;
-use crate::{Geometry, LinkError, LinkTx};
+use super::slots::Header;
+use crate::{Geometry, Lending, Lends, LinkError, LinkTx};
 
 /// The sending half of a link over RDMA.
 ///
@@ -72,14 +73,51 @@ impl LinkTx for Tx {
         match self.reserved[channel] {
             Some((number, reserved)) if reserved == len => {
                 self.reserved[channel] = None;
+                let header = Header {
+                    tag,
+                    number,
+                    is_lent: false,
+                };
                 // SAFETY: the slot was reserved and not yet sent.
-                unsafe { self.core.lock().send(channel, number, len, tag) }
+                unsafe { self.core.lock().send(channel, len, header) }
             }
             other => Err(LinkError::Misuse(format!(
                 "commit of {len} bytes on channel {channel}, where {:?} are reserved",
                 other.map(|(_, reserved)| reserved)
             ))),
         }
+    }
+
+    fn lends(&self, start: *const u8, bytes: usize) -> Lends {
+        if bytes >= LEND_LEAST && self.core.lock().reaches(start as u64, bytes) {
+            Lends::Registered
+        } else {
+            Lends::Nothing
+        }
+    }
+
+    fn lend(&mut self, channel: usize, payload: &[u8], tag: u64) -> Result<Lending, LinkError> {
+        self.check(channel)?;
+        if let Some((_, reserved)) = self.reserved[channel] {
+            return Err(LinkError::Misuse(format!(
+                "lending on channel {channel}, where {reserved} bytes are reserved"
+            )));
+        }
+        let mut core = self.core.lock();
+        let Some(lent) = core.lendable(payload) else {
+            return Ok(Lending::Unable);
+        };
+        let Some(number) = core.next_to_send(channel)? else {
+            return Ok(Lending::NotYet);
+        };
+        // SAFETY: the slot is free and not yet sent.
+        unsafe { core.send_lent(channel, number, &lent, tag)? };
+        Ok(Lending::Lent(number))
+    }
+
+    fn has_returned(&mut self, channel: usize, loan: u64) -> Result<bool, LinkError> {
+        self.check(channel)?;
+        self.core.lock().has_returned(channel, loan)
     }
 
     fn holds_back(&self, _channel: usize) -> bool {

@@ -46,7 +46,8 @@ impl Core {
             // The peer must not be told that nothing lands here any more.
             Err(error) => return self.fail(name, format!("{problem}; then {error}")),
         };
-        self.drain(rail, &lost.queue);
+        let ended = self.drain(rail, &lost.queue).unwrap_or(lost.ended);
+        self.ask_again(rail, ended);
         self.control.say(&Report {
             rail,
             channels: self.order.progress(),
@@ -63,17 +64,19 @@ impl Core {
         });
     }
 
-    /// Takes note of everything that has arrived by a rail that takes nothing more.
-    fn drain(&mut self, rail: usize, queue: &CompletionQueue) {
+    /// Takes note of everything that has arrived by a rail that takes nothing more. The last request that
+    /// went well, if any is told of.
+    fn drain(&mut self, rail: usize, queue: &CompletionQueue) -> Option<u64> {
+        let mut ended = None;
         let mut room = self.room.take().unwrap_or_default();
         while let Ok(completions) = queue.poll(&mut room) {
             let mut count = 0;
             for completion in completions {
                 count += 1;
-                if let Ok(completion) = completion
-                    && completion.wr_id == RECEIVE
-                {
-                    self.note(rail, completion);
+                match completion {
+                    Ok(completion) if completion.wr_id == RECEIVE => self.note(rail, completion),
+                    Ok(completion) => ended = Some(completion.wr_id),
+                    Err(_) => {}
                 }
             }
             if count == 0 {
@@ -81,6 +84,7 @@ impl Core {
             }
         }
         self.room = Some(room);
+        ended
     }
 
     /// Listens to what the peer says about rails that failed, and does what is to be done about them.

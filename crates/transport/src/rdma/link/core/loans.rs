@@ -1,0 +1,258 @@
+//! Messages that are read where they lie: the sender tells where, and the receiver has its device read
+//! them, to registered memory of its own or else to their slots.
+//!
+//! Only registered memory is lent and borrowed. So a peer that reads late, or a device that writes late,
+//! is stopped by deregistering it; nothing here needs to be undone.
+
+use std::collections::VecDeque;
+
+use spark_ccl_verbs::Remote;
+
+use super::{Core, Rail};
+use crate::LinkError;
+use crate::rdma::Registry;
+use crate::rdma::link::lent::Lent;
+
+/// Shorter messages come quicker by a slot than by asking for them.
+pub(in super::super) const LEND_LEAST: usize = 32 << 10;
+
+/// The messages of a channel that are being read, from the next one on.
+pub(in super::super) type Loans = VecDeque<Loan>;
+
+/// A message that is read out of the peer's memory.
+#[derive(Debug)]
+pub(in super::super) struct Loan {
+    lent: Lent,
+    /// Its own slot is its place, and not memory of the reader's.
+    in_slot: bool,
+    to: u64,
+    state: State,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// To be asked for.
+    Waiting,
+    /// Asked for by a rail, as the write request of that number.
+    Asked {
+        rail: usize,
+        id: u64,
+    },
+    Here,
+}
+
+/// A message that has been read.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct Here {
+    pub(in super::super) bytes: usize,
+    pub(in super::super) at: u64,
+    pub(in super::super) in_slot: bool,
+}
+
+/// Where lent messages are to go.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) enum Place {
+    /// Each to its slot.
+    Slots,
+    /// One after the other, to registered memory; those of that tag.
+    Room { start: u64, bytes: usize, tag: u64 },
+}
+
+impl Core {
+    /// What the peer needs to know to read the payload; `None` where it cannot, or had better not.
+    pub(in super::super) fn lendable(&self, payload: &[u8]) -> Option<Lent> {
+        let most = self.outgoing.geometry().slot_bytes;
+        let fits =
+            Lent::len(self.rails.len()) <= most && (LEND_LEAST..=most).contains(&payload.len());
+        let address = payload.as_ptr() as u64;
+        let keys = self.rails.iter().map(|rail| match rail {
+            Some(rail) => Some(rail.keys(&self.registry, address, payload.len())?.remote),
+            // It is not to be used.
+            None => Some(0),
+        });
+        Some(Lent {
+            address,
+            bytes: payload.len() as u32,
+            keys: keys.collect::<Option<_>>().filter(|_| fits)?,
+        })
+    }
+
+    /// Whether the rails reach that memory.
+    pub(in super::super) fn reaches(&self, start: u64, bytes: usize) -> bool {
+        let mut rails = self.rails();
+        rails.all(|rail| rail.keys(&self.registry, start, bytes).is_some())
+    }
+
+    /// Whether the channel's next message is lent, and not there: only asking for it brings it.
+    pub(in super::super) fn is_awaited(&self, channel: usize) -> bool {
+        let first = self.loans[channel].front();
+        first.is_some_and(|loan| loan.state != State::Here)
+    }
+
+    /// Has the channel's next messages read, as far as they are lent and there is a place for them. The
+    /// next one, once it is there.
+    pub(in super::super) fn read_lent(
+        &mut self,
+        channel: usize,
+        place: Place,
+    ) -> Result<Option<Here>, LinkError> {
+        if self.is_awaited(channel) {
+            self.poll()?;
+        }
+        self.take_on(channel, place)?;
+        self.note_ended(channel);
+        self.ask(channel);
+        let first = self.loans[channel].front();
+        let here = first.filter(|loan| loan.state == State::Here);
+        Ok(here.map(|loan| Here {
+            bytes: loan.lent.bytes as usize,
+            at: loan.to,
+            in_slot: loan.in_slot,
+        }))
+    }
+
+    /// Whether there is something to look at on the channel, be it an error.
+    pub(in super::super) fn has_news(&mut self, channel: usize) -> bool {
+        match self.next_to_read(channel) {
+            Ok(None) => false,
+            Ok(Some(_)) if self.is_awaited(channel) => {
+                let polled = self.poll();
+                self.note_ended(channel);
+                polled.is_err() || !self.is_awaited(channel)
+            }
+            _ => true,
+        }
+    }
+
+    /// Finds a place for lent messages that have arrived.
+    fn take_on(&mut self, channel: usize, place: Place) -> Result<(), LinkError> {
+        let mut taken = 0;
+        let mut first_tag = None;
+        for ahead in 0.. {
+            let Some((number, len)) = self.order.arrived(channel, ahead) else {
+                break;
+            };
+            let header = self.incoming.read_header(channel, number)?;
+            let tag = *first_tag.get_or_insert(match place {
+                Place::Room { tag, .. } => tag,
+                Place::Slots => header.tag,
+            });
+            if !header.is_lent || header.tag != tag {
+                break;
+            }
+            if let Some(known) = self.loans[channel].get(ahead as usize) {
+                taken += known.lent.bytes as usize;
+                continue;
+            }
+            let lent = self.lent(channel, number, len)?;
+            let bytes = lent.bytes as usize;
+            let to = match place {
+                Place::Slots => self.incoming.payload(channel, number) as u64,
+                Place::Room {
+                    start, bytes: room, ..
+                } if taken + bytes <= room => start + taken as u64,
+                Place::Room { .. } => break,
+            };
+            taken += bytes;
+            self.loans[channel].push_back(Loan {
+                lent,
+                in_slot: matches!(place, Place::Slots),
+                to,
+                state: State::Waiting,
+            });
+        }
+        Ok(())
+    }
+
+    /// Where the message in that slot is to be read.
+    fn lent(&self, channel: usize, number: u64, len: usize) -> Result<Lent, LinkError> {
+        let payload = self.incoming.payload(channel, number);
+        // SAFETY: `len` is at most a slot's bytes. The slot is this side's; a peer that writes there
+        // breaks the protocol, and what it says is checked.
+        let payload = unsafe { std::slice::from_raw_parts(payload, len) };
+        let most = self.incoming.geometry().slot_bytes;
+        Lent::decode(payload, self.rails.len(), most).ok_or_else(|| {
+            LinkError::Protocol(format!(
+                "message {number} on channel {channel} does not say where it is to be read"
+            ))
+        })
+    }
+
+    /// Takes note of what has been read.
+    fn note_ended(&mut self, channel: usize) {
+        for loan in &mut self.loans[channel] {
+            if let State::Asked { rail, id } = loan.state
+                && let Some(rail) = &mut self.rails[rail]
+                && rail.ended >= id
+            {
+                rail.reads.end(loan.lent.bytes);
+                loan.state = State::Here;
+            }
+        }
+    }
+
+    /// Asks for what waits, by the rails that have asked for the fewest bytes.
+    fn ask(&mut self, channel: usize) {
+        // What all channels have reserved can be sent besides.
+        let writes = self.owed.len() as u64 + 2;
+        let mut problem = None;
+        for loan in &mut self.loans[channel] {
+            if loan.state != State::Waiting {
+                continue;
+            }
+            let rails = self.rails.iter_mut().enumerate();
+            let free = rails
+                .filter_map(|(index, rail)| Some((index, rail.as_mut()?)))
+                .filter(|(_, rail)| rail.reads.has_room() && rail.has_room(writes));
+            let Some((index, rail)) = free.min_by_key(|(_, rail)| rail.reads.bytes) else {
+                break;
+            };
+            let Some(local) = loan.local(rail, &self.registry) else {
+                problem = Some((index, "memory that was borrowed is deregistered".to_owned()));
+                break;
+            };
+            let from = Remote {
+                addr: loan.lent.address,
+                rkey: loan.lent.keys[index],
+            };
+            // SAFETY: the memory is the message's place until it is read, or the memory deregistered;
+            // a slot lives as long as the queue pair.
+            match unsafe { rail.read(loan.to, loan.lent.bytes, local, from) } {
+                Ok(id) => loan.state = State::Asked { rail: index, id },
+                Err(error) => {
+                    problem = Some((index, error.to_string()));
+                    break;
+                }
+            }
+        }
+        if let Some((rail, problem)) = problem {
+            self.drop_rail(rail, problem);
+        }
+    }
+
+    /// What a rail that has failed has not brought is to be asked for again.
+    pub(super) fn ask_again(&mut self, failed: usize, ended: u64) {
+        for loan in self.loans.iter_mut().flatten() {
+            if let State::Asked { rail, id } = loan.state
+                && rail == failed
+            {
+                loan.state = if id <= ended {
+                    State::Here
+                } else {
+                    State::Waiting
+                };
+            }
+        }
+    }
+}
+
+impl Loan {
+    /// The key, for a rail, of the memory where it goes.
+    fn local(&self, rail: &Rail, registry: &Registry) -> Option<u32> {
+        if self.in_slot {
+            return Some(rail.lkeys[1]);
+        }
+        let keys = rail.keys(registry, self.to, self.lent.bytes as usize)?;
+        Some(keys.local)
+    }
+}

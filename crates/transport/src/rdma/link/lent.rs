@@ -1,0 +1,82 @@
+//! What a lent message says in place of its payload: where the peer reads that.
+
+/// Where a payload is, at its sender.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Lent {
+    pub(super) address: u64,
+    pub(super) bytes: u32,
+    /// By rail, the key of the memory.
+    pub(super) keys: Vec<u32>,
+}
+
+/// Of the address and the length.
+const FIXED: usize = 12;
+
+impl Lent {
+    /// The bytes that it takes with so many rails.
+    pub(super) fn len(rails: usize) -> usize {
+        FIXED + 4 * rails
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.address.to_le_bytes().to_vec();
+        bytes.extend(self.bytes.to_le_bytes());
+        bytes.extend(self.keys.iter().flat_map(|key| key.to_le_bytes()));
+        bytes
+    }
+
+    /// `None`: nothing that a peer lends over so many rails, where messages have at most so many bytes.
+    pub(super) fn decode(bytes: &[u8], rails: usize, most: usize) -> Option<Self> {
+        if bytes.len() != Self::len(rails) {
+            return None;
+        }
+        let (address, bytes) = bytes.split_first_chunk()?;
+        let (len, keys) = bytes.split_first_chunk()?;
+        let lent = Self {
+            address: u64::from_le_bytes(*address),
+            bytes: u32::from_le_bytes(*len),
+            keys: keys
+                .chunks_exact(4)
+                .map(|key| {
+                    key.iter()
+                        .rev()
+                        .fold(0, |key, byte| key << 8 | u32::from(*byte))
+                })
+                .collect(),
+        };
+        (1..=most).contains(&(lent.bytes as usize)).then_some(lent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_is_lent_is_understood(
+            address: u64,
+            bytes in 1..=65536_u32,
+            keys in prop::collection::vec(any::<u32>(), 1..5),
+        ) {
+            let rails = keys.len();
+            let lent = Lent { address, bytes, keys };
+            let encoded = lent.encode();
+            prop_assert_eq!(encoded.len(), Lent::len(rails));
+            prop_assert_eq!(Lent::decode(&encoded, rails, 65536), Some(lent));
+            prop_assert_eq!(Lent::decode(&encoded, rails, bytes as usize - 1), None);
+            prop_assert_eq!(Lent::decode(&encoded, rails + 1, 65536), None);
+        }
+
+        #[test]
+        fn any_bytes_are_understood_or_refused(
+            bytes in prop::collection::vec(any::<u8>(), 0..40),
+            rails in 0..6_usize,
+        ) {
+            if let Some(lent) = Lent::decode(&bytes, rails, 1 << 20) {
+                prop_assert_eq!(lent.encode(), bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Messages that are read where they lie, by real devices.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::*;
+use crate::rdma::{Memory, Registration, Registry};
+use crate::{Borrowing, Lending, Lends};
+
+const BYTES: usize = 64 << 10;
+const SLOTS: Geometry = Geometry {
+    slot_bytes: BYTES,
+    slots: 4,
+    channels: 2,
+};
+
+/// Memory that the devices of a side reach; unregistered before it is freed.
+struct Lot {
+    registration: Registration,
+    memory: Box<[u8]>,
+}
+
+impl Lot {
+    fn new(registry: &Arc<Registry>, bytes: usize) -> Self {
+        let mut memory = vec![0; bytes].into_boxed_slice();
+        let start = NonNull::from(&mut *memory).cast();
+        // SAFETY: the registration goes before the memory, and each test waits for what it has lent and
+        // borrowed, or deregisters the memory.
+        let registration = unsafe { registry.register(Memory::Host { start, bytes }) }.unwrap();
+        Self {
+            registration,
+            memory,
+        }
+    }
+
+    /// Of which every byte is different from those near it.
+    fn filled(registry: &Arc<Registry>, bytes: usize) -> Self {
+        let mut lot = Self::new(registry, bytes);
+        for (index, byte) in lot.memory.iter_mut().enumerate() {
+            *byte = (index * 7 + (index >> 8)) as u8;
+        }
+        lot
+    }
+}
+
+fn linked(sides: &[Side; 2]) -> [(Tx, Rx); 2] {
+    connected(sides, SLOTS).map(|end| {
+        let (tx, rx, _) = end.unwrap();
+        (tx, rx)
+    })
+}
+
+fn lend(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
+    match tx.lend(0, payload, tag).unwrap() {
+        Lending::Lent(number) => number,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn borrow(rx: &mut Rx, room: &mut [u8], tag: u64) -> usize {
+    let until = soon();
+    loop {
+        match rx.borrow(0, room, tag).unwrap() {
+            Borrowing::Done(bytes) => return bytes,
+            Borrowing::NotYet => assert!(Instant::now() < until, "it does not come"),
+            Borrowing::Unable => panic!("unable"),
+        }
+        thread::yield_now();
+    }
+}
+
+fn returns(tx: &mut Tx, loan: u64) {
+    let until = soon();
+    while !tx.has_returned(0, loan).unwrap() {
+        assert!(Instant::now() < until, "it does not return");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn lent_messages_are_read_to_registered_memory_by_all_rails() {
+    let Some(sides) = sides(2) else { return };
+    let [(mut tx, _rx), (other_tx, mut other_rx)] = linked(&sides);
+    let from = Lot::filled(sides[0].0.registry(), 3 * BYTES + 40_000);
+    let mut to = Lot::new(sides[1].0.registry(), from.memory.len());
+    assert_eq!(
+        tx.lends(from.memory.as_ptr(), from.memory.len()),
+        Lends::Registered
+    );
+    let loans: Vec<_> = from
+        .memory
+        .chunks(BYTES)
+        .map(|part| lend(&mut tx, part, 9))
+        .collect();
+    assert_eq!(
+        tx.lend(0, &from.memory[..BYTES], 9).unwrap(),
+        Lending::NotYet
+    );
+    let mut done = 0;
+    while done < to.memory.len() {
+        assert!(!tx.has_returned(0, loans[done / BYTES]).unwrap());
+        done += borrow(&mut other_rx, &mut to.memory[done..], 9);
+    }
+    assert!(to.memory == from.memory);
+    returns(&mut tx, loans[3]);
+    for rail in other_tx.core.lock().rails() {
+        assert!(rail.posted >= 2, "{} carried {}", rail.name, rail.posted);
+        assert_eq!((rail.reads.count, rail.reads.bytes), (0, 0));
+    }
+}
+
+#[test]
+fn lent_messages_are_peeked_at_like_others() {
+    let Some(sides) = sides(1) else { return };
+    let [(mut tx, _rx), (_tx, mut other_rx)] = linked(&sides);
+    let from = Lot::filled(sides[0].0.registry(), 2 * BYTES);
+    let first = lend(&mut tx, &from.memory[..40_000], 1);
+    tx.reserve(0, 5).unwrap().unwrap().fill(5);
+    tx.commit(0, 5, 2).unwrap();
+    let last = lend(&mut tx, &from.memory[BYTES..], 3);
+    let until = soon();
+    for (tag, expected) in [
+        (1, &from.memory[..40_000]),
+        (2, &[5; 5][..]),
+        (3, &from.memory[BYTES..]),
+    ] {
+        // The first look asks for what is lent.
+        while other_rx.peek(0).unwrap().is_none() {
+            assert!(Instant::now() < until, "{tag} does not come");
+            thread::yield_now();
+        }
+        let arrival = other_rx.peek(0).unwrap().unwrap();
+        assert_eq!(arrival.tag, tag);
+        assert!(arrival.payload == expected);
+        other_rx.release(0);
+    }
+    returns(&mut tx, first);
+    returns(&mut tx, last);
+}
+
+#[test]
+fn what_cannot_be_lent_or_borrowed_goes_through_slots() {
+    let Some(sides) = sides(1) else { return };
+    let [(mut tx, _rx), (_tx, mut other_rx)] = linked(&sides);
+    let from = Lot::filled(sides[0].0.registry(), BYTES + 1);
+    let ordinary = vec![7; BYTES];
+    assert_eq!(tx.lends(ordinary.as_ptr(), BYTES), Lends::Nothing);
+    for payload in [&ordinary, &from.memory[..1000], &from.memory[..]] {
+        assert_eq!(tx.lend(0, payload, 1).unwrap(), Lending::Unable);
+    }
+    let loan = lend(&mut tx, &from.memory[..BYTES], 1);
+    let mut to = Lot::new(sides[1].0.registry(), 2 * BYTES);
+    let until = soon();
+    while other_rx.borrow(0, &mut to.memory, 2).unwrap() == Borrowing::NotYet {
+        assert!(Instant::now() < until, "it does not come");
+    }
+    // Another message is expected, there is no room, or no device reaches it.
+    let mut refused = |room: &mut [u8], tag| {
+        assert_eq!(other_rx.borrow(0, room, tag).unwrap(), Borrowing::Unable);
+    };
+    refused(&mut to.memory, 2);
+    refused(&mut to.memory[..BYTES - 1], 1);
+    refused(&mut vec![0; BYTES], 1);
+    while other_rx.peek(0).unwrap().is_none() {
+        assert!(Instant::now() < until, "it does not come");
+        thread::yield_now();
+    }
+    assert!(other_rx.peek(0).unwrap().unwrap().payload == &from.memory[..BYTES]);
+    other_rx.release(0);
+    returns(&mut tx, loan);
+}
+
+#[test]
+fn what_a_failed_rail_has_not_read_is_read_by_another() {
+    let Some(sides) = sides(2) else { return };
+    let [(mut tx, mut rx), (other_tx, mut other_rx)] = linked(&sides);
+    let from = Lot::filled(sides[0].0.registry(), 4 * BYTES);
+    let mut to = Lot::new(sides[1].0.registry(), from.memory.len());
+    from.memory.chunks(BYTES).for_each(|part| {
+        lend(&mut tx, part, 9);
+    });
+    let until = soon();
+    while other_tx
+        .core
+        .lock()
+        .rails()
+        .any(|rail| rail.reads.count == 0)
+    {
+        assert_ne!(
+            other_rx.borrow(0, &mut to.memory, 9).unwrap(),
+            Borrowing::Unable
+        );
+        assert!(Instant::now() < until, "nothing is asked for");
+    }
+    other_tx.core.lock().drop_rail(0, "a test".to_owned());
+    let mut done = 0;
+    while done < to.memory.len() {
+        assert!(rx.peek(0).unwrap().is_none());
+        done += borrow(&mut other_rx, &mut to.memory[done..], 9);
+    }
+    assert!(to.memory == from.memory);
+}
+
+#[test]
+fn memory_that_is_deregistered_is_not_written_any_more() {
+    let Some(sides) = sides(1) else { return };
+    let [(mut tx, _rx), (_tx, mut other_rx)] = linked(&sides);
+    let from = Lot::filled(sides[0].0.registry(), 4 * BYTES);
+    let mut to = Lot::new(sides[1].0.registry(), from.memory.len());
+    from.memory.chunks(BYTES).for_each(|part| {
+        lend(&mut tx, part, 9);
+    });
+    let until = soon();
+    while other_rx.borrow(0, &mut to.memory, 9).unwrap() == Borrowing::NotYet {
+        if !other_rx.has_news(0) && other_rx.core.lock().is_awaited(0) {
+            break;
+        }
+        assert!(Instant::now() < until, "nothing is asked for");
+    }
+    to.registration.deregister().unwrap();
+    let seen = to.memory.clone();
+    thread::sleep(Duration::from_millis(500));
+    assert!(to.memory == seen);
+    // What was asked for cannot be had any more, and says so.
+    let error = loop {
+        assert!(Instant::now() < until, "nothing is said");
+        match other_rx.peek(0) {
+            Err(error) => break error,
+            Ok(_) => thread::yield_now(),
+        }
+    };
+    assert!(
+        matches!(error, LinkError::Rdma { .. } | LinkError::Misuse(_)),
+        "{error}"
+    );
+}

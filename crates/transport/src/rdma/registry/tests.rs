@@ -1,0 +1,114 @@
+//! With a stand-in for the device: this proves which numbers are handed over, not that a device takes them.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use spark_ccl_verbs::testing;
+
+use super::*;
+
+const PAGE: usize = 4096;
+
+fn registry(domains: usize) -> Arc<Registry> {
+    let device = testing::library().devices().unwrap().remove(0);
+    let context = device.open().unwrap();
+    let domains = (0..domains).map(|_| context.protection_domain().unwrap());
+    Arc::new(Registry::new(domains.collect()))
+}
+
+fn host(memory: &mut [u8]) -> Memory<'static> {
+    Memory::Host {
+        start: NonNull::from(&mut *memory).cast(),
+        bytes: memory.len(),
+    }
+}
+
+#[test]
+fn memory_has_its_own_keys_in_each_domain() {
+    let registry = registry(2);
+    let mut memory = vec![0; PAGE];
+    let start = memory.as_ptr() as u64;
+    // SAFETY: the stand-in touches no memory.
+    let registration = unsafe { registry.register(host(&mut memory)) }.unwrap();
+    let keys = |start, bytes, domain| registry.keys(start, bytes, domain);
+    let [first, second] = [0, 1].map(|domain| keys(start, PAGE, domain).unwrap());
+    assert_ne!(first, second);
+    assert_eq!(keys(start + 5, 7, 0), Some(first));
+    assert_eq!(keys(start, PAGE, 2), None);
+    registration.deregister().unwrap();
+    assert_eq!(keys(start, PAGE, 0), None);
+    registration.deregister().unwrap();
+}
+
+#[test]
+fn memory_must_be_registered_as_a_whole() {
+    let registry = registry(1);
+    let mut memory = vec![0; 3 * PAGE];
+    let start = memory.as_ptr() as u64 + PAGE as u64;
+    // SAFETY: as above.
+    let registration = unsafe { registry.register(host(&mut memory[PAGE..2 * PAGE])) }.unwrap();
+    let page = PAGE as u64;
+    for (at, bytes, is_known) in [
+        (start, PAGE, true),
+        (start + page, 0, true),
+        (start + page - 1, 1, true),
+        (start + page - 1, 2, false),
+        (start - 1, 1, false),
+        (start - 1, PAGE, false),
+        (start, PAGE + 1, false),
+        (start, usize::MAX, false),
+        (u64::MAX, 1, false),
+    ] {
+        let keys = registry.keys(at, bytes, 0);
+        assert_eq!(keys.is_some(), is_known, "{at} {bytes}");
+    }
+    drop(registration);
+    assert_eq!(registry.keys(start, 1, 0), None);
+}
+
+#[test]
+fn a_dmabuf_is_known_by_the_addresses_of_its_mapping() {
+    let registry = registry(1);
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let start = NonNull::new(0x7000_0010 as *mut u8).unwrap();
+    let memory = Memory::DmaBuf {
+        fd: file.as_fd(),
+        offset: 0x3_0010,
+        start,
+        bytes: 70_000,
+    };
+    // SAFETY: as above.
+    let _registration = unsafe { registry.register(memory) }.unwrap();
+    let seen = testing::last_registration().unwrap();
+    assert_eq!(
+        (seen.start, seen.bytes, seen.iova),
+        (0x3_0010, 70_000, 0x7000_0010)
+    );
+    assert_eq!(seen.fd, Some(file.as_raw_fd()));
+    assert!(registry.keys(0x7000_0010 + 69_999, 1, 0).is_some());
+    assert!(registry.keys(0x7000_0010 + 69_999, 2, 0).is_none());
+    assert!(registry.keys(0x3_0010, 1, 0).is_none());
+}
+
+#[test]
+fn what_one_device_refuses_is_registered_with_none() {
+    let registry = registry(2);
+    let mut memory = vec![0; PAGE];
+    testing::fail_next(0, libc::ENOMEM);
+    // SAFETY: as above.
+    let error = unsafe { registry.register(host(&mut memory)) }.unwrap_err();
+    assert_eq!(error.errno(), Some(libc::ENOMEM));
+    assert_eq!(registry.keys(memory.as_ptr() as u64, 1, 0), None);
+}
+
+#[test]
+fn what_cannot_be_deregistered_is_an_error() {
+    let registry = registry(1);
+    let mut memory = vec![0; PAGE];
+    // SAFETY: as above.
+    let registration = unsafe { registry.register(host(&mut memory)) }.unwrap();
+    testing::fail_next(0, libc::EBUSY);
+    assert_eq!(
+        registration.deregister().unwrap_err().errno(),
+        Some(libc::EBUSY)
+    );
+}
