@@ -1,11 +1,11 @@
-//! Allocating registered memory, by all ranks together.
+//! Memory that links can use as it is: allocating it, by all ranks together, and registering what is there.
 
 use crate::call::{Call, InPlace, Nothing, Spec};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::mesh::LOOK_EVERY;
 use crate::redop::RedOp;
-use crate::registered::{Registered, Segment};
+use crate::registered::{Allocation, Hold, Holder, Registered, Segment};
 use crate::signature::Operation;
 use crate::world::{EXCHANGE, deadline_in};
 use socket2::Socket;
@@ -13,7 +13,9 @@ use spark_ccl_compute::Element;
 use spark_ccl_transport::memory::{
     MemoryError, Passed, SharedMemory, available_bytes, recv_fd, send_fd,
 };
-use std::os::fd::{AsFd, OwnedFd};
+use spark_ccl_transport::rdma::{Memory, Registration};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -38,23 +40,98 @@ impl Communicator {
         self.agree(len, fits(bytes.saturating_mul(sharers)))?;
         let (own, fd) = self.agree(len, SharedMemory::create(bytes))?;
         let id = self.inner.allocations.fetch_add(1, Ordering::Relaxed);
-        let maps = self.agree(len, self.exchange(id, bytes, &fd))?;
-        let segment = Segment::new((self.inner.context, id), self.rank(), own, maps);
+        let mut maps = self.agree(len, self.exchange(id, bytes, &fd))?;
+        let base = own.as_ptr();
+        let rank = self.rank();
+        maps[rank] = Some(own);
+        // SAFETY: the segment holds the mapping for longer than the registration.
+        let registration = unsafe { self.plug(base, bytes, None) };
+        let allocation = Allocation {
+            id,
+            context: self.inner.context,
+            rank,
+            maps,
+        };
+        let segment = Segment::new(base, registration, Holder::Shared(allocation));
         Ok(Registered::new(segment, len))
     }
 
-    /// Existing memory, registered where a link can use it as it is. No link of this version can:
-    /// processes share memory only if it was allocated for that, and TCP has no use for it.
+    /// Memory that is there already, registered with this rank's RDMA devices, if links use them. It is
+    /// this rank's own business: the others may have ordinary memory.
     ///
-    /// # Errors
-    /// [`Error::Unsupported`], always in this version.
-    pub fn register<T: Element>(&self, memory: &mut [T]) -> Result<(), Error> {
-        Err(Error::Unsupported {
-            what: format!("registering {} existing elements", memory.len()),
-            reason: "shared memory must be allocated with Communicator::alloc, and TCP links use \
-                     ordinary memory as it is"
-                .to_owned(),
-        })
+    /// Where no device can register it, for which the log has the reason, or links have no use for that
+    /// (ranks of one host share only what they have [allocated](Self::alloc)), it is as good as ordinary
+    /// memory.
+    ///
+    /// ```
+    /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
+    /// let mut gradients = comm.register(vec![1.0_f32; 1 << 20]);
+    /// comm.all_reduce_in_place(&mut gradients, spark_ccl::RedOp::Avg).run()?;
+    /// assert_eq!(gradients[0], 1.0);
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    pub fn register<T: Element>(&self, memory: impl Into<Box<[T]>>) -> Registered<T> {
+        let memory = memory.into();
+        let len = memory.len();
+        let memory = Box::into_raw(memory);
+        let base = memory.cast();
+        let held = Holder::Own(Box::new(Held(memory)));
+        // SAFETY: the segment holds the memory for longer than the registration.
+        let registration = unsafe { self.plug(base, len * size_of::<T>(), None) };
+        Registered::new(Segment::new(base, registration, held), len)
+    }
+
+    /// `len` elements of a dma-buf that are mapped at `start`, registered as by
+    /// [`register`](Self::register), but by means of the dma-buf: `offset` is where in it they begin, in
+    /// bytes. Devices whose driver cannot do that say so in the log, and then the memory is ordinary.
+    ///
+    /// # Safety
+    /// The mapping is readable and writable, nobody else uses that part of the dma-buf, and it stays as it
+    /// is until the value returned is dropped and no operation on it is in flight; for ever, if the
+    /// value is forgotten.
+    pub unsafe fn register_dmabuf<T: Element>(
+        &self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        start: NonNull<T>,
+        len: usize,
+    ) -> Registered<T> {
+        let base = start.as_ptr().cast();
+        // SAFETY: passed on from the caller.
+        let registration = unsafe { self.plug(base, len * size_of::<T>(), Some((fd, offset))) };
+        Registered::new(Segment::new(base, registration, Holder::Foreign), len)
+    }
+
+    /// Registers memory with the devices of this rank's links, if there are any, and that is wanted.
+    ///
+    /// # Safety
+    /// The memory stays where it is while it is registered. Only operations of the engine lend it and
+    /// borrow to it, and those that fail cut it off first.
+    unsafe fn plug(
+        &self,
+        start: *mut u8,
+        bytes: usize,
+        dmabuf: Option<(BorrowedFd<'_>, u64)>,
+    ) -> Option<Registration> {
+        let registry = self.inner.registry.as_ref()?;
+        let start = NonNull::new(start).filter(|_| bytes > 0)?;
+        let memory = match dmabuf {
+            None => Memory::Host { start, bytes },
+            Some((fd, offset)) => Memory::DmaBuf {
+                fd,
+                offset,
+                start,
+                bytes,
+            },
+        };
+        // SAFETY: passed on from the caller.
+        let registered = unsafe { registry.register(memory) };
+        registered
+            .inspect_err(|error| {
+                let rank = self.rank();
+                tracing::warn!("rank {rank}: {bytes} bytes go through slots over RDMA: {error}");
+            })
+            .ok()
     }
 
     /// This rank's result, if all ranks have one; else this rank's error, or that of another.
@@ -131,5 +208,23 @@ fn fits(bytes: usize) -> Result<(), MemoryError> {
             reason: format!("{available} are available to all ranks of this host together"),
         }),
         _ => Ok(()),
+    }
+}
+
+/// Memory that was allocated as a boxed slice. Only a pointer, since others use the memory meanwhile.
+#[derive(Debug)]
+struct Held<T: Element>(*mut [T]);
+
+impl<T: Element> Hold for Held<T> {}
+
+// SAFETY: it is the only owner of the memory, whose elements are `Send + Sync`, and only frees it.
+unsafe impl<T: Element> Send for Held<T> {}
+// SAFETY: as above.
+unsafe impl<T: Element> Sync for Held<T> {}
+
+impl<T: Element> Drop for Held<T> {
+    fn drop(&mut self) {
+        // SAFETY: it comes from a box, and is freed only here.
+        drop(unsafe { Box::from_raw(self.0) });
     }
 }

@@ -10,6 +10,7 @@ use socket2::Socket;
 use spark_ccl_compute::DType;
 use spark_ccl_config::Layout;
 use spark_ccl_control::{Fault, Watch};
+use spark_ccl_transport::rdma::Registry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -34,6 +35,8 @@ pub(crate) struct Inner {
     pub(crate) members: Vec<u32>,
     /// Streams to the ranks of this host, over which memory is passed.
     pub(crate) memory_streams: Mutex<Vec<Option<Socket>>>,
+    /// Memory that the devices of RDMA links reach; none where there are no such links, or it is not wanted.
+    pub(crate) registry: Option<Arc<Registry>>,
     /// By rank: what carries the data.
     pub(crate) links: Vec<String>,
     /// Numbers of the next split and allocation: counters on their own, which publish nothing.
@@ -125,8 +128,12 @@ impl Communicator {
             count: count as u64,
             place: 0,
         };
-        let registered = registered && self.inner.planner.one_host && self.size() > 1;
-        Ok(self.planner().explain(signature, false, registered))
+        let choice = |one_sided| self.planner().explain(signature, false, one_sided);
+        Ok(if registered && self.inner.registry.is_some() {
+            format!("{}, zero-copy between devices", choice(false))
+        } else {
+            choice(registered && self.inner.planner.one_host && self.size() > 1)
+        })
     }
 
     /// Fails this communicator on all ranks: operations in flight and later ones return

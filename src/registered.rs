@@ -1,48 +1,64 @@
-//! Registered memory: allocated by all ranks together, and mapped by every rank of the host.
+//! Registered memory: within reach of RDMA devices, and of the ranks of the host that map it.
 
 use crate::error::Error;
 use bytemuck::Pod;
 use spark_ccl_compute::Element;
 use spark_ccl_transport::memory::SharedMemory;
+use spark_ccl_transport::rdma::Registration;
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 
-/// The memory of one collective allocation: this rank's part and its mappings of the others'.
+/// Registered memory of this rank, and who else reaches it.
 #[derive(Debug)]
 pub(crate) struct Segment {
+    own: *mut u8,
+    /// How RDMA devices reach it, if they do.
+    registration: Option<Registration>,
+    /// How ranks of this host do. What holds the memory is never freed while a device reaches it.
+    holder: ManuallyDrop<Holder>,
+}
+
+/// What holds the memory of a segment.
+#[derive(Debug)]
+pub(crate) enum Holder {
+    /// All ranks have allocated it together, and map each other's.
+    Shared(Allocation),
+    /// It was there before.
+    Own(#[expect(dead_code, reason = "holds the memory")] Box<dyn Hold>),
+    /// Its owner, who answers for it.
+    Foreign,
+}
+
+/// The memory of one collective allocation: this rank's part and its mappings of the others'.
+#[derive(Debug)]
+pub(crate) struct Allocation {
     /// Number of the allocation within its communicator, the same on every rank.
     pub(crate) id: u32,
     /// The communicator whose ranks index `maps`; to others this is ordinary memory.
     pub(crate) context: u64,
-    rank: usize,
+    pub(crate) rank: usize,
     /// By rank; `None` where the rank is on another host.
-    maps: Vec<Option<SharedMemory>>,
-    own: *mut u8,
+    pub(crate) maps: Vec<Option<SharedMemory>>,
 }
 
-// SAFETY: `own` points into `maps[rank]`, a mapping that lives as long as the segment; accesses to
-// it go through `Registered` (Rust's borrows) or the engine (the contract of the buffer traits).
+/// Memory that is kept for nothing but to be there.
+pub(crate) trait Hold: Send + Sync + std::fmt::Debug {}
+
+// SAFETY: `own` points into memory that lives as long as the segment; accesses to it go through
+// `Registered` (Rust's borrows) or the engine (the contract of the buffer traits).
 unsafe impl Send for Segment {}
 // SAFETY: as above; nothing in a segment changes after its construction.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// `maps` holds this rank's own memory at `rank`.
-    pub(crate) fn new(
-        (context, id): (u64, u32),
-        rank: usize,
-        own: SharedMemory,
-        mut maps: Vec<Option<SharedMemory>>,
-    ) -> Self {
-        let base = own.as_ptr();
-        maps[rank] = Some(own);
+    /// The memory from `own` on, which lives as long as `holder`.
+    pub(crate) fn new(own: *mut u8, registration: Option<Registration>, holder: Holder) -> Self {
         Self {
-            id,
-            context,
-            rank,
-            maps,
-            own: base,
+            own,
+            registration,
+            holder: ManuallyDrop::new(holder),
         }
     }
 
@@ -50,6 +66,43 @@ impl Segment {
         self.own
     }
 
+    /// The allocation that it is, if it is one.
+    pub(crate) fn allocation(&self) -> Option<&Allocation> {
+        match &*self.holder {
+            Holder::Shared(allocation) => Some(allocation),
+            _ => None,
+        }
+    }
+
+    /// Whether RDMA devices reach it.
+    pub(crate) fn is_within_reach_of_devices(&self) -> bool {
+        self.registration.is_some()
+    }
+
+    /// Cuts this rank's memory off from RDMA devices, for good.
+    pub(crate) fn unplug(&self) {
+        let ended = self.registration.as_ref().map(Registration::deregister);
+        if let Some(Err(error)) = ended {
+            // A late answer could still be written into memory that its owner takes for its own.
+            tracing::error!("registered memory cannot be cut off from a device: {error}");
+            std::process::abort();
+        }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        let ended = self.registration.as_ref().map(Registration::deregister);
+        if let Some(Err(error)) = ended {
+            tracing::warn!("registered memory is never freed: {error}");
+            return;
+        }
+        // SAFETY: nobody uses it any more.
+        unsafe { ManuallyDrop::drop(&mut self.holder) };
+    }
+}
+
+impl Allocation {
     /// Where `rank`'s part is mapped here.
     pub(crate) fn base(&self, rank: usize) -> Option<*mut u8> {
         self.maps[rank].as_ref().map(SharedMemory::as_ptr)
@@ -78,14 +131,16 @@ impl Segment {
     }
 }
 
-/// `n` elements of registered memory, from [`Communicator::alloc`](crate::Communicator::alloc).
+/// `n` elements of registered memory, from [`Communicator::alloc`](crate::Communicator::alloc) or
+/// [`Communicator::register`](crate::Communicator::register).
 ///
-/// Collectives whose buffers are registered on every rank (views of the same allocation at the same
-/// place) take the zero-copy path where all ranks share a host: ranks reduce straight out of and
-/// into each other's memory. Elsewhere it is as good as ordinary memory.
+/// Collectives whose buffers are registered take the zero-copy path. Where all ranks share a host, they
+/// reduce straight out of and into each other's memory, if the buffers are views of the same allocation
+/// at the same place on every rank. Over RDMA, devices move what is only moved straight from registered
+/// memory to registered memory, whichever of both there is. Over TCP it is as good as ordinary memory.
 ///
-/// After a failed operation the memory is private to this rank. Its contents are kept, unless memory
-/// is short.
+/// After a failed operation the memory is private to this rank, and ordinary. Its contents are kept,
+/// unless memory is short.
 pub struct Registered<T> {
     segment: Arc<Segment>,
     len: usize,
@@ -168,7 +223,7 @@ impl<T: Pod> DerefMut for Registered<T> {
 impl<T> std::fmt::Debug for Registered<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Registered")
-            .field("id", &self.segment.id)
+            .field("at", &self.segment.own)
             .field("len", &self.len)
             .finish_non_exhaustive()
     }

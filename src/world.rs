@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_bootstrap::{HostId, Kind, Purpose, Session, Via};
 use spark_ccl_compute::{Compute, Cpu};
-use spark_ccl_config::{AlgorithmChoice, Net, Settings, Tuning};
+use spark_ccl_config::{AlgorithmChoice, Net, Path, Settings, Tuning};
 use spark_ccl_control::{Fault, Monitor, Watch, neighbours};
 use spark_ccl_transport::rdma::link::Nics;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -172,6 +172,10 @@ impl World {
                 reason: format!("it could not connect: {error}"),
             });
         })?;
+        let is_over = |kind: &str| mesh.names.iter().any(|name| name.starts_with(kind));
+        let over_rdma = is_over("rdma") && !is_over("tcp");
+        let is_wanted = over_rdma && settings.path != Path::Safe;
+        let registry = is_wanted.then(|| Arc::clone(world.nics(one_host).registry()));
         let hosts = members
             .iter()
             .map(|&member| world.session.peer(member).host_id);
@@ -184,6 +188,7 @@ impl World {
             algorithms,
             &world.tuning,
             one_host,
+            over_rdma,
         );
         let compute = world.reducer.start();
         let wires = Wires::new(
@@ -208,6 +213,7 @@ impl World {
             context,
             members,
             memory_streams: Mutex::new(mesh.memory_streams),
+            registry,
             links: mesh.names,
             splits: AtomicU32::new(0),
             allocations: AtomicU32::new(0),

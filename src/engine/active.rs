@@ -72,10 +72,14 @@ impl Active {
         self.course.drain(wires);
         self.loans.withdraw(wires);
         let task = &self.request.task;
-        if task.signature.place != 0
-            && let Some(home) = &task.output.home
-        {
-            home.segment.fence();
+        if let Some(home) = &task.output.home {
+            // A device may still be writing what it has been asked to read from a peer.
+            home.segment.unplug();
+            if task.signature.place != 0
+                && let Some(allocation) = home.segment.allocation()
+            {
+                allocation.fence();
+            }
         }
     }
 }

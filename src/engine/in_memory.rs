@@ -106,7 +106,7 @@ impl Run<'_> {
         let block = in_output.unwrap_or(0) * u64::from(rank);
         let elements = (block + span.offset + done) as usize;
         let mapped = region.home.as_ref().and_then(|home| {
-            let base = home.segment.base(rank as usize)?;
+            let base = home.segment.allocation()?.base(rank as usize)?;
             Some(base.wrapping_add(home.offset + elements * size))
         });
         // The plan chooses one-sided schedules only where every rank's segment is mapped.

@@ -28,6 +28,8 @@ pub(crate) struct Planner {
     pub(crate) algorithms: AlgorithmChoice,
     /// Whether all ranks share memory.
     pub(crate) one_host: bool,
+    /// Whether every rank reaches every other one's devices.
+    pub(crate) over_rdma: bool,
     topology: Topology,
     /// What the cost model takes the links for.
     fabric: Fabric,
@@ -45,6 +47,7 @@ struct Choice {
 
 impl Planner {
     /// Of a rank among those whose hosts these are.
+    #[expect(clippy::too_many_arguments)]
     pub(crate) fn new<H: Ord>(
         context: u64,
         rank: u32,
@@ -53,6 +56,7 @@ impl Planner {
         algorithms: AlgorithmChoice,
         tuning: &Tuning,
         one_host: bool,
+        over_rdma: bool,
     ) -> Self {
         let topology = Topology::new(host_of, settings.shm);
         let slot_bytes = settings.slot_bytes(one_host);
@@ -65,6 +69,7 @@ impl Planner {
             path: settings.path,
             algorithms,
             one_host,
+            over_rdma,
             fabric: topology.fabric(slot_bytes),
             measured: Measured::new(tuning, topology.layout()),
             topology,

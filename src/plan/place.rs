@@ -53,6 +53,10 @@ impl Place {
         match registered {
             Some(code) => Ok(Self::Registered(code)),
             None if planner.path == Path::ZeroCopy && !spec.internal => {
+                let within_reach = [input, output].into_iter().all(is_within_reach_of_devices);
+                if planner.over_rdma && within_reach {
+                    return Ok(Self::Ordinary);
+                }
                 Err(refusal(spec.operation, planner))
             }
             None => Ok(Self::Ordinary),
@@ -72,14 +76,21 @@ impl Place {
     }
 }
 
+/// Whether RDMA devices reach all of it.
+fn is_within_reach_of_devices(region: &Region) -> bool {
+    let home = region.home.as_ref();
+    region.len == 0 || home.is_some_and(|home| home.segment.is_within_reach_of_devices())
+}
+
 /// A number for a pair of places in registered memory that every rank has mapped.
 fn code(homes: [&Home; 2], context: u64) -> Option<u64> {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for home in homes {
-        if home.segment.context != context || !home.segment.reaches_all() {
+        let allocation = home.segment.allocation()?;
+        if allocation.context != context || !allocation.reaches_all() {
             return None;
         }
-        for word in [u64::from(home.segment.id), home.offset as u64] {
+        for word in [u64::from(allocation.id), home.offset as u64] {
             hash = (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
             hash ^= hash >> 29;
         }
@@ -94,9 +105,13 @@ fn refusal(operation: Operation, planner: &Planner) -> Error {
          a scatter or all_to_all must be of the kind that has a one-sided form, which a \
          pre-multiplied sum has not), or allow the safe \
          path (SPARK_CCL_PATH=auto)"
+    } else if planner.over_rdma {
+        "the buffers are not registered with this rank's RDMA devices: allocate them with \
+         Communicator::alloc, or register them (the log says why a device cannot), or allow the safe path \
+         (SPARK_CCL_PATH=auto)"
     } else {
-        "the ranks are on several hosts, and only ranks of one host can share memory; allow the \
-         safe path (SPARK_CCL_PATH=auto)"
+        "the ranks share no memory, and a link between them goes over TCP; allow the safe path \
+         (SPARK_CCL_PATH=auto)"
     };
     Error::Unsupported {
         what: format!("{} on the zero-copy path", operation.name()),

@@ -197,7 +197,9 @@ mod tests {
         settings.shm = shm;
         let one_host = shm && host_of.iter().all(|host| *host == host_of[0]);
         let algorithms = AlgorithmChoice::parse(algorithms).unwrap();
-        Planner::new(0, 0, host_of, &settings, algorithms, tuning, one_host)
+        Planner::new(
+            0, 0, host_of, &settings, algorithms, tuning, one_host, false,
+        )
     }
 
     /// An `all_reduce` of so many bytes.

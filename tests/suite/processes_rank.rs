@@ -2,8 +2,11 @@
 
 use crate::processes::{MARK, ROLE};
 use rustix::process::{Signal, set_parent_process_death_signal};
-use spark_ccl::{Communicator, DType, Element, Error, RedOp, Registered, UniqueId};
+use spark_ccl::{
+    Communicator, DType, Element, Error, RecvBuf, RedOp, Registered, SendBuf, UniqueId,
+};
 use std::io::Write;
+use std::ops::DerefMut;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -144,18 +147,32 @@ impl State {
         let communicator = self.communicator();
         match *call {
             ["barrier"] => communicator.barrier().run(),
-            ["f32", ref rest @ ..] => typed::<f32>(&communicator, rest),
-            ["i32", ref rest @ ..] => typed::<i32>(&communicator, rest),
-            ["f64", ref rest @ ..] => typed::<f64>(&communicator, rest),
+            ["registered", dtype, ref rest @ ..] => match dtype {
+                "f32" => typed(&communicator, rest, |x: Vec<f32>| communicator.register(x)),
+                "i32" => typed(&communicator, rest, |x: Vec<i32>| communicator.register(x)),
+                "f64" => typed(&communicator, rest, |x: Vec<f64>| communicator.register(x)),
+                _ => panic!("{call:?} is no call"),
+            },
+            ["f32", ref rest @ ..] => typed(&communicator, rest, |x: Vec<f32>| x),
+            ["i32", ref rest @ ..] => typed(&communicator, rest, |x: Vec<i32>| x),
+            ["f64", ref rest @ ..] => typed(&communicator, rest, |x: Vec<f64>| x),
             _ => panic!("{call:?} is no call"),
         }
     }
 }
 
-/// A call on new buffers of the type; checks the results that the tests rely on.
-fn typed<T: Element + From<u8>>(communicator: &Communicator, call: &[&str]) -> Result<(), Error> {
+/// A call on new buffers of the type, as `place` places them; checks the results that the tests rely on.
+fn typed<T: Element + From<u8>, B: DerefMut<Target = [T]>>(
+    communicator: &Communicator,
+    call: &[&str],
+    place: impl Fn(Vec<T>) -> B,
+) -> Result<(), Error>
+where
+    for<'a> &'a B: SendBuf<T>,
+    for<'a> &'a mut B: RecvBuf<T>,
+{
     let (rank, size) = (communicator.rank(), communicator.size());
-    let own = |count: &str| vec![T::from(rank as u8 + 1); number(count)];
+    let own = |count: &str| place(vec![T::from(rank as u8 + 1); number(count)]);
     match *call {
         ["all_reduce", op, count] => {
             let (op, expected, times) = match op {
@@ -164,25 +181,39 @@ fn typed<T: Element + From<u8>>(communicator: &Communicator, call: &[&str]) -> R
                 _ => panic!("{op:?} is no operator"),
             };
             // Elements differ, so that none can stand in for another.
-            let place = |index: usize| index % 7;
-            let input: Vec<T> = (0..number(count))
-                .map(|index| T::from((rank + 1 + place(index)) as u8))
-                .collect();
+            let more = |index: usize| index % 7;
+            let input = (0..number(count)).map(|index| T::from((rank + 1 + more(index)) as u8));
+            let input = place(input.collect());
             let mut result = own(count);
             communicator.all_reduce(&input, &mut result, op).run()?;
-            for (index, x) in result.into_iter().enumerate() {
-                assert!(x == T::from((expected + times * place(index)) as u8));
+            for (index, x) in result.iter().enumerate() {
+                assert!(*x == T::from((expected + times * more(index)) as u8));
             }
         }
         ["all_gather", count] => {
-            let mut result = vec![T::default(); size * number(count)];
+            let mut result = place(vec![T::default(); size * number(count)]);
             communicator.all_gather(&own(count), &mut result).run()?;
+            let blocks = result.chunks_exact(number(count)).zip(1u8..);
+            for (block, from) in blocks {
+                assert!(block.iter().all(|x| *x == T::from(from)));
+            }
         }
         ["reduce", root, count] => {
             let mut buffer = own(count);
             communicator
                 .reduce_in_place(&mut buffer, RedOp::Sum, number(root))
                 .run()?;
+            let total = T::from((size * (size + 1) / 2) as u8);
+            assert!(rank != number(root) || buffer.iter().all(|x| *x == total));
+        }
+        ["reduce_scatter", count] => {
+            let input = place(vec![T::from(rank as u8 + 1); size * number(count)]);
+            let mut result = own(count);
+            communicator
+                .reduce_scatter(&input, &mut result, RedOp::Sum)
+                .run()?;
+            let total = T::from((size * (size + 1) / 2) as u8);
+            assert!(result.iter().all(|x| *x == total));
         }
         ["broadcast", root, count] => {
             let mut buffer = own(count);
@@ -193,8 +224,8 @@ fn typed<T: Element + From<u8>>(communicator: &Communicator, call: &[&str]) -> R
             assert!(buffer.iter().all(|x| *x == expected));
         }
         ["all_to_all", count] => {
-            let give = vec![T::from(rank as u8 + 1); size * number(count)];
-            let mut take = give.clone();
+            let give = || place(vec![T::from(rank as u8 + 1); size * number(count)]);
+            let (give, mut take) = (give(), give());
             communicator.all_to_all(&give, &mut take).run()?;
             let blocks = take.chunks_exact(number(count)).zip(1u8..);
             for (block, from) in blocks {

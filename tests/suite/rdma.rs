@@ -25,6 +25,11 @@ fn has_two_ends() -> Option<bool> {
 
 /// Ranks that so many rails each join.
 fn ranks(size: usize, rails: usize) -> Vec<Rank> {
+    ranks_on(size, rails, "auto")
+}
+
+/// The same, on one of the paths.
+fn ranks_on(size: usize, rails: usize, path: &str) -> Vec<Rank> {
     let ends = match has_two_ends() {
         Some(true) => ["a", "b"],
         _ => ["", ""],
@@ -37,6 +42,7 @@ fn ranks(size: usize, rails: usize) -> Vec<Rank> {
             ("SPARK_CCL_NET", "rdma"),
             ("NCCL_IB_HCA", &format!("={}", hcas.join(","))),
             ("NCCL_IB_TIMEOUT", "14"),
+            ("SPARK_CCL_PATH", path),
         ])
     };
     let mut ranks: Vec<Rank> = (0..size).map(start).collect();
@@ -56,18 +62,30 @@ fn rails(arguments: &[&str]) {
 }
 
 fn call_everything(ranks: &mut [Rank], count: usize) {
+    call_everything_on(ranks, "", count);
+}
+
+/// On ordinary memory, or on that which is `"registered "`.
+fn call_everything_on(ranks: &mut [Rank], memory: &str, count: usize) {
     let last = ranks.len() - 1;
     for call in [
         format!("f32 all_reduce sum {count}"),
         format!("f64 all_reduce max {count}"),
         format!("i32 all_gather {count}"),
         format!("f32 reduce {last} {count}"),
+        format!("f64 reduce_scatter {count}"),
         format!("i32 broadcast {last} {count}"),
         format!("f32 all_to_all {count}"),
-        "barrier".to_owned(),
     ] {
-        assert_all_ok(ranks, &format!("call {call}"));
+        assert_all_ok(ranks, &format!("call {memory}{call}"));
     }
+    assert_all_ok(ranks, "call barrier");
+    ranks[0].order(&format!("call {memory}f32 send {last} {count}"));
+    assert_eq!(
+        ranks[last].ask(&format!("call {memory}f32 recv 0 {count}")),
+        "ok"
+    );
+    assert_eq!(ranks[0].hear(), "ok");
 }
 
 #[test]
@@ -89,6 +107,43 @@ fn ranks_reduce_and_exchange_over_two_rails() {
 }
 
 #[test]
+fn registered_memory_goes_from_device_to_device() {
+    let _alone = alone();
+    let Some(two_ends) = has_two_ends() else {
+        return;
+    };
+    let sizes: &[usize] = if two_ends { &[2] } else { &[2, 3, 4] };
+    for &size in sizes {
+        let mut ranks = ranks_on(size, 2, "zero-copy");
+        let why = ranks[0].ask("explain registered 200003");
+        assert_contains(&why, &["zero-copy between devices"]);
+        for count in [1, 1003, 200_003] {
+            call_everything_on(&mut ranks, "registered ", count);
+        }
+        let refused = ranks[0].ask("call f32 all_reduce sum 200003");
+        assert_contains(&refused, &["not registered with this rank's RDMA devices"]);
+        assert_all_ok(&mut ranks, "finalize");
+    }
+}
+
+#[test]
+fn registered_memory_of_one_rank_meets_ordinary_memory_of_another() {
+    let _alone = alone();
+    let Some(mut ranks) = two_ends(2) else { return };
+    for calls in [["", "registered "], ["registered ", ""]] {
+        for call in ["all_reduce sum", "all_gather", "all_to_all", "broadcast 0"] {
+            for (rank, memory) in ranks.iter_mut().zip(calls) {
+                rank.order(&format!("call {memory}f32 {call} 200003"));
+            }
+            for rank in &ranks {
+                assert_eq!(rank.hear(), "ok", "{calls:?} {call}");
+            }
+        }
+    }
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+#[test]
 fn lost_packets_change_no_result() {
     let _alone = alone();
     let Some(mut ranks) = two_ends(2) else { return };
@@ -97,6 +152,7 @@ fn lost_packets_change_no_result() {
             rails(&["impair", port, "loss", loss]);
         }
         call_everything(&mut ranks, 100_003);
+        call_everything_on(&mut ranks, "registered ", 100_003);
     }
     for port in ["r0a", "r1b"] {
         rails(&["impair", port]);
@@ -110,18 +166,20 @@ fn a_killed_rank_is_named_by_all() {
     if has_two_ends() != Some(false) {
         return;
     }
-    let mut ranks = ranks(3, 2);
-    for answer in all(&mut ranks, "loop ordinary 100000") {
-        assert_eq!(answer, "running");
-    }
-    std::thread::sleep(Duration::from_millis(300));
-    let since = Instant::now();
-    let mut killed = ranks.remove(1);
-    killed.kill();
-    for rank in &ranks {
-        let answer = rank.hear_before(since + promptly());
-        assert_names(&answer, 1, killed.pid());
-        assert_contains(&answer, &["died"]);
+    for memory in ["ordinary", "registered"] {
+        let mut ranks = ranks(3, 2);
+        for answer in all(&mut ranks, &format!("loop {memory} 100000")) {
+            assert_eq!(answer, "running");
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let since = Instant::now();
+        let mut killed = ranks.remove(1);
+        killed.kill();
+        for rank in &ranks {
+            let answer = rank.hear_before(since + promptly());
+            assert_names(&answer, 1, killed.pid());
+            assert_contains(&answer, &["died"]);
+        }
     }
 }
 
