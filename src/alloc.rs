@@ -139,7 +139,7 @@ impl Communicator {
         let mut everyone = [u8::from(result.is_ok())];
         let minimum = RedOp::<u8>::Min.lower(self.planner().size);
         let agreement = Spec {
-            internal: true,
+            by_any_path: true,
             ..Spec::reducing(Operation::AllReduce, minimum).in_place()
         };
         Call::<u8, _>::new(self, agreement, InPlace(&mut everyone)).run()?;

@@ -19,7 +19,7 @@ impl Communicator {
         let own = [color.map_or(-1, i64::from), i64::from(key)];
         let mut all = vec![0_i64; 2 * self.size()];
         let gather = Spec {
-            internal: true,
+            by_any_path: true,
             ..Spec::new(Operation::AllGather)
         };
         Call::<i64, _>::new(self, gather, OutOfPlace(&own, &mut all)).run()?;

@@ -21,8 +21,8 @@ pub(crate) struct Spec {
     /// The peer that is received from.
     pub(crate) from: usize,
     pub(crate) in_place: bool,
-    /// Part of another function of the library: users' wishes about paths do not concern it.
-    pub(crate) internal: bool,
+    /// What is said about all calls' paths does not concern it.
+    pub(crate) by_any_path: bool,
     /// Elements of an allocation.
     pub(crate) elements: usize,
     pub(crate) tables: Option<Box<Tables>>,
@@ -45,7 +45,7 @@ impl Spec {
             root: 0,
             from: 0,
             in_place: false,
-            internal: false,
+            by_any_path: false,
             elements: 0,
             tables: None,
         }

@@ -37,6 +37,23 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         }
     }
 
+    /// Lets it take whichever path its buffers allow, also where the zero-copy path is demanded of all
+    /// (`SPARK_CCL_PATH=zero-copy`): for small things beside the calls that matter. All ranks must
+    /// do alike.
+    ///
+    /// ```
+    /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
+    /// let mut slowest = [0.25_f64];
+    /// comm.all_reduce_in_place(&mut slowest, spark_ccl::RedOp::Max)
+    ///     .by_any_path()
+    ///     .run()?;
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    pub fn by_any_path(mut self) -> Self {
+        self.spec.by_any_path = true;
+        self
+    }
+
     /// Runs the operation and gives its buffers back.
     ///
     /// # Errors

@@ -52,7 +52,7 @@ impl Place {
         };
         match registered {
             Some(code) => Ok(Self::Registered(code)),
-            None if planner.path == Path::ZeroCopy && !spec.internal => {
+            None if planner.path == Path::ZeroCopy && !spec.by_any_path => {
                 let within_reach = [input, output].into_iter().all(is_within_reach_of_devices);
                 if planner.over_rdma && within_reach {
                     return Ok(Self::Ordinary);

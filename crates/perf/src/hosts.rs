@@ -37,12 +37,14 @@ pub(crate) fn share<T: Serialize + DeserializeOwned>(
     let text = serde_json::to_vec(own)
         .map_err(|error| Error::system("describing this rank")(error.into()))?;
     let mut width = vec![text.len() as u64];
-    comm.all_reduce_in_place(&mut width, RedOp::Max).run()?;
+    comm.all_reduce_in_place(&mut width, RedOp::Max)
+        .by_any_path()
+        .run()?;
     let width = width[0] as usize;
     let mut block = text;
     block.resize(width, b' ');
     let mut all = vec![0; width * comm.size()];
-    comm.all_gather(&block, &mut all).run()?;
+    comm.all_gather(&block, &mut all).by_any_path().run()?;
     all.chunks(width)
         .map(|text| {
             serde_json::from_slice(text)

@@ -174,7 +174,9 @@ fn over_ranks(comm: &Communicator, seconds: [f64; 2], average: Average) -> Resul
         Average::Max => (1.0, RedOp::Max),
     };
     let mut values = seconds.map(|seconds| seconds * factor);
-    comm.all_reduce_in_place(&mut values, op).run()?;
+    comm.all_reduce_in_place(&mut values, op)
+        .by_any_path()
+        .run()?;
     Ok(values)
 }
 
@@ -190,6 +192,8 @@ fn per_iteration(
         .iter()
         .map(|time| time.as_secs_f64() * 1e6 / options.aggregated as f64)
         .collect();
-    comm.all_reduce_in_place(&mut micros, RedOp::Max).run()?;
+    comm.all_reduce_in_place(&mut micros, RedOp::Max)
+        .by_any_path()
+        .run()?;
     Ok(Some(PerIteration::new(micros, skip)))
 }

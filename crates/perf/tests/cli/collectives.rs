@@ -72,6 +72,13 @@ fn registered_memory() {
 }
 
 #[test]
+fn zero_copy_is_demanded_of_what_is_measured_only() {
+    for collective in ["all_reduce", "all_gather", "reduce_scatter", "broadcast"] {
+        all_right(&format!("{collective} --procs 2 --path zero-copy"));
+    }
+}
+
+#[test]
 fn threads_and_processes_of_threads() {
     assert_eq!(all_right("all_reduce -t 3"), 3);
     assert_eq!(all_right("all_reduce -t 2 -g 2"), 3);

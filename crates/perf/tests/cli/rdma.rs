@@ -30,6 +30,8 @@ fn play(devices: [&str; 2], args: &str) -> [Run; 2] {
             .env("MASTER_ADDR", "127.0.0.1")
             .env("MASTER_PORT", port.to_string())
             .env("NCCL_IB_HCA", devices[rank])
+            .env("SPARK_CCL_SHM", "0")
+            .env("SPARK_CCL_NET", "rdma")
             .spawn()
             .unwrap()
     });
@@ -44,6 +46,42 @@ fn measure(devices: [&str; 2], args: &str) -> Run {
         assert_eq!(code, Some(0), "{args}\n{}\n{stderr}", first.stdout);
     }
     first
+}
+
+#[test]
+fn collectives_on_registered_memory_over_all_rails() {
+    let Some(ends) = ends() else { return };
+    for collective in [
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "broadcast",
+        "reduce",
+        "gather",
+        "scatter",
+        "alltoall",
+        "alltoallv",
+        "sendrecv",
+    ] {
+        let args = format!("{collective} --path zero-copy -b 4 -e 600004 -f 150001 -n 1 -w 0");
+        let run = measure(ends, &args);
+        let links = run.stdout.lines().find(|line| line.contains("links:"));
+        assert!(
+            links.is_some_and(|line| line.contains("rdma rxe0a")),
+            "{links:?}"
+        );
+        if run.stdout.contains("# Algorithm") {
+            assert!(
+                run.stdout.contains("zero-copy between devices"),
+                "{}",
+                run.stdout
+            );
+        }
+        for row in run.rows() {
+            let wrong = [row[row.len() - 5], row[row.len() - 1]];
+            assert_eq!(wrong, ["0", "0"], "{args}: {row:?}");
+        }
+    }
 }
 
 #[test]
