@@ -26,6 +26,8 @@ pub(crate) struct Mesh {
     /// Streams to the ranks that share memory with this one.
     pub(crate) memory_streams: Vec<Option<Socket>>,
     pub(crate) names: Vec<String>,
+    /// Of this rank's links that are not shared memory: rails of the one that has the fewest, 0 for TCP.
+    pub(crate) fewest_rails: u32,
     /// With this the others wake up this rank.
     pub(crate) bell: Arc<Bell>,
 }
@@ -55,6 +57,17 @@ enum Wiring {
     Tcp(Vec<Socket>),
 }
 
+impl Wiring {
+    /// Rails, as far as they limit a link.
+    fn rails(&self) -> u32 {
+        match self {
+            Self::Own | Self::Shared(_) => u32::MAX,
+            Self::Rails(_, rails) => rails.len() as u32,
+            Self::Tcp(_) => 0,
+        }
+    }
+}
+
 type Ends = (Box<dyn LinkTx>, Box<dyn LinkRx>, String, Option<Socket>);
 
 impl Site<'_> {
@@ -68,7 +81,9 @@ impl Site<'_> {
         for peer in 0..self.members.len() {
             wirings.push(self.reach(&interfaces, peer)?);
         }
+        let rails = wirings.iter().map(Wiring::rails);
         let mut mesh = Mesh {
+            fewest_rails: rails.min().unwrap_or(u32::MAX),
             tx: Vec::new(),
             rx: Vec::new(),
             memory_streams: Vec::new(),

@@ -1,10 +1,11 @@
 //! What all communicators of one process's membership share: session, monitor, settings.
 
+use crate::call::least;
 use crate::communicator::{Communicator, Inner};
 use crate::engine::{Engine, Shared, Wires};
 use crate::error::Error;
 use crate::mesh::{Site, shares_memory};
-use crate::plan::Planner;
+use crate::plan::{Network, Planner};
 use crate::signature::describe;
 use parking_lot::Mutex;
 use socket2::Socket;
@@ -172,24 +173,10 @@ impl World {
                 reason: format!("it could not connect: {error}"),
             });
         })?;
-        let is_over = |kind: &str| mesh.names.iter().any(|name| name.starts_with(kind));
-        let over_rdma = is_over("rdma") && !is_over("tcp");
-        let is_wanted = over_rdma && settings.path != Path::Safe;
-        let registry = is_wanted.then(|| Arc::clone(world.nics(one_host).registry()));
         let hosts = members
             .iter()
             .map(|&member| world.session.peer(member).host_id);
         let hosts: Vec<HostId> = hosts.collect();
-        let planner = Planner::new(
-            context,
-            rank as u32,
-            &hosts,
-            settings,
-            algorithms,
-            &world.tuning,
-            one_host,
-            over_rdma,
-        );
         let compute = world.reducer.start();
         let wires = Wires::new(
             rank as u32,
@@ -200,13 +187,35 @@ impl World {
             Arc::clone(&mesh.bell),
         );
         watch.on_fault(move || mesh.bell.ring());
-        let engine = Engine::new(wires, Arc::clone(&watch), settings.operation_timeout);
+        let left = deadline.saturating_duration_since(Instant::now());
+        let shared = Shared::new(Engine::new(wires, Arc::clone(&watch), left));
+        let network = match settings.net {
+            _ if one_host => Network::None,
+            Net::Tcp => Network::Tcp,
+            // Links are made by pairs, of which some may have fallen back to TCP.
+            Net::Auto | Net::Rdma => {
+                let own = [rank, members.len()].map(|n| n as u32);
+                Network::of_rails(least(&shared, own, mesh.fewest_rails)?)
+            }
+        };
+        shared.with(|engine| engine.open(settings.operation_timeout));
+        let planner = Planner::new(
+            context,
+            rank as u32,
+            &hosts,
+            settings,
+            algorithms,
+            &world.tuning,
+            network,
+        );
+        let is_wanted = planner.over_rdma() && settings.path != Path::Safe;
+        let registry = is_wanted.then(|| Arc::clone(world.nics(one_host).registry()));
         for (peer, link) in mesh.names.iter().enumerate() {
             let name = world.session.describe(members[peer]);
             tracing::info!("rank {rank}: link to {name}: {link}");
         }
         let inner = Arc::new(Inner {
-            shared: Shared::new(engine),
+            shared,
             planner,
             watch,
             world: Arc::clone(world),

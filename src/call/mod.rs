@@ -1,10 +1,12 @@
 //! Calls: operations as values that run, start, or start within a scope.
 
+mod agreement;
 mod check;
 mod operands;
 mod pending;
 mod scope;
 
+pub(crate) use agreement::least;
 pub(crate) use check::{Spec, Tables};
 pub use operands::{InPlace, Nothing, Operands, OutOfPlace, Receiving, Sending};
 pub use pending::{Failed, Pending};

@@ -92,6 +92,12 @@ impl Engine {
         }
     }
 
+    /// What was to be done before users' operations is done: those count from 1 on, and may take so long.
+    pub(crate) fn open(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+        self.streams.clear();
+    }
+
     /// The number of the last collective that was issued.
     pub(crate) fn last_sequence(&self) -> u64 {
         self.sequence

@@ -6,6 +6,7 @@ mod topology;
 mod tuner;
 
 pub(crate) use place::Place;
+pub(crate) use topology::Network;
 
 use crate::error::Error;
 use crate::signature::{Operation, Signature, describe};
@@ -28,8 +29,6 @@ pub(crate) struct Planner {
     pub(crate) algorithms: AlgorithmChoice,
     /// Whether all ranks share memory.
     pub(crate) one_host: bool,
-    /// Whether every rank reaches every other one's devices.
-    pub(crate) over_rdma: bool,
     topology: Topology,
     /// What the cost model takes the links for.
     fabric: Fabric,
@@ -47,7 +46,6 @@ struct Choice {
 
 impl Planner {
     /// Of a rank among those whose hosts these are.
-    #[expect(clippy::too_many_arguments)]
     pub(crate) fn new<H: Ord>(
         context: u64,
         rank: u32,
@@ -55,10 +53,10 @@ impl Planner {
         settings: &Settings,
         algorithms: AlgorithmChoice,
         tuning: &Tuning,
-        one_host: bool,
-        over_rdma: bool,
+        network: Network,
     ) -> Self {
-        let topology = Topology::new(host_of, settings.shm);
+        let topology = Topology::new(host_of, settings.shm, network);
+        let one_host = network == Network::None;
         let slot_bytes = settings.slot_bytes(one_host);
         Self {
             context,
@@ -69,7 +67,6 @@ impl Planner {
             path: settings.path,
             algorithms,
             one_host,
-            over_rdma,
             fabric: topology.fabric(slot_bytes),
             measured: Measured::new(tuning, topology.layout()),
             topology,
@@ -94,6 +91,11 @@ impl Planner {
             "{algorithm} ({reason}; modelled: {}{next})",
             figure(algorithm)
         )
+    }
+
+    /// Whether every rank reaches every other one's devices.
+    pub(crate) fn over_rdma(&self) -> bool {
+        self.topology.network.is_rdma()
     }
 
     /// Where the ranks are.

@@ -54,7 +54,7 @@ impl Place {
             Some(code) => Ok(Self::Registered(code)),
             None if planner.path == Path::ZeroCopy && !spec.by_any_path => {
                 let within_reach = [input, output].into_iter().all(is_within_reach_of_devices);
-                if planner.over_rdma && within_reach {
+                if planner.over_rdma() && within_reach {
                     return Ok(Self::Ordinary);
                 }
                 Err(refusal(spec.operation, planner))
@@ -105,7 +105,7 @@ fn refusal(operation: Operation, planner: &Planner) -> Error {
          a scatter or all_to_all must be of the kind that has a one-sided form, which a \
          pre-multiplied sum has not), or allow the safe \
          path (SPARK_CCL_PATH=auto)"
-    } else if planner.over_rdma {
+    } else if planner.over_rdma() {
         "the buffers are not registered with this rank's RDMA devices: allocate them with \
          Communicator::alloc, or register them (the log says why a device cannot), or allow the safe path \
          (SPARK_CCL_PATH=auto)"

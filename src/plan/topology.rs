@@ -32,6 +32,55 @@ const NETWORK: LinkCost = LinkCost {
     ..LOOPBACK
 };
 
+/// One rail of RDMA between hosts; assumed, not measured: 2 us from device to device; per message what it
+/// costs this library without a device (`rdma/link/cost.rs` of the transport: 0.10 to 0.14 us for both ends),
+/// and 0.1 us to wake up the device; of 23.7 GB/s, which users of two Sparks measure over two rails, half.
+/// One core copies and reduces what came through slots, as over TCP.
+const RAIL: LinkCost = LinkCost {
+    latency_us: 2.0,
+    overhead_us: 0.2,
+    wire_us_per_byte: 1.0 / 11_850.0,
+    ..LOOPBACK
+};
+
+/// What joins ranks that share no memory: the slowest of all such links, alike on every rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Network {
+    /// All ranks share memory.
+    None,
+    /// Some link goes over TCP.
+    Tcp,
+    /// Every link goes over RDMA, and has so many rails at least.
+    Rdma { rails: u32 },
+}
+
+impl Network {
+    /// By the rails of the link that has the fewest; TCP has none.
+    pub(crate) fn of_rails(fewest: u32) -> Self {
+        match fewest {
+            0 => Self::Tcp,
+            rails => Self::Rdma { rails },
+        }
+    }
+
+    pub(crate) fn is_rdma(self) -> bool {
+        matches!(self, Self::Rdma { .. })
+    }
+
+    /// What the model takes a link for, between hosts or within one.
+    fn cost(self, within: bool) -> LinkCost {
+        match self {
+            Self::None => MEMORY,
+            Self::Tcp if within => LOOPBACK,
+            Self::Tcp => NETWORK,
+            Self::Rdma { rails } => LinkCost {
+                wire_us_per_byte: RAIL.wire_us_per_byte / f64::from(rails),
+                ..RAIL
+            },
+        }
+    }
+}
+
 /// How ranks share hosts, and memory within them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Topology {
@@ -41,11 +90,12 @@ pub(crate) struct Topology {
     pub(crate) largest: u32,
     /// Whether ranks of one host share memory.
     pub(crate) shared_memory: bool,
+    pub(crate) network: Network,
 }
 
 impl Topology {
     /// Of ranks of which rank `r` is on the host `host_of[r]`.
-    pub(crate) fn new<H: Ord>(host_of: &[H], shared_memory: bool) -> Self {
+    pub(crate) fn new<H: Ord>(host_of: &[H], shared_memory: bool, network: Network) -> Self {
         let mut sizes = BTreeMap::<&H, u32>::new();
         for host in host_of {
             *sizes.entry(host).or_default() += 1;
@@ -55,6 +105,7 @@ impl Topology {
             hosts: sizes.len() as u32,
             largest: sizes.into_values().max().unwrap_or(0),
             shared_memory,
+            network,
         }
     }
 
@@ -65,10 +116,12 @@ impl Topology {
 
     /// The same for those who measure.
     pub(crate) fn layout(&self) -> Layout {
-        let links = match (self.shared_memory, self.hosts > 1) {
-            (true, false) => Links::SharedMemory,
-            (true, true) if self.largest > 1 => Links::Both,
-            _ => Links::Tcp,
+        let links = match (self.network, self.shared_memory && self.largest > 1) {
+            (Network::None, _) => Links::SharedMemory,
+            (Network::Tcp, true) => Links::SharedMemoryAndTcp,
+            (Network::Tcp, false) => Links::Tcp,
+            (Network::Rdma { .. }, true) => Links::SharedMemoryAndRdma,
+            (Network::Rdma { .. }, false) => Links::Rdma,
         };
         Layout {
             links,
@@ -84,17 +137,22 @@ impl Topology {
             slice_bytes: slot_bytes as u64,
             ..cost
         };
-        let inside = sliced(if self.shared_memory { MEMORY } else { LOOPBACK });
+        let inside = if self.shared_memory {
+            MEMORY
+        } else {
+            self.network.cost(true)
+        };
+        let (inside, across) = (sliced(inside), sliced(self.network.cost(false)));
         if self.hosts <= 1 {
             Fabric::Switch(inside)
         } else if self.largest == 1 {
-            Fabric::Switch(sliced(NETWORK))
+            Fabric::Switch(across)
         } else {
             Fabric::Hosts {
                 per_host: self.largest,
                 cards: 1,
                 inside,
-                across: sliced(NETWORK),
+                across,
             }
         }
     }
@@ -106,16 +164,35 @@ mod tests {
 
     #[test]
     fn hosts_are_counted_by_name() {
-        let topology = Topology::new(&["a", "b", "a", "a"], true);
+        let topology = Topology::new(&["a", "b", "a", "a"], true, Network::Tcp);
         let expected = Topology {
             ranks: 4,
             hosts: 2,
             largest: 3,
             shared_memory: true,
+            network: Network::Tcp,
         };
         assert_eq!(topology, expected);
         assert!(topology.has_levels());
-        assert!(!Topology::new(&["a", "b"], true).has_levels());
-        assert!(!Topology::new(&["a", "a"], true).has_levels());
+        assert!(!Topology::new(&["a", "b"], true, Network::Tcp).has_levels());
+        assert!(!Topology::new(&["a", "a"], true, Network::None).has_levels());
+    }
+
+    #[test]
+    fn layouts_name_the_slowest_links() {
+        let rdma = Network::of_rails(2);
+        for (host_of, shared_memory, network, expected) in [
+            (&[0, 0][..], true, Network::None, Links::SharedMemory),
+            (&[0, 0], false, Network::Tcp, Links::Tcp),
+            (&[0, 0], false, rdma, Links::Rdma),
+            (&[0, 1], true, Network::of_rails(0), Links::Tcp),
+            (&[0, 1], true, rdma, Links::Rdma),
+            (&[0, 0, 1], true, Network::Tcp, Links::SharedMemoryAndTcp),
+            (&[0, 0, 1], true, rdma, Links::SharedMemoryAndRdma),
+            (&[0, 0, 1], false, rdma, Links::Rdma),
+        ] {
+            let topology = Topology::new(host_of, shared_memory, network);
+            assert_eq!(topology.layout().links, expected, "{topology:?}");
+        }
     }
 }

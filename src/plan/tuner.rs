@@ -19,16 +19,6 @@ const MEDIUM_BYTES: u64 = 1 << 20;
 /// Registered memory up to this size costs more in signals than the links' copies.
 const ONE_SIDED_BYTES: u64 = 2 << 10;
 
-/// What competes where hosts have several ranks; of those equally fast, the first. Halving and
-/// doubling is not among them: it is good only where ranks of a host follow one another in powers
-/// of two, which the model takes for granted.
-const ACROSS_HOSTS: [Algorithm; 4] = [
-    Algorithm::Hierarchical,
-    Algorithm::Ring,
-    Algorithm::RecursiveDoubling,
-    Algorithm::Direct,
-];
-
 /// Chooses by size, number of ranks and memory; what the user allows comes first.
 pub(super) fn choose(
     planner: &Planner,
@@ -77,10 +67,13 @@ pub(super) fn candidates(
     all.filter(fits).filter(allowed)
 }
 
-/// Whether a rule may choose the algorithm where nothing asks for it.
+/// Whether a rule may choose the algorithm where nothing asks for it. Where hosts have several ranks,
+/// halving and doubling is good only if ranks of a host follow one another in powers of two, which the
+/// model takes for granted.
 pub(super) fn competes(planner: &Planner, signature: Signature, algorithm: Algorithm) -> bool {
     match algorithm {
         Algorithm::Hierarchical => planner.topology.has_levels(),
+        Algorithm::HalvingDoubling => !planner.topology.has_levels(),
         Algorithm::DoubleTree => signature.operation != Operation::AllReduce,
         _ => true,
     }
@@ -107,16 +100,17 @@ fn without_memory(planner: &Planner, signature: Signature, best: Choice) -> Choi
     best
 }
 
-/// What the cost model finds fastest; sizes alone do not tell where some links are much slower than
-/// others.
-fn across_hosts(planner: &Planner, signature: Signature) -> Choice {
+/// What the cost model finds fastest through links; of those equally fast, the first.
+fn modelled(planner: &Planner, signature: Signature, reason: &'static str) -> Choice {
     let time = |algorithm: &Algorithm| planner.estimate(signature, *algorithm);
-    let fastest = ACROSS_HOSTS
-        .into_iter()
+    let all = collective(signature.operation).algorithms().iter().copied();
+    let fastest = all
+        .filter(|algorithm| *algorithm != Algorithm::OneSided)
+        .filter(|algorithm| competes(planner, signature, *algorithm))
         .min_by(|a, b| time(a).total_cmp(&time(b)));
     Choice {
         algorithm: fastest.unwrap_or(Algorithm::Ring),
-        reason: "the fastest of the model for several hosts of several ranks",
+        reason,
     }
 }
 
@@ -127,8 +121,14 @@ fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice
             reason: "measured by spark-perf tune on this machine",
         };
     }
+    // Nobody has measured thresholds over RDMA.
+    if planner.over_rdma() {
+        return modelled(planner, signature, "the fastest of the model over RDMA");
+    }
+    // Sizes alone do not tell where some links are much slower than others.
     if signature.operation == Operation::AllReduce && planner.topology.has_levels() {
-        return across_hosts(planner, signature);
+        let reason = "the fastest of the model for several hosts of several ranks";
+        return modelled(planner, signature, reason);
     }
     let few = planner.size <= DIRECT_RANKS;
     let tcp = !planner.one_host;
@@ -186,6 +186,7 @@ fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice
 
 #[cfg(test)]
 mod tests {
+    use super::super::Network;
     use super::*;
     use spark_ccl_compute::DType;
     use spark_ccl_config::{
@@ -193,13 +194,31 @@ mod tests {
     };
 
     fn planner(host_of: &[u32], shm: bool, algorithms: &str, tuning: &Tuning) -> Planner {
+        let one_host = shm && host_of.iter().all(|host| *host == host_of[0]);
+        let network = if one_host {
+            Network::None
+        } else {
+            Network::Tcp
+        };
+        joined_by(network, host_of, shm, algorithms, tuning)
+    }
+
+    fn joined_by(
+        network: Network,
+        host_of: &[u32],
+        shm: bool,
+        algorithms: &str,
+        tuning: &Tuning,
+    ) -> Planner {
         let mut settings = Settings::default();
         settings.shm = shm;
-        let one_host = shm && host_of.iter().all(|host| *host == host_of[0]);
         let algorithms = AlgorithmChoice::parse(algorithms).unwrap();
-        Planner::new(
-            0, 0, host_of, &settings, algorithms, tuning, one_host, false,
-        )
+        Planner::new(0, 0, host_of, &settings, algorithms, tuning, network)
+    }
+
+    /// Of a rank among those of these hosts, which rails join.
+    fn over_rdma(rails: u32, host_of: &[u32], tuning: &Tuning) -> Planner {
+        joined_by(Network::Rdma { rails }, host_of, true, "auto", tuning)
     }
 
     /// An `all_reduce` of so many bytes.
@@ -267,18 +286,65 @@ mod tests {
         assert_eq!(all_reduce(&[0, 0, 1, 1], true, 8), Algorithm::Direct);
     }
 
+    #[test]
+    fn over_rdma_the_model_chooses() {
+        use Algorithm::{Direct, HalvingDoubling, Hierarchical, Ring};
+        for (host_of, expected) in [
+            (&[0, 1][..], [Direct, Direct, Ring]),
+            (&[0, 1, 2, 3], [Direct, HalvingDoubling, Ring]),
+            (&[0, 0, 1, 1], [Direct, Hierarchical, Hierarchical]),
+        ] {
+            let planner = over_rdma(2, host_of, &Tuning::default());
+            for (bytes, algorithm) in [1 << 10, 64 << 10, 64 << 20].into_iter().zip(expected) {
+                let why = planner.explain(of(bytes), false, false);
+                let start = format!("{algorithm} (the fastest of the model over RDMA; modelled: ");
+                assert!(why.starts_with(&start), "{host_of:?}, {bytes} B: {why}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_rail_makes_the_model_faster() {
+        // Of one message; the core that copies longer vectors is slower than two rails.
+        let [one, two] = [1, 2].map(|rails| {
+            let planner = over_rdma(rails, &[0, 1, 2, 3], &Tuning::default());
+            planner.estimate(of(64 << 10), Algorithm::Ring)
+        });
+        assert!(two < one, "{two} us over two rails, {one} over one");
+    }
+
+    #[test]
+    fn what_was_measured_over_rdma_wins_there_alone() {
+        let layout = Layout {
+            links: Links::Rdma,
+            ranks: 2,
+            hosts: 2,
+        };
+        let tuning = tuned_for(layout, "all_reduce", &[(100, "double-tree")]);
+        let measured = over_rdma(1, &[0, 1], &tuning).explain(of(8), false, false);
+        let words = "double-tree (measured by spark-perf tune";
+        assert!(measured.starts_with(words), "{measured}");
+        let tcp = planner(&[0, 1], true, "auto", &tuning).explain(of(8), false, false);
+        assert!(tcp.starts_with("direct (small"), "{tcp}");
+    }
+
     fn tuned(collective: &str, steps: &[(u64, &str)]) -> Tuning {
+        let layout = Layout {
+            links: Links::SharedMemory,
+            ranks: 2,
+            hosts: 1,
+        };
+        tuned_for(layout, collective, steps)
+    }
+
+    fn tuned_for(layout: Layout, collective: &str, steps: &[(u64, &str)]) -> Tuning {
         let step = |&(up_to, algorithm): &(u64, &str)| TuningStep {
             up_to,
             algorithm: algorithm.to_owned(),
         };
         let mut tuning = Tuning::default();
         tuning.put(TuningEntry {
-            layout: Layout {
-                links: Links::SharedMemory,
-                ranks: 2,
-                hosts: 1,
-            },
+            layout,
             collective: collective.to_owned(),
             steps: steps.iter().map(step).collect(),
         });

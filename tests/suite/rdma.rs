@@ -99,6 +99,11 @@ fn ranks_reduce_and_exchange_over_two_rails() {
         let mut ranks = ranks(size, 2);
         let links = ranks[0].ask("links");
         assert_contains(&links, &["rdma rxe0", "rxe1"]);
+        let plans = all(&mut ranks, "explain ordinary 100000");
+        for plan in &plans {
+            assert_contains(plan, &["over RDMA"]);
+            assert_eq!(*plan, plans[0]);
+        }
         for count in [1, 1003, 200_003] {
             call_everything(&mut ranks, count);
         }

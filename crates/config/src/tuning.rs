@@ -65,9 +65,15 @@ pub enum Links {
     /// TCP between any two ranks.
     #[serde(rename = "tcp")]
     Tcp,
+    /// RDMA between any two ranks.
+    #[serde(rename = "rdma")]
+    Rdma,
     /// Shared memory within hosts, TCP between them.
     #[serde(rename = "shm+tcp")]
-    Both,
+    SharedMemoryAndTcp,
+    /// Shared memory within hosts, RDMA between them.
+    #[serde(rename = "shm+rdma")]
+    SharedMemoryAndRdma,
 }
 
 /// Why a file of measured choices is of no use.
@@ -203,7 +209,9 @@ impl fmt::Display for Layout {
         let links = match self.links {
             Links::SharedMemory => "shm",
             Links::Tcp => "tcp",
-            Links::Both => "shm and tcp",
+            Links::Rdma => "rdma",
+            Links::SharedMemoryAndTcp => "shm and tcp",
+            Links::SharedMemoryAndRdma => "shm and rdma",
         };
         let hosts = if self.hosts == 1 { "host" } else { "hosts" };
         write!(f, "{} ranks on {} {hosts}, {links}", self.ranks, self.hosts)

@@ -47,6 +47,32 @@ fn what_is_saved_is_read() {
 }
 
 #[test]
+fn layouts_are_told_apart_by_their_links() {
+    let links = [
+        (Links::SharedMemory, "shm", "shm"),
+        (Links::Tcp, "tcp", "tcp"),
+        (Links::Rdma, "rdma", "rdma"),
+        (Links::SharedMemoryAndTcp, "shm+tcp", "shm and tcp"),
+        (Links::SharedMemoryAndRdma, "shm+rdma", "shm and rdma"),
+    ];
+    let mut tuning = Tuning::default();
+    for (links, name, words) in links {
+        let layout = Layout { links, ..PAIR };
+        assert_eq!(layout.to_string(), format!("2 ranks on 1 host, {words}"));
+        tuning.put(TuningEntry {
+            layout,
+            ..entry("all_reduce", &[(1, "ring")])
+        });
+        let text = tuning.text();
+        assert!(text.contains(&format!("\"links\":\"{name}\"")), "{text}");
+        assert_eq!(Tuning::parse(text.as_bytes()).unwrap(), tuning);
+    }
+    for (links, ..) in links {
+        assert_eq!(tuning.of(Layout { links, ..PAIR }).count(), 1, "{links:?}");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_said() {
     let problem = |text: &str| Tuning::parse(text.as_bytes()).unwrap_err().to_string();
     let text = sample().text();
