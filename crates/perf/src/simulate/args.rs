@@ -4,20 +4,23 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
+use crate::collective::Collective;
 use crate::size;
 
 const AFTER_HELP: &str = "\
 What it prints:
-  Times of one in-place all_reduce of bytes, MODELLED: nothing runs, and nothing here is a measurement. Up to
+  Times of one in-place collective of bytes, MODELLED: nothing runs, and nothing here is a measurement. Up to
   --exact ranks, every message of the schedules that spark-ccl would run is followed through the ports
   it takes; beyond, closed forms are used, marked with ~, that stay within about 10 % of that (within 35 %
-  where ranks pass on messages of others, and for double-tree across hosts). busbw is as in the
-  measured tables: 2(n-1)/n x bytes / time.
+  where ranks pass on messages of others, and for double-tree across hosts). Sizes and busbw are as in the
+  measured tables: 2(n-1)/n x bytes / time for all_reduce, (n-1)/n for all_gather.
 
 The model:
   A message costs alpha microseconds from end to end, and its bytes divided by beta in each port that it
   goes through, where it takes turns with other messages. Received bytes are reduced and copied at the speed
-  of the rank's memory.
+  of the rank's memory, of which a copy moves two bytes per byte and a reduction three.
+  --path safe: bytes are copied into and out of slots; zero-copy: they are not, and each message costs
+  alpha three times, since its receiver fetches it once it knows where it is.
   sparks      every rank is a host with one port of 23.7 GB/s (what its users measure) to a switch that is
               never the bottleneck; alpha 5 us (assumed: RDMA); memory of 273 GB/s
   spark-ring  the same without a switch: cables to the two neighbours; both go through the host's 23.7 GB/s,
@@ -26,8 +29,9 @@ The model:
               (assumed); across, a rail of 50 GB/s per GPU to a switch, and 5 us (assumed)
 
 Algorithms:
-  ring, double-tree, halving-doubling, and hierarchical: within hosts, between hosts, within hosts. Where
-  every rank is a host, hierarchical takes ranks in a row as one, as near to the square root of all as goes.
+  Of all_reduce ring, double-tree, halving-doubling, and hierarchical: within hosts, between hosts, within
+  hosts (where every rank is a host, it takes ranks in a row as one, as near to the square root of all as
+  goes); if named, also direct and recursive-doubling. Of all_gather ring, pairwise and direct.
 
 Exit codes:
   0 all right     2 the operating system refused something     6 bad arguments
@@ -36,9 +40,10 @@ Examples:
   spark-perf simulate
   spark-perf simulate --topology hosts8 --bytes 1M,256M --ranks 8,64,512,4096 --plot hosts8.svg
   spark-perf simulate --topology hosts8 --rails 1 --bytes 64M
-  spark-perf simulate --alpha 30 --beta 1.2 --measured run.json";
+  spark-perf simulate --alpha 30 --beta 1.2 --measured run.json
+  spark-perf simulate --collective all_gather --ranks 2 --path zero-copy --beta 12 --memory 25";
 
-/// Models all-reduce on machines that are not at hand: time against ranks and sizes.
+/// Models collectives on machines that are not at hand: time against ranks and sizes.
 #[derive(Debug, Clone, Parser)]
 #[command(
     name = "spark-perf simulate",
@@ -50,7 +55,10 @@ pub(crate) struct Args {
     /// The machine
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Topology::Sparks)]
     pub(crate) topology: Topology,
-    /// Sizes of the vector: numbers with K, M or G (binary), separated by commas
+    /// all_reduce or all_gather
+    #[arg(long, value_enum, value_name = "NAME", default_value_t = Collective::AllReduce, hide_possible_values = true)]
+    pub(crate) collective: Collective,
+    /// Sizes of a rank's larger buffer: numbers with K, M or G (binary), separated by commas
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "1K,1M,64M,1G", value_parser = size::parse)]
     pub(crate) bytes: Vec<u64>,
     /// Numbers of ranks, separated by commas
@@ -61,20 +69,22 @@ pub(crate) struct Args {
         default_value = "2,4,8,16,32,64,128,256,512,1024,2048,4096,8192,16384"
     )]
     pub(crate) ranks: Vec<u32>,
-    /// Algorithms, separated by commas
-    #[arg(
-        long,
-        value_name = "NAME,...",
-        value_delimiter = ',',
-        default_value = "ring,double-tree,halving-doubling,hierarchical"
-    )]
+    /// Algorithms, separated by commas [default: those that suit many ranks]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub(crate) algo: Vec<String>,
+    /// How data gets into messages and out of them
+    #[arg(long, value_enum, value_name = "PATH", default_value_t = Path::Safe)]
+    pub(crate) path: Path,
     /// Latency of a message between hosts, in microseconds, instead of the machine's
     #[arg(long, value_name = "US")]
     pub(crate) alpha: Option<f64>,
     /// Speed of a port to other hosts, in GB/s (1e9), instead of the machine's
     #[arg(long, value_name = "GB/S")]
     pub(crate) beta: Option<f64>,
+    /// Speed at which a rank reads and writes its memory, in GB/s (1e9), instead of the machine's: a
+    /// processor core alone is slower
+    #[arg(long, value_name = "GB/S")]
+    pub(crate) memory: Option<f64>,
     /// Network cards that the ranks of a host share (hosts8)
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub(crate) rails: u32,
@@ -98,4 +108,13 @@ pub(crate) enum Topology {
     SparkRing,
     /// Hosts of 8 GPUs with 8 rails
     Hosts8,
+}
+
+/// `--path`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Path {
+    /// Staged through slots
+    Safe,
+    /// Straight between registered buffers
+    ZeroCopy,
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use spark_ccl_sched::cost::{Fabric, LinkCost, estimate, simulate};
 use spark_ccl_sched::{Algorithm, Collective, Fault, Shape, Unsupported, schedule};
 
-use super::args::{Args, Topology};
+use super::args::{Args, Path, Topology};
 use crate::error::Error;
 
 /// Bytes of a message, and what a link takes in without its receiver's help, halved.
@@ -15,9 +15,13 @@ const CHUNK: u64 = 1 << 20;
 const SPARK_MEMORY: f64 = 273.0;
 const GPU_MEMORY: f64 = 4800.0;
 
-/// A machine with any number of ranks.
+/// Latencies of a message that its receiver fetches: to hear of it, to ask, and to get it.
+const FETCH: f64 = 3.0;
+
+/// A machine with any number of ranks, and what they do.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Machine {
+    pub(super) collective: Collective,
     pub(super) fabric: Fabric,
     /// Ranks up to which every message is followed.
     exact: u32,
@@ -40,7 +44,7 @@ impl fmt::Display for Time {
 }
 
 impl Machine {
-    pub(super) fn new(args: &Args) -> Result<Self, Error> {
+    pub(super) fn new(args: &Args, collective: Collective) -> Result<Self, Error> {
         let alpha = positive("--alpha", args.alpha)?;
         let beta = positive("--beta", args.beta)?;
         if args.rails == 0 || args.rails > 8 {
@@ -55,12 +59,22 @@ impl Machine {
                     .into(),
             ));
         }
-        let outer = |usual_alpha: f64, usual_beta: f64, memory: f64| LinkCost {
-            latency_us: alpha.unwrap_or(usual_alpha),
+        let (fetches, copies) = match args.path {
+            Path::Safe => (1.0, 2e-3),
+            Path::ZeroCopy if args.topology == Topology::Hosts8 => {
+                return Err(Error::Usage(
+                    "--path zero-copy is modelled between hosts: not for --topology hosts8".into(),
+                ));
+            }
+            Path::ZeroCopy => (FETCH, 0.0),
+        };
+        let memory = positive("--memory", args.memory)?;
+        let outer = |usual_alpha: f64, usual_beta: f64, usual_memory: f64| LinkCost {
+            latency_us: fetches * alpha.unwrap_or(usual_alpha),
             overhead_us: 0.0,
             wire_us_per_byte: 1e-3 / beta.unwrap_or(usual_beta),
-            copy_us_per_byte: 2e-3 / memory,
-            reduce_us_per_byte: 3e-3 / memory,
+            copy_us_per_byte: copies / memory.unwrap_or(usual_memory),
+            reduce_us_per_byte: 3e-3 / memory.unwrap_or(usual_memory),
             slice_bytes: SLICE,
         };
         let across = outer(5.0, 50.0, GPU_MEMORY);
@@ -79,17 +93,21 @@ impl Machine {
             },
         };
         Ok(Self {
+            collective,
             fabric,
             exact: args.exact,
         })
     }
 
-    /// How long an `all_reduce` of `bytes` takes.
+    /// How long it takes if the larger buffer of a rank has so many bytes.
     pub(super) fn time(&self, algorithm: Algorithm, ranks: u32, bytes: u64) -> Result<Time, Error> {
         let shape = Shape {
             rank: 0,
             size: ranks,
-            count: bytes,
+            count: match self.collective {
+                Collective::AllGather => bytes / u64::from(ranks),
+                _ => bytes,
+            },
             root: 0,
             chunk: CHUNK,
             hosts: None,
@@ -99,7 +117,7 @@ impl Machine {
             self.follow(algorithm, shape)
                 .map_err(|error| Error::Usage(format!("{algorithm} on {ranks} ranks: {error}")))?
         } else {
-            estimate(Collective::AllReduce, algorithm, &shape, 1, &self.fabric)
+            estimate(self.collective, algorithm, &shape, 1, &self.fabric)
         };
         Ok(Time { us, is_exact })
     }
@@ -113,7 +131,7 @@ impl Machine {
                     hosts: Some(hosts),
                     ..shape
                 };
-                schedule(Collective::AllReduce, algorithm, true, shape)
+                schedule(self.collective, algorithm, true, shape)
             })
             .collect();
         Ok(simulate(&schedules?, shape.chunk, 1, &self.fabric)?)
@@ -142,7 +160,7 @@ impl fmt::Display for Machine {
         let link = |link: &LinkCost| {
             format!(
                 "alpha {} us, beta {:.4} GB/s",
-                link.latency_us,
+                (link.latency_us * 1e3).round() / 1e3,
                 1e-3 / link.wire_us_per_byte
             )
         };

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::error::Error;
 
-/// A measured `all_reduce`.
+/// A measured collective.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Point {
     pub(super) ranks: u32,
@@ -42,8 +42,8 @@ struct Way {
     time: f64,
 }
 
-/// Reads a JSON report; in-place times where there are some.
-pub(super) fn read(path: &Path) -> Result<Vec<Point>, Error> {
+/// Reads a JSON report of a collective; in-place times where there are some.
+pub(super) fn read(path: &Path, collective: &str) -> Result<Vec<Point>, Error> {
     let refused = |why: String| Error::Usage(format!("--measured {}: {why}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
     let document: Document = serde_json::from_str(&text).map_err(|error| {
@@ -51,14 +51,10 @@ pub(super) fn read(path: &Path) -> Result<Vec<Point>, Error> {
             "not a finished report of spark-perf or nccl-tests: {error}"
         ))
     })?;
-    let plain = document
-        .config
-        .collective
-        .to_ascii_lowercase()
-        .replace('_', "");
-    if plain != "allreduce" {
+    let plain = |name: &str| name.to_ascii_lowercase().replace('_', "");
+    if plain(&document.config.collective) != plain(collective) {
         return Err(refused(format!(
-            "a report of {}; the model is of all_reduce",
+            "a report of {}; the model is of {collective}",
             document.config.collective
         )));
     }

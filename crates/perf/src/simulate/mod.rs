@@ -7,7 +7,7 @@ mod measured;
 use std::fmt::Write as _;
 
 use clap::ValueEnum;
-use spark_ccl_sched::Algorithm;
+use spark_ccl_sched::{Algorithm, Collective as Known};
 
 use crate::collective::Collective;
 use crate::error::Error;
@@ -25,11 +25,14 @@ const MOST_BYTES: u64 = 1 << 43;
 
 /// Prints the tables, and draws the plot.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
-    let machine = Machine::new(args)?;
-    let algorithms = algorithms(&args.algo)?;
+    let collective = collective(args)?;
+    let machine = Machine::new(args, collective)?;
+    let algorithms = algorithms(collective, &args.algo)?;
     check(args)?;
     args.plot.as_deref().map(plot_kind).transpose()?;
-    let points = args.measured.as_deref().map(measured::read).transpose()?;
+    let name = collective.to_string();
+    let points = args.measured.as_deref();
+    let points = points.map(|path| measured::read(path, &name)).transpose()?;
     print(&header(args, &machine))?;
     let mut rows = Vec::new();
     for bytes in &args.bytes {
@@ -49,23 +52,41 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
 }
 
-fn algorithms(names: &[String]) -> Result<Vec<Algorithm>, Error> {
-    let known = [
-        Algorithm::Ring,
-        Algorithm::DoubleTree,
-        Algorithm::HalvingDoubling,
-        Algorithm::Hierarchical,
-    ];
+fn collective(args: &Args) -> Result<Known, Error> {
+    match args.collective {
+        Collective::AllReduce => Ok(Known::AllReduce),
+        Collective::AllGather => Ok(Known::AllGather),
+        other => Err(Error::Usage(format!(
+            "--collective {}: expected all_reduce or all_gather",
+            other.name()
+        ))),
+    }
+}
+
+/// Those that are named, or else those that suit many ranks.
+fn algorithms(collective: Known, names: &[String]) -> Result<Vec<Algorithm>, Error> {
+    let known = collective.algorithms().iter().copied();
+    let known: Vec<_> = known.filter(|one| *one != Algorithm::OneSided).collect();
+    if names.is_empty() {
+        return Ok(match collective {
+            Known::AllReduce => vec![
+                Algorithm::Ring,
+                Algorithm::DoubleTree,
+                Algorithm::HalvingDoubling,
+                Algorithm::Hierarchical,
+            ],
+            _ => known,
+        });
+    }
+    let names_of = |all: &[Algorithm]| {
+        let names: Vec<_> = all.iter().map(ToString::to_string).collect();
+        names.join(", ")
+    };
     let find = |name: &String| {
         let algorithm = name.trim().parse().ok();
         algorithm
             .filter(|algorithm| known.contains(algorithm))
-            .ok_or_else(|| {
-                Error::Usage(format!(
-                    "--algo {name}: expected {}",
-                    known.map(|algorithm| algorithm.to_string()).join(", ")
-                ))
-            })
+            .ok_or_else(|| Error::Usage(format!("--algo {name}: expected {}", names_of(&known))))
     };
     names.iter().map(find).collect()
 }
@@ -92,6 +113,7 @@ fn check(args: &Args) -> Result<(), Error> {
 
 /// The modelled times of one size on one number of ranks.
 struct Row {
+    collective: Known,
     ranks: u32,
     bytes: u64,
     times: Vec<Time>,
@@ -109,6 +131,7 @@ impl Row {
             .map(|algorithm| machine.time(*algorithm, ranks, bytes))
             .collect();
         Ok(Self {
+            collective: machine.collective,
             ranks,
             bytes,
             times: times?,
@@ -118,7 +141,7 @@ impl Row {
     fn text(&self, algorithms: &[Algorithm]) -> String {
         let mut text = format!("{:>10}", self.ranks);
         for time in &self.times {
-            let bus_bw = bus_bw(self.ranks, self.bytes, time.us);
+            let bus_bw = bus_bw(self.collective, self.ranks, self.bytes, time.us);
             let _ = write!(text, "  {time:>12} {bus_bw:>8.2}");
         }
         let _ = writeln!(text, "  {}", self.best(algorithms));
@@ -133,23 +156,29 @@ impl Row {
 }
 
 /// GB/s, as in the measured tables.
-fn bus_bw(ranks: u32, bytes: u64, us: f64) -> f64 {
-    let (collective, ranks) = (Collective::AllReduce, ranks as usize);
-    let layout = collective.layout(bytes, 1, ranks);
-    collective.bandwidth(&layout, 1, ranks, us / 1e6).1
+fn bus_bw(collective: Known, ranks: u32, bytes: u64, us: f64) -> f64 {
+    let ranks = f64::from(ranks);
+    let turns = if collective == Known::AllReduce {
+        2.0
+    } else {
+        1.0
+    };
+    turns * (ranks - 1.0) / ranks * bytes as f64 / us * 1e-3
 }
 
 fn header(args: &Args, machine: &Machine) -> String {
     format!(
-        "# all_reduce on {}, MODELLED, not measured: {machine}\n# Up to {} ranks every message is followed; ~ marks closed forms. Times in us, busbw in GB/s.\n",
-        name(args),
+        "# {} on {}, {} path, MODELLED, not measured: {machine}\n# Up to {} ranks every message is followed; ~ marks closed forms. Times in us, busbw in GB/s.\n",
+        machine.collective,
+        value_name(args.topology),
+        value_name(args.path),
         args.exact
     )
 }
 
-/// The machine's name on the command line.
-fn name(args: &Args) -> String {
-    let value = args.topology.to_possible_value();
+/// What it is called on the command line.
+fn value_name(value: impl ValueEnum) -> String {
+    let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
@@ -222,7 +251,11 @@ fn chart(args: &Args, algorithms: &[Algorithm], rows: &[Row]) -> Chart {
         _ => String::new(),
     };
     Chart {
-        title: format!("all_reduce on {}{fixed}, modelled", name(args)),
+        title: format!(
+            "{} on {}{fixed}, modelled",
+            args.collective.name(),
+            value_name(args.topology)
+        ),
         across: if by_size { "size" } else { "ranks" },
         across_label: if by_size {
             plot::human_size
@@ -230,6 +263,6 @@ fn chart(args: &Args, algorithms: &[Algorithm], rows: &[Row]) -> Chart {
             |ranks| format!("{ranks:.0}")
         },
         time_us: lines(|_, time| time.us),
-        bus_bw: lines(|row, time| bus_bw(row.ranks, row.bytes, time.us)),
+        bus_bw: lines(|row, time| bus_bw(row.collective, row.ranks, row.bytes, time.us)),
     }
 }

@@ -27,6 +27,29 @@ fn known_formulas() {
 }
 
 #[test]
+fn two_sparks_by_hand() {
+    let two = |args: &str| {
+        let all = format!("simulate --ranks 2 --alpha 2 --beta 20 --memory 30 {args}");
+        cells(&succeed(&all))[0]
+    };
+    // Without copies, an all_gather is as fast as the wire; else one core copies each byte that is sent, and
+    // each that is received, at 15 GB/s.
+    let gather = "--collective all_gather --algo pairwise --bytes 1G";
+    let bus_bw = two(&format!("{gather} --path zero-copy")).2;
+    assert!((19.8..=20.0).contains(&bus_bw), "{bus_bw}");
+    let bus_bw = two(gather).2;
+    assert!((7.4..=7.5).contains(&bus_bw), "{bus_bw}");
+    // One message each way; a message that is fetched costs three latencies.
+    for (path, us) in [("safe", 2.0), ("zero-copy", 6.0)] {
+        for collective in ["all_reduce", "all_gather"] {
+            let args = format!("--collective {collective} --algo direct --bytes 8 --path {path}");
+            let (_, modelled, _) = two(&args);
+            assert!((modelled - us).abs() < 0.1, "{args}: {modelled}");
+        }
+    }
+}
+
+#[test]
 fn closed_forms_continue_what_is_followed() {
     let table = |exact: &str| {
         let args = "simulate --topology hosts8 --bytes 16M --ranks 16,32,64";
@@ -102,7 +125,15 @@ fn nonsense_is_refused_with_exit_code_6() {
         ("--bytes 0", "--bytes 0"),
         ("--ranks 1", "--ranks 1"),
         ("--ranks many", "many"),
-        ("--algo direct", "--algo direct"),
+        ("--algo linear", "--algo linear"),
+        ("--algo one-sided", "--algo one-sided"),
+        (
+            "--collective all_gather --algo double-tree",
+            "expected ring",
+        ),
+        ("--collective broadcast", "all_reduce or all_gather"),
+        ("--path zero-copy --topology hosts8", "zero-copy"),
+        ("--memory 0", "--memory 0"),
         ("--alpha 0", "--alpha 0"),
         ("--beta nan", "--beta"),
         ("--rails 9 --topology hosts8", "--rails 9"),
