@@ -1,30 +1,66 @@
 #!/bin/bash
 # Measures what spark-perf and others' programs reach over soft-RoCE in the emulated machine of
-# tests/vm/rdma.sh: bandwidth on one rail, on two that are limited to the same rate, and latency. All take
-# turns, in one boot; a line is the median of the rounds, with the least and the most. About two minutes.
+# tests/vm/rdma.sh: bandwidth on one rail, on two that are limited to the same rate, latency, and all_reduce. All
+# take turns, in one boot; a line is the median of the rounds, with the least and the most. Before that, what
+# posting costs without a kernel; after it, what the model predicts for two Sparks.
 #   benches/rdma.sh [ROUNDS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-rounds=${1:-5}
-program=${CARGO_TARGET_DIR:-target}/release/spark-perf
-cargo build --release --bin spark-perf
-results=$(mktemp)
-trap 'rm "$results"' EXIT
+main() {
+    local rounds=${1:-5}
+    program=${CARGO_TARGET_DIR:-target}/release/spark-perf
+    cargo build --release --bin spark-perf
+    results=$(mktemp)
+    trap 'rm "$results"' EXIT
+    in_the_machine "$rounds" | tee "$results" | grep -v '^RESULT' >&2
+    posting >>"$results"
+    table <"$results"
+    on_paper
+}
 
-tests/vm/rdma.sh -m wire -t 300 -a "$program" -a benches/rdma/guest.sh -- \
-    "sh $PWD/benches/rdma/guest.sh $rounds" | tee "$results" | grep -v '^RESULT' >&2
+in_the_machine() {
+    tests/vm/rdma.sh -m wire -t 600 -a "$program" -a benches/rdma/guest.sh -- \
+        "sh $PWD/benches/rdma/guest.sh $1"
+}
 
-echo "| what | size | median | least | most | |"
-echo "|---|---|---|---|---|---|"
-grep '^RESULT' "$results" | sort -s -k 2,3 -k 4n | awk '
-    function line() {
-        if (count) {
-            middle = (values[int((count + 1) / 2)] + values[int(count / 2) + 1]) / 2
-            printf "| %s | %.3g | %.3g | %.3g | %s |\n", name, middle, values[1], values[count], unit
+# What criterion prints, long names on a line of their own: "name time: [least ns middle ns most ns]".
+posting() {
+    cargo bench -p spark-ccl-verbs --bench post 2>/dev/null | awk '
+        /^post\// { name = $0; sub(/ *time:.*/, "", name); gsub(/ /, "_", name) }
+        /time:/ {
+            gsub(/.*\[|\]/, "")
+            for (value = 1; value < 6; value += 2) print "RESULT", name, 1, $value, $(value + 1)
+        }'
+}
+
+table() {
+    echo "| what | size | median | least | most | |"
+    echo "|---|---|---|---|---|---|"
+    grep '^RESULT' | sort -s -k 2,3 -k 4n | awk '
+        function line() {
+            if (count) {
+                middle = (values[int((count + 1) / 2)] + values[int(count / 2) + 1]) / 2
+                printf "| %s | %.3g | %.3g | %.3g | %s |\n", name, middle, values[1], values[count], unit
+            }
+            count = 0
         }
-        count = 0
-    }
-    $2 " | " $3 != name { line() }
-    { name = $2 " | " $3; values[++count] = $4; unit = $5 }
-    END { line() }'
+        $2 " | " $3 != name { line() }
+        { name = $2 " | " $3; values[++count] = $4; unit = $5 }
+        END { line() }'
+}
+
+# Between two Sparks, over one rail and over both, with one core that copies and reduces as fast as one here.
+on_paper() {
+    local beta path collective
+    for beta in 12 23.7; do
+        for path in safe zero-copy; do
+            for collective in all_reduce all_gather; do
+                "$program" simulate --ranks 2 --bytes 8,4K,64K,1M,16M,128M,1G --alpha 2.4 --memory 25 \
+                    --beta $beta --path $path --collective $collective
+            done
+        done
+    done
+}
+
+main "$@"

@@ -22,12 +22,33 @@ ranks() {
     wait $!
 }
 
-# rdma_bw NAME DEVICES DEVICES BYTES COUNT: the same as ib_write_bw does, and what processors do for it.
+# rdma_bw NAME DEVICES DEVICES BYTES COUNT [ARGUMENT...]: the same as ib_write_bw does, and what processors
+# do for it.
 rdma_bw() {
-    ranks $2 $3 rdma_bw -b $4 -e $4 -n $5 -w 0 | awk -v name=$1 '{
+    name=$1 devices=$2 others=$3 bytes=$4 count=$5
+    shift 5
+    ranks $devices $others rdma_bw -b $bytes -e $bytes -n $count -w 0 "$@" | awk -v name=$name '{
         print "RESULT", name, $1, $1 * $3 / $4, "MB/s"
         print "RESULT", name ",processors", $1, $7, "us/MiB"
     }'
+}
+
+# all_reduce NAME NETWORK MEMORY: 16 MiB between two ranks, both ways counted; and what the processor does
+# in both programs for a MiB of the vector.
+all_reduce() {
+    # A report is never replaced.
+    rm -f /tmp/report.json
+    (
+        export SPARK_CCL_SHM=0 SPARK_CCL_NET=$2
+        ranks rxe0a rxe0b all_reduce -b 16M -e 16M -n 1 -w 0 -c 0 --memory $3 -C 1 -J /tmp/report.json >/dev/null
+    )
+    awk -v name=$1 -F '[:,]' '
+        /"time"/ && !us { us = $2 }
+        /"cpu_time"/ && !busy { busy = $2 }
+        END {
+            print "RESULT", name, 16777216, 2 * 16777216 / us, "MB/s"
+            print "RESULT", name ",processors", 16777216, 2 * busy / 16, "us/MiB"
+        }' /tmp/report.json
 }
 
 # us_of_rdma_lat BYTES: microseconds of a message there and back, sleeping in between.
@@ -54,6 +75,11 @@ for round in $(seq "$rounds"); do
         echo "RESULT ibv_rc_pingpong $bytes $(us_of_pingpong $bytes) us"
         echo "RESULT rdma_lat $bytes $(us_of_rdma_lat $bytes) us"
     done
+    # What all_reduce can have: as long messages, both ways.
+    rdma_bw rdma_bw,both_ways rxe0a rxe0b 262144 40 --bidirectional
+    all_reduce all_reduce rdma ordinary
+    all_reduce all_reduce,registered rdma registered
+    all_reduce all_reduce,TCP tcp ordinary
     shape rate $shaped
     echo "RESULT ib_write_bw,${shaped},1_rail 65536 $(bandwidth 0 65536 40) MB/s"
     bandwidth 0 65536 40 >/tmp/first &
