@@ -32,8 +32,9 @@ const PROBE_CERTAIN: Duration = Duration::from_secs(10);
 const MOST_CANDIDATES: usize = 64;
 /// Messages of up to about so many bytes need not be fetched by the device.
 const INLINE: u32 = 128;
-/// Reads by a queue pair at a time, if its device can do so many.
-const MOST_READS: u8 = 16;
+/// Reads by a queue pair at a time: enough to keep a rail busy, and no more than queues on the way hold,
+/// since nothing holds the answers back.
+const MOST_READS: u8 = 4;
 /// Numbers that come besides those of messages: greetings and farewells.
 const SPARE_RECEIVES: usize = 8;
 

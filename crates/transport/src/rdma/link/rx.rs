@@ -117,15 +117,16 @@ impl LinkRx for Rx {
 
     fn arm(&mut self, wait: &mut Wait) {
         let mut core = self.core.lock();
-        core.look_around();
-        if core.control().holds_back() {
-            wait.be_blind();
-        }
         for rail in core.rails() {
             while let Ok(Some(_)) = rail.events.next() {}
             if rail.queue.arm(false).is_err() {
                 wait.be_blind();
             }
+        }
+        // What came before is not announced: it must be known before anyone looks for it.
+        core.look_around();
+        if core.control().holds_back() {
+            wait.be_blind();
         }
     }
 
