@@ -10,6 +10,7 @@ use socket2::Socket;
 use spark_ccl_compute::DType;
 use spark_ccl_config::Layout;
 use spark_ccl_control::{Fault, Watch};
+use spark_ccl_transport::Rails;
 use spark_ccl_transport::rdma::Registry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -90,6 +91,12 @@ impl Communicator {
     /// What carries data to each rank: `"shm"`, `"tcp 10.0.0.1 -> 10.0.0.2"`, `"self"`.
     pub fn links(&self) -> &[String] {
         &self.inner.links
+    }
+
+    /// How it goes with the rails to each rank, where RDMA carries the data: how many are in use, how often
+    /// one was dropped, and how often one came back. It waits while another thread works on a call.
+    pub fn rails(&self) -> Vec<Rails> {
+        self.inner.shared.with(|engine| engine.rails())
     }
 
     /// Where the ranks are: what `spark-perf tune` keeps its results by.

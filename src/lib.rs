@@ -55,6 +55,7 @@ pub use spark_ccl_bootstrap::UniqueId;
 pub use spark_ccl_compute::{DType, Element, F8E4M3, F8E5M2, bf16, f16};
 pub use spark_ccl_config::{Layout, Links};
 pub use spark_ccl_control::Fault;
+pub use spark_ccl_transport::Rails;
 
 /// Version and commit of this build; all ranks must run the same.
 pub const VERSION: &str = env!("SPARK_CCL_VERSION");

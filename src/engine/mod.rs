@@ -33,6 +33,7 @@ use ops::Ops;
 use patience::Patience;
 use spark_ccl_control::Watch;
 use spark_ccl_sched::Rank;
+use spark_ccl_transport::Rails;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,6 +102,11 @@ impl Engine {
     /// The number of the last collective that was issued.
     pub(crate) fn last_sequence(&self) -> u64 {
         self.sequence
+    }
+
+    /// How it goes with the rails to each rank.
+    pub(crate) fn rails(&self) -> Vec<Rails> {
+        self.wires.tx.iter().map(|tx| tx.rails()).collect()
     }
 
     /// Whether nothing is in flight.

@@ -3,7 +3,7 @@
 use crate::processes::{MARK, ROLE};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use spark_ccl::{
-    Communicator, DType, Element, Error, RecvBuf, RedOp, Registered, SendBuf, UniqueId,
+    Communicator, DType, Element, Error, Rails, RecvBuf, RedOp, Registered, SendBuf, UniqueId,
 };
 use std::io::Write;
 use std::ops::DerefMut;
@@ -67,6 +67,16 @@ impl State {
                 return communicator.explain("all_reduce", DType::F32, number(count), registered);
             }
             ["links"] => return Ok(self.communicator().links().join("; ")),
+            ["rails", peer] => {
+                let Rails {
+                    in_use,
+                    dropped,
+                    returned,
+                } = self.communicator().rails()[number(peer)];
+                return Ok(format!(
+                    "{in_use} in use, {dropped} dropped, {returned} returned"
+                ));
+            }
             ["check"] => self.communicator().check()?,
             ["drop"] => *self = Self::default(),
             ["finalize"] => self.finalize()?,

@@ -206,6 +206,30 @@ fn a_cable_that_carries_nothing_for_a_moment_changes_no_result() {
 }
 
 #[test]
+fn a_cable_that_is_cut_in_a_call_changes_no_result_and_is_counted() {
+    let _alone = alone();
+    let Some(mut ranks) = two_ends(2) else { return };
+    assert_eq!(ranks[0].ask("rails 1"), "2 in use, 0 dropped, 0 returned");
+    for rank in &mut ranks {
+        rank.order("call f32 all_reduce sum 4000003");
+    }
+    for end in ["r0a", "r0b"] {
+        rails(&["impair", end, "loss", "100%"]);
+    }
+    for rank in &ranks {
+        assert_eq!(rank.hear(), "ok");
+    }
+    for (rank, peer) in [(0, 1), (1, 0)] {
+        let found = ranks[rank].ask(&format!("rails {peer}"));
+        assert_eq!(found, "1 in use, 1 dropped, 0 returned");
+    }
+    for end in ["r0a", "r0b"] {
+        rails(&["impair", end]);
+    }
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+#[test]
 fn the_only_rail_is_named_when_it_stays_down() {
     let _alone = alone();
     let Some(mut ranks) = two_ends(1) else { return };

@@ -53,6 +53,17 @@ pub(crate) fn share<T: Serialize + DeserializeOwned>(
         .collect()
 }
 
+/// How often rails were dropped, and came back, on all links. Both ends of a link count these.
+pub(crate) fn rails(comm: &Communicator) -> Result<(u64, u64), Error> {
+    let mut counts = vec![0; 2];
+    for rails in comm.rails() {
+        counts[0] += rails.dropped;
+        counts[1] += rails.returned;
+    }
+    comm.all_reduce_in_place(&mut counts, RedOp::Sum).run()?;
+    Ok((counts[0].div_ceil(2), counts[1] / 2))
+}
+
 /// The header's lines.
 pub(crate) fn devices(comm: &Communicator, cards: &[Card]) -> Result<Vec<Device>, Error> {
     let mut devices: Vec<Device> = Vec::new();

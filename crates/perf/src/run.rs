@@ -45,6 +45,7 @@ fn silent(comm: &Communicator, options: &Options) -> Result<u8, Error> {
     let cards = hosts::exchange(comm)?;
     let (options, _) = fitted(comm, options, &cards)?;
     let findings = bench::run(comm, &options, &mut Nowhere)?;
+    hosts::rails(comm)?;
     comm.barrier().run()?;
     Ok(code(&totals(&findings)))
 }
@@ -96,6 +97,7 @@ fn reporter(comm: &Communicator, args: &Args, options: &Options) -> Result<u8, E
     if options.memory_report {
         closing.push_str(&memory_line(options, comm.size()));
     }
+    closing.push_str(&rails_line(hosts::rails(comm)?));
     print(&closing)?;
     comm.barrier().run()?;
     Ok(code(&totals))
@@ -396,6 +398,17 @@ fn memory_line(options: &Options, ranks: usize) -> String {
     format!(
         "# {:<20} : buffers {buffers} a rank | peak resident of rank 0's process {peak}\n",
         "Memory usage"
+    )
+}
+
+/// Says that rails failed meanwhile, where some did.
+fn rails_line((dropped, returned): (u64, u64)) -> String {
+    if dropped == 0 {
+        return String::new();
+    }
+    format!(
+        "# {:<20} : {dropped} dropped, {returned} came back; the others carried on\n",
+        "RDMA rails"
     )
 }
 

@@ -20,5 +20,6 @@ mod wait;
 
 pub use link::{
     Arrival, Borrowing, Direct, Geometry, LEND_MOST, Lending, Lends, LinkError, LinkRx, LinkTx,
+    Rails,
 };
 pub use wait::{Bell, Wait};

@@ -23,6 +23,17 @@ pub struct Arrival<'a> {
     pub payload: &'a [u8],
 }
 
+/// How it goes with the rails of a link: the paths, each between two ports, that share its messages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rails {
+    /// Those that carry; none over shared memory and TCP, which have no rails that come and go.
+    pub in_use: usize,
+    /// How often one was dropped, because it failed at either end.
+    pub dropped: u64,
+    /// How often one that was dropped has come back.
+    pub returned: u64,
+}
+
 /// What ends a link.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LinkError {
@@ -154,6 +165,11 @@ pub trait LinkTx: Send {
     /// Takes back what is lent, and gives up what is on its way, at the price of the link: a peer that reads it from now on finds the
     /// link ended.
     fn withdraw(&mut self) {}
+
+    /// How it goes with the link's rails.
+    fn rails(&self) -> Rails {
+        Rails::default()
+    }
 
     /// Whether committed bytes of the channel are still held back: only [`flush`](Self::flush) moves
     /// them on.

@@ -36,6 +36,7 @@ pub(super) struct Core {
     /// Those that carry; both ends number them alike.
     rails: Vec<Option<Rail>>,
     dead: Vec<Dead>,
+    dropped: u64,
     outgoing: Slots,
     incoming: Slots,
     order: Order,
@@ -73,6 +74,7 @@ impl Core {
             failed: None,
             rails: rails.into_iter().map(Some).collect(),
             dead: Vec::new(),
+            dropped: 0,
             outgoing,
             incoming,
             control,

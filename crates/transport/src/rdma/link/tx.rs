@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::core::{Core, LEND_LEAST};
 use super::immediate::Immediate;
 use super::slots::Header;
-use crate::{Geometry, Lending, Lends, LinkError, LinkTx};
+use crate::{Geometry, Lending, Lends, LinkError, LinkTx, Rails};
 
 /// The sending half of a link over RDMA.
 ///
@@ -28,11 +28,6 @@ impl Tx {
             geometry,
             reserved: vec![None; geometry.channels],
         }
-    }
-
-    /// How many of the link's rails have failed.
-    pub fn dropped_rails(&self) -> usize {
-        self.core.lock().dead().len()
     }
 
     fn check(&self, channel: usize) -> Result<(), LinkError> {
@@ -118,6 +113,10 @@ impl LinkTx for Tx {
     fn has_returned(&mut self, channel: usize, loan: u64) -> Result<bool, LinkError> {
         self.check(channel)?;
         self.core.lock().has_returned(channel, loan)
+    }
+
+    fn rails(&self) -> Rails {
+        self.core.lock().health()
     }
 
     fn holds_back(&self, _channel: usize) -> bool {

@@ -8,8 +8,8 @@
 use spark_ccl_verbs::{CompletionQueue, Failed, QueuePair};
 
 use super::{Core, Missed, RECEIVE, unload};
-use crate::LinkError;
 use crate::rdma::link::report::Report;
+use crate::{LinkError, Rails};
 
 /// A rail that has failed.
 #[derive(Debug)]
@@ -25,8 +25,17 @@ pub(in super::super) struct Dead {
 }
 
 impl Core {
+    #[cfg(test)]
     pub(in super::super) fn dead(&self) -> &[Dead] {
         &self.dead
+    }
+
+    pub(in super::super) fn health(&self) -> Rails {
+        Rails {
+            in_use: self.rails().count(),
+            dropped: self.dropped,
+            returned: 0,
+        }
     }
 
     /// Whether something is still to be said, heard or sent because of a rail that failed.
@@ -55,6 +64,7 @@ impl Core {
         if self.rails().next().is_none() {
             self.fail(name.clone(), problem.clone());
         }
+        self.dropped += 1;
         self.dead.push(Dead {
             rail,
             name,

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use spark_ccl_verbs::PairState;
 
 use super::*;
+use crate::Rails;
 
 const CHANNELS: usize = GEOMETRY.channels;
 /// On each channel, either way, before something happens and at least as many after it.
@@ -149,9 +150,9 @@ impl Talker<'_> {
     }
 }
 
-/// Has both ends talk, and does something in the middle; how that ended at either end, and how many
-/// rails that end has dropped.
-fn talk(ends: [End; 2], act: impl FnOnce()) -> [(Result<(), LinkError>, usize); 2] {
+/// Has both ends talk, and does something in the middle; how that ended at either end, and how it goes
+/// with the rails there.
+fn talk(ends: [End; 2], act: impl FnOnce()) -> [(Result<(), LinkError>, Rails); 2] {
     let talk = &Talk {
         goal: AtomicU64::new(u64::MAX),
         sent: AtomicU64::new(0),
@@ -178,7 +179,7 @@ fn talk(ends: [End; 2], act: impl FnOnce()) -> [(Result<(), LinkError>, usize); 
         talk.goal.store(sent + MESSAGES, Ordering::Relaxed);
         // Both stay until neither needs the other.
         let ended = ends.map(|end| end.join().unwrap());
-        ended.map(|(ended, (tx, _))| (ended, tx.dropped_rails()))
+        ended.map(|(ended, (tx, _))| (ended, tx.rails()))
     })
 }
 
@@ -188,9 +189,9 @@ fn everything_arrives_when_a_rail_fails() {
     let mut cut = None;
     let ended = talk(ends(&sides, GEOMETRY), || cut = Some(Impaired::cut()));
     drop(cut);
-    for (ended, dropped) in ended {
+    for (ended, rails) in ended {
         ended.unwrap();
-        assert_eq!(dropped, 1);
+        assert_eq!((rails.in_use, rails.dropped), (1, 1));
     }
 }
 
@@ -198,9 +199,9 @@ fn everything_arrives_when_a_rail_fails() {
 fn everything_arrives_when_a_rail_fails_for_a_moment() {
     let Some(sides) = cabled(2) else { return };
     let ended = talk(ends(&sides, GEOMETRY), || rails(&["down", "r0b", "0.3"]));
-    for (ended, dropped) in ended {
+    for (ended, rails) in ended {
         ended.unwrap();
-        assert!(dropped <= 1, "{dropped}");
+        assert!(rails.dropped <= 1, "{rails:?}");
     }
 }
 
