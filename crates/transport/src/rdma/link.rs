@@ -23,6 +23,7 @@ mod core;
 #[cfg(test)]
 mod cost;
 mod immediate;
+mod lane;
 mod lent;
 mod nics;
 mod offer;

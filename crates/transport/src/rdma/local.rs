@@ -2,9 +2,12 @@
 
 use std::net::Ipv6Addr;
 
-use spark_ccl_verbs::{Context, Device, Error, GidEntry, GidKind, Library, PortState};
+use spark_ccl_config::Rdma;
+use spark_ccl_verbs::{
+    AddressVector, Context, Device, Error, GidEntry, GidKind, Library, Mtu, Peer, PortState,
+};
 
-use super::{Gid, Port, Roce};
+use super::{Gid, Port, Rail, Roce};
 use crate::netif::{self, Interface};
 
 /// A port of this machine, whose device is open.
@@ -43,6 +46,59 @@ impl LocalPort {
     /// Whether it carries packets.
     pub fn is_active(&self) -> bool {
         self.port.state == PortState::Active
+    }
+
+    /// What has become of it.
+    ///
+    /// # Errors
+    /// When the device is gone.
+    pub fn renewed(&self) -> Result<Self, Error> {
+        let number = self.port.number;
+        Ok(Self {
+            port: self.context.port(number)?,
+            gids: self.context.gids(number)?,
+            ..self.clone()
+        })
+    }
+
+    /// The way along a rail, which begins here, to a queue pair of the peer, whose port takes packets of
+    /// so many bytes.
+    ///
+    /// # Errors
+    /// When the rail's ends do not suit each other, or have changed.
+    pub fn way(
+        &self,
+        rail: &Rail,
+        peer_mtu: u32,
+        qp_num: u32,
+        settings: &Rdma,
+    ) -> Result<AddressVector, Box<dyn std::error::Error>> {
+        let (own, peer) = (&rail.own.gid, &rail.peer.gid);
+        let is_own = |entry: &&GidEntry| {
+            entry.gid.0 == own.address.octets() && entry.kind == own.roce.kind()
+        };
+        let entry = self.gids.iter().find(is_own);
+        let entry = entry.ok_or("its address is gone")?;
+        let mtu = Mtu::from_bytes(peer_mtu.min(self.port.active_mtu.bytes()));
+        let mtu = mtu.ok_or_else(|| format!("an MTU of {peer_mtu} is none of RDMA's"))?;
+        let peer = Peer {
+            gid: spark_ccl_verbs::Gid(peer.address.octets()),
+            kind: peer.roce.kind(),
+            qp_num,
+        };
+        Ok(
+            AddressVector::new(&self.port, entry, &peer, mtu)?
+                .traffic_class(settings.traffic_class),
+        )
+    }
+}
+
+impl Roce {
+    fn kind(self) -> GidKind {
+        match self {
+            Self::V1 => GidKind::RoceV1,
+            Self::V2 => GidKind::RoceV2,
+        }
     }
 }
 

@@ -1,26 +1,21 @@
 //! How two ranks make a link: which ports lead to each other, queue pairs between them, and whether
 //! these carry anything.
 
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_config::Rdma;
-use spark_ccl_verbs::{
-    Access, CompletionChannel, CompletionQueue, Error, Init, PairOptions, PollRoom, QueuePair,
-    ReceiveOptions, Remote, SendOptions,
-};
+use spark_ccl_verbs::{Access, PollRoom};
 
 use super::super::{Candidate, Port, candidates, choose, decode, encode};
 use super::core::Core;
-use super::immediate::Immediate;
-use super::offer::{End, NoLink, Offer, Talk};
-use super::rail::{RECEIVE, Rail, Reads, post_receives};
+use super::lane::{Lane, Plan, hail, listen};
+use super::offer::{NoLink, Offer, Talk};
+use super::rail::Rail;
 use super::report::Control;
-use super::slots::{GREETING, Slots};
+use super::slots::Slots;
 use super::{Nics, Rx, Tx};
 use crate::Geometry;
 
@@ -30,13 +25,6 @@ const PROBE: Duration = Duration::from_secs(3);
 const PROBE_CERTAIN: Duration = Duration::from_secs(10);
 /// The most pairs of ports that are tried.
 const MOST_CANDIDATES: usize = 64;
-/// Messages of up to about so many bytes need not be fetched by the device.
-const INLINE: u32 = 128;
-/// Reads by a queue pair at a time: enough to keep a rail busy, and no more than queues on the way hold,
-/// since nothing holds the answers back.
-const MOST_READS: u8 = 4;
-/// Numbers that come besides those of messages: greetings and farewells.
-const SPARE_RECEIVES: usize = 8;
 
 /// Makes a link with the peer at the other end of `stream`, which does the same with the same geometry.
 /// Exactly one of the two is `first`. Also the names of the rails, for people. The link keeps the stream,
@@ -67,7 +55,7 @@ pub fn connect(
         theirs: &theirs,
     };
     let (mut made, peer) = site.offer(&talk, &tried)?;
-    let rails = site.connect(&tried, &mut made, &peer);
+    let rails = connect_all(&mut made, &peer);
     let mut rails = agree(&talk, rails)?;
     let is_certain = tried.iter().any(|candidate| candidate.certain);
     let probe = if is_certain { PROBE_CERTAIN } else { PROBE };
@@ -93,20 +81,9 @@ struct Site<'a> {
 /// What one rank has made for it.
 struct Made {
     // Dropped before the slots: then no device reaches these.
-    lanes: Vec<Option<Lane>>,
+    lanes: Vec<Lane>,
     outgoing: Slots,
     incoming: Slots,
-}
-
-/// A queue pair that is not connected.
-struct Lane {
-    pair: QueuePair<Init>,
-    /// The number of the first packet that it sends.
-    psn: u32,
-    queue: CompletionQueue,
-    events: CompletionChannel,
-    /// The most reads at a time, of either end.
-    reads: u8,
 }
 
 impl Site<'_> {
@@ -134,17 +111,23 @@ impl Site<'_> {
         }
         let mut lanes = Vec::new();
         let mut ends = Vec::new();
-        for candidate in tried {
-            let port = candidate.rail.own.port;
+        for Candidate { rail, .. } in tried {
+            let port = rail.own.port;
+            let (local, domain) = &self.nics.ports()[port];
+            let plan = Arc::new(Plan {
+                rail: rail.clone(),
+                local: local.clone(),
+                domain: domain.clone(),
+                peer_mtu: self.theirs.get(rail.peer.port).map_or(0, |port| port.mtu),
+                settings: self.settings.clone(),
+                geometry: self.geometry,
+                lkeys: [&outgoing, &incoming].map(|slots| slots.regions()[port].lkey()),
+                rkey: incoming.regions()[port].rkey(),
+            });
             for _ in 0..self.settings.qps_per_connection {
-                let lane = self.lane(port)?;
-                ends.push(End {
-                    qp_num: lane.pair.number(),
-                    psn: lane.psn,
-                    rkey: incoming.regions()[port].rkey(),
-                    reads: lane.reads,
-                });
-                lanes.push(Some(lane));
+                let lane = Lane::new(&plan)?;
+                ends.push(lane.end());
+                lanes.push(lane);
             }
         }
         let start = incoming
@@ -159,115 +142,19 @@ impl Site<'_> {
         };
         Ok((made, offer))
     }
-
-    fn lane(&self, port: usize) -> Result<Lane, Error> {
-        let (local, domain) = &self.nics.ports()[port];
-        // A message and its acknowledgement, either way.
-        let window = 2 * self.geometry.slots * self.geometry.channels;
-        let receives = window + SPARE_RECEIVES;
-        let sends = 4 * receives;
-        let events = local.context.completion_channel()?;
-        let queue = events.completion_queue((receives + sends) as u32)?;
-        let options = PairOptions {
-            send_depth: sends as u32,
-            receive_depth: receives as u32,
-            receive_pieces: 0,
-            inline: INLINE,
-            ..PairOptions::new(&queue)
-        };
-        let pair = domain.queue_pair(&options)?;
-        let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let mut pair = pair.init(local.port.number, access)?;
-        let limits = local.context.limits()?;
-        let reads = limits.reads_answered.min(limits.reads_started);
-        post_receives(&mut pair, receives)?;
-        Ok(Lane {
-            pair,
-            // What an earlier queue pair of that number has still on its way is not taken for ours.
-            psn: RandomState::new().build_hasher().finish() as u32 & 0xff_ffff,
-            queue,
-            events,
-            reads: reads.min(MOST_READS),
-        })
-    }
-
-    /// Connects what can be connected.
-    fn connect(&self, tried: &[Candidate], made: &mut Made, peer: &Offer) -> Vec<Option<Rail>> {
-        let per_rail = self.settings.qps_per_connection;
-        let lanes = made.lanes.iter_mut().zip(&peer.ends).enumerate();
-        lanes
-            .map(|(index, (lane, end))| {
-                let candidate = &tried[index / per_rail];
-                let port = candidate.rail.own.port;
-                let remote = Remote {
-                    addr: peer.start,
-                    rkey: end.rkey,
-                };
-                let lkeys =
-                    [&made.outgoing, &made.incoming].map(|slots| slots.regions()[port].lkey());
-                match self.connect_lane(candidate, lane.take()?, *end, remote, lkeys) {
-                    Ok(rail) => Some(rail),
-                    Err(error) => {
-                        tracing::debug!("{} is no rail: {error}", candidate.rail);
-                        None
-                    }
-                }
-            })
-            .collect()
-    }
-
-    fn connect_lane(
-        &self,
-        candidate: &Candidate,
-        lane: Lane,
-        end: End,
-        remote: Remote,
-        lkeys: [u32; 2],
-    ) -> Result<Rail, Box<dyn std::error::Error>> {
-        let way = self
-            .nics
-            .way(&candidate.rail, self.theirs, end.qp_num, self.settings)?;
-        let reads = lane.reads.min(end.reads);
-        let pair = lane.pair.ready_to_receive(
-            &way,
-            ReceiveOptions {
-                psn: end.psn,
-                reads_answered: lane.reads,
-                ..ReceiveOptions::default()
-            },
-        )?;
-        let pair = pair.ready_to_send(SendOptions {
-            psn: lane.psn,
-            timeout: self.settings.timeout,
-            retries: self.settings.retry_count,
-            reads_started: reads,
-            ..SendOptions::default()
-        })?;
-        Ok(Rail {
-            name: candidate.rail.to_string(),
-            pair,
-            queue: lane.queue,
-            events: Arc::new(lane.events),
-            port: candidate.rail.own.port,
-            lkeys,
-            remote,
-            posted: 0,
-            ended: 0,
-            load: 0,
-            reads: Reads::new(reads),
-            probe: (0, Instant::now()),
-            patience: patience(self.settings),
-        })
-    }
 }
 
-/// Twice what all tries of a device take; it need not be exact.
-fn patience(settings: &Rdma) -> Duration {
-    if settings.timeout == 0 {
-        return Duration::MAX;
-    }
-    let one = Duration::from_nanos(4096) * (1 << settings.timeout);
-    one * 2 * (u32::from(settings.retry_count) + 1)
+/// Connects what can be connected.
+fn connect_all(made: &mut Made, peer: &Offer) -> Vec<Option<Rail>> {
+    let lanes = made.lanes.drain(..).zip(&peer.ends);
+    lanes
+        .map(|(lane, end)| {
+            let name = lane.plan().rail.to_string();
+            lane.connect(*end, peer.start)
+                .inspect_err(|error| tracing::debug!("{name} is no rail: {error}"))
+                .ok()
+        })
+        .collect()
 }
 
 /// The rails that both ranks have.
@@ -315,14 +202,11 @@ fn greet(rails: &mut [Option<Rail>], slots: &Slots, until: Instant) -> Vec<bool>
     let mut heard = vec![false; rails.len()];
     let mut room = PollRoom::default();
     for slot in rails.iter_mut() {
-        if let Some(rail) = slot {
-            let (start, offset) = slots.greeting();
-            // SAFETY: nobody writes there.
-            let posted = unsafe { rail.write(start, GREETING, offset, Immediate::Hello) };
-            if let Err(error) = posted {
-                tracing::debug!("{}: {error}", rail.name);
-                *slot = None;
-            }
+        if let Some(rail) = slot
+            && let Err(error) = hail(rail, slots)
+        {
+            tracing::debug!("{}: {error}", rail.name);
+            *slot = None;
         }
     }
     let is_done = |rail: &Option<Rail>, heard: &bool| {
@@ -351,23 +235,4 @@ fn greet(rails: &mut [Option<Rail>], slots: &Slots, until: Instant) -> Vec<bool>
     let both = rails.iter().zip(&heard);
     both.map(|(rail, heard)| rail.is_some() && is_done(rail, heard))
         .collect()
-}
-
-/// Takes note of the peer's greeting, and of the arrival of this rank's.
-fn listen(
-    rail: &mut Rail,
-    heard: &mut bool,
-    room: &mut PollRoom,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let mut receives = 0;
-    for completion in rail.queue.poll(room)? {
-        let completion = completion?;
-        if completion.wr_id == RECEIVE {
-            *heard |= completion.imm.and_then(Immediate::from_bits) == Some(Immediate::Hello);
-            receives += 1;
-        } else {
-            rail.ended = completion.wr_id;
-        }
-    }
-    Ok(post_receives(&mut rail.pair, receives)?)
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use spark_ccl_config::Rdma;
-use spark_ccl_verbs::{AddressVector, Error, Gid, GidKind, Library, Mtu, Peer, ProtectionDomain};
+use spark_ccl_verbs::{AddressVector, Error, Library, ProtectionDomain};
 
-use super::super::{LocalPort, Port, Rail, Registry, Roce, devices};
+use super::super::{LocalPort, Port, Rail, Registry, devices};
 
 /// The RDMA ports of this machine that may be used.
 #[derive(Debug, Default)]
@@ -82,21 +82,8 @@ impl Nics {
         settings: &Rdma,
     ) -> Result<AddressVector, Box<dyn std::error::Error>> {
         let (local, _) = &self.ports[rail.own.port];
-        let index = u32::from(rail.own.gid.index);
-        let own = local.gids.iter().find(|gid| gid.index == index);
-        let own = own.ok_or("its address is gone")?;
-        let theirs = theirs.get(rail.peer.port).map_or(0, |port| port.mtu);
-        let mtu = Mtu::from_bytes(theirs.min(local.port.active_mtu.bytes()));
-        let mtu = mtu.ok_or_else(|| format!("an MTU of {theirs} is none of RDMA's"))?;
-        let peer = Peer {
-            gid: Gid(rail.peer.gid.address.octets()),
-            kind: match rail.peer.gid.roce {
-                Roce::V1 => GidKind::RoceV1,
-                Roce::V2 => GidKind::RoceV2,
-            },
-            qp_num,
-        };
-        Ok(AddressVector::new(&local.port, own, &peer, mtu)?.traffic_class(settings.traffic_class))
+        let peer_mtu = theirs.get(rail.peer.port).map_or(0, |port| port.mtu);
+        local.way(rail, peer_mtu, qp_num, settings)
     }
 }
 

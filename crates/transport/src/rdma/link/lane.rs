@@ -1,0 +1,186 @@
+//! The queue pairs of a rail: how they are made and connected.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use spark_ccl_config::Rdma;
+use spark_ccl_verbs::{
+    Access, CompletionChannel, CompletionQueue, Error, Init, PairOptions, PollRoom,
+    ProtectionDomain, QueuePair, ReceiveOptions, Remote, SendOptions,
+};
+
+use super::immediate::Immediate;
+use super::offer::End;
+use super::rail::{RECEIVE, Rail, Reads, post_receives};
+use super::slots::{GREETING, Slots};
+use crate::Geometry;
+use crate::rdma::{self, LocalPort};
+
+/// Messages of up to about so many bytes need not be fetched by the device.
+const INLINE: u32 = 128;
+/// Reads by a queue pair at a time: enough to keep a rail busy, and no more than queues on the way hold,
+/// since nothing holds the answers back.
+const MOST_READS: u8 = 4;
+/// Numbers that come besides those of messages: greetings and farewells.
+const SPARE_RECEIVES: usize = 8;
+
+/// What the queue pairs of a rail are made from.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// The ports that it joins.
+    pub(super) rail: rdma::Rail,
+    pub(super) local: LocalPort,
+    pub(super) domain: ProtectionDomain,
+    /// The payload bytes of a packet at the peer's port.
+    pub(super) peer_mtu: u32,
+    pub(super) settings: Rdma,
+    pub(super) geometry: Geometry,
+    /// The key of the slots to send from, and that of those to receive in.
+    pub(super) lkeys: [u32; 2],
+    /// The key of the slots that the peer writes.
+    pub(super) rkey: u32,
+}
+
+/// A queue pair that is not connected.
+#[derive(Debug)]
+pub(super) struct Lane {
+    plan: Arc<Plan>,
+    pair: QueuePair<Init>,
+    /// The number of the first packet that it sends.
+    psn: u32,
+    queue: CompletionQueue,
+    events: CompletionChannel,
+    /// The most reads at a time, of either end.
+    reads: u8,
+}
+
+impl Lane {
+    pub(super) fn new(plan: &Arc<Plan>) -> Result<Self, Error> {
+        let local = &plan.local;
+        // A message and its acknowledgement, either way.
+        let window = 2 * plan.geometry.slots * plan.geometry.channels;
+        let receives = window + SPARE_RECEIVES;
+        let sends = 4 * receives;
+        let events = local.context.completion_channel()?;
+        let queue = events.completion_queue((receives + sends) as u32)?;
+        let options = PairOptions {
+            send_depth: sends as u32,
+            receive_depth: receives as u32,
+            receive_pieces: 0,
+            inline: INLINE,
+            ..PairOptions::new(&queue)
+        };
+        let pair = plan.domain.queue_pair(&options)?;
+        let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let mut pair = pair.init(local.port.number, access)?;
+        let limits = local.context.limits()?;
+        let reads = limits.reads_answered.min(limits.reads_started);
+        post_receives(&mut pair, receives)?;
+        Ok(Self {
+            plan: Arc::clone(plan),
+            pair,
+            // What an earlier queue pair of that number has still on its way is not taken for ours.
+            psn: RandomState::new().build_hasher().finish() as u32 & 0xff_ffff,
+            queue,
+            events,
+            reads: reads.min(MOST_READS),
+        })
+    }
+
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What the peer needs to connect to it.
+    pub(super) fn end(&self) -> End {
+        End {
+            qp_num: self.pair.number(),
+            psn: self.psn,
+            rkey: self.plan.rkey,
+            reads: self.reads,
+        }
+    }
+
+    /// Connects it to that of the peer, whose slots begin at `start`.
+    pub(super) fn connect(self, peer: End, start: u64) -> Result<Rail, Box<dyn std::error::Error>> {
+        let Plan {
+            rail,
+            local,
+            peer_mtu,
+            settings,
+            ..
+        } = &*self.plan;
+        let way = local
+            .renewed()?
+            .way(rail, *peer_mtu, peer.qp_num, settings)?;
+        let reads = self.reads.min(peer.reads);
+        let receiving = ReceiveOptions {
+            psn: peer.psn,
+            reads_answered: self.reads,
+            ..ReceiveOptions::default()
+        };
+        let pair = self.pair.ready_to_receive(&way, receiving)?;
+        let pair = pair.ready_to_send(SendOptions {
+            psn: self.psn,
+            timeout: settings.timeout,
+            retries: settings.retry_count,
+            reads_started: reads,
+            ..SendOptions::default()
+        })?;
+        Ok(Rail {
+            name: rail.to_string(),
+            pair,
+            queue: self.queue,
+            events: Arc::new(self.events),
+            port: rail.own.port,
+            lkeys: self.plan.lkeys,
+            remote: Remote {
+                addr: start,
+                rkey: peer.rkey,
+            },
+            posted: 0,
+            ended: 0,
+            load: 0,
+            reads: Reads::new(reads),
+            probe: (0, Instant::now()),
+            patience: patience(settings),
+        })
+    }
+}
+
+/// Twice what all tries of a device take; it need not be exact.
+fn patience(settings: &Rdma) -> Duration {
+    if settings.timeout == 0 {
+        return Duration::MAX;
+    }
+    let one = Duration::from_nanos(4096) * (1 << settings.timeout);
+    one * 2 * (u32::from(settings.retry_count) + 1)
+}
+
+/// Greets the peer, which says nothing else yet.
+pub(super) fn hail(rail: &mut Rail, slots: &Slots) -> Result<(), Error> {
+    let (start, offset) = slots.greeting();
+    // SAFETY: nobody writes there.
+    unsafe { rail.write(start, GREETING, offset, Immediate::Hello) }
+}
+
+/// Takes note of the peer's greeting, and of the arrival of this rank's.
+pub(super) fn listen(
+    rail: &mut Rail,
+    heard: &mut bool,
+    room: &mut PollRoom,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let mut receives = 0;
+    for completion in rail.queue.poll(room)? {
+        let completion = completion?;
+        if completion.wr_id == RECEIVE {
+            *heard |= completion.imm.and_then(Immediate::from_bits) == Some(Immediate::Hello);
+            receives += 1;
+        } else {
+            rail.ended = completion.wr_id;
+        }
+    }
+    Ok(post_receives(&mut rail.pair, receives)?)
+}
