@@ -8,7 +8,8 @@
 //!
 //! A link has one queue pair for each rail. A message goes by the rail that has the fewest bytes on
 //! their way, so that rails carry what they can; messages overtake each other then, and are put in
-//! order by their numbers. A rail that fails is dropped, and the others carry what it has not.
+//! order by their numbers. A rail that fails is dropped, and the others carry what it has not, until it
+//! carries again.
 //!
 //! A long message whose payload lies in registered memory ([`Registry`](super::Registry)) is lent: the
 //! message says where that is, and the receiver has its device read it, straight to registered memory of
@@ -19,15 +20,18 @@
 //! lengths are checked, so that the worst that a peer can do is to send wrong bytes.
 
 mod connect;
+mod control;
 mod core;
 #[cfg(test)]
 mod cost;
 mod immediate;
 mod lane;
 mod lent;
+mod message;
 mod nics;
 mod offer;
 mod order;
+mod pace;
 mod rail;
 mod report;
 mod rx;

@@ -10,11 +10,11 @@ use spark_ccl_config::Rdma;
 use spark_ccl_verbs::{Access, PollRoom};
 
 use super::super::{Candidate, Port, candidates, choose, decode, encode};
+use super::control::Control;
 use super::core::Core;
 use super::lane::{Lane, Plan, hail, listen};
 use super::offer::{NoLink, Offer, Talk};
 use super::rail::Rail;
-use super::report::Control;
 use super::slots::Slots;
 use super::{Nics, Rx, Tx};
 use crate::Geometry;
@@ -53,6 +53,7 @@ pub fn connect(
         settings,
         geometry,
         theirs: &theirs,
+        first,
     };
     let (mut made, peer) = site.offer(&talk, &tried)?;
     let rails = connect_all(&mut made, &peer);
@@ -76,6 +77,7 @@ struct Site<'a> {
     settings: &'a Rdma,
     geometry: Geometry,
     theirs: &'a [Port],
+    first: bool,
 }
 
 /// What one rank has made for it.
@@ -123,6 +125,7 @@ impl Site<'_> {
                 geometry: self.geometry,
                 lkeys: [&outgoing, &incoming].map(|slots| slots.regions()[port].lkey()),
                 rkey: incoming.regions()[port].rkey(),
+                is_first: self.first,
             });
             for _ in 0..self.settings.qps_per_connection {
                 let lane = Lane::new(&plan)?;

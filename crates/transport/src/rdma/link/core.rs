@@ -1,7 +1,9 @@
 //! What both halves of a link work with.
 
 mod failover;
+mod job;
 mod loans;
+mod revive;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,15 +11,15 @@ use std::time::{Duration, Instant};
 
 use spark_ccl_verbs::{Completion, Opcode, PollRoom};
 
+use super::control::Control;
 use super::immediate::Immediate;
 use super::lent::Lent;
 use super::order::{Load, Missed, Order};
 use super::rail::{RECEIVE, Rail, post_receives};
-use super::report::Control;
 use super::slots::{HEADER_BYTES, Header, Slots};
 use crate::LinkError;
 use crate::rdma::Registry;
-use failover::Dead;
+pub(super) use failover::Dead;
 use loans::Loans;
 pub(super) use loans::{LEND_LEAST, Place};
 
@@ -36,14 +38,18 @@ pub(super) struct Core {
     /// Those that carry; both ends number them alike.
     rails: Vec<Option<Rail>>,
     dead: Vec<Dead>,
+    /// How often a rail was dropped, and came back.
     dropped: u64,
+    returned: u64,
+    /// What was said to all rails when a half of this end went.
+    farewells: Vec<Immediate>,
     outgoing: Slots,
     incoming: Slots,
     order: Order,
     control: Control,
     /// To be sent again.
     missed: VecDeque<Missed>,
-    /// Looks that found nothing, one after the other.
+    /// Looks that found nothing, one after the other; all looks while a rail is missing.
     idle: u32,
     /// Lent to a poll.
     room: Option<Box<PollRoom>>,
@@ -75,6 +81,8 @@ impl Core {
             rails: rails.into_iter().map(Some).collect(),
             dead: Vec::new(),
             dropped: 0,
+            returned: 0,
+            farewells: Vec::new(),
             outgoing,
             incoming,
             control,
@@ -269,7 +277,9 @@ impl Core {
         self.idle += 1;
         for rail in 0..self.rails.len() {
             while self.failed.is_none() && self.poll_rail(rail) {
-                self.idle = 0;
+                if self.dead.is_empty() {
+                    self.idle = 0;
+                }
             }
         }
         if self.idle >= LISTEN_AFTER || self.is_failing_over() {
@@ -376,6 +386,8 @@ impl Core {
     pub(super) fn say_farewell(&mut self, what: Immediate) {
         let has_room = |core: &Self| core.rails().all(|rail| rail.has_room(1));
         self.wait_until(has_room);
+        // From now on, no rail returns.
+        self.farewells.push(what);
         for rail in 0..self.rails.len() {
             if self.failed.is_none() && has_room(self) {
                 self.say(rail, what);

@@ -2,19 +2,19 @@
 //! `cargo test --release -p spark-ccl-transport cost_of_a_message -- --ignored --nocapture`.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use socket2::{Domain, Socket, Type};
-use spark_ccl_verbs::{
-    Access, AddressVector, PairOptions, Peer, ReceiveOptions, Remote, SendOptions, testing,
-};
+use spark_ccl_config::Settings;
+use spark_ccl_verbs::{Access, testing};
 
+use super::control::Control;
 use super::core::Core;
 use super::immediate::Immediate;
-use super::rail::{Rail, Reads};
-use super::report::Control;
+use super::lane::{Lane, Plan};
 use super::slots::{Header, Slots};
 use crate::Geometry;
+use crate::rdma::{End, Rail, devices};
 
 const GEOMETRY: Geometry = Geometry {
     slot_bytes: 256 << 10,
@@ -25,49 +25,36 @@ const MESSAGES: u32 = 1_000_000;
 
 /// An end whose device carries nothing.
 fn alone() -> Core {
-    let device = testing::library().devices().unwrap().remove(0);
-    let context = device.open().unwrap();
-    let domain = context.protection_domain().unwrap();
+    let mut devices = devices(testing::library()).unwrap();
+    let local = devices.remove(0).1.unwrap().remove(0);
+    let domain = local.context.protection_domain().unwrap();
     let mut slots = [(); 2].map(|()| Slots::new(GEOMETRY).unwrap());
     for side in &mut slots {
         side.register(&domain, Access::REMOTE_WRITE).unwrap();
     }
     let [outgoing, incoming] = slots;
-    let events = context.completion_channel().unwrap();
-    let queue = events.completion_queue(512).unwrap();
-    let options = PairOptions {
-        send_depth: 224,
-        inline: 128,
-        ..PairOptions::new(&queue)
-    };
-    let pair = domain.queue_pair(&options).unwrap();
-    let port = context.port(1).unwrap();
-    let gid = context.gids(1).unwrap().remove(1);
-    let peer = Peer {
-        gid: gid.gid,
-        kind: gid.kind,
-        qp_num: pair.number(),
-    };
-    let way = AddressVector::new(&port, &gid, &peer, port.active_mtu).unwrap();
-    let pair = pair.init(1, Access::REMOTE_WRITE).unwrap();
-    let pair = pair
-        .ready_to_receive(&way, ReceiveOptions::default())
-        .unwrap();
-    let rail = Rail {
-        name: "nowhere".to_owned(),
-        pair: pair.ready_to_send(SendOptions::default()).unwrap(),
-        queue,
-        events: Arc::new(events),
+    let end = End {
         port: 0,
-        lkeys: [outgoing.regions()[0].lkey(), 0],
-        remote: Remote { addr: 0, rkey: 0 },
-        posted: 0,
-        ended: 0,
-        load: 0,
-        reads: Reads::new(1),
-        probe: (0, Instant::now()),
-        patience: Duration::MAX,
+        name: "nowhere".to_owned(),
+        gid: *local.description.preferred().unwrap(),
     };
+    let plan = Arc::new(Plan {
+        rail: Rail {
+            own: end.clone(),
+            peer: end,
+        },
+        peer_mtu: 4096,
+        local,
+        domain,
+        settings: Settings::default().rdma,
+        geometry: GEOMETRY,
+        lkeys: [&outgoing, &incoming].map(|slots| slots.regions()[0].lkey()),
+        rkey: incoming.regions()[0].rkey(),
+        is_first: true,
+    });
+    let lane = Lane::new(&plan).unwrap();
+    let peer = lane.end();
+    let rail = lane.connect(peer, 0).unwrap();
     let (stream, _) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
     let control = Control::new(stream, 1, GEOMETRY).unwrap();
     Core::new(vec![rail], outgoing, incoming, control, Arc::default())

@@ -13,10 +13,11 @@ use spark_ccl_verbs::{
 
 use super::immediate::Immediate;
 use super::offer::End;
+use super::pace::Pace;
 use super::rail::{RECEIVE, Rail, Reads, post_receives};
 use super::slots::{GREETING, Slots};
 use crate::Geometry;
-use crate::rdma::{self, LocalPort};
+use crate::rdma::{self, Keys, LocalPort, Registry};
 
 /// Messages of up to about so many bytes need not be fetched by the device.
 const INLINE: u32 = 128;
@@ -41,6 +42,15 @@ pub(super) struct Plan {
     pub(super) lkeys: [u32; 2],
     /// The key of the slots that the peer writes.
     pub(super) rkey: u32,
+    /// This end is the one that tries whether a rail that has failed carries again.
+    pub(super) is_first: bool,
+}
+
+impl Plan {
+    /// The names of registered memory for the rail.
+    pub(super) fn keys(&self, registry: &Registry, start: u64, bytes: usize) -> Option<Keys> {
+        registry.keys(start, bytes, self.rail.own.port)
+    }
 }
 
 /// A queue pair that is not connected.
@@ -134,7 +144,6 @@ impl Lane {
             pair,
             queue: self.queue,
             events: Arc::new(self.events),
-            port: rail.own.port,
             lkeys: self.plan.lkeys,
             remote: Remote {
                 addr: start,
@@ -146,6 +155,8 @@ impl Lane {
             reads: Reads::new(reads),
             probe: (0, Instant::now()),
             patience: patience(settings),
+            pace: Pace::new(Instant::now()),
+            plan: Arc::clone(&self.plan),
         })
     }
 }
@@ -162,7 +173,7 @@ fn patience(settings: &Rdma) -> Duration {
 /// Greets the peer, which says nothing else yet.
 pub(super) fn hail(rail: &mut Rail, slots: &Slots) -> Result<(), Error> {
     let (start, offset) = slots.greeting();
-    // SAFETY: nobody writes there.
+    // SAFETY: nobody writes there, and the memory stays until no device reaches it.
     unsafe { rail.write(start, GREETING, offset, Immediate::Hello) }
 }
 

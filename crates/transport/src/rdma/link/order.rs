@@ -25,8 +25,8 @@ struct Channel {
     sent: u64,
     /// Of these, those whose slots the peer has given back.
     returned: u64,
-    /// By slot: what carries the message in it, and its bytes.
-    carried: Vec<Load>,
+    /// By slot: what carries the message in it, and its bytes; none where a rail has failed since.
+    carried: Vec<Option<Load>>,
     /// Messages read.
     read: u64,
     /// By slot: the payload bytes of the message in it that has arrived and is not read.
@@ -57,7 +57,7 @@ impl Order {
         let channel = || Channel {
             sent: 0,
             returned: 0,
-            carried: vec![Load::default(); geometry.slots],
+            carried: vec![None; geometry.slots],
             read: 0,
             arrived: vec![None; geometry.slots],
             promised: 0,
@@ -83,7 +83,7 @@ impl Order {
         let channel = &mut self.channels[channel];
         channel.sent += 1;
         let slot = channel.slot(channel.sent);
-        channel.carried[slot] = load;
+        channel.carried[slot] = Some(load);
     }
 
     /// The number and payload bytes of the next message, if it has arrived.
@@ -159,6 +159,11 @@ impl Order {
         Ok(())
     }
 
+    /// Whether the peer's sender sends nothing by a rail.
+    pub(super) fn set_silent(&mut self, rail: usize, is_silent: bool) {
+        self.silent[rail] = is_silent;
+    }
+
     /// How far all channels are at this end.
     pub(super) fn progress(&self) -> Vec<Progress> {
         self.channels.iter().map(Channel::progress).collect()
@@ -182,11 +187,13 @@ impl Order {
             })?;
             slots.promised = slots.promised.max(peer.sent);
             slots.take_back(peer.read, &mut returned);
-            let missed = slots.missed(report.rail, peer);
-            all.extend(missed.map(|(number, bytes)| Missed {
-                channel,
-                number,
-                bytes,
+            all.extend(slots.forget(report.rail).filter_map(|(number, bytes)| {
+                let missed = Missed {
+                    channel,
+                    number,
+                    bytes,
+                };
+                (!peer.has(number)).then_some(missed)
             }));
         }
         Ok(all)
@@ -202,7 +209,7 @@ impl Order {
     pub(super) fn note_sent_again(&mut self, channel: usize, number: u64, load: Load) {
         let channel = &mut self.channels[channel];
         let slot = channel.slot(number);
-        channel.carried[slot] = load;
+        channel.carried[slot] = Some(load);
     }
 
     fn channel(&mut self, channel: usize) -> Result<&mut Channel, LinkError> {
@@ -241,7 +248,9 @@ impl Channel {
     fn take_back(&mut self, number: u64, returned: &mut impl FnMut(Load)) {
         while self.returned < number {
             self.returned += 1;
-            returned(self.carried[self.slot(self.returned)]);
+            if let Some(load) = self.carried[self.slot(self.returned)] {
+                returned(load);
+            }
         }
     }
 
@@ -275,16 +284,23 @@ impl Channel {
         Ok(())
     }
 
-    /// The numbers and bytes of messages that the rail should have carried and that the peer has not.
-    fn missed(&self, rail: usize, peer: &Progress) -> impl Iterator<Item = (u64, u64)> {
+    /// The numbers and bytes of messages that the rail should have carried. It does so no more, and may be
+    /// another one when it returns.
+    fn forget(&mut self, rail: usize) -> impl Iterator<Item = (u64, u64)> {
         let open = self.returned + 1..=self.sent;
         open.filter_map(move |number| {
-            let load = self.carried[self.slot(number)];
-            let index = number.checked_sub(peer.read + 1);
-            let is_there =
-                index.is_none_or(|index| peer.arrived.get(index as usize) == Some(&true));
-            (load.rail == rail && !is_there).then_some((number, load.bytes))
+            let slot = self.slot(number);
+            let load = self.carried[slot].take_if(|load| load.rail == rail)?;
+            Some((number, load.bytes))
         })
+    }
+}
+
+impl Progress {
+    /// Whether the message has arrived.
+    fn has(&self, number: u64) -> bool {
+        let index = number.checked_sub(self.read + 1);
+        index.is_none_or(|index| self.arrived.get(index as usize) == Some(&true))
     }
 }
 

@@ -8,7 +8,8 @@ use spark_ccl_verbs::{
 };
 
 use super::immediate::Immediate;
-use crate::rdma::{Keys, Registry};
+use super::lane::Plan;
+use super::pace::Pace;
 
 /// The number of all receives; those of writes are less.
 pub(super) const RECEIVE: u64 = 1 << 62;
@@ -27,8 +28,6 @@ pub(super) struct Rail {
     pub(super) queue: CompletionQueue,
     /// Where the queue announces completions.
     pub(super) events: Arc<CompletionChannel>,
-    /// The port's place among those of this machine.
-    pub(super) port: usize,
     /// The key of the slots to send from, and that of those to receive in.
     pub(super) lkeys: [u32; 2],
     /// The begin of the peer's slots.
@@ -43,6 +42,10 @@ pub(super) struct Rail {
     pub(super) probe: (u64, Instant),
     /// For so long the device itself may take to find out that nothing is carried.
     pub(super) patience: Duration,
+    /// How soon it is tried again, should it fail.
+    pub(super) pace: Pace,
+    /// What its next queue pair is made from.
+    pub(super) plan: Arc<Plan>,
 }
 
 /// What is being read from the peer.
@@ -139,11 +142,6 @@ impl Rail {
         self.reads.count += 1;
         self.reads.bytes += u64::from(bytes);
         Ok(id)
-    }
-
-    /// The names of registered memory for this rail.
-    pub(super) fn keys(&self, registry: &Registry, start: u64, bytes: usize) -> Option<Keys> {
-        registry.keys(start, bytes, self.port)
     }
 
     /// Makes sure that it still carries: devices do not always say so when they lose what was posted.

@@ -5,23 +5,35 @@
 //! comes by it. So an end that has heard the other's report knows what the rail has carried, and that
 //! nothing else of it can ever land there: it sends the rest once more, by the other rails.
 
+use std::sync::Arc;
+use std::time::Instant;
+
 use spark_ccl_verbs::{CompletionQueue, Failed, QueuePair};
 
+use super::revive::Try;
 use super::{Core, Missed, RECEIVE, unload};
+use crate::rdma::link::lane::Plan;
+use crate::rdma::link::message::Message;
+use crate::rdma::link::pace::Pace;
 use crate::rdma::link::report::Report;
 use crate::{LinkError, Rails};
 
 /// A rail that has failed.
 #[derive(Debug)]
 pub(in super::super) struct Dead {
-    rail: usize,
-    name: String,
+    pub(super) rail: usize,
+    pub(super) name: String,
     problem: String,
-    /// Destroyed with the link.
-    #[cfg_attr(not(test), expect(dead_code, reason = "kept in the error state"))]
+    /// Destroyed when the rail returns, or with the link.
     pub(in super::super) pair: QueuePair<Failed>,
     /// The peer has failed it, too.
-    is_confirmed: bool,
+    pub(super) is_confirmed: bool,
+    /// What its next queue pair is made from, and where the peer's slots begin.
+    pub(super) plan: Arc<Plan>,
+    pub(super) start: u64,
+    /// When it is tried next.
+    pub(super) pace: Pace,
+    pub(super) attempt: Option<Try>,
 }
 
 impl Core {
@@ -34,17 +46,26 @@ impl Core {
         Rails {
             in_use: self.rails().count(),
             dropped: self.dropped,
-            returned: 0,
+            returned: self.returned,
+        }
+    }
+
+    /// What a rail's queue pairs are made from, be it dropped or not.
+    pub(super) fn plan(&self, rail: usize) -> Option<&Plan> {
+        let mut dead = self.dead.iter();
+        match &self.rails[rail] {
+            Some(rail) => Some(&rail.plan),
+            None => dead.find(|dead| dead.rail == rail).map(|dead| &*dead.plan),
         }
     }
 
     /// Whether something is still to be said, heard or sent because of a rail that failed.
     pub(super) fn is_failing_over(&self) -> bool {
         let mut dead = self.dead.iter();
-        !self.missed.is_empty() || self.control.holds_back() || dead.any(|dead| !dead.is_confirmed)
+        !self.missed.is_empty() || self.control.holds_back() || dead.any(Dead::needs_peer)
     }
 
-    /// Takes a rail out of use, for good.
+    /// Takes a rail out of use.
     pub(in super::super) fn drop_rail(&mut self, rail: usize, problem: String) {
         let Some(lost) = self.rails[rail].take() else {
             return;
@@ -57,10 +78,10 @@ impl Core {
         };
         let ended = self.drain(rail, &lost.queue).unwrap_or(lost.ended);
         self.ask_again(rail, ended);
-        self.control.say(&Report {
+        self.control.say(&Message::Report(Report {
             rail,
             channels: self.order.progress(),
-        });
+        }));
         if self.rails().next().is_none() {
             self.fail(name.clone(), problem.clone());
         }
@@ -71,6 +92,10 @@ impl Core {
             problem,
             pair,
             is_confirmed: false,
+            plan: lost.plan,
+            start: lost.remote.addr,
+            pace: lost.pace.resumed(Instant::now()),
+            attempt: None,
         });
     }
 
@@ -101,13 +126,14 @@ impl Core {
     pub(in super::super) fn attend(&mut self) {
         while self.failed.is_none() {
             match self.control.hear() {
-                Ok(Some(report)) => self.confirm(&report),
+                Ok(Some(message)) => self.heed(message),
                 Ok(None) => break,
                 Err(error) => drop(self.failed.get_or_insert(error)),
             }
         }
+        self.revive();
         self.control.flush();
-        let waiting = self.dead.iter().find(|dead| !dead.is_confirmed);
+        let waiting = self.dead.iter().find(|dead| dead.needs_peer());
         if self.control.is_closed
             && let Some(Dead { name, problem, .. }) = waiting
         {
@@ -115,13 +141,24 @@ impl Core {
             self.fail(
                 name,
                 format!(
-                    "{problem}; and the other rails are of no use, because the peer has not confirmed \
-                     that it has dropped this one: it has ended the link, is gone, or TCP to it goes by \
+                    "{problem}; and the other rails are of no use, because the peer has not said \
+                     whether it has dropped this one: it has ended the link, is gone, or TCP to it goes by \
                      the same cable (NCCL_SOCKET_IFNAME chooses another)"
                 ),
             );
         }
         self.resend();
+    }
+
+    fn heed(&mut self, message: Message) {
+        let heeded = match message {
+            Message::Report(report) => self.confirm(&report),
+            Message::Offer { rail, end } => self.hear_offer(rail, end),
+            Message::Verdict { rail, works } => self.hear_verdict(rail, works),
+        };
+        if let Err(error) = heeded {
+            self.failed.get_or_insert(error);
+        }
     }
 
     /// Drops rails that carry nothing and do not say so. Completions were looked for just now.
@@ -146,26 +183,25 @@ impl Core {
     }
 
     /// The peer takes nothing more by a rail.
-    fn confirm(&mut self, report: &Report) {
+    fn confirm(&mut self, report: &Report) -> Result<(), LinkError> {
         let rail = report.rail;
         self.drop_rail(rail, "the peer has dropped it".to_owned());
         let rails = &mut self.rails;
-        let missed = self.order.note_report(report, |load| unload(rails, load));
-        match missed {
-            Ok(missed) => self.missed.extend(missed),
-            Err(error) => drop(self.failed.get_or_insert(error)),
-        }
+        let missed = self.order.note_report(report, |load| unload(rails, load))?;
+        self.missed.extend(missed);
         let left: Vec<_> = self.rails().map(|rail| rail.name.clone()).collect();
         let Some(dead) = self.dead.iter_mut().find(|dead| dead.rail == rail) else {
-            return;
+            return Ok(());
         };
         if std::mem::replace(&mut dead.is_confirmed, true) {
-            let error = LinkError::Protocol(format!("the peer drops {} twice", dead.name));
-            self.failed.get_or_insert(error);
-        } else if !left.is_empty() {
+            let problem = format!("the peer drops {} twice", dead.name);
+            return Err(LinkError::Protocol(problem));
+        }
+        if !left.is_empty() {
             let (name, left) = (&dead.name, left.join(", "));
             tracing::warn!("{name} is dropped, {left} carries on: {}", dead.problem);
         }
+        Ok(())
     }
 
     /// Sends what failed rails have not carried, as far as the others have room for it.
@@ -189,5 +225,12 @@ impl Core {
                 }
             }
         }
+    }
+}
+
+impl Dead {
+    /// Whether nobody knows what arrives by it until the peer has said something.
+    fn needs_peer(&self) -> bool {
+        !self.is_confirmed || self.is_undecided()
     }
 }

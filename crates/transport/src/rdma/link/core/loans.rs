@@ -65,10 +65,12 @@ impl Core {
         let fits =
             Lent::len(self.rails.len()) <= most && (LEND_LEAST..=most).contains(&payload.len());
         let address = payload.as_ptr() as u64;
-        let keys = self.rails.iter().map(|rail| match rail {
-            Some(rail) => Some(rail.keys(&self.registry, address, payload.len())?.remote),
-            // It is not to be used.
-            None => Some(0),
+        // Also for those that are dropped: they may be back when the message is read.
+        let keys = (0..self.rails.len()).map(|rail| {
+            let keys = self
+                .plan(rail)?
+                .keys(&self.registry, address, payload.len())?;
+            Some(keys.remote)
         });
         Some(Lent {
             address,
@@ -80,7 +82,7 @@ impl Core {
     /// Whether the rails reach that memory.
     pub(in super::super) fn reaches(&self, start: u64, bytes: usize) -> bool {
         let mut rails = self.rails();
-        rails.all(|rail| rail.keys(&self.registry, start, bytes).is_some())
+        rails.all(|rail| rail.plan.keys(&self.registry, start, bytes).is_some())
     }
 
     /// Whether the channel's next message is lent, and not there: only asking for it brings it.
@@ -216,7 +218,7 @@ impl Core {
                 rkey: loan.lent.keys[index],
             };
             // SAFETY: the memory is the message's place until it is read, or the memory deregistered;
-            // a slot lives as long as the queue pair.
+            // slots are deregistered before they go.
             match unsafe { rail.read(loan.to, loan.lent.bytes, local, from) } {
                 Ok(id) => loan.state = State::Asked { rail: index, id },
                 Err(error) => {
@@ -252,7 +254,9 @@ impl Loan {
         if self.in_slot {
             return Some(rail.lkeys[1]);
         }
-        let keys = rail.keys(registry, self.to, self.lent.bytes as usize)?;
+        let keys = rail
+            .plan
+            .keys(registry, self.to, self.lent.bytes as usize)?;
         Some(keys.local)
     }
 }

@@ -194,3 +194,48 @@ fn a_report_that_cannot_be_is_a_protocol_violation() {
     assert!(change(|peer| peer.sent = 3).is_ok());
     assert!(change(|peer| peer.sent = 4).is_err());
 }
+
+#[test]
+fn a_rail_that_returns_is_asked_only_for_what_it_has_carried_since() {
+    let mut order = Order::new(GEOMETRY, 2);
+    let by_first = |bytes| Load { rail: 0, bytes };
+    order.note_sent(1, by_first(1));
+    order.note_sent(1, by_first(2));
+    let progress = |arrived: [bool; 3]| Progress {
+        sent: 0,
+        read: 0,
+        arrived: arrived.to_vec(),
+    };
+    let report = |arrived| Report {
+        rail: 0,
+        channels: vec![progress([false; 3]), progress(arrived)],
+    };
+    let missed = |number, bytes| Missed {
+        channel: 1,
+        number,
+        bytes,
+    };
+    let first = order.note_report(&report([true, false, false]), |_| {});
+    assert_eq!(first.unwrap(), [missed(2, 2)]);
+    // It has returned; the second message waits to be sent again.
+    order.note_sent(1, by_first(3));
+    let second = order.note_report(&report([true, false, false]), |_| {});
+    assert_eq!(second.unwrap(), [missed(3, 3)]);
+    let mut back = Vec::new();
+    order
+        .note(1, released(3), 0, |load| back.push(load))
+        .unwrap();
+    assert_eq!(back, []);
+}
+
+#[test]
+fn a_sender_is_not_gone_while_a_rail_may_still_bring_something() {
+    let mut order = Order::new(GEOMETRY, 2);
+    order.set_silent(0, true);
+    order.note(1, Immediate::SenderGone, 0, |_| {}).unwrap();
+    assert!(order.sender_gone());
+    order.set_silent(0, false);
+    assert!(!order.sender_gone());
+    order.note(0, Immediate::SenderGone, 0, |_| {}).unwrap();
+    assert!(order.sender_gone());
+}

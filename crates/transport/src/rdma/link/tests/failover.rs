@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use spark_ccl_verbs::PairState;
 
+mod revival;
+
+use super::core::Dead;
 use super::*;
 use crate::Rails;
 

@@ -234,3 +234,31 @@ fn memory_that_is_deregistered_is_not_written_any_more() {
         "{error}"
     );
 }
+
+#[test]
+fn what_is_lent_while_a_rail_is_dropped_can_be_read_by_it_when_it_is_back() {
+    let Some(sides) = sides(2) else { return };
+    let [(mut tx, _rx), (other_tx, mut other_rx)] = linked(&sides);
+    let from = Lot::filled(sides[0].0.registry(), 4 * BYTES);
+    let mut to = Lot::new(sides[1].0.registry(), from.memory.len());
+    tx.core.lock().drop_rail(0, "a test".to_owned());
+    from.memory.chunks(BYTES).for_each(|part| {
+        lend(&mut tx, part, 9);
+    });
+    let until = soon();
+    while [&tx, &other_tx].iter().any(|tx| tx.rails().returned == 0) {
+        assert!(Instant::now() < until, "the rail does not return");
+        tx.core.lock().look_around();
+        other_tx.core.lock().look_around();
+        thread::yield_now();
+    }
+    let mut done = 0;
+    while done < to.memory.len() {
+        done += borrow(&mut other_rx, &mut to.memory[done..], 9);
+    }
+    assert!(to.memory == from.memory);
+    assert_eq!((other_tx.rails().in_use, other_tx.rails().dropped), (2, 1));
+    for rail in other_tx.core.lock().rails() {
+        assert!(rail.posted >= 2, "{} carried {}", rail.name, rail.posted);
+    }
+}

@@ -1,0 +1,107 @@
+//! The stream over which both ends had agreed on a link, now for what they say about its rails.
+
+use std::io::{ErrorKind, Read};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::{SendFlags, send};
+use socket2::Socket;
+
+use super::message::Message;
+use crate::{Geometry, LinkError};
+
+/// The peer's host is not reached over TCP, if it acknowledges nothing for so long.
+const UNREACHABLE: Duration = Duration::from_secs(5);
+
+/// The stream over which both ends had agreed on the link, now for what they say about its rails.
+#[derive(Debug)]
+pub(super) struct Control {
+    pub(super) stream: Arc<Socket>,
+    rails: usize,
+    geometry: Geometry,
+    /// The begin of the peer's next message.
+    heard: Vec<u8>,
+    /// What the kernel has not taken yet.
+    unsent: Vec<u8>,
+    /// Nothing more is said or heard.
+    pub(super) is_closed: bool,
+}
+
+impl Control {
+    pub(super) fn new(stream: Socket, rails: usize, geometry: Geometry) -> std::io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        // Only TCP knows it. What no kernel acknowledges will not be confirmed; a peer that is busy may
+        // take its time.
+        let _ = stream.set_tcp_user_timeout(Some(UNREACHABLE));
+        Ok(Self {
+            stream: Arc::new(stream),
+            rails,
+            geometry,
+            heard: Vec::new(),
+            unsent: Vec::new(),
+            is_closed: false,
+        })
+    }
+
+    pub(super) fn say(&mut self, message: &Message) {
+        self.unsent.extend(message.encode());
+        self.flush();
+    }
+
+    /// Whether the kernel has not taken everything that was said.
+    pub(super) fn holds_back(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    pub(super) fn flush(&mut self) {
+        while !self.unsent.is_empty() && !self.is_closed {
+            match send(&*self.stream, &self.unsent, SendFlags::NOSIGNAL) {
+                Ok(count) => drop(self.unsent.drain(..count)),
+                Err(error) => match error.kind() {
+                    ErrorKind::Interrupted => {}
+                    ErrorKind::WouldBlock => return,
+                    // What the peer has said before may still be there.
+                    _ => self.unsent.clear(),
+                },
+            }
+        }
+    }
+
+    /// The peer's next message, if there is one.
+    pub(super) fn hear(&mut self) -> Result<Option<Message>, LinkError> {
+        if !self.read(1) {
+            return Ok(None);
+        }
+        let len = Message::len(self.heard[0], self.geometry).ok_or_else(no_sense)?;
+        if !self.read(len) {
+            return Ok(None);
+        }
+        let bytes = std::mem::take(&mut self.heard);
+        let message = Message::decode(&bytes, self.rails, self.geometry);
+        message.map(Some).ok_or_else(no_sense)
+    }
+
+    /// Whether so many bytes of the next message are here.
+    fn read(&mut self, len: usize) -> bool {
+        while self.heard.len() < len && !self.is_closed {
+            let known = self.heard.len();
+            self.heard.resize(len, 0);
+            let read = (&*self.stream).read(&mut self.heard[known..]);
+            self.heard.truncate(known + *read.as_ref().unwrap_or(&0));
+            match read.map_err(|error| error.kind()) {
+                Ok(0) => self.is_closed = true,
+                Ok(_) | Err(ErrorKind::Interrupted) => {}
+                Err(ErrorKind::WouldBlock) => return false,
+                Err(_) => self.is_closed = true,
+            }
+        }
+        self.heard.len() >= len
+    }
+}
+
+fn no_sense() -> LinkError {
+    LinkError::Protocol("what the peer says about the link's rails makes no sense".to_owned())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+//! What the ends of a link tell each other about rails that fail and return.
+
+use super::offer::End;
+use super::report::Report;
+use crate::Geometry;
+
+const REPORT: u8 = 0;
+const OFFER: u8 = 1;
+const VERDICT: u8 = 2;
+
+/// Numbers of queue pairs and packets have 24 bits.
+const NUMBERS: u32 = 1 << 24;
+
+/// What an end of a link says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Message {
+    /// A rail has failed.
+    Report(Report),
+    /// With this queue pair a rail may return: the first end asks, the other one agrees.
+    Offer { rail: usize, end: End },
+    /// Whether the rail carries again, as this end has found. Each end says it once in a try.
+    Verdict { rail: usize, works: bool },
+}
+
+impl Message {
+    /// The bytes of every message about such a link that begins with this one.
+    pub(super) fn len(first: u8, geometry: Geometry) -> Option<usize> {
+        let rest = match first {
+            REPORT => Report::len(geometry),
+            OFFER => 4 + 12 + 1,
+            VERDICT => 4 + 1,
+            _ => return None,
+        };
+        Some(1 + rest)
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Report(report) => [&[REPORT][..], &report.encode()].concat(),
+            Self::Offer { rail, end } => {
+                let End {
+                    qp_num,
+                    psn,
+                    rkey,
+                    reads,
+                } = *end;
+                let numbers = [*rail as u32, qp_num, psn, rkey].map(u32::to_le_bytes);
+                [&[OFFER][..], numbers.as_flattened(), &[reads]].concat()
+            }
+            Self::Verdict { rail, works } => {
+                let rail = (*rail as u32).to_le_bytes();
+                [&[VERDICT][..], &rail, &[u8::from(*works)]].concat()
+            }
+        }
+    }
+
+    /// `None`: nothing that a peer of this version says about such a link.
+    pub(super) fn decode(bytes: &[u8], rails: usize, geometry: Geometry) -> Option<Self> {
+        let (&first, body) = bytes.split_first()?;
+        if Some(bytes.len()) != Self::len(first, geometry) {
+            return None;
+        }
+        if first == REPORT {
+            return Report::decode(body, rails, geometry).map(Self::Report);
+        }
+        let (rail, rest) = body.split_first_chunk()?;
+        let rail = u32::from_le_bytes(*rail) as usize;
+        let message = match *rest {
+            [works @ (0 | 1)] => Self::Verdict {
+                rail,
+                works: works == 1,
+            },
+            _ => Self::Offer {
+                rail,
+                end: decode_end(rest)?,
+            },
+        };
+        (rail < rails).then_some(message)
+    }
+}
+
+fn decode_end(bytes: &[u8]) -> Option<End> {
+    let (numbers, &[reads]) = bytes.as_chunks() else {
+        return None;
+    };
+    let &[qp_num, psn, rkey] = numbers else {
+        return None;
+    };
+    let end = End {
+        qp_num: u32::from_le_bytes(qp_num),
+        psn: u32::from_le_bytes(psn),
+        rkey: u32::from_le_bytes(rkey),
+        reads,
+    };
+    (end.qp_num < NUMBERS && end.psn < NUMBERS).then_some(end)
+}

@@ -1,0 +1,225 @@
+//! Rails that failed and carry again.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::*;
+use crate::rdma::link::core::Core;
+use crate::rdma::link::message::Message;
+
+/// The ends' insides, while others work with the ends.
+type Cores = [Arc<Mutex<Core>>; 2];
+
+fn cores(ends: &[End; 2]) -> Cores {
+    ends.each_ref().map(|(tx, _)| Arc::clone(&tx.core))
+}
+
+/// Waits until both ends see it so; somebody else works with them.
+#[track_caller]
+fn wait_for(cores: &Cores, is_so: impl Fn(Rails) -> bool) {
+    let until = Instant::now() + WATCHDOG;
+    let rails = || cores.each_ref().map(|core| core.lock().health());
+    while !rails().into_iter().all(&is_so) {
+        assert!(Instant::now() < until, "{:?}", rails());
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// What both ends have posted to the first rail.
+fn first_rail(cores: &Cores) -> [u64; 2] {
+    let posted = |core: &Core| {
+        let mut rails = core.rails();
+        let rail = rails.find(|rail| rail.name.contains("rxe0"));
+        rail.map_or(0, |rail| rail.posted)
+    };
+    cores.each_ref().map(|core| posted(&core.lock()))
+}
+
+#[test]
+fn everything_arrives_while_a_rail_fails_and_returns_twice() {
+    let Some(sides) = cabled(2) else { return };
+    let ends = ends(&sides, GEOMETRY);
+    let cores = cores(&ends);
+    let ended = talk(ends, || {
+        for round in 1..=2 {
+            let cut = Impaired::cut();
+            wait_for(&cores, |rails| rails.dropped == round);
+            drop(cut);
+            wait_for(&cores, |rails| rails.returned == round);
+            let begin = first_rail(&cores);
+            let until = soon();
+            while first_rail(&cores)
+                .iter()
+                .zip(begin)
+                .any(|(now, then)| *now < then + 20)
+            {
+                assert!(Instant::now() < until, "it carries nothing");
+                thread::sleep(Duration::from_millis(2));
+            }
+        }
+    });
+    for (ended, rails) in ended {
+        ended.unwrap();
+        let expected = Rails {
+            in_use: 2,
+            dropped: 2,
+            returned: 2,
+        };
+        assert_eq!(rails, expected);
+    }
+}
+
+/// Looks around at both ends until both see it so.
+#[track_caller]
+fn look_until(cores: &Cores, is_so: impl Fn(Rails) -> bool) {
+    let until = soon();
+    let look = |core: &Arc<Mutex<Core>>| {
+        let mut core = core.lock();
+        core.look_around();
+        core.health()
+    };
+    loop {
+        let seen = cores.each_ref().map(look);
+        if seen.into_iter().all(&is_so) {
+            return;
+        }
+        assert!(Instant::now() < until, "{seen:?}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Both ends have dropped the first rail, and know that.
+fn drop_at_both(ends: &[End; 2]) {
+    drop_first(&ends[0].0);
+    look_until(&cores(ends), |rails| rails.dropped == 1);
+    ends[0].0.core.lock().look_around();
+}
+
+#[test]
+fn a_rail_returns_that_was_dropped_at_one_end() {
+    let Some(sides) = sides(2) else { return };
+    let mut ends = ends(&sides, ONE_SLOT);
+    let cores = cores(&ends);
+    for round in 1..=2 {
+        let dropping = usize::from(round == 1);
+        drop_first(&ends[dropping].0);
+        look_until(&cores, |rails| rails.returned == round);
+        for number in 0..20 {
+            let [(tx, _), (_, rx)] = &mut ends;
+            commit(tx, number);
+            expect(rx, number);
+            rx.release(0);
+        }
+        let posted = first_rail(&cores);
+        assert!(posted[0] > 5, "{posted:?}");
+    }
+    look_until(&cores, |rails| rails.in_use == 2 && rails.dropped == 2);
+}
+
+#[test]
+fn a_peer_that_does_not_answer_holds_up_nothing() {
+    let Some(sides) = sides(2) else { return };
+    let mut ends = ends(&sides, ONE_SLOT);
+    drop_at_both(&ends);
+    let until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < until {
+        ends[0].0.core.lock().look_around();
+        assert!(ends[0].1.peek(0).unwrap().is_none());
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(ends[0].0.rails().returned, 0);
+    commit(&mut ends[0].0, 0);
+    expect(&mut ends[1].1, 0);
+    ends[1].1.release(0);
+    look_until(&cores(&ends), |rails| rails.returned == 1);
+}
+
+#[test]
+fn a_peer_that_goes_while_a_rail_is_tried_is_noticed() {
+    let Some(sides) = sides(2) else { return };
+    for looks in [0, 1, 3, 6] {
+        let ends = ends(&sides, ONE_SLOT);
+        drop_at_both(&ends);
+        let [(mut tx, mut rx), other] = ends;
+        let is_tried = || {
+            other
+                .0
+                .core
+                .lock()
+                .dead()
+                .first()
+                .is_none_or(Dead::is_tried)
+        };
+        let until = soon();
+        while looks > 0 && !is_tried() {
+            assert!(Instant::now() < until, "the rail is not tried");
+            tx.core.lock().look_around();
+            other.0.core.lock().look_around();
+        }
+        for _ in 0..looks {
+            tx.core.lock().look_around();
+            other.0.core.lock().look_around();
+            thread::sleep(Duration::from_millis(1));
+        }
+        let left = thread::spawn(move || drop(other));
+        let error = loop {
+            assert!(Instant::now() < until, "nothing noticed");
+            if let Err(error) = rx.peek(0) {
+                break error;
+            }
+        };
+        assert!(matches!(error, LinkError::Closed), "{looks}: {error}");
+        assert!(matches!(tx.reserve(0, 1), Err(LinkError::Closed)));
+        left.join().unwrap();
+    }
+}
+
+#[test]
+fn a_rail_does_not_return_when_nothing_can_be_agreed() {
+    let Some(sides) = sides(2) else { return };
+    let mut ends = ends(&sides, ONE_SLOT);
+    drop_at_both(&ends);
+    let stream = Arc::clone(&ends[0].0.core.lock().control().stream);
+    stream.shutdown(std::net::Shutdown::Both).unwrap();
+    let until = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < until {
+        for (tx, _) in &ends {
+            tx.core.lock().look_around();
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    commit(&mut ends[0].0, 0);
+    expect(&mut ends[1].1, 0);
+    for (tx, _) in &ends {
+        assert_eq!((tx.rails().in_use, tx.rails().returned), (1, 0));
+    }
+}
+
+#[test]
+fn what_is_said_out_of_turn_ends_the_link() {
+    let Some(sides) = sides(2) else { return };
+    for said in [
+        Message::Verdict {
+            rail: 0,
+            works: true,
+        },
+        Message::Offer {
+            rail: 0,
+            end: offer::End {
+                qp_num: 1,
+                psn: 1,
+                rkey: 1,
+                reads: 1,
+            },
+        },
+    ] {
+        let [(mut tx, _rx), (other_tx, _other_rx)] = ends(&sides, ONE_SLOT);
+        let stream = Arc::clone(&other_tx.core.lock().control().stream);
+        (&*stream).write_all(&said.encode()).unwrap();
+        tx.core.lock().look_around();
+        let error = tx.reserve(0, 1).map(|_| ()).unwrap_err();
+        assert!(matches!(error, LinkError::Protocol(_)), "{said:?}: {error}");
+    }
+}
