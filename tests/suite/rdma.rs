@@ -205,28 +205,71 @@ fn a_cable_that_carries_nothing_for_a_moment_changes_no_result() {
     assert_all_ok(&mut ranks, "finalize");
 }
 
+/// The cable of the first rail, which carries nothing until this is dropped.
+struct Cut;
+
+impl Cut {
+    fn new() -> Self {
+        for end in ["r0a", "r0b"] {
+            rails(&["impair", end, "loss", "100%"]);
+        }
+        Self
+    }
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        for end in ["r0a", "r0b"] {
+            rails(&["impair", end]);
+        }
+    }
+}
+
+/// What each of two ranks says of its rails to the other.
+fn health(ranks: &mut [Rank]) -> [String; 2] {
+    [(0, 1), (1, 0)].map(|(rank, peer)| ranks[rank].ask(&format!("rails {peer}")))
+}
+
 #[test]
-fn a_cable_that_is_cut_in_a_call_changes_no_result_and_is_counted() {
+fn a_cable_that_is_cut_in_a_call_changes_no_result_and_is_used_again_later() {
     let _alone = alone();
     let Some(mut ranks) = two_ends(2) else { return };
-    assert_eq!(ranks[0].ask("rails 1"), "2 in use, 0 dropped, 0 returned");
+    assert_eq!(health(&mut ranks), ["2 in use, 0 dropped, 0 returned"; 2]);
     for rank in &mut ranks {
         rank.order("call f32 all_reduce sum 4000003");
     }
-    for end in ["r0a", "r0b"] {
-        rails(&["impair", end, "loss", "100%"]);
-    }
+    let cut = Cut::new();
     for rank in &ranks {
         assert_eq!(rank.hear(), "ok");
     }
-    for (rank, peer) in [(0, 1), (1, 0)] {
-        let found = ranks[rank].ask(&format!("rails {peer}"));
-        assert_eq!(found, "1 in use, 1 dropped, 0 returned");
+    assert_eq!(health(&mut ranks), ["1 in use, 1 dropped, 0 returned"; 2]);
+    drop(cut);
+    let until = Instant::now() + Duration::from_secs(60);
+    while health(&mut ranks) != ["2 in use, 1 dropped, 1 returned"; 2] {
+        assert!(Instant::now() < until, "{:?}", health(&mut ranks));
+        assert_all_ok(&mut ranks, "call f32 all_reduce sum 100003");
     }
-    for end in ["r0a", "r0b"] {
-        rails(&["impair", end]);
-    }
+    call_everything(&mut ranks, 100_003);
+    assert_eq!(health(&mut ranks), ["2 in use, 1 dropped, 1 returned"; 2]);
     assert_all_ok(&mut ranks, "finalize");
+}
+
+#[test]
+fn a_rank_that_is_killed_while_a_rail_is_tried_is_named() {
+    let _alone = alone();
+    let Some(mut ranks) = two_ends(2) else { return };
+    for answer in all(&mut ranks, "loop ordinary 100000") {
+        assert_eq!(answer, "running");
+    }
+    let _cut = Cut::new();
+    // Time to drop the rail, and to try it.
+    std::thread::sleep(Duration::from_secs(3));
+    let since = Instant::now();
+    let mut killed = ranks.remove(1);
+    killed.kill();
+    let answer = ranks[0].hear_before(since + promptly());
+    assert_names(&answer, 1, killed.pid());
+    assert_contains(&answer, &["died"]);
 }
 
 #[test]

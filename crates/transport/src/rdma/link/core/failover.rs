@@ -141,8 +141,8 @@ impl Core {
             self.fail(
                 name,
                 format!(
-                    "{problem}; and the other rails are of no use, because the peer has not said \
-                     whether it has dropped this one: it has ended the link, is gone, or TCP to it goes by \
+                    "{problem}; and the other rails are of no use, because the peer has not confirmed \
+                     what has become of this one: it has ended the link, is gone, or TCP to it goes by \
                      the same cable (NCCL_SOCKET_IFNAME chooses another)"
                 ),
             );
