@@ -418,3 +418,15 @@ pub(crate) fn print(text: &str) -> Result<(), Error> {
         .and_then(|()| out.flush())
         .map_err(Error::system("writing to standard output"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_says_that_rails_were_dropped() {
+        assert_eq!(rails_line((0, 0)), "");
+        let line = rails_line((2, 1));
+        assert!(line.contains("2 dropped, 1 came back"), "{line}");
+    }
+}

@@ -23,7 +23,8 @@ pub struct Arrival<'a> {
     pub payload: &'a [u8],
 }
 
-/// How it goes with the rails of a link: the paths, each between two ports, that share its messages.
+/// How it goes with the rails of a link: the paths, each between two ports, that share its messages. Where
+/// a rail has several queue pairs, each of them counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rails {
     /// Those that carry; none over shared memory and TCP, which have no rails that come and go.

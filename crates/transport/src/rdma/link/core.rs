@@ -1,5 +1,6 @@
 //! What both halves of a link work with.
 
+mod attempt;
 mod failover;
 mod job;
 mod loans;
@@ -386,7 +387,7 @@ impl Core {
     pub(super) fn say_farewell(&mut self, what: Immediate) {
         let has_room = |core: &Self| core.rails().all(|rail| rail.has_room(1));
         self.wait_until(has_room);
-        // From now on, no rail returns.
+        // No rail is tried any more.
         self.farewells.push(what);
         for rail in 0..self.rails.len() {
             if self.failed.is_none() && has_room(self) {

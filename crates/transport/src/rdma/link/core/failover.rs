@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use spark_ccl_verbs::{CompletionQueue, Failed, QueuePair};
 
-use super::revive::Try;
+use super::attempt::Try;
 use super::{Core, Missed, RECEIVE, unload};
 use crate::rdma::link::lane::Plan;
 use crate::rdma::link::message::Message;

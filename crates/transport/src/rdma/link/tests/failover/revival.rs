@@ -177,6 +177,34 @@ fn a_peer_that_goes_while_a_rail_is_tried_is_noticed() {
 }
 
 #[test]
+fn a_peer_that_goes_before_it_agrees_is_noticed() {
+    let Some(sides) = cabled(2) else { return };
+    let ends = ends(&sides, ONE_SLOT);
+    drop_at_both(&ends);
+    // The first end's greeting is slow, and so is the answer of its device to the other one.
+    let late = Impaired::new(&["r0a"], ["delay", "500ms"]);
+    let [(tx, mut rx), other] = ends;
+    let until = soon();
+    while !tx.core.lock().dead()[0].is_undecided() {
+        assert!(Instant::now() < until, "the rail is not tried");
+        tx.core.lock().look_around();
+        other.0.core.lock().look_around();
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(!other.0.core.lock().dead()[0].is_undecided());
+    let left = thread::spawn(move || drop(other));
+    let error = loop {
+        assert!(Instant::now() < until, "nothing noticed");
+        if let Err(error) = rx.peek(0) {
+            break error;
+        }
+    };
+    assert!(matches!(error, LinkError::Closed), "{error}");
+    left.join().unwrap();
+    drop(late);
+}
+
+#[test]
 fn a_rail_does_not_return_when_nothing_can_be_agreed() {
     let Some(sides) = sides(2) else { return };
     let mut ends = ends(&sides, ONE_SLOT);
