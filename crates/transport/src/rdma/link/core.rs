@@ -387,8 +387,9 @@ impl Core {
     pub(super) fn say_farewell(&mut self, what: Immediate) {
         let has_room = |core: &Self| core.rails().all(|rail| rail.has_room(1));
         self.wait_until(has_room);
-        // No rail is tried any more.
+        // No rail is tried any more, and the peer is to know that.
         self.farewells.push(what);
+        self.revive();
         for rail in 0..self.rails.len() {
             if self.failed.is_none() && has_room(self) {
                 self.say(rail, what);
