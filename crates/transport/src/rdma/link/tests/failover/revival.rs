@@ -85,7 +85,12 @@ fn look_until(cores: &Cores, is_so: impl Fn(Rails) -> bool) {
         if seen.into_iter().all(&is_so) {
             return;
         }
-        assert!(Instant::now() < until, "{seen:?}");
+        let dead = || {
+            cores
+                .each_ref()
+                .map(|core| format!("{:?}", core.lock().dead()))
+        };
+        assert!(Instant::now() < until, "{seen:?} {:?}", dead());
         thread::sleep(Duration::from_millis(1));
     }
 }
