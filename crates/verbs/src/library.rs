@@ -45,7 +45,7 @@ impl Library {
 /// The loader's own words, which name the file.
 fn reason(error: &libloading::Error) -> String {
     match error {
-        libloading::Error::DlOpen { desc } => format!("{desc:?}"),
+        libloading::Error::DlOpen { source } => source.to_string(),
         other => other.to_string(),
     }
 }

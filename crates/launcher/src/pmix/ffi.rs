@@ -118,7 +118,7 @@ impl Api {
                     tracing::debug!("PMIx from {}", name.display());
                     return Ok(api);
                 }
-                Err(error) => tried.push(format!("{}: {error}", name.display())),
+                Err(error) => tried.push(format!("{}: {}", name.display(), reason(&error))),
             }
         }
         Err(tried.join("; "))
@@ -154,6 +154,11 @@ impl Api {
             .to_string_lossy()
             .into_owned()
     }
+}
+
+/// The loader's own words, which are the error's source.
+fn reason(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// The loader's own search comes first; Debian keeps a copy outside of it.
