@@ -102,6 +102,15 @@ impl Library {
         unsafe { text_at((self.api.ncclGetLastError)(std::ptr::null_mut())) }
     }
 
+    /// Fails if this library is older than `since`.
+    pub(crate) fn needs(self, what: &'static str, since: Version) -> Result<(), Error> {
+        let found = self.version();
+        if found < since {
+            return Err(Error::Unsupported { what, since, found });
+        }
+        Ok(())
+    }
+
     /// Turns the result of a call into an error; `ncclInProgress` is one.
     pub(crate) fn check(self, operation: &'static str, code: u32) -> Result<(), Error> {
         match Code(code) {
@@ -135,6 +144,15 @@ unsafe fn text_at(text: *const c_char) -> String {
         .to_string_lossy()
         .into_owned()
 }
+
+impl PartialEq for Library {
+    /// Whether both are the same opened library.
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.api, other.api)
+    }
+}
+
+impl Eq for Library {}
 
 impl fmt::Debug for Library {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

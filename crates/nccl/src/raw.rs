@@ -8,7 +8,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
 
 pub(crate) use cudarc::nccl::sys::{
-    cudaStream_t, ncclComm, ncclComm_t, ncclCommMemStat_t, ncclConfig_t, ncclResult_t,
+    cudaStream_t, ncclComm, ncclComm_t, ncclCommMemStat_t, ncclConfig_t, ncclRedOp_t,
     ncclScalarResidence_t, ncclUniqueId, ncclWindow_t,
 };
 

@@ -1,0 +1,355 @@
+//! Collectives. They return when they are enqueued in the stream.
+
+use std::ffi::c_void;
+
+use Peers::{All, One};
+
+use super::{Communicator, RedOp};
+use crate::{DeviceSlice, Error, Stream};
+
+impl Communicator {
+    /// Reduces `send` of all ranks, element by element, into `recv` of all. In place where both are
+    /// the same.
+    ///
+    /// # Errors
+    ///
+    /// An argument is wrong, the communicator has failed, or NCCL fails.
+    pub fn all_reduce(
+        &self,
+        send: DeviceSlice,
+        recv: DeviceSlice,
+        op: RedOp<'_>,
+        stream: Stream,
+    ) -> Result<(), Error> {
+        let call = self.begin("ncclAllReduce")?;
+        call.places(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
+        call.length(RECEIVE, recv, send.len())?;
+        call.apart(recv, send, SAME)?;
+        let op = call.reduction(op, send.dtype())?;
+        // SAFETY: the communicator lives, and is this thread's; both buffers are as long as NCCL is
+        // told, and live as long as whoever made them promised.
+        let code = unsafe {
+            (call.api().ncclAllReduce)(
+                send.start(),
+                recv.start(),
+                send.len(),
+                send.dtype().code().into(),
+                op,
+                call.raw,
+                stream.raw(),
+            )
+        };
+        call.finish(code)
+    }
+
+    /// Reduces `send` of all ranks into `recv` of the root, which others need not have. In place
+    /// where both are the same.
+    ///
+    /// # Errors
+    ///
+    /// As for [`all_reduce`](Self::all_reduce).
+    pub fn reduce(
+        &self,
+        send: DeviceSlice,
+        recv: Option<DeviceSlice>,
+        op: RedOp<'_>,
+        root: usize,
+        stream: Stream,
+    ) -> Result<(), Error> {
+        let call = self.begin("ncclReduce")?;
+        call.places(&[(SEND, Some(send)), (RECEIVE, recv)], Some(stream))?;
+        let root_rank = call.rank(ROOT, root)?;
+        if let Some(recv) = call.at_root(root, RECEIVE, recv)? {
+            call.length(RECEIVE, recv, send.len())?;
+            call.apart(recv, send, SAME)?;
+        }
+        let op = call.reduction(op, send.dtype())?;
+        // SAFETY: as in `all_reduce`; only the root's receive buffer is written.
+        let code = unsafe {
+            (call.api().ncclReduce)(
+                send.start(),
+                start(recv),
+                send.len(),
+                send.dtype().code().into(),
+                op,
+                root_rank,
+                call.raw,
+                stream.raw(),
+            )
+        };
+        call.finish(code)
+    }
+
+    /// Copies `send` of the root, which others need not have, into `recv` of all. In place where both
+    /// are the same.
+    ///
+    /// # Errors
+    ///
+    /// As for [`all_reduce`](Self::all_reduce).
+    pub fn broadcast(
+        &self,
+        send: Option<DeviceSlice>,
+        recv: DeviceSlice,
+        root: usize,
+        stream: Stream,
+    ) -> Result<(), Error> {
+        let call = self.begin("ncclBroadcast")?;
+        call.places(&[(RECEIVE, Some(recv)), (SEND, send)], Some(stream))?;
+        let root_rank = call.rank(ROOT, root)?;
+        if let Some(send) = call.at_root(root, SEND, send)? {
+            call.length(SEND, send, recv.len())?;
+            call.apart(recv, send, SAME)?;
+        }
+        // SAFETY: as in `all_reduce`; only the root's send buffer is read.
+        let code = unsafe {
+            (call.api().ncclBroadcast)(
+                start(send),
+                recv.start(),
+                recv.len(),
+                recv.dtype().code().into(),
+                root_rank,
+                call.raw,
+                stream.raw(),
+            )
+        };
+        call.finish(code)
+    }
+
+    /// Copies `send` of all ranks into `recv` of all, one after the other. In place where `send` is
+    /// this rank's part of `recv`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`all_reduce`](Self::all_reduce).
+    pub fn all_gather(
+        &self,
+        send: DeviceSlice,
+        recv: DeviceSlice,
+        stream: Stream,
+    ) -> Result<(), Error> {
+        let call = self.begin("ncclAllGather")?;
+        call.places(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
+        call.length(SEND, send, call.share(RECEIVE, recv)?)?;
+        call.apart(recv, send, Some(own_part(self.rank()?, send.len())))?;
+        // SAFETY: as in `all_reduce`; the receive buffer has a part for each rank.
+        let code = unsafe {
+            (call.api().ncclAllGather)(
+                send.start(),
+                recv.start(),
+                send.len(),
+                send.dtype().code().into(),
+                call.raw,
+                stream.raw(),
+            )
+        };
+        call.finish(code)
+    }
+
+    /// Reduces `send` of all ranks, and leaves a part of the result to each. In place where `recv` is
+    /// this rank's part of `send`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`all_reduce`](Self::all_reduce).
+    pub fn reduce_scatter(
+        &self,
+        send: DeviceSlice,
+        recv: DeviceSlice,
+        op: RedOp<'_>,
+        stream: Stream,
+    ) -> Result<(), Error> {
+        let call = self.begin("ncclReduceScatter")?;
+        call.places(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
+        call.length(RECEIVE, recv, call.share(SEND, send)?)?;
+        call.apart(send, recv, Some(own_part(self.rank()?, recv.len())))?;
+        let op = call.reduction(op, send.dtype())?;
+        // SAFETY: as in `all_reduce`; the send buffer has a part for each rank.
+        let code = unsafe {
+            (call.api().ncclReduceScatter)(
+                send.start(),
+                recv.start(),
+                recv.len(),
+                send.dtype().code().into(),
+                op,
+                call.raw,
+                stream.raw(),
+            )
+        };
+        call.finish(code)
+    }
+
+    /// Copies part `r` of `send` to rank `r`, which has it as part `self.rank()` of its `recv`. Never
+    /// in place. Before NCCL 2.28.3 these are sends and receives.
+    ///
+    /// # Errors
+    ///
+    /// As for [`all_reduce`](Self::all_reduce).
+    pub fn all_to_all(
+        &self,
+        send: DeviceSlice,
+        recv: DeviceSlice,
+        stream: Stream,
+    ) -> Result<(), Error> {
+        let call = self.begin("ncclAlltoAll")?;
+        call.places(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
+        call.length(RECEIVE, recv, send.len())?;
+        let count = call.share(SEND, send)?;
+        call.apart(send, recv, None)?;
+        let Ok(function) = call.api().ncclAlltoAll() else {
+            return self.deal(Some((send, All)), Some((recv, All)), stream);
+        };
+        // SAFETY: as in `all_reduce`; both buffers have a part for each rank.
+        let code = unsafe {
+            function(
+                send.start(),
+                recv.start(),
+                count,
+                send.dtype().code().into(),
+                call.raw,
+                stream.raw(),
+            )
+        };
+        call.finish(code)
+    }
+
+    /// Copies `send` of all ranks into `recv` of the root, one after the other; others need not have
+    /// it. In place where `send` is the root's part of `recv`. Before NCCL 2.28.3 these are sends and
+    /// receives.
+    ///
+    /// # Errors
+    ///
+    /// As for [`all_reduce`](Self::all_reduce).
+    pub fn gather(
+        &self,
+        send: DeviceSlice,
+        recv: Option<DeviceSlice>,
+        root: usize,
+        stream: Stream,
+    ) -> Result<(), Error> {
+        let call = self.begin("ncclGather")?;
+        call.places(&[(SEND, Some(send)), (RECEIVE, recv)], Some(stream))?;
+        let root_rank = call.rank(ROOT, root)?;
+        let used = call.at_root(root, RECEIVE, recv)?;
+        if let Some(recv) = used {
+            call.length(SEND, send, call.share(RECEIVE, recv)?)?;
+            call.apart(recv, send, Some(own_part(root, send.len())))?;
+        }
+        let Ok(function) = call.api().ncclGather() else {
+            let all = used.map(|recv| (recv, All));
+            return self.deal(Some((send, One(root))), all, stream);
+        };
+        // SAFETY: as in `all_reduce`; the root's receive buffer has a part for each rank.
+        let code = unsafe {
+            function(
+                send.start(),
+                start(recv),
+                send.len(),
+                send.dtype().code().into(),
+                root_rank,
+                call.raw,
+                stream.raw(),
+            )
+        };
+        call.finish(code)
+    }
+
+    /// Copies part `r` of the root's `send`, which others need not have, to `recv` of rank `r`. In
+    /// place where `recv` is the root's part of `send`. Before NCCL 2.28.3 these are sends and receives.
+    ///
+    /// # Errors
+    ///
+    /// As for [`all_reduce`](Self::all_reduce).
+    pub fn scatter(
+        &self,
+        send: Option<DeviceSlice>,
+        recv: DeviceSlice,
+        root: usize,
+        stream: Stream,
+    ) -> Result<(), Error> {
+        let call = self.begin("ncclScatter")?;
+        call.places(&[(RECEIVE, Some(recv)), (SEND, send)], Some(stream))?;
+        let root_rank = call.rank(ROOT, root)?;
+        let used = call.at_root(root, SEND, send)?;
+        if let Some(send) = used {
+            call.length(RECEIVE, recv, call.share(SEND, send)?)?;
+            call.apart(send, recv, Some(own_part(root, recv.len())))?;
+        }
+        let Ok(function) = call.api().ncclScatter() else {
+            let all = used.map(|send| (send, All));
+            return self.deal(all, Some((recv, One(root))), stream);
+        };
+        // SAFETY: as in `all_reduce`; the root's send buffer has a part for each rank.
+        let code = unsafe {
+            function(
+                start(send),
+                recv.start(),
+                recv.len(),
+                recv.dtype().code().into(),
+                root_rank,
+                call.raw,
+                stream.raw(),
+            )
+        };
+        call.finish(code)
+    }
+
+    /// Sends and receives in one group: the buffers' parts, each with its peer.
+    fn deal(
+        &self,
+        send: Option<(DeviceSlice, Peers)>,
+        recv: Option<(DeviceSlice, Peers)>,
+        stream: Stream,
+    ) -> Result<(), Error> {
+        let ranks = self.size()?;
+        self.inner.library.group(|| {
+            for (part, peer) in parts(send, ranks) {
+                self.send(part, peer, stream)?;
+            }
+            for (part, peer) in parts(recv, ranks) {
+                self.recv(part, peer, stream)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Whom the elements of a buffer are for, or from.
+#[derive(Clone, Copy)]
+enum Peers {
+    /// All ranks, each with a part.
+    All,
+    /// One.
+    One(usize),
+}
+
+fn parts(
+    buffer: Option<(DeviceSlice, Peers)>,
+    ranks: usize,
+) -> impl Iterator<Item = (DeviceSlice, usize)> {
+    buffer.into_iter().flat_map(move |(slice, peers)| {
+        let (first, peers) = match peers {
+            All => (0, ranks),
+            One(peer) => (peer, 1),
+        };
+        let count = slice.len() / peers;
+        let part = move |index| Some((slice.part(index * count, count)?, first + index));
+        (0..peers).filter_map(part)
+    })
+}
+
+/// A buffer that only the root needs. What others give is not used, but NCCL may choose by it.
+fn start(buffer: Option<DeviceSlice>) -> *mut c_void {
+    buffer.map_or(std::ptr::null_mut(), DeviceSlice::start)
+}
+
+const SEND: &str = "send";
+const RECEIVE: &str = "receive";
+const ROOT: &str = "root";
+
+/// What is in place where both buffers are as long.
+const SAME: Option<(usize, &str)> = Some((0, "the same"));
+
+/// What is in place where one buffer has a part for each rank.
+fn own_part(rank: usize, count: usize) -> (usize, &'static str) {
+    (rank * count, "one this rank's part of the other")
+}

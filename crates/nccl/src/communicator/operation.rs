@@ -1,0 +1,218 @@
+use std::ffi::c_int;
+
+use spark_ccl_compute::DType;
+
+use super::{Communicator, State};
+use crate::raw::{self, Api, ncclComm_t};
+use crate::{ArgumentError, DeviceSlice, Error, RedOp, Stream, Version, group};
+
+/// A call that is being made: what it needs from the communicator, and the checks of its arguments.
+pub(super) struct Operation<'a> {
+    pub(super) comm: &'a Communicator,
+    name: &'static str,
+    pub(super) raw: ncclComm_t,
+    pub(super) grouped: bool,
+}
+
+impl Communicator {
+    /// Begins a call of a communicator that is all right.
+    pub(super) fn begin(&self, name: &'static str) -> Result<Operation<'_>, Error> {
+        self.begin_up_to(State::Ready, name)
+    }
+
+    /// Begins a call that also a communicator in a worse state can do.
+    pub(super) fn begin_up_to(
+        &self,
+        worst: State,
+        name: &'static str,
+    ) -> Result<Operation<'_>, Error> {
+        let state = self.inner.state();
+        if state > worst {
+            return Err(Error::Unusable {
+                operation: name,
+                rank: self.inner.rank(),
+                revoked: state == State::Revoked,
+            });
+        }
+        let grouped = group::join(&self.inner, name)?;
+        Ok(Operation {
+            comm: self,
+            name,
+            raw: self.inner.made(name)?,
+            grouped,
+        })
+    }
+}
+
+impl Operation<'_> {
+    pub(super) fn api(&self) -> &'static Api {
+        self.comm.inner.library.api
+    }
+
+    /// Turns NCCL's result into the call's.
+    pub(super) fn finish(self, code: raw::Code) -> Result<(), Error> {
+        self.comm.inner.settle(self.name, code, self.grouped)
+    }
+
+    /// What a call in a group would have to wait for the group's end to know.
+    pub(super) fn alone(&self) -> Result<(), Error> {
+        let error = Error::Grouped {
+            operation: self.name,
+            elsewhere: false,
+        };
+        if self.grouped { Err(error) } else { Ok(()) }
+    }
+
+    pub(super) fn refuse<T>(&self, error: ArgumentError) -> Result<T, Error> {
+        Err(Error::Argument {
+            operation: self.name,
+            rank: self.comm.inner.rank(),
+            error,
+        })
+    }
+
+    /// Checks that buffers and stream are the communicator's device's, and of one type, which the
+    /// library knows.
+    pub(super) fn places(
+        &self,
+        buffers: &[(&'static str, Option<DeviceSlice>)],
+        stream: Option<Stream>,
+    ) -> Result<(), Error> {
+        let given = buffers
+            .iter()
+            .filter_map(|(what, buffer)| Some((*what, (*buffer)?)));
+        let expected = self.comm.device()?;
+        let on_devices = given.clone().map(|(what, buffer)| (what, buffer.device()));
+        for (what, seen) in on_devices.chain(stream.map(|stream| ("stream", stream.device()))) {
+            if seen != expected {
+                return self.refuse(ArgumentError::Device {
+                    what,
+                    expected,
+                    seen,
+                });
+            }
+        }
+        let Some((_, first)) = given.clone().next() else {
+            return Ok(());
+        };
+        let expected = first.dtype();
+        for (what, buffer) in given {
+            let seen = buffer.dtype();
+            if seen != expected {
+                return self.refuse(ArgumentError::DType {
+                    what,
+                    expected,
+                    seen,
+                });
+            }
+        }
+        self.known(expected)
+    }
+
+    fn known(&self, dtype: DType) -> Result<(), Error> {
+        let since = Version::new(2, 24, 3);
+        match dtype {
+            DType::F8E4M3 => self.comm.inner.library.needs("f8e4m3", since),
+            DType::F8E5M2 => self.comm.inner.library.needs("f8e5m2", since),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks how many elements a buffer has.
+    pub(super) fn length(
+        &self,
+        buffer: &'static str,
+        slice: DeviceSlice,
+        expected: usize,
+    ) -> Result<(), Error> {
+        let seen = slice.len();
+        if seen != expected {
+            return self.refuse(ArgumentError::Length {
+                buffer,
+                expected,
+                seen,
+            });
+        }
+        Ok(())
+    }
+
+    /// The elements for each rank in a buffer with something for all.
+    pub(super) fn share(&self, buffer: &'static str, slice: DeviceSlice) -> Result<usize, Error> {
+        let (seen, ranks) = (slice.len(), self.comm.size()?);
+        if !seen.is_multiple_of(ranks) {
+            return self.refuse(ArgumentError::Shares {
+                buffer,
+                seen,
+                ranks,
+            });
+        }
+        Ok(seen / ranks)
+    }
+
+    /// Checks that two buffers are apart, or that one starts where it must in the other.
+    pub(super) fn apart(
+        &self,
+        outer: DeviceSlice,
+        inner: DeviceSlice,
+        in_place: Option<(usize, &'static str)>,
+    ) -> Result<(), Error> {
+        let at = |(offset, _)| {
+            outer
+                .start()
+                .wrapping_byte_add(offset * outer.dtype().size())
+        };
+        if !outer.overlaps(inner) || in_place.map(at) == Some(inner.start()) {
+            return Ok(());
+        }
+        let in_place = in_place.map(|(_, words)| words);
+        self.refuse(ArgumentError::Overlap { in_place })
+    }
+
+    /// The number of another rank, for NCCL.
+    pub(super) fn rank(&self, what: &'static str, seen: usize) -> Result<c_int, Error> {
+        let ranks = self.comm.size()?;
+        if seen >= ranks {
+            return self.refuse(ArgumentError::Rank { what, seen, ranks });
+        }
+        Ok(seen as c_int)
+    }
+
+    /// The buffer that the root, and only the root, must have; nothing on other ranks.
+    pub(super) fn at_root(
+        &self,
+        root: usize,
+        buffer: &'static str,
+        slice: Option<DeviceSlice>,
+    ) -> Result<Option<DeviceSlice>, Error> {
+        match slice {
+            _ if self.comm.rank()? != root => Ok(None),
+            None => self.refuse(ArgumentError::Missing { buffer, root }),
+            there => Ok(there),
+        }
+    }
+
+    /// NCCL's number for a reduction of elements of a type.
+    pub(super) fn reduction(&self, op: RedOp<'_>, expected: DType) -> Result<raw::RedOp, Error> {
+        let RedOp::PreMulSum(made) = op else {
+            return Ok(op.code());
+        };
+        let (what, seen) = ("reduction", made.dtype);
+        self.own(what, made.communicator)?;
+        if seen != expected {
+            return self.refuse(ArgumentError::DType {
+                what,
+                expected,
+                seen,
+            });
+        }
+        Ok(op.code())
+    }
+
+    /// Checks that something was made with this communicator.
+    pub(super) fn own(&self, what: &'static str, communicator: u64) -> Result<(), Error> {
+        if communicator != self.comm.inner.number {
+            return self.refuse(ArgumentError::OtherCommunicator { what });
+        }
+        Ok(())
+    }
+}

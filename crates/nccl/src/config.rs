@@ -1,0 +1,166 @@
+use std::ffi::{CString, c_int, c_uint};
+use std::time::Duration;
+
+use crate::raw::ncclConfig_t;
+use crate::{ArgumentError, Error, Library, Version};
+
+/// How a communicator is made. What is `None` is for NCCL to decide, also by its environment.
+///
+/// ```
+/// # use spark_ccl_nccl::Config;
+/// let config = Config { blocking: false, name: Some("gradients".into()), ..Config::default() };
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Whether NCCL's calls block, which is quicker, but they block for ever when a peer is gone.
+    /// Where they do not, they run on a thread of NCCL, and this crate waits for
+    /// [`timeout`](Self::timeout) at most. The default is that they block, as NCCL has it.
+    pub blocking: bool,
+    /// How long a call of a communicator that does not block may take. The default is 60 s.
+    pub timeout: Duration,
+    /// Its name in NCCL's logs, which stays in memory; from 2.27.3 on.
+    pub name: Option<String>,
+    /// The fewest CTAs that a kernel uses.
+    pub min_ctas: Option<u32>,
+    /// The most CTAs that a kernel uses.
+    pub max_ctas: Option<u32>,
+    /// How many CTAs make a cluster, up to 8.
+    pub cga_cluster_size: Option<u32>,
+    /// What is preferred where several ways to run kernels are as fast; from 2.27.3 on.
+    pub cta_policy: Option<CtaPolicy>,
+    /// The network to use, such as `IB` or `Socket`.
+    pub net: Option<String>,
+    /// The network's traffic class; from 2.25.1 on.
+    pub traffic_class: Option<u32>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            blocking: true,
+            timeout: Duration::from_secs(60),
+            name: None,
+            min_ctas: None,
+            max_ctas: None,
+            cga_cluster_size: None,
+            cta_policy: None,
+            net: None,
+            traffic_class: None,
+        }
+    }
+}
+
+/// How kernels use the GPU's CTAs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CtaPolicy {
+    /// As many as are fastest.
+    Default = 0,
+    /// Fewer, where that costs little.
+    Efficiency = 1,
+    /// None, where the network or copy engines can do the work.
+    Zero = 2,
+}
+
+/// NCCL's own, with the text that it points to and NCCL copies.
+pub(crate) struct RawConfig {
+    pub(crate) raw: ncclConfig_t,
+    _net: Option<CString>,
+}
+
+impl Config {
+    pub(crate) fn raw(
+        &self,
+        library: Library,
+        operation: &'static str,
+    ) -> Result<RawConfig, Error> {
+        self.supported(library)?;
+        let argument = |error| Error::Argument {
+            operation,
+            rank: None,
+            error,
+        };
+        let number = |what, value| number(what, value).map_err(argument);
+        let name = text("Config::name", self.name.as_deref()).map_err(argument)?;
+        let net = text("Config::net", self.net.as_deref()).map_err(argument)?;
+        let raw = ncclConfig_t {
+            blocking: c_int::from(self.blocking),
+            cgaClusterSize: number("Config::cga_cluster_size", self.cga_cluster_size)?,
+            minCTAs: number("Config::min_ctas", self.min_ctas)?,
+            maxCTAs: number("Config::max_ctas", self.max_ctas)?,
+            trafficClass: number("Config::traffic_class", self.traffic_class)?,
+            CTAPolicy: self.cta_policy.map_or(UNDEFINED, |policy| policy as c_int),
+            // NCCL keeps the pointer, in what is made from the communicator as well: so it is never freed.
+            commName: name.map_or(std::ptr::null(), |name| name.into_raw().cast_const()),
+            netName: net.as_ref().map_or(std::ptr::null(), |net| net.as_ptr()),
+            ..INITIAL
+        };
+        Ok(RawConfig { raw, _net: net })
+    }
+
+    /// An older library would leave out what it does not know, and say nothing.
+    fn supported(&self, library: Library) -> Result<(), Error> {
+        let late = [
+            ("Config::name", self.name.is_some(), Version::new(2, 27, 3)),
+            (
+                "Config::cta_policy",
+                self.cta_policy.is_some(),
+                Version::new(2, 27, 3),
+            ),
+            (
+                "Config::traffic_class",
+                self.traffic_class.is_some(),
+                Version::new(2, 25, 1),
+            ),
+        ];
+        for (what, set, since) in late {
+            if set {
+                library.needs(what, since)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `NCCL_CONFIG_UNDEF_INT`.
+const UNDEFINED: c_int = c_int::MIN;
+
+/// `NCCL_CONFIG_INITIALIZER`, as of the last version with the fields that cudarc knows. Older and
+/// newer libraries take it: they read as much as both know.
+const INITIAL: ncclConfig_t = ncclConfig_t {
+    size: size_of::<ncclConfig_t>(),
+    magic: 0xcafe_beef,
+    version: Version::new(2, 30, 4).code() as c_uint,
+    blocking: UNDEFINED,
+    cgaClusterSize: UNDEFINED,
+    minCTAs: UNDEFINED,
+    maxCTAs: UNDEFINED,
+    netName: std::ptr::null(),
+    splitShare: UNDEFINED,
+    trafficClass: UNDEFINED,
+    commName: std::ptr::null(),
+    collnetEnable: UNDEFINED,
+    CTAPolicy: UNDEFINED,
+    shrinkShare: UNDEFINED,
+    nvlsCTAs: UNDEFINED,
+    nChannelsPerNetPeer: UNDEFINED,
+    nvlinkCentricSched: UNDEFINED,
+    graphUsageMode: UNDEFINED,
+    numRmaCtx: UNDEFINED,
+    maxP2pPeers: UNDEFINED,
+};
+
+fn number(what: &'static str, value: Option<u32>) -> Result<c_int, ArgumentError> {
+    value.map_or(Ok(UNDEFINED), |value| {
+        c_int::try_from(value).map_err(|_| ArgumentError::Beyond {
+            what,
+            seen: value as usize,
+            least: 0,
+            most: c_int::MAX as usize,
+        })
+    })
+}
+
+fn text(what: &'static str, text: Option<&str>) -> Result<Option<CString>, ArgumentError> {
+    let text = text.map(CString::new).transpose();
+    text.map_err(|_| ArgumentError::ZeroByte { what })
+}
