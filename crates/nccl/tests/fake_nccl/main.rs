@@ -1,0 +1,126 @@
+//! The crate on a libnccl of our own, which writes down how it is called and answers as it is told.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod arguments;
+mod calls;
+mod endings;
+mod groups;
+mod loading;
+mod nonblocking;
+
+use std::env;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use spark_ccl_nccl::{Communicator, Config, DType, DeviceSlice, Library, Stream};
+use tempfile::TempDir;
+
+/// A copy of the fake, with a journal of its own.
+struct Fake {
+    library: Library,
+    itself: libloading::Library,
+    _folder: TempDir,
+}
+
+impl Fake {
+    /// As the newest version that is known.
+    fn new() -> Self {
+        Self::of(23_007)
+    }
+
+    fn of(version: u32) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = compile(folder.path(), &[&format!("-DVERSION={version}")]);
+        Self {
+            library: Library::open(Some(&path)).unwrap(),
+            // SAFETY: it has no initialisers.
+            itself: unsafe { libloading::Library::new(&path) }.unwrap(),
+            _folder: folder,
+        }
+    }
+
+    /// Rank 1 of 4, on device 1.
+    fn rank(&self, config: &Config) -> Communicator {
+        let id = self.library.unique_id().unwrap();
+        let comm = Communicator::init_rank(self.library, 4, id, 1, config).unwrap();
+        self.journal();
+        comm
+    }
+
+    /// The calls since this was asked last.
+    fn journal(&self) -> Vec<String> {
+        // SAFETY: the types are those in nccl.c.
+        let text = unsafe { self.get::<extern "C" fn() -> *const c_char>("fake_journal")() };
+        // SAFETY: it ends with a zero, and nobody writes meanwhile.
+        let text = unsafe { CStr::from_ptr(text) }.to_str().unwrap();
+        let lines = text.lines().map(str::to_owned).collect();
+        // SAFETY: as above.
+        unsafe { self.get::<extern "C" fn()>("fake_clear")() };
+        lines
+    }
+
+    /// Makes the next call of a function fail.
+    fn fail(&self, function: &str, code: i32) {
+        let function = CString::new(function).unwrap();
+        // SAFETY: as above.
+        let fail = unsafe { self.get::<extern "C" fn(*const c_char, i32)>("fake_fail") };
+        fail(function.as_ptr(), code);
+    }
+
+    /// Makes calls take so many looks.
+    fn progress(&self, looks: i32) {
+        // SAFETY: as above.
+        unsafe { self.get::<extern "C" fn(i32)>("fake_progress")(looks) };
+    }
+
+    /// Makes communicators say that something went wrong.
+    fn asynchronous(&self, code: i32) {
+        // SAFETY: as above.
+        unsafe { self.get::<extern "C" fn(i32)>("fake_async")(code) };
+    }
+
+    /// # Safety
+    ///
+    /// `F` is the function's type.
+    unsafe fn get<F: Copy>(&self, name: &str) -> F {
+        // SAFETY: as the caller says.
+        *unsafe { self.itself.get::<F>(name) }.unwrap()
+    }
+}
+
+/// Compiles the fake into a folder.
+fn compile(folder: &Path, flags: &[&str]) -> PathBuf {
+    let library = folder.join("libnccl.so.2");
+    let status = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()))
+        .args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"])
+        .args(["-shared", "-fPIC"])
+        .args(flags)
+        .arg(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/fake_nccl/nccl.c"
+        ))
+        .arg("-o")
+        .arg(&library)
+        .status()
+        .expect("a C compiler is needed: install gcc, or set CC");
+    assert!(status.success(), "the C compiler's complaints are above");
+    library
+}
+
+/// Floats at an address that nobody looks at, on device 1.
+fn floats(start: usize, len: usize) -> DeviceSlice {
+    slice(start, len, DType::F32, 1)
+}
+
+fn slice(start: usize, len: usize, dtype: DType, device: i32) -> DeviceSlice {
+    // SAFETY: the fake does not touch it.
+    unsafe { DeviceSlice::from_raw(start as *mut c_void, len, dtype, device) }
+}
+
+/// A stream of device 1.
+fn stream() -> Stream {
+    // SAFETY: the fake does not touch it.
+    unsafe { Stream::from_raw(0x99 as *mut c_void, 1) }
+}
