@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 # Left out are test targets and modules that call a compiler, which the machine has not; those that
 # go through all cases of something that knows no machine; and those that start many processes and
 # wait for their deadlines: emulated, they take half an hour.
-left_out='^(c_program|correct|hosts|large|cli)$'
+left_out='^(c_program|fake_nccl|correct|hosts|large|cli)$'
 skip='--skip compile_fail --skip collectives:: --skip collectives_random::
     --skip faults:: --skip mismatch:: --skip stopped:: --skip hosts::
     --skip every_path_computes_the_same'

@@ -1,0 +1,99 @@
+//! The crate on NVIDIA's own libraries, as far as they go without a GPU: `tests/nccl.sh` fetches the
+//! oldest and the newest that are supported, and names their folders in
+//! `SPARK_CCL_TEST_NCCL`, the oldest first.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::HashSet;
+use std::env;
+
+use spark_ccl_nccl::{Code, Communicator, Config, Error, Library, Version};
+
+/// The libraries; none where they have not been fetched.
+fn libraries() -> Vec<Library> {
+    let Some(folders) = env::var_os("SPARK_CCL_TEST_NCCL") else {
+        eprintln!("SKIPPED: SPARK_CCL_TEST_NCCL is not set; tests/nccl.sh sets it");
+        return Vec::new();
+    };
+    env::split_paths(&folders)
+        .map(|folder| Library::open(Some(&folder)).unwrap())
+        .collect()
+}
+
+#[test]
+fn functions_are_there_from_their_version_on() {
+    for library in libraries() {
+        println!("{library:?}");
+        let folder = library.path().parent().unwrap();
+        let named = folder.file_name().unwrap().to_str().unwrap();
+        assert_eq!(library.version().to_string(), named);
+        assert!(library.version() >= Version::OLDEST);
+        for (function, since) in library.missing() {
+            println!("  {function} is missing; it came with {since}");
+            assert!(library.version() < since, "{function}");
+        }
+    }
+    if let Some(newest) = libraries().last() {
+        assert_eq!(newest.missing().count(), 0);
+    }
+}
+
+#[test]
+fn every_result_has_a_text() {
+    for library in libraries() {
+        let known = [
+            Code::SUCCESS,
+            Code::CUDA,
+            Code::SYSTEM,
+            Code::INTERNAL,
+            Code::INVALID_ARGUMENT,
+            Code::INVALID_USAGE,
+            Code::REMOTE,
+            Code::IN_PROGRESS,
+        ];
+        let texts: HashSet<_> = known.map(|code| library.error_text(code)).into();
+        println!("{texts:?}");
+        assert_eq!(texts.len(), known.len());
+        assert!(texts.iter().all(|text| text.len() > 5));
+        assert_eq!(library.error_text(Code(77)), "unknown result code");
+    }
+}
+
+#[test]
+fn a_group_may_be_empty() {
+    for library in libraries() {
+        let nested = library.group(|| library.group(|| Ok::<_, Error>(1)));
+        assert_eq!(nested.unwrap(), 1);
+    }
+}
+
+#[test]
+fn without_a_gpu_nothing_can_be_made() {
+    for library in libraries() {
+        let id = library.unique_id().unwrap();
+        assert_ne!(id.as_bytes(), &[0; 128]);
+        let blocking = Config::default();
+        let other = Config {
+            blocking: false,
+            net: Some("Socket".into()),
+            ..Config::default()
+        };
+        for config in [blocking, other] {
+            match Communicator::init_rank(library, 1, id, 0, &config) {
+                Ok(comm) => {
+                    eprintln!("SKIPPED: there is a GPU, {}", comm.device().unwrap());
+                    comm.finalize().unwrap();
+                }
+                Err(error) => {
+                    println!("{error}");
+                    assert_eq!(error.code(), Some(Code::CUDA), "{error}");
+                    assert!(
+                        error
+                            .to_string()
+                            .contains("ncclCommInitRankConfig on rank 0")
+                    );
+                }
+            }
+        }
+    }
+}
