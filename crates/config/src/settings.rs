@@ -57,6 +57,8 @@ pub struct Settings {
     pub sockets: Option<usize>,
     /// How links over RDMA are made.
     pub rdma: Rdma,
+    /// NCCL's library, or a folder with it; `None`: the system's.
+    pub nccl_library: Option<PathBuf>,
     /// Payload bytes of one slot of a link, a multiple of 64; `None`: what suits the links.
     pub slot_bytes: Option<usize>,
     /// Slots per link, channel and direction.
@@ -89,6 +91,7 @@ impl Default for Settings {
             socket_family: None,
             sockets: None,
             rdma: Rdma::default(),
+            nccl_library: None,
             slot_bytes: None,
             slots: 8,
             secret: None,
@@ -115,6 +118,8 @@ impl Settings {
         settings.tuning = tuning_file(&mut reader, env);
         settings.read_sockets(&mut reader)?;
         settings.rdma = Rdma::read(&mut reader)?;
+        let nccl = reader.take(&["SPARK_CCL_NCCL_LIBRARY"]);
+        settings.nccl_library = nccl.map(|taken| PathBuf::from(taken.text));
         settings.read_geometry(&mut reader)?;
         settings.read_admission(&mut reader)?;
         settings.read_log(&mut reader);

@@ -43,6 +43,7 @@ pub const VARIABLES: &[Variable] = &[
     open("SPARK_CCL_IB_QPS_PER_CONNECTION"),
     open("NCCL_IB_QPS_PER_CONNECTION"),
     open("SPARK_CCL_IBVERBS_LIBRARY"),
+    open("SPARK_CCL_NCCL_LIBRARY"),
     open("SPARK_CCL_SLOT_BYTES"),
     open("SPARK_CCL_SLOTS"),
     open("NCCL_BUFFSIZE"),

@@ -40,6 +40,7 @@ fn everything_can_be_set() {
         ("SPARK_CCL_NET", "socket"),
         ("SPARK_CCL_SHM", "0"),
         ("SPARK_CCL_SINGLE_COPY", "0"),
+        ("SPARK_CCL_NCCL_LIBRARY", "/opt/nccl"),
         ("SPARK_CCL_ALGO", "ring"),
         ("SPARK_CCL_SOCKET_IFNAME", "^lo"),
         ("SPARK_CCL_SOCKET_FAMILY", "AF_INET6"),
@@ -74,7 +75,9 @@ fn everything_can_be_set() {
     assert_eq!(s.log.filter.as_deref(), Some("spark_ccl=debug"));
     assert_eq!(s.log.file.as_deref(), Some("/tmp/%h.%p"));
     assert!(s.progress_thread);
-    assert_eq!(s.origins().len(), 18);
+    let nccl = s.nccl_library.as_deref().unwrap();
+    assert_eq!(nccl.to_str(), Some("/opt/nccl"));
+    assert_eq!(s.origins().len(), 19);
     assert!(s.warnings().is_empty() && s.without_effect().is_empty());
 }
 
