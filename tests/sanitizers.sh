@@ -52,7 +52,8 @@ thread() {
 address() {
     has bin/rustc rustc || return 0
     CARGO_TARGET_DIR=$folder/address ASAN_OPTIONS=detect_leaks=0 RUSTFLAGS="-Zsanitizer=address" \
-        cargo +nightly test --target "$target" "${packages[@]}" --lib --tests --no-fail-fast -- "${skips[@]}"
+        cargo +nightly test --target "$target" "${packages[@]}" -p spark-ccl-nccl --lib --tests \
+        --no-fail-fast -- "${skips[@]}"
 }
 
 # Miri knows no shared memory files, few of the sockets that the rest is about, and no assembly, of
