@@ -50,14 +50,17 @@ table() {
         END { line() }'
 }
 
-# Between two Sparks, over one rail and over both, with one core that copies and reduces as fast as one here.
+# Between two Sparks, over one rail and over both; the core that copies and reduces is as fast as one here, or
+# twice as fast.
 on_paper() {
-    local beta path collective
-    for beta in 12 23.7; do
-        for path in safe zero-copy; do
-            for collective in all_reduce all_gather; do
-                "$program" simulate --ranks 2 --bytes 8,4K,64K,1M,16M,128M,1G --alpha 2.4 --memory 25 \
-                    --beta $beta --path $path --collective $collective
+    local core beta path collective
+    for core in 25 50; do
+        for beta in 12 23.7; do
+            for path in safe zero-copy; do
+                for collective in all_reduce all_gather; do
+                    "$program" simulate --ranks 2 --bytes 8,4K,64K,1M,16M,128M,1G --algo direct,ring \
+                        --alpha 2.4 --beta $beta --memory $core --path $path --collective $collective
+                done
             done
         done
     done
