@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// The machine
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Topology::Sparks)]
     pub(crate) topology: Topology,
-    /// all_reduce or all_gather
+    /// What the ranks do: `all_reduce` or `all_gather`
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Collective::AllReduce, hide_possible_values = true)]
     pub(crate) collective: Collective,
     /// Sizes of a rank's larger buffer: numbers with K, M or G (binary), separated by commas

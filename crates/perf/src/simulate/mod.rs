@@ -170,14 +170,14 @@ fn header(args: &Args, machine: &Machine) -> String {
     format!(
         "# {} on {}, {} path, MODELLED, not measured: {machine}\n# Up to {} ranks every message is followed; ~ marks closed forms. Times in us, busbw in GB/s.\n",
         machine.collective,
-        value_name(args.topology),
-        value_name(args.path),
+        value_name(&args.topology),
+        value_name(&args.path),
         args.exact
     )
 }
 
 /// What it is called on the command line.
-fn value_name(value: impl ValueEnum) -> String {
+fn value_name(value: &impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
@@ -254,7 +254,7 @@ fn chart(args: &Args, algorithms: &[Algorithm], rows: &[Row]) -> Chart {
         title: format!(
             "{} on {}{fixed}, modelled",
             args.collective.name(),
-            value_name(args.topology)
+            value_name(&args.topology)
         ),
         across: if by_size { "size" } else { "ranks" },
         across_label: if by_size {
