@@ -9,7 +9,7 @@ use spark_ccl_verbs::{AsyncEvent, Context, Gid};
 use crate::ends::{Place, demanded, places};
 
 /// The next event, within seconds.
-fn next(context: &Context) -> AsyncEvent {
+pub(crate) fn next(context: &Context) -> AsyncEvent {
     let start = Instant::now();
     loop {
         if let Some(event) = context.next_event().unwrap() {

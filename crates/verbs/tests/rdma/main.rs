@@ -11,6 +11,8 @@ mod devices;
 mod ends;
 mod events;
 mod faults;
+mod kernel;
+mod network;
 mod ownership;
 mod regions;
 mod transfers;

@@ -3,16 +3,19 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 use spark_ccl_verbs::Access;
 
-use crate::ends::{connected, memory, places};
+use crate::ends::{Place, connected, demanded, memory, places};
+use crate::kernel::soft_roce;
 
-const BYTES: u64 = 1 << 16;
+const BYTES: usize = 1 << 16;
 
-/// Memory of this process as a dma-buf; none where the kernel makes none.
-fn dmabuf() -> Option<OwnedFd> {
+/// Memory of this process as a dma-buf; none where the kernel makes none, as Debian's 6.1.
+fn dmabuf(place: &Place) -> Option<OwnedFd> {
     #[repr(C)]
     struct Create {
         memfd: u32,
@@ -23,20 +26,24 @@ fn dmabuf() -> Option<OwnedFd> {
     // `_IOW('u', 0x42, struct udmabuf_create)` of linux/udmabuf.h.
     const UDMABUF_CREATE: u64 = 0x4018_7542;
 
-    let maker = File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/udmabuf")
-        .ok()?;
+    let maker = match File::options().read(true).write(true).open("/dev/udmabuf") {
+        Ok(maker) => maker,
+        Err(error) => {
+            let has_none = !demanded() || soft_roce(place) == Some((6, 1));
+            assert!(has_none, "/dev/udmabuf: {error}");
+            eprintln!("skipped: this kernel makes no dma-bufs of memory: {error}");
+            return None;
+        }
+    };
     let memory = memfd_create("dmabuf", MemfdFlags::ALLOW_SEALING).unwrap();
-    ftruncate(&memory, BYTES).unwrap();
+    ftruncate(&memory, BYTES as u64).unwrap();
     fcntl_add_seals(&memory, SealFlags::SHRINK).unwrap();
     let memfd = memory.as_raw_fd() as u32;
     let create = Create {
         memfd,
         flags: 0,
         offset: 0,
-        size: BYTES,
+        size: BYTES as u64,
     };
     // SAFETY: the structure is what the request takes.
     let fd = unsafe { libc::ioctl(maker.as_raw_fd(), UDMABUF_CREATE as _, &raw const create) };
@@ -48,27 +55,41 @@ fn dmabuf() -> Option<OwnedFd> {
 #[test]
 fn a_dmabuf_is_registered_or_refused_by_name() {
     let Some((place, _)) = places() else { return };
-    let Some(fd) = dmabuf() else {
-        eprintln!("skipped: this kernel makes no dma-bufs of memory");
-        return;
-    };
+    let Some(fd) = dmabuf(&place) else { return };
     let domain = place.context.protection_domain().unwrap();
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     // SAFETY: nothing maps the dma-buf.
-    let region = unsafe { domain.register_dmabuf(fd.as_fd(), 0, BYTES as usize, 0, access) };
+    let region = unsafe { domain.register_dmabuf(fd.as_fd(), 0, BYTES, 0, access) };
     match region {
-        Ok(region) => assert_eq!((region.start(), region.bytes()), (0, BYTES as usize)),
+        Ok(region) => {
+            assert_eq!(soft_roce(&place), None, "soft-RoCE registers no dma-buf");
+            assert_eq!((region.start(), region.bytes()), (0, BYTES));
+        }
         Err(error) => {
-            eprintln!("{error}");
-            assert!(error.is_unsupported(), "{error}");
-            assert!(
-                error
-                    .to_string()
-                    .contains("copy through memory of the host"),
-                "{error}"
-            );
+            assert_eq!(error.errno(), Some(libc::EOPNOTSUPP), "{error}");
+            assert!(error.is_unsupported());
+            let error = error.to_string();
+            for words in ["ibv_reg_dmabuf_mr", "65536 bytes", "EOPNOTSUPP"] {
+                assert!(error.contains(words), "{error}");
+            }
+            assert!(error.contains("copy through memory of the host"), "{error}");
         }
     }
+}
+
+#[test]
+fn a_mapped_dmabuf_is_no_memory_of_the_host() {
+    let Some((place, _)) = places() else { return };
+    let Some(fd) = dmabuf(&place) else { return };
+    let domain = place.context.protection_domain().unwrap();
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping, at a place that the kernel chooses.
+    let start = unsafe { mmap(null_mut(), BYTES, access, MapFlags::SHARED, &fd, 0) }.unwrap();
+    let start = NonNull::new(start.cast()).unwrap();
+    // SAFETY: the mapping stays as long as the process.
+    let error = unsafe { domain.register(start, BYTES, Access::LOCAL_WRITE) }.unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EFAULT), "{error}");
+    assert!(error.to_string().contains("of a dma-buf"), "{error}");
 }
 
 #[test]
@@ -112,7 +133,7 @@ fn paging_on_demand_works_or_is_refused_by_name() {
 fn memory_that_is_not_there_is_refused() {
     let Some((place, _)) = places() else { return };
     let domain = place.context.protection_domain().unwrap();
-    let nowhere = std::ptr::NonNull::without_provenance(4096.try_into().unwrap());
+    let nowhere = NonNull::without_provenance(4096.try_into().unwrap());
     // SAFETY: there is no memory.
     let error = unsafe { domain.register(nowhere, 4096, Access::LOCAL_WRITE) }.unwrap_err();
     assert_eq!(error.errno(), Some(libc::EFAULT), "{error}");

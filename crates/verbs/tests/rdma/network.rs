@@ -1,0 +1,164 @@
+//! What the network does to a connection. It is changed only on a machine that is made for this: the
+//! emulated one, by its command `rails`.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use spark_ccl_verbs::{AsyncEvent, CompletionError, Mtu, PollRoom, Status};
+
+use crate::ends::{Connected, connected, demanded};
+use crate::events;
+use crate::kernel::{Ends, soft_roce};
+
+/// Two ends that a cable joins, and their network interfaces.
+fn cabled() -> Option<(Connected, Connected, String, String)> {
+    let (one, other) = connected()?;
+    let name = |end: &Connected| end.place.gid.netdev.clone().unwrap();
+    let (here, there) = (name(&one), name(&other));
+    if !demanded() || soft_roce(&one.place).is_none() || here == there {
+        eprintln!("skipped: there is no cable that may be cut");
+        return None;
+    }
+    Some((one, other, here, there))
+}
+
+/// Commands that put back what a test changes, however it ends.
+struct Changed(Vec<String>);
+
+impl Changed {
+    fn new(how: &str, back: &[String]) -> Self {
+        run(how);
+        Self(back.to_vec())
+    }
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|command| run(command));
+    }
+}
+
+fn run(command: &str) {
+    let mut words = command.split(' ');
+    let mut program = Command::new(words.next().unwrap());
+    assert!(program.args(words).status().unwrap().success(), "{command}");
+}
+
+fn write(one: &mut Connected, other: &Connected) {
+    one.write(1, one.piece(0, 8192), other.remote(0));
+}
+
+/// How the only request ends, if it does within a time.
+fn ending(one: &Connected, limit: Duration) -> Option<Result<(), CompletionError>> {
+    let start = Instant::now();
+    let mut room = PollRoom::default();
+    while start.elapsed() < limit {
+        if let Some(ended) = one.queue.poll(&mut room).unwrap().next() {
+            return Some(ended.map(drop));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    None
+}
+
+/// The request's failure, which must advise to look at something.
+fn failure(one: &Connected, advice: &str) -> Status {
+    let error = one.next().expect_err("the request succeeded");
+    assert!(error.to_string().contains(advice), "{error}");
+    error.status
+}
+
+#[test]
+fn a_cable_that_carries_nothing() {
+    let Some((mut one, other, here, _)) = cabled() else {
+        return;
+    };
+    let cut = format!("rails impair {here} loss 100%");
+    let _back = Changed::new(&cut, &[format!("rails impair {here}")]);
+    write(&mut one, &other);
+    assert_eq!(
+        failure(&one, "the network loses packets"),
+        Status::RetryExceeded
+    );
+    // No port knows of it.
+    assert_eq!(one.place.context.next_event().unwrap(), None);
+}
+
+#[test]
+fn a_port_of_the_peer_that_goes_down() {
+    let Some((mut one, other, _, there)) = cabled() else {
+        return;
+    };
+    let back = [format!("rails up {there}")];
+    let _back = Changed::new(&format!("rails down {there}"), &back);
+    for end in [&one, &other] {
+        assert_eq!(events::next(&end.place.context), AsyncEvent::PortError(1));
+    }
+    write(&mut one, &other);
+    assert_eq!(
+        failure(&one, "the network loses packets"),
+        Status::RetryExceeded
+    );
+}
+
+#[test]
+fn a_port_here_that_goes_down() {
+    let Some((mut one, other, here, _)) = cabled() else {
+        return;
+    };
+    let back = [format!("rails up {here}")];
+    let down = Changed::new(&format!("rails down {here}"), &back);
+    assert_eq!(events::next(&one.place.context), AsyncEvent::PortError(1));
+    write(&mut one, &other);
+    assert_unable(&one);
+    drop(down);
+    assert_eq!(events::next(&one.place.context), AsyncEvent::PortActive(1));
+}
+
+#[test]
+fn an_address_here_that_goes() {
+    let Some((mut one, other, here, _)) = cabled() else {
+        return;
+    };
+    let own = one.place.gid.gid.ipv4().unwrap();
+    let prefix = if own.is_link_local() { 16 } else { 24 };
+    let address = |change| format!("ip addr {change} {own}/{prefix} dev {here}");
+    // The routes went with it.
+    let back = [address("add"), format!("rails up {here}")];
+    let _back = Changed::new(&address("del"), &back);
+    assert_eq!(events::next(&one.place.context), AsyncEvent::GidChange(1));
+    write(&mut one, &other);
+    assert_unable(&one);
+}
+
+/// The request ends because this end could not send it.
+fn assert_unable(one: &Connected) {
+    let status = failure(one, "the network interface here");
+    let ends = Ends(
+        Status::LocalOperation,
+        Status::Flushed,
+        Status::LocalOperation,
+    );
+    assert!(ends.include(&one.place, status), "{status:?}");
+}
+
+#[test]
+fn packets_that_became_too_long() {
+    let Some((mut one, other, here, _)) = cabled() else {
+        return;
+    };
+    let mtu = |bytes| format!("ip link set {here} mtu {bytes}");
+    let short = Changed::new(&mtu(1500), &[mtu(9000)]);
+    let port = one.place.context.port(1).unwrap();
+    assert_eq!(port.active_mtu, Mtu::B1024);
+    write(&mut one, &other);
+    match soft_roce(&one.place) {
+        // It is not told, ever: nothing but a deadline helps. Here it goes on once it can.
+        Some((6, 1)) => {
+            assert_eq!(ending(&one, Duration::from_millis(300)), None);
+            drop(short);
+            assert!(one.next().is_ok());
+        }
+        _ => assert_eq!(failure(&one, "the network interface here"), Status::Flushed),
+    }
+}
