@@ -1,7 +1,8 @@
 //! The process side of `processes.rs`: a rank that does what it is told, line by line.
 
 use crate::processes::{MARK, ROLE};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use spark_ccl::{
     Communicator, DType, Element, Error, Rails, RecvBuf, RedOp, Registered, SendBuf, UniqueId,
 };
@@ -50,6 +51,7 @@ impl State {
             ["id"] => return Ok(Communicator::builder().unique_id()?.to_string()),
             ["join", id, rank, size] => self.join(id, number(rank), number(size))?,
             ["split", color, key] => self.split(number(color), number(key))?,
+            ["lock-at-most", kib] => lock_at_most(number(kib)),
             ["sleep", millis] => std::thread::sleep(millis_of(millis)),
             ["abort", reason] => self.communicator().abort(reason),
             ["abort-later", millis, reason] => self.abort_later(millis_of(millis), reason),
@@ -253,6 +255,19 @@ where
         _ => panic!("{call:?} is no call"),
     }
     Ok(())
+}
+
+/// As a user whom the kernel lets lock so many KiB of memory.
+fn lock_at_most(kib: usize) {
+    let mut own = capabilities(None).unwrap();
+    own.effective.remove(CapabilitySet::IPC_LOCK);
+    set_capabilities(None, own).unwrap();
+    let limit = Some(kib as u64 * 1024);
+    let limit = Rlimit {
+        current: limit,
+        maximum: limit,
+    };
+    setrlimit(Resource::Memlock, limit).unwrap();
 }
 
 fn number(text: &str) -> usize {

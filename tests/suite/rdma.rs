@@ -283,3 +283,81 @@ fn the_only_rail_is_named_when_it_stays_down() {
     }
     rails(&["up", "r0b"]);
 }
+
+/// Two ranks which may lock next to no memory, each on a host of its own as far as both know: what tells
+/// hosts apart is the kernel's boot id.
+fn limited(net: &str) -> Option<Vec<Rank>> {
+    let ends = if has_two_ends()? {
+        ["a", "b"]
+    } else {
+        ["", ""]
+    };
+    let ranks = ends.iter().zip(["one", "two"]).map(|(end, host)| {
+        let boot = std::env::temp_dir().join(format!("boot-id-{host}"));
+        std::fs::write(&boot, host).unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c"]);
+        command.arg(r#"mount -o bind "$0" /proc/sys/kernel/random/boot_id && exec "$@""#);
+        command.arg(boot).arg(std::env::current_exe().unwrap());
+        Rank::launch(
+            command,
+            &[
+                ("SPARK_CCL_NET", net),
+                ("SPARK_CCL_SOCKET_IFNAME", "lo"),
+                ("SPARK_CCL_LOG", "warn"),
+                ("SPARK_CCL_LOG_FILE", &log_of(host)),
+                ("NCCL_IB_HCA", &format!("=rxe0{end}")),
+            ],
+        )
+    });
+    let mut ranks: Vec<Rank> = ranks.collect();
+    assert_all_ok(&mut ranks, "lock-at-most 64");
+    Some(ranks)
+}
+
+fn log_of(host: &str) -> String {
+    format!("{}/log-{host}", std::env::temp_dir().display())
+}
+
+/// What whoever may not lock memory must be told.
+const MEMORY: [&str; 4] = [
+    "ibv_reg_mr",
+    "ENOMEM",
+    "limit of locked memory, which is 64 KiB here",
+    "ulimit -l unlimited",
+];
+
+#[test]
+fn memory_that_may_not_be_locked_leaves_tcp() {
+    let _alone = alone();
+    let Some(mut ranks) = limited("auto") else {
+        return;
+    };
+    join(&mut ranks);
+    assert_contains(&ranks[0].ask("links"), &["tcp"]);
+    call_everything(&mut ranks, 1003);
+    assert_all_ok(&mut ranks, "finalize");
+    for host in ["one", "two"] {
+        let log = std::fs::read_to_string(log_of(host)).unwrap();
+        let lines: Vec<&str> = log.lines().filter(|line| line.contains("TCP to")).collect();
+        assert_eq!(lines.len(), 1, "{log}");
+        assert_contains(lines[0], &MEMORY);
+    }
+}
+
+#[test]
+fn memory_that_may_not_be_locked_ends_what_demands_rdma() {
+    let _alone = alone();
+    let Some(mut ranks) = limited("rdma") else {
+        return;
+    };
+    let id = ranks[0].ask("id");
+    for (number, rank) in ranks.iter_mut().enumerate() {
+        rank.order(&format!("join {id} {number} 2"));
+    }
+    for rank in &ranks {
+        let answer = rank.hear();
+        assert_contains(&answer, &["error", "SPARK_CCL_NET=tcp"]);
+        assert_contains(&answer, &MEMORY);
+    }
+}

@@ -12,6 +12,7 @@ mod ends;
 mod events;
 mod faults;
 mod kernel;
+mod memlock;
 mod network;
 mod ownership;
 mod regions;

@@ -1,0 +1,66 @@
+//! Memory that the user may not lock. Limits are a process's: it is tried in one of its own.
+
+use std::process::Command;
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use spark_ccl_verbs::Access;
+
+use crate::ends::{memory, places};
+
+/// Tells a process that it is the limited one.
+const ROLE: &str = "SPARK_TEST_MEMLOCK";
+const LIMIT: usize = 64 << 10;
+
+#[test]
+fn memory_beyond_the_limit_is_refused_by_name() {
+    if places().is_none() {
+        return;
+    }
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "memlock::limited", "--nocapture"])
+        .env(ROLE, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("refused as expected"), "{said}");
+}
+
+/// No test by itself: the limited process.
+#[test]
+fn limited() {
+    if std::env::var_os(ROLE).is_none() {
+        return;
+    }
+    let (place, _) = places().unwrap();
+    let domain = place.context.protection_domain().unwrap();
+    let mut own = capabilities(None).unwrap();
+    own.effective.remove(CapabilitySet::IPC_LOCK);
+    set_capabilities(None, own).unwrap();
+    let limit = Rlimit {
+        current: Some(LIMIT as u64),
+        maximum: Some(LIMIT as u64),
+    };
+    setrlimit(Resource::Memlock, limit).unwrap();
+    let (short, long) = (memory(LIMIT / 4), memory(2 * LIMIT));
+    // SAFETY: the memory stays as long as the process.
+    let (short, long) = unsafe {
+        (
+            domain.register(short, LIMIT / 4, Access::LOCAL_WRITE),
+            domain.register(long, 2 * LIMIT, Access::LOCAL_WRITE),
+        )
+    };
+    short.unwrap();
+    let error = long.unwrap_err();
+    assert_eq!(error.errno(), Some(libc::ENOMEM), "{error}");
+    let text = error.to_string();
+    for words in [
+        "131072 bytes",
+        "limit of locked memory, which is 64 KiB",
+        "`ulimit -l unlimited`",
+    ] {
+        assert!(text.contains(words), "{text}");
+    }
+    eprintln!("refused as expected: {error}");
+}
