@@ -96,6 +96,14 @@ impl ProtectionDomain {
     }
 }
 
+impl PartialEq for ProtectionDomain {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for ProtectionDomain {}
+
 impl fmt::Debug for ProtectionDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ProtectionDomain")

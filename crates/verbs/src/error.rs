@@ -52,6 +52,17 @@ pub enum Error {
         /// The queue's device, as it was opened.
         seen: Box<str>,
     },
+    /// A buffer was registered where the queue pair does not reach it.
+    #[error(
+        "a buffer that is registered in another protection domain, of {seen}, cannot serve a queue pair \
+         of {wanted}: register it in the queue pair's own domain"
+    )]
+    OtherDomain {
+        /// The queue pair's device.
+        wanted: Box<str>,
+        /// The buffer's device.
+        seen: Box<str>,
+    },
     /// More was asked than a device, a queue or a region has.
     #[error("{what} is {asked}, but must be at most {most}")]
     Beyond {

@@ -56,7 +56,8 @@ impl<B: Buffer> Requests<B> {
     ///
     /// # Errors
     ///
-    /// The range is not in the buffer, or the queue is full; the buffer comes back.
+    /// The buffer is of another protection domain than the queue pair, the range is not in the buffer, or
+    /// the queue is full; the buffer comes back.
     pub fn send(&mut self, from: Registered<B>, range: Range<usize>) -> Started<B> {
         self.start(from, range, raw::IBV_WR_SEND, NOWHERE)
     }
@@ -233,6 +234,18 @@ impl<B: Buffer> Requests<B> {
         })
     }
 
+    /// A device would end such a request with a wrong key, and the queue pair with it.
+    fn check_domain(&self, buffer: &Registered<B>) -> Result<(), Error> {
+        let [wanted, seen] = [self.pair.domain(), buffer.region().domain()];
+        if wanted == seen {
+            return Ok(());
+        }
+        Err(Error::OtherDomain {
+            wanted: wanted.context().name().into(),
+            seen: seen.context().name().into(),
+        })
+    }
+
     /// Posts one request, and keeps its buffer.
     fn post(
         &mut self,
@@ -241,7 +254,9 @@ impl<B: Buffer> Requests<B> {
         post: impl FnOnce(&mut QueuePair<Rts>, u64, Piece) -> Result<(), Error>,
     ) -> Started<B> {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let piece = buffer.region().piece(range);
+        let piece = self
+            .check_domain(&buffer)
+            .and_then(|()| buffer.region().piece(range));
         let posted = piece.and_then(|piece| post(&mut self.pair, number, piece));
         match posted {
             Ok(()) => {

@@ -93,6 +93,23 @@ fn a_request_that_cannot_be_posted_gives_its_buffer_back() {
 }
 
 #[test]
+fn a_buffer_of_another_domain_is_refused() {
+    let (own, mut requests) = requests();
+    let other = own.context().protection_domain().unwrap();
+    assert_ne!(own, other);
+    for refused in [
+        requests.send(buffer(&other, 8), 0..8).unwrap_err(),
+        requests.receive(buffer(&other, 8)).unwrap_err(),
+    ] {
+        assert!(matches!(refused.error, Error::OtherDomain { .. }));
+        assert!(refused.to_string().contains("queue pair's own domain"));
+        assert_eq!(&refused.value[..], [7; 8]);
+    }
+    assert_eq!(requests.in_flight(), 0);
+    requests.send(buffer(&own, 8), 0..8).unwrap();
+}
+
+#[test]
 fn failed_requests_give_their_buffers_back() {
     let (domain, mut requests) = requests();
     testing::end_as(Some(Status::Flushed));
