@@ -24,6 +24,7 @@ mod control;
 mod core;
 #[cfg(test)]
 mod cost;
+mod depths;
 mod immediate;
 mod lane;
 mod lent;

@@ -11,6 +11,7 @@ use spark_ccl_verbs::{
     ProtectionDomain, QueuePair, ReceiveOptions, Remote, SendOptions,
 };
 
+use super::depths::Depths;
 use super::immediate::Immediate;
 use super::offer::End;
 use super::pace::Pace;
@@ -24,8 +25,6 @@ const INLINE: u32 = 128;
 /// Reads by a queue pair at a time: enough to keep a rail busy, and no more than queues on the way hold,
 /// since nothing holds the answers back.
 const MOST_READS: u8 = 4;
-/// Numbers that come besides those of messages: greetings and farewells.
-const SPARE_RECEIVES: usize = 8;
 
 /// What the queue pairs of a rail are made from.
 #[derive(Debug)]
@@ -67,17 +66,16 @@ pub(super) struct Lane {
 }
 
 impl Lane {
-    pub(super) fn new(plan: &Arc<Plan>) -> Result<Self, Error> {
+    pub(super) fn new(plan: &Arc<Plan>) -> Result<Self, Box<dyn std::error::Error>> {
         let local = &plan.local;
-        // A message and its acknowledgement, either way.
-        let window = 2 * plan.geometry.slots * plan.geometry.channels;
-        let receives = window + SPARE_RECEIVES;
-        let sends = 4 * receives;
+        let limits = local.context.limits()?;
+        let depths = Depths::new(plan.geometry, &limits)
+            .map_err(|problem| format!("{}: {problem}", local.context.name()))?;
         let events = local.context.completion_channel()?;
-        let queue = events.completion_queue((receives + sends) as u32)?;
+        let queue = events.completion_queue(depths.completions() as u32)?;
         let options = PairOptions {
-            send_depth: sends as u32,
-            receive_depth: receives as u32,
+            send_depth: depths.sends as u32,
+            receive_depth: depths.receives as u32,
             receive_pieces: 0,
             inline: INLINE,
             ..PairOptions::new(&queue)
@@ -85,9 +83,8 @@ impl Lane {
         let pair = plan.domain.queue_pair(&options)?;
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
         let mut pair = pair.init(local.port.number, access)?;
-        let limits = local.context.limits()?;
         let reads = limits.reads_answered.min(limits.reads_started);
-        post_receives(&mut pair, receives)?;
+        post_receives(&mut pair, depths.receives)?;
         Ok(Self {
             plan: Arc::clone(plan),
             pair,

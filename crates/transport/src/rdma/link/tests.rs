@@ -104,22 +104,44 @@ fn both_rails_are_found_and_used() {
         (2, 2),
         "{names:?} {other_names:?}"
     );
-    for number in 0..4 {
-        tx.reserve(0, 4096).unwrap().unwrap().fill(number as u8);
-        tx.commit(0, 4096, number).unwrap();
+    carry(&mut tx, &mut rx, 0, 4);
+    for rail in tx.core.lock().rails() {
+        assert!(rail.posted >= 3, "{} carried {}", rail.name, rail.posted);
+    }
+}
+
+#[test]
+fn the_most_slots_that_may_be_set_are_used() {
+    let Some(sides) = sides(1) else { return };
+    let geometry = Geometry {
+        slot_bytes: 64,
+        slots: 1024,
+        channels: 3,
+    };
+    let [first, second] = connected(&sides, geometry);
+    let (mut tx, _rx, _) = first.unwrap();
+    let (_tx, mut rx, _) = second.unwrap();
+    carry(&mut tx, &mut rx, 2, 1024);
+}
+
+/// Sends so many whole slots at once, and reads them.
+fn carry(tx: &mut Tx, rx: &mut Rx, channel: usize, count: u64) {
+    let bytes = tx.core.lock().outgoing().geometry().slot_bytes;
+    for number in 0..count {
+        let slot = tx.reserve(channel, bytes).unwrap().unwrap();
+        slot.fill(number as u8);
+        tx.commit(channel, bytes, number).unwrap();
     }
     let until = soon();
-    for number in 0..4 {
-        while rx.peek(0).unwrap().is_none() {
+    for number in 0..count {
+        while rx.peek(channel).unwrap().is_none() {
             assert!(Instant::now() < until);
             thread::yield_now();
         }
-        let arrival = rx.peek(0).unwrap().unwrap();
-        assert_eq!((arrival.tag, arrival.payload[4095]), (number, number as u8));
-        rx.release(0);
-    }
-    for rail in tx.core.lock().rails() {
-        assert!(rail.posted >= 3, "{} carried {}", rail.name, rail.posted);
+        let arrival = rx.peek(channel).unwrap().unwrap();
+        assert_eq!(arrival.tag, number);
+        assert_eq!(arrival.payload, vec![number as u8; bytes]);
+        rx.release(channel);
     }
 }
 

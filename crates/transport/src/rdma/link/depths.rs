@@ -1,0 +1,97 @@
+//! How much the queues of a link's queue pairs hold.
+
+use spark_ccl_verbs::Limits;
+
+use crate::Geometry;
+
+/// Numbers that come besides those of messages: greetings and farewells.
+const SPARE_RECEIVES: usize = 8;
+/// For each receive, so many sends: those that have ended are told of now and then only.
+const SENDS_PER_RECEIVE: usize = 4;
+/// The most sends; with more, devices that set aside the bytes that are sent inline have no room for all.
+const MOST_SENDS: usize = 4096;
+
+/// How much the queues of a queue pair hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Depths {
+    pub(super) sends: usize,
+    pub(super) receives: usize,
+}
+
+impl Depths {
+    /// For links of that geometry, on a device with these limits.
+    ///
+    /// # Errors
+    /// In words, when the device does not hold what the peer may send at once.
+    pub(super) fn new(geometry: Geometry, limits: &Limits) -> Result<Self, String> {
+        // A message and its acknowledgement, either way.
+        let window = 2 * geometry.slots * geometry.channels;
+        let receives = window + SPARE_RECEIVES;
+        let most = limits.work_requests.min(limits.completions / 2) as usize;
+        if receives > most {
+            return Err(format!(
+                "{} slots per channel take queues of {receives} receives, where the device holds at most \
+                 {most}: lower SPARK_CCL_SLOTS",
+                geometry.slots
+            ));
+        }
+        // A sender waits for room, so fewer will do.
+        let sends = (SENDS_PER_RECEIVE * receives).min(MOST_SENDS).min(most);
+        Ok(Self { sends, receives })
+    }
+
+    /// Of the queue that both end in.
+    pub(super) fn completions(self) -> usize {
+        self.sends + self.receives
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use spark_ccl_verbs::Atomics;
+
+    use super::*;
+
+    fn depths(slots: usize, work_requests: u32, completions: u32) -> Result<Depths, String> {
+        let limits = Limits {
+            firmware: String::new(),
+            ports: 1,
+            queue_pairs: 1,
+            work_requests,
+            pieces: 1,
+            completion_queues: 1,
+            completions,
+            regions: 1,
+            region_bytes: 1,
+            reads_answered: 1,
+            reads_started: 1,
+            atomics: Atomics::None,
+        };
+        let geometry = Geometry {
+            slot_bytes: 64,
+            slots,
+            channels: 3,
+        };
+        Depths::new(geometry, &limits)
+    }
+
+    #[test]
+    fn queues_hold_all_that_may_arrive_and_what_the_device_has() {
+        let depths =
+            |slots, work, done| depths(slots, work, done).map(|it| (it.sends, it.receives));
+        assert_eq!(depths(8, 32768, 1 << 22), Ok((224, 56)));
+        assert_eq!(depths(1024, 32768, 1 << 22), Ok((4096, 6152)));
+        assert_eq!(depths(8, 100, 1 << 22), Ok((100, 56)));
+        assert_eq!(depths(8, 32768, 200), Ok((100, 56)));
+        let error = depths(1024, 4096, 1 << 22).unwrap_err();
+        for words in [
+            "1024 slots",
+            "6152 receives",
+            "at most 4096",
+            "lower SPARK_CCL_SLOTS",
+        ] {
+            assert!(error.contains(words), "{error}");
+        }
+        assert!(depths(1024, 32768, 8192).is_err());
+    }
+}
