@@ -234,7 +234,11 @@ impl Site<'_> {
         let name = self.session.describe(self.members[peer]);
         let (settings, first) = (&self.settings.rdma, self.rank < peer);
         let geometry = self.geometry();
-        match rdma::connect(self.nics, settings, stream, geometry, first, self.deadline) {
+        let wait = rdma::Wait {
+            deadline: self.deadline,
+            go_on: &|| self.look().is_ok(),
+        };
+        match rdma::connect(self.nics, settings, stream, geometry, first, wait) {
             Ok((tx, rx, rails)) => Ok(Wiring::Rails(Box::new((tx, rx)), rails)),
             Err(problem) if problem.is_agreed() && self.settings.net == Net::Auto => {
                 if let Some(reason) = &self.nics.none_because {
@@ -245,6 +249,8 @@ impl Site<'_> {
                 self.tcp(interfaces, peer)
             }
             Err(problem) => {
+                // What ends a talk here may well have begun elsewhere.
+                self.look()?;
                 let reason = self.nics.none_because.as_deref();
                 let reason = reason
                     .map(|reason| format!(" ({reason})"))

@@ -41,7 +41,7 @@ mod tx;
 
 pub use connect::connect;
 pub use nics::Nics;
-pub use offer::NoLink;
+pub use offer::{NoLink, Wait};
 pub use rx::Rx;
 pub use tx::Tx;
 

@@ -13,7 +13,7 @@ use super::super::{Candidate, Port, candidates, choose, decode, encode};
 use super::control::Control;
 use super::core::Core;
 use super::lane::{Lane, Plan, hail, listen};
-use super::offer::{NoLink, Offer, Talk};
+use super::offer::{MOST_LANES, NoLink, Offer, Talk, Wait};
 use super::rail::Rail;
 use super::slots::Slots;
 use super::{Nics, Rx, Tx};
@@ -38,16 +38,16 @@ pub fn connect(
     stream: Socket,
     geometry: Geometry,
     first: bool,
-    deadline: Instant,
+    wait: Wait<'_>,
 ) -> Result<(Tx, Rx, Vec<String>), NoLink> {
     let talk = Talk {
         stream: &stream,
-        deadline,
+        wait,
     };
     let mut own = nics.descriptions().to_vec();
     let theirs = decode(&talk.exchange_bytes(&encode(&mut own))?)?;
     let mut tried = candidates(&own, &theirs, first)?;
-    tried.truncate(MOST_CANDIDATES);
+    tried.truncate(MOST_CANDIDATES.min(MOST_LANES / settings.qps_per_connection));
     let site = Site {
         nics,
         settings,
@@ -60,8 +60,11 @@ pub fn connect(
     let mut rails = agree(&talk, rails)?;
     let is_certain = tried.iter().any(|candidate| candidate.certain);
     let probe = if is_certain { PROBE_CERTAIN } else { PROBE };
-    let until = deadline.min(Instant::now() + probe);
-    let heard = greet(&mut rails, &made.outgoing, until);
+    let wait = Wait {
+        deadline: wait.deadline.min(Instant::now() + probe),
+        ..wait
+    };
+    let heard = greet(&mut rails, &made.outgoing, wait);
     let rails = agree(&talk, keep(rails, &heard))?;
     let (rails, names) = chosen(&tried, rails, settings.qps_per_connection)?;
     let control = Control::new(stream, rails.len(), geometry)?;
@@ -201,7 +204,7 @@ fn chosen(
 }
 
 /// Greets the peer by every rail, and waits for its greetings; by which rails both went.
-fn greet(rails: &mut [Option<Rail>], slots: &Slots, until: Instant) -> Vec<bool> {
+fn greet(rails: &mut [Option<Rail>], slots: &Slots, wait: Wait<'_>) -> Vec<bool> {
     let mut heard = vec![false; rails.len()];
     let mut room = PollRoom::default();
     for slot in rails.iter_mut() {
@@ -225,7 +228,8 @@ fn greet(rails: &mut [Option<Rail>], slots: &Slots, until: Instant) -> Vec<bool>
                 *slot = None;
             }
         }
-        if Instant::now() >= until
+        if Instant::now() >= wait.deadline
+            || !(wait.go_on)()
             || rails
                 .iter()
                 .zip(&heard)

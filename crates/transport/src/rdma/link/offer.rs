@@ -1,16 +1,31 @@
 //! What two ranks tell each other while they connect, over a stream.
 
-use std::io::{self, Read, Write};
-use std::time::Instant;
+use std::io;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, read};
+use rustix::net::{SendFlags, send};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use socket2::Socket;
 
-use super::super::{ExchangeError, NoRail};
+use super::super::{ExchangeError, NoRail, exchange};
 
-/// The longest message, in bytes.
-const MAX_BYTES: usize = 1 << 20;
+/// How often a rank that waits asks whether to go on.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The most queue pairs that are tried for a link.
+pub(super) const MOST_LANES: usize = 1024;
+/// The longest text about a problem, in characters.
+const MAX_PROBLEM: usize = 4096;
+/// The longest message, in bytes: a description of ports, or an offer of that many queue pairs, which is longer
+/// than any problem.
+const MAX_BYTES: usize = if exchange::MAX_BYTES > MAX_OFFER {
+    exchange::MAX_BYTES
+} else {
+    MAX_OFFER
+};
+const MAX_OFFER: usize = MOST_LANES * 96;
 
 /// Why two ranks have no link over RDMA. Both know it then, and may connect in another way.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +45,9 @@ pub enum NoLink {
     /// The peer says something that cannot be.
     #[error("the peer answers {0}; run the same version on all ranks")]
     Answer(String),
+    /// There was no reason any more to wait for the peer, which does not know that.
+    #[error("given up, since something else has failed meanwhile")]
+    Interrupted,
     /// The stream to the peer broke; neither rank knows what the other does.
     #[error("talking about RDMA with the peer: {0}")]
     Stream(#[from] io::Error),
@@ -62,10 +80,20 @@ pub(super) struct End {
     pub(super) reads: u8,
 }
 
+/// How long a rank waits for its peer.
+#[derive(Clone, Copy)]
+pub struct Wait<'a> {
+    /// No longer than until then.
+    pub deadline: Instant,
+    /// And only while this says so, which is asked several times a second: a reason may turn up elsewhere to
+    /// wait no more.
+    pub go_on: &'a dyn Fn() -> bool,
+}
+
 /// The stream to the peer, while both talk about a link.
 pub(super) struct Talk<'a> {
     pub(super) stream: &'a Socket,
-    pub(super) deadline: Instant,
+    pub(super) wait: Wait<'a>,
 }
 
 impl Talk<'_> {
@@ -75,6 +103,7 @@ impl Talk<'_> {
         &self,
         own: Result<T, String>,
     ) -> Result<(T, T), NoLink> {
+        let own = own.map_err(|problem| problem.chars().take(MAX_PROBLEM).collect());
         let bytes = serde_json::to_vec(&own).map_err(|error| NoLink::Answer(error.to_string()))?;
         let answer = self.exchange_bytes(&bytes)?;
         let answer: Result<T, String> = serde_json::from_slice(&answer)
@@ -86,43 +115,94 @@ impl Talk<'_> {
         }
     }
 
-    /// Both send, then both receive: what is sent is short enough for the kernel to keep.
+    /// Both send and receive at once: neither waits for the other to take what the kernel does not keep.
     pub(super) fn exchange_bytes(&self, own: &[u8]) -> Result<Vec<u8>, NoLink> {
-        let mut stream = self.stream;
-        stream.set_nonblocking(false)?;
-        stream.set_write_timeout(Some(self.left()?))?;
-        stream.write_all(&(own.len() as u32).to_le_bytes())?;
-        stream.write_all(own)?;
-        let mut len = [0; 4];
-        self.read(&mut len)?;
-        let len = u32::from_le_bytes(len) as usize;
-        if len > MAX_BYTES {
-            return Err(NoLink::Answer(format!("with {len} bytes")));
-        }
-        let mut bytes = vec![0; len];
-        self.read(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn read(&self, mut into: &mut [u8]) -> io::Result<()> {
-        let mut stream = self.stream;
-        while !into.is_empty() {
-            stream.set_read_timeout(Some(self.left()?))?;
-            match stream.read(into) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => into = &mut into[count..],
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+        self.stream.set_nonblocking(true)?;
+        let mut outgoing = (own.len() as u32).to_le_bytes().to_vec();
+        outgoing.extend(own);
+        let mut outgoing = &outgoing[..];
+        let mut incoming = Incoming::default();
+        loop {
+            if !outgoing.is_empty() {
+                let sent = now(send(self.stream, outgoing, SendFlags::NOSIGNAL))?;
+                outgoing = &outgoing[sent.unwrap_or(0)..];
+            }
+            incoming.fill(self.stream)?;
+            match (outgoing.is_empty(), incoming.missing()?) {
+                (true, 0) => return Ok(incoming.payload),
+                (all_sent, missing) => self.until_ready(!all_sent, missing > 0)?,
             }
         }
-        Ok(())
     }
 
-    fn left(&self) -> io::Result<std::time::Duration> {
-        let left = self.deadline.saturating_duration_since(Instant::now());
+    /// Waits until the stream takes or has something, or a little.
+    fn until_ready(&self, takes: bool, has: bool) -> Result<(), NoLink> {
+        let left = self.wait.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
+            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
         }
-        Ok(left)
+        if !(self.wait.go_on)() {
+            return Err(NoLink::Interrupted);
+        }
+        let mut events = PollFlags::empty();
+        events.set(PollFlags::OUT, takes);
+        events.set(PollFlags::IN, has);
+        let limit = Timespec::try_from(left.min(LOOK_EVERY)).ok();
+        let polled = poll(&mut [PollFd::new(self.stream, events)], limit.as_ref());
+        match polled {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(io::Error::from(error).into()),
+        }
     }
 }
+
+/// What a call on a stream that does not block has done; none where it would block.
+fn now(done: Result<usize, Errno>) -> io::Result<Option<usize>> {
+    match done {
+        Ok(count) => Ok(Some(count)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A message of the peer, as far as it is there: its length, then as many bytes.
+#[derive(Default)]
+struct Incoming {
+    len: Vec<u8>,
+    payload: Vec<u8>,
+}
+
+impl Incoming {
+    /// So many bytes must come before more is known.
+    fn missing(&self) -> Result<usize, NoLink> {
+        let Ok(len) = self.len[..].try_into() else {
+            return Ok(size_of::<u32>() - self.len.len());
+        };
+        match u32::from_le_bytes(len) as usize {
+            len if len > MAX_BYTES => Err(NoLink::Answer(format!("with {len} bytes"))),
+            len => Ok(len - self.payload.len()),
+        }
+    }
+
+    /// Takes what is there of this message, and nothing of the next.
+    fn fill(&mut self, stream: &Socket) -> Result<(), NoLink> {
+        let mut piece = [0; 4096];
+        loop {
+            let missing = self.missing()?.min(piece.len());
+            if missing == 0 {
+                return Ok(());
+            }
+            match now(read(stream, &mut piece[..missing]))? {
+                None => return Ok(()),
+                Some(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Some(count) if self.len.len() < size_of::<u32>() => {
+                    self.len.extend(&piece[..count]);
+                }
+                Some(count) => self.payload.extend(&piece[..count]),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

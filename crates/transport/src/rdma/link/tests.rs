@@ -52,13 +52,22 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(30)
 }
 
+fn patiently() -> Wait<'static> {
+    let deadline = soon();
+    Wait {
+        deadline,
+        go_on: &|| true,
+    }
+}
+
 fn connected(sides: &[Side; 2], geometry: Geometry) -> [Connected; 2] {
     let (here, there) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
     thread::scope(|scope| {
         let (nics, settings) = &sides[1];
-        let second = scope.spawn(move || connect(nics, settings, there, geometry, false, soon()));
+        let second =
+            scope.spawn(move || connect(nics, settings, there, geometry, false, patiently()));
         let (nics, settings) = &sides[0];
-        let first = connect(nics, settings, here, geometry, true, soon());
+        let first = connect(nics, settings, here, geometry, true, patiently());
         [first, second.join().unwrap()]
     })
 }
