@@ -254,15 +254,19 @@ fn create_file() -> Result<OwnedFd, MemoryError> {
         .map_err(MemoryError::os("memfd_create"))
 }
 
-/// Refuses what would leave (nearly) nothing to others: a thirty-second of what there is stays.
 fn check_available(len: usize, available: Option<u64>) -> Result<(), MemoryError> {
-    match available {
-        Some(available) if len as u64 > available - available / 32 => Err(MemoryError::Exhausted {
+    match too_little(len, available) {
+        Some(available) => Err(MemoryError::Exhausted {
             bytes: len,
             reason: format!("{available} bytes are available"),
         }),
-        _ => Ok(()),
+        None => Ok(()),
     }
+}
+
+/// What is available, where so many bytes would leave (nearly) nothing of it to others: a thirty-second stays.
+pub(crate) fn too_little(bytes: usize, available: Option<u64>) -> Option<u64> {
+    available.filter(|available| bytes as u64 > available - available / 32)
 }
 
 fn exhausted(bytes: usize) -> impl FnOnce(Errno) -> MemoryError {

@@ -108,8 +108,7 @@ impl Site<'_> {
 
     /// Queue pairs for all candidates, in their order, and slots.
     fn make(&self, tried: &[Candidate]) -> Result<(Made, Offer), Box<dyn std::error::Error>> {
-        let mut outgoing = Slots::new(self.geometry)?;
-        let mut incoming = Slots::new(self.geometry)?;
+        let [mut outgoing, mut incoming] = Slots::both(self.geometry)?;
         for (_, domain) in self.nics.ports() {
             outgoing.register(domain, Access::LOCAL_READ)?;
             incoming.register(domain, Access::REMOTE_WRITE)?;

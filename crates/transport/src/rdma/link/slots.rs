@@ -9,6 +9,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use spark_ccl_verbs::{Access, Error, MemoryRegion, ProtectionDomain};
 
 use super::immediate::MAX_CHANNELS;
+use crate::memory::{available_bytes, too_little};
 use crate::{Geometry, LinkError};
 
 /// What stands before a payload: the tag and the number of the message, 64 bits each.
@@ -51,6 +52,15 @@ pub(super) struct Header {
 const LENT: u64 = 1 << 63;
 
 impl Slots {
+    /// Those of a link's end, for what it sends and what it receives.
+    ///
+    /// # Errors
+    /// When there is not so much memory, or the geometry is not for such links.
+    pub(super) fn both(geometry: Geometry) -> Result<[Self; 2], Box<dyn std::error::Error>> {
+        check_available(geometry, available_bytes())?;
+        Ok([Self::new(geometry)?, Self::new(geometry)?])
+    }
+
     /// Fresh memory, all zero, not registered yet.
     pub(super) fn new(geometry: Geometry) -> Result<Self, LinkError> {
         let bytes = bytes(geometry).ok_or_else(|| {
@@ -160,6 +170,22 @@ impl Slots {
     }
 }
 
+/// The kernel does not refuse a mapping that it has no memory for: it kills processes later.
+fn check_available(geometry: Geometry, available: Option<u64>) -> Result<(), String> {
+    let needed = bytes(geometry).map_or(0, |bytes| bytes.saturating_mul(2));
+    let Some(available) = too_little(needed, available) else {
+        return Ok(());
+    };
+    Err(format!(
+        "a link takes {} KiB of memory for its slots, where {} KiB are available: lower SPARK_CCL_SLOTS \
+         ({} now) or SPARK_CCL_SLOT_BYTES ({} now)",
+        needed >> 10,
+        available >> 10,
+        geometry.slots,
+        geometry.slot_bytes
+    ))
+}
+
 /// Of all slots, and a greeting; `None` where the geometry is not for such links.
 fn bytes(geometry: Geometry) -> Option<usize> {
     let Geometry {
@@ -192,6 +218,32 @@ impl Drop for Slots {
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
         if let Err(error) = unmapped {
             tracing::warn!("munmap: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_there_is_not_is_asked_for_in_words() {
+        let geometry = Geometry {
+            slot_bytes: 256 << 10,
+            slots: 1024,
+            channels: 3,
+        };
+        let available = 2 << 30;
+        check_available(geometry, None).unwrap();
+        check_available(geometry, Some(available)).unwrap();
+        let error = check_available(geometry, Some(available / 2)).unwrap_err();
+        for words in [
+            "takes 1573256 KiB",
+            "where 1048576 KiB are available",
+            "SPARK_CCL_SLOTS (1024 now)",
+            "SPARK_CCL_SLOT_BYTES (262144 now)",
+        ] {
+            assert!(error.contains(words), "{error}");
         }
     }
 }
