@@ -74,7 +74,7 @@ fn everything_arrives_while_a_rail_fails_and_returns_twice() {
 /// Looks around at both ends until both see it so.
 #[track_caller]
 fn look_until(cores: &Cores, is_so: impl Fn(Rails) -> bool) {
-    let until = soon();
+    let until = Instant::now() + WATCHDOG;
     let look = |core: &Arc<Mutex<Core>>| {
         let mut core = core.lock();
         core.look_around();
