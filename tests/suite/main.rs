@@ -7,6 +7,7 @@ mod collectives_pairs;
 mod collectives_random;
 mod compile_fail;
 mod compute;
+mod dmabuf;
 mod examples;
 mod faults;
 mod hosts;

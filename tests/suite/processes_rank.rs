@@ -8,6 +8,8 @@ use spark_ccl::{
 };
 use std::io::Write;
 use std::ops::DerefMut;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -159,6 +161,12 @@ impl State {
         let communicator = self.communicator();
         match *call {
             ["barrier"] => communicator.barrier().run(),
+            ["dmabuf", dtype, ref rest @ ..] => match dtype {
+                "f32" => typed(&communicator, rest, |x: Vec<f32>| dmabuf(&communicator, &x)),
+                "i32" => typed(&communicator, rest, |x: Vec<i32>| dmabuf(&communicator, &x)),
+                "f64" => typed(&communicator, rest, |x: Vec<f64>| dmabuf(&communicator, &x)),
+                _ => panic!("{call:?} is no call"),
+            },
             ["registered", dtype, ref rest @ ..] => match dtype {
                 "f32" => typed(&communicator, rest, |x: Vec<f32>| communicator.register(x)),
                 "i32" => typed(&communicator, rest, |x: Vec<i32>| communicator.register(x)),
@@ -255,6 +263,17 @@ where
         _ => panic!("{call:?} is no call"),
     }
     Ok(())
+}
+
+/// The elements in memory that is a dma-buf, for as long as the process lives.
+fn dmabuf<T: Element>(communicator: &Communicator, elements: &[T]) -> Registered<T> {
+    let (fd, start) = crate::dmabuf::mapped(size_of_val(elements));
+    let start = start.cast::<T>();
+    // SAFETY: the mapping is new, aligned to a page, large enough, and never unmapped.
+    unsafe {
+        start.copy_from_nonoverlapping(NonNull::from(elements).cast(), elements.len());
+        communicator.register_dmabuf(fd.as_fd(), 0, start, elements.len())
+    }
 }
 
 /// As a user whom the kernel lets lock so many KiB of memory.

@@ -25,11 +25,11 @@ fn has_two_ends() -> Option<bool> {
 
 /// Ranks that so many rails each join.
 fn ranks(size: usize, rails: usize) -> Vec<Rank> {
-    ranks_on(size, rails, "auto")
+    ranks_with(size, rails, &[])
 }
 
-/// The same, on one of the paths.
-fn ranks_on(size: usize, rails: usize, path: &str) -> Vec<Rank> {
+/// The same, with settings.
+fn ranks_with(size: usize, rails: usize, settings: &[(&str, &str)]) -> Vec<Rank> {
     let ends = match has_two_ends() {
         Some(true) => ["a", "b"],
         _ => ["", ""],
@@ -37,13 +37,15 @@ fn ranks_on(size: usize, rails: usize, path: &str) -> Vec<Rank> {
     let start = |rank: usize| {
         let end = ends[rank % 2];
         let hcas: Vec<_> = (0..rails).map(|rail| format!("rxe{rail}{end}")).collect();
-        Rank::start(&[
+        let hcas = format!("={}", hcas.join(","));
+        let mut env = vec![
             ("SPARK_CCL_SHM", "0"),
             ("SPARK_CCL_NET", "rdma"),
-            ("NCCL_IB_HCA", &format!("={}", hcas.join(","))),
+            ("NCCL_IB_HCA", &hcas),
             ("NCCL_IB_TIMEOUT", "14"),
-            ("SPARK_CCL_PATH", path),
-        ])
+        ];
+        env.extend(settings);
+        Rank::start(&env)
     };
     let mut ranks: Vec<Rank> = (0..size).map(start).collect();
     join(&mut ranks);
@@ -119,7 +121,7 @@ fn registered_memory_goes_from_device_to_device() {
     };
     let sizes: &[usize] = if two_ends { &[2] } else { &[2, 3, 4] };
     for &size in sizes {
-        let mut ranks = ranks_on(size, 2, "zero-copy");
+        let mut ranks = ranks_with(size, 2, &[("SPARK_CCL_PATH", "zero-copy")]);
         let why = ranks[0].ask("explain registered 200003");
         assert_contains(&why, &["zero-copy between devices"]);
         for count in [1, 1003, 200_003] {
@@ -317,6 +319,65 @@ fn limited(net: &str) -> Option<Vec<Rank>> {
 
 fn log_of(host: &str) -> String {
     format!("{}/log-{host}", std::env::temp_dir().display())
+}
+
+/// What a rank whose log is `log_of("%p")` was warned of, about the path of memory.
+fn warnings_of(rank: &Rank) -> Vec<String> {
+    let log = std::fs::read_to_string(log_of(&rank.pid().to_string())).unwrap();
+    let lines = log.lines().filter(|line| line.contains("through slots"));
+    lines.map(str::to_owned).collect()
+}
+
+#[test]
+fn memory_that_cannot_be_registered_goes_through_slots() {
+    let _alone = alone();
+    if has_two_ends().is_none() {
+        return;
+    }
+    let log = log_of("%p");
+    let settings = [("SPARK_CCL_LOG", "warn"), ("SPARK_CCL_LOG_FILE", &log)];
+    let mut ranks = ranks_with(2, 1, &settings);
+    assert_all_ok(&mut ranks, "lock-at-most 64");
+    assert_all_ok(&mut ranks, "call registered f32 all_reduce sum 200003");
+    for rank in &ranks {
+        let warnings = warnings_of(rank);
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        for warning in &warnings {
+            assert_contains(warning, &["800012 bytes"]);
+            assert_contains(warning, &MEMORY);
+        }
+    }
+    assert_all_ok(&mut ranks, "finalize");
+}
+
+#[test]
+fn a_dmabuf_goes_through_slots_where_the_driver_cannot_register_it() {
+    let _alone = alone();
+    if has_two_ends().is_none() {
+        return;
+    }
+    if !std::path::Path::new("/dev/udmabuf").exists() {
+        let kernel = rustix::system::uname();
+        let release = kernel.release().to_string_lossy();
+        assert!(release.starts_with("6.1."), "{release} has no /dev/udmabuf");
+        eprintln!("SKIPPED: this kernel makes no dma-bufs of memory");
+        return;
+    }
+    let log = log_of("%p");
+    let settings = [("SPARK_CCL_LOG", "warn"), ("SPARK_CCL_LOG_FILE", &log)];
+    let mut ranks = ranks_with(2, 1, &settings);
+    call_everything_on(&mut ranks, "dmabuf ", 100_003);
+    for warnings in ranks.iter().map(warnings_of) {
+        assert!(warnings.len() > 10, "{warnings:?}");
+        for warning in warnings {
+            assert_contains(&warning, &["ibv_reg_dmabuf_mr", "EOPNOTSUPP"]);
+        }
+    }
+    assert_all_ok(&mut ranks, "finalize");
+    let mut ranks = ranks_with(2, 1, &[("SPARK_CCL_PATH", "zero-copy")]);
+    for answer in all(&mut ranks, "call dmabuf f32 all_reduce sum 1003") {
+        assert_contains(&answer, &["not registered with this rank's RDMA devices"]);
+    }
 }
 
 /// What whoever may not lock memory must be told.
