@@ -23,7 +23,7 @@ fn two_hosts_of(per_host: usize, cables: &[&str]) -> Option<Vec<Rank>> {
         eprintln!("SKIPPED: network namespaces cannot be made here (root can): {reason}");
         return None;
     }
-    let hosts = [new_host(), new_host()];
+    let hosts = [new_host(&[]), new_host(&[])];
     let pids = [hosts[0].pid().to_string(), hosts[1].pid().to_string()];
     for (number, cable) in cables.iter().enumerate() {
         lay(cable, number, &pids);
@@ -32,30 +32,31 @@ fn two_hosts_of(per_host: usize, cables: &[&str]) -> Option<Vec<Rank>> {
     for first in hosts {
         let pid = first.pid().to_string();
         ranks.push(first);
-        ranks.extend((1..per_host).map(|_| started(&["nsenter", "--target", &pid, "--net"])));
+        let enter = ["nsenter", "--target", &pid, "--net"];
+        ranks.extend((1..per_host).map(|_| started(&enter, &[])));
     }
     join(&mut ranks);
     Some(ranks)
 }
 
-/// A rank on a host of its own.
-fn new_host() -> Rank {
-    let mut rank = started(&["unshare", "--net"]);
+/// A rank on a host of its own, with these variables.
+pub(crate) fn new_host(env: &[(&str, &str)]) -> Rank {
+    let mut rank = started(&["unshare", "--net"], env);
     // By the time it answers, `unshare` has become the rank.
     assert_eq!(rank.ask("sleep 0"), "ok");
     rank
 }
 
 /// A rank that this command starts.
-fn started(command: &[&str]) -> Rank {
+fn started(command: &[&str], env: &[(&str, &str)]) -> Rank {
     let mut all = Command::new(command[0]);
     all.args(&command[1..]);
     all.arg(std::env::current_exe().unwrap());
-    Rank::launch(all, &[])
+    Rank::launch(all, env)
 }
 
-/// Joins two hosts by a cable.
-fn lay(cable: &str, number: usize, pids: &[String; 2]) {
+/// Joins the hosts of two processes by a cable.
+pub(crate) fn lay(cable: &str, number: usize, pids: &[String; 2]) {
     let link = ["link", "add", cable, "type", "veth"];
     let peer = ["peer", cable, "netns", &pids[1]];
     ip(&pids[0], &[&link[..], &peer].concat());
@@ -86,7 +87,10 @@ fn ip(pid: &str, arguments: &[&str]) -> String {
 }
 
 fn on_host(pid: &str, program: &str, arguments: &[&str]) -> String {
-    let mut all = vec!["--target", pid, "--net", program];
+    // By a shell: busybox's nsenter would take busybox's programs.
+    let shell = ["/bin/sh", "-c", "exec \"$0\" \"$@\"", program];
+    let mut all = vec!["--target", pid, "--net"];
+    all.extend(shell);
     all.extend(arguments);
     run("nsenter", &all).unwrap()
 }

@@ -1,6 +1,7 @@
 //! Ranks over RDMA, on real queue pairs. The variable RAILS says which ports there are, as the emulated
 //! machine that CI makes has them; without it the tests are skipped, or fail with `SPARK_CCL_TEST_RDMA=1`.
 
+use crate::hosts::{lay, new_host};
 use crate::processes::{
     Rank, all, alone, assert_all_ok, assert_contains, assert_names, join, promptly,
 };
@@ -148,6 +149,39 @@ fn registered_memory_of_one_rank_meets_ordinary_memory_of_another() {
         }
     }
     assert_all_ok(&mut ranks, "finalize");
+}
+
+#[test]
+fn all_plan_for_tcp_if_one_pair_falls_back_to_it() {
+    let _alone = alone();
+    if has_two_ends() != Some(false) {
+        return;
+    }
+    // The first rank reaches both others by RDMA, and these have no rail in common.
+    let devices = ["=rxe0,rxe1", "=rxe0", "=rxe1"];
+    let mut ranks: Vec<Rank> = devices.map(|hca| new_host(&[("NCCL_IB_HCA", hca)])).into();
+    for (number, pair) in [[0, 1], [0, 2], [1, 2]].into_iter().enumerate() {
+        let pids = pair.map(|rank| ranks[rank].pid().to_string());
+        lay(&format!("cable{number}"), number, &pids);
+    }
+    join(&mut ranks);
+    let links = ranks[1].ask("links");
+    assert_contains(&links, &["rdma rxe0", "tcp 10.77.2.1"]);
+    for plan in all(&mut ranks, "explain ordinary 1000000") {
+        assert!(plan.starts_with("ring (large: "), "{plan}");
+    }
+    call_everything(&mut ranks, 1003);
+    // Without the last one there are no links over TCP.
+    for (rank, color) in ranks.iter_mut().zip([0, 0, 1]) {
+        rank.order(&format!("split {color} 0"));
+    }
+    for rank in &ranks {
+        assert_eq!(rank.hear(), "ok");
+    }
+    for plan in all(&mut ranks[..2], "explain ordinary 1000000") {
+        assert_contains(&plan, &["over RDMA"]);
+    }
+    call_everything(&mut ranks[..2], 1003);
 }
 
 #[test]
