@@ -135,11 +135,14 @@ impl Communicator {
             count: count as u64,
             place: 0,
         };
-        let choice = |one_sided| self.planner().explain(signature, false, one_sided);
-        Ok(if registered && self.inner.registry.is_some() {
-            format!("{}, zero-copy between devices", choice(false))
+        let planner = self.planner();
+        let one_sided = registered && planner.one_host && self.size() > 1;
+        let choice = planner.explain(signature, false, one_sided);
+        let lends = registered && self.inner.registry.is_some() && planner.may_lend(signature);
+        Ok(if lends {
+            format!("{choice}, zero-copy between devices for messages of 32 KiB and more")
         } else {
-            choice(registered && self.inner.planner.one_host && self.size() > 1)
+            choice
         })
     }
 

@@ -13,7 +13,7 @@ use crate::signature::{Operation, Signature, describe};
 use measured::Measured;
 use spark_ccl_config::{AlgorithmChoice, Layout, Path, Settings, Tuning};
 use spark_ccl_sched::cost::{Fabric, estimate};
-use spark_ccl_sched::{Algorithm, Collective, Hosts, Schedule, Shape, schedule};
+use spark_ccl_sched::{Algorithm, Collective, Hosts, Schedule, Shape, Steps, schedule};
 use topology::Topology;
 
 /// What all plans of a communicator depend on.
@@ -91,6 +91,14 @@ impl Planner {
             "{algorithm} ({reason}; modelled: {}{next})",
             figure(algorithm)
         )
+    }
+
+    /// Whether a call's messages may be left where they lie, out of place.
+    pub(crate) fn may_lend(&self, signature: Signature) -> bool {
+        let Choice { algorithm, .. } = tuner::choose(self, signature, false, false);
+        let shape = self.shape(signature);
+        let schedule = schedule(collective(signature.operation), algorithm, false, shape);
+        schedule.is_ok_and(|schedule| schedule.may_lend())
     }
 
     /// Whether every rank reaches every other one's devices.

@@ -60,7 +60,9 @@ pub(crate) fn rails(comm: &Communicator) -> Result<(u64, u64), Error> {
         counts[0] += rails.dropped;
         counts[1] += rails.returned;
     }
-    comm.all_reduce_in_place(&mut counts, RedOp::Sum).run()?;
+    comm.all_reduce_in_place(&mut counts, RedOp::Sum)
+        .by_any_path()
+        .run()?;
     Ok((counts[0].div_ceil(2), counts[1] / 2))
 }
 

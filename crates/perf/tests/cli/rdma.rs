@@ -52,7 +52,7 @@ fn measure(devices: [&str; 2], args: &str) -> Run {
 fn collectives_on_registered_memory_over_all_rails() {
     let Some(ends) = ends() else { return };
     for collective in [
-        "all_reduce",
+        "all_reduce --algo ring",
         "all_gather",
         "reduce_scatter",
         "broadcast",
