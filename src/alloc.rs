@@ -86,7 +86,8 @@ impl Communicator {
     /// bytes. Devices whose driver cannot do that say so in the log, and then the memory is ordinary.
     ///
     /// # Safety
-    /// The mapping is readable and writable, nobody else uses that part of the dma-buf, and it stays as it
+    /// The mapping is readable and writable, `start` is aligned for `T` and as far from the begin of a page as
+    /// `offset`, nobody else uses that part of the dma-buf, and it stays as it
     /// is until the value returned is dropped and no operation on it is in flight; for ever, if the
     /// value is forgotten.
     pub unsafe fn register_dmabuf<T: Element>(
@@ -106,7 +107,7 @@ impl Communicator {
     ///
     /// # Safety
     /// The memory stays where it is while it is registered. Only operations of the engine lend it and
-    /// borrow to it, and those that fail cut it off first.
+    /// borrow to it, and before those that fail give it back, links are given up.
     unsafe fn plug(
         &self,
         start: *mut u8,

@@ -76,16 +76,16 @@ impl Segment {
 
     /// Whether RDMA devices reach it.
     pub(crate) fn is_within_reach_of_devices(&self) -> bool {
-        self.registration.is_some()
+        let registration = self.registration.as_ref();
+        registration.is_some_and(Registration::is_in_force)
     }
 
     /// Cuts this rank's memory off from RDMA devices, for good.
     pub(crate) fn unplug(&self) {
         let ended = self.registration.as_ref().map(Registration::deregister);
         if let Some(Err(error)) = ended {
-            // A late answer could still be written into memory that its owner takes for its own.
-            tracing::error!("registered memory cannot be cut off from a device: {error}");
-            std::process::abort();
+            // No link asks a device for anything any more, so it is only held for nothing.
+            tracing::warn!("registered memory cannot be taken from a device: {error}");
         }
     }
 }
@@ -206,8 +206,8 @@ impl<T: Pod> Deref for Registered<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the mapping holds `len` elements of a Pod type (any bytes are valid), is aligned
-        // to a page, and lives as long as `self.segment`. Peers write it only during an operation
+        // SAFETY: the memory holds `len` elements of a Pod type (any bytes are valid), is aligned
+        // for it, and lives as long as `self.segment`. Peers write it only during an operation
         // that this value (or a unique borrow of it) was handed to, so not while `&self` lives.
         unsafe { std::slice::from_raw_parts(self.segment.own.cast(), self.len) }
     }

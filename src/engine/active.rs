@@ -67,13 +67,11 @@ impl Active {
     }
 
     /// Gives up, once nothing in this process touches the operation's memory any more. Peers are
-    /// cut off from what is lent to them, and from its registered memory, where they may write it.
+    /// cut off from its registered memory, where they may write it; what is lent has been withdrawn.
     pub(super) fn give_up(&mut self, wires: &mut Wires) {
         self.course.drain(wires);
-        self.loans.withdraw(wires);
         let task = &self.request.task;
         if let Some(home) = &task.output.home {
-            // A device may still be writing what it has been asked to read from a peer.
             home.segment.unplug();
             if task.signature.place != 0
                 && let Some(allocation) = home.segment.allocation()

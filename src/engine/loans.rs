@@ -35,11 +35,4 @@ impl Loans {
         }
         None
     }
-
-    /// Takes everything back, at the price of the links.
-    pub(super) fn withdraw(&mut self, wires: &mut Wires) {
-        for loan in self.0.drain(..) {
-            wires.tx[loan.peer as usize].withdraw();
-        }
-    }
 }

@@ -232,6 +232,8 @@ impl Engine {
         self.streams.clear();
         self.pairs = 0;
         self.wires.unflushed.clear();
+        // Before anyone gets memory back, nobody reaches it any more.
+        self.wires.withdraw();
         self.ops.fail(&mut self.wires, &error);
     }
 }
@@ -298,7 +300,7 @@ impl Drop for Engine {
     /// After a fault nobody takes what is still on its way: no link is to wait for that.
     fn drop(&mut self) {
         if self.watch.fault().is_some() {
-            self.wires.tx.iter_mut().for_each(|tx| tx.withdraw());
+            self.wires.withdraw();
         }
     }
 }

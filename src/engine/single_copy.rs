@@ -51,19 +51,26 @@ impl Run<'_> {
             }
     }
 
-    /// The most bytes of a message that may stay where it is, and that its receiver had better copy.
-    fn most_to_lend(&self, peer: Rank, flow: &Flow, span: &Span, done: u64) -> Option<usize> {
+    /// How many elements from `done` on may stay where they are, and had better be copied by their
+    /// receiver.
+    fn lendable(&self, peer: Rank, flow: &Flow, span: &Span, done: u64) -> Option<u64> {
         if !self.program.may_lend() || self.scale(span.buf) != Scale::One {
             return None;
         }
-        match self.lends(peer, span, done, flow.ready - done) {
+        let ready = flow.ready - done;
+        let most = |bytes: usize| (bytes / self.task.signature.dtype.size()) as u64;
+        match self.lends(peer, span, done, ready) {
             Lends::Nothing => None,
-            Lends::Registered => Some(self.wires.slot_bytes),
+            Lends::Registered => {
+                // Whoever peeks at it expects as much as stands in a slot else.
+                let slice = most(self.wires.slot_bytes).min(flow.elements - done);
+                (ready >= slice).then_some(slice)
+            }
             Lends::Anything => {
                 // A processor that has nothing else to do had better help.
                 let is_busy = flow.is_half || self.task.input.ptr != self.task.output.ptr;
                 let reduces = self.task.signature.operation.reduces();
-                (is_busy && !reduces).then_some(LEND_MOST)
+                (is_busy && !reduces).then(|| ready.min(most(LEND_MOST)))
             }
         }
     }
@@ -82,10 +89,9 @@ impl Run<'_> {
         done: u64,
     ) -> Result<Option<u64>, Obstacle> {
         let size = self.task.signature.dtype.size();
-        let Some(most) = self.most_to_lend(peer, flow, &span, done) else {
+        let Some(count) = self.lendable(peer, flow, &span, done) else {
             return Ok(None);
         };
-        let count = (flow.ready - done).min((most / size) as u64);
         // SAFETY: the span lies within the task's regions or the scratch, which the operation holds,
         // and nothing writes it until the loan has returned: the program says so, and the operation
         // does not end before.

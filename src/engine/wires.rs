@@ -114,6 +114,11 @@ impl Wires {
         })
     }
 
+    /// Gives all links up.
+    pub(super) fn withdraw(&mut self) {
+        self.tx.iter_mut().for_each(|tx| tx.withdraw());
+    }
+
     /// Prepares a wait for the peers. To be followed by a look at everything that is waited for.
     pub(super) fn arm(&mut self) -> Wait {
         let mut wait = Wait::default();

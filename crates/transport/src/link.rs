@@ -163,8 +163,8 @@ pub trait LinkTx: Send {
         Ok(true)
     }
 
-    /// Takes back what is lent, and gives up what is on its way, at the price of the link: a peer that reads it from now on finds the
-    /// link ended.
+    /// Takes back what is lent, stops what is being received into memory by both halves, and gives up what
+    /// is on its way, at the price of the link: a peer that reads it from now on finds the link ended.
     fn withdraw(&mut self) {}
 
     /// How it goes with the link's rails.

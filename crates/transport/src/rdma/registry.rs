@@ -166,6 +166,12 @@ pub struct Registration {
 }
 
 impl Registration {
+    /// Whether the memory is still registered.
+    pub fn is_in_force(&self) -> bool {
+        let blocks = self.registry.blocks.read();
+        blocks.all.iter().any(|block| block.number == self.number)
+    }
+
     /// Deregisters the memory: afterwards no device and no peer reaches it. Again, it does nothing.
     ///
     /// # Errors

@@ -283,6 +283,7 @@ impl Core {
                 }
             }
         }
+        self.note_loans();
         if self.idle >= LISTEN_AFTER || self.is_failing_over() {
             self.idle = 0;
             self.attend();
@@ -307,9 +308,12 @@ impl Core {
         self.probe();
     }
 
-    /// Gives up what is on its way.
+    /// Gives up what is on its way: from now on no peer reads memory here, and no device writes to it.
     pub(super) fn abandon(&mut self) {
         self.failed.get_or_insert(LinkError::Closed);
+        for rail in 0..self.rails.len() {
+            self.stop_rail(rail, "the link was given up".to_owned());
+        }
     }
 
     /// Whether there may be more.

@@ -151,9 +151,12 @@ impl Try {
             return;
         }
         let is_secret = self.is_secret();
-        if !is_secret && (is_ending || self.heard == Some(false)) {
+        if is_ending || self.heard == Some(false) {
             discard(std::mem::replace(&mut self.stage, Stage::Over(None)));
-            return self.say(false, &mut site);
+            if !is_secret {
+                self.say(false, &mut site);
+            }
+            return;
         }
         let stage = std::mem::replace(&mut self.stage, Stage::Over(None));
         match stage.run(&mut site) {

@@ -6,17 +6,36 @@
 //! nothing else of it can ever land there: it sends the rest once more, by the other rails.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use spark_ccl_verbs::{CompletionQueue, Failed, QueuePair};
 
 use super::attempt::Try;
-use super::{Core, Missed, RECEIVE, unload};
+use super::{Core, Missed, PAUSE, RECEIVE, unload};
 use crate::rdma::link::lane::Plan;
 use crate::rdma::link::message::Message;
 use crate::rdma::link::pace::Pace;
 use crate::rdma::link::report::Report;
 use crate::{LinkError, Rails};
+
+/// For so long a device may take to end what was posted on a queue pair that has failed.
+const FLUSH: Duration = Duration::from_secs(1);
+
+/// What a failed queue pair has told of: the last request that went well, and the last of all; 0 for none.
+#[derive(Debug, Default)]
+struct Drained {
+    went_well: u64,
+    told: u64,
+}
+
+impl Drained {
+    fn note(&mut self, request: u64, went_well: bool) {
+        self.told = request;
+        if went_well {
+            self.went_well = request;
+        }
+    }
+}
 
 /// A rail that has failed.
 #[derive(Debug)]
@@ -24,8 +43,9 @@ pub(in super::super) struct Dead {
     pub(super) rail: usize,
     pub(super) name: String,
     problem: String,
-    /// Destroyed when the rail returns, or with the link.
-    pub(in super::super) pair: QueuePair<Failed>,
+    /// Destroyed when the rail returns, or with the link; or before, where its device has not ended what
+    /// was posted.
+    pub(in super::super) pair: Option<QueuePair<Failed>>,
     /// The peer has failed it, too.
     pub(super) is_confirmed: bool,
     /// What its next queue pair is made from, and where the peer's slots begin.
@@ -67,25 +87,42 @@ impl Core {
 
     /// Takes a rail out of use.
     pub(in super::super) fn drop_rail(&mut self, rail: usize, problem: String) {
-        let Some(lost) = self.rails[rail].take() else {
+        if !self.stop_rail(rail, problem) {
             return;
+        }
+        self.dropped += 1;
+        self.control.say(&Message::Report(Report {
+            rail,
+            channels: self.order.progress(),
+        }));
+        if self.rails().next().is_none()
+            && let Some(Dead { name, problem, .. }) = self.dead.last()
+        {
+            let (name, problem) = (name.clone(), problem.clone());
+            self.fail(name, problem);
+        }
+    }
+
+    /// Has a rail take nothing more from the peer and bring nothing more to memory here; whether that is
+    /// so, and was not before.
+    pub(super) fn stop_rail(&mut self, rail: usize, problem: String) -> bool {
+        let Some(lost) = self.rails[rail].take() else {
+            return false;
         };
         let name = lost.name;
         let pair = match lost.pair.into_failed() {
             Ok(pair) => pair,
             // The peer must not be told that nothing lands here any more.
-            Err(error) => return self.fail(name, format!("{problem}; then {error}")),
+            Err(error) => {
+                self.fail(name, format!("{problem}; then {error}"));
+                return false;
+            }
         };
-        let ended = self.drain(rail, &lost.queue).unwrap_or(lost.ended);
-        self.ask_again(rail, ended);
-        self.control.say(&Message::Report(Report {
-            rail,
-            channels: self.order.progress(),
-        }));
-        if self.rails().next().is_none() {
-            self.fail(name.clone(), problem.clone());
-        }
-        self.dropped += 1;
+        let asked = self.last_asked(rail);
+        let Drained { went_well, told } = self.drain(rail, &lost.queue, asked);
+        self.ask_again(rail, went_well.max(lost.ended));
+        // A queue pair that is destroyed writes nothing either.
+        let pair = Some(pair).filter(|_| told >= asked);
         self.dead.push(Dead {
             rail,
             name,
@@ -97,12 +134,14 @@ impl Core {
             pace: lost.pace.resumed(Instant::now()),
             attempt: None,
         });
+        true
     }
 
-    /// Takes note of everything that has arrived by a rail that takes nothing more. The last request that
-    /// went well, if any is told of.
-    fn drain(&mut self, rail: usize, queue: &CompletionQueue) -> Option<u64> {
-        let mut ended = None;
+    /// Takes note of everything that has arrived by a rail that takes nothing more, and waits a while for
+    /// the end of the request of that number: until it has ended, the device may write what it reads.
+    fn drain(&mut self, rail: usize, queue: &CompletionQueue, awaited: u64) -> Drained {
+        let mut drained = Drained::default();
+        let until = Instant::now() + FLUSH;
         let mut room = self.room.take().unwrap_or_default();
         while let Ok(completions) = queue.poll(&mut room) {
             let mut count = 0;
@@ -110,16 +149,21 @@ impl Core {
                 count += 1;
                 match completion {
                     Ok(completion) if completion.wr_id == RECEIVE => self.note(rail, completion),
-                    Ok(completion) => ended = Some(completion.wr_id),
-                    Err(_) => {}
+                    Ok(completion) => drained.note(completion.wr_id, true),
+                    Err(error) if error.wr_id == RECEIVE => {}
+                    Err(error) => drained.note(error.wr_id, false),
                 }
             }
-            if count == 0 {
+            if count > 0 {
+                continue;
+            }
+            if drained.told >= awaited || Instant::now() >= until {
                 break;
             }
+            std::thread::sleep(PAUSE);
         }
         self.room = Some(room);
-        ended
+        drained
     }
 
     /// Listens to what the peer says about rails that failed, and does what is to be done about them.

@@ -75,8 +75,15 @@ impl Core {
         Some(Lent {
             address,
             bytes: payload.len() as u32,
-            keys: keys.collect::<Option<_>>().filter(|_| fits)?,
+            keys: keys
+                .collect::<Option<_>>()
+                .filter(|_| fits && self.reads())?,
         })
+    }
+
+    /// Whether a rail can read at all; if so, the peer's end of it can, too.
+    fn reads(&self) -> bool {
+        self.rails().any(|rail| rail.reads.most > 0)
     }
 
     /// Whether the rails reach that memory.
@@ -102,7 +109,6 @@ impl Core {
             self.poll()?;
         }
         self.take_on(channel, place)?;
-        self.note_ended(channel);
         self.ask(channel);
         let first = self.loans[channel].front();
         let here = first.filter(|loan| loan.state == State::Here);
@@ -118,9 +124,7 @@ impl Core {
         match self.next_to_read(channel) {
             Ok(None) => false,
             Ok(Some(_)) if self.is_awaited(channel) => {
-                let polled = self.poll();
-                self.note_ended(channel);
-                polled.is_err() || !self.is_awaited(channel)
+                self.poll().is_err() || !self.is_awaited(channel)
             }
             _ => true,
         }
@@ -180,9 +184,9 @@ impl Core {
         })
     }
 
-    /// Takes note of what has been read.
-    fn note_ended(&mut self, channel: usize) {
-        for loan in &mut self.loans[channel] {
+    /// Takes note of what has been read, on all channels: others may wait for its rail.
+    pub(super) fn note_loans(&mut self) {
+        for loan in self.loans.iter_mut().flatten() {
             if let State::Asked { rail, id } = loan.state
                 && let Some(rail) = &mut self.rails[rail]
                 && rail.ended >= id
@@ -230,6 +234,15 @@ impl Core {
         if let Some((rail, problem)) = problem {
             self.drop_rail(rail, problem);
         }
+    }
+
+    /// The last request of a rail that asks for something; 0 for none.
+    pub(super) fn last_asked(&self, of: usize) -> u64 {
+        let ids = self.loans.iter().flatten().map(|loan| match loan.state {
+            State::Asked { rail, id } if rail == of => id,
+            _ => 0,
+        });
+        ids.max().unwrap_or(0)
     }
 
     /// What a rail that has failed has not brought is to be asked for again.

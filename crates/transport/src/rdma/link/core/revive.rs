@@ -63,7 +63,10 @@ impl Core {
             return;
         };
         revived.pace = pace.slower(Instant::now());
+        // Somebody may be about to wait for what it announces. (Where that fails, waits end at times.)
+        let _ = revived.queue.arm(false);
         self.rails[rail] = Some(revived);
+        while self.poll_rail(rail) {}
         self.returned += 1;
         tracing::info!("{name} carries again");
         // By every rail that the peer uses, it is to hear them.

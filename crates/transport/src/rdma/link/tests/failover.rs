@@ -233,7 +233,7 @@ fn drop_first(tx: &Tx) {
 
 fn state(tx: &Tx) -> PairState {
     let core = tx.core.lock();
-    core.dead()[0].pair.query_state().unwrap()
+    core.dead()[0].pair.as_ref().unwrap().query_state().unwrap()
 }
 
 fn commit(tx: &mut Tx, number: u64) {

@@ -262,3 +262,60 @@ fn what_is_lent_while_a_rail_is_dropped_can_be_read_by_it_when_it_is_back() {
         assert!(rail.posted >= 2, "{} carried {}", rail.name, rail.posted);
     }
 }
+
+#[test]
+fn memory_of_a_link_that_is_given_up_is_not_written_any_more() {
+    let Some(sides) = sides(1) else { return };
+    let [(mut tx, _rx), (mut other_tx, mut other_rx)] = linked(&sides);
+    let from = Lot::filled(sides[0].0.registry(), 4 * BYTES);
+    let mut to = Lot::new(sides[1].0.registry(), from.memory.len());
+    from.memory.chunks(BYTES).for_each(|part| {
+        lend(&mut tx, part, 9);
+    });
+    let until = soon();
+    while other_rx
+        .core
+        .lock()
+        .rails()
+        .all(|rail| rail.reads.count == 0)
+    {
+        other_rx.borrow(0, &mut to.memory, 9).unwrap();
+        assert!(Instant::now() < until, "nothing is asked for");
+    }
+    other_tx.withdraw();
+    let seen = to.memory.clone();
+    thread::sleep(Duration::from_millis(500));
+    assert!(to.memory == seen);
+    // What was there before may still be had.
+    let mut done = 0;
+    let ended = loop {
+        match other_rx.borrow(0, &mut to.memory[done..], 9) {
+            Ok(Borrowing::Done(bytes)) => done += bytes,
+            ended => break ended,
+        }
+    };
+    assert!(matches!(ended, Err(LinkError::Closed)), "{ended:?}");
+    assert!(to.memory[..done] == from.memory[..done]);
+}
+
+#[test]
+fn what_is_written_after_a_withdrawal_is_never_taken_for_what_was_lent() {
+    let Some(sides) = sides(1) else { return };
+    let [(mut tx, _rx), (_tx, mut other_rx)] = linked(&sides);
+    let mut from = Lot::filled(sides[0].0.registry(), BYTES);
+    let lent = from.memory.clone();
+    let mut to = Lot::new(sides[1].0.registry(), BYTES);
+    lend(&mut tx, &from.memory, 9);
+    thread::sleep(Duration::from_millis(100));
+    tx.withdraw();
+    from.memory.fill(0xee);
+    let until = soon();
+    loop {
+        assert!(Instant::now() < until, "nothing is said");
+        match other_rx.borrow(0, &mut to.memory, 9) {
+            Ok(Borrowing::Done(_)) => assert!(to.memory == lent),
+            Ok(_) => thread::yield_now(),
+            Err(_) => break,
+        }
+    }
+}
