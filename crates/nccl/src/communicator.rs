@@ -246,8 +246,23 @@ impl Inner {
         }
     }
 
-    /// Waits until NCCL has done what was called.
+    /// As [`settle`](Self::settle), for calls of which NCCL says that they are done when it has only
+    /// begun them.
+    fn settle_begun(&self, operation: &'static str, code: u32, grouped: bool) -> Result<(), Error> {
+        self.settle(operation, code, grouped)?;
+        if grouped {
+            Ok(())
+        } else {
+            self.wait(operation)
+        }
+    }
+
+    /// Waits until NCCL has done what was called. A rank that is not in a communicator has nothing to
+    /// wait for.
     pub(crate) fn wait(&self, operation: &'static str) -> Result<(), Error> {
+        if self.raw().is_null() {
+            return Ok(());
+        }
         let start = Instant::now();
         loop {
             match self.async_code()? {

@@ -252,7 +252,7 @@ impl Communicator {
         let made = Self::of(Arc::new(Inner::new(library, config.timeout, Some(of))));
         let grouped = group::join(&made.inner, name)?;
         let code = call(made.inner.raw.as_ptr(), &raw mut config_raw.raw);
-        made.inner.settle(name, code, grouped)?;
+        made.inner.settle_begun(name, code, grouped)?;
         Ok(made)
     }
 
@@ -273,12 +273,27 @@ impl Communicator {
         let operation = self.begin_up_to(worst, name)?;
         let made = Self::of(Arc::new(Inner::new(library, timeout, None)));
         group::join(&made.inner, name)?;
+        let grouped = operation.grouped;
         let code = call(operation.raw, made.inner.raw.as_ptr(), config);
-        let settled = operation.finish(code);
+        let mut settled = operation.finish(code);
+        if settled.is_ok() && !grouped {
+            settled = self.wait_for_child(name, &made.inner);
+        }
         if settled.is_err() {
             self.inner.keep(made.inner.clone());
         }
         settled.map(|()| made)
+    }
+
+    /// Waits until NCCL has made a communicator from this one, which it says to have done when it has
+    /// only begun.
+    fn wait_for_child(&self, name: &'static str, child: &Inner) -> Result<(), Error> {
+        match self.inner.wait(name) {
+            // A communicator that had failed before it was shrunk goes on to say so.
+            Err(Error::Call(_)) if !child.raw().is_null() => {}
+            waited => waited?,
+        }
+        child.wait(name)
     }
 }
 

@@ -54,6 +54,13 @@ impl Operation<'_> {
         self.comm.inner.settle(self.name, code, self.grouped)
     }
 
+    /// As [`finish`](Self::finish), for calls of which NCCL says that they are done when it has only
+    /// begun them.
+    pub(super) fn finish_begun(self, code: raw::Code) -> Result<(), Error> {
+        let inner = &self.comm.inner;
+        inner.settle_begun(self.name, code, self.grouped)
+    }
+
     /// What a call in a group would have to wait for the group's end to know.
     pub(super) fn alone(&self) -> Result<(), Error> {
         let error = Error::Grouped {

@@ -107,7 +107,7 @@ impl Communicator {
                 kind as c_int,
             )
         };
-        let settled = call.finish(code);
+        let settled = call.finish_begun(code);
         if settled.is_err() {
             self.inner.keep(slot.clone());
         }

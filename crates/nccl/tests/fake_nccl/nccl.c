@@ -64,11 +64,14 @@ static void note(const char *format, ...) {
 
 static int depth, looks, pending;
 
-/* What NCCL writes when a group ends. */
+/* What NCCL writes when a group ends, or when what is in progress does. */
 static struct {
     void **slot, *value;
 } later[16];
 static int late;
+static void write_late(void) {
+    while (late) late--, *later[late].slot = later[late].value;
+}
 
 static int scripted(const char *name) {
     if (strcmp(failing, name)) return SUCCESS;
@@ -86,9 +89,16 @@ static int done(const char *name, Comm comm) {
     return IN_PROGRESS;
 }
 
-static void give(void **slot, void *value) {
-    *slot = depth ? NULL : value;
-    if (!depth) return;
+/* The same for calls that are done in the background and say that they are done at once. */
+static int begun(const char *name, Comm comm) {
+    int result = done(name, comm);
+    return result == IN_PROGRESS ? SUCCESS : result;
+}
+
+static void give(void **slot, void *value, Comm comm) {
+    int now = !depth && (comm->blocking || !polls);
+    *slot = now ? value : NULL;
+    if (now) return;
     later[late].slot = slot;
     later[late++].value = value;
 }
@@ -151,8 +161,8 @@ int ncclCommInitAll(Comm *comms, int count, const int *devices) {
 int ncclCommSplit(Comm comm, int color, int key, Comm *made, Config *config) {
     note("ncclCommSplit #%d color %d key %d", comm->rank, color, key);
     note_config(config);
-    give((void **)made, color < 0 ? NULL : make(comm->size / 2, key, comm->device, comm->blocking));
-    return done("ncclCommSplit", comm);
+    give((void **)made, color < 0 ? NULL : make(comm->size / 2, key, comm->device, comm->blocking), comm);
+    return begun("ncclCommSplit", comm);
 }
 
 #define OF_COMM(name)                                                                              \
@@ -164,6 +174,7 @@ int ncclCommSplit(Comm comm, int color, int key, Comm *made, Config *config) {
     int name(Comm comm) {                                                                          \
         note(#name " #%d%s", comm->rank, comm->ended ? " again" : "");                             \
         comm->ended = 1;                                                                           \
+        write_late();                                                                              \
         return scripted(#name);                                                                    \
     }
 #define ASKS_COMM(name, field)                                                                     \
@@ -182,7 +193,7 @@ int ncclCommGetAsyncError(Comm comm, int *result) {
     if (comm->ended) note("ncclCommGetAsyncError after the end");
     *result = async_result;
     if (pending && (depth || looks-- > 0)) *result = IN_PROGRESS;
-    else pending = 0;
+    else pending = 0, write_late();
     return scripted("ncclCommGetAsyncError");
 }
 int ncclGroupStart(void) {
@@ -194,7 +205,7 @@ int ncclGroupStart(void) {
 int ncclGroupEnd(void) {
     note("ncclGroupEnd");
     if (--depth) return SUCCESS;
-    while (late) late--, *later[late].slot = later[late].value;
+    if (!pending) write_late();
     int result = scripted("ncclGroupEnd");
     return result ? result : pending ? IN_PROGRESS : SUCCESS;
 }
@@ -284,13 +295,13 @@ int ncclCommShrink(Comm comm, int *ranks, int count, Comm *made, Config *config,
     note("ncclCommShrink #%d without %d first %d flags %d", comm->rank, count, count ? ranks[0] : -1,
          flags);
     note_config(config);
-    give((void **)made, make(comm->size - count, 0, comm->device, comm->blocking));
-    return done("ncclCommShrink", comm);
+    give((void **)made, make(comm->size - count, 0, comm->device, comm->blocking), comm);
+    return begun("ncclCommShrink", comm);
 }
 int ncclCommWindowRegister(Comm comm, void *start, size_t bytes, void **window, int flags) {
     note("ncclCommWindowRegister %p %zu flags %d #%d", start, bytes, flags, comm->rank);
-    give(window, (void *)0x61);
-    return done("ncclCommWindowRegister", comm);
+    give(window, (void *)0x61, comm);
+    return begun("ncclCommWindowRegister", comm);
 }
 int ncclCommWindowDeregister(Comm comm, void *window) {
     note("ncclCommWindowDeregister %p #%d", window, comm->rank);
@@ -320,10 +331,13 @@ int ncclCommGetUniqueId(Comm comm, Id *id) {
 int ncclCommGrow(Comm comm, int size, const Id *id, int rank, Comm *made, Config *config) {
     note("ncclCommGrow #%d to %d id %d rank %d", comm ? comm->rank : -1, size,
          id ? is_whole(*id) : -1, rank);
-    if (!comm) return makes("ncclCommGrow", made, size, rank, config);
+    if (!comm) {
+        int result = makes("ncclCommGrow", made, size, rank, config);
+        return result == IN_PROGRESS ? SUCCESS : result;
+    }
     note_config(config);
-    give((void **)made, make(size, comm->rank, comm->device, comm->blocking));
-    return done("ncclCommGrow", comm);
+    *made = make(size, comm->rank, comm->device, comm->blocking);
+    return begun("ncclCommGrow", comm);
 }
 #endif
 

@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use spark_ccl_nccl::{Communicator, Config, Error, Progress, RedOp, WindowKind};
+use spark_ccl_nccl::{Communicator, Config, Error, Progress, RedOp, ShrinkMode, WindowKind};
 
 use crate::{Fake, floats, stream};
 
@@ -47,6 +47,40 @@ fn calls_are_waited_for() {
         "{journal:?}"
     );
     assert_eq!(journal.last().unwrap(), "ncclCommDestroy #1");
+}
+
+#[test]
+fn what_says_too_early_that_it_is_done_is_waited_for() {
+    let fake = Fake::new();
+    let (library, id) = (fake.library, fake.library.unique_id().unwrap());
+    let comm = fake.rank(&patient());
+    fake.progress(3);
+    let done = |comm: &Communicator| assert_eq!(comm.async_error().unwrap(), Progress::Done);
+    assert!(comm.split(None, 0, None).unwrap().is_none());
+    done(&comm);
+    let shrunk = comm.shrink(&[0], ShrinkMode::Default, None).unwrap();
+    assert_eq!(shrunk.size().unwrap(), 3);
+    done(&comm.grow(6, None, None).unwrap());
+    done(&Communicator::init_grown(library, 6, id, 5, &patient()).unwrap());
+    let window = comm.register_window(floats(0x1000, 8), WindowKind::Symmetric);
+    assert!(window.unwrap().is_used());
+    done(&comm);
+}
+
+#[test]
+fn ranks_without_a_color_hold_up_no_group() {
+    let fake = Fake::new();
+    let comms = [(); 2].map(|()| fake.rank(&patient()));
+    fake.progress(3);
+    let split = |(comm, color): (&Communicator, _)| comm.split(color, 0, None);
+    let parts = fake.library.group(|| {
+        let all = comms.iter().zip([None, Some(0)]).map(split);
+        all.collect::<Result<Vec<_>, _>>()
+    });
+    let [None, Some(part)] = &parts.unwrap()[..] else {
+        panic!("the wrong ranks are in it");
+    };
+    assert_eq!(part.size().unwrap(), 2);
 }
 
 #[test]
