@@ -25,8 +25,9 @@ impl DeviceSlice {
     /// # Safety
     ///
     /// The memory stays allocated until all that was enqueued with this value, or with a part of it,
-    /// has run, and until it is not registered any more, or its communicator has ended. Meanwhile
-    /// nothing else writes what operations read, and nothing else touches what they write.
+    /// has run, and until it is not registered any more, or its communicator has ended on all ranks of
+    /// this process, which NCCL frees together. Meanwhile nothing else writes what operations read, and
+    /// nothing else touches what they write.
     pub const unsafe fn from_raw(
         start: *mut c_void,
         len: usize,

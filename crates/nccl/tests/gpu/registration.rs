@@ -7,7 +7,8 @@ use crate::{Machine, machine, nonblocking, sum_of_ranks, supported, wait};
 
 const LEN: usize = 1 << 20;
 
-/// Memory of NCCL's on a device, where it has such.
+/// Memory of NCCL's on a device, where it has such. What is not freed after a failure goes with the
+/// process.
 fn allocate(machine: &Machine, gpu: &Gpu) -> Option<(Allocation, DeviceSlice)> {
     gpu.enter();
     let allocation = supported(machine.library.allocate(LEN * DType::F32.size()))?;
@@ -28,7 +29,7 @@ fn check(gpu: &Gpu, comm: &Communicator, buffer: DeviceSlice) {
 }
 
 fn free(allocation: Allocation) {
-    // SAFETY: its communicator has ended, and so has all that used it.
+    // SAFETY: its communicator has ended on all ranks, and so has all that used it.
     unsafe { allocation.free() }.unwrap();
 }
 
@@ -36,10 +37,8 @@ fn free(allocation: Allocation) {
 fn local() {
     let Some(machine) = machine(1) else { return };
     for config in [Config::default(), nonblocking(Config::default().timeout)] {
-        machine.each_rank(&config, |gpu, comm| {
-            let Some((allocation, buffer)) = allocate(&machine, gpu) else {
-                return;
-            };
+        let used = machine.each_rank(&config, |gpu, comm| {
+            let (allocation, buffer) = allocate(&machine, gpu)?;
             let registration = comm.register(buffer).unwrap();
             check(gpu, &comm, buffer);
             comm.deregister(registration).unwrap();
@@ -47,8 +46,9 @@ fn local() {
             // What is not deregistered goes with the communicator.
             comm.register(buffer).unwrap();
             comm.finalize().unwrap();
-            free(allocation);
+            Some(allocation)
         });
+        used.into_iter().flatten().for_each(free);
     }
 }
 
@@ -56,21 +56,18 @@ fn local() {
 fn windows() {
     let Some(machine) = machine(1) else { return };
     for config in [Config::default(), nonblocking(Config::default().timeout)] {
-        machine.each_rank(&config, |gpu, comm| {
-            let Some((allocation, buffer)) = allocate(&machine, gpu) else {
-                return;
-            };
+        let used = machine.each_rank(&config, |gpu, comm| {
+            let (allocation, buffer) = allocate(&machine, gpu)?;
             for kind in [WindowKind::Default, WindowKind::Symmetric] {
-                let Some(window) = supported(comm.register_window(buffer, kind)) else {
-                    return;
-                };
+                let window = supported(comm.register_window(buffer, kind))?;
                 println!("{kind:?}: used {}", window.is_used());
                 check(gpu, &comm, buffer);
                 comm.deregister_window(window).unwrap();
             }
             comm.finalize().unwrap();
-            free(allocation);
+            Some(allocation)
         });
+        used.into_iter().flatten().for_each(free);
     }
 }
 
