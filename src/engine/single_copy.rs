@@ -43,12 +43,10 @@ impl Run<'_> {
 
     /// Whether what a step keeps had better be sent on from there.
     pub(super) fn lends_on(&self, step: &Step) -> bool {
+        let lends = || self.lends(step.send_to, &step.dst, 0, step.dst.len);
+        // What was reduced is in the cache, and else goes to a slot on the way.
         self.program.may_lend()
-            && match self.lends(step.send_to, &step.dst, 0, step.dst.len) {
-                Lends::Registered => true,
-                // Where it is reduced, it is in the cache, and goes to a slot on the way.
-                Lends::Anything | Lends::Nothing => !self.task.signature.operation.reduces(),
-            }
+            && (!self.task.signature.operation.reduces() || lends() == Lends::Registered)
     }
 
     /// How many elements from `done` on may stay where they are, and had better be copied by their

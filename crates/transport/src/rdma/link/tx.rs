@@ -99,11 +99,11 @@ impl LinkTx for Tx {
             )));
         }
         let mut core = self.core.lock();
-        let Some(lent) = core.lendable(payload) else {
-            return Ok(Lending::Unable);
-        };
         let Some(number) = core.next_to_send(channel)? else {
             return Ok(Lending::NotYet);
+        };
+        let Some(lent) = core.lendable(payload) else {
+            return Ok(Lending::Unable);
         };
         // SAFETY: the slot is free and not yet sent.
         unsafe { core.send_lent(channel, number, &lent, tag)? };
