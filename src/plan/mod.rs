@@ -120,16 +120,7 @@ impl Planner {
     ) -> Result<Schedule, Error> {
         let Choice { algorithm, reason } =
             tuner::choose(self, signature, in_place, place.is_registered());
-        tracing::info!(
-            "{}: {algorithm}, {} path ({reason})",
-            describe(signature.words()),
-            if algorithm == Algorithm::OneSided {
-                "zero-copy"
-            } else {
-                "safe"
-            },
-        );
-        schedule(
+        let schedule = schedule(
             collective(signature.operation),
             algorithm,
             in_place,
@@ -138,7 +129,19 @@ impl Planner {
         .map_err(|unsupported| Error::Unsupported {
             what: describe(signature.words()),
             reason: unsupported.to_string(),
-        })
+        })?;
+        let path = match algorithm {
+            Algorithm::OneSided => "zero-copy path",
+            _ if self.over_rdma() && schedule.may_lend() && self.path != Path::Safe => {
+                "safe path, zero-copy for registered memory"
+            }
+            _ => "safe path",
+        };
+        tracing::info!(
+            "{}: {algorithm}, {path} ({reason})",
+            describe(signature.words())
+        );
+        Ok(schedule)
     }
 
     fn shape(&self, signature: Signature) -> Shape {

@@ -222,7 +222,7 @@ pub trait LinkRx: Send {
     /// Receives what comes next of a message of that tag that is lent: as much as there is room for.
     /// Once begun, nothing else can be done on the channel until all of it is received: `room` begins
     /// there then, for this message and those that follow it, and is left alone. (A device may be
-    /// writing to registered memory from the first call on, until that is deregistered.)
+    /// writing to registered memory from the first call on, until the link is [given up](LinkTx::withdraw).)
     ///
     /// # Errors
     /// When the link has ended.

@@ -82,7 +82,7 @@ impl Registry {
     /// # Safety
     /// The memory stays where it is while it is registered. What is lent or borrowed by a link is left
     /// alone as [`LinkTx::lend`](crate::LinkTx::lend) and [`LinkRx::borrow`](crate::LinkRx::borrow) say, or
-    /// until it is deregistered.
+    /// until the link is [given up](crate::LinkTx::withdraw).
     ///
     /// # Errors
     /// When a device cannot; then none does.

@@ -1,8 +1,8 @@
 //! Messages that are read where they lie: the sender tells where, and the receiver has its device read
 //! them, to registered memory of its own or else to their slots.
 //!
-//! Only registered memory is lent and borrowed. So a peer that reads late, or a device that writes late,
-//! is stopped by deregistering it; nothing here needs to be undone.
+//! Only registered memory is lent and borrowed. Whoever gives the link up ([`Core::abandon`]) may have it
+//! back: no peer reads it, and no device writes to it, any more.
 
 use std::collections::VecDeque;
 
@@ -64,6 +64,9 @@ impl Core {
         let most = self.outgoing.geometry().slot_bytes;
         let fits =
             Lent::len(self.rails.len()) <= most && (LEND_LEAST..=most).contains(&payload.len());
+        if !fits || !self.reads() {
+            return None;
+        }
         let address = payload.as_ptr() as u64;
         // Also for those that are dropped: they may be back when the message is read.
         let keys = (0..self.rails.len()).map(|rail| {
@@ -75,9 +78,7 @@ impl Core {
         Some(Lent {
             address,
             bytes: payload.len() as u32,
-            keys: keys
-                .collect::<Option<_>>()
-                .filter(|_| fits && self.reads())?,
+            keys: keys.collect::<Option<_>>()?,
         })
     }
 
@@ -221,8 +222,8 @@ impl Core {
                 addr: loan.lent.address,
                 rkey: loan.lent.keys[index],
             };
-            // SAFETY: the memory is the message's place until it is read, or the memory deregistered;
-            // slots are deregistered before they go.
+            // SAFETY: the memory is the message's place until it is read or the link given up, which
+            // waits for the device; slots are deregistered before they go.
             match unsafe { rail.read(loan.to, loan.lent.bytes, local, from) } {
                 Ok(id) => loan.state = State::Asked { rail: index, id },
                 Err(error) => {
