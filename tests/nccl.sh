@@ -34,7 +34,7 @@ main() {
 
 # fetch VERSION HASH: puts libnccl.so.2 into a folder with the version's name.
 fetch() {
-    local version=$1 folder=$cache/$1 work
+    local version=$1 folder=$cache/$1 work said
     [ -e "$folder/libnccl.so.2" ] && return
     need python3-pip
     mkdir -p "$folder"
@@ -44,8 +44,9 @@ fetch() {
         -r "$work/wheels" -d "$work" 2>&1 | tee "$work/said" >&2 ||
         ! /usr/bin/python3 -m zipfile -e "$work"/*.whl "$work"; then
         # What is there and is another thing than it should be is no reason to go on without it.
-        ! grep -qi hash "$work/said" || exit 1
+        said=$(cat "$work/said")
         rm -rf "$work"
+        [[ ${said^^} != *HASH* ]] || exit 1
         return 1
     fi
     mv "$work/nvidia/nccl/lib/libnccl.so.2" "$folder/"
