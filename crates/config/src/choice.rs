@@ -72,6 +72,38 @@ impl fmt::Display for Net {
     }
 }
 
+/// What does the collectives of device memory (`SPARK_CCL_BACKEND`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Backend {
+    /// Nothing: only host memory is passed, by this library's own engine.
+    #[default]
+    Host,
+    /// NCCL. Host memory is still the engine's.
+    Nccl,
+}
+
+impl Backend {
+    pub(crate) const EXPECTED: &'static str = "host or nccl";
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        match text.to_ascii_lowercase().as_str() {
+            "host" => Some(Backend::Host),
+            "nccl" => Some(Backend::Nccl),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Backend::Host => "host",
+            Backend::Nccl => "nccl",
+        })
+    }
+}
+
 /// An address family (`SPARK_CCL_SOCKET_FAMILY`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
@@ -191,6 +223,9 @@ mod tests {
         }
         for net in [Net::Auto, Net::Tcp, Net::Rdma] {
             assert_eq!(Net::parse(&net.to_string()), Some(net));
+        }
+        for backend in [Backend::Host, Backend::Nccl] {
+            assert_eq!(Backend::parse(&backend.to_string()), Some(backend));
         }
         assert_eq!(Net::parse("Socket"), Some(Net::Tcp));
         assert_eq!(Net::parse("IB"), Some(Net::Rdma));

@@ -4,10 +4,11 @@ use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
 use crate::algorithm::AlgorithmChoice;
-use crate::choice::{Family, HostPort, InterfaceChoice, Net, Path};
+use crate::choice::{Backend, Family, HostPort, InterfaceChoice, Net, Path};
 use crate::env::Env;
 use crate::error::Error;
 use crate::log::Log;
+use crate::nccl::Nccl;
 use crate::nearest::nearest;
 use crate::parse;
 use crate::rdma::Rdma;
@@ -57,8 +58,10 @@ pub struct Settings {
     pub sockets: Option<usize>,
     /// How links over RDMA are made.
     pub rdma: Rdma,
-    /// NCCL's library, or a folder with it; `None`: the system's.
-    pub nccl_library: Option<PathBuf>,
+    /// What does the collectives of device memory.
+    pub backend: Backend,
+    /// How NCCL is used.
+    pub nccl: Nccl,
     /// Payload bytes of one slot of a link, a multiple of 64; `None`: what suits the links.
     pub slot_bytes: Option<usize>,
     /// Slots per link, channel and direction.
@@ -91,7 +94,8 @@ impl Default for Settings {
             socket_family: None,
             sockets: None,
             rdma: Rdma::default(),
-            nccl_library: None,
+            backend: Backend::Host,
+            nccl: Nccl::default(),
             slot_bytes: None,
             slots: 8,
             secret: None,
@@ -118,8 +122,7 @@ impl Settings {
         settings.tuning = tuning_file(&mut reader, env);
         settings.read_sockets(&mut reader)?;
         settings.rdma = Rdma::read(&mut reader)?;
-        let nccl = reader.take(&["SPARK_CCL_NCCL_LIBRARY"]);
-        settings.nccl_library = nccl.map(|taken| PathBuf::from(taken.text));
+        settings.read_backend(&mut reader)?;
         settings.read_geometry(&mut reader)?;
         settings.read_admission(&mut reader)?;
         settings.read_log(&mut reader);
@@ -212,7 +215,7 @@ impl Settings {
     /// Everything that all ranks must agree on, in words.
     pub fn wire_summary(&self) -> String {
         format!(
-            "slot_bytes={} slots={} sockets={} qps={} path={} net={} shm={} algo={}",
+            "slot_bytes={} slots={} sockets={} qps={} path={} net={} shm={} algo={} backend={}",
             or_auto(self.slot_bytes),
             self.slots,
             or_auto(self.sockets),
@@ -220,7 +223,8 @@ impl Settings {
             self.path,
             self.net,
             u8::from(self.shm),
-            self.algo
+            self.algo,
+            self.backend
         )
     }
 
@@ -273,6 +277,15 @@ impl Settings {
                 taken.text
             )),
         }
+        Ok(())
+    }
+
+    fn read_backend(&mut self, reader: &mut Reader<'_>) -> Result<(), Error> {
+        if let Some(taken) = reader.take(&["SPARK_CCL_BACKEND"]) {
+            let backend = Backend::parse(taken.text);
+            self.backend = backend.ok_or_else(|| taken.invalid(Backend::EXPECTED))?;
+        }
+        self.nccl = Nccl::read(reader)?;
         Ok(())
     }
 

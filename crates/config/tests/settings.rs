@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use spark_ccl_config::{Env, Error, Family, Net, Path, Settings, VARIABLES};
+use spark_ccl_config::{Backend, Env, Error, Family, Net, Path, Settings, VARIABLES};
 
 fn settings(pairs: &[(&str, &str)]) -> Settings {
     Settings::from_env(&Env::from_pairs(pairs.iter().copied())).unwrap()
@@ -27,7 +27,7 @@ fn nothing_set_is_the_default() {
     );
     assert_eq!(
         defaults.wire_summary(),
-        "slot_bytes=auto slots=8 sockets=auto qps=1 path=auto net=auto shm=1 algo=auto"
+        "slot_bytes=auto slots=8 sockets=auto qps=1 path=auto net=auto shm=1 algo=auto backend=host"
     );
 }
 
@@ -40,7 +40,9 @@ fn everything_can_be_set() {
         ("SPARK_CCL_NET", "socket"),
         ("SPARK_CCL_SHM", "0"),
         ("SPARK_CCL_SINGLE_COPY", "0"),
+        ("SPARK_CCL_BACKEND", "nccl"),
         ("SPARK_CCL_NCCL_LIBRARY", "/opt/nccl"),
+        ("SPARK_CCL_NCCL_BLOCKING", "0"),
         ("SPARK_CCL_ALGO", "ring"),
         ("SPARK_CCL_SOCKET_IFNAME", "^lo"),
         ("SPARK_CCL_SOCKET_FAMILY", "AF_INET6"),
@@ -75,9 +77,10 @@ fn everything_can_be_set() {
     assert_eq!(s.log.filter.as_deref(), Some("spark_ccl=debug"));
     assert_eq!(s.log.file.as_deref(), Some("/tmp/%h.%p"));
     assert!(s.progress_thread);
-    let nccl = s.nccl_library.as_deref().unwrap();
+    let nccl = s.nccl.library.as_deref().unwrap();
     assert_eq!(nccl.to_str(), Some("/opt/nccl"));
-    assert_eq!(s.origins().len(), 19);
+    assert_eq!((s.backend, s.nccl.blocking), (Backend::Nccl, false));
+    assert_eq!(s.origins().len(), 21);
     assert!(s.warnings().is_empty() && s.without_effect().is_empty());
 }
 

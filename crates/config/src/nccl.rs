@@ -1,0 +1,40 @@
+//! Settings of NCCL as a backend.
+
+use std::path::PathBuf;
+
+use crate::Error;
+use crate::reader::Reader;
+
+/// How NCCL is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nccl {
+    /// Its library, or a folder with it; `None`: the system's.
+    pub library: Option<PathBuf>,
+    /// Whether its calls block, and may do so for as long as a peer does not answer.
+    pub blocking: bool,
+    /// CUDA's number of the device of a host's first rank. The environment does not say it.
+    pub device: usize,
+}
+
+impl Default for Nccl {
+    fn default() -> Self {
+        Self {
+            library: None,
+            blocking: true,
+            device: 0,
+        }
+    }
+}
+
+impl Nccl {
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Error> {
+        let library = reader.take(&["SPARK_CCL_NCCL_LIBRARY"]);
+        let library = library.map(|taken| PathBuf::from(taken.text));
+        let blocking = reader.boolean("SPARK_CCL_NCCL_BLOCKING")?.unwrap_or(true);
+        Ok(Self {
+            library,
+            blocking,
+            ..Self::default()
+        })
+    }
+}
