@@ -9,6 +9,10 @@ use std::time::Duration;
 /// nobody's.
 pub const POINT_TO_POINT: u64 = 1 << 63;
 
+/// Marks the sequence numbers of calls with device memory, which count by themselves: `DEVICE | number`. The
+/// ranks do not tell each other of them.
+pub const DEVICE: u64 = 1 << 62;
+
 /// A rank heard of within this time is alive; announcements and replies come about once a second.
 pub(crate) const ALIVE: Duration = Duration::from_secs(3);
 
@@ -163,9 +167,12 @@ impl Fault {
 
 /// An operation's sequence number as users read it.
 pub(crate) fn number(sequence: u64) -> String {
-    match sequence & POINT_TO_POINT {
-        0 => format!("#{sequence}"),
-        _ => format!("point-to-point #{}", sequence & !POINT_TO_POINT),
+    if sequence & POINT_TO_POINT != 0 {
+        format!("point-to-point #{}", sequence & !POINT_TO_POINT)
+    } else if sequence & DEVICE != 0 {
+        format!("#{} on the device", sequence & !DEVICE)
+    } else {
+        format!("#{sequence}")
     }
 }
 
@@ -177,6 +184,11 @@ fn last_text(sequence: u64) -> String {
 }
 
 fn late_text(late: &[Late], sequence: u64) -> String {
+    if sequence & DEVICE != 0 {
+        return "a rank has not made the same call, or a GPU or the network between them is stuck: \
+                look at what the other processes do, set NCCL_DEBUG=INFO, or raise the timeout"
+            .into();
+    }
     if late.is_empty() {
         return "every other rank is in it too, so the links are slow or stuck: check the network, \
                 or raise the timeout"

@@ -25,7 +25,7 @@ mod view;
 mod watch;
 mod wire;
 
-pub use fault::{Fault, Late, Member, POINT_TO_POINT};
+pub use fault::{DEVICE, Fault, Late, Member, POINT_TO_POINT};
 pub use monitor::Monitor;
 pub use topology::neighbours;
 pub use watch::Watch;

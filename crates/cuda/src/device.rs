@@ -1,0 +1,83 @@
+//! The GPUs of this machine.
+
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, result, sys};
+
+use crate::{Error, checked, open};
+
+/// A GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Device {
+    /// CUDA's number.
+    pub ordinal: usize,
+    /// What it is called: `NVIDIA H200`.
+    pub name: String,
+    /// Its place on the PCI bus: `0000:1b:00.0`.
+    pub bus_id: String,
+    /// Bytes of its memory.
+    pub memory: usize,
+}
+
+/// The GPUs that this process may use.
+///
+/// # Errors
+/// There is no driver, it is too old or fails, or there is no GPU.
+pub fn devices() -> Result<Vec<Device>, Error> {
+    let count = count()?;
+    (0..count).map(Device::look).collect()
+}
+
+fn count() -> Result<usize, Error> {
+    open()?;
+    let no_device = sys::CUresult::CUDA_ERROR_NO_DEVICE;
+    let count = match CudaContext::device_count() {
+        Err(error) if error.0 == no_device => 0,
+        count => checked("cuDeviceGetCount", 0, count)?,
+    };
+    if count <= 0 {
+        return Err(Error::NoDevice);
+    }
+    Ok(count as usize)
+}
+
+impl Device {
+    fn look(ordinal: usize) -> Result<Self, Error> {
+        let device = checked("cuDeviceGet", ordinal, result::device::get(ordinal as i32))?;
+        let name = checked("cuDeviceGetName", ordinal, result::device::get_name(device))?;
+        // SAFETY: the device was just given by the driver.
+        let memory = unsafe { result::device::total_mem(device) };
+        let memory = checked("cuDeviceTotalMem", ordinal, memory)?;
+        Ok(Self {
+            ordinal,
+            name,
+            bus_id: bus_id(ordinal, device)?,
+            memory,
+        })
+    }
+}
+
+fn bus_id(ordinal: usize, device: sys::CUdevice) -> Result<String, Error> {
+    let mut text = [0; 32];
+    // SAFETY: it fills in a text of up to 32 bytes, with a zero at its end.
+    let said = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), 32, device) };
+    checked("cuDeviceGetPCIBusId", ordinal, said.result())?;
+    // SAFETY: as above.
+    let text = unsafe { CStr::from_ptr(text.as_ptr()) };
+    Ok(text.to_string_lossy().to_lowercase())
+}
+
+/// The primary context of a device, which the runtime API and NCCL use.
+///
+/// # Errors
+/// There is no driver, or no such device.
+pub fn context(ordinal: usize) -> Result<Arc<CudaContext>, Error> {
+    open()?;
+    checked(
+        "cuDevicePrimaryCtxRetain",
+        ordinal,
+        CudaContext::new(ordinal),
+    )
+}

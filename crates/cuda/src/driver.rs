@@ -1,0 +1,86 @@
+//! Whether the driver is there.
+
+use std::error::Error as _;
+use std::sync::OnceLock;
+
+use crate::Error;
+
+/// Every function of the driver that this project calls, through cudarc. All are in CUDA 11.4.
+const USED: &[&str] = &[
+    "cuInit",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuDeviceGet",
+    "cuDeviceGetCount",
+    "cuDeviceGetName",
+    "cuDeviceGetAttribute",
+    "cuDeviceGetPCIBusId",
+    "cuDeviceCanAccessPeer",
+    "cuDeviceTotalMem_v2",
+    "cuDeviceGetDefaultMemPool",
+    "cuMemPoolSetAccess",
+    "cuDevicePrimaryCtxRetain",
+    "cuDevicePrimaryCtxRelease_v2",
+    "cuCtxGetCurrent",
+    "cuCtxSetCurrent",
+    "cuCtxSynchronize",
+    "cuMemGetInfo_v2",
+    "cuMemAlloc_v2",
+    "cuMemAllocAsync",
+    "cuMemFree_v2",
+    "cuMemFreeAsync",
+    "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoDAsync_v2",
+    "cuMemsetD8Async",
+    "cuStreamCreate",
+    "cuStreamDestroy_v2",
+    "cuStreamSynchronize",
+    "cuStreamQuery",
+    "cuStreamWaitEvent",
+    "cuStreamIsCapturing",
+    "cuStreamBeginCapture_v2",
+    "cuStreamEndCapture",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventRecord",
+    "cuEventQuery",
+    "cuEventSynchronize",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphLaunch",
+    "cuGraphDestroy",
+    "cuGraphExecDestroy",
+    "cuModuleLoadData",
+    "cuModuleUnload",
+    "cuModuleGetFunction",
+    "cuLaunchKernel",
+];
+
+/// Looks for the driver, once. After it has succeeded, cudarc finds all that this project calls.
+///
+/// # Errors
+/// There is no driver, or it is too old.
+pub fn open() -> Result<(), Error> {
+    static FOUND: OnceLock<Result<(), Error>> = OnceLock::new();
+    FOUND.get_or_init(look).clone()
+}
+
+fn look() -> Result<(), Error> {
+    // SAFETY: the driver's initialisers only set up its own state.
+    let library = unsafe { libloading::Library::new("libcuda.so.1") };
+    let library = library.map_err(|error| Error::Library {
+        // The loader's own words are the source.
+        reason: error
+            .source()
+            .map_or_else(|| error.to_string(), ToString::to_string),
+    })?;
+    for symbol in USED {
+        // SAFETY: it is looked for, not called.
+        if unsafe { library.get::<unsafe extern "C" fn()>(*symbol) }.is_err() {
+            return Err(Error::Symbol { symbol });
+        }
+    }
+    // cudarc asks for other names first, and for this one last: what is loaded, it finds.
+    std::mem::forget(library);
+    Ok(())
+}

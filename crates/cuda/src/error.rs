@@ -1,0 +1,66 @@
+use cudarc::driver::DriverError;
+
+/// Why CUDA cannot be used, or what failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// There is no driver.
+    #[error(
+        "CUDA's driver was not found ({reason}); it comes with NVIDIA's driver, as libcuda.so.1"
+    )]
+    Library {
+        /// The loader's reason.
+        reason: String,
+    },
+    /// The driver is too old.
+    #[error("CUDA's driver has no function {symbol}; install a newer one (CUDA 11.4 or later)")]
+    Symbol {
+        /// The function.
+        symbol: &'static str,
+    },
+    /// A driver, but no GPU.
+    #[error(
+        "CUDA's driver finds no GPU; does nvidia-smi list one, and does CUDA_VISIBLE_DEVICES hide it?"
+    )]
+    NoDevice,
+    /// A call of the driver failed.
+    #[error("{operation} on device {device}: {text} ({name} {code})")]
+    Call {
+        /// The function.
+        operation: &'static str,
+        /// CUDA's number of the device.
+        device: usize,
+        /// CUDA's number of the error.
+        code: u32,
+        /// Its name.
+        name: String,
+        /// CUDA's words for it.
+        text: String,
+    },
+}
+
+/// Names the operation and the device of a call that failed.
+///
+/// # Errors
+/// The call's.
+pub fn checked<T>(
+    operation: &'static str,
+    device: usize,
+    result: Result<T, DriverError>,
+) -> Result<T, Error> {
+    result.map_err(|error| {
+        let text = |words: Result<&std::ffi::CStr, DriverError>| {
+            words.map_or_else(
+                |_| "unknown error".to_owned(),
+                |words| words.to_string_lossy().into_owned(),
+            )
+        };
+        Error::Call {
+            operation,
+            device,
+            code: error.0 as u32,
+            name: text(error.error_name()),
+            text: text(error.error_string()),
+        }
+    })
+}

@@ -1,0 +1,27 @@
+//! CUDA's driver, opened at run time: whether it is there, the devices, and the few things that
+//! cudarc does not do.
+//!
+//! cudarc panics where libcuda, or a function of it, is missing. [`open`] looks first, and says what is
+//! missing; nothing of cudarc's is called before it has succeeded.
+//!
+//! ```no_run
+//! for device in spark_ccl_cuda::devices()? {
+//!     println!("{} {} {}", device.ordinal, device.bus_id, device.name);
+//! }
+//! # Ok::<(), spark_ccl_cuda::Error>(())
+//! ```
+
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+mod device;
+mod driver;
+mod error;
+mod pool;
+mod stream;
+
+pub use cudarc;
+pub use device::{Device, context, devices};
+pub use driver::open;
+pub use error::{Error, checked};
+pub use pool::share_default_pool;
+pub use stream::{is_capturing, is_idle};

@@ -1,0 +1,60 @@
+//! Memory from `cuMemAllocAsync`, for the other GPUs of the process.
+
+use cudarc::driver::{CudaContext, result, sys};
+
+use crate::{Error, checked};
+
+/// Lets the other GPUs of this machine reach what is allocated from a device's default pool, as they
+/// reach what `cuMemAlloc` gives: between GPUs of one process, NCCL's kernels write straight into the
+/// receiver's buffer, and cudarc allocates from that pool.
+///
+/// # Errors
+/// The driver's.
+pub fn share_default_pool(context: &CudaContext) -> Result<(), Error> {
+    let own = context.ordinal();
+    if !context.has_async_alloc() {
+        return Ok(());
+    }
+    // SAFETY: the context's device exists.
+    let pool = unsafe { result::device::get_default_mem_pool(context.cu_device()) };
+    let pool = checked("cuDeviceGetDefaultMemPool", own, pool)?;
+    let count = checked("cuDeviceGetCount", own, CudaContext::device_count())?;
+    let others = (0..count as usize).filter(|&other| other != own);
+    let peers: Vec<_> = others
+        .filter(|&peer| reaches(peer, own))
+        .map(access)
+        .collect();
+    if peers.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: the pool is the device's, and as many descriptions are read as there are.
+    let said = unsafe { sys::cuMemPoolSetAccess(pool, peers.as_ptr(), peers.len()) };
+    checked("cuMemPoolSetAccess", own, said.result())
+}
+
+/// Whether a device reaches the memory of another.
+fn reaches(from: usize, to: usize) -> bool {
+    let mut can = 0;
+    // SAFETY: it fills in a number.
+    let said = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, from as i32, to as i32) };
+    said == sys::CUresult::CUDA_SUCCESS && can != 0
+}
+
+fn access(ordinal: usize) -> sys::CUmemAccessDesc {
+    let location = Location {
+        kind: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+        device: ordinal as i32,
+    };
+    sys::CUmemAccessDesc {
+        // SAFETY: both are the C type, of a kind and a number of 32 bits each; the compiler checks the size.
+        location: unsafe { std::mem::transmute::<Location, sys::CUmemLocation>(location) },
+        flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    }
+}
+
+/// `CUmemLocation`, whose second field has other names in cudarc for other versions of CUDA.
+#[repr(C)]
+struct Location {
+    kind: sys::CUmemLocationType,
+    device: i32,
+}
