@@ -1,5 +1,8 @@
-//! How memory enters a call: host slices, owned vectors, registered memory.
+//! How memory enters a call: host slices, owned vectors, registered memory. Device memory is in
+//! `device`.
 
+#[cfg(feature = "cuda")]
+use crate::device::Site;
 use crate::registered::{Registered, RegisteredView, RegisteredViewMut, Segment};
 use spark_ccl_compute::Element;
 use std::sync::Arc;
@@ -10,7 +13,14 @@ pub struct Region {
     pub(crate) ptr: *mut u8,
     pub(crate) len: usize,
     pub(crate) home: Option<Home>,
+    /// The device that has it, if it is not host memory.
+    pub(crate) site: Option<Site>,
 }
+
+/// This build knows no devices.
+#[cfg(not(feature = "cuda"))]
+#[derive(Debug, Clone)]
+pub(crate) enum Site {}
 
 /// The registered segment that a region lies in.
 #[derive(Debug, Clone)]
@@ -31,6 +41,7 @@ impl Region {
             ptr: ptr.cast_mut().cast(),
             len,
             home: None,
+            site: None,
         }
     }
 
@@ -40,6 +51,7 @@ impl Region {
             ptr: std::ptr::NonNull::<u64>::dangling().as_ptr().cast(),
             len: 0,
             home: None,
+            site: None,
         }
     }
 
@@ -51,6 +63,7 @@ impl Region {
                 segment: Arc::clone(segment),
                 offset,
             }),
+            site: None,
         }
     }
 
@@ -63,6 +76,7 @@ impl Region {
                 segment: Arc::clone(&home.segment),
                 offset: home.offset + elements * size,
             }),
+            site: self.site.clone(),
         }
     }
 }
@@ -72,7 +86,8 @@ impl Region {
 /// # Safety
 /// [`region`](Self::region) must describe memory that is initialised, readable for its whole
 /// length, not written by anyone and at the same address until the value is dropped, even when the
-/// value itself is moved.
+/// value itself is moved. Device memory is at its address for CUDA, and these hold in the order of the
+/// stream that the region names.
 pub unsafe trait SendBuf<T: Element> {
     /// The memory.
     fn region(&self) -> Region;

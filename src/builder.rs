@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::logging;
 use crate::world::{Reducer, World, deadline_in};
 use spark_ccl_bootstrap::{Address, Options, Secret, Session, UniqueId};
-use spark_ccl_config::{Env, Settings, Tuning};
+use spark_ccl_config::{Backend, Env, Settings, Tuning};
 use spark_ccl_launcher::{KeyValue, Launch, Rendezvous};
 use spark_ccl_transport::netif;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -22,6 +22,7 @@ pub struct Builder {
     env: Env,
     operation_timeout: Option<Duration>,
     init_timeout: Option<Duration>,
+    device: usize,
     reducer: Reducer,
 }
 
@@ -59,6 +60,7 @@ impl Communicator {
             env: Env::from_process(),
             operation_timeout: None,
             init_timeout: None,
+            device: 0,
             reducer: Reducer::default(),
         }
     }
@@ -100,6 +102,20 @@ impl Builder {
     #[must_use]
     pub fn init_timeout(mut self, timeout: Duration) -> Self {
         self.init_timeout = Some(timeout);
+        self
+    }
+
+    /// What does the collectives of device memory; the same on all ranks ([`Backend::Host`]).
+    #[must_use]
+    pub fn backend(self, backend: Backend) -> Self {
+        self.set("SPARK_CCL_BACKEND", &backend.to_string())
+    }
+
+    /// CUDA's number of the device that the first rank of this host takes (0). The host's other ranks take the
+    /// next ones in turn.
+    #[must_use]
+    pub fn device(mut self, first: usize) -> Self {
+        self.device = first;
         self
     }
 
@@ -210,6 +226,7 @@ impl Builder {
         if let Some(timeout) = self.init_timeout {
             settings.init_timeout = timeout;
         }
+        settings.nccl.device = self.device;
         logging::install(&settings.log, &Options::default().host);
         settings.log_origins();
         Ok(settings)

@@ -8,7 +8,7 @@ use crate::world::World;
 use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_compute::DType;
-use spark_ccl_config::Layout;
+use spark_ccl_config::{Backend, Layout};
 use spark_ccl_control::{Fault, Watch};
 use spark_ccl_transport::Rails;
 use spark_ccl_transport::rdma::Registry;
@@ -23,6 +23,8 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Communicator {
     pub(crate) inner: Arc<Inner>,
+    #[cfg(feature = "cuda")]
+    pub(crate) device: Option<Arc<crate::device::Engine>>,
 }
 
 /// What a communicator and its progress thread share.
@@ -99,6 +101,11 @@ impl Communicator {
         self.inner.shared.with(|engine| engine.rails())
     }
 
+    /// What does the collectives of device memory.
+    pub fn backend(&self) -> Backend {
+        self.inner.world.settings.backend
+    }
+
     /// Where the ranks are: what `spark-perf tune` keeps its results by.
     pub fn layout(&self) -> Layout {
         self.planner().layout()
@@ -107,6 +114,10 @@ impl Communicator {
     /// Changes how long each operation may take, from the next call on.
     pub fn set_timeout(&self, timeout: Duration) {
         self.inner.shared.with(|engine| engine.timeout = timeout);
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            device.set_timeout(timeout);
+        }
     }
 
     /// The algorithm that a collective of `count` elements would take, and why; with what the cost model
@@ -170,6 +181,10 @@ impl Communicator {
     /// [`Error::Failed`] when another rank failed before.
     pub fn finalize(self) -> Result<(), Error> {
         self.barrier().run()?;
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            device.finalize()?;
+        }
         // Operations whose handles were dropped go on to their end.
         self.inner.shared.drain();
         Ok(())
@@ -186,6 +201,10 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        #[cfg(feature = "cuda")]
+        if let Some(device) = self.device.take() {
+            device.abort();
+        }
         // Carries nothing but itself; the progress thread looks at it now and then.
         self.inner.closed.store(true, Ordering::Relaxed);
         // While something is in flight, the rank stays; it leaves with the last handle.

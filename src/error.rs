@@ -44,6 +44,12 @@ pub enum Error {
         /// Why not, and what to do.
         reason: String,
     },
+    /// A call of CUDA failed. It may be the fault of something that ran before.
+    #[error("{0}")]
+    Cuda(String),
+    /// A call of NCCL failed.
+    #[error("{0}")]
+    Nccl(String),
     /// The operating system refused something that the library needs.
     #[error("{what}: {problem}")]
     System {
@@ -78,9 +84,11 @@ impl Error {
                 _ => ExitClass::Remote,
             },
             Self::Bootstrap(error) => bootstrap_class(error),
-            Self::Memory { .. } | Self::Unsupported { .. } | Self::System { .. } => {
-                ExitClass::System
-            }
+            Self::Memory { .. }
+            | Self::Unsupported { .. }
+            | Self::Cuda(_)
+            | Self::Nccl(_)
+            | Self::System { .. } => ExitClass::System,
         }
     }
 }

@@ -14,6 +14,10 @@ mod builder;
 mod call;
 mod collectives;
 mod communicator;
+#[cfg(feature = "cuda")]
+pub mod cuda;
+#[cfg(feature = "cuda")]
+mod device;
 mod engine;
 mod error;
 mod logging;
@@ -53,7 +57,7 @@ pub use redop::RedOp;
 pub use registered::{Registered, RegisteredView, RegisteredViewMut};
 pub use spark_ccl_bootstrap::UniqueId;
 pub use spark_ccl_compute::{DType, Element, F8E4M3, F8E5M2, bf16, f16};
-pub use spark_ccl_config::{Layout, Links};
+pub use spark_ccl_config::{Backend, Layout, Links};
 pub use spark_ccl_control::Fault;
 pub use spark_ccl_transport::Rails;
 

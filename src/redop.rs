@@ -31,6 +31,9 @@ pub(crate) struct Reduction {
     pub(crate) divisor: Option<u64>,
     /// Number for signatures, NCCL's where it has one.
     pub(crate) code: u8,
+    /// The bytes of a factor, as its type has them.
+    #[cfg(feature = "cuda")]
+    pub(crate) factor: [u8; 8],
 }
 
 impl Reduction {
@@ -40,6 +43,8 @@ impl Reduction {
         scale: Scale::One,
         divisor: None,
         code: u8::MAX,
+        #[cfg(feature = "cuda")]
+        factor: [0; 8],
     };
 
     /// Whether ranks may scale their contributions differently.
@@ -55,6 +60,8 @@ impl<T: Element> RedOp<T> {
             scale: Scale::One,
             divisor: None,
             code,
+            #[cfg(feature = "cuda")]
+            factor: [0; 8],
         };
         match self {
             Self::Sum => plain(ReduceOp::Sum, 0),
@@ -71,10 +78,19 @@ impl<T: Element> RedOp<T> {
             },
             Self::PreMulSum(factor) => Reduction {
                 scale: factor.to_scale(),
+                #[cfg(feature = "cuda")]
+                factor: bytes(factor),
                 ..plain(ReduceOp::Sum, PRE_MUL_SUM)
             },
         }
     }
+}
+
+#[cfg(feature = "cuda")]
+fn bytes<T: Element>(factor: T) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&factor));
+    bytes
 }
 
 fn is_integer(dtype: DType) -> bool {

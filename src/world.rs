@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_bootstrap::{HostId, Kind, Purpose, Session, Via};
 use spark_ccl_compute::{Compute, Cpu};
-use spark_ccl_config::{AlgorithmChoice, Net, Path, Settings, Tuning};
+use spark_ccl_config::{AlgorithmChoice, Backend, Net, Path, Settings, Tuning};
 use spark_ccl_control::{Fault, Monitor, Watch, neighbours};
 use spark_ccl_transport::rdma::link::Nics;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -231,7 +231,32 @@ impl World {
         if settings.progress_thread {
             start_progress(&inner)?;
         }
-        Ok(Communicator { inner })
+        let communicator = Communicator {
+            inner,
+            #[cfg(feature = "cuda")]
+            device: None,
+        };
+        with_devices(communicator)
+    }
+}
+
+/// Adds the backend for device memory, if there is to be one.
+#[cfg(feature = "cuda")]
+fn with_devices(mut communicator: Communicator) -> Result<Communicator, Error> {
+    if communicator.backend() == Backend::Nccl {
+        communicator.device = Some(crate::device::attach(&communicator)?);
+    }
+    Ok(communicator)
+}
+
+#[cfg(not(feature = "cuda"))]
+fn with_devices(communicator: Communicator) -> Result<Communicator, Error> {
+    match communicator.backend() {
+        Backend::Host => Ok(communicator),
+        backend => Err(Error::Unsupported {
+            what: format!("the backend {backend}"),
+            reason: "this build has it not: build with the cargo feature cuda".to_owned(),
+        }),
     }
 }
 

@@ -112,6 +112,20 @@ pub(super) fn requests<T: Element>(
     Ok((request, None))
 }
 
+/// Checks the counts and displacements of an `all_to_all_v` of device memory.
+#[cfg(feature = "cuda")]
+pub(crate) fn tables<T: Element>(
+    comm: &Communicator,
+    spec: &Spec,
+    input: &Region,
+    output: &Region,
+) -> Result<(), Error> {
+    let dtype = T::DTYPE;
+    Checked { comm, spec, dtype }
+        .tables(input, output)
+        .map(drop)
+}
+
 /// A call under examination.
 struct Checked<'a> {
     comm: &'a Communicator,
@@ -256,10 +270,28 @@ impl Checked<'_> {
     }
 
     fn all_to_all_v(&self, input: Region, output: Region) -> Result<Request, Error> {
-        let Some(tables) = &self.spec.tables else {
+        let tables = self.tables(&input, &output)?;
+        let own = self.comm.rank();
+        let wide = |table: &[usize]| table.iter().map(|&x| x as u64).collect::<Vec<_>>();
+        let table = [
+            wide(&tables.send_counts),
+            wide(&tables.send_displs),
+            wide(&tables.recv_counts),
+            wide(&tables.recv_displs),
+        ];
+        let steps = all_to_all_v(own as u32, &table[0], &table[1], &table[2], &table[3])
+            .map_err(|unsupported| self.invalid(unsupported.to_string()))?;
+        Ok(Request {
+            task: self.moving(0, input, output),
+            program: Program::List(steps.walk(0).collect()),
+        })
+    }
+
+    /// The counts and displacements of an `all_to_all_v`, which fit its buffers.
+    fn tables(&self, input: &Region, output: &Region) -> Result<&Tables, Error> {
+        let Some(tables) = self.spec.tables.as_deref() else {
             return Err(self.invalid("no tables of counts".to_owned()));
         };
-        let tables = tables.as_ref();
         self.table("send", &tables.send_counts, &tables.send_displs, input.len)?;
         self.table(
             "receive",
@@ -274,20 +306,8 @@ impl Checked<'_> {
                 "rank {own} sends itself {give} elements and receives {take} from itself"
             )));
         }
-        self.disjoint(&input, &output)?;
-        let wide = |table: &[usize]| table.iter().map(|&x| x as u64).collect::<Vec<_>>();
-        let table = [
-            wide(&tables.send_counts),
-            wide(&tables.send_displs),
-            wide(&tables.recv_counts),
-            wide(&tables.recv_displs),
-        ];
-        let steps = all_to_all_v(own as u32, &table[0], &table[1], &table[2], &table[3])
-            .map_err(|unsupported| self.invalid(unsupported.to_string()))?;
-        Ok(Request {
-            task: self.moving(0, input, output),
-            program: Program::List(steps.walk(0).collect()),
-        })
+        self.disjoint(input, output)?;
+        Ok(tables)
     }
 
     fn send(&self, input: Region) -> Result<Request, Error> {

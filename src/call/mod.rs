@@ -1,7 +1,7 @@
 //! Calls: operations as values that run, start, or start within a scope.
 
 mod agreement;
-mod check;
+pub(crate) mod check;
 mod operands;
 mod pending;
 mod scope;
@@ -23,9 +23,9 @@ use std::marker::PhantomData;
 #[must_use = "a call does nothing until `run`, `start` or `start_in`"]
 #[derive(Debug)]
 pub struct Call<'c, T, O> {
-    comm: &'c Communicator,
-    spec: Spec,
-    operands: O,
+    pub(crate) comm: &'c Communicator,
+    pub(crate) spec: Spec,
+    pub(crate) operands: O,
     element: PhantomData<T>,
 }
 
@@ -56,7 +56,8 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         self
     }
 
-    /// Runs the operation and gives its buffers back.
+    /// Runs the operation and gives its buffers back. With device memory, it runs in the stream that the
+    /// memory comes with, and is waited for.
     ///
     /// # Errors
     /// [`Error::Invalid`] for arguments that cannot be right, before anything was sent;
@@ -65,6 +66,12 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         let mut operands = self.operands;
         let (input, output) = operands.regions();
         let (comm, spec, shared) = (self.comm, &self.spec, self.comm.shared());
+        #[cfg(feature = "cuda")]
+        if input.site.is_some() || output.site.is_some() {
+            comm.engine(spec.operation.name())?
+                .run::<T>(comm, spec, &input, &output)?;
+            return Ok(operands.back());
+        }
         or_abort(|| {
             if spec.operation.has_schedule() {
                 shared.run(|programs| check::collective::<T>(comm, spec, input, output, programs))
@@ -141,6 +148,13 @@ fn issue<T: Element>(
     input: Region,
     output: Region,
 ) -> Result<Ids, Error> {
+    if input.site.is_some() || output.site.is_some() {
+        return Err(Error::Invalid {
+            operation: spec.operation.name(),
+            problem: "device memory is not started, but enqueued in a stream (`on`), or run"
+                .to_owned(),
+        });
+    }
     let make = |programs: &mut _| check::requests::<T>(comm, spec, input, output, programs);
     comm.shared().issue(make).map(|(a, b)| Ids(a, b))
 }

@@ -38,6 +38,13 @@ pub enum WindowKind {
     Symmetric = 1,
 }
 
+impl Registration {
+    /// Whether NCCL made use of it. It leaves out what it would not gain from.
+    pub fn is_used(&self) -> bool {
+        self.handle.is_some()
+    }
+}
+
 impl Communicator {
     /// Registers a buffer from [`Library::allocate`](crate::Library::allocate), or one that can be
     /// shared with other GPUs in another way, for this rank.

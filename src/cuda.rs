@@ -1,0 +1,67 @@
+//! Memory of GPUs and its streams, for communicators with [`Backend::Nccl`](crate::Backend::Nccl).
+//!
+//! The collectives are those of [`Communicator`](crate::Communicator), on device memory:
+//!
+//! ```no_run
+//! use spark_ccl::{Backend, Communicator, RedOp};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let comm = Communicator::builder().backend(Backend::Nccl).from_env()?;
+//! let stream = comm.context()?.new_stream()?;
+//! let mut gradients = stream.clone_htod(&vec![1_f32; 1 << 20])?;
+//! comm.all_reduce_in_place(&mut gradients, RedOp::Sum).on(&stream)?;
+//! comm.wait(&stream)?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Buffers
+//!
+//! | buffer | what keeps uses in order |
+//! |---|---|
+//! | cudarc's `CudaSlice`, `CudaView`, `CudaViewMut` | cudarc's events, as by any call of cudarc's own |
+//! | [`DeviceMemory`], from [`Communicator::alloc_device`](crate::Communicator::alloc_device) | it remembers its last stream, and others wait for that |
+//! | [`DeviceSlice`], of an address | whoever made it (`unsafe`) |
+//!
+//! [`on`](crate::Call::on) enqueues and returns; the buffers come back at once, since what is done to them
+//! next waits in its stream. No borrow can follow a stream: freed memory is freed in a stream's order too.
+//!
+//! cudarc records an event for each buffer of each call, and waits for those of others, once a context has
+//! a second stream. That takes about a microsecond for each, and a wait for what was recorded outside a
+//! graph cannot be captured into it. This library leaves that switch as the program has set it in
+//! its own context (`CudaContext::disable_event_tracking`, `unsafe`): turn it off, or use [`DeviceSlice`],
+//! where each microsecond counts, or to capture graphs.
+//!
+//! # Waiting, and failures
+//!
+//! What is enqueued runs later, so most errors show when it is waited for.
+//! [`Communicator::wait`](crate::Communicator::wait) returns them. A synchronisation of cudarc's does not
+//! hang either: when a rank dies, aborts, or does not take part in time
+//! ([`operation_timeout`](crate::Builder::operation_timeout)), the communicators of the other ranks are
+//! aborted, which ends what runs; ask [`check`](crate::Communicator::check) afterwards.
+
+use crate::Error;
+
+pub use crate::device::{
+    DeviceMemory, DeviceOperands, DeviceRecv, DeviceSend, DeviceSlice, Registration,
+};
+pub use spark_ccl_cuda::{Device, cudarc};
+
+/// The GPUs that this process may use.
+///
+/// # Errors
+/// [`Error::Unsupported`] where there is no driver, it is too old, or there is no GPU.
+pub fn devices() -> Result<Vec<Device>, Error> {
+    Ok(spark_ccl_cuda::devices()?)
+}
+
+/// The version of the NCCL that `SPARK_CCL_NCCL_LIBRARY` names, or that the system has: `2.28.9`.
+///
+/// # Errors
+/// [`Error::Unsupported`] where there is none, or it is too old.
+pub fn nccl_version() -> Result<String, Error> {
+    let settings = spark_ccl_config::Settings::from_env(&spark_ccl_config::Env::from_process())
+        .map_err(|error| Error::Config(std::sync::Arc::new(error)))?;
+    let library = crate::device::library(&settings)?;
+    Ok(library.version().to_string())
+}

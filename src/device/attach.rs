@@ -1,0 +1,149 @@
+//! Makes NCCL's communicator for the ranks of one of ours, over their links.
+
+use super::elsewhere::elsewhere;
+use super::engine::{Calls, State};
+use super::error::refused;
+use super::{Engine, guard};
+use crate::communicator::Communicator;
+use crate::error::Error;
+use parking_lot::Mutex;
+use spark_ccl_config::Settings;
+use spark_ccl_cuda::cudarc::driver::CudaContext;
+use spark_ccl_cuda::{checked, context, devices, share_default_pool};
+use spark_ccl_nccl::{self as nccl, Config, Library, UniqueId};
+use std::sync::{Arc, OnceLock};
+
+/// A rank's device and NCCL.
+struct Ready {
+    library: Library,
+    context: Arc<CudaContext>,
+}
+
+/// The engine for the device memory of a communicator's ranks. Collective.
+pub(crate) fn attach(comm: &Communicator) -> Result<Arc<Engine>, Error> {
+    let settings = &comm.inner.world.settings;
+    let ready = prepare(comm, settings);
+    agree(comm, ready.is_ok())?;
+    let Ready { library, context } = ready?;
+    let id = exchange_id(comm, library)?;
+    let nccl = connect(comm, settings, library, &context, id)?;
+    let engine = Arc::new(Engine {
+        library,
+        context,
+        rank: comm.rank(),
+        size: comm.size(),
+        watch: Arc::clone(&comm.inner.watch),
+        state: Mutex::new(State {
+            nccl: Some(nccl),
+            timeout: settings.operation_timeout,
+            calls: Calls::default(),
+            registered: Vec::new(),
+        }),
+    });
+    guard::start(&engine)?;
+    tracing::info!(
+        "rank {}: NCCL {} from {} on device {}",
+        comm.rank(),
+        library.version(),
+        library.path().display(),
+        engine.device()
+    );
+    Ok(engine)
+}
+
+/// NCCL, opened once for each path.
+pub(crate) fn library(settings: &Settings) -> Result<Library, Error> {
+    static SYSTEMS: OnceLock<Library> = OnceLock::new();
+    if let (Some(found), None) = (SYSTEMS.get(), &settings.nccl.library) {
+        return Ok(*found);
+    }
+    let path = settings.nccl.library.as_deref();
+    let library = Library::open(path).map_err(|error| refused("NCCL", &error))?;
+    Ok(match path {
+        None => *SYSTEMS.get_or_init(|| library),
+        Some(_) => library,
+    })
+}
+
+/// Opens what this rank needs, and finds its device.
+fn prepare(comm: &Communicator, settings: &Settings) -> Result<Ready, Error> {
+    let devices = devices()?;
+    let library = library(settings)?;
+    let session = &comm.inner.world.session;
+    // Alike for all communicators of the world: a device is one rank's.
+    let before = (0..session.rank()).filter(|&rank| session.local_to(rank));
+    let ordinal = (settings.nccl.device + before.count()) % devices.len();
+    let context = context(ordinal)?;
+    share_default_pool(&context)?;
+    Ok(Ready { library, context })
+}
+
+/// Fails on all ranks when one of them has not got what it needs.
+fn agree(comm: &Communicator, ready: bool) -> Result<(), Error> {
+    let mut all = vec![0_u8; comm.size()];
+    let own = [u8::from(ready)];
+    comm.all_gather(&own, &mut all).by_any_path().run()?;
+    let missing = all.iter().position(|&ready| ready == 0);
+    match missing {
+        // It says itself why.
+        Some(rank) if ready => Err(Error::Unsupported {
+            what: "NCCL".to_owned(),
+            reason: format!(
+                "{} cannot use it; its own message says why",
+                comm.inner.watch.member(rank as u32)
+            ),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Rank 0's id, or its error.
+fn exchange_id(comm: &Communicator, library: Library) -> Result<UniqueId, Error> {
+    const LEN: usize = 128;
+    let made = (comm.rank() == 0).then(|| library.unique_id()).transpose();
+    let mut bytes = [0; LEN + 1];
+    if let Ok(Some(id)) = &made {
+        bytes[..LEN].copy_from_slice(id.as_bytes());
+        bytes[LEN] = 1;
+    }
+    comm.broadcast_in_place(&mut bytes[..], 0)
+        .by_any_path()
+        .run()?;
+    made.map_err(|error| refused("NCCL", &error))?;
+    let (mut id, is_made) = ([0; LEN], bytes[LEN] == 1);
+    id.copy_from_slice(&bytes[..LEN]);
+    if is_made {
+        return Ok(UniqueId::from_bytes(id));
+    }
+    Err(Error::Nccl(
+        "rank 0 could not make a unique id; its own message says why".to_owned(),
+    ))
+}
+
+/// Makes NCCL's communicator.
+fn connect(
+    comm: &Communicator,
+    settings: &Settings,
+    library: Library,
+    context: &Arc<CudaContext>,
+    id: UniqueId,
+) -> Result<nccl::Communicator, Error> {
+    let (rank, size) = (comm.rank(), comm.size());
+    let config = Config {
+        blocking: settings.nccl.blocking,
+        timeout: settings.init_timeout,
+        ..Config::default()
+    };
+    let on = Arc::clone(context);
+    let make = move || {
+        checked("cuCtxSetCurrent", on.ordinal(), on.bind_to_thread())?;
+        nccl::Communicator::init_rank(library, size, id, rank, &config)
+            .map_err(|error| refused("NCCL", &error))
+    };
+    elsewhere(
+        "connecting the ranks",
+        &comm.inner.watch,
+        settings.init_timeout,
+        make,
+    )
+}

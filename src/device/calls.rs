@@ -1,0 +1,130 @@
+//! One of our calls as calls of NCCL's.
+
+use crate::call::Spec;
+use crate::signature::Operation;
+use spark_ccl_compute::Element;
+use spark_ccl_nccl::{Communicator, DeviceSlice, Error, Library, RedOp, Stream};
+
+/// What a call needs besides its arguments.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub(super) library: Library,
+    pub(super) nccl: &'a Communicator,
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    pub(super) stream: Stream,
+}
+
+impl Place<'_> {
+    /// Enqueues the call. In place, both buffers are the same, and as long as the larger one is.
+    pub(super) fn enqueue<T: Element>(
+        self,
+        spec: &Spec,
+        input: DeviceSlice,
+        output: DeviceSlice,
+    ) -> Result<(), Error> {
+        let (nccl, stream, root) = (self.nccl, self.stream, spec.root);
+        match spec.operation {
+            Operation::AllReduce => {
+                self.reducing::<T>(spec, |op| nccl.all_reduce(input, output, op, stream))
+            }
+            Operation::Reduce => self.reducing::<T>(spec, |op| {
+                nccl.reduce(input, self.at(root, output), op, root, stream)
+            }),
+            Operation::ReduceScatter => {
+                let output = self.own_part(spec, output);
+                self.reducing::<T>(spec, |op| nccl.reduce_scatter(input, output, op, stream))
+            }
+            Operation::AllGather => nccl.all_gather(self.own_part(spec, input), output, stream),
+            Operation::Broadcast => nccl.broadcast(self.at(root, input), output, root, stream),
+            Operation::Gather => {
+                let input = self.own_part(spec, input);
+                nccl.gather(input, self.at(root, output), root, stream)
+            }
+            Operation::Scatter => {
+                let output = self.own_part(spec, output);
+                nccl.scatter(self.at(root, input), output, root, stream)
+            }
+            Operation::AllToAll => nccl.all_to_all(input, output, stream),
+            Operation::AllToAllV => self.all_to_all_v(spec, input, output),
+            Operation::Send => nccl.send(input, root, stream),
+            Operation::Recv => nccl.recv(output, spec.from, stream),
+            Operation::SendRecv => self.library.group(|| {
+                nccl.send(input, root, stream)?;
+                nccl.recv(output, spec.from, stream)
+            }),
+            // They have no buffers, and so no way here.
+            Operation::Barrier | Operation::Alloc => Ok(()),
+        }
+    }
+
+    /// A buffer that only the root needs. NCCL chooses its way by the others', too, where they are there.
+    fn at(self, root: usize, buffer: DeviceSlice) -> Option<DeviceSlice> {
+        (self.rank == root || !buffer.is_empty()).then_some(buffer)
+    }
+
+    /// In place, this rank's part of a buffer with one for each; a buffer that cannot be shared out as it
+    /// is, for NCCL's checks to refuse.
+    fn own_part(self, spec: &Spec, buffer: DeviceSlice) -> DeviceSlice {
+        if !spec.in_place {
+            return buffer;
+        }
+        let count = buffer.len() / self.size;
+        buffer.part(self.rank * count, count).unwrap_or(buffer)
+    }
+
+    fn all_to_all_v(
+        self,
+        spec: &Spec,
+        input: DeviceSlice,
+        output: DeviceSlice,
+    ) -> Result<(), Error> {
+        let Some(tables) = &spec.tables else {
+            return Ok(());
+        };
+        let part = |buffer: DeviceSlice, displs: &[usize], counts: &[usize], peer: usize| {
+            let part = buffer.part(displs[peer], counts[peer]);
+            part.filter(|part| !part.is_empty())
+        };
+        self.library.group(|| {
+            for peer in 0..self.size {
+                if let Some(part) = part(input, &tables.send_displs, &tables.send_counts, peer) {
+                    self.nccl.send(part, peer, self.stream)?;
+                }
+                if let Some(part) = part(output, &tables.recv_displs, &tables.recv_counts, peer) {
+                    self.nccl.recv(part, peer, self.stream)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn reducing<T: Element>(
+        self,
+        spec: &Spec,
+        call: impl FnOnce(RedOp<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let plain = match spec.reduction.code {
+            0 => RedOp::Sum,
+            1 => RedOp::Prod,
+            2 => RedOp::Max,
+            3 => RedOp::Min,
+            4 => RedOp::Avg,
+            _ => return self.with_factor::<T>(spec.reduction.factor, call),
+        };
+        call(plain)
+    }
+
+    fn with_factor<T: Element>(
+        self,
+        factor: [u8; 8],
+        call: impl FnOnce(RedOp<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let factor: T = bytemuck::pod_read_unaligned(&factor[..size_of::<T>()]);
+        let made = self.nccl.pre_mul_sum(factor)?;
+        let called = call(RedOp::PreMulSum(&made));
+        // What is enqueued does not need it any more.
+        let freed = self.nccl.destroy_op(made);
+        called.and(freed)
+    }
+}

@@ -1,0 +1,256 @@
+//! Device memory from NCCL, which suits its registrations and windows.
+
+use super::Engine;
+use super::buffer::{DeviceRecv, DeviceSend};
+use crate::buffer::{RecvBuf, Region, SendBuf};
+use crate::error::Error;
+use parking_lot::Mutex;
+use spark_ccl_compute::Element;
+use spark_ccl_cuda::checked;
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream, result};
+use spark_ccl_nccl::{self as nccl, Allocation, DeviceSlice, WindowKind};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+/// `len` elements of a device's memory, from [`Communicator::alloc_device`](crate::Communicator::alloc_device).
+///
+/// It remembers the stream that used it last: another one waits for that. It is freed when it has been dropped
+/// and the communicators that it is registered with are gone.
+#[derive(Debug)]
+pub struct DeviceMemory<T> {
+    block: Arc<Block>,
+    len: usize,
+    element: PhantomData<fn() -> T>,
+}
+
+/// How memory is registered with a communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Registration {
+    /// For this rank; the others may do as they like.
+    Local,
+    /// As a symmetric window: all ranks register memory of the same length.
+    Symmetric,
+}
+
+/// An allocation of NCCL's.
+#[derive(Debug)]
+pub(super) struct Block {
+    allocation: Option<Allocation>,
+    address: u64,
+    context: Arc<CudaContext>,
+    last: Mutex<Option<Arc<CudaStream>>>,
+}
+
+impl<T: Element> DeviceMemory<T> {
+    /// How many elements it has.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Its address, for CUDA.
+    pub fn address(&self) -> u64 {
+        self.block.address
+    }
+
+    /// Copies values to it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for another number of values than it has elements; [`Error::Cuda`].
+    pub fn write(&mut self, values: &[T]) -> Result<(), Error> {
+        self.same_length("DeviceMemory::write", values.len())?;
+        let stream = self.block.stream()?;
+        // SAFETY: the memory is as long as the values, which last until the stream has been waited for.
+        let copied =
+            unsafe { result::memcpy_htod_async(self.address(), values, stream.cu_stream()) };
+        self.block.settle("cuMemcpyHtoDAsync", &stream, copied)
+    }
+
+    /// Copies its elements to `values`.
+    ///
+    /// # Errors
+    /// As of [`write`](Self::write).
+    pub fn read(&self, values: &mut [T]) -> Result<(), Error> {
+        self.same_length("DeviceMemory::read", values.len())?;
+        let stream = self.block.stream()?;
+        // SAFETY: as in `write`; all bytes are valid elements.
+        let copied =
+            unsafe { result::memcpy_dtoh_async(values, self.address(), stream.cu_stream()) };
+        self.block.settle("cuMemcpyDtoHAsync", &stream, copied)
+    }
+
+    fn same_length(&self, operation: &'static str, seen: usize) -> Result<(), Error> {
+        if seen == self.len {
+            return Ok(());
+        }
+        Err(Error::Invalid {
+            operation,
+            problem: format!("{seen} values for {} elements", self.len),
+        })
+    }
+
+    fn whole(&self, stream: &Arc<CudaStream>) -> Region {
+        let device = self.block.context.ordinal();
+        Region::on_device(self.block.address, self.len, device, Some(stream))
+    }
+
+    fn in_its_stream(&self) -> Region {
+        let device = self.block.context.ordinal();
+        let stream = self.block.last.lock().clone();
+        Region::on_device(self.block.address, self.len, device, stream.as_ref())
+    }
+}
+
+impl Block {
+    /// The stream that used it last.
+    fn stream(&self) -> Result<Arc<CudaStream>, Error> {
+        checked(
+            "cuCtxSetCurrent",
+            self.context.ordinal(),
+            self.context.bind_to_thread(),
+        )?;
+        let last = self.last.lock().clone();
+        Ok(last.unwrap_or_else(|| self.context.default_stream()))
+    }
+
+    /// Makes a stream wait for the one that used it last, and remembers it.
+    fn enter(&self, stream: &Arc<CudaStream>) {
+        let mut last = self.last.lock();
+        if last.as_ref() == Some(stream) {
+            return;
+        }
+        if let Some(before) = last.replace(Arc::clone(stream)) {
+            // Kept as cudarc keeps what cannot be returned: the context's next call says it.
+            self.context.record_err(stream.join(&before));
+        }
+    }
+
+    /// Waits for a copy.
+    fn settle(
+        &self,
+        operation: &'static str,
+        stream: &CudaStream,
+        copied: Result<(), spark_ccl_cuda::cudarc::driver::DriverError>,
+    ) -> Result<(), Error> {
+        let device = self.context.ordinal();
+        checked(operation, device, copied)?;
+        Ok(checked(
+            "cuStreamSynchronize",
+            device,
+            stream.synchronize(),
+        )?)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let last = self.last.get_mut().take();
+        let idle = last.map_or(Ok(()), |stream| stream.synchronize());
+        let Some(allocation) = self.allocation.take() else {
+            return;
+        };
+        if idle.and_then(|()| self.context.bind_to_thread()).is_err() {
+            tracing::warn!("device memory is not freed: its stream has failed");
+            return;
+        }
+        // SAFETY: all that used it has run, and what it was registered with held it until its end.
+        if let Err(error) = unsafe { allocation.free() } {
+            tracing::warn!("device memory: {error}");
+        }
+    }
+}
+
+impl Engine {
+    pub(super) fn alloc<T: Element>(&self, len: usize) -> Result<DeviceMemory<T>, Error> {
+        const NAME: &str = "alloc_device";
+        let device = self.device();
+        checked("cuCtxSetCurrent", device, self.context.bind_to_thread())?;
+        let bytes = len.saturating_mul(size_of::<T>()).max(1);
+        let allocation = self.library.allocate(bytes);
+        let allocation = allocation.map_err(|error| match error {
+            nccl::Error::Unsupported { .. } => super::error::refused(NAME, &error),
+            error => Error::Memory {
+                what: format!("{bytes} bytes of device {device}"),
+                problem: error.to_string(),
+            },
+        })?;
+        Ok(DeviceMemory {
+            block: Arc::new(Block {
+                address: allocation.start().addr() as u64,
+                allocation: Some(allocation),
+                context: Arc::clone(&self.context),
+                last: Mutex::new(None),
+            }),
+            len,
+            element: PhantomData,
+        })
+    }
+
+    /// Registers memory until the communicator's end; whether NCCL makes use of that.
+    pub(super) fn register<T: Element>(
+        &self,
+        memory: &DeviceMemory<T>,
+        kind: Registration,
+    ) -> Result<bool, Error> {
+        const NAME: &str = "register_device";
+        let start = std::ptr::without_provenance_mut(memory.block.address as usize);
+        let device = memory.block.context.ordinal();
+        // SAFETY: the state keeps the memory until NCCL's communicator has ended.
+        let slice = unsafe { DeviceSlice::from_raw(start, memory.len, T::DTYPE, device as i32) };
+        // Before: should registering fail, NCCL may have done half of it.
+        self.state.lock().registered.push(Arc::clone(&memory.block));
+        self.with(NAME, |_, nccl| match kind {
+            Registration::Local => nccl
+                .register(slice)
+                .map(|registration| registration.is_used()),
+            Registration::Symmetric => nccl
+                .register_window(slice, WindowKind::Symmetric)
+                .map(|window| window.is_used()),
+        })
+    }
+}
+
+// SAFETY: it owns the memory, which stays until the last stream that used it has come to its end.
+unsafe impl<T: Element> SendBuf<T> for &DeviceMemory<T> {
+    fn region(&self) -> Region {
+        self.in_its_stream()
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<T: Element> SendBuf<T> for &mut DeviceMemory<T> {
+    fn region(&self) -> Region {
+        self.in_its_stream()
+    }
+}
+
+// SAFETY: as above, by a unique borrow of the only handle.
+unsafe impl<T: Element> RecvBuf<T> for &mut DeviceMemory<T> {
+    fn region_mut(&mut self) -> Region {
+        self.in_its_stream()
+    }
+}
+
+// SAFETY: as above; streams that use it wait for each other.
+unsafe impl<T: Element> DeviceSend<T> for &DeviceMemory<T> {
+    fn enter(&self, stream: &Arc<CudaStream>) -> Region {
+        self.block.enter(stream);
+        self.whole(stream)
+    }
+
+    fn leave(&self, _: &Arc<CudaStream>) {}
+}
+
+// SAFETY: as above.
+unsafe impl<T: Element> DeviceRecv<T> for &mut DeviceMemory<T> {
+    fn enter_mut(&mut self, stream: &Arc<CudaStream>) -> Region {
+        self.block.enter(stream);
+        self.whole(stream)
+    }
+
+    fn leave_mut(&mut self, _: &Arc<CudaStream>) {}
+}

@@ -1,0 +1,25 @@
+//! Collectives of device memory: NCCL behind the communicator.
+//!
+//! A communicator with [`Backend::Nccl`](crate::Backend::Nccl) has an [`Engine`] beside the one for host
+//! memory, with a communicator of NCCL's that was made over the links of the ranks. Calls are enqueued in
+//! streams, in which they run later; a thread of its own looks whether they do, and ends them when a rank
+//! has died, or when they take too long.
+
+mod attach;
+mod buffer;
+mod calls;
+mod communicator;
+mod elsewhere;
+mod engine;
+mod error;
+mod guard;
+mod memory;
+mod operands;
+
+pub(crate) use attach::{attach, library};
+pub(crate) use buffer::Site;
+pub(crate) use engine::Engine;
+
+pub use buffer::{DeviceRecv, DeviceSend, DeviceSlice};
+pub use memory::{DeviceMemory, Registration};
+pub use operands::DeviceOperands;
