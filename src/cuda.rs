@@ -43,7 +43,7 @@
 use crate::Error;
 
 pub use crate::device::{
-    DeviceMemory, DeviceOperands, DeviceRecv, DeviceSend, DeviceSlice, Registration,
+    DeviceMemory, DeviceOperands, DeviceRecv, DeviceSend, DeviceSlice, Group, Registration,
 };
 pub use spark_ccl_cuda::{Device, cudarc};
 

@@ -112,18 +112,34 @@ pub(super) fn requests<T: Element>(
     Ok((request, None))
 }
 
-/// Checks the counts and displacements of an `all_to_all_v` of device memory.
+/// Checks the buffers of a call of device memory; its signature.
 #[cfg(feature = "cuda")]
-pub(crate) fn tables<T: Element>(
+pub(crate) fn signature<T: Element>(
     comm: &Communicator,
     spec: &Spec,
     input: &Region,
     output: &Region,
-) -> Result<(), Error> {
+) -> Result<Signature, Error> {
     let dtype = T::DTYPE;
-    Checked { comm, spec, dtype }
-        .tables(input, output)
-        .map(drop)
+    let call = Checked { comm, spec, dtype };
+    let count = match spec.operation {
+        Operation::Send | Operation::Recv | Operation::SendRecv => {
+            if spec.operation != Operation::Recv {
+                call.peer("destination", spec.root)?;
+            }
+            if spec.operation != Operation::Send {
+                call.peer("source", spec.from)?;
+            }
+            call.disjoint(input, output)?;
+            input.len + output.len
+        }
+        Operation::AllToAllV => call.tables(input, output).map(|_| 0)?,
+        Operation::AllToAll if spec.in_place => {
+            return Err(call.invalid("device memory is not exchanged in place".to_owned()));
+        }
+        _ => call.shaped(input.clone(), output.clone())?.count,
+    };
+    Ok(call.signature(count, 0))
 }
 
 /// A call under examination.
@@ -148,15 +164,8 @@ impl Checked<'_> {
         output: Region,
         programs: &'p mut Programs,
     ) -> Result<(Task, &'p Program), Error> {
-        if self.spec.operation.is_rooted() {
-            self.peer("root", self.spec.root)?;
-        }
+        let shaped = self.shaped(input, output)?;
         let in_place = self.spec.in_place;
-        let shaped = if in_place {
-            self.shape_in_place(&output)?
-        } else {
-            self.shape(input, output)?
-        };
         let planner = self.comm.planner();
         let place = Place::of(self.spec, &shaped.input, &shaped.output, planner)?;
         let signature = self.signature(shaped.count, place.code());
@@ -172,6 +181,18 @@ impl Checked<'_> {
             input_block: shaped.input_block,
         };
         Ok((task, program))
+    }
+
+    /// The buffers, if they fit the operation and each other.
+    fn shaped(&self, input: Region, output: Region) -> Result<Shaped, Error> {
+        if self.spec.operation.is_rooted() {
+            self.peer("root", self.spec.root)?;
+        }
+        if self.spec.in_place {
+            self.shape_in_place(&output)
+        } else {
+            self.shape(input, output)
+        }
     }
 
     /// Out of place: which lengths belong together.

@@ -69,7 +69,7 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         #[cfg(feature = "cuda")]
         if input.site.is_some() || output.site.is_some() {
             comm.engine(spec.operation.name())?
-                .run::<T>(comm, spec, &input, &output)?;
+                .run::<T>(comm, spec, [&input, &output])?;
             return Ok(operands.back());
         }
         or_abort(|| {

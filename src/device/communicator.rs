@@ -5,7 +5,6 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use spark_ccl_compute::Element;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
-use spark_ccl_nccl as nccl;
 use std::sync::Arc;
 
 impl Communicator {
@@ -31,37 +30,6 @@ impl Communicator {
         self.engine("wait")?.wait(stream)
     }
 
-    /// Lets the calls of `body` that enqueue device memory, of this communicator and of others of this
-    /// thread, start together: so one thread can work for several devices, and sends and receives do not
-    /// wait for each other.
-    ///
-    /// ```no_run
-    /// # use spark_ccl::cuda::DeviceMemory;
-    /// # use spark_ccl::{Communicator, Error, RedOp};
-    /// /// The sum over the devices of this process, one thread's work.
-    /// fn sum(comms: &[Communicator], memory: &mut [DeviceMemory<f32>]) -> Result<(), Error> {
-    ///     comms[0].group(|| {
-    ///         for (comm, memory) in comms.iter().zip(memory) {
-    ///             let stream = comm.context()?.default_stream();
-    ///             comm.all_reduce_in_place(memory, RedOp::Sum).on(&stream)?;
-    ///         }
-    ///         Ok(())
-    ///     })
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    /// The error of `body` (what it enqueued before starts nonetheless), or else of what was enqueued.
-    pub fn group<R>(&self, body: impl FnOnce() -> Result<R, Error>) -> Result<R, Error> {
-        const NAME: &str = "group";
-        let engine = self.engine(NAME)?;
-        let done = engine.library.group(|| body().map_err(Failure::Own));
-        done.map_err(|failure| match failure {
-            Failure::Own(error) => error,
-            Failure::Nccl(error) => engine.failed(NAME, &error),
-        })
-    }
-
     /// `len` elements of memory of this rank's device, from NCCL, for [`register_device`](Self::register_device).
     ///
     /// # Errors
@@ -72,7 +40,7 @@ impl Communicator {
     }
 
     /// Registers device memory with this communicator until its end; whether NCCL makes use of it. As a symmetric
-    /// window, all ranks do this together, several of one thread in a [`group`](Self::group).
+    /// window, all ranks do this together, each in a thread of its own.
     ///
     /// # Errors
     /// [`Error::Unsupported`] when NCCL is older than 2.19, and for windows than 2.27;
@@ -82,7 +50,12 @@ impl Communicator {
         memory: &DeviceMemory<T>,
         kind: Registration,
     ) -> Result<bool, Error> {
-        self.engine("register_device")?.register(memory, kind)
+        let engine = self.engine("register_device")?;
+        if kind == Registration::Symmetric {
+            // NCCL would wait for ever for a rank that does not come.
+            self.barrier().by_any_path().run()?;
+        }
+        engine.register(memory, kind)
     }
 
     pub(crate) fn engine(&self, operation: &'static str) -> Result<&Arc<Engine>, Error> {
@@ -92,17 +65,5 @@ impl Communicator {
                      SPARK_CCL_BACKEND=nccl"
                 .to_owned(),
         })
-    }
-}
-
-/// Why a group failed.
-enum Failure {
-    Own(Error),
-    Nccl(nccl::Error),
-}
-
-impl From<nccl::Error> for Failure {
-    fn from(error: nccl::Error) -> Self {
-        Self::Nccl(error)
     }
 }

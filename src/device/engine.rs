@@ -3,23 +3,26 @@
 use super::calls::Place;
 use super::elsewhere::elsewhere;
 use super::error::{is_harmless, may_be_remote, refused};
+use super::meeting::{Kind, Meeting};
 use super::memory::Block;
 use crate::buffer::Region;
 use crate::call::{Spec, check};
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::signature::Operation;
 use parking_lot::Mutex;
 use spark_ccl_compute::{DType, Element};
 use spark_ccl_control::{DEVICE, Fault, Watch};
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::{checked, is_idle};
 use spark_ccl_nccl::{self as nccl, DeviceSlice, Library, Stream};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// For so long the control plane may take to name the rank whose end NCCL has noticed.
 const WORD_OF_A_DEATH: Duration = Duration::from_millis(500);
+/// For so long a call of NCCL's may hold up who wants to abort it.
+const CALL: Duration = Duration::from_secs(5);
 /// Looks at a stream between two at the clock and at the communicator.
 const LOOKS: u32 = 64;
 
@@ -49,6 +52,8 @@ pub(super) struct Calls {
     pub(super) count: u64,
     /// The stream of the last one.
     pub(super) stream: Option<Arc<CudaStream>>,
+    /// The kinds for which the ranks have met.
+    pub(super) met: HashSet<Kind>,
 }
 
 impl Calls {
@@ -66,24 +71,44 @@ impl Engine {
         self.context.ordinal()
     }
 
-    /// Enqueues a call in a stream.
-    pub(crate) fn enqueue<T: Element>(
-        &self,
+    /// Checks a call. The first of its kind is one for which NCCL may have to connect the ranks: they meet
+    /// before.
+    pub(super) fn begin<T: Element>(
+        self: &Arc<Self>,
         comm: &Communicator,
         spec: &Spec,
-        input: &Region,
-        output: &Region,
-        stream: &Arc<CudaStream>,
-    ) -> Result<(), Error> {
+        [input, output]: [&Region; 2],
+        stream: &CudaStream,
+    ) -> Result<Option<Meeting>, Error> {
         let operation = spec.operation.name();
         if stream.context() != &self.context {
-            return Err(self.other_context(operation, stream));
+            return Err(self.other(operation, "stream", stream.context().ordinal()));
         }
-        if spec.operation == Operation::AllToAllV {
-            check::tables::<T>(comm, spec, input, output)?;
+        for site in [input, output]
+            .into_iter()
+            .filter_map(|region| region.site.as_ref())
+        {
+            if site.device != self.device() {
+                return Err(self.other(operation, "memory", site.device));
+            }
         }
-        let buffers = [input, output].map(|region| self.slice(region, T::DTYPE));
-        self.with(operation, |state, nccl| {
+        let signature = check::signature::<T>(comm, spec, input, output)?;
+        let kind = Kind::of(signature);
+        match kind.filter(|kind| self.size > 1 && !self.state.lock().calls.met.contains(kind)) {
+            Some(kind) => Meeting::start(comm, self, kind, signature.words()).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Enqueues a call in a stream.
+    pub(super) fn call<T: Element>(
+        &self,
+        spec: &Spec,
+        regions: [&Region; 2],
+        stream: &Arc<CudaStream>,
+    ) -> Result<(), Error> {
+        let [input, output] = regions.map(|region| self.slice(region, T::DTYPE));
+        self.with(spec.operation.name(), |calls, nccl| {
             let place = Place {
                 library: self.library,
                 nccl,
@@ -94,21 +119,20 @@ impl Engine {
                     Stream::from_raw(stream.cu_stream().cast(), self.device() as i32)
                 },
             };
-            place.enqueue::<T>(spec, buffers[0], buffers[1])?;
-            state.note(stream);
+            place.enqueue::<T>(spec, input, output)?;
+            calls.note(stream);
             Ok(())
         })
     }
 
     /// Runs a call in the stream that its memory comes with, and waits for it.
     pub(crate) fn run<T: Element>(
-        &self,
+        self: &Arc<Self>,
         comm: &Communicator,
         spec: &Spec,
-        input: &Region,
-        output: &Region,
+        regions: [&Region; 2],
     ) -> Result<(), Error> {
-        let mut streams = [input, output].into_iter().filter_map(|region| {
+        let mut streams = regions.into_iter().filter_map(|region| {
             let site = region.site.as_ref()?;
             site.stream.clone()
         });
@@ -118,7 +142,10 @@ impl Engine {
             let joined = stream.join(&other);
             checked("cuStreamWaitEvent", self.device(), joined)?;
         }
-        self.enqueue::<T>(comm, spec, input, output, &stream)?;
+        if let Some(meeting) = self.begin::<T>(comm, spec, regions, &stream)? {
+            meeting.wait()?;
+        }
+        self.call::<T>(spec, regions, &stream)?;
         self.wait(&stream)
     }
 
@@ -246,7 +273,17 @@ impl Engine {
 
     /// Ends what runs. Nothing can be enqueued any more.
     pub(crate) fn abort(&self) {
-        let taken = self.state.lock().nccl.take();
+        // It is held as long as a call of NCCL's takes.
+        let Some(mut state) = self.state.try_lock_for(CALL) else {
+            tracing::error!(
+                "rank {}: NCCL does not come back from a call, and cannot be aborted meanwhile; \
+                 SPARK_CCL_NCCL_BLOCKING=0 makes its calls end in time",
+                self.rank
+            );
+            return;
+        };
+        let taken = state.nccl.take();
+        drop(state);
         let Some(nccl) = taken else { return };
         if let Err(error) = nccl.abort() {
             tracing::warn!("rank {}: {error}", self.rank);
@@ -272,13 +309,12 @@ impl Engine {
         unsafe { DeviceSlice::from_raw(region.ptr.cast(), region.len, dtype, device as i32) }
     }
 
-    fn other_context(&self, operation: &'static str, stream: &CudaStream) -> Error {
+    fn other(&self, operation: &'static str, what: &str, device: usize) -> Error {
         Error::Invalid {
             operation,
             problem: format!(
-                "the stream is of device {}, but the communicator of device {} (or it is not of the \
-                 device's primary context); take one of `Communicator::context`",
-                stream.context().ordinal(),
+                "the {what} is of device {device}, but the communicator of device {} (or it is not of the \
+                 device's primary context); take what was made with `Communicator::context`",
                 self.device()
             ),
         }

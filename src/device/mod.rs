@@ -12,7 +12,9 @@ mod communicator;
 mod elsewhere;
 mod engine;
 mod error;
+mod group;
 mod guard;
+mod meeting;
 mod memory;
 mod operands;
 
@@ -21,5 +23,6 @@ pub(crate) use buffer::Site;
 pub(crate) use engine::Engine;
 
 pub use buffer::{DeviceRecv, DeviceSend, DeviceSlice};
+pub use group::Group;
 pub use memory::{DeviceMemory, Registration};
 pub use operands::DeviceOperands;

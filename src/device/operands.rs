@@ -2,7 +2,7 @@
 
 use crate::buffer::Region;
 use crate::call::{Call, InPlace, Operands, OutOfPlace, Receiving, Sending};
-use crate::device::{DeviceRecv, DeviceSend};
+use crate::device::{DeviceRecv, DeviceSend, Group};
 use crate::error::Error;
 use spark_ccl_compute::Element;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
@@ -19,7 +19,7 @@ pub trait DeviceOperands<T: Element>: Operands<T> {
     fn leave(&mut self, stream: &Arc<CudaStream>);
 }
 
-impl<T: Element, O: DeviceOperands<T>> Call<'_, T, O> {
+impl<'c, T: Element, O: DeviceOperands<T>> Call<'c, T, O> {
     /// Enqueues the operation in a stream and gives its buffers back. It runs when all has run that was
     /// enqueued there before; [`Communicator::wait`](crate::Communicator::wait) waits for it.
     ///
@@ -41,9 +41,21 @@ impl<T: Element, O: DeviceOperands<T>> Call<'_, T, O> {
         let engine = self.comm.engine(self.spec.operation.name())?;
         let mut operands = self.operands;
         let (input, output) = operands.enter(stream);
-        let enqueued = engine.enqueue::<T>(self.comm, &self.spec, &input, &output, stream);
+        let regions = [&input, &output];
+        if let Some(meeting) = engine.begin::<T>(self.comm, &self.spec, regions, stream)? {
+            meeting.wait()?;
+        }
+        let enqueued = engine.call::<T>(&self.spec, regions, stream);
         operands.leave(stream);
         enqueued.map(|()| operands.back())
+    }
+
+    /// Makes the operation part of a group, which enqueues it in a stream when it ends.
+    pub fn within(self, group: &Group<'c>, stream: &Arc<CudaStream>)
+    where
+        O: 'c,
+    {
+        group.add(self, stream);
     }
 }
 

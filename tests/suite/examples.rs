@@ -1,19 +1,23 @@
 //! The examples run as they are.
 
-use std::process::Command;
+use std::process::{Command, Output};
 
 fn run(name: &str) -> String {
+    let output = output(name);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn output(name: &str) -> Output {
     // This test is in target/profile/deps, and cargo builds the examples for it beside that.
     let test = std::env::current_exe().unwrap();
     let profile = test.ancestors().nth(2).unwrap();
     let example = profile.join("examples").join(name);
-    let output = Command::new(&example)
+    Command::new(&example)
         .env_clear()
         .output()
-        .unwrap_or_else(|error| panic!("{} (built by `cargo test`): {error}", example.display()));
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{name}: {errors}");
-    String::from_utf8(output.stdout).unwrap()
+        .unwrap_or_else(|error| panic!("{} (built by `cargo test`): {error}", example.display()))
 }
 
 #[test]
@@ -34,4 +38,23 @@ fn overlap() {
         let line = format!("rank {rank}: 8 layers averaged");
         assert!(text.contains(&line), "{text}");
     }
+}
+
+#[test]
+#[cfg(feature = "cuda")]
+fn nccl_all_reduce() {
+    if spark_ccl::cuda::devices().is_ok() {
+        assert!(run("nccl_all_reduce").contains("rank 0 of 1 on device Some(0): [0.0, 1.0]"));
+        return;
+    }
+    let output = output("nccl_all_reduce");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && !errors.contains("panicked"),
+        "{errors}"
+    );
+    assert!(
+        errors.contains("libcuda") || errors.contains("finds no GPU"),
+        "{errors}"
+    );
 }

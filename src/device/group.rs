@@ -1,0 +1,142 @@
+//! Calls that start together.
+
+use super::meeting::Meeting;
+use super::{DeviceOperands, Engine};
+use crate::buffer::Region;
+use crate::call::Call;
+use crate::communicator::Communicator;
+use crate::error::Error;
+use spark_ccl_compute::Element;
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_nccl as nccl;
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// Calls that are enqueued when it ends: from [`Communicator::group`].
+///
+/// Its buffers are used after the closure has returned that put them into it: what that borrows must be from
+/// outside of it.
+pub struct Group<'env> {
+    calls: RefCell<Vec<Box<dyn Step + 'env>>>,
+}
+
+impl Communicator {
+    /// Lets the calls that `body` puts into the group ([`within`](Call::within)) start together, of this
+    /// communicator and of others: so one thread can work for several devices, and sends and receives do not
+    /// wait for each other. Nothing is enqueued before `body` returns.
+    ///
+    /// ```no_run
+    /// # use spark_ccl::cuda::DeviceMemory;
+    /// # use spark_ccl::{Communicator, Error, RedOp};
+    /// /// The sum over the devices of this process, one thread's work.
+    /// fn sum(comms: &[Communicator], memory: &mut [DeviceMemory<f32>]) -> Result<(), Error> {
+    ///     comms[0].group(|group| {
+    ///         for (comm, memory) in comms.iter().zip(memory) {
+    ///             let stream = comm.context()?.default_stream();
+    ///             comm.all_reduce_in_place(memory, RedOp::Sum).within(group, &stream);
+    ///         }
+    ///         Ok(())
+    ///     })
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// The error of `body`; [`Error::Invalid`] for a call that cannot be right (either way nothing was
+    /// enqueued); [`Error::Failed`] when a communicator has failed.
+    pub fn group<'env, R, F>(&self, body: F) -> Result<R, Error>
+    where
+        F: FnOnce(&Group<'env>) -> Result<R, Error>,
+    {
+        let engine = self.engine("group")?;
+        let group = Group {
+            calls: RefCell::default(),
+        };
+        let value = body(&group)?;
+        group.end(engine)?;
+        Ok(value)
+    }
+}
+
+impl<'env> Group<'env> {
+    pub(super) fn add<T: Element, O: DeviceOperands<T> + 'env>(
+        &self,
+        call: Call<'env, T, O>,
+        stream: &Arc<CudaStream>,
+    ) {
+        self.calls.borrow_mut().push(Box::new(Queued {
+            call,
+            stream: Arc::clone(stream),
+            regions: None,
+        }));
+    }
+
+    fn end(&self, engine: &Engine) -> Result<(), Error> {
+        let mut calls = self.calls.take();
+        // All ranks' meetings are under way before any is waited for: they may be this thread's.
+        let mut meetings = Vec::new();
+        for call in &mut calls {
+            meetings.extend(call.begin()?);
+        }
+        meetings.into_iter().try_for_each(Meeting::wait)?;
+        let done = engine.library.group(|| {
+            let mut steps = calls.iter();
+            steps.try_for_each(|call| call.enqueue().map_err(Failure::Own))
+        });
+        for call in &mut calls {
+            call.leave();
+        }
+        done.map_err(|failure| match failure {
+            Failure::Own(error) => error,
+            Failure::Nccl(error) => engine.failed("group", &error),
+        })
+    }
+}
+
+/// Why a group failed.
+enum Failure {
+    Own(Error),
+    Nccl(nccl::Error),
+}
+
+impl From<nccl::Error> for Failure {
+    fn from(error: nccl::Error) -> Self {
+        Self::Nccl(error)
+    }
+}
+
+/// A call of any type and buffers.
+trait Step {
+    fn begin(&mut self) -> Result<Option<Meeting>, Error>;
+    fn enqueue(&self) -> Result<(), Error>;
+    fn leave(&mut self);
+}
+
+struct Queued<'c, T, O> {
+    call: Call<'c, T, O>,
+    stream: Arc<CudaStream>,
+    /// Once it has begun.
+    regions: Option<(Region, Region)>,
+}
+
+impl<T: Element, O: DeviceOperands<T>> Step for Queued<'_, T, O> {
+    fn begin(&mut self) -> Result<Option<Meeting>, Error> {
+        let regions = self.call.operands.enter(&self.stream);
+        let (input, output) = self.regions.insert(regions);
+        let Call { comm, spec, .. } = &self.call;
+        let engine = comm.engine(spec.operation.name())?;
+        engine.begin::<T>(comm, spec, [input, output], &self.stream)
+    }
+
+    fn enqueue(&self) -> Result<(), Error> {
+        let Some((input, output)) = &self.regions else {
+            return Ok(());
+        };
+        let Call { comm, spec, .. } = &self.call;
+        let engine = comm.engine(spec.operation.name())?;
+        engine.call::<T>(spec, [input, output], &self.stream)
+    }
+
+    fn leave(&mut self) {
+        self.call.operands.leave(&self.stream);
+    }
+}

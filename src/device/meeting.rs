@@ -1,0 +1,91 @@
+//! Before NCCL connects the ranks for a call, they make sure that all are about to make it: NCCL would wait
+//! for ever, and cannot be aborted meanwhile.
+
+use super::Engine;
+use crate::call::{OutOfPlace, Pending};
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::signature::{Operation, Signature, describe};
+use spark_ccl_control::{DEVICE, Fault};
+use std::sync::Arc;
+
+/// Calls for which NCCL makes the same connections, as far as can be told: it chooses by the number of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Kind {
+    operation: Operation,
+    root: u32,
+    magnitude: u8,
+}
+
+impl Kind {
+    /// `None` for messages between two ranks: others know nothing of them.
+    pub(super) fn of(signature: Signature) -> Option<Self> {
+        let operation = signature.operation;
+        let pairs = [Operation::Send, Operation::Recv, Operation::SendRecv];
+        let bytes = signature.count * signature.dtype.size() as u64;
+        (!pairs.contains(&operation)).then(|| Self {
+            operation,
+            root: signature.root,
+            magnitude: bytes.checked_ilog2().map_or(0, |log| log as u8 + 1),
+        })
+    }
+}
+
+/// What a rank tells all others: its call's signature.
+type Words = Vec<u64>;
+
+/// A meeting under way.
+pub(super) struct Meeting {
+    engine: Arc<Engine>,
+    kind: Kind,
+    words: [u64; 2],
+    pending: Pending<u64, OutOfPlace<Words, Words>>,
+}
+
+impl Meeting {
+    pub(super) fn start(
+        comm: &Communicator,
+        engine: &Arc<Engine>,
+        kind: Kind,
+        words: [u64; 2],
+    ) -> Result<Self, Error> {
+        let all = vec![0; words.len() * comm.size()];
+        let pending = comm
+            .all_gather(words.to_vec(), all)
+            .by_any_path()
+            .start()
+            .map_err(|failed| failed.error)?;
+        Ok(Self {
+            engine: Arc::clone(engine),
+            kind,
+            words,
+            pending,
+        })
+    }
+
+    /// Waits for all ranks.
+    ///
+    /// # Errors
+    /// One is late, or gone, or makes another call.
+    pub(super) fn wait(self) -> Result<(), Error> {
+        let (_, all) = self.pending.wait().map_err(|failed| failed.error)?;
+        let (engine, own) = (&self.engine, self.words);
+        let other = all.chunks_exact(own.len()).position(|words| words != own);
+        let mut state = engine.state.lock();
+        let Some(other) = other else {
+            state.calls.met.insert(self.kind);
+            return Ok(());
+        };
+        let sequence = DEVICE | (state.calls.count + 1);
+        drop(state);
+        let words = [all[other * own.len()], all[other * own.len() + 1]];
+        engine.watch.raise(Fault::Mismatch {
+            sequence,
+            rank_a: engine.watch.member(engine.rank as u32),
+            words_a: describe(own),
+            rank_b: engine.watch.member(other as u32),
+            words_b: describe(words),
+        });
+        Err(engine.gone())
+    }
+}

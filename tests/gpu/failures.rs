@@ -1,0 +1,226 @@
+//! Ranks that die, stop or do something else.
+
+use super::{builder, gpus};
+use spark_ccl::cuda::DeviceMemory;
+use spark_ccl::{Communicator, Error, ExitClass, RedOp, UniqueId};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Well above what is promised, far below the operation timeout.
+const SOON: Duration = Duration::from_secs(20);
+const ID: &str = "SPARK_TEST_GPU_ID";
+
+fn memory(comm: &Communicator) -> DeviceMemory<f32> {
+    let mut memory = comm.alloc_device(1 << 20).unwrap();
+    memory.write(&vec![1.0; 1 << 20]).unwrap();
+    memory
+}
+
+#[test]
+fn a_rank_that_does_not_take_part_is_timed_out() {
+    let Some(gpus) = gpus(2) else { return };
+    let builder = builder().operation_timeout(Duration::from_secs(2));
+    let start = Instant::now();
+    gpus.each(&builder, |comm| {
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let mut memory = memory(&comm);
+        comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+            .on(&stream)
+            .unwrap();
+        comm.wait(&stream).unwrap();
+        if comm.rank() > 0 {
+            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+        }
+        let error = loop {
+            if let Err(error) = comm.wait(&stream) {
+                break error;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        assert_eq!(error.exit_class(), ExitClass::Timeout, "{error}");
+        assert!(error.to_string().contains("on the device"), "{error}");
+        // It stays so, and says so.
+        let again = comm
+            .all_reduce_in_place(&mut memory, RedOp::Sum)
+            .on(&stream);
+        assert!(matches!(again, Err(Error::Failed(_))));
+    });
+    assert!(start.elapsed() < SOON);
+}
+
+#[test]
+fn the_first_call_of_a_kind_waits_for_nobody_for_ever() {
+    let Some(gpus) = gpus(2) else { return };
+    let builder = builder().operation_timeout(Duration::from_secs(2));
+    gpus.each(&builder, |comm| {
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let mut memory = memory(&comm);
+        if comm.rank() == 0 {
+            while comm.check().is_ok() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            return;
+        }
+        let called = comm
+            .all_reduce_in_place(&mut memory, RedOp::Sum)
+            .on(&stream);
+        let error = called.map(drop).unwrap_err();
+        assert_eq!(error.exit_class(), ExitClass::Timeout, "{error}");
+        assert!(error.to_string().contains("rank 0"), "{error}");
+    });
+}
+
+#[test]
+fn different_calls_are_told_apart() {
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let mut memory = memory(&comm);
+        let op = if comm.rank() == 0 {
+            RedOp::Max
+        } else {
+            RedOp::Sum
+        };
+        let called = comm.all_reduce_in_place(&mut memory, op).on(&stream);
+        let said = called.map(drop).unwrap_err().to_string();
+        assert!(said.contains("max") && said.contains("sum"), "{said}");
+    });
+}
+
+#[test]
+fn who_waits_by_cudarc_is_freed_too() {
+    let Some(gpus) = gpus(2) else { return };
+    let builder = builder().operation_timeout(Duration::from_secs(2));
+    gpus.each(&builder, |comm| {
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let mut memory = memory(&comm);
+        comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+            .run()
+            .unwrap();
+        if comm.rank() > 0 {
+            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+            stream.synchronize().unwrap();
+            let error = comm.check().unwrap_err();
+            assert_eq!(error.exit_class(), ExitClass::Timeout, "{error}");
+        } else {
+            while comm.check().is_ok() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_rank_that_leaves_is_not_waited_for() {
+    let Some(gpus) = gpus(2) else { return };
+    let start = Instant::now();
+    gpus.each(&builder(), |comm| {
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let mut memory = memory(&comm);
+        comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+            .run()
+            .unwrap();
+        if comm.rank() == 0 {
+            return;
+        }
+        comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+            .on(&stream)
+            .unwrap();
+        let error = comm.wait(&stream).unwrap_err();
+        assert!(
+            error.to_string().contains("left the communicator"),
+            "{error}"
+        );
+    });
+    assert!(start.elapsed() < SOON);
+}
+
+#[test]
+fn abort_ends_what_runs_on_all_ranks() {
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let mut memory = memory(&comm);
+        comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+            .run()
+            .unwrap();
+        if comm.rank() == 0 {
+            std::thread::sleep(Duration::from_millis(200));
+            comm.abort("enough");
+        } else {
+            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+        }
+        let error = loop {
+            if let Err(error) = comm.wait(&stream) {
+                break error;
+            }
+        };
+        assert!(error.to_string().contains("enough"), "{error}");
+    });
+}
+
+/// The rank that is killed: another process of this test.
+#[test]
+fn victim() {
+    let Ok(id) = std::env::var(ID) else { return };
+    let id: UniqueId = id.parse().unwrap();
+    let comm = builder().connect(&id, 1, 2).unwrap();
+    let stream = comm.context().unwrap().new_stream().unwrap();
+    let mut memory = memory(&comm);
+    loop {
+        comm.all_reduce_in_place(&mut memory, RedOp::Max)
+            .on(&stream)
+            .unwrap();
+        comm.wait(&stream).unwrap();
+        println!("alive");
+    }
+}
+
+#[test]
+fn a_killed_process_is_named() {
+    let Some(_gpus) = gpus(2) else { return };
+    let builder = builder();
+    let id = builder.unique_id().unwrap();
+    let mut victim = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "failures::victim", "--nocapture"])
+        .env(ID, id.to_string())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let comm = builder.connect(&id, 0, 2).unwrap();
+    let stream = comm.context().unwrap().new_stream().unwrap();
+    let mut memory = memory(&comm);
+    let mut killed = None;
+    let mut lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+    for round in 0.. {
+        comm.all_reduce_in_place(&mut memory, RedOp::Max)
+            .on(&stream)
+            .unwrap();
+        if round == 10 {
+            lines
+                .by_ref()
+                .find(|line| line.as_ref().unwrap() == "alive")
+                .unwrap()
+                .unwrap();
+            victim.kill().unwrap();
+            killed = Some(Instant::now());
+        }
+        let Err(error) = comm.wait(&stream) else {
+            continue;
+        };
+        let killed = killed.expect("nobody was killed yet");
+        println!("after {:?}: {error}", killed.elapsed());
+        assert_eq!(error.exit_class(), ExitClass::Remote, "{error}");
+        assert!(error.to_string().contains("rank 1"), "{error}");
+        assert!(killed.elapsed() < SOON);
+        break;
+    }
+    victim.wait().unwrap();
+}

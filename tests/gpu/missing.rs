@@ -1,0 +1,46 @@
+//! Without GPUs, or without NCCL.
+
+use super::{builder, text};
+use spark_ccl::cuda::devices;
+use spark_ccl::{Communicator, Error, RedOp};
+
+#[test]
+fn what_is_missing_is_said_on_every_rank() {
+    if devices().is_ok() {
+        eprintln!("SKIPPED: there are GPUs");
+        return;
+    }
+    let error = builder().local(2).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+    let said = error.to_string();
+    assert!(
+        said.contains("libcuda") || said.contains("finds no GPU"),
+        "{said}"
+    );
+}
+
+#[test]
+fn another_library_than_nccl_is_refused() {
+    let Err(error) = builder().set("SPARK_CCL_NCCL_LIBRARY", "/nowhere").local(1) else {
+        panic!("a communicator without NCCL");
+    };
+    let said = error.to_string();
+    assert!(
+        said.contains("/nowhere") || said.contains("libcuda"),
+        "{said}"
+    );
+}
+
+#[test]
+fn host_communicators_say_how_to_get_device_memory() {
+    let comm = Communicator::local(1).unwrap().remove(0);
+    assert_eq!(comm.device(), None);
+    assert!(text(comm.context()).contains("SPARK_CCL_BACKEND=nccl"));
+    assert!(text(comm.alloc_device::<f32>(1)).contains("Backend::Nccl"));
+    // SAFETY: it is refused before it is looked at.
+    let memory = unsafe { spark_ccl::cuda::DeviceSlice::<f32>::from_raw(0, 1, 0) };
+    let refused = comm.all_reduce_in_place(memory, RedOp::Sum).run();
+    assert!(text(refused).contains("all_reduce"));
+    let refused = comm.all_reduce_in_place(memory, RedOp::Sum).start();
+    assert!(refused.err().unwrap().to_string().contains("`on`"));
+}
