@@ -1,4 +1,5 @@
 use std::cell::RefCell;
+use std::ptr;
 use std::sync::atomic::AtomicPtr;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -29,7 +30,7 @@ impl Library {
     /// do them for several communicators, and sends and receives cannot wait for each other.
     /// Groups within groups end with the outermost.
     ///
-    /// A group cannot be called off: what was called before `body` failed starts nonetheless.
+    /// When `body` fails, nothing of the group starts, and its communicators are as they were.
     ///
     /// ```no_run
     /// # use spark_ccl_nccl::{Communicator, DeviceSlice, Error, Library, Stream};
@@ -49,6 +50,9 @@ impl Library {
     pub fn group<T, E: From<Error>>(self, body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let group = Group::start(self)?;
         let outcome = body();
+        if outcome.is_err() {
+            group.call_off();
+        }
         let ended = group.end();
         let value = outcome?;
         ended?;
@@ -81,6 +85,15 @@ impl Group {
         })
     }
 
+    /// Has NCCL refuse the group when it ends: one refused call does, and this one always is.
+    fn call_off(&self) {
+        let (nothing, none, constant) = (ptr::null_mut(), ptr::null_mut(), ptr::null());
+        // SAFETY: NCCL looks at the communicator first, and there is none.
+        unsafe {
+            (self.library.api.ncclAllReduce)(constant, nothing, 0, 0, 0, none, ptr::null_mut())
+        };
+    }
+
     fn end(mut self) -> Result<(), Error> {
         self.ended = true;
         end(self.library)
@@ -89,10 +102,10 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if !self.ended
-            && let Err(error) = end(self.library)
-        {
-            tracing::warn!("a group whose closure panicked: {error}");
+        if !self.ended {
+            self.call_off();
+            // It says that it was called off.
+            let _ = end(self.library);
         }
     }
 }
@@ -113,7 +126,7 @@ fn end(library: Library) -> Result<(), Error> {
         code => Err(library.failed(NAME, members.first().and_then(|first| first.rank()), code)),
     };
     if let Some(open) = open {
-        open.close(result.is_err());
+        open.close(!matches!(code, Code::SUCCESS | Code::INVALID_ARGUMENT) && result.is_err());
     }
     result
 }

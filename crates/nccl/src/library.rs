@@ -1,6 +1,7 @@
 use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use crate::error::{CallError, Code, Refusal};
 use crate::raw::Api;
@@ -67,9 +68,21 @@ impl Library {
             return Err(Error::TooOld { path, found });
         }
         std::mem::forget(library);
-        Ok(Self {
-            api: Box::leak(Box::new(api)),
-        })
+        Ok(Self::known(api))
+    }
+
+    /// The same for the same library, by whatever path it was opened.
+    fn known(api: Api) -> Self {
+        static KNOWN: Mutex<Vec<&'static Api>> = Mutex::new(Vec::new());
+        let mut all = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let same =
+            |other: &&&'static Api| std::ptr::fn_addr_eq(other.ncclGetVersion, api.ncclGetVersion);
+        if let Some(api) = all.iter().find(same) {
+            return Self { api };
+        }
+        let api = Box::leak(Box::new(api));
+        all.push(api);
+        Self { api }
     }
 
     /// What was opened: a path, or the name that the system's loader found.

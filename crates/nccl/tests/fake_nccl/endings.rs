@@ -83,7 +83,12 @@ fn what_goes_wrong_later_is_asked_for() {
     assert!(matches!(comm.finalize(), Err(Error::Unusable { .. })));
     assert_eq!(
         fake.journal(),
-        ["ncclGroupStart", "ncclGroupEnd", "ncclCommAbort #1"]
+        [
+            "ncclGroupStart",
+            "ncclAllReduce without a communicator",
+            "ncclGroupEnd",
+            "ncclCommAbort #1"
+        ]
     );
 }
 

@@ -110,3 +110,16 @@ fn missing_functions_are_listed_with_their_version() {
     let text = "ncclMemAlloc is not in NCCL 2.18.3; it needs 2.19.1 or newer";
     assert_eq!(error.to_string(), text);
 }
+
+#[test]
+fn a_library_is_the_same_by_every_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = compile(folder.path(), &["-DVERSION=23007"]);
+    let by_file = Library::open(Some(&path)).unwrap();
+    let link = folder.path().join("libnccl.so.2");
+    if !link.exists() {
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+    }
+    assert_eq!(by_file, Library::open(Some(folder.path())).unwrap());
+    assert_ne!(by_file, Fake::new().library);
+}

@@ -62,7 +62,7 @@ static void note(const char *format, ...) {
     strncat(journal, "\n", sizeof journal - strlen(journal) - 1);
 }
 
-static int depth, looks, pending;
+static int depth, looks, pending, refused;
 
 /* What NCCL writes when a group ends, or when what is in progress does. */
 static struct {
@@ -205,6 +205,10 @@ int ncclGroupStart(void) {
 int ncclGroupEnd(void) {
     note("ncclGroupEnd");
     if (--depth) return SUCCESS;
+    if (refused) {
+        refused = pending = 0;
+        return INVALID_ARGUMENT;
+    }
     if (!pending) write_late();
     int result = scripted("ncclGroupEnd");
     return result ? result : pending ? IN_PROGRESS : SUCCESS;
@@ -246,7 +250,17 @@ int ncclRedOpDestroy(int op, Comm comm) {
              stream);                                                                              \
         return done(#name, comm);                                                                  \
     }
-REDUCES(ncclAllReduce)
+int ncclAllReduce(void *send, void *recv, size_t count, int type, int op, Comm comm, void *stream) {
+    /* As NCCL: a call that is refused has the group refused. */
+    if (!comm) {
+        note("ncclAllReduce without a communicator");
+        refused = depth > 0;
+        return INVALID_ARGUMENT;
+    }
+    note("ncclAllReduce %p %p %zu type %d op %d #%d stream %p", send, recv, count, type, op, comm->rank,
+         stream);
+    return done("ncclAllReduce", comm);
+}
 REDUCES(ncclReduceScatter)
 MOVES(ncclAllGather)
 ROOTED(ncclBroadcast)
