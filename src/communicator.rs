@@ -180,6 +180,10 @@ impl Communicator {
     /// # Errors
     /// [`Error::Failed`] when another rank failed before.
     pub fn finalize(self) -> Result<(), Error> {
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            device.drain()?;
+        }
         self.barrier().run()?;
         #[cfg(feature = "cuda")]
         if let Some(device) = &self.device {

@@ -27,10 +27,19 @@
 //! next waits in its stream. No borrow can follow a stream: freed memory is freed in a stream's order too.
 //!
 //! cudarc records an event for each buffer of each call, and waits for those of others, once a context has
-//! a second stream. That takes about a microsecond for each, and a wait for what was recorded outside a
-//! graph cannot be captured into it. This library leaves that switch as the program has set it in
-//! its own context (`CudaContext::disable_event_tracking`, `unsafe`): turn it off, or use [`DeviceSlice`],
-//! where each microsecond counts, or to capture graphs.
+//! a second stream: some calls of the driver's for each buffer. This library leaves that switch as the program has
+//! set it in its context (`CudaContext::disable_event_tracking`, `unsafe`). Where each microsecond
+//! counts, use [`DeviceMemory`] or [`DeviceSlice`].
+//!
+//! Streams and memory are those of [`Communicator::context`](crate::Communicator::context), or [`context`], which is the
+//! same: cudarc keeps nothing in order between two objects of one context.
+//!
+//! # Graphs
+//!
+//! Calls of [`DeviceSlice`] can be captured. A graph uses memory whenever it is launched, so the promise of
+//! [`DeviceSlice::from_raw`] holds for every launch. Make each call once before it is captured: NCCL connects the ranks
+//! then. Drop graphs before the communicator whose calls they hold, which NCCL otherwise does not free.
+//! Launches are not watched as calls are: wait for them by [`Communicator::wait`](crate::Communicator::wait).
 //!
 //! # Waiting, and failures
 //!
@@ -38,7 +47,17 @@
 //! [`Communicator::wait`](crate::Communicator::wait) returns them. A synchronisation of cudarc's does not
 //! hang either: when a rank dies, aborts, or does not take part in time
 //! ([`operation_timeout`](crate::Builder::operation_timeout)), the communicators of the other ranks are
-//! aborted, which ends what runs; ask [`check`](crate::Communicator::check) afterwards.
+//! aborted, which ends what runs; ask [`check`](crate::Communicator::check) afterwards. The time includes what the program
+//! has enqueued itself before, and before it is waited for.
+//!
+//! Dropping a communicator aborts, too: what is still in a stream ends there, with results of no use.
+//! [`finalize`](crate::Communicator::finalize) waits for it.
+//!
+//! The first call of each operation, type, reduction, root and power of two of bytes is compared between the ranks,
+//! over the links, which host collectives use as well: so threads that share a communicator must agree on the order of both.
+//! Later calls are not compared; ranks that then give other counts get what NCCL makes of it.
+//!
+//! NCCL decides how it reduces: about NaN in minima and maxima, and about the order of sums.
 
 use crate::Error;
 
@@ -53,6 +72,14 @@ pub use spark_ccl_cuda::{Device, cudarc};
 /// [`Error::Unsupported`] where there is no driver, it is too old, or there is no GPU.
 pub fn devices() -> Result<Vec<Device>, Error> {
     Ok(spark_ccl_cuda::devices()?)
+}
+
+/// The context of a device, one object for the whole process: to make memory before there is a communicator.
+///
+/// # Errors
+/// [`Error::Unsupported`] where there is no driver; [`Error::Cuda`] where there is no such device.
+pub fn context(device: usize) -> Result<std::sync::Arc<cudarc::driver::CudaContext>, Error> {
+    Ok(spark_ccl_cuda::context(device)?)
 }
 
 /// The version of the NCCL that `SPARK_CCL_NCCL_LIBRARY` names, or that the system has: `2.28.9`.

@@ -4,7 +4,7 @@ use crate::call::{Call, OutOfPlace, Spec};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::signature::Operation;
-use crate::world::{World, deadline_in};
+use crate::world::{World, deadline_in, with_devices};
 use spark_ccl_config::AlgorithmChoice;
 use std::sync::atomic::Ordering;
 
@@ -39,11 +39,12 @@ impl Communicator {
             .map(|&(_, rank)| self.inner.members[rank])
             .collect();
         let algorithms = self.planner().algorithms.clone();
-        self.derive([u64::from(count), u64::from(color)], ranks, algorithms)
-            .map(Some)
+        let split = self.derive([u64::from(count), u64::from(color)], ranks, algorithms)?;
+        let deadline = deadline_in(self.inner.world.settings.init_timeout);
+        with_devices(split, deadline).map(Some)
     }
 
-    /// A new communicator of the same ranks, which takes only these algorithms, named as in
+    /// A new communicator of the same ranks, for host memory, which takes only these algorithms, named as in
     /// `SPARK_CCL_ALGO`. Collective; all ranks must name the same. For measurements.
     ///
     /// # Errors

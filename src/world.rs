@@ -68,7 +68,8 @@ impl World {
             // Unlike that of any other world: it also tells registered memory of several apart.
             let context = world.session.derive_context(NO_CONTEXT, 0, 0);
             let algorithms = world.settings.algo.clone();
-            let communicator = Self::communicator(&world, context, all, algorithms, None, deadline);
+            let communicator = Self::communicator(&world, context, all, algorithms, None, deadline)
+                .and_then(|communicator| with_devices(communicator, deadline));
             let report = communicator.as_ref().map(|_| ()).map_err(Error::to_string);
             // The others must not take a rank for ready that is not, nor wait for it.
             let sealed = world.session.seal(report, deadline);
@@ -231,26 +232,28 @@ impl World {
         if settings.progress_thread {
             start_progress(&inner)?;
         }
-        let communicator = Communicator {
+        Ok(Communicator {
             inner,
             #[cfg(feature = "cuda")]
             device: None,
-        };
-        with_devices(communicator)
+        })
     }
 }
 
 /// Adds the backend for device memory, if there is to be one.
 #[cfg(feature = "cuda")]
-fn with_devices(mut communicator: Communicator) -> Result<Communicator, Error> {
+pub(crate) fn with_devices(
+    mut communicator: Communicator,
+    deadline: Instant,
+) -> Result<Communicator, Error> {
     if communicator.backend() == Backend::Nccl {
-        communicator.device = Some(crate::device::attach(&communicator)?);
+        communicator.device = Some(crate::device::attach(&communicator, deadline)?);
     }
     Ok(communicator)
 }
 
 #[cfg(not(feature = "cuda"))]
-fn with_devices(communicator: Communicator) -> Result<Communicator, Error> {
+pub(crate) fn with_devices(communicator: Communicator, _: Instant) -> Result<Communicator, Error> {
     match communicator.backend() {
         Backend::Host => Ok(communicator),
         backend => Err(Error::Unsupported {

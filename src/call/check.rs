@@ -117,8 +117,7 @@ pub(super) fn requests<T: Element>(
 pub(crate) fn signature<T: Element>(
     comm: &Communicator,
     spec: &Spec,
-    input: &Region,
-    output: &Region,
+    [input, output]: [&Region; 2],
 ) -> Result<Signature, Error> {
     let dtype = T::DTYPE;
     let call = Checked { comm, spec, dtype };

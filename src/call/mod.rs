@@ -20,7 +20,7 @@ use spark_ccl_compute::Element;
 use std::marker::PhantomData;
 
 /// An operation with its buffers. It does nothing until it is run or started.
-#[must_use = "a call does nothing until `run`, `start` or `start_in`"]
+#[must_use = "a call does nothing until `run`, `start`, `start_in`, or `on` a stream"]
 #[derive(Debug)]
 pub struct Call<'c, T, O> {
     pub(crate) comm: &'c Communicator,

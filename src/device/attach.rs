@@ -3,15 +3,19 @@
 use super::elsewhere::elsewhere;
 use super::engine::{Calls, State};
 use super::error::refused;
+use super::memory::Kept;
 use super::{Engine, guard};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use parking_lot::Mutex;
 use spark_ccl_config::Settings;
+use spark_ccl_control::Fault;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
-use spark_ccl_cuda::{checked, context, devices, share_default_pool};
+use spark_ccl_cuda::{checked, context, count, share_default_pool};
 use spark_ccl_nccl::{self as nccl, Config, Library, UniqueId};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// A rank's device and NCCL.
 struct Ready {
@@ -20,13 +24,21 @@ struct Ready {
 }
 
 /// The engine for the device memory of a communicator's ranks. Collective.
-pub(crate) fn attach(comm: &Communicator) -> Result<Arc<Engine>, Error> {
+pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Arc<Engine>, Error> {
     let settings = &comm.inner.world.settings;
     let ready = prepare(comm, settings);
     agree(comm, ready.is_ok())?;
     let Ready { library, context } = ready?;
     let id = exchange_id(comm, library)?;
-    let nccl = connect(comm, settings, library, &context, id)?;
+    let left = deadline.saturating_duration_since(Instant::now());
+    let nccl = connect(comm, settings, library, &context, id, left).inspect_err(|error| {
+        // The others need not wait for this rank.
+        let watch = &comm.inner.watch;
+        watch.raise(Fault::Aborted {
+            by: watch.member(comm.rank() as u32),
+            reason: format!("it could not connect: {error}"),
+        });
+    })?;
     let engine = Arc::new(Engine {
         library,
         context,
@@ -37,8 +49,9 @@ pub(crate) fn attach(comm: &Communicator) -> Result<Arc<Engine>, Error> {
             nccl: Some(nccl),
             timeout: settings.operation_timeout,
             calls: Calls::default(),
-            registered: Vec::new(),
+            kept: kept(id),
         }),
+        wanted: AtomicBool::new(true),
     });
     guard::start(&engine)?;
     tracing::info!(
@@ -51,30 +64,52 @@ pub(crate) fn attach(comm: &Communicator) -> Result<Arc<Engine>, Error> {
     Ok(engine)
 }
 
-/// NCCL, opened once for each path.
+/// NCCL, as the settings name it.
 pub(crate) fn library(settings: &Settings) -> Result<Library, Error> {
-    static SYSTEMS: OnceLock<Library> = OnceLock::new();
-    if let (Some(found), None) = (SYSTEMS.get(), &settings.nccl.library) {
-        return Ok(*found);
+    Library::open(settings.nccl.library.as_deref()).map_err(|error| refused("NCCL", &error))
+}
+
+/// What the ranks of this process keep that have NCCL's id in common.
+fn kept(id: UniqueId) -> Arc<Kept> {
+    static ALL: Mutex<Vec<([u8; 128], Weak<Kept>)>> = Mutex::new(Vec::new());
+    let mut all = ALL.lock();
+    all.retain(|(_, kept)| kept.strong_count() > 0);
+    let mut same = all.iter().filter(|(of, _)| of == id.as_bytes());
+    if let Some(kept) = same.find_map(|(_, kept)| kept.upgrade()) {
+        return kept;
     }
-    let path = settings.nccl.library.as_deref();
-    let library = Library::open(path).map_err(|error| refused("NCCL", &error))?;
-    Ok(match path {
-        None => *SYSTEMS.get_or_init(|| library),
-        Some(_) => library,
-    })
+    let kept = Arc::default();
+    all.push((*id.as_bytes(), Arc::downgrade(&kept)));
+    kept
 }
 
 /// Opens what this rank needs, and finds its device.
 fn prepare(comm: &Communicator, settings: &Settings) -> Result<Ready, Error> {
-    let devices = devices()?;
+    let devices = count()?;
     let library = library(settings)?;
     let session = &comm.inner.world.session;
     // Alike for all communicators of the world: a device is one rank's.
     let before = (0..session.rank()).filter(|&rank| session.local_to(rank));
-    let ordinal = (settings.nccl.device + before.count()) % devices.len();
+    let wanted = settings.nccl.device.saturating_add(before.count());
+    // A launcher may show each process a device of its own.
+    let ordinal = if devices == 1 { 0 } else { wanted };
+    if ordinal >= devices {
+        return Err(Error::Invalid {
+            operation: "choosing a device",
+            problem: format!(
+                "rank {} is to take device {wanted}, and there are {devices}; start fewer ranks on this \
+                 host, or begin with another device (`Builder::device`)",
+                comm.rank()
+            ),
+        });
+    }
     let context = context(ordinal)?;
-    share_default_pool(&context)?;
+    if let Err(error) = share_default_pool(&context) {
+        tracing::warn!(
+            "rank {}: other devices of this process cannot reach memory from cudarc: {error}",
+            comm.rank()
+        );
+    }
     Ok(Ready { library, context })
 }
 
@@ -127,11 +162,12 @@ fn connect(
     library: Library,
     context: &Arc<CudaContext>,
     id: UniqueId,
+    timeout: Duration,
 ) -> Result<nccl::Communicator, Error> {
     let (rank, size) = (comm.rank(), comm.size());
     let config = Config {
         blocking: settings.nccl.blocking,
-        timeout: settings.init_timeout,
+        timeout,
         ..Config::default()
     };
     let on = Arc::clone(context);
@@ -140,10 +176,5 @@ fn connect(
         nccl::Communicator::init_rank(library, size, id, rank, &config)
             .map_err(|error| refused("NCCL", &error))
     };
-    elsewhere(
-        "connecting the ranks",
-        &comm.inner.watch,
-        settings.init_timeout,
-        make,
-    )
+    elsewhere("connecting the ranks", &comm.inner.watch, timeout, make)
 }

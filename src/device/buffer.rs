@@ -14,6 +14,8 @@ pub(crate) struct Site {
     pub(crate) device: usize,
     /// The stream that the memory comes with; `None`: the device's default stream.
     pub(crate) stream: Option<Arc<CudaStream>>,
+    /// Whether it knows what is done to it in streams, and waits for that before it is freed.
+    pub(crate) tracked: bool,
 }
 
 impl Region {
@@ -23,6 +25,7 @@ impl Region {
         len: usize,
         device: usize,
         stream: Option<&Arc<CudaStream>>,
+        tracked: bool,
     ) -> Self {
         Self {
             ptr: std::ptr::without_provenance_mut(address as usize),
@@ -31,6 +34,7 @@ impl Region {
             site: Some(Site {
                 device,
                 stream: stream.cloned(),
+                tracked,
             }),
         }
     }
@@ -84,7 +88,7 @@ impl<T: Element> DeviceSlice<T> {
     ///
     /// # Safety
     /// The memory stays allocated until all calls with this value, or a part of it, have run in their
-    /// streams. Meanwhile nothing else writes what they read, and nothing else touches what they write.
+    /// streams, and as long as a graph that has captured them is launched. Meanwhile nothing else writes what they read, and nothing else touches what they write.
     pub const unsafe fn from_raw(address: u64, len: usize, device: usize) -> Self {
         Self {
             address,
@@ -125,7 +129,7 @@ impl<T: Element> DeviceSlice<T> {
     }
 
     fn whole(self) -> Region {
-        Region::on_device(self.address, self.len, self.device, None)
+        Region::on_device(self.address, self.len, self.device, None, false)
     }
 }
 
@@ -166,16 +170,28 @@ fn reading<T>(buffer: &impl DevicePtr<T>, stream: &Arc<CudaStream>) -> Region {
     let (address, record) = buffer.device_ptr(stream);
     // It would be recorded too early: the call is not in the stream yet.
     std::mem::forget(record);
-    let device = buffer.stream().context().ordinal();
-    Region::on_device(address, buffer.len(), device, Some(stream))
+    let own = buffer.stream();
+    let device = own.context().ordinal();
+    Region::on_device(address, buffer.len(), device, Some(own), true)
+}
+
+/// What cudarc has was read in a stream. It remembers one reader only: so its own stream, in which it is freed,
+/// waits for each.
+fn was_read<T>(buffer: &impl DevicePtr<T>, stream: &Arc<CudaStream>) {
+    drop(buffer.device_ptr(stream));
+    let (own, context) = (buffer.stream(), stream.context());
+    if own != stream && context.is_managing_stream_synchronization() {
+        // Kept as cudarc keeps what cannot be returned: the context's next call says it.
+        context.record_err(own.join(stream));
+    }
 }
 
 /// What cudarc has, to be written in a stream.
 fn writing<T>(buffer: &mut impl DevicePtrMut<T>, stream: &Arc<CudaStream>) -> Region {
-    let (len, device) = (buffer.len(), buffer.stream().context().ordinal());
+    let (len, own) = (buffer.len(), buffer.stream().clone());
     let (address, record) = buffer.device_ptr_mut(stream);
     std::mem::forget(record);
-    Region::on_device(address, len, device, Some(stream))
+    Region::on_device(address, len, own.context().ordinal(), Some(&own), true)
 }
 
 macro_rules! sends {
@@ -188,8 +204,9 @@ macro_rules! sends {
             }
         }
 
-        // SAFETY: cudarc makes streams wait for each other by the buffer's events, if the program has not
-        // taken that upon itself; and memory is freed in a stream that has waited for both.
+        // SAFETY: cudarc makes streams of one context object, which calls insist on, wait for each other by
+        // the buffer's events, if the program has not taken that upon itself; memory is freed in its own
+        // stream, which waits for the last writer and, by `was_read`, for all readers.
         unsafe impl<$($life,)? T: Element> DeviceSend<T> for $type {
             fn enter(&self, stream: &Arc<CudaStream>) -> Region {
                 let $this = self;
@@ -198,7 +215,7 @@ macro_rules! sends {
 
             fn leave(&self, stream: &Arc<CudaStream>) {
                 let $this = self;
-                drop($buffer.device_ptr(stream));
+                was_read($buffer, stream);
             }
         }
     )+};

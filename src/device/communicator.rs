@@ -1,9 +1,11 @@
 //! What communicators offer for device memory.
 
+use super::elsewhere::elsewhere;
 use super::{DeviceMemory, Engine, Registration};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use spark_ccl_compute::Element;
+use spark_ccl_cuda::checked;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use std::sync::Arc;
 
@@ -51,11 +53,34 @@ impl Communicator {
         kind: Registration,
     ) -> Result<bool, Error> {
         let engine = self.engine("register_device")?;
-        if kind == Registration::Symmetric {
-            // NCCL would wait for ever for a rank that does not come.
-            self.barrier().by_any_path().run()?;
+        if kind == Registration::Local {
+            return engine.do_register(engine.register(memory, kind)?);
         }
-        engine.register(memory, kind)
+        // NCCL would wait for ever for a rank that does not come, or comes with something else.
+        let mut all = vec![[0; 2]; self.size()].concat();
+        let own = engine.registrable(memory);
+        let word = [
+            u64::from(own.is_ok()),
+            (memory.len() * size_of::<T>()) as u64,
+        ];
+        self.all_gather(&word, &mut all).by_any_path().run()?;
+        own?;
+        if let Some(rank) = all.chunks_exact(2).position(|other| other != word) {
+            return Err(Error::Invalid {
+                operation: "register_device",
+                problem: format!(
+                    "rank {rank} registers {} bytes, or cannot, and this rank {}",
+                    all[2 * rank + 1],
+                    word[1]
+                ),
+            });
+        }
+        let register = engine.register(memory, kind)?;
+        let (timeout, on) = (engine.state.lock().timeout, Arc::clone(engine));
+        elsewhere("register_device", &engine.watch, timeout, move || {
+            checked("cuCtxSetCurrent", on.device(), on.context.bind_to_thread())?;
+            on.do_register(register)
+        })
     }
 
     pub(crate) fn engine(&self, operation: &'static str) -> Result<&Arc<Engine>, Error> {

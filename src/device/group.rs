@@ -6,6 +6,7 @@ use crate::buffer::Region;
 use crate::call::Call;
 use crate::communicator::Communicator;
 use crate::error::Error;
+use crate::signature::Signature;
 use spark_ccl_compute::Element;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_nccl as nccl;
@@ -66,16 +67,19 @@ impl<'env> Group<'env> {
         self.calls.borrow_mut().push(Box::new(Queued {
             call,
             stream: Arc::clone(stream),
-            regions: None,
+            ready: None,
         }));
     }
 
     fn end(&self, engine: &Engine) -> Result<(), Error> {
         let mut calls = self.calls.take();
+        for call in &mut calls {
+            call.check()?;
+        }
         // All ranks' meetings are under way before any is waited for: they may be this thread's.
         let mut meetings = Vec::new();
-        for call in &mut calls {
-            meetings.extend(call.begin()?);
+        for call in &calls {
+            meetings.extend(call.meet()?);
         }
         meetings.into_iter().try_for_each(Meeting::wait)?;
         let done = engine.library.group(|| {
@@ -87,7 +91,13 @@ impl<'env> Group<'env> {
         }
         done.map_err(|failure| match failure {
             Failure::Own(error) => error,
-            Failure::Nccl(error) => engine.failed("group", &error),
+            Failure::Nccl(error) => {
+                let mut said = None;
+                for call in &calls {
+                    said = call.failed(&error).or(said);
+                }
+                said.unwrap_or_else(|| engine.failed("group", &error))
+            }
         })
     }
 }
@@ -106,37 +116,76 @@ impl From<nccl::Error> for Failure {
 
 /// A call of any type and buffers.
 trait Step {
-    fn begin(&mut self) -> Result<Option<Meeting>, Error>;
+    fn check(&mut self) -> Result<(), Error>;
+    fn meet(&self) -> Result<Option<Meeting>, Error>;
     fn enqueue(&self) -> Result<(), Error>;
+    /// After the group's end.
     fn leave(&mut self);
+    /// Fails its communicator for the error of the group.
+    fn failed(&self, error: &nccl::Error) -> Option<Error>;
 }
 
 struct Queued<'c, T, O> {
     call: Call<'c, T, O>,
     stream: Arc<CudaStream>,
-    /// Once it has begun.
-    regions: Option<(Region, Region)>,
+    ready: Option<Ready>,
+}
+
+/// What a checked call has.
+struct Ready {
+    engine: Arc<Engine>,
+    input: Region,
+    output: Region,
+    signature: Signature,
 }
 
 impl<T: Element, O: DeviceOperands<T>> Step for Queued<'_, T, O> {
-    fn begin(&mut self) -> Result<Option<Meeting>, Error> {
-        let regions = self.call.operands.enter(&self.stream);
-        let (input, output) = self.regions.insert(regions);
-        let Call { comm, spec, .. } = &self.call;
+    fn check(&mut self) -> Result<(), Error> {
+        let Call {
+            comm,
+            spec,
+            operands,
+            ..
+        } = &mut self.call;
         let engine = comm.engine(spec.operation.name())?;
-        engine.begin::<T>(comm, spec, [input, output], &self.stream)
+        engine.admit(spec.operation.name(), &self.stream)?;
+        let (input, output) = operands.enter(&self.stream);
+        let signature = engine.check_call::<T>(comm, spec, [&input, &output], &self.stream)?;
+        self.ready = Some(Ready {
+            engine: Arc::clone(engine),
+            input,
+            output,
+            signature,
+        });
+        Ok(())
+    }
+
+    fn meet(&self) -> Result<Option<Meeting>, Error> {
+        match &self.ready {
+            Some(ready) => ready.engine.meet(self.call.comm, ready.signature),
+            None => Ok(None),
+        }
     }
 
     fn enqueue(&self) -> Result<(), Error> {
-        let Some((input, output)) = &self.regions else {
+        let Some(ready) = &self.ready else {
             return Ok(());
         };
-        let Call { comm, spec, .. } = &self.call;
-        let engine = comm.engine(spec.operation.name())?;
-        engine.call::<T>(spec, [input, output], &self.stream)
+        let regions = [&ready.input, &ready.output];
+        ready
+            .engine
+            .call::<T>(&self.call.spec, regions, &self.stream)
     }
 
     fn leave(&mut self) {
         self.call.operands.leave(&self.stream);
+        if let Some(ready) = &self.ready {
+            ready.engine.note(&self.stream);
+        }
+    }
+
+    fn failed(&self, error: &nccl::Error) -> Option<Error> {
+        let ready = self.ready.as_ref()?;
+        Some(ready.engine.failed("group", error))
     }
 }

@@ -2,10 +2,13 @@
 //! ways that know nothing of communicators.
 
 use super::Engine;
+use super::engine::{Calls, State};
 use crate::error::Error;
 use spark_ccl_control::{DEVICE, Fault};
-use spark_ccl_cuda::cudarc::driver::CudaEvent;
-use spark_ccl_cuda::{checked, is_capturing};
+use spark_ccl_cuda::cudarc::driver::{CudaEvent, CudaStream};
+use spark_ccl_cuda::{checked, is_capturing, leave_captures_alone};
+use spark_ccl_nccl as nccl;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -13,6 +16,17 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(50);
 /// For so long a call may go on after a rank has left that had its own part done.
 const AFTER_A_FAREWELL: Duration = Duration::from_secs(2);
+
+/// A call in a stream that is not known to have run.
+pub(super) struct Mark {
+    event: CudaEvent,
+    /// It stands right behind the call, not behind others' work as well.
+    exact: bool,
+    calls: u64,
+    since: Instant,
+    /// When a rank was seen to have left.
+    farewell: Option<(u32, Instant)>,
+}
 
 /// Watches over an engine until that is gone.
 pub(super) fn start(engine: &Arc<Engine>) -> Result<(), Error> {
@@ -27,89 +41,152 @@ pub(super) fn start(engine: &Arc<Engine>) -> Result<(), Error> {
         })
 }
 
-/// Something that was enqueued, and is waited for.
-struct Mark {
-    event: CudaEvent,
-    calls: u64,
-    since: Instant,
-    /// When a rank was seen to have left.
-    farewell: Option<(u32, Instant)>,
+/// What the guard remembers from look to look.
+#[derive(Default)]
+struct Memory {
+    /// The calls that are known to have run, or are marked; and those at the last look.
+    seen: u64,
+    before: u64,
+    /// Since when a call of NCCL's has held the lock, and what it may take.
+    blocked: Option<Instant>,
+    timeout: Option<Duration>,
 }
 
 fn watch_over(engine: &Weak<Engine>) {
-    let (mut mark, mut seen) = (None, 0);
+    let mut memory = Memory::default();
+    if let Some(engine) = engine.upgrade()
+        && let Err(error) = leave_captures_alone(engine.device())
+    {
+        tracing::warn!("rank {}: {error}", engine.rank);
+    }
     loop {
         std::thread::sleep(TICK);
         let Some(engine) = engine.upgrade() else {
             return;
         };
         if engine.watch.failed() {
-            engine.abort();
-            return;
+            if engine.abort() {
+                return;
+            }
+        } else {
+            engine.look(&mut memory);
         }
-        engine.look(&mut mark, &mut seen);
     }
 }
 
 impl Engine {
-    fn look(&self, mark: &mut Option<Mark>, seen: &mut u64) {
-        if mark.as_ref().is_some_and(|mark| mark.event.is_complete()) {
-            *mark = None;
+    /// Notes a call that is in a stream now.
+    pub(super) fn note(&self, stream: &Arc<CudaStream>) {
+        let mut state = self.state.lock();
+        let calls = &mut state.calls;
+        calls.count += 1;
+        let known = calls.stream.as_ref();
+        if !known.is_some_and(|known| Arc::ptr_eq(known, stream)) {
+            calls.stream = Some(Arc::clone(stream));
         }
-        match mark {
-            Some(mark) => self.judge(mark),
-            None => match self.mark(*seen) {
-                Ok(made) => {
-                    *mark = made;
-                    *seen = mark.as_ref().map_or(*seen, |mark| mark.calls);
-                }
-                Err(error) => tracing::debug!("rank {}: {error}", self.rank),
-            },
+        if self.wanted.load(Ordering::Relaxed) {
+            self.wanted.store(false, Ordering::Relaxed);
+            self.mark(calls, true);
         }
     }
 
-    /// Marks the place in the stream that the last call has, if there were new ones. Behind a mark in a graph
-    /// that is being captured, nothing would ever come.
-    fn mark(&self, seen: u64) -> Result<Option<Mark>, Error> {
-        let (calls, last) = {
-            let state = self.state.lock();
-            (state.calls.count, state.calls.stream.clone())
-        };
-        let Some(stream) = last.filter(|_| calls != seen) else {
-            return Ok(None);
-        };
-        if is_capturing(&stream)? {
-            return Ok(None);
+    /// Marks the place in the stream that the last call has. Behind a mark in a graph that is being captured,
+    /// nothing would ever come.
+    fn mark(&self, calls: &mut Calls, exact: bool) {
+        let Some(stream) = &calls.stream else { return };
+        if calls.mark.is_some() {
+            return;
         }
-        let device = self.device();
-        let event = checked("cuEventCreate", device, self.context.new_event(None))?;
-        checked("cuEventRecord", device, event.record(&stream))?;
-        Ok(Some(Mark {
-            event,
+        let recorded = || -> Result<Option<CudaEvent>, Error> {
+            if is_capturing(stream)? {
+                return Ok(None);
+            }
+            let device = self.device();
+            let event = checked("cuEventCreate", device, self.context.new_event(None))?;
+            checked("cuEventRecord", device, event.record(stream))?;
+            Ok(Some(event))
+        };
+        match recorded() {
+            Ok(None) => {}
+            Ok(Some(event)) => {
+                calls.mark = Some(Mark {
+                    event,
+                    exact,
+                    calls: calls.count,
+                    since: Instant::now(),
+                    farewell: None,
+                });
+            }
+            Err(error) => tracing::debug!("rank {}: {error}", self.rank),
+        }
+    }
+
+    fn look(&self, memory: &mut Memory) {
+        let Some(mut state) = self.state.try_lock() else {
+            self.blocked(memory);
+            return;
+        };
+        memory.blocked = None;
+        memory.timeout = Some(state.timeout);
+        let State {
             calls,
-            since: Instant::now(),
-            farewell: None,
-        }))
+            timeout,
+            nccl,
+            ..
+        } = &mut *state;
+        if let Some(mark) = &calls.mark
+            && mark.event.try_is_complete() != Ok(false)
+        {
+            memory.seen = mark.calls;
+            calls.mark = None;
+            self.wanted.store(true, Ordering::Relaxed);
+        }
+        // The next caller marks its call; if there is none, the last one is still to be marked.
+        if calls.mark.is_none() && calls.count != memory.seen && calls.count == memory.before {
+            self.mark(calls, false);
+        }
+        memory.before = calls.count;
+        let Some(mark) = &mut calls.mark else { return };
+        let fault = self.judge(mark, *timeout);
+        let noticed = nccl.as_ref().map(nccl::Communicator::async_error);
+        drop(state);
+        if let Some(fault) = fault {
+            self.watch.raise(fault);
+        }
+        match noticed {
+            None | Some(Ok(_) | Err(nccl::Error::Grouped { .. })) => {}
+            Some(Err(error)) => {
+                self.failed("ncclCommGetAsyncError", &error);
+            }
+        }
     }
 
-    /// Fails the communicator where a call takes too long, or waits for a rank that has left.
-    fn judge(&self, mark: &mut Mark) {
-        let timeout = self.state.lock().timeout;
+    /// A call of NCCL's that does not come back cannot be ended; the other ranks need not wait for it.
+    fn blocked(&self, memory: &mut Memory) {
+        let since = *memory.blocked.get_or_insert_with(Instant::now);
+        if memory
+            .timeout
+            .is_some_and(|timeout| since.elapsed() > timeout)
+        {
+            self.raise_timeout(memory.before + 1, since.elapsed());
+        }
+    }
+
+    /// What is wrong where a call takes too long, or waits for a rank that has left.
+    fn judge(&self, mark: &mut Mark, timeout: Duration) -> Option<Fault> {
         if mark.since.elapsed() > timeout {
             self.raise_timeout(mark.calls, mark.since.elapsed());
         }
-        let left = (0..self.size as u32).find(|&rank| self.watch.left(rank).is_some());
-        match (mark.farewell, left) {
-            (None, Some(rank)) => mark.farewell = Some((rank, Instant::now())),
-            (Some((rank, since)), _) if since.elapsed() > AFTER_A_FAREWELL => {
-                self.watch.raise(Fault::Left {
-                    rank: self.watch.member(rank),
-                    last_sequence: self.watch.left(rank).unwrap_or(0),
-                    sequence: DEVICE | mark.calls,
-                    words: format!("the last that was enqueued on device {}", self.device()),
-                });
-            }
-            _ => {}
+        if !mark.exact {
+            return None;
         }
+        let left = (0..self.size as u32).find(|&rank| self.watch.left(rank).is_some())?;
+        let (rank, since) = *mark.farewell.get_or_insert((left, Instant::now()));
+        (since.elapsed() > AFTER_A_FAREWELL).then(|| Fault::Left {
+            rank: self.watch.member(rank),
+            last_sequence: self.watch.left(rank).unwrap_or(0),
+            sequence: DEVICE | mark.calls,
+            words: format!("the last that was enqueued on device {}", self.device()),
+        })
     }
 }

@@ -6,13 +6,17 @@ use crate::call::{OutOfPlace, Pending};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::signature::{Operation, Signature, describe};
+use spark_ccl_compute::DType;
 use spark_ccl_control::{DEVICE, Fault};
 use std::sync::Arc;
 
-/// Calls for which NCCL makes the same connections, as far as can be told: it chooses by the number of bytes.
+/// Calls for which NCCL makes the same connections, as far as can be told: it chooses by the type, the reduction
+/// and the number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Kind {
     operation: Operation,
+    dtype: DType,
+    op: u8,
     root: u32,
     magnitude: u8,
 }
@@ -25,6 +29,8 @@ impl Kind {
         let bytes = signature.count * signature.dtype.size() as u64;
         (!pairs.contains(&operation)).then(|| Self {
             operation,
+            dtype: signature.dtype,
+            op: signature.op,
             root: signature.root,
             magnitude: bytes.checked_ilog2().map_or(0, |log| log as u8 + 1),
         })

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 /// `len` elements of a device's memory, from [`Communicator::alloc_device`](crate::Communicator::alloc_device).
 ///
-/// It remembers the stream that used it last: another one waits for that. It is freed when it has been dropped
-/// and the communicators that it is registered with are gone.
+/// It remembers the stream that used it last: another one waits for that. It is freed when it has been dropped, that
+/// stream has come to its end, and the communicators that it is registered with are gone.
 #[derive(Debug)]
 pub struct DeviceMemory<T> {
     block: Arc<Block>,
@@ -31,6 +31,11 @@ pub enum Registration {
     /// As a symmetric window: all ranks register memory of the same length.
     Symmetric,
 }
+
+/// What is registered with a communicator. Ranks of one process share it: NCCL gives registrations up when the
+/// last of them ends.
+#[derive(Debug, Default)]
+pub(super) struct Kept(Mutex<Vec<Arc<Block>>>);
 
 /// An allocation of NCCL's.
 #[derive(Debug)]
@@ -95,13 +100,14 @@ impl<T: Element> DeviceMemory<T> {
 
     fn whole(&self, stream: &Arc<CudaStream>) -> Region {
         let device = self.block.context.ordinal();
-        Region::on_device(self.block.address, self.len, device, Some(stream))
+        Region::on_device(self.block.address, self.len, device, Some(stream), true)
     }
 
+    /// In the stream that used it last, or else in the default stream from now on.
     fn in_its_stream(&self) -> Region {
-        let device = self.block.context.ordinal();
-        let stream = self.block.last.lock().clone();
-        Region::on_device(self.block.address, self.len, device, stream.as_ref())
+        let default = || self.block.context.default_stream();
+        let stream = self.block.last.lock().get_or_insert_with(default).clone();
+        self.whole(&stream)
     }
 }
 
@@ -118,15 +124,17 @@ impl Block {
     }
 
     /// Makes a stream wait for the one that used it last, and remembers it.
-    fn enter(&self, stream: &Arc<CudaStream>) {
+    fn turn_to(&self, stream: &Arc<CudaStream>) {
         let mut last = self.last.lock();
         if last.as_ref() == Some(stream) {
             return;
         }
-        if let Some(before) = last.replace(Arc::clone(stream)) {
-            // Kept as cudarc keeps what cannot be returned: the context's next call says it.
-            self.context.record_err(stream.join(&before));
+        let joined = last.as_ref().map_or(Ok(()), |before| stream.join(before));
+        if joined.is_ok() {
+            *last = Some(Arc::clone(stream));
         }
+        // Kept as cudarc keeps what cannot be returned: the check of the call says it.
+        self.context.record_err(joined);
     }
 
     /// Waits for a copy.
@@ -190,29 +198,55 @@ impl Engine {
         })
     }
 
+    /// What registering memory needs to be right here.
+    pub(super) fn registrable<T: Element>(&self, memory: &DeviceMemory<T>) -> Result<(), Error> {
+        let device = memory.block.context.ordinal();
+        if device == self.device() {
+            return Ok(());
+        }
+        Err(Error::Invalid {
+            operation: REGISTER,
+            problem: format!(
+                "the memory is of device {device}, but the communicator of device {}",
+                self.device()
+            ),
+        })
+    }
+
     /// Registers memory until the communicator's end; whether NCCL makes use of that.
     pub(super) fn register<T: Element>(
         &self,
         memory: &DeviceMemory<T>,
         kind: Registration,
-    ) -> Result<bool, Error> {
-        const NAME: &str = "register_device";
+    ) -> Result<Register, Error> {
+        self.registrable(memory)?;
         let start = std::ptr::without_provenance_mut(memory.block.address as usize);
-        let device = memory.block.context.ordinal();
-        // SAFETY: the state keeps the memory until NCCL's communicator has ended.
-        let slice = unsafe { DeviceSlice::from_raw(start, memory.len, T::DTYPE, device as i32) };
+        let device = self.device() as i32;
+        // SAFETY: it is kept until NCCL's communicators of this process have ended.
+        let slice = unsafe { DeviceSlice::from_raw(start, memory.len, T::DTYPE, device) };
         // Before: should registering fail, NCCL may have done half of it.
-        self.state.lock().registered.push(Arc::clone(&memory.block));
-        self.with(NAME, |_, nccl| match kind {
-            Registration::Local => nccl
-                .register(slice)
-                .map(|registration| registration.is_used()),
+        let kept = Arc::clone(&self.state.lock().kept);
+        kept.0.lock().push(Arc::clone(&memory.block));
+        Ok(Register { slice, kind })
+    }
+
+    pub(super) fn do_register(&self, Register { slice, kind }: Register) -> Result<bool, Error> {
+        self.with(REGISTER, |nccl| match kind {
+            Registration::Local => nccl.register(slice).map(|done| done.is_used()),
             Registration::Symmetric => nccl
                 .register_window(slice, WindowKind::Symmetric)
                 .map(|window| window.is_used()),
         })
     }
 }
+
+/// A registration to be made.
+pub(super) struct Register {
+    slice: DeviceSlice,
+    kind: Registration,
+}
+
+const REGISTER: &str = "register_device";
 
 // SAFETY: it owns the memory, which stays until the last stream that used it has come to its end.
 unsafe impl<T: Element> SendBuf<T> for &DeviceMemory<T> {
@@ -238,19 +272,24 @@ unsafe impl<T: Element> RecvBuf<T> for &mut DeviceMemory<T> {
 // SAFETY: as above; streams that use it wait for each other.
 unsafe impl<T: Element> DeviceSend<T> for &DeviceMemory<T> {
     fn enter(&self, stream: &Arc<CudaStream>) -> Region {
-        self.block.enter(stream);
+        self.block.turn_to(stream);
         self.whole(stream)
     }
 
-    fn leave(&self, _: &Arc<CudaStream>) {}
+    fn leave(&self, stream: &Arc<CudaStream>) {
+        // In a group, another stream may have had it in between.
+        self.block.turn_to(stream);
+    }
 }
 
 // SAFETY: as above.
 unsafe impl<T: Element> DeviceRecv<T> for &mut DeviceMemory<T> {
     fn enter_mut(&mut self, stream: &Arc<CudaStream>) -> Region {
-        self.block.enter(stream);
+        self.block.turn_to(stream);
         self.whole(stream)
     }
 
-    fn leave_mut(&mut self, _: &Arc<CudaStream>) {}
+    fn leave_mut(&mut self, stream: &Arc<CudaStream>) {
+        self.block.turn_to(stream);
+    }
 }

@@ -17,6 +17,7 @@ mod guard;
 mod meeting;
 mod memory;
 mod operands;
+mod waiting;
 
 pub(crate) use attach::{attach, library};
 pub(crate) use buffer::Site;

@@ -38,14 +38,12 @@ impl<'c, T: Element, O: DeviceOperands<T>> Call<'c, T, O> {
     /// [`Error::Invalid`] for arguments that cannot be right; [`Error::Unsupported`] where the communicator's
     /// backend, or the version of NCCL, cannot do it; [`Error::Failed`] when the communicator has failed.
     pub fn on(self, stream: &Arc<CudaStream>) -> Result<O::Back, Error> {
-        let engine = self.comm.engine(self.spec.operation.name())?;
+        let operation = self.spec.operation.name();
+        let engine = self.comm.engine(operation)?;
+        engine.admit(operation, stream)?;
         let mut operands = self.operands;
         let (input, output) = operands.enter(stream);
-        let regions = [&input, &output];
-        if let Some(meeting) = engine.begin::<T>(self.comm, &self.spec, regions, stream)? {
-            meeting.wait()?;
-        }
-        let enqueued = engine.call::<T>(&self.spec, regions, stream);
+        let enqueued = engine.enqueue::<T>(self.comm, &self.spec, [&input, &output], stream);
         operands.leave(stream);
         enqueued.map(|()| operands.back())
     }

@@ -103,6 +103,43 @@ fn memory_can_be_dropped_while_it_is_used() {
 }
 
 #[test]
+fn two_communicators_may_read_one_buffer() {
+    let Some(gpus) = gpus(1) else { return };
+    gpus.each(&builder(), |comm| {
+        let other = comm.split(Some(0), 0).unwrap().unwrap();
+        let context = comm.context().unwrap();
+        let streams = [context.new_stream().unwrap(), context.new_stream().unwrap()];
+        for _ in 0..10 {
+            let mut shared: DeviceMemory<u32> = comm.alloc_device(1 << 20).unwrap();
+            shared.write(&vec![1; 1 << 20]).unwrap();
+            let mut sums: [DeviceMemory<u32>; 2] = [
+                comm.alloc_device(1 << 20).unwrap(),
+                comm.alloc_device(1 << 20).unwrap(),
+            ];
+            let [first, second] = &mut sums;
+            // In turns: kernels of two communicators may not wait for each other.
+            comm.all_reduce(&shared, first, RedOp::Sum)
+                .on(&streams[0])
+                .unwrap();
+            comm.wait(&streams[0]).unwrap();
+            other
+                .all_reduce(&shared, second, RedOp::Sum)
+                .on(&streams[1])
+                .unwrap();
+            drop(shared);
+            other.wait(&streams[1]).unwrap();
+            for sum in &sums {
+                let mut seen = vec![0; 1 << 20];
+                sum.read(&mut seen).unwrap();
+                assert!(seen.iter().all(|&value| value == comm.size() as u32));
+            }
+        }
+        other.finalize().unwrap();
+        comm.finalize().unwrap();
+    });
+}
+
+#[test]
 fn raw_memory_has_parts() {
     let Some(gpus) = gpus(1) else { return };
     gpus.each(&builder(), |comm| {

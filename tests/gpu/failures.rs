@@ -1,7 +1,8 @@
 //! Ranks that die, stop or do something else.
 
 use super::{builder, gpus};
-use spark_ccl::cuda::DeviceMemory;
+use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
 use spark_ccl::{Communicator, Error, ExitClass, RedOp, UniqueId};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -164,6 +165,41 @@ fn abort_ends_what_runs_on_all_ranks() {
         };
         assert!(error.to_string().contains("enough"), "{error}");
     });
+}
+
+#[test]
+fn a_fault_with_a_graph_that_is_still_there_is_returned() {
+    let Some(gpus) = gpus(2) else { return };
+    let builder = builder().operation_timeout(Duration::from_secs(2));
+    let start = Instant::now();
+    gpus.each(&builder, |comm| {
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let memory = memory(&comm);
+        let device = comm.device().unwrap();
+        // SAFETY: the memory lives, and is used in one stream only.
+        let raw = unsafe { DeviceSlice::<f32>::from_raw(memory.address(), memory.len(), device) };
+        comm.all_reduce_in_place(raw, RedOp::Sum).run().unwrap();
+        stream
+            .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)
+            .unwrap();
+        comm.all_reduce_in_place(raw, RedOp::Sum)
+            .on(&stream)
+            .unwrap();
+        let graph = stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+        let graph = graph.unwrap();
+        if comm.rank() > 0 {
+            graph.launch().unwrap();
+        }
+        let error = loop {
+            if let Err(error) = comm.wait(&stream) {
+                break error;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        assert_eq!(error.exit_class(), ExitClass::Timeout, "{error}");
+        drop(graph);
+    });
+    assert!(start.elapsed() < SOON);
 }
 
 /// The rank that is killed: another process of this test.

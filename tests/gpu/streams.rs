@@ -1,6 +1,7 @@
 //! Groups and graphs.
 
 use super::{builder, gpus, text};
+use spark_ccl::cuda::cudarc::driver::CudaContext;
 use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
 use spark_ccl::{Communicator, RedOp};
@@ -56,7 +57,7 @@ fn buffers_of_cudarc_can_be_freed_after_their_group() {
         .iter()
         .map(|comm| comm.context().unwrap().new_stream().unwrap())
         .collect();
-    let contexts: Vec<_> = comms
+    let owners: Vec<_> = comms
         .iter()
         .map(|comm| comm.context().unwrap().new_stream().unwrap())
         .collect();
@@ -65,7 +66,7 @@ fn buffers_of_cudarc_can_be_freed_after_their_group() {
             .iter()
             .map(|stream| stream.clone_htod(&[0_i32; 7]).unwrap())
             .collect();
-        let memory: Vec<_> = contexts
+        let memory: Vec<_> = owners
             .iter()
             .map(|stream| stream.clone_htod(&vec![round; 7]).unwrap())
             .collect();
@@ -79,7 +80,7 @@ fn buffers_of_cudarc_can_be_freed_after_their_group() {
                 Ok(())
             })
             .unwrap();
-        let others: Vec<_> = contexts
+        let others: Vec<_> = owners
             .iter()
             .map(|stream| stream.clone_htod(&[-1_i32; 7]).unwrap())
             .collect();
@@ -130,6 +131,118 @@ fn graphs_are_captured_and_replayed() {
         drop(graph);
         comm.finalize().unwrap();
     });
+}
+
+#[test]
+fn messages_in_groups_wait_for_nobody() {
+    let Some(gpus) = gpus(2) else { return };
+    let comms = builder().local(gpus.count).unwrap();
+    let size = comms.len();
+    let stream = |comm: &Communicator| comm.context().unwrap().default_stream();
+    let mut buffers: Vec<[DeviceMemory<u32>; 2]> = Vec::new();
+    for comm in &comms {
+        let mut send = comm.alloc_device(100).unwrap();
+        send.write(&[comm.rank() as u32; 100]).unwrap();
+        buffers.push([send, comm.alloc_device(100).unwrap()]);
+    }
+    comms[0]
+        .group(|group| {
+            for (comm, [send, recv]) in comms.iter().zip(&mut buffers) {
+                let (next, previous) = ((comm.rank() + 1) % size, (comm.rank() + size - 1) % size);
+                let call = comm.send_recv(&*send, next, recv, previous);
+                call.within(group, &stream(comm));
+            }
+            Ok(())
+        })
+        .unwrap();
+    for (comm, [_, recv]) in comms.iter().zip(&buffers) {
+        // Of this device, whichever one is current.
+        comm.wait(&stream(comm)).unwrap();
+        let mut seen = [0; 100];
+        recv.read(&mut seen).unwrap();
+        assert_eq!(seen, [((comm.rank() + size - 1) % size) as u32; 100]);
+    }
+}
+
+#[test]
+fn captures_of_the_strict_kind_are_left_alone() {
+    let Some(gpus) = gpus(1) else { return };
+    let comm = builder().local(1).unwrap().remove(0);
+    drop(gpus);
+    let stream = comm.context().unwrap().new_stream().unwrap();
+    let mut memory: DeviceMemory<u64> = comm.alloc_device(100).unwrap();
+    memory.write(&[1; 100]).unwrap();
+    comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+        .on(&stream)
+        .unwrap();
+    // SAFETY: the memory lives, and is used in one stream only.
+    let raw =
+        unsafe { DeviceSlice::<u64>::from_raw(memory.address(), 100, comm.device().unwrap()) };
+    stream
+        .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL)
+        .unwrap();
+    comm.all_reduce_in_place(raw, RedOp::Sum)
+        .on(&stream)
+        .unwrap();
+    // The guard looks a few times meanwhile.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let said = text(
+        comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+            .on(&stream),
+    );
+    assert!(said.contains("capture"), "{said}");
+    let graph = stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+    graph.unwrap().launch().unwrap();
+    comm.wait(&stream).unwrap();
+    comm.finalize().unwrap();
+}
+
+#[test]
+fn a_communicator_may_go_before_its_graphs() {
+    let Some(gpus) = gpus(1) else { return };
+    gpus.each(&builder(), |comm| {
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let memory: DeviceMemory<u64> = comm.alloc_device(100).unwrap();
+        let device = comm.device().unwrap();
+        // SAFETY: the memory lives, and is used in one stream only.
+        let raw = unsafe { DeviceSlice::<u64>::from_raw(memory.address(), 100, device) };
+        comm.all_reduce_in_place(raw, RedOp::Max)
+            .on(&stream)
+            .unwrap();
+        comm.wait(&stream).unwrap();
+        stream
+            .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)
+            .unwrap();
+        comm.all_reduce_in_place(raw, RedOp::Max)
+            .on(&stream)
+            .unwrap();
+        let graph = stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+        comm.barrier().run().unwrap();
+        drop(comm);
+        drop(graph);
+    });
+}
+
+#[test]
+fn streams_and_memory_of_other_contexts_are_refused() {
+    let Some(_gpus) = gpus(1) else { return };
+    let comm = builder().local(1).unwrap().remove(0);
+    // The same context for CUDA, but cudarc would keep nothing in order between the two objects.
+    let other = CudaContext::new(comm.device().unwrap()).unwrap();
+    let ours = comm.context().unwrap().default_stream();
+    let theirs = other.default_stream();
+    let mut memory = theirs.clone_htod(&[1.0_f32]).unwrap();
+    let said = text(comm.all_reduce_in_place(&mut memory, RedOp::Sum).on(&ours));
+    assert!(said.contains("Communicator::context"), "{said}");
+    let mut memory = ours.clone_htod(&[1.0_f32]).unwrap();
+    let said = text(
+        comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+            .on(&theirs),
+    );
+    assert!(said.contains("Communicator::context"), "{said}");
+    let mut host = [0.0_f32];
+    let said = text(comm.all_reduce(&memory, &mut host, RedOp::Sum).run());
+    assert!(said.contains("host memory"), "{said}");
 }
 
 #[test]

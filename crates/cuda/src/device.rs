@@ -1,7 +1,8 @@
 //! The GPUs of this machine.
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::{CudaContext, result, sys};
 
@@ -30,8 +31,16 @@ pub fn devices() -> Result<Vec<Device>, Error> {
     (0..count).map(Device::look).collect()
 }
 
-fn count() -> Result<usize, Error> {
+/// How many GPUs this process may use, at least one.
+///
+/// # Errors
+/// As of [`devices`].
+pub fn count() -> Result<usize, Error> {
     open()?;
+    checked("cuInit", 0, result::init()).or_else(|error| match error {
+        Error::Call { code, .. } if code == sys::CUresult::CUDA_ERROR_NO_DEVICE as u32 => Ok(()),
+        error => Err(error),
+    })?;
     let no_device = sys::CUresult::CUDA_ERROR_NO_DEVICE;
     let count = match CudaContext::device_count() {
         Err(error) if error.0 == no_device => 0,
@@ -69,15 +78,20 @@ fn bus_id(ordinal: usize, device: sys::CUdevice) -> Result<String, Error> {
     Ok(text.to_string_lossy().to_lowercase())
 }
 
-/// The primary context of a device, which the runtime API and NCCL use.
+/// The primary context of a device, which the runtime API and NCCL use: one object for all who use it at the
+/// same time, since cudarc counts streams and keeps events in order by the object.
 ///
 /// # Errors
 /// There is no driver, or no such device.
 pub fn context(ordinal: usize) -> Result<Arc<CudaContext>, Error> {
+    static KNOWN: Mutex<BTreeMap<usize, Weak<CudaContext>>> = Mutex::new(BTreeMap::new());
     open()?;
-    checked(
-        "cuDevicePrimaryCtxRetain",
-        ordinal,
-        CudaContext::new(ordinal),
-    )
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(context) = known.get(&ordinal).and_then(Weak::upgrade) {
+        return Ok(context);
+    }
+    let made = CudaContext::new(ordinal);
+    let context = checked("cuDevicePrimaryCtxRetain", ordinal, made)?;
+    known.insert(ordinal, Arc::downgrade(&context));
+    Ok(context)
 }

@@ -39,6 +39,7 @@ const USED: &[&str] = &[
     "cuStreamQuery",
     "cuStreamWaitEvent",
     "cuStreamIsCapturing",
+    "cuThreadExchangeStreamCaptureMode",
     "cuStreamBeginCapture_v2",
     "cuStreamEndCapture",
     "cuEventCreate",
@@ -67,7 +68,9 @@ pub fn open() -> Result<(), Error> {
 
 fn look() -> Result<(), Error> {
     // SAFETY: the driver's initialisers only set up its own state.
-    let library = unsafe { libloading::Library::new("libcuda.so.1") };
+    let open = |name| unsafe { libloading::Library::new(name) };
+    // As cudarc: in a folder for linking, the first name may be another library than the second.
+    let library = open("libcuda.so").or_else(|_| open("libcuda.so.1"));
     let library = library.map_err(|error| Error::Library {
         // The loader's own words are the source.
         reason: error
@@ -80,7 +83,6 @@ fn look() -> Result<(), Error> {
             return Err(Error::Symbol { symbol });
         }
     }
-    // cudarc asks for other names first, and for this one last: what is loaded, it finds.
     std::mem::forget(library);
     Ok(())
 }

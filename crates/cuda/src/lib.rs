@@ -20,8 +20,8 @@ mod pool;
 mod stream;
 
 pub use cudarc;
-pub use device::{Device, context, devices};
+pub use device::{Device, context, count, devices};
 pub use driver::open;
 pub use error::{Error, checked};
 pub use pool::share_default_pool;
-pub use stream::{is_capturing, is_idle};
+pub use stream::{is_capturing, is_idle, is_of_the_thread, leave_captures_alone};

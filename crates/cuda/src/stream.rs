@@ -9,10 +9,13 @@ use crate::{Error, checked};
 /// # Errors
 /// An error of the driver, also of what ran before, such as an access to memory that is not there.
 pub fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
+    let device = stream.context().ordinal();
+    // The null stream is that of the current device.
+    checked("cuCtxSetCurrent", device, stream.context().bind_to_thread())?;
     // SAFETY: the stream lives.
     match unsafe { sys::cuStreamQuery(stream.cu_stream()) } {
         sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-        said => checked("cuStreamQuery", stream.context().ordinal(), said.result()).map(|()| true),
+        said => checked("cuStreamQuery", device, said.result()).map(|()| true),
     }
 }
 
@@ -21,10 +24,25 @@ pub fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
 /// # Errors
 /// The driver's.
 pub fn is_capturing(stream: &CudaStream) -> Result<bool, Error> {
-    let status = checked(
-        "cuStreamIsCapturing",
-        stream.context().ordinal(),
-        stream.capture_status(),
-    )?;
+    let device = stream.context().ordinal();
+    let status = checked("cuStreamIsCapturing", device, stream.capture_status())?;
     Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+}
+
+/// Whether it is another stream in each thread.
+pub fn is_of_the_thread(stream: &CudaStream) -> bool {
+    const PER_THREAD: usize = 2;
+    stream.cu_stream().addr() == PER_THREAD
+}
+
+/// Lets this thread make events and look at them while other threads capture graphs: by default, that ends their
+/// captures.
+///
+/// # Errors
+/// The driver's.
+pub fn leave_captures_alone(device: usize) -> Result<(), Error> {
+    let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: it reads the mode, and puts the one before there.
+    let said = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
+    checked("cuThreadExchangeStreamCaptureMode", device, said.result())
 }

@@ -1,0 +1,144 @@
+//! Waiting for streams, and the ends of a communicator.
+
+use super::Engine;
+use super::elsewhere::elsewhere;
+use super::error::refused;
+use crate::error::Error;
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::is_idle;
+use spark_ccl_nccl as nccl;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+/// Looks at a stream between two at the clock and at the communicator.
+const LOOKS: u32 = 64;
+/// For so long a call of NCCL's may hold up who wants to abort it.
+const CALL: Duration = Duration::from_secs(5);
+/// What NCCL does at once when it aborts takes some 100 ms; for graphs that are still there it waits without end.
+const ABORT: Duration = Duration::from_secs(2);
+
+impl Engine {
+    /// Waits until all in a stream has run, and looks whether it went well.
+    pub(crate) fn wait(&self, stream: &CudaStream) -> Result<(), Error> {
+        let start = Instant::now();
+        let mut looks = 0_u32;
+        while !is_idle(stream)? {
+            looks += 1;
+            if looks.is_multiple_of(LOOKS)
+                && let Err(error) = self.still_waits(start)
+            {
+                subside(stream);
+                return Err(error);
+            }
+            std::thread::yield_now();
+        }
+        self.wanted.store(true, Ordering::Relaxed);
+        // An aborted communicator's streams end early.
+        self.check()
+    }
+
+    fn still_waits(&self, start: Instant) -> Result<(), Error> {
+        self.check()?;
+        // Who holds the lock enqueues.
+        let timeout = self
+            .state
+            .try_lock()
+            .map(|state| (state.timeout, state.calls.count));
+        if let Some((timeout, calls)) = timeout
+            && start.elapsed() > timeout
+        {
+            self.raise_timeout(calls, start.elapsed());
+        }
+        self.check()
+    }
+
+    /// The communicator's error, if it has failed; also what NCCL has noticed meanwhile.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if let Some(fault) = self.watch.fault() {
+            self.abort();
+            return Err(Error::Failed(fault));
+        }
+        // Who holds the lock will hear of it.
+        let Some(state) = self.state.try_lock() else {
+            return Ok(());
+        };
+        let noticed = state.nccl.as_ref().map(nccl::Communicator::async_error);
+        drop(state);
+        match noticed {
+            None => Err(self.gone()),
+            // While it is another thread's group's, that group says.
+            Some(Ok(_) | Err(nccl::Error::Grouped { .. })) => Ok(()),
+            Some(Err(error)) => Err(self.failed("ncclCommGetAsyncError", &error)),
+        }
+    }
+
+    pub(crate) fn set_timeout(&self, timeout: Duration) {
+        self.state.lock().timeout = timeout;
+    }
+
+    /// Waits for the stream of the last call.
+    pub(crate) fn drain(&self) -> Result<(), Error> {
+        let last = self.state.lock().calls.stream.clone();
+        last.map_or(Ok(()), |stream| self.wait(&stream))
+    }
+
+    /// Ends NCCL's communicator when all that was enqueued has run, on all ranks; all have come here.
+    pub(crate) fn finalize(&self) -> Result<(), Error> {
+        let (nccl, kept, timeout) = {
+            let mut state = self.state.lock();
+            (state.nccl.take(), state.kept.clone(), state.timeout)
+        };
+        let nccl = nccl.ok_or_else(|| self.gone())?;
+        elsewhere("finalize", &self.watch, timeout, move || {
+            let done = nccl.finalize();
+            drop(kept);
+            done.map_err(|error| refused("finalize", &error))
+        })
+    }
+
+    /// Ends what runs, unless a call of NCCL's does not come back; then nothing can be enqueued any more.
+    pub(crate) fn abort(&self) -> bool {
+        let Some(mut state) = self.state.try_lock_for(CALL) else {
+            tracing::error!(
+                "rank {}: NCCL does not come back from a call, and cannot be aborted meanwhile",
+                self.rank
+            );
+            return false;
+        };
+        let (taken, kept) = (state.nccl.take(), state.kept.clone());
+        drop(state);
+        let Some(nccl) = taken else { return true };
+        let (rank, (sender, done)) = (self.rank, channel());
+        let thread = std::thread::Builder::new().name("spark-nccl-abort".to_owned());
+        let started = thread.spawn(move || {
+            if let Err(error) = nccl.abort() {
+                tracing::warn!("rank {rank}: {error}");
+            }
+            drop(kept);
+            // Nobody hears it who has waited long enough.
+            let _ = sender.send(());
+        });
+        // Without a thread, it was dropped, which aborts as well.
+        if started.is_ok() && done.recv_timeout(ABORT).is_err() {
+            tracing::warn!(
+                "rank {rank}: NCCL has ended what runs, but waits for graphs with its calls to be dropped"
+            );
+        }
+        true
+    }
+}
+
+/// Waits a little for kernels to end that were told to: who hears of an error may free what they use.
+fn subside(stream: &CudaStream) {
+    let start = Instant::now();
+    while start.elapsed() < ABORT && is_idle(stream) == Ok(false) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
