@@ -1,17 +1,13 @@
 //! The sweep: every type, operation, root and size.
 
-use spark_ccl::{Communicator, DType, Element, RedOp, Registered};
+use spark_ccl::{Communicator, DType, Element, RedOp};
 
-use crate::args::BuffersArg;
-use crate::buffer::Buffer;
-use crate::check::Check;
-use crate::collective::Layout;
 use crate::error::Error;
-use crate::invocation::{Invocation, Way};
+use crate::invocation::{Case, Way};
 use crate::op::Op;
 use crate::options::Options;
 use crate::report::{Key, Measure, Row};
-use crate::timing::{self, Buffers};
+use crate::timing::Timed;
 
 /// Where rows go as they are measured. Ranks other than 0 drop them.
 pub(crate) trait Sink {
@@ -39,61 +35,67 @@ impl Findings {
     }
 }
 
-/// Runs everything.
-pub(crate) fn run(
+/// Where calls are measured: a kind of memory, and ranks that call.
+pub(crate) trait Ground {
+    /// How many ranks there are.
+    fn ranks(&self) -> usize;
+
+    /// Makes memory for a type, and has the bench measure there.
+    fn measure<T: Element>(&mut self, bench: &mut Bench<'_>) -> Result<(), Error>;
+}
+
+/// Ranks with memory for calls on elements of a type.
+pub(crate) trait Bed<T: Element> {
+    /// Runs a case untimed, out of place.
+    fn warm_up(&mut self, case: &Case) -> Result<(), Error>;
+
+    /// Times a case.
+    fn time(&mut self, case: &Case, way: Way) -> Result<Timed, Error>;
+
+    /// Runs a case on known data; wrong elements of this thread's ranks. Each seed gives other data.
+    fn check(&mut self, case: &Case, way: Way, seed: u64) -> Result<u64, Error>;
+}
+
+/// Runs everything; `comm` joins the threads that measure.
+pub(crate) fn run<G: Ground>(
     comm: &Communicator,
+    ground: &mut G,
     options: &Options,
     sink: &mut dyn Sink,
 ) -> Result<Findings, Error> {
     let mut bench = Bench {
         comm,
         options,
+        ranks: ground.ranks(),
         sink,
         findings: Findings::default(),
         checks: 0,
     };
     for &dtype in &options.dtypes {
+        let bench = &mut bench;
         match dtype {
-            DType::I8 => bench.dtype::<i8>(),
-            DType::U8 => bench.dtype::<u8>(),
-            DType::I32 => bench.dtype::<i32>(),
-            DType::U32 => bench.dtype::<u32>(),
-            DType::I64 => bench.dtype::<i64>(),
-            DType::U64 => bench.dtype::<u64>(),
-            DType::F16 => bench.dtype::<spark_ccl::f16>(),
-            DType::F32 => bench.dtype::<f32>(),
-            DType::F64 => bench.dtype::<f64>(),
-            DType::Bf16 => bench.dtype::<spark_ccl::bf16>(),
-            DType::F8E4M3 => bench.dtype::<spark_ccl::F8E4M3>(),
-            DType::F8E5M2 => bench.dtype::<spark_ccl::F8E5M2>(),
+            DType::I8 => ground.measure::<i8>(bench),
+            DType::U8 => ground.measure::<u8>(bench),
+            DType::I32 => ground.measure::<i32>(bench),
+            DType::U32 => ground.measure::<u32>(bench),
+            DType::I64 => ground.measure::<i64>(bench),
+            DType::U64 => ground.measure::<u64>(bench),
+            DType::F16 => ground.measure::<spark_ccl::f16>(bench),
+            DType::F32 => ground.measure::<f32>(bench),
+            DType::F64 => ground.measure::<f64>(bench),
+            DType::Bf16 => ground.measure::<spark_ccl::bf16>(bench),
+            DType::F8E4M3 => ground.measure::<spark_ccl::F8E4M3>(bench),
+            DType::F8E5M2 => ground.measure::<spark_ccl::F8E5M2>(bench),
         }?;
     }
     Ok(bench.findings)
 }
 
-/// Bytes of a rank's buffers if the largest size is `bytes`.
-pub(crate) fn need(options: &Options, ranks: usize, bytes: u64) -> u64 {
-    let of_type = |dtype: &DType| {
-        let layout = options.collective.layout(bytes, dtype.size(), ranks);
-        let (send, recv) = lengths(options, &layout, dtype.size());
-        (send.saturating_add(recv) as u64).saturating_mul(dtype.size() as u64)
-    };
-    options.dtypes.iter().map(of_type).max().unwrap_or(0)
-}
-
-/// Elements of a rank's send and receive buffer if `layout` is that of the largest size.
-fn lengths(options: &Options, layout: &Layout, element: usize) -> (usize, usize) {
-    let room = match options.buffers {
-        Some(BuffersArg::Rotating(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX) / element,
-        _ => 0,
-    };
-    let length = |part: usize| part.max(room).saturating_add(options.unalign);
-    (length(layout.send), length(layout.larger()))
-}
-
-struct Bench<'a> {
+/// The state of a run.
+pub(crate) struct Bench<'a> {
     comm: &'a Communicator,
     options: &'a Options,
+    ranks: usize,
     sink: &'a mut dyn Sink,
     findings: Findings,
     /// Number of checks so far: each gets its own data.
@@ -101,26 +103,9 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn dtype<T: Element>(&mut self) -> Result<(), Error> {
-        if self.options.registered {
-            self.memory::<T, Registered<T>>()
-        } else {
-            self.memory::<T, Vec<T>>()
-        }
-    }
-
-    fn memory<T: Element, B: Buffer<T>>(&mut self) -> Result<(), Error> {
+    /// All operations and roots.
+    pub(crate) fn sweeps<T: Element>(&mut self, bed: &mut impl Bed<T>) -> Result<(), Error> {
         let options = self.options;
-        let layout =
-            options
-                .collective
-                .layout(options.sweep.last(), size_of::<T>(), self.comm.size());
-        let (send, recv) = lengths(options, &layout, size_of::<T>());
-        let mut buffers: Buffers<B> = Buffers {
-            send: B::allocate(self.comm, send)?,
-            recv: B::allocate(self.comm, recv)?,
-            base: options.unalign,
-        };
         // Collectives that do not reduce run once; the operation says nothing to them.
         let ops = if options.ops.is_empty() {
             &[Op::Sum]
@@ -128,54 +113,57 @@ impl Bench<'_> {
             options.ops.as_slice()
         };
         for &op in ops {
-            for root in options.roots(self.comm.size()) {
-                self.sweep(&mut buffers, op, root)?;
+            for root in options.roots(self.ranks) {
+                self.sweep(bed, op, root)?;
             }
         }
         Ok(())
     }
 
-    fn sweep<T: Element, B: Buffer<T>>(
+    fn sweep<T: Element>(
         &mut self,
-        buffers: &mut Buffers<B>,
+        bed: &mut impl Bed<T>,
         op: Op,
         root: usize,
     ) -> Result<(), Error> {
-        let invocation =
-            |size| Invocation::<T>::new(self.comm, self.options.collective, size, op, root);
-        for size in self.options.sweep.warm_up() {
-            timing::warm_up(self.comm, &invocation(size), buffers, self.options)?;
+        let options = self.options;
+        let ranks = self.ranks;
+        let case = |bytes| Case {
+            collective: options.collective,
+            bytes,
+            op,
+            root,
+            ranks,
+        };
+        for size in options.sweep.warm_up() {
+            bed.warm_up(&case(size))?;
         }
         let mut cycle = 0;
-        while self.options.cycles == 0 || cycle < self.options.cycles {
-            for size in self.options.sweep.sizes() {
-                let call = Invocation::new(self.comm, self.options.collective, size, op, root);
-                self.line(buffers, &call)?;
+        while options.cycles == 0 || cycle < options.cycles {
+            for size in options.sweep.sizes() {
+                self.line(bed, &case(size))?;
             }
             cycle += 1;
         }
         Ok(())
     }
 
-    fn line<T: Element, B: Buffer<T>>(
-        &mut self,
-        buffers: &mut Buffers<B>,
-        call: &Invocation<T>,
-    ) -> Result<(), Error> {
-        let out_of_place = self.measure(buffers, call, Way::OutOfPlace)?;
-        let in_place = self.measure(buffers, call, Way::InPlace)?;
-        let collective = call.collective;
+    fn line<T: Element>(&mut self, bed: &mut impl Bed<T>, case: &Case) -> Result<(), Error> {
+        let out_of_place = self.measure(bed, case, Way::OutOfPlace)?;
+        let in_place = self.measure(bed, case, Way::InPlace)?;
+        let collective = case.collective;
+        let layout = case.layout::<T>();
         let key = Key {
-            size: (call.layout.larger() * size_of::<T>()) as u64,
-            count: call.layout.count as u64,
+            size: (layout.larger() * size_of::<T>()) as u64,
+            count: layout.count as u64,
             dtype: T::DTYPE.name(),
             op: if collective.reduces() {
-                call.op.name()
+                case.op.name()
             } else {
                 collective.label()
             },
             root: if collective.has_root() {
-                call.root as i64
+                case.root as i64
             } else {
                 -1
             },
@@ -188,21 +176,24 @@ impl Bench<'_> {
         })
     }
 
-    fn measure<T: Element, B: Buffer<T>>(
+    fn measure<T: Element>(
         &mut self,
-        buffers: &mut Buffers<B>,
-        call: &Invocation<T>,
+        bed: &mut impl Bed<T>,
+        case: &Case,
         way: Way,
     ) -> Result<Measure, Error> {
-        let timed = timing::time(self.comm, call, buffers, way, self.options)?;
-        let (algorithm_bw, bus_bw) =
-            call.collective
-                .bandwidth(&call.layout, size_of::<T>(), call.ranks, timed.seconds);
+        let timed = bed.time(case, way)?;
+        let (algorithm_bw, bus_bw) = case.collective.bandwidth(
+            &case.layout::<T>(),
+            size_of::<T>(),
+            case.ranks,
+            timed.seconds,
+        );
         self.findings.bus_bw += bus_bw;
         self.findings.measures += 1;
         let mut wrong = None;
         for _ in 0..self.options.checks {
-            let found = self.check(buffers, call, way)?;
+            let found = self.check(bed, case, way)?;
             wrong = Some(wrong.unwrap_or(0) + found);
             if found > 0 {
                 break;
@@ -219,29 +210,14 @@ impl Bench<'_> {
     }
 
     /// Runs the call on known data; wrong elements over all ranks.
-    fn check<T: Element, B: Buffer<T>>(
+    fn check<T: Element>(
         &mut self,
-        buffers: &mut Buffers<B>,
-        call: &Invocation<T>,
+        bed: &mut impl Bed<T>,
+        case: &Case,
         way: Way,
     ) -> Result<u64, Error> {
         self.checks += 1;
-        let check = Check::new(call, way, self.checks, buffers.base);
-        check.fill(&mut buffers.send, &mut buffers.recv);
-        call.run(
-            self.comm,
-            &mut buffers.send,
-            &mut buffers.recv,
-            buffers.base,
-            0,
-            way,
-        )?;
-        if let Some(plant) = self.options.plant
-            && plant.rank == call.rank
-        {
-            check.plant(&mut buffers.recv, plant.index);
-        }
-        let own = check.wrong(&buffers.recv);
+        let own = bed.check(case, way, self.checks)?;
         let mut sums = [own, u64::from(own > 0)];
         self.comm
             .all_reduce_in_place(&mut sums, RedOp::Sum)

@@ -1,10 +1,9 @@
-//! Fills buffers for a checked run and counts what came out wrong.
+//! What a checked run puts into buffers, and what must come out.
 
 use std::ops::Range;
 
 use spark_ccl::Element;
 
-use crate::buffer::Buffer;
 use crate::collective::Collective;
 use crate::exact::{Format, PERIOD, Reduction, from_bits, moved, to_bits};
 use crate::invocation::{Invocation, Way};
@@ -12,7 +11,7 @@ use crate::invocation::{Invocation, Way};
 /// The "rank" whose data fills receive buffers, and must be found where nothing may be written.
 const BEFORE: usize = 1 << 23;
 
-/// A checked run: what each rank puts in and what must come out.
+/// A checked run of a rank's call.
 #[derive(Debug)]
 pub(crate) struct Check<'a, T> {
     call: &'a Invocation<T>,
@@ -21,6 +20,35 @@ pub(crate) struct Check<'a, T> {
     format: Format,
     reduction: Reduction,
     base: usize,
+}
+
+/// A part of a buffer, and the values that belong there. They repeat after `PERIOD` elements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Elements of the buffer.
+    pub(crate) range: Range<usize>,
+    values: Values,
+    /// Number of the first one among the values.
+    first: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Values {
+    /// What this rank contributes.
+    Input,
+    /// The reduction of all inputs.
+    Reduced,
+    /// What a rank has that only moves its data.
+    Of(usize),
+}
+
+/// What a rank writes before a checked run, one after the other.
+#[derive(Debug)]
+pub(crate) struct Inputs {
+    /// To its receive buffer.
+    pub(crate) recv: Vec<Piece>,
+    /// To its send buffer.
+    pub(crate) send: Option<Piece>,
 }
 
 impl<'a, T: Element> Check<'a, T> {
@@ -37,69 +65,74 @@ impl<'a, T: Element> Check<'a, T> {
         }
     }
 
-    /// Writes this rank's input, and a known pattern everywhere else.
-    pub(crate) fn fill<B: Buffer<T>>(&self, send: &mut B, recv: &mut B) {
-        let recv = &mut recv[self.call.recv_range(self.base, 0, self.way)];
-        write(recv, |index| self.before(index));
+    /// This rank's input, and a known pattern everywhere else.
+    pub(crate) fn inputs(&self) -> Inputs {
+        let whole = self.call.recv_range(self.base, 0, self.way);
+        let mut recv = vec![piece(whole, Values::Of(BEFORE), 0)];
+        let mut send = None;
         match self.way {
-            Way::OutOfPlace => write(&mut send[self.call.send_range(self.base, 0)], |index| {
-                self.input(index)
-            }),
-            Way::InPlace => write(&mut recv[self.in_place_input()], |index| self.input(index)),
+            Way::OutOfPlace => {
+                send = Some(piece(self.call.send_range(self.base, 0), Values::Input, 0));
+            }
+            Way::InPlace => recv.push(self.received(self.in_place_input(), Values::Input, 0)),
         }
+        Inputs { recv, send }
     }
 
-    /// Spoils one element of the result, if there are that many.
-    pub(crate) fn plant<B: Buffer<T>>(&self, recv: &mut B, index: usize) {
+    /// What must be in this rank's receive buffer afterwards.
+    pub(crate) fn results(&self) -> Vec<Piece> {
         let result = self.result();
-        if index < result.len() {
-            let element = &mut recv[self.base + result.start + index];
-            // The second highest bit: far enough off for any tolerance.
-            *element = from_bits(to_bits(element) ^ 1 << (self.format.bits() - 2));
+        if !self.has_result() {
+            return self.untouched(result);
         }
-    }
-
-    /// Counts this rank's wrong elements.
-    pub(crate) fn wrong<B: Buffer<T>>(&self, recv: &B) -> u64 {
-        let range = self.result();
-        let result = &recv[self.base + range.start..self.base + range.end];
         let call = self.call;
         let own = call.own_block().start;
-        let same = |got, expected| got == expected;
-        if !self.has_result() {
-            // In place, a non-root's input is part of what its buffer held.
-            let input = if self.way == Way::InPlace {
-                self.in_place_input()
-            } else {
-                0..0
-            };
-            let tail = input.end;
-            return count(&result[..input.start], |index| self.before(index), same)
-                + count(&result[input], |index| self.input(index), same)
-                + count(&result[tail..], |index| self.before(tail + index), same);
-        }
+        let whole = |values, first| vec![self.received(result.clone(), values, first)];
         match call.collective {
-            Collective::AllReduce | Collective::Reduce => count(
-                result,
-                |index| self.reduction.expected(index),
-                |got, expected| self.reduction.accepts(got, expected),
-            ),
-            Collective::ReduceScatter => count(
-                result,
-                |index| self.reduction.expected(own + index),
-                |got, expected| self.reduction.accepts(got, expected),
-            ),
-            Collective::Broadcast => count(result, |index| self.moved(call.root, index), same),
-            Collective::Scatter => count(result, |index| self.moved(call.root, own + index), same),
-            Collective::SendRecv => count(result, |index| self.moved(call.previous(), index), same),
-            Collective::AllGather | Collective::Gather | Collective::Hypercube => {
-                self.blocks(result, |source, index| self.moved(source, index))
-            }
-            Collective::AllToAll => {
-                self.blocks(result, |source, index| self.moved(source, own + index))
-            }
-            Collective::AllToAllV => self.uneven_blocks(result),
+            Collective::AllReduce | Collective::Reduce => whole(Values::Reduced, 0),
+            Collective::ReduceScatter => whole(Values::Reduced, own),
+            Collective::Broadcast => whole(Values::Of(call.root), 0),
+            Collective::Scatter => whole(Values::Of(call.root), own),
+            Collective::SendRecv => whole(Values::Of(call.previous()), 0),
+            Collective::AllGather | Collective::Gather | Collective::Hypercube => self.blocks(0),
+            Collective::AllToAll => self.blocks(own),
+            Collective::AllToAllV => self.uneven_blocks(),
         }
+    }
+
+    /// The first values of a piece, `PERIOD` at most.
+    pub(crate) fn pattern(&self, piece: &Piece) -> Vec<T> {
+        let value = |index: usize| match piece.values {
+            Values::Input if self.call.collective.reduces() => {
+                self.reduction.input(self.call.rank, index)
+            }
+            Values::Input => moved(self.format, self.seed, self.call.rank, index),
+            Values::Reduced => self.reduction.expected(index),
+            Values::Of(source) => moved(self.format, self.seed, source, index),
+        };
+        (piece.first..piece.first + piece.range.len().min(PERIOD))
+            .map(|index| from_bits(value(index)))
+            .collect()
+    }
+
+    /// By how much the bits of a result may differ from the pattern.
+    pub(crate) fn tolerance(&self, piece: &Piece) -> u64 {
+        match piece.values {
+            Values::Reduced => self.reduction.tolerance(),
+            _ => 0,
+        }
+    }
+
+    /// Where element `index` of the result lies in the receive buffer, if there are that many.
+    pub(crate) fn place(&self, index: usize) -> Option<usize> {
+        let result = self.result();
+        (index < result.len()).then_some(self.base + result.start + index)
+    }
+
+    /// A wrong value for an element.
+    pub(crate) fn spoiled(&self, element: &T) -> T {
+        // The second highest bit: far enough off for any tolerance.
+        from_bits(to_bits(element) ^ 1 << (self.format.bits() - 2))
     }
 
     /// The part of the receive range that is looked at.
@@ -120,13 +153,21 @@ impl<'a, T: Element> Check<'a, T> {
         ) || self.call.rank == self.call.root
     }
 
-    /// Element `index` of this rank's input.
-    fn input(&self, index: usize) -> u64 {
-        if self.call.collective.reduces() {
-            self.reduction.input(self.call.rank, index)
-        } else {
-            self.moved(self.call.rank, index)
-        }
+    /// What a rank that gets no result has in its buffer. In place, its input is part of that.
+    fn untouched(&self, whole: Range<usize>) -> Vec<Piece> {
+        let input = match self.way {
+            Way::InPlace => self.in_place_input(),
+            Way::OutOfPlace => 0..0,
+        };
+        let before = |range: Range<usize>| {
+            let first = range.start;
+            self.received(range, Values::Of(BEFORE), first)
+        };
+        vec![
+            before(0..input.start),
+            self.received(input.clone(), Values::Input, 0),
+            before(input.end..whole.end),
+        ]
     }
 
     /// Where the input lies within the buffer of an in-place call; empty for who has none.
@@ -140,110 +181,101 @@ impl<'a, T: Element> Check<'a, T> {
         }
     }
 
-    fn before(&self, index: usize) -> u64 {
-        self.moved(BEFORE, index)
-    }
-
-    fn moved(&self, source: usize, index: usize) -> u64 {
-        moved(self.format, self.seed, source, index)
-    }
-
-    /// Compares one block of each rank.
-    fn blocks(&self, result: &[T], expected: impl Fn(usize, usize) -> u64) -> u64 {
-        if self.call.layout.count == 0 {
-            return 0;
-        }
-        let blocks = result.chunks_exact(self.call.layout.count).enumerate();
-        blocks
-            .map(|(source, block)| {
-                count(
-                    block,
-                    |index| expected(source, index),
-                    |got, expected| got == expected,
-                )
+    /// One block of each rank, each the part of what its rank has that begins at `first`.
+    fn blocks(&self, first: usize) -> Vec<Piece> {
+        let count = self.call.layout.count;
+        (0..self.call.ranks)
+            .map(|source| {
+                let start = source * count;
+                self.received(start..start + count, Values::Of(source), first)
             })
-            .sum()
+            .collect()
     }
 
-    fn uneven_blocks(&self, result: &[T]) -> u64 {
+    fn uneven_blocks(&self) -> Vec<Piece> {
         let side = self.call.uneven_receives();
         let blocks = side.displacements.iter().zip(&side.counts).enumerate();
         blocks
             .map(|(source, (&start, &len))| {
-                let offset = self.call.uneven_offset(source);
-                count(
-                    &result[start..start + len],
-                    |index| self.moved(source, offset + index),
-                    |got, expected| got == expected,
-                )
+                let first = self.call.uneven_offset(source);
+                self.received(start..start + len, Values::Of(source), first)
             })
-            .sum()
+            .collect()
+    }
+
+    /// A piece of what is received; `range` counts from where that starts.
+    fn received(&self, range: Range<usize>, values: Values, first: usize) -> Piece {
+        piece(
+            self.base + range.start..self.base + range.end,
+            values,
+            first,
+        )
     }
 }
 
-/// Writes values that repeat after `PERIOD` elements.
-fn write<T: Element>(part: &mut [T], value: impl Fn(usize) -> u64) {
-    let (pattern, rest) = part.split_at_mut(part.len().min(PERIOD));
-    for (index, element) in pattern.iter_mut().enumerate() {
-        *element = from_bits(value(index));
+fn piece(range: Range<usize>, values: Values, first: usize) -> Piece {
+    Piece {
+        range,
+        values,
+        first,
     }
-    for copy in rest.chunks_mut(PERIOD) {
-        copy.copy_from_slice(&pattern[..copy.len()]);
-    }
-}
-
-/// Counts the elements that are not as expected; what is expected repeats after `PERIOD` elements.
-fn count<T: Element>(
-    part: &[T],
-    expected: impl Fn(usize) -> u64,
-    accepts: impl Fn(u64, u64) -> bool,
-) -> u64 {
-    let pattern: Vec<T> = (0..part.len().min(PERIOD))
-        .map(|index| from_bits(expected(index)))
-        .collect();
-    let wrong = |chunk: &[T]| {
-        let pattern = &pattern[..chunk.len()];
-        // As bytes: floats of different bits can be equal.
-        if bytemuck::cast_slice::<T, u8>(chunk) == bytemuck::cast_slice::<T, u8>(pattern) {
-            return 0;
-        }
-        let pairs = chunk.iter().zip(pattern);
-        pairs
-            .filter(|(got, expected)| !accepts(to_bits(*got), to_bits(*expected)))
-            .count() as u64
-    };
-    part.chunks(PERIOD).map(wrong).sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::invocation::Case;
+    use crate::op::Op;
 
-    #[test]
-    fn wrong_elements_are_counted_in_every_period() {
-        let value = |index: usize| moved(Format::of(f32::DTYPE), 3, 1, 7 + index);
-        let mut memory = vec![0f32; 3 * PERIOD + 10];
-        write(&mut memory, value);
-        let same = |got, expected| got == expected;
-        assert_eq!(count(&memory, value, same), 0);
-        for index in [0, 2, PERIOD - 1, PERIOD, 2 * PERIOD + 5, 3 * PERIOD + 9] {
-            memory[index] = -memory[index];
-        }
-        assert_eq!(count(&memory, value, same), 6);
-        // Data that is off by one message.
-        memory.rotate_left(1 << 14);
-        assert!(count(&memory, value, same) > PERIOD as u64);
+    fn call(collective: Collective, rank: usize) -> Invocation<f32> {
+        let case = Case {
+            collective,
+            bytes: 16 * 1024 * 1024,
+            op: Op::Sum,
+            root: 1,
+            ranks: 3,
+        };
+        Invocation::new(&case, rank)
     }
 
     #[test]
     fn patterns_are_what_every_element_asks_for() {
-        let reduction = Reduction::new(f32::DTYPE, crate::op::Op::Sum, 3, 5);
-        for own in [0, 11, PERIOD + 3] {
-            let value = |index| reduction.expected(own + index);
-            let mut memory = vec![0f32; PERIOD + 100];
-            write(&mut memory, value);
-            for index in [0, 50, PERIOD - 1, PERIOD, PERIOD + 99] {
-                assert_eq!(to_bits(&memory[index]), value(index));
+        let call = call(Collective::ReduceScatter, 2);
+        let check = Check::new(&call, Way::OutOfPlace, 5, 7);
+        let piece = &check.results()[0];
+        let pattern = check.pattern(piece);
+        assert_eq!((piece.range.start, pattern.len()), (7, PERIOD));
+        let reduction = Reduction::new(f32::DTYPE, Op::Sum, 3, 5);
+        let own = call.own_block().start;
+        for index in [
+            0,
+            50,
+            PERIOD - 1,
+            PERIOD,
+            PERIOD + 99,
+            piece.range.len() - 1,
+        ] {
+            let expected = reduction.expected(own + index);
+            assert_eq!(to_bits(&pattern[index % PERIOD]), expected);
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_out_and_nothing_counted_twice() {
+        for collective in <Collective as clap::ValueEnum>::value_variants() {
+            for (rank, way) in [(0, Way::OutOfPlace), (1, Way::InPlace), (2, Way::InPlace)] {
+                let call = call(*collective, rank);
+                let check = Check::new(&call, way, 1, 3);
+                let mut pieces = check.results();
+                pieces.retain(|piece| !piece.range.is_empty());
+                pieces.sort_by_key(|piece| piece.range.start);
+                let first = check.place(0).unwrap();
+                let end = pieces.iter().fold(first, |end, piece| {
+                    assert_eq!(piece.range.start, end, "{collective:?} {rank} {way:?}");
+                    piece.range.end
+                });
+                assert_eq!(check.place(end - first), None);
+                assert!(check.place(end - first - 1).is_some());
             }
         }
     }

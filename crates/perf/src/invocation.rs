@@ -21,7 +21,27 @@ pub(crate) enum Way {
     InPlace,
 }
 
-/// A collective with everything but its buffers.
+/// What is called at one size: the same on every rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Case {
+    pub(crate) collective: Collective,
+    pub(crate) bytes: u64,
+    /// Matters only where the collective reduces.
+    pub(crate) op: Op,
+    /// Matters only where the collective has one.
+    pub(crate) root: usize,
+    pub(crate) ranks: usize,
+}
+
+impl Case {
+    /// The lengths of a rank's buffers.
+    pub(crate) fn layout<T>(&self) -> Layout {
+        self.collective
+            .layout(self.bytes, size_of::<T>(), self.ranks)
+    }
+}
+
+/// One rank's call, with everything but its buffers.
 #[derive(Debug)]
 pub(crate) struct Invocation<T> {
     pub(crate) collective: Collective,
@@ -30,23 +50,23 @@ pub(crate) struct Invocation<T> {
     pub(crate) root: usize,
     pub(crate) rank: usize,
     pub(crate) ranks: usize,
-    redop: RedOp<T>,
+    pub(crate) redop: RedOp<T>,
     /// For alltoallv.
     sends: Side,
     receives: Side,
 }
 
 impl<T: Element> Invocation<T> {
-    /// For a size of `bytes`; `op` and `root` matter only where the collective has them.
-    pub(crate) fn new(
-        comm: &Communicator,
-        collective: Collective,
-        bytes: u64,
-        op: Op,
-        root: usize,
-    ) -> Self {
-        let (rank, ranks) = (comm.rank(), comm.size());
-        let layout = collective.layout(bytes, size_of::<T>(), ranks);
+    /// The part of `rank` in a case.
+    pub(crate) fn new(case: &Case, rank: usize) -> Self {
+        let Case {
+            collective,
+            op,
+            root,
+            ranks,
+            ..
+        } = *case;
+        let layout = case.layout::<T>();
         let whole = if collective == Collective::AllToAllV {
             layout.count * ranks
         } else {

@@ -13,6 +13,7 @@ mod console;
 mod error;
 mod exact;
 mod gids;
+mod host;
 mod hosts;
 mod invocation;
 mod memory;

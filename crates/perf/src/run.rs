@@ -8,6 +8,7 @@ use spark_ccl::Communicator;
 use crate::args::{Args, BuffersArg};
 use crate::bench::{self, Findings, Sink};
 use crate::error::{Error, exit};
+use crate::host::{self, Host};
 use crate::hosts;
 use crate::memory;
 use crate::options::Options;
@@ -44,7 +45,15 @@ fn explain(comm: &Communicator, options: &Options) -> Result<u8, Error> {
 fn silent(comm: &Communicator, options: &Options) -> Result<u8, Error> {
     let cards = hosts::exchange(comm)?;
     let (options, _) = fitted(comm, options, &cards)?;
-    let findings = bench::run(comm, &options, &mut Nowhere)?;
+    let findings = bench::run(
+        comm,
+        &mut Host {
+            comm,
+            options: &options,
+        },
+        &options,
+        &mut Nowhere,
+    )?;
     hosts::rails(comm)?;
     comm.barrier().run()?;
     Ok(code(&totals(&findings)))
@@ -132,7 +141,15 @@ impl Reporter {
         }
         print(&table::column_heads(self.columns))?;
         self.progress = Some(Progress::new(lines(&options, comm.size())));
-        let findings = bench::run(comm, &options, self);
+        let findings = bench::run(
+            comm,
+            &mut Host {
+                comm,
+                options: &options,
+            },
+            &options,
+            self,
+        );
         self.progress = None;
         Ok(totals(&findings?))
     }
@@ -168,7 +185,7 @@ impl Sink for Reporter {
 /// Refuses a run that this host's memory cannot hold, before any of its `ranks` starts.
 pub(crate) fn check_memory(options: &Options, ranks: usize) -> Result<(), Error> {
     let rooms = vec![memory::rooms(); ranks];
-    let need = |bytes| bench::need(options, ranks, bytes);
+    let need = |bytes| host::need(options, ranks, bytes);
     memory::clamp(options.sweep, &rooms, need)
         .map(drop)
         .map_err(Error::Usage)
@@ -219,7 +236,7 @@ fn fitted(
     cards: &[hosts::Card],
 ) -> Result<(Options, Option<String>), Error> {
     let rooms: Vec<_> = cards.iter().map(|card| card.rooms.clone()).collect();
-    let need = |bytes| bench::need(options, comm.size(), bytes);
+    let need = |bytes| host::need(options, comm.size(), bytes);
     let (sweep, line) = memory::clamp(options.sweep, &rooms, need).map_err(Error::Usage)?;
     Ok((
         Options {
@@ -393,7 +410,7 @@ fn code(totals: &Totals) -> u8 {
 }
 
 fn memory_line(options: &Options, ranks: usize) -> String {
-    let buffers = human(bench::need(options, ranks, options.sweep.last()));
+    let buffers = human(host::need(options, ranks, options.sweep.last()));
     let peak = memory::peak_resident().map_or_else(|| "unknown".to_owned(), human);
     format!(
         "# {:<20} : buffers {buffers} a rank | peak resident of rank 0's process {peak}\n",

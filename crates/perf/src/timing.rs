@@ -31,6 +31,42 @@ pub(crate) struct Timed {
     pub(crate) per_iteration: Option<PerIteration>,
 }
 
+impl Timed {
+    /// Reduces a thread's own seconds (by the clock, and of the processor) of a call, and the microseconds
+    /// of a call in each iteration, over all threads.
+    pub(crate) fn agreed(
+        comm: &Communicator,
+        own: [f64; 2],
+        mut micros: Vec<f64>,
+        options: &Options,
+    ) -> Result<Self, Error> {
+        let (factor, op) = match options.average {
+            Average::First => (f64::from(u8::from(comm.rank() == 0)), RedOp::Sum),
+            Average::Mean => (1.0 / comm.size() as f64, RedOp::Sum),
+            Average::Min => (1.0, RedOp::Min),
+            Average::Max => (1.0, RedOp::Max),
+        };
+        let mut seconds = own.map(|seconds| seconds * factor);
+        comm.all_reduce_in_place(&mut seconds, op)
+            .by_any_path()
+            .run()?;
+        let per_iteration = match options.per_iteration {
+            None => None,
+            Some(skip) => {
+                comm.all_reduce_in_place(&mut micros, RedOp::Max)
+                    .by_any_path()
+                    .run()?;
+                Some(PerIteration::new(micros, skip))
+            }
+        };
+        Ok(Self {
+            seconds: seconds[0],
+            cpu_seconds: seconds[1],
+            per_iteration,
+        })
+    }
+}
+
 impl<B> Buffers<B> {
     /// How many parts of the buffers calls take in turn.
     fn turns<T: Element>(&self, call: &Invocation<T>, options: &Options) -> usize
@@ -118,13 +154,9 @@ pub(crate) fn time<T: Element, B: Buffer<T>>(
         }
     }
     let busy = (processor_time() - busy) / options.ranks_per_process as f64;
-    let seconds = [total.as_secs_f64(), busy].map(|seconds| seconds / calls as f64);
-    let [seconds, cpu_seconds] = over_ranks(comm, seconds, options.average)?;
-    Ok(Timed {
-        seconds,
-        cpu_seconds,
-        per_iteration: per_iteration(comm, &times, options)?,
-    })
+    let own = [total.as_secs_f64(), busy].map(|seconds| seconds / calls as f64);
+    let micros = |time: &Duration| time.as_secs_f64() * 1e6 / options.aggregated as f64;
+    Timed::agreed(comm, own, times.iter().map(micros).collect(), options)
 }
 
 /// Touches the first `turns` parts of the buffers, and runs the call untimed on the last of them.
@@ -164,36 +196,4 @@ fn touch<T: Element, B: Buffer<T>>(call: &Invocation<T>, buffers: &mut Buffers<B
 pub(crate) fn processor_time() -> f64 {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ProcessCPUTime);
     tv_sec as f64 + tv_nsec as f64 * 1e-9
-}
-
-fn over_ranks(comm: &Communicator, seconds: [f64; 2], average: Average) -> Result<[f64; 2], Error> {
-    let (factor, op) = match average {
-        Average::First => (f64::from(u8::from(comm.rank() == 0)), RedOp::Sum),
-        Average::Mean => (1.0 / comm.size() as f64, RedOp::Sum),
-        Average::Min => (1.0, RedOp::Min),
-        Average::Max => (1.0, RedOp::Max),
-    };
-    let mut values = seconds.map(|seconds| seconds * factor);
-    comm.all_reduce_in_place(&mut values, op)
-        .by_any_path()
-        .run()?;
-    Ok(values)
-}
-
-fn per_iteration(
-    comm: &Communicator,
-    times: &[Duration],
-    options: &Options,
-) -> Result<Option<PerIteration>, Error> {
-    let Some(skip) = options.per_iteration else {
-        return Ok(None);
-    };
-    let mut micros: Vec<f64> = times
-        .iter()
-        .map(|time| time.as_secs_f64() * 1e6 / options.aggregated as f64)
-        .collect();
-    comm.all_reduce_in_place(&mut micros, RedOp::Max)
-        .by_any_path()
-        .run()?;
-    Ok(Some(PerIteration::new(micros, skip)))
 }

@@ -9,7 +9,7 @@ use super::fastest::Point;
 use crate::buffer::Buffer;
 use crate::collective::Collective;
 use crate::error::Error;
-use crate::invocation::{Invocation, Way};
+use crate::invocation::{Case, Invocation, Way};
 use crate::op::Op;
 
 /// The best of several rounds counts: what disturbs a measurement makes it longer. There are more of them
@@ -72,7 +72,14 @@ impl<'a> Contest<'a> {
 
     /// Times all algorithms at a size, by turns.
     pub(super) fn measure(&mut self, size: u64) -> Result<Point, Error> {
-        let call = Invocation::<f32>::new(self.comm, self.collective, size, Op::Sum, 0);
+        let case = Case {
+            collective: self.collective,
+            bytes: size,
+            op: Op::Sum,
+            root: 0,
+            ranks: self.comm.size(),
+        };
+        let call = Invocation::<f32>::new(&case, self.comm.rank());
         let bytes = (call.layout.count * size_of::<f32>()) as u64;
         let fits = |algorithm: Algorithm| algorithm != Algorithm::Direct || size <= DIRECT_BYTES;
         let mut runs: Vec<Runs> = Vec::new();

@@ -1,0 +1,176 @@
+//! Measuring in host memory: every thread is a rank.
+
+use spark_ccl::{Communicator, DType, Element, Registered};
+
+use crate::args::BuffersArg;
+use crate::bench::{Bed, Bench, Ground};
+use crate::buffer::Buffer;
+use crate::check::{Check, Piece};
+use crate::collective::Layout;
+use crate::error::Error;
+use crate::exact::{PERIOD, to_bits};
+use crate::invocation::{Case, Invocation, Way};
+use crate::options::Options;
+use crate::timing::{self, Buffers, Timed};
+
+/// Bytes of a rank's buffers if the largest size is `bytes`.
+pub(crate) fn need(options: &Options, ranks: usize, bytes: u64) -> u64 {
+    let of_type = |dtype: &DType| {
+        let layout = options.collective.layout(bytes, dtype.size(), ranks);
+        let (send, recv) = lengths(options, &layout, dtype.size());
+        (send.saturating_add(recv) as u64).saturating_mul(dtype.size() as u64)
+    };
+    options.dtypes.iter().map(of_type).max().unwrap_or(0)
+}
+
+/// Elements of a rank's send and receive buffer if `layout` is that of the largest size.
+fn lengths(options: &Options, layout: &Layout, element: usize) -> (usize, usize) {
+    let room = match options.buffers {
+        Some(BuffersArg::Rotating(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX) / element,
+        _ => 0,
+    };
+    let length = |part: usize| part.max(room).saturating_add(options.unalign);
+    (length(layout.send), length(layout.larger()))
+}
+
+/// This rank.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Host<'a> {
+    pub(crate) comm: &'a Communicator,
+    pub(crate) options: &'a Options,
+}
+
+impl Ground for Host<'_> {
+    fn ranks(&self) -> usize {
+        self.comm.size()
+    }
+
+    fn measure<T: Element>(&mut self, bench: &mut Bench<'_>) -> Result<(), Error> {
+        if self.options.registered {
+            bench.sweeps(&mut Place::<Registered<T>>::new::<T>(*self)?)
+        } else {
+            bench.sweeps(&mut Place::<Vec<T>>::new::<T>(*self)?)
+        }
+    }
+}
+
+/// This rank's memory for a type.
+struct Place<'a, B> {
+    host: Host<'a>,
+    buffers: Buffers<B>,
+}
+
+impl<'a, B> Place<'a, B> {
+    fn new<T: Element>(host: Host<'a>) -> Result<Self, Error>
+    where
+        B: Buffer<T>,
+    {
+        let Host { comm, options } = host;
+        let layout = options
+            .collective
+            .layout(options.sweep.last(), size_of::<T>(), comm.size());
+        let (send, recv) = lengths(options, &layout, size_of::<T>());
+        let buffers = Buffers {
+            send: B::allocate(comm, send)?,
+            recv: B::allocate(comm, recv)?,
+            base: options.unalign,
+        };
+        Ok(Self { host, buffers })
+    }
+}
+
+impl<T: Element, B: Buffer<T>> Bed<T> for Place<'_, B> {
+    fn warm_up(&mut self, case: &Case) -> Result<(), Error> {
+        let Host { comm, options } = self.host;
+        let call = Invocation::new(case, comm.rank());
+        timing::warm_up(comm, &call, &mut self.buffers, options)
+    }
+
+    fn time(&mut self, case: &Case, way: Way) -> Result<Timed, Error> {
+        let Host { comm, options } = self.host;
+        let call = Invocation::new(case, comm.rank());
+        timing::time(comm, &call, &mut self.buffers, way, options)
+    }
+
+    fn check(&mut self, case: &Case, way: Way, seed: u64) -> Result<u64, Error> {
+        let Host { comm, options } = self.host;
+        let Buffers { send, recv, base } = &mut self.buffers;
+        let call = Invocation::<T>::new(case, comm.rank());
+        let check = Check::new(&call, way, seed, *base);
+        let inputs = check.inputs();
+        inputs
+            .recv
+            .iter()
+            .for_each(|piece| write(&check, piece, recv));
+        inputs
+            .send
+            .iter()
+            .for_each(|piece| write(&check, piece, send));
+        call.run(comm, send, recv, *base, 0, way)?;
+        if let Some(plant) = options.plant
+            && plant.rank == call.rank
+            && let Some(at) = check.place(plant.index)
+        {
+            recv[at] = check.spoiled(&recv[at]);
+        }
+        let results = check.results();
+        Ok(results.iter().map(|piece| wrong(&check, piece, recv)).sum())
+    }
+}
+
+/// Writes a piece's values.
+fn write<T: Element>(check: &Check<'_, T>, piece: &Piece, buffer: &mut [T]) {
+    let pattern = check.pattern(piece);
+    for copy in buffer[piece.range.clone()].chunks_mut(PERIOD) {
+        copy.copy_from_slice(&pattern[..copy.len()]);
+    }
+}
+
+/// Counts a piece's elements that are not as expected.
+fn wrong<T: Element>(check: &Check<'_, T>, piece: &Piece, buffer: &[T]) -> u64 {
+    let pattern = check.pattern(piece);
+    let tolerance = check.tolerance(piece);
+    let wrong = |chunk: &[T]| {
+        let pattern = &pattern[..chunk.len()];
+        // As bytes: floats of different bits can be equal.
+        if bytemuck::cast_slice::<T, u8>(chunk) == bytemuck::cast_slice::<T, u8>(pattern) {
+            return 0;
+        }
+        let pairs = chunk.iter().zip(pattern);
+        pairs
+            .filter(|(got, expected)| to_bits(*got).abs_diff(to_bits(*expected)) > tolerance)
+            .count() as u64
+    };
+    buffer[piece.range.clone()].chunks(PERIOD).map(wrong).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collective::Collective;
+    use crate::op::Op;
+
+    #[test]
+    fn wrong_elements_are_counted_in_every_period() {
+        let case = Case {
+            collective: Collective::Broadcast,
+            bytes: (4 * (3 * PERIOD + 10)) as u64,
+            op: Op::Sum,
+            root: 0,
+            ranks: 2,
+        };
+        let call = Invocation::<f32>::new(&case, 1);
+        let check = Check::new(&call, Way::OutOfPlace, 3, 0);
+        let piece = &check.results()[0];
+        let mut memory = vec![0f32; 3 * PERIOD + 10];
+        write(&check, piece, &mut memory);
+        assert_eq!(wrong(&check, piece, &memory), 0);
+        for index in [0, 2, PERIOD - 1, PERIOD, 2 * PERIOD + 5, 3 * PERIOD + 9] {
+            memory[index] = check.spoiled(&memory[index]);
+        }
+        assert_eq!(wrong(&check, piece, &memory), 6);
+        // Data that is off by one message.
+        memory.rotate_left(1 << 14);
+        assert!(wrong(&check, piece, &memory) > PERIOD as u64);
+    }
+}
