@@ -3,9 +3,11 @@
 use std::error::Error as _;
 use std::sync::OnceLock;
 
+use libloading::Library;
+
 use crate::Error;
 
-/// Every function of the driver that this project calls, through cudarc. All are in CUDA 11.4.
+/// Every function of the driver that this project calls, mostly through cudarc. All are in CUDA 11.4.
 const USED: &[&str] = &[
     "cuInit",
     "cuGetErrorName",
@@ -47,6 +49,7 @@ const USED: &[&str] = &[
     "cuEventRecord",
     "cuEventQuery",
     "cuEventSynchronize",
+    "cuEventElapsedTime",
     "cuGraphInstantiateWithFlags",
     "cuGraphLaunch",
     "cuGraphDestroy",
@@ -67,16 +70,7 @@ pub fn open() -> Result<(), Error> {
 }
 
 fn look() -> Result<(), Error> {
-    // SAFETY: the driver's initialisers only set up its own state.
-    let open = |name| unsafe { libloading::Library::new(name) };
-    // As cudarc: in a folder for linking, the first name may be another library than the second.
-    let library = open("libcuda.so").or_else(|_| open("libcuda.so.1"));
-    let library = library.map_err(|error| Error::Library {
-        // The loader's own words are the source.
-        reason: error
-            .source()
-            .map_or_else(|| error.to_string(), ToString::to_string),
-    })?;
+    let library = library()?;
     for symbol in USED {
         // SAFETY: it is looked for, not called.
         if unsafe { library.get::<unsafe extern "C" fn()>(*symbol) }.is_err() {
@@ -85,4 +79,28 @@ fn look() -> Result<(), Error> {
     }
     std::mem::forget(library);
     Ok(())
+}
+
+fn library() -> Result<Library, Error> {
+    // SAFETY: the driver's initialisers only set up its own state.
+    let open = |name| unsafe { Library::new(name) };
+    // As cudarc: in a folder for linking, the first name may be another library than the second.
+    let library = open("libcuda.so").or_else(|_| open("libcuda.so.1"));
+    library.map_err(|error| Error::Library {
+        // The loader's own words are the source.
+        reason: error
+            .source()
+            .map_or_else(|| error.to_string(), ToString::to_string),
+    })
+}
+
+/// A function of the driver that cudarc takes in a later version only.
+///
+/// # Safety
+/// It has the type `F`.
+pub(crate) unsafe fn function<F: Copy>(symbol: &'static str) -> Result<F, Error> {
+    open()?;
+    // SAFETY: as the caller promises; the driver stays loaded, since `open` has succeeded.
+    let found = unsafe { library()?.get::<F>(symbol).map(|found| *found) };
+    found.map_err(|_| Error::Symbol { symbol })
 }

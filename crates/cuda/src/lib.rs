@@ -16,6 +16,7 @@
 mod device;
 mod driver;
 mod error;
+mod event;
 mod pool;
 mod stream;
 
@@ -23,5 +24,6 @@ pub use cudarc;
 pub use device::{Device, context, count, devices};
 pub use driver::open;
 pub use error::{Error, checked};
+pub use event::elapsed_ms;
 pub use pool::share_default_pool;
 pub use stream::{is_capturing, is_idle, is_of_the_thread, leave_captures_alone};
