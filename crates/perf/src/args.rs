@@ -72,6 +72,14 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) ranks: RankArgs,
 
+    /// Who does the collectives, and where: the library's own engine in host memory, or NCCL on GPUs
+    /// [default: nccl where a GPU and NCCL are found, and nothing else asks for host memory]
+    #[arg(long, value_enum, value_name = "BACKEND", help_heading = "Ranks")]
+    pub(crate) backend: Option<BackendArg>,
+    /// A line for the header, from the process that started this one
+    #[arg(long, hide = true)]
+    pub(crate) note: Option<String>,
+
     /// First size: a number with K, M or G (binary)
     #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "32M", value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes")]
     pub(crate) minbytes: u64,
@@ -119,9 +127,9 @@ pub(crate) struct Args {
         help_heading = "Operation"
     )]
     pub(crate) root: i64,
-    /// Memory of the buffers (0 and 1 mean what -M 0 and -M 1 mean)
-    #[arg(long, value_enum, value_name = "KIND", default_value_t = MemoryArg::Ordinary, help_heading = "Operation")]
-    pub(crate) memory: MemoryArg,
+    /// Memory of the buffers [default: ordinary] (0 and 1 mean what -M 0 and -M 1 mean)
+    #[arg(long, value_enum, value_name = "KIND", help_heading = "Operation")]
+    pub(crate) memory: Option<MemoryArg>,
     /// Data path: staged through slots, or straight between registered buffers
     #[arg(long, value_enum, value_name = "PATH", help_heading = "Operation")]
     pub(crate) path: Option<PathArg>,
@@ -185,7 +193,7 @@ pub(crate) struct Args {
     /// By default calls take turns through what the last size of the sweep takes, as in nccl-tests
     #[arg(long, value_name = "hot|SIZE", value_parser = parse_buffers, help_heading = "Timing")]
     pub(crate) buffers: Option<BuffersArg>,
-    /// 1: barrier after each call; 2: none; 3: barrier after each iteration, not timed
+    /// 1: barrier after each call; 2: none, but GPUs are waited for; 3: barrier after each iteration, not timed
     #[arg(short = 'z', long = "blocking", value_name = "0-3", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3), help_heading = "Timing")]
     pub(crate) blocking: u8,
     /// Time of: 0 rank 0; 1 the average; 2 the fastest; 3 the slowest rank
@@ -213,7 +221,8 @@ pub(crate) struct Args {
         help_heading = "Timing"
     )]
     pub(crate) per_iter_skip: usize,
-    /// 1: the time column is the processor time of a rank, user and system, barriers of -z included; bandwidths stay by the clock
+    /// 1: the time column is the processor time of a rank, user and system, barriers of -z included; on GPUs the
+    /// time until a call is enqueued; bandwidths stay by the clock
     #[arg(short = 'C', long = "report_cputime", alias = "report-cputime", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Timing")]
     pub(crate) report_cputime: u8,
 
@@ -252,8 +261,8 @@ pub(crate) struct Args {
     #[arg(short = 'M', long = "memory_report", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Reports")]
     pub(crate) memory_report: u8,
 
-    /// 1 or 2: same as --memory registered
-    #[arg(short = 'R', long = "local_register", alias = "local-register", value_name = "0-2", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2), help_heading = "For GPUs (accepted, no effect on host memory)")]
+    /// 1: buffers are registered with NCCL; 2: as symmetric windows; on host memory, both are --memory registered
+    #[arg(short = 'R', long = "local_register", alias = "local-register", value_name = "0-2", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2), help_heading = "For GPUs (accepted, with little effect on host memory)")]
     pub(crate) local_register: u8,
     /// Threads start in parallel
     #[arg(
@@ -261,7 +270,7 @@ pub(crate) struct Args {
         long = "parallel_init",
         alias = "parallel-init",
         value_name = "0|1",
-        help_heading = "For GPUs (accepted, no effect on host memory)"
+        help_heading = "For GPUs (accepted, with little effect on host memory)"
     )]
     pub(crate) parallel_init: Option<u8>,
     /// Null stream
@@ -270,15 +279,15 @@ pub(crate) struct Args {
         long = "stream_null",
         alias = "stream-null",
         value_name = "0|1",
-        help_heading = "For GPUs (accepted, no effect on host memory)"
+        help_heading = "For GPUs (accepted, with little effect on host memory)"
     )]
     pub(crate) stream_null: Option<u8>,
-    /// Graph replays
+    /// CUDA graph of all iterations, launched so many times
     #[arg(
         short = 'G',
         long = "cudagraph",
         value_name = "N",
-        help_heading = "For GPUs (accepted, no effect on host memory)"
+        help_heading = "For GPUs (accepted, with little effect on host memory)"
     )]
     pub(crate) cudagraph: Option<u32>,
     /// CTA policy
@@ -287,7 +296,7 @@ pub(crate) struct Args {
         long = "cta_policy",
         alias = "cta-policy",
         value_name = "0-2",
-        help_heading = "For GPUs (accepted, no effect on host memory)"
+        help_heading = "For GPUs (accepted, with little effect on host memory)"
     )]
     pub(crate) cta_policy: Option<u32>,
     /// Device implementation
@@ -296,7 +305,7 @@ pub(crate) struct Args {
         long = "device_implementation",
         alias = "device-implementation",
         value_name = "N",
-        help_heading = "For GPUs (accepted, no effect on host memory)"
+        help_heading = "For GPUs (accepted, with little effect on host memory)"
     )]
     pub(crate) device_implementation: Option<u32>,
     /// CTAs of the device implementation
@@ -305,9 +314,18 @@ pub(crate) struct Args {
         long = "device_cta_count",
         alias = "device-cta-count",
         value_name = "N",
-        help_heading = "For GPUs (accepted, no effect on host memory)"
+        help_heading = "For GPUs (accepted, with little effect on host memory)"
     )]
     pub(crate) device_cta_count: Option<u32>,
+}
+
+/// `--backend`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BackendArg {
+    /// The library's own engine, in host memory
+    Host,
+    /// NVIDIA's NCCL, on GPUs
+    Nccl,
 }
 
 /// `--memory`, which has two meanings: ours, and the long name of nccl-tests' `-M`.

@@ -4,9 +4,10 @@ use spark_ccl::{Communicator, DType, Element, RedOp};
 
 use crate::error::Error;
 use crate::invocation::{Case, Way};
+use crate::memory::Room;
 use crate::op::Op;
 use crate::options::Options;
-use crate::report::{Key, Measure, Row};
+use crate::report::{Device, Key, Measure, Row};
 use crate::timing::Timed;
 
 /// Where rows go as they are measured. Ranks other than 0 drop them.
@@ -39,6 +40,27 @@ impl Findings {
 pub(crate) trait Ground {
     /// How many ranks there are.
     fn ranks(&self) -> usize;
+
+    /// What it is called: `host memory`.
+    fn name(&self) -> &'static str;
+
+    /// What the JSON report says of the memory.
+    fn memory(&self, options: &Options) -> &'static str;
+
+    /// The version of NCCL, where that does the calls.
+    fn nccl_version(&self) -> Option<&str>;
+
+    /// Each rank's line of the header.
+    fn devices(&self) -> &[Device];
+
+    /// Further lines of the header, which say what is used for these sizes.
+    fn lines(&self, options: &Options, sizes: &[u64]) -> Result<Vec<String>, Error>;
+
+    /// What limits each rank's memory.
+    fn rooms(&self) -> &[Vec<Room>];
+
+    /// Bytes of a rank's buffers if the largest size is `bytes`.
+    fn need(&self, options: &Options, bytes: u64) -> u64;
 
     /// Makes memory for a type, and has the bench measure there.
     fn measure<T: Element>(&mut self, bench: &mut Bench<'_>) -> Result<(), Error>;
@@ -94,7 +116,7 @@ pub(crate) fn run<G: Ground>(
 /// The state of a run.
 pub(crate) struct Bench<'a> {
     comm: &'a Communicator,
-    options: &'a Options,
+    pub(crate) options: &'a Options,
     ranks: usize,
     sink: &'a mut dyn Sink,
     findings: Findings,

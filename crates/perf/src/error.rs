@@ -10,6 +10,8 @@ pub(crate) mod exit {
     pub(crate) const LIBRARY: u8 = 3;
     /// An operation or the start ran past its deadline.
     pub(crate) const TIMEOUT: u8 = 4;
+    /// What nccl-tests does and spark-perf does not.
+    pub(crate) const NOT_IMPLEMENTED: u8 = 5;
     /// Arguments that make no sense.
     pub(crate) const USAGE: u8 = 6;
     /// Wrong data, or less bandwidth than `NCCL_TESTS_MIN_BW` asks for.
@@ -22,6 +24,9 @@ pub(crate) enum Error {
     /// Bad arguments, or arguments that this machine cannot serve.
     #[error("{0}")]
     Usage(String),
+    /// Something that spark-perf, or this build of it, cannot do.
+    #[error("{0}")]
+    NotImplemented(String),
     /// The operating system refused something.
     #[error("{what}: {source}")]
     System {
@@ -69,6 +74,7 @@ impl Error {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => exit::USAGE,
+            Self::NotImplemented(_) => exit::NOT_IMPLEMENTED,
             Self::System { .. } | Self::NoRdma(_) => exit::SYSTEM,
             Self::Library(error) => library_code(error),
             Self::Silent { .. } => exit::TIMEOUT,
@@ -80,6 +86,13 @@ impl Error {
 impl From<spark_ccl_verbs::Error> for Error {
     fn from(error: spark_ccl_verbs::Error) -> Self {
         Self::Rdma(error.to_string())
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl From<spark_ccl_cuda::Error> for Error {
+    fn from(error: spark_ccl_cuda::Error) -> Self {
+        Self::Library(error.into())
     }
 }
 

@@ -9,8 +9,12 @@ use crate::check::{Check, Piece};
 use crate::collective::Layout;
 use crate::error::Error;
 use crate::exact::{PERIOD, to_bits};
+use crate::hosts;
 use crate::invocation::{Case, Invocation, Way};
+use crate::memory::Room;
 use crate::options::Options;
+use crate::report::Device;
+use crate::size::human;
 use crate::timing::{self, Buffers, Timed};
 
 /// Bytes of a rank's buffers if the largest size is `bytes`.
@@ -33,11 +37,38 @@ fn lengths(options: &Options, layout: &Layout, element: usize) -> (usize, usize)
     (length(layout.send), length(layout.larger()))
 }
 
-/// This rank.
-#[derive(Debug, Clone, Copy)]
+/// This rank, and what all of them find.
 pub(crate) struct Host<'a> {
-    pub(crate) comm: &'a Communicator,
-    pub(crate) options: &'a Options,
+    comm: &'a Communicator,
+    rooms: Vec<Vec<Room>>,
+    devices: Vec<Device>,
+}
+
+impl<'a> Host<'a> {
+    /// Asks all ranks, together.
+    pub(crate) fn new(comm: &'a Communicator) -> Result<Self, Error> {
+        let cards = hosts::exchange(comm)?;
+        Ok(Self {
+            comm,
+            devices: hosts::devices(comm, &cards)?,
+            rooms: cards.into_iter().map(|card| card.rooms).collect(),
+        })
+    }
+
+    /// Which links there are.
+    fn links(&self) -> String {
+        let mut links: Vec<&str> = Vec::new();
+        for link in self.comm.links() {
+            if link != "self" && !links.contains(&link.as_str()) {
+                links.push(link);
+            }
+        }
+        if links.is_empty() {
+            "none".to_owned()
+        } else {
+            links.join(", ")
+        }
+    }
 }
 
 impl Ground for Host<'_> {
@@ -45,27 +76,83 @@ impl Ground for Host<'_> {
         self.comm.size()
     }
 
-    fn measure<T: Element>(&mut self, bench: &mut Bench<'_>) -> Result<(), Error> {
-        if self.options.registered {
-            bench.sweeps(&mut Place::<Registered<T>>::new::<T>(*self)?)
+    fn name(&self) -> &'static str {
+        "host memory"
+    }
+
+    fn memory(&self, options: &Options) -> &'static str {
+        if options.registered {
+            "registered"
         } else {
-            bench.sweeps(&mut Place::<Vec<T>>::new::<T>(*self)?)
+            "ordinary"
+        }
+    }
+
+    fn nccl_version(&self) -> Option<&str> {
+        None
+    }
+
+    fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    /// Which memory and links the run takes, and which algorithm for each of the sizes.
+    fn lines(&self, options: &Options, sizes: &[u64]) -> Result<Vec<String>, Error> {
+        let buffers = match options.buffers {
+            None => "as the last size takes, used in turn".to_owned(),
+            Some(BuffersArg::Hot) => "hot, the same in every call".to_owned(),
+            Some(BuffersArg::Rotating(bytes)) => format!("{} each, used in turn", human(bytes)),
+        };
+        let mut lines = vec![format!(
+            "# Backend: host; memory: {}; buffers: {buffers}; links: {}",
+            self.memory(options),
+            self.links()
+        )];
+        let Some(name) = options.collective.library_name() else {
+            return Ok(lines);
+        };
+        let dtype = options.dtypes[0];
+        for &size in sizes {
+            let layout = options
+                .collective
+                .layout(size, dtype.size(), self.comm.size());
+            let registered = options.registered;
+            let choice = self.comm.explain(name, dtype, layout.count, registered)?;
+            lines.push(format!("# Algorithm for {}: {choice}", human(size)));
+        }
+        Ok(lines)
+    }
+
+    fn rooms(&self) -> &[Vec<Room>] {
+        &self.rooms
+    }
+
+    fn need(&self, options: &Options, bytes: u64) -> u64 {
+        need(options, self.comm.size(), bytes)
+    }
+
+    fn measure<T: Element>(&mut self, bench: &mut Bench<'_>) -> Result<(), Error> {
+        let (comm, options) = (self.comm, bench.options);
+        if options.registered {
+            bench.sweeps(&mut Memory::<Registered<T>>::new::<T>(comm, options)?)
+        } else {
+            bench.sweeps(&mut Memory::<Vec<T>>::new::<T>(comm, options)?)
         }
     }
 }
 
 /// This rank's memory for a type.
-struct Place<'a, B> {
-    host: Host<'a>,
+struct Memory<'a, B> {
+    comm: &'a Communicator,
+    options: &'a Options,
     buffers: Buffers<B>,
 }
 
-impl<'a, B> Place<'a, B> {
-    fn new<T: Element>(host: Host<'a>) -> Result<Self, Error>
+impl<'a, B> Memory<'a, B> {
+    fn new<T: Element>(comm: &'a Communicator, options: &'a Options) -> Result<Self, Error>
     where
         B: Buffer<T>,
     {
-        let Host { comm, options } = host;
         let layout = options
             .collective
             .layout(options.sweep.last(), size_of::<T>(), comm.size());
@@ -75,27 +162,28 @@ impl<'a, B> Place<'a, B> {
             recv: B::allocate(comm, recv)?,
             base: options.unalign,
         };
-        Ok(Self { host, buffers })
+        Ok(Self {
+            comm,
+            options,
+            buffers,
+        })
     }
 }
 
-impl<T: Element, B: Buffer<T>> Bed<T> for Place<'_, B> {
+impl<T: Element, B: Buffer<T>> Bed<T> for Memory<'_, B> {
     fn warm_up(&mut self, case: &Case) -> Result<(), Error> {
-        let Host { comm, options } = self.host;
-        let call = Invocation::new(case, comm.rank());
-        timing::warm_up(comm, &call, &mut self.buffers, options)
+        let call = Invocation::new(case, self.comm.rank());
+        timing::warm_up(self.comm, &call, &mut self.buffers, self.options)
     }
 
     fn time(&mut self, case: &Case, way: Way) -> Result<Timed, Error> {
-        let Host { comm, options } = self.host;
-        let call = Invocation::new(case, comm.rank());
-        timing::time(comm, &call, &mut self.buffers, way, options)
+        let call = Invocation::new(case, self.comm.rank());
+        timing::time(self.comm, &call, &mut self.buffers, way, self.options)
     }
 
     fn check(&mut self, case: &Case, way: Way, seed: u64) -> Result<u64, Error> {
-        let Host { comm, options } = self.host;
         let Buffers { send, recv, base } = &mut self.buffers;
-        let call = Invocation::<T>::new(case, comm.rank());
+        let call = Invocation::<T>::new(case, self.comm.rank());
         let check = Check::new(&call, way, seed, *base);
         let inputs = check.inputs();
         inputs
@@ -106,8 +194,8 @@ impl<T: Element, B: Buffer<T>> Bed<T> for Place<'_, B> {
             .send
             .iter()
             .for_each(|piece| write(&check, piece, send));
-        call.run(comm, send, recv, *base, 0, way)?;
-        if let Some(plant) = options.plant
+        call.run(self.comm, send, recv, *base, 0, way)?;
+        if let Some(plant) = self.options.plant
             && plant.rank == call.rank
             && let Some(at) = check.place(plant.index)
         {

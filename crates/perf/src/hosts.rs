@@ -8,7 +8,7 @@ use spark_ccl::{Communicator, RedOp};
 
 use crate::error::Error;
 use crate::memory::{self, Room};
-use crate::report::Device;
+use crate::report::{Device, NO_BUS};
 
 /// What a rank tells the others about itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -77,6 +77,7 @@ pub(crate) fn devices(comm: &Communicator, cards: &[Card]) -> Result<Vec<Device>
             pid: card.pid,
             host,
             index,
+            bus: NO_BUS.to_owned(),
             name: card.cpu.clone(),
         });
     }

@@ -123,6 +123,12 @@ impl<T: Element> Invocation<T> {
         uneven::sends(whole, size_of::<T>(), self.ranks, source).displacements[self.rank]
     }
 
+    /// Counts and displacements of what this rank sends (alltoallv).
+    #[cfg(feature = "cuda")]
+    pub(crate) fn uneven_sends(&self) -> &Side {
+        &self.sends
+    }
+
     /// Counts and displacements of what this rank receives (alltoallv).
     pub(crate) fn uneven_receives(&self) -> &Side {
         &self.receives
@@ -257,7 +263,8 @@ impl<T: Element> Invocation<T> {
         Ok(())
     }
 
-    fn next(&self) -> usize {
+    /// The rank to which sendrecv sends.
+    pub(crate) fn next(&self) -> usize {
         (self.rank + 1) % self.ranks
     }
 

@@ -4,6 +4,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod args;
+mod backend;
 mod bench;
 mod buffer;
 mod check;
@@ -17,6 +18,8 @@ mod host;
 mod hosts;
 mod invocation;
 mod memory;
+#[cfg(feature = "cuda")]
+mod nccl;
 mod op;
 mod options;
 mod progress;
@@ -38,8 +41,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::Args;
+use args::{Args, BackendArg};
+use backend::Choice;
 use error::{Error, exit};
+use host::Host;
 use options::Options;
 use ranks::RankArgs;
 use spark_ccl::{Builder, Communicator};
@@ -94,20 +99,49 @@ fn outcome<A>(args: Result<A, clap::Error>, run: impl FnOnce(&A) -> Result<u8, E
 }
 
 fn start(args: &Args) -> Result<u8, Error> {
-    let options = Options::new(args)?;
+    let choice = Choice::new(args)?;
+    let args = &choice.complete(args)?;
+    let mut options = Options::new(args, choice.backend)?;
+    options.notes.extend(choice.note.clone());
     let world = World::find(&args.ranks)?;
     let ranks = world.ranks(&args.ranks)?;
     options.check_ranks(ranks)?;
     if world.process() == 0 {
         run::check_files(args)?;
     }
-    if matches!(world, World::Parent { .. } | World::Alone) {
+    let host = choice.backend == BackendArg::Host;
+    if host && matches!(world, World::Parent { .. } | World::Alone) {
         run::check_memory(&options, ranks)?;
     }
     let builder = world::builder(args);
-    play(world, &args.ranks, &builder, |comm| {
-        run::rank(&comm, args, &options)
+    if let World::Parent { processes } = world {
+        return spawn::launch(processes, &builder.unique_id()?, &choice.handed_on());
+    }
+    if host {
+        return play(world, &args.ranks, &builder, |comm| {
+            run::thread(&comm, &mut Host::new(&comm)?, args, &options)
+        });
+    }
+    on_gpus(world, &builder, args, &options)
+}
+
+/// Every thread has a rank among threads, and several GPUs.
+#[cfg(feature = "cuda")]
+fn on_gpus(world: World, builder: &Builder, args: &Args, options: &Options) -> Result<u8, Error> {
+    let threads = RankArgs {
+        ngpus: Some(1),
+        ..args.ranks.clone()
+    };
+    let each = args.ranks.ngpus.unwrap_or(1);
+    play(world, &threads, builder, |comm| {
+        let mut team = nccl::Team::form(&comm, builder, each, options)?;
+        run::thread(&comm, &mut team, args, options)
     })
+}
+
+#[cfg(not(feature = "cuda"))]
+fn on_gpus(_: World, _: &Builder, _: &Args, _: &Options) -> Result<u8, Error> {
+    unreachable!("only chosen where GPUs were found")
 }
 
 /// Runs `body` as every rank of the world; the exit code.
@@ -116,7 +150,7 @@ where
     F: Fn(Communicator) -> Result<u8, Error> + Sync,
 {
     if let World::Parent { processes } = world {
-        return spawn::launch(processes, &builder.unique_id()?);
+        return spawn::launch(processes, &builder.unique_id()?, &[]);
     }
     Ok(report(world::run(world, ranks, builder, body)?))
 }

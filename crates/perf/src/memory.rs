@@ -11,6 +11,8 @@ use crate::sweep::Sweep;
 const PER_RANK: u64 = 16 << 20;
 /// Memory that each rank needs for each rank of its host: the slots of the link between them.
 const PER_LINK: u64 = 2 << 20;
+/// How the names of GPUs' rooms begin.
+pub(crate) const GPU: &str = "gpu";
 /// What stays free for everybody else, as a fraction of what is available.
 const RESERVE_FRACTION: u64 = 16;
 
@@ -103,20 +105,16 @@ struct Tight {
     per_rank: u64,
     available: u64,
     ranks: u64,
-    control_group: bool,
+    place: &'static str,
 }
 
 impl std::fmt::Display for Tight {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let whose = if self.control_group {
-            "in the control group"
-        } else {
-            "on the host"
-        };
         write!(
             f,
-            "{} available {whose}, a {RESERVE_FRACTION}th kept free, {} ranks, {} each for the library",
+            "{} available {}, a {RESERVE_FRACTION}th kept free, {} ranks, {} each for the library",
             human(self.available),
+            self.place,
             self.ranks,
             human(library(self.ranks))
         )
@@ -135,7 +133,11 @@ fn tightest(rooms: &[Vec<Room>]) -> Option<Tight> {
             .saturating_sub(library(ranks)),
         available,
         ranks,
-        control_group: name.starts_with("control"),
+        place: match name.split_whitespace().next() {
+            Some("control") => "in the control group",
+            Some(GPU) => "on the GPU",
+            _ => "on the host",
+        },
     };
     shared
         .into_iter()

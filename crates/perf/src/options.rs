@@ -2,7 +2,7 @@
 
 use spark_ccl::DType;
 
-use crate::args::{Args, BuffersArg, MemoryArg, PathArg, Plant};
+use crate::args::{Args, BackendArg, BuffersArg, MemoryArg, PathArg, Plant};
 use crate::collective::Collective;
 use crate::error::Error;
 use crate::op::Op;
@@ -27,6 +27,14 @@ pub(crate) struct Options {
     pub(crate) iterations: usize,
     pub(crate) aggregated: usize,
     pub(crate) warm_up: usize,
+    /// Launches of the graph that all iterations are put into; 0: no graph.
+    pub(crate) graph_launches: u32,
+    /// Whether calls go to the null stream.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
+    pub(crate) null_stream: bool,
+    /// With NCCL.
+    #[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code))]
+    pub(crate) registration: Registered,
     /// 0: for ever.
     pub(crate) cycles: u64,
     pub(crate) blocking: Blocking,
@@ -52,11 +60,21 @@ pub(crate) enum Root {
     Each,
 }
 
-/// `-z`: where barriers stand.
+/// `-R`: how buffers are registered with NCCL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Registered {
+    No,
+    Local,
+    Symmetric,
+}
+
+/// `-z`: where barriers stand, and GPUs are waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blocking {
     /// Nowhere.
     None,
+    /// No barriers, but GPUs are waited for after each call.
+    Wait,
     /// After each call, timed.
     Call,
     /// After each iteration, not timed.
@@ -74,10 +92,13 @@ pub(crate) enum Average {
 
 impl Options {
     /// Checks the arguments.
-    pub(crate) fn new(args: &Args) -> Result<Self, Error> {
+    pub(crate) fn new(args: &Args, backend: BackendArg) -> Result<Self, Error> {
         let sweep = sweep(args)?;
         let (per_iteration, mut notes) = per_iteration(args)?;
-        notes.extend(no_effect(args));
+        match backend {
+            BackendArg::Host => notes.extend(no_effect(args)),
+            BackendArg::Nccl => on_gpus(args)?,
+        }
         positive("-n", args.iters)?;
         if args.unalign > MOST_UNALIGNED {
             return Err(Error::Usage(format!(
@@ -95,16 +116,27 @@ impl Options {
             dtypes: dtypes(&args.datatype)?,
             ops: ops(args)?,
             root: root(args)?,
-            registered: args.memory == MemoryArg::Registered
+            registered: args.memory == Some(MemoryArg::Registered)
                 || args.local_register > 0
                 || args.path == Some(PathArg::ZeroCopy),
             buffers: args.buffers,
             iterations: args.iters,
             aggregated: args.agg_iters,
             warm_up: args.warmup_iters,
+            graph_launches: match backend {
+                BackendArg::Host => 0,
+                BackendArg::Nccl => args.cudagraph.unwrap_or(0),
+            },
+            null_stream: args.stream_null.is_some_and(|n| n > 0),
+            registration: match args.local_register {
+                0 => Registered::No,
+                1 => Registered::Local,
+                _ => Registered::Symmetric,
+            },
             cycles: args.run_cycles,
             blocking: match args.blocking {
                 1 => Blocking::Call,
+                2 => Blocking::Wait,
                 3 => Blocking::Iteration,
                 _ => Blocking::None,
             },
@@ -127,7 +159,7 @@ impl Options {
                 .nthreads
                 .unwrap_or(1)
                 .saturating_mul(args.ranks.ngpus.unwrap_or(1)),
-            memory_report: args.memory_report == 1 || args.memory == MemoryArg::ReportOn,
+            memory_report: args.memory_report == 1 || args.memory == Some(MemoryArg::ReportOn),
             plant: args.plant,
             notes,
         })
@@ -284,7 +316,7 @@ fn no_effect(args: &Args) -> Vec<String> {
         ));
     }
     if args.path == Some(PathArg::ZeroCopy)
-        && args.memory != MemoryArg::Registered
+        && args.memory != Some(MemoryArg::Registered)
         && args.local_register == 0
     {
         notes.push(
@@ -292,6 +324,39 @@ fn no_effect(args: &Args) -> Vec<String> {
         );
     }
     notes
+}
+
+/// Refuses what cannot be done with NCCL.
+fn on_gpus(args: &Args) -> Result<(), Error> {
+    let given = |value: Option<u32>| value.is_some_and(|n| n > 0);
+    let graph = given(args.cudagraph);
+    for (flag, other) in [
+        ("-z", args.blocking > 0),
+        ("-y", args.stream_null.is_some_and(|n| n > 0)),
+        ("-I", args.per_iter_timing > 0),
+    ] {
+        if graph && other {
+            return Err(Error::Usage(format!(
+                "-G with {flag}: while iterations are put into a graph nothing runs; leave one of them out"
+            )));
+        }
+    }
+    for (flag, what, asked) in [
+        ("-x", "a CTA policy", args.cta_policy.is_some()),
+        (
+            "-D",
+            "kernels of its own",
+            given(args.device_implementation),
+        ),
+        ("-V", "kernels of its own", args.device_cta_count.is_some()),
+    ] {
+        if asked {
+            return Err(Error::NotImplemented(format!(
+                "{flag}: spark-perf does not offer {what} with NCCL; leave it out"
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn positive(flag: &str, value: usize) -> Result<(), Error> {
@@ -309,7 +374,7 @@ mod tests {
 
     fn options(args: &[&str]) -> Result<Options, Error> {
         let all = ["spark-perf"].iter().chain(args).copied();
-        Options::new(&Args::try_parse_from(all).unwrap())
+        Options::new(&Args::try_parse_from(all).unwrap(), BackendArg::Host)
     }
 
     fn refusal(args: &[&str]) -> String {
@@ -398,6 +463,31 @@ mod tests {
         .unwrap();
         assert_eq!(options.notes.len(), 7);
         assert!(options.registered);
+    }
+
+    #[test]
+    fn what_cannot_be_done_with_nccl_is_refused() {
+        let on_gpus = |args: &[&str]| {
+            let all = ["spark-perf", "all_reduce"].iter().chain(args).copied();
+            Options::new(&Args::try_parse_from(all).unwrap(), BackendArg::Nccl)
+        };
+        for (args, code) in [
+            (&["-G", "2", "-z", "1"][..], 6),
+            (&["-G", "1", "-y", "1"], 6),
+            (&["-G", "1", "-I", "1"], 6),
+            (&["-x", "0"], 5),
+            (&["-D", "1"], 5),
+            (&["-V", "16"], 5),
+        ] {
+            let error = on_gpus(args).unwrap_err();
+            assert_eq!(error.exit_code(), code, "{args:?}: {error}");
+            let flag = args.last_chunk::<2>().unwrap()[0];
+            assert!(error.to_string().contains(flag), "{error}");
+        }
+        let options = on_gpus(&["-G", "3", "-R", "2", "-D", "0"]).unwrap();
+        assert_eq!(options.graph_launches, 3);
+        assert_eq!(options.registration, Registered::Symmetric);
+        assert!(options.notes.is_empty());
     }
 
     #[test]

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use spark_ccl::Communicator;
 
-use crate::args::{Args, BuffersArg};
-use crate::bench::{self, Findings, Sink};
+use crate::args::Args;
+use crate::bench::{self, Findings, Ground, Sink};
 use crate::error::{Error, exit};
-use crate::host::{self, Host};
+use crate::host;
 use crate::hosts;
 use crate::memory;
 use crate::options::Options;
@@ -17,43 +17,40 @@ use crate::report::compare::Earlier;
 use crate::report::json::{Config, DeviceEntry, Report};
 use crate::report::plot::{self, Chart};
 use crate::report::table::{self, Columns};
-use crate::report::{Device, Row, Totals};
+use crate::report::{Row, Totals};
 use crate::size::human;
 use crate::sweep::Sweep;
 
-/// Runs as one rank; the process's exit code.
-pub(crate) fn rank(comm: &Communicator, args: &Args, options: &Options) -> Result<u8, Error> {
+/// Runs as one thread of those that `comm` joins, on its part of the ground; the process's exit code.
+pub(crate) fn thread<G: Ground>(
+    comm: &Communicator,
+    ground: &mut G,
+    args: &Args,
+    options: &Options,
+) -> Result<u8, Error> {
     if args.explain {
-        explain(comm, options)
+        explain(comm, ground, options)
     } else if comm.rank() == 0 {
-        reporter(comm, args, options)
+        reporter(comm, ground, args, options)
     } else {
-        silent(comm, options)
+        silent(comm, ground, options)
     }
 }
 
 /// Rank 0 prints the algorithm of every size.
-fn explain(comm: &Communicator, options: &Options) -> Result<u8, Error> {
+fn explain(comm: &Communicator, ground: &impl Ground, options: &Options) -> Result<u8, Error> {
     if comm.rank() == 0 {
-        print(&(paths(comm, options, options.sweep.sizes())?.join("\n") + "\n"))?;
+        let sizes: Vec<_> = options.sweep.sizes().collect();
+        print(&(ground.lines(options, &sizes)?.join("\n") + "\n"))?;
     }
     comm.barrier().run()?;
     Ok(0)
 }
 
-/// Any rank but the first.
-fn silent(comm: &Communicator, options: &Options) -> Result<u8, Error> {
-    let cards = hosts::exchange(comm)?;
-    let (options, _) = fitted(comm, options, &cards)?;
-    let findings = bench::run(
-        comm,
-        &mut Host {
-            comm,
-            options: &options,
-        },
-        &options,
-        &mut Nowhere,
-    )?;
+/// Any thread but the first.
+fn silent(comm: &Communicator, ground: &mut impl Ground, options: &Options) -> Result<u8, Error> {
+    let (options, _) = fitted(ground, options)?;
+    let findings = bench::run(comm, ground, &options, &mut Nowhere)?;
     hosts::rails(comm)?;
     comm.barrier().run()?;
     Ok(code(&totals(&findings)))
@@ -68,7 +65,12 @@ impl Sink for Nowhere {
 }
 
 /// Rank 0, which prints.
-fn reporter(comm: &Communicator, args: &Args, options: &Options) -> Result<u8, Error> {
+fn reporter(
+    comm: &Communicator,
+    ground: &mut impl Ground,
+    args: &Args,
+    options: &Options,
+) -> Result<u8, Error> {
     let earlier = args
         .compare
         .as_deref()
@@ -88,7 +90,7 @@ fn reporter(comm: &Communicator, args: &Args, options: &Options) -> Result<u8, E
         rows: Vec::new(),
         json,
     };
-    let result = reporter.measure(comm, args, options);
+    let result = reporter.measure(comm, ground, args, options);
     let totals = match result {
         Ok(totals) => totals,
         Err(error) => {
@@ -98,13 +100,13 @@ fn reporter(comm: &Communicator, args: &Args, options: &Options) -> Result<u8, E
         }
     };
     reporter.save(Some(&totals), &[])?;
-    reporter.plot(args, comm.size())?;
+    reporter.plot(args, ground)?;
     let mut closing = table::footer(&totals, &options.collective.program());
     if let Some(earlier) = earlier {
         closing.push_str(&earlier.table(&reporter.rows));
     }
     if options.memory_report {
-        closing.push_str(&memory_line(options, comm.size()));
+        closing.push_str(&memory_line(options, ground));
     }
     closing.push_str(&rails_line(hosts::rails(comm)?));
     print(&closing)?;
@@ -123,33 +125,24 @@ impl Reporter {
     fn measure(
         &mut self,
         comm: &Communicator,
+        ground: &mut impl Ground,
         args: &Args,
         options: &Options,
     ) -> Result<Totals, Error> {
-        let cards = hosts::exchange(comm)?;
-        let devices = hosts::devices(comm, &cards)?;
-        let (options, lowered) = fitted(comm, options, &cards)?;
-        print(&header(comm, args, &options, &devices, lowered.as_deref())?)?;
+        let (options, lowered) = fitted(ground, options)?;
+        print(&header(ground, args, &options, lowered.as_deref())?)?;
         if let Some(json) = &mut self.json {
             print(&format!(
                 "# Writing JSON output to {}\n",
                 json.path().display()
             ))?;
-            json.configure(config(args, &options, &devices), options.columns.cpu_time);
+            json.configure(config(ground, args, &options), options.columns.cpu_time);
             json.save(&[], None, &[])
                 .map_err(Error::system(format!("writing {}", json.path().display())))?;
         }
         print(&table::column_heads(self.columns))?;
-        self.progress = Some(Progress::new(lines(&options, comm.size())));
-        let findings = bench::run(
-            comm,
-            &mut Host {
-                comm,
-                options: &options,
-            },
-            &options,
-            self,
-        );
+        self.progress = Some(Progress::new(lines(&options, ground.ranks())));
+        let findings = bench::run(comm, ground, &options, self);
         self.progress = None;
         Ok(totals(&findings?))
     }
@@ -162,11 +155,16 @@ impl Reporter {
             .map_err(Error::system(format!("writing {}", json.path().display())))
     }
 
-    fn plot(&self, args: &Args, ranks: usize) -> Result<(), Error> {
+    fn plot(&self, args: &Args, ground: &impl Ground) -> Result<(), Error> {
         let Some(path) = &args.plot else {
             return Ok(());
         };
-        let title = format!("{}, {ranks} ranks, host memory", args.collective.name());
+        let title = format!(
+            "{}, {} ranks, {}",
+            args.collective.name(),
+            ground.ranks(),
+            ground.name()
+        );
         draw(path, &Chart::of_rows(title, &self.rows))
     }
 }
@@ -230,14 +228,9 @@ pub(crate) fn plot_kind(path: &Path) -> Result<plot::Kind, Error> {
 }
 
 /// The options with the sweep lowered to what fits into memory, and the line that says so.
-fn fitted(
-    comm: &Communicator,
-    options: &Options,
-    cards: &[hosts::Card],
-) -> Result<(Options, Option<String>), Error> {
-    let rooms: Vec<_> = cards.iter().map(|card| card.rooms.clone()).collect();
-    let need = |bytes| host::need(options, comm.size(), bytes);
-    let (sweep, line) = memory::clamp(options.sweep, &rooms, need).map_err(Error::Usage)?;
+fn fitted(ground: &impl Ground, options: &Options) -> Result<(Options, Option<String>), Error> {
+    let need = |bytes| ground.need(options, bytes);
+    let (sweep, line) = memory::clamp(options.sweep, ground.rooms(), need).map_err(Error::Usage)?;
     Ok((
         Options {
             sweep,
@@ -248,10 +241,9 @@ fn fitted(
 }
 
 fn header(
-    comm: &Communicator,
+    ground: &impl Ground,
     args: &Args,
     options: &Options,
-    devices: &[Device],
     lowered: Option<&str>,
 ) -> Result<String, Error> {
     let Sweep {
@@ -276,16 +268,22 @@ fn header(
             options.collective.program()
         ),
         format!(
-            "# nThread {} nGpus {} minBytes {min} maxBytes {max} step: {step}({unit}) warmup iters: {} iters: {} agg iters: {} validation: {} graph: 0 unalign: {}",
+            "# nThread {} nGpus {} minBytes {min} maxBytes {max} step: {step}({unit}) warmup iters: {} iters: {} agg iters: {} validation: {} graph: {} unalign: {}",
             args.ranks.nthreads.unwrap_or(1),
             args.ranks.ngpus.unwrap_or(1),
             options.warm_up,
             options.iterations,
             options.aggregated,
             options.checks,
+            options.graph_launches,
             options.unalign,
         ),
     ];
+    lines.extend(
+        ground
+            .nccl_version()
+            .map(|version| format!("# NCCL version {version}")),
+    );
     lines.extend(
         options
             .notes
@@ -295,60 +293,15 @@ fn header(
     );
     lines.push("#".into());
     lines.push("# Using devices".into());
-    lines.extend(devices.iter().map(table::device));
+    lines.extend(ground.devices().iter().map(table::device));
     lines.push("#".into());
     let mut sizes = vec![min, options.sweep.last()];
     sizes.dedup();
-    lines.extend(paths(comm, options, sizes)?);
+    lines.extend(ground.lines(options, &sizes)?);
     Ok(lines.join("\n") + "\n")
 }
 
-/// Which memory and links the run takes, and which algorithm for each of the sizes.
-fn paths(
-    comm: &Communicator,
-    options: &Options,
-    sizes: impl IntoIterator<Item = u64>,
-) -> Result<Vec<String>, Error> {
-    let mut links: Vec<&str> = Vec::new();
-    for link in comm.links() {
-        if link != "self" && !links.contains(&link.as_str()) {
-            links.push(link);
-        }
-    }
-    let memory = if options.registered {
-        "registered"
-    } else {
-        "ordinary"
-    };
-    let buffers = match options.buffers {
-        None => "as the last size takes, used in turn".to_owned(),
-        Some(BuffersArg::Hot) => "hot, the same in every call".to_owned(),
-        Some(BuffersArg::Rotating(bytes)) => format!("{} each, used in turn", human(bytes)),
-    };
-    let mut lines = vec![format!(
-        "# Memory: {memory}; buffers: {buffers}; links: {}",
-        if links.is_empty() {
-            "none".to_owned()
-        } else {
-            links.join(", ")
-        }
-    )];
-    let Some(name) = options.collective.library_name() else {
-        return Ok(lines);
-    };
-    let dtype = options.dtypes[0];
-    for size in sizes {
-        let count = options
-            .collective
-            .layout(size, dtype.size(), comm.size())
-            .count;
-        let choice = comm.explain(name, dtype, count, options.registered)?;
-        lines.push(format!("# Algorithm for {}: {choice}", human(size)));
-    }
-    Ok(lines)
-}
-
-fn config(args: &Args, options: &Options, devices: &[Device]) -> Config {
+fn config(ground: &impl Ground, args: &Args, options: &Options) -> Config {
     let Sweep {
         min,
         max,
@@ -366,19 +319,23 @@ fn config(args: &Args, options: &Options, devices: &[Device]) -> Config {
         iterations: options.iterations,
         aggregated_iterations: options.aggregated,
         validation: options.checks,
-        graph: 0,
+        graph: options.graph_launches,
         blocking_collectives: (args.blocking > 0).into(),
         per_iter_timing: options.per_iteration.is_some().into(),
         per_iter_skip: options.per_iteration.unwrap_or(0),
         parallel_init: (args.parallel_init.is_some_and(|value| value > 0)).into(),
         collective: options.collective.name(),
-        memory: if options.registered {
-            "registered"
-        } else {
-            "ordinary"
-        },
-        devices: devices.iter().map(DeviceEntry::from).collect(),
+        memory: ground.memory(options),
+        nccl_version: ground.nccl_version().map_or(0, version_code),
+        devices: ground.devices().iter().map(DeviceEntry::from).collect(),
     }
+}
+
+/// As NCCL numbers its versions: 22809 for 2.28.9.
+fn version_code(text: &str) -> u32 {
+    text.split('.')
+        .map(|part| part.parse().unwrap_or(0))
+        .fold(0, |code: u32, part: u32| code * 100 + part)
 }
 
 /// Lines of the whole table; 0: without end.
@@ -409,8 +366,8 @@ fn code(totals: &Totals) -> u8 {
     }
 }
 
-fn memory_line(options: &Options, ranks: usize) -> String {
-    let buffers = human(host::need(options, ranks, options.sweep.last()));
+fn memory_line(options: &Options, ground: &impl Ground) -> String {
+    let buffers = human(ground.need(options, options.sweep.last()));
     let peak = memory::peak_resident().map_or_else(|| "unknown".to_owned(), human);
     format!(
         "# {:<20} : buffers {buffers} a rank | peak resident of rank 0's process {peak}\n",
@@ -439,6 +396,12 @@ pub(crate) fn print(text: &str) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn versions_as_numbers() {
+        assert_eq!(version_code("2.28.9"), 22809);
+        assert_eq!(version_code("2.18.1"), 21801);
+    }
 
     #[test]
     fn the_report_says_that_rails_were_dropped() {

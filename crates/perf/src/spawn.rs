@@ -23,8 +23,8 @@ enum Event {
 
 /// Runs this program's command line in `processes` processes; the exit code for them all.
 ///
-/// The ranks meet through `id`, which this process serves.
-pub(crate) fn launch(processes: usize, id: &UniqueId) -> Result<u8, Error> {
+/// The ranks meet through `id`, which this process serves. They get `more` arguments than this one.
+pub(crate) fn launch(processes: usize, id: &UniqueId, more: &[String]) -> Result<u8, Error> {
     let (events, inbox) = channel();
     forward_signals(events.clone())?;
     let mut family = Family {
@@ -32,7 +32,7 @@ pub(crate) fn launch(processes: usize, id: &UniqueId) -> Result<u8, Error> {
         running: Vec::new(),
     };
     for process in 0..processes {
-        match start(process, processes, id) {
+        match start(process, processes, id, more) {
             Ok(child) => family.adopt(child, process, events.clone()),
             Err(error) => {
                 family.signal_all(Signal::KILL);
@@ -66,13 +66,14 @@ pub(crate) fn join(member: Member) -> Result<UniqueId, Error> {
         .map_err(spark_ccl::Error::from)?)
 }
 
-fn start(process: usize, processes: usize, id: &UniqueId) -> Result<Child, Error> {
+fn start(process: usize, processes: usize, id: &UniqueId, more: &[String]) -> Result<Child, Error> {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| "spark-perf".into());
     // The id holds the secret: it goes through a pipe, since everybody can read arguments.
     let mut child = Command::new("/proc/self/exe")
         .arg0(name)
         .args(arguments)
+        .args(more)
         .arg(format!("--procs={processes}"))
         .arg(format!("--member={process}:{}", std::process::id()))
         .stdin(Stdio::piped())

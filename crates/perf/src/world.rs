@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spark_ccl::{Builder, Communicator, UniqueId};
+use spark_ccl::{Backend, Builder, Communicator, UniqueId};
 
 use crate::args::{Args, PathArg};
 use crate::error::Error;
@@ -120,7 +120,7 @@ pub(crate) fn local_ranks(args: &RankArgs) -> Result<usize, Error> {
 
 /// A builder with what the arguments set.
 pub(crate) fn builder(args: &Args) -> Builder {
-    let mut builder = Communicator::builder();
+    let mut builder = Communicator::builder().backend(Backend::Host);
     if args.timeout > 0 {
         builder = builder.operation_timeout(Duration::from_secs(args.timeout));
     }
@@ -166,7 +166,7 @@ where
         )
     };
     match world {
-        World::Launched { .. } if local > 1 => Ok(by_id(exchange_id(builder)?)),
+        World::Launched { .. } if local > 1 => Ok(by_id(share_id(builder, &builder.from_env()?)?)),
         World::Member { member, .. } => Ok(by_id(spawn::join(member)?)),
         World::Launched { .. } => Ok(in_threads(first, vec![|| body(builder.from_env()?)])),
         World::Alone | World::Parent { .. } => {
@@ -179,9 +179,8 @@ where
     }
 }
 
-/// A new unique id that all processes of a launcher know, for more ranks than they are.
-fn exchange_id(builder: &Builder) -> Result<UniqueId, Error> {
-    let comm = builder.from_env()?;
+/// A new unique id, for more ranks than those that share it so.
+pub(crate) fn share_id(builder: &Builder, comm: &Communicator) -> Result<UniqueId, Error> {
     let own = if comm.rank() == 0 {
         Some(builder.unique_id()?)
     } else {
@@ -196,7 +195,7 @@ fn exchange_id(builder: &Builder) -> Result<UniqueId, Error> {
 }
 
 /// Runs each body in a thread of its own (the only one, in this thread).
-fn in_threads<R: Send, F: FnOnce() -> Result<R, Error> + Send>(
+pub(crate) fn in_threads<R: Send, F: FnOnce() -> Result<R, Error> + Send>(
     first: usize,
     mut bodies: Vec<F>,
 ) -> Results<R> {

@@ -34,6 +34,9 @@ pub(crate) struct Config {
     pub(crate) parallel_init: Text,
     pub(crate) collective: &'static str,
     pub(crate) memory: &'static str,
+    /// As a number, 22809 for 2.28.9; 0 without NCCL.
+    #[serde(skip)]
+    pub(crate) nccl_version: u32,
     pub(crate) devices: Vec<DeviceEntry>,
 }
 
@@ -60,7 +63,7 @@ pub(crate) struct DeviceEntry {
     pid: u32,
     hostname: String,
     device: usize,
-    device_hex: &'static str,
+    device_hex: String,
     device_info: String,
 }
 
@@ -72,7 +75,7 @@ impl From<&Device> for DeviceEntry {
             pid: device.pid,
             hostname: device.host.clone(),
             device: device.index,
-            device_hex: "0000:00:00",
+            device_hex: device.bus.clone(),
             device_info: device.name.clone(),
         }
     }
@@ -199,7 +202,7 @@ impl Report {
             start_time: &self.start_time,
             args: &self.args,
             env: &self.env,
-            nccl_version: 0,
+            nccl_version: self.config.as_ref().map_or(0, |config| config.nccl_version),
             spark_ccl_version: env!("CARGO_PKG_VERSION"),
             config: self.config.as_ref(),
             results: rows.iter().map(|row| self.entry(row)).collect(),

@@ -54,11 +54,16 @@ pub(crate) struct Device {
     pub(crate) rank: usize,
     pub(crate) pid: u32,
     pub(crate) host: String,
-    /// Number of the rank on its host.
+    /// Number of the rank on its host, or CUDA's of the device.
     pub(crate) index: usize,
+    /// Place of the device on the PCI bus; none is `0000:00:00`.
+    pub(crate) bus: String,
     /// What holds the buffers.
     pub(crate) name: String,
 }
+
+/// The place of what is on no bus.
+pub(crate) const NO_BUS: &str = "0000:00:00";
 
 /// The numbers of the footer.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -19,11 +19,10 @@ pub(crate) fn device(device: &Device) -> String {
         pid,
         host,
         index,
+        bus,
         name,
     } = device;
-    format!(
-        "#  Rank {rank:2} Group  0 Pid {pid:6} on {host:>10} device {index:2} [0000:00:00] {name}"
-    )
+    format!("#  Rank {rank:2} Group  0 Pid {pid:6} on {host:>10} device {index:2} [{bus}] {name}")
 }
 
 /// The three lines above the first row.

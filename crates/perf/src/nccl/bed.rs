@@ -1,0 +1,202 @@
+//! Calls of a thread's GPUs: warm-up, timing, checks.
+
+use std::time::{Duration, Instant};
+
+use spark_ccl::{Communicator, Element};
+
+use super::call::Call;
+use super::calls::{Calls, launch};
+use super::check;
+use super::events::Events;
+use super::gpu::Gpu;
+use crate::bench::Bed;
+use crate::error::Error;
+use crate::invocation::{Case, Way};
+use crate::options::{Blocking, Options};
+use crate::timing::Timed;
+
+/// Seed of what buffers hold while calls are timed. Checks count from 1.
+const TIMED: u64 = 0;
+
+/// The GPUs of a thread, with memory.
+pub(super) struct GpuBed<'a> {
+    pub(super) control: &'a Communicator,
+    pub(super) options: &'a Options,
+    pub(super) gpus: &'a mut Vec<Gpu>,
+}
+
+/// How long the calls took: until all were enqueued, and until all had run.
+struct Spent {
+    enqueued: Duration,
+    total: Duration,
+}
+
+impl<T: Element> Bed<T> for GpuBed<'_> {
+    fn warm_up(&mut self, case: &Case) -> Result<(), Error> {
+        let calls = self.calls::<T>(case, Way::OutOfPlace)?;
+        for turn in 0..self.options.warm_up {
+            calls.start(turn..turn + 1)?;
+        }
+        Ok(calls.wait()?)
+    }
+
+    fn time(&mut self, case: &Case, way: Way) -> Result<Timed, Error> {
+        let options = self.options;
+        if options.checks > 0 {
+            self.fill::<T>(case, way, TIMED)?;
+        }
+        let calls = self.calls::<T>(case, way)?;
+        calls.start(0..1)?;
+        calls.wait()?;
+        self.control.barrier().run()?;
+        let (spent, micros) = if options.graph_launches > 0 {
+            (self.replay(&calls)?, Vec::new())
+        } else {
+            self.iterate(&calls)?
+        };
+        let replays = options.graph_launches.max(1) as usize;
+        let count = (options.iterations * options.aggregated * replays) as f64;
+        let own = [spent.total, spent.enqueued].map(|time| time.as_secs_f64() / count);
+        Timed::agreed(self.control, own, micros, options)
+    }
+
+    fn check(&mut self, case: &Case, way: Way, seed: u64) -> Result<u64, Error> {
+        self.fill::<T>(case, way, seed)?;
+        let calls = self.calls::<T>(case, way)?;
+        if self.options.graph_launches > 0 {
+            let graphs = calls.captured(|| calls.start(0..1))?;
+            launch(&graphs, calls.gpus)?;
+            calls.wait()?;
+        } else {
+            calls.start(0..1)?;
+            calls.wait()?;
+        }
+        self.wrong::<T>(case, way, seed)
+    }
+}
+
+impl GpuBed<'_> {
+    /// Each GPU's call.
+    fn calls<T: Element>(&self, case: &Case, way: Way) -> Result<Calls<'_, T>, Error> {
+        let calls = self.gpus.iter().map(|gpu| self.call(gpu, case, way));
+        Ok(Calls {
+            calls: calls.collect::<Result<_, Error>>()?,
+            gpus: self.gpus,
+        })
+    }
+
+    fn call<T: Element>(&self, gpu: &Gpu, case: &Case, way: Way) -> Result<Call<T>, Error> {
+        let slices = gpu.slices(self.options.unalign);
+        let slices = slices.ok_or_else(|| Error::Usage("-u: larger than the buffers".into()))?;
+        let largest = self.options.sweep.last() as usize / size_of::<T>();
+        Ok(Call::new(case, way, gpu.comm.rank(), slices, largest))
+    }
+
+    /// Enqueues all iterations.
+    fn iterate<T: Element>(&self, calls: &Calls<'_, T>) -> Result<(Spent, Vec<f64>), Error> {
+        let (options, gpus) = (self.options, calls.gpus);
+        let paired = options.blocking == Blocking::Iteration;
+        let events = options
+            .per_iteration
+            .map(|_| Events::new(gpus, options.iterations, paired))
+            .transpose()?;
+        let spent = self.timed(calls, events.as_ref())?;
+        let micros = match events {
+            Some(events) => events.micros()?,
+            None => Vec::new(),
+        };
+        let aggregated = options.aggregated as f64;
+        Ok((
+            spent,
+            micros.into_iter().map(|time| time / aggregated).collect(),
+        ))
+    }
+
+    fn timed<T: Element>(
+        &self,
+        calls: &Calls<'_, T>,
+        events: Option<&Events>,
+    ) -> Result<Spent, Error> {
+        let (options, gpus) = (self.options, calls.gpus);
+        let start = Instant::now();
+        let mut between_barriers = Duration::ZERO;
+        for iteration in 0..options.iterations {
+            let began = Instant::now();
+            if let Some(events) = events {
+                events.begin(gpus, iteration)?;
+            }
+            let turn = iteration * options.aggregated;
+            calls.start(turn..turn + options.aggregated)?;
+            match options.blocking {
+                Blocking::None => {}
+                Blocking::Wait => calls.wait()?,
+                Blocking::Call => {
+                    calls.wait()?;
+                    self.control.barrier().run()?;
+                }
+                Blocking::Iteration => {
+                    calls.wait()?;
+                    if let Some(events) = events {
+                        events.end(gpus, iteration)?;
+                    }
+                    between_barriers += began.elapsed();
+                    self.control.barrier().run()?;
+                }
+            }
+        }
+        if let Some(events) = events.filter(|events| !events.paired) {
+            events.begin(gpus, options.iterations)?;
+        }
+        let enqueued = start.elapsed();
+        calls.wait()?;
+        Ok(if options.blocking == Blocking::Iteration {
+            Spent {
+                enqueued: between_barriers,
+                total: between_barriers,
+            }
+        } else {
+            Spent {
+                enqueued,
+                total: start.elapsed(),
+            }
+        })
+    }
+
+    /// Launches a graph of all iterations, time and again.
+    fn replay<T: Element>(&self, calls: &Calls<'_, T>) -> Result<Spent, Error> {
+        let options = self.options;
+        let graphs = calls.captured(|| {
+            (0..options.iterations).try_for_each(|iteration| {
+                let turn = iteration * options.aggregated;
+                calls.start(turn..turn + options.aggregated)
+            })
+        })?;
+        self.control.barrier().run()?;
+        let start = Instant::now();
+        for _ in 0..options.graph_launches {
+            launch(&graphs, calls.gpus)?;
+        }
+        let enqueued = start.elapsed();
+        calls.wait()?;
+        Ok(Spent {
+            enqueued,
+            total: start.elapsed(),
+        })
+    }
+
+    /// Writes the inputs of a checked run.
+    fn fill<T: Element>(&mut self, case: &Case, way: Way, seed: u64) -> Result<(), Error> {
+        let calls = self.calls::<T>(case, way)?.calls;
+        let mut gpus = self.gpus.iter_mut().zip(&calls);
+        gpus.try_for_each(|(gpu, call)| check::fill(&mut gpu.kernels, call, seed))
+    }
+
+    /// Counts this thread's wrong elements after a checked run.
+    fn wrong<T: Element>(&mut self, case: &Case, way: Way, seed: u64) -> Result<u64, Error> {
+        let plant = self.options.plant;
+        let calls = self.calls::<T>(case, way)?.calls;
+        let gpus = self.gpus.iter_mut().zip(&calls);
+        gpus.map(|(gpu, call)| check::wrong(&mut gpu.kernels, call, seed, plant))
+            .sum()
+    }
+}

@@ -1,0 +1,88 @@
+//! One call of all GPUs of a thread.
+
+use std::ops::Range;
+
+use spark_ccl::{Element, Error};
+use spark_ccl_cuda::checked;
+use spark_ccl_cuda::cudarc::driver::CudaGraph;
+use spark_ccl_cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+
+use super::call::{Call, Start};
+use super::gpu::Gpu;
+
+/// A call of each GPU.
+pub(super) struct Calls<'a, T> {
+    pub(super) gpus: &'a [Gpu],
+    pub(super) calls: Vec<Call<T>>,
+}
+
+impl<T: Element> Calls<'_, T> {
+    /// Starts all turns of a range together, on all GPUs.
+    pub(super) fn start(&self, turns: Range<usize>) -> Result<(), Error> {
+        let rounds = self.calls[0].rounds();
+        if rounds == 1 {
+            return self.together(turns, 0);
+        }
+        // Each round needs what the one before has brought.
+        for turn in turns {
+            for round in 0..rounds {
+                self.together(turn..turn + 1, round)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn together(&self, turns: Range<usize>, round: u32) -> Result<(), Error> {
+        if let ([gpu], [call]) = (self.gpus, self.calls.as_slice())
+            && turns.len() == 1
+        {
+            return call.enqueue(Start { gpu, group: None }, turns.start, round);
+        }
+        self.gpus[0].comm.group(|group| {
+            let group = Some(group);
+            for turn in turns {
+                for (gpu, call) in self.gpus.iter().zip(&self.calls) {
+                    call.enqueue(Start { gpu, group }, turn, round)?;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Waits for all GPUs.
+    pub(super) fn wait(&self) -> Result<(), Error> {
+        self.gpus.iter().try_for_each(Gpu::wait)
+    }
+
+    /// What `body` enqueues, as a graph of each GPU.
+    pub(super) fn captured(
+        &self,
+        body: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<Vec<CudaGraph>, Error> {
+        // Threads capture at the same time, and NCCL allocates when ranks meet first.
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        for gpu in self.gpus {
+            let begun = gpu.stream.begin_capture(mode);
+            checked("cuStreamBeginCapture", gpu.ordinal(), begun)?;
+        }
+        let enqueued = body();
+        let end = |gpu: &Gpu| {
+            // Without flags, as nccl-tests.
+            let graph = gpu.stream.end_capture(CUgraphInstantiate_flags(0));
+            checked("cuStreamEndCapture", gpu.ordinal(), graph)
+        };
+        // Before a failure is reported, all streams leave the capture.
+        let graphs: Vec<_> = self.gpus.iter().map(end).collect();
+        enqueued?;
+        let graphs = graphs.into_iter().filter_map(Result::transpose);
+        Ok(graphs.collect::<Result<_, _>>()?)
+    }
+}
+
+/// Launches graphs once.
+pub(super) fn launch(graphs: &[CudaGraph], gpus: &[Gpu]) -> Result<(), Error> {
+    for (graph, gpu) in graphs.iter().zip(gpus) {
+        checked("cuGraphLaunch", gpu.ordinal(), graph.launch())?;
+    }
+    Ok(())
+}

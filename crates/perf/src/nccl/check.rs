@@ -1,0 +1,50 @@
+//! Checked runs: what they need is written, and what comes out compared, on the GPU.
+
+use spark_ccl::Element;
+
+use super::call::Call;
+use super::kernels::Kernels;
+use crate::args::Plant;
+use crate::check::Check;
+use crate::error::Error;
+
+/// Writes what a rank has before its call.
+pub(super) fn fill<T: Element>(
+    kernels: &mut Kernels,
+    call: &Call<T>,
+    seed: u64,
+) -> Result<(), Error> {
+    let check = Check::new(&call.invocation, call.way, seed, 0);
+    let inputs = check.inputs();
+    if let Some(piece) = inputs.send {
+        kernels.fill(call.sent(&piece.range)?, &check.pattern(&piece))?;
+    }
+    for piece in inputs.recv {
+        kernels.fill(call.received(&piece.range)?, &check.pattern(&piece))?;
+    }
+    Ok(())
+}
+
+/// Counts a rank's wrong elements after its call. One is planted before, if that is wanted.
+pub(super) fn wrong<T: Element>(
+    kernels: &mut Kernels,
+    call: &Call<T>,
+    seed: u64,
+    plant: Option<Plant>,
+) -> Result<u64, Error> {
+    let check = Check::new(&call.invocation, call.way, seed, 0);
+    let planted = plant
+        .filter(|plant| plant.rank == call.invocation.rank)
+        .and_then(|plant| check.place(plant.index));
+    let mut wrong = 0;
+    for piece in check.results() {
+        let pattern = check.pattern(&piece);
+        if let Some(at) = planted.filter(|at| piece.range.contains(at)) {
+            let right = &pattern[(at - piece.range.start) % pattern.len()];
+            kernels.fill(call.received(&(at..at + 1))?, &[check.spoiled(right)])?;
+        }
+        let part = call.received(&piece.range)?;
+        wrong += kernels.wrong(part, &pattern, check.tolerance(&piece))?;
+    }
+    Ok(wrong)
+}

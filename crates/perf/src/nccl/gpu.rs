@@ -1,0 +1,115 @@
+//! One GPU: a rank, its stream and its memory.
+
+use std::sync::Arc;
+
+use spark_ccl::cuda::{DeviceMemory, DeviceSlice, Registration};
+use spark_ccl::{Communicator, Element};
+use spark_ccl_cuda::checked;
+use spark_ccl_cuda::cudarc::driver::{CudaStream, result};
+
+use super::kernels::Kernels;
+use crate::error::Error;
+use crate::options::Options;
+
+/// A rank.
+#[derive(Debug)]
+pub(super) struct Gpu {
+    pub(super) comm: Communicator,
+    pub(super) stream: Arc<CudaStream>,
+    pub(super) kernels: Kernels,
+    buffers: Option<[DeviceMemory<u8>; 2]>,
+}
+
+impl Gpu {
+    /// Of a communicator that has one.
+    pub(super) fn new(comm: Communicator, options: &Options) -> Result<Self, Error> {
+        let context = comm.context()?;
+        let stream = if options.null_stream {
+            context.default_stream()
+        } else {
+            let stream = context.new_stream();
+            checked("cuStreamCreate", context.ordinal(), stream)?
+        };
+        Ok(Self {
+            kernels: Kernels::load(&stream)?,
+            stream,
+            buffers: None,
+            comm,
+        })
+    }
+
+    /// CUDA's number.
+    pub(super) fn ordinal(&self) -> usize {
+        self.stream.context().ordinal()
+    }
+
+    /// Bytes of its memory that are free.
+    pub(super) fn free(&self) -> Result<u64, Error> {
+        let info = self.stream.context().mem_get_info();
+        let (free, _) = checked("cuMemGetInfo", self.ordinal(), info)?;
+        Ok(free as u64)
+    }
+
+    /// Makes a send and a receive buffer of so many bytes each.
+    pub(super) fn allocate(
+        &mut self,
+        bytes: usize,
+        registered: Option<Registration>,
+    ) -> Result<(), Error> {
+        let allocate = || self.comm.alloc_device(bytes);
+        let buffers = self.buffers.insert([allocate()?, allocate()?]);
+        if let Some(kind) = registered {
+            for buffer in buffers {
+                self.comm.register_device(buffer, kind)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Its send and its receive buffer, from an element on.
+    pub(super) fn slices<T: Element>(&self, base: usize) -> Option<[DeviceSlice<T>; 2]> {
+        let [send, recv] = self.buffers.as_ref()?;
+        let slice = |memory: &DeviceMemory<u8>| {
+            let len = memory.len() / size_of::<T>();
+            // SAFETY: the memory lives as long as this GPU, which waits for its stream before it goes; all
+            // that uses the memory is enqueued in that stream.
+            let slice = unsafe { DeviceSlice::from_raw(memory.address(), len, self.ordinal()) };
+            slice.part(base, len.checked_sub(base)?)
+        };
+        Some([slice(send)?, slice(recv)?])
+    }
+
+    /// Copies within its memory, in its stream; both parts are equally long, and apart.
+    pub(super) fn copy<T: Element>(
+        &self,
+        from: DeviceSlice<T>,
+        to: DeviceSlice<T>,
+    ) -> Result<(), spark_ccl::Error> {
+        let bytes = from.len().min(to.len()) * size_of::<T>();
+        let context = self.stream.context();
+        let copied = context.bind_to_thread().and_then(|()| {
+            // SAFETY: the slices' makers answer for the memory; the stream lives.
+            unsafe {
+                result::memcpy_dtod_async(
+                    to.address(),
+                    from.address(),
+                    bytes,
+                    self.stream.cu_stream(),
+                )
+            }
+        });
+        Ok(checked("cuMemcpyDtoDAsync", self.ordinal(), copied)?)
+    }
+
+    /// Waits for its stream.
+    pub(super) fn wait(&self) -> Result<(), spark_ccl::Error> {
+        self.comm.wait(&self.stream)
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // Whatever came of it, nothing uses the memory any more: an error has aborted what ran.
+        let _ = self.wait();
+    }
+}

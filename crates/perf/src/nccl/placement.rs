@@ -1,0 +1,89 @@
+//! Which rank has which GPU.
+
+use serde::{Deserialize, Serialize};
+use spark_ccl::Communicator;
+
+use crate::error::Error;
+use crate::hosts::share;
+
+/// What a thread says of the GPUs that its process may use.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Choices {
+    /// Their places on the PCI bus.
+    gpus: Vec<String>,
+}
+
+impl Choices {
+    /// Those of this process.
+    pub(super) fn here() -> Result<Self, Error> {
+        let devices = spark_ccl::cuda::devices()?;
+        let gpus = devices.into_iter().map(|device| device.bus_id);
+        Ok(Self {
+            gpus: gpus.collect(),
+        })
+    }
+}
+
+/// Refuses runs in which ranks would share a GPU: NCCL does, too, but says less. Each thread of `control` has
+/// `each` ranks.
+pub(super) fn check(control: &Communicator, each: usize) -> Result<(), Error> {
+    let threads = share(control, &Choices::here()?)?;
+    let hosts = (0..threads.len()).map(|thread| Ok(control.peer(thread)?.host));
+    let hosts: Vec<String> = hosts.collect::<Result<_, Error>>()?;
+    shared(&hosts, &threads, each).map_or(Ok(()), |problem| Err(Error::Usage(problem)))
+}
+
+/// Who would share a GPU, if anybody. The ranks of a host take its GPUs in turn, each of those that it sees.
+fn shared(hosts: &[String], threads: &[Choices], each: usize) -> Option<String> {
+    let mut taken: Vec<(&str, &str, usize)> = Vec::new();
+    for (thread, (host, choices)) in hosts.iter().zip(threads).enumerate() {
+        for rank in thread * each..(thread + 1) * each {
+            let before = taken.iter().filter(|(other, ..)| other == host).count();
+            let gpu = choices.gpus.get(before % choices.gpus.len().max(1))?;
+            let same = |(other, place, _): &&(&str, &str, usize)| other == host && place == gpu;
+            if let Some((.., other)) = taken.iter().find(same) {
+                return Some(format!(
+                    "ranks {other} and {rank} would share GPU {gpu} of {host}, and NCCL wants one for each: {} \
+                     visible there; lower -g, -t, --procs, or the number of processes",
+                    match choices.gpus.len() {
+                        1 => "1 GPU is".to_owned(),
+                        count => format!("{count} GPUs are"),
+                    }
+                ));
+            }
+            taken.push((host, gpu, rank));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(hosts: &[&str], gpus: &[&[&str]], each: usize) -> Option<String> {
+        let hosts: Vec<_> = hosts.iter().map(ToString::to_string).collect();
+        let threads = gpus.iter().map(|gpus| Choices {
+            gpus: gpus.iter().map(ToString::to_string).collect(),
+        });
+        shared(&hosts, &threads.collect::<Vec<_>>(), each)
+    }
+
+    #[test]
+    fn a_gpu_has_one_rank() {
+        assert_eq!(problem(&["x"], &[&["a", "b"]], 2), None);
+        assert_eq!(problem(&["x", "x"], &[&["a", "b"], &["a", "b"]], 1), None);
+        // A launcher has given each process a GPU of its own.
+        assert_eq!(problem(&["x", "x"], &[&["a"], &["b"]], 1), None);
+        assert_eq!(problem(&["x", "y"], &[&["a"], &["a"]], 1), None);
+
+        let text = problem(&["x"], &[&["a", "b"]], 3).unwrap();
+        assert!(
+            text.contains("ranks 0 and 2 would share GPU a of x"),
+            "{text}"
+        );
+        assert!(text.contains("2 GPUs are"), "{text}");
+        let text = problem(&["x", "x"], &[&["a"], &["a"]], 1).unwrap();
+        assert!(text.contains("1 GPU is"), "{text}");
+    }
+}

@@ -1,0 +1,190 @@
+//! The GPUs of a thread, among those of all threads.
+
+use serde::{Deserialize, Serialize};
+use spark_ccl::cuda::{Registration, devices, nccl_version};
+use spark_ccl::{Backend, Builder, Communicator, Element};
+
+use super::bed::GpuBed;
+use super::gpu::Gpu;
+use super::placement;
+use crate::bench::{Bench, Ground};
+use crate::error::Error;
+use crate::hosts::share;
+use crate::memory::{GPU, Room};
+use crate::options::{Options, Registered};
+use crate::report::Device;
+use crate::world;
+
+/// Memory of GPUs is allocated in such pieces.
+const PIECE: u64 = 2 << 20;
+/// Bytes of the largest element.
+const LARGEST_ELEMENT: u64 = 8;
+
+/// The GPUs of a thread, and what the threads have told each other.
+pub(crate) struct Team<'a> {
+    control: &'a Communicator,
+    gpus: Vec<Gpu>,
+    version: String,
+    devices: Vec<Device>,
+    rooms: Vec<Vec<Room>>,
+    allocated: bool,
+}
+
+/// What a thread tells the others about one of its GPUs.
+#[derive(Debug, Serialize, Deserialize)]
+struct Card {
+    pid: u32,
+    ordinal: usize,
+    bus: String,
+    name: String,
+    free: u64,
+}
+
+impl<'a> Team<'a> {
+    /// Makes communicators for `each` GPUs of every thread that `control` joins.
+    pub(crate) fn form(
+        control: &'a Communicator,
+        builder: &Builder,
+        each: usize,
+        options: &Options,
+    ) -> Result<Self, Error> {
+        placement::check(control, each)?;
+        let id = &world::share_id(builder, control)?;
+        let builder = &builder.clone().backend(Backend::Nccl);
+        let first = control.rank() * each;
+        let size = control.size() * each;
+        // Making one waits for all the others.
+        let connect = |rank| move || Ok(builder.connect(id, rank, size)?);
+        let comms = world::in_threads(first, (first..first + each).map(connect).collect());
+        let gpus = comms.into_iter().map(|(_, comm)| Gpu::new(comm?, options));
+        let gpus = gpus.collect::<Result<Vec<_>, Error>>()?;
+        let cards = share(control, &cards(&gpus)?)?;
+        let hosts = (0..control.size()).map(|thread| Ok(control.peer(thread)?.host));
+        let hosts = hosts.collect::<Result<Vec<_>, Error>>()?;
+        let of_ranks = || {
+            let threads = hosts.iter().zip(&cards);
+            threads.flat_map(|(host, cards)| cards.iter().map(move |card| (host, card)))
+        };
+        Ok(Self {
+            control,
+            gpus,
+            version: nccl_version()?,
+            devices: of_ranks().enumerate().map(device).collect(),
+            rooms: of_ranks().map(room).collect(),
+            allocated: false,
+        })
+    }
+
+    /// Memory for the largest size.
+    fn allocate(&mut self, options: &Options) -> Result<(), Error> {
+        let bytes = bytes(options, options.sweep.last()) as usize;
+        let kind = match options.registration {
+            Registered::No => None,
+            Registered::Local => Some(Registration::Local),
+            Registered::Symmetric => Some(Registration::Symmetric),
+        };
+        let first = self.control.rank() * self.gpus.len();
+        let allocate = |gpu| move || Gpu::allocate(gpu, bytes, kind);
+        // A symmetric window waits for all the others.
+        let done = world::in_threads(first, self.gpus.iter_mut().map(allocate).collect());
+        done.into_iter().try_for_each(|(_, done)| done)
+    }
+}
+
+impl Ground for Team<'_> {
+    fn ranks(&self) -> usize {
+        self.devices.len()
+    }
+
+    fn name(&self) -> &'static str {
+        "NCCL"
+    }
+
+    fn memory(&self, options: &Options) -> &'static str {
+        match options.registration {
+            Registered::No => "device",
+            Registered::Local => "device, registered",
+            Registered::Symmetric => "device, symmetric windows",
+        }
+    }
+
+    fn nccl_version(&self) -> Option<&str> {
+        Some(&self.version)
+    }
+
+    fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    fn lines(&self, options: &Options, _: &[u64]) -> Result<Vec<String>, Error> {
+        Ok(vec![format!(
+            "# Backend: nccl; memory: {}",
+            self.memory(options)
+        )])
+    }
+
+    fn rooms(&self) -> &[Vec<Room>] {
+        &self.rooms
+    }
+
+    fn need(&self, options: &Options, size: u64) -> u64 {
+        bytes(options, size)
+            .next_multiple_of(PIECE)
+            .saturating_mul(2)
+    }
+
+    fn measure<T: Element>(&mut self, bench: &mut Bench<'_>) -> Result<(), Error> {
+        if !self.allocated {
+            self.allocate(bench.options)?;
+            self.allocated = true;
+        }
+        let mut bed = GpuBed {
+            control: self.control,
+            options: bench.options,
+            gpus: &mut self.gpus,
+        };
+        bench.sweeps::<T>(&mut bed)
+    }
+}
+
+/// Bytes of a buffer if the largest size is `size`, whatever the type.
+fn bytes(options: &Options, size: u64) -> u64 {
+    let bytes = size.saturating_add(options.unalign as u64 * LARGEST_ELEMENT);
+    bytes.checked_next_multiple_of(PIECE).unwrap_or(bytes)
+}
+
+fn cards(gpus: &[Gpu]) -> Result<Vec<Card>, Error> {
+    let devices = devices()?;
+    let card = |gpu: &Gpu| {
+        let device = devices.get(gpu.ordinal());
+        Ok(Card {
+            pid: std::process::id(),
+            ordinal: gpu.ordinal(),
+            bus: device.map_or_else(String::new, |device| device.bus_id.clone()),
+            name: device.map_or_else(String::new, |device| device.name.clone()),
+            free: gpu.free()?,
+        })
+    };
+    gpus.iter().map(card).collect()
+}
+
+/// A rank's line of the header.
+fn device((rank, (host, card)): (usize, (&String, &Card))) -> Device {
+    // Without the function, which is 0.
+    let (place, _) = card.bus.split_once('.').unwrap_or((&card.bus, ""));
+    Device {
+        rank,
+        pid: card.pid,
+        host: host.clone(),
+        index: card.ordinal,
+        bus: place.to_owned(),
+        name: card.name.clone(),
+    }
+}
+
+fn room((host, card): (&String, &Card)) -> Vec<Room> {
+    vec![Room {
+        name: format!("{GPU} {} of {host}", card.bus),
+        bytes: card.free,
+    }]
+}
