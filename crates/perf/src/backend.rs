@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use spark_ccl::{Communicator, RedOp};
+
 use crate::args::{Args, BackendArg, MemoryArg};
 use crate::error::Error;
 
@@ -87,6 +89,25 @@ impl Choice {
             ranks.ngpus = Some(self.gpus);
         }
         Ok(args)
+    }
+
+    /// Refuses a run whose processes have chosen differently: a launcher may have started some where there are no
+    /// GPUs.
+    pub(crate) fn agree(&self, comm: &Communicator) -> Result<(), Error> {
+        let mut with_nccl = [u64::from(self.backend == BackendArg::Nccl)];
+        comm.all_reduce_in_place(&mut with_nccl, RedOp::Sum)
+            .by_any_path()
+            .run()?;
+        let without = comm.size() as u64 - with_nccl[0];
+        if with_nccl[0] == 0 || without == 0 {
+            return Ok(());
+        }
+        Err(Error::Usage(format!(
+            "{} of {} threads would take NCCL, and {without} host memory, since not all have a GPU and NCCL: give \
+             --backend host or --backend nccl",
+            with_nccl[0],
+            comm.size()
+        )))
     }
 
     /// Arguments by which the processes that this one starts choose the same.

@@ -119,28 +119,36 @@ fn start(args: &Args) -> Result<u8, Error> {
     }
     if host {
         return play(world, &args.ranks, &builder, |comm| {
+            choice.agree(&comm)?;
             run::thread(&comm, &mut Host::new(&comm)?, args, &options)
         });
     }
-    on_gpus(world, &builder, args, &options)
+    on_gpus(world, &builder, args, &options, &choice)
 }
 
 /// Every thread has a rank among threads, and several GPUs.
 #[cfg(feature = "cuda")]
-fn on_gpus(world: World, builder: &Builder, args: &Args, options: &Options) -> Result<u8, Error> {
+fn on_gpus(
+    world: World,
+    builder: &Builder,
+    args: &Args,
+    options: &Options,
+    choice: &Choice,
+) -> Result<u8, Error> {
     let threads = RankArgs {
         ngpus: Some(1),
         ..args.ranks.clone()
     };
     let each = args.ranks.ngpus.unwrap_or(1);
     play(world, &threads, builder, |comm| {
+        choice.agree(&comm)?;
         let mut team = nccl::Team::form(&comm, builder, each, options)?;
         run::thread(&comm, &mut team, args, options)
     })
 }
 
 #[cfg(not(feature = "cuda"))]
-fn on_gpus(_: World, _: &Builder, _: &Args, _: &Options) -> Result<u8, Error> {
+fn on_gpus(_: World, _: &Builder, _: &Args, _: &Options, _: &Choice) -> Result<u8, Error> {
     unreachable!("only chosen where GPUs were found")
 }
 

@@ -3,7 +3,7 @@
 use crate::program::{command, run, succeed};
 
 /// Arguments that make no sense, and a word of the message about each.
-const BAD: [(&str, &str); 31] = [
+const BAD: [(&str, &str); 35] = [
     ("", "COLLECTIVE"),
     ("all_to_none", "all_to_none"),
     ("all_reduce -b 0", "-b 0"),
@@ -35,6 +35,10 @@ const BAD: [(&str, &str); 31] = [
     ("all_reduce -J a.txt", ".json"),
     ("all_reduce --compare /nonexistent.json", "nonexistent"),
     ("all_reduce --frobnicate", "frobnicate"),
+    ("all_reduce --backend gpu", "gpu"),
+    ("all_reduce --backend nccl --algo ring", "--algo"),
+    ("all_reduce --backend nccl --memory registered", "--memory"),
+    ("all_reduce --backend nccl --explain", "--explain"),
 ];
 
 #[test]

@@ -5,6 +5,7 @@
 mod arguments;
 mod collectives;
 mod gids;
+mod gpus;
 mod processes;
 mod program;
 mod rdma;

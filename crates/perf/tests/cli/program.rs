@@ -9,13 +9,23 @@ pub(crate) struct Run {
     pub(crate) stderr: String,
 }
 
-/// The program with arguments, in an environment without launchers and settings.
+/// What is no measurement of collectives.
+const COMMANDS: [&str; 5] = ["simulate", "tune", "gids", "rdma_bw", "rdma_lat"];
+
+/// The program with arguments, in an environment without launchers and settings. Unless the arguments say it
+/// differently, it measures host memory, also where there are GPUs.
 pub(crate) fn command(args: &[&str]) -> Command {
+    let measures = !args.first().is_some_and(|first| COMMANDS.contains(first));
+    let backend = measures && !args.contains(&"--backend");
     let mut command = Command::new(env!("CARGO_BIN_EXE_spark-perf"));
+    // Where the libraries of GPUs are.
+    let libraries = ["LD_LIBRARY_PATH", "SPARK_CCL_NCCL_LIBRARY"];
+    let kept = libraries.map(|name| std::env::var_os(name).map(|value| (name, value)));
     command
         .env_clear()
+        .envs(kept.into_iter().flatten())
         .args(args)
-        // Against deadlock only; given flags win, and other commands than measurements have none.
+        // Against deadlock only; given flags win, and not all commands have it.
         .args(
             if args.contains(&"-T") || matches!(args.first(), Some(&("simulate" | "tune" | "gids")))
             {
@@ -24,6 +34,11 @@ pub(crate) fn command(args: &[&str]) -> Command {
                 &["-T", "120"]
             },
         )
+        .args(if backend {
+            &["--backend", "host"][..]
+        } else {
+            &[]
+        })
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -41,6 +56,16 @@ pub(crate) fn succeed(args: &str) -> Run {
     let run = run(args);
     assert_eq!(run.code, Some(0), "{args}\n{}\n{}", run.stdout, run.stderr);
     run
+}
+
+/// Whether NCCL can be measured here; else why not, which is said.
+pub(crate) fn gpus() -> Result<(), Run> {
+    let run = run("all_reduce --backend nccl -g 1 -b 8 -e 8 -n 1");
+    if run.code == Some(0) {
+        return Ok(());
+    }
+    eprintln!("SKIPPED: {}", run.stderr);
+    Err(run)
 }
 
 impl From<Output> for Run {
