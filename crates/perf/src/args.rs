@@ -14,6 +14,11 @@ Ranks:
   made. Otherwise it starts 2 local processes, or as many as --procs says. With -t or -g, every process
   runs t x g ranks as threads; without --procs and without a launcher that is one process.
 
+GPUs:
+  With NCCL every rank has a GPU, the ranks of a host the first, the second and so on of those that CUDA shows, and
+  each of the t threads of a process makes the calls of g GPUs, together. Without -t, -g, --procs and a launcher, one
+  thread takes all GPUs. Results are checked on the GPUs.
+
 Table:
   size and count are per rank, as nccl-tests defines them for each collective; time is of one
   call; algbw is size / time; busbw is algbw times a factor that makes it comparable with the speed of
@@ -26,21 +31,25 @@ Table:
 Differences from nccl-tests:
   Unknown operations, types and flags, a factor that is not a whole number, and a first size of 0 are errors (exit 6).
   In-place sendrecv, alltoall and alltoallv are checked. For sendrecv and alltoallv, which
-  have no in-place form, the in-place columns include a copy of the data to a second buffer.
-  An operation runs inside the call, so -m repeats calls. The cpu time of -C is what a rank's processor was busy,
-  in the program and in the system; bandwidths are by the clock. The JSON file then holds both times.
+  have no in-place form, the in-place columns include a copy of the data to a second buffer. With NCCL, which has
+  none for alltoall either, they show the call from the receive buffer to the send buffer, checked as well.
+  In host memory an operation runs inside the call, so -m repeats calls. The cpu time of -C is what a rank's processor
+  was busy, in the program and in the system; bandwidths are by the clock. The JSON file then holds both times.
+  With NCCL, -z waits for the -m calls of an iteration together, since they start together; -C divides by the launches
+  of a graph, as the time does. -x, -D and -V are not there (exit 5), and -G goes without -z, -y and -I.
   The end of the sweep is lowered to what fits the memory that is available now, all local ranks counted.
   The JSON file holds only the variables SPARK_CCL_* and NCCL_* of the environment, and no secrets.
 
 Exit codes:
-  0 all right             2 the operating system refused something     3 an error of the library
-  4 timeout               6 bad arguments                              7 wrong data, or average bus
-                                                                         bandwidth below 0.9 x NCCL_TESTS_MIN_BW
+  0 all right             2 the operating system or CUDA refused something, or is not there
+  3 an error of the library                4 timeout                   5 not implemented
+  6 bad arguments         7 wrong data, or average bus bandwidth below 0.9 x NCCL_TESTS_MIN_BW
 
 Examples:
   spark-perf all_reduce -b 8 -e 1G -f 2            2 local processes
   spark-perf all_reduce --procs 4 -d bfloat16      4 local processes
   spark-perf alltoall -t 4 -b 1M -e 1M             4 threads of one process
+  spark-perf all_reduce -b 8 -e 1G -f 8 -R 2 -G 4  all GPUs, symmetric windows, CUDA graphs
   torchrun --nproc-per-node 2 --no-python spark-perf all_gather -b 1K -e 64M -f 4
   mpirun -n 4 spark-perf reduce -r 1 -o max -J reduce.json --plot reduce.svg
   spark-perf all_reduce -b 8 -e 1G -f 2 --explain  what would run, and why
