@@ -4,8 +4,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# A C compiler for the tests of the C ABI; two launchers; `ip` for network namespaces.
-packages=(gcc libc6-dev openmpi-bin mpich iproute2)
+# A C compiler for the tests of the C ABI, and one of C++ for GPUs that are none; two launchers; `ip` for network
+# namespaces.
+packages=(gcc g++ libc6-dev openmpi-bin mpich iproute2)
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi

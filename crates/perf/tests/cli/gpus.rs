@@ -2,7 +2,7 @@
 
 use crate::program::{Run, command, gpus, run, succeed};
 
-const COLLECTIVES: [&str; 11] = [
+pub(crate) const COLLECTIVES: [&str; 11] = [
     "all_reduce",
     "all_gather",
     "reduce_scatter",

@@ -4,6 +4,7 @@
 
 mod arguments;
 mod collectives;
+mod fake_gpus;
 mod gids;
 mod gpus;
 mod processes;

@@ -1,0 +1,193 @@
+//! The whole way of `--backend nccl`, on GPUs and an NCCL that are none (`tests/fake_gpu`): which calls are made
+//! on which memory, and how results are looked at. About NCCL itself this shows nothing.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+use crate::gpus::COLLECTIVES;
+use crate::program::{Run, command};
+
+/// A folder with both libraries, or `None` where there is no compiler.
+fn libraries() -> Option<&'static Path> {
+    static MADE: OnceLock<Option<TempDir>> = OnceLock::new();
+    let made = MADE.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_gpu");
+        // NCCL enqueues in CUDA's streams: both are one library.
+        let library = folder.path().join("libcuda.so");
+        let compiled = Command::new("c++")
+            .args([
+                "-std=c++17",
+                "-O1",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-fPIC",
+                "-shared",
+            ])
+            .args(["cuda.cpp", "nccl.cpp"].map(|name| source.join(name)))
+            .arg("-o")
+            .arg(&library)
+            .status();
+        let Ok(status) = compiled else {
+            eprintln!("SKIPPED: there is no C++ compiler (c++)");
+            return None;
+        };
+        assert!(status.success());
+        for name in ["libcuda.so.1", "libnccl.so.2"] {
+            std::fs::hard_link(&library, folder.path().join(name)).unwrap();
+        }
+        Some(folder)
+    });
+    made.as_ref().map(TempDir::path)
+}
+
+/// Runs on four of these GPUs.
+fn run(args: &str, failure: &str) -> Option<Run> {
+    let args: Vec<&str> = args.split_whitespace().collect();
+    let out = command(&args)
+        .env("LD_LIBRARY_PATH", libraries()?)
+        .env_remove("SPARK_CCL_NCCL_LIBRARY")
+        .env("FAKE_GPUS", "4")
+        .env("FAKE_NCCL", failure)
+        .output()
+        .unwrap();
+    Some(out.into())
+}
+
+/// Runs without errors; all results are right.
+fn right(args: &str) -> Option<Run> {
+    let run = run(args, "")?;
+    assert_eq!(run.code, Some(0), "{args}\n{}\n{}", run.stdout, run.stderr);
+    assert!(
+        run.stdout.contains("# Out of bounds values : 0 OK"),
+        "{}",
+        run.stdout
+    );
+    Some(run)
+}
+
+#[test]
+fn all_collectives_by_all_launches() {
+    for collective in COLLECTIVES {
+        for launch in ["-g 4", "-t 4", "-t 2 -g 2"] {
+            let args = "--backend nccl -b 8 -e 512K -f 16 -n 3 -r 1";
+            let Some(run) = right(&format!("{collective} {args} {launch}")) else {
+                return;
+            };
+            assert_eq!(run.stdout.matches("#  Rank ").count(), 4);
+            assert!(
+                run.stdout.contains("device  3 [0000:1d:00] Fake 3"),
+                "{}",
+                run.stdout
+            );
+            assert!(run.stdout.contains("# NCCL version 2.28.9"));
+        }
+    }
+}
+
+#[test]
+fn types_and_operations() {
+    for dtype in [
+        "float", "double", "int8", "uint8", "int32", "uint32", "int64", "uint64",
+    ] {
+        right(&format!(
+            "all_reduce --backend nccl -g 3 -b 64 -e 512K -f 64 -n 1 -o all -d {dtype}"
+        ));
+    }
+    for dtype in ["half", "bfloat16", "f8e4m3", "f8e5m2"] {
+        right(&format!(
+            "alltoall --backend nccl -g 3 -b 64 -e 512K -f 64 -n 1 -d {dtype}"
+        ));
+    }
+}
+
+#[test]
+fn ways_to_start_and_to_wait() {
+    for flags in [
+        "-z 1 -m 2",
+        "-z 2",
+        "-z 3 -I 1 -K 1",
+        "-I 1 -m 2",
+        "-y 1 -C 1",
+        "-u 3",
+        "-G 3 -m 2",
+        "-w 0 -a 3 -N 2",
+        "-r -1",
+    ] {
+        for collective in ["all_reduce", "reduce", "hypercube", "alltoallv"] {
+            right(&format!(
+                "{collective} --backend nccl -t 2 -g 2 -b 8 -e 64K -f 32 -n 4 {flags}"
+            ));
+        }
+    }
+}
+
+#[test]
+fn buffers_are_registered_as_a_whole() {
+    for (flag, words) in [
+        ("-R 1", "registered here: "),
+        ("-R 2", "registered as window: "),
+    ] {
+        let Some(run) = right(&format!(
+            "all_gather --backend nccl -g 2 -b 1M -e 3M -n 2 {flag}"
+        )) else {
+            return;
+        };
+        // Two buffers of two GPUs, of 3 MiB each, in pieces of 2 MiB.
+        let whole = format!("{words}{}", 4 << 20);
+        assert_eq!(run.stderr.matches(&whole).count(), 4, "{}", run.stderr);
+    }
+}
+
+#[test]
+fn all_gpus_are_taken_where_nothing_else_is_asked_for() {
+    if let Some(run) = right("all_reduce --backend nccl -b 8 -e 8") {
+        assert_eq!(run.stdout.matches("#  Rank ").count(), 4);
+        assert!(
+            run.stdout.contains("# nThread 1 nGpus 4 "),
+            "{}",
+            run.stdout
+        );
+    }
+}
+
+#[test]
+fn wrong_values_are_found() {
+    let args = "all_reduce --backend nccl -g 4 -b 512K -e 512K -n 1";
+    for (more, failure) in [("--plant 2:70000", ""), ("", "wrong"), ("-G 1", "wrong")] {
+        if let Some(run) = run(&format!("{args} {more}"), failure) {
+            assert_eq!(run.code, Some(7), "{}", run.stderr);
+            assert_eq!(Run::wrong(&run.rows()[0]), [1, 1]);
+        }
+    }
+}
+
+#[test]
+fn what_is_stuck_is_a_timeout() {
+    if let Some(run) = run("all_reduce --backend nccl -t 2 -b 8 -e 8 -T 1", "stuck") {
+        assert_eq!(run.code, Some(4), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn more_than_the_gpus_hold() {
+    // 256 MiB of each, less a sixteenth and what the library needs: two buffers of 64 MiB.
+    if let Some(run) = right("all_reduce --backend nccl -g 2 -b 64M -e 512M -f 2 -n 1 -c 0") {
+        assert!(run.stdout.contains("on the GPU"), "{}", run.stdout);
+        assert_eq!(run.rows().len(), 1);
+    }
+    for (args, word) in [
+        ("-b 1G -e 1G", "available on the GPU"),
+        ("-g 5", "ranks 0 and 4 would share GPU 0000:1a:00.0"),
+        ("-t 5", "4 GPUs are visible"),
+    ] {
+        if let Some(run) = run(&format!("all_reduce --backend nccl {args}"), "") {
+            assert_eq!(run.code, Some(6), "{args}: {}", run.stderr);
+            assert!(run.stderr.contains(word), "{args}: {}", run.stderr);
+        }
+    }
+}

@@ -1,0 +1,330 @@
+// A libnccl 2.28.9 for those GPUs. FAKE_NCCL=wrong makes it spoil an element, FAKE_NCCL=stuck never end.
+#include "device.h"
+
+#include <algorithm>
+#include <tuple>
+
+enum { INVALID_USAGE = 5 };
+enum { PROD = 1, MAX, MIN, AVG, FIRST_MADE };
+
+struct Id {
+    char internal[128];
+};
+
+// A rank.
+struct Comm {
+    std::string id;
+    int rank, size, device;
+    uint64_t calls;
+    bool aborted;
+    // Factors of the reductions that it made.
+    std::map<unsigned, std::vector<char>> factors;
+};
+
+enum class Kind { AllReduce, Reduce, Broadcast, ReduceScatter, AllGather, AllToAll, Gather, Scatter };
+
+struct Call {
+    Kind kind;
+    const char *from;
+    char *to;
+    size_t count;
+    int type;
+    unsigned op;
+    int root;
+};
+
+// The same call of all ranks.
+struct Collective {
+    std::vector<Call> calls;
+    std::vector<std::vector<char>> factors;
+    int arrived;
+    bool done;
+};
+
+static std::map<std::pair<std::string, uint64_t>, std::shared_ptr<Collective>> collectives;
+
+static size_t size_of(int type) {
+    static const size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+    return sizes[type];
+}
+
+static bool fails(const char *how) {
+    const char *fake = getenv("FAKE_NCCL");
+    return fake && !strcmp(fake, how);
+}
+
+template <typename T>
+static void reduce(const Collective &all, char *to, size_t first, size_t count) {
+    const Call &own = all.calls[0];
+    std::vector<T> result(count);
+    for (size_t i = 0; i < count; i++) {
+        T sum{};
+        for (size_t rank = 0; rank < all.calls.size(); rank++) {
+            T value = reinterpret_cast<const T *>(all.calls[rank].from)[first + i];
+            if (own.op >= FIRST_MADE) value *= *reinterpret_cast<const T *>(all.factors[rank].data());
+            if (rank == 0)
+                sum = value;
+            else if (own.op == PROD)
+                sum *= value;
+            else if (own.op == MAX)
+                sum = std::max(sum, value);
+            else if (own.op == MIN)
+                sum = std::min(sum, value);
+            else
+                sum += value;
+        }
+        result[i] = own.op == AVG ? sum / static_cast<T>(all.calls.size()) : sum;
+    }
+    memcpy(to, result.data(), count * sizeof(T));
+}
+
+static void reduce(const Collective &all, char *to, size_t first, size_t count) {
+    switch (all.calls[0].type) {
+    case 0: return reduce<int8_t>(all, to, first, count);
+    case 1: return reduce<uint8_t>(all, to, first, count);
+    case 2: return reduce<int32_t>(all, to, first, count);
+    case 3: return reduce<uint32_t>(all, to, first, count);
+    case 4: return reduce<int64_t>(all, to, first, count);
+    case 5: return reduce<uint64_t>(all, to, first, count);
+    case 7: return reduce<float>(all, to, first, count);
+    case 8: return reduce<double>(all, to, first, count);
+    }
+}
+
+// What a rank gets.
+static void deliver(const Collective &all, size_t rank) {
+    const Call &call = all.calls[rank];
+    size_t count = call.count, bytes = count * size_of(call.type);
+    bool is_root = rank == static_cast<size_t>(call.root);
+    const char *root = all.calls[call.root].from;
+    switch (call.kind) {
+    case Kind::AllReduce: return reduce(all, call.to, 0, count);
+    case Kind::ReduceScatter: return reduce(all, call.to, rank * count, count);
+    case Kind::Reduce:
+        if (is_root) reduce(all, call.to, 0, count);
+        return;
+    case Kind::Broadcast: memcpy(call.to, root, bytes); return;
+    case Kind::Scatter: memcpy(call.to, root + rank * bytes, bytes); return;
+    case Kind::Gather:
+        if (!is_root) return;
+        [[fallthrough]];
+    case Kind::AllGather:
+        for (size_t from = 0; from < all.calls.size(); from++)
+            memcpy(call.to + from * bytes, all.calls[from].from, bytes);
+        return;
+    case Kind::AllToAll:
+        for (size_t from = 0; from < all.calls.size(); from++)
+            memcpy(call.to + from * bytes, all.calls[from].from + rank * bytes, bytes);
+        return;
+    }
+}
+
+static void perform(Collective &all) {
+    size_t ranks = all.calls.size();
+    std::vector<std::vector<char>> inputs(ranks);
+    for (size_t rank = 0; rank < ranks; rank++) {
+        Call &call = all.calls[rank];
+        bool reads = (call.kind != Kind::Broadcast && call.kind != Kind::Scatter) ||
+                     rank == static_cast<size_t>(call.root);
+        bool whole = call.kind == Kind::ReduceScatter || call.kind == Kind::AllToAll ||
+                     call.kind == Kind::Scatter;
+        size_t bytes = call.count * size_of(call.type) * (whole ? ranks : 1);
+        // In place, results replace inputs that others have not read yet.
+        if (reads) inputs[rank].assign(call.from, call.from + bytes);
+        call.from = inputs[rank].data();
+    }
+    for (size_t rank = 0; rank < ranks; rank++) deliver(all, rank);
+    const Call &last = all.calls[ranks - 1];
+    if (fails("wrong") && last.kind == Kind::AllReduce)
+        last.to[last.count * size_of(last.type) - 1] ^= 0x40;
+}
+
+// The calls of a group, by rank and stream.
+struct Batch {
+    Comm *comm;
+    Stream *stream;
+    std::vector<Work> works;
+};
+static thread_local int depth;
+static thread_local std::vector<Batch> group;
+
+// Everything of a batch goes on at once.
+static Work together(std::vector<Work> works) {
+    return [=] {
+        auto steps = std::make_shared<std::vector<Step>>();
+        for (const Work &work : works) steps->push_back(work());
+        return [=] {
+            steps->erase(std::remove_if(steps->begin(), steps->end(), [](Step &step) { return step(); }),
+                         steps->end());
+            return steps->empty();
+        };
+    };
+}
+
+static void end_group() {
+    for (Batch &batch : group) enqueue(batch.stream, together(batch.works));
+    group.clear();
+}
+
+static int put(Comm *comm, void *handle, Work work) {
+    Stream *stream = stream_of(handle, comm->device);
+    if (stream->device != comm->device) return INVALID_USAGE;
+    auto known = std::find_if(group.begin(), group.end(), [=](Batch &batch) {
+        return batch.comm == comm && batch.stream == stream;
+    });
+    if (known == group.end()) known = group.insert(known, Batch{comm, stream, {}});
+    known->works.push_back(work);
+    if (!depth) end_group();
+    return SUCCESS;
+}
+
+static int put(Comm *comm, void *stream, Call call) {
+    auto made = comm->factors.find(call.op);
+    std::vector<char> factor = made == comm->factors.end() ? std::vector<char>() : made->second;
+    return put(comm, stream, [=] {
+        auto mine = std::make_shared<std::shared_ptr<Collective>>();
+        return [=] {
+            if (comm->aborted) return true;
+            if (fails("stuck")) return false;
+            std::shared_ptr<Collective> &all = *mine;
+            if (!all) {
+                auto &known = collectives[{comm->id, comm->calls++}];
+                size_t size = comm->size;
+                if (!known) known.reset(new Collective{std::vector<Call>(size), {}, 0, false});
+                all = known;
+                all->factors.resize(size);
+                all->calls[comm->rank] = call;
+                all->factors[comm->rank] = factor;
+                if (++all->arrived == comm->size) {
+                    perform(*all);
+                    all->done = true;
+                }
+            }
+            return all->done;
+        };
+    });
+}
+
+struct Message {
+    const void *from;
+    size_t bytes;
+    bool taken;
+};
+static std::map<std::tuple<std::string, int, int>, std::deque<std::shared_ptr<Message>>> messages;
+
+extern "C" {
+
+int ncclGetVersion(int *version) { return *version = 22809, SUCCESS; }
+const char *ncclGetErrorString(int) { return "a fake error"; }
+const char *ncclGetLastError(Comm *) { return ""; }
+
+int ncclGetUniqueId(Id *id) {
+    static int made;
+    Guard guard(everything);
+    snprintf(id->internal, sizeof id->internal, "%d", made++);
+    return SUCCESS;
+}
+int ncclCommInitRankConfig(Comm **comm, int size, Id id, int rank, void *) {
+    return *comm = new Comm{id.internal, rank, size, current, 0, false, {}}, SUCCESS;
+}
+int ncclCommInitAll(Comm **, int, const int *) { return INVALID_USAGE; }
+int ncclCommSplit(Comm *, int, int, Comm **, void *) { return INVALID_USAGE; }
+int ncclCommFinalize(Comm *) { return SUCCESS; }
+int ncclCommDestroy(Comm *) { return SUCCESS; }
+int ncclCommAbort(Comm *comm) {
+    Guard guard(everything);
+    return comm->aborted = true, SUCCESS;
+}
+int ncclCommGetAsyncError(Comm *, int *error) { return *error = SUCCESS; }
+int ncclCommCount(Comm *comm, int *count) { return *count = comm->size, SUCCESS; }
+int ncclCommUserRank(Comm *comm, int *rank) { return *rank = comm->rank, SUCCESS; }
+int ncclCommCuDevice(Comm *comm, int *device) { return *device = comm->device, SUCCESS; }
+
+int ncclGroupStart() { return depth++, SUCCESS; }
+int ncclGroupEnd() {
+    if (--depth == 0) end_group();
+    return SUCCESS;
+}
+
+int ncclRedOpCreatePreMulSum(unsigned *op, const char *factor, int type, int, Comm *comm) {
+    *op = FIRST_MADE + comm->factors.size();
+    comm->factors[*op].assign(factor, factor + size_of(type));
+    return SUCCESS;
+}
+int ncclRedOpDestroy(unsigned, Comm *) { return SUCCESS; }
+
+int ncclAllReduce(char *from, char *to, size_t count, int type, unsigned op, Comm *comm, void *stream) {
+    return put(comm, stream, Call{Kind::AllReduce, from, to, count, type, op, 0});
+}
+int ncclReduce(char *from, char *to, size_t count, int type, unsigned op, int root, Comm *comm, void *stream) {
+    return put(comm, stream, Call{Kind::Reduce, from, to, count, type, op, root});
+}
+int ncclBroadcast(char *from, char *to, size_t count, int type, int root, Comm *comm, void *stream) {
+    return put(comm, stream, Call{Kind::Broadcast, from, to, count, type, 0, root});
+}
+int ncclReduceScatter(char *from, char *to, size_t count, int type, unsigned op, Comm *comm, void *stream) {
+    return put(comm, stream, Call{Kind::ReduceScatter, from, to, count, type, op, 0});
+}
+int ncclAllGather(char *from, char *to, size_t count, int type, Comm *comm, void *stream) {
+    return put(comm, stream, Call{Kind::AllGather, from, to, count, type, 0, 0});
+}
+int ncclAlltoAll(char *from, char *to, size_t count, int type, Comm *comm, void *stream) {
+    if (from == to) return INVALID_USAGE;
+    return put(comm, stream, Call{Kind::AllToAll, from, to, count, type, 0, 0});
+}
+int ncclGather(char *from, char *to, size_t count, int type, int root, Comm *comm, void *stream) {
+    return put(comm, stream, Call{Kind::Gather, from, to, count, type, 0, root});
+}
+int ncclScatter(char *from, char *to, size_t count, int type, int root, Comm *comm, void *stream) {
+    return put(comm, stream, Call{Kind::Scatter, from, to, count, type, 0, root});
+}
+
+int ncclSend(const void *from, size_t count, int type, int peer, Comm *comm, void *stream) {
+    return put(comm, stream, [=] {
+        auto mine = std::make_shared<std::shared_ptr<Message>>();
+        return [=] {
+            std::shared_ptr<Message> &message = *mine;
+            if (!message) {
+                message.reset(new Message{from, count * size_of(type), false});
+                messages[{comm->id, comm->rank, peer}].push_back(message);
+            }
+            return message->taken;
+        };
+    });
+}
+int ncclRecv(void *to, size_t count, int type, int peer, Comm *comm, void *stream) {
+    return put(comm, stream, [=] {
+        return [=] {
+            auto &waiting = messages[{comm->id, peer, comm->rank}];
+            if (waiting.empty()) return false;
+            std::shared_ptr<Message> message = waiting.front();
+            if (message->bytes != count * size_of(type)) abort();
+            memmove(to, message->from, message->bytes);
+            message->taken = true;
+            waiting.pop_front();
+            return true;
+        };
+    });
+}
+
+int ncclMemAlloc(void **memory, size_t bytes) {
+    *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    return SUCCESS;
+}
+int ncclMemFree(void *memory) { return free(memory), SUCCESS; }
+
+// Says what is registered, for the tests to look at.
+static int note(const char *how, size_t bytes, void *memory, void **handle) {
+    fprintf(stderr, "registered %s: %zu\n", how, bytes);
+    return *handle = memory, SUCCESS;
+}
+int ncclCommRegister(Comm *, void *memory, size_t bytes, void **handle) {
+    return note("here", bytes, memory, handle);
+}
+int ncclCommWindowRegister(Comm *, void *memory, size_t bytes, void **handle, int) {
+    return note("as window", bytes, memory, handle);
+}
+int ncclCommDeregister(Comm *, void *) { return SUCCESS; }
+int ncclCommWindowDeregister(Comm *, void *) { return SUCCESS; }
+
+}  // extern "C"
