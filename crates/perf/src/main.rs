@@ -140,11 +140,18 @@ fn on_gpus(
         ..args.ranks.clone()
     };
     let each = args.ranks.ngpus.unwrap_or(1);
-    play(world, &threads, builder, |comm| {
+    let results = world::run(world, &threads, builder, |comm| {
         choice.agree(&comm)?;
         let mut team = nccl::Team::form(&comm, builder, each, options)?;
         run::thread(&comm, &mut team, args, options)
-    })
+    })?;
+    // A thread is called by its first rank.
+    let results = results.into_iter();
+    Ok(report(
+        results
+            .map(|(thread, result)| (thread * each, result))
+            .collect(),
+    ))
 }
 
 #[cfg(not(feature = "cuda"))]
