@@ -50,6 +50,9 @@ pub(crate) trait Ground {
     /// The version of NCCL, where that does the calls.
     fn nccl_version(&self) -> Option<&str>;
 
+    /// Whether all ranks can compute with a type.
+    fn knows(&self, dtype: DType) -> bool;
+
     /// Each rank's line of the header.
     fn devices(&self) -> &[Device];
 

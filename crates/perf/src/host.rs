@@ -92,6 +92,10 @@ impl Ground for Host<'_> {
         None
     }
 
+    fn knows(&self, _: DType) -> bool {
+        true
+    }
+
     fn devices(&self) -> &[Device] {
         &self.devices
     }

@@ -227,17 +227,17 @@ pub(crate) fn plot_kind(path: &Path) -> Result<plot::Kind, Error> {
     })
 }
 
-/// The options with the sweep lowered to what fits into memory, and the line that says so.
+/// The options with the sweep lowered to what fits into memory, and the line that says so; of all types, those
+/// that there are.
 fn fitted(ground: &impl Ground, options: &Options) -> Result<(Options, Option<String>), Error> {
-    let need = |bytes| ground.need(options, bytes);
+    let mut options = options.clone();
+    if options.dtypes.len() > 1 {
+        options.dtypes.retain(|&dtype| ground.knows(dtype));
+    }
+    let need = |bytes| ground.need(&options, bytes);
     let (sweep, line) = memory::clamp(options.sweep, ground.rooms(), need).map_err(Error::Usage)?;
-    Ok((
-        Options {
-            sweep,
-            ..options.clone()
-        },
-        line,
-    ))
+    options.sweep = sweep;
+    Ok((options, line))
 }
 
 fn header(
@@ -332,7 +332,7 @@ fn config(ground: &impl Ground, args: &Args, options: &Options) -> Config {
 }
 
 /// As NCCL numbers its versions: 22809 for 2.28.9.
-fn version_code(text: &str) -> u32 {
+pub(crate) fn version_code(text: &str) -> u32 {
     text.split('.')
         .map(|part| part.parse().unwrap_or(0))
         .fold(0, |code: u32, part: u32| code * 100 + part)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice, Registration};
 use spark_ccl::{Communicator, Element};
 use spark_ccl_cuda::checked;
+use spark_ccl_cuda::cudarc::driver::sys::CUdevice_attribute;
 use spark_ccl_cuda::cudarc::driver::{CudaStream, result};
 
 use super::kernels::Kernels;
@@ -41,6 +42,13 @@ impl Gpu {
     /// CUDA's number.
     pub(super) fn ordinal(&self) -> usize {
         self.stream.context().ordinal()
+    }
+
+    /// The first number of its compute capability.
+    pub(super) fn generation(&self) -> Result<i32, Error> {
+        let major = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
+        let generation = self.stream.context().attribute(major);
+        Ok(checked("cuDeviceGetAttribute", self.ordinal(), generation)?)
     }
 
     /// Bytes of its memory that are free.

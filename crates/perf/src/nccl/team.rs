@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use spark_ccl::cuda::{Registration, devices, nccl_version};
-use spark_ccl::{Backend, Builder, Communicator, Element};
+use spark_ccl::{Backend, Builder, Communicator, DType, Element};
 
 use super::bed::GpuBed;
 use super::gpu::Gpu;
@@ -13,10 +13,13 @@ use crate::hosts::share;
 use crate::memory::{GPU, Room};
 use crate::options::{Options, Registered};
 use crate::report::Device;
+use crate::run::version_code;
 use crate::world;
 
 /// Memory of GPUs is allocated in such pieces.
 const PIECE: u64 = 2 << 20;
+/// NCCL reduces float8 since this version, on GPUs since this generation (Hopper).
+const FLOAT8: (u32, i32) = (22_400, 9);
 /// Bytes of the largest element.
 const LARGEST_ELEMENT: u64 = 8;
 
@@ -27,6 +30,7 @@ pub(crate) struct Team<'a> {
     version: String,
     devices: Vec<Device>,
     rooms: Vec<Vec<Room>>,
+    float8: bool,
     allocated: bool,
 }
 
@@ -38,6 +42,7 @@ struct Card {
     bus: String,
     name: String,
     free: u64,
+    float8: bool,
 }
 
 impl<'a> Team<'a> {
@@ -69,6 +74,7 @@ impl<'a> Team<'a> {
             control,
             gpus,
             version: nccl_version()?,
+            float8: of_ranks().all(|(_, card)| card.float8),
             devices: of_ranks().enumerate().map(device).collect(),
             rooms: of_ranks().map(room).collect(),
             allocated: false,
@@ -110,6 +116,10 @@ impl Ground for Team<'_> {
 
     fn nccl_version(&self) -> Option<&str> {
         Some(&self.version)
+    }
+
+    fn knows(&self, dtype: DType) -> bool {
+        self.float8 || !matches!(dtype, DType::F8E4M3 | DType::F8E5M2)
     }
 
     fn devices(&self) -> &[Device] {
@@ -155,6 +165,7 @@ fn bytes(options: &Options, size: u64) -> u64 {
 
 fn cards(gpus: &[Gpu]) -> Result<Vec<Card>, Error> {
     let devices = devices()?;
+    let version = version_code(&nccl_version()?);
     let card = |gpu: &Gpu| {
         let device = devices.get(gpu.ordinal());
         Ok(Card {
@@ -163,6 +174,7 @@ fn cards(gpus: &[Gpu]) -> Result<Vec<Card>, Error> {
             bus: device.map_or_else(String::new, |device| device.bus_id.clone()),
             name: device.map_or_else(String::new, |device| device.name.clone()),
             free: gpu.free()?,
+            float8: version >= FLOAT8.0 && gpu.generation()? >= FLOAT8.1,
         })
     };
     gpus.iter().map(card).collect()
