@@ -59,8 +59,8 @@ impl<T: Element> Calls<'_, T> {
         &self,
         body: impl FnOnce() -> Result<(), Error>,
     ) -> Result<Vec<CudaGraph>, Error> {
-        // Threads capture at the same time, and NCCL allocates when ranks meet first.
-        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // One thread may capture for several GPUs, and makes the graph of one while the others still capture.
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         for gpu in self.gpus {
             let begun = gpu.stream.begin_capture(mode);
             checked("cuStreamBeginCapture", gpu.ordinal(), begun)?;
