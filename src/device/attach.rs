@@ -13,7 +13,7 @@ use spark_ccl_control::Fault;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_cuda::{checked, context, count, share_default_pool};
 use spark_ccl_nccl::{self as nccl, Config, Library, UniqueId};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -52,6 +52,7 @@ pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Arc<Engin
             kept: kept(id),
         }),
         wanted: AtomicBool::new(true),
+        last_kind: AtomicU64::new(u64::MAX),
     });
     guard::start(&engine)?;
     tracing::info!(

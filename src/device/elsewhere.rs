@@ -2,7 +2,9 @@
 
 use crate::error::Error;
 use crate::world::deadline_in;
+use parking_lot::{Condvar, Mutex};
 use spark_ccl_control::Watch;
+use std::sync::Once;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -18,14 +20,9 @@ pub(super) fn elsewhere<R: Send + 'static>(
     work: impl FnOnce() -> Result<R, Error> + Send + 'static,
 ) -> Result<R, Error> {
     let (sender, done) = channel();
-    let thread = std::thread::Builder::new().name("spark-nccl-call".to_owned());
-    let run = move || {
+    spawn("spark-nccl-call", move || {
         // Nobody hears it who has been told of a fault.
         let _ = sender.send(work());
-    };
-    thread.spawn(run).map_err(|error| Error::System {
-        what: "starting a thread for NCCL".to_owned(),
-        problem: error.to_string(),
     })?;
     let deadline = deadline_in(timeout);
     loop {
@@ -47,4 +44,53 @@ pub(super) fn elsewhere<R: Send + 'static>(
             )));
         }
     }
+}
+
+/// Starts a thread that calls NCCL. The process does not end under it, if it ends soon: NCCL and CUDA are taken
+/// down then, which it would not survive.
+pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    static FIRST: Once = Once::new();
+    // SAFETY: the function may be called at any time, and does not unwind.
+    FIRST.call_once(|| unsafe {
+        libc::atexit(wait_for_all);
+    });
+    let entered = Entered::new();
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    let started = thread.spawn(move || {
+        work();
+        drop(entered);
+    });
+    started.map(drop).map_err(|error| Error::System {
+        what: "starting a thread for NCCL".to_owned(),
+        problem: error.to_string(),
+    })
+}
+
+/// How many threads are in NCCL.
+static INSIDE: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+
+/// A thread in NCCL.
+struct Entered;
+
+impl Entered {
+    fn new() -> Self {
+        *INSIDE.0.lock() += 1;
+        Self
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        *INSIDE.0.lock() -= 1;
+        INSIDE.1.notify_all();
+    }
+}
+
+extern "C" fn wait_for_all() {
+    const PATIENCE: Duration = Duration::from_secs(3);
+    let mut inside = INSIDE.0.lock();
+    // What waits for something that never comes is left to its fate.
+    INSIDE
+        .1
+        .wait_while_for(&mut inside, |inside| *inside > 0, PATIENCE);
 }

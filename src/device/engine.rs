@@ -18,7 +18,7 @@ use spark_ccl_cuda::{checked, is_capturing, is_of_the_thread};
 use spark_ccl_nccl::{self as nccl, DeviceSlice, Library, Stream};
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// For so long the control plane may take to name the rank whose end NCCL has noticed.
@@ -34,6 +34,8 @@ pub(crate) struct Engine {
     pub(super) state: Mutex<State>,
     /// Whether the next call is to be marked. A hint to the caller, which publishes nothing.
     pub(super) wanted: AtomicBool,
+    /// The kind of the last call, for which the ranks have met. It publishes nothing either.
+    pub(super) last_kind: AtomicU64,
 }
 
 pub(super) struct State {
@@ -119,22 +121,29 @@ impl Engine {
         comm: &Communicator,
         signature: Signature,
     ) -> Result<Option<Meeting>, Error> {
-        let kind = Kind::of(signature);
-        match kind.filter(|kind| self.size > 1 && !self.state.lock().calls.met.contains(kind)) {
-            Some(kind) => Meeting::start(comm, self, kind, signature.words()).map(Some),
-            None => Ok(None),
+        let Some(kind) = Kind::of(signature).filter(|_| self.size > 1) else {
+            return Ok(None);
+        };
+        if self.last_kind.load(Ordering::Relaxed) == kind.word() {
+            return Ok(None);
         }
+        if self.state.lock().calls.met.contains(&kind) {
+            self.last_kind.store(kind.word(), Ordering::Relaxed);
+            return Ok(None);
+        }
+        Meeting::start(comm, self, kind, signature.words()).map(Some)
     }
 
-    /// Enqueues a call in a stream, or makes it part of this thread's group of NCCL's.
+    /// Enqueues a call in a stream, or makes it part of this thread's group of NCCL's; that is noted when it ends.
     pub(super) fn call<T: Element>(
         &self,
         spec: &Spec,
         regions: [&Region; 2],
-        stream: &CudaStream,
+        stream: &Arc<CudaStream>,
+        in_group: bool,
     ) -> Result<(), Error> {
         let [input, output] = regions.map(|region| self.slice(region, T::DTYPE));
-        self.with(spec.operation.name(), |nccl| {
+        self.with(spec.operation.name(), |calls, nccl| {
             let place = Place {
                 library: self.library,
                 nccl,
@@ -145,7 +154,11 @@ impl Engine {
                     Stream::from_raw(stream.cu_stream().cast(), self.device() as i32)
                 },
             };
-            place.enqueue::<T>(spec, input, output)
+            place.enqueue::<T>(spec, input, output)?;
+            if !in_group {
+                self.note_in(calls, stream);
+            }
+            Ok(())
         })
     }
 
@@ -161,9 +174,7 @@ impl Engine {
         if let Some(meeting) = self.meet(comm, signature)? {
             meeting.wait()?;
         }
-        self.call::<T>(spec, regions, stream)?;
-        self.note(stream);
-        Ok(())
+        self.call::<T>(spec, regions, stream, false)
     }
 
     /// Runs a call in the stream that its memory comes with, and waits for it.
@@ -197,12 +208,15 @@ impl Engine {
     pub(super) fn with<R>(
         &self,
         operation: &'static str,
-        work: impl FnOnce(&nccl::Communicator) -> Result<R, nccl::Error>,
+        work: impl FnOnce(&mut Calls, &nccl::Communicator) -> Result<R, nccl::Error>,
     ) -> Result<R, Error> {
         if self.watch.failed() {
             return Err(self.gone());
         }
-        let done = self.state.lock().nccl.as_ref().map(work);
+        let done = {
+            let State { nccl, calls, .. } = &mut *self.state.lock();
+            nccl.as_ref().map(|nccl| work(calls, nccl))
+        };
         match done {
             Some(done) => done.map_err(|error| self.failed(operation, &error)),
             None => Err(self.gone()),

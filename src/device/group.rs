@@ -174,7 +174,7 @@ impl<T: Element, O: DeviceOperands<T>> Step for Queued<'_, T, O> {
         let regions = [&ready.input, &ready.output];
         ready
             .engine
-            .call::<T>(&self.call.spec, regions, &self.stream)
+            .call::<T>(&self.call.spec, regions, &self.stream, true)
     }
 
     fn leave(&mut self) {

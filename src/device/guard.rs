@@ -28,6 +28,12 @@ pub(super) struct Mark {
     farewell: Option<(u32, Instant)>,
 }
 
+impl Mark {
+    fn is_waited_for(&self) -> bool {
+        self.event.try_is_complete() == Ok(false)
+    }
+}
+
 /// Watches over an engine until that is gone.
 pub(super) fn start(engine: &Arc<Engine>) -> Result<(), Error> {
     let engine = Arc::downgrade(engine);
@@ -77,8 +83,10 @@ fn watch_over(engine: &Weak<Engine>) {
 impl Engine {
     /// Notes a call that is in a stream now.
     pub(super) fn note(&self, stream: &Arc<CudaStream>) {
-        let mut state = self.state.lock();
-        let calls = &mut state.calls;
+        self.note_in(&mut self.state.lock().calls, stream);
+    }
+
+    pub(super) fn note_in(&self, calls: &mut Calls, stream: &Arc<CudaStream>) {
         calls.count += 1;
         let known = calls.stream.as_ref();
         if !known.is_some_and(|known| Arc::ptr_eq(known, stream)) {
@@ -94,7 +102,7 @@ impl Engine {
     /// nothing would ever come.
     fn mark(&self, calls: &mut Calls, exact: bool) {
         let Some(stream) = &calls.stream else { return };
-        if calls.mark.is_some() {
+        if calls.mark.as_ref().is_some_and(Mark::is_waited_for) {
             return;
         }
         let recorded = || -> Result<Option<CudaEvent>, Error> {
@@ -135,7 +143,7 @@ impl Engine {
             ..
         } = &mut *state;
         if let Some(mark) = &calls.mark
-            && mark.event.try_is_complete() != Ok(false)
+            && !mark.is_waited_for()
         {
             memory.seen = mark.calls;
             calls.mark = None;

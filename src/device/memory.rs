@@ -231,7 +231,7 @@ impl Engine {
     }
 
     pub(super) fn do_register(&self, Register { slice, kind }: Register) -> Result<bool, Error> {
-        self.with(REGISTER, |nccl| match kind {
+        self.with(REGISTER, |_, nccl| match kind {
             Registration::Local => nccl.register(slice).map(|done| done.is_used()),
             Registration::Symmetric => nccl
                 .register_window(slice, WindowKind::Symmetric)

@@ -1,7 +1,7 @@
 //! Waiting for streams, and the ends of a communicator.
 
 use super::Engine;
-use super::elsewhere::elsewhere;
+use super::elsewhere::{elsewhere, spawn};
 use super::error::refused;
 use crate::error::Error;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
@@ -110,8 +110,7 @@ impl Engine {
         drop(state);
         let Some(nccl) = taken else { return true };
         let (rank, (sender, done)) = (self.rank, channel());
-        let thread = std::thread::Builder::new().name("spark-nccl-abort".to_owned());
-        let started = thread.spawn(move || {
+        let started = spawn("spark-nccl-abort", move || {
             if let Err(error) = nccl.abort() {
                 tracing::warn!("rank {rank}: {error}");
             }
