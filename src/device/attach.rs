@@ -39,8 +39,10 @@ pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Arc<Engin
             reason: format!("it could not connect: {error}"),
         });
     })?;
+    let event = checked("cuEventCreate", context.ordinal(), context.new_event(None))?;
     let engine = Arc::new(Engine {
         library,
+        event,
         context,
         rank: comm.rank(),
         size: comm.size(),

@@ -13,7 +13,7 @@ use crate::signature::Signature;
 use parking_lot::Mutex;
 use spark_ccl_compute::{DType, Element};
 use spark_ccl_control::{DEVICE, Fault, Watch};
-use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 use spark_ccl_cuda::{checked, is_capturing, is_of_the_thread};
 use spark_ccl_nccl::{self as nccl, DeviceSlice, Library, Stream};
 use std::collections::HashSet;
@@ -32,6 +32,8 @@ pub(crate) struct Engine {
     pub(super) size: usize,
     pub(super) watch: Arc<Watch>,
     pub(super) state: Mutex<State>,
+    /// Of the mark.
+    pub(super) event: CudaEvent,
     /// Whether the next call is to be marked. A hint to the caller, which publishes nothing.
     pub(super) wanted: AtomicBool,
     /// The kind of the last call, for which the ranks have met. It publishes nothing either.

@@ -5,7 +5,7 @@ use super::Engine;
 use super::engine::{Calls, State};
 use crate::error::Error;
 use spark_ccl_control::{DEVICE, Fault};
-use spark_ccl_cuda::cudarc::driver::{CudaEvent, CudaStream};
+use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{checked, is_capturing, leave_captures_alone};
 use spark_ccl_nccl as nccl;
 use std::sync::atomic::Ordering;
@@ -19,19 +19,12 @@ const AFTER_A_FAREWELL: Duration = Duration::from_secs(2);
 
 /// A call in a stream that is not known to have run.
 pub(super) struct Mark {
-    event: CudaEvent,
     /// It stands right behind the call, not behind others' work as well.
     exact: bool,
     calls: u64,
     since: Instant,
     /// When a rank was seen to have left.
     farewell: Option<(u32, Instant)>,
-}
-
-impl Mark {
-    fn is_waited_for(&self) -> bool {
-        self.event.try_is_complete() == Ok(false)
-    }
 }
 
 /// Watches over an engine until that is gone.
@@ -102,23 +95,20 @@ impl Engine {
     /// nothing would ever come.
     fn mark(&self, calls: &mut Calls, exact: bool) {
         let Some(stream) = &calls.stream else { return };
-        if calls.mark.as_ref().is_some_and(Mark::is_waited_for) {
+        if calls.mark.is_some() && self.mark_is_ahead() {
             return;
         }
-        let recorded = || -> Result<Option<CudaEvent>, Error> {
+        let recorded = || -> Result<bool, Error> {
             if is_capturing(stream)? {
-                return Ok(None);
+                return Ok(false);
             }
-            let device = self.device();
-            let event = checked("cuEventCreate", device, self.context.new_event(None))?;
-            checked("cuEventRecord", device, event.record(stream))?;
-            Ok(Some(event))
+            checked("cuEventRecord", self.device(), self.event.record(stream))?;
+            Ok(true)
         };
         match recorded() {
-            Ok(None) => {}
-            Ok(Some(event)) => {
+            Ok(false) => {}
+            Ok(true) => {
                 calls.mark = Some(Mark {
-                    event,
                     exact,
                     calls: calls.count,
                     since: Instant::now(),
@@ -127,6 +117,11 @@ impl Engine {
             }
             Err(error) => tracing::debug!("rank {}: {error}", self.rank),
         }
+    }
+
+    /// Whether the stream has not come to the mark.
+    fn mark_is_ahead(&self) -> bool {
+        self.event.try_is_complete() == Ok(false)
     }
 
     fn look(&self, memory: &mut Memory) {
@@ -143,7 +138,7 @@ impl Engine {
             ..
         } = &mut *state;
         if let Some(mark) = &calls.mark
-            && !mark.is_waited_for()
+            && !self.mark_is_ahead()
         {
             memory.seen = mark.calls;
             calls.mark = None;
