@@ -222,6 +222,10 @@ fn victim() {
 #[test]
 fn a_killed_process_is_named() {
     let Some(_gpus) = gpus(2) else { return };
+    if std::env::var_os("FAKE_GPUS").is_some() {
+        eprintln!("SKIPPED: GPUs that are none are one process's");
+        return;
+    }
     let builder = builder();
     let id = builder.unique_id().unwrap();
     let mut victim = Command::new(std::env::current_exe().unwrap())

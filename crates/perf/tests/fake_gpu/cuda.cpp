@@ -58,7 +58,8 @@ static double milliseconds() {
 }
 
 struct Event {
-    bool recorded, reached;
+    // How often it was recorded, and up to which of these its streams have come.
+    int recorded, reached;
     double time;
 };
 
@@ -66,13 +67,14 @@ struct Event {
 static char contexts[64];
 
 extern "C" {
+int cuStreamSynchronize(void *stream);
+
 
 #define NOTHING(name) \
     int name() { return SUCCESS; }
 
 NOTHING(cuMemPoolSetAccess)
 NOTHING(cuDevicePrimaryCtxRelease_v2)
-NOTHING(cuStreamWaitEvent)
 NOTHING(cuThreadExchangeStreamCaptureMode)
 NOTHING(cuStreamDestroy_v2)
 NOTHING(cuEventDestroy_v2)
@@ -123,7 +125,10 @@ int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
 }
 int cuMemAllocAsync(uint64_t *address, size_t bytes, void *) { return cuMemAlloc_v2(address, bytes); }
 int cuMemFree_v2(uint64_t address) { return free(reinterpret_cast<void *>(address)), SUCCESS; }
-int cuMemFreeAsync(uint64_t address, void *) { return cuMemFree_v2(address); }
+int cuMemFreeAsync(uint64_t address, void *stream) {
+    enqueue_now(stream_of(stream, current), [=] { free(reinterpret_cast<void *>(address)); });
+    return SUCCESS;
+}
 
 int cuMemcpyHtoDAsync_v2(uint64_t to, const char *from, size_t bytes, void *stream) {
     auto staged = std::make_shared<std::vector<char>>(from, from + bytes);
@@ -131,13 +136,16 @@ int cuMemcpyHtoDAsync_v2(uint64_t to, const char *from, size_t bytes, void *stre
                 [=] { memcpy(reinterpret_cast<void *>(to), staged->data(), bytes); });
     return SUCCESS;
 }
-int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
-    enqueue_now(stream_of(stream, current),
-                [=] { memcpy(to, reinterpret_cast<void *>(from), bytes); });
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
+    enqueue_now(stream_of(stream, current), [=] {
+        memcpy(reinterpret_cast<void *>(to), reinterpret_cast<void *>(from), bytes);
+    });
     return SUCCESS;
 }
-int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
-    return cuMemcpyDtoHAsync_v2(reinterpret_cast<void *>(to), from, bytes, stream);
+// As CUDA with memory that is not pinned: it returns when all is there.
+int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
+    cuMemcpyDtoDAsync_v2(reinterpret_cast<uint64_t>(to), from, bytes, stream);
+    return cuStreamSynchronize(stream);
 }
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void *stream) {
     enqueue_now(stream_of(stream, current),
@@ -192,21 +200,26 @@ int cuGraphExecDestroy(void *graph) { return delete static_cast<Graph *>(graph),
 int cuEventCreate(void **event, unsigned) { return *event = new Event{}, SUCCESS; }
 int cuEventRecord(void *handle, void *stream) {
     Event *event = static_cast<Event *>(handle);
-    {
-        Guard guard(everything);
-        *event = {true, false, 0};
-    }
+    Guard guard(everything);
+    int record = ++event->recorded;
     enqueue_now(stream_of(stream, current), [=] {
-        event->reached = true;
+        event->reached = record;
         event->time = milliseconds();
     });
+    return SUCCESS;
+}
+int cuStreamWaitEvent(void *stream, void *handle, unsigned) {
+    Event *event = static_cast<Event *>(handle);
+    Guard guard(everything);
+    int record = event->recorded;
+    enqueue(stream_of(stream, current), [=] { return [=] { return event->reached >= record; }; });
     return SUCCESS;
 }
 int cuEventQuery(void *handle) {
     Guard guard(everything);
     work_off();
     Event *event = static_cast<Event *>(handle);
-    return event->recorded && !event->reached ? NOT_READY : SUCCESS;
+    return event->reached < event->recorded ? NOT_READY : SUCCESS;
 }
 int cuEventSynchronize(void *event) {
     while (cuEventQuery(event)) std::this_thread::yield();
@@ -215,7 +228,7 @@ int cuEventSynchronize(void *event) {
 int cuEventElapsedTime(float *elapsed, void *start, void *end) {
     Guard guard(everything);
     Event *first = static_cast<Event *>(start), *last = static_cast<Event *>(end);
-    if (!first->reached || !last->reached) return NOT_READY;
+    if (first->reached < first->recorded || last->reached < last->recorded) return NOT_READY;
     *elapsed = static_cast<float>(last->time - first->time);
     return SUCCESS;
 }
