@@ -207,7 +207,7 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         #[cfg(feature = "cuda")]
         if let Some(device) = self.device.take() {
-            device.abort();
+            device.leave();
         }
         // Carries nothing but itself; the progress thread looks at it now and then.
         self.inner.closed.store(true, Ordering::Relaxed);

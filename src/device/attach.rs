@@ -54,9 +54,11 @@ pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Arc<Engin
             kept: kept(id),
         }),
         wanted: AtomicBool::new(true),
+        begun: AtomicU64::new(0),
+        ended: AtomicU64::new(0),
         last_kind: AtomicU64::new(u64::MAX),
     });
-    guard::start(&engine)?;
+    guard::start(&engine, settings.operation_timeout)?;
     tracing::info!(
         "rank {}: NCCL {} from {} on device {}",
         comm.rank(),
@@ -170,7 +172,7 @@ fn connect(
     let (rank, size) = (comm.rank(), comm.size());
     let config = Config {
         blocking: settings.nccl.blocking,
-        timeout,
+        timeout: settings.operation_timeout,
         ..Config::default()
     };
     let on = Arc::clone(context);

@@ -47,6 +47,10 @@ impl Region {
 /// written by anyone else, in the stream's order from then on to [`leave`](Self::leave); it stays
 /// allocated until the stream has come there, whatever becomes of the value.
 pub unsafe trait DeviceSend<T: Element>: SendBuf<T> {
+    /// Where the memory is, without its address.
+    #[doc(hidden)]
+    fn place(&self) -> Region;
+
     /// Makes the stream wait for what was done to the memory before; the memory.
     fn enter(&self, stream: &Arc<CudaStream>) -> Region;
 
@@ -59,6 +63,10 @@ pub unsafe trait DeviceSend<T: Element>: SendBuf<T> {
 /// # Safety
 /// As for [`DeviceSend`]; besides, nothing else may read or write the memory meanwhile.
 pub unsafe trait DeviceRecv<T: Element>: RecvBuf<T> {
+    /// Where the memory is, without its address.
+    #[doc(hidden)]
+    fn place(&self) -> Region;
+
     /// Makes the stream wait for what was done to the memory before; the memory.
     fn enter_mut(&mut self, stream: &Arc<CudaStream>) -> Region;
 
@@ -149,6 +157,10 @@ unsafe impl<T: Element> RecvBuf<T> for DeviceSlice<T> {
 
 // SAFETY: as above.
 unsafe impl<T: Element> DeviceSend<T> for DeviceSlice<T> {
+    fn place(&self) -> Region {
+        self.whole()
+    }
+
     fn enter(&self, _: &Arc<CudaStream>) -> Region {
         self.whole()
     }
@@ -158,11 +170,21 @@ unsafe impl<T: Element> DeviceSend<T> for DeviceSlice<T> {
 
 // SAFETY: as above.
 unsafe impl<T: Element> DeviceRecv<T> for DeviceSlice<T> {
+    fn place(&self) -> Region {
+        self.whole()
+    }
+
     fn enter_mut(&mut self, _: &Arc<CudaStream>) -> Region {
         self.whole()
     }
 
     fn leave_mut(&mut self, _: &Arc<CudaStream>) {}
+}
+
+/// Where cudarc has a buffer.
+fn place<T>(buffer: &impl Sliced<T>) -> Region {
+    let own = buffer.stream();
+    Region::on_device(0, buffer.len(), own.context().ordinal(), Some(own), true)
 }
 
 /// What cudarc has, to be read in a stream.
@@ -183,6 +205,8 @@ fn was_read<T>(buffer: &impl DevicePtr<T>, stream: &Arc<CudaStream>) {
     if own != stream && context.is_managing_stream_synchronization() {
         // Kept as cudarc keeps what cannot be returned: the context's next call says it.
         context.record_err(own.join(stream));
+        // Who writes next waits for the last reader only: that is the own stream now, behind all of them.
+        drop(buffer.device_ptr(own));
     }
 }
 
@@ -208,6 +232,11 @@ macro_rules! sends {
         // the buffer's events, if the program has not taken that upon itself; memory is freed in its own
         // stream, which waits for the last writer and, by `was_read`, for all readers.
         unsafe impl<$($life,)? T: Element> DeviceSend<T> for $type {
+            fn place(&self) -> Region {
+                let $this = self;
+                place($buffer)
+            }
+
             fn enter(&self, stream: &Arc<CudaStream>) -> Region {
                 let $this = self;
                 reading($buffer, stream)
@@ -242,6 +271,11 @@ macro_rules! receives {
 
         // SAFETY: as for `DeviceSend`, by a unique borrow or the only handle.
         unsafe impl<$($life,)? T: Element> DeviceRecv<T> for $type {
+            fn place(&self) -> Region {
+                let own = self.stream();
+                Region::on_device(0, self.len(), own.context().ordinal(), Some(own), true)
+            }
+
             fn enter_mut(&mut self, stream: &Arc<CudaStream>) -> Region {
                 let $this = self;
                 writing($buffer, stream)

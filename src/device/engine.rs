@@ -36,6 +36,10 @@ pub(crate) struct Engine {
     pub(super) event: CudaEvent,
     /// Whether the next call is to be marked. A hint to the caller, which publishes nothing.
     pub(super) wanted: AtomicBool,
+    /// Calls of NCCL's that were begun, and those that have come back: the guard looks whether one does not.
+    /// They publish nothing.
+    pub(super) begun: AtomicU64,
+    pub(super) ended: AtomicU64,
     /// The kind of the last call, for which the ranks have met. It publishes nothing either.
     pub(super) last_kind: AtomicU64,
 }
@@ -56,6 +60,8 @@ pub(super) struct Calls {
     pub(super) count: u64,
     /// The stream of the last one.
     pub(super) stream: Option<Arc<CudaStream>>,
+    /// How much of it is known to have run.
+    pub(super) seen: u64,
     /// One of them, until it has run.
     pub(super) mark: Option<Mark>,
     /// The kinds for which the ranks have met.
@@ -67,9 +73,14 @@ impl Engine {
         self.context.ordinal()
     }
 
-    /// Checks a stream before anything is done in it, and makes the device current: NCCL goes back to the one
-    /// that was.
-    pub(super) fn admit(&self, operation: &'static str, stream: &CudaStream) -> Result<(), Error> {
+    /// Checks a stream and where buffers are, before anything is done in it, and makes the device current: NCCL
+    /// goes back to the one that was.
+    pub(super) fn admit(
+        &self,
+        operation: &'static str,
+        places: [&Region; 2],
+        stream: &CudaStream,
+    ) -> Result<(), Error> {
         if !Arc::ptr_eq(stream.context(), &self.context) {
             return Err(self.other(operation, "stream", stream.context().ordinal()));
         }
@@ -81,19 +92,8 @@ impl Engine {
             });
         }
         let bound = self.context.bind_to_thread();
-        Ok(checked("cuCtxSetCurrent", self.device(), bound)?)
-    }
-
-    /// Checks a call: its buffers and its arguments.
-    pub(super) fn check_call<T: Element>(
-        &self,
-        comm: &Communicator,
-        spec: &Spec,
-        regions: [&Region; 2],
-        stream: &CudaStream,
-    ) -> Result<Signature, Error> {
-        let operation = spec.operation.name();
-        for region in regions.into_iter().filter(|region| region.len > 0) {
+        checked("cuCtxSetCurrent", self.device(), bound)?;
+        for region in places.into_iter().filter(|region| region.len > 0) {
             let Some(site) = &region.site else {
                 return Err(Error::Invalid {
                     operation,
@@ -114,7 +114,7 @@ impl Engine {
                 });
             }
         }
-        check::signature::<T>(comm, spec, regions)
+        Ok(())
     }
 
     /// The first call of its kind is one for which NCCL may have to connect the ranks: they meet before.
@@ -172,7 +172,7 @@ impl Engine {
         regions: [&Region; 2],
         stream: &Arc<CudaStream>,
     ) -> Result<(), Error> {
-        let signature = self.check_call::<T>(comm, spec, regions, stream)?;
+        let signature = check::signature::<T>(comm, spec, regions)?;
         if let Some(meeting) = self.meet(comm, signature)? {
             meeting.wait()?;
         }
@@ -193,7 +193,7 @@ impl Engine {
         let stream = streams.next();
         let stream = stream.unwrap_or_else(|| self.context.default_stream());
         let others: Vec<_> = streams.filter(|other| *other != stream).collect();
-        self.admit(spec.operation.name(), &stream)?;
+        self.admit(spec.operation.name(), regions, &stream)?;
         let device = self.device();
         for other in &others {
             checked("cuStreamWaitEvent", device, stream.join(other))?;
@@ -217,12 +217,20 @@ impl Engine {
         }
         let done = {
             let State { nccl, calls, .. } = &mut *self.state.lock();
-            nccl.as_ref().map(|nccl| work(calls, nccl))
+            nccl.as_ref().map(|nccl| self.inside(|| work(calls, nccl)))
         };
         match done {
             Some(done) => done.map_err(|error| self.failed(operation, &error)),
             None => Err(self.gone()),
         }
+    }
+
+    /// Does something that NCCL may not come back from.
+    fn inside<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        let result = work();
+        self.ended.fetch_add(1, Ordering::Relaxed);
+        result
     }
 
     /// What NCCL says as the library's error. One after which the communicator does not work fails it on

@@ -3,7 +3,7 @@
 use super::meeting::Meeting;
 use super::{DeviceOperands, Engine};
 use crate::buffer::Region;
-use crate::call::Call;
+use crate::call::{Call, check};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::signature::Signature;
@@ -12,6 +12,7 @@ use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_nccl as nccl;
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Calls that are enqueued when it ends: from [`Communicator::group`].
 ///
@@ -82,11 +83,15 @@ impl<'env> Group<'env> {
             meetings.extend(call.meet()?);
         }
         meetings.into_iter().try_for_each(Meeting::wait)?;
+        for call in &calls {
+            call.goes_inside(true);
+        }
         let done = engine.library.group(|| {
             let mut steps = calls.iter();
             steps.try_for_each(|call| call.enqueue().map_err(Failure::Own))
         });
         for call in &mut calls {
+            call.goes_inside(false);
             call.leave();
         }
         done.map_err(|failure| match failure {
@@ -119,6 +124,8 @@ trait Step {
     fn check(&mut self) -> Result<(), Error>;
     fn meet(&self) -> Result<Option<Meeting>, Error>;
     fn enqueue(&self) -> Result<(), Error>;
+    /// The group is about to end, from which NCCL may not come back; or has ended.
+    fn goes_inside(&self, inside: bool);
     /// After the group's end.
     fn leave(&mut self);
     /// Fails its communicator for the error of the group.
@@ -148,9 +155,10 @@ impl<T: Element, O: DeviceOperands<T>> Step for Queued<'_, T, O> {
             ..
         } = &mut self.call;
         let engine = comm.engine(spec.operation.name())?;
-        engine.admit(spec.operation.name(), &self.stream)?;
+        let (from, to) = operands.places();
+        engine.admit(spec.operation.name(), [&from, &to], &self.stream)?;
         let (input, output) = operands.enter(&self.stream);
-        let signature = engine.check_call::<T>(comm, spec, [&input, &output], &self.stream)?;
+        let signature = check::signature::<T>(comm, spec, [&input, &output])?;
         self.ready = Some(Ready {
             engine: Arc::clone(engine),
             input,
@@ -175,6 +183,14 @@ impl<T: Element, O: DeviceOperands<T>> Step for Queued<'_, T, O> {
         ready
             .engine
             .call::<T>(&self.call.spec, regions, &self.stream, true)
+    }
+
+    fn goes_inside(&self, inside: bool) {
+        if let Some(ready) = &self.ready {
+            let engine = &ready.engine;
+            let count = if inside { &engine.begun } else { &engine.ended };
+            count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn leave(&mut self) {

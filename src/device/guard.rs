@@ -4,9 +4,9 @@
 use super::Engine;
 use super::engine::{Calls, State};
 use crate::error::Error;
-use spark_ccl_control::{DEVICE, Fault};
+use spark_ccl_control::Fault;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::{checked, is_capturing, leave_captures_alone};
+use spark_ccl_cuda::{checked, is_capturing, leave_captures_alone, record};
 use spark_ccl_nccl as nccl;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -28,11 +28,15 @@ pub(super) struct Mark {
 }
 
 /// Watches over an engine until that is gone.
-pub(super) fn start(engine: &Arc<Engine>) -> Result<(), Error> {
+pub(super) fn start(engine: &Arc<Engine>, timeout: Duration) -> Result<(), Error> {
     let engine = Arc::downgrade(engine);
+    let memory = Memory {
+        timeout,
+        ..Memory::default()
+    };
     std::thread::Builder::new()
         .name("spark-nccl".to_owned())
-        .spawn(move || watch_over(&engine))
+        .spawn(move || watch_over(&engine, memory))
         .map(drop)
         .map_err(|error| Error::System {
             what: "starting the thread that watches over NCCL".to_owned(),
@@ -43,18 +47,17 @@ pub(super) fn start(engine: &Arc<Engine>) -> Result<(), Error> {
 /// What the guard remembers from look to look.
 #[derive(Default)]
 struct Memory {
-    /// The calls that are known to have run, or are marked; and those at the last look.
-    seen: u64,
+    /// The calls at the last look.
     before: u64,
-    /// Since when a call of NCCL's has held the lock, and what it may take.
-    blocked: Option<Instant>,
-    timeout: Option<Duration>,
+    /// The call of NCCL's that has not come back, and since when.
+    inside: Option<(u64, Instant)>,
+    /// What it may take.
+    timeout: Duration,
 }
 
-fn watch_over(engine: &Weak<Engine>) {
-    let mut memory = Memory::default();
+fn watch_over(engine: &Weak<Engine>, mut memory: Memory) {
     if let Some(engine) = engine.upgrade()
-        && let Err(error) = leave_captures_alone(engine.device())
+        && let Err(error) = enter(&engine)
     {
         tracing::warn!("rank {}: {error}", engine.rank);
     }
@@ -71,6 +74,13 @@ fn watch_over(engine: &Weak<Engine>) {
             engine.look(&mut memory);
         }
     }
+}
+
+/// Makes the device current on this thread, whose looks are not to disturb others.
+fn enter(engine: &Engine) -> Result<(), Error> {
+    let device = engine.device();
+    checked("cuCtxSetCurrent", device, engine.context.bind_to_thread())?;
+    Ok(leave_captures_alone(device)?)
 }
 
 impl Engine {
@@ -92,17 +102,17 @@ impl Engine {
     }
 
     /// Marks the place in the stream that the last call has. Behind a mark in a graph that is being captured,
-    /// nothing would ever come.
+    /// nothing would ever come; and looking at one would end the capture.
     fn mark(&self, calls: &mut Calls, exact: bool) {
         let Some(stream) = &calls.stream else { return };
-        if calls.mark.is_some() && self.mark_is_ahead() {
+        if calls.mark.is_some() {
             return;
         }
         let recorded = || -> Result<bool, Error> {
             if is_capturing(stream)? {
                 return Ok(false);
             }
-            checked("cuEventRecord", self.device(), self.event.record(stream))?;
+            record(&self.event, stream)?;
             Ok(true)
         };
         match recorded() {
@@ -125,12 +135,11 @@ impl Engine {
     }
 
     fn look(&self, memory: &mut Memory) {
+        self.look_inside(memory);
         let Some(mut state) = self.state.try_lock() else {
-            self.blocked(memory);
             return;
         };
-        memory.blocked = None;
-        memory.timeout = Some(state.timeout);
+        memory.timeout = state.timeout;
         let State {
             calls,
             timeout,
@@ -140,12 +149,12 @@ impl Engine {
         if let Some(mark) = &calls.mark
             && !self.mark_is_ahead()
         {
-            memory.seen = mark.calls;
+            calls.seen = mark.calls;
             calls.mark = None;
             self.wanted.store(true, Ordering::Relaxed);
         }
         // The next caller marks its call; if there is none, the last one is still to be marked.
-        if calls.mark.is_none() && calls.count != memory.seen && calls.count == memory.before {
+        if calls.mark.is_none() && calls.count != calls.seen && calls.count == memory.before {
             self.mark(calls, false);
         }
         memory.before = calls.count;
@@ -165,13 +174,19 @@ impl Engine {
     }
 
     /// A call of NCCL's that does not come back cannot be ended; the other ranks need not wait for it.
-    fn blocked(&self, memory: &mut Memory) {
-        let since = *memory.blocked.get_or_insert_with(Instant::now);
-        if memory
-            .timeout
-            .is_some_and(|timeout| since.elapsed() > timeout)
-        {
-            self.raise_timeout(memory.before + 1, since.elapsed());
+    fn look_inside(&self, memory: &mut Memory) {
+        let begun = self.begun.load(Ordering::Relaxed);
+        if begun == self.ended.load(Ordering::Relaxed) {
+            memory.inside = None;
+            return;
+        }
+        match memory.inside {
+            Some((call, since)) if call == begun => {
+                if since.elapsed() > memory.timeout {
+                    self.raise_timeout(memory.before + 1, since.elapsed());
+                }
+            }
+            _ => memory.inside = Some((begun, Instant::now())),
         }
     }
 
@@ -185,11 +200,15 @@ impl Engine {
         }
         let left = (0..self.size as u32).find(|&rank| self.watch.left(rank).is_some())?;
         let (rank, since) = *mark.farewell.get_or_insert((left, Instant::now()));
-        (since.elapsed() > AFTER_A_FAREWELL).then(|| Fault::Left {
-            rank: self.watch.member(rank),
-            last_sequence: self.watch.left(rank).unwrap_or(0),
-            sequence: DEVICE | mark.calls,
-            words: format!("the last that was enqueued on device {}", self.device()),
+        // For all ranks: what is aborted here may look like a result to them.
+        (since.elapsed() > AFTER_A_FAREWELL).then(|| Fault::Aborted {
+            by: self.watch.member(self.rank as u32),
+            reason: format!(
+                "{} left the communicator, but call {} on device {} needs it",
+                self.watch.member(rank),
+                mark.calls,
+                self.device()
+            ),
         })
     }
 }

@@ -103,6 +103,12 @@ impl<T: Element> DeviceMemory<T> {
         Region::on_device(self.block.address, self.len, device, Some(stream), true)
     }
 
+    /// Without a stream.
+    fn somewhere(&self) -> Region {
+        let device = self.block.context.ordinal();
+        Region::on_device(self.block.address, self.len, device, None, true)
+    }
+
     /// In the stream that used it last, or else in the default stream from now on.
     fn in_its_stream(&self) -> Region {
         let default = || self.block.context.default_stream();
@@ -157,11 +163,18 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         let last = self.last.get_mut().take();
-        let idle = last.map_or(Ok(()), |stream| stream.synchronize());
         let Some(allocation) = self.allocation.take() else {
             return;
         };
-        if idle.and_then(|()| self.context.bind_to_thread()).is_err() {
+        // By the driver's own functions: cudarc's return errors that it keeps for others.
+        // SAFETY: the context lives.
+        let current = unsafe { result::ctx::set_current(self.context.cu_ctx()) };
+        let idle = current.and_then(|()| match last {
+            // SAFETY: the stream lives.
+            Some(stream) => unsafe { result::stream::synchronize(stream.cu_stream()) },
+            None => Ok(()),
+        });
+        if idle.is_err() {
             tracing::warn!("device memory is not freed: its stream has failed");
             return;
         }
@@ -271,6 +284,10 @@ unsafe impl<T: Element> RecvBuf<T> for &mut DeviceMemory<T> {
 
 // SAFETY: as above; streams that use it wait for each other.
 unsafe impl<T: Element> DeviceSend<T> for &DeviceMemory<T> {
+    fn place(&self) -> Region {
+        self.somewhere()
+    }
+
     fn enter(&self, stream: &Arc<CudaStream>) -> Region {
         self.block.turn_to(stream);
         self.whole(stream)
@@ -284,6 +301,10 @@ unsafe impl<T: Element> DeviceSend<T> for &DeviceMemory<T> {
 
 // SAFETY: as above.
 unsafe impl<T: Element> DeviceRecv<T> for &mut DeviceMemory<T> {
+    fn place(&self) -> Region {
+        self.somewhere()
+    }
+
     fn enter_mut(&mut self, stream: &Arc<CudaStream>) -> Region {
         self.block.turn_to(stream);
         self.whole(stream)

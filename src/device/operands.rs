@@ -10,6 +10,10 @@ use std::sync::Arc;
 
 /// The buffers of a [`Call`], all in device memory.
 pub trait DeviceOperands<T: Element>: Operands<T> {
+    /// Where the buffers are, without their addresses.
+    #[doc(hidden)]
+    fn places(&self) -> (Region, Region);
+
     /// What is read and what is written, once the stream has come so far.
     #[doc(hidden)]
     fn enter(&mut self, stream: &Arc<CudaStream>) -> (Region, Region);
@@ -40,11 +44,15 @@ impl<'c, T: Element, O: DeviceOperands<T>> Call<'c, T, O> {
     pub fn on(self, stream: &Arc<CudaStream>) -> Result<O::Back, Error> {
         let operation = self.spec.operation.name();
         let engine = self.comm.engine(operation)?;
-        engine.admit(operation, stream)?;
         let mut operands = self.operands;
+        let (from, to) = operands.places();
+        engine.admit(operation, [&from, &to], stream)?;
         let (input, output) = operands.enter(stream);
         let enqueued = engine.enqueue::<T>(self.comm, &self.spec, [&input, &output], stream);
-        operands.leave(stream);
+        // What was refused is not in the stream.
+        if enqueued.is_ok() || engine.watch.failed() {
+            operands.leave(stream);
+        }
         enqueued.map(|()| operands.back())
     }
 
@@ -58,6 +66,10 @@ impl<'c, T: Element, O: DeviceOperands<T>> Call<'c, T, O> {
 }
 
 impl<T: Element, S: DeviceSend<T>, R: DeviceRecv<T>> DeviceOperands<T> for OutOfPlace<S, R> {
+    fn places(&self) -> (Region, Region) {
+        (self.0.place(), self.1.place())
+    }
+
     fn enter(&mut self, stream: &Arc<CudaStream>) -> (Region, Region) {
         (self.0.enter(stream), self.1.enter_mut(stream))
     }
@@ -69,6 +81,10 @@ impl<T: Element, S: DeviceSend<T>, R: DeviceRecv<T>> DeviceOperands<T> for OutOf
 }
 
 impl<T: Element, B: DeviceRecv<T>> DeviceOperands<T> for InPlace<B> {
+    fn places(&self) -> (Region, Region) {
+        (self.0.place(), self.0.place())
+    }
+
     fn enter(&mut self, stream: &Arc<CudaStream>) -> (Region, Region) {
         let region = self.0.enter_mut(stream);
         (region.clone(), region)
@@ -80,6 +96,10 @@ impl<T: Element, B: DeviceRecv<T>> DeviceOperands<T> for InPlace<B> {
 }
 
 impl<T: Element, S: DeviceSend<T>> DeviceOperands<T> for Sending<S> {
+    fn places(&self) -> (Region, Region) {
+        (self.0.place(), Region::empty())
+    }
+
     fn enter(&mut self, stream: &Arc<CudaStream>) -> (Region, Region) {
         (self.0.enter(stream), Region::empty())
     }
@@ -90,6 +110,10 @@ impl<T: Element, S: DeviceSend<T>> DeviceOperands<T> for Sending<S> {
 }
 
 impl<T: Element, R: DeviceRecv<T>> DeviceOperands<T> for Receiving<R> {
+    fn places(&self) -> (Region, Region) {
+        (Region::empty(), self.0.place())
+    }
+
     fn enter(&mut self, stream: &Arc<CudaStream>) -> (Region, Region) {
         (Region::empty(), self.0.enter_mut(stream))
     }

@@ -4,6 +4,7 @@ use super::Engine;
 use super::elsewhere::{elsewhere, spawn};
 use super::error::refused;
 use crate::error::Error;
+use spark_ccl_control::Fault;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::is_idle;
 use spark_ccl_nccl as nccl;
@@ -33,9 +34,23 @@ impl Engine {
             }
             std::thread::yield_now();
         }
-        self.wanted.store(true, Ordering::Relaxed);
+        self.has_run(stream);
         // An aborted communicator's streams end early.
         self.check()
+    }
+
+    /// All in a stream has run: the next call is marked.
+    fn has_run(&self, stream: &CudaStream) {
+        // Who holds the lock enqueues, and the guard will see.
+        let Some(mut state) = self.state.try_lock() else {
+            return;
+        };
+        let calls = &mut state.calls;
+        if calls.stream.as_deref() == Some(stream) {
+            calls.mark = None;
+            calls.seen = calls.count;
+            self.wanted.store(true, Ordering::Relaxed);
+        }
     }
 
     fn still_waits(&self, start: Instant) -> Result<(), Error> {
@@ -97,6 +112,24 @@ impl Engine {
         })
     }
 
+    /// Leaves without [`finalize`](Self::finalize): what has not run by now is aborted, on all ranks, which might take
+    /// what comes of it for results.
+    pub(crate) fn leave(&self) {
+        let last = self.state.try_lock_for(CALL);
+        let last = last.and_then(|state| state.calls.stream.clone());
+        if let Some(stream) = last
+            && !self.watch.failed()
+            && !subside(&stream)
+        {
+            self.watch.raise(Fault::Aborted {
+                by: self.watch.member(self.rank as u32),
+                reason: "it dropped the communicator while calls of device memory were in a stream"
+                    .to_owned(),
+            });
+        }
+        self.abort();
+    }
+
     /// Ends what runs, unless a call of NCCL's does not come back; then nothing can be enqueued any more.
     pub(crate) fn abort(&self) -> bool {
         let Some(mut state) = self.state.try_lock_for(CALL) else {
@@ -128,12 +161,17 @@ impl Engine {
     }
 }
 
-/// Waits a little for kernels to end that were told to: who hears of an error may free what they use.
-fn subside(stream: &CudaStream) {
+/// Waits a little for a stream to come to its end: after an abort, who hears of the error may free what kernels
+/// use. Whether it has.
+fn subside(stream: &CudaStream) -> bool {
     let start = Instant::now();
-    while start.elapsed() < ABORT && is_idle(stream) == Ok(false) {
+    while is_idle(stream) == Ok(false) {
+        if start.elapsed() > ABORT {
+            return false;
+        }
         std::thread::sleep(Duration::from_millis(1));
     }
+    true
 }
 
 impl Drop for Engine {

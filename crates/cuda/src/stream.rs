@@ -1,6 +1,6 @@
 //! What a stream is at.
 
-use cudarc::driver::{CudaStream, sys};
+use cudarc::driver::{CudaEvent, CudaStream, result, sys};
 
 use crate::{Error, checked};
 
@@ -19,14 +19,28 @@ pub fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
     }
 }
 
-/// Whether what is enqueued in a stream becomes part of a graph.
+/// Whether what is enqueued in a stream becomes part of a graph. The stream's context is current.
 ///
 /// # Errors
 /// The driver's.
 pub fn is_capturing(stream: &CudaStream) -> Result<bool, Error> {
     let device = stream.context().ordinal();
-    let status = checked("cuStreamIsCapturing", device, stream.capture_status())?;
+    // SAFETY: the stream lives.
+    let status = unsafe { result::stream::is_capturing(stream.cu_stream()) };
+    let status = checked("cuStreamIsCapturing", device, status)?;
     Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+}
+
+/// Records an event in a stream, whose context is current. Unlike cudarc's, it leaves errors alone that cudarc keeps
+/// for its next caller.
+///
+/// # Errors
+/// The driver's.
+pub fn record(event: &CudaEvent, stream: &CudaStream) -> Result<(), Error> {
+    let device = stream.context().ordinal();
+    // SAFETY: both live.
+    let recorded = unsafe { result::event::record(event.cu_event(), stream.cu_stream()) };
+    checked("cuEventRecord", device, recorded)
 }
 
 /// Whether it is another stream in each thread.
