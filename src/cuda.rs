@@ -50,8 +50,8 @@
 //! aborted, which ends what runs; ask [`check`](crate::Communicator::check) afterwards. The time includes what the program
 //! has enqueued itself before, and before it is waited for.
 //!
-//! Dropping a communicator aborts, too: what is still in a stream ends there, with results of no use.
-//! [`finalize`](crate::Communicator::finalize) waits for it.
+//! Dropping a communicator waits two seconds for the last call, then aborts, on all ranks: what is still in a stream ends
+//! there, with results of no use. [`finalize`](crate::Communicator::finalize) waits for it.
 //!
 //! The first call of each operation, type, reduction, root and power of two of bytes is compared between the ranks,
 //! over the links, which host collectives use as well: so threads that share a communicator must agree on the order of both.

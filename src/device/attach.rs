@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use spark_ccl_config::Settings;
 use spark_ccl_control::Fault;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
-use spark_ccl_cuda::{checked, context, count, share_default_pool};
+use spark_ccl_cuda::{bus_id, checked, context, count, share_default_pool};
 use spark_ccl_nccl::{self as nccl, Config, Library, UniqueId};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
@@ -21,14 +21,18 @@ use std::time::{Duration, Instant};
 struct Ready {
     library: Library,
     context: Arc<CudaContext>,
+    /// Of the device, on its host.
+    place: String,
 }
 
 /// The engine for the device memory of a communicator's ranks. Collective.
 pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Arc<Engine>, Error> {
     let settings = &comm.inner.world.settings;
     let ready = prepare(comm, settings);
-    agree(comm, ready.is_ok())?;
-    let Ready { library, context } = ready?;
+    agree(comm, ready.as_ref().ok().map(|ready| ready.place.as_str()))?;
+    let Ready {
+        library, context, ..
+    } = ready?;
     let id = exchange_id(comm, library)?;
     let left = deadline.saturating_duration_since(Instant::now());
     let nccl = connect(comm, settings, library, &context, id, left).inspect_err(|error| {
@@ -96,45 +100,60 @@ fn prepare(comm: &Communicator, settings: &Settings) -> Result<Ready, Error> {
     // Alike for all communicators of the world: a device is one rank's.
     let before = (0..session.rank()).filter(|&rank| session.local_to(rank));
     let wanted = settings.nccl.device.saturating_add(before.count());
-    // A launcher may show each process a device of its own.
-    let ordinal = if devices == 1 { 0 } else { wanted };
-    if ordinal >= devices {
-        return Err(Error::Invalid {
-            operation: "choosing a device",
-            problem: format!(
-                "rank {} is to take device {wanted}, and there are {devices}; start fewer ranks on this \
-                 host, or begin with another device (`Builder::device`)",
-                comm.rank()
-            ),
-        });
-    }
+    // A launcher may show each process devices of its own.
+    let ordinal = wanted % devices;
     let context = context(ordinal)?;
+    let place = bus_id(ordinal)?;
     if let Err(error) = share_default_pool(&context) {
         tracing::warn!(
             "rank {}: other devices of this process cannot reach memory from cudarc: {error}",
             comm.rank()
         );
     }
-    Ok(Ready { library, context })
+    Ok(Ready {
+        library,
+        context,
+        place,
+    })
 }
 
-/// Fails on all ranks when one of them has not got what it needs.
-fn agree(comm: &Communicator, ready: bool) -> Result<(), Error> {
-    let mut all = vec![0_u8; comm.size()];
-    let own = [u8::from(ready)];
+/// Fails on all ranks when one of them has not got what it needs, of which this one has a device at `place`; and on
+/// those that would share one.
+fn agree(comm: &Communicator, place: Option<&str>) -> Result<(), Error> {
+    // Zeros where there is none. The longest has 16 bytes.
+    let mut own = [0_u8; 32];
+    let text = place.unwrap_or_default().as_bytes();
+    let len = text.len().min(own.len());
+    own[..len].copy_from_slice(&text[..len]);
+    let mut all = vec![0; own.len() * comm.size()];
     comm.all_gather(&own, &mut all).by_any_path().run()?;
-    let missing = all.iter().position(|&ready| ready == 0);
-    match missing {
-        // It says itself why.
-        Some(rank) if ready => Err(Error::Unsupported {
-            what: "NCCL".to_owned(),
-            reason: format!(
-                "{} cannot use it; its own message says why",
-                comm.inner.watch.member(rank as u32)
-            ),
-        }),
-        _ => Ok(()),
+    let Some(place) = place else { return Ok(()) };
+    let (watch, session) = (&comm.inner.watch, &comm.inner.world.session);
+    for (rank, other) in all.chunks_exact(own.len()).enumerate() {
+        if other.iter().all(|&byte| byte == 0) {
+            // It says itself why.
+            return Err(Error::Unsupported {
+                what: "NCCL".to_owned(),
+                reason: format!(
+                    "{} cannot use it; its own message says why",
+                    watch.member(rank as u32)
+                ),
+            });
+        }
+        let on_this_host = session.local_to(comm.inner.members[rank]);
+        if rank != comm.rank() && on_this_host && other == own {
+            return Err(Error::Invalid {
+                operation: "choosing a device",
+                problem: format!(
+                    "rank {} would share the GPU at {place} with {}; start fewer ranks on this host, or show \
+                     each its own (CUDA_VISIBLE_DEVICES)",
+                    comm.rank(),
+                    watch.member(rank as u32)
+                ),
+            });
+        }
     }
+    Ok(())
 }
 
 /// Rank 0's id, or its error.

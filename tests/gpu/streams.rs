@@ -171,28 +171,32 @@ fn captures_of_the_strict_kind_are_left_alone() {
     let stream = comm.context().unwrap().new_stream().unwrap();
     let mut memory: DeviceMemory<u64> = comm.alloc_device(100).unwrap();
     memory.write(&[1; 100]).unwrap();
-    comm.all_reduce_in_place(&mut memory, RedOp::Sum)
-        .on(&stream)
-        .unwrap();
     // SAFETY: the memory lives, and is used in one stream only.
     let raw =
         unsafe { DeviceSlice::<u64>::from_raw(memory.address(), 100, comm.device().unwrap()) };
-    stream
-        .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL)
-        .unwrap();
-    comm.all_reduce_in_place(raw, RedOp::Sum)
-        .on(&stream)
-        .unwrap();
-    // The guard looks a few times meanwhile.
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    let said = text(
+    // With a call that is marked, and with one that has been waited for.
+    for waits in [false, true] {
         comm.all_reduce_in_place(&mut memory, RedOp::Sum)
-            .on(&stream),
-    );
-    assert!(said.contains("capture"), "{said}");
-    let graph = stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
-    graph.unwrap().launch().unwrap();
-    comm.wait(&stream).unwrap();
+            .on(&stream)
+            .unwrap();
+        if waits {
+            comm.wait(&stream).unwrap();
+        }
+        stream
+            .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL)
+            .unwrap();
+        comm.all_reduce_in_place(raw, RedOp::Sum)
+            .on(&stream)
+            .unwrap();
+        // The guard looks a few times meanwhile.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let refused = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
+        let said = text(refused.on(&stream));
+        assert!(said.contains("capture calls of"), "{said}");
+        let graph = stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+        graph.unwrap().launch().unwrap();
+        comm.wait(&stream).unwrap();
+    }
     comm.finalize().unwrap();
 }
 

@@ -62,13 +62,19 @@ impl Device {
         Ok(Self {
             ordinal,
             name,
-            bus_id: bus_id(ordinal, device)?,
+            bus_id: bus_id(ordinal)?,
             memory,
         })
     }
 }
 
-fn bus_id(ordinal: usize, device: sys::CUdevice) -> Result<String, Error> {
+/// The place of a device on the PCI bus, by which processes that see other devices tell them apart: `0000:1b:00.0`.
+///
+/// # Errors
+/// There is no driver, or no such device.
+pub fn bus_id(ordinal: usize) -> Result<String, Error> {
+    open()?;
+    let device = checked("cuDeviceGet", ordinal, result::device::get(ordinal as i32))?;
     let mut text = [0; 32];
     // SAFETY: it fills in a text of up to 32 bytes, with a zero at its end.
     let said = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), 32, device) };

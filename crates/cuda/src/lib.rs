@@ -21,7 +21,7 @@ mod pool;
 mod stream;
 
 pub use cudarc;
-pub use device::{Device, context, count, devices};
+pub use device::{Device, bus_id, context, count, devices};
 pub use driver::open;
 pub use error::{Error, checked};
 pub use event::elapsed_ms;

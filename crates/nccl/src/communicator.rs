@@ -224,6 +224,11 @@ impl Inner {
         self.state.store(state as u8, Ordering::Relaxed);
     }
 
+    /// Whether NCCL knows of nothing that is wrong with it.
+    pub(crate) fn is_fine(&self) -> bool {
+        matches!(self.async_code(), Ok(Code::SUCCESS))
+    }
+
     /// Takes a note that it can only be aborted.
     pub(crate) fn fail(&self) {
         self.set_state(State::Failed);

@@ -30,7 +30,8 @@ impl Library {
     /// do them for several communicators, and sends and receives cannot wait for each other.
     /// Groups within groups end with the outermost.
     ///
-    /// When `body` fails, nothing of the group starts, and its communicators are as they were.
+    /// When `body` fails, nothing of the group starts. Its communicators are as they were if they block; others can only be
+    /// aborted.
     ///
     /// ```no_run
     /// # use spark_ccl_nccl::{Communicator, DeviceSlice, Error, Library, Stream};
@@ -126,7 +127,7 @@ fn end(library: Library) -> Result<(), Error> {
         code => Err(library.failed(NAME, members.first().and_then(|first| first.rank()), code)),
     };
     if let Some(open) = open {
-        open.close(!matches!(code, Code::SUCCESS | Code::INVALID_ARGUMENT) && result.is_err());
+        open.close(code, result.is_err());
     }
     result
 }
@@ -143,9 +144,11 @@ impl Open {
     }
 
     /// Lets the communicators go, once NCCL has.
-    fn close(self, failed: bool) {
+    fn close(self, code: Code, failed: bool) {
         for member in &self.members {
-            if failed {
+            // One that does not block goes on to say that the group was called off.
+            let spared = code == Code::INVALID_ARGUMENT && member.is_fine();
+            if failed && !spared {
                 member.fail();
                 // NCCL may still write there, until the communicator has been aborted.
                 self.slots.iter().for_each(|slot| member.keep(slot.clone()));

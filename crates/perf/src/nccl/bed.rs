@@ -48,7 +48,6 @@ impl<T: Element> Bed<T> for GpuBed<'_> {
         let calls = self.calls::<T>(case, way)?;
         calls.start(0..1)?;
         calls.wait()?;
-        self.control.barrier().run()?;
         let (spent, micros) = if options.graph_launches > 0 {
             (self.replay(&calls)?, Vec::new())
         } else {
@@ -100,6 +99,7 @@ impl GpuBed<'_> {
             .per_iteration
             .map(|_| Events::new(gpus, options.iterations, paired))
             .transpose()?;
+        self.control.barrier().run()?;
         let spent = self.timed(calls, events.as_ref())?;
         let micros = match events {
             Some(events) => events.micros()?,

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use std::time::{Duration, Instant};
+
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice, Registration};
 use spark_ccl::{Communicator, Element};
-use spark_ccl_cuda::checked;
 use spark_ccl_cuda::cudarc::driver::sys::CUdevice_attribute;
 use spark_ccl_cuda::cudarc::driver::{CudaStream, result};
+use spark_ccl_cuda::{checked, is_idle};
 
 use super::kernels::Kernels;
 use crate::error::Error;
@@ -117,7 +119,16 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        // Whatever came of it, nothing uses the memory any more: an error has aborted what ran.
+        const PATIENCE: Duration = Duration::from_secs(2);
+        let start = Instant::now();
+        while is_idle(&self.stream) == Ok(false) {
+            if start.elapsed() > PATIENCE {
+                self.comm.abort("spark-perf ends with calls on its way");
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Whatever comes of it, nothing uses the memory any more.
         let _ = self.wait();
     }
 }
