@@ -19,28 +19,36 @@ pub fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
     }
 }
 
-/// Whether what is enqueued in a stream becomes part of a graph. The stream's context is current.
+/// Whether what is enqueued in a stream becomes part of a graph.
 ///
 /// # Errors
 /// The driver's.
 pub fn is_capturing(stream: &CudaStream) -> Result<bool, Error> {
-    let device = stream.context().ordinal();
+    let device = enter(stream)?;
     // SAFETY: the stream lives.
     let status = unsafe { result::stream::is_capturing(stream.cu_stream()) };
     let status = checked("cuStreamIsCapturing", device, status)?;
     Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
 }
 
-/// Records an event in a stream, whose context is current. Unlike cudarc's, it leaves errors alone that cudarc keeps
-/// for its next caller.
+/// Records an event in a stream. Unlike cudarc's, it leaves errors alone that cudarc keeps for its next caller.
 ///
 /// # Errors
 /// The driver's.
 pub fn record(event: &CudaEvent, stream: &CudaStream) -> Result<(), Error> {
-    let device = stream.context().ordinal();
+    let device = enter(stream)?;
     // SAFETY: both live.
     let recorded = unsafe { result::event::record(event.cu_event(), stream.cu_stream()) };
     checked("cuEventRecord", device, recorded)
+}
+
+/// Makes a stream's context current, by which the null stream of a device is known; the device.
+fn enter(stream: &CudaStream) -> Result<usize, Error> {
+    let context = stream.context();
+    // SAFETY: the context lives.
+    let entered = unsafe { result::ctx::set_current(context.cu_ctx()) };
+    checked("cuCtxSetCurrent", context.ordinal(), entered)?;
+    Ok(context.ordinal())
 }
 
 /// Whether it is another stream in each thread.
