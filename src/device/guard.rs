@@ -6,7 +6,7 @@ use super::engine::{Calls, State};
 use crate::error::Error;
 use spark_ccl_control::Fault;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::{is_capturing, leave_captures_alone, record};
+use spark_ccl_cuda::{checked, is_capturing, leave_captures_alone, record};
 use spark_ccl_nccl as nccl;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -57,7 +57,7 @@ struct Memory {
 
 fn watch_over(engine: &Weak<Engine>, mut memory: Memory) {
     if let Some(engine) = engine.upgrade()
-        && let Err(error) = leave_captures_alone(engine.device())
+        && let Err(error) = enter(&engine)
     {
         tracing::warn!("rank {}: {error}", engine.rank);
     }
@@ -74,6 +74,13 @@ fn watch_over(engine: &Weak<Engine>, mut memory: Memory) {
             engine.look(&mut memory);
         }
     }
+}
+
+/// Makes the device current on this thread, whose looks are not to disturb others.
+fn enter(engine: &Engine) -> Result<(), Error> {
+    let device = engine.device();
+    checked("cuCtxSetCurrent", device, engine.context.bind_to_thread())?;
+    Ok(leave_captures_alone(device)?)
 }
 
 impl Engine {
