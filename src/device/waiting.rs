@@ -23,6 +23,7 @@ impl Engine {
     /// Waits until all in a stream has run, and looks whether it went well.
     pub(crate) fn wait(&self, stream: &CudaStream) -> Result<(), Error> {
         let start = Instant::now();
+        let calls = self.state.try_lock().map(|state| state.calls.count);
         let mut looks = 0_u32;
         while !is_idle(stream)? {
             looks += 1;
@@ -34,19 +35,19 @@ impl Engine {
             }
             std::thread::yield_now();
         }
-        self.has_run(stream);
+        self.has_run(stream, calls);
         // An aborted communicator's streams end early.
         self.check()
     }
 
-    /// All in a stream has run: the next call is marked.
-    fn has_run(&self, stream: &CudaStream) {
-        // Who holds the lock enqueues, and the guard will see.
+    /// All of so many calls has run, if the last was in this stream: the next one is marked.
+    fn has_run(&self, stream: &CudaStream, count: Option<u64>) {
+        // Who holds the lock enqueues, as other threads may have done meanwhile: the guard will see.
         let Some(mut state) = self.state.try_lock() else {
             return;
         };
         let calls = &mut state.calls;
-        if calls.stream.as_deref() == Some(stream) {
+        if calls.stream.as_deref() == Some(stream) && Some(calls.count) == count {
             calls.mark = None;
             calls.seen = calls.count;
             self.wanted.store(true, Ordering::Relaxed);
