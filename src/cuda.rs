@@ -64,7 +64,8 @@ use crate::Error;
 pub use crate::device::{
     DeviceMemory, DeviceOperands, DeviceRecv, DeviceSend, DeviceSlice, Group, Registration,
 };
-pub use spark_ccl_cuda::{Device, cudarc};
+pub use spark_ccl_cuda::{Device, Error as CudaError, cudarc};
+pub use spark_ccl_nccl::Error as NcclError;
 
 /// The GPUs that this process may use.
 ///

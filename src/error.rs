@@ -45,11 +45,13 @@ pub enum Error {
         reason: String,
     },
     /// A call of CUDA failed. It may be the fault of something that ran before.
+    #[cfg(feature = "cuda")]
     #[error("{0}")]
-    Cuda(String),
+    Cuda(Arc<spark_ccl_cuda::Error>),
     /// A call of NCCL failed.
+    #[cfg(feature = "cuda")]
     #[error("{0}")]
-    Nccl(String),
+    Nccl(Arc<spark_ccl_nccl::Error>),
     /// The operating system refused something that the library needs.
     #[error("{what}: {problem}")]
     System {
@@ -84,11 +86,11 @@ impl Error {
                 _ => ExitClass::Remote,
             },
             Self::Bootstrap(error) => bootstrap_class(error),
-            Self::Memory { .. }
-            | Self::Unsupported { .. }
-            | Self::Cuda(_)
-            | Self::Nccl(_)
-            | Self::System { .. } => ExitClass::System,
+            Self::Memory { .. } | Self::Unsupported { .. } | Self::System { .. } => {
+                ExitClass::System
+            }
+            #[cfg(feature = "cuda")]
+            Self::Cuda(_) | Self::Nccl(_) => ExitClass::System,
         }
     }
 }

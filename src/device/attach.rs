@@ -75,7 +75,7 @@ pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Arc<Engin
 
 /// NCCL, as the settings name it.
 pub(crate) fn library(settings: &Settings) -> Result<Library, Error> {
-    Library::open(settings.nccl.library.as_deref()).map_err(|error| refused("NCCL", &error))
+    Library::open(settings.nccl.library.as_deref()).map_err(|error| refused("NCCL", error))
 }
 
 /// What the ranks of this process keep that have NCCL's id in common.
@@ -168,15 +168,16 @@ fn exchange_id(comm: &Communicator, library: Library) -> Result<UniqueId, Error>
     comm.broadcast_in_place(&mut bytes[..], 0)
         .by_any_path()
         .run()?;
-    made.map_err(|error| refused("NCCL", &error))?;
+    made.map_err(|error| refused("NCCL", error))?;
     let (mut id, is_made) = ([0; LEN], bytes[LEN] == 1);
     id.copy_from_slice(&bytes[..LEN]);
     if is_made {
         return Ok(UniqueId::from_bytes(id));
     }
-    Err(Error::Nccl(
-        "rank 0 could not make a unique id; its own message says why".to_owned(),
-    ))
+    Err(Error::Unsupported {
+        what: "NCCL".to_owned(),
+        reason: "rank 0 could not make a unique id; its own message says why".to_owned(),
+    })
 }
 
 /// Makes NCCL's communicator.
@@ -198,7 +199,7 @@ fn connect(
     let make = move || {
         checked("cuCtxSetCurrent", on.ordinal(), on.bind_to_thread())?;
         nccl::Communicator::init_rank(library, size, id, rank, &config)
-            .map_err(|error| refused("NCCL", &error))
+            .map_err(|error| refused("NCCL", error))
     };
     elsewhere("connecting the ranks", &comm.inner.watch, timeout, make)
 }

@@ -29,9 +29,10 @@ pub(super) fn elsewhere<R: Send + 'static>(
         match done.recv_timeout(LOOK_EVERY) {
             Ok(result) => return result,
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(Error::Nccl(format!(
-                    "{what}: the thread of the call panicked"
-                )));
+                return Err(Error::System {
+                    what: format!("{what} by NCCL"),
+                    problem: "the thread of the call panicked".to_owned(),
+                });
             }
             Err(RecvTimeoutError::Timeout) => {}
         }
@@ -39,9 +40,10 @@ pub(super) fn elsewhere<R: Send + 'static>(
             return Err(Error::Failed(fault));
         }
         if Instant::now() > deadline {
-            return Err(Error::Nccl(format!(
-                "{what}: NCCL is not done after {timeout:?}; NCCL_DEBUG=INFO tells more"
-            )));
+            return Err(Error::System {
+                what: format!("{what} by NCCL"),
+                problem: format!("not done after {timeout:?}; NCCL_DEBUG=INFO tells more"),
+            });
         }
     }
 }

@@ -117,6 +117,18 @@ impl Engine {
         Ok(())
     }
 
+    /// Checks a call's arguments, once its buffers have entered the stream.
+    pub(super) fn signature<T: Element>(
+        &self,
+        comm: &Communicator,
+        spec: &Spec,
+        regions: [&Region; 2],
+    ) -> Result<Signature, Error> {
+        // What streams could not be made to wait for, cudarc and `DeviceMemory` have left here.
+        checked("cuStreamWaitEvent", self.device(), self.context.check_err())?;
+        check::signature::<T>(comm, spec, regions)
+    }
+
     /// The first call of its kind is one for which NCCL may have to connect the ranks: they meet before.
     pub(super) fn meet(
         self: &Arc<Self>,
@@ -172,7 +184,7 @@ impl Engine {
         regions: [&Region; 2],
         stream: &Arc<CudaStream>,
     ) -> Result<(), Error> {
-        let signature = check::signature::<T>(comm, spec, regions)?;
+        let signature = self.signature::<T>(comm, spec, regions)?;
         if let Some(meeting) = self.meet(comm, signature)? {
             meeting.wait()?;
         }
@@ -220,7 +232,7 @@ impl Engine {
             nccl.as_ref().map(|nccl| self.inside(|| work(calls, nccl)))
         };
         match done {
-            Some(done) => done.map_err(|error| self.failed(operation, &error)),
+            Some(done) => done.map_err(|error| self.failed(operation, error)),
             None => Err(self.gone()),
         }
     }
@@ -235,11 +247,16 @@ impl Engine {
 
     /// What NCCL says as the library's error. One after which the communicator does not work fails it on
     /// all ranks.
-    pub(super) fn failed(&self, operation: &'static str, error: &nccl::Error) -> Error {
-        if is_harmless(error) {
+    pub(super) fn failed(
+        &self,
+        operation: &'static str,
+        error: impl Into<Arc<nccl::Error>>,
+    ) -> Error {
+        let error = error.into();
+        if is_harmless(&error) {
             return refused(operation, error);
         }
-        if may_be_remote(error) {
+        if may_be_remote(&error) {
             self.listen();
         }
         self.watch.raise(Fault::Aborted {

@@ -2,11 +2,12 @@
 
 use crate::error::Error;
 use spark_ccl_nccl as nccl;
+use std::sync::Arc;
 
 impl From<spark_ccl_cuda::Error> for Error {
     fn from(error: spark_ccl_cuda::Error) -> Self {
         match error {
-            spark_ccl_cuda::Error::Call { .. } => Self::Cuda(error.to_string()),
+            spark_ccl_cuda::Error::Call { .. } => Self::Cuda(Arc::new(error)),
             missing => Self::Unsupported {
                 what: "device memory".to_owned(),
                 reason: missing.to_string(),
@@ -16,8 +17,9 @@ impl From<spark_ccl_cuda::Error> for Error {
 }
 
 /// What NCCL refused, or does not have; the communicator is fine.
-pub(super) fn refused(operation: &'static str, error: &nccl::Error) -> Error {
-    match error {
+pub(super) fn refused(operation: &'static str, error: impl Into<Arc<nccl::Error>>) -> Error {
+    let error = error.into();
+    match &*error {
         nccl::Error::Library { .. }
         | nccl::Error::Symbol { .. }
         | nccl::Error::TooOld { .. }
@@ -33,7 +35,7 @@ pub(super) fn refused(operation: &'static str, error: &nccl::Error) -> Error {
             operation,
             problem: error.to_string(),
         },
-        _ => Error::Nccl(error.to_string()),
+        _ => Error::Nccl(error),
     }
 }
 

@@ -3,7 +3,7 @@
 use super::meeting::Meeting;
 use super::{DeviceOperands, Engine};
 use crate::buffer::Region;
-use crate::call::{Call, check};
+use crate::call::Call;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::signature::Signature;
@@ -97,11 +97,12 @@ impl<'env> Group<'env> {
         done.map_err(|failure| match failure {
             Failure::Own(error) => error,
             Failure::Nccl(error) => {
+                let error = Arc::new(error);
                 let mut said = None;
                 for call in &calls {
                     said = call.failed(&error).or(said);
                 }
-                said.unwrap_or_else(|| engine.failed("group", &error))
+                said.unwrap_or_else(|| engine.failed("group", error))
             }
         })
     }
@@ -129,7 +130,7 @@ trait Step {
     /// After the group's end.
     fn leave(&mut self);
     /// Fails its communicator for the error of the group.
-    fn failed(&self, error: &nccl::Error) -> Option<Error>;
+    fn failed(&self, error: &Arc<nccl::Error>) -> Option<Error>;
 }
 
 struct Queued<'c, T, O> {
@@ -158,7 +159,7 @@ impl<T: Element, O: DeviceOperands<T>> Step for Queued<'_, T, O> {
         let (from, to) = operands.places();
         engine.admit(spec.operation.name(), [&from, &to], &self.stream)?;
         let (input, output) = operands.enter(&self.stream);
-        let signature = check::signature::<T>(comm, spec, [&input, &output])?;
+        let signature = engine.signature::<T>(comm, spec, [&input, &output])?;
         self.ready = Some(Ready {
             engine: Arc::clone(engine),
             input,
@@ -200,8 +201,8 @@ impl<T: Element, O: DeviceOperands<T>> Step for Queued<'_, T, O> {
         }
     }
 
-    fn failed(&self, error: &nccl::Error) -> Option<Error> {
+    fn failed(&self, error: &Arc<nccl::Error>) -> Option<Error> {
         let ready = self.ready.as_ref()?;
-        Some(ready.engine.failed("group", error))
+        Some(ready.engine.failed("group", Arc::clone(error)))
     }
 }

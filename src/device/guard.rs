@@ -168,7 +168,7 @@ impl Engine {
         match noticed {
             None | Some(Ok(_) | Err(nccl::Error::Grouped { .. })) => {}
             Some(Err(error)) => {
-                self.failed("ncclCommGetAsyncError", &error);
+                self.failed("ncclCommGetAsyncError", error);
             }
         }
     }

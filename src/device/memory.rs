@@ -193,7 +193,7 @@ impl Engine {
         let bytes = len.saturating_mul(size_of::<T>()).max(1);
         let allocation = self.library.allocate(bytes);
         let allocation = allocation.map_err(|error| match error {
-            nccl::Error::Unsupported { .. } => super::error::refused(NAME, &error),
+            error @ nccl::Error::Unsupported { .. } => super::error::refused(NAME, error),
             error => Error::Memory {
                 what: format!("{bytes} bytes of device {device}"),
                 problem: error.to_string(),

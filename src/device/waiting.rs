@@ -85,7 +85,7 @@ impl Engine {
             None => Err(self.gone()),
             // While it is another thread's group's, that group says.
             Some(Ok(_) | Err(nccl::Error::Grouped { .. })) => Ok(()),
-            Some(Err(error)) => Err(self.failed("ncclCommGetAsyncError", &error)),
+            Some(Err(error)) => Err(self.failed("ncclCommGetAsyncError", error)),
         }
     }
 
@@ -109,7 +109,7 @@ impl Engine {
         elsewhere("finalize", &self.watch, timeout, move || {
             let done = nccl.finalize();
             drop(kept);
-            done.map_err(|error| refused("finalize", &error))
+            done.map_err(|error| refused("finalize", error))
         })
     }
 

@@ -98,6 +98,10 @@ impl From<spark_ccl_cuda::Error> for Error {
 
 fn library_code(error: &spark_ccl::Error) -> u8 {
     use spark_ccl::ExitClass;
+    #[cfg(feature = "cuda")]
+    if matches!(error, spark_ccl::Error::Nccl(_)) {
+        return exit::LIBRARY;
+    }
     match error.exit_class() {
         ExitClass::Usage => exit::USAGE,
         ExitClass::Timeout => exit::TIMEOUT,

@@ -1,7 +1,6 @@
 //! One GPU: a rank, its stream and its memory.
 
 use std::sync::Arc;
-
 use std::time::{Duration, Instant};
 
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice, Registration};
