@@ -116,18 +116,15 @@ mod tests {
         fn damaged_ones_are_refused_or_others(at: prop::sample::Index, with: u8, cut: prop::sample::Index) {
             let report = Report { result: Err("no é".to_owned()), patience: Duration::from_secs(9) };
             let verdict = Verdict { kind: VerdictKind::Links, text: "no é".to_owned() };
-            let damage = |frame: Vec<u8>| {
-                let mut bytes = frame[FRAME_HEADER..].to_vec();
+            let body = |frame: Vec<u8>| frame[FRAME_HEADER..].to_vec();
+            let (mut report, mut verdict) = (body(report.frame()), body(verdict.frame()));
+            prop_assert!(Report::decode(&report[..cut.index(report.len())]).is_err());
+            prop_assert!(Verdict::decode(&verdict[..cut.index(verdict.len())]).is_err());
+            for bytes in [&mut report, &mut verdict] {
                 let at = at.index(bytes.len());
                 bytes[at] = with;
-                let end = cut.index(bytes.len());
-                (bytes, end)
-            };
-            let (report, end) = damage(report.frame());
-            prop_assert!(Report::decode(&report[..end]).is_err());
+            }
             let _ = Report::decode(&report);
-            let (verdict, end) = damage(verdict.frame());
-            prop_assert!(Verdict::decode(&verdict[..end]).is_err());
             if let Ok(read) = Verdict::decode(&verdict) {
                 prop_assert_eq!(&read.frame()[FRAME_HEADER..], &verdict[..]);
             }
