@@ -29,8 +29,11 @@ pub(super) use loans::{LEND_LEAST, Place};
 const FAREWELL: Duration = Duration::from_secs(10);
 /// The pause between two looks meanwhile.
 const PAUSE: Duration = Duration::from_micros(20);
-/// After so many looks that find nothing, the peer may have something to say about a rail that failed.
-const LISTEN_AFTER: u32 = 64;
+/// After so many looks, the peer may have something to say about a rail that failed, or a rail may be
+/// silent while another one is busy.
+const LISTEN_AFTER: u32 = 1024;
+/// A look that finds nothing counts for so many: it has time for more.
+const IDLE: u32 = 16;
 
 /// An end of a link.
 #[derive(Debug)]
@@ -50,8 +53,8 @@ pub(super) struct Core {
     control: Control,
     /// To be sent again.
     missed: VecDeque<Missed>,
-    /// Looks that found nothing, one after the other; all looks while a rail is missing.
-    idle: u32,
+    /// Since the peer was listened to.
+    looks: u32,
     /// Lent to a poll.
     room: Option<Box<PollRoom>>,
     /// By channel, the last message that is read and not acknowledged yet.
@@ -88,7 +91,7 @@ impl Core {
             incoming,
             control,
             missed: VecDeque::new(),
-            idle: 0,
+            looks: 0,
         }
     }
 
@@ -275,17 +278,18 @@ impl Core {
 
     /// Takes note of everything that has arrived or ended.
     pub(super) fn poll(&mut self) -> Result<(), LinkError> {
-        self.idle += 1;
+        let mut has_found = false;
         for rail in 0..self.rails.len() {
             while self.failed.is_none() && self.poll_rail(rail) {
-                if self.dead.is_empty() {
-                    self.idle = 0;
-                }
+                has_found = true;
             }
         }
         self.note_loans();
-        if self.idle >= LISTEN_AFTER || self.is_failing_over() {
-            self.idle = 0;
+        // A rail that is missing is not to wait for the others to be idle.
+        let has_time = !has_found || !self.dead.is_empty();
+        self.looks += if has_time { IDLE } else { 1 };
+        if self.looks >= LISTEN_AFTER || self.is_failing_over() {
+            self.looks = 0;
             self.attend();
             self.probe();
         }

@@ -287,6 +287,24 @@ fn nothing_is_sent_again_before_both_ends_have_failed_the_rail() {
 }
 
 #[test]
+fn a_busy_rail_does_not_keep_an_end_from_hearing_of_another() {
+    let Some(sides) = sides(2) else { return };
+    let geometry = Geometry {
+        slots: 2000,
+        ..ONE_SLOT
+    };
+    let [(mut tx, _rx), (other_tx, _other_rx)] = ends(&sides, geometry);
+    drop_first(&tx);
+    // Looks that find something.
+    for number in 0..geometry.slots as u64 {
+        commit(&mut tx, number);
+        thread::sleep(Duration::from_micros(500));
+        other_tx.core.lock().poll().unwrap();
+    }
+    assert_eq!(other_tx.rails().dropped, 1);
+}
+
+#[test]
 fn a_late_write_of_a_failed_rail_lands_nowhere() {
     let Some(sides) = cabled(2) else { return };
     let [(mut tx, _rx), (other_tx, mut other_rx)] = ends(&sides, ONE_SLOT);
