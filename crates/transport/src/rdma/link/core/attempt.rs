@@ -113,11 +113,9 @@ impl Try {
         if self.said.is_none() && matches!(self.stage, Stage::Over(_)) {
             return Some(Outcome::Untried);
         }
-        let carries = self.said? && self.heard?;
-        Some(if carries {
-            Outcome::Carries
-        } else {
-            Outcome::Fails
+        Some(match (self.said?, self.heard?) {
+            (true, true) => Outcome::Carries,
+            _ => Outcome::Fails,
         })
     }
 

@@ -62,6 +62,11 @@ impl Core {
         &self.dead
     }
 
+    #[cfg(test)]
+    pub(in super::super) fn failed(&self) -> Option<&LinkError> {
+        self.failed.as_ref()
+    }
+
     pub(in super::super) fn health(&self) -> Rails {
         Rails {
             in_use: self.rails().count(),

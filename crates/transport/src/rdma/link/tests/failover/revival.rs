@@ -22,6 +22,9 @@ fn wait_for(cores: &Cores, is_so: impl Fn(Rails) -> bool) {
     let until = Instant::now() + WATCHDOG;
     let rails = || cores.each_ref().map(|core| core.lock().health());
     while !rails().into_iter().all(&is_so) {
+        for core in cores {
+            assert!(core.lock().failed().is_none(), "{:?}", core.lock().failed());
+        }
         assert!(Instant::now() < until, "{:?}", rails());
         thread::sleep(Duration::from_millis(2));
     }
@@ -121,6 +124,37 @@ fn a_rail_returns_that_was_dropped_at_one_end() {
         assert!(posted[0] > 5, "{posted:?}");
     }
     look_until(&cores, |rails| rails.in_use == 2 && rails.dropped == 2);
+}
+
+#[test]
+fn a_rail_that_fails_its_try_is_tried_again() {
+    let Some(sides) = cabled(2) else { return };
+    let mut ends = ends(&sides, ONE_SLOT);
+    let cores = cores(&ends);
+    drop_at_both(&ends);
+    let cut = Impaired::cut();
+    // At both ends: the one that begins and the one that is asked.
+    for is_tried in [true, false] {
+        let seen = || {
+            cores
+                .each_ref()
+                .map(|core| core.lock().dead()[0].is_tried())
+        };
+        let until = Instant::now() + WATCHDOG;
+        while seen() != [is_tried; 2] {
+            assert!(Instant::now() < until, "{:?}", seen());
+            look_until(&cores, |rails| rails.in_use == 1);
+        }
+    }
+    drop(cut);
+    look_until(&cores, |rails| rails.returned == 1);
+    for number in 0..20 {
+        let [(tx, _), (_, rx)] = &mut ends;
+        commit(tx, number);
+        expect(rx, number);
+        rx.release(0);
+    }
+    assert!(first_rail(&cores)[0] > 5);
 }
 
 #[test]
