@@ -52,6 +52,14 @@ pub enum ArgumentError {
         /// The other device.
         seen: i32,
     },
+    /// NCCL takes a setting with another one only.
+    #[error("{what} needs {with} as well")]
+    Alone {
+        /// What was set.
+        what: &'static str,
+        /// What was not.
+        with: &'static str,
+    },
     /// No such rank.
     #[error("the {what} is {seen}, but there are {ranks} ranks, from 0 on")]
     Rank {

@@ -20,7 +20,7 @@ pub struct Config {
     pub timeout: Duration,
     /// Its name in NCCL's logs, which stays in memory; from 2.27.3 on.
     pub name: Option<String>,
-    /// The fewest CTAs that a kernel uses.
+    /// The fewest CTAs that a kernel uses; with [`max_ctas`](Self::max_ctas) only.
     pub min_ctas: Option<u32>,
     /// The most CTAs that a kernel uses.
     pub max_ctas: Option<u32>,
@@ -30,7 +30,7 @@ pub struct Config {
     pub cta_policy: Option<CtaPolicy>,
     /// The network to use, such as `IB` or `Socket`.
     pub net: Option<String>,
-    /// The network's traffic class; from 2.25.1 on.
+    /// The network's traffic class; from 2.26.2 on.
     pub traffic_class: Option<u32>,
 }
 
@@ -79,6 +79,13 @@ impl Config {
             rank: None,
             error,
         };
+        // NCCL compares the two before it puts in what it takes itself.
+        if self.min_ctas.is_some() && self.max_ctas.is_none() {
+            return Err(argument(ArgumentError::Alone {
+                what: "Config::min_ctas",
+                with: "Config::max_ctas",
+            }));
+        }
         let number = |what, value| number(what, value).map_err(argument);
         let name = text("Config::name", self.name.as_deref()).map_err(argument)?;
         let net = text("Config::net", self.net.as_deref()).map_err(argument)?;
@@ -109,7 +116,7 @@ impl Config {
             (
                 "Config::traffic_class",
                 self.traffic_class.is_some(),
-                Version::new(2, 25, 1),
+                Version::new(2, 26, 2),
             ),
         ];
         for (what, set, since) in late {

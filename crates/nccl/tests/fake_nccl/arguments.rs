@@ -215,10 +215,16 @@ fn before_there_is_a_communicator() {
         ..default.clone()
     };
     assert!(init(2, 0, &config).contains("Config::name has a zero byte"));
-    let config = Config {
+    let mut config = Config {
         min_ctas: Some(u32::MAX),
         ..default
     };
+    let said = init(2, 0, &config);
+    assert!(
+        said.contains("Config::min_ctas needs Config::max_ctas as well"),
+        "{said}"
+    );
+    config.max_ctas = config.min_ctas;
     assert!(init(2, 0, &config).contains("Config::min_ctas is 4294967295"));
 }
 
