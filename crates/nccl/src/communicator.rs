@@ -2,6 +2,7 @@ mod collectives;
 mod create;
 mod end;
 mod operation;
+mod patience;
 mod point_to_point;
 mod reduction;
 mod registration;
@@ -16,6 +17,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 pub use create::ShrinkMode;
+pub use patience::Patience;
 pub use reduction::{PreMulSum, RedOp};
 pub use registration::{Registration, Window, WindowKind};
 
@@ -53,7 +55,7 @@ pub(crate) struct Inner {
     rank: OnceLock<usize>,
     size: OnceLock<usize>,
     device: OnceLock<i32>,
-    timeout: Duration,
+    patience: Patience,
     state: AtomicU8,
     /// The number of the group that has calls of it.
     pub(crate) group: Mutex<Option<u64>>,
@@ -150,6 +152,11 @@ impl Communicator {
         }
     }
 
+    /// How long its calls are waited for, which is [`Config::timeout`](crate::Config::timeout) at first.
+    pub fn patience(&self) -> Patience {
+        self.inner.patience.clone()
+    }
+
     /// The memory of the GPU that NCCL holds for it.
     ///
     /// # Errors
@@ -196,7 +203,7 @@ impl Inner {
             rank: known(of.map(|(_, rank)| rank)),
             size: known(of.map(|(size, _)| size)),
             device: OnceLock::new(),
-            timeout,
+            patience: Patience::new(timeout),
             state: AtomicU8::new(State::Ready as u8),
             group: Mutex::default(),
             kept: Mutex::default(),
@@ -272,13 +279,13 @@ impl Inner {
         loop {
             match self.async_code()? {
                 Code::SUCCESS => return Ok(()),
-                Code::IN_PROGRESS if start.elapsed() < self.timeout => pause(start.elapsed()),
+                Code::IN_PROGRESS if !self.patience.is_over(start) => pause(start.elapsed()),
                 Code::IN_PROGRESS => {
                     self.fail();
                     return Err(Error::Timeout {
                         operation,
                         rank: self.rank(),
-                        waited: self.timeout,
+                        waited: start.elapsed(),
                     });
                 }
                 code => return Err(self.failed(operation, code)),
@@ -293,16 +300,22 @@ impl Inner {
         // SAFETY: the communicator lives; a number is filled in.
         match Code(unsafe { (self.library.api.ncclCommGetAsyncError)(raw, &raw mut result) }) {
             Code::SUCCESS => Ok(Code(result)),
-            code => Err(self.failed(NAME, code)),
+            code => {
+                self.fail();
+                Err(self.library.failed(NAME, self.rank(), code))
+            }
         }
     }
 
-    /// The error of a call; only one about arguments leaves the communicator as it was.
+    /// The error of a call; only one about arguments leaves the communicator as it was, unless NCCL keeps that, as it
+    /// does for those that do not block.
     fn failed(&self, operation: &'static str, code: Code) -> Error {
-        if code != Code::INVALID_ARGUMENT {
+        let error = self.library.failed(operation, self.rank(), code);
+        let goes_on = || matches!(self.async_code(), Ok(Code::SUCCESS | Code::IN_PROGRESS));
+        if code != Code::INVALID_ARGUMENT || !goes_on() {
             self.fail();
         }
-        self.library.failed(operation, self.rank(), code)
+        error
     }
 
     /// NCCL's handle, once there is one.

@@ -57,8 +57,8 @@ mod version;
 
 pub use argument::ArgumentError;
 pub use communicator::{
-    Communicator, MemoryStats, PreMulSum, Progress, RedOp, Registration, ShrinkMode, Window,
-    WindowKind,
+    Communicator, MemoryStats, Patience, PreMulSum, Progress, RedOp, Registration, ShrinkMode,
+    Window, WindowKind,
 };
 pub use config::{Config, CtaPolicy};
 pub use error::{CallError, Code, Error, Refusal};

@@ -65,12 +65,17 @@ fn after_a_failure_there_is_only_abort() {
 }
 
 #[test]
-fn an_invalid_argument_changes_nothing() {
+fn an_invalid_argument_changes_nothing_unless_nccl_keeps_it() {
     let fake = Fake::new();
     let comm = fake.rank(&Config::default());
     fake.fail("ncclAllReduce", 4);
     assert!(sum(&comm).is_err());
     sum(&comm).unwrap();
+    // One that does not block keeps it.
+    fake.asynchronous(4);
+    fake.fail("ncclAllReduce", 4);
+    assert_eq!(sum(&comm).unwrap_err().code().unwrap().0, 4);
+    assert!(matches!(sum(&comm), Err(Error::Unusable { .. })));
 }
 
 #[test]
