@@ -48,6 +48,7 @@ pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Arc<Engin
         library,
         event,
         context,
+        patience: nccl.patience(),
         rank: comm.rank(),
         size: comm.size(),
         watch: Arc::clone(&comm.inner.watch),
@@ -60,6 +61,7 @@ pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Arc<Engin
         wanted: AtomicBool::new(true),
         begun: AtomicU64::new(0),
         ended: AtomicU64::new(0),
+        stuck: AtomicBool::new(false),
         last_kind: AtomicU64::new(u64::MAX),
     });
     guard::start(&engine, settings.operation_timeout)?;
@@ -201,5 +203,8 @@ fn connect(
         nccl::Communicator::init_rank(library, size, id, rank, &config)
             .map_err(|error| refused("NCCL", error))
     };
-    elsewhere("connecting the ranks", &comm.inner.watch, timeout, make)
+    let watch = &comm.inner.watch;
+    let what = format!("connecting {}", watch.member(rank as u32));
+    let hint = "that is what SPARK_CCL_INIT_TIMEOUT had left";
+    elsewhere(&what, hint, watch, timeout, make)
 }

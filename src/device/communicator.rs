@@ -76,8 +76,10 @@ impl Communicator {
             });
         }
         let register = engine.register(memory, kind)?;
-        let (timeout, on) = (engine.state.lock().timeout, Arc::clone(engine));
-        elsewhere("register_device", &engine.watch, timeout, move || {
+        let (timeout, on) = (engine.lock()?.timeout, Arc::clone(engine));
+        let what = format!("register_device of {}", engine.member());
+        let hint = "all ranks register together";
+        elsewhere(&what, hint, &engine.watch, timeout, move || {
             checked("cuCtxSetCurrent", on.device(), on.context.bind_to_thread())?;
             on.do_register(register)
         })

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Does something on a thread of its own, which is left behind when a rank fails meanwhile, or when it takes
-/// longer than `timeout`.
+/// longer than `timeout`: `hint` says what may be the matter then.
 pub(super) fn elsewhere<R: Send + 'static>(
     what: &str,
+    hint: &str,
     watch: &Watch,
     timeout: Duration,
     work: impl FnOnce() -> Result<R, Error> + Send + 'static,
@@ -42,7 +43,9 @@ pub(super) fn elsewhere<R: Send + 'static>(
         if Instant::now() > deadline {
             return Err(Error::System {
                 what: format!("{what} by NCCL"),
-                problem: format!("not done after {timeout:?}; NCCL_DEBUG=INFO tells more"),
+                problem: format!(
+                    "not done after {timeout:.1?}; {hint}; NCCL_DEBUG=INFO tells more"
+                ),
             });
         }
     }

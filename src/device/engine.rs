@@ -10,17 +10,19 @@ use crate::call::{Spec, check};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::signature::Signature;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use spark_ccl_compute::{DType, Element};
-use spark_ccl_control::{DEVICE, Fault, Watch};
+use spark_ccl_control::{DEVICE, Fault, Member, Watch};
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 use spark_ccl_cuda::{checked, is_capturing, is_of_the_thread};
-use spark_ccl_nccl::{self as nccl, DeviceSlice, Library, Stream};
+use spark_ccl_nccl::{self as nccl, DeviceSlice, Library, Patience, Stream};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+/// How often who waits for the state looks whether the communicator has failed.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// For so long the control plane may take to name the rank whose end NCCL has noticed.
 const WORD_OF_A_DEATH: Duration = Duration::from_millis(500);
 
@@ -40,6 +42,10 @@ pub(crate) struct Engine {
     /// They publish nothing.
     pub(super) begun: AtomicU64,
     pub(super) ended: AtomicU64,
+    /// That of calls which do not block.
+    pub(super) patience: Patience,
+    /// Whether a call of NCCL's has held up an abort for too long. A hint as well.
+    pub(super) stuck: AtomicBool,
     /// The kind of the last call, for which the ranks have met. It publishes nothing either.
     pub(super) last_kind: AtomicU64,
 }
@@ -68,9 +74,24 @@ pub(super) struct Calls {
     pub(super) met: HashSet<Kind>,
 }
 
+impl State {
+    /// What NCCL has noticed. While the communicator is another thread's group's, that group says.
+    pub(super) fn noticed(&self) -> Option<nccl::Error> {
+        match self.nccl.as_ref()?.async_error() {
+            Ok(_) | Err(nccl::Error::Grouped { .. }) => None,
+            Err(error) => Some(error),
+        }
+    }
+}
+
 impl Engine {
     pub(super) fn device(&self) -> usize {
         self.context.ordinal()
+    }
+
+    /// This rank, as errors name it.
+    pub(super) fn member(&self) -> Member {
+        self.watch.member(self.rank as u32)
     }
 
     /// Checks a stream and where buffers are, before anything is done in it, and makes the device current: NCCL
@@ -141,7 +162,7 @@ impl Engine {
         if self.last_kind.load(Ordering::Relaxed) == kind.word() {
             return Ok(None);
         }
-        if self.state.lock().calls.met.contains(&kind) {
+        if self.lock()?.calls.met.contains(&kind) {
             self.last_kind.store(kind.word(), Ordering::Relaxed);
             return Ok(None);
         }
@@ -228,12 +249,24 @@ impl Engine {
             return Err(self.gone());
         }
         let done = {
-            let State { nccl, calls, .. } = &mut *self.state.lock();
+            let State { nccl, calls, .. } = &mut *self.lock()?;
             nccl.as_ref().map(|nccl| self.inside(|| work(calls, nccl)))
         };
         match done {
             Some(done) => done.map_err(|error| self.failed(operation, error)),
             None => Err(self.gone()),
+        }
+    }
+
+    /// The state; an error where the communicator has failed, and a call of NCCL's that has it does not come back.
+    pub(super) fn lock(&self) -> Result<MutexGuard<'_, State>, Error> {
+        loop {
+            if let Some(state) = self.state.try_lock_for(LOOK_EVERY) {
+                return Ok(state);
+            }
+            if self.watch.failed() {
+                return Err(self.gone());
+            }
         }
     }
 
@@ -253,17 +286,34 @@ impl Engine {
         error: impl Into<Arc<nccl::Error>>,
     ) -> Error {
         let error = error.into();
-        if is_harmless(&error) {
+        if is_harmless(&error) && self.works_on(&error) {
             return refused(operation, error);
         }
         if may_be_remote(&error) {
             self.listen();
         }
-        self.watch.raise(Fault::Aborted {
-            by: self.watch.member(self.rank as u32),
-            reason: error.to_string(),
-        });
+        self.give_up(error.to_string());
         self.gone()
+    }
+
+    /// Whether NCCL's communicator is none the worse for an error: one that does not block keeps what it has refused.
+    fn works_on(&self, error: &nccl::Error) -> bool {
+        let noticed = || self.state.try_lock().and_then(|state| state.noticed());
+        error.code().is_none() || noticed().is_none()
+    }
+
+    /// An error of CUDA's. The other ranks wait for this one's part, which does not come.
+    pub(super) fn lost(&self, error: spark_ccl_cuda::Error) -> Error {
+        if !error.is_of_a_capture() {
+            self.give_up(error.to_string());
+        }
+        error.into()
+    }
+
+    /// Fails the communicator on all ranks.
+    pub(super) fn give_up(&self, reason: String) {
+        let by = self.member();
+        self.watch.raise(Fault::Aborted { by, reason });
     }
 
     /// Waits a little for news of a rank that has died: NCCL only says that something is broken.
@@ -276,7 +326,7 @@ impl Engine {
 
     pub(super) fn raise_timeout(&self, calls: u64, waited: Duration) {
         self.watch.raise(Fault::TimedOut {
-            by: self.watch.member(self.rank as u32),
+            by: self.member(),
             sequence: DEVICE | calls,
             words: format!("the last that was enqueued on device {}", self.device()),
             waited,

@@ -6,8 +6,7 @@ use super::engine::{Calls, State};
 use crate::error::Error;
 use spark_ccl_control::Fault;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::{checked, is_capturing, leave_captures_alone, record};
-use spark_ccl_nccl as nccl;
+use spark_ccl_cuda::{checked, is_capturing, leave_captures_alone, make_current, record};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -78,15 +77,17 @@ fn watch_over(engine: &Weak<Engine>, mut memory: Memory) {
 
 /// Makes the device current on this thread, whose looks are not to disturb others.
 fn enter(engine: &Engine) -> Result<(), Error> {
-    let device = engine.device();
-    checked("cuCtxSetCurrent", device, engine.context.bind_to_thread())?;
+    let device = make_current(&engine.context)?;
     Ok(leave_captures_alone(device)?)
 }
 
 impl Engine {
     /// Notes a call that is in a stream now.
     pub(super) fn note(&self, stream: &Arc<CudaStream>) {
-        self.note_in(&mut self.state.lock().calls, stream);
+        // Of a communicator that has failed, nothing is waited for.
+        if let Ok(mut state) = self.lock() {
+            self.note_in(&mut state.calls, stream);
+        }
     }
 
     pub(super) fn note_in(&self, calls: &mut Calls, stream: &Arc<CudaStream>) {
@@ -129,9 +130,13 @@ impl Engine {
         }
     }
 
-    /// Whether the stream has not come to the mark.
-    fn mark_is_ahead(&self) -> bool {
-        self.event.try_is_complete() == Ok(false)
+    /// Whether the stream has come to the mark. One that was drawn into a capture is not waited for.
+    fn is_past_mark(&self) -> Result<bool, spark_ccl_cuda::Error> {
+        let seen = self.event.try_is_complete();
+        checked("cuEventQuery", self.device(), seen).or_else(|error| {
+            let is_of_a_capture = error.is_of_a_capture();
+            is_of_a_capture.then_some(true).ok_or(error)
+        })
     }
 
     fn look(&self, memory: &mut Memory) {
@@ -140,18 +145,17 @@ impl Engine {
             return;
         };
         memory.timeout = state.timeout;
-        let State {
-            calls,
-            timeout,
-            nccl,
-            ..
-        } = &mut *state;
-        if let Some(mark) = &calls.mark
-            && !self.mark_is_ahead()
-        {
-            calls.seen = mark.calls;
-            calls.mark = None;
-            self.wanted.store(true, Ordering::Relaxed);
+        let State { calls, timeout, .. } = &mut *state;
+        if let Some(mark) = &calls.mark {
+            match self.is_past_mark() {
+                Ok(false) => {}
+                Ok(true) => {
+                    calls.seen = mark.calls;
+                    calls.mark = None;
+                    self.wanted.store(true, Ordering::Relaxed);
+                }
+                Err(error) => drop(self.lost(error)),
+            }
         }
         // The next caller marks its call; if there is none, the last one is still to be marked.
         if calls.mark.is_none() && calls.count != calls.seen && calls.count == memory.before {
@@ -160,16 +164,13 @@ impl Engine {
         memory.before = calls.count;
         let Some(mark) = &mut calls.mark else { return };
         let fault = self.judge(mark, *timeout);
-        let noticed = nccl.as_ref().map(nccl::Communicator::async_error);
+        let noticed = state.noticed();
         drop(state);
         if let Some(fault) = fault {
             self.watch.raise(fault);
         }
-        match noticed {
-            None | Some(Ok(_) | Err(nccl::Error::Grouped { .. })) => {}
-            Some(Err(error)) => {
-                self.failed("ncclCommGetAsyncError", error);
-            }
+        if let Some(error) = noticed {
+            self.failed("ncclCommGetAsyncError", error);
         }
     }
 
@@ -202,7 +203,7 @@ impl Engine {
         let (rank, since) = *mark.farewell.get_or_insert((left, Instant::now()));
         // For all ranks: what is aborted here may look like a result to them.
         (since.elapsed() > AFTER_A_FAREWELL).then(|| Fault::Aborted {
-            by: self.watch.member(self.rank as u32),
+            by: self.member(),
             reason: format!(
                 "{} left the communicator, but call {} on device {} needs it",
                 self.watch.member(rank),

@@ -90,7 +90,7 @@ impl Meeting {
         let (_, all) = self.pending.wait().map_err(|failed| failed.error)?;
         let (engine, own) = (&self.engine, self.words);
         let other = all.chunks_exact(own.len()).position(|words| words != own);
-        let mut state = engine.state.lock();
+        let mut state = engine.lock()?;
         let Some(other) = other else {
             state.calls.met.insert(self.kind);
             return Ok(());
@@ -100,7 +100,7 @@ impl Meeting {
         let words = [all[other * own.len()], all[other * own.len() + 1]];
         engine.watch.raise(Fault::Mismatch {
             sequence,
-            rank_a: engine.watch.member(engine.rank as u32),
+            rank_a: engine.member(),
             words_a: describe(own),
             rank_b: engine.watch.member(other as u32),
             words_b: describe(words),

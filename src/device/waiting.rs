@@ -4,10 +4,8 @@ use super::Engine;
 use super::elsewhere::{elsewhere, spawn};
 use super::error::refused;
 use crate::error::Error;
-use spark_ccl_control::Fault;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::is_idle;
-use spark_ccl_nccl as nccl;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -25,12 +23,13 @@ impl Engine {
         let start = Instant::now();
         let calls = self.state.try_lock().map(|state| state.calls.count);
         let mut looks = 0_u32;
-        while !is_idle(stream)? {
+        while !is_idle(stream).map_err(|error| self.lost(error))? {
             looks += 1;
             if looks.is_multiple_of(LOOKS)
                 && let Err(error) = self.still_waits(start)
             {
-                subside(stream);
+                // What CUDA says now is what the fault has brought about.
+                let _ = subside(stream);
                 return Err(error);
             }
             std::thread::yield_now();
@@ -79,34 +78,39 @@ impl Engine {
         let Some(state) = self.state.try_lock() else {
             return Ok(());
         };
-        let noticed = state.nccl.as_ref().map(nccl::Communicator::async_error);
+        let (is_gone, noticed) = (state.nccl.is_none(), state.noticed());
         drop(state);
         match noticed {
-            None => Err(self.gone()),
-            // While it is another thread's group's, that group says.
-            Some(Ok(_) | Err(nccl::Error::Grouped { .. })) => Ok(()),
-            Some(Err(error)) => Err(self.failed("ncclCommGetAsyncError", error)),
+            Some(error) => Err(self.failed("ncclCommGetAsyncError", error)),
+            None if is_gone => Err(self.gone()),
+            None => Ok(()),
         }
     }
 
     pub(crate) fn set_timeout(&self, timeout: Duration) {
-        self.state.lock().timeout = timeout;
+        self.patience.set(timeout);
+        // A communicator that has failed waits for nothing.
+        if let Ok(mut state) = self.lock() {
+            state.timeout = timeout;
+        }
     }
 
     /// Waits for the stream of the last call.
     pub(crate) fn drain(&self) -> Result<(), Error> {
-        let last = self.state.lock().calls.stream.clone();
+        let last = self.lock()?.calls.stream.clone();
         last.map_or(Ok(()), |stream| self.wait(&stream))
     }
 
     /// Ends NCCL's communicator when all that was enqueued has run, on all ranks; all have come here.
     pub(crate) fn finalize(&self) -> Result<(), Error> {
         let (nccl, kept, timeout) = {
-            let mut state = self.state.lock();
+            let mut state = self.lock()?;
             (state.nccl.take(), state.kept.clone(), state.timeout)
         };
         let nccl = nccl.ok_or_else(|| self.gone())?;
-        elsewhere("finalize", &self.watch, timeout, move || {
+        let what = format!("finalize of {}", self.member());
+        let hint = "is a graph with its calls still there? NCCL waits until that is dropped";
+        elsewhere(&what, hint, &self.watch, timeout, move || {
             let done = nccl.finalize();
             drop(kept);
             done.map_err(|error| refused("finalize", error))
@@ -120,24 +124,32 @@ impl Engine {
         let last = last.and_then(|state| state.calls.stream.clone());
         if let Some(stream) = last
             && !self.watch.failed()
-            && !subside(&stream)
         {
-            self.watch.raise(Fault::Aborted {
-                by: self.watch.member(self.rank as u32),
-                reason: "it dropped the communicator while calls of device memory were in a stream"
-                    .to_owned(),
-            });
+            match subside(&stream) {
+                Ok(true) => {}
+                Ok(false) => self.give_up(
+                    "it dropped the communicator while calls of device memory were in a stream"
+                        .to_owned(),
+                ),
+                Err(error) => drop(self.lost(error)),
+            }
         }
         self.abort();
     }
 
     /// Ends what runs, unless a call of NCCL's does not come back; then nothing can be enqueued any more.
     pub(crate) fn abort(&self) -> bool {
-        let Some(mut state) = self.state.try_lock_for(CALL) else {
-            tracing::error!(
-                "rank {}: NCCL does not come back from a call, and cannot be aborted meanwhile",
-                self.rank
-            );
+        // Who waits for NCCL comes back.
+        self.patience.set(Duration::ZERO);
+        let is_stuck = self.stuck.load(Ordering::Relaxed);
+        let patience = if is_stuck { Duration::ZERO } else { CALL };
+        let Some(mut state) = self.state.try_lock_for(patience) else {
+            if !self.stuck.swap(true, Ordering::Relaxed) {
+                tracing::error!(
+                    "rank {}: NCCL does not come back from a call, and cannot be aborted meanwhile",
+                    self.rank
+                );
+            }
             return false;
         };
         let (taken, kept) = (state.nccl.take(), state.kept.clone());
@@ -164,15 +176,15 @@ impl Engine {
 
 /// Waits a little for a stream to come to its end: after an abort, who hears of the error may free what kernels
 /// use. Whether it has.
-fn subside(stream: &CudaStream) -> bool {
+fn subside(stream: &CudaStream) -> Result<bool, spark_ccl_cuda::Error> {
     let start = Instant::now();
-    while is_idle(stream) == Ok(false) {
+    while !is_idle(stream)? {
         if start.elapsed() > ABORT {
-            return false;
+            return Ok(false);
         }
         std::thread::sleep(Duration::from_millis(1));
     }
-    true
+    Ok(true)
 }
 
 impl Drop for Engine {

@@ -1,11 +1,12 @@
 //! Ranks that die, stop or do something else.
 
-use super::{builder, gpus};
+use super::{builder, gpus, of_fakes};
 use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
 use spark_ccl::{Communicator, Error, ExitClass, RedOp, UniqueId};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 /// Well above what is promised, far below the operation timeout.
@@ -198,6 +199,92 @@ fn a_fault_with_a_graph_that_is_still_there_is_returned() {
         };
         assert_eq!(error.exit_class(), ExitClass::Timeout, "{error}");
         drop(graph);
+    });
+    assert!(start.elapsed() < SOON);
+}
+
+#[test]
+fn a_gpu_that_fails_is_named_to_all_ranks() {
+    let Some(gpus) = gpus(2) else { return };
+    let Some(fail) = of_fakes(c"fake_break") else {
+        return;
+    };
+    for how in ["waits", "leaves", "does something else"] {
+        let start = Instant::now();
+        let others_have_called = Barrier::new(gpus.count);
+        gpus.each(&builder(), |comm| {
+            let stream = comm.context().unwrap().new_stream().unwrap();
+            let mut memory = memory(&comm);
+            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                .run()
+                .unwrap();
+            if comm.rank() == 1 {
+                others_have_called.wait();
+                fail(comm.device().unwrap() as i32);
+            }
+            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+            if comm.rank() != 1 {
+                others_have_called.wait();
+            }
+            if comm.rank() == 1 && how == "leaves" {
+                return;
+            }
+            if comm.rank() == 1 && how == "does something else" {
+                while comm.check().is_ok() {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+            let error = comm.wait(&stream).unwrap_err();
+            if comm.rank() == 1 {
+                assert!(matches!(error, Error::Cuda(_)), "{how}: {error}");
+                return;
+            }
+            let said = error.to_string();
+            assert!(
+                said.contains("rank 1") && said.contains("cu"),
+                "{how}: {said}"
+            );
+        });
+        fail(-1);
+        assert!(start.elapsed() < SOON, "{how}");
+    }
+}
+
+#[test]
+fn who_is_stuck_in_nccl_does_not_hold_up_others_after_a_fault() {
+    let Some(gpus) = gpus(2) else { return };
+    let Some(block) = of_fakes(c"fake_block") else {
+        return;
+    };
+    let start = Instant::now();
+    gpus.each(&builder(), |comm| {
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let mut memory = memory(&comm);
+        if comm.rank() == 0 {
+            while comm.check().is_ok() {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            return;
+        }
+        let sent = self::memory(&comm);
+        std::thread::scope(|scope| {
+            block(1);
+            let stuck = scope.spawn(|| comm.send(&sent, 0).on(&stream).map(drop));
+            std::thread::sleep(Duration::from_millis(200));
+            comm.abort("enough");
+            let refused = comm
+                .all_reduce_in_place(&mut memory, RedOp::Sum)
+                .on(&stream);
+            assert!(matches!(refused.map(drop), Err(Error::Failed(_))));
+            assert!(matches!(comm.wait(&stream), Err(Error::Failed(_))));
+            comm.set_timeout(Duration::from_secs(1));
+            block(0);
+            // NCCL comes back, to nobody.
+            let _ = stuck.join().unwrap();
+        });
+        assert!(matches!(comm.finalize(), Err(Error::Failed(_))));
     });
     assert!(start.elapsed() < SOON);
 }

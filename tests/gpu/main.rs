@@ -60,6 +60,21 @@ fn watch() -> Sender<()> {
     watched
 }
 
+/// Where the GPUs are none: has one of their functions for tests called, which takes a number.
+fn of_fakes(function: &std::ffi::CStr) -> Option<extern "C" fn(i32)> {
+    if std::env::var_os("FAKE_GPUS").is_none() {
+        eprintln!("SKIPPED: real GPUs cannot be made to fail");
+        return None;
+    }
+    // SAFETY: the library is there, and its functions for tests are of this type.
+    unsafe {
+        let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW);
+        let function = libc::dlsym(library, function.as_ptr());
+        assert!(!function.is_null());
+        Some(std::mem::transmute::<*mut libc::c_void, extern "C" fn(i32)>(function))
+    }
+}
+
 fn builder() -> Builder {
     Communicator::builder().backend(Backend::Nccl)
 }

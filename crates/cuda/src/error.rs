@@ -39,6 +39,21 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Whether it is about a graph that is being captured, and not about what ran.
+    #[must_use]
+    pub fn is_of_a_capture(&self) -> bool {
+        // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD.
+        matches!(
+            self,
+            Self::Call {
+                code: 900..=908,
+                ..
+            }
+        )
+    }
+}
+
 /// Names the operation and the device of a call that failed.
 ///
 /// # Errors

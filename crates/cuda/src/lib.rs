@@ -26,4 +26,6 @@ pub use driver::open;
 pub use error::{Error, checked};
 pub use event::elapsed_ms;
 pub use pool::share_default_pool;
-pub use stream::{is_capturing, is_idle, is_of_the_thread, leave_captures_alone, record};
+pub use stream::{
+    is_capturing, is_idle, is_of_the_thread, leave_captures_alone, make_current, record,
+};

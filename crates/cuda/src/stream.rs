@@ -1,6 +1,6 @@
 //! What a stream is at.
 
-use cudarc::driver::{CudaEvent, CudaStream, result, sys};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
 
 use crate::{Error, checked};
 
@@ -9,9 +9,7 @@ use crate::{Error, checked};
 /// # Errors
 /// An error of the driver, also of what ran before, such as an access to memory that is not there.
 pub fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
-    let device = stream.context().ordinal();
-    // The null stream is that of the current device.
-    checked("cuCtxSetCurrent", device, stream.context().bind_to_thread())?;
+    let device = enter(stream)?;
     // SAFETY: the stream lives.
     match unsafe { sys::cuStreamQuery(stream.cu_stream()) } {
         sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
@@ -44,7 +42,15 @@ pub fn record(event: &CudaEvent, stream: &CudaStream) -> Result<(), Error> {
 
 /// Makes a stream's context current, by which the null stream of a device is known; the device.
 fn enter(stream: &CudaStream) -> Result<usize, Error> {
-    let context = stream.context();
+    make_current(stream.context())
+}
+
+/// Makes a context current on this thread; its device. Unlike cudarc's, it leaves errors alone that cudarc keeps
+/// for its next caller, who may be another thread's.
+///
+/// # Errors
+/// The driver's.
+pub fn make_current(context: &CudaContext) -> Result<usize, Error> {
     // SAFETY: the context lives.
     let entered = unsafe { result::ctx::set_current(context.cu_ctx()) };
     checked("cuCtxSetCurrent", context.ordinal(), entered)?;

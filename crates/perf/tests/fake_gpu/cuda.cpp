@@ -1,12 +1,15 @@
 // The functions of libcuda that spark-perf and the crates below it use.
 #include "device.h"
 
+#include <atomic>
 #include <chrono>
 
 std::recursive_mutex everything;
 thread_local int current = 0;
 
 static std::vector<Stream *> streams;
+// A device of which a kernel has gone astray, until its context is reset; here, for good.
+static std::atomic<int> broken{-1};
 static std::map<int, Stream *> default_streams;
 
 int device_count() {
@@ -26,6 +29,7 @@ static void work_off() {
     for (bool moved = true; moved;) {
         moved = false;
         for (Stream *stream : streams) {
+            if (stream->device == broken) continue;
             while (!stream->steps.empty() && stream->steps.front()()) {
                 stream->steps.pop_front();
                 moved = true;
@@ -161,15 +165,18 @@ int cuStreamCreate(void **stream, unsigned) {
 }
 int cuStreamQuery(void *handle) {
     Stream *stream = stream_of(handle, current);
+    if (stream->device == broken) return ILLEGAL_ADDRESS;
     if (stream->capture) return CAPTURE_UNSUPPORTED;
     return idle(stream) ? SUCCESS : NOT_READY;
 }
 int cuStreamSynchronize(void *handle) {
     Stream *stream = stream_of(handle, current);
     if (stream->capture) return CAPTURE_UNSUPPORTED;
-    while (!idle(stream)) std::this_thread::yield();
-    return SUCCESS;
+    while (stream->device != broken && !idle(stream)) std::this_thread::yield();
+    return stream->device == broken ? ILLEGAL_ADDRESS : SUCCESS;
 }
+// For tests: no work of a device is done any more, and its streams say why.
+void fake_break(int device) { broken = device; }
 int cuStreamIsCapturing(void *handle, int *status) {
     Guard guard(everything);
     *status = stream_of(handle, current)->capture != nullptr;
@@ -219,11 +226,13 @@ int cuEventQuery(void *handle) {
     Guard guard(everything);
     work_off();
     Event *event = static_cast<Event *>(handle);
+    if (current == broken) return ILLEGAL_ADDRESS;
     return event->reached < event->recorded ? NOT_READY : SUCCESS;
 }
 int cuEventSynchronize(void *event) {
-    while (cuEventQuery(event)) std::this_thread::yield();
-    return SUCCESS;
+    int said;
+    while ((said = cuEventQuery(event)) == NOT_READY) std::this_thread::yield();
+    return said;
 }
 int cuEventElapsedTime(float *elapsed, void *start, void *end) {
     Guard guard(everything);

@@ -21,6 +21,7 @@ enum {
     INVALID_VALUE = 1,
     NO_DEVICE = 100,
     NOT_READY = 600,
+    ILLEGAL_ADDRESS = 700,
     CAPTURE_UNSUPPORTED = 900,
 };
 

@@ -1,7 +1,9 @@
-// A libnccl 2.28.9 for those GPUs. FAKE_NCCL=wrong makes it spoil an element, FAKE_NCCL=stuck never end.
+// A libnccl 2.28.9 for those GPUs. FAKE_NCCL=wrong makes it spoil an element, FAKE_NCCL=stuck never end, and
+// FAKE_NCCL=unregistered make no use of registrations.
 #include "device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <tuple>
 
 enum { INVALID_USAGE = 5 };
@@ -279,10 +281,16 @@ int ncclScatter(char *from, char *to, size_t count, int type, int root, Comm *co
     return put(comm, stream, Call{Kind::Scatter, from, to, count, type, 0, root});
 }
 
+// For tests: ncclSend does not come back, as when it connects to a peer that is not there.
+static std::atomic<bool> blocked;
+void fake_block(int now) { blocked = now; }
+
 int ncclSend(const void *from, size_t count, int type, int peer, Comm *comm, void *stream) {
+    while (blocked) std::this_thread::yield();
     return put(comm, stream, [=] {
         auto mine = std::make_shared<std::shared_ptr<Message>>();
         return [=] {
+            if (comm->aborted) return true;
             std::shared_ptr<Message> &message = *mine;
             if (!message) {
                 message.reset(new Message{from, count * size_of(type), false});
@@ -295,6 +303,7 @@ int ncclSend(const void *from, size_t count, int type, int peer, Comm *comm, voi
 int ncclRecv(void *to, size_t count, int type, int peer, Comm *comm, void *stream) {
     return put(comm, stream, [=] {
         return [=] {
+            if (comm->aborted) return true;
             auto &waiting = messages[{comm->id, peer, comm->rank}];
             if (waiting.empty()) return false;
             std::shared_ptr<Message> message = waiting.front();
@@ -316,7 +325,8 @@ int ncclMemFree(void *memory) { return free(memory), SUCCESS; }
 // Says what is registered, for the tests to look at.
 static int note(const char *how, size_t bytes, void *memory, void **handle) {
     fprintf(stderr, "registered %s: %zu\n", how, bytes);
-    return *handle = memory, SUCCESS;
+    *handle = fails("unregistered") ? nullptr : memory;
+    return SUCCESS;
 }
 int ncclCommRegister(Comm *, void *memory, size_t bytes, void **handle) {
     return note("here", bytes, memory, handle);
