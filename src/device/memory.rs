@@ -6,8 +6,9 @@ use crate::buffer::{RecvBuf, Region, SendBuf};
 use crate::error::Error;
 use parking_lot::Mutex;
 use spark_ccl_compute::Element;
-use spark_ccl_cuda::checked;
-use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream, result};
+use spark_ccl_cuda::cudarc::driver::sys::CUresult;
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream, DriverError, result};
+use spark_ccl_cuda::{checked, is_capturing};
 use spark_ccl_nccl::{self as nccl, Allocation, DeviceSlice, WindowKind};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -65,10 +66,11 @@ impl<T: Element> DeviceMemory<T> {
     /// Copies values to it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for another number of values than it has elements; [`Error::Cuda`].
+    /// [`Error::Invalid`] for another number of values than it has elements, or while the stream that used it last
+    /// captures a graph; [`Error::Cuda`].
     pub fn write(&mut self, values: &[T]) -> Result<(), Error> {
-        self.same_length("DeviceMemory::write", values.len())?;
-        let stream = self.block.stream()?;
+        self.same_length(WRITE, values.len())?;
+        let stream = self.block.stream(WRITE)?;
         // SAFETY: the memory is as long as the values, which last until the stream has been waited for.
         let copied =
             unsafe { result::memcpy_htod_async(self.address(), values, stream.cu_stream()) };
@@ -80,8 +82,8 @@ impl<T: Element> DeviceMemory<T> {
     /// # Errors
     /// As of [`write`](Self::write).
     pub fn read(&self, values: &mut [T]) -> Result<(), Error> {
-        self.same_length("DeviceMemory::read", values.len())?;
-        let stream = self.block.stream()?;
+        self.same_length(READ, values.len())?;
+        let stream = self.block.stream(READ)?;
         // SAFETY: as in `write`; all bytes are valid elements.
         let copied =
             unsafe { result::memcpy_dtoh_async(values, self.address(), stream.cu_stream()) };
@@ -119,14 +121,22 @@ impl<T: Element> DeviceMemory<T> {
 
 impl Block {
     /// The stream that used it last.
-    fn stream(&self) -> Result<Arc<CudaStream>, Error> {
+    fn stream(&self, operation: &'static str) -> Result<Arc<CudaStream>, Error> {
         checked(
             "cuCtxSetCurrent",
             self.context.ordinal(),
             self.context.bind_to_thread(),
         )?;
         let last = self.last.lock().clone();
-        Ok(last.unwrap_or_else(|| self.context.default_stream()))
+        let stream = last.unwrap_or_else(|| self.context.default_stream());
+        if is_capturing(&stream)? {
+            return Err(Error::Invalid {
+                operation,
+                problem: "the stream that used the memory last captures a graph; copy before, or afterwards"
+                    .to_owned(),
+            });
+        }
+        Ok(stream)
     }
 
     /// Makes a stream wait for the one that used it last, and remembers it.
@@ -135,7 +145,9 @@ impl Block {
         if last.as_ref() == Some(stream) {
             return;
         }
-        let joined = last.as_ref().map_or(Ok(()), |before| stream.join(before));
+        let joined = last
+            .as_ref()
+            .map_or(Ok(()), |before| follow(stream, before));
         if joined.is_ok() {
             *last = Some(Arc::clone(stream));
         }
@@ -148,7 +160,7 @@ impl Block {
         &self,
         operation: &'static str,
         stream: &CudaStream,
-        copied: Result<(), spark_ccl_cuda::cudarc::driver::DriverError>,
+        copied: Result<(), DriverError>,
     ) -> Result<(), Error> {
         let device = self.context.ordinal();
         checked(operation, device, copied)?;
@@ -157,6 +169,14 @@ impl Block {
             device,
             stream.synchronize(),
         )?)
+    }
+}
+
+/// Makes a stream wait for another one. By one that captures a graph, it would become part of that graph.
+fn follow(stream: &CudaStream, before: &CudaStream) -> Result<(), DriverError> {
+    match is_capturing(before) {
+        Ok(false) => stream.join(before),
+        _ => Err(DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION)),
     }
 }
 
@@ -170,12 +190,18 @@ impl Drop for Block {
         // SAFETY: the context lives.
         let current = unsafe { result::ctx::set_current(self.context.cu_ctx()) };
         let idle = current.and_then(|()| match last {
+            // To wait for it would end the capture.
+            Some(stream) if is_capturing(&stream) != Ok(false) => {
+                Err(DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED))
+            }
             // SAFETY: the stream lives.
             Some(stream) => unsafe { result::stream::synchronize(stream.cu_stream()) },
             None => Ok(()),
         });
         if idle.is_err() {
-            tracing::warn!("device memory is not freed: its stream has failed");
+            tracing::warn!(
+                "device memory is not freed: its stream has failed, or captures a graph"
+            );
             return;
         }
         // SAFETY: all that used it has run, and what it was registered with held it until its end.
@@ -195,7 +221,7 @@ impl Engine {
         let allocation = allocation.map_err(|error| match error {
             error @ nccl::Error::Unsupported { .. } => super::error::refused(NAME, error),
             error => Error::Memory {
-                what: format!("{bytes} bytes of device {device}"),
+                what: format!("{bytes} bytes of device {device} for {}", self.member()),
                 problem: error.to_string(),
             },
         })?;
@@ -238,7 +264,7 @@ impl Engine {
         // SAFETY: it is kept until NCCL's communicators of this process have ended.
         let slice = unsafe { DeviceSlice::from_raw(start, memory.len, T::DTYPE, device) };
         // Before: should registering fail, NCCL may have done half of it.
-        let kept = Arc::clone(&self.state.lock().kept);
+        let kept = Arc::clone(&self.lock()?.kept);
         kept.0.lock().push(Arc::clone(&memory.block));
         Ok(Register { slice, kind })
     }
@@ -260,6 +286,8 @@ pub(super) struct Register {
 }
 
 const REGISTER: &str = "register_device";
+const WRITE: &str = "DeviceMemory::write";
+const READ: &str = "DeviceMemory::read";
 
 // SAFETY: it owns the memory, which stays until the last stream that used it has come to its end.
 unsafe impl<T: Element> SendBuf<T> for &DeviceMemory<T> {

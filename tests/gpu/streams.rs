@@ -1,8 +1,10 @@
 //! Groups and graphs.
 
 use super::{builder, gpus, text};
-use spark_ccl::cuda::cudarc::driver::CudaContext;
-use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use spark_ccl::cuda::cudarc::driver::sys::{
+    CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode,
+};
+use spark_ccl::cuda::cudarc::driver::{CudaContext, DriverError};
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
 use spark_ccl::{Communicator, RedOp};
 
@@ -198,6 +200,56 @@ fn captures_of_the_strict_kind_are_left_alone() {
         comm.wait(&stream).unwrap();
     }
     comm.finalize().unwrap();
+}
+
+#[test]
+fn memory_of_a_stream_that_captures_is_not_drawn_into_another() {
+    let Some(_gpus) = gpus(1) else { return };
+    let comm = builder().local(1).unwrap().remove(0);
+    let context = comm.context().unwrap();
+    let [captures, other] = [(); 2].map(|()| context.new_stream().unwrap());
+    let mut memory: DeviceMemory<u64> = comm.alloc_device(100).unwrap();
+    memory.write(&[1; 100]).unwrap();
+    let mut seen = [0; 100];
+    // SAFETY: the memory lives, and is used in one stream only.
+    let raw =
+        unsafe { DeviceSlice::<u64>::from_raw(memory.address(), 100, comm.device().unwrap()) };
+    let sum = |memory: &mut DeviceMemory<u64>, stream| {
+        let call = comm.all_reduce_in_place(memory, RedOp::Sum);
+        call.on(stream).map(drop)
+    };
+    sum(&mut memory, &captures).unwrap();
+    captures
+        .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED)
+        .unwrap();
+    comm.all_reduce_in_place(raw, RedOp::Sum)
+        .on(&captures)
+        .unwrap();
+    let said = text(sum(&mut memory, &other));
+    assert!(said.contains("cuStreamWaitEvent"), "{said}");
+    let said = text(memory.read(&mut seen));
+    assert!(said.contains("captures a graph"), "{said}");
+    let graph = captures.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+    graph.unwrap().launch().unwrap();
+    sum(&mut memory, &other).unwrap();
+    memory.read(&mut seen).unwrap();
+    assert_eq!(seen, [1; 100]);
+}
+
+#[test]
+fn errors_that_cudarc_keeps_for_others_are_left_to_them() {
+    let Some(_gpus) = gpus(1) else { return };
+    let comm = builder().local(1).unwrap().remove(0);
+    let context = comm.context().unwrap();
+    let stream = context.new_stream().unwrap();
+    let mut memory: DeviceMemory<u64> = comm.alloc_device(100).unwrap();
+    comm.all_reduce_in_place(&mut memory, RedOp::Max)
+        .on(&stream)
+        .unwrap();
+    let kept = DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
+    context.record_err(Err::<(), _>(kept));
+    comm.wait(&stream).unwrap();
+    assert_eq!(context.check_err(), Err(kept));
 }
 
 #[test]
