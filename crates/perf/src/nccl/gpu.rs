@@ -59,20 +59,22 @@ impl Gpu {
         Ok(free as u64)
     }
 
-    /// Makes a send and a receive buffer of so many bytes each.
+    /// Makes a send and a receive buffer of so many bytes each. Whether NCCL makes use of their registration, if
+    /// there is one.
     pub(super) fn allocate(
         &mut self,
         bytes: usize,
         registered: Option<Registration>,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let allocate = || self.comm.alloc_device(bytes);
         let buffers = self.buffers.insert([allocate()?, allocate()?]);
+        let mut is_used = true;
         if let Some(kind) = registered {
             for buffer in buffers {
-                self.comm.register_device(buffer, kind)?;
+                is_used &= self.comm.register_device(buffer, kind)?;
             }
         }
-        Ok(())
+        Ok(is_used)
     }
 
     /// Its send and its receive buffer, from an element on.

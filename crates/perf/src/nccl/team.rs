@@ -8,6 +8,7 @@ use super::bed::GpuBed;
 use super::gpu::Gpu;
 use super::placement;
 use crate::bench::{Bench, Ground};
+use crate::console;
 use crate::error::Error;
 use crate::hosts::share;
 use crate::memory::{GPU, Room};
@@ -93,7 +94,20 @@ impl<'a> Team<'a> {
         let allocate = |gpu| move || Gpu::allocate(gpu, bytes, kind);
         // A symmetric window waits for all the others.
         let done = world::in_threads(first, self.gpus.iter_mut().map(allocate).collect());
-        done.into_iter().try_for_each(|(_, done)| done)
+        let used = done.into_iter().map(|(_, done)| done);
+        let used = used.collect::<Result<Vec<_>, Error>>()?;
+        let used = share(self.control, &used)?.concat();
+        if used.contains(&false) && self.control.rank() == 0 {
+            let ranks = used.iter().enumerate().filter(|(_, used)| !**used);
+            let ranks: Vec<_> = ranks.map(|(rank, _)| rank.to_string()).collect();
+            console::complain(format_args!(
+                "NCCL makes no use of the registration (-R {}) of ranks {}: what follows is of ordinary device \
+                 memory (NCCL_DEBUG=INFO tells more)",
+                options.registration as u8,
+                ranks.join(", ")
+            ));
+        }
+        Ok(())
     }
 }
 

@@ -171,6 +171,17 @@ fn wrong_values_are_found() {
 }
 
 #[test]
+fn registrations_that_nccl_does_not_use_are_told() {
+    for (how, is_told) in [("unregistered", true), ("", false)] {
+        if let Some(run) = run("all_reduce --backend nccl -t 2 -b 8 -e 8 -R 2", how) {
+            assert_eq!(run.code, Some(0), "{}", run.stderr);
+            let told = "no use of the registration (-R 2) of ranks 0, 1";
+            assert_eq!(run.stderr.contains(told), is_told, "{}", run.stderr);
+        }
+    }
+}
+
+#[test]
 fn what_is_stuck_is_a_timeout() {
     if let Some(run) = run("all_reduce --backend nccl -t 2 -b 8 -e 8 -T 1", "stuck") {
         assert_eq!(run.code, Some(4), "{}", run.stderr);
