@@ -315,6 +315,11 @@ impl Core {
     /// Gives up what is on its way: from now on no peer reads memory here, and no device writes to it.
     pub(super) fn abandon(&mut self) {
         self.failed.get_or_insert(LinkError::Closed);
+        // The peer may already use what this end has said yes to. No thread does this: it might take its
+        // time.
+        for dead in &mut self.dead {
+            dead.attempt = None;
+        }
         for rail in 0..self.rails.len() {
             self.stop_rail(rail, "the link was given up".to_owned());
         }

@@ -21,6 +21,9 @@ use crate::rdma::link::pace::Pace;
 impl Core {
     /// Goes on with the return of rails that both ends have dropped.
     pub(super) fn revive(&mut self) {
+        if self.failed.is_some() {
+            return;
+        }
         let is_ending = !self.farewells.is_empty();
         for index in (0..self.dead.len()).rev() {
             let dead = &mut self.dead[index];

@@ -7,7 +7,7 @@ use super::*;
 use crate::rdma::{Memory, Registration, Registry};
 use crate::{Borrowing, Lending, Lends};
 
-const BYTES: usize = 64 << 10;
+pub(super) const BYTES: usize = 64 << 10;
 const SLOTS: Geometry = Geometry {
     slot_bytes: BYTES,
     slots: 4,
@@ -15,13 +15,13 @@ const SLOTS: Geometry = Geometry {
 };
 
 /// Memory that the devices of a side reach; unregistered before it is freed.
-struct Lot {
+pub(super) struct Lot {
     registration: Registration,
-    memory: Box<[u8]>,
+    pub(super) memory: Box<[u8]>,
 }
 
 impl Lot {
-    fn new(registry: &Arc<Registry>, bytes: usize) -> Self {
+    pub(super) fn new(registry: &Arc<Registry>, bytes: usize) -> Self {
         let mut memory = vec![0; bytes].into_boxed_slice();
         let start = NonNull::from(&mut *memory).cast();
         // SAFETY: the registration goes before the memory, and each test waits for what it has lent and
@@ -34,7 +34,7 @@ impl Lot {
     }
 
     /// Of which every byte is different from those near it.
-    fn filled(registry: &Arc<Registry>, bytes: usize) -> Self {
+    pub(super) fn filled(registry: &Arc<Registry>, bytes: usize) -> Self {
         let mut lot = Self::new(registry, bytes);
         for (index, byte) in lot.memory.iter_mut().enumerate() {
             *byte = (index * 7 + (index >> 8)) as u8;
@@ -43,14 +43,14 @@ impl Lot {
     }
 }
 
-fn linked(sides: &[Side; 2]) -> [(Tx, Rx); 2] {
+pub(super) fn linked(sides: &[Side; 2]) -> [(Tx, Rx); 2] {
     connected(sides, SLOTS).map(|end| {
         let (tx, rx, _) = end.unwrap();
         (tx, rx)
     })
 }
 
-fn lend(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
+pub(super) fn lend(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
     match tx.lend(0, payload, tag).unwrap() {
         Lending::Lent(number) => number,
         other => panic!("{other:?}"),

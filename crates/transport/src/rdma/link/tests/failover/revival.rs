@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::super::lending::{BYTES, Lot, lend, linked};
 use super::*;
+use crate::Borrowing;
 use crate::rdma::link::core::Core;
 use crate::rdma::link::message::Message;
 
@@ -240,6 +242,62 @@ fn a_peer_that_goes_before_it_agrees_is_noticed() {
     assert!(matches!(error, LinkError::Closed), "{error}");
     left.join().unwrap();
     drop(late);
+}
+
+/// Has the first end say that the rail carries, and not the other one.
+#[track_caller]
+fn agree_at_first(ends: &[End; 2]) {
+    let [first, other] = cores(ends);
+    let until = soon();
+    loop {
+        other.lock().look_around();
+        // The first end knows what the other one has done before that looks again.
+        for _ in 0..50 {
+            let mut first = first.lock();
+            first.look_around();
+            if first.dead()[0].is_undecided() {
+                return;
+            }
+            drop(first);
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(Instant::now() < until, "the rail is not tried");
+    }
+}
+
+#[test]
+fn what_is_withdrawn_while_a_rail_returns_is_not_read_by_it() {
+    let Some(sides) = sides(2) else { return };
+    let mut ends = linked(&sides);
+    let mut from = Lot::filled(sides[0].0.registry(), BYTES);
+    let lent = from.memory.clone();
+    let mut to = Lot::new(sides[1].0.registry(), BYTES);
+    drop_at_both(&ends);
+    agree_at_first(&ends);
+    lend(&mut ends[0].0, &from.memory, 9);
+    // So that it arrives.
+    thread::sleep(Duration::from_millis(200));
+    ends[0].0.withdraw();
+    from.memory.fill(0xee);
+    assert!(!ends[0].0.core.lock().dead()[0].is_tried());
+    let until = Instant::now() + WATCHDOG;
+    while ends[1].0.rails().returned == 0 {
+        assert!(Instant::now() < until, "the rail does not return");
+        ends[1].0.core.lock().look_around();
+    }
+    let [(tx, _), (_, other_rx)] = &mut ends;
+    loop {
+        assert!(Instant::now() < until, "nothing is said");
+        tx.core.lock().look_around();
+        match other_rx.borrow(0, &mut to.memory, 9) {
+            Ok(Borrowing::Done(_)) => assert!(to.memory == lent),
+            Ok(_) => thread::yield_now(),
+            Err(_) => break,
+        }
+    }
+    assert_eq!((tx.rails().in_use, tx.rails().returned), (0, 0));
+    let core = tx.core.lock();
+    assert!(core.dead().iter().all(|dead| !dead.is_tried()));
 }
 
 #[test]
