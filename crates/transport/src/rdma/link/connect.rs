@@ -216,7 +216,7 @@ fn greet(rails: &mut [Option<Rail>], slots: &Slots, wait: Wait<'_>) -> Vec<bool>
     }
     let is_done = |rail: &Option<Rail>, heard: &bool| {
         rail.as_ref()
-            .is_none_or(|rail| *heard && rail.ended == rail.posted)
+            .is_none_or(|rail| *heard && rail.ended.well == rail.posted)
     };
     loop {
         for (slot, heard) in rails.iter_mut().zip(&mut heard) {

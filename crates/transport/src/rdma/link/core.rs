@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use spark_ccl_verbs::{Completion, Opcode, PollRoom};
+use spark_ccl_verbs::{Completion, CompletionError, Opcode, PollRoom};
 
 use super::control::Control;
 use super::immediate::Immediate;
@@ -344,8 +344,11 @@ impl Core {
                             receives += usize::from(completion.wr_id == RECEIVE);
                             self.note(rail, completion);
                         }
-                        // The first says why, the others end because of it.
-                        Err(error) => drop(problem.get_or_insert_with(|| error.to_string())),
+                        Err(error) => {
+                            self.note_failure(rail, &error);
+                            // The first says why, the others end because of it.
+                            problem.get_or_insert_with(|| error.to_string());
+                        }
                     }
                 }
             }
@@ -373,7 +376,7 @@ impl Core {
     fn note(&mut self, rail: usize, completion: Completion) {
         if completion.wr_id != RECEIVE {
             if let Some(live) = &mut self.rails[rail] {
-                live.ended = completion.wr_id;
+                live.ended.note(completion.wr_id, true);
             }
             return;
         }
@@ -389,6 +392,14 @@ impl Core {
         };
         if let Err(error) = noted {
             self.failed.get_or_insert(error);
+        }
+    }
+
+    fn note_failure(&mut self, rail: usize, error: &CompletionError) {
+        if error.wr_id != RECEIVE
+            && let Some(live) = &mut self.rails[rail]
+        {
+            live.ended.note(error.wr_id, false);
         }
     }
 
@@ -425,7 +436,7 @@ impl Core {
 
     /// Whether everything that was posted has ended, by rails that carry.
     fn is_quiet(&self) -> bool {
-        !self.is_failing_over() && self.rails().all(|rail| rail.ended == rail.posted)
+        !self.is_failing_over() && self.rails().all(|rail| rail.ended.well == rail.posted)
     }
 }
 

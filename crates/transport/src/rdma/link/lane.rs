@@ -15,7 +15,7 @@ use super::depths::Depths;
 use super::immediate::Immediate;
 use super::offer::End;
 use super::pace::Pace;
-use super::rail::{RECEIVE, Rail, Reads, post_receives};
+use super::rail::{Ended, RECEIVE, Rail, Reads, post_receives};
 use super::slots::{GREETING, Slots};
 use crate::Geometry;
 use crate::rdma::{self, Keys, LocalPort, Registry};
@@ -147,7 +147,7 @@ impl Lane {
                 rkey: peer.rkey,
             },
             posted: 0,
-            ended: 0,
+            ended: Ended::default(),
             load: 0,
             reads: Reads::new(reads),
             probe: (0, Instant::now()),
@@ -187,7 +187,7 @@ pub(super) fn listen(
             *heard |= completion.imm.and_then(Immediate::from_bits) == Some(Immediate::Hello);
             receives += 1;
         } else {
-            rail.ended = completion.wr_id;
+            rail.ended.note(completion.wr_id, true);
         }
     }
     Ok(post_receives(&mut rail.pair, receives)?)

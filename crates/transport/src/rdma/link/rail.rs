@@ -32,9 +32,9 @@ pub(super) struct Rail {
     pub(super) lkeys: [u32; 2],
     /// The begin of the peer's slots.
     pub(super) remote: Remote,
-    /// Writes posted, and those of them that are known to have ended.
+    /// Requests posted, and those of them that are known to have ended.
     pub(super) posted: u64,
-    pub(super) ended: u64,
+    pub(super) ended: Ended,
     /// Bytes on their way.
     pub(super) load: u64,
     pub(super) reads: Reads,
@@ -46,6 +46,22 @@ pub(super) struct Rail {
     pub(super) pace: Pace,
     /// What its next queue pair is made from.
     pub(super) plan: Arc<Plan>,
+}
+
+/// Which requests have ended: the last that went well, and the last of all; 0 for none.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Ended {
+    pub(super) well: u64,
+    pub(super) last: u64,
+}
+
+impl Ended {
+    pub(super) fn note(&mut self, request: u64, went_well: bool) {
+        self.last = request;
+        if went_well {
+            self.well = request;
+        }
+    }
 }
 
 /// What is being read from the peer.
@@ -80,7 +96,7 @@ impl Reads {
 impl Rail {
     /// Whether so many more writes can be posted.
     pub(super) fn has_room(&self, writes: u64) -> bool {
-        self.posted - self.ended + writes <= u64::from(self.pair.send_depth())
+        self.posted - self.ended.well + writes <= u64::from(self.pair.send_depth())
     }
 
     /// Has `bytes` from `start` on written to the peer, `offset` bytes into its slots, and says `what`.
@@ -148,10 +164,10 @@ impl Rail {
     /// Whether it does, as far as is known; completions were looked for just now.
     pub(super) fn probe(&mut self) -> Result<bool, Error> {
         let (id, since) = self.probe;
-        if self.ended < id {
+        if self.ended.well < id {
             return Ok(since.elapsed() < self.patience);
         }
-        if self.ended < self.posted && self.has_room(1) && since.elapsed() > PROBE_EVERY {
+        if self.ended.well < self.posted && self.has_room(1) && since.elapsed() > PROBE_EVERY {
             let id = self.posted + 1;
             let mut batch = self.pair.batch();
             // SAFETY: there are no bytes.

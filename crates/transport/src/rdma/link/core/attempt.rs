@@ -249,7 +249,7 @@ impl Greeting {
             hail(rail, site.slots).map_err(|error| error.to_string())?;
             *has_hailed = true;
         }
-        let is_done = *has_hailed && *has_heard && rail.ended == rail.posted;
+        let is_done = *has_hailed && *has_heard && rail.ended.well == rail.posted;
         if !is_done && Instant::now() > *until {
             return Err(format!("no greeting within {GREETING:?}"));
         }

@@ -15,27 +15,12 @@ use super::{Core, Missed, PAUSE, RECEIVE, unload};
 use crate::rdma::link::lane::Plan;
 use crate::rdma::link::message::Message;
 use crate::rdma::link::pace::Pace;
+use crate::rdma::link::rail::Ended;
 use crate::rdma::link::report::Report;
 use crate::{LinkError, Rails};
 
 /// For so long a device may take to end what was posted on a queue pair that has failed.
 const FLUSH: Duration = Duration::from_secs(1);
-
-/// What a failed queue pair has told of: the last request that went well, and the last of all; 0 for none.
-#[derive(Debug, Default)]
-struct Drained {
-    went_well: u64,
-    told: u64,
-}
-
-impl Drained {
-    fn note(&mut self, request: u64, went_well: bool) {
-        self.told = request;
-        if went_well {
-            self.went_well = request;
-        }
-    }
-}
 
 /// A rail that has failed.
 #[derive(Debug)]
@@ -124,10 +109,10 @@ impl Core {
             }
         };
         let asked = self.last_asked(rail);
-        let Drained { went_well, told } = self.drain(rail, &lost.queue, asked);
-        self.ask_again(rail, went_well.max(lost.ended));
+        let ended = self.drain(rail, &lost.queue, lost.ended, asked);
+        self.ask_again(rail, ended.well);
         // A queue pair that is destroyed writes nothing either.
-        let pair = Some(pair).filter(|_| told >= asked);
+        let pair = Some(pair).filter(|_| ended.last >= asked);
         self.dead.push(Dead {
             rail,
             name,
@@ -144,8 +129,13 @@ impl Core {
 
     /// Takes note of everything that has arrived by a rail that takes nothing more, and waits a while for
     /// the end of the request of that number: until it has ended, the device may write what it reads.
-    fn drain(&mut self, rail: usize, queue: &CompletionQueue, awaited: u64) -> Drained {
-        let mut drained = Drained::default();
+    fn drain(
+        &mut self,
+        rail: usize,
+        queue: &CompletionQueue,
+        mut ended: Ended,
+        awaited: u64,
+    ) -> Ended {
         let until = Instant::now() + FLUSH;
         let mut room = self.room.take().unwrap_or_default();
         while let Ok(completions) = queue.poll(&mut room) {
@@ -154,21 +144,21 @@ impl Core {
                 count += 1;
                 match completion {
                     Ok(completion) if completion.wr_id == RECEIVE => self.note(rail, completion),
-                    Ok(completion) => drained.note(completion.wr_id, true),
+                    Ok(completion) => ended.note(completion.wr_id, true),
                     Err(error) if error.wr_id == RECEIVE => {}
-                    Err(error) => drained.note(error.wr_id, false),
+                    Err(error) => ended.note(error.wr_id, false),
                 }
             }
             if count > 0 {
                 continue;
             }
-            if drained.told >= awaited || Instant::now() >= until {
+            if ended.last >= awaited || Instant::now() >= until {
                 break;
             }
             std::thread::sleep(PAUSE);
         }
         self.room = Some(room);
-        drained
+        ended
     }
 
     /// Listens to what the peer says about rails that failed, and does what is to be done about them.

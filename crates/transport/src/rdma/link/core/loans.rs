@@ -190,7 +190,7 @@ impl Core {
         for loan in self.loans.iter_mut().flatten() {
             if let State::Asked { rail, id } = loan.state
                 && let Some(rail) = &mut self.rails[rail]
-                && rail.ended >= id
+                && rail.ended.well >= id
             {
                 rail.reads.end(loan.lent.bytes);
                 loan.state = State::Here;

@@ -205,6 +205,25 @@ fn what_a_failed_rail_has_not_read_is_read_by_another() {
 }
 
 #[test]
+fn what_a_device_has_said_already_is_not_waited_for_when_its_rail_is_dropped() {
+    let Some(sides) = sides(1) else { return };
+    let [(mut tx, _rx), (other_tx, mut other_rx)] = linked(&sides);
+    let from = Lot::filled(sides[0].0.registry(), BYTES);
+    let mut to = Lot::new(sides[1].0.registry(), BYTES);
+    lend(&mut tx, &from.memory, 9);
+    from.registration.deregister().unwrap();
+    let until = soon();
+    while let Ok(borrowed) = other_rx.borrow(0, &mut to.memory, 9) {
+        assert_eq!(borrowed, Borrowing::NotYet);
+        assert!(Instant::now() < until, "nothing is said");
+        // So that all that the device says is found at once.
+        thread::sleep(Duration::from_millis(100));
+    }
+    // Where nothing is said in time, it is destroyed.
+    assert!(other_tx.core.lock().dead()[0].pair.is_some());
+}
+
+#[test]
 fn memory_that_is_deregistered_is_not_written_any_more() {
     let Some(sides) = sides(1) else { return };
     let [(mut tx, _rx), (_tx, mut other_rx)] = linked(&sides);
