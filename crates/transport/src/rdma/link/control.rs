@@ -54,7 +54,10 @@ impl Control {
     }
 
     pub(super) fn flush(&mut self) {
-        while !self.unsent.is_empty() && !self.is_closed {
+        if self.is_closed {
+            self.unsent.clear();
+        }
+        while !self.unsent.is_empty() {
             match send(&*self.stream, &self.unsent, SendFlags::NOSIGNAL) {
                 Ok(count) => drop(self.unsent.drain(..count)),
                 Err(error) => match error.kind() {

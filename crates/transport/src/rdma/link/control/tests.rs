@@ -108,6 +108,31 @@ proptest! {
 }
 
 #[test]
+fn nothing_is_held_back_for_a_peer_that_is_gone() {
+    let (here, there) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
+    let geometry = Geometry {
+        slot_bytes: 64,
+        slots: 1,
+        channels: 1,
+    };
+    let mut control = Control::new(here, RAILS, geometry).unwrap();
+    let message = Message::Verdict {
+        rail: 0,
+        works: true,
+    };
+    while !control.holds_back() {
+        control.say(&message);
+    }
+    drop(there);
+    assert_eq!(control.hear().unwrap(), None);
+    assert!(control.is_closed);
+    control.flush();
+    assert!(!control.holds_back());
+    control.say(&message);
+    assert!(!control.holds_back());
+}
+
+#[test]
 fn numbers_of_more_than_24_bits_are_refused() {
     let geometry = Geometry {
         slot_bytes: 64,
