@@ -53,6 +53,12 @@ impl Wait {
         self.files.push((file, events));
     }
 
+    /// How many files' events end the block.
+    #[cfg(test)]
+    pub(crate) fn files(&self) -> usize {
+        self.files.len()
+    }
+
     /// Makes sure that peers see the words that arming has stored, or else that whoever looks from now
     /// on sees what they sent.
     pub fn settle(&mut self) {

@@ -117,22 +117,26 @@ impl LinkRx for Rx {
 
     fn arm(&mut self, wait: &mut Wait) {
         let mut core = self.core.lock();
+        let mut is_blind = false;
         for rail in core.rails() {
             while let Ok(Some(_)) = rail.events.next() {}
-            if rail.queue.arm(false).is_err() {
-                wait.be_blind();
-            }
+            is_blind |= rail.queue.arm(false).is_err();
         }
         // What came before is not announced: it must be known before anyone looks for it.
         core.look_around();
-        if core.control().holds_back() {
+        is_blind |= core.control().holds_back();
+        if is_blind && core.failed().is_none() {
             wait.be_blind();
         }
     }
 
-    /// Whatever arrives or ends; what it is, only a look can tell.
+    /// Whatever arrives or ends; what it is, only a look can tell. A link that has failed takes note of
+    /// nothing any more, and what it does not take would end every wait.
     fn watch(&self, wait: &mut Wait) {
         let core = self.core.lock();
+        if core.failed().is_some() {
+            return;
+        }
         for rail in core.rails() {
             wait.add(Arc::clone(&rail.events) as _, PollFlags::IN);
         }

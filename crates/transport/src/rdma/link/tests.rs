@@ -184,3 +184,22 @@ fn a_peer_that_goes_is_noticed() {
     };
     assert!(matches!(error, LinkError::Closed), "{error}");
 }
+
+#[test]
+fn a_link_that_has_failed_does_not_keep_others_from_blocking() {
+    let Some(sides) = sides(1) else { return };
+    let [first, second] = connected(&sides, GEOMETRY);
+    let (mut tx, mut rx, _) = first.unwrap();
+    let watched = |rx: &mut Rx| {
+        let mut wait = crate::Wait::default();
+        rx.arm(&mut wait);
+        rx.watch(&mut wait);
+        assert!(!wait.is_blind());
+        wait.files()
+    };
+    // The rail and the stream.
+    assert_eq!(watched(&mut rx), 2);
+    tx.withdraw();
+    drop(second);
+    assert_eq!(watched(&mut rx), 0);
+}

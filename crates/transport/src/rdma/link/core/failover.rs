@@ -47,7 +47,7 @@ impl Core {
         &self.dead
     }
 
-    #[cfg(test)]
+    /// Why the link has ended at this end.
     pub(in super::super) fn failed(&self) -> Option<&LinkError> {
         self.failed.as_ref()
     }
