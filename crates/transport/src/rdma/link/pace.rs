@@ -37,6 +37,16 @@ impl Pace {
         }
     }
 
+    /// After a look that is as good as no try: the next one comes soon, and the pause stays.
+    pub(super) fn again(self, now: Instant) -> Self {
+        let passed = self.pause.saturating_sub(SHORTEST);
+        Self {
+            // A machine that has just started has no such time.
+            since: now.checked_sub(passed).unwrap_or(now),
+            ..self
+        }
+    }
+
     /// After the failure of a rail that has carried.
     pub(super) fn resumed(self, now: Instant) -> Self {
         let steady = now.saturating_duration_since(self.since) >= STEADY;
@@ -64,5 +74,18 @@ mod tests {
         assert!(!pace.resumed(soon).is_over(soon + SHORTEST));
         let late = now + STEADY;
         assert_eq!(pace.resumed(late), Pace::new(late));
+    }
+
+    #[test]
+    fn a_look_at_a_port_does_not_forget_how_often_its_rail_has_failed() {
+        let now = Instant::now() + LONGEST;
+        let mut pace = Pace::new(now);
+        for seconds in [2, 4, 8, 16, 30, 30] {
+            pace = pace.again(now);
+            assert!(!pace.is_over(now));
+            assert!(pace.is_over(now + SHORTEST));
+            pace = pace.slower(now);
+            assert!(!pace.is_over(now + Duration::from_millis(seconds * 1000 - 1)));
+        }
     }
 }

@@ -16,7 +16,6 @@ use super::failover::Dead;
 use super::job::discard;
 use crate::LinkError;
 use crate::rdma::link::offer::End;
-use crate::rdma::link::pace::Pace;
 
 impl Core {
     /// Goes on with the return of rails that both ends have dropped.
@@ -128,7 +127,7 @@ impl Dead {
         self.attempt = None;
         self.pace = match outcome {
             // To look at a port costs little.
-            Outcome::Untried => Pace::new(now),
+            Outcome::Untried => self.pace.again(now),
             _ => self.pace.slower(now),
         };
     }
