@@ -124,7 +124,7 @@ impl Dead {
 
     fn give_up(&mut self, outcome: Outcome) {
         let now = Instant::now();
-        self.attempt = None;
+        discard(self.attempt.take());
         self.pace = match outcome {
             // To look at a port costs little.
             Outcome::Untried => self.pace.again(now),
