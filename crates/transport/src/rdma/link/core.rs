@@ -249,8 +249,7 @@ impl Core {
 
     /// Tells the peer what is read, as far as the rails have room for it.
     fn acknowledge(&mut self) {
-        // What is reserved can be sent besides.
-        let writes = self.owed.len() as u64 + 1;
+        let writes = self.unreserved();
         let has_room =
             |rail: &Option<Rail>| rail.as_ref().is_some_and(|rail| rail.has_room(writes));
         for channel in 0..self.owed.len() {
@@ -263,6 +262,12 @@ impl Core {
                 self.say(rail, what);
             }
         }
+    }
+
+    /// For so many writes a rail has room when it takes one that nobody has reserved: what all channels
+    /// have reserved can be sent besides, and a probe may take one.
+    fn unreserved(&self) -> u64 {
+        self.owed.len() as u64 + 2
     }
 
     fn say(&mut self, rail: usize, what: Immediate) {

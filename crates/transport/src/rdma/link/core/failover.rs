@@ -245,8 +245,7 @@ impl Core {
 
     /// Sends what failed rails have not carried, as far as the others have room for it.
     fn resend(&mut self) {
-        // What all channels have reserved can be sent besides.
-        let writes = self.owed.len() as u64 + 2;
+        let writes = self.unreserved();
         while self.failed.is_none() && self.rails().all(|rail| rail.has_room(writes)) {
             let Some(Missed {
                 channel,

@@ -200,8 +200,7 @@ impl Core {
 
     /// Asks for what waits, by the rails that have asked for the fewest bytes.
     fn ask(&mut self, channel: usize) {
-        // What all channels have reserved can be sent besides.
-        let writes = self.owed.len() as u64 + 2;
+        let writes = self.unreserved();
         let mut problem = None;
         for loan in &mut self.loans[channel] {
             if loan.state != State::Waiting {
