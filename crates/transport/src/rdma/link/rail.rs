@@ -160,14 +160,16 @@ impl Rail {
         Ok(id)
     }
 
-    /// Makes sure that it still carries: devices do not always say so when they lose what was posted.
-    /// Whether it does, as far as is known; completions were looked for just now.
-    pub(super) fn probe(&mut self) -> Result<bool, Error> {
+    /// Makes sure that it still carries: devices do not always say so when they lose what was posted, and
+    /// where nothing is posted, none says that the peer is gone. Whether it does, as far as is known;
+    /// completions were looked for just now.
+    pub(super) fn probe(&mut self, may_be_gone: bool) -> Result<bool, Error> {
         let (id, since) = self.probe;
         if self.ended.well < id {
             return Ok(since.elapsed() < self.patience);
         }
-        if self.ended.well < self.posted && self.has_room(1) && since.elapsed() > PROBE_EVERY {
+        let is_in_doubt = may_be_gone || self.ended.well < self.posted;
+        if is_in_doubt && self.has_room(1) && since.elapsed() > PROBE_EVERY {
             let id = self.posted + 1;
             let mut batch = self.pair.batch();
             // SAFETY: there are no bytes.

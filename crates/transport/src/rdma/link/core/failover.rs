@@ -202,11 +202,13 @@ impl Core {
 
     /// Drops rails that carry nothing and do not say so. Completions were looked for just now.
     pub(super) fn probe(&mut self) {
+        // Its stream may also have failed alone. One that has ended in order has said so before.
+        let may_be_gone = self.control.is_closed && !self.order.sender_gone();
         for index in 0..self.rails.len() {
             let Some(rail) = &mut self.rails[index] else {
                 continue;
             };
-            match rail.probe() {
+            match rail.probe(may_be_gone) {
                 Ok(true) => {}
                 Ok(false) => {
                     let problem = format!(

@@ -337,3 +337,21 @@ fn a_link_that_cannot_agree_on_a_failure_ends() {
         other => panic!("{other}"),
     }
 }
+
+#[test]
+fn a_peer_that_ends_without_a_word_is_noticed() {
+    let Some(sides) = sides(2) else { return };
+    let [(_tx, mut rx), (mut other_tx, other_rx)] = ends(&sides, ONE_SLOT);
+    // Its rails take nothing more, and nobody says farewell by them.
+    other_tx.withdraw();
+    drop((other_tx, other_rx));
+    let until = Instant::now() + WATCHDOG;
+    let error = loop {
+        assert!(Instant::now() < until, "nothing noticed");
+        match rx.peek(0) {
+            Err(error) => break error,
+            Ok(_) => thread::sleep(Duration::from_millis(1)),
+        }
+    };
+    assert!(matches!(error, LinkError::Rdma { .. }), "{error}");
+}
