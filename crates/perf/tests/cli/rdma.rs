@@ -98,7 +98,13 @@ fn bandwidth_over_all_rails_and_one_with_every_verb() {
             for (row, bytes) in rows.iter().zip([100, 40_000]) {
                 let number = |column: usize| row[column].parse::<u64>().unwrap();
                 assert_eq!([0, 1, 2, 7].map(number), [bytes, rails, requests, 0]);
-                assert!(row[4].parse::<f64>().unwrap() > 0.0);
+                // One packet lost, and the rate of little bytes is shown as 0.
+                let [us, rate] = [3, 4].map(|column: usize| row[column].parse::<f64>().unwrap());
+                let exact = (requests * bytes) as f64 / us / 1e3;
+                assert!(
+                    us > 0.0 && (rate - exact).abs() < 1e-4 + exact * 0.1 / us,
+                    "{row:?}"
+                );
             }
             let carried: Vec<u64> = run
                 .stdout
