@@ -43,7 +43,8 @@ pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Arc<Engin
             reason: format!("it could not connect: {error}"),
         });
     })?;
-    let event = checked("cuEventCreate", context.ordinal(), context.new_event(None))?;
+    let event = checked("cuEventCreate", context.ordinal(), context.new_event(None))
+        .map_err(|error| error.of_rank(comm.rank()))?;
     let engine = Arc::new(Engine {
         library,
         event,
@@ -96,7 +97,8 @@ fn kept(id: UniqueId) -> Arc<Kept> {
 
 /// Opens what this rank needs, and finds its device.
 fn prepare(comm: &Communicator, settings: &Settings) -> Result<Ready, Error> {
-    let devices = count()?;
+    let own = |error: spark_ccl_cuda::Error| error.of_rank(comm.rank());
+    let devices = count().map_err(own)?;
     let library = library(settings)?;
     let session = &comm.inner.world.session;
     // Alike for all communicators of the world: a device is one rank's.
@@ -104,8 +106,8 @@ fn prepare(comm: &Communicator, settings: &Settings) -> Result<Ready, Error> {
     let wanted = settings.nccl.device.saturating_add(before.count());
     // A launcher may show each process devices of its own.
     let ordinal = wanted % devices;
-    let context = context(ordinal)?;
-    let place = bus_id(ordinal)?;
+    let context = context(ordinal).map_err(own)?;
+    let place = bus_id(ordinal).map_err(own)?;
     if let Err(error) = share_default_pool(&context) {
         tracing::warn!(
             "rank {}: other devices of this process cannot reach memory from cudarc: {error}",
@@ -199,7 +201,8 @@ fn connect(
     };
     let on = Arc::clone(context);
     let make = move || {
-        checked("cuCtxSetCurrent", on.ordinal(), on.bind_to_thread())?;
+        checked("cuCtxSetCurrent", on.ordinal(), on.bind_to_thread())
+            .map_err(|error| error.of_rank(rank))?;
         nccl::Communicator::init_rank(library, size, id, rank, &config)
             .map_err(|error| refused("NCCL", error))
     };

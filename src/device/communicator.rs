@@ -5,7 +5,6 @@ use super::{DeviceMemory, Engine, Registration};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use spark_ccl_compute::Element;
-use spark_ccl_cuda::checked;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use std::sync::Arc;
 
@@ -80,7 +79,7 @@ impl Communicator {
         let what = format!("register_device of {}", engine.member());
         let hint = "all ranks register together";
         elsewhere(&what, hint, &engine.watch, timeout, move || {
-            checked("cuCtxSetCurrent", on.device(), on.context.bind_to_thread())?;
+            on.checked("cuCtxSetCurrent", on.context.bind_to_thread())?;
             on.do_register(register)
         })
     }

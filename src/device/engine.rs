@@ -13,7 +13,7 @@ use crate::signature::Signature;
 use parking_lot::{Mutex, MutexGuard};
 use spark_ccl_compute::{DType, Element};
 use spark_ccl_control::{DEVICE, Fault, Member, Watch};
-use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaEvent, CudaStream};
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError};
 use spark_ccl_cuda::{checked, is_capturing, is_of_the_thread};
 use spark_ccl_nccl::{self as nccl, DeviceSlice, Library, Patience, Stream};
 use std::collections::HashSet;
@@ -94,6 +94,23 @@ impl Engine {
         self.watch.member(self.rank as u32)
     }
 
+    /// Names the operation, the device and this rank of a call of CUDA's that failed.
+    pub(super) fn checked<T>(
+        &self,
+        operation: &'static str,
+        result: Result<T, DriverError>,
+    ) -> Result<T, spark_ccl_cuda::Error> {
+        self.own(checked(operation, self.device(), result))
+    }
+
+    /// Names this rank in an error of CUDA's.
+    pub(super) fn own<T>(
+        &self,
+        result: Result<T, spark_ccl_cuda::Error>,
+    ) -> Result<T, spark_ccl_cuda::Error> {
+        result.map_err(|error| error.of_rank(self.rank))
+    }
+
     /// Checks a stream and where buffers are, before anything is done in it, and makes the device current: NCCL
     /// goes back to the one that was.
     pub(super) fn admit(
@@ -112,8 +129,7 @@ impl Engine {
                     .to_owned(),
             });
         }
-        let bound = self.context.bind_to_thread();
-        checked("cuCtxSetCurrent", self.device(), bound)?;
+        self.checked("cuCtxSetCurrent", self.context.bind_to_thread())?;
         for region in places.into_iter().filter(|region| region.len > 0) {
             let Some(site) = &region.site else {
                 return Err(Error::Invalid {
@@ -126,7 +142,7 @@ impl Engine {
             if site.device != self.device() || elsewhere {
                 return Err(self.other(operation, "memory", site.device));
             }
-            if site.tracked && is_capturing(stream)? {
+            if site.tracked && self.own(is_capturing(stream))? {
                 return Err(Error::Invalid {
                     operation,
                     problem:
@@ -146,7 +162,7 @@ impl Engine {
         regions: [&Region; 2],
     ) -> Result<Signature, Error> {
         // What streams could not be made to wait for, cudarc and `DeviceMemory` have left here.
-        checked("cuStreamWaitEvent", self.device(), self.context.check_err())?;
+        self.checked("cuStreamWaitEvent", self.context.check_err())?;
         check::signature::<T>(comm, spec, regions)
     }
 
@@ -227,14 +243,13 @@ impl Engine {
         let stream = stream.unwrap_or_else(|| self.context.default_stream());
         let others: Vec<_> = streams.filter(|other| *other != stream).collect();
         self.admit(spec.operation.name(), regions, &stream)?;
-        let device = self.device();
         for other in &others {
-            checked("cuStreamWaitEvent", device, stream.join(other))?;
+            self.checked("cuStreamWaitEvent", stream.join(other))?;
         }
         self.enqueue::<T>(comm, spec, regions, &stream)?;
         // Should the call fail, memory is not used again, nor freed, before it has ended.
         for other in &others {
-            checked("cuStreamWaitEvent", device, other.join(&stream))?;
+            self.checked("cuStreamWaitEvent", other.join(&stream))?;
         }
         self.wait(&stream)
     }
@@ -304,6 +319,7 @@ impl Engine {
 
     /// An error of CUDA's. The other ranks wait for this one's part, which does not come.
     pub(super) fn lost(&self, error: spark_ccl_cuda::Error) -> Error {
+        let error = error.of_rank(self.rank);
         if !error.is_of_a_capture() {
             self.give_up(error.to_string());
         }

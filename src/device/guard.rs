@@ -6,7 +6,7 @@ use super::engine::{Calls, State};
 use crate::error::Error;
 use spark_ccl_control::Fault;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::{checked, is_capturing, leave_captures_alone, make_current, record};
+use spark_ccl_cuda::{is_capturing, leave_captures_alone, make_current, record};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -77,8 +77,8 @@ fn watch_over(engine: &Weak<Engine>, mut memory: Memory) {
 
 /// Makes the device current on this thread, whose looks are not to disturb others.
 fn enter(engine: &Engine) -> Result<(), Error> {
-    let device = make_current(&engine.context)?;
-    Ok(leave_captures_alone(device)?)
+    let device = engine.own(make_current(&engine.context))?;
+    Ok(engine.own(leave_captures_alone(device))?)
 }
 
 impl Engine {
@@ -110,10 +110,10 @@ impl Engine {
             return;
         }
         let recorded = || -> Result<bool, Error> {
-            if is_capturing(stream)? {
+            if self.own(is_capturing(stream))? {
                 return Ok(false);
             }
-            record(&self.event, stream)?;
+            self.own(record(&self.event, stream))?;
             Ok(true)
         };
         match recorded() {
@@ -133,7 +133,7 @@ impl Engine {
     /// Whether the stream has come to the mark. One that was drawn into a capture is not waited for.
     fn is_past_mark(&self) -> Result<bool, spark_ccl_cuda::Error> {
         let seen = self.event.try_is_complete();
-        checked("cuEventQuery", self.device(), seen).or_else(|error| {
+        self.checked("cuEventQuery", seen).or_else(|error| {
             let is_of_a_capture = error.is_of_a_capture();
             is_of_a_capture.then_some(true).ok_or(error)
         })

@@ -44,6 +44,8 @@ pub(super) struct Block {
     allocation: Option<Allocation>,
     address: u64,
     context: Arc<CudaContext>,
+    /// Of the communicator that it was made with.
+    rank: usize,
     last: Mutex<Option<Arc<CudaStream>>>,
 }
 
@@ -122,14 +124,10 @@ impl<T: Element> DeviceMemory<T> {
 impl Block {
     /// The stream that used it last.
     fn stream(&self, operation: &'static str) -> Result<Arc<CudaStream>, Error> {
-        checked(
-            "cuCtxSetCurrent",
-            self.context.ordinal(),
-            self.context.bind_to_thread(),
-        )?;
+        self.checked("cuCtxSetCurrent", self.context.bind_to_thread())?;
         let last = self.last.lock().clone();
         let stream = last.unwrap_or_else(|| self.context.default_stream());
-        if is_capturing(&stream)? {
+        if is_capturing(&stream).map_err(|error| error.of_rank(self.rank))? {
             return Err(Error::Invalid {
                 operation,
                 problem: "the stream that used the memory last captures a graph; copy before, or afterwards"
@@ -162,13 +160,17 @@ impl Block {
         stream: &CudaStream,
         copied: Result<(), DriverError>,
     ) -> Result<(), Error> {
-        let device = self.context.ordinal();
-        checked(operation, device, copied)?;
-        Ok(checked(
-            "cuStreamSynchronize",
-            device,
-            stream.synchronize(),
-        )?)
+        self.checked(operation, copied)?;
+        self.checked("cuStreamSynchronize", stream.synchronize())
+    }
+
+    fn checked(
+        &self,
+        operation: &'static str,
+        result: Result<(), DriverError>,
+    ) -> Result<(), Error> {
+        let result = checked(operation, self.context.ordinal(), result);
+        Ok(result.map_err(|error| error.of_rank(self.rank))?)
     }
 }
 
@@ -214,14 +216,17 @@ impl Drop for Block {
 impl Engine {
     pub(super) fn alloc<T: Element>(&self, len: usize) -> Result<DeviceMemory<T>, Error> {
         const NAME: &str = "alloc_device";
-        let device = self.device();
-        checked("cuCtxSetCurrent", device, self.context.bind_to_thread())?;
+        self.checked("cuCtxSetCurrent", self.context.bind_to_thread())?;
         let bytes = len.saturating_mul(size_of::<T>()).max(1);
         let allocation = self.library.allocate(bytes);
         let allocation = allocation.map_err(|error| match error {
             error @ nccl::Error::Unsupported { .. } => super::error::refused(NAME, error),
             error => Error::Memory {
-                what: format!("{bytes} bytes of device {device} for {}", self.member()),
+                what: format!(
+                    "{bytes} bytes of device {} for {}",
+                    self.device(),
+                    self.member()
+                ),
                 problem: error.to_string(),
             },
         })?;
@@ -230,6 +235,7 @@ impl Engine {
                 address: allocation.start().addr() as u64,
                 allocation: Some(allocation),
                 context: Arc::clone(&self.context),
+                rank: self.rank,
                 last: Mutex::new(None),
             }),
             len,

@@ -238,7 +238,12 @@ fn a_gpu_that_fails_is_named_to_all_ranks() {
             }
             let error = comm.wait(&stream).unwrap_err();
             if comm.rank() == 1 {
-                assert!(matches!(error, Error::Cuda(_)), "{how}: {error}");
+                let said = error.to_string();
+                let names = [" on device ", " of rank 1: "].map(|name| said.contains(name));
+                assert!(
+                    matches!(error, Error::Cuda(_)) && names == [true; 2],
+                    "{how}: {said}"
+                );
                 return;
             }
             let said = error.to_string();

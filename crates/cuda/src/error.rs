@@ -24,8 +24,10 @@ pub enum Error {
     )]
     NoDevice,
     /// A call of the driver failed.
-    #[error("{operation} on device {device}: {text} ({name} {code})")]
+    #[error("{operation} on device {device}{}: {text} ({name} {code})", of(*rank))]
     Call {
+        /// The rank that made it, where one did.
+        rank: Option<usize>,
         /// The function.
         operation: &'static str,
         /// CUDA's number of the device.
@@ -52,6 +54,19 @@ impl Error {
             }
         )
     }
+
+    /// The same error, of a rank.
+    #[must_use]
+    pub fn of_rank(mut self, number: usize) -> Self {
+        if let Self::Call { rank, .. } = &mut self {
+            *rank = Some(number);
+        }
+        self
+    }
+}
+
+fn of(rank: Option<usize>) -> String {
+    rank.map_or_else(String::new, |rank| format!(" of rank {rank}"))
 }
 
 /// Names the operation and the device of a call that failed.
@@ -71,6 +86,7 @@ pub fn checked<T>(
             )
         };
         Error::Call {
+            rank: None,
             operation,
             device,
             code: error.0 as u32,

@@ -3,7 +3,6 @@
 use std::ops::Range;
 
 use spark_ccl::{Element, Error};
-use spark_ccl_cuda::checked;
 use spark_ccl_cuda::cudarc::driver::CudaGraph;
 use spark_ccl_cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
@@ -63,13 +62,13 @@ impl<T: Element> Calls<'_, T> {
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         for gpu in self.gpus {
             let begun = gpu.stream.begin_capture(mode);
-            checked("cuStreamBeginCapture", gpu.ordinal(), begun)?;
+            gpu.checked("cuStreamBeginCapture", begun)?;
         }
         let enqueued = body();
         let end = |gpu: &Gpu| {
             // Without flags, as nccl-tests.
             let graph = gpu.stream.end_capture(CUgraphInstantiate_flags(0));
-            checked("cuStreamEndCapture", gpu.ordinal(), graph)
+            gpu.checked("cuStreamEndCapture", graph)
         };
         // Before a failure is reported, all streams leave the capture.
         let graphs: Vec<_> = self.gpus.iter().map(end).collect();
@@ -82,7 +81,7 @@ impl<T: Element> Calls<'_, T> {
 /// Launches graphs once.
 pub(super) fn launch(graphs: &[CudaGraph], gpus: &[Gpu]) -> Result<(), Error> {
     for (graph, gpu) in graphs.iter().zip(gpus) {
-        checked("cuGraphLaunch", gpu.ordinal(), graph.launch())?;
+        gpu.checked("cuGraphLaunch", graph.launch())?;
     }
     Ok(())
 }

@@ -15,12 +15,15 @@ pub(super) fn fill<T: Element>(
     seed: u64,
 ) -> Result<(), Error> {
     let check = Check::new(&call.invocation, call.way, seed, 0);
+    let own = |error: spark_ccl_cuda::Error| error.of_rank(call.invocation.rank);
     let inputs = check.inputs();
     if let Some(piece) = inputs.send {
-        kernels.fill(call.sent(&piece.range)?, &check.pattern(&piece))?;
+        let filled = kernels.fill(call.sent(&piece.range)?, &check.pattern(&piece));
+        filled.map_err(own)?;
     }
     for piece in inputs.recv {
-        kernels.fill(call.received(&piece.range)?, &check.pattern(&piece))?;
+        let filled = kernels.fill(call.received(&piece.range)?, &check.pattern(&piece));
+        filled.map_err(own)?;
     }
     Ok(())
 }
@@ -33,6 +36,7 @@ pub(super) fn wrong<T: Element>(
     plant: Option<Plant>,
 ) -> Result<u64, Error> {
     let check = Check::new(&call.invocation, call.way, seed, 0);
+    let own = |error: spark_ccl_cuda::Error| error.of_rank(call.invocation.rank);
     let planted = plant
         .filter(|plant| plant.rank == call.invocation.rank)
         .and_then(|plant| check.place(plant.index));
@@ -41,10 +45,12 @@ pub(super) fn wrong<T: Element>(
         let pattern = check.pattern(&piece);
         if let Some(at) = planted.filter(|at| piece.range.contains(at)) {
             let right = &pattern[(at - piece.range.start) % pattern.len()];
-            kernels.fill(call.received(&(at..at + 1))?, &[check.spoiled(right)])?;
+            let spoiled = kernels.fill(call.received(&(at..at + 1))?, &[check.spoiled(right)]);
+            spoiled.map_err(own)?;
         }
         let part = call.received(&piece.range)?;
-        wrong += kernels.wrong(part, &pattern, check.tolerance(&piece))?;
+        let counted = kernels.wrong(part, &pattern, check.tolerance(&piece));
+        wrong += counted.map_err(own)?;
     }
     Ok(wrong)
 }

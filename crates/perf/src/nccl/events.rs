@@ -2,7 +2,7 @@
 
 use spark_ccl_cuda::cudarc::driver::CudaEvent;
 use spark_ccl_cuda::cudarc::driver::sys::CUevent_flags;
-use spark_ccl_cuda::{Error, checked, elapsed_ms};
+use spark_ccl_cuda::{Error, elapsed_ms};
 
 use super::gpu::Gpu;
 
@@ -26,7 +26,7 @@ impl Events {
         let event = |gpu: &Gpu| {
             let context = gpu.stream.context();
             let event = context.new_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
-            checked("cuEventCreate", gpu.ordinal(), event)
+            gpu.checked("cuEventCreate", event)
         };
         let of_gpu = |gpu| (0..count).map(|_| event(gpu)).collect();
         Ok(Self {
@@ -56,7 +56,7 @@ impl Events {
     fn record(&self, gpus: &[Gpu], index: usize) -> Result<(), Error> {
         for (gpu, events) in gpus.iter().zip(&self.of_gpus) {
             let recorded = events[index].record(&gpu.stream);
-            checked("cuEventRecord", gpu.ordinal(), recorded)?;
+            gpu.checked("cuEventRecord", recorded)?;
         }
         Ok(())
     }

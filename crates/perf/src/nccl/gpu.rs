@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice, Registration};
 use spark_ccl::{Communicator, Element};
 use spark_ccl_cuda::cudarc::driver::sys::CUdevice_attribute;
-use spark_ccl_cuda::cudarc::driver::{CudaStream, result};
+use spark_ccl_cuda::cudarc::driver::{CudaStream, DriverError, result};
 use spark_ccl_cuda::{checked, is_idle};
 
 use super::kernels::Kernels;
@@ -25,15 +25,16 @@ pub(super) struct Gpu {
 impl Gpu {
     /// Of a communicator that has one.
     pub(super) fn new(comm: Communicator, options: &Options) -> Result<Self, Error> {
+        let own = |error: spark_ccl_cuda::Error| error.of_rank(comm.rank());
         let context = comm.context()?;
         let stream = if options.null_stream {
             context.default_stream()
         } else {
             let stream = context.new_stream();
-            checked("cuStreamCreate", context.ordinal(), stream)?
+            checked("cuStreamCreate", context.ordinal(), stream).map_err(own)?
         };
         Ok(Self {
-            kernels: Kernels::load(&stream)?,
+            kernels: Kernels::load(&stream).map_err(own)?,
             stream,
             buffers: None,
             comm,
@@ -45,17 +46,27 @@ impl Gpu {
         self.stream.context().ordinal()
     }
 
+    /// Names the operation, the device and the rank of a call of CUDA's that failed.
+    pub(super) fn checked<T>(
+        &self,
+        operation: &'static str,
+        result: Result<T, DriverError>,
+    ) -> Result<T, spark_ccl_cuda::Error> {
+        let result = checked(operation, self.ordinal(), result);
+        result.map_err(|error| error.of_rank(self.comm.rank()))
+    }
+
     /// The first number of its compute capability.
     pub(super) fn generation(&self) -> Result<i32, Error> {
         let major = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
         let generation = self.stream.context().attribute(major);
-        Ok(checked("cuDeviceGetAttribute", self.ordinal(), generation)?)
+        Ok(self.checked("cuDeviceGetAttribute", generation)?)
     }
 
     /// Bytes of its memory that are free.
     pub(super) fn free(&self) -> Result<u64, Error> {
         let info = self.stream.context().mem_get_info();
-        let (free, _) = checked("cuMemGetInfo", self.ordinal(), info)?;
+        let (free, _) = self.checked("cuMemGetInfo", info)?;
         Ok(free as u64)
     }
 
@@ -109,7 +120,7 @@ impl Gpu {
                 )
             }
         });
-        Ok(checked("cuMemcpyDtoDAsync", self.ordinal(), copied)?)
+        Ok(self.checked("cuMemcpyDtoDAsync", copied)?)
     }
 
     /// Waits for its stream.
