@@ -58,7 +58,7 @@ fn watch_over(engine: &Weak<Engine>, mut memory: Memory) {
     if let Some(engine) = engine.upgrade()
         && let Err(error) = enter(&engine)
     {
-        tracing::warn!("rank {}: {error}", engine.rank);
+        tracing::warn!("{error}");
     }
     loop {
         std::thread::sleep(TICK);
@@ -126,7 +126,7 @@ impl Engine {
                     farewell: None,
                 });
             }
-            Err(error) => tracing::debug!("rank {}: {error}", self.rank),
+            Err(error) => tracing::debug!("{error}"),
         }
     }
 

@@ -102,7 +102,7 @@ impl GpuBed<'_> {
         self.control.barrier().run()?;
         let spent = self.timed(calls, events.as_ref())?;
         let micros = match events {
-            Some(events) => events.micros()?,
+            Some(events) => events.micros(gpus)?,
             None => Vec::new(),
         };
         let aggregated = options.aggregated as f64;

@@ -62,21 +62,22 @@ impl Events {
     }
 
     /// Microseconds of each iteration, on the GPU where it took longest.
-    pub(super) fn micros(&self) -> Result<Vec<f64>, Error> {
+    pub(super) fn micros(&self, gpus: &[Gpu]) -> Result<Vec<f64>, Error> {
         (0..self.iterations)
-            .map(|iteration| self.longest(iteration))
+            .map(|iteration| self.longest(gpus, iteration))
             .collect()
     }
 
-    fn longest(&self, iteration: usize) -> Result<f64, Error> {
+    fn longest(&self, gpus: &[Gpu], iteration: usize) -> Result<f64, Error> {
         let start = if self.paired {
             2 * iteration
         } else {
             iteration
         };
         let mut longest = 0_f64;
-        for events in &self.of_gpus {
-            let elapsed = elapsed_ms(&events[start], &events[start + 1])?;
+        for (gpu, events) in gpus.iter().zip(&self.of_gpus) {
+            let elapsed = elapsed_ms(&events[start], &events[start + 1]);
+            let elapsed = elapsed.map_err(|error| error.of_rank(gpu.comm.rank()))?;
             longest = longest.max(f64::from(elapsed) * 1e3);
         }
         Ok(longest)
