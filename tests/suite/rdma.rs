@@ -195,19 +195,33 @@ fn all_plan_for_tcp_if_one_pair_falls_back_to_it() {
     call_everything(&mut ranks[..2], 1003);
 }
 
+/// A port that loses packets, until this is dropped: also when the test fails, for the sake of the others.
+struct Impaired(&'static str);
+
+impl Impaired {
+    fn new(port: &'static str, loss: &str) -> Self {
+        rails(&["impair", port, "loss", loss]);
+        Self(port)
+    }
+}
+
+impl Drop for Impaired {
+    fn drop(&mut self) {
+        rails(&["impair", self.0]);
+    }
+}
+
 #[test]
 fn lost_packets_change_no_result() {
     let _alone = alone();
     let Some(mut ranks) = two_ends(2) else { return };
-    for loss in ["1%", "5%"] {
-        for port in ["r0a", "r1b"] {
-            rails(&["impair", port, "loss", loss]);
-        }
-        call_everything(&mut ranks, 100_003);
-        call_everything_on(&mut ranks, "registered ", 100_003);
-    }
+    // One rail at a time: soft-RoCE may fail one that loses packets (Linux 6.12 did, with remote access errors).
     for port in ["r0a", "r1b"] {
-        rails(&["impair", port]);
+        for loss in ["1%", "5%"] {
+            let _impaired = Impaired::new(port, loss);
+            call_everything(&mut ranks, 100_003);
+            call_everything_on(&mut ranks, "registered ", 100_003);
+        }
     }
     assert_all_ok(&mut ranks, "finalize");
 }
