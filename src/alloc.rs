@@ -3,21 +3,27 @@
 use crate::call::{Call, InPlace, Nothing, Spec};
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::mesh::LOOK_EVERY;
+use crate::mesh::shares_memory;
 use crate::redop::RedOp;
 use crate::registered::{Allocation, Hold, Holder, Registered, Segment};
 use crate::signature::Operation;
 use crate::world::{EXCHANGE, deadline_in};
 use socket2::Socket;
+use spark_ccl_bootstrap::{Error as BootstrapError, Kind, Purpose, Via};
 use spark_ccl_compute::Element;
-use spark_ccl_transport::memory::{
-    MemoryError, Passed, SharedMemory, available_bytes, recv_fd, send_fd,
-};
+use spark_ccl_transport::memory::{MemoryError, SharedMemory, available_bytes, recv_fd, send_fd};
 use spark_ccl_transport::rdma::{Memory, Registration};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How often waiting for another rank's memory looks for faults.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// No page is larger, but for those called large.
+const PAGE: usize = 64 << 10;
+/// Of the most common large pages.
+const LARGE_PAGE: usize = 2 << 20;
 
 impl Communicator {
     /// `len` elements of registered memory on every rank, zeroed. Collective: all ranks must ask
@@ -32,25 +38,34 @@ impl Communicator {
             ..Spec::new(Operation::Alloc)
         };
         Call::<T, _>::new(self, operation, Nothing).run()?;
-        // At least a byte: the system maps nothing that is empty.
-        let bytes = len.saturating_mul(size_of::<T>()).max(1);
-        let sharers = self.inner.memory_streams.lock().iter().flatten().count() + 1;
+        let here = self.here();
+        let part = part_bytes(len.saturating_mul(size_of::<T>()));
+        let all = part.saturating_mul(here.len());
         // Before each step all ranks agree that it is worth while: none is left waiting, and nothing
         // is allocated that all together have not got.
-        self.agree(len, fits(bytes.saturating_mul(sharers)))?;
-        let (own, fd) = self.agree(len, SharedMemory::create(bytes))?;
+        self.agree(len, fits(all))?;
         let id = self.inner.allocations.fetch_add(1, Ordering::Relaxed);
-        let mut maps = self.agree(len, self.exchange(id, bytes, &fd))?;
-        let base = own.as_ptr();
-        let rank = self.rank();
-        maps[rank] = Some(own);
+        let leads = here[0] == self.rank();
+        let made = leads.then(|| SharedMemory::create_sparse(all, 0));
+        let made = self.agree(len, made.transpose())?;
+        let memory = self.agree(len, self.share(id, all, &here, made))?;
+        let parts = self.parts(&here, part);
+        let start = parts[self.rank()].unwrap_or_default();
+        if part >= LARGE_PAGE {
+            memory.prefer_large_pages();
+        }
+        // Each sets its own part aside: near to its processor.
+        self.agree(len, memory.set_aside(start..start + part))?;
+        let base = memory.as_ptr().wrapping_add(start);
         // SAFETY: the segment holds the mapping for longer than the registration.
-        let registration = unsafe { self.plug(base, bytes, None) };
+        let registration = unsafe { self.plug(base, part, None) };
         let allocation = Allocation {
             id,
-            context: self.inner.context,
-            rank,
-            maps,
+            communicator: self.planner().communicator,
+            rank: self.rank(),
+            memory,
+            parts,
+            bytes: part,
         };
         let segment = Segment::new(base, registration, Holder::Shared(allocation));
         Ok(Registered::new(segment, len))
@@ -114,6 +129,8 @@ impl Communicator {
         bytes: usize,
         dmabuf: Option<(BorrowedFd<'_>, u64)>,
     ) -> Option<Registration> {
+        // The devices are the parent's, where this is a forked child.
+        self.shared().check_process().ok()?;
         let registry = self.inner.registry.as_ref()?;
         let start = NonNull::new(start).filter(|_| bytes > 0)?;
         let memory = match dmabuf {
@@ -155,50 +172,85 @@ impl Communicator {
         Ok(own)
     }
 
-    /// Passes this rank's memory to the other ranks of the host, and maps theirs.
-    fn exchange(
+    /// The ranks that share memory with this one, it among them, in order. The first one leads.
+    fn here(&self) -> Vec<usize> {
+        let world = &self.inner.world;
+        let is_here = |rank: &usize| {
+            let member = self.inner.members[*rank];
+            *rank == self.rank() || shares_memory(&world.session, &world.settings, member)
+        };
+        (0..self.size()).filter(is_here).collect()
+    }
+
+    /// By rank: where its part begins in the memory of this host.
+    fn parts(&self, here: &[usize], part: usize) -> Vec<Option<usize>> {
+        let mut parts = vec![None; self.size()];
+        for (place, &rank) in here.iter().enumerate() {
+            parts[rank] = Some(place * part);
+        }
+        parts
+    }
+
+    /// The memory of this host, which its first rank has made, and passes to the others.
+    fn share(
         &self,
         id: u32,
         bytes: usize,
-        own: &OwnedFd,
-    ) -> Result<Vec<Option<SharedMemory>>, MemoryError> {
+        here: &[usize],
+        made: Option<(SharedMemory, OwnedFd)>,
+    ) -> Result<SharedMemory, MemoryError> {
         let deadline = deadline_in(EXCHANGE);
-        let streams = self.inner.memory_streams.lock();
-        for stream in streams.iter().flatten() {
-            send_fd(stream, own.as_fd(), u64::from(id), bytes as u64, deadline)?;
-        }
-        // All are read before an error ends this, or the next allocation would find what is left.
-        let passed: Vec<_> = streams
-            .iter()
-            .map(|stream| stream.as_ref().map(|stream| self.receive(stream, deadline)))
-            .collect();
-        drop(streams);
-        let map = |passed: Option<Result<Passed, MemoryError>>| {
-            let Some(passed) = passed.transpose()? else {
-                return Ok(None);
-            };
-            if passed.id != u64::from(id) {
-                return Err(MemoryError::Refused(format!(
-                    "expected allocation {id}, saw {}",
-                    passed.id
-                )));
-            }
-            SharedMemory::from_fd(&passed.fd, bytes).map(Some)
+        let session = &self.inner.world.session;
+        let purpose = Purpose {
+            context: self.inner.context,
+            kind: Kind::Memory,
+            lane: id,
         };
-        passed.into_iter().map(map).collect()
+        let Some((memory, fd)) = made else {
+            let stream = self.await_stream(here[0], purpose, deadline)?;
+            let passed = recv_fd(&stream, deadline)?;
+            return SharedMemory::sparse_from_fd(&passed.fd, bytes, 0);
+        };
+        for &rank in &here[1..] {
+            let member = self.inner.members[rank];
+            let stream = session
+                .connect(member, purpose, Via::Unix, deadline)
+                .map_err(|error| MemoryError::Refused(error.to_string()))?;
+            send_fd(&stream, fd.as_fd(), u64::from(id), bytes as u64, deadline)?;
+        }
+        Ok(memory)
     }
 
-    /// Waits for a peer's memory, as long as the communicator works.
-    fn receive(&self, stream: &Socket, deadline: Instant) -> Result<Passed, MemoryError> {
+    /// Waits for a stream of another rank, as long as the communicator works.
+    fn await_stream(
+        &self,
+        rank: usize,
+        purpose: Purpose,
+        deadline: Instant,
+    ) -> Result<Socket, MemoryError> {
+        let member = self.inner.members[rank];
         loop {
             let look = deadline.min(Instant::now() + LOOK_EVERY);
-            match recv_fd(stream, look) {
-                Err(MemoryError::TimedOut { .. })
+            match self.inner.world.session.accept(member, purpose, look) {
+                Ok(stream) => return Ok(stream),
+                Err(BootstrapError::Timeout(_))
                     if Instant::now() < deadline && !self.inner.watch.failed() => {}
-                other => return other,
+                Err(error) => return Err(MemoryError::Refused(error.to_string())),
             }
         }
     }
+}
+
+/// Of a rank's part: whole pages, and large ones where it is large.
+fn part_bytes(bytes: usize) -> usize {
+    let page = match bytes {
+        LARGE_PAGE.. => LARGE_PAGE,
+        _ => PAGE,
+    };
+    bytes
+        .max(1)
+        .checked_next_multiple_of(page)
+        .unwrap_or(usize::MAX)
 }
 
 /// Whether the host has so much memory to spare.

@@ -13,8 +13,8 @@ pub struct Region {
     pub(crate) ptr: *mut u8,
     pub(crate) len: usize,
     pub(crate) home: Option<Home>,
-    /// The device that has it, if it is not host memory.
-    pub(crate) site: Option<Site>,
+    /// The device that has it, if it is not host memory. Boxed, since regions are moved about in small calls.
+    pub(crate) site: Option<Box<Site>>,
 }
 
 /// This build knows no devices.

@@ -3,14 +3,17 @@
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::logging;
-use crate::world::{Reducer, World, deadline_in};
+use crate::world::{Reducer, World, deadline_in, open_nics};
 use spark_ccl_bootstrap::{Address, Options, Secret, Session, UniqueId};
 use spark_ccl_config::{Backend, Env, Settings, Tuning};
 use spark_ccl_launcher::{KeyValue, Launch, Rendezvous};
 use spark_ccl_transport::netif;
+use spark_ccl_transport::rdma::link::Nics;
+use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How many communicators of this launch met through its key-value space; all ranks count alike.
@@ -147,20 +150,21 @@ impl Builder {
         let tuning = settings.read_tuning();
         let open = |session| {
             let (settings, tuning, reducer) = (settings.clone(), tuning.clone(), self.reducer);
-            std::thread::spawn(move || World::open(session, settings, tuning, reducer))
+            std::thread::Builder::new()
+                .spawn(move || World::open(session, settings, tuning, reducer, OnceLock::new()))
         };
         let threads: Vec<_> = sessions.into_iter().map(open).collect();
-        threads
+        let (opened, failed): (Vec<_>, Vec<_>) =
+            threads.into_iter().map(joined).partition(Result::is_ok);
+        // A rank that fails ends the others; what ended it says more than that it has ended.
+        let cause = failed
             .into_iter()
-            .map(|thread| {
-                thread.join().unwrap_or_else(|_| {
-                    Err(Error::System {
-                        what: "connecting the ranks of this process".to_owned(),
-                        problem: "a thread panicked".to_owned(),
-                    })
-                })
-            })
-            .collect()
+            .filter_map(Result::err)
+            .min_by_key(is_lost);
+        match cause {
+            Some(cause) => Err(cause),
+            None => opened.into_iter().collect(),
+        }
     }
 
     /// A new unique id, for [`connect`](Self::connect). This process serves the ranks' rendezvous.
@@ -181,9 +185,13 @@ impl Builder {
         let root = id.addresses().first().map(SocketAddr::ip);
         let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let (rank, size) = (narrow(rank), narrow(size));
-        let options = options(&settings, root, Some(rank))?;
+        let nics = open_nics(&settings);
+        let options = Options {
+            rdma_ports: ports(&nics),
+            ..options(&settings, root, Some(rank))?
+        };
         let session = Session::join(id, rank, size, &options)?;
-        self.open(session, settings)
+        self.open(session, settings, nics)
     }
 
     /// See [`Communicator::from_env`].
@@ -206,15 +214,21 @@ impl Builder {
             launch.size,
             launch.rendezvous
         );
-        let session = meet(launch, &settings)?;
-        self.open(session, settings)
+        let nics = open_nics(&settings);
+        let session = meet(launch, &settings, ports(&nics))?;
+        self.open(session, settings, nics)
     }
 
     /// Opens the world of a session with other processes, with what rank 0 has measured.
-    fn open(&self, session: Session, settings: Settings) -> Result<Communicator, Error> {
+    fn open(
+        &self,
+        session: Session,
+        settings: Settings,
+        nics: Nics,
+    ) -> Result<Communicator, Error> {
         // Rank 0 has checked it, and all run the same build.
         let tuning = Tuning::parse(session.note().as_bytes()).unwrap_or_default();
-        World::open(session, settings, tuning, self.reducer)
+        World::open(session, settings, tuning, self.reducer, nics.into())
     }
 
     fn settings(&self) -> Result<Settings, Error> {
@@ -233,31 +247,36 @@ impl Builder {
     }
 }
 
+fn ports(nics: &Nics) -> u8 {
+    u8::try_from(nics.descriptions().len()).unwrap_or(u8::MAX)
+}
+
 fn detect(env: &Env) -> Result<Option<Launch>, Error> {
     let look = |name: &str| env.get(name).map(str::to_owned);
     spark_ccl_launcher::detect(&look).map_err(|error| Error::Launcher(error.to_string()))
 }
 
 /// Finds the other ranks in the way that the launcher offers.
-fn meet(launch: Launch, settings: &Settings) -> Result<Session, Error> {
+fn meet(launch: Launch, settings: &Settings, rdma_ports: u8) -> Result<Session, Error> {
     let (rank, size) = (launch.rank, launch.size);
     let secret = || {
         let text = settings.secret.as_ref();
         text.map(|text| Secret::from_text(text.as_bytes()))
     };
+    let options = |root| {
+        options(settings, root, Some(rank)).map(|options| Options {
+            rdma_ports,
+            ..options
+        })
+    };
     match launch.rendezvous {
         Rendezvous::UniqueId(text) => {
             let id: UniqueId = text.trim().parse()?;
             let root = id.addresses().first().map(SocketAddr::ip);
-            Ok(Session::join(
-                &id,
-                rank,
-                size,
-                &options(settings, root, Some(rank))?,
-            )?)
+            Ok(Session::join(&id, rank, size, &options(root)?)?)
         }
         Rendezvous::Address { host, port, bind } => {
-            let options = options(settings, resolve(&host, port), Some(rank))?;
+            let options = options(resolve(&host, port))?;
             Ok(Session::at_address(
                 (&host, port),
                 rank,
@@ -268,7 +287,7 @@ fn meet(launch: Launch, settings: &Settings) -> Result<Session, Error> {
             )?)
         }
         Rendezvous::KeyValue(space) => {
-            let options = options(settings, None, Some(rank))?;
+            let options = options(None)?;
             through_key_value(space, rank, size, secret(), &options)
         }
     }
@@ -323,6 +342,26 @@ fn unlist(text: &str) -> Result<Vec<SocketAddr>, Error> {
             .map_err(|_| Error::Launcher(format!("rank 0 published {word:?}, which is no address")))
     };
     text.split_whitespace().map(parse).collect()
+}
+
+/// What a thread that opens a rank of this process has come to.
+fn joined(
+    thread: io::Result<JoinHandle<Result<Communicator, Error>>>,
+) -> Result<Communicator, Error> {
+    let problem = match thread.map(JoinHandle::join) {
+        Ok(Ok(outcome)) => return outcome,
+        Ok(Err(_)) => "a thread panicked".to_owned(),
+        Err(error) => format!("no thread can be started: {error}"),
+    };
+    Err(Error::System {
+        what: "connecting the ranks of this process".to_owned(),
+        problem,
+    })
+}
+
+fn is_lost(error: &Error) -> bool {
+    use spark_ccl_bootstrap::Error::Lost;
+    matches!(error, Error::Bootstrap(error) if matches!(**error, Lost(_)))
 }
 
 fn resolve(host: &str, port: u16) -> Option<IpAddr> {

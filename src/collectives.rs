@@ -200,7 +200,8 @@ impl Communicator {
         Call::new(self, Spec::new(Operation::AllToAll), OutOfPlace(send, recv))
     }
 
-    /// [`all_to_all`](Self::all_to_all) of a buffer onto itself.
+    /// [`all_to_all`](Self::all_to_all) of a buffer onto itself. Of three ranks and more, all must do so or
+    /// none: partners take turns in another order in place. Where they differ, all get an error.
     pub fn all_to_all_in_place<T, B>(&self, buffer: B) -> Call<'_, T, InPlace<B>>
     where
         T: Element,
@@ -212,7 +213,8 @@ impl Communicator {
 
     /// Blocks of different lengths: `send_counts[p]` elements from `send_displs[p]` of `send` to
     /// rank `p`, and `recv_counts[p]` elements from rank `p` to `recv_displs[p]` of `recv`.
-    /// What one rank sends another must be what that one receives.
+    /// What one rank sends another must be what that one receives; where it is not, both get an error that
+    /// names the counts.
     pub fn all_to_all_v<T, S, R>(
         &self,
         send: S,
@@ -240,7 +242,10 @@ impl Communicator {
         Call::new(self, spec, OutOfPlace(send, recv))
     }
 
-    /// A message to one rank, matched by a [`recv`](Self::recv) there, in order.
+    /// A message to one rank, matched by a [`recv`](Self::recv) there, in order; also one of no elements.
+    ///
+    /// A link holds short messages for their receiver, and then the sender is done before that has asked for
+    /// them: if it asks for something else, the sender learns of it by its next call.
     pub fn send<T, S>(&self, buffer: S, to: usize) -> Call<'_, T, Sending<S>>
     where
         T: Element,

@@ -1,15 +1,14 @@
 //! The communicator: what users hold.
 
-use crate::engine::Shared;
 use crate::error::Error;
 use crate::plan::Planner;
 use crate::signature::{Operation, Signature};
+use crate::stay::Stay;
 use crate::world::World;
-use parking_lot::Mutex;
-use socket2::Socket;
 use spark_ccl_compute::DType;
 use spark_ccl_config::{Backend, Layout};
 use spark_ccl_control::{Fault, Watch};
+use spark_ccl_fork::Owned;
 use spark_ccl_transport::Rails;
 use spark_ccl_transport::rdma::Registry;
 use std::sync::Arc;
@@ -20,28 +19,33 @@ use std::time::Duration;
 ///
 /// All ranks must call the same collectives with matching arguments in the same order. A
 /// communicator can be shared by threads (it is `Sync`), which then must agree on that order.
+///
+/// Dropping it leaves the communicator. Where operations are in flight, the rank stays until the last of
+/// their handles is dropped, too, and that waits for them: until they are done, or the other ranks have
+/// failed or left, or the operation timeout has passed. A thread that panics does not wait, but
+/// [aborts](Self::abort) them.
+///
+/// It belongs to the process that made it. A child that is forked later has a copy that does nothing: every call
+/// returns [`Error::Forked`], and the others do not notice when the child drops it or ends. The child may make a
+/// communicator of its own.
 #[derive(Debug)]
 pub struct Communicator {
     pub(crate) inner: Arc<Inner>,
     #[cfg(feature = "cuda")]
-    pub(crate) device: Option<Arc<crate::device::Engine>>,
+    pub(crate) device: Option<Owned<Arc<crate::device::Engine>>>,
 }
 
 /// What a communicator and its progress thread share.
 pub(crate) struct Inner {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<Stay>,
     pub(crate) planner: Planner,
     pub(crate) watch: Arc<Watch>,
-    pub(crate) world: Arc<World>,
+    pub(crate) world: Owned<Arc<World>>,
     pub(crate) context: u64,
     /// By rank of this communicator: the rank of the world.
     pub(crate) members: Vec<u32>,
-    /// Streams to the ranks of this host, over which memory is passed.
-    pub(crate) memory_streams: Mutex<Vec<Option<Socket>>>,
     /// Memory that the devices of RDMA links reach; none where there are no such links, or it is not wanted.
     pub(crate) registry: Option<Arc<Registry>>,
-    /// By rank: what carries the data.
-    pub(crate) links: Vec<String>,
     /// Numbers of the next split and allocation: counters on their own, which publish nothing.
     pub(crate) splits: AtomicU32,
     pub(crate) allocations: AtomicU32,
@@ -90,15 +94,21 @@ impl Communicator {
         })
     }
 
-    /// What carries data to each rank: `"shm"`, `"tcp 10.0.0.1 -> 10.0.0.2"`, `"self"`.
-    pub fn links(&self) -> &[String] {
-        &self.inner.links
+    /// What carries data to each rank: `"shm"`, `"tcp 10.0.0.1 -> 10.0.0.2"`, `"self"`. Links are made when
+    /// they are used first; of one that is not, this says only the kind, `"tcp"` or `"rdma"`. It waits while another thread
+    /// works on a call.
+    pub fn links(&self) -> Vec<String> {
+        let links = self.inner.shared.with(|engine| engine.links());
+        // A forked child has none.
+        links.unwrap_or_default()
     }
 
     /// How it goes with the rails to each rank, where RDMA carries the data: how many are in use, how often
     /// one was dropped, and how often one came back. It waits while another thread works on a call.
     pub fn rails(&self) -> Vec<Rails> {
-        self.inner.shared.with(|engine| engine.rails())
+        let rails = self.inner.shared.with(|engine| engine.rails());
+        // A forked child has none.
+        rails.unwrap_or_default()
     }
 
     /// What does the collectives of device memory.
@@ -113,7 +123,11 @@ impl Communicator {
 
     /// Changes how long each operation may take, from the next call on.
     pub fn set_timeout(&self, timeout: Duration) {
-        self.inner.shared.with(|engine| engine.timeout = timeout);
+        let set = self.inner.shared.with(|engine| engine.timeout = timeout);
+        if set.is_err() {
+            // In a forked child there are no operations.
+            return;
+        }
         #[cfg(feature = "cuda")]
         if let Some(device) = &self.device {
             device.set_timeout(timeout);
@@ -142,6 +156,7 @@ impl Communicator {
             operation,
             dtype,
             op: 0,
+            in_place: false,
             root: 0,
             count: count as u64,
             place: 0,
@@ -172,14 +187,20 @@ impl Communicator {
     /// # Errors
     /// [`Error::Failed`], the error that every call returns from now on.
     pub fn check(&self) -> Result<(), Error> {
-        self.inner.shared.with(crate::engine::Engine::check)
+        self.inner.shared.with(crate::engine::Engine::check)?
     }
 
-    /// Waits until all ranks have come here, and leaves the communicator.
+    /// Waits until all ranks have come here, and operations whose handles were dropped are done, and
+    /// leaves the communicator.
+    ///
+    /// With [`Backend::Nccl`](crate::Backend::Nccl), here and when a communicator is dropped, NCCL gives its memory back. CUDA waits with
+    /// that for all that runs on the device, also for other communicators, and meanwhile no thread of the process can
+    /// destroy a stream: end the calls of the others first.
     ///
     /// # Errors
-    /// [`Error::Failed`] when another rank failed before.
+    /// [`Error::Failed`] when another rank failed before, or one of those operations did.
     pub fn finalize(self) -> Result<(), Error> {
+        self.inner.shared.check_process()?;
         #[cfg(feature = "cuda")]
         if let Some(device) = &self.device {
             device.drain()?;
@@ -190,11 +211,10 @@ impl Communicator {
             device.finalize()?;
         }
         // Operations whose handles were dropped go on to their end.
-        self.inner.shared.drain();
-        Ok(())
+        self.inner.shared.drain()
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<Stay> {
         &self.inner.shared
     }
 
@@ -205,6 +225,9 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
+        if self.inner.shared.check_process().is_err() {
+            return;
+        }
         #[cfg(feature = "cuda")]
         if let Some(device) = self.device.take() {
             device.leave();
@@ -212,13 +235,7 @@ impl Drop for Communicator {
         // Carries nothing but itself; the progress thread looks at it now and then.
         self.inner.closed.store(true, Ordering::Relaxed);
         // While something is in flight, the rank stays; it leaves with the last handle.
-        let last = self
-            .inner
-            .shared
-            .with(|engine| engine.is_idle().then(|| engine.last_sequence()));
-        if let Some(last) = last {
-            self.inner.watch.leave(last);
-        }
+        self.inner.shared.leave_if_idle();
     }
 }
 

@@ -19,17 +19,25 @@
 //!
 //! | buffer | what keeps uses in order |
 //! |---|---|
-//! | cudarc's `CudaSlice`, `CudaView`, `CudaViewMut` | cudarc's events, as by any call of cudarc's own |
-//! | [`DeviceMemory`], from [`Communicator::alloc_device`](crate::Communicator::alloc_device) | it remembers its last stream, and others wait for that |
+//! | cudarc's `CudaSlice`, `CudaViewMut`, and [`DevicePart`] of a slice | cudarc's events: the next use of the buffer, by cudarc or by a call, waits |
+//! | [`DeviceMemory`], from [`Communicator::alloc_device`](crate::Communicator::alloc_device) | events of its own: who writes waits for all calls, who reads for those that write |
 //! | [`DeviceSlice`], of an address | whoever made it (`unsafe`) |
 //!
 //! [`on`](crate::Call::on) enqueues and returns; the buffers come back at once, since what is done to them
-//! next waits in its stream. No borrow can follow a stream: freed memory is freed in a stream's order too.
+//! next waits in its stream. No borrow can follow a stream: freed memory is freed in a stream's order too. Whatever does
+//! not touch a call's buffers goes on beside it: computing in another stream, also in the one that a buffer was made
+//! with.
+//!
+//! cudarc has one event for all reads of a buffer, that of the last one. So a call that reads is noted as a write, and
+//! cudarc's next read of that buffer waits for it. [`DeviceMemory`] remembers each reader. `CudaView` is no buffer of
+//! calls, since it shows no event of writes: take [`DevicePart`].
 //!
 //! cudarc records an event for each buffer of each call, and waits for those of others, once a context has
-//! a second stream: some calls of the driver's for each buffer. This library leaves that switch as the program has
-//! set it in its context (`CudaContext::disable_event_tracking`, `unsafe`). Where each microsecond
+//! a second stream; a call does so for each buffer of cudarc's, some microseconds in all. This library leaves that switch
+//! as the program has set it in its context (`CudaContext::disable_event_tracking`, `unsafe`). Where each microsecond
 //! counts, use [`DeviceMemory`] or [`DeviceSlice`].
+//!
+//! An error that cudarc keeps in its context for the next caller is left there, and calls leave none.
 //!
 //! Streams and memory are those of [`Communicator::context`](crate::Communicator::context), or [`context`], which is the
 //! same: cudarc keeps nothing in order between two objects of one context.
@@ -51,7 +59,10 @@
 //! has enqueued itself before, and before it is waited for.
 //!
 //! Dropping a communicator waits two seconds for the last call, then aborts, on all ranks: what is still in a stream ends
-//! there, with results of no use. [`finalize`](crate::Communicator::finalize) waits for it.
+//! there, with results of no use. [`finalize`](crate::Communicator::finalize) waits for it. What the program has enqueued
+//! itself behind that call counts for neither.
+//!
+//! A stream is used in calls only: it may be captured, or destroyed, at any time afterwards.
 //!
 //! The first call of each operation, type, reduction, root and power of two of bytes is compared between the ranks,
 //! over the links, which host collectives use as well: so threads that share a communicator must agree on the order of both.
@@ -62,7 +73,8 @@
 use crate::Error;
 
 pub use crate::device::{
-    DeviceMemory, DeviceOperands, DeviceRecv, DeviceSend, DeviceSlice, Group, Registration,
+    DeviceMemory, DeviceOperands, DevicePart, DeviceRecv, DeviceSend, DeviceSlice, Group,
+    Registration,
 };
 pub use spark_ccl_cuda::{Device, Error as CudaError, cudarc};
 pub use spark_ccl_nccl::Error as NcclError;

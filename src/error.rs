@@ -1,6 +1,7 @@
 //! What can go wrong, for callers to match on and for people to read.
 
 use spark_ccl_control::Fault;
+use spark_ccl_fork::Forked;
 use std::sync::Arc;
 
 /// Every error of the library.
@@ -19,6 +20,12 @@ pub enum Error {
     /// It refuses further work; a new one can be made.
     #[error("{0}")]
     Failed(Arc<Fault>),
+    /// This process is a child that was forked from the communicator's. Its copy of the communicator does nothing;
+    /// a new one can be made.
+    #[error(
+        "this communicator, or memory of it, cannot be used here: {0}; make a new one after the fork"
+    )]
+    Forked(Forked),
     /// The ranks could not find, authenticate or reach each other.
     #[error("{0}")]
     Bootstrap(Arc<spark_ccl_bootstrap::Error>),
@@ -80,7 +87,9 @@ impl Error {
     /// Which kind of error this is.
     pub fn exit_class(&self) -> ExitClass {
         match self {
-            Self::Invalid { .. } | Self::Launcher(_) | Self::Config(_) => ExitClass::Usage,
+            Self::Invalid { .. } | Self::Forked(_) | Self::Launcher(_) | Self::Config(_) => {
+                ExitClass::Usage
+            }
             Self::Failed(fault) => match **fault {
                 Fault::TimedOut { .. } => ExitClass::Timeout,
                 _ => ExitClass::Remote,
@@ -98,6 +107,12 @@ impl Error {
 impl From<spark_ccl_bootstrap::Error> for Error {
     fn from(error: spark_ccl_bootstrap::Error) -> Self {
         Self::Bootstrap(Arc::new(error))
+    }
+}
+
+impl From<Forked> for Error {
+    fn from(forked: Forked) -> Self {
+        Self::Forked(forked)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Collective communication for Rust, C and Python training code.
+//! Collective communication for training and inference code in Rust and C.
 //!
 //! Ranks are processes or threads, on one host or several. They reduce, gather, scatter and exchange
 //! memory; nothing hangs, and what goes wrong is said. No GPU, network card or other library is
@@ -25,8 +25,10 @@ mod mesh;
 mod plan;
 mod redop;
 mod registered;
+mod repair;
 mod signature;
 mod split;
+mod stay;
 mod world;
 
 /// How to use the library, chapter by chapter. All code here is compiled and run by the tests.
@@ -59,6 +61,7 @@ pub use spark_ccl_bootstrap::UniqueId;
 pub use spark_ccl_compute::{DType, Element, F8E4M3, F8E5M2, bf16, f16};
 pub use spark_ccl_config::{Backend, Layout, Links};
 pub use spark_ccl_control::Fault;
+pub use spark_ccl_fork::Forked;
 pub use spark_ccl_transport::Rails;
 
 /// Version and commit of this build; all ranks must run the same.

@@ -2,33 +2,36 @@
 
 use spark_ccl_config::Log;
 use std::fs::File;
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
-static INSTALLED: Once = Once::new();
+static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Installs a subscriber where the settings ask for logs and the program has none of its own.
 pub(crate) fn install(log: &Log, host: &str) {
     let Some(filter) = &log.filter else {
         return;
     };
-    INSTALLED.call_once(|| {
-        let filter = EnvFilter::try_new(filter).unwrap_or_else(|error| {
-            eprintln!("spark-ccl: the log filter {filter:?} is not valid ({error}); using info");
-            EnvFilter::new("info")
-        });
-        match log.file_for(host, std::process::id()) {
-            Some(path) => match File::create(&path) {
-                Ok(file) => subscribe(filter, file),
-                Err(error) => {
-                    eprintln!("spark-ccl: cannot log to {}: {error}", path.display());
-                    subscribe(filter, std::io::stderr);
-                }
-            },
-            None => subscribe(filter, std::io::stderr),
-        }
+    // Pairs with nothing: it only decides who is the first. Nobody waits for that one, which a child that is forked
+    // meanwhile has not got.
+    if INSTALLED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let filter = EnvFilter::try_new(filter).unwrap_or_else(|error| {
+        eprintln!("spark-ccl: the log filter {filter:?} is not valid ({error}); using info");
+        EnvFilter::new("info")
     });
+    match log.file_for(host, std::process::id()) {
+        Some(path) => match File::create(&path) {
+            Ok(file) => subscribe(filter, file),
+            Err(error) => {
+                eprintln!("spark-ccl: cannot log to {}: {error}", path.display());
+                subscribe(filter, std::io::stderr);
+            }
+        },
+        None => subscribe(filter, std::io::stderr),
+    }
 }
 
 fn subscribe<W>(filter: EnvFilter, writer: W)

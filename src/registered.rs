@@ -3,6 +3,7 @@
 use crate::error::Error;
 use bytemuck::Pod;
 use spark_ccl_compute::Element;
+use spark_ccl_fork::Owned;
 use spark_ccl_transport::memory::SharedMemory;
 use spark_ccl_transport::rdma::Registration;
 use std::marker::PhantomData;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 pub(crate) struct Segment {
     own: *mut u8,
     /// How RDMA devices reach it, if they do.
-    registration: Option<Registration>,
+    registration: Option<Owned<Registration>>,
     /// How ranks of this host do. What holds the memory is never freed while a device reaches it.
     holder: ManuallyDrop<Holder>,
 }
@@ -31,16 +32,21 @@ pub(crate) enum Holder {
     Foreign,
 }
 
-/// The memory of one collective allocation: this rank's part and its mappings of the others'.
+/// The memory of one collective allocation: this rank's part, and those of the others on its host.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     /// Number of the allocation within its communicator, the same on every rank.
     pub(crate) id: u32,
-    /// The communicator whose ranks index `maps`; to others this is ordinary memory.
-    pub(crate) context: u64,
+    /// This rank's handle of the communicator whose ranks index `parts`; to others, and to those of other ranks
+    /// in this process, this is ordinary memory.
+    pub(crate) communicator: u64,
     pub(crate) rank: usize,
-    /// By rank; `None` where the rank is on another host.
-    pub(crate) maps: Vec<Option<SharedMemory>>,
+    /// That of all ranks of this host.
+    pub(crate) memory: SharedMemory,
+    /// By rank: where in it its part begins; `None` where the rank is on another host.
+    pub(crate) parts: Vec<Option<usize>>,
+    /// Of each part.
+    pub(crate) bytes: usize,
 }
 
 /// Memory that is kept for nothing but to be there.
@@ -57,7 +63,7 @@ impl Segment {
     pub(crate) fn new(own: *mut u8, registration: Option<Registration>, holder: Holder) -> Self {
         Self {
             own,
-            registration,
+            registration: registration.map(Owned::new),
             holder: ManuallyDrop::new(holder),
         }
     }
@@ -77,13 +83,19 @@ impl Segment {
     /// Whether RDMA devices reach it.
     pub(crate) fn is_within_reach_of_devices(&self) -> bool {
         let registration = self.registration.as_ref();
-        registration.is_some_and(Registration::is_in_force)
+        registration.is_some_and(|registration| registration.is_in_force())
     }
 
     /// Cuts this rank's memory off from RDMA devices, for good.
     pub(crate) fn unplug(&self) {
-        let ended = self.registration.as_ref().map(Registration::deregister);
+        let registration = self.registration.as_ref();
+        let ended = registration.map(|registration| registration.deregister());
         if let Some(Err(error)) = ended {
+            if registration.is_some_and(|registration| registration.is_out_of_control()) {
+                // The device could write into memory that its owner takes for its own.
+                tracing::error!("registered memory cannot be cut off from a device: {error}");
+                std::process::abort();
+            }
             // No link asks a device for anything any more, so it is only held for nothing.
             tracing::warn!("registered memory cannot be taken from a device: {error}");
         }
@@ -92,8 +104,10 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        let ended = self.registration.as_ref().map(Registration::deregister);
-        if let Some(Err(error)) = ended {
+        // To a forked child the devices mean nothing: what they reach is its parent's memory.
+        let registration = self.registration.as_ref();
+        let own = registration.filter(|registration| registration.process().is_here());
+        if let Some(Err(error)) = own.map(|registration| registration.deregister()) {
             tracing::warn!("registered memory is never freed: {error}");
             return;
         }
@@ -105,23 +119,25 @@ impl Drop for Segment {
 impl Allocation {
     /// Where `rank`'s part is mapped here.
     pub(crate) fn base(&self, rank: usize) -> Option<*mut u8> {
-        self.maps[rank].as_ref().map(SharedMemory::as_ptr)
+        let start = self.parts[rank]?;
+        Some(self.memory.as_ptr().wrapping_add(start))
     }
 
     /// Whether every rank of the communicator has its part mapped here.
     pub(crate) fn reaches_all(&self) -> bool {
-        self.maps.iter().all(Option::is_some)
+        self.parts.iter().all(Option::is_some)
     }
 
     /// Cuts this rank's memory off from the other ranks, its contents kept where there is memory
     /// for a copy.
     pub(crate) fn fence(&self) {
-        let Some(own) = &self.maps[self.rank] else {
+        let Some(start) = self.parts[self.rank] else {
             return;
         };
-        let fenced = own.make_private().or_else(|error| {
+        let own = start..start + self.bytes;
+        let fenced = self.memory.make_private(own.clone()).or_else(|error| {
             tracing::warn!("registered memory is lost after a failed operation: {error}");
-            own.discard()
+            self.memory.discard(own)
         });
         if let Err(error) = fenced {
             // A peer that wakes up could still write into memory that its owner takes for its own.
@@ -136,11 +152,15 @@ impl Allocation {
 ///
 /// Collectives whose buffers are registered take the zero-copy path. Where all ranks share a host, they
 /// reduce straight out of and into each other's memory, if the buffers are views of the same allocation
-/// at the same place on every rank. Over RDMA, devices move what is only moved straight from registered
-/// memory to registered memory, whichever of both there is. Over TCP it is as good as ordinary memory.
+/// at the same place on every rank, and each rank passes its own: what another rank (of the same process) or
+/// another communicator has allocated is ordinary memory in a call. Over RDMA, devices move what is only moved
+/// straight from registered memory to registered memory, whichever of both there is. Over TCP it is as good as
+/// ordinary memory.
 ///
-/// After a failed operation the memory is private to this rank, and ordinary. Its contents are kept,
-/// unless memory is short.
+/// After a failed operation the memory is ordinary: no other rank writes to it any more, and none takes what it
+/// reads there for a result. What no rank wrote in the operation is kept, unless memory is short.
+///
+/// A forked child does not share memory from `alloc` with its parent. It finds zeros there, which are its own.
 pub struct Registered<T> {
     segment: Arc<Segment>,
     len: usize,

@@ -66,10 +66,41 @@ impl Operation {
         )
     }
 
+    /// The buffers of which ranks read and write each other's, one or two, where they are registered and the
+    /// operation has a one-sided form.
+    pub(crate) fn shared(self, in_place: bool) -> Option<[Side; 2]> {
+        match self {
+            Self::AllReduce => Some([Side::Input, Side::Output]),
+            Self::Broadcast => Some([Side::Output; 2]),
+            Self::AllGather | Self::Gather if in_place => Some([Side::Output; 2]),
+            Self::AllToAll if in_place => None,
+            Self::Scatter if !in_place => None,
+            Self::AllGather
+            | Self::Gather
+            | Self::ReduceScatter
+            | Self::Reduce
+            | Self::AllToAll
+            | Self::Scatter => Some([Side::Input; 2]),
+            Self::Barrier
+            | Self::Alloc
+            | Self::AllToAllV
+            | Self::Send
+            | Self::Recv
+            | Self::SendRecv => None,
+        }
+    }
+
     /// Whether the operation reduces.
     pub(crate) fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
     }
+}
+
+/// A buffer of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Input,
+    Output,
 }
 
 /// Everything that all ranks must agree on in one call.
@@ -79,6 +110,8 @@ pub(crate) struct Signature {
     pub(crate) dtype: DType,
     /// [`Reduction::code`](crate::redop::Reduction::code).
     pub(crate) op: u8,
+    /// In place, where all ranks or none must be.
+    pub(crate) in_place: bool,
     pub(crate) root: u32,
     /// Elements; 0 for operations whose counts differ between ranks.
     pub(crate) count: u64,
@@ -90,11 +123,12 @@ const COUNT_BITS: u32 = 48;
 const OP_NAMES: [&str; 6] = ["sum", "prod", "max", "min", "avg", "premulsum"];
 
 impl Signature {
-    /// Word 0: operation, dtype, op, (unused), root; word 1: count and place.
+    /// Word 0: operation, dtype, op, in place, root; word 1: count and place.
     pub(crate) fn words(self) -> [u64; 2] {
         let head = u64::from(self.operation as u8)
             | u64::from(self.dtype as u8) << 8
             | u64::from(self.op) << 16
+            | u64::from(self.in_place) << 24
             | u64::from(self.root) << 32;
         let count = self.count & ((1 << COUNT_BITS) - 1);
         [head, count | self.place << COUNT_BITS]
@@ -137,6 +171,9 @@ pub(crate) fn describe(words: [u64; 2]) -> String {
     if operation.is_rooted() {
         parts.push(format!("root {}", words[0] >> 32));
     }
+    if byte(24) != 0 {
+        parts.push("in place".to_owned());
+    }
     let place = words[1] >> COUNT_BITS;
     if place != 0 {
         parts.push(format!("registered memory #{place:04x}"));
@@ -172,6 +209,7 @@ mod tests {
             operation: Operation::Broadcast,
             dtype: DType::F32,
             op: 0,
+            in_place: false,
             root: 1,
             count: 17,
             place: 0,
@@ -186,6 +224,10 @@ mod tests {
                 ..base
             },
             Signature { op: 2, ..base },
+            Signature {
+                in_place: true,
+                ..base
+            },
             Signature { root: 2, ..base },
             Signature { count: 18, ..base },
             Signature { place: 9, ..base },

@@ -1,8 +1,9 @@
 //! Splitting a communicator.
 
-use crate::call::{Call, OutOfPlace, Spec};
+use crate::call::{Call, InPlace, Spec};
 use crate::communicator::Communicator;
 use crate::error::Error;
+use crate::redop::RedOp;
 use crate::signature::Operation;
 use crate::world::{World, deadline_in, with_devices};
 use spark_ccl_config::AlgorithmChoice;
@@ -13,16 +14,19 @@ impl Communicator {
     /// ranks here, where keys are equal). Collective; a rank without color gets none.
     ///
     /// # Errors
-    /// [`Error::Failed`] when the communicator has failed. When a link of a new one could not be made,
-    /// all ranks of that new one get an error, and this communicator stays as it is.
+    /// [`Error::Failed`] when the communicator has failed. Links of a new one are made when they are used first;
+    /// when one cannot be, all ranks of that new one get an error then, and this communicator stays as it is.
     pub fn split(&self, color: Option<u32>, key: i32) -> Result<Option<Self>, Error> {
-        let own = [color.map_or(-1, i64::from), i64::from(key)];
+        // A sum, in which everyone else says nothing: fewer messages than gathering takes, to fewer ranks.
         let mut all = vec![0_i64; 2 * self.size()];
+        let own = 2 * self.rank();
+        all[own..own + 2].copy_from_slice(&[color.map_or(-1, i64::from), i64::from(key)]);
+        let sum = RedOp::<i64>::Sum.lower(self.planner().size);
         let gather = Spec {
             by_any_path: true,
-            ..Spec::new(Operation::AllGather)
+            ..Spec::reducing(Operation::AllReduce, sum).in_place()
         };
-        Call::<i64, _>::new(self, gather, OutOfPlace(&own, &mut all)).run()?;
+        Call::<i64, _>::new(self, gather, InPlace(&mut all)).run()?;
         let count = self.inner.splits.fetch_add(1, Ordering::Relaxed);
         let Some(color) = color else {
             return Ok(None);
@@ -67,12 +71,11 @@ impl Communicator {
         ranks: Vec<u32>,
         algorithms: AlgorithmChoice,
     ) -> Result<Self, Error> {
+        self.shared().check_process()?;
         let world = &self.inner.world;
         let context = world
             .session
             .derive_context(self.inner.context, count, color);
-        let deadline = deadline_in(world.settings.init_timeout);
-        let parent = Some(&*self.inner.watch);
-        World::communicator(world, context, ranks, algorithms, parent, deadline)
+        World::communicator(world, context, ranks, algorithms)
     }
 }

@@ -11,5 +11,5 @@ trap 'rm -r "$libraries"' EXIT
 c++ -std=c++17 -O1 -Wall -Wextra -Werror -fPIC -shared crates/perf/tests/fake_gpu/*.cpp -o "$libraries/libcuda.so.1"
 ln "$libraries/libcuda.so.1" "$libraries/libnccl.so.2"
 cargo test -p spark-ccl --test gpu --no-run
-env -u SPARK_CCL_NCCL_LIBRARY LD_LIBRARY_PATH="$libraries" FAKE_GPUS=2 SPARK_CCL_TEST_GPU=1 \
+env -u SPARK_CCL_NCCL_LIBRARY LD_LIBRARY_PATH="$libraries" FAKE_GPUS=2 SPARK_CCL_TEST_REQUIRE=gpus,fake-gpus \
     cargo test -q -p spark-ccl --test gpu -- "$@"

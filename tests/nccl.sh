@@ -1,11 +1,16 @@
 #!/bin/bash
 # Opens NVIDIA's own libnccl, the oldest and the newest that are supported, on a machine without a GPU.
 # The wheels are fetched from PyPI (510 MB); what is kept of them, 700 MB, is in
-# $XDG_CACHE_HOME/spark-ccl/nccl. Without a network the test is skipped.
+# $XDG_CACHE_HOME/spark-ccl/nccl. Without a network the test is skipped, unless SPARK_CCL_TEST_REQUIRE has "nccl".
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . tests/vm/lib.sh
 . tests/wheels.sh
+
+skip() {
+    echo "SKIPPED: $1" >&2
+    case ,${SPARK_CCL_TEST_REQUIRE:-}, in *,nccl,*) exit 1 ;; *) exit 0 ;; esac
+}
 
 # Version and hash of the wheel of nvidia-nccl-cu12. The first for aarch64 is 2.20.3.
 case $(uname -m) in
@@ -19,7 +24,7 @@ aarch64)
         2.20.3 1fd5390c3820eacb8dca6bb4a7ce3c84bca0cbe43d20a34c7951f0230c2061c7
         2.30.7 03ecd776fd1d58fd2c9a0a687dcf8db9ecd0057382dba646fa3d65786d4a9ea1
     ) ;;
-*) echo "SKIPPED: NVIDIA has no NCCL for $(uname -m)" >&2 && exit 0 ;;
+*) skip "NVIDIA has no NCCL for $(uname -m)" ;;
 esac
 
 main() {
@@ -27,15 +32,11 @@ main() {
     for ((i = 0; i < ${#versions[@]}; i += 2)); do
         folders+=("$wheels/nccl/${versions[i]}")
         fetch_wheel "nvidia-nccl-cu12==${versions[i]}" "${versions[i + 1]}" \
-            "${folders[-1]}" libnccl.so.2 || skip_without_network
+            "${folders[-1]}" libnccl.so.2 ||
+            skip "NCCL's own libraries are not here, and could not be fetched"
     done
-    SPARK_CCL_TEST_NCCL=$(IFS=: && echo "${folders[*]}") \
+    SPARK_CCL_TEST_REQUIRE=nccl SPARK_CCL_TEST_NCCL=$(IFS=: && echo "${folders[*]}") \
         cargo test -p spark-ccl-nccl --test real_nccl -- --nocapture "$@"
-}
-
-skip_without_network() {
-    echo "SKIPPED: NCCL's own libraries are not here, and could not be fetched" >&2
-    exit 0
 }
 
 main "$@"

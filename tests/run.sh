@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what the tests need, and runs them all. Debian 12, Ubuntu 24.04, or newer.
+# Installs what the tests need, and runs them all. Debian 12.
 #   tests/run.sh [argument of `cargo test`]...
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,6 +27,11 @@ fi
 # What was measured on this machine must not change which algorithms run; tests of that name files
 # of their own.
 export SPARK_CCL_TUNING=off
+# What was just installed must be used; tests that find something else missing are listed at the end.
+export SPARK_CCL_TEST_REQUIRE=${SPARK_CCL_TEST_REQUIRE:-c++,launchers,rustc}
+. tests/skipped.sh
+trap list_skipped EXIT
+
 cargo test --workspace "$@"
 if [ $# = 0 ]; then
     tests/fake-gpus.sh

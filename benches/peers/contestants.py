@@ -1,5 +1,6 @@
 """Who can take part, and how each is started and understood."""
 
+import glob
 import json
 import os
 import subprocess
@@ -90,6 +91,8 @@ class Ours(Contestant):
             output = execute([*self.launcher, self.program, call.collective, f"-b{call.size}",
                               f"-e{call.size}", "-n1", f"-m{call.calls}", "-a3", "-C1", "-J", report,
                               "--buffers", str(call.room or "hot"), *self.arguments], setting.env)
+            # An attempt that was ended has left its report, and the next one takes another name.
+            report = max(glob.glob(f"{report}*"), key=os.path.getmtime)
             with open(report, encoding="utf-8") as file:
                 (line,) = json.load(file)["results"]
         if line["size"] != call.size:

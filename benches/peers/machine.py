@@ -44,6 +44,11 @@ def version(spark_perf):
     return first.split()[-1].strip("()")
 
 
+def has_changes():
+    """Whether there is code that no commit has; documents, which this writes, do not matter."""
+    return bool(output("git", "status", "--porcelain", "--", ".", ":!docs", ":!*.md"))
+
+
 def last_level_cache():
     """Bytes of the largest cache; 64 MiB if the system does not tell."""
     units = {"": 1, "K": 1 << 10, "M": 1 << 20}

@@ -1,39 +1,54 @@
 """Runs all contestants in turn and reports medians; `benches/peers.sh` prepares what it needs."""
 
 import argparse
+import datetime
 import statistics
 import sys
 
 import document
+import load
 import machine
 import report
 from contestants import Call, Floor
-from tables import Programs, all_tables
+from tables import LARGE, LARGE_ROUNDS, Programs, all_tables
 
 # Calls are repeated for about this long per way (microseconds); in the trial, at an assumed speed.
 STRETCH, TRIAL_STRETCH = 100_000.0, 40_000.0
 BYTES_PER_MICROSECOND = 2_000.0
 FEWEST_CALLS, MOST_CALLS = 3, 20_000
-# Larger sizes are measured in fewer rounds, and with the settings that were the best before.
-LARGE, LARGE_ROUNDS = 64 << 20, 2
+# Fewer do not show how far rounds are apart, and are for trying the script out.
+FEWEST_ROUNDS = 5
+SMALLEST, LARGEST = 8, 1 << 30
 # Out of place, in place.
 WAYS = (0, 1)
 
 
 def main():
     options = arguments()
-    tables = selected(all_tables(Programs(options.programs, options.spark_perf)), options)
+    everything = all_tables(Programs(options.programs, options.spark_perf))
+    tables = selected(everything, options)
     if not options.print_only:
         document.check(options.document, ["machine", *(table.name for table in tables)])
-    parts = {"machine": machine.describe()}
+        if machine.has_changes():
+            raise SystemExit("commit first: each table names the commit that it was measured on")
+    show("machine", report.machine_and_run(options, None), options)
+    start = datetime.datetime.now()
     for table in tables:
-        head = report.head(options)
-        lines = measure(table, options)
-        parts[table.name] = report.render(table, lines, head)
-        print(f"\n{parts[table.name]}\n", flush=True)
-        if not options.print_only:
-            for name in ("machine", table.name):
-                document.replace(options.document, name, parts[name])
+        head = report.head(options, table, load.settled(options.load))
+        show(table.name, report.render(table, measure(table, options), head), options)
+    if len(tables) == len(everything) and is_whole(options):
+        show("machine", report.machine_and_run(options, start), options)
+
+
+def show(name, part, options):
+    print(f"\n{part}\n", flush=True)
+    if not options.print_only:
+        document.replace(options.document, name, part)
+
+
+def is_whole(options):
+    """Whether all sizes are measured."""
+    return (options.min, options.max) == (SMALLEST, LARGEST)
 
 
 def arguments():
@@ -43,13 +58,15 @@ def arguments():
     parser.add_argument("--document", required=True, help="where the tables go")
     parser.add_argument("--only", default="", metavar="NAME,...",
                         help="tables whose names start so; the others stay as they are")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--min", type=int, default=8, help="smallest size (bytes)")
-    parser.add_argument("--max", type=int, default=1 << 30, help="largest size (bytes)")
+    parser.add_argument("--rounds", type=int, default=FEWEST_ROUNDS)
+    parser.add_argument("--min", type=int, default=SMALLEST, help="smallest size (bytes)")
+    parser.add_argument("--max", type=int, default=LARGEST, help="largest size (bytes)")
+    parser.add_argument("--load", type=float, default=0.3, metavar="AVERAGE",
+                        help="wait before each table until the load average is below this")
     parser.add_argument("--print-only", action="store_true", help="leave the document alone")
     options = parser.parse_args()
-    if options.rounds < 1:
-        parser.error("at least 1 round")
+    if options.rounds < (1 if options.print_only else FEWEST_ROUNDS):
+        parser.error(f"at least {FEWEST_ROUNDS} rounds, or 1 with --print-only")
     return options
 
 

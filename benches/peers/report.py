@@ -1,19 +1,29 @@
 """Writes tables for people."""
 
 import datetime
-import os
 
 import machine
 from contestants import Floor, Ours, Peer
-from tables import SHARE_FROM
+from tables import LARGE, LARGE_ROUNDS, SHARE_FROM
 
 WAYS = ("out of place", "in place")
 
 
-def head(options):
-    """Taken before a table's first run: the load is that of others."""
+def machine_and_run(options, start):
+    """What the tables have in common. `start` is that of a run that has measured all of them."""
+    if start is None:
+        run = "The tables are of several runs: each names its date and its commit."
+    else:
+        run = (f"All tables are of one run: {start:%Y-%m-%d %H:%M} to {datetime.datetime.now():%H:%M}, "
+               f"spark-ccl {machine.version(options.spark_perf)}.")
+    return f"{machine.describe()}\n\n{run}"
+
+
+def head(options, table, load):
+    """Of a table. The load average was taken before its first run, and so is that of others."""
+    large = f" ({LARGE_ROUNDS} from 128 MiB on)" if max(table.sizes) > LARGE else ""
     return (f"{datetime.date.today().isoformat()}, spark-ccl {machine.version(options.spark_perf)}, "
-            f"median of {options.rounds} rounds, load average before {os.getloadavg()[0]:.2f}.")
+            f"median of {options.rounds} rounds{large}, load average before {load:.2f}.")
 
 
 def render(table, lines, head_line):
@@ -34,14 +44,16 @@ def row(table, line, way):
     """Pairs of the column's head and the cell; times in microseconds."""
     bests = [line.best(i, way) for i in range(len(table.contestants))]
     by_title = {contestant.title: best for contestant, best in zip(table.contestants, bests)}
-    best_peer = min(best.wall for contestant, best in zip(table.contestants, bests)
-                    if isinstance(contestant, Peer))
+    peers = [best for contestant, best in zip(table.contestants, bests)
+             if isinstance(contestant, Peer)]
+    # Without peers, the others are compared with the first.
+    rival = min(peers or bests[:1], key=lambda best: best.wall)
     cells = [("bytes", binary(line.size))]
     for contestant, best in zip(table.contestants, bests):
         shows_cpu = table.shows_cpu and not isinstance(contestant, Floor)
         cells.append((contestant.title, times(best, shows_cpu)))
-        if isinstance(contestant, Ours):
-            cells.append(("ratio", f"{best_peer / best.wall:.2f}"))
+        if isinstance(contestant, Ours) and best is not rival:
+            cells.append(("ratio", f"{rival.wall / best.wall:.2f}"))
             if contestant.floor:
                 cells.append(("share of floor",
                               share(by_title[contestant.floor], best, line.size)))

@@ -15,8 +15,11 @@ TCP_SIZES = (8, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 2
 CROWDED_SIZES = (8, 1 << 10, 16 << 10, 256 << 10, 2 << 20, 16 << 20)
 OTHER_SIZES = (64, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 128 << 20)
 OTHER_ROTATING_SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
+TYPES_SIZES = (256 << 10, 16 << 20)
 # From here on the floor counts.
 SHARE_FROM = 2 << 20
+# Larger sizes are measured in fewer rounds, and with the settings that were the best before.
+LARGE, LARGE_ROUNDS = 64 << 20, 2
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def all_tables(programs):
     for collective in ("all_gather", "reduce_scatter", "broadcast", "alltoall"):
         tables.append(other(programs, collective, "hot", 0))
         tables.append(other(programs, collective, "rotating", rotating))
-    return tables
+    return tables + [types(programs, memory) for memory in ("ordinary", "registered")]
 
 
 def shared_memory_peers(programs, collective):
@@ -137,3 +140,11 @@ def other(programs, collective, buffers, room):
                  f"{collective}, shared memory, {buffers} buffers, 2 ranks", collective,
                  OTHER_SIZES if room == 0 else OTHER_ROTATING_SIZES,
                  (*shared_memory_peers(programs, collective), programs.ours(2)), room)
+
+
+def types(programs, memory):
+    """Types that are converted to be reduced, beside one that is not."""
+    title = f"all_reduce by type, shared memory, {memory} memory, hot buffers, 2 ranks"
+    return Table(f"types-{memory}", title, "all_reduce", TYPES_SIZES, tuple(
+        programs.ours(2, name, arguments=("--memory", memory, "-d", name))
+        for name in ("float", "half", "bfloat16")))

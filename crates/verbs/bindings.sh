@@ -6,6 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 . ../../tests/vm/lib.sh
 file=src/raw/bindings.rs
+header=/usr/include/infiniband/verbs.h
 
 functions=(
     ibv_get_device_list ibv_free_device_list ibv_get_device_name ibv_get_device_guid
@@ -51,17 +52,19 @@ pointers() {
 generate() {
     local machine=$1
     cat <<'HEADER'
-// Made by bindings.sh from rdma-core's verbs.h, which is used under its OpenIB.org BSD license.
-// Do not edit.
-
+// Made by bindings.sh from rdma-core's verbs.h. Do not edit. The header is used under the second of
+// the two licenses that its notice names:
+//
 HEADER
+    sed '1d; /\*\//,$d; s|^ \*|//|' "$header"
+    echo
     bindgen --disable-header-comment --no-layout-tests --no-doc-comments --no-prepend-enum-name \
         --size_t-is-usize --use-core --ctypes-prefix core::ffi --no-derive-debug \
         --raw-line "use super::{$(IFS=,; echo "${elsewhere[*]}")};" \
         --blocklist-type "$(any "${elsewhere[@]}" '__pthread.*' '__atomic_wide_counter.*' __ssize_t _ibv_device_ops)" \
         --allowlist-function "$(any "${functions[@]}")" \
         --allowlist-type "$(any "${types[@]}")" \
-        /usr/include/infiniband/verbs.h -- \
+        "$header" -- \
         --target="$machine-linux-gnu" -isystem "/usr/$machine-linux-gnu/include" |
         pointers | rustfmt --edition 2024 --config max_width=100
 }

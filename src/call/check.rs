@@ -2,7 +2,7 @@
 
 use crate::buffer::Region;
 use crate::communicator::Communicator;
-use crate::engine::{Program, Programs, Request, Task};
+use crate::engine::{Blocks, Program, Programs, Request, Task};
 use crate::error::Error;
 use crate::plan::Place;
 use crate::redop::Reduction;
@@ -58,6 +58,36 @@ impl Spec {
         }
     }
 
+    /// The task of a call with these buffers, unchecked.
+    #[inline]
+    pub(super) fn task(&self, dtype: DType, (input, output): (Region, Region)) -> Task {
+        Task {
+            signature: self.signature(dtype, 0),
+            input,
+            output,
+            reduction: self.reduction,
+            input_block: None,
+        }
+    }
+
+    #[inline]
+    fn signature(&self, dtype: DType, count: usize) -> Signature {
+        let root = if self.operation.is_rooted() {
+            self.root as u32
+        } else {
+            0
+        };
+        Signature {
+            operation: self.operation,
+            dtype,
+            op: self.reduction.code,
+            in_place: false,
+            root,
+            count: count as u64,
+            place: 0,
+        }
+    }
+
     pub(crate) fn root(self, root: usize) -> Self {
         Self { root, ..self }
     }
@@ -74,39 +104,55 @@ impl Spec {
     }
 }
 
-/// What a collective that has a schedule asks for, and the program for it.
-pub(super) fn collective<'p, T: Element>(
+/// Completes the task of a collective that has a schedule, whose buffers are still those that the caller passed.
+///
+/// In place, and by reference: a task is several cache lines that were written a moment ago, and to copy them
+/// waits for those stores.
+pub(super) fn collective(
     comm: &Communicator,
     spec: &Spec,
-    input: Region,
-    output: Region,
+    task: &mut Task,
+) -> Result<Place, Error> {
+    let dtype = task.signature.dtype;
+    Checked { comm, spec, dtype }.collective(task)
+}
+
+/// The program of a checked collective.
+pub(super) fn program<'p>(
+    comm: &Communicator,
+    spec: &Spec,
+    task: &Task,
+    place: &Place,
     programs: &'p mut Programs,
-) -> Result<(Task, &'p Program), Error> {
-    let dtype = T::DTYPE;
-    Checked { comm, spec, dtype }.collective(input, output, programs)
+) -> Result<&'p Program, Error> {
+    let (signature, in_place) = (task.signature, spec.in_place);
+    programs.get(signature, in_place, || {
+        let schedule = comm.planner().schedule(signature, in_place, place)?;
+        Ok(Program::Schedule(Arc::new(schedule)))
+    })
 }
 
 /// The requests of a call: two for a `send_recv`, else one.
-pub(super) fn requests<T: Element>(
+pub(super) fn requests(
     comm: &Communicator,
     spec: &Spec,
-    input: Region,
-    output: Region,
+    mut task: Task,
     programs: &mut Programs,
 ) -> Result<(Request, Option<Request>), Error> {
-    let dtype = T::DTYPE;
+    let dtype = task.signature.dtype;
     let call = Checked { comm, spec, dtype };
     let request = match spec.operation {
-        Operation::SendRecv => return Ok((call.send(input)?, Some(call.recv(output)?))),
-        Operation::Send => call.send(input)?,
-        Operation::Recv => call.recv(output)?,
-        Operation::AllToAllV => call.all_to_all_v(input, output)?,
+        Operation::SendRecv => {
+            let Task { input, output, .. } = task;
+            return Ok((call.send(input)?, Some(call.recv(output)?)));
+        }
+        Operation::Send => call.send(task.input)?,
+        Operation::Recv => call.recv(task.output)?,
+        Operation::AllToAllV => call.all_to_all_v(task.input, task.output)?,
         _ => {
-            let (task, program) = call.collective(input, output, programs)?;
-            Request {
-                task,
-                program: program.clone(),
-            }
+            let place = call.collective(&mut task)?;
+            let program = program(comm, spec, &task, &place, programs)?.clone();
+            Request { task, program }
         }
     };
     Ok((request, None))
@@ -136,9 +182,9 @@ pub(crate) fn signature<T: Element>(
         Operation::AllToAll if spec.in_place => {
             return Err(call.invalid("device memory is not exchanged in place".to_owned()));
         }
-        _ => call.shaped(input.clone(), output.clone())?.count,
+        _ => call.count(input, output)?,
     };
-    Ok(call.signature(count, 0))
+    Ok(call.signature(count))
 }
 
 /// A call under examination.
@@ -148,144 +194,117 @@ struct Checked<'a> {
     dtype: DType,
 }
 
-/// The buffers of a collective as its schedule sees them.
-struct Shaped {
-    count: usize,
-    input: Region,
-    output: Region,
-    input_block: Option<u64>,
-}
-
 impl Checked<'_> {
-    fn collective<'p>(
-        &self,
-        input: Region,
-        output: Region,
-        programs: &'p mut Programs,
-    ) -> Result<(Task, &'p Program), Error> {
-        let shaped = self.shaped(input, output)?;
-        let in_place = self.spec.in_place;
-        let planner = self.comm.planner();
-        let place = Place::of(self.spec, &shaped.input, &shaped.output, planner)?;
-        let signature = self.signature(shaped.count, place.code());
-        let program = programs.get(signature, in_place, || {
-            let schedule = planner.schedule(signature, in_place, &place)?;
-            Ok(Program::Schedule(Arc::new(schedule)))
-        })?;
-        let task = Task {
-            signature,
-            input: shaped.input,
-            output: shaped.output,
-            reduction: self.spec.reduction,
-            input_block: shaped.input_block,
-        };
-        Ok((task, program))
+    fn collective(&self, task: &mut Task) -> Result<Place, Error> {
+        let count = self.count(&task.input, &task.output)?;
+        self.narrow(task, count);
+        let place = Place::of(self.spec, &task.input, &task.output, self.comm.planner())?;
+        let signature = &mut task.signature;
+        signature.in_place = self.spec.in_place && self.agrees_on_that(&place);
+        signature.count = count as u64;
+        signature.place = place.code();
+        Ok(place)
     }
 
-    /// The buffers, if they fit the operation and each other.
-    fn shaped(&self, input: Region, output: Region) -> Result<Shaped, Error> {
+    /// Whether all ranks must be in place, or none: where the turns of partners depend on it, or where a rank's
+    /// block is in its registered memory.
+    fn agrees_on_that(&self, place: &Place) -> bool {
+        match self.spec.operation {
+            Operation::AllToAll => self.comm.size() > 2,
+            Operation::AllGather | Operation::Gather | Operation::Scatter => place.is_registered(),
+            _ => false,
+        }
+    }
+
+    /// The elements that the operation counts, if the buffers fit it and each other.
+    fn count(&self, input: &Region, output: &Region) -> Result<usize, Error> {
         if self.spec.operation.is_rooted() {
             self.peer("root", self.spec.root)?;
         }
         if self.spec.in_place {
-            self.shape_in_place(&output)
-        } else {
-            self.shape(input, output)
+            return self.count_in_place(output.len);
         }
-    }
-
-    /// Out of place: which lengths belong together.
-    fn shape(&self, input: Region, output: Region) -> Result<Shaped, Error> {
+        let [reads, writes] = self.uses();
         let size = self.comm.size();
-        let at_root = self.comm.rank() == self.spec.root;
         let (give, take) = (input.len, output.len);
-        // Ranks other than the root leave one side of a rooted operation alone.
-        let unused = Region::empty;
-        let (count, input, output) = match self.spec.operation {
-            Operation::AllReduce => {
-                self.equal("receive buffer", give, take)?;
-                (give, input, output)
-            }
-            Operation::AllGather => {
-                self.equal("receive buffer", give * size, take)?;
-                (give, input, output)
-            }
-            Operation::ReduceScatter => {
-                self.equal("send buffer", take * size, give)?;
-                (take, input, output)
-            }
+        match self.spec.operation {
+            Operation::AllReduce => self.equal("receive buffer", give, take)?,
+            Operation::AllGather => self.equal("receive buffer", give * size, take)?,
+            Operation::ReduceScatter => self.equal("send buffer", take * size, give)?,
             Operation::AllToAll => {
                 self.equal("receive buffer", give, take)?;
                 self.divisible(give)?;
-                (give / size, input, output)
             }
-            Operation::Broadcast if at_root => {
-                self.equal("send buffer", take, give)?;
-                (take, input, output)
+            Operation::Broadcast if reads => self.equal("send buffer", take, give)?,
+            Operation::Scatter if reads => self.equal("send buffer", take * size, give)?,
+            Operation::Reduce if writes => self.equal("receive buffer", give, take)?,
+            Operation::Gather if writes => self.equal("receive buffer", give * size, take)?,
+            _ => {}
+        }
+        if reads && writes {
+            self.disjoint(input, output)?;
+        }
+        Ok(match self.spec.operation {
+            Operation::AllReduce | Operation::AllGather | Operation::Reduce | Operation::Gather => {
+                give
             }
-            Operation::Reduce if at_root => {
-                self.equal("receive buffer", give, take)?;
-                (give, input, output)
-            }
-            Operation::Gather if at_root => {
-                self.equal("receive buffer", give * size, take)?;
-                (give, input, output)
-            }
-            Operation::Reduce | Operation::Gather => (give, input, unused()),
-            Operation::Scatter if at_root => {
-                self.equal("send buffer", take * size, give)?;
-                (take, input, output)
-            }
-            Operation::Broadcast | Operation::Scatter => (take, unused(), output),
-            _ => (self.spec.elements, unused(), unused()),
-        };
-        self.disjoint(&input, &output)?;
-        Ok(Shaped {
-            count,
-            input,
-            output,
-            input_block: None,
+            Operation::ReduceScatter | Operation::Broadcast | Operation::Scatter => take,
+            Operation::AllToAll => give / size,
+            _ => self.spec.elements,
         })
     }
 
-    /// In place: which part of the buffer is input and which is output.
-    fn shape_in_place(&self, buffer: &Region) -> Result<Shaped, Error> {
-        let size = self.comm.size();
-        let bytes = self.dtype.size();
-        let whole = |count| Shaped {
-            count,
-            input: buffer.clone(),
-            output: buffer.clone(),
-            input_block: None,
-        };
-        let block = |count: usize| buffer.part(self.comm.rank() * count, count, bytes);
+    /// The elements that an operation counts in a buffer of `len` that is both input and output.
+    fn count_in_place(&self, len: usize) -> Result<usize, Error> {
+        let is_divided = matches!(
+            self.spec.operation,
+            Operation::AllGather
+                | Operation::Gather
+                | Operation::ReduceScatter
+                | Operation::Scatter
+                | Operation::AllToAll
+        );
+        if !is_divided {
+            return Ok(len);
+        }
+        self.divisible(len)?;
+        Ok(len / self.comm.size())
+    }
+
+    /// Whether this rank's input and its output take part: ranks other than the root leave one side of a rooted
+    /// operation alone.
+    fn uses(&self) -> [bool; 2] {
+        let at_root = self.comm.rank() == self.spec.root;
         match self.spec.operation {
-            Operation::AllGather | Operation::Gather => {
-                self.divisible(buffer.len)?;
-                let count = buffer.len / size;
-                Ok(Shaped {
-                    input: block(count),
-                    input_block: Some(count as u64),
-                    ..whole(count)
-                })
+            Operation::Reduce | Operation::Gather => [true, at_root],
+            Operation::Broadcast | Operation::Scatter => [at_root, true],
+            _ => [true, true],
+        }
+    }
+
+    /// Leaves of the caller's buffers what the schedule reads and writes.
+    fn narrow(&self, task: &mut Task, count: usize) {
+        let own_block = || (self.comm.rank() * count, count, self.dtype.size());
+        match self.spec.operation {
+            Operation::AllGather | Operation::Gather if self.spec.in_place => {
+                let (first, count, size) = own_block();
+                task.input = task.output.part(first, count, size);
+                task.input_block = Some(count as u64);
             }
-            Operation::ReduceScatter | Operation::Scatter => {
-                self.divisible(buffer.len)?;
-                let count = buffer.len / size;
-                Ok(Shaped {
-                    output: block(count),
-                    ..whole(count)
-                })
+            Operation::ReduceScatter | Operation::Scatter if self.spec.in_place => {
+                let (first, count, size) = own_block();
+                task.output = task.output.part(first, count, size);
             }
-            Operation::AllToAll => {
-                self.divisible(buffer.len)?;
-                Ok(whole(buffer.len / size))
+            Operation::Broadcast if self.spec.in_place => {}
+            _ => {
+                let [reads, writes] = self.uses();
+                if !reads {
+                    task.input = Region::empty();
+                }
+                if !writes {
+                    task.output = Region::empty();
+                }
             }
-            Operation::Reduce if self.comm.rank() != self.spec.root => Ok(Shaped {
-                output: Region::empty(),
-                ..whole(buffer.len)
-            }),
-            _ => Ok(whole(buffer.len)),
         }
     }
 
@@ -301,9 +320,15 @@ impl Checked<'_> {
         ];
         let steps = all_to_all_v(own as u32, &table[0], &table[1], &table[2], &table[3])
             .map_err(|unsupported| self.invalid(unsupported.to_string()))?;
+        let steps = [0, 1].map(|channel| steps.walk(channel).collect());
+        let [sent, _, expected, _] = table;
         Ok(Request {
             task: self.moving(0, input, output),
-            program: Program::List(steps.walk(0).collect()),
+            program: Program::Blocks(Arc::new(Blocks {
+                steps,
+                sent,
+                expected,
+            })),
         })
     }
 
@@ -354,7 +379,7 @@ impl Checked<'_> {
     /// What an operation asks for that has no schedule, and only moves data.
     fn moving(&self, count: usize, input: Region, output: Region) -> Task {
         Task {
-            signature: self.signature(count, 0),
+            signature: self.signature(count),
             input,
             output,
             reduction: Reduction::NONE,
@@ -362,16 +387,8 @@ impl Checked<'_> {
         }
     }
 
-    fn signature(&self, count: usize, place: u64) -> Signature {
-        let rooted = self.spec.operation.is_rooted();
-        Signature {
-            operation: self.spec.operation,
-            dtype: self.dtype,
-            op: self.spec.reduction.code,
-            root: if rooted { self.spec.root as u32 } else { 0 },
-            count: count as u64,
-            place,
-        }
+    fn signature(&self, count: usize) -> Signature {
+        self.spec.signature(self.dtype, count)
     }
 
     fn table(

@@ -1,22 +1,20 @@
 //! Calls: operations as values that run, start, or start within a scope.
 
-mod agreement;
 pub(crate) mod check;
 mod operands;
 mod pending;
 mod scope;
 
-pub(crate) use agreement::least;
 pub(crate) use check::{Spec, Tables};
 pub use operands::{InPlace, Nothing, Operands, OutOfPlace, Receiving, Sending};
 pub use pending::{Failed, Pending};
 pub use scope::{Scope, ScopedPending};
 
-use crate::buffer::Region;
 use crate::communicator::Communicator;
-use crate::engine::{OpId, Shared};
+use crate::engine::{OpId, Shared, Task};
 use crate::error::Error;
 use spark_ccl_compute::Element;
+use spark_ccl_fork::Forked;
 use std::marker::PhantomData;
 
 /// An operation with its buffers. It does nothing until it is run or started.
@@ -64,19 +62,22 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
     /// [`Error::Failed`] when the communicator has failed or fails meanwhile.
     pub fn run(self) -> Result<O::Back, Error> {
         let mut operands = self.operands;
-        let (input, output) = operands.regions();
-        let (comm, spec, shared) = (self.comm, &self.spec, self.comm.shared());
+        let (comm, spec) = (self.comm, &self.spec);
+        let mut task = spec.task(T::DTYPE, operands.regions());
         #[cfg(feature = "cuda")]
-        if input.site.is_some() || output.site.is_some() {
-            comm.engine(spec.operation.name())?
-                .run::<T>(comm, spec, [&input, &output])?;
+        if task.is_on_device() {
+            comm.engine(spec.operation.name())?.run::<T>(
+                comm,
+                spec,
+                [&task.input, &task.output],
+            )?;
             return Ok(operands.back());
         }
         or_abort(|| {
             if spec.operation.has_schedule() {
-                shared.run(|programs| check::collective::<T>(comm, spec, input, output, programs))
+                run(comm, spec, &mut task)
             } else {
-                issue::<T>(comm, spec, input, output)?.wait(shared)
+                issue(comm, spec, task)?.wait(comm.shared())
             }
         })?;
         Ok(operands.back())
@@ -91,8 +92,8 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         O: Send + 'static,
     {
         let mut operands = Box::new(self.operands);
-        let (input, output) = operands.regions();
-        match or_abort(|| issue::<T>(self.comm, &self.spec, input, output)) {
+        let task = self.spec.task(T::DTYPE, operands.regions());
+        match or_abort(|| issue(self.comm, &self.spec, task)) {
             Ok(ids) => Ok(Pending::new(
                 std::sync::Arc::clone(self.comm.shared()),
                 ids,
@@ -114,8 +115,8 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         O: 'scope,
     {
         let mut operands = Box::new(self.operands);
-        let (input, output) = operands.regions();
-        let ids = or_abort(|| issue::<T>(self.comm, &self.spec, input, output))?;
+        let task = self.spec.task(T::DTYPE, operands.regions());
+        let ids = or_abort(|| issue(self.comm, &self.spec, task))?;
         Ok(scope.adopt(self.comm.shared(), ids, operands))
     }
 }
@@ -133,35 +134,36 @@ impl Ids {
     }
 
     /// Waits for all of the call and leaves its results to [`wait`](Self::wait).
-    fn settle(self, shared: &Shared) {
-        shared.settle(self.0);
-        if let Some(id) = self.1 {
-            shared.settle(id);
-        }
+    fn settle(self, shared: &Shared) -> Result<(), Forked> {
+        shared.settle(self.0)?;
+        self.1.map_or(Ok(()), |id| shared.settle(id))
     }
 }
 
+/// Checks a collective that has a schedule, and runs it to its end.
+fn run(comm: &Communicator, spec: &Spec, task: &mut Task) -> Result<(), Error> {
+    let place = check::collective(comm, spec, task)?;
+    comm.shared().run(task, |programs| {
+        check::program(comm, spec, task, &place, programs)
+    })
+}
+
 /// Checks a call and queues it.
-fn issue<T: Element>(
-    comm: &Communicator,
-    spec: &Spec,
-    input: Region,
-    output: Region,
-) -> Result<Ids, Error> {
-    if input.site.is_some() || output.site.is_some() {
+fn issue(comm: &Communicator, spec: &Spec, task: Task) -> Result<Ids, Error> {
+    if task.is_on_device() {
         return Err(Error::Invalid {
             operation: spec.operation.name(),
             problem: "device memory is not started, but enqueued in a stream (`on`), or run"
                 .to_owned(),
         });
     }
-    let make = |programs: &mut _| check::requests::<T>(comm, spec, input, output, programs);
+    let make = |programs: &mut _| check::requests(comm, spec, task, programs);
     comm.shared().issue(make).map(|(a, b)| Ids(a, b))
 }
 
 /// Runs `work`; a panic in it ends the process. Should progress panic, operations in flight would
 /// outlive the borrow of their buffers.
-fn or_abort<R>(work: impl FnOnce() -> R) -> R {
+pub(crate) fn or_abort<R>(work: impl FnOnce() -> R) -> R {
     let abort = AbortOnUnwind;
     let result = work();
     std::mem::forget(abort);

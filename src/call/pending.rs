@@ -1,8 +1,8 @@
 //! Operations in flight that own their buffers.
 
 use super::{Ids, Operands};
-use crate::engine::Shared;
 use crate::error::Error;
+use crate::stay::Stay;
 use parking_lot::Mutex;
 use spark_ccl_compute::Element;
 use std::fmt;
@@ -10,14 +10,16 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// An operation in flight. Dropping it lets the operation go on; its buffers are freed when
-/// it is done. Forgetting it leaks them.
+/// it is done. Where the [communicator](crate::Communicator) has been dropped, dropping the last handle
+/// waits for what is in flight. Forgetting a handle leaks its buffers, and keeps dropping from waiting:
+/// then end the communicator by [`finalize`](crate::Communicator::finalize).
 #[must_use = "the buffers come back from `wait`"]
 pub struct Pending<T, O>
 where
     T: Element,
     O: Operands<T> + Send + 'static,
 {
-    shared: Arc<Shared>,
+    shared: Arc<Stay>,
     ids: Ids,
     /// `None` once the buffers went back to the caller.
     operands: Option<Box<O>>,
@@ -27,7 +29,7 @@ where
 }
 
 impl<T: Element, O: Operands<T> + Send + 'static> Pending<T, O> {
-    pub(super) fn new(shared: Arc<Shared>, ids: Ids, operands: Box<O>) -> Self {
+    pub(super) fn new(shared: Arc<Stay>, ids: Ids, operands: Box<O>) -> Self {
         Self {
             shared,
             ids,

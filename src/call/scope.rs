@@ -2,8 +2,8 @@
 
 use super::{Ids, Operands, or_abort};
 use crate::communicator::Communicator;
-use crate::engine::Shared;
 use crate::error::Error;
+use crate::stay::Stay;
 use parking_lot::Mutex;
 use spark_ccl_compute::Element;
 use std::marker::PhantomData;
@@ -22,7 +22,7 @@ pub struct Scope<'scope, 'env: 'scope> {
 
 /// An operation that the scope has to wait for, whatever becomes of its handle.
 struct Started {
-    shared: Arc<Shared>,
+    shared: Arc<Stay>,
     ids: Ids,
 }
 
@@ -56,7 +56,7 @@ impl Communicator {
 impl<'scope> Scope<'scope, '_> {
     pub(super) fn adopt<T: Element, O: Operands<T>>(
         &'scope self,
-        shared: &Arc<Shared>,
+        shared: &Arc<Stay>,
         ids: Ids,
         operands: Box<O>,
     ) -> ScopedPending<'scope, T, O> {
@@ -87,7 +87,7 @@ impl<'scope> Scope<'scope, '_> {
 /// An operation in flight within a [`Scope`]. Dropping it waits for it only where it owns its
 /// buffers; the scope waits in any case.
 pub struct ScopedPending<'scope, T: Element, O: Operands<T>> {
-    shared: Arc<Shared>,
+    shared: Arc<Stay>,
     ids: Ids,
     /// `None` once the buffers went back to the caller.
     operands: Option<Box<O>>,
@@ -114,7 +114,8 @@ impl<T: Element, O: Operands<T>> Drop for ScopedPending<'_, T, O> {
         // Owned buffers would be freed here under the operation's hands. Borrowed ones have no
         // drop glue, and the scope's end is time enough.
         if self.operands.is_some() && std::mem::needs_drop::<O>() {
-            or_abort(|| self.ids.settle(&self.shared));
+            // In a forked child nothing works on the buffers.
+            let _ = or_abort(|| self.ids.settle(&self.shared));
         }
     }
 }

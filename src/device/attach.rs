@@ -3,7 +3,8 @@
 use super::elsewhere::elsewhere;
 use super::engine::{Calls, State};
 use super::error::refused;
-use super::memory::Kept;
+use super::gpu::Gpu;
+use super::registration::Kept;
 use super::{Engine, guard};
 use crate::communicator::Communicator;
 use crate::error::Error;
@@ -11,7 +12,8 @@ use parking_lot::Mutex;
 use spark_ccl_config::Settings;
 use spark_ccl_control::Fault;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
-use spark_ccl_cuda::{bus_id, checked, context, count, share_default_pool};
+use spark_ccl_cuda::{bus_id, context, count, make_current, share_default_pool};
+use spark_ccl_fork::Owned;
 use spark_ccl_nccl::{self as nccl, Config, Library, UniqueId};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
@@ -26,7 +28,7 @@ struct Ready {
 }
 
 /// The engine for the device memory of a communicator's ranks. Collective.
-pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Arc<Engine>, Error> {
+pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Owned<Arc<Engine>>, Error> {
     let settings = &comm.inner.world.settings;
     let ready = prepare(comm, settings);
     agree(comm, ready.as_ref().ok().map(|ready| ready.place.as_str()))?;
@@ -43,12 +45,11 @@ pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Arc<Engin
             reason: format!("it could not connect: {error}"),
         });
     })?;
-    let event = checked("cuEventCreate", context.ordinal(), context.new_event(None))
-        .map_err(|error| error.of_rank(comm.rank()))?;
+    let gpu = Gpu::new(&context, comm.rank())?;
     let engine = Arc::new(Engine {
         library,
-        event,
         context,
+        gpu,
         patience: nccl.patience(),
         rank: comm.rank(),
         size: comm.size(),
@@ -57,9 +58,9 @@ pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Arc<Engin
             nccl: Some(nccl),
             timeout: settings.operation_timeout,
             calls: Calls::default(),
-            kept: kept(id),
         }),
-        wanted: AtomicBool::new(true),
+        kept: kept(id),
+        tidies: AtomicBool::new(false),
         begun: AtomicU64::new(0),
         ended: AtomicU64::new(0),
         stuck: AtomicBool::new(false),
@@ -73,7 +74,7 @@ pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Arc<Engin
         library.path().display(),
         engine.device()
     );
-    Ok(engine)
+    Ok(Owned::new(engine))
 }
 
 /// NCCL, as the settings name it.
@@ -201,8 +202,7 @@ fn connect(
     };
     let on = Arc::clone(context);
     let make = move || {
-        checked("cuCtxSetCurrent", on.ordinal(), on.bind_to_thread())
-            .map_err(|error| error.of_rank(rank))?;
+        make_current(&on).map_err(|error| error.of_rank(rank))?;
         nccl::Communicator::init_rank(library, size, id, rank, &config)
             .map_err(|error| refused("NCCL", error))
     };

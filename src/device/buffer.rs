@@ -1,11 +1,12 @@
 //! How device memory enters a call.
 
+use super::order::Order;
 use crate::buffer::{RecvBuf, Region, SendBuf};
 use spark_ccl_compute::Element;
-use spark_ccl_cuda::cudarc::driver::{
-    CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr, DevicePtrMut, DeviceSlice as Sliced,
-};
+use spark_ccl_cuda::Observed;
+use spark_ccl_cuda::cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DeviceSlice as Sliced};
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Where device memory is.
@@ -14,28 +15,17 @@ pub(crate) struct Site {
     pub(crate) device: usize,
     /// The stream that the memory comes with; `None`: the device's default stream.
     pub(crate) stream: Option<Arc<CudaStream>>,
-    /// Whether it knows what is done to it in streams, and waits for that before it is freed.
-    pub(crate) tracked: bool,
+    pub(crate) order: Order,
 }
 
 impl Region {
     /// Device memory: `len` elements from an address.
-    pub(super) fn on_device(
-        address: u64,
-        len: usize,
-        device: usize,
-        stream: Option<&Arc<CudaStream>>,
-        tracked: bool,
-    ) -> Self {
+    pub(super) fn on_device(address: u64, len: usize, site: Site) -> Self {
         Self {
             ptr: std::ptr::without_provenance_mut(address as usize),
             len,
             home: None,
-            site: Some(Site {
-                device,
-                stream: stream.cloned(),
-                tracked,
-            }),
+            site: Some(Box::new(site)),
         }
     }
 }
@@ -43,36 +33,15 @@ impl Region {
 /// Device memory that a call may read.
 ///
 /// # Safety
-/// What [`enter`](Self::enter) returns must be device memory that is readable for its whole length, and not
-/// written by anyone else, in the stream's order from then on to [`leave`](Self::leave); it stays
-/// allocated until the stream has come there, whatever becomes of the value.
-pub unsafe trait DeviceSend<T: Element>: SendBuf<T> {
-    /// Where the memory is, without its address.
-    #[doc(hidden)]
-    fn place(&self) -> Region;
-
-    /// Makes the stream wait for what was done to the memory before; the memory.
-    fn enter(&self, stream: &Arc<CudaStream>) -> Region;
-
-    /// Says that the memory is used in the stream up to here.
-    fn leave(&self, stream: &Arc<CudaStream>);
-}
+/// The [region](SendBuf::region) is device memory, readable for its whole length. Its order makes a stream wait until
+/// it may be read there, and everyone else wait with writing or freeing it until it was.
+pub unsafe trait DeviceSend<T: Element>: SendBuf<T> {}
 
 /// Device memory that a call may write (and read).
 ///
 /// # Safety
-/// As for [`DeviceSend`]; besides, nothing else may read or write the memory meanwhile.
-pub unsafe trait DeviceRecv<T: Element>: RecvBuf<T> {
-    /// Where the memory is, without its address.
-    #[doc(hidden)]
-    fn place(&self) -> Region;
-
-    /// Makes the stream wait for what was done to the memory before; the memory.
-    fn enter_mut(&mut self, stream: &Arc<CudaStream>) -> Region;
-
-    /// Says that the memory is used in the stream up to here.
-    fn leave_mut(&mut self, stream: &Arc<CudaStream>);
-}
+/// As for [`DeviceSend`]; besides, the order makes everyone else wait with reading it until it was written.
+pub unsafe trait DeviceRecv<T: Element>: RecvBuf<T> {}
 
 /// Device memory by its address, whose uses its maker keeps in order.
 #[derive(Debug)]
@@ -137,7 +106,12 @@ impl<T: Element> DeviceSlice<T> {
     }
 
     fn whole(self) -> Region {
-        Region::on_device(self.address, self.len, self.device, None, false)
+        let site = Site {
+            device: self.device,
+            stream: None,
+            order: Order::Program,
+        };
+        Region::on_device(self.address, self.len, site)
     }
 }
 
@@ -148,149 +122,117 @@ unsafe impl<T: Element> SendBuf<T> for DeviceSlice<T> {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: whoever made it answers for the memory, and for nothing else using what is written.
 unsafe impl<T: Element> RecvBuf<T> for DeviceSlice<T> {
     fn region_mut(&mut self) -> Region {
         self.whole()
     }
 }
 
-// SAFETY: as above.
-unsafe impl<T: Element> DeviceSend<T> for DeviceSlice<T> {
-    fn place(&self) -> Region {
-        self.whole()
-    }
+// SAFETY: whoever made it answers for the order of its uses.
+unsafe impl<T: Element> DeviceSend<T> for DeviceSlice<T> {}
 
-    fn enter(&self, _: &Arc<CudaStream>) -> Region {
-        self.whole()
-    }
+// SAFETY: whoever made it answers for the order of its uses.
+unsafe impl<T: Element> DeviceRecv<T> for DeviceSlice<T> {}
 
-    fn leave(&self, _: &Arc<CudaStream>) {}
+/// A part of a buffer of cudarc's, for calls that read it: cudarc's `CudaView` does not show the events that keep its
+/// uses in order.
+///
+/// ```no_run
+/// # use spark_ccl::cuda::{DeviceMemory, DevicePart, cudarc::driver::CudaSlice};
+/// # use spark_ccl::{Communicator, Error};
+/// # fn gather(comm: &Communicator, own: &CudaSlice<f32>, all: &mut DeviceMemory<f32>) -> Result<(), Error> {
+/// let stream = comm.context()?.default_stream();
+/// comm.all_gather(DevicePart::of(own, 0..100), all).on(&stream)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct DevicePart<'a, T> {
+    slice: &'a CudaSlice<T>,
+    range: Range<usize>,
 }
 
-// SAFETY: as above.
-unsafe impl<T: Element> DeviceRecv<T> for DeviceSlice<T> {
-    fn place(&self) -> Region {
-        self.whole()
+impl<'a, T> DevicePart<'a, T> {
+    /// The elements of a range, in so far as the slice has them.
+    pub fn of(slice: &'a CudaSlice<T>, range: Range<usize>) -> Self {
+        let end = range.end.min(slice.len());
+        let start = range.start.min(end);
+        let range = start..end;
+        Self { slice, range }
     }
 
-    fn enter_mut(&mut self, _: &Arc<CudaStream>) -> Region {
-        self.whole()
+    /// How many elements it has.
+    pub fn len(&self) -> usize {
+        self.range.len()
     }
 
-    fn leave_mut(&mut self, _: &Arc<CudaStream>) {}
-}
-
-/// Where cudarc has a buffer.
-fn place<T>(buffer: &impl Sliced<T>) -> Region {
-    let own = buffer.stream();
-    Region::on_device(0, buffer.len(), own.context().ordinal(), Some(own), true)
-}
-
-/// What cudarc has, to be read in a stream.
-fn reading<T>(buffer: &impl DevicePtr<T>, stream: &Arc<CudaStream>) -> Region {
-    let (address, record) = buffer.device_ptr(stream);
-    // It would be recorded too early: the call is not in the stream yet.
-    std::mem::forget(record);
-    let own = buffer.stream();
-    let device = own.context().ordinal();
-    Region::on_device(address, buffer.len(), device, Some(own), true)
-}
-
-/// What cudarc has was read in a stream. It remembers one reader only: so its own stream, in which it is freed,
-/// waits for each.
-fn was_read<T>(buffer: &impl DevicePtr<T>, stream: &Arc<CudaStream>) {
-    drop(buffer.device_ptr(stream));
-    let (own, context) = (buffer.stream(), stream.context());
-    if own != stream && context.is_managing_stream_synchronization() {
-        // Kept as cudarc keeps what cannot be returned: the context's next call says it.
-        context.record_err(own.join(stream));
-        // Who writes next waits for the last reader only: that is the own stream now, behind all of them.
-        drop(buffer.device_ptr(own));
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.range.is_empty()
     }
 }
 
-/// What cudarc has, to be written in a stream.
-fn writing<T>(buffer: &mut impl DevicePtrMut<T>, stream: &Arc<CudaStream>) -> Region {
-    let (len, own) = (buffer.len(), buffer.stream().clone());
-    let (address, record) = buffer.device_ptr_mut(stream);
-    std::mem::forget(record);
-    Region::on_device(address, len, own.context().ordinal(), Some(&own), true)
+/// What cudarc has.
+fn of_cudarc<T>(buffer: &(impl Observed + Sliced<T>)) -> Region {
+    let seen = buffer.observe();
+    // Where it cannot be had, the order says so before the address is used.
+    let address = seen.as_ref().map_or(0, |seen| seen.address);
+    let stream = buffer.stream();
+    let site = Site {
+        device: stream.context().ordinal(),
+        stream: Some(Arc::clone(stream)),
+        order: Order::Cudarc(seen),
+    };
+    Region::on_device(address, buffer.len(), site)
 }
 
 macro_rules! sends {
-    ($([$($life:lifetime)?] $type:ty, $this:ident => $buffer:expr);+ $(;)?) => {$(
-        // SAFETY: it is device memory, and cudarc has its own stream wait for what was done to it before.
+    ($([$($life:lifetime)?] $type:ty, $this:ident => $region:expr);+ $(;)?) => {$(
+        // SAFETY: it borrows or owns a buffer of cudarc's, whose memory stays until its own stream has waited for the
+        // last write, which each call is noted as.
         unsafe impl<$($life,)? T: Element> SendBuf<T> for $type {
             fn region(&self) -> Region {
                 let $this = self;
-                reading($buffer, $buffer.stream())
+                $region
             }
         }
 
-        // SAFETY: cudarc makes streams of one context object, which calls insist on, wait for each other by
-        // the buffer's events, if the program has not taken that upon itself; memory is freed in its own
-        // stream, which waits for the last writer and, by `was_read`, for all readers.
-        unsafe impl<$($life,)? T: Element> DeviceSend<T> for $type {
-            fn place(&self) -> Region {
-                let $this = self;
-                place($buffer)
-            }
-
-            fn enter(&self, stream: &Arc<CudaStream>) -> Region {
-                let $this = self;
-                reading($buffer, stream)
-            }
-
-            fn leave(&self, stream: &Arc<CudaStream>) {
-                let $this = self;
-                was_read($buffer, stream);
-            }
-        }
+        // SAFETY: the call waits for the event of the buffer's last write, and becomes that event: whoever uses the
+        // buffer next by cudarc, or by this library, waits for it, and so does its stream before it is freed; unless
+        // the program has taken that upon itself (`CudaContext::disable_event_tracking`).
+        unsafe impl<$($life,)? T: Element> DeviceSend<T> for $type {}
     )+};
 }
 
 sends! {
-    [] CudaSlice<T>, this => this;
-    ['a] &'a CudaSlice<T>, this => *this;
-    ['a] &'a mut CudaSlice<T>, this => &**this;
-    ['a] CudaView<'a, T>, this => this;
-    ['a] CudaViewMut<'a, T>, this => this;
+    [] CudaSlice<T>, this => of_cudarc(this);
+    ['a] &'a CudaSlice<T>, this => of_cudarc(*this);
+    ['a] &'a mut CudaSlice<T>, this => of_cudarc(&**this);
+    ['a] CudaViewMut<'a, T>, this => of_cudarc(this);
+    ['a] DevicePart<'a, T>, this => of_cudarc(this.slice).part(this.range.start, this.range.len(), size_of::<T>());
 }
 
 macro_rules! receives {
     ($([$($life:lifetime)?] $type:ty, $this:ident => $buffer:expr);+ $(;)?) => {$(
-        // SAFETY: as for `SendBuf`, by a unique borrow or the only handle.
+        // SAFETY: it is a unique borrow of a buffer of cudarc's, or its only handle; the memory stays until its own
+        // stream has waited for the last write, which each call is noted as.
         unsafe impl<$($life,)? T: Element> RecvBuf<T> for $type {
             fn region_mut(&mut self) -> Region {
                 let $this = self;
-                let stream = $this.stream().clone();
-                writing($buffer, &stream)
+                of_cudarc($buffer)
             }
         }
 
-        // SAFETY: as for `DeviceSend`, by a unique borrow or the only handle.
-        unsafe impl<$($life,)? T: Element> DeviceRecv<T> for $type {
-            fn place(&self) -> Region {
-                let own = self.stream();
-                Region::on_device(0, self.len(), own.context().ordinal(), Some(own), true)
-            }
-
-            fn enter_mut(&mut self, stream: &Arc<CudaStream>) -> Region {
-                let $this = self;
-                writing($buffer, stream)
-            }
-
-            fn leave_mut(&mut self, stream: &Arc<CudaStream>) {
-                let $this = self;
-                drop($buffer.device_ptr_mut(stream));
-            }
-        }
+        // SAFETY: the call waits for the events of the buffer's last reads and write, and becomes that of the write:
+        // whoever uses the buffer next by cudarc, or by this library, waits for it; unless the program has taken that
+        // upon itself (`CudaContext::disable_event_tracking`).
+        unsafe impl<$($life,)? T: Element> DeviceRecv<T> for $type {}
     )+};
 }
 
 receives! {
-    [] CudaSlice<T>, this => this;
-    ['a] &'a mut CudaSlice<T>, this => &mut **this;
-    ['a] CudaViewMut<'a, T>, this => this;
+    [] CudaSlice<T>, this => &*this;
+    ['a] &'a mut CudaSlice<T>, this => &**this;
+    ['a] CudaViewMut<'a, T>, this => &*this;
 }

@@ -2,10 +2,11 @@
 
 use crate::error::Error;
 use crate::world::deadline_in;
+use crossbeam::channel::{RecvTimeoutError, bounded};
 use parking_lot::{Condvar, Mutex};
 use spark_ccl_control::Watch;
-use std::sync::Once;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use spark_ccl_fork::PerProcess;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often waiting for NCCL looks for faults.
@@ -20,7 +21,7 @@ pub(super) fn elsewhere<R: Send + 'static>(
     timeout: Duration,
     work: impl FnOnce() -> Result<R, Error> + Send + 'static,
 ) -> Result<R, Error> {
-    let (sender, done) = channel();
+    let (sender, done) = bounded(1);
     spawn("spark-nccl-call", move || {
         // Nobody hears it who has been told of a fault.
         let _ = sender.send(work());
@@ -54,11 +55,15 @@ pub(super) fn elsewhere<R: Send + 'static>(
 /// Starts a thread that calls NCCL. The process does not end under it, if it ends soon: NCCL and CUDA are taken
 /// down then, which it would not survive.
 pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
-    static FIRST: Once = Once::new();
-    // SAFETY: the function may be called at any time, and does not unwind.
-    FIRST.call_once(|| unsafe {
-        libc::atexit(wait_for_all);
-    });
+    static IS_AWAITED: AtomicBool = AtomicBool::new(false);
+    // Pairs with nothing: a thread that finds it set starts another one after the function was registered, by
+    // whichever thread. None waits for that one, which a forked child might not have; to register it twice does no harm.
+    if !IS_AWAITED.load(Ordering::Relaxed) {
+        // SAFETY: the function may be called at any time, and does not unwind.
+        unsafe { libc::atexit(wait_for_all) };
+        // Pairs with nothing, see the load.
+        IS_AWAITED.store(true, Ordering::Relaxed);
+    }
     let entered = Entered::new();
     let thread = std::thread::Builder::new().name(name.to_owned());
     let started = thread.spawn(move || {
@@ -72,30 +77,29 @@ pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<
 }
 
 /// How many threads are in NCCL.
-static INSIDE: (Mutex<usize>, Condvar) = (Mutex::new(0), Condvar::new());
+static INSIDE: PerProcess<(Mutex<usize>, Condvar)> = PerProcess::new();
 
 /// A thread in NCCL.
 struct Entered;
 
 impl Entered {
     fn new() -> Self {
-        *INSIDE.0.lock() += 1;
+        *INSIDE.get().0.lock() += 1;
         Self
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        *INSIDE.0.lock() -= 1;
-        INSIDE.1.notify_all();
+        *INSIDE.get().0.lock() -= 1;
+        INSIDE.get().1.notify_all();
     }
 }
 
 extern "C" fn wait_for_all() {
     const PATIENCE: Duration = Duration::from_secs(3);
-    let mut inside = INSIDE.0.lock();
+    // A forked child has none of the threads, and does not wait for them.
+    let (inside, left) = INSIDE.get();
     // What waits for something that never comes is left to its fate.
-    INSIDE
-        .1
-        .wait_while_for(&mut inside, |inside| *inside > 0, PATIENCE);
+    left.wait_while_for(&mut inside.lock(), |inside| *inside > 0, PATIENCE);
 }

@@ -2,9 +2,11 @@
 
 use super::calls::Place;
 use super::error::{is_harmless, may_be_remote, refused};
+use super::gpu::Gpu;
 use super::guard::Mark;
 use super::meeting::{Kind, Meeting};
-use super::memory::Kept;
+use super::order::{self, hold_back, were_lost, were_used};
+use super::registration::Kept;
 use crate::buffer::Region;
 use crate::call::{Spec, check};
 use crate::communicator::Communicator;
@@ -13,8 +15,9 @@ use crate::signature::Signature;
 use parking_lot::{Mutex, MutexGuard};
 use spark_ccl_compute::{DType, Element};
 use spark_ccl_control::{DEVICE, Fault, Member, Watch};
-use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError};
-use spark_ccl_cuda::{checked, is_capturing, is_of_the_thread};
+use spark_ccl_cuda::cudarc::driver::sys::CUresult;
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream, DriverError};
+use spark_ccl_cuda::{RecordedEvent, is_capturing, is_of_the_thread, make_current};
 use spark_ccl_nccl::{self as nccl, DeviceSlice, Library, Patience, Stream};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -33,11 +36,12 @@ pub(crate) struct Engine {
     pub(super) rank: usize,
     pub(super) size: usize,
     pub(super) watch: Arc<Watch>,
+    pub(super) gpu: Arc<Gpu>,
     pub(super) state: Mutex<State>,
-    /// Of the mark.
-    pub(super) event: CudaEvent,
-    /// Whether the next call is to be marked. A hint to the caller, which publishes nothing.
-    pub(super) wanted: AtomicBool,
+    /// What is registered with it, and with others of this process.
+    pub(super) kept: Arc<Kept>,
+    /// Whether a thread gives memory back.
+    pub(super) tidies: AtomicBool,
     /// Calls of NCCL's that were begun, and those that have come back: the guard looks whether one does not.
     /// They publish nothing.
     pub(super) begun: AtomicU64,
@@ -55,8 +59,6 @@ pub(super) struct State {
     pub(super) nccl: Option<nccl::Communicator>,
     pub(super) timeout: Duration,
     pub(super) calls: Calls,
-    /// What is registered with it, and with others of this process.
-    pub(super) kept: Arc<Kept>,
 }
 
 /// What was enqueued.
@@ -64,11 +66,10 @@ pub(super) struct State {
 pub(super) struct Calls {
     /// How much.
     pub(super) count: u64,
-    /// The stream of the last one.
-    pub(super) stream: Option<Arc<CudaStream>>,
-    /// How much of it is known to have run.
-    pub(super) seen: u64,
-    /// One of them, until it has run.
+    /// The end of the last one, until it is known to have run. NCCL runs the calls of a communicator one after the
+    /// other, in whichever streams they are.
+    pub(super) last: Option<Arc<RecordedEvent>>,
+    /// The one that is watched, until it has run.
     pub(super) mark: Option<Mark>,
     /// The kinds for which the ranks have met.
     pub(super) met: HashSet<Kind>,
@@ -92,15 +93,6 @@ impl Engine {
     /// This rank, as errors name it.
     pub(super) fn member(&self) -> Member {
         self.watch.member(self.rank as u32)
-    }
-
-    /// Names the operation, the device and this rank of a call of CUDA's that failed.
-    pub(super) fn checked<T>(
-        &self,
-        operation: &'static str,
-        result: Result<T, DriverError>,
-    ) -> Result<T, spark_ccl_cuda::Error> {
-        self.own(checked(operation, self.device(), result))
     }
 
     /// Names this rank in an error of CUDA's.
@@ -129,7 +121,8 @@ impl Engine {
                     .to_owned(),
             });
         }
-        self.checked("cuCtxSetCurrent", self.context.bind_to_thread())?;
+        self.own(make_current(&self.context))?;
+        self.admit_capture(operation, places, stream)?;
         for region in places.into_iter().filter(|region| region.len > 0) {
             let Some(site) = &region.site else {
                 return Err(Error::Invalid {
@@ -142,28 +135,25 @@ impl Engine {
             if site.device != self.device() || elsewhere {
                 return Err(self.other(operation, "memory", site.device));
             }
-            if site.tracked && self.own(is_capturing(stream))? {
-                return Err(Error::Invalid {
-                    operation,
-                    problem:
-                        "a graph may run when this memory is gone; capture calls of `DeviceSlice`"
-                            .to_owned(),
-                });
-            }
         }
         Ok(())
     }
 
-    /// Checks a call's arguments, once its buffers have entered the stream.
-    pub(super) fn signature<T: Element>(
+    /// Checks that no graph captures memory that may be gone when it runs.
+    fn admit_capture(
         &self,
-        comm: &Communicator,
-        spec: &Spec,
+        operation: &'static str,
         regions: [&Region; 2],
-    ) -> Result<Signature, Error> {
-        // What streams could not be made to wait for, cudarc and `DeviceMemory` have left here.
-        self.checked("cuStreamWaitEvent", self.context.check_err())?;
-        check::signature::<T>(comm, spec, regions)
+        stream: &CudaStream,
+    ) -> Result<(), Error> {
+        if !self.own(is_capturing(stream))? || order::is_the_programs(regions) {
+            return Ok(());
+        }
+        Err(Error::Invalid {
+            operation,
+            problem: "a graph may run when this memory is gone; capture calls of `DeviceSlice`"
+                .to_owned(),
+        })
     }
 
     /// The first call of its kind is one for which NCCL may have to connect the ranks: they meet before.
@@ -185,32 +175,47 @@ impl Engine {
         Meeting::start(comm, self, kind, signature.words()).map(Some)
     }
 
-    /// Enqueues a call in a stream, or makes it part of this thread's group of NCCL's; that is noted when it ends.
-    pub(super) fn call<T: Element>(
+    /// Makes a stream wait until a call's memory may be used there. The ranks that have met for the call are told
+    /// where it does not. A capture may have begun while they met.
+    pub(super) fn hold_back(
+        &self,
+        operation: &'static str,
+        regions: [&Region; 2],
+        stream: &Arc<CudaStream>,
+    ) -> Result<(), Error> {
+        self.admit_capture(operation, regions, stream)?;
+        hold_back(regions, stream).map_err(|error| self.lost(error))
+    }
+
+    /// Makes a call part of this thread's group of NCCL's.
+    pub(super) fn group<T: Element>(
         &self,
         spec: &Spec,
         regions: [&Region; 2],
-        stream: &Arc<CudaStream>,
-        in_group: bool,
+        stream: &CudaStream,
     ) -> Result<(), Error> {
-        let [input, output] = regions.map(|region| self.slice(region, T::DTYPE));
-        self.with(spec.operation.name(), |calls, nccl| {
-            let place = Place {
-                library: self.library,
-                nccl,
-                rank: self.rank,
-                size: self.size,
-                // SAFETY: it is a stream of that device, which the caller keeps meanwhile.
-                stream: unsafe {
-                    Stream::from_raw(stream.cu_stream().cast(), self.device() as i32)
-                },
-            };
-            place.enqueue::<T>(spec, input, output)?;
-            if !in_group {
-                self.note_in(calls, stream);
-            }
-            Ok(())
+        self.with(spec.operation.name(), |_, nccl| {
+            self.call::<T>(nccl, spec, regions, stream)
         })
+    }
+
+    fn call<T: Element>(
+        &self,
+        nccl: &nccl::Communicator,
+        spec: &Spec,
+        regions: [&Region; 2],
+        stream: &CudaStream,
+    ) -> Result<(), nccl::Error> {
+        let [input, output] = regions.map(|region| self.slice(region, T::DTYPE));
+        let place = Place {
+            library: self.library,
+            nccl,
+            rank: self.rank,
+            size: self.size,
+            // SAFETY: it is a stream of that device, which the caller keeps meanwhile.
+            stream: unsafe { Stream::from_raw(stream.cu_stream().cast(), self.device() as i32) },
+        };
+        place.enqueue::<T>(spec, input, output)
     }
 
     /// Checks, meets for, enqueues and notes a call that is in no group.
@@ -221,11 +226,103 @@ impl Engine {
         regions: [&Region; 2],
         stream: &Arc<CudaStream>,
     ) -> Result<(), Error> {
-        let signature = self.signature::<T>(comm, spec, regions)?;
+        let operation = spec.operation.name();
+        self.admit(operation, regions, stream)?;
+        let signature = check::signature::<T>(comm, spec, regions)?;
         if let Some(meeting) = self.meet(comm, signature)? {
             meeting.wait()?;
         }
-        self.call::<T>(spec, regions, stream, false)
+        self.hold_back(operation, regions, stream)?;
+        let mut goes_on = false;
+        let called = self.with(operation, |calls, nccl| {
+            let done = self.call::<T>(nccl, spec, regions, stream);
+            goes_on = done.as_ref().is_err_and(nccl::Error::goes_on);
+            done.map(|()| self.record(calls, stream))
+        });
+        match called {
+            Ok(end) => self.used(regions, stream, end),
+            Err(error) if goes_on => {
+                self.outlive(regions);
+                Err(error)
+            }
+            Err(error) => {
+                // A part of it may be in the stream. What is wrong with that is said already.
+                let _ = self.used(regions, stream, self.end(stream));
+                Err(error)
+            }
+        }
+    }
+
+    /// Keeps the memory of a call that NCCL goes on with, and may enqueue yet: nothing tells until when it is used. What a
+    /// program may free all the same, it gets back when NCCL has been aborted.
+    pub(super) fn outlive(&self, regions: [&Region; 2]) {
+        were_lost(
+            regions,
+            &no_end(self.device(), CUresult::CUDA_ERROR_NOT_READY),
+        );
+        self.abort();
+    }
+
+    /// Notes a call of a group that has ended.
+    pub(super) fn note(
+        &self,
+        regions: [&Region; 2],
+        stream: &Arc<CudaStream>,
+    ) -> Result<(), Error> {
+        let end = match self.lock() {
+            Ok(mut state) => self.record(&mut state.calls, stream),
+            // Its memory is to be kept all the same.
+            Err(_) => self.end(stream),
+        };
+        self.used(regions, stream, end)
+    }
+
+    /// Records the end of a call that is the last one now.
+    fn record(
+        &self,
+        calls: &mut Calls,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error> {
+        calls.count += 1;
+        let end = self.end(stream)?;
+        if let Some(end) = &end {
+            calls.last = Some(Arc::clone(end));
+        }
+        Ok(end)
+    }
+
+    /// An event at the end of a stream. In a graph that is being captured, it would never come.
+    fn end(
+        &self,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error> {
+        if is_capturing(stream)? {
+            return Ok(None);
+        }
+        self.gpu.events.record(stream).map(Arc::new).map(Some)
+    }
+
+    /// Tells memory up to where it is used in a stream.
+    fn used(
+        &self,
+        regions: [&Region; 2],
+        stream: &CudaStream,
+        end: Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error>,
+    ) -> Result<(), Error> {
+        let told = end.and_then(|end| match end {
+            Some(end) => were_used(regions, stream, &end),
+            None if order::is_the_programs(regions) => Ok(()),
+            None => {
+                let captured = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+                Err(no_end(self.device(), captured))
+            }
+        });
+        told.map_err(|error| {
+            were_lost(regions, &error);
+            // Also of a capture: what runs by now ends before its memory is gone.
+            self.give_up(error.to_string());
+            error.of_rank(self.rank).into()
+        })
     }
 
     /// Runs a call in the stream that its memory comes with, and waits for it.
@@ -235,22 +332,16 @@ impl Engine {
         spec: &Spec,
         regions: [&Region; 2],
     ) -> Result<(), Error> {
-        let mut streams = regions.into_iter().filter_map(|region| {
-            let site = region.site.as_ref()?;
-            site.stream.clone()
-        });
-        let stream = streams.next();
+        let stream = order::stream_of(regions);
         let stream = stream.unwrap_or_else(|| self.context.default_stream());
-        let others: Vec<_> = streams.filter(|other| *other != stream).collect();
-        self.admit(spec.operation.name(), regions, &stream)?;
-        for other in &others {
-            self.checked("cuStreamWaitEvent", stream.join(other))?;
+        // Those of another context are refused.
+        let is_ours = |other: &&Arc<CudaStream>| Arc::ptr_eq(other.context(), &self.context);
+        for other in order::unordered(regions, &stream).filter(is_ours) {
+            if let Some(end) = self.own(self.end(other))? {
+                self.own(end.hold_back(&stream))?;
+            }
         }
         self.enqueue::<T>(comm, spec, regions, &stream)?;
-        // Should the call fail, memory is not used again, nor freed, before it has ended.
-        for other in &others {
-            self.checked("cuStreamWaitEvent", other.join(&stream))?;
-        }
         self.wait(&stream)
     }
 
@@ -375,6 +466,11 @@ impl Engine {
             ),
         }
     }
+}
+
+/// Why the end of a call is not known.
+fn no_end(device: usize, why: CUresult) -> spark_ccl_cuda::Error {
+    spark_ccl_cuda::Error::of("cuEventRecord", device, DriverError(why))
 }
 
 impl std::fmt::Debug for Engine {

@@ -3,7 +3,7 @@
 use super::meeting::Meeting;
 use super::{DeviceOperands, Engine};
 use crate::buffer::Region;
-use crate::call::Call;
+use crate::call::{Call, check};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::signature::Signature;
@@ -83,6 +83,7 @@ impl<'env> Group<'env> {
             meetings.extend(call.meet()?);
         }
         meetings.into_iter().try_for_each(Meeting::wait)?;
+        calls.iter().try_for_each(|call| call.hold_back())?;
         for call in &calls {
             call.goes_inside(true);
         }
@@ -90,9 +91,13 @@ impl<'env> Group<'env> {
             let mut steps = calls.iter();
             steps.try_for_each(|call| call.enqueue().map_err(Failure::Own))
         });
-        for call in &mut calls {
+        let goes_on = matches!(&done, Err(Failure::Nccl(error)) if error.goes_on());
+        let mut noted = Ok(());
+        for call in &calls {
             call.goes_inside(false);
-            call.leave();
+            if !goes_on {
+                noted = noted.and(call.note());
+            }
         }
         done.map_err(|failure| match failure {
             Failure::Own(error) => error,
@@ -102,9 +107,13 @@ impl<'env> Group<'env> {
                 for call in &calls {
                     said = call.failed(&error).or(said);
                 }
+                // Once all ranks are told.
+                let unknown = calls.iter().filter(|_| goes_on);
+                unknown.for_each(|call| call.outlive());
                 said.unwrap_or_else(|| engine.failed("group", error))
             }
-        })
+        })?;
+        noted
     }
 }
 
@@ -124,11 +133,15 @@ impl From<nccl::Error> for Failure {
 trait Step {
     fn check(&mut self) -> Result<(), Error>;
     fn meet(&self) -> Result<Option<Meeting>, Error>;
+    /// Makes its stream wait for its memory.
+    fn hold_back(&self) -> Result<(), Error>;
     fn enqueue(&self) -> Result<(), Error>;
     /// The group is about to end, from which NCCL may not come back; or has ended.
     fn goes_inside(&self, inside: bool);
-    /// After the group's end.
-    fn leave(&mut self);
+    /// Notes it, after the group's end.
+    fn note(&self) -> Result<(), Error>;
+    /// Keeps its memory: NCCL goes on with it.
+    fn outlive(&self);
     /// Fails its communicator for the error of the group.
     fn failed(&self, error: &Arc<nccl::Error>) -> Option<Error>;
 }
@@ -156,10 +169,9 @@ impl<T: Element, O: DeviceOperands<T>> Step for Queued<'_, T, O> {
             ..
         } = &mut self.call;
         let engine = comm.engine(spec.operation.name())?;
-        let (from, to) = operands.places();
-        engine.admit(spec.operation.name(), [&from, &to], &self.stream)?;
-        let (input, output) = operands.enter(&self.stream);
-        let signature = engine.signature::<T>(comm, spec, [&input, &output])?;
+        let (input, output) = operands.regions();
+        engine.admit(spec.operation.name(), [&input, &output], &self.stream)?;
+        let signature = check::signature::<T>(comm, spec, [&input, &output])?;
         self.ready = Some(Ready {
             engine: Arc::clone(engine),
             input,
@@ -176,14 +188,16 @@ impl<T: Element, O: DeviceOperands<T>> Step for Queued<'_, T, O> {
         }
     }
 
+    fn hold_back(&self) -> Result<(), Error> {
+        let operation = self.call.spec.operation.name();
+        self.with_ready(|ready, regions| ready.engine.hold_back(operation, regions, &self.stream))
+    }
+
     fn enqueue(&self) -> Result<(), Error> {
-        let Some(ready) = &self.ready else {
-            return Ok(());
-        };
-        let regions = [&ready.input, &ready.output];
-        ready
-            .engine
-            .call::<T>(&self.call.spec, regions, &self.stream, true)
+        self.with_ready(|ready, regions| {
+            let spec = &self.call.spec;
+            ready.engine.group::<T>(spec, regions, &self.stream)
+        })
     }
 
     fn goes_inside(&self, inside: bool) {
@@ -194,15 +208,29 @@ impl<T: Element, O: DeviceOperands<T>> Step for Queued<'_, T, O> {
         }
     }
 
-    fn leave(&mut self) {
-        self.call.operands.leave(&self.stream);
+    fn note(&self) -> Result<(), Error> {
+        self.with_ready(|ready, regions| ready.engine.note(regions, &self.stream))
+    }
+
+    fn outlive(&self) {
         if let Some(ready) = &self.ready {
-            ready.engine.note(&self.stream);
+            ready.engine.outlive([&ready.input, &ready.output]);
         }
     }
 
     fn failed(&self, error: &Arc<nccl::Error>) -> Option<Error> {
         let ready = self.ready.as_ref()?;
         Some(ready.engine.failed("group", Arc::clone(error)))
+    }
+}
+
+impl<T, O> Queued<'_, T, O> {
+    /// Does something with a call that was checked.
+    fn with_ready(
+        &self,
+        work: impl FnOnce(&Ready, [&Region; 2]) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let ready = self.ready.as_ref();
+        ready.map_or(Ok(()), |ready| work(ready, [&ready.input, &ready.output]))
     }
 }

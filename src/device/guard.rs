@@ -1,12 +1,11 @@
 //! The thread that ends what runs when it cannot come to its end: a program may wait for its streams in
 //! ways that know nothing of communicators.
 
-use super::Engine;
 use super::engine::{Calls, State};
+use super::{Engine, block};
 use crate::error::Error;
 use spark_ccl_control::Fault;
-use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::{is_capturing, leave_captures_alone, make_current, record};
+use spark_ccl_cuda::RecordedEvent;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -18,8 +17,7 @@ const AFTER_A_FAREWELL: Duration = Duration::from_secs(2);
 
 /// A call in a stream that is not known to have run.
 pub(super) struct Mark {
-    /// It stands right behind the call, not behind others' work as well.
-    exact: bool,
+    end: Arc<RecordedEvent>,
     calls: u64,
     since: Instant,
     /// When a rank was seen to have left.
@@ -55,90 +53,25 @@ struct Memory {
 }
 
 fn watch_over(engine: &Weak<Engine>, mut memory: Memory) {
-    if let Some(engine) = engine.upgrade()
-        && let Err(error) = enter(&engine)
-    {
-        tracing::warn!("{error}");
-    }
     loop {
         std::thread::sleep(TICK);
         let Some(engine) = engine.upgrade() else {
-            return;
+            break;
         };
-        if engine.watch.failed() {
-            if engine.abort() {
-                return;
-            }
-        } else {
+        if !engine.watch.failed() {
             engine.look(&mut memory);
+        } else if engine.abort() {
+            break;
+        }
+        if engine.has_leftovers() {
+            engine.tidy_elsewhere();
         }
     }
-}
-
-/// Makes the device current on this thread, whose looks are not to disturb others.
-fn enter(engine: &Engine) -> Result<(), Error> {
-    let device = engine.own(make_current(&engine.context))?;
-    Ok(engine.own(leave_captures_alone(device))?)
+    // What was dropped while it was in use is not, now that NCCL's communicator has ended.
+    block::sweep();
 }
 
 impl Engine {
-    /// Notes a call that is in a stream now.
-    pub(super) fn note(&self, stream: &Arc<CudaStream>) {
-        // Of a communicator that has failed, nothing is waited for.
-        if let Ok(mut state) = self.lock() {
-            self.note_in(&mut state.calls, stream);
-        }
-    }
-
-    pub(super) fn note_in(&self, calls: &mut Calls, stream: &Arc<CudaStream>) {
-        calls.count += 1;
-        let known = calls.stream.as_ref();
-        if !known.is_some_and(|known| Arc::ptr_eq(known, stream)) {
-            calls.stream = Some(Arc::clone(stream));
-        }
-        if self.wanted.load(Ordering::Relaxed) {
-            self.wanted.store(false, Ordering::Relaxed);
-            self.mark(calls, true);
-        }
-    }
-
-    /// Marks the place in the stream that the last call has. Behind a mark in a graph that is being captured,
-    /// nothing would ever come; and looking at one would end the capture.
-    fn mark(&self, calls: &mut Calls, exact: bool) {
-        let Some(stream) = &calls.stream else { return };
-        if calls.mark.is_some() {
-            return;
-        }
-        let recorded = || -> Result<bool, Error> {
-            if self.own(is_capturing(stream))? {
-                return Ok(false);
-            }
-            self.own(record(&self.event, stream))?;
-            Ok(true)
-        };
-        match recorded() {
-            Ok(false) => {}
-            Ok(true) => {
-                calls.mark = Some(Mark {
-                    exact,
-                    calls: calls.count,
-                    since: Instant::now(),
-                    farewell: None,
-                });
-            }
-            Err(error) => tracing::debug!("{error}"),
-        }
-    }
-
-    /// Whether the stream has come to the mark. One that was drawn into a capture is not waited for.
-    fn is_past_mark(&self) -> Result<bool, spark_ccl_cuda::Error> {
-        let seen = self.event.try_is_complete();
-        self.checked("cuEventQuery", seen).or_else(|error| {
-            let is_of_a_capture = error.is_of_a_capture();
-            is_of_a_capture.then_some(true).ok_or(error)
-        })
-    }
-
     fn look(&self, memory: &mut Memory) {
         self.look_inside(memory);
         let Some(mut state) = self.state.try_lock() else {
@@ -146,20 +79,8 @@ impl Engine {
         };
         memory.timeout = state.timeout;
         let State { calls, timeout, .. } = &mut *state;
-        if let Some(mark) = &calls.mark {
-            match self.is_past_mark() {
-                Ok(false) => {}
-                Ok(true) => {
-                    calls.seen = mark.calls;
-                    calls.mark = None;
-                    self.wanted.store(true, Ordering::Relaxed);
-                }
-                Err(error) => drop(self.lost(error)),
-            }
-        }
-        // The next caller marks its call; if there is none, the last one is still to be marked.
-        if calls.mark.is_none() && calls.count != calls.seen && calls.count == memory.before {
-            self.mark(calls, false);
+        if let Err(error) = calls.look() {
+            drop(self.lost(error));
         }
         memory.before = calls.count;
         let Some(mark) = &mut calls.mark else { return };
@@ -196,9 +117,6 @@ impl Engine {
         if mark.since.elapsed() > timeout {
             self.raise_timeout(mark.calls, mark.since.elapsed());
         }
-        if !mark.exact {
-            return None;
-        }
         let left = (0..self.size as u32).find(|&rank| self.watch.left(rank).is_some())?;
         let (rank, since) = *mark.farewell.get_or_insert((left, Instant::now()));
         // For all ranks: what is aborted here may look like a result to them.
@@ -211,5 +129,31 @@ impl Engine {
                 self.device()
             ),
         })
+    }
+}
+
+impl Calls {
+    /// Looks whether the call that is watched has run; then the last one is.
+    fn look(&mut self) -> Result<(), spark_ccl_cuda::Error> {
+        if let Some(mark) = &self.mark {
+            if !mark.end.is_complete()? {
+                return Ok(());
+            }
+            self.mark = None;
+        }
+        let Some(end) = &self.last else {
+            return Ok(());
+        };
+        if end.is_complete()? {
+            self.last = None;
+            return Ok(());
+        }
+        self.mark = Some(Mark {
+            end: Arc::clone(end),
+            calls: self.count,
+            since: Instant::now(),
+            farewell: None,
+        });
+        Ok(())
     }
 }

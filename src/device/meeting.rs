@@ -118,6 +118,7 @@ mod tests {
             operation,
             dtype: DType::F32,
             op: 0,
+            in_place: false,
             root: 0,
             count,
             place: 0,

@@ -6,24 +6,29 @@
 //! has died, or when they take too long.
 
 mod attach;
+mod block;
 mod buffer;
 mod calls;
 mod communicator;
 mod elsewhere;
 mod engine;
 mod error;
+mod gpu;
 mod group;
 mod guard;
 mod meeting;
 mod memory;
 mod operands;
+mod order;
+mod registration;
 mod waiting;
 
 pub(crate) use attach::{attach, library};
 pub(crate) use buffer::Site;
 pub(crate) use engine::Engine;
 
-pub use buffer::{DeviceRecv, DeviceSend, DeviceSlice};
+pub use buffer::{DevicePart, DeviceRecv, DeviceSend, DeviceSlice};
 pub use group::Group;
-pub use memory::{DeviceMemory, Registration};
+pub use memory::DeviceMemory;
 pub use operands::DeviceOperands;
+pub use registration::Registration;

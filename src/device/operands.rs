@@ -1,6 +1,5 @@
 //! The buffers of a call in device memory, and calls in streams.
 
-use crate::buffer::Region;
 use crate::call::{Call, InPlace, Operands, OutOfPlace, Receiving, Sending};
 use crate::device::{DeviceRecv, DeviceSend, Group};
 use crate::error::Error;
@@ -9,19 +8,7 @@ use spark_ccl_cuda::cudarc::driver::CudaStream;
 use std::sync::Arc;
 
 /// The buffers of a [`Call`], all in device memory.
-pub trait DeviceOperands<T: Element>: Operands<T> {
-    /// Where the buffers are, without their addresses.
-    #[doc(hidden)]
-    fn places(&self) -> (Region, Region);
-
-    /// What is read and what is written, once the stream has come so far.
-    #[doc(hidden)]
-    fn enter(&mut self, stream: &Arc<CudaStream>) -> (Region, Region);
-
-    /// Says that the buffers are used in the stream up to here.
-    #[doc(hidden)]
-    fn leave(&mut self, stream: &Arc<CudaStream>);
-}
+pub trait DeviceOperands<T: Element>: Operands<T> {}
 
 impl<'c, T: Element, O: DeviceOperands<T>> Call<'c, T, O> {
     /// Enqueues the operation in a stream and gives its buffers back. It runs when all has run that was
@@ -42,18 +29,11 @@ impl<'c, T: Element, O: DeviceOperands<T>> Call<'c, T, O> {
     /// [`Error::Invalid`] for arguments that cannot be right; [`Error::Unsupported`] where the communicator's
     /// backend, or the version of NCCL, cannot do it; [`Error::Failed`] when the communicator has failed.
     pub fn on(self, stream: &Arc<CudaStream>) -> Result<O::Back, Error> {
-        let operation = self.spec.operation.name();
-        let engine = self.comm.engine(operation)?;
+        let engine = self.comm.engine(self.spec.operation.name())?;
         let mut operands = self.operands;
-        let (from, to) = operands.places();
-        engine.admit(operation, [&from, &to], stream)?;
-        let (input, output) = operands.enter(stream);
-        let enqueued = engine.enqueue::<T>(self.comm, &self.spec, [&input, &output], stream);
-        // What was refused is not in the stream.
-        if enqueued.is_ok() || engine.watch.failed() {
-            operands.leave(stream);
-        }
-        enqueued.map(|()| operands.back())
+        let (input, output) = operands.regions();
+        engine.enqueue::<T>(self.comm, &self.spec, [&input, &output], stream)?;
+        Ok(operands.back())
     }
 
     /// Makes the operation part of a group, which enqueues it in a stream when it ends.
@@ -65,60 +45,10 @@ impl<'c, T: Element, O: DeviceOperands<T>> Call<'c, T, O> {
     }
 }
 
-impl<T: Element, S: DeviceSend<T>, R: DeviceRecv<T>> DeviceOperands<T> for OutOfPlace<S, R> {
-    fn places(&self) -> (Region, Region) {
-        (self.0.place(), self.1.place())
-    }
+impl<T: Element, S: DeviceSend<T>, R: DeviceRecv<T>> DeviceOperands<T> for OutOfPlace<S, R> {}
 
-    fn enter(&mut self, stream: &Arc<CudaStream>) -> (Region, Region) {
-        (self.0.enter(stream), self.1.enter_mut(stream))
-    }
+impl<T: Element, B: DeviceRecv<T>> DeviceOperands<T> for InPlace<B> {}
 
-    fn leave(&mut self, stream: &Arc<CudaStream>) {
-        self.0.leave(stream);
-        self.1.leave_mut(stream);
-    }
-}
+impl<T: Element, S: DeviceSend<T>> DeviceOperands<T> for Sending<S> {}
 
-impl<T: Element, B: DeviceRecv<T>> DeviceOperands<T> for InPlace<B> {
-    fn places(&self) -> (Region, Region) {
-        (self.0.place(), self.0.place())
-    }
-
-    fn enter(&mut self, stream: &Arc<CudaStream>) -> (Region, Region) {
-        let region = self.0.enter_mut(stream);
-        (region.clone(), region)
-    }
-
-    fn leave(&mut self, stream: &Arc<CudaStream>) {
-        self.0.leave_mut(stream);
-    }
-}
-
-impl<T: Element, S: DeviceSend<T>> DeviceOperands<T> for Sending<S> {
-    fn places(&self) -> (Region, Region) {
-        (self.0.place(), Region::empty())
-    }
-
-    fn enter(&mut self, stream: &Arc<CudaStream>) -> (Region, Region) {
-        (self.0.enter(stream), Region::empty())
-    }
-
-    fn leave(&mut self, stream: &Arc<CudaStream>) {
-        self.0.leave(stream);
-    }
-}
-
-impl<T: Element, R: DeviceRecv<T>> DeviceOperands<T> for Receiving<R> {
-    fn places(&self) -> (Region, Region) {
-        (Region::empty(), self.0.place())
-    }
-
-    fn enter(&mut self, stream: &Arc<CudaStream>) -> (Region, Region) {
-        (Region::empty(), self.0.enter_mut(stream))
-    }
-
-    fn leave(&mut self, stream: &Arc<CudaStream>) {
-        self.0.leave_mut(stream);
-    }
-}
+impl<T: Element, R: DeviceRecv<T>> DeviceOperands<T> for Receiving<R> {}

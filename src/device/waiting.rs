@@ -4,10 +4,11 @@ use super::Engine;
 use super::elsewhere::{elsewhere, spawn};
 use super::error::refused;
 use crate::error::Error;
+use crossbeam::channel::bounded;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::is_idle;
+use spark_ccl_cuda::{is_capturing, is_idle};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 /// Looks at a stream between two at the clock and at the communicator.
@@ -17,40 +18,90 @@ const CALL: Duration = Duration::from_secs(5);
 /// What NCCL does at once when it aborts takes some 100 ms; for graphs that are still there it waits without end.
 const ABORT: Duration = Duration::from_secs(2);
 
+/// How long a waiter looks on before it yields, and how long it yields before it sleeps.
+const LOOK_FOR: Duration = Duration::from_micros(50);
+const YIELD_FOR: Duration = Duration::from_millis(1);
+const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+/// A sleep is as long as this part of what was waited before, so that it adds no more to that.
+const SLEEP_PART: u32 = 16;
+
+/// Passes the time until the next look. Each look takes a lock of the driver's, which others need to enqueue.
+pub(super) fn pause(waited: Duration) {
+    if waited < LOOK_FOR {
+        std::hint::spin_loop();
+    } else if waited < YIELD_FOR {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep((waited / SLEEP_PART).clamp(SHORTEST_SLEEP, LONGEST_SLEEP));
+    }
+}
+
+/// Waits until something is over, however long that takes.
+pub(super) fn until<E>(mut is_over: impl FnMut() -> Result<bool, E>) -> Result<(), E> {
+    let start = Instant::now();
+    while !is_over()? {
+        pause(start.elapsed());
+    }
+    Ok(())
+}
+
 impl Engine {
     /// Waits until all in a stream has run, and looks whether it went well.
     pub(crate) fn wait(&self, stream: &CudaStream) -> Result<(), Error> {
+        // To look at it would end the capture.
+        if self.own(is_capturing(stream))? {
+            return Err(Error::Invalid {
+                operation: "wait",
+                problem: "the stream captures a graph".to_owned(),
+            });
+        }
+        self.wait_until(|| is_idle(stream))
+    }
+
+    /// Waits for the last call.
+    pub(crate) fn drain(&self) -> Result<(), Error> {
+        let last = self.lock()?.calls.last.clone();
+        last.map_or(Ok(()), |last| self.wait_until(|| last.is_complete()))
+    }
+
+    fn wait_until(
+        &self,
+        is_over: impl Fn() -> Result<bool, spark_ccl_cuda::Error>,
+    ) -> Result<(), Error> {
         let start = Instant::now();
-        let calls = self.state.try_lock().map(|state| state.calls.count);
         let mut looks = 0_u32;
-        while !is_idle(stream).map_err(|error| self.lost(error))? {
+        while !is_over().map_err(|error| self.lost(error))? {
             looks += 1;
-            if looks.is_multiple_of(LOOKS)
+            let waited = start.elapsed();
+            if (waited > YIELD_FOR || looks.is_multiple_of(LOOKS))
                 && let Err(error) = self.still_waits(start)
             {
                 // What CUDA says now is what the fault has brought about.
-                let _ = subside(stream);
+                let _ = self.subside();
                 return Err(error);
             }
-            std::thread::yield_now();
+            pause(waited);
         }
-        self.has_run(stream, calls);
         // An aborted communicator's streams end early.
         self.check()
     }
 
-    /// All of so many calls has run, if the last was in this stream: the next one is marked.
-    fn has_run(&self, stream: &CudaStream, count: Option<u64>) {
-        // Who holds the lock enqueues, as other threads may have done meanwhile: the guard will see.
-        let Some(mut state) = self.state.try_lock() else {
-            return;
+    /// Waits a little for the last call to come to its end: after an abort, who hears of the error may free what kernels
+    /// use. Whether it has.
+    fn subside(&self) -> Result<bool, spark_ccl_cuda::Error> {
+        let last = self.state.try_lock_for(CALL);
+        let Some(last) = last.and_then(|state| state.calls.last.clone()) else {
+            return Ok(true);
         };
-        let calls = &mut state.calls;
-        if calls.stream.as_deref() == Some(stream) && Some(calls.count) == count {
-            calls.mark = None;
-            calls.seen = calls.count;
-            self.wanted.store(true, Ordering::Relaxed);
+        let start = Instant::now();
+        while !last.is_complete()? {
+            if start.elapsed() > ABORT {
+                return Ok(false);
+            }
+            pause(start.elapsed());
         }
+        Ok(true)
     }
 
     fn still_waits(&self, start: Instant) -> Result<(), Error> {
@@ -95,18 +146,19 @@ impl Engine {
         }
     }
 
-    /// Waits for the stream of the last call.
-    pub(crate) fn drain(&self) -> Result<(), Error> {
-        let last = self.lock()?.calls.stream.clone();
-        last.map_or(Ok(()), |stream| self.wait(&stream))
+    /// What stays until NCCL has ended all that it runs: what is registered, and the stream for which cudarc keeps its
+    /// buffers until their uses are over.
+    fn until_the_end(&self) -> impl Send + use<> {
+        (Arc::clone(&self.kept), Arc::clone(&self.gpu))
     }
 
     /// Ends NCCL's communicator when all that was enqueued has run, on all ranks; all have come here.
     pub(crate) fn finalize(&self) -> Result<(), Error> {
-        let (nccl, kept, timeout) = {
+        let (nccl, timeout) = {
             let mut state = self.lock()?;
-            (state.nccl.take(), state.kept.clone(), state.timeout)
+            (state.nccl.take(), state.timeout)
         };
+        let kept = self.until_the_end();
         let nccl = nccl.ok_or_else(|| self.gone())?;
         let what = format!("finalize of {}", self.member());
         let hint = "is a graph with its calls still there? NCCL waits until that is dropped";
@@ -120,12 +172,8 @@ impl Engine {
     /// Leaves without [`finalize`](Self::finalize): what has not run by now is aborted, on all ranks, which might take
     /// what comes of it for results.
     pub(crate) fn leave(&self) {
-        let last = self.state.try_lock_for(CALL);
-        let last = last.and_then(|state| state.calls.stream.clone());
-        if let Some(stream) = last
-            && !self.watch.failed()
-        {
-            match subside(&stream) {
+        if !self.watch.failed() {
+            match self.subside() {
                 Ok(true) => {}
                 Ok(false) => self.give_up(
                     "it dropped the communicator while calls of device memory were in a stream"
@@ -152,10 +200,10 @@ impl Engine {
             }
             return false;
         };
-        let (taken, kept) = (state.nccl.take(), state.kept.clone());
+        let (taken, kept) = (state.nccl.take(), self.until_the_end());
         drop(state);
         let Some(nccl) = taken else { return true };
-        let (rank, (sender, done)) = (self.rank, channel());
+        let (rank, (sender, done)) = (self.rank, bounded(1));
         let started = spawn("spark-nccl-abort", move || {
             if let Err(error) = nccl.abort() {
                 tracing::warn!("rank {rank}: {error}");
@@ -172,19 +220,6 @@ impl Engine {
         }
         true
     }
-}
-
-/// Waits a little for a stream to come to its end: after an abort, who hears of the error may free what kernels
-/// use. Whether it has.
-fn subside(stream: &CudaStream) -> Result<bool, spark_ccl_cuda::Error> {
-    let start = Instant::now();
-    while !is_idle(stream)? {
-        if start.elapsed() > ABORT {
-            return Ok(false);
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    Ok(true)
 }
 
 impl Drop for Engine {

@@ -66,14 +66,15 @@ impl Active {
         })
     }
 
-    /// Gives up, once nothing in this process touches the operation's memory any more. Peers are
-    /// cut off from its registered memory, where they may write it; what is lent has been withdrawn.
+    /// Gives up, once nothing in this process touches the operation's memory any more. What is lent or
+    /// registered has been withdrawn: peers may read it, but not take that for a result. Where they may write,
+    /// they are cut off from it.
     pub(super) fn give_up(&mut self, wires: &mut Wires) {
         self.course.drain(wires);
         let task = &self.request.task;
         if let Some(home) = &task.output.home {
             home.segment.unplug();
-            if task.signature.place != 0
+            if task.is_written_by_peers()
                 && let Some(allocation) = home.segment.allocation()
             {
                 allocation.fence();

@@ -15,6 +15,8 @@ pub(super) struct Course {
     cursors: [Cursor; 2],
     finished: [bool; 2],
     started: bool,
+    /// All links that it needs are asked for.
+    has_asked: bool,
     pub(super) stall: Stall,
 }
 
@@ -47,7 +49,13 @@ impl Course {
                     moved = true;
                 }
                 Turn::Moved => moved = true,
-                Turn::Blocked(obstacle) => self.stall.meet(obstacle),
+                Turn::Blocked(obstacle) => {
+                    if matches!(obstacle, Obstacle::Forming { .. }) && !self.has_asked {
+                        self.has_asked = true;
+                        run.ask();
+                    }
+                    self.stall.meet(obstacle);
+                }
             }
         }
         if self.finished[..channels as usize].iter().all(|&done| done) {
@@ -76,10 +84,17 @@ impl Course {
             match self.advance(&mut run) {
                 Advance::Complete => return true,
                 Advance::Moved => {}
+                // That takes another thread, which may want this core.
+                Advance::Blocked if self.lacks_link() => return false,
                 Advance::Blocked => self.linger(run.wires, patience.looks_per_round()),
             }
         }
         false
+    }
+
+    /// Whether it waits for a link to be made.
+    pub(super) fn lacks_link(&self) -> bool {
+        matches!(self.stall.obstacle, Some(Obstacle::Forming { .. }))
     }
 
     /// Waits until nothing in this process touches the operation's memory any more.

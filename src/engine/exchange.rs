@@ -4,7 +4,7 @@
 
 use super::exec::Run;
 use super::request::Task;
-use super::wires::Wires;
+use super::wires::{CHANNEL, Wires};
 use spark_ccl_compute::{Job, Operand, Scale};
 use spark_ccl_sched::Rank;
 
@@ -34,7 +34,9 @@ pub(super) fn run(run: &mut Run<'_>, looks: u32) -> Progress {
     }
     let (own, steps) = (wires.rank, 2 * u64::from(wires.size));
     for peer in (0..wires.size).filter(|&peer| peer != own) {
-        wires.rx[peer as usize].release(LANE);
+        if let Ok(rx) = wires.rx(peer, LANE) {
+            rx.release(CHANNEL);
+        }
     }
     if wires.unflushed.is_empty() {
         Progress::Complete
@@ -47,7 +49,10 @@ pub(super) fn run(run: &mut Run<'_>, looks: u32) -> Progress {
 fn send(task: &Task, tag: u64, bytes: usize, wires: &mut Wires) -> u32 {
     for step in 1..wires.size {
         let peer = (wires.rank + step) % wires.size;
-        let Ok(Some(slot)) = wires.tx[peer as usize].reserve(LANE, bytes) else {
+        let Ok(tx) = wires.tx(peer, LANE) else {
+            return step - 1;
+        };
+        let Ok(Some(slot)) = tx.reserve(CHANNEL, bytes) else {
             return step - 1;
         };
         let (srcs, dsts) = ([own(task)], [slot.as_mut_ptr()]);
@@ -90,9 +95,9 @@ fn reduce(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, looks: u32) ->
 /// The peer's message. Anything else that is there stays: the schedule's steps find it again, and say
 /// what is wrong.
 fn arrived(peer: Rank, tag: u64, bytes: usize, wires: &mut Wires, looks: u32) -> Option<*const u8> {
-    let rx = &mut wires.rx[peer as usize];
+    let rx = wires.rx(peer, LANE).ok()?;
     for _ in 0..looks {
-        match rx.peek(LANE) {
+        match rx.peek(CHANNEL) {
             Ok(None) => std::hint::spin_loop(),
             Ok(Some(arrival)) if arrival.tag == tag && arrival.payload.len() == bytes => {
                 return Some(arrival.payload.as_ptr());

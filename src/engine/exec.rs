@@ -3,7 +3,7 @@
 use super::flow::Flow;
 use super::loans::Loans;
 use super::request::{Program, Task};
-use super::wires::{Obstacle, Wires};
+use super::wires::{CHANNEL, Obstacle, Wires};
 use spark_ccl_compute::{Compute, Job, Operand, Scale, Started, Ticket};
 use spark_ccl_sched::{Buf, Kind, Span, Step};
 use spark_ccl_transport::{Direct, LinkError};
@@ -75,6 +75,23 @@ impl Run<'_> {
         self.wires.provide_scratch(bytes);
     }
 
+    /// Asks for all links that the program needs.
+    #[cold]
+    pub(super) fn ask(&mut self) {
+        for channel in 0..self.program.channels() {
+            let lane = self.base + channel as usize;
+            let steps = (0..).map_while(|index| self.program.step(channel, index));
+            for step in steps.filter(|step| !step.is_empty()) {
+                if step.kind.sends() {
+                    self.wires.ask(step.send_to, lane);
+                }
+                if step.kind.receives() {
+                    self.wires.ask(step.recv_from, lane);
+                }
+            }
+        }
+    }
+
     /// Advances one channel until it is blocked, finished, or had its turn.
     pub(crate) fn turn(&mut self, channel: u32, cursor: &mut Cursor) -> Turn {
         let mut moved = false;
@@ -85,7 +102,7 @@ impl Run<'_> {
             let Some(step) = &made else {
                 return Turn::Finished;
             };
-            let outcome = if step.is_empty() {
+            let outcome = if step.is_empty() && !self.program.is_message() {
                 Ok(true)
             } else {
                 self.slice(channel, step, &mut cursor.halves)
@@ -121,10 +138,14 @@ impl Run<'_> {
                 self.both(channel, [sending, receiving], halves)
             }
             // From where it is kept it can go on without another copy.
-            Kind::RecvCopySend | Kind::RecvReduceCopySend if self.lends_on(step) => {
+            Kind::RecvCopySend | Kind::RecvReduceCopySend
+                if self.lends_on(self.base + channel as usize, step) =>
+            {
                 let forwarding = Flow::forwarding(step, halves[0].elements);
                 self.both(channel, [Flow::receiving(step), forwarding], halves)
             }
+            Kind::Signal => self.signal(channel, step.send_to),
+            Kind::Wait => self.await_signal(channel, step.recv_from),
             Kind::ReduceLocal => self.reduce_local(step, &mut halves[0]),
             Kind::Get | Kind::GetReduce | Kind::GetReducePut => {
                 self.one_sided(step, &mut halves[0])
@@ -221,8 +242,8 @@ impl Run<'_> {
                 // and the link keeps nothing of it beyond the call.
                 let payload =
                     unsafe { std::slice::from_raw_parts(self.address(&span, done), bytes) };
-                let tx = &mut self.wires.tx[peer as usize];
-                let moved = tx.send_from(lane, payload, self.tag);
+                let tx = self.wires.tx(peer, lane)?;
+                let moved = tx.send_from(CHANNEL, payload, self.tag);
                 self.wires.note_held_back(peer, lane);
                 (peer, moved)
             }
@@ -237,8 +258,8 @@ impl Run<'_> {
                 // after this step.
                 let payload =
                     unsafe { std::slice::from_raw_parts_mut(self.address(&span, done), bytes) };
-                let rx = &mut self.wires.rx[peer as usize];
-                (peer, rx.receive_into(lane, payload, self.tag))
+                let rx = self.wires.rx(peer, lane)?;
+                (peer, rx.receive_into(CHANNEL, payload, self.tag))
             }
             _ => return Ok(false),
         };
@@ -255,7 +276,7 @@ impl Run<'_> {
         let Some(peer) = flow.from else {
             return Ok(std::ptr::null());
         };
-        match self.wires.rx[peer as usize].peek(lane) {
+        match self.wires.rx(peer, lane)?.peek(CHANNEL) {
             Ok(Some(arrival)) if arrival.tag != self.tag => Err(Obstacle::Foreign {
                 peer,
                 tag: arrival.tag,
@@ -278,7 +299,7 @@ impl Run<'_> {
         let Some(peer) = flow.to else {
             return Ok(std::ptr::null_mut());
         };
-        match self.wires.tx[peer as usize].reserve(lane, bytes) {
+        match self.wires.tx(peer, lane)?.reserve(CHANNEL, bytes) {
             Ok(Some(slot)) => Ok(slot.as_mut_ptr()),
             Ok(None) => Err(Obstacle::Credit { peer }),
             Err(error) => Err(Obstacle::Link { peer, error }),
@@ -316,11 +337,10 @@ impl Run<'_> {
     /// Sends the filled slot and gives the read one back.
     fn finish(&mut self, lane: usize, flow: &Flow, bytes: usize) -> Result<(), Obstacle> {
         if let Some(peer) = flow.to {
-            let sent = self.wires.commit(peer, lane, bytes, self.tag);
-            sent.map_err(|error| Obstacle::Link { peer, error })?;
+            self.wires.commit(peer, lane, bytes, self.tag)?;
         }
         if let Some(peer) = flow.from {
-            self.wires.rx[peer as usize].release(lane);
+            self.wires.rx(peer, lane)?.release(CHANNEL);
         }
         Ok(())
     }
@@ -343,9 +363,11 @@ impl Run<'_> {
         };
         // SAFETY: own operands and targets lie within the task's regions or the scratch (the
         // program was made for their lengths), which the operation holds until it is done; slots
-        // stay lent until `finish`, which runs after the job. Peers' memory is mapped for as
-        // long as the task holds its segment, and the program's signals order these
-        // accesses against the peers' own.
+        // stay lent until `finish`, which runs after the job. Peers' memory is mapped here for as
+        // long as the task holds its segment. The program's signals order these accesses against the
+        // peers' own, until an operation fails: then a peer may write what is read here, which any bytes
+        // are valid for, and nobody takes for a result (`confirm`), and what is written here is not the
+        // peer's memory any more (`Active::give_up`).
         match unsafe { self.wires.compute.start(&job) } {
             Started::Done => None,
             Started::Pending(ticket) => {

@@ -38,9 +38,9 @@ impl Flow {
             Kind::RecvReduceCopySend => flow(from, to, src, dst, elements),
             Kind::RecvCopySend => flow(from, to, None, dst, elements),
             Kind::Copy => flow(None, None, src, dst, elements),
-            Kind::Signal => flow(None, to, None, None, 0),
-            Kind::Wait => flow(from, None, None, None, 0),
-            Kind::SendRecv
+            Kind::Signal
+            | Kind::Wait
+            | Kind::SendRecv
             | Kind::ReduceLocal
             | Kind::Get
             | Kind::GetReduce

@@ -4,7 +4,8 @@ use super::exec::{Half, Run};
 use super::wires::Obstacle;
 use spark_ccl_compute::{Operand, Ticket};
 use spark_ccl_sched::{Buf, Kind, Rank, Span, Step};
-use spark_ccl_transport::LinkError;
+use spark_ccl_transport::{LinkError, LinkRx};
+use std::ops::Range;
 
 impl Run<'_> {
     /// [`Kind::ReduceLocal`], all of it at once: it is for small counts.
@@ -39,13 +40,8 @@ impl Run<'_> {
             let done = half.elements;
             half.pending =
                 self.submit(count as usize, self.streams(), |run, operands, targets| {
-                    let ranks = 0..run.wires.size;
-                    let sources = match step.kind {
-                        Kind::Get => step.recv_from..step.recv_from + 1,
-                        _ => ranks.clone(),
-                    };
                     let scale = run.scale(step.src.buf);
-                    for rank in sources {
+                    for rank in run.sources(step) {
                         let ptr = run.remote(rank, &step.src, done)?;
                         operands.push(Operand { ptr, scale });
                     }
@@ -53,14 +49,45 @@ impl Run<'_> {
                         targets.push(run.address(&step.dst, done));
                         return Ok(());
                     }
-                    for rank in ranks {
+                    for rank in 0..run.wires.size {
                         targets.push(run.remote(rank, &step.dst, done)?);
                     }
                     Ok(())
                 })?;
         }
-        self.settle(half, count)
-            .map(|()| half.elements == step.src.len)
+        self.settle(half, count)?;
+        if half.elements < step.src.len {
+            return Ok(false);
+        }
+        self.confirm(step).map(|()| true)
+    }
+
+    /// Whose memory a step reads.
+    fn sources(&self, step: &Step) -> Range<Rank> {
+        match step.kind {
+            Kind::Get => step.recv_from..step.recv_from + 1,
+            _ => 0..self.wires.size,
+        }
+    }
+
+    /// Makes sure that what a step has read was there to be read until now. A peer whose operation has failed
+    /// has its memory back, and does with it what it likes. To be asked before the step counts as done: what
+    /// comes after it tells others that all is well.
+    ///
+    /// The peer's signal came over the link that is asked, so the peer has its end, and closes it when it withdraws.
+    fn confirm(&self, step: &Step) -> Result<(), Obstacle> {
+        let mut peers = self.sources(step).filter(|&rank| rank != self.wires.rank);
+        let still_lends = |peer| {
+            let rx = self.wires.made_rx(peer, self.base);
+            rx.is_some_and(LinkRx::still_lends)
+        };
+        match peers.find(|&peer| !still_lends(peer)) {
+            None => Ok(()),
+            Some(peer) => Err(Obstacle::Link {
+                peer,
+                error: LinkError::Closed,
+            }),
+        }
     }
 
     /// Starts a reduction over `count` elements of the operands and into the targets that `fill`

@@ -1,6 +1,6 @@
 //! What an operation has lent to its peers: they read it where it lies.
 
-use super::wires::{Obstacle, Wires};
+use super::wires::{CHANNEL, Obstacle, Wires};
 use spark_ccl_sched::Rank;
 
 /// The last loan on each way to a peer.
@@ -27,7 +27,11 @@ impl Loans {
     /// Who has something yet, or cannot return it any more.
     pub(super) fn outstanding(&mut self, wires: &mut Wires) -> Option<Obstacle> {
         while let Some(&Loan { peer, lane, number }) = self.0.last() {
-            match wires.tx[peer as usize].has_returned(lane, number) {
+            let tx = match wires.tx(peer, lane) {
+                Ok(tx) => tx,
+                Err(obstacle) => return Some(obstacle),
+            };
+            match tx.has_returned(CHANNEL, number) {
                 Ok(true) => self.0.pop(),
                 Ok(false) => return Some(Obstacle::Credit { peer }),
                 Err(error) => return Some(Obstacle::Link { peer, error }),

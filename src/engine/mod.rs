@@ -16,11 +16,14 @@ mod request;
 mod shared;
 mod single_copy;
 mod sleep;
+mod terms;
+#[cfg(test)]
+mod tests;
 mod wires;
 
 pub(crate) use ops::OpId;
 pub(crate) use programs::Programs;
-pub(crate) use request::{CHANNELS, Program, Request, Task};
+pub(crate) use request::{Blocks, CHANNELS, Program, Request, Task};
 pub(crate) use shared::Shared;
 pub(crate) use wires::Wires;
 
@@ -93,20 +96,19 @@ impl Engine {
         }
     }
 
-    /// What was to be done before users' operations is done: those count from 1 on, and may take so long.
-    pub(crate) fn open(&mut self, timeout: Duration) {
-        self.timeout = timeout;
-        self.streams.clear();
-    }
-
     /// The number of the last collective that was issued.
     pub(crate) fn last_sequence(&self) -> u64 {
         self.sequence
     }
 
+    /// What carries data to each rank.
+    pub(crate) fn links(&self) -> Vec<String> {
+        self.wires.mesh().names().to_vec()
+    }
+
     /// How it goes with the rails to each rank.
     pub(crate) fn rails(&self) -> Vec<Rails> {
-        self.wires.tx.iter().map(|tx| tx.rails()).collect()
+        self.wires.rails()
     }
 
     /// Whether nothing is in flight.
@@ -118,15 +120,11 @@ impl Engine {
     /// ones get by without a place in the queue.
     fn rush(
         &mut self,
-        check: impl FnOnce(&mut Programs) -> Result<(Task, &Program), Error>,
+        task: &Task,
+        program: impl FnOnce(&mut Programs) -> Result<&Program, Error>,
     ) -> Result<Option<OpId>, Error> {
         self.check()?;
-        // Left where it is: a small call would notice a move.
-        let checked = check(&mut self.programs);
-        let (task, program) = match &checked {
-            Ok((task, program)) => (task, *program),
-            Err(error) => return Err(error.clone()),
-        };
+        let program = program(&mut self.programs)?;
         let number = enter(&mut self.sequence, task, &self.watch);
         let (mut course, mut loans) = (Course::default(), Loans::default());
         if self.collectives.is_empty() {
@@ -197,8 +195,17 @@ impl Engine {
                 self.pairs -= ended;
             }
         }
+        // Who blocks, or is about to, has not armed a link that is new.
+        moved |= self.wires.have_grown();
         self.has_news |= moved;
         moved
+    }
+
+    /// Whether the first collective waits for a link to be made.
+    fn lacks_link(&mut self) -> bool {
+        let first = self.collectives.front();
+        let active = first.and_then(|&id| self.ops.active(id));
+        active.is_some_and(|active| active.course.lacks_link())
     }
 
     /// Waits a moment for what the first collective lacks.

@@ -66,6 +66,12 @@ pub(super) enum Rest {
 }
 
 impl Pause {
+    /// Says that it is time to block, without yielding before.
+    pub(super) fn block(&mut self) -> Rest {
+        self.nap = (self.nap * 2).clamp(SHORTEST_NAP, LONGEST_NAP);
+        Rest::Block { nap: self.nap }
+    }
+
     /// Yields, or says that it is time to block.
     pub(super) fn rest(&mut self) -> Rest {
         let now = Instant::now();
@@ -75,7 +81,6 @@ impl Pause {
             let was_wanted = now.elapsed() > TURN;
             return Rest::Yielded { was_wanted };
         }
-        self.nap = (self.nap * 2).clamp(SHORTEST_NAP, LONGEST_NAP);
-        Rest::Block { nap: self.nap }
+        self.block()
     }
 }

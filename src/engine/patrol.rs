@@ -2,6 +2,7 @@
 
 use super::active::Active;
 use super::pair_tag::PairTag;
+use super::terms::Terms;
 use super::wires::Obstacle;
 use super::{Engine, OpId};
 use crate::signature::describe;
@@ -151,6 +152,17 @@ fn inspect(active: &mut Active, watch: &Watch, rank: Rank, now: Instant) -> Opti
                 words_a: words,
                 rank_b: there,
                 words_b: PairTag::from_bits(*tag).call(),
+            };
+            (fault, true)
+        }
+        (Obstacle::Terms { terms, .. }, _) => {
+            let said = |terms: &Terms, to| format!("{words} with {}", terms.describe(to));
+            let fault = Fault::Mismatch {
+                sequence: marked(active),
+                words_a: said(&terms.here, peer),
+                rank_a: here,
+                words_b: said(&terms.there, rank),
+                rank_b: there,
             };
             (fault, true)
         }

@@ -3,7 +3,7 @@
 use super::Way;
 use crate::buffer::Region;
 use crate::redop::Reduction;
-use crate::signature::Signature;
+use crate::signature::{Operation, Signature};
 use spark_ccl_sched::{Buf, Kind, Rank, Schedule, Span, Step, Steps};
 use std::sync::Arc;
 
@@ -32,12 +32,34 @@ pub(crate) struct Task {
     pub(crate) input_block: Option<u64>,
 }
 
+/// An exchange of blocks whose lengths are known to the ranks at both ends alone.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    /// By channel: the blocks, and signals that say how long they are.
+    pub(crate) steps: [Vec<Step>; 2],
+    /// By rank: elements that this one sends it, and expects from it.
+    pub(crate) sent: Vec<u64>,
+    pub(crate) expected: Vec<u64>,
+}
+
+impl Task {
+    pub(crate) fn is_on_device(&self) -> bool {
+        self.input.site.is_some() || self.output.site.is_some()
+    }
+
+    /// Whether peers may write to its output: they do so in this operation alone, if all ranks' buffers are
+    /// registered memory of theirs.
+    pub(super) fn is_written_by_peers(&self) -> bool {
+        self.signature.place != 0 && self.signature.operation == Operation::AllReduce
+    }
+}
+
 /// Where the steps of an operation come from. A schedule is cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) enum Program {
     Schedule(Arc<Schedule>),
     /// Written out, where it depends on more than the shape.
-    List(Vec<Step>),
+    Blocks(Arc<Blocks>),
     /// One message stream: half of a pair, matched with the peer's by order.
     PointToPoint(Step),
 }
@@ -68,14 +90,18 @@ impl Program {
     pub(crate) fn channels(&self) -> u32 {
         match self {
             Self::Schedule(schedule) => schedule.channels(),
-            Self::List(_) | Self::PointToPoint(_) => 1,
+            Self::Blocks(_) => 2,
+            Self::PointToPoint(_) => 1,
         }
     }
 
     pub(crate) fn step(&self, channel: u32, index: u64) -> Option<Step> {
         match self {
             Self::Schedule(schedule) => schedule.step(channel, index),
-            Self::List(steps) => steps.get(index as usize).copied(),
+            Self::Blocks(blocks) => {
+                let steps = blocks.steps.get(channel as usize)?;
+                steps.get(index as usize).copied()
+            }
             Self::PointToPoint(step) => (index == 0).then_some(*step),
         }
     }
@@ -85,8 +111,13 @@ impl Program {
         match self {
             Self::Schedule(schedule) => schedule.may_lend(),
             // These have a buffer to send from that they only read.
-            Self::List(_) | Self::PointToPoint(_) => true,
+            Self::Blocks(_) | Self::PointToPoint(_) => true,
         }
+    }
+
+    /// Whether it is one message, which moves though it may be empty: its receiver is told of its length.
+    pub(super) fn is_message(&self) -> bool {
+        matches!(self, Self::PointToPoint(_))
     }
 
     /// Whether it is an all-reduce in which everyone sends its vector to everyone.
@@ -99,7 +130,7 @@ impl Program {
         match self {
             Self::PointToPoint(step) if step.kind == Kind::Send => Some((step.send_to, Way::Out)),
             Self::PointToPoint(step) => Some((step.recv_from, Way::In)),
-            Self::Schedule(_) | Self::List(_) => None,
+            Self::Schedule(_) | Self::Blocks(_) => None,
         }
     }
 
@@ -107,7 +138,7 @@ impl Program {
     pub(crate) fn scratch(&self) -> u64 {
         match self {
             Self::Schedule(schedule) => schedule.scratch(),
-            Self::List(_) | Self::PointToPoint(_) => 0,
+            Self::Blocks(_) | Self::PointToPoint(_) => 0,
         }
     }
 }

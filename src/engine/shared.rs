@@ -5,21 +5,34 @@ use super::sleep::wake_others;
 use super::{Engine, OpId, Program, Programs, Request, Task};
 use crate::error::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use spark_ccl_fork::{Forked, Owned, PerProcess};
 use std::any::Any;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// Rounds that moved data after which a waiter lets other threads have the engine.
 const BUSY_ROUNDS: u32 = 16;
 
-/// The engines of this process. Whoever waits on one gives the others a push now and then, so that
-/// it does not matter in which order operations of several communicators are waited for, nor whether
-/// several ranks share a thread.
-static FLEET: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+/// The engines of this process. A thread that waits on one pushes those now and then on which no thread waits, so
+/// that it does not matter in which order operations of several communicators are waited for, nor whether several
+/// ranks share a thread.
+static FLEET: PerProcess<Mutex<Vec<Member>>> = PerProcess::new();
+
+struct Member {
+    engine: Weak<Shared>,
+    waiters: Waiters,
+}
+
+/// How many threads wait on an engine. To look at it does not touch what the engine's own threads write.
+///
+/// Relaxed: who leaves an engine with work says so under the lock of the bells ([`wake_others`]), which a thread
+/// takes before it looks here whether it may block.
+type Waiters = Arc<AtomicU32>;
 
 /// Gives every engine a push that nobody works on.
 fn push_all() {
-    engines(|shared| {
+    deserted_engines(|shared| {
         if let Some(mut engine) = shared.engine.try_lock() {
             engine.progress();
             unlock(engine);
@@ -27,13 +40,17 @@ fn push_all() {
     });
 }
 
-/// Does something with the engines of this process, if there are several.
-pub(super) fn engines(mut work: impl FnMut(&Shared)) {
-    let fleet = FLEET.lock();
+/// Does something with the engines of this process on which no thread waits, if there are several engines.
+pub(super) fn deserted_engines(mut work: impl FnMut(&Shared)) {
+    let fleet = FLEET.get().lock();
     if fleet.len() < 2 {
         return;
     }
-    let engines: Vec<Arc<Shared>> = fleet.iter().filter_map(Weak::upgrade).collect();
+    let engines: Vec<Arc<Shared>> = fleet
+        .iter()
+        .filter(|member| member.waiters.load(Ordering::Relaxed) == 0)
+        .filter_map(|member| member.engine.upgrade())
+        .collect();
     drop(fleet);
     for shared in engines {
         work(&shared);
@@ -44,40 +61,54 @@ pub(super) fn engines(mut work: impl FnMut(&Shared)) {
     }
 }
 
-/// An engine that threads share.
+/// An engine that threads share. In a forked child it refuses everything: a thread of the parent may have it locked,
+/// and its links are the parent's.
 pub(crate) struct Shared {
-    pub(super) engine: Mutex<Engine>,
+    pub(super) engine: Owned<Mutex<Engine>>,
     /// Signalled when the thread that blocked on the links does so no more.
     pub(super) woken: Condvar,
     /// Signalled when work is issued, for the optional progress thread.
     issued: Condvar,
+    waiters: Waiters,
 }
 
 impl Shared {
     pub(crate) fn new(engine: Engine) -> Arc<Self> {
         let shared = Arc::new(Self {
-            engine: Mutex::new(engine),
+            engine: Owned::new(Mutex::new(engine)),
             woken: Condvar::new(),
             issued: Condvar::new(),
+            waiters: Waiters::default(),
         });
-        let mut fleet = FLEET.lock();
-        fleet.retain(|engine| engine.strong_count() > 0);
-        fleet.push(Arc::downgrade(&shared));
+        let mut fleet = FLEET.get().lock();
+        fleet.retain(|member| member.engine.strong_count() > 0);
+        fleet.push(Member {
+            engine: Arc::downgrade(&shared),
+            waiters: Arc::clone(&shared.waiters),
+        });
         shared
     }
 
-    /// Runs `work` on the engine.
-    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Engine) -> R) -> R {
-        work(&mut self.engine.lock())
+    /// Runs `work` on the engine, in the process that it belongs to.
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Engine) -> R) -> Result<R, Forked> {
+        self.check_process()?;
+        Ok(work(&mut self.engine.lock()))
     }
 
-    /// Checks a collective and runs it to its end.
+    /// An error in a forked child.
+    pub(crate) fn check_process(&self) -> Result<(), Forked> {
+        self.engine.process().check()
+    }
+
+    /// Runs a checked collective to its end.
     pub(crate) fn run(
         &self,
-        check: impl FnOnce(&mut Programs) -> Result<(Task, &Program), Error>,
+        task: &Task,
+        program: impl FnOnce(&mut Programs) -> Result<&Program, Error>,
     ) -> Result<(), Error> {
+        self.check_process()?;
         let mut engine = self.engine.lock();
-        let id = engine.rush(check)?;
+        let id = engine.rush(task, program)?;
         unlock(engine);
         match id {
             None => Ok(()),
@@ -93,6 +124,7 @@ impl Shared {
         &self,
         check: impl FnOnce(&mut Programs) -> Result<(Request, Option<Request>), Error>,
     ) -> Result<(OpId, Option<OpId>), Error> {
+        self.check_process()?;
         let mut engine = self.engine.lock();
         engine.check()?;
         let (first, second) = check(&mut engine.programs)?;
@@ -108,6 +140,9 @@ impl Shared {
 
     /// The result, if the operation is done.
     pub(crate) fn test(&self, id: OpId) -> Option<Result<(), Error>> {
+        if let Err(forked) = self.check_process() {
+            return Some(Err(forked.into()));
+        }
         let mut engine = self.engine.lock();
         engine.progress();
         engine.patrol(Instant::now());
@@ -119,16 +154,25 @@ impl Shared {
     /// Waits until the operation is done and takes its result. It always ends: with success, with
     /// a fault, or at the operation's deadline.
     pub(crate) fn wait(&self, id: OpId) -> Result<(), Error> {
-        self.drive(|engine| engine.ops.take(id))
+        self.drive(|engine| engine.ops.take(id))?
     }
 
     /// Waits until the operation is done and leaves its result to be taken.
-    pub(crate) fn settle(&self, id: OpId) {
-        self.drive(|engine| engine.ops.is_done(id).then_some(()));
+    pub(crate) fn settle(&self, id: OpId) -> Result<(), Forked> {
+        self.drive(|engine| engine.ops.is_done(id).then_some(()))
     }
 
     /// Makes progress until `outcome` has something to say.
-    fn drive<R>(&self, mut outcome: impl FnMut(&mut Engine) -> Option<R>) -> R {
+    fn drive<R>(&self, outcome: impl FnMut(&mut Engine) -> Option<R>) -> Result<R, Forked> {
+        self.check_process()?;
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+        let result = self.drive_on(outcome);
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
+        leave(self.engine.lock());
+        Ok(result)
+    }
+
+    fn drive_on<R>(&self, mut outcome: impl FnMut(&mut Engine) -> Option<R>) -> R {
         let mut pause = Pause::default();
         let mut wanted = None;
         loop {
@@ -140,7 +184,7 @@ impl Shared {
             while busy < BUSY_ROUNDS && idle < engine.patience.rounds() {
                 let moved = engine.progress();
                 if let Some(result) = outcome(&mut engine) {
-                    leave(engine);
+                    unlock(engine);
                     return result;
                 }
                 if moved {
@@ -148,17 +192,26 @@ impl Shared {
                     idle = 0;
                 } else {
                     idle += 1;
+                    if engine.lacks_link() {
+                        break;
+                    }
                     engine.linger();
                 }
             }
             engine.patrol(Instant::now());
+            let blocks_at_once = engine.lacks_link();
             unlock(engine);
             push_all();
             if busy > 0 {
                 pause = Pause::default();
             }
             if idle > 0 {
-                match pause.rest() {
+                let rest = if blocks_at_once {
+                    pause.block()
+                } else {
+                    pause.rest()
+                };
+                match rest {
                     Rest::Yielded { was_wanted } => wanted = Some(was_wanted),
                     Rest::Block { nap } => {
                         if let Some(result) = self.block(nap, &mut outcome) {
@@ -170,24 +223,49 @@ impl Shared {
         }
     }
 
-    /// Waits until nothing is in flight.
-    pub(crate) fn drain(&self) {
-        self.drive(|engine| engine.is_idle().then_some(()));
+    /// Moves on what is in flight, if there is anything.
+    pub(crate) fn push(&self) {
+        let mut engine = self.engine.lock();
+        if !engine.is_idle() {
+            engine.progress();
+        }
+        unlock(engine);
     }
 
-    /// Hands the buffers of an operation that nobody waits for to the engine.
+    /// Waits until nothing is in flight; the fault that has cut it short, if one has.
+    pub(crate) fn drain(&self) -> Result<(), Error> {
+        // What comes when all is done is no concern of it.
+        if self.with(|engine| engine.is_idle())? {
+            return Ok(());
+        }
+        self.drive(|engine| {
+            let outcome = || engine.broken.clone().map_or(Ok(()), Err);
+            engine.is_idle().then(outcome)
+        })?
+    }
+
+    /// Hands the buffers of an operation that nobody waits for to the engine. In a forked child they are freed:
+    /// the operation is not the child's, and moves nothing there.
     pub(crate) fn detach(&self, id: OpId, buffers: Box<dyn Any + Send>) {
+        if self.check_process().is_err() {
+            return;
+        }
         let mut engine = self.engine.lock();
         engine.ops.detach(id, buffers);
         unlock(engine);
     }
 
-    /// The loop of the optional progress thread; ends when `stop` says so.
+    /// The loop of the optional progress thread; ends when `stop` says so and nothing is in flight.
     pub(crate) fn run_in_background(&self, stop: impl Fn() -> bool) {
+        self.waiters.fetch_add(1, Ordering::Relaxed);
         let mut pause = Pause::default();
-        while !stop() {
+        loop {
             let mut engine = self.engine.lock();
             if engine.is_idle() {
+                if stop() {
+                    self.waiters.fetch_sub(1, Ordering::Relaxed);
+                    return;
+                }
                 self.issued
                     .wait_for(&mut engine, Duration::from_millis(100));
                 pause = Pause::default();

@@ -2,7 +2,8 @@
 
 use super::exec::Run;
 use super::flow::Flow;
-use super::wires::Obstacle;
+use super::wires::{CHANNEL, Obstacle};
+use crate::mesh::Line;
 use spark_ccl_compute::Scale;
 use spark_ccl_sched::{Rank, Span, Step};
 use spark_ccl_transport::{Borrowing, LEND_MOST, Lending, Lends, LinkError};
@@ -42,8 +43,8 @@ impl Run<'_> {
     }
 
     /// Whether what a step keeps had better be sent on from there.
-    pub(super) fn lends_on(&self, step: &Step) -> bool {
-        let lends = || self.lends(step.send_to, &step.dst, 0, step.dst.len);
+    pub(super) fn lends_on(&self, lane: usize, step: &Step) -> bool {
+        let lends = || self.lends((step.send_to, lane), &step.dst, 0, step.dst.len);
         // What was reduced is in the cache, and else goes to a slot on the way.
         self.program.may_lend()
             && (!self.task.signature.operation.reduces() || lends() == Lends::Registered)
@@ -51,13 +52,13 @@ impl Run<'_> {
 
     /// How many elements from `done` on may stay where they are, and had better be copied by their
     /// receiver.
-    fn lendable(&self, peer: Rank, flow: &Flow, span: &Span, done: u64) -> Option<u64> {
+    fn lendable(&self, line: Line, flow: &Flow, span: &Span, done: u64) -> Option<u64> {
         if !self.program.may_lend() || self.scale(span.buf) != Scale::One {
             return None;
         }
         let ready = flow.ready - done;
         let most = |bytes: usize| (bytes / self.task.signature.dtype.size()) as u64;
-        match self.lends(peer, span, done, ready) {
+        match self.lends(line, span, done, ready) {
             Lends::Nothing => None,
             Lends::Registered => {
                 // Whoever peeks at it expects as much as stands in a slot else.
@@ -73,9 +74,12 @@ impl Run<'_> {
         }
     }
 
-    fn lends(&self, peer: Rank, span: &Span, done: u64, len: u64) -> Lends {
+    fn lends(&self, (peer, lane): Line, span: &Span, done: u64, len: u64) -> Lends {
         let bytes = len as usize * self.task.signature.dtype.size();
-        self.wires.tx[peer as usize].lends(self.address(span, done), bytes)
+        match self.wires.made_tx(peer, lane) {
+            Some(tx) => tx.lends(self.address(span, done), bytes),
+            None => Lends::Nothing,
+        }
     }
 
     fn lend(
@@ -87,17 +91,22 @@ impl Run<'_> {
         done: u64,
     ) -> Result<Option<u64>, Obstacle> {
         let size = self.task.signature.dtype.size();
-        let Some(count) = self.lendable(peer, flow, &span, done) else {
+        let Some(count) = self.lendable((peer, lane), flow, &span, done) else {
             return Ok(None);
         };
+        let start = self.address(&span, done);
+        let tx = self.wires.tx(peer, lane)?;
         // SAFETY: the span lies within the task's regions or the scratch, which the operation holds,
         // and nothing writes it until the loan has returned: the program says so, and the operation
-        // does not end before.
-        let payload =
-            unsafe { std::slice::from_raw_parts(self.address(&span, done), count as usize * size) };
-        match self.wires.tx[peer as usize].lend(lane, payload, self.tag) {
+        // does not end before, unless the links have been withdrawn.
+        let lending = unsafe {
+            let payload = std::slice::from_raw_parts(start, count as usize * size);
+            tx.lend(CHANNEL, payload, self.tag)
+        };
+        match lending {
             Ok(Lending::Lent(number)) => {
                 self.loans.note(peer, lane, number);
+                self.wires.note_held_back(peer, lane);
                 Ok(Some(count))
             }
             Ok(Lending::NotYet) => Err(Obstacle::Credit { peer }),
@@ -121,7 +130,7 @@ impl Run<'_> {
             std::slice::from_raw_parts_mut(self.address(&span, done), rest as usize * size)
         };
         let link = |error| Obstacle::Link { peer, error };
-        match self.wires.rx[peer as usize].borrow(lane, room, self.tag) {
+        match self.wires.rx(peer, lane)?.borrow(CHANNEL, room, self.tag) {
             Ok(Borrowing::Done(bytes)) if bytes > 0 && bytes % size == 0 => {
                 Ok(Some((bytes / size) as u64))
             }

@@ -4,9 +4,10 @@
 //! moves something, or queues it, while a thread blocks rings the engine's bell, since it may have
 //! ended an operation, or lacks now what the blocked thread does not look out for.
 
-use super::shared::{engines, unlock};
+use super::shared::{deserted_engines, unlock};
 use super::{Engine, Shared};
 use parking_lot::Mutex;
+use spark_ccl_fork::PerProcess;
 use spark_ccl_transport::{Bell, Wait};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +17,11 @@ const LONGEST: Duration = Duration::from_millis(50);
 
 /// The bells of the engines of this process on whose links a thread blocks. It gives other engines no
 /// pushes meanwhile, so it is woken up when one needs them.
-static BLOCKED: Mutex<Vec<Arc<Bell>>> = Mutex::new(Vec::new());
+static BLOCKED: PerProcess<Mutex<Vec<Arc<Bell>>>> = PerProcess::new();
 
 /// Wakes up those who block on other engines of this process.
 pub(super) fn wake_others(own: &Arc<Bell>) {
-    let blocked = BLOCKED.lock();
+    let blocked = BLOCKED.get().lock();
     let others = blocked.iter().filter(|bell| !Arc::ptr_eq(bell, own));
     others.for_each(|bell| bell.ring());
 }
@@ -42,11 +43,6 @@ impl Engine {
     fn get_up(&mut self) {
         self.is_blocked = false;
         self.wires.disarm();
-    }
-
-    /// Whether it needs no pushes by those who wait on other engines.
-    fn is_cared_for(&self) -> bool {
-        self.is_idle() || self.is_blocked
     }
 }
 
@@ -73,7 +69,7 @@ impl Shared {
         let bell = Arc::clone(&engine.wires.bell);
         unlock(engine);
         let wait = wait?;
-        BLOCKED.lock().push(Arc::clone(&bell));
+        BLOCKED.get().lock().push(Arc::clone(&bell));
         let most = if wait.is_blind() || self.others_need_pushes() {
             nap
         } else {
@@ -81,6 +77,7 @@ impl Shared {
         };
         wait.block(&bell, most);
         BLOCKED
+            .get()
             .lock()
             .retain(|blocked| !Arc::ptr_eq(blocked, &bell));
         self.engine.lock().get_up();
@@ -91,12 +88,63 @@ impl Shared {
     /// Whether another engine of this process has work that nobody may be looking after.
     fn others_need_pushes(&self) -> bool {
         let mut some = false;
-        engines(|shared| {
-            let other = !std::ptr::eq(shared, self);
+        deserted_engines(|shared| {
             // Whoever works on it may leave it with work.
-            let is_cared_for = || shared.engine.try_lock().is_some_and(|it| it.is_cared_for());
-            some |= other && !is_cared_for();
+            let is_idle = || shared.engine.try_lock().is_some_and(|it| it.is_idle());
+            some |= !std::ptr::eq(shared, self) && !is_idle();
         });
         some
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::buffer::Region;
+    use crate::communicator::Communicator;
+    use crate::engine::{Program, Request, Task};
+    use crate::redop::Reduction;
+    use crate::signature::{Operation, Signature};
+    use spark_ccl_compute::DType;
+
+    fn receipt(word: &mut u32) -> Request {
+        let signature = Signature {
+            operation: Operation::SendRecv,
+            dtype: DType::U32,
+            op: Reduction::NONE.code,
+            in_place: false,
+            root: 0,
+            count: 1,
+            place: 0,
+        };
+        Request {
+            task: Task {
+                signature,
+                input: Region::empty(),
+                output: Region::host(std::ptr::from_mut(word), 1),
+                reduction: Reduction::NONE,
+                input_block: None,
+            },
+            program: Program::recv(1, 0, 1),
+        }
+    }
+
+    #[test]
+    fn nobody_blocks_on_links_that_came_after_the_wait_was_armed() {
+        let comms = Communicator::local(2).unwrap();
+        // The other end makes the link, and sends nothing.
+        let there = comms[0].recv(vec![0_u32], 1).start().unwrap();
+        let mut word = 0;
+        let request = receipt(&mut word);
+        let lain_down = comms[1].shared().with(|engine| {
+            engine.issue(request);
+            let lain_down = [(); 2].map(|()| engine.lie_down().is_some());
+            engine.get_up();
+            lain_down
+        });
+        comms[0].send(&[7_u32], 1).run().unwrap();
+        comms[1].send(&[8_u32], 0).run().unwrap();
+        comms[1].shared().drain().unwrap();
+        assert_eq!((lain_down.unwrap(), word), ([false, true], 7));
+        assert_eq!(there.wait().unwrap(), [8]);
     }
 }

@@ -1,17 +1,23 @@
 //! The links of a communicator, and what else its operations share.
 
+use super::CHANNELS;
+use super::terms::Disagreement;
+use crate::mesh::{Halves, Line, Mesh, index};
 use spark_ccl_compute::{Compute, Job, Operand, Started};
 use spark_ccl_sched::Rank;
-use spark_ccl_transport::{Bell, LinkError, LinkRx, LinkTx, Wait};
+use spark_ccl_transport::{Bell, LinkError, LinkRx, LinkTx, Rails, Wait};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// The channel of a link: each has one.
+pub(super) const CHANNEL: usize = 0;
 
 impl Obstacle {
     /// Whether it may go away by itself.
     pub(super) fn is_wait(&self) -> bool {
         matches!(
             self,
-            Self::Message { .. } | Self::Credit { .. } | Self::Reduction
+            Self::Message { .. } | Self::Credit { .. } | Self::Reduction | Self::Forming { .. }
         )
     }
 
@@ -21,7 +27,9 @@ impl Obstacle {
             Self::Reduction => None,
             Self::Message { peer, .. }
             | Self::Credit { peer }
+            | Self::Forming { peer }
             | Self::Foreign { peer, .. }
+            | Self::Terms { peer, .. }
             | Self::Link { peer, .. } => Some(peer),
         }
     }
@@ -32,8 +40,12 @@ pub(crate) struct Wires {
     pub(crate) rank: Rank,
     pub(crate) size: u32,
     pub(crate) slot_bytes: usize,
-    pub(crate) tx: Vec<Box<dyn LinkTx>>,
-    pub(crate) rx: Vec<Box<dyn LinkRx>>,
+    mesh: Mesh,
+    /// By line: what sends, and what receives, where the link is made.
+    tx: Vec<Option<Box<dyn LinkTx>>>,
+    rx: Vec<Option<Box<dyn LinkRx>>>,
+    /// The lines to others whose links are made.
+    made: Vec<Line>,
     pub(crate) compute: Box<dyn Compute>,
     /// Ends the block of whoever waits on the links.
     pub(crate) bell: Arc<Bell>,
@@ -42,8 +54,8 @@ pub(crate) struct Wires {
     scratch: Vec<u8>,
     /// Start of `scratch`.
     pub(super) scratch_base: *mut u8,
-    /// Peers whose links hold committed bytes back.
-    pub(crate) unflushed: Vec<Rank>,
+    /// Lines whose links hold committed bytes back.
+    pub(crate) unflushed: Vec<Line>,
     pub(super) operands: Vec<Operand>,
     pub(super) targets: Vec<*mut u8>,
 }
@@ -59,10 +71,17 @@ pub(super) enum Obstacle {
     Message { peer: Rank, lane: usize },
     /// The link to the peer moves nothing more for now.
     Credit { peer: Rank },
+    /// The link to the peer is not made yet.
+    Forming { peer: Rank },
     /// A reduction is not done.
     Reduction,
     /// The peer's message belongs to another operation.
     Foreign { peer: Rank, tag: u64 },
+    /// The peer's part of the operation is not what this rank takes it for.
+    Terms {
+        peer: Rank,
+        terms: Box<Disagreement>,
+    },
     /// The link to the peer ended.
     Link { peer: Rank, error: LinkError },
 }
@@ -70,18 +89,21 @@ pub(super) enum Obstacle {
 impl Wires {
     pub(crate) fn new(
         rank: Rank,
+        size: u32,
         slot_bytes: usize,
-        tx: Vec<Box<dyn LinkTx>>,
-        rx: Vec<Box<dyn LinkRx>>,
+        mesh: Mesh,
         compute: Box<dyn Compute>,
         bell: Arc<Bell>,
     ) -> Self {
+        let lines = size as usize * CHANNELS;
         Self {
             rank,
-            size: tx.len() as u32,
+            size,
             slot_bytes,
-            tx,
-            rx,
+            mesh,
+            tx: (0..lines).map(|_| None).collect(),
+            rx: (0..lines).map(|_| None).collect(),
+            made: Vec::new(),
             compute,
             bell,
             reduces_later: false,
@@ -93,30 +115,132 @@ impl Wires {
         }
     }
 
+    /// What makes the links.
+    pub(crate) fn mesh(&self) -> &Mesh {
+        &self.mesh
+    }
+
+    /// Whether some link is further than when this was last asked.
+    pub(super) fn have_grown(&mut self) -> bool {
+        self.mesh.has_grown()
+    }
+
+    /// What sends to the peer on this lane.
+    #[inline]
+    pub(super) fn tx(&mut self, peer: Rank, lane: usize) -> Result<&mut dyn LinkTx, Obstacle> {
+        let index = index((peer, lane));
+        if self.tx[index].is_none() {
+            self.form((peer, lane))?;
+        }
+        match &mut self.tx[index] {
+            Some(tx) => Ok(tx.as_mut()),
+            None => Err(Obstacle::Forming { peer }),
+        }
+    }
+
+    /// What receives from the peer on this lane.
+    #[inline]
+    pub(super) fn rx(&mut self, peer: Rank, lane: usize) -> Result<&mut dyn LinkRx, Obstacle> {
+        let index = index((peer, lane));
+        if self.rx[index].is_none() {
+            self.form((peer, lane))?;
+        }
+        match &mut self.rx[index] {
+            Some(rx) => Ok(rx.as_mut()),
+            None => Err(Obstacle::Forming { peer }),
+        }
+    }
+
+    /// What sends to the peer on this lane, if its link is made.
+    pub(super) fn made_tx(&self, peer: Rank, lane: usize) -> Option<&dyn LinkTx> {
+        self.tx[index((peer, lane))].as_deref()
+    }
+
+    /// What receives from the peer on this lane, if its link is made.
+    pub(super) fn made_rx(&self, peer: Rank, lane: usize) -> Option<&dyn LinkRx> {
+        self.rx[index((peer, lane))].as_deref()
+    }
+
+    /// Takes a link that was not made when last looked for.
+    #[cold]
+    fn form(&mut self, line: Line) -> Result<(), Obstacle> {
+        let peer = line.0;
+        match self.mesh.take(line) {
+            Ok(Some((tx, rx))) => {
+                self.adopt(line, (tx, rx));
+                Ok(())
+            }
+            Ok(None) => Err(Obstacle::Forming { peer }),
+            Err(error) => Err(Obstacle::Link { peer, error }),
+        }
+    }
+
+    fn adopt(&mut self, line: Line, (tx, rx): Halves) {
+        self.tx[index(line)] = Some(tx);
+        self.rx[index(line)] = Some(rx);
+        // Nobody waits for what they send themselves.
+        if line.0 != self.rank {
+            self.made.push(line);
+        }
+    }
+
+    /// Asks for a link that will be needed.
+    pub(super) fn ask(&mut self, peer: Rank, lane: usize) {
+        if self.tx[index((peer, lane))].is_none() {
+            self.mesh.ask((peer, lane));
+        }
+    }
+
     /// Pushes held-back bytes on. A link that fails here fails again for whoever uses it.
     pub(super) fn flush(&mut self) {
         if self.unflushed.is_empty() {
             return;
         }
         let tx = &mut self.tx;
-        self.unflushed
-            .retain(|&peer| !matches!(tx[peer as usize].flush(), Ok(true)));
+        self.unflushed.retain(|&line| {
+            tx[index(line)]
+                .as_mut()
+                .is_some_and(|tx| !matches!(tx.flush(), Ok(true)))
+        });
     }
 
-    /// Whether bytes on these channels are still held back.
+    /// Pushes held-back bytes on; who keeps some on these channels back still.
     pub(super) fn held_back(&mut self, channels: Range<usize>) -> Option<Obstacle> {
-        let holds = |tx: &dyn LinkTx| channels.clone().any(|channel| tx.holds_back(channel));
-        let mut unflushed = self.unflushed.iter();
-        let &peer = unflushed.find(|&&peer| holds(self.tx[peer as usize].as_ref()))?;
-        Some(match self.tx[peer as usize].flush() {
-            Ok(_) => Obstacle::Credit { peer },
-            Err(error) => Obstacle::Link { peer, error },
-        })
+        let (mut obstacle, links) = (None, &mut self.tx);
+        self.unflushed.retain(|&line| {
+            let Some(tx) = &mut links[index(line)] else {
+                return false;
+            };
+            let ((peer, lane), outcome) = (line, tx.flush());
+            let held = match outcome {
+                Ok(true) => return false,
+                Ok(false) => Obstacle::Credit { peer },
+                Err(error) => Obstacle::Link { peer, error },
+            };
+            if channels.contains(&lane) && tx.holds_back(CHANNEL) {
+                obstacle.get_or_insert(held);
+            }
+            true
+        });
+        obstacle
     }
 
     /// Gives all links up.
     pub(super) fn withdraw(&mut self) {
-        self.tx.iter_mut().for_each(|tx| tx.withdraw());
+        self.tx.iter_mut().flatten().for_each(|tx| tx.withdraw());
+    }
+
+    /// How it goes with the rails to each rank, on all its lanes together.
+    pub(super) fn rails(&self) -> Vec<Rails> {
+        let of_peer = |lanes: &[Option<Box<dyn LinkTx>>]| {
+            let made = lanes.iter().flatten().map(|tx| tx.rails());
+            made.fold(Rails::default(), |all, lane| Rails {
+                in_use: all.in_use.max(lane.in_use),
+                dropped: all.dropped + lane.dropped,
+                returned: all.returned + lane.returned,
+            })
+        };
+        self.tx.chunks(CHANNELS).map(of_peer).collect()
     }
 
     /// Prepares a wait for the peers. To be followed by a look at everything that is waited for.
@@ -125,23 +249,31 @@ impl Wires {
         if self.reduces_later {
             wait.be_blind();
         }
-        for rx in peers(&mut self.rx, self.rank) {
-            rx.arm(&mut wait);
+        self.mesh.arm();
+        for &line in &self.made {
+            if let Some(rx) = &mut self.rx[index(line)]
+                && !self.mesh.is_awaited(line)
+            {
+                rx.arm(&mut wait);
+            }
         }
         wait
     }
 
     /// Adds what that look did not find.
     pub(super) fn watch(&self, wait: &mut Wait) {
-        self.rx.iter().for_each(|rx| rx.watch(wait));
-        for &peer in &self.unflushed {
-            self.tx[peer as usize].watch(wait);
-        }
+        self.rx.iter().flatten().for_each(|rx| rx.watch(wait));
+        let held_back = self.unflushed.iter().map(|&line| &self.tx[index(line)]);
+        held_back.flatten().for_each(|tx| tx.watch(wait));
     }
 
     /// Ends a wait.
     pub(super) fn disarm(&mut self) {
-        peers(&mut self.rx, self.rank).for_each(|rx| rx.disarm());
+        for &line in &self.made {
+            if let Some(rx) = &mut self.rx[index(line)] {
+                rx.disarm();
+            }
+        }
     }
 
     /// Sends the slot that was reserved.
@@ -151,16 +283,29 @@ impl Wires {
         lane: usize,
         bytes: usize,
         tag: u64,
-    ) -> Result<(), LinkError> {
-        self.tx[peer as usize].commit(lane, bytes, tag)?;
-        self.note_held_back(peer, lane);
+    ) -> Result<(), Obstacle> {
+        let link = |error| Obstacle::Link { peer, error };
+        let tx = self.tx(peer, lane)?;
+        tx.commit(CHANNEL, bytes, tag).map_err(link)?;
+        // Looked up once: each small message goes this way.
+        if tx.holds_back(CHANNEL) {
+            self.keep_flushing((peer, lane));
+        }
         Ok(())
     }
 
     /// Remembers to flush the link, if it is to be flushed.
     pub(super) fn note_held_back(&mut self, peer: Rank, lane: usize) {
-        if self.tx[peer as usize].holds_back(lane) && !self.unflushed.contains(&peer) {
-            self.unflushed.push(peer);
+        if let Some(tx) = self.made_tx(peer, lane)
+            && tx.holds_back(CHANNEL)
+        {
+            self.keep_flushing((peer, lane));
+        }
+    }
+
+    fn keep_flushing(&mut self, line: Line) {
+        if !self.unflushed.contains(&line) {
+            self.unflushed.push(line);
         }
     }
 
@@ -187,18 +332,14 @@ impl Wires {
 
     /// Looks out for a message for a while, at nothing but its link.
     pub(super) fn await_message(&mut self, peer: Rank, lane: usize, looks: u32) {
-        let rx = &mut self.rx[peer as usize];
+        let Ok(rx) = self.rx(peer, lane) else {
+            return;
+        };
         for _ in 0..looks {
-            if rx.has_news(lane) {
+            if rx.has_news(CHANNEL) {
                 return;
             }
             std::hint::spin_loop();
         }
     }
-}
-
-/// The halves of the links to others: nobody waits for what they send themselves.
-fn peers(rx: &mut [Box<dyn LinkRx>], own: Rank) -> impl Iterator<Item = &mut Box<dyn LinkRx>> {
-    let all = rx.iter_mut().enumerate();
-    all.filter_map(move |(peer, rx)| (peer != own as usize).then_some(rx))
 }

@@ -19,8 +19,8 @@ use topology::Topology;
 /// What all plans of a communicator depend on.
 #[derive(Debug)]
 pub(crate) struct Planner {
-    /// The communicator.
-    pub(crate) context: u64,
+    /// The communicator, among all that this process ever has.
+    pub(crate) communicator: u64,
     pub(crate) rank: u32,
     pub(crate) size: u32,
     pub(crate) slot_bytes: usize,
@@ -47,7 +47,7 @@ struct Choice {
 impl Planner {
     /// Of a rank among those whose hosts these are.
     pub(crate) fn new<H: Ord>(
-        context: u64,
+        communicator: u64,
         rank: u32,
         host_of: &[H],
         settings: &Settings,
@@ -59,7 +59,7 @@ impl Planner {
         let one_host = network == Network::None;
         let slot_bytes = settings.slot_bytes(one_host);
         Self {
-            context,
+            communicator,
             rank,
             size: topology.ranks,
             slot_bytes,

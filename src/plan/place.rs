@@ -4,7 +4,7 @@ use super::Planner;
 use crate::buffer::{Home, Region};
 use crate::call::Spec;
 use crate::error::Error;
-use crate::signature::Operation;
+use crate::signature::{Operation, Side};
 use spark_ccl_config::Path;
 
 /// Where the buffers of a call are, as far as all ranks must agree on it.
@@ -27,27 +27,18 @@ impl Place {
         if planner.path == Path::Safe || planner.size == 1 {
             return Ok(Self::Ordinary);
         }
-        let homes = match spec.operation {
-            // Nobody but the rank itself knows by what to multiply its contribution.
-            _ if spec.reduction.differs_by_rank() => [&None, &None],
-            Operation::AllReduce => [&input.home, &output.home],
-            Operation::Broadcast => [&output.home, &output.home],
-            Operation::AllGather | Operation::Gather if spec.in_place => {
-                [&output.home, &output.home]
-            }
-            Operation::AllToAll if spec.in_place => [&None, &None],
-            Operation::Scatter if !spec.in_place => [&None, &None],
-            Operation::AllGather
-            | Operation::Gather
-            | Operation::ReduceScatter
-            | Operation::Reduce
-            | Operation::AllToAll
-            | Operation::Scatter => [&input.home, &input.home],
+        // Nobody but the rank itself knows by what to multiply its contribution.
+        let shared = match spec.operation {
             Operation::Barrier | Operation::Alloc => return Ok(Self::Ordinary),
-            _ => [&None, &None],
+            _ if spec.reduction.differs_by_rank() => None,
+            operation => operation.shared(spec.in_place),
         };
-        let registered = match homes {
-            [Some(a), Some(b)] => code([a, b], planner.context),
+        let home = |side| match side {
+            Side::Input => input.home.as_ref(),
+            Side::Output => output.home.as_ref(),
+        };
+        let registered = match shared.map(|sides| sides.map(home)) {
+            Some([Some(a), Some(b)]) => code([a, b], planner.communicator),
             _ => None,
         };
         match registered {
@@ -82,12 +73,13 @@ fn is_within_reach_of_devices(region: &Region) -> bool {
     region.len == 0 || home.is_some_and(|home| home.segment.is_within_reach_of_devices())
 }
 
-/// A number for a pair of places in registered memory that every rank has mapped.
-fn code(homes: [&Home; 2], context: u64) -> Option<u64> {
+/// A number for a pair of places in memory that this rank has allocated by this communicator, and that every
+/// rank has mapped. Ranks may share a process, and so hold each other's memory: nobody reaches into that.
+fn code(homes: [&Home; 2], communicator: u64) -> Option<u64> {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for home in homes {
         let allocation = home.segment.allocation()?;
-        if allocation.context != context || !allocation.reaches_all() {
+        if allocation.communicator != communicator || !allocation.reaches_all() {
             return None;
         }
         for word in [u64::from(allocation.id), home.offset as u64] {

@@ -7,6 +7,8 @@ use spark_ccl_sched::{Algorithm, Collective};
 /// Vectors up to this size go to everyone at once, while there are few ranks.
 const DIRECT_BYTES: u64 = 16 << 10;
 const DIRECT_RANKS: u32 = 8;
+/// Up to so many ranks, each takes every other's block from where it comes from: that takes a link to each of them.
+const PAIRWISE_RANKS: u32 = 32;
 /// Vectors up to this size cost more in messages than in bytes.
 const SMALL_BYTES: u64 = 64 << 10;
 /// The same over TCP, where a message is a system call or two, for two ranks: they send no more
@@ -144,7 +146,7 @@ fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice
             Algorithm::RecursiveDoubling,
             "small: fewest rounds of messages",
         ),
-        Operation::AllGather if planner.one_host => choice(
+        Operation::AllGather if planner.one_host && planner.size <= PAIRWISE_RANKS => choice(
             Algorithm::Pairwise,
             "large, within a host: every rank reads from where it comes from",
         ),
@@ -186,12 +188,14 @@ fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice
 
 #[cfg(test)]
 mod tests {
-    use super::super::Network;
+    use super::super::{Network, Place};
     use super::*;
     use spark_ccl_compute::DType;
     use spark_ccl_config::{
         AlgorithmChoice, Layout, Links, Settings, Tuning, TuningEntry, TuningStep,
     };
+    use spark_ccl_sched::Steps;
+    use std::collections::BTreeSet;
 
     fn planner(host_of: &[u32], shm: bool, algorithms: &str, tuning: &Tuning) -> Planner {
         let one_host = shm && host_of.iter().all(|host| *host == host_of[0]);
@@ -227,6 +231,7 @@ mod tests {
             operation: Operation::AllReduce,
             dtype: DType::U8,
             op: 0,
+            in_place: false,
             root: 0,
             count: bytes,
             place: 0,
@@ -273,6 +278,35 @@ mod tests {
             let sizes = [1 << 10, 64 << 10, 256 << 10, 64 << 20];
             let chosen = sizes.map(|bytes| all_reduce(host_of, shm, bytes));
             assert_eq!(chosen, expected, "{host_of:?}, shared memory: {shm}");
+        }
+    }
+
+    #[test]
+    fn many_ranks_talk_to_few_others() {
+        let of_many = vec![0; 256];
+        let planner = planner(&of_many, true, "auto", &Tuning::default());
+        for operation in [
+            Operation::AllReduce,
+            Operation::AllGather,
+            Operation::ReduceScatter,
+            Operation::Broadcast,
+            Operation::Reduce,
+            Operation::Barrier,
+        ] {
+            for bytes in [8, 16 << 10, 1 << 20] {
+                let signature = Signature {
+                    operation,
+                    ..of(bytes)
+                };
+                let place = Place::Ordinary;
+                let schedule = planner.schedule(signature, false, &place).unwrap();
+                let steps = (0..schedule.channels()).flat_map(|channel| schedule.walk(channel));
+                let peers: BTreeSet<u32> = steps
+                    .flat_map(|step| [step.send_to, step.recv_from])
+                    .filter(|&peer| peer != 0)
+                    .collect();
+                assert!(peers.len() <= 16, "{operation:?}, {bytes} B: {peers:?}");
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::{builder, gpus, text};
 use spark_ccl::RedOp;
-use spark_ccl::cuda::{DeviceMemory, DeviceSlice, Registration};
+use spark_ccl::cuda::{DeviceMemory, DevicePart, DeviceSlice, Registration};
 
 #[test]
 fn memory_of_nccl_with_and_without_registration() {
@@ -82,7 +82,7 @@ fn memory_can_be_dropped_while_it_is_used() {
                 .all_reduce_in_place(memory, RedOp::Sum)
                 .on(&streams[1])
                 .unwrap();
-            let view = memory.slice(..5);
+            let view = DevicePart::of(&memory, 0..5);
             let mut sums = streams[1]
                 .clone_htod(&vec![0_i32; 5 * comm.size()])
                 .unwrap();

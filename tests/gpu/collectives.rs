@@ -3,6 +3,7 @@
 use super::{Gpus, builder, gpus, text};
 use spark_ccl::cuda::cudarc::driver::{CudaSlice, CudaStream, DeviceRepr};
 use spark_ccl::{Communicator, Element, Error, RedOp};
+use spark_ccl_testing::scramble;
 use std::sync::Arc;
 
 /// Elements for each rank; not a multiple of anything.
@@ -11,7 +12,7 @@ const COUNT: usize = 1037;
 /// A rank's values: small and whole, so that sums and products of them are exact.
 fn values(rank: usize, len: usize) -> Vec<f32> {
     (0..len)
-        .map(|i| ((i * 7 + rank * 3) % 5 + 1) as f32)
+        .map(|i| (scramble(rank as u64, i as u64) % 5 + 1) as f32)
         .collect()
 }
 

@@ -1,5 +1,4 @@
-//! Communicators with NCCL on NVIDIA's GPUs, all that are here. Where there are too few, tests are skipped;
-//! with `SPARK_CCL_TEST_GPU=1` they fail then.
+//! Communicators with NCCL on NVIDIA's GPUs, all that are here. Where there are too few, tests are skipped.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -7,10 +6,14 @@ mod buffers;
 mod collectives;
 mod failures;
 mod missing;
+mod one_stream;
+mod order;
 mod streams;
+mod upkeep;
 
 use spark_ccl::cuda::{devices, nccl_version};
 use spark_ccl::{Backend, Builder, Communicator, Error};
+use spark_ccl_testing::{Need, has};
 use std::io::Write;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,21 +31,14 @@ fn gpus(least: usize) -> Option<Gpus> {
     // Kernels of several communicators may wait for each other for ever.
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let reason = match devices().and_then(|devices| nccl_version().map(|_| devices.len())) {
-        Ok(count) if count >= least => {
-            return Some(Gpus {
-                count,
-                _alone: alone,
-                _watched: watch(),
-            });
+    has(Need::Gpus(least)).then(|| {
+        nccl_version().unwrap();
+        Gpus {
+            count: devices().unwrap().len(),
+            _alone: alone,
+            _watched: watch(),
         }
-        Ok(count) => format!("{count} GPUs, but {least} are needed"),
-        Err(error) => error.to_string(),
-    };
-    let required = std::env::var_os("SPARK_CCL_TEST_GPU").is_some_and(|value| value == "1");
-    assert!(!required, "SPARK_CCL_TEST_GPU=1, but: {reason}");
-    eprintln!("SKIPPED: {reason}");
-    None
+    })
 }
 
 /// Ends the process if the test does not end: a thread that is stuck in NCCL or CUDA cannot be.
@@ -60,10 +56,9 @@ fn watch() -> Sender<()> {
     watched
 }
 
-/// Where the GPUs are none: has one of their functions for tests called, which takes a number.
-fn of_fakes(function: &std::ffi::CStr) -> Option<extern "C" fn(i32)> {
-    if std::env::var_os("FAKE_GPUS").is_none() {
-        eprintln!("SKIPPED: real GPUs cannot be made to fail");
+/// Where the GPUs are none: one of their functions for tests, which takes a number.
+fn of_fakes(function: &std::ffi::CStr) -> Option<extern "C" fn(i32) -> i32> {
+    if !has(Need::FakeGpus) {
         return None;
     }
     // SAFETY: the library is there, and its functions for tests are of this type.
@@ -71,8 +66,32 @@ fn of_fakes(function: &std::ffi::CStr) -> Option<extern "C" fn(i32)> {
         let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW);
         let function = libc::dlsym(library, function.as_ptr());
         assert!(!function.is_null());
-        Some(std::mem::transmute::<*mut libc::c_void, extern "C" fn(i32)>(function))
+        Some(std::mem::transmute::<
+            *mut libc::c_void,
+            extern "C" fn(i32) -> i32,
+        >(function))
     }
+}
+
+/// What such GPUs count; in their order.
+#[derive(Clone, Copy)]
+enum Count {
+    /// Looks at streams and events.
+    Looks,
+    /// Uses of a stream by another thread than made it.
+    Strangers,
+    /// Uses of a stream that was destroyed.
+    Misuses,
+    /// Allocations of NCCL's that were not freed.
+    Blocks,
+    /// Registrations that were not ended.
+    Registrations,
+}
+
+/// A count, to be asked for.
+fn count(what: Count) -> Option<impl Fn() -> i32> {
+    let ask = of_fakes(c"fake_count")?;
+    Some(move || ask(what as i32))
 }
 
 fn builder() -> Builder {

@@ -1,13 +1,12 @@
 //! Without GPUs, or without NCCL.
 
 use super::{builder, text};
-use spark_ccl::cuda::devices;
 use spark_ccl::{Communicator, Error, RedOp};
+use spark_ccl_testing::{Need, has};
 
 #[test]
 fn what_is_missing_is_said_on_every_rank() {
-    if devices().is_ok() {
-        eprintln!("SKIPPED: there are GPUs");
+    if !has(Need::NoGpus) {
         return;
     }
     let error = builder().local(2).unwrap_err();

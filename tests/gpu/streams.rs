@@ -5,8 +5,10 @@ use spark_ccl::cuda::cudarc::driver::sys::{
     CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode,
 };
 use spark_ccl::cuda::cudarc::driver::{CudaContext, DriverError};
-use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
+use spark_ccl::cuda::{DeviceMemory, DeviceSlice, Registration};
 use spark_ccl::{Communicator, RedOp};
+use std::sync::Barrier;
+use std::time::Duration;
 
 #[test]
 fn one_thread_works_for_all_gpus() {
@@ -191,7 +193,7 @@ fn captures_of_the_strict_kind_are_left_alone() {
             .on(&stream)
             .unwrap();
         // The guard looks a few times meanwhile.
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(300));
         let refused = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
         let said = text(refused.on(&stream));
         assert!(said.contains("capture calls of"), "{said}");
@@ -200,6 +202,43 @@ fn captures_of_the_strict_kind_are_left_alone() {
         comm.wait(&stream).unwrap();
     }
     comm.finalize().unwrap();
+}
+
+#[test]
+fn a_capture_that_begins_while_the_ranks_meet_is_left_alone() {
+    let Some(gpus) = gpus(2) else { return };
+    let has_begun = Barrier::new(gpus.count);
+    gpus.each(&builder(), |comm| {
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let mut memory: DeviceMemory<u64> = comm.alloc_device(100).unwrap();
+        memory.write(&[1; 100]).unwrap();
+        let sum = |memory: &mut DeviceMemory<u64>| {
+            let call = comm.all_reduce_in_place(memory, RedOp::Sum);
+            call.on(&stream).map(drop)
+        };
+        if comm.rank() == 0 {
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    // The call waits for the others by now, or is refused at once.
+                    std::thread::sleep(Duration::from_millis(200));
+                    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+                    stream.begin_capture(mode).unwrap();
+                    has_begun.wait();
+                });
+                let said = text(sum(&mut memory));
+                assert!(said.contains("capture calls of"), "{said}");
+            });
+            stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+        } else {
+            has_begun.wait();
+        }
+        sum(&mut memory).unwrap();
+        comm.wait(&stream).unwrap();
+        let mut seen = [0; 100];
+        memory.read(&mut seen).unwrap();
+        assert_eq!(seen, [comm.size() as u64; 100]);
+        comm.finalize().unwrap();
+    });
 }
 
 #[test]
@@ -225,10 +264,9 @@ fn memory_of_a_stream_that_captures_is_not_drawn_into_another() {
     comm.all_reduce_in_place(raw, RedOp::Sum)
         .on(&captures)
         .unwrap();
-    let said = text(sum(&mut memory, &other));
-    assert!(said.contains("cuStreamWaitEvent"), "{said}");
-    let said = text(memory.read(&mut seen));
-    assert!(said.contains("captures a graph"), "{said}");
+    // It waits for the call before the capture, and not for the stream.
+    sum(&mut memory, &other).unwrap();
+    memory.read(&mut seen).unwrap();
     let graph = captures.end_capture(CUgraphInstantiate_flags(0)).unwrap();
     graph.unwrap().launch().unwrap();
     sum(&mut memory, &other).unwrap();
@@ -241,14 +279,29 @@ fn errors_that_cudarc_keeps_for_others_are_left_to_them() {
     let Some(_gpus) = gpus(1) else { return };
     let comm = builder().local(1).unwrap().remove(0);
     let context = comm.context().unwrap();
-    let stream = context.new_stream().unwrap();
-    let mut memory: DeviceMemory<u64> = comm.alloc_device(100).unwrap();
-    comm.all_reduce_in_place(&mut memory, RedOp::Max)
-        .on(&stream)
-        .unwrap();
+    let [stream, other] = [(); 2].map(|()| context.new_stream().unwrap());
+    let mut theirs = stream.clone_htod(&[1_u64; 100]).unwrap();
     let kept = DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
     context.record_err(Err::<(), _>(kept));
+    let mut ours: DeviceMemory<u64> = comm.alloc_device(100).unwrap();
+    ours.write(&[1; 100]).unwrap();
+    comm.register_device(&ours, Registration::Local).unwrap();
+    for stream in [&stream, &other] {
+        comm.all_reduce_in_place(&mut ours, RedOp::Max)
+            .on(stream)
+            .unwrap();
+        comm.all_reduce_in_place(&mut theirs, RedOp::Max)
+            .on(stream)
+            .unwrap();
+    }
+    comm.all_reduce(&theirs, &mut ours, RedOp::Max)
+        .run()
+        .unwrap();
     comm.wait(&stream).unwrap();
+    let mut seen = [0; 100];
+    ours.read(&mut seen).unwrap();
+    assert_eq!(seen, [1; 100]);
+    drop(ours);
     assert_eq!(context.check_err(), Err(kept));
 }
 

@@ -1,8 +1,10 @@
 //! What every collective should compute: inputs that are exact in any order of reduction, the
 //! naive results, and one call compared with them.
 
+use super::buffers::{Buffer, Memory};
 use super::types::Number;
-use spark_ccl::{Communicator, RecvBuf, RedOp, SendBuf};
+use super::values::whole_value;
+use spark_ccl::{Communicator, Error, RecvBuf, RedOp, SendBuf};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Collective {
@@ -55,12 +57,6 @@ pub(crate) const OPS: [Op; 6] = [Op::Sum, Op::Prod, Op::Min, Op::Max, Op::Avg, O
 /// The factor of [`Op::PreMulSum`]: exact in every type.
 const FACTOR: i64 = 2;
 
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Memory {
-    Ordinary,
-    Registered,
-}
-
 /// One call, the same on every rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Case {
@@ -88,31 +84,38 @@ impl Case {
         }
     }
 
-    /// Makes the call and compares everything that it wrote, and that it must not have written,
-    /// with the model.
+    /// Makes the call, which must succeed, and compares.
     pub(crate) fn check<T: Number>(&self, comm: &Communicator) {
-        if self.in_place {
-            self.check_in_place::<T>(comm);
-        } else {
-            self.check_out_of_place::<T>(comm);
+        if let Err(error) = self.attempt::<T>(comm) {
+            panic!("rank {} of {}: {self:?}: {error}", comm.rank(), comm.size());
         }
     }
 
-    fn check_out_of_place<T: Number>(&self, comm: &Communicator) {
+    /// Makes the call and, where it succeeds, compares everything that it wrote, and that it must not have
+    /// written, with the model.
+    pub(crate) fn attempt<T: Number>(&self, comm: &Communicator) -> Result<(), Error> {
+        if self.in_place {
+            self.attempt_in_place::<T>(comm)
+        } else {
+            self.attempt_out_of_place::<T>(comm)
+        }
+    }
+
+    fn attempt_out_of_place<T: Number>(&self, comm: &Communicator) -> Result<(), Error> {
         let (n, rank) = (comm.size(), comm.rank());
         let (give, take) = self.lengths(n);
         let contribution = self.contribution::<T>(rank, give);
-        let send = self.buffer::<T>(comm, give, |i| contribution[i]);
-        let mut recv = self.buffer::<T>(comm, take, |_| untouched());
+        let send = self.buffer::<T>(comm, give, |i| contribution[i])?;
+        let mut recv = self.buffer::<T>(comm, take, |_| untouched())?;
         match (&send, &mut recv) {
             (Buffer::Ordinary(send), Buffer::Ordinary(recv)) => {
                 let send = &send[self.offset..self.offset + give];
-                self.call(comm, send, &mut recv[self.offset..self.offset + take]);
+                self.call(comm, send, &mut recv[self.offset..self.offset + take])?;
             }
             (Buffer::Registered(send), Buffer::Registered(recv)) => {
                 let send = send.view(self.offset..self.offset + give).unwrap();
                 let recv = recv.view_mut(self.offset..self.offset + take).unwrap();
-                self.call(comm, send, recv);
+                self.call(comm, send, recv)?;
             }
             _ => unreachable!("both buffers are of the case's kind"),
         }
@@ -124,9 +127,10 @@ impl Case {
             let i = i.checked_sub(self.offset).filter(|&i| i < give)?;
             Some(Expected::Exactly(contribution[i]))
         });
+        Ok(())
     }
 
-    fn check_in_place<T: Number>(&self, comm: &Communicator) {
+    fn attempt_in_place<T: Number>(&self, comm: &Communicator) -> Result<(), Error> {
         let (n, rank) = (comm.size(), comm.rank());
         let (give, take) = self.lengths(n);
         let len = give.max(take);
@@ -139,14 +143,14 @@ impl Case {
             Some(i) if i < give => contribution[i],
             _ => untouched(),
         };
-        let mut buffer = self.buffer::<T>(comm, len, before);
+        let mut buffer = self.buffer::<T>(comm, len, before)?;
         match &mut buffer {
             Buffer::Ordinary(memory) => {
-                self.call_in_place(comm, &mut memory[self.offset..self.offset + len]);
+                self.call_in_place(comm, &mut memory[self.offset..self.offset + len])?;
             }
             Buffer::Registered(memory) => {
                 let view = memory.view_mut(self.offset..self.offset + len).unwrap();
-                self.call_in_place(comm, view);
+                self.call_in_place(comm, view)?;
             }
         }
         self.compare(n, rank, "buffer", buffer.as_slice(), |i| {
@@ -165,6 +169,7 @@ impl Case {
                 _ => self.result(n, rank, i),
             }
         });
+        Ok(())
     }
 
     /// Elements that a rank sends and that it receives, were it the root.
@@ -183,14 +188,14 @@ impl Case {
         matches!(self.collective, Collective::Reduce | Collective::Gather) && rank != self.root
     }
 
-    fn call<T, S, R>(&self, comm: &Communicator, send: S, recv: R)
+    fn call<T, S, R>(&self, comm: &Communicator, send: S, recv: R) -> Result<(), Error>
     where
         T: Number,
         S: SendBuf<T>,
         R: RecvBuf<T>,
     {
         let (op, root) = (self.red_op(), self.root);
-        let outcome = match self.collective {
+        match self.collective {
             Collective::AllReduce => comm.all_reduce(send, recv, op).run(),
             Collective::AllGather => comm.all_gather(send, recv).run(),
             Collective::ReduceScatter => comm.reduce_scatter(send, recv, op).run(),
@@ -199,15 +204,17 @@ impl Case {
             Collective::Gather => comm.gather(send, recv, root).run(),
             Collective::Scatter => comm.scatter(send, recv, root).run(),
             Collective::AllToAll => comm.all_to_all(send, recv).run(),
-        };
-        if let Err(error) = outcome {
-            panic!("rank {} of {}: {self:?}: {error}", comm.rank(), comm.size());
         }
+        .map(drop)
     }
 
-    fn call_in_place<T: Number, B: RecvBuf<T>>(&self, comm: &Communicator, buffer: B) {
+    fn call_in_place<T, B>(&self, comm: &Communicator, buffer: B) -> Result<(), Error>
+    where
+        T: Number,
+        B: RecvBuf<T>,
+    {
         let (op, root) = (self.red_op(), self.root);
-        let outcome = match self.collective {
+        match self.collective {
             Collective::AllReduce => comm.all_reduce_in_place(buffer, op).run(),
             Collective::AllGather => comm.all_gather_in_place(buffer).run(),
             Collective::ReduceScatter => comm.reduce_scatter_in_place(buffer, op).run(),
@@ -216,10 +223,8 @@ impl Case {
             Collective::Gather => comm.gather_in_place(buffer, root).run(),
             Collective::Scatter => comm.scatter_in_place(buffer, root).run(),
             Collective::AllToAll => comm.all_to_all_in_place(buffer).run(),
-        };
-        if let Err(error) = outcome {
-            panic!("rank {} of {}: {self:?}: {error}", comm.rank(), comm.size());
         }
+        .map(drop)
     }
 
     fn red_op<T: Number>(&self) -> RedOp<T> {
@@ -239,41 +244,26 @@ impl Case {
         comm: &Communicator,
         len: usize,
         fill: impl Fn(usize) -> T,
-    ) -> Buffer<T> {
-        let total = self.offset + len + GUARD;
-        let mut buffer = match self.memory {
-            Memory::Ordinary => Buffer::Ordinary(vec![T::zeroed(); total]),
-            Memory::Registered => Buffer::Registered(comm.alloc(total).unwrap()),
-        };
-        let memory = buffer.as_mut_slice();
-        memory.fill(untouched());
+    ) -> Result<Buffer<T>, Error> {
+        let mut elements = vec![untouched(); self.offset + len + GUARD];
         for i in 0..len {
-            memory[self.offset + i] = fill(i);
+            elements[self.offset + i] = fill(i);
         }
-        buffer
+        Buffer::new(comm, self.memory, elements)
     }
 
-    fn contribution<T: Number>(&self, rank: usize, len: usize) -> Vec<T> {
+    pub(crate) fn contribution<T: Number>(&self, rank: usize, len: usize) -> Vec<T> {
         (0..len).map(|i| T::of(self.input::<T>(rank, i))).collect()
     }
 
     /// What `rank` contributes as its `i`-th element.
     fn input<T: Number>(&self, rank: usize, i: usize) -> i64 {
-        let hash = scramble(rank as u64, i as u64);
-        let magnitude = (hash % (T::LIMIT as u64 + 1)) as i64;
-        let sign = if T::SIGNED && hash >> 40 & 1 == 1 {
-            -1
-        } else {
-            1
-        };
-        if self.op != Op::Prod {
-            return sign * magnitude;
-        }
+        let value = whole_value::<T>(rank as u64, i);
         // One factor may be large; so the product is exact.
-        if rank == i % 3 {
-            sign * magnitude
+        if self.op != Op::Prod || rank == i % 3 {
+            value
         } else {
-            sign
+            1 - 2 * i64::from(value < 0)
         }
     }
 
@@ -319,20 +309,27 @@ impl Case {
         seen: &[T],
         expected: impl Fn(usize) -> Option<Expected<T>>,
     ) {
-        for (i, &seen) in seen.iter().enumerate() {
-            let expected = expected(i).unwrap_or(Expected::Exactly(untouched()));
-            let right = match expected {
-                Expected::Exactly(value) => seen == value,
-                Expected::Within(value, error) => (seen.to_f64() - value).abs() <= error,
-                Expected::Anything => true,
-            };
-            assert!(
-                right,
-                "rank {rank} of {n}, {} {self:?}: element {i} of the {name} is {seen:?}, not {expected:?}",
-                T::DTYPE.name()
-            );
+        if let Some(difference) = difference(seen, expected) {
+            let dtype = T::DTYPE.name();
+            panic!("rank {rank} of {n}, {dtype} {self:?}: {name}: {difference}");
         }
     }
+}
+
+/// The first element that is not as expected; `None` is expected of what no call may write.
+fn difference<T: Number>(
+    seen: &[T],
+    expected: impl Fn(usize) -> Option<Expected<T>>,
+) -> Option<String> {
+    seen.iter().enumerate().find_map(|(i, &seen)| {
+        let expected = expected(i).unwrap_or(Expected::Exactly(untouched()));
+        let is_right = match expected {
+            Expected::Exactly(value) => seen == value,
+            Expected::Within(value, error) => (seen.to_f64() - value).abs() <= error,
+            Expected::Anything => true,
+        };
+        (!is_right).then(|| format!("element {i} is {seen:?}, not {expected:?}"))
+    })
 }
 
 /// Elements after each buffer that nobody may write.
@@ -351,48 +348,106 @@ enum Expected<T> {
     Anything,
 }
 
-enum Buffer<T> {
-    Ordinary(Vec<T>),
-    Registered(spark_ccl::Registered<T>),
-}
-
-impl<T: Number> Buffer<T> {
-    fn as_slice(&self) -> &[T] {
-        match self {
-            Self::Ordinary(memory) => memory,
-            Self::Registered(memory) => memory,
-        }
-    }
-
-    fn as_mut_slice(&mut self) -> &mut [T] {
-        match self {
-            Self::Ordinary(memory) => memory,
-            Self::Registered(memory) => memory,
-        }
-    }
-}
-
-/// A hash of two numbers.
-fn scramble(a: u64, b: u64) -> u64 {
-    let mut x = (a << 48 ^ b).wrapping_add(0x9e37_79b9_7f4a_7c15);
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ x >> 31
-}
-
 /// The model itself must be able to fail.
-#[test]
-#[should_panic(expected = "rank 1 of 2, float Case")]
-fn the_model_sees_a_wrong_element() {
-    let case = Case::new(Collective::AllReduce, 9);
-    let right = |i| case.result::<f32>(2, 1, i);
-    let mut seen: Vec<f32> = (0..9)
-        .map(|i| match right(i) {
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::for_every_type;
+    use spark_ccl::{F8E4M3, F8E5M2, bf16, f16};
+
+    const RANKS: usize = 4;
+    const COUNT: usize = 96;
+
+    /// What belongs into the rank's receive buffer, as elements.
+    fn right<T: Number>(case: &Case, rank: usize) -> Vec<T> {
+        let (_, take) = case.lengths(RANKS);
+        let element = |i| match case.result(RANKS, rank, i) {
             Some(Expected::Exactly(value)) => value,
+            None => untouched(),
             other => unreachable!("{other:?}"),
-        })
-        .collect();
-    case.compare(2, 1, "receive buffer", &seen, right);
-    seen[5] += 1.0;
-    case.compare(2, 1, "receive buffer", &seen, right);
+        };
+        (0..take).map(element).collect()
+    }
+
+    /// Whether the model tells these elements from what the rank should have.
+    fn refuses<T: Number>(case: &Case, rank: usize, seen: &[T]) -> bool {
+        difference(seen, |i| case.result(RANKS, rank, i)).is_some()
+    }
+
+    /// What goes wrong when messages are mixed up, done to right elements.
+    fn mix_ups<T: Number>(right: &[T], elsewhere: &[T]) -> Vec<(&'static str, Vec<T>)> {
+        let (half, slice) = (right.len() / 2, COUNT / 4);
+        let changed = |change: &dyn Fn(&mut Vec<T>)| {
+            let mut all = right.to_vec();
+            change(&mut all);
+            all
+        };
+        vec![
+            (
+                "two slices swapped",
+                changed(&|all| all[..2 * slice].rotate_left(slice)),
+            ),
+            (
+                "a slice twice",
+                changed(&|all| all.copy_within(..slice, slice)),
+            ),
+            (
+                "a slice of the other half",
+                changed(&|all| all.copy_within(half..half + slice, 0)),
+            ),
+            (
+                "a slice left out",
+                changed(&|all| all[slice..2 * slice].fill(untouched())),
+            ),
+            ("one element off", changed(&|all| all.rotate_left(1))),
+            ("another rank's", elsewhere.to_vec()),
+            (
+                "a slice of another rank's",
+                changed(&|all| {
+                    all[slice..2 * slice].copy_from_slice(&elsewhere[slice..2 * slice]);
+                }),
+            ),
+        ]
+    }
+
+    fn check<T: Number>(collective: Collective) {
+        let case = Case {
+            root: 1,
+            ..Case::new(collective, COUNT)
+        };
+        for rank in 0..RANKS {
+            let mine = right::<T>(&case, rank);
+            assert!(!refuses(&case, rank, &mine), "{case:?}");
+            if case.is_kept(rank) {
+                continue;
+            }
+            let elsewhere = right::<T>(&case, (rank + 1) % RANKS);
+            for (name, seen) in mix_ups(&mine, &elsewhere) {
+                // Some results are the same on all ranks.
+                let is_other = name.contains("another rank's");
+                assert_eq!(
+                    refuses(&case, rank, &seen),
+                    !is_other || mine != elsewhere,
+                    "{name}: rank {rank}, {} {case:?}",
+                    T::DTYPE.name()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_model_sees_what_was_mixed_up() {
+        for collective in COLLECTIVES {
+            for_every_type!(T => check::<T>(collective));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "rank 1 of 2, float Case")]
+    fn the_model_names_a_wrong_element() {
+        let case = Case::new(Collective::Broadcast, 9);
+        let mut seen = case.contribution::<f32>(0, 9);
+        seen[5] += 1.0;
+        case.compare(2, 1, "receive buffer", &seen, |i| case.result(2, 1, i));
+    }
 }

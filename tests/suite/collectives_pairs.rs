@@ -1,12 +1,11 @@
 //! Point-to-point messages, and exchanges of blocks of different lengths.
 
 use super::ranks::{each, narrow, run, run_with};
+use super::values;
 use spark_ccl::{Communicator, Error};
 
 fn message(from: usize, to: usize, len: usize) -> Vec<i32> {
-    (0..len)
-        .map(|i| (from * 1_000_003 + to * 10_007 + i) as i32)
-        .collect()
+    values::message(from, to, len)
 }
 
 #[test]

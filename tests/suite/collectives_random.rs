@@ -1,8 +1,10 @@
 //! Random calls on random settings against the model.
 
-use super::collectives_model::{COLLECTIVES, Case, Memory, OPS, Op};
+use super::buffers::Memory;
+use super::collectives_model::{COLLECTIVES, Case, OPS, Op};
 use super::ranks::run_with;
 use super::types::for_every_type;
+use super::values::{message, sum_of_messages};
 use proptest::prelude::*;
 use proptest::sample::select;
 use spark_ccl::{Builder, Communicator, F8E4M3, F8E5M2, bf16, f16};
@@ -109,16 +111,16 @@ proptest! {
         shuffle in any::<u64>(),
     ) {
         run_with(&builder, n, |comm| {
-            let start = |len: &usize| {
-                let buffer = vec![comm.rank() as u32 + 1; *len];
-                comm.all_reduce_in_place(buffer, spark_ccl::RedOp::Sum).start().ok()
+            let start = |(call, &len): (usize, &usize)| {
+                let buffer = message::<u32>(comm.rank(), call, len);
+                (call, comm.all_reduce_in_place(buffer, spark_ccl::RedOp::Sum).start().unwrap())
             };
-            let mut pending: Vec<_> = lengths.iter().map(start).collect();
-            let sum = (n * (n + 1) / 2) as u32;
+            let mut pending: Vec<_> = lengths.iter().enumerate().map(start).collect();
             for turn in (0..lengths.len()).rev() {
                 let pick = (shuffle >> (turn + 8 * comm.rank())) as usize % (turn + 1);
-                let result = pending.swap_remove(pick).unwrap().wait().unwrap();
-                assert!(result.iter().all(|&x| x == sum));
+                let (call, pending) = pending.swap_remove(pick);
+                let expected = sum_of_messages::<u32>(n, call, lengths[call]);
+                assert!(pending.wait().unwrap() == expected, "call {call}");
             }
         });
     }

@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use spark_ccl_testing::{Need, has};
+
 #[test]
 fn wrong_programs_do_not_compile() {
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    if Command::new(&rustc).arg("--version").output().is_err() {
-        eprintln!("skipped: there is no compiler on this machine");
+    if !has(Need::Rustc) {
         return;
     }
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/compile_fail");
     let mut checked = 0;
     for program in std::fs::read_dir(programs).unwrap() {

@@ -1,7 +1,9 @@
 //! Reductions that are not done at once, as a GPU's will not be.
 
-use super::collectives_model::{COLLECTIVES, Case, Memory, OPS};
+use super::buffers::Memory;
+use super::collectives_model::{COLLECTIVES, Case, OPS};
 use super::ranks::{each, narrow, run_with};
+use super::values::{message, sum_of_messages};
 use spark_ccl::{Communicator, RedOp};
 use std::sync::Barrier;
 
@@ -61,16 +63,19 @@ fn messages_and_collectives_in_flight_wait_for_their_own() {
         let peer = 1 - comm.rank();
         for _ in 0..10 {
             let reduce = comm
-                .all_reduce_in_place(vec![1_i32; 700], RedOp::Sum)
+                .all_reduce_in_place(message::<i32>(comm.rank(), 2, 700), RedOp::Sum)
                 .start()
                 .unwrap();
-            let message = vec![comm.rank() as u8; 700];
+            let sent = message::<u8>(comm.rank(), peer, 700);
             let exchange = comm
-                .send_recv(message, peer, vec![9; 700], peer)
+                .send_recv(sent, peer, vec![99; 700], peer)
                 .start()
                 .unwrap();
-            assert_eq!(exchange.wait().unwrap().1, vec![peer as u8; 700]);
-            assert_eq!(reduce.wait().unwrap(), vec![2; 700]);
+            assert_eq!(
+                exchange.wait().unwrap().1,
+                message::<u8>(peer, comm.rank(), 700)
+            );
+            assert_eq!(reduce.wait().unwrap(), sum_of_messages::<i32>(2, 2, 700));
         }
     });
 }

@@ -2,25 +2,24 @@
 //! processes alone, so nothing is left behind whatever becomes of the test.
 
 use crate::processes::{
-    Rank, WATCHDOG, all, alone, assert_all_ok, assert_contains, assert_names, join, lost_host,
-    some_time,
+    Rank, WATCHDOG, all, alone, assert_all_ok, assert_contains, assert_names, join, links_of,
+    lost_host, some_time,
 };
+use spark_ccl_testing::{Need, has};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Two ranks, each on a host of its own, which one cable joins.
 fn two_hosts() -> Option<Vec<Rank>> {
     let mut ranks = two_hosts_of(1, &["cable"])?;
-    assert_eq!(ranks[0].ask("links"), "self; tcp 10.77.0.1 -> 10.77.0.2");
+    assert_eq!(links_of(&mut ranks, 0), "self; tcp 10.77.0.1 -> 10.77.0.2");
     Some(ranks)
 }
 
 /// Two hosts of so many ranks each, the first host's first, which these cables join; the hosts'
 /// addresses on the n-th are 10.77.n.1 and 10.77.n.2. `None`, loudly, where this process may not make hosts.
 fn two_hosts_of(per_host: usize, cables: &[&str]) -> Option<Vec<Rank>> {
-    let probe = run("unshare", &["--net", "ip", "link", "add", "type", "veth"]);
-    if let Err(reason) = probe {
-        eprintln!("SKIPPED: network namespaces cannot be made here (root can): {reason}");
+    if !has(Need::Namespaces) {
         return None;
     }
     let hosts = [new_host(&[]), new_host(&[])];
@@ -30,10 +29,9 @@ fn two_hosts_of(per_host: usize, cables: &[&str]) -> Option<Vec<Rank>> {
     }
     let mut ranks = Vec::new();
     for first in hosts {
-        let pid = first.pid().to_string();
+        let pid = first.pid();
         ranks.push(first);
-        let enter = ["nsenter", "--target", &pid, "--net"];
-        ranks.extend((1..per_host).map(|_| started(&enter, &[])));
+        ranks.extend((1..per_host).map(|_| beside(pid, &[])));
     }
     join(&mut ranks);
     Some(ranks)
@@ -47,8 +45,13 @@ pub(crate) fn new_host(env: &[(&str, &str)]) -> Rank {
     rank
 }
 
+/// Another rank on the host of a process.
+pub(crate) fn beside(pid: u32, env: &[(&str, &str)]) -> Rank {
+    started(&["nsenter", "--target", &pid.to_string(), "--net"], env)
+}
+
 /// A rank that this command starts.
-fn started(command: &[&str], env: &[(&str, &str)]) -> Rank {
+pub(crate) fn started(command: &[&str], env: &[(&str, &str)]) -> Rank {
     let mut all = Command::new(command[0]);
     all.args(&command[1..]);
     all.arg(std::env::current_exe().unwrap());
@@ -73,7 +76,7 @@ pub(crate) fn lay(cable: &str, number: usize, pids: &[String; 2]) {
 }
 
 /// The kernel takes a while to see that the other end is up, too.
-fn until_usable(pid: &str, cable: &str) {
+pub(crate) fn until_usable(pid: &str, cable: &str) {
     let deadline = Instant::now() + WATCHDOG;
     while !ip(pid, &["link", "show", cable]).contains("state UP") {
         assert!(Instant::now() < deadline, "{cable} stays down");
@@ -82,11 +85,11 @@ fn until_usable(pid: &str, cable: &str) {
 }
 
 /// `ip` on the host of a process, and what it prints.
-fn ip(pid: &str, arguments: &[&str]) -> String {
+pub(crate) fn ip(pid: &str, arguments: &[&str]) -> String {
     on_host(pid, "ip", arguments)
 }
 
-fn on_host(pid: &str, program: &str, arguments: &[&str]) -> String {
+pub(crate) fn on_host(pid: &str, program: &str, arguments: &[&str]) -> String {
     // By a shell: busybox's nsenter would take busybox's programs.
     let shell = ["/bin/sh", "-c", "exec \"$0\" \"$@\"", program];
     let mut all = vec!["--target", pid, "--net"];
@@ -125,7 +128,7 @@ fn hosts_of_two_ranks_reduce_by_levels() {
         return;
     };
     assert_eq!(
-        ranks[0].ask("links"),
+        links_of(&mut ranks, 0),
         "self; shm; tcp 10.77.0.1 -> 10.77.0.2; tcp 10.77.0.1 -> 10.77.0.2"
     );
     for (count, algorithm) in [
@@ -234,7 +237,7 @@ fn two_cables_carry_the_same() {
         return;
     };
     let routes = "self; tcp 10.77.0.1 -> 10.77.0.2, 10.77.1.1 -> 10.77.1.2";
-    assert_eq!(ranks[0].ask("links"), routes);
+    assert_eq!(links_of(&mut ranks, 0), routes);
     let sent = |rank: &Rank| cables.map(|cable| sent_bytes(rank.pid(), cable));
     let before: Vec<_> = ranks.iter().map(sent).collect();
     let count = 4_000_000;
@@ -261,4 +264,18 @@ fn sent_bytes(pid: u32, interface: &str) -> u64 {
     // Eight counters of what was received come first.
     let sent = line.unwrap().split_whitespace().nth(8);
     sent.unwrap().parse().unwrap()
+}
+
+/// Nobody is on its host who could tell but the kernel.
+#[test]
+fn a_rank_of_another_host_whose_child_lives_on_has_died() {
+    let _alone = alone();
+    let Some(mut ranks) = two_hosts() else { return };
+    assert_eq!(ranks[1].ask("fork sleep"), "ok");
+    let pid = ranks[1].pid();
+    ranks[0].order("call barrier");
+    ranks[1].kill();
+    let answer = ranks[0].hear_before(Instant::now() + Duration::from_secs(5));
+    assert_names(&answer, 1, pid);
+    assert_contains(&answer, &["died"]);
 }

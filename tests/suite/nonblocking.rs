@@ -1,6 +1,7 @@
 //! Operations in flight: order of waiting, buffers that come back, handles that get lost, scopes.
 
 use super::ranks::{Watchdog, each, narrow, run, run_with};
+use super::values::{message, sum_of_messages};
 use spark_ccl::{Communicator, Error, RedOp};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -29,16 +30,13 @@ fn any_order_of_waiting() {
         for first in 0..orders.len() {
             let order = &orders[(first + comm.rank() * 7) % orders.len()];
             let start = |i: usize| {
-                let buffer = vec![(i + comm.rank()) as i32; 50 * i + 20];
+                let buffer = message::<i32>(comm.rank(), i, 50 * i + 20);
                 comm.all_reduce_in_place(buffer, RedOp::Sum).start().ok()
             };
             let mut pending: Vec<_> = (0..4).map(start).collect();
             for &i in order {
                 let sums = pending[i].take().unwrap().wait().unwrap();
-                assert!(
-                    sums.iter().all(|&sum| sum == 3 * i as i32 + 3),
-                    "{i}: {sums:?}"
-                );
+                assert_eq!(sums, sum_of_messages::<i32>(3, i, 50 * i + 20));
             }
         }
     });
@@ -108,7 +106,8 @@ fn buffers_come_back_as_they_were_passed() {
 /// Both ranks send more than the link holds, before either receives.
 fn cross(comm: &Communicator, receive_first: bool) {
     let (rank, peer, len) = (comm.rank(), 1 - comm.rank(), 10_000);
-    let message = vec![rank as u32 + 1; len];
+    let expected = [message::<u32>(rank, peer, len), message(peer, rank, len)];
+    let message = expected[0].clone();
     let (sending, receiving) = if receive_first {
         let receiving = comm.recv(vec![0; len], peer).start().unwrap();
         (comm.send(message, peer).start().unwrap(), receiving)
@@ -123,8 +122,7 @@ fn cross(comm: &Communicator, receive_first: bool) {
         let got = receiving.wait().unwrap();
         (sending.wait().unwrap(), got)
     };
-    assert_eq!(sent, vec![rank as u32 + 1; len]);
-    assert_eq!(got, vec![peer as u32 + 1; len]);
+    assert!([sent, got] == expected);
 }
 
 #[test]
@@ -145,12 +143,12 @@ fn messages_and_collectives_do_not_wait_for_each_other() {
         let (rank, peer) = (comm.rank(), 1 - comm.rank());
         // One rank reduces first, the other exchanges first.
         let reduce = || {
-            comm.all_reduce_in_place(vec![1_i32; 3000], RedOp::Sum)
+            comm.all_reduce_in_place(message::<i32>(rank, 2, 3000), RedOp::Sum)
                 .start()
                 .unwrap()
         };
         let exchange = || {
-            comm.send_recv(vec![rank as i64; 3000], peer, vec![-1; 3000], peer)
+            comm.send_recv(message::<i64>(rank, peer, 3000), peer, vec![-1; 3000], peer)
                 .start()
                 .unwrap()
         };
@@ -164,8 +162,8 @@ fn messages_and_collectives_do_not_wait_for_each_other() {
                 let got = exchanging.wait().unwrap();
                 (reducing.wait().unwrap(), got)
             };
-            assert!(sums.iter().all(|&x| x == 2));
-            assert!(got.iter().all(|&x| x == peer as i64));
+            assert!(sums == sum_of_messages::<i32>(2, 2, 3000));
+            assert!(got == message::<i64>(peer, rank, 3000));
         }
     });
 }
@@ -232,12 +230,13 @@ fn a_forgotten_exchange_ends_for_the_peer() {
     run_with(&narrow(), 2, |comm| {
         let (rank, peer) = (comm.rank(), 1 - comm.rank());
         for round in 0..20 {
-            let call = comm.send_recv(vec![rank as u8; 5000], peer, vec![9; 5000], peer);
+            let sent = message::<u8>(rank, peer, 5000);
+            let call = comm.send_recv(sent, peer, vec![99; 5000], peer);
             let pending = call.start().unwrap();
             if rank == round % 2 {
                 std::mem::forget(pending);
             } else {
-                assert_eq!(pending.wait().unwrap().1, vec![peer as u8; 5000]);
+                assert!(pending.wait().unwrap().1 == message::<u8>(peer, rank, 5000));
             }
             comm.barrier().run().unwrap();
         }

@@ -36,15 +36,25 @@ pub(crate) fn lost_host() -> Duration {
     Duration::from_secs(10) * patience()
 }
 
-fn patience() -> u32 {
+pub(crate) fn patience() -> u32 {
     std::env::var("TEST_PATIENCE").map_or(1, |factor| factor.parse().unwrap())
 }
 
 /// A process that is, or will be, a rank.
 pub(crate) struct Rank {
     child: Child,
-    orders: ChildStdin,
+    /// `None` when there will be no more.
+    orders: Option<ChildStdin>,
     answers: Receiver<String>,
+    was_killed: bool,
+}
+
+/// Why an answer does not come.
+#[derive(Debug)]
+pub(crate) enum Silence {
+    /// The process takes its time.
+    Waits,
+    Ended,
 }
 
 impl Rank {
@@ -60,7 +70,12 @@ impl Rank {
             }
         }
         let mut child = command
-            .args(["--exact", "processes_rank::rank", "--nocapture"])
+            .args([
+                "--ignored",
+                "--exact",
+                "processes_rank::rank",
+                "--nocapture",
+            ])
             // What was measured on this machine is not the point, unless a test says so.
             .env("SPARK_CCL_TUNING", "off")
             .envs(env.iter().copied())
@@ -71,7 +86,7 @@ impl Rank {
             .spawn()
             .unwrap();
         let pid = child.id();
-        let orders = child.stdin.take().unwrap();
+        let orders = child.stdin.take();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let (sender, answers) = channel();
         std::thread::spawn(move || {
@@ -86,12 +101,19 @@ impl Rank {
             child,
             orders,
             answers,
+            was_killed: false,
         }
     }
 
-    /// Gives an order; the answer comes when it is done.
+    /// Gives an order; the answer comes when it is done. A process that has ended is noticed then.
     pub(crate) fn order(&mut self, order: &str) {
-        writeln!(self.orders, "{order}").unwrap();
+        let orders = self.orders.as_mut().expect("not dismissed");
+        let _ = writeln!(orders, "{order}");
+    }
+
+    /// There are no more orders; the process ends when it has obeyed them all, and so do its children.
+    pub(crate) fn dismiss(&mut self) {
+        self.orders = None;
     }
 
     /// The next answer; panics when none comes.
@@ -100,12 +122,21 @@ impl Rank {
     }
 
     pub(crate) fn hear_before(&self, deadline: Instant) -> String {
-        let left = deadline.saturating_duration_since(Instant::now());
-        match self.answers.recv_timeout(left) {
+        match self.answer_before(deadline) {
             Ok(answer) => answer,
-            Err(RecvTimeoutError::Timeout) => panic!("process {} does not answer", self.pid()),
-            Err(RecvTimeoutError::Disconnected) => panic!("process {} has ended", self.pid()),
+            Err(Silence::Waits) => panic!("process {} does not answer", self.pid()),
+            Err(Silence::Ended) => panic!("process {} has ended", self.pid()),
         }
+    }
+
+    pub(crate) fn answer_before(&self, deadline: Instant) -> Result<String, Silence> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        self.answers
+            .recv_timeout(left)
+            .map_err(|error| match error {
+                RecvTimeoutError::Timeout => Silence::Waits,
+                RecvTimeoutError::Disconnected => Silence::Ended,
+            })
     }
 
     pub(crate) fn ask(&mut self, order: &str) -> String {
@@ -122,10 +153,36 @@ impl Rank {
         kill_process(pid, signal).unwrap();
     }
 
+    /// Stops the process. Its threads stop when they have their turn, so this waits for them: on a busy machine the
+    /// rank might do all its work until then.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+        let deadline = Instant::now() + WATCHDOG;
+        while !self.has_stopped() {
+            assert!(Instant::now() < deadline, "{} does not stop", self.pid());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn has_stopped(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        threads.flatten().all(|thread| {
+            // A thread that has just ended has no file.
+            let text = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+            let state = text.rsplit_once(") ").map(|(_, state)| state);
+            state.is_none_or(|state| state.starts_with('T'))
+        })
+    }
+
     /// Kills the process and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        self.was_killed = true;
+    }
+
+    pub(crate) fn was_killed(&self) -> bool {
+        self.was_killed
     }
 
     /// Waits until the process has ended by itself, and gives its exit status.
@@ -177,6 +234,12 @@ pub(crate) fn all(ranks: &mut [Rank], order: &str) -> Vec<String> {
     ranks.iter().map(Rank::hear).collect()
 }
 
+/// What carries data to each rank, as this one sees it, once there are links.
+pub(crate) fn links_of(ranks: &mut [Rank], number: usize) -> String {
+    assert_all_ok(ranks, "call barrier");
+    ranks[number].ask("links")
+}
+
 pub(crate) fn assert_all_ok(ranks: &mut [Rank], order: &str) {
     for answer in all(ranks, order) {
         assert_eq!(answer, "ok", "{order}");
@@ -186,13 +249,16 @@ pub(crate) fn assert_all_ok(ranks: &mut [Rank], order: &str) {
 /// A text that names a rank names its number and its process.
 #[track_caller]
 pub(crate) fn assert_names(text: &str, number: usize, pid: u32) {
-    let named = text
-        .match_indices(&format!("rank {number} ("))
+    let named = is_named(text, number, pid);
+    assert!(named, "rank {number}, pid {pid} is not named in {text:?}");
+}
+
+pub(crate) fn is_named(text: &str, number: usize, pid: u32) -> bool {
+    text.match_indices(&format!("rank {number} ("))
         .any(|(at, _)| {
             let name = text[at..].split(')').next().unwrap_or_default();
             name.ends_with(&format!(", pid {pid}"))
-        });
-    assert!(named, "rank {number}, pid {pid} is not named in {text:?}");
+        })
 }
 
 #[track_caller]

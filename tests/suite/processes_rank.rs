@@ -1,20 +1,25 @@
 //! The process side of `processes.rs`: a rank that does what it is told, line by line.
 
+use crate::buffers::{Buffer, Memory};
+use crate::collectives_model::{Case, Collective, Op};
 use crate::processes::{MARK, ROLE};
-use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
+use crate::types::Number;
+use crate::values::message;
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, Signal, set_dumpable_behavior,
+    set_parent_process_death_signal, setrlimit,
+};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use spark_ccl::{
-    Communicator, DType, Element, Error, Rails, RecvBuf, RedOp, Registered, SendBuf, UniqueId,
+    Communicator, DType, Error, OutOfPlace, Pending, Rails, RedOp, Registered, UniqueId,
 };
 use std::io::Write;
-use std::ops::DerefMut;
-use std::os::fd::AsFd;
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// No test by itself: a rank, where the test program was started as one.
 #[test]
+#[ignore = "a process that other tests start"]
 fn rank() {
     let Ok(parent) = std::env::var(ROLE) else {
         return;
@@ -52,8 +57,17 @@ impl State {
         match words[..] {
             ["id"] => return Ok(Communicator::builder().unique_id()?.to_string()),
             ["join", id, rank, size] => self.join(id, number(rank), number(size))?,
+            ["local", size] => drop(Communicator::local(number(size))?),
             ["split", color, key] => self.split(number(color), number(key))?,
+            ["leave-in-flight", count] => self.leave_in_flight(number(count), drop)?,
+            ["forget-in-flight", count] => {
+                self.leave_in_flight(number(count), std::mem::forget)?;
+            }
+            ["start-send", to, count] => self.start_send(number(to), number(count))?,
+            ["without-leave-to-trace"] => without(CapabilitySet::SYS_PTRACE),
+            ["undumpable-after", millis] => undumpable_after(millis_of(millis)),
             ["lock-at-most", kib] => lock_at_most(number(kib)),
+            ["open-files-at-most", count] => limit(Resource::Nofile, number(count)),
             ["sleep", millis] => std::thread::sleep(millis_of(millis)),
             ["abort", reason] => self.communicator().abort(reason),
             ["abort-later", millis, reason] => self.abort_later(millis_of(millis), reason),
@@ -82,10 +96,19 @@ impl State {
                 ));
             }
             ["check"] => self.communicator().check()?,
+            ["keep", count] => self.registered = Some(self.communicator().alloc(number(count))?),
+            ["fork", what] => assert!(crate::fork::fork(
+                what,
+                crate::fork::Inherited {
+                    communicator: &mut self.communicator,
+                    registered: &mut self.registered,
+                }
+            )),
             ["drop"] => *self = Self::default(),
             ["finalize"] => self.finalize()?,
             ["exit"] => std::process::exit(0),
             ["call", ref call @ ..] => self.call(call)?,
+            ["rounds", rounds, ref call @ ..] => self.rounds(number(rounds), call)?,
             _ => panic!("{order:?} is no order"),
         }
         Ok("ok".to_owned())
@@ -112,6 +135,30 @@ impl State {
     fn finalize(&mut self) -> Result<(), Error> {
         let communicator = self.communicator.take().unwrap();
         Arc::try_unwrap(communicator).unwrap().finalize()
+    }
+
+    /// Starts what the others `call` as `f32 all_reduce sum`, and drops the communicator. What becomes of
+    /// the handle?
+    fn leave_in_flight(
+        &mut self,
+        count: usize,
+        end: impl FnOnce(Pending<f32, OutOfPlace<Vec<f32>, Vec<f32>>>),
+    ) -> Result<(), Error> {
+        let communicator = self.communicator.take().unwrap();
+        let input =
+            Case::new(Collective::AllReduce, count).contribution::<f32>(communicator.rank(), count);
+        let call = communicator.all_reduce(input, vec![0.0; count], RedOp::Sum);
+        end(call.start()?);
+        drop(communicator);
+        Ok(())
+    }
+
+    /// Starts a message, and does nothing for it from then on.
+    fn start_send(&self, to: usize, count: usize) -> Result<(), Error> {
+        let communicator = self.communicator();
+        let payload = message::<f32>(communicator.rank(), to, count);
+        std::mem::forget(communicator.send(payload, to).start()?);
+        Ok(())
     }
 
     fn abort_later(&self, delay: Duration, reason: &str) {
@@ -157,136 +204,126 @@ impl State {
         Ok(())
     }
 
-    fn call(&mut self, call: &[&str]) -> Result<(), Error> {
+    /// Makes a call over and over; says when the first time is done.
+    fn rounds(&self, rounds: usize, call: &[&str]) -> Result<(), Error> {
+        for round in 0..rounds {
+            self.call(call)?;
+            if round == 0 {
+                answer("running");
+            }
+        }
+        Ok(())
+    }
+
+    fn call(&self, call: &[&str]) -> Result<(), Error> {
         let communicator = self.communicator();
+        let (memory, call) = match *call {
+            ["barrier"] => return communicator.barrier().run(),
+            ["allocated", ref rest @ ..] => (Memory::Registered, rest),
+            ["registered", ref rest @ ..] => (Memory::Own, rest),
+            ["dmabuf", ref rest @ ..] => (Memory::DmaBuf, rest),
+            _ => (Memory::Ordinary, call),
+        };
         match *call {
-            ["barrier"] => communicator.barrier().run(),
-            ["dmabuf", dtype, ref rest @ ..] => match dtype {
-                "f32" => typed(&communicator, rest, |x: Vec<f32>| dmabuf(&communicator, &x)),
-                "i32" => typed(&communicator, rest, |x: Vec<i32>| dmabuf(&communicator, &x)),
-                "f64" => typed(&communicator, rest, |x: Vec<f64>| dmabuf(&communicator, &x)),
-                _ => panic!("{call:?} is no call"),
-            },
-            ["registered", dtype, ref rest @ ..] => match dtype {
-                "f32" => typed(&communicator, rest, |x: Vec<f32>| communicator.register(x)),
-                "i32" => typed(&communicator, rest, |x: Vec<i32>| communicator.register(x)),
-                "f64" => typed(&communicator, rest, |x: Vec<f64>| communicator.register(x)),
-                _ => panic!("{call:?} is no call"),
-            },
-            ["f32", ref rest @ ..] => typed(&communicator, rest, |x: Vec<f32>| x),
-            ["i32", ref rest @ ..] => typed(&communicator, rest, |x: Vec<i32>| x),
-            ["f64", ref rest @ ..] => typed(&communicator, rest, |x: Vec<f64>| x),
+            ["f32", ref rest @ ..] => typed::<f32>(&communicator, memory, rest),
+            ["i32", ref rest @ ..] => typed::<i32>(&communicator, memory, rest),
+            ["f64", ref rest @ ..] => typed::<f64>(&communicator, memory, rest),
             _ => panic!("{call:?} is no call"),
         }
     }
 }
 
-/// A call on new buffers of the type, as `place` places them; checks the results that the tests rely on.
-fn typed<T: Element + From<u8>, B: DerefMut<Target = [T]>>(
-    communicator: &Communicator,
-    call: &[&str],
-    place: impl Fn(Vec<T>) -> B,
-) -> Result<(), Error>
-where
-    for<'a> &'a B: SendBuf<T>,
-    for<'a> &'a mut B: RecvBuf<T>,
-{
-    let (rank, size) = (communicator.rank(), communicator.size());
-    let own = |count: &str| place(vec![T::from(rank as u8 + 1); number(count)]);
-    match *call {
-        ["all_reduce", op, count] => {
-            let (op, expected, times) = match op {
-                "sum" => (RedOp::Sum, size * (size + 1) / 2, size),
-                "max" => (RedOp::Max, size, 1),
+/// A call on new buffers of this type and memory, whose results must be the model's.
+fn typed<T: Number>(comm: &Communicator, memory: Memory, call: &[&str]) -> Result<(), Error> {
+    let case = |collective, count| Case {
+        memory,
+        ..Case::new(collective, number(count))
+    };
+    let from_root = |collective, root, count| Case {
+        root: number(root),
+        in_place: true,
+        ..case(collective, count)
+    };
+    let case = match *call {
+        ["all_reduce", op, count] => Case {
+            op: match op {
+                "sum" => Op::Sum,
+                "max" => Op::Max,
                 _ => panic!("{op:?} is no operator"),
-            };
-            // Elements differ, so that none can stand in for another.
-            let more = |index: usize| index % 7;
-            let input = (0..number(count)).map(|index| T::from((rank + 1 + more(index)) as u8));
-            let input = place(input.collect());
-            let mut result = own(count);
-            communicator.all_reduce(&input, &mut result, op).run()?;
-            for (index, x) in result.iter().enumerate() {
-                assert!(*x == T::from((expected + times * more(index)) as u8));
-            }
-        }
-        ["all_gather", count] => {
-            let mut result = place(vec![T::default(); size * number(count)]);
-            communicator.all_gather(&own(count), &mut result).run()?;
-            let blocks = result.chunks_exact(number(count)).zip(1u8..);
-            for (block, from) in blocks {
-                assert!(block.iter().all(|x| *x == T::from(from)));
-            }
-        }
-        ["reduce", root, count] => {
-            let mut buffer = own(count);
-            communicator
-                .reduce_in_place(&mut buffer, RedOp::Sum, number(root))
-                .run()?;
-            let total = T::from((size * (size + 1) / 2) as u8);
-            assert!(rank != number(root) || buffer.iter().all(|x| *x == total));
-        }
-        ["reduce_scatter", count] => {
-            let input = place(vec![T::from(rank as u8 + 1); size * number(count)]);
-            let mut result = own(count);
-            communicator
-                .reduce_scatter(&input, &mut result, RedOp::Sum)
-                .run()?;
-            let total = T::from((size * (size + 1) / 2) as u8);
-            assert!(result.iter().all(|x| *x == total));
-        }
-        ["broadcast", root, count] => {
-            let mut buffer = own(count);
-            communicator
-                .broadcast_in_place(&mut buffer, number(root))
-                .run()?;
-            let expected = T::from(number(root) as u8 + 1);
-            assert!(buffer.iter().all(|x| *x == expected));
-        }
-        ["all_to_all", count] => {
-            let give = || place(vec![T::from(rank as u8 + 1); size * number(count)]);
-            let (give, mut take) = (give(), give());
-            communicator.all_to_all(&give, &mut take).run()?;
-            let blocks = take.chunks_exact(number(count)).zip(1u8..);
-            for (block, from) in blocks {
-                assert!(block.iter().all(|x| *x == T::from(from)));
-            }
-        }
-        ["send", to, count] => communicator.send(&own(count), number(to)).run().map(drop)?,
-        ["recv", from, count] => {
-            let mut buffer = own(count);
-            communicator.recv(&mut buffer, number(from)).run()?;
-            let expected = T::from(number(from) as u8 + 1);
-            assert!(buffer.iter().all(|x| *x == expected));
-        }
-        ["alloc", count] => communicator.alloc::<T>(number(count)).map(drop)?,
+            },
+            ..case(Collective::AllReduce, count)
+        },
+        ["all_gather", count] => case(Collective::AllGather, count),
+        ["reduce", root, count] => from_root(Collective::Reduce, root, count),
+        ["reduce_scatter", count] => case(Collective::ReduceScatter, count),
+        ["broadcast", root, count] => from_root(Collective::Broadcast, root, count),
+        ["gather", root, count] => from_root(Collective::Gather, root, count),
+        ["scatter", root, count] => from_root(Collective::Scatter, root, count),
+        ["all_to_all", count] => case(Collective::AllToAll, count),
+        ["send", to, count] => return send::<T>(comm, memory, number(to), number(count)),
+        ["recv", from, count] => return receive::<T>(comm, memory, number(from), number(count)),
+        ["alloc", count] => return comm.alloc::<T>(number(count)).map(drop),
         _ => panic!("{call:?} is no call"),
-    }
-    Ok(())
+    };
+    case.attempt::<T>(comm)
 }
 
-/// The elements in memory that is a dma-buf, for as long as the process lives.
-fn dmabuf<T: Element>(communicator: &Communicator, elements: &[T]) -> Registered<T> {
-    let (fd, start) = crate::dmabuf::mapped(size_of_val(elements));
-    let start = start.cast::<T>();
-    // SAFETY: the mapping is new, aligned to a page, large enough, and never unmapped.
-    unsafe {
-        start.copy_from_nonoverlapping(NonNull::from(elements).cast(), elements.len());
-        communicator.register_dmabuf(fd.as_fd(), 0, start, elements.len())
+fn send<T: Number>(
+    comm: &Communicator,
+    memory: Memory,
+    to: usize,
+    count: usize,
+) -> Result<(), Error> {
+    match Buffer::new(comm, memory, message::<T>(comm.rank(), to, count))? {
+        Buffer::Ordinary(buffer) => comm.send(&buffer, to).run().map(drop),
+        Buffer::Registered(buffer) => comm.send(&buffer, to).run().map(drop),
     }
+}
+
+fn receive<T: Number>(
+    comm: &Communicator,
+    memory: Memory,
+    from: usize,
+    count: usize,
+) -> Result<(), Error> {
+    let mut buffer = Buffer::new(comm, memory, vec![T::zeroed(); count])?;
+    match &mut buffer {
+        Buffer::Ordinary(buffer) => comm.recv(buffer, from).run().map(drop)?,
+        Buffer::Registered(buffer) => comm.recv(buffer, from).run().map(drop)?,
+    }
+    let expected = message::<T>(from, comm.rank(), count);
+    let is_right = buffer.as_slice() == expected;
+    assert!(is_right, "{count} elements of rank {from} are others");
+    Ok(())
 }
 
 /// As a user whom the kernel lets lock so many KiB of memory.
 fn lock_at_most(kib: usize) {
-    let mut own = capabilities(None).unwrap();
-    own.effective.remove(CapabilitySet::IPC_LOCK);
-    set_capabilities(None, own).unwrap();
-    let limit = Some(kib as u64 * 1024);
+    without(CapabilitySet::IPC_LOCK);
+    limit(Resource::Memlock, kib * 1024);
+}
+
+fn limit(resource: Resource, most: usize) {
     let limit = Rlimit {
-        current: limit,
-        maximum: limit,
+        current: Some(most as u64),
+        maximum: Some(most as u64),
     };
-    setrlimit(Resource::Memlock, limit).unwrap();
+    setrlimit(resource, limit).unwrap();
+}
+
+/// Without a privilege, on this thread.
+fn without(privilege: CapabilitySet) {
+    let mut own = capabilities(None).unwrap();
+    own.effective.remove(privilege);
+    set_capabilities(None, own).unwrap();
+}
+
+/// As a process that others may not read from some moment on, as one that handles keys does.
+fn undumpable_after(delay: Duration) {
+    std::thread::spawn(move || {
+        std::thread::sleep(delay);
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).unwrap();
+    });
 }
 
 fn number(text: &str) -> usize {

@@ -1,11 +1,13 @@
 //! Ranks that are threads of the test, under a watchdog.
 
+use super::processes::patience;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use spark_ccl::{Builder, Communicator};
 use std::io::Write;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-/// No test takes longer, even on a busy machine; one that does hangs.
+/// No test takes longer, even on a busy machine; one that does hangs. [`patience`] is a factor.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Ends the test program when the test that holds it does not end.
@@ -13,12 +15,14 @@ pub(crate) struct Watchdog(Option<Sender<()>>);
 
 impl Watchdog {
     pub(crate) fn new() -> Self {
+        raise_limit_of_files();
         let name = std::thread::current().name().unwrap_or("a test").to_owned();
         let (sender, receiver): (_, Receiver<()>) = channel();
+        let most = PATIENCE * patience();
         std::thread::spawn(move || {
-            if receiver.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            if receiver.recv_timeout(most) == Err(RecvTimeoutError::Timeout) {
                 // Not by `eprintln!`, which the test harness would capture and lose.
-                let text = format!("{name} hangs: it did not end within {PATIENCE:?}\n");
+                let text = format!("{name} hangs: it did not end within {most:?}\n");
                 let _ = std::io::stderr().write_all(text.as_bytes());
                 std::process::abort();
             }
@@ -31,6 +35,16 @@ impl Drop for Watchdog {
     fn drop(&mut self) {
         drop(self.0.take());
     }
+}
+
+/// Tests run at once in this process, and each of a process's 64 ranks takes 15 files.
+fn raise_limit_of_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, raised).unwrap();
 }
 
 /// Settings for ranks with small windows, so that small data already take many messages.

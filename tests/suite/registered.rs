@@ -1,6 +1,7 @@
 //! Registered memory: the zero-copy path and its conditions.
 
-use super::collectives_model::{COLLECTIVES, Case, Collective, Memory, OPS, Op};
+use super::buffers::Memory;
+use super::collectives_model::{COLLECTIVES, Case, Collective, OPS, Op};
 use super::ranks::{each, run, run_with};
 use super::types::for_every_type;
 use spark_ccl::{Builder, Communicator, DType, Error, F8E4M3, F8E5M2, Fault, RedOp, bf16, f16};

@@ -23,7 +23,7 @@ fn stop_and_wake(ranks: &mut [Rank], memory: &str) {
         assert_eq!(answer, "running");
     }
     std::thread::sleep(some_time(1..100));
-    ranks[stopped].signal(Signal::STOP);
+    ranks[stopped].stop();
     let pid = ranks[stopped].pid();
     let (sleeper, others) = ranks.split_last_mut().unwrap();
     for rank in &mut *others {
@@ -72,7 +72,7 @@ fn a_stopped_rank_is_cut_off_from_registered_memory() {
 fn a_stopped_sender_is_named_by_its_receiver() {
     let _alone = alone();
     let mut ranks = world(3, &[SHM, TIMEOUT]);
-    ranks[2].signal(Signal::STOP);
+    ranks[2].stop();
     let answer = ranks[0].ask("call f32 recv 2 100");
     assert_contains(&answer, &["rank 0 (", "gave up after 3.", "recv(count 100"]);
     assert_names(&answer, 2, ranks[2].pid());

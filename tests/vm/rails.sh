@@ -5,6 +5,7 @@
 #   rails down DEV                   ... and leaves it down; `rails up DEV` ends it
 #   rails impair DEV NETEM...        what DEV sends suffers from now on: "loss 5%", "rate 40mbit",
 #                                    "delay 20ms"; nothing given: no longer
+#   rails lost DEV                   prints how many packets DEV has lost since
 #
 #   one         rxe0 and rxe1, on r0a and r1a; each reaches itself alone
 #   wire        rxe0a and rxe0b, on r0a and r0b, are the ends of a cable; so are rxe1a and rxe1b.
@@ -23,6 +24,7 @@ main() {
         ;;
     up) bring_up "$1" ;;
     impair) impair "$@" ;;
+    lost) tc -s qdisc show dev "$1" | sed -n 's/.*(dropped \([0-9]*\),.*/\1/p' ;;
     *) echo "rails: unknown action: $action" >&2 && exit 64 ;;
     esac
 }

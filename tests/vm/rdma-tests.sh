@@ -1,10 +1,12 @@
 #!/bin/bash
 # Runs the tests of RDMA in one emulated machine, once for each layout of its rails.
-#   tests/vm/rdma-tests.sh [-k 6.12] [-m MODE]... [-t SECONDS] [-p PACKAGE]... [NAME]
+#   tests/vm/rdma-tests.sh [-s] [-k 6.12] [-m MODE]... [-t SECONDS] [-p PACKAGE]... [NAME]
+#   -s          under AddressSanitizer; any toolchain will do
 #   -k, -m, -t  as in rdma.sh; all layouts when none is named
 #   -p          packages to build; else the workspace, as other tests do, so that nothing is built anew
 #   NAME        tests whose name contains it, instead of those named below
-# The tests see SPARK_CCL_TEST_RDMA=1, the layout in RAILS, and the command `rails` of rails.sh.
+# The tests see the layout in RAILS, and the command `rails` of rails.sh. None that needs what the machine has may be
+# skipped.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tests/vm/lib.sh
@@ -15,14 +17,20 @@ suites='one,wire,link-local crates/verbs
 wire crates/transport rdma::link
 one,link-local crates/transport rdma::link::tests::both_rails
 one,wire,link-local . rdma::
+one . random_faults_over_rdma
 link-local crates/perf gids
 wire crates/perf rdma::'
 
 main() {
-    local option modes=() kernel=() seconds=600 scope=()
-    while getopts k:m:t:p: option; do
+    local option modes=() kernel=() seconds=600 scope=() target=() needs=rails,rdma,link-local-gid,single-copy
+    while getopts sk:m:t:p: option; do
         case $option in
-        k) kernel=(-k "$OPTARG") ;;
+        s) sanitize ;;
+        k)
+            kernel=(-k "$OPTARG")
+            # Debian's default has none.
+            needs+=,udmabuf
+            ;;
         m) modes+=("$OPTARG") ;;
         t) seconds=$OPTARG ;;
         p) scope+=(-p "$OPTARG") ;;
@@ -34,21 +42,30 @@ main() {
     [ ${#scope[@]} != 0 ] || scope=(--workspace)
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
-    test_programs "${scope[@]}" >"$work/programs"
+    test_programs "${target[@]}" "${scope[@]}" >"$work/programs"
     list_tests "${1:-}"
     cat >"$work/guest.sh" <<GUEST
 . $PWD/tests/vm/tests-guest.sh
-export SPARK_CCL_TEST_RDMA=1
+export ASAN_OPTIONS=detect_leaks=0
 code=0
 for RAILS in ${modes[*]}; do
     echo "=== rails: \$RAILS"
     rails make \$RAILS || exit
+    SPARK_CCL_TEST_REQUIRE=$needs
+    [ \$RAILS = one ] || SPARK_CCL_TEST_REQUIRE=\$SPARK_CCL_TEST_REQUIRE,cables
+    export SPARK_CCL_TEST_REQUIRE
     run_tests $work/tests-\$RAILS --skip compile_fail --test-threads 1 || code=1
 done
 exit \$code
 GUEST
     tests/vm/rdma.sh "${kernel[@]}" -m "${modes[0]}" -t "$seconds" \
         "${files[@]}" -- ". $work/guest.sh"
+}
+
+# As in tests/sanitizers.sh. The standard library stays as it is, so a stable toolchain only has to be told.
+sanitize() {
+    target=(--target "$(rustc -vV | sed -n 's/^host: //p')")
+    export RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/address
 }
 
 # Fills $work/tests-MODE for each, for run_tests, and `files`, for rdma.sh.

@@ -6,6 +6,8 @@ run_tests() {
     list=$1
     shift
     failed=0 passed=
+    export SPARK_CCL_TEST_SKIPPED=/tmp/skipped
+    rm -f $SPARK_CCL_TEST_SKIPPED
     while read -r name folder program own; do
         mkdir -p "$folder"
         cd "$folder"
@@ -21,5 +23,6 @@ run_tests() {
         fi
         echo "$name: $summary, $(($(cut -d. -f1 /proc/uptime) - begin)) s with the start"
     done <"$list"
+    [ ! -e $SPARK_CCL_TEST_SKIPPED ] || sort -u $SPARK_CCL_TEST_SKIPPED | sed 's/^/skipped for lack of /'
     [ $failed = 0 ] && [ -n "$passed" ]
 }

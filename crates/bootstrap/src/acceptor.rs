@@ -9,20 +9,23 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
 
-use crate::Error;
 use crate::frame::{FrameReader, ReadError};
 use crate::lobby::{Guest, Lobby};
 use crate::mailbox::Mailbox;
+use crate::meeting::{Meetings, Orders};
 use crate::net;
 use crate::root::Stop;
 use crate::verdict::{MAX_VERDICT, Verdict};
 use crate::wire::FrameKind;
+use crate::{Error, Purpose};
 
 pub(crate) struct Acceptor {
     pub(crate) lobby: Lobby,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) stop: Arc<Stop>,
     pub(crate) rendezvous: Rendezvous,
+    pub(crate) orders: Arc<Orders>,
+    pub(crate) meetings: Meetings,
 }
 
 /// The connection to the rendezvous, after the table has come.
@@ -46,28 +49,42 @@ impl Acceptor {
             if self.stop.stopped() {
                 return;
             }
-            for guest in self.lobby.serve(Instant::now()) {
-                if let Guest::Stream {
-                    from,
-                    purpose,
-                    stream,
-                } = guest
-                {
-                    tracing::debug!(from, ?purpose, "stream accepted");
-                    self.mailbox.file(from, purpose, stream);
-                }
-            }
+            self.answer();
+            self.meetings.serve(Instant::now());
             if let Some(outcome) = self.rendezvous.listen() {
                 self.mailbox.conclude(outcome);
             }
         }
     }
 
+    /// Lets ranks in that have proven themselves.
+    fn answer(&mut self) {
+        let meetings = &mut self.meetings;
+        let admits =
+            |from, purpose: Purpose| !purpose.kind.is_link() || meetings.admits(from, purpose);
+        for guest in self.lobby.serve(Instant::now(), &admits) {
+            if let Guest::Stream {
+                from,
+                purpose,
+                stream,
+            } = guest
+            {
+                tracing::debug!(from, ?purpose, "stream accepted");
+                if purpose.kind.is_link() {
+                    self.meetings.called(from, purpose, stream);
+                } else {
+                    self.mailbox.file(from, purpose, stream);
+                }
+            }
+        }
+    }
+
     fn sleep(&self) -> std::io::Result<()> {
-        let mut fds = vec![PollFd::from_borrowed_fd(
-            self.stop.bell().as_fd(),
-            PollFlags::IN,
-        )];
+        let bells = [self.stop.bell(), self.orders.bell()];
+        let mut fds: Vec<_> = bells
+            .iter()
+            .map(|bell| PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN))
+            .collect();
         fds.extend(
             self.rendezvous
                 .stream
@@ -75,7 +92,9 @@ impl Acceptor {
                 .map(|s| PollFd::new(s, PollFlags::IN)),
         );
         self.lobby.watch(&mut fds);
-        net::poll(&mut fds, self.lobby.next_wake())
+        self.meetings.watch(&mut fds);
+        let wakes = [self.lobby.next_wake(), self.meetings.next_wake()];
+        net::poll(&mut fds, wakes.into_iter().flatten().min())
     }
 }
 

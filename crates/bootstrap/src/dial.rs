@@ -11,10 +11,10 @@ use crate::options::{Address, needs_scope};
 use crate::{Error, Secret, net};
 
 /// The longest that one address may take to answer while there are others.
-const ATTEMPT: Duration = Duration::from_secs(3);
+pub(crate) const ATTEMPT: Duration = Duration::from_secs(3);
 /// The pause after all addresses failed, at first and at last.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LAST_PAUSE: Duration = Duration::from_millis(400);
+pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(10);
+pub(crate) const LAST_PAUSE: Duration = Duration::from_millis(400);
 
 /// A way to the other end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +36,15 @@ impl Route {
         }
     }
 
-    fn name(&self) -> String {
+    /// Begins to connect; whether that is done.
+    pub(crate) fn begin(&self) -> io::Result<(Socket, bool)> {
+        match self {
+            Route::Unix { name } => net::begin_unix(name).map(|socket| (socket, true)),
+            Route::Tcp { source, target } => net::begin_tcp(*source, *target),
+        }
+    }
+
+    pub(crate) fn name(&self) -> String {
         match self {
             Route::Unix { name } => format!("unix socket @{name}"),
             Route::Tcp {
@@ -146,6 +154,8 @@ pub(crate) fn call(call: &Call<'_>) -> Result<Socket, Error> {
         let mut attempts = Vec::new();
         let mut refused = true;
         let mut hopeless = None;
+        // What answers at an address of a rank may be a stranger, where addresses are not unique.
+        let mut may_be_strangers = false;
         for route in call.routes {
             match attempt(call, route) {
                 Ok(socket) => return Ok(socket),
@@ -155,10 +165,16 @@ pub(crate) fn call(call: &Call<'_>) -> Result<Socket, Error> {
                 }
                 Err(EnterError::Broken(error)) => {
                     refused &= error.kind() == io::ErrorKind::ConnectionRefused;
+                    may_be_strangers = matches!(call.intent, Intent::Stream { .. });
                     attempts.push((route.name(), describe(&error)));
+                }
+                Err(EnterError::Crossed) => {
+                    may_be_strangers = true;
+                    attempts.push((route.name(), "it calls this process itself".to_owned()));
                 }
             }
         }
+        let hopeless = hopeless.filter(|_| !may_be_strangers);
         if let Some(error) = (call.interrupt)().or(hopeless) {
             return Err(error);
         }
@@ -175,19 +191,81 @@ pub(crate) fn call(call: &Call<'_>) -> Result<Socket, Error> {
     }
 }
 
+/// How a process could not be reached again that was there before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unreached {
+    /// Its host refuses connections to it: it does not listen any more.
+    Refused(String),
+    /// There is no way to its host, or none that answers.
+    NoAnswer(String),
+    /// Its host takes the connection, but the process does not speak.
+    Unresponsive(String),
+}
+
+/// Connects and authenticates once more, to where that worked before: tries each route once. `is_own` says of an
+/// address that it is this host's, too, so that nothing follows from what happens there.
+pub(crate) fn redial(
+    call: &Call<'_>,
+    is_own: impl Fn(IpAddr) -> bool,
+) -> Result<Socket, Unreached> {
+    let (mut attempts, mut refused) = (Vec::new(), None);
+    for (index, route) in call.routes.iter().enumerate() {
+        let left = call.deadline.saturating_duration_since(Instant::now());
+        let share = left / (call.routes.len() - index) as u32;
+        match route.connect(Instant::now() + share) {
+            Ok(socket) => match prove(call, &socket) {
+                Ok(()) => return Ok(socket),
+                Err(EnterError::Final(error)) => {
+                    return Err(Unreached::Unresponsive(error.to_string()));
+                }
+                Err(EnterError::Broken(error)) if error.kind() == io::ErrorKind::TimedOut => {
+                    let text = format!("{} took the connection, and is silent", route.name());
+                    return Err(Unreached::Unresponsive(text));
+                }
+                Err(EnterError::Broken(error)) => {
+                    refused.get_or_insert(false);
+                    attempts.push(format!("{}: {}", route.name(), describe(&error)));
+                }
+                Err(EnterError::Crossed) => {
+                    refused.get_or_insert(false);
+                    attempts.push(format!("{}: it calls this process itself", route.name()));
+                }
+            },
+            Err(error) => {
+                let is_own = matches!(route, Route::Tcp { target, .. } if is_own(target.ip()));
+                if !is_own {
+                    refused.get_or_insert(error.kind() == io::ErrorKind::ConnectionRefused);
+                }
+                attempts.push(format!("{}: {}", route.name(), describe(&error)));
+            }
+        }
+    }
+    let text = attempts.join(", ");
+    // Another machine may have one of the addresses, so what counts is the route that comes first: by a shared subnet.
+    Err(if refused == Some(true) {
+        Unreached::Refused(text)
+    } else {
+        Unreached::NoAnswer(text)
+    })
+}
+
+fn prove(call: &Call<'_>, socket: &Socket) -> Result<(), EnterError> {
+    let open = Open::new(call.intent).map_err(EnterError::Final)?;
+    enter(socket, call.key, &open, call.peer, call.deadline)
+}
+
 fn attempt(call: &Call<'_>, route: &Route) -> Result<Socket, EnterError> {
     let deadline = match call.routes.len() {
         1 => call.deadline,
         _ => call.deadline.min(Instant::now() + ATTEMPT),
     };
     let socket = route.connect(deadline).map_err(EnterError::Broken)?;
-    let open = Open::new(call.intent).map_err(EnterError::Final)?;
     // The other end may be busy before it looks at us, so this takes as long as it takes.
-    enter(&socket, call.key, &open, call.peer, call.deadline)?;
+    prove(call, &socket)?;
     Ok(socket)
 }
 
-fn describe(error: &io::Error) -> String {
+pub(crate) fn describe(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::TimedOut => "no answer in time".to_owned(),
         _ => error.to_string(),

@@ -3,6 +3,8 @@
 use std::io;
 use std::net::SocketAddr;
 
+use rustix::io::Errno;
+
 /// Why ranks could not find, authenticate or connect to each other.
 ///
 /// Errors that the rendezvous finds ([`Error::Mismatch`], [`Error::Missing`], [`Error::Lost`],
@@ -99,9 +101,15 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn os(doing: impl Into<String>, error: &io::Error) -> Self {
+        let advice = match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::MFILE) => {
+                "; this process has as many files open as it may: raise `ulimit -n`"
+            }
+            _ => "",
+        };
         Error::Os {
             doing: doing.into(),
-            error: error.to_string(),
+            error: format!("{error}{advice}"),
         }
     }
 }

@@ -83,7 +83,7 @@ impl Service {
             for guest in self
                 .lobby
                 .as_mut()
-                .map(|lobby| lobby.serve(now))
+                .map(|lobby| lobby.serve(now, &|_, _| true))
                 .unwrap_or_default()
             {
                 if let Guest::Rank { hello, stream } = guest {

@@ -12,8 +12,10 @@
 //! proves itself second: a stranger that connects learns nothing that depends on the key.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::time::Instant;
 
+use rustix::event::PollFlags;
 use socket2::Socket;
 
 use crate::frame::{FrameReader, ReadError};
@@ -23,7 +25,7 @@ use crate::wire::{FrameKind, Reader, WireError, Writer, frame};
 use crate::{Error, Kind, Purpose, Secret};
 
 /// The version of everything that the bootstrap says on a wire.
-pub(crate) const PROTOCOL: u16 = 1;
+pub(crate) const PROTOCOL: u16 = 2;
 /// The longest frame before both sides are authenticated.
 pub(crate) const MAX_HANDSHAKE: usize = 256;
 /// The roles in a proof.
@@ -148,6 +150,8 @@ pub(crate) enum Rejection {
     Misdirected = 3,
     /// The client's message makes no sense.
     Malformed = 4,
+    /// The server is calling the client for the same purpose, or has that stream.
+    Crossed = 5,
 }
 
 impl Rejection {
@@ -156,6 +160,14 @@ impl Rejection {
             FrameKind::Reject,
             &Writer::default().u8(self as u8).u16(PROTOCOL).finish(),
         )
+    }
+
+    fn meaning(body: &[u8], peer: &str) -> EnterError {
+        if body.first() == Some(&(Self::Crossed as u8)) {
+            EnterError::Crossed
+        } else {
+            EnterError::Final(Self::error(body, peer))
+        }
     }
 
     fn error(body: &[u8], peer: &str) -> Error {
@@ -186,6 +198,8 @@ pub(crate) enum EnterError {
     Final(Error),
     /// The connection broke; the server may have been busy with strangers.
     Broken(io::Error),
+    /// The stream comes from the other end.
+    Crossed,
 }
 
 impl EnterError {
@@ -212,61 +226,81 @@ pub(crate) fn enter(
     peer: &str,
     deadline: Instant,
 ) -> Result<(), EnterError> {
-    let mut reader = FrameReader::default();
-    let open = open.encode();
-    send(socket, FrameKind::Open, &open, deadline)?;
-    let challenge = expect(&mut reader, socket, FrameKind::Challenge, peer, deadline)?;
-    let transcript = transcript(&open, &challenge);
-    send(
-        socket,
-        FrameKind::Proof,
-        &key.sign(CLIENT, &transcript),
-        deadline,
-    )?;
-    let proof = expect(&mut reader, socket, FrameKind::Accept, peer, deadline)?;
-    let proven = proof
-        .as_slice()
-        .try_into()
-        .is_ok_and(|p| key.verify(SERVER, &transcript, p));
-    if proven {
-        Ok(())
-    } else {
-        Err(EnterError::Final(Error::Auth {
-            peer: peer.to_owned(),
-        }))
+    let mut entry = Entry::begin(socket, open)?;
+    while !entry.step(socket, key, peer)? {
+        net::wait(socket.as_fd(), PollFlags::IN, deadline).map_err(EnterError::Broken)?;
+    }
+    Ok(())
+}
+
+/// How far a client's handshake is.
+pub(crate) struct Entry {
+    reader: FrameReader,
+    /// What it opened with; the transcript, once there is one.
+    said: Vec<u8>,
+    is_challenged: bool,
+}
+
+impl Entry {
+    /// Says the first word over a fresh connection.
+    pub(crate) fn begin(socket: &Socket, open: &Open) -> Result<Self, EnterError> {
+        let said = open.encode();
+        send(socket, FrameKind::Open, &said)?;
+        Ok(Self {
+            reader: FrameReader::default(),
+            said,
+            is_challenged: false,
+        })
+    }
+
+    /// Goes as far as the bytes that have arrived allow; whether both ends are authenticated.
+    pub(crate) fn step(
+        &mut self,
+        socket: &Socket,
+        key: &Secret,
+        peer: &str,
+    ) -> Result<bool, EnterError> {
+        while let Some((kind, body)) = self
+            .reader
+            .poll(socket, MAX_HANDSHAKE)
+            .map_err(|error| EnterError::from_read(error, peer))?
+        {
+            match kind {
+                FrameKind::Challenge if !self.is_challenged => {
+                    self.is_challenged = true;
+                    self.said = transcript(&self.said, &body);
+                    send(socket, FrameKind::Proof, &key.sign(CLIENT, &self.said))?;
+                }
+                FrameKind::Accept if self.is_challenged => {
+                    let proof = body.as_slice().try_into();
+                    if proof.is_ok_and(|p| key.verify(SERVER, &self.said, p)) {
+                        return Ok(true);
+                    }
+                    let peer = peer.to_owned();
+                    return Err(EnterError::Final(Error::Auth { peer }));
+                }
+                FrameKind::Reject => return Err(Rejection::meaning(&body, peer)),
+                seen => {
+                    let error = WireError::Unexpected {
+                        expected: "handshake",
+                        seen,
+                    };
+                    return Err(EnterError::from_read(error.into(), peer));
+                }
+            }
+        }
+        Ok(false)
     }
 }
 
-fn send(
-    socket: &Socket,
-    kind: FrameKind,
-    body: &[u8],
-    deadline: Instant,
-) -> Result<(), EnterError> {
-    net::write_all(socket, &frame(kind, body), deadline).map_err(EnterError::Broken)
-}
-
-fn expect(
-    reader: &mut FrameReader,
-    socket: &Socket,
-    kind: FrameKind,
-    peer: &str,
-    deadline: Instant,
-) -> Result<Vec<u8>, EnterError> {
-    let (seen, body) = reader
-        .read(socket, MAX_HANDSHAKE, deadline)
-        .map_err(|error| EnterError::from_read(error, peer))?;
-    if seen == FrameKind::Reject {
-        return Err(EnterError::Final(Rejection::error(&body, peer)));
+/// Sends a short frame, for which a fresh connection has room.
+fn send(socket: &Socket, kind: FrameKind, body: &[u8]) -> Result<(), EnterError> {
+    let bytes = frame(kind, body);
+    match net::try_write(socket, &bytes) {
+        Ok(Some(count)) if count == bytes.len() => Ok(()),
+        Ok(_) => Err(EnterError::Broken(io::ErrorKind::WriteZero.into())),
+        Err(error) => Err(EnterError::Broken(error)),
     }
-    if seen != kind {
-        let error = WireError::Unexpected {
-            expected: "handshake",
-            seen,
-        };
-        return Err(EnterError::from_read(error.into(), peer));
-    }
-    Ok(body)
 }
 
 #[cfg(test)]

@@ -35,6 +35,8 @@ pub struct PeerInfo {
     pub pid: u32,
     /// Where it listens, the best address first. Empty for ranks that are threads of one process.
     pub addresses: Vec<SocketAddr>,
+    /// RDMA ports that it can use; none for ranks that are threads of one process.
+    pub rdma_ports: u8,
     /// The name of its abstract Unix listener; empty where there is none.
     pub(crate) unix_name: String,
 }
@@ -54,7 +56,7 @@ impl PeerInfo {
             .u32(self.pid)
             .text(&self.unix_name, MAX_UNIX_NAME);
         let addresses = &self.addresses[..self.addresses.len().min(MAX_ADDRESSES)];
-        to.u8(addresses.len() as u8);
+        to.u8(self.rdma_ports).u8(addresses.len() as u8);
         for address in addresses {
             to.address(address);
         }
@@ -69,6 +71,7 @@ impl PeerInfo {
         };
         let pid = from.u32()?;
         let unix_name = from.text(MAX_UNIX_NAME)?;
+        let rdma_ports = from.u8()?;
         let count = usize::from(from.u8()?);
         if count > MAX_ADDRESSES {
             return Err(WireError::Field("number of addresses"));
@@ -82,6 +85,7 @@ impl PeerInfo {
             host_id,
             pid,
             addresses,
+            rdma_ports,
             unix_name,
         })
     }
@@ -201,6 +205,7 @@ pub(crate) mod tests {
                     "10.0.0.1:80".parse().unwrap(),
                     "[fe80::2]:81".parse().unwrap(),
                 ],
+                rdma_ports: 2,
                 unix_name: "spark-ccl-x".to_owned(),
             },
             size,

@@ -14,9 +14,10 @@ use crate::hello::{Hello, MAX_RANKS, PeerInfo, Table};
 use crate::host::HostId;
 use crate::lobby::{Door, Lobby};
 use crate::mailbox::Mailbox;
+use crate::meeting::{Contexts, Meetings, Orders};
+use crate::network::Network;
 use crate::root::{self, Stop, deadline_in};
 use crate::secret::random;
-use crate::session::Network;
 use crate::verdict::MAX_VERDICT;
 use crate::wire::{FrameKind, frame};
 use crate::{Error, Options, Secret, net};
@@ -25,6 +26,7 @@ use crate::{Error, Options, Secret, net};
 pub(crate) struct Joined {
     pub(crate) table: Table,
     pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) contexts: Arc<Contexts>,
     pub(crate) network: Network,
 }
 
@@ -145,7 +147,11 @@ impl Joining<'_> {
             rank: self.rank,
             size: self.size,
         };
+        let orders = Arc::new(Orders::new().map_err(os)?);
+        let contexts = Arc::<Contexts>::default();
         let acceptor = Acceptor {
+            meetings: Meetings::new(self.rank, key, orders.clone(), contexts.clone()),
+            orders: orders.clone(),
             lobby: Lobby::new(door, key, doors.listeners),
             mailbox: mailbox.clone(),
             stop: stop.clone(),
@@ -155,10 +161,12 @@ impl Joining<'_> {
             .name("spark-ccl-accept".to_owned())
             .spawn(move || acceptor.run())
             .map_err(os)?;
-        let network = Network::new(key, self.options.addresses.clone(), stream, stop);
+        let own = self.options.addresses.clone();
+        let network = Network::new(key, own, stream, stop, orders);
         Ok(Joined {
             table,
             mailbox,
+            contexts,
             network,
         })
     }
@@ -203,6 +211,7 @@ impl Doors {
             host_id: HostId::of_this_process(),
             pid: std::process::id(),
             addresses: self.addresses.clone(),
+            rdma_ports: options.rdma_ports,
             unix_name: self.unix_name.clone(),
         }
     }
@@ -245,7 +254,7 @@ fn resolve_once(
     deadline: Instant,
 ) -> Option<std::io::Result<Vec<SocketAddr>>> {
     use std::net::ToSocketAddrs;
-    let (sender, receiver) = std::sync::mpsc::channel();
+    let (sender, receiver) = crossbeam::channel::bounded(1);
     let target = (host.to_owned(), port);
     let spawned = std::thread::Builder::new()
         .name("spark-ccl-resolve".to_owned())
@@ -255,9 +264,7 @@ fn resolve_once(
             let _ = sender.send(found);
         });
     match spawned {
-        Ok(_) => receiver
-            .recv_timeout(deadline.saturating_duration_since(Instant::now()))
-            .ok(),
+        Ok(_) => receiver.recv_deadline(deadline).ok(),
         Err(error) => Some(Err(error)),
     }
 }

@@ -31,9 +31,13 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod acceptor;
+mod caller;
 mod dial;
 mod error;
 mod frame;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod gathering;
 mod handshake;
 mod hello;
@@ -42,24 +46,30 @@ mod join;
 mod lobby;
 mod local;
 mod mailbox;
+mod meeting;
 mod member;
 mod net;
+mod network;
 mod options;
 mod purpose;
 mod root;
 mod roster;
 mod secret;
 mod session;
+mod talk;
 mod unique_id;
 mod verdict;
 mod wire;
 
+pub use dial::Unreached;
 pub use error::Error;
 pub use hello::{MAX_NOTE, MAX_RANKS, PeerInfo};
 pub use host::HostId;
+pub use meeting::{Attendant, Delivery, End};
 pub use options::{Address, Options};
 pub use purpose::{Kind, Purpose};
 pub use root::Root;
 pub use secret::Secret;
 pub use session::{Session, Via};
+pub use talk::{Talk, Turn};
 pub use unique_id::UniqueId;

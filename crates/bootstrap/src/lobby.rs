@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
+use spark_ccl_fork::Unshared;
 
 use crate::handshake::{Intent, OpenError, Rejection};
 use crate::hello::Hello;
@@ -46,11 +47,15 @@ pub(crate) enum Guest {
     },
 }
 
+/// Whether a stream of that rank and purpose is wanted.
+pub(crate) type Admits<'a> = &'a dyn Fn(u32, Purpose) -> bool;
+
 /// Listeners, and the connections that have not proven themselves yet, the oldest first.
 pub(crate) struct Lobby {
     door: Door,
     key: Secret,
-    listeners: Vec<Socket>,
+    /// Who connects to a process that has died must not find a child of it.
+    listeners: Vec<Unshared<Socket>>,
     visitors: VecDeque<Visitor>,
     /// No connections are accepted before.
     closed_until: Option<Instant>,
@@ -85,7 +90,7 @@ impl Lobby {
         Lobby {
             door,
             key,
-            listeners,
+            listeners: listeners.into_iter().map(Unshared::new).collect(),
             visitors,
             closed_until: None,
             refused: Refused::default(),
@@ -101,6 +106,7 @@ impl Lobby {
         };
         let sockets = listeners
             .iter()
+            .map(|listener| &**listener)
             .chain(self.visitors.iter().map(|visitor| &visitor.socket));
         fds.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::IN)));
     }
@@ -119,15 +125,16 @@ impl Lobby {
         &self.refused
     }
 
-    /// Does what can be done now, and returns who has proven itself.
-    pub(crate) fn serve(&mut self, now: Instant) -> Vec<Guest> {
+    /// Does what can be done now, and returns who has proven itself. Streams that the lobby's owner does not
+    /// admit are turned down: it has them, or calls for them itself.
+    pub(crate) fn serve(&mut self, now: Instant, admits: Admits<'_>) -> Vec<Guest> {
         if self.closed_until.is_some_and(|until| until <= now) {
             self.closed_until = None;
         }
         self.admit_visitors(now);
         let mut guests = Vec::new();
         for mut visitor in std::mem::take(&mut self.visitors) {
-            match visitor.step(self.door, &self.key) {
+            match visitor.step(self.door, &self.key, admits) {
                 Ok(Step::Done(guest)) => guests.push(visitor.into_guest(guest)),
                 Ok(Step::Wait) if visitor.since + PATIENCE > now => {
                     self.visitors.push_back(visitor);
@@ -193,6 +200,7 @@ impl Lobby {
                 Some(Rejection::Secret)
             }
             VisitError::Misdirected => Some(Rejection::Misdirected),
+            VisitError::Crossed => Some(Rejection::Crossed),
             VisitError::Open(OpenError::Wire(_)) | VisitError::Wire(_) => {
                 Some(Rejection::Malformed)
             }

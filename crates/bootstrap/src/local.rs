@@ -1,6 +1,6 @@
 //! Ranks that are threads of one process.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -8,8 +8,13 @@ use socket2::{Domain, Socket, Type};
 
 use crate::host::{self, HostId};
 use crate::mailbox::Mailbox;
+use crate::meeting::{Contexts, Delivery, End};
 use crate::secret::random;
+use crate::talk::{MOMENT, Talks};
 use crate::{Error, PeerInfo, Purpose, Via, net, roster};
+
+/// How often talks go on that the system has held up, before whoever waits for a link does something else.
+const PATIENCE: u32 = 2000;
 
 /// A rank's place in a world within this process. Leaving it ends the initialisation of the others.
 #[derive(Debug)]
@@ -21,6 +26,11 @@ pub(crate) struct Seat {
 #[derive(Debug)]
 struct Hub {
     mailboxes: Vec<Arc<Mailbox>>,
+    contexts: Vec<Arc<Contexts>>,
+    /// The streams of links that there are, or were, by the lower rank and the higher.
+    met: Mutex<HashSet<(u32, u32, Purpose)>>,
+    /// By rank. Whoever begins one goes on with all.
+    talks: Mutex<Vec<Talks>>,
     state: Mutex<State>,
 }
 
@@ -46,11 +56,15 @@ impl Seat {
                 host_id,
                 pid: std::process::id(),
                 addresses: Vec::new(),
+                rdma_ports: 0,
                 unix_name: String::new(),
             })
             .collect();
         let hub = Arc::new(Hub {
             mailboxes: (0..size).map(|_| Arc::default()).collect(),
+            contexts: (0..size).map(|_| Arc::default()).collect(),
+            met: Mutex::default(),
+            talks: Mutex::new((0..size).map(|_| Talks::default()).collect()),
             state: Mutex::new(State {
                 reports: vec![None; size as usize],
                 departed: BTreeSet::new(),
@@ -70,6 +84,61 @@ impl Seat {
         &self.hub.mailboxes[self.rank as usize]
     }
 
+    pub(crate) fn contexts(&self) -> &Arc<Contexts> {
+        &self.hub.contexts[self.rank as usize]
+    }
+
+    /// Makes a stream of a link and hands both ends over, unless there is that stream.
+    pub(crate) fn reach(&self, peer: u32, purpose: Purpose, ways: &[Via]) -> Result<(), Error> {
+        let (low, high) = (self.rank.min(peer), self.rank.max(peer));
+        if !self.hub.met.lock().insert((low, high, purpose)) {
+            return Ok(());
+        }
+        let (near, far) = pair(ways.first().copied().unwrap_or(Via::Unix))?;
+        let ends = [
+            (self.rank, peer, near, End::Caller),
+            (peer, self.rank, far, End::Called),
+        ];
+        for (own, peer, stream, end) in ends {
+            let stream = Ok((stream, end));
+            self.hub.deliver(
+                own,
+                Delivery {
+                    peer,
+                    purpose,
+                    stream,
+                },
+            );
+        }
+        self.talk();
+        Ok(())
+    }
+
+    /// Hands over what came before this rank attended to it.
+    pub(crate) fn deliver(&self, early: Vec<Delivery>) {
+        for delivery in early {
+            self.hub.deliver(self.rank, delivery);
+        }
+        self.talk();
+    }
+
+    /// Goes on with all talks as far as they go now.
+    pub(crate) fn talk(&self) {
+        let mut talks = self.hub.talks.lock();
+        for _ in 0..PATIENCE {
+            let mut some = false;
+            for (talks, contexts) in talks.iter_mut().zip(&self.hub.contexts) {
+                some |= talks.go_on(contexts);
+            }
+            if !some {
+                if !talks.iter().any(Talks::are_held_up) {
+                    return;
+                }
+                std::thread::sleep(MOMENT);
+            }
+        }
+    }
+
     pub(crate) fn connect(
         &self,
         peer: &PeerInfo,
@@ -79,11 +148,7 @@ impl Seat {
         if self.hub.state.lock().departed.contains(&peer.rank) {
             return Err(Error::Lost(format!("{peer} has ended")));
         }
-        let pair = match via {
-            Via::Unix => Socket::pair(Domain::UNIX, Type::STREAM, None),
-            Via::Tcp { .. } => net::tcp_pair(),
-        };
-        let (near, far) = pair.map_err(|error| Error::os("connect a pair of sockets", &error))?;
+        let (near, far) = pair(via)?;
         self.hub.mailboxes[peer.rank as usize].file(self.rank, purpose, far);
         Ok(near)
     }
@@ -134,7 +199,22 @@ impl Seat {
     }
 }
 
+fn pair(via: Via) -> Result<(Socket, Socket), Error> {
+    let pair = match via {
+        Via::Unix => Socket::pair(Domain::UNIX, Type::STREAM, None),
+        Via::Tcp { .. } => net::tcp_pair(),
+    };
+    pair.map_err(|error| Error::os("connect a pair of sockets", &error))
+}
+
 impl Hub {
+    fn deliver(&self, rank: u32, delivery: Delivery) {
+        let (rank, context) = (rank as usize, delivery.purpose.context);
+        if let Some(talk) = self.contexts[rank].deliver(delivery) {
+            self.talks.lock()[rank].begin(context, talk);
+        }
+    }
+
     /// Ends the initialisation on all ranks alike. The first outcome counts, and is returned.
     fn conclude(&self, state: &mut State, outcome: Result<(), Error>) -> Result<(), Error> {
         let outcome = state.outcome.get_or_insert(outcome).clone();

@@ -1,18 +1,24 @@
 //! Where streams from other ranks lie until this rank asks for them.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 use socket2::Socket;
 
-use crate::{Error, Purpose};
+use crate::{Error, Kind, Purpose};
+
+/// What takes streams as they arrive.
+pub(crate) type Receiver = Box<dyn Fn(u32, Purpose, Socket) + Send + Sync>;
 
 /// The streams that arrived, and what happened to the world meanwhile.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Mailbox {
     state: Mutex<State>,
     changed: Condvar,
+    /// Takes the streams of this kind that nobody waits for here: those that are opened anew.
+    renewed: OnceLock<(Kind, Receiver)>,
 }
 
 #[derive(Debug, Default)]
@@ -31,9 +37,27 @@ pub(crate) enum Empty {
     Departed,
 }
 
+impl std::fmt::Debug for Mailbox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mailbox").finish_non_exhaustive()
+    }
+}
+
 impl Mailbox {
+    /// From now on, streams of this kind that are opened anew go to `receiver`. Only the first call counts.
+    pub(crate) fn hand_over(&self, kind: Kind, receiver: Receiver) {
+        let _ = self.renewed.set((kind, receiver));
+    }
+
     /// Files a stream. It replaces one of the same purpose that nobody has taken.
     pub(crate) fn file(&self, from: u32, purpose: Purpose, stream: Socket) {
+        if let Some((kind, receiver)) = self.renewed.get()
+            && purpose.kind == *kind
+            && purpose.lane > 0
+        {
+            receiver(from, purpose, stream);
+            return;
+        }
         self.state.lock().streams.insert((from, purpose), stream);
         self.changed.notify_all();
     }

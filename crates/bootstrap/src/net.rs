@@ -86,10 +86,16 @@ impl Bell {
         )?))
     }
 
-    /// Rings; it rings on, so the sleeper must not sleep again.
+    /// Rings; it rings on until it is silenced.
     pub(crate) fn ring(&self) {
         // The counter of an eventfd overflows after 2^64 rings, nothing else can fail.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    /// Ends the ringing.
+    pub(crate) fn silence(&self) {
+        // Fails only where it does not ring.
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }
 
@@ -140,12 +146,7 @@ pub(crate) fn connect_tcp(
         .saturating_duration_since(Instant::now())
         .max(Duration::from_millis(1));
     socket.connect_timeout(&target.into(), left)?;
-    // Where nobody listens on a loopback port of the ephemeral range, the kernel may choose this
-    // very port as the source, and connect the socket with itself.
-    if socket.local_addr()?.as_socket() == socket.peer_addr()?.as_socket() {
-        return Err(io::ErrorKind::ConnectionRefused.into());
-    }
-    socket.set_tcp_nodelay(true)?;
+    settle_tcp(&socket)?;
     Ok(socket)
 }
 
@@ -168,6 +169,58 @@ pub(crate) fn connect_unix(name: &str, deadline: Instant) -> io::Result<Socket> 
     }
     socket.set_nonblocking(false)?;
     Ok(socket)
+}
+
+/// Connects to a listener in the abstract Unix namespace; [`io::ErrorKind::WouldBlock`] while its backlog is
+/// full.
+pub(crate) fn begin_unix(name: &str) -> io::Result<Socket> {
+    let address = abstract_address(name)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.connect(&address)?;
+    socket.set_nonblocking(false)?;
+    Ok(socket)
+}
+
+/// Begins to connect to `target`; whether that is done. If not, the socket becomes writable when it is, and
+/// [`end_tcp`] says how it went.
+pub(crate) fn begin_tcp(
+    source: Option<SocketAddr>,
+    target: SocketAddr,
+) -> io::Result<(Socket, bool)> {
+    let socket = tcp_socket(&target)?;
+    if let Some(source) = source {
+        socket.bind(&source.into())?;
+    }
+    socket.set_nonblocking(true)?;
+    match socket.connect(&target.into()) {
+        Ok(()) => end_tcp(&socket).map(|()| (socket, true)),
+        Err(error)
+            if error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error()) =>
+        {
+            Ok((socket, false))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// How connecting went.
+pub(crate) fn end_tcp(socket: &Socket) -> io::Result<()> {
+    if let Some(error) = socket.take_error()? {
+        return Err(error);
+    }
+    socket.set_nonblocking(false)?;
+    settle_tcp(socket)
+}
+
+/// What every connection over TCP needs.
+fn settle_tcp(socket: &Socket) -> io::Result<()> {
+    // Where nobody listens on a loopback port of the ephemeral range, the kernel may choose this
+    // very port as the source, and connect the socket with itself.
+    if socket.local_addr()?.as_socket() == socket.peer_addr()?.as_socket() {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    socket.set_tcp_nodelay(true)
 }
 
 /// A connected pair of TCP sockets within this process.

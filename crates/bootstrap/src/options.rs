@@ -54,6 +54,8 @@ pub struct Options {
     pub wire_summary: String,
     /// This host's name, for messages only.
     pub host: String,
+    /// RDMA ports that this rank can use.
+    pub rdma_ports: u8,
     /// What rank 0 tells all ranks, at most [`MAX_NOTE`](crate::MAX_NOTE) bytes; that of others is ignored.
     pub note: String,
 }
@@ -68,6 +70,7 @@ impl Default for Options {
             wire_hash: 0,
             wire_summary: String::new(),
             host: crate::host::name(),
+            rdma_ports: 0,
             note: String::new(),
         }
     }

@@ -25,13 +25,26 @@ pub enum Kind {
     Tcp = 2,
     /// The set-up of an RDMA link.
     Rdma = 3,
+    /// Passing on memory that ranks of a host have allocated.
+    Memory = 4,
 }
 
 impl Kind {
     pub(crate) fn from_byte(byte: u8) -> Option<Self> {
-        [Kind::Control, Kind::SharedMemory, Kind::Tcp, Kind::Rdma]
-            .into_iter()
-            .find(|kind| *kind as u8 == byte)
+        [
+            Kind::Control,
+            Kind::SharedMemory,
+            Kind::Tcp,
+            Kind::Rdma,
+            Kind::Memory,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == byte)
+    }
+
+    /// Whether the stream is part of a link, for which [`Session::reach`](crate::Session::reach) asks.
+    pub fn is_link(self) -> bool {
+        matches!(self, Kind::SharedMemory | Kind::Tcp | Kind::Rdma)
     }
 }
 
@@ -42,6 +55,7 @@ impl fmt::Display for Purpose {
             Kind::SharedMemory => "shared memory",
             Kind::Tcp => "data over TCP",
             Kind::Rdma => "setting up RDMA",
+            Kind::Memory => "registered memory",
         };
         write!(
             f,

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use socket2::Socket;
+use spark_ccl_fork::Process;
 
 use crate::gathering::Service;
 use crate::lobby::{Door, Lobby};
@@ -26,6 +27,7 @@ pub struct Root {
     addresses: Vec<SocketAddr>,
     /// `None` once the rendezvous is left to itself.
     stop: Option<Arc<Stop>>,
+    process: Process,
 }
 
 impl Root {
@@ -73,6 +75,7 @@ impl Root {
             id,
             addresses,
             stop: Some(stop),
+            process: Process::here(),
         })
     }
 
@@ -118,8 +121,9 @@ impl UniqueId {
 }
 
 impl Drop for Root {
+    /// A forked child leaves the rendezvous to its parent.
     fn drop(&mut self) {
-        if let Some(stop) = &self.stop {
+        if let Some(stop) = self.stop.as_ref().filter(|_| self.process.is_here()) {
             stop.stop();
         }
     }

@@ -1,27 +1,32 @@
 //! What the bootstrap results in: a rank that knows the others and opens streams to them.
 
-use std::net::{IpAddr, Shutdown};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use socket2::Socket;
 
-use crate::dial::{Call, Route, call, routes};
+use crate::caller::Caller;
+use crate::dial::{Call, Unreached, call, redial, routes};
 use crate::handshake::Intent;
 use crate::join::{Joined, Joining, check_rank, join_deadline, resolve};
 use crate::local::Seat;
 use crate::mailbox::{Empty, Mailbox};
-use crate::options::Address;
-use crate::root::{self, Root, Stop};
-use crate::verdict::Report;
-use crate::{Error, Options, PeerInfo, Purpose, Secret, UniqueId, net};
+use crate::meeting::{Attendant, Contexts};
+use crate::network::{Network, reachable};
+use crate::root::{self, Root};
+use crate::{Error, Kind, Options, PeerInfo, Purpose, Secret, UniqueId};
 
 /// How long a rank's listener may refuse connections; it exists before anyone hears of it.
 const REFUSAL: Duration = Duration::from_millis(500);
 /// How long the rendezvous of a unique id may; it exists before the id does.
 const ROOT_REFUSAL: Duration = Duration::from_secs(3);
+
+/// For so long the lower rank waits for the higher one's call before it calls itself.
+const DEFERRAL: Duration = Duration::from_millis(10);
+const DEFERRAL_PER_RANK: Duration = Duration::from_micros(500);
+const LONGEST_DEFERRAL: Duration = Duration::from_millis(100);
 
 /// How a stream reaches its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +52,7 @@ pub struct Session {
     nonce: [u8; 32],
     note: String,
     mailbox: Arc<Mailbox>,
+    contexts: Arc<Contexts>,
     mode: Mode,
     /// The rendezvous, where this rank owns it.
     _root: Option<Root>,
@@ -56,16 +62,6 @@ pub struct Session {
 enum Mode {
     Network(Network),
     Local(Seat),
-}
-
-/// What only a session between processes has.
-#[derive(Debug)]
-pub(crate) struct Network {
-    key: Secret,
-    own: Vec<Address>,
-    /// `None` once the rank has reported.
-    rendezvous: Mutex<Option<Arc<Socket>>>,
-    stop: Arc<Stop>,
 }
 
 impl Session {
@@ -160,6 +156,7 @@ impl Session {
             nonce,
             note: String::new(),
             mailbox: seat.mailbox().clone(),
+            contexts: seat.contexts().clone(),
             mode: Mode::Local(seat),
             _root: None,
         });
@@ -170,6 +167,7 @@ impl Session {
         let Joined {
             table,
             mailbox,
+            contexts,
             network,
         } = joined;
         let mode = Mode::Network(network);
@@ -179,6 +177,7 @@ impl Session {
             nonce: table.nonce,
             note: table.note,
             mailbox,
+            contexts,
             mode,
             _root: root,
         }
@@ -225,7 +224,7 @@ impl Session {
         sockets && peer.host_id == own.host_id
     }
 
-    /// Opens a stream to a peer, which gets its end from [`Session::accept`]. The stream is
+    /// Opens a stream to a peer, which gets its end from [`Session::accept`]; not one of a link. It is
     /// blocking and has no timeouts set.
     ///
     /// # Errors
@@ -260,6 +259,132 @@ impl Session {
                 })
             }
         }
+    }
+
+    /// Asks for a stream of a link with a peer, and does not wait for it: whoever
+    /// [attends](Self::attend) to its context is told, as is the peer's attendant. There is one stream for each
+    /// purpose, whichever of its ends asks; who has been told asks no more. The ways are tried in their order, until
+    /// the deadline; a peer that has the call, and is stopped, may answer later.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] where the peer cannot be reached in these ways; [`Error::Os`].
+    pub fn reach(
+        &self,
+        peer: u32,
+        purpose: Purpose,
+        ways: &[Via],
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        check_rank(peer, self.size())?;
+        match &self.mode {
+            Mode::Local(seat) => seat.reach(peer, purpose, ways),
+            Mode::Network(network) => {
+                let mut routes = Vec::new();
+                for &via in ways {
+                    routes.extend(network.routes(self.peer(peer), via, self.local_to(peer))?);
+                }
+                if routes.is_empty() {
+                    return Err(Error::Argument(format!(
+                        "{} has no address that this host could reach: {:?}",
+                        self.describe(peer),
+                        self.peer(peer).addresses
+                    )));
+                }
+                let intent = Intent::Stream {
+                    from: self.rank,
+                    to: peer,
+                    purpose,
+                };
+                let caller = Caller::new(
+                    self.describe(peer),
+                    routes,
+                    intent,
+                    self.begin(peer),
+                    deadline,
+                );
+                network.orders.place(peer, purpose, caller);
+                Ok(())
+            }
+        }
+    }
+
+    /// When to call a peer: where both need a stream, they need it at about the same time, and one call will do.
+    fn begin(&self, peer: u32) -> Instant {
+        let deferral = if self.rank < peer {
+            (DEFERRAL + DEFERRAL_PER_RANK * self.size()).min(LONGEST_DEFERRAL)
+        } else {
+            Duration::ZERO
+        };
+        Instant::now() + deferral
+    }
+
+    /// Whether all ranks are threads of this process.
+    pub fn is_local(&self) -> bool {
+        matches!(self.mode, Mode::Local(_))
+    }
+
+    /// Has `attendant` told of every stream of a link of this context, on a thread that is not to be held up.
+    pub fn attend(&self, context: u64, attendant: &Attendant) {
+        let early = self.contexts.attend(context, attendant);
+        match &self.mode {
+            Mode::Local(seat) => seat.deliver(early),
+            Mode::Network(network) => network.orders.deliver(early),
+        }
+    }
+
+    /// Nobody attends to the context any more: what comes for it is dropped, and so is all that is under way.
+    pub fn dismiss(&self, context: u64) {
+        self.contexts.dismiss(context);
+        match &self.mode {
+            Mode::Local(seat) => seat.talk(),
+            Mode::Network(network) => network.orders.bell().ring(),
+        }
+    }
+
+    /// Opens a stream to a peer once more, after one that broke: over TCP, and each address is tried once. With a lane
+    /// above 0, the peer gets its end by [`hand_over`](Self::hand_over).
+    ///
+    /// # Errors
+    /// [`Unreached`] says whether the peer's process is there.
+    pub fn redial(
+        &self,
+        peer: u32,
+        purpose: Purpose,
+        deadline: Instant,
+    ) -> Result<Socket, Unreached> {
+        let Mode::Network(network) = &self.mode else {
+            return Err(Unreached::NoAnswer("it is in this process".to_owned()));
+        };
+        let name = self.describe(peer);
+        // Of a rank on this host they are where it listens.
+        let elsewhere = self.peer(peer).host_id != self.peer(self.rank).host_id;
+        let own = |ip| elsewhere && network.own.iter().any(|own| own.ip == ip);
+        let targets = reachable(self.peer(peer), self.local_to(peer));
+        let routes = routes(&network.own, &targets, None);
+        let call = Call {
+            peer: &name,
+            routes: &routes,
+            key: &network.key,
+            intent: Intent::Stream {
+                from: self.rank,
+                to: peer,
+                purpose,
+            },
+            deadline,
+            refusal: REFUSAL,
+            interrupt: &|| None,
+        };
+        redial(&call, own)
+    }
+
+    /// Streams of this kind that peers open once more, with a lane above 0, go to `receiver`, on the session's thread.
+    /// Only the first call counts.
+    pub fn hand_over(
+        &self,
+        kind: Kind,
+        receiver: impl Fn(u32, Purpose, Socket) + Send + Sync + 'static,
+    ) {
+        self.mailbox.hand_over(kind, Box::new(receiver));
     }
 
     /// Takes the stream that a peer opens with the same purpose.
@@ -317,80 +442,6 @@ impl Session {
             .iter()
             .take(8)
             .fold(0, |value, byte| value << 8 | u64::from(*byte))
-    }
-}
-
-impl Network {
-    pub(crate) fn new(
-        key: Secret,
-        own: Vec<Address>,
-        rendezvous: Arc<Socket>,
-        stop: Arc<Stop>,
-    ) -> Self {
-        Network {
-            key,
-            own,
-            rendezvous: Mutex::new(Some(rendezvous)),
-            stop,
-        }
-    }
-
-    fn routes(&self, peer: &PeerInfo, via: Via, local: bool) -> Result<Vec<Route>, Error> {
-        match via {
-            Via::Unix if local => Ok(vec![Route::Unix {
-                name: peer.unix_name.clone(),
-            }]),
-            Via::Unix => Err(Error::Argument(format!(
-                "{peer} cannot be reached through a Unix socket: it has another host or network \
-                 namespace"
-            ))),
-            Via::Tcp {
-                source,
-                target: None,
-            } => Ok(routes(&self.own, &peer.addresses, source)),
-            Via::Tcp {
-                source,
-                target: Some(index),
-            } => match peer.addresses.get(index) {
-                Some(target) => Ok(routes(&self.own, &[*target], source)),
-                None => Err(Error::Argument(format!(
-                    "{peer} has {} addresses, so none with index {index}",
-                    peer.addresses.len()
-                ))),
-            },
-        }
-    }
-
-    fn report(
-        &self,
-        result: Result<(), String>,
-        mailbox: &Mailbox,
-        deadline: Instant,
-    ) -> Result<(), Error> {
-        let Some(stream) = self.rendezvous.lock().take() else {
-            return Err(Error::Argument("a session is sealed only once".to_owned()));
-        };
-        let patience = deadline.saturating_duration_since(Instant::now());
-        let report = Report { result, patience }.frame();
-        match net::write_all(&stream, &report, deadline) {
-            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Err(Error::Timeout(
-                "the rendezvous does not take this rank's report".to_owned(),
-            )),
-            // The rendezvous is gone. If it said why, the mailbox knows or will know shortly.
-            Err(_) if mailbox.outcome(deadline).is_some() => Ok(()),
-            Err(error) => Err(Error::os("report to the rendezvous", &error)),
-            Ok(()) => Ok(()),
-        }
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        if let Some(stream) = self.rendezvous.lock().take() {
-            // The acceptor's thread shares the socket; the rendezvous must hear of this now.
-            let _ = stream.shutdown(Shutdown::Both);
-        }
-        self.stop.stop();
     }
 }
 

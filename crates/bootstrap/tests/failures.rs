@@ -300,7 +300,7 @@ fn connecting_to_a_rank_that_is_gone_names_it_and_its_addresses() {
     drop(gone);
     for via in [TCP, Via::Unix] {
         let error = sessions[0]
-            .connect(1, purpose(Kind::Tcp, 0), via, soon())
+            .connect(1, purpose(Kind::Control, 0), via, soon())
             .unwrap_err();
         assert!(matches!(error, Error::Unreachable { .. }), "{error}");
         assert!(

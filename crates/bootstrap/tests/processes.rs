@@ -25,7 +25,7 @@ struct Worker {
 impl Worker {
     fn start(rank: u32, size: u32, deed: &str, secret: &str, rendezvous: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "worker", "--nocapture"])
+            .args(["--ignored", "--exact", "worker", "--nocapture"])
             .env(ROLE, format!("{rank} {size} {deed} {secret} {rendezvous}"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -65,6 +65,7 @@ impl Drop for Worker {
 
 /// No test by itself: a rank of the tests below.
 #[test]
+#[ignore = "a process that other tests start"]
 fn worker() {
     let Ok(role) = std::env::var(ROLE) else {
         return;

@@ -39,7 +39,7 @@ const GARBAGE: [&[u8]; 5] = [
 
 fn both(sessions: Vec<Session>) {
     in_parallel(sessions, |session| {
-        let wanted = purpose(Kind::Tcp, 0);
+        let wanted = purpose(Kind::Control, 0);
         let via = Via::Tcp {
             source: None,
             target: None,

@@ -31,7 +31,7 @@ pub(crate) fn read(path: &Path) -> io::Result<(Vec<Line>, Vec<String>)> {
 }
 
 /// Settings, and the numbers of the lines that make no sense.
-fn parse(text: &str) -> (Vec<Line>, Vec<usize>) {
+pub(crate) fn parse(text: &str) -> (Vec<Line>, Vec<usize>) {
     let mut lines = Vec::new();
     let mut bad = Vec::new();
     for (index, line) in text.lines().enumerate() {

@@ -11,6 +11,9 @@ mod choice;
 mod env;
 mod error;
 mod file;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod log;
 mod nccl;
 mod nearest;

@@ -38,6 +38,10 @@ pub struct Settings {
     pub operation_timeout: Duration,
     /// How long it may take until all ranks are connected.
     pub init_timeout: Duration,
+    /// How long a rank may be silent that nobody hears.
+    pub lost_after: Duration,
+    /// How long a rank may be silent here while others hear it.
+    pub cut_after: Duration,
     /// Which data path is taken.
     pub path: Path,
     /// Which network joins hosts.
@@ -84,6 +88,8 @@ impl Default for Settings {
         Self {
             operation_timeout: Duration::from_secs(600),
             init_timeout: Duration::from_secs(120),
+            lost_after: Duration::from_secs(5),
+            cut_after: Duration::from_secs(30),
             path: Path::Auto,
             net: Net::Auto,
             shm: true,
@@ -233,6 +239,8 @@ impl Settings {
         for (name, field) in [
             ("SPARK_CCL_TIMEOUT", &mut self.operation_timeout),
             ("SPARK_CCL_INIT_TIMEOUT", &mut self.init_timeout),
+            ("SPARK_CCL_LOST_AFTER", &mut self.lost_after),
+            ("SPARK_CCL_CUT_AFTER", &mut self.cut_after),
         ] {
             set(field, reader.parsed(&[name], expected, parse::seconds)?);
         }

@@ -13,6 +13,8 @@ pub struct Variable {
 pub const VARIABLES: &[Variable] = &[
     open("SPARK_CCL_TIMEOUT"),
     open("SPARK_CCL_INIT_TIMEOUT"),
+    open("SPARK_CCL_LOST_AFTER"),
+    open("SPARK_CCL_CUT_AFTER"),
     open("SPARK_CCL_PATH"),
     open("SPARK_CCL_NET"),
     open("NCCL_NET"),

@@ -36,6 +36,8 @@ fn everything_can_be_set() {
     let s = settings(&[
         ("SPARK_CCL_TIMEOUT", "1.5"),
         ("SPARK_CCL_INIT_TIMEOUT", "7"),
+        ("SPARK_CCL_LOST_AFTER", "15"),
+        ("SPARK_CCL_CUT_AFTER", "0.5"),
         ("SPARK_CCL_PATH", "zero-copy"),
         ("SPARK_CCL_NET", "socket"),
         ("SPARK_CCL_SHM", "0"),
@@ -59,6 +61,8 @@ fn everything_can_be_set() {
     ]);
     assert_eq!(s.operation_timeout, Duration::from_millis(1500));
     assert_eq!(s.init_timeout, Duration::from_secs(7));
+    assert_eq!(s.lost_after, Duration::from_secs(15));
+    assert_eq!(s.cut_after, Duration::from_millis(500));
     assert_eq!((s.path, s.net, s.shm), (Path::ZeroCopy, Net::Tcp, false));
     assert!(!s.single_copy);
     assert!(s.algo.allows("all_reduce", "ring") && !s.algo.allows("all_reduce", "direct"));
@@ -80,7 +84,7 @@ fn everything_can_be_set() {
     let nccl = s.nccl.library.as_deref().unwrap();
     assert_eq!(nccl.to_str(), Some("/opt/nccl"));
     assert_eq!((s.backend, s.nccl.blocking), (Backend::Nccl, false));
-    assert_eq!(s.origins().len(), 21);
+    assert_eq!(s.origins().len(), 23);
     assert!(s.warnings().is_empty() && s.without_effect().is_empty());
 }
 

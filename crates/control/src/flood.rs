@@ -4,30 +4,23 @@ use crate::wire::{Flood, News};
 
 /// Decides which news are new, in memory that does not grow with their number.
 ///
-/// Streams keep order and everyone passes news on in the order of their first arrival, so those
-/// of one origin reach everyone in the order in which they were sent, whatever the path, and a
-/// high-water mark per origin is enough. Progress may be overtaken and dropped on the way, hence
-/// has a mark of its own.
+/// Streams keep order, also where they are made anew, and everyone passes news on in the order of their first
+/// arrival. So those of one origin reach everyone in the order in which they were sent, whatever the path, and a
+/// high-water mark per origin is enough.
 pub(crate) struct Seen {
-    marks: Vec<Marks>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Marks {
-    progress: u64,
-    other: u64,
+    marks: Vec<u64>,
 }
 
 impl Seen {
     pub(crate) fn new(size: usize) -> Self {
         Self {
-            marks: vec![Marks::default(); size],
+            marks: vec![0; size],
         }
     }
 
     /// Whether `flood` is news; from now on it is not.
     pub(crate) fn is_new(&mut self, flood: &Flood) -> bool {
-        let Some(mark) = self.mark(flood.origin, &flood.news) else {
+        let Some(mark) = self.marks.get_mut(flood.origin as usize) else {
             return false;
         };
         let new = flood.counter > *mark;
@@ -37,7 +30,7 @@ impl Seen {
 
     /// News from `origin` itself, numbered.
     pub(crate) fn originate(&mut self, origin: u32, news: News) -> Flood {
-        let counter = self.mark(origin, &news).map_or(0, |mark| {
+        let counter = self.marks.get_mut(origin as usize).map_or(0, |mark| {
             *mark += 1;
             *mark
         });
@@ -46,14 +39,6 @@ impl Seen {
             counter,
             news,
         }
-    }
-
-    fn mark(&mut self, origin: u32, news: &News) -> Option<&mut u64> {
-        let marks = self.marks.get_mut(origin as usize)?;
-        Some(match news {
-            News::Progress(_) => &mut marks.progress,
-            _ => &mut marks.other,
-        })
     }
 }
 
@@ -191,26 +176,5 @@ mod tests {
                 );
             }
         }
-    }
-
-    #[test]
-    fn progress_that_overtakes_does_not_hide_other_news() {
-        let mut sender = Seen::new(2);
-        let progress = News::Progress(crate::wire::Progress {
-            context: 1,
-            finished: 0,
-            sequence: 1,
-            signature: [0; 2],
-            waiting: None,
-        });
-        let floods: Vec<Flood> = [News::Goodbye, progress.clone(), progress]
-            .into_iter()
-            .map(|news| sender.originate(0, news))
-            .collect();
-        let mut seen = Seen::new(2);
-        assert!(seen.is_new(&floods[2]));
-        assert!(!seen.is_new(&floods[1]), "older progress is of no interest");
-        assert!(seen.is_new(&floods[0]));
-        assert!(!seen.is_new(&floods[0]));
     }
 }

@@ -1,16 +1,21 @@
-//! One control stream: framing, flow control, and how it ended.
+//! One neighbour's control stream: framing, flow control, and how it ended.
 
 use std::io;
 use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive};
+use spark_ccl_fork::{Unshared, peer_process};
 
 use crate::outbound::Outbound;
-use crate::wire::{self, Flood, Frame};
+use crate::repair::Repair;
+use crate::wire::{self, Beat, Frame};
 
 /// A host that vanishes is noticed after 4.7 s of silence, and after 9 s where something is first sent to it
 /// late in the silence: that ends the probes, and has the same time again.
@@ -23,46 +28,125 @@ const USER_TIMEOUT: Duration = Duration::from_millis(4700);
 const ACKNOWLEDGE_EVERY: u32 = 8 * 1024;
 /// How often one stream is read from before it is the others' turn.
 const READS_PER_TURN: u32 = 4;
+/// Neighbours that have said nothing for so long get no more beats: those of a stopped process would fill its
+/// kernel's buffer.
+const BEATS_FOR: Duration = Duration::from_secs(30);
+/// What a neighbour says of whom it hears holds for so long.
+const WORD_HOLDS: Duration = Duration::from_secs(3);
 
 /// How a stream ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
     /// The other process closed it, or its kernel did for it.
     Closed,
-    /// The connection failed, or carries something that is no frame.
+    /// The connection failed.
     Failed(String),
+    /// It carries something that is no frame.
+    Garbled(String),
 }
 
 pub(crate) struct Link {
     pub(crate) peer: u32,
-    pub(crate) socket: Arc<Socket>,
     pub(crate) outbound: Outbound,
     /// Whether it is still read from.
     pub(crate) open: bool,
     /// Whether the socket was full when it was last written to.
     pub(crate) full: bool,
+    /// When the neighbour was last heard.
+    pub(crate) heard: Instant,
+    /// How the stream is made anew, where it can be.
+    pub(crate) repair: Option<Repair>,
+    /// `None` while it is broken.
+    stream: Option<Arc<Unshared<Socket>>>,
+    /// The neighbour's process, where it is one of this kernel's.
+    process: Option<Arc<OwnedFd>>,
     closed: bool,
     inbound: Vec<u8>,
     unacknowledged: u32,
+    /// How many faults and departures have come.
+    received: u64,
+    /// What the neighbour said last of whom it hears.
+    hears: Option<(Vec<u32>, Instant)>,
     /// A write error takes the socket's error with it, so that the read sees a mere end.
     write_error: Option<Errno>,
 }
 
+/// What is waited for.
+pub(crate) struct Polled {
+    pub(crate) stream: Arc<Unshared<Socket>>,
+    pub(crate) flags: PollFlags,
+    pub(crate) process: Option<Arc<OwnedFd>>,
+}
+
 impl Link {
-    pub(crate) fn new(peer: u32, socket: Socket) -> io::Result<Self> {
+    /// With `can_be_repaired`, a TCP stream may be made anew when it breaks. Others only end with their process.
+    pub(crate) fn new(
+        peer: u32,
+        socket: Socket,
+        can_be_repaired: bool,
+        now: Instant,
+    ) -> io::Result<Self> {
+        let mut link = Self::without_stream(peer, now);
         if matches!(socket.domain()?, Domain::IPV4 | Domain::IPV6) {
             watch_host(&SockRef::from(&socket))?;
+            if can_be_repaired {
+                link.outbound.remember();
+                link.repair = Some(Repair::default());
+            }
+        } else {
+            link.process = process_of(&socket).map(Arc::new);
         }
-        Ok(Self {
+        link.stream = Some(Arc::new(Unshared::new(socket)));
+        Ok(link)
+    }
+
+    /// Nothing is read, and what is written stays in the queue.
+    pub(crate) fn without_stream(peer: u32, now: Instant) -> Self {
+        Self {
             peer,
-            socket: Arc::new(socket),
             outbound: Outbound::default(),
             open: true,
             full: false,
+            heard: now,
+            repair: None,
+            stream: None,
+            process: None,
             closed: false,
             inbound: Vec::new(),
             unacknowledged: 0,
+            received: 0,
+            hears: None,
             write_error: None,
+        }
+    }
+
+    /// Goes on with a new stream in the place of the one that broke, or will.
+    pub(crate) fn renew(&mut self, socket: Socket, now: Instant) -> io::Result<()> {
+        watch_host(&SockRef::from(&socket))?;
+        self.stream = Some(Arc::new(Unshared::new(socket)));
+        self.outbound.restart();
+        self.inbound.clear();
+        (self.unacknowledged, self.write_error) = (0, None);
+        (self.open, self.full, self.heard) = (true, false, now);
+        Ok(())
+    }
+
+    /// The stream is of no use any more; what is to be sent waits for the next one.
+    pub(crate) fn break_off(&mut self) {
+        self.stream = None;
+        (self.open, self.full) = (false, false);
+    }
+
+    /// What to wait for, if anything.
+    pub(crate) fn polled(&self) -> Option<Polled> {
+        let stream = self.stream.clone().filter(|_| self.open)?;
+        let mut flags = PollFlags::IN;
+        flags.set(PollFlags::OUT, self.full);
+        let process = self.process.clone();
+        Some(Polled {
+            stream,
+            flags,
+            process,
         })
     }
 
@@ -71,16 +155,13 @@ impl Link {
     /// An error is not reported here: the neighbour's last words may still wait to be read.
     pub(crate) fn flush(&mut self) {
         self.full = false;
+        let Some(stream) = &self.stream else { return };
         loop {
             let bytes = self.outbound.next();
-            if bytes.is_empty() || self.closed {
+            if bytes.is_empty() || self.closed || self.write_error.is_some() {
                 return;
             }
-            match send(
-                &self.socket,
-                bytes,
-                SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-            ) {
+            match send(&***stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(written) => self.outbound.wrote(written),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
@@ -89,8 +170,10 @@ impl Link {
                 }
                 Err(error) => {
                     self.write_error = Some(error);
-                    self.outbound.clear();
-                    self.closed = true;
+                    if self.repair.is_none() {
+                        self.outbound.clear();
+                        self.closed = true;
+                    }
                 }
             }
         }
@@ -101,8 +184,25 @@ impl Link {
         self.closed = true;
         self.full = false;
         self.outbound.clear();
-        // Fails when the neighbour is gone, which is just as well.
-        let _ = self.socket.shutdown(Shutdown::Write);
+        if let Some(stream) = &self.stream {
+            // Fails when the neighbour is gone, which is just as well.
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+    }
+
+    /// Whether the neighbour has all that was to be said, as far as can be known: where its stream is not made anew,
+    /// the kernel has it.
+    pub(crate) fn has_said_all(&self) -> bool {
+        match self.repair {
+            Some(_) => self.outbound.is_confirmed(),
+            None => !self.full,
+        }
+    }
+
+    /// Whether the stream is broken, or so new that the neighbour has not said anything.
+    pub(crate) fn is_cut(&self) -> bool {
+        let is_broken = self.stream.is_none() || self.outbound.is_held();
+        self.repair.is_some() && !self.closed && is_broken
     }
 
     /// Whether nothing can be written any more.
@@ -110,26 +210,55 @@ impl Link {
         self.closed
     }
 
+    /// Tells the neighbour that this rank is there, and whom it hears.
+    pub(crate) fn beat(&mut self, hears: &[u32], now: Instant) {
+        if !self.closed && now.saturating_duration_since(self.heard) < BEATS_FOR {
+            let beat = Beat {
+                received: self.received,
+                hears: hears.to_vec(),
+            };
+            self.outbound.beat(wire::encode(&Frame::Beat(beat)));
+            self.flush();
+        }
+    }
+
+    /// Whether the neighbour says that it hears a rank.
+    pub(crate) fn hears(&self, rank: u32, now: Instant) -> bool {
+        self.hears.as_ref().is_some_and(|(hears, said)| {
+            hears.contains(&rank) && now.saturating_duration_since(*said) < WORD_HOLDS
+        })
+    }
+
     /// Reads what is there, and takes it apart. The news before the end come with the end.
-    pub(crate) fn read(&mut self, size: u32) -> (Vec<Flood>, Option<End>) {
-        let mut floods = Vec::new();
+    pub(crate) fn read(&mut self, size: u32, now: Instant) -> (Vec<Frame>, Option<End>) {
+        let mut frames = Vec::new();
+        let Some(stream) = self.stream.clone() else {
+            return (frames, None);
+        };
         let mut chunk = [0; 16 * 1024];
         for _ in 0..READS_PER_TURN {
-            match recv(&self.socket, &mut chunk, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return (floods, Some(self.end(None))),
+            match recv(&**stream, &mut chunk, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return (frames, Some(self.end(None))),
                 Ok((_, length)) => {
-                    self.inbound.extend_from_slice(&chunk[..length]);
                     self.count_read(length as u32);
-                    if let Err(end) = self.take_frames(size, &mut floods) {
-                        return (floods, Some(end));
+                    if let Err(end) = self.take(&chunk[..length], size, now, &mut frames) {
+                        return (frames, Some(end));
                     }
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => break,
-                Err(error) => return (floods, Some(self.end(Some(error)))),
+                Err(Errno::AGAIN) => return (frames, self.death()),
+                Err(error) => return (frames, Some(self.end(Some(error)))),
             }
         }
-        (floods, None)
+        (frames, None)
+    }
+
+    /// The end of the neighbour's process, which shows there although a child of it keeps the stream open.
+    fn death(&self) -> Option<End> {
+        let process = self.process.as_ref()?;
+        let mut wait = [rustix::event::PollFd::new(process, PollFlags::IN)];
+        let ended = rustix::event::poll(&mut wait, Some(&rustix::event::Timespec::default()));
+        matches!(ended, Ok(1)).then_some(End::Closed)
     }
 
     fn count_read(&mut self, bytes: u32) {
@@ -140,15 +269,35 @@ impl Link {
         }
     }
 
-    fn take_frames(&mut self, size: u32, floods: &mut Vec<Flood>) -> Result<(), End> {
+    /// Takes apart what has come; what concerns this stream alone is dealt with here.
+    pub(crate) fn take(
+        &mut self,
+        bytes: &[u8],
+        size: u32,
+        now: Instant,
+        frames: &mut Vec<Frame>,
+    ) -> Result<(), End> {
+        self.heard = now;
+        if let Some(repair) = &mut self.repair {
+            repair.hears();
+        }
+        self.inbound.extend_from_slice(bytes);
         let mut taken = 0;
         while let Some((frame, length)) = wire::parse(&self.inbound[taken..], size)
-            .map_err(|error| End::Failed(error.to_string()))?
+            .map_err(|error| End::Garbled(error.to_string()))?
         {
             taken += length;
             match frame {
                 Frame::Ack { bytes } => self.outbound.acknowledged(bytes),
-                Frame::Flood(flood) => floods.push(flood),
+                Frame::Beat(beat) => {
+                    self.outbound.confirm(beat.received);
+                    self.hears = Some((beat.hears, now));
+                }
+                Frame::Flood(_) => {
+                    self.received += 1;
+                    frames.push(frame);
+                }
+                Frame::Told { .. } => frames.push(frame),
             }
         }
         self.inbound.drain(..taken);
@@ -161,6 +310,14 @@ impl Link {
             Some(error) => End::Failed(error.to_string()),
         }
     }
+}
+
+/// The process at the other end of a Unix socket, where the kernel tells, and it is another one. It lives: it has just
+/// proven itself over this stream.
+fn process_of(socket: &Socket) -> Option<OwnedFd> {
+    let peer = Pid::from_raw(peer_process(socket)?.get())?;
+    let other = Some(peer).filter(|&peer| peer != getpid())?;
+    pidfd_open(other, PidfdFlags::empty()).ok()
 }
 
 fn watch_host(socket: &SockRef<'_>) -> io::Result<()> {

@@ -2,33 +2,59 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use socket2::Socket;
+use spark_ccl_fork::{Owned, Process};
 
-use crate::link::Link;
-use crate::state::State;
+use crate::link::{Link, Polled};
+use crate::repair::{Redial, Unreached};
+use crate::state::{Attempt, State};
 use crate::view::View;
 use crate::watch::Watch;
 
-/// How long a goodbye may take, where a neighbour does not read.
-const FAREWELL: Duration = Duration::from_millis(300);
+/// How long one attempt to open a stream anew may take.
+const ATTEMPT: Duration = Duration::from_secs(2);
 
 /// The control streams of one process, and the thread that sleeps on them.
 ///
 /// Dropping it says goodbye to the others, so that they do not take this process for dead; that
-/// takes 300 ms at most. Each [`Watch`] keeps it alive.
+/// takes 300 ms at most, or 2 s, where streams are broken and nobody can be told. Each [`Watch`] keeps it alive.
 pub struct Monitor {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Owned<JoinHandle<()>>>,
+}
+
+/// The way to a monitor for streams that other ranks have opened anew; it does not keep the monitor alive.
+#[derive(Clone)]
+pub struct Adopter(Weak<Shared>);
+
+impl Adopter {
+    /// Has the monitor take a stream in the place of the one that broke: what the other rank's
+    /// [`Dial`](crate::Dial) was called with. The stream is as well authenticated as the first one.
+    ///
+    /// Whether there is still a monitor.
+    pub fn adopt(&self, peer: u32, number: u32, stream: Socket) -> bool {
+        let Some(shared) = self.0.upgrade() else {
+            return false;
+        };
+        let by_higher = peer > shared.me;
+        shared.with(|state| state.adopt(peer, number, by_higher, stream, Instant::now()));
+        shared.wake_up();
+        true
+    }
 }
 
 struct Shared {
+    me: u32,
+    names: Arc<[Arc<str>]>,
+    redial: Option<Redial>,
+    process: Process,
     state: Mutex<State>,
     wake: OwnedFd,
     stop: AtomicBool,
@@ -39,7 +65,8 @@ impl Monitor {
     ///
     /// `names` has the name of each rank of the world ("rank 3 (hostB, pid 17)"). `streams` are
     /// connected, authenticated stream sockets, TCP or Unix, with the rank at their other end:
-    /// those of [`neighbours`](crate::neighbours).
+    /// those of [`neighbours`](crate::neighbours). With `redial`, streams over TCP that break are made anew; else a
+    /// rank whose stream ends is gone.
     ///
     /// # Errors
     ///
@@ -49,12 +76,14 @@ impl Monitor {
         me: u32,
         names: Vec<String>,
         streams: Vec<(u32, Socket)>,
+        redial: Option<Redial>,
     ) -> io::Result<Arc<Self>> {
         check_ranks(me, names.len(), &streams)?;
         let names: Arc<[Arc<str>]> = names.into_iter().map(Arc::from).collect();
+        let now = Instant::now();
         let links: io::Result<Vec<Link>> = streams
             .into_iter()
-            .map(|(peer, socket)| Link::new(peer, socket))
+            .map(|(peer, socket)| Link::new(peer, socket, redial.is_some(), now))
             .collect();
         let links = links?;
         let peers: Vec<u32> = links.iter().map(|link| link.peer).collect();
@@ -63,7 +92,11 @@ impl Monitor {
             names[me as usize]
         );
         let shared = Arc::new(Shared {
-            state: Mutex::new(State::new(me, names, links)),
+            me,
+            names: Arc::clone(&names),
+            state: Mutex::new(State::new(me, names, links, redial.clone())),
+            redial,
+            process: Process::here(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             stop: AtomicBool::new(false),
         });
@@ -75,7 +108,7 @@ impl Monitor {
         };
         Ok(Arc::new(Self {
             shared,
-            thread: Some(thread),
+            thread: Some(Owned::new(thread)),
         }))
     }
 
@@ -92,37 +125,32 @@ impl Monitor {
         members: Vec<u32>,
         describe: fn([u64; 2]) -> String,
     ) -> Arc<Watch> {
-        let view = self.with(|state| {
-            let names = Arc::clone(&state.names);
-            let view = Arc::new(View::new(context, members, state.me, names, describe));
-            state.watch(&view);
-            view
-        });
+        let (names, me) = (Arc::clone(&self.shared.names), self.shared.me);
+        let view = Arc::new(View::new(context, members, me, names, describe));
+        self.with(|state| state.watch(&view, Instant::now()));
         Arc::new(Watch::new(Arc::clone(self), view))
     }
 
-    /// Works on the state, and has the thread write what the sockets did not take at once.
-    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.shared.state.lock();
-        let result = work(&mut state);
-        let full = state.links.iter().any(|link| link.full);
-        drop(state);
-        if full {
-            self.shared.wake_up();
-        }
-        result
+    /// What takes the streams that other ranks open anew, also while this is dropped.
+    pub fn adopter(&self) -> Adopter {
+        Adopter(Arc::downgrade(&self.shared))
+    }
+
+    pub(crate) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> Option<T> {
+        self.shared.with(work)
     }
 }
 
 impl Drop for Monitor {
+    /// A forked child has no part in the world, and no thread to wait for.
     fn drop(&mut self) {
+        let thread = self.thread.take().and_then(Owned::into_inner);
+        let Some(thread) = thread else { return };
         // Carries nothing but itself; the wake-up that follows brings the thread to look.
         self.shared.stop.store(true, Ordering::Relaxed);
         self.shared.wake_up();
-        if let Some(thread) = self.thread.take() {
-            // It ends within FAREWELL; that it panicked concerns nobody any more.
-            let _ = thread.join();
-        }
+        // The farewell is bounded; that it panicked concerns nobody any more.
+        let _ = thread.join();
     }
 }
 
@@ -144,44 +172,92 @@ fn check_ranks(me: u32, size: usize, streams: &[(u32, Socket)]) -> io::Result<()
 }
 
 impl Shared {
+    /// Works on the state, and has the thread write what the sockets did not take at once. Not in a forked
+    /// child: the state may be locked there for good, and the streams are its parent's.
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> Option<T> {
+        if !self.process.is_here() {
+            return None;
+        }
+        let mut state = self.state.lock();
+        let result = work(&mut state);
+        let now = Instant::now();
+        let has_work = state.links.iter().any(|link| link.full) || state.is_overslept(now);
+        drop(state);
+        if has_work {
+            self.wake_up();
+        }
+        Some(result)
+    }
+
     fn wake_up(&self) {
         // Fails only when the counter is full, and then the thread is awake.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    fn run(&self) {
+    fn run(self: &Arc<Self>) {
         // What the thread works on is behind the lock.
         while !self.stop.load(Ordering::Relaxed) {
             for link in self.sleep(None) {
                 let mut state = self.state.lock();
                 state.links[link].flush();
-                state.serve(link);
+                state.serve(link, Instant::now());
             }
+            self.tick();
         }
         self.farewell();
     }
 
-    /// Sleeps until a stream has something, or takes something, and gives those that do.
+    /// Does what is due.
+    fn tick(self: &Arc<Self>) {
+        let attempts = self.state.lock().tick(Instant::now());
+        for attempt in attempts {
+            self.attempt(attempt);
+        }
+    }
+
+    /// Opens a stream anew, on a thread of its own: it may take a while.
+    fn attempt(self: &Arc<Self>, attempt: Attempt) {
+        let Some(redial) = &self.redial else { return };
+        let (shared, dial) = (Arc::clone(self), Arc::clone(&redial.dial));
+        let work = move || {
+            let Attempt { peer, number } = attempt;
+            let outcome = dial.dial(peer, number, Instant::now() + ATTEMPT);
+            let outcome = outcome.and_then(|socket| {
+                socket.set_nonblocking(false)?;
+                Ok(socket)
+            });
+            shared.state.lock().tried(attempt, outcome, Instant::now());
+            shared.wake_up();
+        };
+        let thread = std::thread::Builder::new().name("spark-redial".into());
+        if let Err(error) = thread.spawn(work) {
+            let outcome = Err(Unreached::from(error));
+            self.state.lock().tried(attempt, outcome, Instant::now());
+        }
+    }
+
+    /// Sleeps until a stream has something, or takes something, or something is due, and gives the streams.
     fn sleep(&self, limit: Option<Duration>) -> Vec<usize> {
-        let streams: Vec<(usize, Arc<Socket>, PollFlags)> = {
-            let state = self.state.lock();
-            let open = state.links.iter().enumerate().filter(|(_, link)| link.open);
-            open.map(|(index, link)| {
-                let write = if link.full {
-                    PollFlags::OUT
-                } else {
-                    PollFlags::empty()
-                };
-                (index, Arc::clone(&link.socket), PollFlags::IN | write)
-            })
-            .collect()
+        let now = Instant::now();
+        let (polled, due) = {
+            let mut state = self.state.lock();
+            let links = state.links.iter().enumerate();
+            let polled = links.filter_map(|(index, link)| Some((index, link.polled()?)));
+            let polled: Vec<(usize, Polled)> = polled.collect();
+            (polled, state.lie_down(now))
         };
         let mut waits = vec![PollFd::new(&self.wake, PollFlags::IN)];
-        waits.extend(
-            streams
-                .iter()
-                .map(|(_, socket, flags)| PollFd::new(socket, *flags)),
-        );
+        let mut links = Vec::new();
+        for (index, polled) in &polled {
+            waits.push(PollFd::new(&**polled.stream, polled.flags));
+            links.push(*index);
+            if let Some(process) = &polled.process {
+                waits.push(PollFd::new(process, PollFlags::IN));
+                links.push(*index);
+            }
+        }
+        let due = due.map(|due| due.saturating_duration_since(now));
+        let limit = [limit, due].into_iter().flatten().min();
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         match poll(&mut waits, limit.as_ref()) {
             Ok(_) => {}
@@ -197,38 +273,25 @@ impl Shared {
             // Empty when another wake-up was read with an earlier one.
             let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         }
-        let ready = waits[1..]
-            .iter()
-            .zip(&streams)
-            .filter(|(wait, _)| !wait.revents().is_empty());
-        ready.map(|(_, (index, ..))| *index).collect()
+        let waits = waits[1..].iter().zip(links);
+        let ready = waits.filter(|(wait, _)| !wait.revents().is_empty());
+        let mut ready: Vec<usize> = ready.map(|(_, link)| link).collect();
+        ready.dedup();
+        ready
     }
 
-    /// Says goodbye, and reads on until the neighbours close: a socket that is closed with
-    /// something unread resets the connection, and the goodbye may be lost with it.
-    fn farewell(&self) {
-        let deadline = Instant::now() + FAREWELL;
-        self.state.lock().goodbye();
+    /// Says goodbye, and goes on until the neighbours have heard it, within bounds.
+    fn farewell(self: &Arc<Self>) {
+        let mut farewell = self.state.lock().say_goodbye(Instant::now());
         loop {
-            let waiting = {
+            let left = self.state.lock().part(&mut farewell, Instant::now());
+            let Some(left) = left else { return };
+            for link in self.sleep(Some(left)) {
                 let mut state = self.state.lock();
-                let said = state
-                    .links
-                    .iter_mut()
-                    .filter(|link| !link.full && !link.closed());
-                said.for_each(Link::close);
-                state.links.iter().any(|link| link.open)
-            };
-            let left = deadline.saturating_duration_since(Instant::now());
-            if !waiting || left.is_zero() {
-                return;
+                state.links[link].flush();
+                state.serve_leaving(link, Instant::now());
             }
-            for index in self.sleep(Some(left)) {
-                let link = &mut self.state.lock().links[index];
-                link.flush();
-                let (_, end) = link.read(u32::MAX);
-                link.open = end.is_none();
-            }
+            self.tick();
         }
     }
 }

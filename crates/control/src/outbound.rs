@@ -1,6 +1,6 @@
 //! What waits to be written to a neighbour.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::wire::{self, Frame};
@@ -13,8 +13,8 @@ use crate::wire::{self, Frame};
 const CREDIT: u64 = 32 * 1024;
 /// How much is handed to the kernel at a time.
 const BATCH: usize = 16 * 1024;
-/// How many origins and communicators progress is kept of; beyond it the oldest is dropped.
-const MAX_PROGRESS: usize = 4096;
+/// How many tellings are kept; beyond it the oldest is dropped.
+const MAX_TOLD: usize = 4096;
 /// How many departures wait for a neighbour that does not read; beyond it no more are kept.
 const MAX_DEPARTURES: usize = 4096;
 
@@ -25,8 +25,18 @@ pub(crate) enum Class {
     Fault,
     /// Dropped beyond a bound.
     Departure,
-    /// Replaced by later progress of the same origin and context.
-    Progress { origin: u32, context: u64 },
+    /// Replaced by what is told later of the same.
+    Told(Subject),
+}
+
+/// What is told by whom, to whom.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Subject {
+    pub(crate) to: u32,
+    pub(crate) origin: u32,
+    pub(crate) context: u64,
+    /// The rank that is late; `None` for what `origin` does itself.
+    pub(crate) about: Option<u32>,
 }
 
 /// A queue that never blocks and is bounded, but for faults, of which a communicator has few.
@@ -35,15 +45,73 @@ pub(crate) struct Outbound {
     /// The batch that is being written, and how much of it is.
     batch: Vec<u8>,
     written: usize,
+    beat: Option<Vec<u8>>,
+    /// Faults and departures.
     reliable: VecDeque<Arc<[u8]>>,
     departures: usize,
-    progress: HashMap<(u32, u64), Arc<[u8]>>,
-    progress_order: VecDeque<(u32, u64)>,
+    /// Of those, the ones that were written, where they may have to be written once more.
+    sent: Option<VecDeque<Arc<[u8]>>>,
+    /// How many of them the neighbour has confirmed.
+    confirmed: u64,
+    /// The stream is new: the neighbour has not said yet what it has of the old one.
+    is_held: bool,
+    /// In the order in which they are to be told: what is replaced loses its place, since the neighbour takes
+    /// nothing from one rank that comes after what that rank has told later.
+    told: BTreeMap<u64, (Subject, Arc<[u8]>)>,
+    /// Where the last of each is in that order.
+    places: HashMap<Subject, u64>,
+    next_place: u64,
     to_acknowledge: u32,
     unacknowledged: u64,
 }
 
 impl Outbound {
+    /// From now on it keeps what the neighbour has not confirmed.
+    pub(crate) fn remember(&mut self) {
+        self.sent.get_or_insert_default();
+    }
+
+    /// The next bytes go to a new stream, where the neighbour begins with a beat.
+    pub(crate) fn restart(&mut self) {
+        self.batch.clear();
+        self.written = 0;
+        self.unacknowledged = 0;
+        self.to_acknowledge = 0;
+        self.is_held = true;
+    }
+
+    /// The neighbour has received so many of the faults and departures.
+    pub(crate) fn confirm(&mut self, received: u64) {
+        let Some(sent) = &mut self.sent else { return };
+        let news = received.saturating_sub(self.confirmed);
+        let news = sent.len().min(usize::try_from(news).unwrap_or(usize::MAX));
+        sent.drain(..news);
+        self.confirmed += news as u64;
+        if std::mem::take(&mut self.is_held) {
+            while let Some(frame) = sent.pop_back() {
+                self.reliable.push_front(frame);
+            }
+        }
+    }
+
+    /// Whether the neighbour has confirmed all faults and departures.
+    pub(crate) fn is_confirmed(&self) -> bool {
+        let has_unconfirmed = |sent: &VecDeque<_>| !sent.is_empty();
+        self.reliable.is_empty()
+            && !self.is_held
+            && !self.sent.as_ref().is_some_and(has_unconfirmed)
+    }
+
+    /// The stream is new, and the neighbour has not said anything.
+    pub(crate) fn is_held(&self) -> bool {
+        self.is_held
+    }
+
+    /// A beat, in the place of one that has not been written yet.
+    pub(crate) fn beat(&mut self, beat: Vec<u8>) {
+        self.beat = Some(beat);
+    }
+
     pub(crate) fn push(&mut self, class: Class, frame: &Arc<[u8]>) {
         match class {
             Class::Fault => self.reliable.push_back(Arc::clone(frame)),
@@ -53,21 +121,24 @@ impl Outbound {
                     self.reliable.push_back(Arc::clone(frame));
                 }
             }
-            Class::Progress { origin, context } => {
-                let key = (origin, context);
-                if self.progress.insert(key, Arc::clone(frame)).is_none() {
-                    self.progress_order.push_back(key);
+            Class::Told(subject) => {
+                let place = self.next_place;
+                self.next_place += 1;
+                self.told.insert(place, (subject, Arc::clone(frame)));
+                if let Some(before) = self.places.insert(subject, place) {
+                    self.told.remove(&before);
                 }
-                if self.progress_order.len() > MAX_PROGRESS {
-                    self.pop_progress();
+                if self.told.len() > MAX_TOLD {
+                    self.pop_told();
                 }
             }
         }
     }
 
-    fn pop_progress(&mut self) -> Option<Arc<[u8]>> {
-        let key = self.progress_order.pop_front()?;
-        self.progress.remove(&key)
+    fn pop_told(&mut self) -> Option<Arc<[u8]>> {
+        let (_, (subject, frame)) = self.told.pop_first()?;
+        self.places.remove(&subject);
+        Some(frame)
     }
 
     /// The neighbour is owed an acknowledgement of so many bytes.
@@ -100,27 +171,36 @@ impl Outbound {
             let bytes = std::mem::take(&mut self.to_acknowledge);
             self.batch.extend(wire::encode(&Frame::Ack { bytes }));
         }
+        if let Some(beat) = self.beat.take().filter(|_| self.unacknowledged < CREDIT) {
+            self.batch.extend(beat);
+        }
+        if self.is_held {
+            return;
+        }
         while self.batch.len() < BATCH {
             let Some(frame) = self.reliable.pop_front() else {
                 break;
             };
             self.batch.extend_from_slice(&frame);
+            if let Some(sent) = &mut self.sent {
+                sent.push_back(frame);
+            }
         }
         if self.reliable.is_empty() {
             self.departures = 0;
         }
         while self.batch.len() < BATCH && self.unacknowledged + (self.batch.len() as u64) < CREDIT {
-            let Some(frame) = self.pop_progress() else {
+            let Some(frame) = self.pop_told() else {
                 break;
             };
             self.batch.extend_from_slice(&frame);
         }
     }
 
-    /// Forgets progress: nobody needs to know any more.
-    pub(crate) fn drop_progress(&mut self) {
-        self.progress.clear();
-        self.progress_order.clear();
+    /// Forgets what was to be told: nobody needs to know any more.
+    pub(crate) fn drop_told(&mut self) {
+        self.told.clear();
+        self.places.clear();
     }
 
     pub(crate) fn clear(&mut self) {
@@ -134,6 +214,15 @@ mod tests {
 
     fn frame(text: &str) -> Arc<[u8]> {
         text.as_bytes().into()
+    }
+
+    fn subject(origin: u32, context: u64) -> Subject {
+        Subject {
+            to: 0,
+            origin,
+            context,
+            about: None,
+        }
     }
 
     fn drain(outbound: &mut Outbound) -> String {
@@ -151,15 +240,15 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_progress_wins_and_other_news_go_first() {
+    fn the_latest_progress_wins_in_its_order_and_other_news_go_first() {
         let mut outbound = Outbound::default();
-        let progress = |origin, context| Class::Progress { origin, context };
+        let progress = |origin, context| Class::Told(subject(origin, context));
         outbound.push(progress(1, 1), &frame("old "));
         outbound.push(progress(2, 1), &frame("two "));
         outbound.push(Class::Departure, &frame("leave "));
         outbound.push(progress(1, 1), &frame("one "));
         outbound.push(Class::Fault, &frame("fault "));
-        assert_eq!(drain(&mut outbound), "leave fault one two ");
+        assert_eq!(drain(&mut outbound), "leave fault two one ");
         assert_eq!(drain(&mut outbound), "");
     }
 
@@ -168,13 +257,13 @@ mod tests {
         let mut outbound = Outbound::default();
         let text = frame(&"x".repeat(100));
         for origin in 0..10_000 {
-            outbound.push(Class::Progress { origin, context: 0 }, &text);
+            outbound.push(Class::Told(subject(origin, 0)), &text);
             outbound.push(Class::Departure, &text);
         }
         for _ in 0..10_000 {
             outbound.push(Class::Fault, &text);
         }
-        assert_eq!(outbound.progress.len(), MAX_PROGRESS);
+        assert_eq!(outbound.told.len(), MAX_TOLD);
         assert_eq!(outbound.reliable.len(), MAX_DEPARTURES + 10_000);
     }
 
@@ -183,7 +272,7 @@ mod tests {
         let mut outbound = Outbound::default();
         let text = frame(&"x".repeat(1024));
         for origin in 0..100 {
-            outbound.push(Class::Progress { origin, context: 0 }, &text);
+            outbound.push(Class::Told(subject(origin, 0)), &text);
         }
         assert_eq!(drain(&mut outbound).len() as u64, CREDIT);
         outbound.push(Class::Fault, &frame("fault"));
@@ -192,5 +281,38 @@ mod tests {
         assert_eq!(drain(&mut outbound).len(), 2048);
         outbound.acknowledged(u32::MAX);
         assert_eq!(drain(&mut outbound).len() as u64, CREDIT);
+    }
+
+    #[test]
+    fn a_new_stream_carries_what_the_old_one_lost_and_nothing_twice() {
+        let mut outbound = Outbound::default();
+        outbound.remember();
+        let push = |outbound: &mut Outbound, text| outbound.push(Class::Fault, &frame(text));
+        for text in ["a", "b", "c", "d"] {
+            push(&mut outbound, text);
+        }
+        assert_eq!(drain(&mut outbound), "abcd");
+        outbound.confirm(1);
+        // The stream breaks in the middle of a batch.
+        push(&mut outbound, "efgh");
+        let half = outbound.next().len() / 2;
+        outbound.wrote(half);
+        outbound.restart();
+        push(&mut outbound, "i");
+        outbound.beat(b"beat ".to_vec());
+        assert_eq!(
+            drain(&mut outbound),
+            "beat ",
+            "the neighbour has not said anything"
+        );
+        outbound.confirm(3);
+        assert_eq!(drain(&mut outbound), "defghi");
+        outbound.confirm(6);
+        outbound.restart();
+        outbound.confirm(6);
+        assert_eq!(drain(&mut outbound), "");
+        outbound.confirm(u64::MAX);
+        push(&mut outbound, "j");
+        assert_eq!(drain(&mut outbound), "j");
     }
 }

@@ -4,11 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::fault::{ALIVE, Fault, Late, POINT_TO_POINT, number};
+use crate::heard::{Heard, Operation};
+use crate::pace::{Asked, Pace, Word};
+use crate::topology::neighbours;
 use crate::view::View;
-use crate::wire::{Progress, WaitingFor};
+use crate::wire::{Progress, Report, Told, WaitingFor};
 
 /// A rank that does not wait answers the announcements of those that do, at most this often.
 const ANSWER_EVERY: Duration = Duration::from_millis(900);
+/// Members of which nothing was heard for so long are silent: those that wait, or answer, do so once a second.
+const SILENT: Duration = Duration::from_millis(2500);
 /// How many members a report lists.
 const MAX_LINES: usize = 16;
 
@@ -19,45 +24,49 @@ pub(crate) struct Roll {
     told: Option<Instant>,
     /// By communicator rank, with this rank's own announcements, too.
     heard: Vec<Heard>,
-}
-
-#[derive(Clone, Default)]
-struct Heard {
-    at: Option<Instant>,
-    finished: u64,
-    entered: Option<Operation>,
-    waiting: Option<Waiting>,
-    left: Option<u64>,
-}
-
-#[derive(Clone, Copy)]
-struct Operation {
-    sequence: u64,
-    signature: [u64; 2],
-}
-
-#[derive(Clone, Copy)]
-struct Waiting {
-    operation: Operation,
-    whom: WaitingFor,
-    at: Instant,
+    /// The members, by communicator rank, that tell this one what they do, and that it tells.
+    companions: Vec<u32>,
+    pace: Pace,
+    asked: Asked,
 }
 
 impl Roll {
-    pub(crate) fn new(view: Arc<View>) -> Self {
+    pub(crate) fn new(view: Arc<View>, now: Instant) -> Self {
         let heard = vec![Heard::default(); view.members.len()];
+        let companions = neighbours(view.me.rank, view.members.len() as u32);
         Self {
             view,
-            created: Instant::now(),
+            created: now,
             told: None,
             heard,
+            companions,
+            pace: Pace::default(),
+            asked: Asked::default(),
         }
     }
 
+    /// World ranks of the members that this one tells what it does and hears of, and to which it passes on what all are
+    /// to know.
+    pub(crate) fn companions(&self) -> impl Iterator<Item = u32> + use<'_> {
+        let members = &self.view.members;
+        self.companions.iter().map(|&rank| members[rank as usize])
+    }
+
+    /// Whether what a member tells is new.
+    pub(crate) fn is_new(&mut self, rank: u32, told: &Told) -> bool {
+        let heard = self.heard.get_mut(rank as usize);
+        heard.is_some_and(|heard| heard.is_new(told))
+    }
+
     /// Records what a member does. A fault when it differs from what this rank did.
-    pub(crate) fn progress(&mut self, rank: u32, progress: &Progress) -> Option<Fault> {
+    pub(crate) fn progress(
+        &mut self,
+        rank: u32,
+        progress: &Progress,
+        now: Instant,
+    ) -> Option<Fault> {
         let heard = self.heard.get_mut(rank as usize)?;
-        heard.update(progress, Instant::now());
+        heard.update(progress, now);
         self.attend();
         let operation = Operation {
             sequence: progress.sequence,
@@ -70,14 +79,62 @@ impl Roll {
         (mine != operation.signature).then(|| self.mismatch(rank, operation, mine))
     }
 
+    /// Notes that a member, perhaps this one, waits. Whether all others are to hear of it from this one, too.
+    pub(crate) fn waits(&mut self, progress: &Progress, now: Instant) -> bool {
+        if progress.waiting.is_none() || progress.sequence & POINT_TO_POINT != 0 {
+            return false;
+        }
+        self.asked.note(progress.sequence, now);
+        let word = Word::Call(progress.sequence, progress.signature);
+        self.pace.passes(word, now)
+    }
+
+    /// Records what a member says of another one. Whether it is to be passed on.
+    pub(crate) fn hear_of(&mut self, report: Report, now: Instant) -> bool {
+        let Some(rank) = self.view.rank(report.rank) else {
+            return false;
+        };
+        self.heard[rank as usize].report(report, now);
+        self.pace.passes(Word::Late(report.sequence, rank), now)
+    }
+
+    /// What the others are to hear of companions that are late for what somebody waits in.
+    pub(crate) fn reports(&mut self, now: Instant) -> Vec<Report> {
+        let mut reports = Vec::new();
+        for sequence in self.asked.due(now) {
+            for &rank in &self.companions {
+                let heard = &self.heard[rank as usize];
+                if heard.takes_part(sequence, SILENT, now)
+                    || !self.pace.passes(Word::Late(sequence, rank), now)
+                {
+                    continue;
+                }
+                let last = heard.last();
+                reports.push(Report {
+                    context: self.view.context,
+                    sequence,
+                    rank: self.view.members[rank as usize],
+                    last: last.map(|last| (last.sequence, last.signature)),
+                    age: now.saturating_duration_since(heard.at.unwrap_or(self.created)),
+                });
+            }
+        }
+        reports
+    }
+
+    /// When [`reports`](Self::reports) has something to look at.
+    pub(crate) fn next_reports(&self) -> Option<Instant> {
+        self.asked.next_due()
+    }
+
     /// Records this rank's own announcement and gives it as the others are to hear it.
     pub(crate) fn announce(
         &mut self,
         sequence: u64,
         signature: [u64; 2],
         waiting: WaitingFor,
+        now: Instant,
     ) -> Progress {
-        let now = Instant::now();
         self.told = Some(now);
         let progress = Progress {
             context: self.view.context,
@@ -92,21 +149,27 @@ impl Roll {
         progress
     }
 
-    /// The answer to an announcement, unless the others were told lately.
-    pub(crate) fn answer(&mut self) -> Option<Progress> {
-        if self.told.is_some_and(|told| told.elapsed() < ANSWER_EVERY) {
-            return None;
-        }
-        self.told = Some(Instant::now());
+    /// What this rank does, as the others are to hear it where it does not wait.
+    pub(crate) fn own(&self) -> Progress {
         let entered = self.view.history.latest();
         let signature = self.view.history.get(entered);
-        Some(Progress {
+        Progress {
             context: self.view.context,
             finished: self.view.finished(),
             sequence: signature.map_or(0, |_| entered),
             signature: signature.unwrap_or_default(),
             waiting: None,
-        })
+        }
+    }
+
+    /// Whether the others are to be told where this rank is: they were not lately.
+    pub(crate) fn owes_answer(&mut self, now: Instant) -> bool {
+        let lately = |told| now.saturating_duration_since(told) < ANSWER_EVERY;
+        let owes = !self.told.is_some_and(lately);
+        if owes {
+            self.told = Some(now);
+        }
+        owes
     }
 
     /// Records that a member left. A fault when this rank is already in a later operation.
@@ -173,35 +236,44 @@ impl Roll {
         }
     }
 
-    /// The members that have neither finished `sequence` nor said within `window` that they wait
-    /// in it.
-    pub(crate) fn late(&self, sequence: u64, window: Duration) -> Vec<Late> {
-        let others = (0..)
-            .zip(&self.heard)
-            .filter(|&(rank, _)| rank != self.view.me.rank);
-        let late = others.filter(|(_, heard)| !heard.takes_part(sequence, window));
-        late.filter_map(|(rank, _)| self.last_seen(rank)).collect()
+    /// The members that have neither finished `sequence` nor said within `window` that they wait in it: companions
+    /// as far as this rank knows itself, the others as their companions report.
+    pub(crate) fn late(&self, sequence: u64, window: Duration, now: Instant) -> Vec<Late> {
+        let ranks = (0..).zip(&self.heard);
+        let late = ranks.filter(|(_, heard)| !heard.takes_part(sequence, window, now));
+        late.filter_map(|(rank, heard)| {
+            if self.companions.contains(&rank) {
+                return self.last_seen(rank, now);
+            }
+            let reported = heard.reported(sequence, window.max(SILENT), now);
+            let (last, age) = reported.filter(|_| rank != self.view.me.rank)?;
+            Some(self.named(rank, last, age))
+        })
+        .collect()
     }
 
     /// When a member was last heard of, and in which operation.
-    pub(crate) fn last_seen(&self, rank: u32) -> Option<Late> {
+    pub(crate) fn last_seen(&self, rank: u32, now: Instant) -> Option<Late> {
         let heard = self.heard.get(rank as usize)?;
+        let age = now.saturating_duration_since(heard.at.unwrap_or(self.created));
+        Some(self.named(rank, heard.last(), age))
+    }
+
+    fn named(&self, rank: u32, last: Option<Operation>, age: Duration) -> Late {
         let describe = self.view.describe;
-        Some(Late {
+        Late {
             rank: self.view.member(self.view.members[rank as usize]),
-            last: heard
-                .last()
-                .map(|last| (last.sequence, describe(last.signature))),
-            age: heard.at.unwrap_or(self.created).elapsed(),
-        })
+            last: last.map(|last| (last.sequence, describe(last.signature))),
+            age,
+        }
     }
 
     /// Who waits for whom, a line per member.
-    pub(crate) fn report(&self) -> String {
+    pub(crate) fn report(&self, now: Instant) -> String {
         let ranks = (0..).zip(&self.heard);
         let mut lines: Vec<String> = ranks
             .take(MAX_LINES)
-            .map(|(rank, heard)| self.line(rank, heard))
+            .map(|(rank, heard)| self.line(rank, heard, now))
             .collect();
         if self.heard.len() > MAX_LINES {
             lines.push(format!("and {} more ranks", self.heard.len() - MAX_LINES));
@@ -209,7 +281,7 @@ impl Roll {
         lines.join("\n")
     }
 
-    fn line(&self, rank: u32, heard: &Heard) -> String {
+    fn line(&self, rank: u32, heard: &Heard, now: Instant) -> String {
         let name = self.view.member(self.view.members[rank as usize]);
         let operation = |operation: Operation| {
             format!(
@@ -223,7 +295,7 @@ impl Roll {
         }
         if let Some(waiting) = heard
             .waiting
-            .filter(|waiting| waiting.at.elapsed() <= ALIVE)
+            .filter(|waiting| now.saturating_duration_since(waiting.at) <= ALIVE)
         {
             let whom = match waiting.whom {
                 WaitingFor::Anyone => String::new(),
@@ -238,64 +310,11 @@ impl Roll {
             || "no operation yet".into(),
             |last| format!("last operation {}", operation(last)),
         );
-        match heard.at.map(|at| at.elapsed()) {
+        match heard.at.map(|at| now.saturating_duration_since(at)) {
             _ if rank == self.view.me.rank => format!("{name} is this rank"),
             Some(age) if age <= ALIVE => format!("{name} is alive, does not wait; {last}"),
             Some(age) => format!("{name} is silent for {age:.1?}; {last}"),
             None => format!("{name} has not been heard of"),
         }
-    }
-}
-
-impl Heard {
-    fn update(&mut self, progress: &Progress, now: Instant) {
-        self.at = Some(now);
-        self.finished = self.finished.max(progress.finished);
-        let operation = Operation {
-            sequence: progress.sequence,
-            signature: progress.signature,
-        };
-        let collective = operation.sequence & POINT_TO_POINT == 0;
-        if collective && operation.sequence > self.entered.map_or(0, |entered| entered.sequence) {
-            self.entered = Some(operation);
-        }
-        if let Some(whom) = progress.waiting {
-            self.waiting = Some(Waiting {
-                operation,
-                whom,
-                at: now,
-            });
-            if collective {
-                // Collectives finish in order.
-                self.finished = self.finished.max(operation.sequence.saturating_sub(1));
-            }
-        }
-        let over = |waiting: Waiting| {
-            waiting.operation.sequence <= self.finished || now - waiting.at > ALIVE
-        };
-        if self.waiting.is_some_and(over) {
-            self.waiting = None;
-        }
-    }
-
-    /// The collectives that it is known to have called, and may still be in.
-    fn operations(&self) -> impl Iterator<Item = Operation> {
-        let waiting = self.waiting.map(|waiting| waiting.operation);
-        let waiting = waiting.filter(|operation| operation.sequence & POINT_TO_POINT == 0);
-        waiting.into_iter().chain(self.entered)
-    }
-
-    /// The operation that it was last known to be in.
-    fn last(&self) -> Option<Operation> {
-        self.waiting
-            .map(|waiting| waiting.operation)
-            .or(self.entered)
-    }
-
-    fn takes_part(&self, sequence: u64, window: Duration) -> bool {
-        let waits = self.waiting.is_some_and(|waiting| {
-            waiting.operation.sequence == sequence && waiting.at.elapsed() <= window
-        });
-        waits || self.finished >= sequence || self.left.is_some_and(|last| last >= sequence)
     }
 }

@@ -1,16 +1,24 @@
 //! What the monitor knows, and what it does with news. One lock guards it; nothing here blocks.
 
+mod farewell;
+mod repair;
+mod telling;
+
+pub(crate) use repair::Attempt;
+
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::fault::Fault;
 use crate::flood::Seen;
 use crate::link::{End, Link};
 use crate::outbound::Class;
+use crate::repair::Redial;
 use crate::roll::Roll;
-use crate::strays::Strays;
+use crate::strays::{Stray, Strays};
 use crate::view::View;
-use crate::wire::{self, Flood, Frame, News, WaitingFor};
+use crate::wire::{self, Flood, Frame, News};
 
 pub(crate) struct State {
     pub(crate) links: Vec<Link>,
@@ -20,6 +28,14 @@ pub(crate) struct State {
     rolls: HashMap<u64, Roll>,
     strays: Strays,
     gone: HashMap<u32, Departure>,
+    /// How streams are made anew, where they are.
+    redial: Option<Redial>,
+    /// When this rank last gave a sign of life.
+    beaten: Option<Instant>,
+    /// How much this rank has told.
+    telling: u64,
+    /// Until when the monitor sleeps, unless something happens.
+    asleep_until: Option<Instant>,
 }
 
 /// How a rank left the world.
@@ -31,7 +47,12 @@ enum Departure {
 }
 
 impl State {
-    pub(crate) fn new(me: u32, names: Arc<[Arc<str>]>, links: Vec<Link>) -> Self {
+    pub(crate) fn new(
+        me: u32,
+        names: Arc<[Arc<str>]>,
+        links: Vec<Link>,
+        redial: Option<Redial>,
+    ) -> Self {
         Self {
             seen: Seen::new(names.len()),
             links,
@@ -40,23 +61,41 @@ impl State {
             rolls: HashMap::new(),
             strays: Strays::default(),
             gone: HashMap::new(),
+            redial,
+            beaten: None,
+            telling: 0,
+            asleep_until: None,
         }
     }
 
     /// Reads from a neighbour whose stream has something.
-    pub(crate) fn serve(&mut self, link: usize) {
-        let (floods, end) = self.links[link].read(self.names.len() as u32);
-        for flood in floods {
-            self.receive(link, &flood);
-        }
+    pub(crate) fn serve(&mut self, link: usize, now: Instant) {
+        let (frames, end) = self.links[link].read(self.names.len() as u32, now);
+        self.digest(link, frames, now);
         // Acknowledgements, if any are due.
         self.links[link].flush();
         if let Some(end) = end {
-            self.ended(link, end);
+            self.ended(link, end, now);
         }
     }
 
-    fn receive(&mut self, link: usize, flood: &Flood) {
+    /// Takes note of what a neighbour has sent.
+    pub(crate) fn digest(&mut self, link: usize, frames: Vec<Frame>, now: Instant) {
+        for frame in frames {
+            match frame {
+                Frame::Flood(flood) => self.receive(link, &flood, now),
+                Frame::Told { to, told } => self.hear(to, told, now),
+                Frame::Ack { .. } | Frame::Beat(_) => {}
+            }
+        }
+    }
+
+    fn receive(&mut self, link: usize, flood: &Flood, now: Instant) {
+        if flood.news == News::Goodbye && flood.origin == self.links[link].peer {
+            // It stays until it hears that its goodbye was heard, from whomever that came first.
+            let hears = self.hears(now);
+            self.links[link].beat(&hears, now);
+        }
         // What comes back from this rank is no news to it, whatever number it bears.
         let own = flood.origin == self.me;
         if own || !self.seen.is_new(flood) || self.is_known(&flood.news) {
@@ -71,17 +110,26 @@ impl State {
         matches!(news, News::Gone { rank, .. } if self.gone.contains_key(rank))
     }
 
-    fn ended(&mut self, link: usize, end: End) {
-        self.links[link].open = false;
-        let peer = self.links[link].peer;
+    fn ended(&mut self, index: usize, end: End, now: Instant) {
+        if self.mend(index, &end, now) {
+            return;
+        }
+        let link = &mut self.links[index];
+        link.open = false;
         let error = match end {
             End::Closed => {
-                self.links[link].close();
+                link.close();
                 None
             }
             // Not closed: the neighbour may live, and is to hear the reason, not a mere end.
-            End::Failed(error) => Some(error),
+            End::Failed(error) | End::Garbled(error) => Some(error),
         };
+        let peer = link.peer;
+        self.lose(peer, error);
+    }
+
+    /// A neighbour cannot be heard any more.
+    fn lose(&mut self, peer: u32, error: Option<String>) {
         if !self.gone.contains_key(&peer) {
             self.originate(News::Gone {
                 rank: peer,
@@ -100,10 +148,6 @@ impl State {
     fn send(&mut self, flood: &Flood, except: Option<usize>) {
         let frame: Arc<[u8]> = wire::encode(&Frame::Flood(flood.clone())).into();
         let class = match &flood.news {
-            News::Progress(progress) => Class::Progress {
-                origin: flood.origin,
-                context: progress.context,
-            },
             News::Leave { .. } => Class::Departure,
             News::Goodbye | News::Gone { .. } | News::Fault { .. } => Class::Fault,
         };
@@ -119,13 +163,11 @@ impl State {
         match &flood.news {
             News::Goodbye => self.departed(flood.origin, &Departure::Goodbye),
             News::Gone { rank, error } => self.gone(flood.origin, *rank, error.clone()),
-            News::Progress(wire::Progress { context, .. })
-            | News::Leave { context, .. }
-            | News::Fault { context, .. } => {
+            News::Leave { context, .. } | News::Fault { context, .. } => {
                 if self.rolls.contains_key(context) {
                     self.deliver_to(*context, flood);
                 } else {
-                    self.strays.keep(*context, flood);
+                    self.strays.keep(*context, Stray::Flood(flood.clone()));
                 }
             }
         }
@@ -139,14 +181,6 @@ impl State {
             return;
         };
         match &flood.news {
-            News::Progress(progress) => {
-                let fault = roll.progress(rank, progress);
-                let answer = progress.waiting.and_then(|_| roll.answer());
-                if let Some(answer) = answer {
-                    self.originate(News::Progress(answer));
-                }
-                self.raise_some(context, fault);
-            }
             News::Leave { last_sequence, .. } => {
                 let fault = roll.leave(rank, *last_sequence);
                 self.raise_some(context, fault);
@@ -190,11 +224,11 @@ impl State {
     }
 
     /// Starts to follow a communicator, with what is already known of it.
-    pub(crate) fn watch(&mut self, view: &Arc<View>) {
+    pub(crate) fn watch(&mut self, view: &Arc<View>, now: Instant) {
         let context = view.context;
         if self
             .rolls
-            .insert(context, Roll::new(Arc::clone(view)))
+            .insert(context, Roll::new(Arc::clone(view), now))
             .is_some()
         {
             tracing::warn!(
@@ -203,8 +237,11 @@ impl State {
             );
         }
         // First, since those who left the world had left the communicator before.
-        for flood in self.strays.take(context) {
-            self.deliver_to(context, &flood);
+        for stray in self.strays.take(context) {
+            match stray {
+                Stray::Flood(flood) => self.deliver_to(context, &flood),
+                Stray::Told(told) => self.listen(told, now),
+            }
         }
         if let Some(roll) = self.rolls.get_mut(&context) {
             self.gone
@@ -237,20 +274,6 @@ impl State {
         self.raise_some(context, fault);
     }
 
-    pub(crate) fn announce(
-        &mut self,
-        context: u64,
-        sequence: u64,
-        signature: [u64; 2],
-        waiting: WaitingFor,
-    ) {
-        if let Some(roll) = self.rolls.get_mut(&context) {
-            let progress = roll.announce(sequence, signature, waiting);
-            self.originate(News::Progress(progress));
-            self.inspect(context, sequence, signature);
-        }
-    }
-
     pub(crate) fn leave(&mut self, context: u64, last_sequence: u64) {
         self.originate(News::Leave {
             context,
@@ -275,14 +298,6 @@ impl State {
             self.raise(context, fault);
         }
     }
-
-    /// Leaves the world.
-    pub(crate) fn goodbye(&mut self) {
-        self.links
-            .iter_mut()
-            .for_each(|link| link.outbound.drop_progress());
-        self.originate(News::Goodbye);
-    }
 }
 
 /// A departure from the world, as it concerns one communicator.
@@ -305,5 +320,7 @@ fn apply(roll: &mut Roll, world: u32, departure: &Departure) {
     }
 }
 
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::wire::{Flood, News};
+use crate::wire::{Flood, Told, What};
 
 /// How many communicators are remembered.
 const MAX_CONTEXTS: usize = 64;
@@ -11,15 +11,23 @@ const MAX_NEWS: usize = 64;
 /// How many closed communicators are remembered, whose late news are of no interest.
 const MAX_CLOSED: usize = 256;
 
+/// News of a communicator.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Stray {
+    /// A fault or a departure.
+    Flood(Flood),
+    Told(Told),
+}
+
 #[derive(Default)]
 pub(crate) struct Strays {
-    kept: HashMap<u64, Vec<Flood>>,
+    kept: HashMap<u64, Vec<Stray>>,
     order: VecDeque<u64>,
     closed: VecDeque<u64>,
 }
 
 impl Strays {
-    pub(crate) fn keep(&mut self, context: u64, flood: &Flood) {
+    pub(crate) fn keep(&mut self, context: u64, stray: Stray) {
         if self.closed.contains(&context) {
             return;
         }
@@ -30,11 +38,11 @@ impl Strays {
             }
             self.order.push_back(context);
         }
-        insert(self.kept.entry(context).or_default(), flood);
+        insert(self.kept.entry(context).or_default(), stray);
     }
 
     /// What was kept of a communicator that is built now.
-    pub(crate) fn take(&mut self, context: u64) -> Vec<Flood> {
+    pub(crate) fn take(&mut self, context: u64) -> Vec<Stray> {
         self.order.retain(|&other| other != context);
         self.closed.retain(|&other| other != context);
         self.kept.remove(&context).unwrap_or_default()
@@ -49,26 +57,48 @@ impl Strays {
     }
 }
 
-fn insert(news: &mut Vec<Flood>, flood: &Flood) {
-    let is_progress = |flood: &Flood| matches!(flood.news, News::Progress(_));
-    if is_progress(flood) {
-        news.retain(|old| !(is_progress(old) && old.origin == flood.origin));
+fn insert(news: &mut Vec<Stray>, stray: Stray) {
+    let earlier = news.iter().position(|old| are_of_one_rank(&stray, old));
+    if let Some(place) = earlier {
+        if number(&stray) < number(&news[place]) {
+            return;
+        }
+        news.remove(place);
     }
     if news.len() == MAX_NEWS {
-        match news.iter().position(is_progress) {
+        match news.iter().position(|old| matches!(old, Stray::Told(_))) {
             Some(oldest) => drop(news.remove(oldest)),
             None => return,
         }
     }
-    news.push(flood.clone());
+    news.push(stray);
+}
+
+/// Whether both say what the same rank does itself, of which the later one counts.
+fn are_of_one_rank(one: &Stray, other: &Stray) -> bool {
+    let (Stray::Told(one), Stray::Told(other)) = (one, other) else {
+        return false;
+    };
+    let both_progress = matches!(
+        (one.what, other.what),
+        (What::Progress(_), What::Progress(_))
+    );
+    both_progress && one.origin == other.origin
+}
+
+fn number(stray: &Stray) -> u64 {
+    match stray {
+        Stray::Flood(flood) => flood.counter,
+        Stray::Told(told) => told.counter,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Progress;
+    use crate::wire::{News, Progress};
 
-    fn progress(origin: u32, context: u64, sequence: u64) -> Flood {
+    fn progress(origin: u32, context: u64, sequence: u64) -> Stray {
         let signature = [0; 2];
         let progress = Progress {
             context,
@@ -77,36 +107,37 @@ mod tests {
             signature,
             waiting: None,
         };
-        Flood {
+        Stray::Told(Told {
             origin,
-            counter: 1,
-            news: News::Progress(progress),
-        }
+            counter: sequence,
+            what: What::Progress(progress),
+        })
     }
 
-    fn leave(origin: u32, context: u64) -> Flood {
-        Flood {
+    fn leave(origin: u32, context: u64) -> Stray {
+        Stray::Flood(Flood {
             origin,
             counter: 1,
             news: News::Leave {
                 context,
                 last_sequence: 0,
             },
-        }
+        })
     }
 
     #[test]
     fn keeps_the_latest_progress_and_prefers_departures() {
         let mut strays = Strays::default();
         for origin in 0..200 {
-            strays.keep(1, &progress(origin, 1, 1));
-            strays.keep(1, &progress(origin, 1, 2));
+            strays.keep(1, progress(origin, 1, 1));
+            strays.keep(1, progress(origin, 1, 3));
+            strays.keep(1, progress(origin, 1, 2));
         }
-        strays.keep(1, &leave(7, 1));
+        strays.keep(1, leave(7, 1));
         let kept = strays.take(1);
         assert_eq!(kept.len(), MAX_NEWS);
         assert_eq!(kept.last(), Some(&leave(7, 1)));
-        assert_eq!(kept[0], progress(137, 1, 2));
+        assert_eq!(kept[0], progress(137, 1, 3));
         assert_eq!(strays.take(1), []);
     }
 
@@ -114,10 +145,10 @@ mod tests {
     fn forgets_the_oldest_communicator_and_ignores_closed_ones() {
         let mut strays = Strays::default();
         strays.close(1000);
-        strays.keep(1000, &leave(0, 1000));
+        strays.keep(1000, leave(0, 1000));
         assert_eq!(strays.take(1000), []);
         for context in 0..=MAX_CONTEXTS as u64 {
-            strays.keep(context, &leave(0, context));
+            strays.keep(context, leave(0, context));
         }
         assert_eq!(strays.take(0), []);
         assert_eq!(strays.take(1), [leave(0, 1)]);

@@ -27,6 +27,13 @@ pub fn neighbours(rank: u32, size: u32) -> Vec<u32> {
     found.into_iter().collect()
 }
 
+/// How far two ranks of a world are apart, around the ring of its ranks. From each neighbour on, a message that is
+/// to get to another rank comes closer to it, and arrives after at most `log2(size)` hops.
+pub(crate) fn distance(a: u32, b: u32, size: u32) -> u32 {
+    let ahead = a.abs_diff(b);
+    ahead.min(size - ahead)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -49,6 +56,26 @@ mod tests {
                 for other in mine {
                     assert!(neighbours(other, size).contains(&rank), "{rank} {other}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn neighbours_lead_closer_to_every_rank() {
+        for size in [9_u32, 16, 17, 100, 1000] {
+            for to in 1..size {
+                let mut at = 0;
+                for _ in 0..=size.ilog2() {
+                    let next = neighbours(at, size);
+                    let next = next
+                        .into_iter()
+                        .min_by_key(|&next| distance(next, to, size));
+                    if at != to {
+                        assert!(distance(next.unwrap(), to, size) < distance(at, to, size));
+                        at = next.unwrap();
+                    }
+                }
+                assert_eq!(at, to, "of {size}");
             }
         }
     }

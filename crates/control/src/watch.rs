@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::fault::{Fault, Late, Member, POINT_TO_POINT};
 use crate::monitor::Monitor;
@@ -100,7 +100,7 @@ impl Watch {
         let waiting = world.map_or(WaitingFor::Anyone, |&world| WaitingFor::Rank(world));
         let context = self.view.context;
         self.monitor
-            .with(|state| state.announce(context, sequence, signature, waiting));
+            .with(|state| state.announce(context, sequence, signature, waiting, Instant::now()));
     }
 
     /// The ranks that have neither finished collective `sequence` nor said within `window` that
@@ -111,21 +111,23 @@ impl Watch {
             sequence & POINT_TO_POINT == 0,
             "its peer is late, nobody else"
         );
-        self.monitor.with(|state| {
+        let late = self.monitor.with(|state| {
             let roll = state.roll(self.view.context);
-            roll.map(|roll| roll.late(sequence, window))
-                .unwrap_or_default()
-        })
+            roll.map(|roll| roll.late(sequence, window, Instant::now()))
+        });
+        late.flatten().unwrap_or_default()
     }
 
     /// What is known of one rank: its last operation, and how long ago anything was heard of it.
     ///
     /// For a point-to-point operation that waits for that rank alone.
     pub fn last_seen(&self, rank: u32) -> Late {
-        let known = self
-            .monitor
-            .with(|state| state.roll(self.view.context)?.last_seen(rank));
-        known.unwrap_or_else(|| Late {
+        let known = self.monitor.with(|state| {
+            state
+                .roll(self.view.context)?
+                .last_seen(rank, Instant::now())
+        });
+        known.flatten().unwrap_or_else(|| Late {
             rank: self.member(rank),
             last: None,
             age: Duration::MAX,
@@ -134,12 +136,11 @@ impl Watch {
 
     /// Who waits for whom, a line per rank.
     pub fn progress_report(&self) -> String {
-        self.monitor.with(|state| {
-            state
-                .roll(self.view.context)
-                .map(super::roll::Roll::report)
-                .unwrap_or_default()
-        })
+        let report = self.monitor.with(|state| {
+            let roll = state.roll(self.view.context);
+            roll.map(|roll| roll.report(Instant::now()))
+        });
+        report.flatten().unwrap_or_default()
     }
 
     /// Fails the communicator, here and on all its ranks. Where there is a fault already, that
@@ -165,6 +166,7 @@ impl Watch {
     pub fn left(&self, rank: u32) -> Option<u64> {
         self.monitor
             .with(|state| state.roll(self.view.context)?.left(rank))
+            .flatten()
     }
 }
 

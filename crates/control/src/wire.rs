@@ -5,11 +5,13 @@
 
 mod body;
 
+use std::time::Duration;
+
 use crate::fault::Fault;
 use body::{Reader, Writer};
 
 const MAGIC: u16 = 0x5CC1;
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const HEADER: usize = 8;
 /// Longer bodies are refused before anything is allocated for them.
 pub(crate) const MAX_BODY: usize = 4096;
@@ -19,8 +21,62 @@ pub(crate) const MAX_BODY: usize = 4096;
 pub(crate) enum Frame {
     /// Credit, for the neighbour only: so many bytes were read since the last one.
     Ack { bytes: u32 },
-    /// News, to be passed on.
+    /// A sign of life, for the neighbour only.
+    Beat(Beat),
+    /// News, to be passed on to everyone.
     Flood(Flood),
+    /// What one rank tells another, on the way to that one.
+    Told { to: u32, told: Told },
+}
+
+/// What neighbours tell each other once a second.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Beat {
+    /// How many floods have come over this stream, and those that it replaced.
+    pub(crate) received: u64,
+    /// The ranks that the sender hears over its own streams.
+    pub(crate) hears: Vec<u32>,
+}
+
+/// What a member of a communicator tells others. It may get lost, and is told again.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Told {
+    /// World rank of whom it comes from.
+    pub(crate) origin: u32,
+    /// Grows with all that `origin` tells.
+    pub(crate) counter: u64,
+    pub(crate) what: What,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum What {
+    /// What `origin` is doing.
+    Progress(Progress),
+    /// Who is late, as far as `origin` sees.
+    Late(Report),
+}
+
+impl What {
+    /// The communicator that it is about.
+    pub(crate) fn context(&self) -> u64 {
+        match self {
+            Self::Progress(progress) => progress.context,
+            Self::Late(report) => report.context,
+        }
+    }
+}
+
+/// A member that does not take part in an operation, as another one sees it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Report {
+    pub(crate) context: u64,
+    pub(crate) sequence: u64,
+    /// World rank.
+    pub(crate) rank: u32,
+    /// Its last operation and how that was called.
+    pub(crate) last: Option<(u64, [u64; 2])>,
+    /// How long ago it was heard of.
+    pub(crate) age: Duration,
 }
 
 /// News and where they come from.
@@ -28,15 +84,13 @@ pub(crate) enum Frame {
 pub(crate) struct Flood {
     /// World rank of whom it comes from.
     pub(crate) origin: u32,
-    /// Grows with each message of `origin`, counted apart for progress and for all other news.
+    /// Grows with each message of `origin`.
     pub(crate) counter: u64,
     pub(crate) news: News,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum News {
-    /// What `origin` is doing. Only the latest one matters.
-    Progress(Progress),
     /// `origin` leaves a communicator.
     Leave { context: u64, last_sequence: u64 },
     /// `origin` leaves the world.
@@ -87,6 +141,8 @@ const LEAVE: u8 = 2;
 const GOODBYE: u8 = 3;
 const GONE: u8 = 4;
 const FAULT: u8 = 5;
+const LATE: u8 = 6;
+const BEAT: u8 = 7;
 
 /// The first frame in `bytes` and its length, or `None` when more bytes are needed.
 ///
@@ -106,7 +162,7 @@ pub(crate) fn parse(bytes: &[u8], size: u32) -> Result<Option<(Frame, usize)>, W
     if length as usize > MAX_BODY {
         return Err(WireError::Length(length));
     }
-    if kind > FAULT {
+    if kind > BEAT {
         return Err(WireError::Kind(kind));
     }
     let end = HEADER + length as usize;
@@ -118,21 +174,32 @@ pub(crate) fn parse(bytes: &[u8], size: u32) -> Result<Option<(Frame, usize)>, W
 }
 
 fn read_body(kind: u8, mut body: Reader<'_>) -> Option<Frame> {
-    let frame = if kind == ACK {
-        Frame::Ack { bytes: body.u32()? }
-    } else {
-        Frame::Flood(Flood {
+    let frame = match kind {
+        ACK => Frame::Ack { bytes: body.u32()? },
+        BEAT => Frame::Beat(Beat {
+            received: body.u64()?,
+            hears: body.ranks()?,
+        }),
+        PROGRESS | LATE => Frame::Told {
+            to: body.rank()?,
+            told: Told {
+                origin: body.rank()?,
+                counter: body.u64()?,
+                what: read_what(kind, &mut body)?,
+            },
+        },
+        _ => Frame::Flood(Flood {
             origin: body.rank()?,
             counter: body.u64()?,
             news: read_news(kind, &mut body)?,
-        })
+        }),
     };
     body.is_empty().then_some(frame)
 }
 
-fn read_news(kind: u8, body: &mut Reader<'_>) -> Option<News> {
+fn read_what(kind: u8, body: &mut Reader<'_>) -> Option<What> {
     Some(match kind {
-        PROGRESS => News::Progress(Progress {
+        PROGRESS => What::Progress(Progress {
             context: body.u64()?,
             finished: body.u64()?,
             sequence: body.u64()?,
@@ -144,6 +211,23 @@ fn read_news(kind: u8, body: &mut Reader<'_>) -> Option<News> {
                 _ => return None,
             },
         }),
+        LATE => What::Late(Report {
+            context: body.u64()?,
+            sequence: body.u64()?,
+            rank: body.rank()?,
+            last: if body.flag()? {
+                Some((body.u64()?, [body.u64()?, body.u64()?]))
+            } else {
+                None
+            },
+            age: body.millis()?,
+        }),
+        _ => return None,
+    })
+}
+
+fn read_news(kind: u8, body: &mut Reader<'_>) -> Option<News> {
+    Some(match kind {
         LEAVE => News::Leave {
             context: body.u64()?,
             last_sequence: body.u64()?,
@@ -173,10 +257,21 @@ pub(crate) fn encode(frame: &Frame) -> Vec<u8> {
             body.u32(*bytes);
             ACK
         }
+        Frame::Beat(beat) => {
+            body.u64(beat.received);
+            body.ranks(&beat.hears);
+            BEAT
+        }
         Frame::Flood(flood) => {
             body.u32(flood.origin);
             body.u64(flood.counter);
             write_news(&flood.news, &mut body)
+        }
+        Frame::Told { to, told } => {
+            body.u32(*to);
+            body.u32(told.origin);
+            body.u64(told.counter);
+            write_what(&told.what, &mut body)
         }
     };
     let body = body.into_bytes();
@@ -188,9 +283,9 @@ pub(crate) fn encode(frame: &Frame) -> Vec<u8> {
     bytes
 }
 
-fn write_news(news: &News, body: &mut Writer) -> u8 {
-    match news {
-        News::Progress(progress) => {
+fn write_what(what: &What, body: &mut Writer) -> u8 {
+    match what {
+        What::Progress(progress) => {
             body.u64(progress.context);
             body.u64(progress.finished);
             body.u64(progress.sequence);
@@ -206,6 +301,23 @@ fn write_news(news: &News, body: &mut Writer) -> u8 {
             }
             PROGRESS
         }
+        What::Late(report) => {
+            body.u64(report.context);
+            body.u64(report.sequence);
+            body.u32(report.rank);
+            body.optional(report.last, |body, (sequence, signature)| {
+                body.u64(sequence);
+                body.u64(signature[0]);
+                body.u64(signature[1]);
+            });
+            body.millis(report.age);
+            LATE
+        }
+    }
+}
+
+fn write_news(news: &News, body: &mut Writer) -> u8 {
+    match news {
         News::Leave {
             context,
             last_sequence,

@@ -374,7 +374,9 @@ fn the_ends_of_a_stream_that_is_not_of_the_world_are_refused() {
             .iter()
             .map(|&peer| (peer, streams(2).remove(0).remove(0).1))
             .collect();
-        let error = Monitor::start(me, common::names(3), pairs).err().unwrap();
+        let error = Monitor::start(me, common::names(3), pairs, None)
+            .err()
+            .unwrap();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{error}");
     }
     let alone = start(0, 1, Vec::new()).watch(1, vec![0], words);

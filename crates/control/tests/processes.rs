@@ -11,6 +11,7 @@ use rustix::process::Signal;
 
 /// A rank, where the test binary is started as one; else nothing.
 #[test]
+#[ignore = "a process that other tests start"]
 fn rank() {
     serve_if_asked();
 }

@@ -214,8 +214,8 @@ fn tcp_streams_ask_the_kernel_to_watch_the_host() {
 fn a_goodbye_over_tcp_is_not_lost() {
     for _ in 0..50 {
         let (mine, theirs) = tcp_pair();
-        let first = Monitor::start(0, names(2), vec![(1, mine)]).unwrap();
-        let second = Monitor::start(1, names(2), vec![(0, theirs)]).unwrap();
+        let first = Monitor::start(0, names(2), vec![(1, mine)], None).unwrap();
+        let second = Monitor::start(1, names(2), vec![(0, theirs)], None).unwrap();
         let watch = first.watch(7, vec![0, 1], words);
         (0..100).for_each(|_| watch.announce(1, [1, 1], None));
         drop(second);

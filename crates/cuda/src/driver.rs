@@ -1,9 +1,9 @@
 //! Whether the driver is there.
 
 use std::error::Error as _;
-use std::sync::OnceLock;
 
 use libloading::Library;
+use once_cell::race::OnceBox;
 
 use crate::Error;
 
@@ -65,8 +65,9 @@ const USED: &[&str] = &[
 /// # Errors
 /// There is no driver, or it is too old.
 pub fn open() -> Result<(), Error> {
-    static FOUND: OnceLock<Result<(), Error>> = OnceLock::new();
-    FOUND.get_or_init(look).clone()
+    // A forked child has not got the thread that may be at it; to look twice does no harm.
+    static FOUND: OnceBox<Result<(), Error>> = OnceBox::new();
+    FOUND.get_or_init(|| Box::new(look())).clone()
 }
 
 fn look() -> Result<(), Error> {

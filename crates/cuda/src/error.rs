@@ -42,6 +42,25 @@ pub enum Error {
 }
 
 impl Error {
+    /// The driver's error of an operation on a device.
+    #[must_use]
+    pub fn of(operation: &'static str, device: usize, error: DriverError) -> Self {
+        let text = |words: Result<&std::ffi::CStr, DriverError>| {
+            words.map_or_else(
+                |_| "unknown error".to_owned(),
+                |words| words.to_string_lossy().into_owned(),
+            )
+        };
+        Self::Call {
+            rank: None,
+            operation,
+            device,
+            code: error.0 as u32,
+            name: text(error.error_name()),
+            text: text(error.error_string()),
+        }
+    }
+
     /// Whether it is about a graph that is being captured, and not about what ran.
     #[must_use]
     pub fn is_of_a_capture(&self) -> bool {
@@ -78,20 +97,5 @@ pub fn checked<T>(
     device: usize,
     result: Result<T, DriverError>,
 ) -> Result<T, Error> {
-    result.map_err(|error| {
-        let text = |words: Result<&std::ffi::CStr, DriverError>| {
-            words.map_or_else(
-                |_| "unknown error".to_owned(),
-                |words| words.to_string_lossy().into_owned(),
-            )
-        };
-        Error::Call {
-            rank: None,
-            operation,
-            device,
-            code: error.0 as u32,
-            name: text(error.error_name()),
-            text: text(error.error_string()),
-        }
-    })
+    result.map_err(|error| Error::of(operation, device, error))
 }

@@ -13,19 +13,24 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+mod buffer;
 mod device;
 mod driver;
 mod error;
 mod event;
 mod pool;
+mod recorded;
 mod stream;
 
+pub use buffer::{Buffer, Observed, Observer};
 pub use cudarc;
 pub use device::{Device, bus_id, context, count, devices};
 pub use driver::open;
 pub use error::{Error, checked};
 pub use event::elapsed_ms;
 pub use pool::share_default_pool;
+pub use recorded::{EventPool, RecordedEvent};
 pub use stream::{
-    is_capturing, is_idle, is_of_the_thread, leave_captures_alone, make_current, record,
+    OwnStream, Relaxed, counted_stream, is_capturing, is_idle, is_of_the_thread, make_current,
+    relaxed,
 };

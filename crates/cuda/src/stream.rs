@@ -1,6 +1,9 @@
 //! What a stream is at.
 
-use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaStream, result, sys};
 
 use crate::{Error, checked};
 
@@ -10,6 +13,7 @@ use crate::{Error, checked};
 /// An error of the driver, also of what ran before, such as an access to memory that is not there.
 pub fn is_idle(stream: &CudaStream) -> Result<bool, Error> {
     let device = enter(stream)?;
+    let _relaxed = relaxed(device)?;
     // SAFETY: the stream lives.
     match unsafe { sys::cuStreamQuery(stream.cu_stream()) } {
         sys::CUresult::CUDA_ERROR_NOT_READY => Ok(false),
@@ -29,15 +33,105 @@ pub fn is_capturing(stream: &CudaStream) -> Result<bool, Error> {
     Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
 }
 
-/// Records an event in a stream. Unlike cudarc's, it leaves errors alone that cudarc keeps for its next caller.
+/// Makes a stream wait for what an event was recorded for. Unlike cudarc's, it leaves errors alone that cudarc keeps
+/// for its next caller.
+///
+/// # Safety
+/// The event lives.
+///
+/// # Errors
+/// The driver's; then the stream does not wait.
+pub(crate) unsafe fn wait_for(stream: &CudaStream, event: sys::CUevent) -> Result<(), Error> {
+    let device = enter(stream)?;
+    let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
+    // SAFETY: the event lives, as the caller promises, and the stream is borrowed.
+    let said = unsafe { result::stream::wait_event(stream.cu_stream(), event, flags) };
+    checked("cuStreamWaitEvent", device, said)
+}
+
+/// A stream that cudarc has made, and counts: while there is one, it keeps the uses of its buffers in order between
+/// streams. Before the first one, it waits for all in the context.
 ///
 /// # Errors
 /// The driver's.
-pub fn record(event: &CudaEvent, stream: &CudaStream) -> Result<(), Error> {
-    let device = enter(stream)?;
-    // SAFETY: both live.
-    let recorded = unsafe { result::event::record(event.cu_event(), stream.cu_stream()) };
-    checked("cuEventRecord", device, recorded)
+pub fn counted_stream(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>, Error> {
+    let device = make_current(context)?;
+    let _relaxed = relaxed(device)?;
+    // What cudarc keeps for its next caller would be taken for an error of this call.
+    let kept = context.check_err();
+    let made = context.new_stream();
+    context.record_err(kept);
+    checked("cuStreamCreate", device, made)
+}
+
+/// A stream of this library's own, which does not wait for the null stream, and in which nobody else can do anything.
+#[derive(Debug)]
+pub struct OwnStream {
+    stream: Arc<CudaStream>,
+}
+
+impl OwnStream {
+    /// A new one.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn new(context: &Arc<CudaContext>) -> Result<Self, Error> {
+        let device = make_current(context)?;
+        let _relaxed = relaxed(device)?;
+        let made = result::stream::create(result::stream::StreamKind::NonBlocking);
+        let raw = checked("cuStreamCreate", device, made)?;
+        // SAFETY: it is a stream of that context, and destroyed with the last reference, in `drop`.
+        let stream = unsafe { context.wrap_borrowed_stream(raw) };
+        Ok(Self { stream })
+    }
+
+    /// Waits until all in it has run.
+    ///
+    /// # Errors
+    /// The driver's, also of what ran.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        let device = enter(&self.stream)?;
+        // SAFETY: the stream lives.
+        let said = unsafe { result::stream::synchronize(self.stream.cu_stream()) };
+        checked("cuStreamSynchronize", device, said)
+    }
+
+    /// Copies values to the device's memory, and waits for that.
+    ///
+    /// # Safety
+    /// From `to` on there is memory of this device, as long as the values, that nothing else uses.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub unsafe fn write<T>(&self, to: u64, values: &[T]) -> Result<(), Error> {
+        let device = enter(&self.stream)?;
+        // SAFETY: there is as much memory, as the caller promises; the values last until the copy has been waited for.
+        let said = unsafe { result::memcpy_htod_async(to, values, self.stream.cu_stream()) };
+        checked("cuMemcpyHtoDAsync", device, said).and(self.synchronize())
+    }
+
+    /// Copies values from the device's memory, and waits for that.
+    ///
+    /// # Safety
+    /// From `from` on there is memory of this device, as long as the values, that nothing writes; all its bits are
+    /// values of `T`.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub unsafe fn read<T>(&self, from: u64, values: &mut [T]) -> Result<(), Error> {
+        let device = enter(&self.stream)?;
+        // SAFETY: there is as much memory, as the caller promises; the values last until the copy has been waited for.
+        let said = unsafe { result::memcpy_dtoh_async(values, from, self.stream.cu_stream()) };
+        checked("cuMemcpyDtoHAsync", device, said).and(self.synchronize())
+    }
+}
+
+impl Drop for OwnStream {
+    fn drop(&mut self) {
+        // SAFETY: it was made here, the wrapper does not destroy it, and nobody else has it. What is in it goes on. It
+        // fails where the context has failed, and takes its streams with it.
+        let _ = unsafe { result::stream::destroy(self.stream.cu_stream()) };
+    }
 }
 
 /// Makes a stream's context current, by which the null stream of a device is known; the device.
@@ -63,14 +157,42 @@ pub fn is_of_the_thread(stream: &CudaStream) -> bool {
     stream.cu_stream().addr() == PER_THREAD
 }
 
-/// Lets this thread make events and look at them while other threads capture graphs: by default, that ends their
-/// captures.
+/// Lets this thread make events and look at them while other threads capture graphs, as long as the value lives: by
+/// default, that ends their captures.
 ///
 /// # Errors
 /// The driver's.
-pub fn leave_captures_alone(device: usize) -> Result<(), Error> {
-    let mut mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+pub fn relaxed(device: usize) -> Result<Relaxed, Error> {
+    exchange(
+        device,
+        sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+    )
+}
+
+/// A thread that leaves captures alone.
+#[derive(Debug)]
+#[must_use = "it ends when it is dropped"]
+pub struct Relaxed {
+    device: usize,
+    before: sys::CUstreamCaptureMode,
+    /// It is about this thread.
+    not_send: PhantomData<*const ()>,
+}
+
+fn exchange(device: usize, mut mode: sys::CUstreamCaptureMode) -> Result<Relaxed, Error> {
     // SAFETY: it reads the mode, and puts the one before there.
     let said = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut mode) };
-    checked("cuThreadExchangeStreamCaptureMode", device, said.result())
+    checked("cuThreadExchangeStreamCaptureMode", device, said.result())?;
+    Ok(Relaxed {
+        device,
+        before: mode,
+        not_send: PhantomData,
+    })
+}
+
+impl Drop for Relaxed {
+    fn drop(&mut self) {
+        // What it says now is dropped without being put back in turn; it fails only where all calls do.
+        let _ = exchange(self.device, self.before).map(std::mem::forget);
+    }
 }

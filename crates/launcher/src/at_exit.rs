@@ -5,18 +5,16 @@
 //! moment is the process's normal end.
 
 use parking_lot::Mutex;
+use spark_ccl_fork::PerProcess;
 
-/// What to do at exit, and the process that asked for it.
-struct Goodbye {
-    process: u32,
-    say: fn(),
-}
+type Goodbye = fn();
 
-static GOODBYES: Mutex<Vec<Goodbye>> = Mutex::new(Vec::new());
+/// What to do at exit. A forked child inherits the handler, but not the right to speak for this rank.
+static GOODBYES: PerProcess<Mutex<Vec<Goodbye>>> = PerProcess::new();
 
 /// Calls `say` when this process exits normally; `say` must return even when the launcher is gone.
-pub(crate) fn register(say: fn()) {
-    let mut goodbyes = GOODBYES.lock();
+pub(crate) fn register(say: Goodbye) {
+    let mut goodbyes = GOODBYES.get().lock();
     if goodbyes.is_empty() {
         // SAFETY: `run_all` is a function of this program or library with the ABI that atexit
         // expects; it takes no arguments and does not unwind.
@@ -26,21 +24,16 @@ pub(crate) fn register(say: fn()) {
             return;
         }
     }
-    goodbyes.push(Goodbye {
-        process: std::process::id(),
-        say,
-    });
+    goodbyes.push(say);
 }
 
 extern "C" fn run_all() {
     // A thread that holds the lock while the process exits must not hold up the exit.
-    let Some(goodbyes) = GOODBYES.try_lock() else {
+    let Some(mut goodbyes) = GOODBYES.get().try_lock() else {
         return;
     };
-    for goodbye in goodbyes.iter() {
-        // A forked child inherits the handler, but not the right to speak for this rank.
-        if goodbye.process == std::process::id() {
-            (goodbye.say)();
-        }
+    // Once: a child that also registers has its parent's handler besides its own.
+    for say in std::mem::take(&mut *goodbyes) {
+        say();
     }
 }

@@ -8,10 +8,14 @@
 mod at_exit;
 mod detect;
 mod error;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod hex;
 mod node_list;
 mod pmi1;
 mod pmix;
+mod speaker;
 mod tcp_store;
 mod vars;
 

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
+use crate::speaker::Speaker;
 use crate::{Error, KeyValue, at_exit, hex};
 
 /// Slurm reads requests into a buffer of 1024 bytes, whatever it says its longest value is.
@@ -56,8 +57,11 @@ type Shared = Arc<Mutex<Wire<BorrowedFd<'static>>>>;
 
 /// The process has one connection and keeps it: the protocol cannot begin twice.
 static OPEN: Mutex<Option<Shared>> = Mutex::new(None);
+static SPEAKER: Speaker = Speaker::new();
 
 fn open(fd: RawFd, deadline: Instant) -> Result<Shared, Error> {
+    let own = SPEAKER.check();
+    own.map_err(|forked| failed("begin", forked.to_string()))?;
     let mut open = OPEN.lock();
     if let Some(wire) = open.as_ref() {
         return Ok(Arc::clone(wire));
@@ -249,6 +253,12 @@ impl<F: AsFd> Wire<F> {
             }
         }
     }
+}
+
+/// What a rank does with a launcher's answers.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn begin_and_read(fd: impl AsFd, deadline: Instant) -> Result<Vec<u8>, Error> {
+    Wire::begin(fd, deadline)?.read("key", deadline)
 }
 
 /// The value's text in pieces of at most `longest` bytes; the first begins with their number.

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::speaker::Speaker;
 use crate::{Error, KeyValue, at_exit};
 use ffi::{Api, Proc, Status, Value};
 
@@ -46,8 +47,11 @@ impl KeyValue for PmixSpace {
 
 /// The process has one connection and keeps it until it exits: PMIx cannot begin again reliably.
 static CLIENT: Mutex<Option<Client>> = Mutex::new(None);
+static SPEAKER: Speaker = Speaker::new();
 
 fn with_client<T>(work: impl FnOnce(&Client) -> Result<T, Error>) -> Result<T, Error> {
+    let own = SPEAKER.check();
+    own.map_err(|forked| failed("begin", forked.to_string()))?;
     let mut client = CLIENT.lock();
     if client.is_none() {
         *client = Some(Client::begin()?);

@@ -6,6 +6,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+#[cfg(any(test, fuzzing))]
+use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -201,6 +203,14 @@ impl Timed<'_> {
         self.receive(&mut value)?;
         Ok(value)
     }
+}
+
+/// Reads the answer to a request for a value.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn read_value(stream: impl Into<OwnedFd>, deadline: Instant) -> io::Result<Vec<u8>> {
+    let mut stream = TcpStream::from(stream.into());
+    let stream = &mut stream;
+    Timed { stream, deadline }.value()
 }
 
 fn left(deadline: Instant) -> io::Result<Duration> {

@@ -115,6 +115,11 @@ impl Error {
         }
     }
 
+    /// Whether NCCL goes on with the call, which it may do until its communicator is aborted.
+    pub fn goes_on(&self) -> bool {
+        matches!(self, Self::Timeout { .. }) || self.code() == Some(Code::IN_PROGRESS)
+    }
+
     /// Whether the library is too old for what was asked.
     pub fn is_unsupported(&self) -> bool {
         matches!(self, Self::Unsupported { .. })

@@ -57,9 +57,12 @@ impl<'a> Host<'a> {
 
     /// Which links there are.
     fn links(&self) -> String {
-        let mut links: Vec<&str> = Vec::new();
+        let mut links: Vec<String> = Vec::new();
         for link in self.comm.links() {
-            if link != "self" && !links.contains(&link.as_str()) {
+            // Of links that are not made yet only the kind is known.
+            let is_told = |other: &String| other.starts_with(&link);
+            if link != "self" && !links.iter().any(is_told) {
+                links.retain(|other| !link.starts_with(other.as_str()));
                 links.push(link);
             }
         }

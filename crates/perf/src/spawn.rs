@@ -3,9 +3,9 @@
 use std::io::{BufRead, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use spark_ccl::UniqueId;
 
@@ -25,7 +25,7 @@ enum Event {
 ///
 /// The ranks meet through `id`, which this process serves. They get `more` arguments than this one.
 pub(crate) fn launch(processes: usize, id: &UniqueId, more: &[String]) -> Result<u8, Error> {
-    let (events, inbox) = channel();
+    let (events, inbox) = unbounded();
     forward_signals(events.clone())?;
     let mut family = Family {
         pids: Vec::new(),
@@ -119,11 +119,8 @@ fn wait(family: &mut Family, inbox: &Receiver<Event>) -> u8 {
     let mut deadline = None;
     while family.running.contains(&true) {
         let event = match deadline {
-            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(deadline) => inbox.recv_timeout(Instant::saturating_duration_since(
-                &deadline,
-                Instant::now(),
-            )),
+            None => inbox.recv().map_err(RecvTimeoutError::from),
+            Some(deadline) => inbox.recv_deadline(deadline),
         };
         match event {
             Ok(Event::Exited(process, status)) => {

@@ -7,9 +7,13 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-#[cfg(any(test, feature = "conformance"))]
+#[cfg(test)]
 pub mod conformance;
+#[cfg(test)]
 pub mod fake;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod link;
 pub mod memory;
 pub mod netif;

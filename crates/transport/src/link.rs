@@ -1,6 +1,7 @@
 //! The traits that every transport implements.
 
 use crate::Wait;
+use crate::memory::MemoryError;
 
 /// The sizes that both ends of every link of a communicator agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +58,12 @@ pub enum LinkError {
         /// What failed, and what to check.
         problem: String,
     },
+    /// There is no memory for a message on its way.
+    #[error("{0}")]
+    Memory(#[from] MemoryError),
+    /// It could not be made.
+    #[error("{0}")]
+    Setup(String),
     /// The peer sent something that the protocol does not allow.
     #[error("protocol violation: {0}")]
     Protocol(String),
@@ -145,11 +152,21 @@ pub trait LinkTx: Send {
     }
 
     /// Sends a message that the peer reads where it lies, if it can and that saves a copy. How long it may
-    /// be, [`lends`](Self::lends) says. The memory is to be left as it is until it has returned.
+    /// be, [`lends`](Self::lends) says. Until it has returned it may be [held back](Self::holds_back): the
+    /// peer may find that it cannot read it after all.
     ///
     /// # Errors
     /// When the link has ended, or a slot is reserved.
-    fn lend(&mut self, channel: usize, payload: &[u8], tag: u64) -> Result<Lending, LinkError> {
+    ///
+    /// # Safety
+    /// The payload stays there, and as it is, until it has [returned](Self::has_returned), or until the link
+    /// is [withdrawn](Self::withdraw) or dropped.
+    unsafe fn lend(
+        &mut self,
+        channel: usize,
+        payload: &[u8],
+        tag: u64,
+    ) -> Result<Lending, LinkError> {
         let _ = (channel, payload, tag);
         Ok(Lending::Unable)
     }
@@ -234,6 +251,13 @@ pub trait LinkRx: Send {
     ) -> Result<Borrowing, LinkError> {
         let _ = (channel, room, tag);
         Ok(Borrowing::Unable)
+    }
+
+    /// Whether the peer still stands by what it has lent, or has said by messages to be ready to be read in
+    /// registered memory: what was read of that until now is then what the peer meant. Never over links that do
+    /// not share memory.
+    fn still_lends(&self) -> bool {
+        false
     }
 
     /// Gives the slot of the message last peeked back to the sender; nothing where none was.

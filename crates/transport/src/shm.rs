@@ -8,10 +8,16 @@
 //! which the sender looks at only when it has filled every cell that it knew to be free.
 //!
 //! A payload longer than a body stands in a slot. There are fewer slots than cells, so that no more
-//! than `slots` messages may be on their way with a long one, and small ones may be many more.
+//! than `slots` messages may be on their way with a long one, and small ones may be many more. (Bodies, too,
+//! are fewer than cells where a rank has many links; see [`Size`].)
+//!
+//! Memory is set aside for headers when the link is made, and for a body or slot by its sender, when the first
+//! payload is about to be written there. So a link takes as much as it is used for, and where there is no
+//! memory left, that is an error of the sender and not a signal.
 //!
 //! A longer payload may be lent instead: the header holds its address, and the receiver has the kernel
-//! copy it straight out of the sender's memory ([`Tx::allow_lending`]).
+//! copy it straight out of the sender's memory ([`Tx::allow_lending`]). Where the kernel refuses that in
+//! the middle of a run, the sender copies what is lent through the bodies of its cells.
 //!
 //! Whoever waits for long blocks, and is woken up by the other end, if that has its bell
 //! ([`send_bell`], [`receive_bell`]).
@@ -21,8 +27,10 @@
 //! the worst that a peer can do is to send wrong bytes. It may also ring for nothing, or not at all;
 //! nobody blocks for long on its account.
 
+mod beacon;
 mod doorbell;
 mod layout;
+mod pieces;
 mod reach;
 mod ring;
 mod rx;
@@ -35,13 +43,14 @@ use std::time::Instant;
 
 use socket2::Socket;
 
-use crate::Geometry;
 use crate::memory::{MemoryError, SharedMemory, recv_fd, send_fd};
-use crate::wait::{Bell, take_part};
+use crate::wait::Bell;
+use doorbell::Doorbell;
 use layout::{Direction, Layout};
 use segment::Segment;
 
-pub use layout::INLINE_BYTES;
+pub use doorbell::Chime;
+pub use layout::{INLINE_BYTES, Size};
 pub use rx::Rx;
 pub use tx::Tx;
 
@@ -58,13 +67,17 @@ const SEGMENT_ID: u64 = u64::from_le_bytes(*b"shm link");
 const BELL_ID: u64 = u64::from_le_bytes(*b"shm bell");
 
 /// Makes a link and passes it to the peer at the other end of `stream` (a Unix stream socket),
-/// which must [`accept`] it with the same geometry.
+/// which must [`accept`] it with the same size.
 ///
 /// # Errors
-/// When the geometry or the memory does not allow it, or the peer is not there by the deadline.
-pub fn offer(stream: &Socket, geometry: Geometry, deadline: Instant) -> Result<End, MemoryError> {
-    let layout = Layout::new(geometry)?;
-    let (memory, fd) = SharedMemory::create(layout.bytes())?;
+/// When the size or the memory does not allow it, or the peer is not there by the deadline.
+pub fn offer(
+    stream: &Socket,
+    size: impl Into<Size>,
+    deadline: Instant,
+) -> Result<End, MemoryError> {
+    let layout = Layout::new(size.into())?;
+    let (memory, fd) = SharedMemory::create_sparse(layout.bytes(), layout.at_once())?;
     let segment = Segment::create(memory, layout);
     send_fd(
         stream,
@@ -80,9 +93,13 @@ pub fn offer(stream: &Socket, geometry: Geometry, deadline: Instant) -> Result<E
 ///
 /// # Errors
 /// When the peer is not there by the deadline, or offers something else than a link of this
-/// geometry.
-pub fn accept(stream: &Socket, geometry: Geometry, deadline: Instant) -> Result<End, MemoryError> {
-    let layout = Layout::new(geometry)?;
+/// size.
+pub fn accept(
+    stream: &Socket,
+    size: impl Into<Size>,
+    deadline: Instant,
+) -> Result<End, MemoryError> {
+    let layout = Layout::new(size.into())?;
     let passed = recv_fd(stream, deadline)?;
     if passed.id != SEGMENT_ID {
         return Err(MemoryError::Refused(format!(
@@ -92,13 +109,14 @@ pub fn accept(stream: &Socket, geometry: Geometry, deadline: Instant) -> Result<
     }
     if passed.len != layout.bytes() as u64 {
         return Err(MemoryError::Refused(format!(
-            "expected a link of {} bytes ({geometry:?}), saw one of {}; set the same slot sizes \
+            "expected a link of {} bytes ({:?}), saw one of {}; set the same slot sizes \
              on all ranks",
             layout.bytes(),
+            layout.size(),
             passed.len
         )));
     }
-    let memory = SharedMemory::from_fd(&passed.fd, layout.bytes())?;
+    let memory = SharedMemory::sparse_from_fd(&passed.fd, layout.bytes(), layout.at_once())?;
     let segment = Segment::open(memory, layout)?;
     Ok(ends(&Arc::new(segment), Direction::Back))
 }
@@ -109,7 +127,7 @@ pub fn accept(stream: &Socket, geometry: Geometry, deadline: Instant) -> Result<
 /// # Errors
 /// When the peer is not there by the deadline.
 pub fn send_bell(stream: &Socket, bell: &Bell, deadline: Instant) -> Result<(), MemoryError> {
-    send_fd(stream, bell.as_fd(), BELL_ID, 0, deadline)
+    send_fd(stream, bell.as_fd(), BELL_ID, bell.number(), deadline)
 }
 
 /// Takes the bell that the peer [sends](send_bell): what `end` does wakes up the peer from now on.
@@ -117,30 +135,33 @@ pub fn send_bell(stream: &Socket, bell: &Bell, deadline: Instant) -> Result<(), 
 /// # Errors
 /// When the peer is not there by the deadline, or sends something else than a bell.
 pub fn receive_bell(stream: &Socket, end: &mut End, deadline: Instant) -> Result<(), MemoryError> {
+    let bell = take_bell(stream, deadline)?;
+    Chime::of(end).set(&bell);
+    Ok(())
+}
+
+/// Takes the bell that the peer [sends](send_bell), for links that [are told](Chime::set) of it.
+///
+/// # Errors
+/// As for [`receive_bell`].
+pub fn take_bell(stream: &Socket, deadline: Instant) -> Result<Arc<Bell>, MemoryError> {
     let passed = recv_fd(stream, deadline)?;
-    let bell = (passed.id == BELL_ID).then(|| Bell::of_peer(passed.fd));
-    let Some(bell) = bell.flatten() else {
-        return Err(MemoryError::Refused(format!(
+    let bell = (passed.id == BELL_ID).then(|| Bell::of_peer(passed.fd, passed.len));
+    bell.flatten().ok_or_else(|| {
+        MemoryError::Refused(format!(
             "expected a bell ({BELL_ID:#018x}), saw something else ({:#018x})",
             passed.id
-        )));
-    };
-    // Where the kernel refuses, the peer does not rely on being woken up.
-    if take_part() {
-        let bell = Arc::new(bell);
-        end.0.doorbell.set(&bell);
-        end.1.doorbell.set(&bell);
-    }
-    Ok(())
+        ))
+    })
 }
 
 /// Both ends of a link within this process.
 ///
 /// # Errors
-/// When the geometry or the memory does not allow it.
-pub fn pair(geometry: Geometry) -> Result<(End, End), MemoryError> {
-    let layout = Layout::new(geometry)?;
-    let (memory, _fd) = SharedMemory::create(layout.bytes())?;
+/// When the size or the memory does not allow it.
+pub fn pair(size: impl Into<Size>) -> Result<(End, End), MemoryError> {
+    let layout = Layout::new(size.into())?;
+    let (memory, _fd) = SharedMemory::create_sparse(layout.bytes(), layout.at_once())?;
     let segment = Arc::new(Segment::create(memory, layout));
     Ok((
         ends(&segment, Direction::Forth),
@@ -150,9 +171,10 @@ pub fn pair(geometry: Geometry) -> Result<(End, End), MemoryError> {
 
 /// The halves of the end that sends in `direction`.
 fn ends(segment: &Arc<Segment>, direction: Direction) -> End {
+    let doorbell = Doorbell::new(segment, direction);
     (
-        Tx::new(segment, direction),
-        Rx::new(segment, direction.reverse()),
+        Tx::new(segment, direction, doorbell.clone()),
+        Rx::new(segment, direction.reverse(), doorbell),
     )
 }
 

@@ -2,11 +2,17 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::Read;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::fs::ftruncate;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use socket2::{Domain, Socket, Type};
+use spark_ccl_testing::{Need, has};
 use spark_ccl_transport::memory::{SharedMemory, recv_fd, send_fd};
 use spark_ccl_transport::shm::{self, Rx, Tx};
 use spark_ccl_transport::{Borrowing, Geometry, Lending, LinkError, LinkRx, LinkTx};
@@ -34,7 +40,7 @@ fn soon() -> Instant {
 fn start_peer(role: &str) -> (Child, Socket) {
     let (here, there) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "peer", "--nocapture"])
+        .args(["--ignored", "--exact", "peer", "--nocapture"])
         .env(ROLE, role)
         .stdin(Stdio::from(OwnedFd::from(there)))
         .stdout(Stdio::null())
@@ -45,6 +51,7 @@ fn start_peer(role: &str) -> (Child, Socket) {
 
 /// No test by itself: the other process of the tests below.
 #[test]
+#[ignore = "a process that other tests start"]
 fn peer() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
@@ -72,17 +79,14 @@ fn peer() {
             stream.send(b"!").unwrap();
         }
         "lend" => {
-            let (mut tx, _rx) = shm::accept(&stream, LONG, soon()).unwrap();
-            tx.allow_lending();
-            send(&mut tx, 0, 0, &vec![7; 64 << 10]);
-            wait_for_byte(&stream);
-            let payload: Vec<u8> = (0..LENT).map(|index| (index % 251) as u8).collect();
-            let answer = match tx.lend(0, &payload, 1).unwrap() {
-                Lending::Lent(_) => b"l",
-                _ => b"u",
-            };
-            stream.send(answer).unwrap();
-            wait_for_byte(&stream);
+            let payload = Payload::Ordinary(pattern());
+            lend(&stream, &payload, || {});
+        }
+        "lend-secret" => lend(&stream, &Payload::half_secret(), || {}),
+        "lend-undumpable" => {
+            let payload = Payload::Ordinary(pattern());
+            let change = || set_dumpable_behavior(DumpableBehavior::NotDumpable).unwrap();
+            lend(&stream, &payload, change);
         }
         other => panic!("unknown role {other}"),
     }
@@ -125,11 +129,16 @@ fn payload(number: u64) -> Vec<u8> {
 }
 
 fn wait_for_byte(stream: &Socket) {
-    let mut byte = [std::mem::MaybeUninit::uninit()];
+    hear_byte(stream);
+}
+
+fn hear_byte(mut stream: &Socket) -> u8 {
+    let mut byte = [0];
     stream
         .set_read_timeout(Some(Duration::from_secs(60)))
         .unwrap();
-    assert_eq!(stream.recv(&mut byte).unwrap(), 1);
+    stream.read_exact(&mut byte).unwrap();
+    byte[0]
 }
 
 fn fill(memory: &SharedMemory, value: u8) {
@@ -191,31 +200,163 @@ fn a_private_copy_is_out_of_the_peers_reach() {
     send_fd(&stream, fd.as_fd(), 0, REGION as u64, soon()).unwrap();
     wait_for_byte(&stream);
     assert!(all_are(&memory, 1));
-    memory.make_private().unwrap();
+    memory.make_private(0..memory.len()).unwrap();
     stream.send(b"!").unwrap();
     wait_for_byte(&stream);
     assert!(all_are(&memory, 1), "a peer wrote into private memory");
     assert!(child.wait().unwrap().success());
 }
 
-/// Where the kernel lets nobody read another process, nothing is lent.
-#[test]
-fn another_processs_memory_is_read_where_it_lies() {
-    let (mut child, stream) = start_peer("lend");
+/// Lends a message once the receiver has tried whether it can read one, and lets something happen before it
+/// does. Then sends another one, in whichever way.
+fn lend(stream: &Socket, payload: &Payload, change: impl FnOnce()) {
+    let (mut tx, _rx) = shm::accept(stream, LONG, soon()).unwrap();
+    tx.allow_lending();
+    send(&mut tx, 0, 0, &vec![7; 64 << 10]);
+    wait_for_byte(stream);
+    let first = try_to_lend(&mut tx, payload, 1);
+    stream.send(&[first]).unwrap();
+    wait_for_byte(stream);
+    change();
+    stream.send(b"!").unwrap();
+    serve(&mut tx);
+    wait_for_byte(stream);
+    stream.send(&[try_to_lend(&mut tx, payload, 2)]).unwrap();
+    serve(&mut tx);
+    send(&mut tx, 0, 3, b"the end");
+    wait_for_byte(stream);
+}
+
+/// What came of it, for the other process.
+fn try_to_lend(tx: &mut Tx, payload: &Payload, tag: u64) -> u8 {
+    // SAFETY: the payload stays until the link is gone.
+    match unsafe { tx.lend(0, payload.bytes(), tag) }.unwrap() {
+        Lending::Lent(_) => b'l',
+        Lending::NotYet => b'n',
+        Lending::Unable => b'u',
+    }
+}
+
+/// Copies what the receiver cannot read, until it has all that was lent.
+fn serve(tx: &mut Tx) {
+    let deadline = soon();
+    while !tx.flush().unwrap() {
+        assert!(Instant::now() < deadline, "the loan does not return");
+        std::thread::yield_now();
+    }
+}
+
+fn pattern() -> Vec<u8> {
+    (0..LENT).map(|index| (index % 251) as u8).collect()
+}
+
+/// What is lent.
+enum Payload {
+    Ordinary(Vec<u8>),
+    /// Mapped, never unmapped.
+    Mapped(&'static [u8]),
+}
+
+impl Payload {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Ordinary(bytes) => bytes,
+            Self::Mapped(bytes) => bytes,
+        }
+    }
+
+    /// Ordinary memory, and behind it some that the kernel reads for nobody: as device memory is.
+    fn half_secret() -> Self {
+        let bytes = LENT.next_multiple_of(1 << 16);
+        let writable = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, of which the second half is replaced by another one that is as long; both
+        // are readable and writable, and never unmapped.
+        let memory = unsafe {
+            let null = std::ptr::null_mut();
+            let start = mmap_anonymous(null, bytes, writable, MapFlags::PRIVATE).unwrap();
+            let (half, middle) = (bytes / 2, start.byte_add(bytes / 2));
+            let secret = libc::syscall(libc::SYS_memfd_secret, 0) as i32;
+            assert!(secret >= 0, "{}", std::io::Error::last_os_error());
+            let secret = OwnedFd::from_raw_fd(secret);
+            ftruncate(&secret, half as u64).unwrap();
+            let flags = MapFlags::SHARED | MapFlags::FIXED;
+            mmap(middle, half, writable, flags, &secret, 0).unwrap();
+            std::slice::from_raw_parts_mut(start.cast::<u8>(), LENT)
+        };
+        memory.copy_from_slice(&pattern());
+        Self::Mapped(memory)
+    }
+}
+
+/// Receives what a process lends in this way; whether the first message was lent, and the second.
+fn take_from((mut child, stream): (Child, Socket)) -> [u8; 2] {
     let (_tx, mut rx) = shm::offer(&stream, LONG, soon()).unwrap();
     assert_eq!(receive(&mut rx, 0), Some((0, vec![7; 64 << 10])));
-    stream.send(b"!").unwrap();
-    let mut answer = [std::mem::MaybeUninit::new(0)];
-    stream.recv(&mut answer).unwrap();
-    // SAFETY: it was initialised, and then written to.
-    if unsafe { answer[0].assume_init() } == b'l' {
-        let mut room = vec![0; LENT];
-        assert_eq!(rx.borrow(0, &mut room, 1).unwrap(), Borrowing::Done(LENT));
-        let is_right = |(index, &byte): (usize, &u8)| byte == (index % 251) as u8;
-        assert!(room.iter().enumerate().all(is_right));
-    } else {
-        eprintln!("skipped: the kernel lets nobody read another process's memory");
+    let mut answers = [0; 2];
+    for (tag, answer) in (1..).zip(&mut answers) {
+        stream.send(b"!").unwrap();
+        *answer = hear_byte(&stream);
+        if tag == 1 {
+            stream.send(b"!").unwrap();
+            wait_for_byte(&stream);
+        }
+        if *answer == b'l' {
+            assert!(borrow_all(&mut rx, tag) == pattern());
+        }
     }
+    assert_eq!(receive(&mut rx, 0), Some((3, b"the end".to_vec())));
     stream.send(b"!").unwrap();
     assert!(child.wait().unwrap().success());
+    answers
+}
+
+fn borrow_all(rx: &mut Rx, tag: u64) -> Vec<u8> {
+    let (mut got, mut room, deadline) = (Vec::new(), vec![0; LENT], soon());
+    while got.len() < LENT {
+        match rx.borrow(0, &mut room, tag).unwrap() {
+            Borrowing::Done(count) => got.extend_from_slice(&room[..count]),
+            Borrowing::NotYet => assert!(Instant::now() < deadline, "{} bytes", got.len()),
+            Borrowing::Unable => panic!("after {} bytes", got.len()),
+        }
+    }
+    got
+}
+
+#[test]
+fn another_processs_memory_is_read_where_it_lies() {
+    if has(Need::SingleCopy) {
+        assert_eq!(take_from(start_peer("lend")), *b"ll");
+    }
+}
+
+#[test]
+fn memory_that_the_kernel_does_not_read_arrives_all_the_same() {
+    if has(Need::SingleCopy) && has(Need::SecretMemory) {
+        assert_eq!(take_from(start_peer("lend-secret")), *b"lu");
+    }
+}
+
+#[test]
+fn a_process_that_may_not_be_read_any_more_is_heard_all_the_same() {
+    if !has(Need::SingleCopy) {
+        return;
+    }
+    let peer = start_peer("lend-undumpable");
+    // A superuser may read anything.
+    let mut own = capabilities(None).unwrap();
+    own.effective.remove(CapabilitySet::SYS_PTRACE);
+    set_capabilities(None, own).unwrap();
+    assert_eq!(take_from(peer), *b"lu");
+}
+
+/// The sender's process id is another process's here.
+#[test]
+fn a_process_of_another_container_is_not_looked_for_among_those_of_this_one() {
+    if !has(Need::Namespaces) {
+        return;
+    }
+    // SAFETY: it concerns the children of this thread alone.
+    let outcome = unsafe { libc::unshare(libc::CLONE_NEWPID) };
+    assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
+    assert_eq!(take_from(start_peer("lend")), *b"uu");
 }

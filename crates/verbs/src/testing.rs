@@ -62,6 +62,8 @@ pub fn old_library() -> Library {
 
 thread_local! {
     static FAILURE: Cell<Option<(usize, i32)>> = const { Cell::new(None) };
+    static KEEPS: Cell<i32> = const { Cell::new(0) };
+    static HOLDS: Cell<bool> = const { Cell::new(false) };
     static ENDS_AS: Cell<Option<Status>> = const { Cell::new(None) };
     static REGISTRATION: Cell<Option<Registration>> = const { Cell::new(None) };
 }
@@ -70,6 +72,16 @@ thread_local! {
 /// a post at its `place`th request, from 0 on.
 pub fn fail_next(place: usize, errno: i32) {
     FAILURE.set(Some((place, errno)));
+}
+
+/// Makes the device keep the queue pairs that this thread wants destroyed, with that error number; 0 is for not at all.
+pub fn keep_pairs(errno: i32) {
+    KEEPS.set(errno);
+}
+
+/// Makes what this thread sends never end.
+pub fn hold(holds: bool) {
+    HOLDS.set(holds);
 }
 
 /// Makes all that this thread posts end so; `None` is well.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use socket2::Socket;
 
-use super::{Door, Guest};
+use super::{Admits, Door, Guest};
 use crate::frame::{Frame, FrameReader, ReadError};
 use crate::handshake::{self, Intent, MAX_HANDSHAKE, Open, OpenError};
 use crate::hello::{Hello, MAX_HELLO};
@@ -51,6 +51,8 @@ pub(super) enum VisitError {
     Wire(#[from] WireError),
     #[error("it has a different secret")]
     Secret,
+    #[error("this rank has the stream, or calls for it itself")]
+    Crossed,
     #[error("it looks for another rank or another kind of listener")]
     Misdirected,
 }
@@ -92,7 +94,12 @@ impl Visitor {
     }
 
     /// Goes as far as the bytes that have arrived allow.
-    pub(super) fn step(&mut self, door: Door, key: &Secret) -> Result<Step, VisitError> {
+    pub(super) fn step(
+        &mut self,
+        door: Door,
+        key: &Secret,
+        admits: Admits<'_>,
+    ) -> Result<Step, VisitError> {
         loop {
             let limit = match self.stage {
                 Stage::Greeting => MAX_HELLO,
@@ -101,7 +108,7 @@ impl Visitor {
             let Some((kind, body)) = self.reader.poll(&self.socket, limit)? else {
                 return Ok(Step::Wait);
             };
-            if let Some(outcome) = self.advance(door, key, (kind, body))? {
+            if let Some(outcome) = self.advance(door, key, admits, (kind, body))? {
                 return Ok(Step::Done(outcome));
             }
         }
@@ -111,6 +118,7 @@ impl Visitor {
         &mut self,
         door: Door,
         key: &Secret,
+        admits: Admits<'_>,
         (kind, body): Frame,
     ) -> Result<Option<Outcome>, VisitError> {
         match (&self.stage, kind) {
@@ -130,6 +138,11 @@ impl Visitor {
                     return Err(VisitError::Secret);
                 }
                 let intent = *intent;
+                if let Intent::Stream { from, purpose, .. } = intent
+                    && !admits(from, purpose)
+                {
+                    return Err(VisitError::Crossed);
+                }
                 self.send(FrameKind::Accept, &key.sign(handshake::SERVER, transcript))?;
                 self.stage = Stage::Greeting;
                 match intent {

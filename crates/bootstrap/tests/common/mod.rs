@@ -120,7 +120,7 @@ pub(crate) fn mesh(session: &Session) {
     let me = session.rank();
     for (lane, via) in [(0, TCP), (1, Via::Unix)] {
         for peer in 0..session.size() {
-            let purpose = purpose(Kind::Tcp, lane);
+            let purpose = purpose(Kind::Control, lane);
             let stream = match peer.cmp(&me) {
                 std::cmp::Ordering::Less => session.accept(peer, purpose, soon()).unwrap(),
                 std::cmp::Ordering::Equal => continue,

@@ -6,6 +6,8 @@ use std::fmt::Debug;
 
 use half::{bf16, f16};
 use proptest::prelude::*;
+#[cfg(target_arch = "x86_64")]
+use spark_ccl_testing::{Need, has};
 
 use super::Cpu;
 use super::dispatch::Level;
@@ -211,6 +213,20 @@ fn halves_with_those_at_the_edges() {
     let all: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
     for op in ReduceOp::ALL {
         check_pairs(op, &edges.map(f16::from_bits), &all);
+    }
+}
+
+/// Where one is left out, none of the tests here tries it.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn every_level_of_the_processor_is_tried() {
+    for (need, level) in [
+        (Need::Avx2, Level::Avx2),
+        (Need::Avx512, Level::Avx512),
+        (Need::Avx512Fp16, Level::Avx512Fp16),
+    ] {
+        let is_tried = Level::available().any(|available| available == level);
+        assert_eq!(is_tried, has(need), "{}", level.name());
     }
 }
 

@@ -9,8 +9,8 @@ use socket2::Socket;
 
 use super::*;
 use crate::fault::POINT_TO_POINT;
-use crate::wire::Progress;
 use crate::wire::tests::{SIZE, fault};
+use crate::wire::{Frame, Progress, Report, Told, WaitingFor, What};
 
 const ME: u32 = 1;
 const NEIGHBOUR: u32 = 2;
@@ -18,7 +18,7 @@ const NEIGHBOUR: u32 = 2;
 /// What comes to pass at one rank, some of it by its own calls.
 #[derive(Debug, Clone)]
 enum Event {
-    Heard(Flood),
+    Heard(Frame),
     Watch(u64),
     Unwatch(u64),
     Enter(u64, u64, [u64; 2]),
@@ -56,10 +56,10 @@ fn waiting() -> impl Strategy<Value = Option<WaitingFor>> {
     ]
 }
 
-fn flood() -> impl Strategy<Value = Flood> {
+fn told() -> impl Strategy<Value = Frame> {
     let progress = (context(), number(), number(), signature(), waiting());
     let progress = progress.prop_map(|(context, finished, sequence, signature, waiting)| {
-        News::Progress(Progress {
+        What::Progress(Progress {
             context,
             finished,
             sequence,
@@ -67,23 +67,48 @@ fn flood() -> impl Strategy<Value = Flood> {
             waiting,
         })
     });
+    let last = proptest::option::of((number(), signature()));
+    let report = (context(), number(), rank(), last, any::<u64>());
+    let report = report.prop_map(|(context, sequence, rank, last, age)| {
+        What::Late(Report {
+            context,
+            sequence,
+            rank,
+            last,
+            age: std::time::Duration::from_millis(age),
+        })
+    });
+    let what = prop_oneof![4 => progress, 1 => report];
+    (rank(), rank(), number(), what).prop_map(|(to, origin, counter, what)| Frame::Told {
+        to,
+        told: Told {
+            origin,
+            counter,
+            what,
+        },
+    })
+}
+
+fn flood() -> impl Strategy<Value = Frame> {
     let news = prop_oneof![
-        4 => progress,
         1 => (context(), number()).prop_map(|(context, last_sequence)| News::Leave { context, last_sequence }),
         1 => Just(News::Goodbye),
         1 => (rank(), proptest::option::of("[a-z]{0,9}")).prop_map(|(rank, error)| News::Gone { rank, error }),
         1 => (context(), fault()).prop_map(|(context, fault)| News::Fault { context, fault }),
     ];
-    (rank(), number(), news).prop_map(|(origin, counter, news)| Flood {
-        origin,
-        counter,
-        news,
+    (rank(), number(), news).prop_map(|(origin, counter, news)| {
+        Frame::Flood(Flood {
+            origin,
+            counter,
+            news,
+        })
     })
 }
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        6 => flood().prop_map(Event::Heard),
+        3 => flood().prop_map(Event::Heard),
+        3 => told().prop_map(Event::Heard),
         2 => context().prop_map(Event::Watch),
         1 => context().prop_map(Event::Unwatch),
         2 => (context(), 1_u64..4, signature()).prop_map(|(c, s, words)| Event::Enter(c, s, words)),
@@ -103,29 +128,29 @@ impl Rank {
     fn new() -> Self {
         let (ours, neighbour) = UnixStream::pair().unwrap();
         neighbour.set_nonblocking(true).unwrap();
-        let link = Link::new(NEIGHBOUR, Socket::from(ours)).unwrap();
+        let link = Link::new(NEIGHBOUR, Socket::from(ours), false, Instant::now()).unwrap();
         let names: Arc<[Arc<str>]> = (0..SIZE)
             .map(|rank| format!("rank {rank}").into())
             .collect();
         Self {
-            state: State::new(ME, names, vec![link]),
+            state: State::new(ME, names, vec![link], None),
             neighbour,
             views: HashMap::new(),
         }
     }
 
     fn meet(&mut self, event: &Event) {
+        let now = Instant::now();
         match event {
-            Event::Heard(flood) => {
-                let bytes = wire::encode(&Frame::Flood(flood.clone()));
-                self.neighbour.write_all(&bytes).unwrap();
-                self.state.serve(0);
+            Event::Heard(frame) => {
+                self.neighbour.write_all(&wire::encode(frame)).unwrap();
+                self.state.serve(0, now);
             }
             Event::Watch(context) => {
                 let (members, names) = (vec![0, ME, NEIGHBOUR], Arc::clone(&self.state.names));
                 let view = View::new(*context, members, ME, names, |words| format!("{words:?}"));
                 let view = Arc::new(view);
-                self.state.watch(&view);
+                self.state.watch(&view, now);
                 self.views.insert(*context, view);
             }
             Event::Unwatch(context) => {
@@ -144,30 +169,30 @@ impl Rank {
             Event::Announce(context, sequence, signature) => {
                 let waiting = WaitingFor::Anyone;
                 self.state
-                    .announce(*context, *sequence, *signature, waiting);
+                    .announce(*context, *sequence, *signature, waiting, now);
             }
             Event::Leave(context, last) => self.state.leave(*context, *last),
         }
         for roll in self.state.rolls.values() {
-            let _ = (roll.report(), roll.late(1, std::time::Duration::ZERO));
+            let _ = (
+                roll.report(now),
+                roll.late(1, std::time::Duration::ZERO, now),
+            );
         }
     }
 
     /// All that the neighbour has heard by now.
-    fn said(&mut self) -> Vec<Flood> {
-        let (mut bytes, mut floods) = (Vec::new(), Vec::new());
+    fn said(&mut self) -> Vec<Frame> {
+        let (mut bytes, mut frames) = (Vec::new(), Vec::new());
         // Ends with an error, since nothing more is there.
         let _ = self.neighbour.read_to_end(&mut bytes);
         let mut rest = &bytes[..];
         while let Some((frame, length)) = wire::parse(rest, SIZE).unwrap() {
             rest = &rest[length..];
-            floods.extend(match frame {
-                Frame::Flood(flood) => Some(flood),
-                Frame::Ack { .. } => None,
-            });
+            frames.push(frame);
         }
         assert!(rest.is_empty());
-        floods
+        frames
     }
 }
 
@@ -188,11 +213,15 @@ proptest! {
             }
         }
         // It numbers its own news one by one, whatever others say in its name.
-        let own = rank.said();
-        let own = own.iter().filter(|flood| flood.origin == ME);
-        let (progress, other): (Vec<&Flood>, Vec<&Flood>) =
-            own.partition(|flood| matches!(flood.news, News::Progress(_)));
-        prop_assert!(progress.windows(2).all(|pair| pair[0].counter < pair[1].counter));
-        prop_assert!(other.iter().map(|flood| flood.counter).eq(1..=other.len() as u64));
+        let (mut told, mut other) = (Vec::new(), Vec::new());
+        for frame in rank.said() {
+            match frame {
+                Frame::Told { told: own, .. } if own.origin == ME => told.push(own.counter),
+                Frame::Flood(own) if own.origin == ME => other.push(own.counter),
+                _ => {}
+            }
+        }
+        prop_assert!(told.windows(2).all(|pair| pair[0] <= pair[1]));
+        prop_assert!(other.iter().copied().eq(1..=other.len() as u64));
     }
 }

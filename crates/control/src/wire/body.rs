@@ -10,6 +10,8 @@ const MAX_TEXT: usize = 512;
 const MAX_WORDS: usize = 192;
 /// How many late ranks a fault names. Together they fit into a frame, as a test shows.
 pub(super) const MAX_LATE: usize = 12;
+/// How many ranks a beat names: all neighbours in any world that there can be.
+pub(super) const MAX_RANKS: usize = 128;
 
 #[derive(Default)]
 pub(super) struct Writer(Vec<u8>);
@@ -48,8 +50,16 @@ impl Writer {
         self.0.extend(&text.as_bytes()[..end]);
     }
 
-    fn millis(&mut self, duration: Duration) {
+    pub(super) fn millis(&mut self, duration: Duration) {
         self.u64(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX));
+    }
+
+    pub(super) fn ranks(&mut self, ranks: &[u32]) {
+        let ranks = &ranks[..ranks.len().min(MAX_RANKS)];
+        self.u8(ranks.len() as u8);
+        for &rank in ranks {
+            self.u32(rank);
+        }
     }
 
     pub(super) fn optional<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T)) {
@@ -175,6 +185,14 @@ impl<'a> Reader<'a> {
         self.u32().filter(|&rank| rank < self.size)
     }
 
+    pub(super) fn ranks(&mut self) -> Option<Vec<u32>> {
+        let count: usize = self.u8()?.into();
+        if count > MAX_RANKS {
+            return None;
+        }
+        (0..count).map(|_| self.rank()).collect()
+    }
+
     pub(super) fn text(&mut self) -> Option<String> {
         self.text_up_to(MAX_TEXT)
     }
@@ -193,7 +211,7 @@ impl<'a> Reader<'a> {
         str::from_utf8(text).ok().map(str::to_owned)
     }
 
-    fn millis(&mut self) -> Option<Duration> {
+    pub(super) fn millis(&mut self) -> Option<Duration> {
         self.u64().map(Duration::from_millis)
     }
 

@@ -84,8 +84,20 @@ fn progress() -> impl Strategy<Value = Progress> {
 }
 
 fn frame() -> impl Strategy<Value = Frame> {
+    let last = proptest::option::of((any::<u64>(), any::<[u64; 2]>()));
+    let report = (any::<[u64; 2]>(), 0..SIZE, last, millis());
+    let report = report.prop_map(|([context, sequence], rank, last, age)| Report {
+        context,
+        sequence,
+        rank,
+        last,
+        age,
+    });
+    let what = prop_oneof![
+        progress().prop_map(What::Progress),
+        report.prop_map(What::Late),
+    ];
     let news = prop_oneof![
-        progress().prop_map(News::Progress),
         any::<[u64; 2]>().prop_map(|[context, last_sequence]| News::Leave {
             context,
             last_sequence
@@ -97,6 +109,21 @@ fn frame() -> impl Strategy<Value = Frame> {
     ];
     prop_oneof![
         any::<u32>().prop_map(|bytes| Frame::Ack { bytes }),
+        (
+            any::<u64>(),
+            prop::collection::vec(0..SIZE, 0..=body::MAX_RANKS)
+        )
+            .prop_map(|(received, hears)| Frame::Beat(Beat { received, hears })),
+        (0..SIZE, 0..SIZE, any::<u64>(), what).prop_map(|(to, origin, counter, what)| {
+            Frame::Told {
+                to,
+                told: Told {
+                    origin,
+                    counter,
+                    what,
+                },
+            }
+        }),
         (0..SIZE, any::<u64>(), news).prop_map(|(origin, counter, news)| Frame::Flood(Flood {
             origin,
             counter,
@@ -126,7 +153,7 @@ proptest! {
 
     /// Behind a valid header, so that the bodies' parsers see the garbage.
     #[test]
-    fn arbitrary_bodies_never_panic(kind in 0..=FAULT, body in any::<Vec<u8>>(), size in any::<u32>()) {
+    fn arbitrary_bodies_never_panic(kind in 0..=BEAT, body in any::<Vec<u8>>(), size in any::<u32>()) {
         let mut bytes = MAGIC.to_le_bytes().to_vec();
         bytes.extend([VERSION, kind]);
         bytes.extend((body.len() as u32).to_le_bytes());
@@ -164,7 +191,7 @@ fn refusals_say_what_was_expected_and_seen() {
     assert_eq!(changed(7, 0xFF), Err(WireError::Length(0xFF00_0004)));
     assert_eq!(changed(4, 3), Err(WireError::Body(ACK)));
     let text = WireError::Version(9).to_string();
-    assert_eq!(text, "expected control protocol version 1, saw version 9");
+    assert_eq!(text, "expected control protocol version 2, saw version 9");
 }
 
 #[test]

@@ -46,7 +46,7 @@ pub(crate) fn world(size: u32) -> Vec<Arc<Monitor>> {
 }
 
 pub(crate) fn start(me: u32, size: u32, streams: Vec<(u32, Socket)>) -> Arc<Monitor> {
-    Monitor::start(me, names(size), streams).unwrap()
+    Monitor::start(me, names(size), streams, None).unwrap()
 }
 
 /// The control streams of one rank, with whom they lead to.

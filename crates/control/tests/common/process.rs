@@ -45,7 +45,7 @@ pub(crate) fn spawn_world(size: u32, entry: &str) -> Vec<Rank> {
 impl Rank {
     fn spawn(rank: u32, size: u32, folder: &Path, entry: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", entry, "--nocapture"])
+            .args(["--ignored", "--exact", entry, "--nocapture"])
             .env(RANK, rank.to_string())
             .env(SIZE, size.to_string())
             .env(FOLDER, folder)
@@ -103,7 +103,7 @@ pub(crate) fn serve_if_asked() {
     let rank = rank.parse().unwrap();
     let size = std::env::var(SIZE).unwrap().parse().unwrap();
     let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
-    let monitor = Monitor::start(rank, names(size), connect(rank, size, &folder)).unwrap();
+    let monitor = Monitor::start(rank, names(size), connect(rank, size, &folder), None).unwrap();
     let watch = monitor.watch(7, (0..size).collect(), words);
     answer("ready");
     for order in std::io::stdin().lines() {

@@ -183,3 +183,28 @@ proptest! {
         prop_assert!(value.is_err() || value.is_ok_and(|value| value.len() <= 2));
     }
 }
+
+/// One thread waits for the launcher while another one forks; its child hears at once that it has no part in this.
+#[test]
+fn a_child_is_refused_although_its_parent_holds_the_connection() {
+    let soon = || Instant::now() + Duration::from_secs(1);
+    assert!(open(-1, soon()).is_err(), "nothing is open there");
+    let held = OPEN.lock();
+    // SAFETY: the child does what a single thread may do, and ends at once.
+    let child = match unsafe { libc::fork() } {
+        0 => {
+            // SAFETY: ends this process, should it wait.
+            unsafe { libc::alarm(20) };
+            let refused = open(-1, soon());
+            let fine = refused.is_err_and(|error| error.to_string().contains("forked child"));
+            // SAFETY: ends this process.
+            unsafe { libc::_exit(i32::from(!fine)) }
+        }
+        child => child,
+    };
+    let mut status = 0;
+    // SAFETY: the status is written to a local.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    drop(held);
+    assert_eq!((waited, status), (child, 0));
+}

@@ -1,10 +1,11 @@
 use super::*;
 use std::collections::HashMap;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 use proptest::prelude::*;
+use rustix::net::{AddressFamily, SocketType};
 
 type Values = Arc<(Mutex<HashMap<Vec<u8>, Vec<u8>>>, Condvar)>;
 
@@ -98,15 +99,14 @@ fn what_is_put_is_got_by_those_who_wait_already() {
 
 #[test]
 fn a_store_that_comes_late_is_found() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // The port is taken, and refuses whoever comes before `listen`.
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let listener = TcpListener::from(socket);
     let port = listener.local_addr().unwrap().port();
-    drop(listener);
     let reader = thread::spawn(move || store(port).get("root", after(LONG)));
     thread::sleep(SHORT);
-    let Ok(listener) = TcpListener::bind(("127.0.0.1", port)) else {
-        // Another test has got the port meanwhile; its answer, or the deadline, ends the reader.
-        return;
-    };
+    rustix::net::listen(&listener, 1).unwrap();
     let (mut stream, _) = listener.accept().unwrap();
     let expected = [
         validate_request(),

@@ -1,4 +1,5 @@
 use spark_ccl_nccl::{Communicator, Config, DType, DeviceSlice, Error, Library, RedOp, Stream};
+use spark_ccl_testing::scramble;
 
 use crate::cuda::Gpu;
 use crate::{Machine, machine, nonblocking, wait};
@@ -47,7 +48,7 @@ impl Element {
 
 /// Small whole numbers, whose product over 8 ranks is exact.
 fn sent(rank: usize, index: usize) -> f64 {
-    ((rank * 7 + index * 5) % 13) as f64 + 1.0
+    (scramble(rank as u64, index as u64) % 13) as f64 + 1.0
 }
 
 const UNTOUCHED: f64 = -1.0;

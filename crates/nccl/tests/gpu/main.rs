@@ -1,6 +1,5 @@
 //! The crate with NVIDIA's GPUs, all that are here, and the libnccl that `SPARK_CCL_NCCL_LIBRARY`
-//! names, or the system's. Where there are none, or too few, tests are skipped; with
-//! `SPARK_CCL_TEST_GPU=1` they fail then.
+//! names, or the system's. Where there are none, or too few, tests are skipped.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -20,6 +19,7 @@ use std::time::Duration;
 
 use cuda::Gpu;
 use spark_ccl_nccl::{Communicator, Config, DType, Error, Library, Progress, RedOp};
+use spark_ccl_testing::{Need, found, has};
 
 /// What a test has for itself while it runs.
 struct Machine {
@@ -31,35 +31,28 @@ struct Machine {
 
 /// The machine, unless there are fewer GPUs than the test needs ranks.
 fn machine(ranks: usize) -> Option<Machine> {
-    static FOUND: OnceLock<Result<(Library, Vec<Gpu>), String>> = OnceLock::new();
+    static FOUND: OnceLock<(Library, Vec<Gpu>)> = OnceLock::new();
     // Kernels of several communicators, and what frees memory, may wait for each other for ever.
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let reason = match FOUND.get_or_init(find) {
-        Ok((library, gpus)) if gpus.len() >= ranks => {
-            return Some(Machine {
-                library: *library,
-                gpus,
-                _alone: alone,
-                _watched: watch(),
-            });
-        }
-        Ok((_, gpus)) => format!("{} GPUs, but {ranks} are needed", gpus.len()),
-        Err(reason) => reason.clone(),
-    };
-    let required = env::var_os("SPARK_CCL_TEST_GPU").is_some_and(|value| value == "1");
-    assert!(!required, "SPARK_CCL_TEST_GPU=1, but: {reason}");
-    eprintln!("SKIPPED: {reason}");
-    None
+    if !has(Need::Gpus(ranks)) {
+        return None;
+    }
+    let (library, gpus) = FOUND.get_or_init(find);
+    Some(Machine {
+        library: *library,
+        gpus,
+        _alone: alone,
+        _watched: watch(),
+    })
 }
 
-fn find() -> Result<(Library, Vec<Gpu>), String> {
-    let gpus = cuda::gpus()?;
+fn find() -> (Library, Vec<Gpu>) {
+    let gpus = cuda::gpus().unwrap();
     let path = env::var_os("SPARK_CCL_NCCL_LIBRARY");
-    let library =
-        Library::open(path.as_deref().map(Path::new)).map_err(|error| error.to_string())?;
+    let library = Library::open(path.as_deref().map(Path::new)).unwrap();
     println!("{library:?}");
-    Ok((library, gpus))
+    (library, gpus)
 }
 
 /// Ends the process if the test does not end: a thread that is stuck in NCCL or CUDA cannot be.
@@ -146,13 +139,14 @@ fn start_sum(gpu: &Gpu, comm: &Communicator) -> Result<(), Error> {
     comm.all_reduce(buffer, buffer, RedOp::Sum, gpu.stream())
 }
 
-/// What the library is new enough for.
+/// What the library is new enough for. (Which version brought what is tried on NVIDIA's libraries by `real_nccl`.)
 fn supported<T>(result: Result<T, Error>) -> Option<T> {
-    match result {
-        Err(error) if error.is_unsupported() => {
-            println!("{error}");
-            None
+    let probed = match result {
+        Err(Error::Unsupported { what, since, found }) => {
+            assert!(found < since, "{what}: {found} is not older than {since}");
+            Err(format!("{what} needs NCCL {since}"))
         }
-        result => Some(result.unwrap()),
-    }
+        result => Ok(result.unwrap()),
+    };
+    found(Need::NewestNccl, probed)
 }

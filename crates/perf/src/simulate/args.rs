@@ -25,8 +25,8 @@ The model:
               never the bottleneck; alpha 5 us (assumed: RDMA); memory of 273 GB/s
   spark-ring  the same without a switch: cables to the two neighbours; both go through the host's 23.7 GB/s,
               and so does what a rank passes on for others (store and forward per packet, 5 us per host)
-  hosts8      hosts of 8 GPUs; within, 337 GB/s per GPU (measured: kernel loads, all GPUs at once) and 1 us
-              (assumed); across, a rail of 50 GB/s per GPU to a switch, and 5 us (assumed)
+  hosts8      hosts of 8 GPUs; within, 337 GB/s per GPU (between what NCCL reaches on two and on four H200)
+              and 1 us (assumed); across, a rail of 50 GB/s per GPU to a switch, and 5 us (assumed)
 
 Algorithms:
   Of all_reduce ring, double-tree, halving-doubling, and hierarchical: within hosts, between hosts, within

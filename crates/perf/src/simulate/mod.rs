@@ -11,7 +11,7 @@ use spark_ccl_sched::{Algorithm, Collective as Known};
 
 use crate::collective::Collective;
 use crate::error::Error;
-use crate::report::plot::{self, Chart, Series};
+use crate::report::plot::{self, Chart, Look, Unit};
 use crate::run::{draw, plot_kind, print};
 use crate::size::human;
 pub(crate) use args::Args;
@@ -224,27 +224,34 @@ fn beside(machine: &Machine, algorithms: &[Algorithm], points: &[Point]) -> Resu
 /// is one number of ranks only.
 fn chart(args: &Args, algorithms: &[Algorithm], rows: &[Row]) -> Chart {
     let by_size = args.ranks.len() == 1;
-    let lines = |value: fn(&Row, &Time) -> f64| {
-        let mut lines: Vec<Series> = Vec::new();
-        for row in rows {
-            for (algorithm, time) in algorithms.iter().zip(&row.times) {
-                let (name, x) = if by_size {
-                    (algorithm.to_string(), row.bytes as f64)
-                } else if args.bytes.len() == 1 {
-                    (algorithm.to_string(), f64::from(row.ranks))
-                } else {
-                    let name = format!("{algorithm}, {}", human(row.bytes));
-                    (name, f64::from(row.ranks))
-                };
-                let point = (x, value(row, time));
-                match lines.iter_mut().find(|(known, _)| *known == name) {
-                    Some((_, points)) => points.push(point),
-                    None => lines.push((name, vec![point])),
-                }
-            }
+    let named = args.bytes.len() > 1 && !by_size;
+    let mut series = Vec::new();
+    for row in rows {
+        for (number, (algorithm, time)) in algorithms.iter().zip(&row.times).enumerate() {
+            let (name, color) = if named {
+                let size = args.bytes.iter().position(|bytes| *bytes == row.bytes);
+                let color = size.unwrap_or_default() * algorithms.len() + number;
+                (format!("{algorithm}, {}", human(row.bytes)), color)
+            } else {
+                (algorithm.to_string(), number)
+            };
+            let look = Look {
+                color,
+                dashed: false,
+            };
+            let x = if by_size {
+                row.bytes as f64
+            } else {
+                f64::from(row.ranks)
+            };
+            let point = plot::Point {
+                x,
+                time_us: time.us,
+                bus_bw: bus_bw(row.collective, row.ranks, row.bytes, time.us),
+            };
+            plot::add(&mut series, name, look, point);
         }
-        lines
-    };
+    }
     let fixed = match (&args.bytes[..], &args.ranks[..]) {
         (_, [ranks]) => format!(", {ranks} ranks"),
         ([bytes], _) => format!(", {}", human(*bytes)),
@@ -256,13 +263,7 @@ fn chart(args: &Args, algorithms: &[Algorithm], rows: &[Row]) -> Chart {
             args.collective.name(),
             value_name(&args.topology)
         ),
-        across: if by_size { "size" } else { "ranks" },
-        across_label: if by_size {
-            plot::human_size
-        } else {
-            |ranks| format!("{ranks:.0}")
-        },
-        time_us: lines(|_, time| time.us),
-        bus_bw: lines(|row, time| bus_bw(row.collective, row.ranks, row.bytes, time.us)),
+        across: if by_size { Unit::Bytes } else { Unit::Ranks },
+        series,
     }
 }

@@ -1,6 +1,8 @@
 //! NCCL on the GPUs of this machine, and what is said where there are none.
 
-use crate::program::{Run, command, gpus, run, succeed};
+use spark_ccl_testing::{Need, has};
+
+use crate::program::{Run, command, run, succeed};
 
 pub(crate) const COLLECTIVES: [&str; 11] = [
     "all_reduce",
@@ -18,41 +20,45 @@ pub(crate) const COLLECTIVES: [&str; 11] = [
 
 #[test]
 fn what_is_missing_is_named() {
-    if let Err(run) = gpus() {
-        assert_eq!(run.code, Some(2), "{}", run.stderr);
-        let missing = ["libcuda.so.1", "libnccl.so.2", "no GPU"];
-        let named = missing.iter().any(|name| run.stderr.contains(name));
-        assert!(named, "{}", run.stderr);
-        assert_eq!(run.stdout, "");
+    if !has(Need::NoGpus) {
+        return;
     }
+    let run = run("all_reduce --backend nccl -g 1 -b 8 -e 8 -n 1");
+    assert_eq!(run.code, Some(2), "{}", run.stderr);
+    let missing = ["libcuda.so.1", "libnccl.so.2", "no GPU"];
+    let named = missing.iter().any(|name| run.stderr.contains(name));
+    assert!(named, "{}", run.stderr);
+    assert_eq!(run.stdout, "");
 }
 
 /// The processes that it starts would each say the same.
 #[test]
 fn it_is_said_once() {
-    if gpus().is_err() {
-        let run = run("all_reduce --backend nccl --procs 3");
-        assert_eq!(run.code, Some(2), "{}", run.stderr);
-        assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    if !has(Need::NoGpus) {
+        return;
     }
+    let run = run("all_reduce --backend nccl --procs 3");
+    assert_eq!(run.code, Some(2), "{}", run.stderr);
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
 }
 
 #[test]
 fn a_library_that_is_not_there_is_named() {
-    if gpus().is_ok() {
-        let out = command(&["all_reduce", "--backend", "nccl"])
-            .env("SPARK_CCL_NCCL_LIBRARY", "/nonexistent/libnccl.so.2")
-            .output()
-            .unwrap();
-        let run = Run::from(out);
-        assert_eq!(run.code, Some(2), "{}", run.stderr);
-        assert!(run.stderr.contains("/nonexistent"), "{}", run.stderr);
+    if !has(Need::Gpus(1)) {
+        return;
     }
+    let out = command(&["all_reduce", "--backend", "nccl"])
+        .env("SPARK_CCL_NCCL_LIBRARY", "/nonexistent/libnccl.so.2")
+        .output()
+        .unwrap();
+    let run = Run::from(out);
+    assert_eq!(run.code, Some(2), "{}", run.stderr);
+    assert!(run.stderr.contains("/nonexistent"), "{}", run.stderr);
 }
 
 #[test]
 fn collectives_are_right_on_gpus() {
-    if gpus().is_err() {
+    if !has(Need::Gpus(1)) {
         return;
     }
     for collective in COLLECTIVES {
@@ -68,9 +74,10 @@ fn collectives_are_right_on_gpus() {
 
 #[test]
 fn a_planted_value_is_found_on_gpus() {
-    if gpus().is_ok() {
-        let out = run("all_reduce --backend nccl -g 1 -b 1M -e 1M -n 1 --plant 0:70000");
-        assert_eq!(out.code, Some(7), "{}", out.stderr);
-        assert_eq!(Run::wrong(&out.rows()[0]), [1, 1]);
+    if !has(Need::Gpus(1)) {
+        return;
     }
+    let out = run("all_reduce --backend nccl -g 1 -b 1M -e 1M -n 1 --plant 0:70000");
+    assert_eq!(out.code, Some(7), "{}", out.stderr);
+    assert_eq!(Run::wrong(&out.rows()[0]), [1, 1]);
 }

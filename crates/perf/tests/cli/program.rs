@@ -58,16 +58,6 @@ pub(crate) fn succeed(args: &str) -> Run {
     run
 }
 
-/// Whether NCCL can be measured here; else why not, which is said.
-pub(crate) fn gpus() -> Result<(), Run> {
-    let run = run("all_reduce --backend nccl -g 1 -b 8 -e 8 -n 1");
-    if run.code == Some(0) {
-        return Ok(());
-    }
-    eprintln!("SKIPPED: {}", run.stderr);
-    Err(run)
-}
-
 impl From<Output> for Run {
     fn from(output: Output) -> Self {
         Self {

@@ -2,17 +2,18 @@
 
 use std::net::TcpListener;
 
+use spark_ccl_testing::{Need, found};
+
 use crate::program::{Run, command, run};
 
 /// The devices of two ranks that are joined by cables; `None` where the rails are not laid out so.
 fn ends() -> Option<[&'static str; 2]> {
-    let has_rdma = std::env::var("SPARK_CCL_TEST_RDMA").is_ok_and(|value| value == "1");
     let layout = std::env::var("RAILS").unwrap_or_default();
-    if has_rdma && layout == "wire" {
-        return Some(["rxe0a,rxe1a", "rxe0b,rxe1b"]);
-    }
-    println!("skipped: this needs two rails of soft-RoCE, each a cable");
-    None
+    let probed = match layout.as_str() {
+        "wire" => Ok(["rxe0a,rxe1a", "rxe0b,rxe1b"]),
+        _ => Err(format!("RAILS={layout} is not wire")),
+    };
+    found(Need::Cables, probed)
 }
 
 /// Runs both ranks, each with its devices.

@@ -74,7 +74,7 @@ fn plots() {
     let svg = directory.path().join("a.svg");
     succeed(&format!("{QUICK} --plot {}", svg.display()));
     let text = std::fs::read_to_string(svg).unwrap();
-    assert!(text.contains("all_reduce, 2 ranks") && text.contains("time (us)"));
+    assert!(text.contains("all_reduce, 2 ranks") && text.contains(">time<"));
 
     let png = directory.path().join("a.png");
     succeed(&format!("{QUICK} --plot {}", png.display()));

@@ -11,6 +11,11 @@ static std::vector<Stream *> streams;
 // A device of which a kernel has gone astray, until its context is reset; here, for good.
 static std::atomic<int> broken{-1};
 static std::map<int, Stream *> default_streams;
+long counts[COUNTS];
+// So many waits for events fail.
+static int failing_waits;
+enum { GLOBAL, THREAD_LOCAL, RELAXED };
+static thread_local int capture_mode = GLOBAL;
 
 int device_count() {
     const char *count = getenv("FAKE_GPUS");
@@ -21,8 +26,32 @@ Stream *stream_of(void *handle, int device) {
     Guard guard(everything);
     if (handle) return static_cast<Stream *>(handle);
     Stream *&stream = default_streams[device];
-    if (!stream) streams.push_back(stream = new Stream{device, {}, nullptr});
+    if (!stream) streams.push_back(stream = new Stream{device, {}, {}, nullptr, false});
     return stream;
+}
+
+// A stream that is used in a call of the driver's.
+static Stream *used(void *handle) {
+    Guard guard(everything);
+    Stream *stream = stream_of(handle, current);
+    if (handle && stream->maker != std::this_thread::get_id()) counts[STRANGERS]++;
+    if (stream->destroyed) counts[MISUSES]++;
+    return stream;
+}
+
+int unsafe_in_captures() {
+    Guard guard(everything);
+    if (capture_mode == RELAXED) return SUCCESS;
+    int said = SUCCESS;
+    for (Stream *stream : streams) {
+        Capture *capture = stream->capture.get();
+        if (!capture || capture->mode == RELAXED) continue;
+        if (capture->mode == GLOBAL || capture->thread == std::this_thread::get_id()) {
+            capture->invalid = true;
+            said = CAPTURE_UNSUPPORTED;
+        }
+    }
+    return said;
 }
 
 static void work_off() {
@@ -41,7 +70,7 @@ static void work_off() {
 void enqueue(Stream *stream, Work work) {
     Guard guard(everything);
     if (stream->capture)
-        stream->capture->push_back(work);
+        stream->capture->graph->push_back(work);
     else
         stream->steps.push_back(work());
 }
@@ -61,10 +90,19 @@ static double milliseconds() {
     return duration<double, std::milli>(steady_clock::now().time_since_epoch()).count();
 }
 
-struct Event {
-    // How often it was recorded, and up to which of these its streams have come.
-    int recorded, reached;
+// What an event was recorded for.
+struct Record {
+    bool reached;
     double time;
+    // The stream that captured it.
+    Stream *captured;
+};
+
+struct Event {
+    std::shared_ptr<Record> last;
+
+    bool is_pending() const { return last && !last->reached; }
+    bool is_captured() const { return last && last->captured; }
 };
 
 // One for each device; a context's handle is its place.
@@ -79,8 +117,6 @@ int cuStreamSynchronize(void *stream);
 
 NOTHING(cuMemPoolSetAccess)
 NOTHING(cuDevicePrimaryCtxRelease_v2)
-NOTHING(cuThreadExchangeStreamCaptureMode)
-NOTHING(cuStreamDestroy_v2)
 NOTHING(cuEventDestroy_v2)
 NOTHING(cuGraphDestroy)
 NOTHING(cuModuleUnload)
@@ -91,7 +127,10 @@ int cuGetErrorString(int, const char **text) { return *text = "a fake error", SU
 
 int cuDeviceGet(int *device, int ordinal) { return *device = ordinal, SUCCESS; }
 int cuDeviceGetCount(int *count) { return *count = device_count(), SUCCESS; }
-int cuDeviceGetAttribute(int *value, int, int) { return *value = 0, SUCCESS; }
+int cuDeviceGetAttribute(int *value, int attribute, int) {
+    enum { MEMORY_POOLS_SUPPORTED = 115 };
+    return *value = attribute == MEMORY_POOLS_SUPPORTED, SUCCESS;
+}
 int cuDeviceCanAccessPeer(int *can, int, int) { return *can = 1, SUCCESS; }
 int cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = 1 << 30, SUCCESS; }
 int cuDeviceGetDefaultMemPool(void **pool, int) { return *pool = nullptr, SUCCESS; }
@@ -120,6 +159,7 @@ int cuMemGetInfo_v2(size_t *free, size_t *total) {
     return SUCCESS;
 }
 int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
+    if (int said = unsafe_in_captures()) return said;
     // On pages of its own, as a symmetric window must be; not zero, as memory may be found.
     size_t pages = (bytes + 4095) / 4096 * 4096;
     void *memory = aligned_alloc(4096, pages);
@@ -128,7 +168,10 @@ int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
     return SUCCESS;
 }
 int cuMemAllocAsync(uint64_t *address, size_t bytes, void *) { return cuMemAlloc_v2(address, bytes); }
-int cuMemFree_v2(uint64_t address) { return free(reinterpret_cast<void *>(address)), SUCCESS; }
+int cuMemFree_v2(uint64_t address) {
+    if (int said = unsafe_in_captures()) return said;
+    return free(reinterpret_cast<void *>(address)), SUCCESS;
+}
 int cuMemFreeAsync(uint64_t address, void *stream) {
     enqueue_now(stream_of(stream, current), [=] { free(reinterpret_cast<void *>(address)); });
     return SUCCESS;
@@ -157,77 +200,112 @@ int cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void *stream
     return SUCCESS;
 }
 
+int cuThreadExchangeStreamCaptureMode(int *mode) { return std::swap(*mode, capture_mode), SUCCESS; }
+
 int cuStreamCreate(void **stream, unsigned) {
     Guard guard(everything);
-    streams.push_back(new Stream{current, {}, nullptr});
+    if (int said = unsafe_in_captures()) return said;
+    streams.push_back(new Stream{current, std::this_thread::get_id(), {}, nullptr, false});
     *stream = streams.back();
     return SUCCESS;
 }
+// What is in it goes on. It is kept, to find who uses it all the same.
+int cuStreamDestroy_v2(void *handle) {
+    Guard guard(everything);
+    return static_cast<Stream *>(handle)->destroyed = true, SUCCESS;
+}
+static int look_at(Stream *stream) {
+    Guard guard(everything);
+    if (stream->destroyed) return INVALID_HANDLE;
+    if (stream->capture) return stream->capture->invalid = true, CAPTURE_UNSUPPORTED;
+    return unsafe_in_captures();
+}
 int cuStreamQuery(void *handle) {
-    Stream *stream = stream_of(handle, current);
+    Guard guard(everything);
+    Stream *stream = used(handle);
+    counts[LOOKS]++;
+    if (int said = look_at(stream)) return said;
     if (stream->device == broken) return ILLEGAL_ADDRESS;
-    if (stream->capture) return CAPTURE_UNSUPPORTED;
     return idle(stream) ? SUCCESS : NOT_READY;
 }
 int cuStreamSynchronize(void *handle) {
-    Stream *stream = stream_of(handle, current);
-    if (stream->capture) return CAPTURE_UNSUPPORTED;
+    Stream *stream = used(handle);
+    if (int said = look_at(stream)) return said;
     while (stream->device != broken && !idle(stream)) std::this_thread::yield();
     return stream->device == broken ? ILLEGAL_ADDRESS : SUCCESS;
 }
-// For tests: no work of a device is done any more, and its streams say why.
-void fake_break(int device) { broken = device; }
 int cuStreamIsCapturing(void *handle, int *status) {
     Guard guard(everything);
-    *status = stream_of(handle, current)->capture != nullptr;
-    return SUCCESS;
+    Stream *stream = used(handle);
+    if (stream->destroyed) return INVALID_HANDLE;
+    return *status = stream->capture != nullptr, SUCCESS;
 }
-int cuStreamBeginCapture_v2(void *handle, int) {
+int cuStreamBeginCapture_v2(void *handle, int mode) {
     Guard guard(everything);
-    Stream *stream = stream_of(handle, current);
+    Stream *stream = used(handle);
     if (!handle || stream->capture) return CAPTURE_UNSUPPORTED;
-    stream->capture = std::make_unique<Graph>();
+    auto thread = std::this_thread::get_id();
+    stream->capture.reset(new Capture{std::make_unique<Graph>(), mode, thread, false});
     return SUCCESS;
 }
 int cuStreamEndCapture(void *handle, void **graph) {
     Guard guard(everything);
-    *graph = stream_of(handle, current)->capture.release();
-    return SUCCESS;
+    std::unique_ptr<Capture> capture = std::move(used(handle)->capture);
+    *graph = nullptr;
+    if (!capture || capture->invalid) return CAPTURE_INVALIDATED;
+    return *graph = capture->graph.release(), SUCCESS;
 }
 
 int cuGraphInstantiateWithFlags(void **executable, void *graph, uint64_t) {
     return *executable = graph, SUCCESS;
 }
 int cuGraphLaunch(void *graph, void *stream) {
-    for (const Work &work : *static_cast<Graph *>(graph)) enqueue(stream_of(stream, current), work);
+    for (const Work &work : *static_cast<Graph *>(graph)) enqueue(used(stream), work);
     return SUCCESS;
 }
 int cuGraphExecDestroy(void *graph) { return delete static_cast<Graph *>(graph), SUCCESS; }
 
-int cuEventCreate(void **event, unsigned) { return *event = new Event{}, SUCCESS; }
-int cuEventRecord(void *handle, void *stream) {
-    Event *event = static_cast<Event *>(handle);
+int cuEventCreate(void **event, unsigned) {
+    if (int said = unsafe_in_captures()) return said;
+    return *event = new Event{}, SUCCESS;
+}
+int cuEventRecord(void *handle, void *stream_handle) {
     Guard guard(everything);
-    int record = ++event->recorded;
-    enqueue_now(stream_of(stream, current), [=] {
-        event->reached = record;
-        event->time = milliseconds();
+    Stream *stream = used(stream_handle);
+    if (stream->destroyed) return INVALID_HANDLE;
+    auto record = std::make_shared<Record>(Record{false, 0, stream->capture ? stream : nullptr});
+    static_cast<Event *>(handle)->last = record;
+    enqueue_now(stream, [=] {
+        record->reached = true;
+        record->time = milliseconds();
     });
     return SUCCESS;
 }
-int cuStreamWaitEvent(void *stream, void *handle, unsigned) {
-    Event *event = static_cast<Event *>(handle);
+// A stream waits for what the event was recorded for when it is told to.
+int cuStreamWaitEvent(void *stream_handle, void *handle, unsigned) {
     Guard guard(everything);
-    int record = event->recorded;
-    enqueue(stream_of(stream, current), [=] { return [=] { return event->reached >= record; }; });
+    Stream *stream = used(stream_handle);
+    Event *event = static_cast<Event *>(handle);
+    if (stream->destroyed) return INVALID_HANDLE;
+    if (failing_waits > 0) return failing_waits--, INVALID_VALUE;
+    if (!event->last) return SUCCESS;
+    Stream *captured = event->last->captured;
+    if (stream->capture && captured != stream) return stream->capture->invalid = true, CAPTURE_ISOLATION;
+    // It would become a part of the capture.
+    if (captured && captured->capture) return captured->capture->invalid = true, CAPTURE_ISOLATION;
+    auto record = event->last;
+    enqueue(stream, [=] { return [=] { return record->reached; }; });
     return SUCCESS;
 }
 int cuEventQuery(void *handle) {
     Guard guard(everything);
+    counts[LOOKS]++;
+    if (int said = unsafe_in_captures()) return said;
     work_off();
     Event *event = static_cast<Event *>(handle);
+    if (event->is_captured()) return CAPTURED_EVENT;
     if (current == broken) return ILLEGAL_ADDRESS;
-    return event->reached < event->recorded ? NOT_READY : SUCCESS;
+    return event->is_pending() ? NOT_READY : SUCCESS;
 }
 int cuEventSynchronize(void *event) {
     int said;
@@ -237,9 +315,21 @@ int cuEventSynchronize(void *event) {
 int cuEventElapsedTime(float *elapsed, void *start, void *end) {
     Guard guard(everything);
     Event *first = static_cast<Event *>(start), *last = static_cast<Event *>(end);
-    if (first->reached < first->recorded || last->reached < last->recorded) return NOT_READY;
-    *elapsed = static_cast<float>(last->time - first->time);
+    if (!first->last || !last->last) return INVALID_HANDLE;
+    if (first->is_pending() || last->is_pending()) return NOT_READY;
+    *elapsed = static_cast<float>(last->last->time - first->last->time);
     return SUCCESS;
+}
+
+// For tests: no work of a device is done any more, and its streams say why; waits fail; what was counted.
+int fake_break(int device) { return broken = device, 0; }
+int fake_fail_waits(int count) {
+    Guard guard(everything);
+    return failing_waits = count, 0;
+}
+int fake_count(int what) {
+    Guard guard(everything);
+    return static_cast<int>(counts[what]);
 }
 
 int cuModuleLoadData(void **module, const char *text) {

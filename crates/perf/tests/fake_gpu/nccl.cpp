@@ -6,7 +6,7 @@
 #include <atomic>
 #include <tuple>
 
-enum { INVALID_USAGE = 5 };
+enum { UNHANDLED_CUDA_ERROR = 1, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
 enum { PROD = 1, MAX, MIN, AVG, FIRST_MADE };
 
 struct Id {
@@ -185,12 +185,14 @@ static int put(Comm *comm, void *stream, Call call) {
     std::vector<char> factor = made == comm->factors.end() ? std::vector<char>() : made->second;
     return put(comm, stream, [=] {
         auto mine = std::make_shared<std::shared_ptr<Collective>>();
+        // In the order in which they are enqueued, whichever streams they are in.
+        uint64_t place = comm->calls++;
         return [=] {
             if (comm->aborted) return true;
             if (fails("stuck")) return false;
             std::shared_ptr<Collective> &all = *mine;
             if (!all) {
-                auto &known = collectives[{comm->id, comm->calls++}];
+                auto &known = collectives[{comm->id, place}];
                 size_t size = comm->size;
                 if (!known) known.reset(new Collective{std::vector<Call>(size), {}, 0, false});
                 all = known;
@@ -283,7 +285,7 @@ int ncclScatter(char *from, char *to, size_t count, int type, int root, Comm *co
 
 // For tests: ncclSend does not come back, as when it connects to a peer that is not there.
 static std::atomic<bool> blocked;
-void fake_block(int now) { blocked = now; }
+int fake_block(int now) { return blocked = now, 0; }
 
 int ncclSend(const void *from, size_t count, int type, int peer, Comm *comm, void *stream) {
     while (blocked) std::this_thread::yield();
@@ -316,17 +318,38 @@ int ncclRecv(void *to, size_t count, int type, int peer, Comm *comm, void *strea
     });
 }
 
+// What was allocated, by its address; a device has as much as cuMemGetInfo says.
+static std::map<void *, std::pair<int, size_t>> blocks;
+
 int ncclMemAlloc(void **memory, size_t bytes) {
-    *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    Guard guard(everything);
+    if (unsafe_in_captures()) return UNHANDLED_CUDA_ERROR;
+    size_t pages = (bytes + 4095) / 4096 * 4096, used = 0;
+    for (auto &[_, block] : blocks) used += block.first == current ? block.second : 0;
+    if (used + pages > 256 << 20) return UNHANDLED_CUDA_ERROR;
+    *memory = aligned_alloc(4096, pages);
+    blocks[*memory] = {current, pages};
+    counts[BLOCKS]++;
     return SUCCESS;
 }
-int ncclMemFree(void *memory) { return free(memory), SUCCESS; }
+int ncclMemFree(void *memory) {
+    Guard guard(everything);
+    if (unsafe_in_captures() || !blocks.erase(memory)) return UNHANDLED_CUDA_ERROR;
+    counts[BLOCKS]--;
+    return free(memory), SUCCESS;
+}
 
 // Says what is registered, for the tests to look at.
 static int note(const char *how, size_t bytes, void *memory, void **handle) {
+    Guard guard(everything);
     fprintf(stderr, "registered %s: %zu\n", how, bytes);
     *handle = fails("unregistered") ? nullptr : memory;
+    if (*handle) counts[REGISTRATIONS]++;
     return SUCCESS;
+}
+static int forget() {
+    Guard guard(everything);
+    return counts[REGISTRATIONS]--, SUCCESS;
 }
 int ncclCommRegister(Comm *, void *memory, size_t bytes, void **handle) {
     return note("here", bytes, memory, handle);
@@ -334,7 +357,13 @@ int ncclCommRegister(Comm *, void *memory, size_t bytes, void **handle) {
 int ncclCommWindowRegister(Comm *, void *memory, size_t bytes, void **handle, int) {
     return note("as window", bytes, memory, handle);
 }
-int ncclCommDeregister(Comm *, void *) { return SUCCESS; }
-int ncclCommWindowDeregister(Comm *, void *) { return SUCCESS; }
+int ncclCommDeregister(Comm *, void *) { return forget(); }
+// For tests: so many windows are not given up.
+static std::atomic<int> refusals;
+int fake_refuse_windows(int count) { return refusals = count, 0; }
+int ncclCommWindowDeregister(Comm *, void *) {
+    Guard guard(everything);
+    return refusals > 0 ? refusals--, INVALID_ARGUMENT : forget();
+}
 
 }  // extern "C"

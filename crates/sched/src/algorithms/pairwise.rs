@@ -139,8 +139,10 @@ impl Steps for AllToAllV<'_> {
         true
     }
 
+    /// The blocks go through the first one. Through the second one, everyone signals to everyone, so that ranks
+    /// can tell each other how long the blocks are, while these are on their way.
     fn channels(&self) -> u32 {
-        1
+        2
     }
 
     fn scratch(&self) -> u64 {
@@ -148,7 +150,10 @@ impl Steps for AllToAllV<'_> {
     }
 
     fn step(&self, channel: u32, index: u64) -> Option<Step> {
-        let index = u32::try_from(index).ok().filter(|_| channel == 0)?;
+        let index = u32::try_from(index).ok()?;
+        if channel != 0 {
+            return self.meet(index).filter(|_| channel == 1);
+        }
         let (to, from) = shift(self.rank, self.size, index)?;
         let (t, f) = (to as usize, from as usize);
         let src = Span::input(self.send_offsets[t], self.send_counts[t]);
@@ -158,6 +163,19 @@ impl Steps for AllToAllV<'_> {
         } else {
             Step::send_recv(to, src, from, dst)
         })
+    }
+}
+
+impl AllToAllV<'_> {
+    /// Signal to all, wait for all.
+    fn meet(&self, index: u32) -> Option<Step> {
+        let peers = self.size - 1;
+        if index < peers {
+            let peer = after(self.rank, index + 1, self.size);
+            return Some(Step::signal(self.rank, peer));
+        }
+        let index = index - peers;
+        (index < peers).then(|| Step::wait(self.rank, before(self.rank, index + 1, self.size)))
     }
 }
 

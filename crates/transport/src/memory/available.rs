@@ -9,6 +9,10 @@ use std::path::{Path, PathBuf};
 /// Bytes that can still be had, without swapping, on this machine and in each control group (thus
 /// container) that this process is in; `None` where the system does not say.
 pub fn available_bytes() -> Option<u64> {
+    #[cfg(test)]
+    if let Some(pretended) = PRETENDED.get() {
+        return Some(pretended);
+    }
     let machine = fs::read_to_string("/proc/meminfo")
         .ok()
         .and_then(|text| of_machine(&text));
@@ -17,6 +21,17 @@ pub fn available_bytes() -> Option<u64> {
         .into_iter()
         .filter_map(|folder| of_group(&folder));
     machine.into_iter().chain(groups).min()
+}
+
+#[cfg(test)]
+thread_local! {
+    static PRETENDED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
+/// Has this thread find so many bytes available, and no more.
+#[cfg(test)]
+pub(crate) fn pretend_available(bytes: Option<u64>) {
+    PRETENDED.set(bytes);
 }
 
 fn of_machine(meminfo: &str) -> Option<u64> {

@@ -11,9 +11,7 @@ use super::MemoryError;
 /// Maps `bytes` of a memory file, whole pages, to be read and written.
 pub(super) fn map(fd: BorrowedFd<'_>, bytes: usize) -> Result<NonNull<u8>, MemoryError> {
     let writable = ProtFlags::READ | ProtFlags::WRITE;
-    // The pages exist already; entered into the page table now, they cost no fault in the middle of
-    // an operation.
-    let flags = MapFlags::SHARED | MapFlags::POPULATE;
+    let flags = MapFlags::SHARED;
     // SAFETY: a new mapping at an address that the kernel chooses touches nobody's memory.
     let address = unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, writable, flags, fd, 0) }
         .map_err(MemoryError::os("mmap"))?;

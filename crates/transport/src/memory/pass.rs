@@ -3,7 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::cmsg_space;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -19,6 +19,7 @@ use super::MemoryError;
 /// Marks a frame, so that a stream that carries something else is noticed.
 const MAGIC: u64 = u64::from_le_bytes(*b"sparkmem");
 const FRAME_BYTES: usize = 24;
+const MOMENT: Duration = Duration::from_millis(1);
 const SENDING: &str = "sending a file descriptor";
 const RECEIVING: &str = "waiting for a file descriptor";
 
@@ -36,7 +37,8 @@ pub struct Passed {
 /// Sends `fd`, named `id` and `len` bytes long, over a connected Unix stream socket.
 ///
 /// # Errors
-/// When the deadline passes, the peer has closed the stream, or it is no Unix socket.
+/// When the deadline passes, the peer has closed the stream, it is no Unix socket, or this user's processes have
+/// passed too many descriptors until the deadline that nobody has taken ([`MemoryError::may_pass`]).
 pub fn send_fd(
     stream: &Socket,
     fd: BorrowedFd<'_>,
@@ -61,6 +63,8 @@ pub fn send_fd(
         match rustix::net::sendmsg(stream, &[IoSlice::new(&frame[sent..])], &mut control, flags) {
             Ok(bytes) => sent += bytes,
             Err(Errno::AGAIN) => wait(stream, PollFlags::OUT, deadline, SENDING)?,
+            // Others have to take theirs first.
+            Err(Errno::TOOMANYREFS) if Instant::now() < deadline => std::thread::sleep(MOMENT),
             Err(Errno::INTR) => {}
             Err(Errno::PIPE | Errno::CONNRESET) => {
                 return Err(MemoryError::Closed { doing: SENDING });

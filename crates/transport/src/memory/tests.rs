@@ -44,7 +44,7 @@ fn no_bytes_are_memory_too() {
     let (mine, fd) = SharedMemory::create(0).unwrap();
     assert!(mine.is_empty());
     assert!(SharedMemory::from_fd(&fd, 0).is_ok());
-    mine.make_private().unwrap();
+    mine.make_private(0..mine.len()).unwrap();
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_private_copy_keeps_the_address_and_the_contents() {
         write(&theirs, at, (at % 251) as u8);
     }
     let address = mine.as_ptr();
-    mine.make_private().unwrap();
+    mine.make_private(0..mine.len()).unwrap();
     assert_eq!(mine.as_ptr(), address);
     for at in 0..mine.len() {
         assert_eq!(read(&mine, at), (at % 251) as u8);
@@ -125,8 +125,26 @@ fn a_private_copy_keeps_the_address_and_the_contents() {
     assert_eq!(read(&mine, 4096), (4096 % 251) as u8);
     write(&mine, 0, 254);
     assert_eq!(read(&theirs, 0), 0);
-    mine.make_private().unwrap();
+    mine.make_private(0..mine.len()).unwrap();
     assert_eq!(read(&mine, 0), 254);
+}
+
+#[test]
+fn a_part_is_made_private_and_the_rest_stays_shared() {
+    let page = rustix::param::page_size();
+    let (mine, fd) = SharedMemory::create_sparse(3 * page, 0).unwrap();
+    let theirs = SharedMemory::sparse_from_fd(&fd, 3 * page, 0).unwrap();
+    mine.set_aside(page..3 * page).unwrap();
+    mine.prefer_large_pages();
+    write(&theirs, page, 7);
+    mine.make_private(page..2 * page).unwrap();
+    assert_eq!(read(&mine, page), 7);
+    for at in [0, page, 2 * page] {
+        write(&theirs, at, 9);
+    }
+    assert_eq!([0, page, 2 * page].map(|at| read(&mine, at)), [9, 7, 9]);
+    mine.discard(2 * page..3 * page).unwrap();
+    assert_eq!((read(&mine, 2 * page), read(&theirs, 2 * page)), (0, 9));
 }
 
 #[test]
@@ -136,7 +154,7 @@ fn readers_see_the_address_mapped_all_the_while() {
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| (0..200_000).all(|_| read(&mine, 12_345) == 9));
         for _ in 0..20 {
-            mine.make_private().unwrap();
+            mine.make_private(0..mine.len()).unwrap();
         }
         assert!(reader.join().unwrap());
     });
@@ -207,4 +225,27 @@ fn other_messages_are_refused() {
     here.send(&no_descriptor).unwrap();
     let error = recv_fd(&there, soon()).unwrap_err();
     assert!(error.to_string().contains("without one"), "{error}");
+}
+
+/// A child may write to what it takes for its own.
+#[test]
+fn a_forked_child_shares_nothing() {
+    let (mine, _fd) = SharedMemory::create(100_000).unwrap();
+    write(&mine, 99_999, 7);
+    // SAFETY: the child does what a single thread may do, and ends at once.
+    let child = match unsafe { libc::fork() } {
+        0 => {
+            let inherited = read(&mine, 99_999);
+            write(&mine, 99_999, 9);
+            let fine = inherited == 0 && read(&mine, 99_999) == 9;
+            // SAFETY: ends this process.
+            unsafe { libc::_exit(i32::from(!fine)) }
+        }
+        child => child,
+    };
+    let mut status = 0;
+    // SAFETY: the status is written to a local.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((waited, status), (child, 0));
+    assert_eq!(read(&mine, 99_999), 7);
 }

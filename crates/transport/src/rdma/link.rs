@@ -25,6 +25,8 @@ mod core;
 #[cfg(test)]
 mod cost;
 mod depths;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod immediate;
 mod lane;
 mod lent;

@@ -2,7 +2,8 @@
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::RwLock;
 use spark_ccl_verbs::{Access, Error, MemoryRegion, ProtectionDomain};
@@ -12,6 +13,8 @@ use spark_ccl_verbs::{Access, Error, MemoryRegion, ProtectionDomain};
 pub struct Registry {
     domains: Vec<ProtectionDomain>,
     blocks: RwLock<Blocks>,
+    /// A link could not stop a device.
+    is_out_of_control: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -68,7 +71,20 @@ impl Registry {
         Self {
             domains,
             blocks: RwLock::default(),
+            is_out_of_control: AtomicBool::new(false),
         }
+    }
+
+    /// From now on, only deregistering keeps a device from memory that it was to write.
+    pub(crate) fn lose_control(&self) {
+        // Pairs with the load in `is_out_of_control`, in whatever thread gives memory back after the link was given up;
+        // the lock of the link orders the two.
+        self.is_out_of_control.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_out_of_control(&self) -> bool {
+        // Pairs with the store in `lose_control`.
+        self.is_out_of_control.load(Ordering::Relaxed)
     }
 
     /// Whether there is a device at all.
@@ -104,6 +120,7 @@ impl Registry {
         Ok(Registration {
             registry: Arc::clone(self),
             number,
+            ended: OnceLock::new(),
         })
     }
 
@@ -163,6 +180,8 @@ impl Block {
 pub struct Registration {
     registry: Arc<Registry>,
     number: u64,
+    /// How it was deregistered.
+    ended: OnceLock<Result<(), Arc<Error>>>,
 }
 
 impl Registration {
@@ -172,16 +191,27 @@ impl Registration {
         blocks.all.iter().any(|block| block.number == self.number)
     }
 
-    /// Deregisters the memory: afterwards no device and no peer reaches it. Again, it does nothing.
+    /// Whether a device may write to the memory as long as it is registered, although the links were given up: one
+    /// could not be stopped.
+    pub fn is_out_of_control(&self) -> bool {
+        self.registry.is_out_of_control()
+    }
+
+    /// Deregisters the memory: afterwards no device and no peer reaches it. Again, it says what became of that
+    /// the first time.
     ///
     /// # Errors
     /// A device still reaches it; the memory must never be used for anything else.
-    pub fn deregister(&self) -> Result<(), Error> {
+    pub fn deregister(&self) -> Result<(), Arc<Error>> {
+        self.ended.get_or_init(|| self.end()).clone()
+    }
+
+    fn end(&self) -> Result<(), Arc<Error>> {
         let block = self.registry.take(self.number);
         let regions = block.map_or_else(Vec::new, |block| block.regions);
         let ended = regions.into_iter().map(MemoryRegion::deregister);
         // Each of them, whatever becomes of the others.
-        ended.fold(Ok(()), Result::and)
+        ended.fold(Ok(()), Result::and).map_err(Arc::new)
     }
 }
 

@@ -6,19 +6,21 @@
 //! changes; it has no fence.
 //!
 //! Pairings:
-//! - `asleep` with `filled`, `released` and the words of ends that are closed: each side stores its own
-//!   and then loads the other's ([`lie_down`], barrier, look; publish, [`knock`]). The sleeper's barrier
-//!   is a full fence on the core of the other, too, at some moment of the call. If the other stores after
-//!   that moment, its load comes later still, and sees `asleep`; if before, the sleeper's look sees what
-//!   it stored.
+//! - `asleep` with `filled`, `released`, `wanted`, `given` and the words of ends that are closed: each side
+//!   stores its own and then loads the other's ([`lie_down`], barrier, look; publish, [`knock`]). The
+//!   sleeper's barrier is a full fence on the core of the other, too, at some moment of the call. If the
+//!   other stores after that moment, its load comes later still, and sees `asleep`; if before, the sleeper's
+//!   look sees what it stored.
 //! - `asleep` with itself: whoever rings has reset it before. The bell orders that before the sleeper's
 //!   next [`lie_down`], which it does not undo therefore.
-//! - `rings`: says only that; nothing is read on its account.
+//! - `rings` and then `asleep`: Release in [`Doorbell::set`], Acquire in [`Doorbell::lie_down`], Release there, and
+//!   the Acquire fence in [`Doorbell::ring`]: whoever rings has the bell that another thread has set, since the sleeper
+//!   relies on it only after that. Elsewhere `rings` says only that, and nothing is read on its account.
 
 #[cfg(all(test, loom))]
 use loom::sync::atomic::fence as light_fence;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, OnceLock};
 // The other half of the fence is the sleeper's barrier.
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::compiler_fence as light_fence;
@@ -26,7 +28,7 @@ use std::sync::atomic::compiler_fence as light_fence;
 use super::layout::Direction;
 use super::ring::Word;
 use super::segment::Segment;
-use crate::wait::{Bell, Wait};
+use crate::wait::{Bell, Wait, take_part};
 
 /// The words of one end, all zero at first.
 #[derive(Debug)]
@@ -34,13 +36,16 @@ use crate::wait::{Bell, Wait};
 pub(super) struct Words {
     /// Whether it blocks, or is about to.
     asleep: AtomicU64,
-    /// Whether it rings when the other end is asleep.
+    /// Whether it rings when the other end is asleep; 0 before that is known.
     rings: AtomicU64,
 }
 
+const RINGS: u64 = 1;
+const SILENT: u64 = 2;
+
 /// Says that this end is about to block. To be followed by a barrier, and another look.
 fn lie_down(asleep: &impl Word) {
-    asleep.store(1, Ordering::Relaxed);
+    asleep.store(1, Ordering::Release);
 }
 
 /// Says that this end does not block any more.
@@ -60,13 +65,39 @@ fn knock(asleep: &impl Word, ring: impl FnOnce()) {
 }
 
 /// The doorbell between the two ends of a link, as one of them sees it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Doorbell {
     segment: Arc<Segment>,
     /// In which this end sends.
     direction: Direction,
-    /// The other end's, if it has one.
-    bell: Option<Arc<Bell>>,
+    /// The other end's, once this one has it.
+    bell: Arc<OnceLock<Arc<Bell>>>,
+}
+
+/// What wakes up a link's peer, apart from the link: the bell may come later.
+#[derive(Debug)]
+pub struct Chime(Doorbell);
+
+impl Chime {
+    /// That of this end.
+    pub fn of(end: &super::End) -> Self {
+        Self(end.0.doorbell.clone())
+    }
+
+    /// What the end does wakes up the peer from now on, which has this bell.
+    pub fn set(&self, bell: &Arc<Bell>) {
+        // Where the kernel refuses, the peer does not rely on being woken up.
+        if take_part() {
+            self.0.set(bell);
+        } else {
+            self.0.own().rings.store(SILENT, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the peer has said if it rings. It has had no use for the link before.
+    pub fn is_answered(&self) -> bool {
+        self.0.other().rings.load(Ordering::Relaxed) != 0
+    }
 }
 
 impl Doorbell {
@@ -74,14 +105,14 @@ impl Doorbell {
         Self {
             segment: Arc::clone(segment),
             direction,
-            bell: None,
+            bell: Arc::default(),
         }
     }
 
     /// Rings this bell from now on. Its process takes part in barriers.
-    pub(super) fn set(&mut self, bell: &Arc<Bell>) {
-        self.bell = Some(Arc::clone(bell));
-        self.own().rings.store(1, Ordering::Relaxed);
+    fn set(&self, bell: &Arc<Bell>) {
+        self.bell.get_or_init(|| Arc::clone(bell));
+        self.own().rings.store(RINGS, Ordering::Release);
     }
 
     /// Rings if the other end is asleep. What it may wait for was stored before.
@@ -92,11 +123,11 @@ impl Doorbell {
 
     /// Says that this end is about to block.
     pub(super) fn lie_down(&self, wait: &mut Wait) {
-        if self.other().rings.load(Ordering::Relaxed) == 0 {
-            wait.be_blind();
-        } else {
+        if self.other().rings.load(Ordering::Acquire) == RINGS {
             lie_down(&self.own().asleep);
             wait.add_word();
+        } else {
+            wait.be_blind();
         }
     }
 
@@ -107,7 +138,8 @@ impl Doorbell {
 
     #[cold]
     fn ring(&self) {
-        if let Some(bell) = &self.bell {
+        fence(Ordering::Acquire);
+        if let Some(bell) = self.bell.get() {
             bell.ring();
         }
     }

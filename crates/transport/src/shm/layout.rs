@@ -37,10 +37,57 @@ pub(super) const BODY_STRIDE: usize = LINE + BODY_BYTES;
 /// So many that a sender who is ahead fills lines that its receiver is done with for long, which takes
 /// half the time of lines that both are at.
 const CELLS_PER_SLOT: usize = 8;
+/// What is set aside for a link when it is made ends at a multiple of this, and so does each ring.
+const PAGE: usize = 4 << 10;
+
+/// Bodies that a rank's links have on a channel together, where that leaves each one for every slot: 17 MB.
+const BODIES_OF_ALL: usize = 2 << 10;
 
 const MAX_CHANNELS: usize = 1 << 8;
 const MAX_SLOTS: usize = 1 << 20;
 const MAX_SLOT_BYTES: usize = 1 << 30;
+
+/// How large a link is. Both its ends give the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    geometry: Geometry,
+    /// Bodies of cells for each slot; a power of two.
+    bodies_per_slot: usize,
+}
+
+impl Size {
+    /// For a rank that may talk to so many others through shared memory: with ever more of them, ever
+    /// fewer messages of some kilobytes may be on their way on a link.
+    pub fn among(peers: usize, geometry: Geometry) -> Self {
+        let share = BODIES_OF_ALL / geometry.slots.max(1) / peers.max(1);
+        let most = share.clamp(1, CELLS_PER_SLOT);
+        Self {
+            geometry,
+            bodies_per_slot: 1 << most.ilog2(),
+        }
+    }
+
+    pub(super) fn geometry(self) -> Geometry {
+        self.geometry
+    }
+
+    /// How many messages that stand in bodies may be on their way.
+    #[inline]
+    pub(super) fn bodies(self) -> usize {
+        self.bodies_per_slot * self.geometry.slots
+    }
+
+    pub(super) fn bodies_per_slot(self) -> usize {
+        self.bodies_per_slot
+    }
+}
+
+impl From<Geometry> for Size {
+    /// Of a link of few.
+    fn from(geometry: Geometry) -> Self {
+        Self::among(1, geometry)
+    }
+}
 
 /// One of the two ways through a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,19 +114,23 @@ pub(super) enum Side {
     Receiver,
 }
 
-/// The offsets, in bytes, of everything in a segment of a given geometry.
+/// The offsets, in bytes, of everything in a segment of a given size.
 ///
-/// Prologue, then a line per ring that says how far its receiver has read, then the rings, each its
-/// cells and then its slots. All
-/// offsets are multiples of 64, and all that they describe lies within [`bytes`](Self::bytes).
+/// Prologue; two lines per ring, of what its receiver says (how far it has read), and of what its sender
+/// does; the header lines of all rings. So far, memory is set aside when the link is made. Then the rings'
+/// bodies and slots, for which it is when they are used first. All offsets are multiples of 64, and all that
+/// they describe lies within [`bytes`](Self::bytes).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
-    geometry: Geometry,
+    size: Size,
+    /// Of the bodies and slots of one ring.
+    room: usize,
     bytes: usize,
 }
 
 impl Layout {
-    pub(super) fn new(geometry: Geometry) -> Result<Self, MemoryError> {
+    pub(super) fn new(size: Size) -> Result<Self, MemoryError> {
+        let geometry = size.geometry;
         let Geometry {
             slot_bytes,
             slots,
@@ -95,25 +146,32 @@ impl Layout {
                  slots 1 to {MAX_SLOTS}, channels 1 to {MAX_CHANNELS}"
             )));
         }
-        let bytes = slots
-            .checked_mul(CELLS_PER_SLOT * (HEADER_STRIDE + BODY_STRIDE) + LINE + slot_bytes)
-            .and_then(|ring| ring.checked_add(APART))
-            .and_then(|ring| ring.checked_mul(2 * channels))
-            .and_then(|rings| rings.checked_add(PROLOGUE))
+        let too_large =
+            || MemoryError::Geometry(format!("{geometry:?}; more than the address space holds"));
+        let room = slots
+            .checked_mul(size.bodies_per_slot * BODY_STRIDE + LINE + slot_bytes)
+            .and_then(|room| room.checked_next_multiple_of(PAGE))
+            .ok_or_else(too_large)?;
+        let bytes = room
+            .checked_mul(2 * channels)
+            .and_then(|rooms| rooms.checked_add(at_once(geometry)))
             .filter(|&bytes| isize::try_from(bytes).is_ok())
-            .ok_or_else(|| {
-                MemoryError::Geometry(format!("{geometry:?}; more than the address space holds"))
-            })?;
-        Ok(Self { geometry, bytes })
+            .ok_or_else(too_large)?;
+        Ok(Self { size, room, bytes })
     }
 
-    pub(super) fn geometry(&self) -> Geometry {
-        self.geometry
+    pub(super) fn size(&self) -> Size {
+        self.size
     }
 
     /// Of the whole segment.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Of what every link needs: all but bodies and slots.
+    pub(super) fn at_once(&self) -> usize {
+        at_once(self.size.geometry)
     }
 
     /// The word that says that this end is closed.
@@ -136,30 +194,45 @@ impl Layout {
         PROLOGUE + APART * self.ring_index(direction, channel)
     }
 
+    /// The word of the ring that says which piece of a lent message is wanted.
+    pub(super) fn wanted(&self, direction: Direction, channel: usize) -> usize {
+        self.released(direction, channel) + 8
+    }
+
+    /// The word of the ring that says which piece of a lent message was given: on a line of the sender's.
+    pub(super) fn given(&self, direction: Direction, channel: usize) -> usize {
+        self.released(direction, channel) + LINE
+    }
+
     /// The header of the ring's first cell.
     pub(super) fn headers(&self, direction: Direction, channel: usize) -> usize {
-        let rings = PROLOGUE + APART * 2 * self.geometry.channels;
-        let ring_bytes = cells(self.geometry) * (HEADER_STRIDE + BODY_STRIDE)
-            + self.geometry.slots * slot_stride(self.geometry);
-        rings + ring_bytes * self.ring_index(direction, channel)
+        let geometry = self.size.geometry;
+        let rings = PROLOGUE + APART * 2 * geometry.channels;
+        rings + cells(geometry) * HEADER_STRIDE * self.ring_index(direction, channel)
     }
 
     /// The body of the ring's first cell.
     pub(super) fn bodies(&self, direction: Direction, channel: usize) -> usize {
-        self.headers(direction, channel) + cells(self.geometry) * HEADER_STRIDE
+        self.at_once() + self.room * self.ring_index(direction, channel)
     }
 
     /// The first slot of the ring.
     pub(super) fn slots(&self, direction: Direction, channel: usize) -> usize {
-        self.bodies(direction, channel) + cells(self.geometry) * BODY_STRIDE
+        self.bodies(direction, channel) + self.size.bodies() * BODY_STRIDE
     }
 
     fn ring_index(&self, direction: Direction, channel: usize) -> usize {
-        direction as usize * self.geometry.channels + channel
+        direction as usize * self.size.geometry.channels + channel
     }
 }
 
-/// The number of a ring's cells, a multiple of that of its slots.
+/// Up to the end of all headers.
+fn at_once(geometry: Geometry) -> usize {
+    let ring = APART + cells(geometry) * HEADER_STRIDE;
+    (PROLOGUE + 2 * geometry.channels * ring).next_multiple_of(PAGE)
+}
+
+/// The number of a ring's cells, a multiple of those of its bodies and slots.
 #[inline]
 pub(super) fn cells(geometry: Geometry) -> usize {
     CELLS_PER_SLOT * geometry.slots
@@ -178,14 +251,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_do_not_overlap_and_fill_the_segment() {
+    fn parts_do_not_overlap_and_lie_within_the_segment() {
         let geometry = Geometry {
             slot_bytes: 192,
             slots: 3,
             channels: 2,
         };
-        let layout = Layout::new(geometry).unwrap();
-        let mut parts = vec![(0, 4 * 8)];
+        for peers in [1, 400] {
+            check_parts(Size::among(peers, geometry));
+        }
+    }
+
+    fn check_parts(size: Size) {
+        let layout = Layout::new(size).unwrap();
+        let mut parts = vec![(0, 5 * 8)];
         for direction in [Direction::Forth, Direction::Back] {
             for side in [Side::Sender, Side::Receiver] {
                 parts.push((Layout::closed(direction, side), 8));
@@ -193,9 +272,14 @@ mod tests {
             parts.push((Layout::doorbell(direction), size_of::<doorbell::Words>()));
             parts.push((Layout::reach(direction), size_of::<reach::Words>()));
             for channel in 0..2 {
-                parts.push((layout.released(direction, channel), APART));
+                parts.push((layout.released(direction, channel), 8));
+                parts.push((layout.wanted(direction, channel), 8));
+                parts.push((layout.given(direction, channel), 8));
                 parts.push((layout.headers(direction, channel), 24 * 128));
-                parts.push((layout.bodies(direction, channel), 24 * (64 + 8192)));
+                parts.push((
+                    layout.bodies(direction, channel),
+                    size.bodies() * (64 + 8192),
+                ));
                 parts.push((layout.slots(direction, channel), 3 * (64 + 192)));
             }
         }
@@ -204,7 +288,10 @@ mod tests {
             assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
         }
         let (last, length) = *parts.last().unwrap();
-        assert_eq!(last + length, layout.bytes());
+        assert_eq!((last + length).next_multiple_of(PAGE), layout.bytes());
+        let first = parts.partition_point(|part| part.0 < layout.at_once());
+        assert!(parts[first - 1].0 + parts[first - 1].1 <= layout.at_once());
+        assert_eq!(parts[first].0, layout.bodies(Direction::Forth, 0));
         assert!(
             parts
                 .iter()
@@ -214,13 +301,25 @@ mod tests {
     }
 
     #[test]
+    fn links_of_many_have_fewer_bodies() {
+        let geometry = Geometry {
+            slot_bytes: 64 << 10,
+            slots: 8,
+            channels: 1,
+        };
+        let bodies = |peers| Size::among(peers, geometry).bodies();
+        let seen = [0, 1, 7, 32, 63, 255, 65_535].map(bodies);
+        assert_eq!(seen, [64, 64, 64, 64, 32, 8, 8]);
+    }
+
+    #[test]
     fn impossible_geometries_are_refused() {
         let good = Geometry {
             slot_bytes: 64,
             slots: 1,
             channels: 1,
         };
-        assert!(Layout::new(good).is_ok());
+        assert!(Layout::new(good.into()).is_ok());
         for bad in [
             Geometry {
                 slot_bytes: 0,
@@ -248,7 +347,7 @@ mod tests {
                 ..good
             },
         ] {
-            let error = Layout::new(bad).unwrap_err();
+            let error = Layout::new(bad.into()).unwrap_err();
             assert!(error.to_string().contains("slot_bytes must be"), "{error}");
         }
     }

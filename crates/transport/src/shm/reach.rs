@@ -1,9 +1,14 @@
 //! Reading straight out of the peer's memory, where the kernel lets us: one copy instead of two.
 //!
-//! The sender of a direction lights a beacon: its process, and where in its memory a random number
-//! stands. The receiver tries to read that once. Only if it finds the number does it say so, and only
-//! then are messages lent. Another user, a container or a security module may be in the way; then all
-//! goes through slots.
+//! The sender of a direction shows where its [beacon](super::beacon) is: its process, and where in its
+//! memory a random number stands. The receiver tries to read that once. Only if it finds the number does
+//! it say so, and only then are messages lent. Another user, a container or a security module may be in
+//! the way; then all goes through slots.
+//!
+//! The number is read again with each message, by the same call of the kernel's: so what is read is the
+//! sender's, whoever has its process id by now. Where that fails, for whatever reason, the receiver says
+//! that it cannot read any more, and from then on all goes through slots; what is lent already comes in
+//! [pieces](super::pieces).
 //!
 //! Pairings of the words of a [`Segment`](super::segment::Segment):
 //! - `lit`: Release in [`Words::show`], Acquire in [`Words::spot`]: who sees it sees the other words.
@@ -16,11 +21,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 use rustix::io::Errno;
-use rustix::process::{PTracer, getpid, set_ptracer};
-use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::process::{PTracer, set_ptracer};
 
+use super::beacon::{self, Spot};
 use super::ring::Word;
-use crate::LinkError;
 
 /// The words of one direction, all zero at first.
 #[derive(Debug, Default)]
@@ -33,14 +37,6 @@ pub(super) struct Words<W = AtomicU64> {
     verdict: W,
 }
 
-/// Where a number stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Spot {
-    process: u64,
-    address: u64,
-    number: u64,
-}
-
 const READABLE: u64 = 1;
 const UNREADABLE: u64 = 2;
 
@@ -48,41 +44,38 @@ const UNREADABLE: u64 = 2;
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 const DESCENDANTS_ONLY: &str = "1";
 
-/// A number in this process's memory for the peer to find.
-#[derive(Debug)]
-pub(super) struct Beacon {
-    number: Box<u64>,
-}
-
-/// The process of the peer, which can be read.
+/// The peer's memory, which can be read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reach {
-    process: Pid,
+    beacon: Spot,
 }
 
-impl Beacon {
-    /// Shows the peer where to find a number; `None` if there is no random one.
-    pub(super) fn light(words: &Words) -> Option<Self> {
-        let mut number = [0; 8];
-        getrandom(&mut number, GetRandomFlags::empty()).ok()?;
-        let beacon = Self {
-            number: Box::new(u64::from_ne_bytes(number)),
-        };
-        admit_readers();
-        words.show(Spot {
-            process: getpid().as_raw_nonzero().get() as u64,
-            address: std::ptr::from_ref(beacon.number.as_ref()) as u64,
-            number: *beacon.number,
-        });
-        Some(beacon)
-    }
+/// Why memory of the peer could not be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unread {
+    #[error("process_vm_readv: {0}")]
+    Refused(Errno),
+    #[error("process_vm_readv reads no further than {0} bytes before the end")]
+    Partly(usize),
+    #[error("process {0} is not the peer")]
+    Stranger(u64),
+}
+
+/// Lets the peer read this process's memory, if the kernel does; whether that was possible.
+pub(super) fn admit(words: &Words) -> bool {
+    let Some(beacon) = beacon::spot() else {
+        return false;
+    };
+    admit_readers();
+    words.show(beacon);
+    true
 }
 
 impl<W: Word> Words<W> {
-    fn show(&self, spot: Spot) {
-        self.process.store(spot.process, Ordering::Relaxed);
-        self.address.store(spot.address, Ordering::Relaxed);
-        self.number.store(spot.number, Ordering::Relaxed);
+    fn show(&self, beacon: Spot) {
+        self.process.store(beacon.process, Ordering::Relaxed);
+        self.address.store(beacon.address, Ordering::Relaxed);
+        self.number.store(beacon.number, Ordering::Relaxed);
         self.lit.store(1, Ordering::Release);
     }
 
@@ -99,46 +92,63 @@ impl<W: Word> Words<W> {
     pub(super) fn is_readable(&self) -> bool {
         self.verdict.load(Ordering::Relaxed) == READABLE
     }
+
+    /// Says that the receiver cannot read the sender's memory, from now on.
+    pub(super) fn give_up(&self) {
+        self.verdict.store(UNREADABLE, Ordering::Relaxed);
+    }
 }
 
 /// Tries to read the sender's memory, and tells it how that went.
 pub(super) fn probe(words: &Words) -> Option<Reach> {
-    let spot = words.spot()?;
     let reach = Reach {
-        process: Pid::from_raw(spot.process as i32),
+        beacon: words.spot()?,
     };
-    let mut found = [0; 8];
-    let readable = match reach.read(spot.address, &mut found) {
-        Ok(()) => u64::from_ne_bytes(found) == spot.number,
+    match reach.read(reach.beacon.address, &mut [0; 8]) {
+        Ok(()) => {
+            words.verdict.store(READABLE, Ordering::Relaxed);
+            Some(reach)
+        }
         Err(error) => {
             tracing::debug!("messages take two copies: {error}");
-            false
+            words.give_up();
+            None
         }
-    };
-    let verdict = if readable { READABLE } else { UNREADABLE };
-    words.verdict.store(verdict, Ordering::Relaxed);
-    readable.then_some(reach)
+    }
 }
 
 impl Reach {
-    /// Fills `into` from the address in the peer's memory.
-    pub(super) fn read(self, address: u64, into: &mut [u8]) -> Result<(), LinkError> {
+    /// Fills `into` from the address in the peer's memory. After an error it holds anything.
+    pub(super) fn read(self, address: u64, into: &mut [u8]) -> Result<(), Unread> {
+        let Spot {
+            process, number, ..
+        } = self.beacon;
         let mut done = 0;
         while done < into.len() {
             let rest = &mut into[done..];
-            let remote = RemoteIoVec {
-                base: (address as usize).wrapping_add(done),
-                len: rest.len(),
-            };
-            match process_vm_readv(self.process, &mut [IoSliceMut::new(rest)], &[remote]) {
-                Ok(0) => return Err(LinkError::Closed),
-                Ok(read) => done += read,
-                Err(error) => {
-                    return Err(LinkError::Os {
-                        call: "process_vm_readv",
-                        error: Errno::from_raw_os_error(error as i32),
-                    });
-                }
+            let mut found = [0; 8];
+            let remote = [
+                RemoteIoVec {
+                    base: self.beacon.address as usize,
+                    len: found.len(),
+                },
+                RemoteIoVec {
+                    base: (address as usize).wrapping_add(done),
+                    len: rest.len(),
+                },
+            ];
+            let missing = rest.len();
+            // One call reads the memory of one process, even if its id has changed hands.
+            let mut local = [IoSliceMut::new(&mut found), IoSliceMut::new(rest)];
+            let read = process_vm_readv(Pid::from_raw(process as i32), &mut local, &remote)
+                .map_err(|error| Unread::Refused(Errno::from_raw_os_error(error as i32)))?;
+            if u64::from_ne_bytes(found) != number {
+                return Err(Unread::Stranger(process));
+            }
+            // Where the number is there, and then nothing, the kernel has met what it does not read.
+            match read.saturating_sub(found.len()) {
+                0 => return Err(Unread::Partly(missing)),
+                more => done += more,
             }
         }
         Ok(())
@@ -155,33 +165,7 @@ fn admit_readers() {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_beacon_that_is_lit_and_found_makes_memory_readable() {
-        let words = Words::<AtomicU64>::default();
-        assert!(probe(&words).is_none() && !words.is_readable());
-
-        let _beacon = Beacon::light(&words).unwrap();
-        let found = probe(&words).is_some();
-        assert_eq!(words.is_readable(), found);
-
-        // What a process of another namespace would find.
-        words.number.fetch_xor(1, Ordering::Relaxed);
-        assert!(probe(&words).is_none() && !words.is_readable());
-    }
-
-    #[test]
-    fn addresses_of_nothing_are_an_error() {
-        let words = Words::<AtomicU64>::default();
-        let _beacon = Beacon::light(&words).unwrap();
-        if let Some(reach) = probe(&words) {
-            let error = reach.read(4096, &mut [0; 8]).unwrap_err();
-            assert!(error.to_string().contains("process_vm_readv"), "{error}");
-        }
-    }
-}
+mod tests;
 
 // Run with `tests/models.sh`.
 #[cfg(all(test, loom))]

@@ -15,9 +15,9 @@
 //!   it after its message was read.
 //! - `sender_closed`: Release in [`close`], Acquire in [`Consumer::poll`]: who sees that the sender
 //!   is gone, sees all that it published.
-//! - `sender_closed` again, for memory that is lent instead of copied into a slot: the Release fence
-//!   in [`withdraw`] and the Acquire fence in [`was_lent`]: who has read anything that was written
-//!   after the withdrawal sees the withdrawal.
+//! - `sender_closed` again, for memory that is lent instead of copied into a slot, and for registered memory of
+//!   the sender's that the receiver reads: the Release fence in [`close`] and the Acquire fence in
+//!   [`was_lent`]: who has read anything that was written after the sender closed sees that it closed.
 //! - `receiver_closed`: Release in [`close`], Acquire in [`has_returned`]: who sees that the
 //!   receiver is gone, sees all that it released.
 
@@ -68,9 +68,12 @@ impl Cell {
     }
 }
 
-/// Says that an end of a direction is gone.
+/// Says that an end of a direction is gone. A sender says so before anyone writes to memory that it
+/// has lent.
 pub(super) fn close(word: &impl Word) {
     word.store(1, Ordering::Release);
+    // The store's own order holds back nothing that is written after it.
+    fence(Ordering::Release);
 }
 
 /// Whether the receiver is done with the message of that number.
@@ -87,13 +90,7 @@ pub(super) fn has_returned(words: &impl Words, number: u64) -> Result<bool, Link
     }
 }
 
-/// Says that a sender takes its lent memory back, before anyone writes to it.
-pub(super) fn withdraw(sender_closed: &impl Word) {
-    sender_closed.store(1, Ordering::Relaxed);
-    fence(Ordering::Release);
-}
-
-/// Whether what was read from lent memory until now is what the sender lent.
+/// Whether what was read from lent or registered memory until now is what the sender meant.
 pub(super) fn was_lent(sender_closed: &impl Word) -> bool {
     fence(Ordering::Acquire);
     sender_closed.load(Ordering::Relaxed) == 0
@@ -190,6 +187,12 @@ impl Consumer {
         } else {
             Err(LinkError::Closed)
         }
+    }
+
+    /// The number of the next message.
+    #[inline]
+    pub(super) fn number(&self) -> u64 {
+        self.next.number
     }
 
     /// Gives the cell that [`poll`](Self::poll) answered, now read, back to the sender.

@@ -4,7 +4,8 @@ use std::slice;
 use std::sync::Arc;
 
 use super::doorbell::Doorbell;
-use super::layout::{Direction, Side, cells};
+use super::layout::{BODY_BYTES, Direction, Side, cells};
+use super::pieces::{self, Piece};
 use super::reach::{self, Reach};
 use super::ring::{self, Cell, Consumer};
 use super::segment::{Header, Place, Ring, Segment};
@@ -42,10 +43,17 @@ struct Held {
     len: usize,
     tag: u64,
     place: Place,
-    /// Bytes of a lent payload that were received.
-    received: usize,
-    /// Whether the payload is in `copy`.
-    is_copied: bool,
+    /// Bytes of a lent payload that were borrowed.
+    borrowed: usize,
+    /// Bytes of a lent payload that are in `copy`.
+    copied: usize,
+}
+
+impl Held {
+    /// Whether a lent payload is in `copy`.
+    fn is_copied(&self) -> bool {
+        self.copied == self.len
+    }
 }
 
 /// What is known of reading the peer's memory.
@@ -58,8 +66,8 @@ enum Lender {
 }
 
 impl Rx {
-    pub(super) fn new(segment: &Arc<Segment>, direction: Direction) -> Self {
-        let geometry = segment.geometry();
+    pub(super) fn new(segment: &Arc<Segment>, direction: Direction, doorbell: Doorbell) -> Self {
+        let geometry = segment.size().geometry();
         let channel = |index| Channel {
             ring: Ring::new(segment, direction, index),
             consumer: Consumer::new(cells(geometry)),
@@ -71,7 +79,7 @@ impl Rx {
             direction,
             slot_bytes: geometry.slot_bytes,
             channels: (0..geometry.channels).map(channel).collect(),
-            doorbell: Doorbell::new(segment, direction.reverse()),
+            doorbell,
             lender: Lender::Unknown,
         }
     }
@@ -110,8 +118,8 @@ impl Rx {
             len,
             tag,
             place,
-            received: 0,
-            is_copied: false,
+            borrowed: 0,
+            copied: 0,
         });
         if len >= PROBE_BYTES && matches!(self.lender, Lender::Unknown) {
             self.probe();
@@ -127,34 +135,80 @@ impl Rx {
         };
     }
 
-    /// Reads a lent payload.
-    fn read_lent(&self, address: u64, into: &mut [u8]) -> Result<(), LinkError> {
+    /// Receives what comes next of a lent payload, from this byte on, into `room`, which is no longer than
+    /// the rest; how many bytes, if any have come.
+    fn receive_lent(
+        &mut self,
+        channel: usize,
+        (held, address): (Held, u64),
+        byte: usize,
+        room: &mut [u8],
+    ) -> Result<Option<usize>, LinkError> {
+        if room.is_empty() {
+            return Ok(Some(0));
+        }
         let Lender::Reachable(reach) = self.lender else {
-            return Err(LinkError::Protocol(
-                "the peer lent memory that cannot be read".to_owned(),
-            ));
+            return self.receive_piece(channel, held, byte, room);
         };
-        reach.read(address, into)?;
-        if ring::was_lent(self.segment.closed(self.direction, Side::Sender)) {
-            Ok(())
-        } else {
-            Err(LinkError::Closed)
+        match reach.read(address.wrapping_add(byte as u64), room) {
+            Ok(()) if self.still_lends() => Ok(Some(room.len())),
+            Ok(()) => Err(LinkError::Closed),
+            Err(error) => {
+                tracing::info!("messages take two copies from now on: {error}");
+                self.lender = Lender::Unreachable;
+                self.segment.reach(self.direction).give_up();
+                self.receive_piece(channel, held, byte, room)
+            }
         }
     }
 
-    /// Copies a lent payload to where it can be peeked at.
+    /// Has the sender copy what comes next.
     #[cold]
-    fn copy(&mut self, channel: usize, held: Held, address: u64) -> Result<(), LinkError> {
+    fn receive_piece(
+        &mut self,
+        channel: usize,
+        held: Held,
+        byte: usize,
+        room: &mut [u8],
+    ) -> Result<Option<usize>, LinkError> {
+        let Channel { ring, consumer, .. } = &self.channels[channel];
+        let piece = Piece::new(consumer.number(), byte);
+        if pieces::ask(ring, piece) {
+            self.doorbell.knock();
+        }
+        if !pieces::has_come(ring, piece)? {
+            return Ok(None);
+        }
+        let count = room.len().min(BODY_BYTES);
+        // SAFETY: the body has as many bytes. The sender has written what was asked for, and writes to it
+        // again only when it is asked for more, which takes `&mut self`; a peer that writes earlier breaks
+        // the protocol, and harms no more than the bytes.
+        let body = unsafe { slice::from_raw_parts(ring.body(held.cell), count) };
+        room[..count].copy_from_slice(body);
+        Ok(Some(count))
+    }
+
+    /// Copies a lent payload to where it can be peeked at; whether all of it is there.
+    #[cold]
+    fn copy(&mut self, channel: usize, lent: (Held, u64)) -> Result<bool, LinkError> {
+        let mut held = lent.0;
         let mut copy = std::mem::take(&mut self.channels[channel].copy);
         copy.resize(held.len.max(copy.len()), 0);
-        let done = self.read_lent(address, &mut copy[..held.len]);
+        let outcome = loop {
+            if held.is_copied() {
+                break Ok(true);
+            }
+            let room = &mut copy[held.copied..held.len];
+            match self.receive_lent(channel, lent, held.copied, room) {
+                Ok(Some(count)) => held.copied += count,
+                Ok(None) => break Ok(false),
+                Err(error) => break Err(error),
+            }
+        };
         let channel = &mut self.channels[channel];
         channel.copy = copy;
-        channel.held = Some(Held {
-            is_copied: done.is_ok(),
-            ..held
-        });
-        done
+        channel.held = Some(held);
+        outcome
     }
 }
 
@@ -166,8 +220,8 @@ impl LinkRx for Rx {
         };
         let Held { cell, len, tag, .. } = held;
         if let Place::Lent(address) = held.place {
-            if !held.is_copied {
-                self.copy(channel, held, address)?;
+            if !held.is_copied() && !self.copy(channel, (held, address))? {
+                return Ok(None);
             }
             let payload = &self.channels[channel].copy[..len];
             return Ok(Some(Arrival { tag, payload }));
@@ -195,25 +249,30 @@ impl LinkRx for Rx {
             Some(
                 held @ Held {
                     place: Place::Lent(address),
-                    is_copied: false,
                     ..
                 },
-            ) if held.tag == tag => {
-                let rest = held.len - held.received;
-                let count = rest.min(room.len());
-                let from = address.wrapping_add(held.received as u64);
-                self.read_lent(from, &mut room[..count])?;
-                if count == rest {
+            ) if held.tag == tag && !held.is_copied() => {
+                let byte = held.borrowed;
+                let most = room.len().min(held.len - byte);
+                let room = &mut room[..most];
+                let Some(count) = self.receive_lent(channel, (held, address), byte, room)? else {
+                    return Ok(Borrowing::NotYet);
+                };
+                let borrowed = byte + count;
+                if borrowed == held.len {
                     self.release(channel);
                 } else {
-                    let received = held.received + count;
-                    self.channels[channel].held = Some(Held { received, ..held });
+                    self.channels[channel].held = Some(Held { borrowed, ..held });
                 }
                 Ok(Borrowing::Done(count))
             }
             None => Ok(Borrowing::NotYet),
             Some(_) => Ok(Borrowing::Unable),
         }
+    }
+
+    fn still_lends(&self) -> bool {
+        ring::was_lent(self.segment.closed(self.direction, Side::Sender))
     }
 
     #[inline]

@@ -9,15 +9,14 @@ use std::sync::atomic::AtomicU64;
 
 use super::layout::{
     self, BODY_BYTES, BODY_STRIDE, Direction, FILLED, HEADER_STRIDE, INLINE, LEN, Layout, Side,
-    TAG, slot_stride,
+    Size, TAG, slot_stride,
 };
 use super::ring::{Cell, Words};
-use super::{doorbell, reach};
-use crate::Geometry;
+use super::{doorbell, pieces, reach};
 use crate::memory::{MemoryError, SharedMemory};
 
 /// The first word of every segment; its last byte is the version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"sparkln\x04");
+const MAGIC: u64 = u64::from_le_bytes(*b"sparkln\x05");
 
 /// Shared memory laid out as a link.
 #[derive(Debug)]
@@ -30,9 +29,9 @@ impl Segment {
     /// Lays out fresh memory of `layout.bytes()`, all zero.
     pub(super) fn create(memory: SharedMemory, layout: Layout) -> Self {
         let segment = Self { memory, layout };
-        let words = identity(layout.geometry());
+        let words = identity(layout.size());
         // SAFETY: the segment begins with a line for these words, and nobody else has it yet.
-        unsafe { segment.at(0).cast::<[u64; 4]>().write(words) };
+        unsafe { segment.at(0).cast::<[u64; 5]>().write(words) };
         segment
     }
 
@@ -41,24 +40,31 @@ impl Segment {
         let segment = Self { memory, layout };
         // SAFETY: the segment begins with a line for these words. The peer wrote them before it
         // passed the memory on; should it write to them now, any values are valid.
-        let words = unsafe { segment.at(0).cast::<[u64; 4]>().read_volatile() };
-        if words == identity(layout.geometry()) {
+        let words = unsafe { segment.at(0).cast::<[u64; 5]>().read_volatile() };
+        if words == identity(layout.size()) {
             Ok(segment)
         } else {
             Err(MemoryError::Refused(format!(
                 "expected a link of {:?}, saw one marked {:#x} with slot_bytes {}, slots {}, \
-                 channels {}; run the same library and set the same slot sizes on all ranks",
-                layout.geometry(),
+                 channels {}, bodies {}; run the same library and set the same slot sizes on all ranks",
+                layout.size(),
                 words[0],
                 words[1],
                 words[2],
                 words[3],
+                words[4],
             )))
         }
     }
 
-    pub(super) fn geometry(&self) -> Geometry {
-        self.layout.geometry()
+    pub(super) fn size(&self) -> Size {
+        self.layout.size()
+    }
+
+    /// Makes sure of the memory from `start` on, which lies within the segment.
+    fn provide(&self, start: *const u8, bytes: usize) -> Result<(), MemoryError> {
+        let offset = start as usize - self.memory.as_ptr() as usize;
+        self.memory.set_aside(offset..offset + bytes)
     }
 
     /// The word that says that this end is closed.
@@ -96,12 +102,14 @@ impl Segment {
     }
 }
 
-fn identity(geometry: Geometry) -> [u64; 4] {
+fn identity(size: Size) -> [u64; 5] {
+    let geometry = size.geometry();
     [
         MAGIC,
         geometry.slot_bytes as u64,
         geometry.slots as u64,
         geometry.channels as u64,
+        size.bodies_per_slot() as u64,
     ]
 }
 
@@ -149,15 +157,17 @@ impl Room {
 
 /// One ring of a segment.
 ///
-/// Its cells, each with its slot, belong in turn to the sender's side and the receiver's side, as
+/// Its cells, each with its body and slot, belong in turn to the sender's side and the receiver's side, as
 /// `ring` decides.
 #[derive(Debug)]
 pub(super) struct Ring {
     headers: NonNull<u8>,
     bodies: NonNull<u8>,
     slots: NonNull<u8>,
-    geometry: Geometry,
+    size: Size,
     released: NonNull<u64>,
+    wanted: NonNull<u64>,
+    given: NonNull<u64>,
     direction: Direction,
     segment: Arc<Segment>,
 }
@@ -170,7 +180,7 @@ impl Ring {
     /// Of channel `channel`, which must be one of the geometry's.
     pub(super) fn new(segment: &Arc<Segment>, direction: Direction, channel: usize) -> Self {
         assert!(
-            channel < segment.geometry().channels,
+            channel < segment.size().geometry().channels,
             "channel {channel} of a link's own geometry"
         );
         let pointer = |offset| {
@@ -181,24 +191,46 @@ impl Ring {
             headers: pointer(segment.layout.headers(direction, channel)),
             bodies: pointer(segment.layout.bodies(direction, channel)),
             slots: pointer(segment.layout.slots(direction, channel)),
-            geometry: segment.geometry(),
+            size: segment.size(),
             released: pointer(segment.layout.released(direction, channel)).cast(),
+            wanted: pointer(segment.layout.wanted(direction, channel)).cast(),
+            given: pointer(segment.layout.given(direction, channel)).cast(),
             direction,
             segment: Arc::clone(segment),
         }
     }
 
-    /// Has the processor fetch the cells, whose bytes are all zero still, so that the first lap takes
+    /// Has the processor fetch the headers, whose bytes are all zero still, so that the first lap takes
     /// hardly longer than those after it.
     ///
     /// # Safety
     /// The caller is the sender's side, and has sent nothing.
     pub(super) unsafe fn warm_up(&self) {
-        let cells = layout::cells(self.geometry);
-        // SAFETY: all headers and all bodies lie within the ring, and are this side's to write.
-        unsafe {
-            self.headers.as_ptr().write_bytes(0, cells * HEADER_STRIDE);
-            self.bodies.as_ptr().write_bytes(0, cells * BODY_STRIDE);
+        let cells = layout::cells(self.size.geometry());
+        // SAFETY: all headers lie within the ring, and are this side's to write.
+        unsafe { self.headers.as_ptr().write_bytes(0, cells * HEADER_STRIDE) };
+    }
+
+    /// Makes sure of the memory for `len` bytes, at most `slot_bytes`, in the cell's body or, where that is too
+    /// short, its slot: what is written there raises no signal, however little memory there is.
+    pub(super) fn provide(&self, cell: Cell, len: usize) -> Result<(), MemoryError> {
+        // A piece of a lent message stands in the body, however short it is.
+        let start = if len <= BODY_BYTES {
+            self.body(cell)
+        } else {
+            self.slot(cell)
+        };
+        self.segment.provide(start, len)
+    }
+
+    /// Where among the bodies and then the slots the payload of a message stands that is not inline.
+    #[inline]
+    pub(super) fn room(&self, cell: Cell, len: usize) -> usize {
+        let bodies = self.size.bodies();
+        if len <= BODY_BYTES {
+            cell.index() % bodies
+        } else {
+            bodies + cell.index() % self.size.geometry().slots
         }
     }
 
@@ -206,8 +238,9 @@ impl Ring {
     #[inline]
     pub(super) fn depth(&self, len: usize) -> usize {
         match Room::of(len) {
-            Room::Header | Room::Body => layout::cells(self.geometry),
-            Room::Slot => self.geometry.slots,
+            Room::Header => layout::cells(self.size.geometry()),
+            Room::Body => self.size.bodies(),
+            Room::Slot => self.size.geometry().slots,
         }
     }
 
@@ -215,19 +248,29 @@ impl Ring {
     /// where it is not inline.
     #[inline]
     pub(super) fn payload(&self, cell: Cell, len: usize) -> *mut u8 {
-        // SAFETY: the offset lies within the header line. The cell's index is less than the geometry's
-        // number of cells, as in `header`, so that its body lies within the ring; the slot is one of
-        // the geometry's.
-        unsafe {
-            match Room::of(len) {
-                Room::Header => self.header(cell).add(INLINE),
-                Room::Body => self.bodies.as_ptr().add(cell.index() * BODY_STRIDE),
-                Room::Slot => {
-                    let slot = cell.index() % self.geometry.slots;
-                    self.slots.as_ptr().add(slot * slot_stride(self.geometry))
-                }
-            }
+        match Room::of(len) {
+            // SAFETY: the offset lies within the header line.
+            Room::Header => unsafe { self.header(cell).add(INLINE) },
+            Room::Body => self.body(cell),
+            Room::Slot => self.slot(cell),
         }
+    }
+
+    /// The body of a cell, of [`BODY_BYTES`]; cells may share one.
+    #[inline]
+    pub(super) fn body(&self, cell: Cell) -> *mut u8 {
+        let body = cell.index() % self.size.bodies();
+        // SAFETY: the body is one of the ring's.
+        unsafe { self.bodies.as_ptr().add(body * BODY_STRIDE) }
+    }
+
+    /// The slot of a cell, which it shares with others.
+    #[inline]
+    fn slot(&self, cell: Cell) -> *mut u8 {
+        let geometry = self.size.geometry();
+        let slot = cell.index() % geometry.slots;
+        // SAFETY: the slot is one of the ring's.
+        unsafe { self.slots.as_ptr().add(slot * slot_stride(geometry)) }
     }
 
     /// Writes the header of a message.
@@ -308,5 +351,21 @@ impl Words for Ring {
     #[inline]
     fn receiver_closed(&self) -> &AtomicU64 {
         self.segment.closed(self.direction, Side::Receiver)
+    }
+}
+
+impl pieces::Words for Ring {
+    #[inline]
+    fn wanted(&self) -> &AtomicU64 {
+        // SAFETY: the layout puts an aligned word there, living as long as the segment, and
+        // accessed as an atomic only.
+        unsafe { AtomicU64::from_ptr(self.wanted.as_ptr()) }
+    }
+
+    #[inline]
+    fn given(&self) -> &AtomicU64 {
+        // SAFETY: the layout puts an aligned word there, living as long as the segment, and
+        // accessed as an atomic only.
+        unsafe { AtomicU64::from_ptr(self.given.as_ptr()) }
     }
 }

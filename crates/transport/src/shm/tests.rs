@@ -1,4 +1,6 @@
-mod lending;
+mod growth;
+pub(super) mod lending;
+mod pieces;
 
 use std::ops::ControlFlow;
 use std::thread;
@@ -9,7 +11,7 @@ use socket2::{Domain, Type};
 
 use super::*;
 use crate::conformance::{self, Harness};
-use crate::{LinkError, LinkRx, LinkTx};
+use crate::{Geometry, LinkError, LinkRx, LinkTx};
 
 const GEOMETRY: Geometry = Geometry {
     slot_bytes: 256,
@@ -72,9 +74,8 @@ fn different_geometries_do_not_link() {
         slot_bytes: 192,
     };
     let swapped = Geometry {
-        channels: 1,
-        slots: 2,
-        slot_bytes: 448,
+        slot_bytes: 256,
+        ..equal_bytes
     };
     for (offered, expected) in [(GEOMETRY, equal_bytes), (equal_bytes, swapped)] {
         let (here, there) = streams();
@@ -145,7 +146,7 @@ fn bodies_are_aligned_for_any_element() {
 /// A peer that wrote what it liked where this side's first message is to be.
 #[allow(clippy::cast_ptr_alignment)]
 fn rx_with_forged(len: u32) -> Rx {
-    let layout = Layout::new(GEOMETRY).unwrap();
+    let layout = Layout::new(GEOMETRY.into()).unwrap();
     let (memory, fd) = SharedMemory::create(layout.bytes()).unwrap();
     let forger = SharedMemory::from_fd(&fd, layout.bytes()).unwrap();
     let segment = Arc::new(Segment::create(memory, layout));
@@ -156,7 +157,8 @@ fn rx_with_forged(len: u32) -> Rx {
         header.add(layout::LEN).cast::<u32>().write(len);
         header.add(layout::FILLED).cast::<u64>().write(1);
     }
-    Rx::new(&segment, Direction::Forth)
+    let doorbell = Doorbell::new(&segment, Direction::Back);
+    Rx::new(&segment, Direction::Forth, doorbell)
 }
 
 #[test]
@@ -192,8 +194,8 @@ proptest! {
 
     #[test]
     #[allow(clippy::cast_ptr_alignment)]
-    fn a_segment_of_any_identity_is_opened_or_refused(at in 0_usize..4, word: u64) {
-        let layout = Layout::new(GEOMETRY).unwrap();
+    fn a_segment_of_any_identity_is_opened_or_refused(at in 0_usize..5, word: u64) {
+        let layout = Layout::new(GEOMETRY.into()).unwrap();
         let (memory, fd) = SharedMemory::create(layout.bytes()).unwrap();
         let theirs = SharedMemory::from_fd(&fd, layout.bytes()).unwrap();
         let _segment = Segment::create(memory, layout);

@@ -1,5 +1,39 @@
-// Made by bindings.sh from rdma-core's verbs.h, which is used under its OpenIB.org BSD license.
-// Do not edit.
+// Made by bindings.sh from rdma-core's verbs.h. Do not edit. The header is used under the second of
+// the two licenses that its notice names:
+//
+// Copyright (c) 2004, 2005 Topspin Communications.  All rights reserved.
+// Copyright (c) 2004, 2011-2012 Intel Corporation.  All rights reserved.
+// Copyright (c) 2005, 2006, 2007 Cisco Systems, Inc.  All rights reserved.
+// Copyright (c) 2005 PathScale, Inc.  All rights reserved.
+// Copyright (c) 2020 Intel Corporation.  All rights reserved.
+//
+// This software is available to you under a choice of one of two
+// licenses.  You may choose to be licensed under the terms of the GNU
+// General Public License (GPL) Version 2, available from the file
+// COPYING in the main directory of this source tree, or the
+// OpenIB.org BSD license below:
+//
+//     Redistribution and use in source and binary forms, with or
+//     without modification, are permitted provided that the following
+//     conditions are met:
+//
+//      - Redistributions of source code must retain the above
+//        copyright notice, this list of conditions and the following
+//        disclaimer.
+//
+//      - Redistributions in binary form must reproduce the above
+//        copyright notice, this list of conditions and the following
+//        disclaimer in the documentation and/or other materials
+//        provided with the distribution.
+//
+// THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND,
+// EXPRESS OR IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF
+// MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
+// NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS
+// BE LIABLE FOR ANY CLAIM, DAMAGES OR OTHER LIABILITY, WHETHER IN AN
+// ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM, OUT OF OR IN
+// CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE
+// SOFTWARE.
 
 use super::{
     _compat_ibv_port_attr, ibv_ah, ibv_device, ibv_mw, ibv_mw_bind, ibv_srq, ibv_wq,

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::posts::{NullPair, NullQueue, poll_cq, post_recv, post_send};
-use super::{FAILURE, REGISTRATION, Registration};
+use super::{FAILURE, KEEPS, REGISTRATION, Registration};
 use crate::{Gid, raw};
 
 /// Numbers queue pairs and regions; it carries nothing else.
@@ -390,6 +390,9 @@ pub(super) unsafe extern "C" fn query_qp(
 pub(super) unsafe extern "C" fn destroy_qp(pair: *mut raw::ibv_qp) -> c_int {
     if let Some((_, errno)) = failure() {
         return errno;
+    }
+    if KEEPS.get() != 0 {
+        return KEEPS.get();
     }
     // SAFETY: see the module, and `create_qp`.
     unsafe { free(pair.cast::<NullPair>()) }

@@ -10,7 +10,7 @@ use std::mem::zeroed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::calls::failure;
-use super::{ENDS_AS, Posted};
+use super::{ENDS_AS, HOLDS, Posted};
 use crate::{Piece, Remote, Status, raw};
 
 #[repr(C)]
@@ -62,7 +62,7 @@ pub(super) unsafe extern "C" fn post_send(
         // SAFETY: see the module: a list of requests.
         let entry = unsafe { &*request };
         pair.posted.push(sent(entry));
-        if entry.send_flags & raw::IBV_SEND_SIGNALED != 0 {
+        if entry.send_flags & raw::IBV_SEND_SIGNALED != 0 && !HOLDS.get() {
             end(
                 pair.pair.send_cq,
                 &pair.pair,

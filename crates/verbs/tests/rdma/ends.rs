@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use spark_ccl_testing::{Need, has};
 use spark_ccl_verbs::{
     Access, AddressVector, Completion, CompletionError, CompletionQueue, Context, Gid, GidClass,
     GidEntry, GidKind, Init, Library, MemoryRegion, PairOptions, Peer, Piece, PollRoom, Port,
@@ -30,22 +31,11 @@ pub(crate) struct Place {
 
 /// Two ports that reach each other; none where there is no device.
 pub(crate) fn places() -> Option<(Place, Place)> {
-    let all = match Library::open(None) {
-        Ok(library) => working(library),
-        Err(error) => {
-            eprintln!("{error}");
-            Vec::new()
-        }
-    };
-    let Some(first) = all.first() else {
-        let demanded = std::env::var("SPARK_CCL_TEST_RDMA").is_ok_and(|value| value == "1");
-        assert!(
-            !demanded,
-            "SPARK_CCL_TEST_RDMA=1, but there is no RDMA device that works"
-        );
-        eprintln!("skipped: there is no RDMA device that works");
+    if !has(Need::Rdma) {
         return None;
-    };
+    }
+    let all = working(Library::open(None).unwrap());
+    let first = all.first().unwrap();
     let network = |place: &Place| {
         place
             .gid
@@ -57,11 +47,6 @@ pub(crate) fn places() -> Option<(Place, Place)> {
         .iter()
         .find(|place| network(place) == network(first));
     Some((first.clone(), second.unwrap_or(first).clone()))
-}
-
-/// Whether this machine is to have a device.
-pub(crate) fn demanded() -> bool {
-    std::env::var("SPARK_CCL_TEST_RDMA").is_ok_and(|value| value == "1")
 }
 
 fn working(library: Library) -> Vec<Place> {

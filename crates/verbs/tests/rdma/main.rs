@@ -1,5 +1,4 @@
-//! The verbs on a real device, which may be a software one. Without a device the tests are skipped,
-//! or fail where `SPARK_CCL_TEST_RDMA=1` says that there is one.
+//! The verbs on a real device, which may be a software one. Without a device the tests are skipped.
 //!
 //! The two ends of a connection are in this process: on the first port that works and one on its
 //! network, or twice on the same.

@@ -18,7 +18,7 @@ fn memory_beyond_the_limit_is_refused_by_name() {
         return;
     }
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "memlock::limited", "--nocapture"])
+        .args(["--ignored", "--exact", "memlock::limited", "--nocapture"])
         .env(ROLE, "1")
         .output()
         .unwrap();
@@ -29,6 +29,7 @@ fn memory_beyond_the_limit_is_refused_by_name() {
 
 /// No test by itself: the limited process.
 #[test]
+#[ignore = "a process that other tests start"]
 fn limited() {
     if std::env::var_os(ROLE).is_none() {
         return;

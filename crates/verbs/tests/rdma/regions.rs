@@ -7,15 +7,16 @@ use std::ptr::{NonNull, null_mut};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
+use spark_ccl_testing::{Need, has};
 use spark_ccl_verbs::Access;
 
-use crate::ends::{Place, connected, demanded, memory, places};
+use crate::ends::{connected, memory, places};
 use crate::kernel::soft_roce;
 
 const BYTES: usize = 1 << 16;
 
 /// Memory of this process as a dma-buf; none where the kernel makes none, as Debian's 6.1.
-fn dmabuf(place: &Place) -> Option<OwnedFd> {
+fn dmabuf() -> Option<OwnedFd> {
     #[repr(C)]
     struct Create {
         memfd: u32,
@@ -26,15 +27,11 @@ fn dmabuf(place: &Place) -> Option<OwnedFd> {
     // `_IOW('u', 0x42, struct udmabuf_create)` of linux/udmabuf.h.
     const UDMABUF_CREATE: u64 = 0x4018_7542;
 
-    let maker = match File::options().read(true).write(true).open("/dev/udmabuf") {
-        Ok(maker) => maker,
-        Err(error) => {
-            let has_none = !demanded() || soft_roce(place) == Some((6, 1));
-            assert!(has_none, "/dev/udmabuf: {error}");
-            eprintln!("skipped: this kernel makes no dma-bufs of memory: {error}");
-            return None;
-        }
-    };
+    if !has(Need::Udmabuf) {
+        return None;
+    }
+    let mut access = File::options();
+    let maker = access.read(true).write(true).open("/dev/udmabuf").unwrap();
     let memory = memfd_create("dmabuf", MemfdFlags::ALLOW_SEALING).unwrap();
     ftruncate(&memory, BYTES as u64).unwrap();
     fcntl_add_seals(&memory, SealFlags::SHRINK).unwrap();
@@ -55,7 +52,7 @@ fn dmabuf(place: &Place) -> Option<OwnedFd> {
 #[test]
 fn a_dmabuf_is_registered_or_refused_by_name() {
     let Some((place, _)) = places() else { return };
-    let Some(fd) = dmabuf(&place) else { return };
+    let Some(fd) = dmabuf() else { return };
     let domain = place.context.protection_domain().unwrap();
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     // SAFETY: nothing maps the dma-buf.
@@ -80,7 +77,7 @@ fn a_dmabuf_is_registered_or_refused_by_name() {
 #[test]
 fn a_mapped_dmabuf_is_no_memory_of_the_host() {
     let Some((place, _)) = places() else { return };
-    let Some(fd) = dmabuf(&place) else { return };
+    let Some(fd) = dmabuf() else { return };
     let domain = place.context.protection_domain().unwrap();
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping, at a place that the kernel chooses.

@@ -4,13 +4,14 @@ mod attempt;
 mod failover;
 mod job;
 mod loans;
+mod returns;
 mod revive;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use spark_ccl_verbs::{Completion, CompletionError, Opcode, PollRoom};
+use spark_ccl_verbs::{Completion, CompletionError, PollRoom};
 
 use super::control::Control;
 use super::immediate::Immediate;
@@ -23,6 +24,7 @@ use crate::rdma::Registry;
 pub(super) use failover::Dead;
 use loans::Loans;
 pub(super) use loans::{LEND_LEAST, Place};
+pub(super) use returns::Returns;
 
 /// For so long at most a link that ends waits until all that it sent has arrived: a device may have to
 /// send it again.
@@ -57,8 +59,8 @@ pub(super) struct Core {
     looks: u32,
     /// Lent to a poll.
     room: Option<Box<PollRoom>>,
-    /// By channel, the last message that is read and not acknowledged yet.
-    owed: Vec<Option<u32>>,
+    /// By channel, the last message that is read, was not lent, and is not acknowledged yet.
+    owed: Vec<Option<u64>>,
     /// By channel, those that are being read out of the peer's memory.
     loans: Vec<Loans>,
     /// What may be lent, and borrowed to.
@@ -108,6 +110,11 @@ impl Core {
         self.rails.iter().flatten()
     }
 
+    #[cfg(test)]
+    pub(super) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
     pub(super) fn control(&self) -> &Control {
         &self.control
     }
@@ -148,7 +155,7 @@ impl Core {
         // SAFETY: the message is whole, and its slot is this side's to write again only when the peer has
         // said that it has read it.
         let load = unsafe { self.transmit(channel, number, (HEADER_BYTES + len) as u64)? };
-        self.order.note_sent(channel, load);
+        self.order.note_sent(channel, load, header.is_lent);
         Ok(())
     }
 
@@ -241,8 +248,10 @@ impl Core {
     /// Gives the slot of the channel's next message back.
     pub(super) fn release(&mut self, channel: usize) {
         if let Some(number) = self.order.note_read(channel) {
-            self.loans[channel].pop_front();
-            self.owed[channel] = Some(number);
+            match self.loans[channel].pop_front() {
+                None => self.owed[channel] = Some(number),
+                Some(loan) => self.give_back(channel, number, loan.reader()),
+            }
             self.acknowledge();
         }
     }
@@ -258,10 +267,11 @@ impl Core {
                 && let Some(rail) = self.rails.iter().position(has_room)
             {
                 self.owed[channel] = None;
-                let what = Immediate::Released { channel, number };
-                self.say(rail, what);
+                let number = number as u32;
+                self.say(rail, Immediate::Released { channel, number });
             }
         }
+        self.say_returns();
     }
 
     /// For so many writes a rail has room when it takes one that nobody has reserved: what all channels
@@ -274,8 +284,7 @@ impl Core {
         let Some(live) = &mut self.rails[rail] else {
             return;
         };
-        // SAFETY: there are no bytes.
-        if let Err(error) = unsafe { live.write(std::ptr::null(), 0, 0, what) } {
+        if let Err(error) = live.say(what) {
             // The report about it says the same.
             self.drop_rail(rail, error.to_string());
         }
@@ -373,9 +382,10 @@ impl Core {
 
     /// As if the peer had said so.
     #[cfg(test)]
-    pub(super) fn pretend(&mut self, said: Immediate) {
+    pub(super) fn pretend(&mut self, said: Immediate, bytes: u32) {
         let Self { order, rails, .. } = self;
-        order.note(0, said, 0, |load| unload(rails, load)).unwrap();
+        let noted = order.note(0, said, bytes, |load| unload(rails, load));
+        noted.unwrap();
     }
 
     fn note(&mut self, rail: usize, completion: Completion) {
@@ -388,7 +398,7 @@ impl Core {
         let Self { order, rails, .. } = self;
         let said = completion.imm.and_then(Immediate::from_bits);
         let noted = match said {
-            Some(said) if completion.opcode == Opcode::ReceiveOfWrite => {
+            Some(said) if completion.opcode == said.arrival() => {
                 order.note(rail, said, completion.bytes, |load| unload(rails, load))
             }
             _ => Err(LinkError::Protocol(format!(
@@ -441,7 +451,9 @@ impl Core {
 
     /// Whether everything that was posted has ended, by rails that carry.
     fn is_quiet(&self) -> bool {
-        !self.is_failing_over() && self.rails().all(|rail| rail.ended.well == rail.posted)
+        !self.is_failing_over()
+            && !self.owes()
+            && self.rails().all(|rail| rail.ended.well == rail.posted)
     }
 }
 

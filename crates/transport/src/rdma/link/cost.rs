@@ -24,7 +24,7 @@ const GEOMETRY: Geometry = Geometry {
 const MESSAGES: u32 = 1_000_000;
 
 /// An end whose device carries nothing.
-fn alone() -> Core {
+pub(super) fn alone() -> Core {
     let mut devices = devices(testing::library()).unwrap();
     let local = devices.remove(0).1.unwrap().remove(0);
     let domain = local.context.protection_domain().unwrap();
@@ -79,7 +79,7 @@ fn cost_of_a_message() {
                 channel: 0,
                 number: next as u32,
             };
-            core.pretend(said);
+            core.pretend(said, 0);
             core.poll().unwrap();
         }
         let each = begin.elapsed() / MESSAGES;

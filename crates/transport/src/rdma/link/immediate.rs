@@ -1,17 +1,21 @@
-//! What a number that comes with a write says.
+//! What a number that comes with a write or a send says.
+
+use spark_ccl_verbs::Opcode;
 
 /// The most channels of a link.
 pub(super) const MAX_CHANNELS: usize = 1 << 6;
 /// Messages are numbered up to here, then from 0 again.
 const NUMBERS: u32 = 1 << 24;
 
-/// What a number that comes with a write says. Messages of a channel are numbered from 1.
+/// What a number that comes with a write or a send says. Messages of a channel are numbered from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Immediate {
     /// The message of that number is in its slot.
     Message { channel: usize, number: u32 },
-    /// The receiver has given back the slots of all messages up to that number.
+    /// The receiver has given back the slots of all messages up to that number that are not lent.
     Released { channel: usize, number: u32 },
+    /// The receiver has read the lent message of that number by this rail, or by one that it has dropped.
+    Returned { channel: usize, number: u32 },
     /// This rail works.
     Hello,
     /// The sender sends nothing more by this rail.
@@ -30,9 +34,21 @@ impl Immediate {
         match self {
             Self::Message { channel, number } => of(0, channel, number.into()),
             Self::Released { channel, number } => of(1, channel, number.into()),
+            Self::Returned { channel, number } => of(3, channel, number.into()),
             Self::Hello => of(2, 0, 0),
             Self::SenderGone => of(2, 0, 1),
             Self::ReceiverGone => of(2, 0, 2),
+        }
+    }
+
+    /// How it arrives: what has bytes is written, the rest is sent.
+    pub(super) fn arrival(self) -> Opcode {
+        match self {
+            Self::Message { .. } | Self::Hello => Opcode::ReceiveOfWrite,
+            Self::Released { .. }
+            | Self::Returned { .. }
+            | Self::SenderGone
+            | Self::ReceiverGone => Opcode::Receive,
         }
     }
 
@@ -43,6 +59,7 @@ impl Immediate {
         match (bits >> 30, number) {
             (0, number) => Some(Self::Message { channel, number }),
             (1, number) => Some(Self::Released { channel, number }),
+            (3, number) => Some(Self::Returned { channel, number }),
             (2, 0) => Some(Self::Hello),
             (2, 1) => Some(Self::SenderGone),
             (2, 2) => Some(Self::ReceiverGone),
@@ -73,6 +90,7 @@ mod tests {
             for said in [
                 Immediate::Message { channel, number },
                 Immediate::Released { channel, number },
+                Immediate::Returned { channel, number },
                 Immediate::Hello,
                 Immediate::SenderGone,
                 Immediate::ReceiverGone,

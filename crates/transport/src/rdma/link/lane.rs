@@ -11,6 +11,7 @@ use spark_ccl_verbs::{
     ProtectionDomain, QueuePair, ReceiveOptions, Remote, SendOptions,
 };
 
+use super::core::Returns;
 use super::depths::Depths;
 use super::immediate::Immediate;
 use super::offer::End;
@@ -150,7 +151,9 @@ impl Lane {
             ended: Ended::default(),
             load: 0,
             reads: Reads::new(reads),
+            returns: Returns::default(),
             probe: (0, Instant::now()),
+            moved: (0, Instant::now()),
             patience: patience(settings),
             pace: Pace::new(Instant::now()),
             plan: Arc::clone(&self.plan),

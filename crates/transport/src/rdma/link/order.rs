@@ -25,8 +25,8 @@ struct Channel {
     sent: u64,
     /// Of these, those whose slots the peer has given back.
     returned: u64,
-    /// By slot: what carries the message in it, and its bytes; none where a rail has failed since.
-    carried: Vec<Option<Load>>,
+    /// By slot, the message in it.
+    slots: Vec<Sent>,
     /// Messages read.
     read: u64,
     /// By slot: the payload bytes of the message in it that has arrived and is not read.
@@ -34,6 +34,16 @@ struct Channel {
     /// Messages that the peer is known to have sent, as far as rails that failed may not have carried
     /// them.
     promised: u64,
+}
+
+/// A message that was sent.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sent {
+    /// What carries it, and its bytes; none where a rail has failed since.
+    load: Option<Load>,
+    is_lent: bool,
+    /// The peer has said that it has read it.
+    is_read: bool,
 }
 
 /// Bytes on their way by a rail.
@@ -57,7 +67,7 @@ impl Order {
         let channel = || Channel {
             sent: 0,
             returned: 0,
-            carried: vec![None; geometry.slots],
+            slots: vec![Sent::default(); geometry.slots],
             read: 0,
             arrived: vec![None; geometry.slots],
             promised: 0,
@@ -74,16 +84,20 @@ impl Order {
     /// The number of the next message, if its slot is free.
     pub(super) fn next_to_send(&self, channel: usize) -> Option<u64> {
         let Channel { sent, returned, .. } = self.channels[channel];
-        let free = sent - returned < self.channels[channel].carried.len() as u64;
+        let free = sent - returned < self.channels[channel].slots.len() as u64;
         free.then_some(sent + 1)
     }
 
     /// The next message is on its way.
-    pub(super) fn note_sent(&mut self, channel: usize, load: Load) {
+    pub(super) fn note_sent(&mut self, channel: usize, load: Load, is_lent: bool) {
         let channel = &mut self.channels[channel];
         channel.sent += 1;
         let slot = channel.slot(channel.sent);
-        channel.carried[slot] = Some(load);
+        channel.slots[slot] = Sent {
+            load: Some(load),
+            is_lent,
+            is_read: false,
+        };
     }
 
     /// The number and payload bytes of the next message, if it has arrived.
@@ -101,12 +115,18 @@ impl Order {
     }
 
     /// The next message is read; its number, unless there was none.
-    pub(super) fn note_read(&mut self, channel: usize) -> Option<u32> {
+    pub(super) fn note_read(&mut self, channel: usize) -> Option<u64> {
         let channel = &mut self.channels[channel];
         let slot = channel.slot(channel.read + 1);
         channel.arrived[slot].take()?;
         channel.read += 1;
-        Some(channel.read as u32)
+        Some(channel.read)
+    }
+
+    /// Whether the peer surely knows that the message was read: it has sent another one from its slot.
+    pub(super) fn knows_read(&self, channel: usize, number: u64) -> bool {
+        let channel = &self.channels[channel];
+        number + channel.slots.len() as u64 <= channel.read
     }
 
     /// Whether the peer's sender sends nothing more, and everything that it has sent has arrived.
@@ -144,16 +164,13 @@ impl Order {
             }
             Immediate::Released { channel, number } => {
                 let slots = self.channel(channel)?;
-                let ahead = distance(number, slots.returned);
-                // Numbers of several rails may come in any order.
-                if ahead > (slots.sent - slots.returned) as i64 {
-                    return Err(LinkError::Protocol(format!(
-                        "of {} messages on channel {channel}, the peer says it has read {ahead} more \
-                         than {}",
-                        slots.sent, slots.returned
-                    )));
-                }
-                slots.take_back(slots.returned.saturating_add_signed(ahead), &mut returned);
+                let number = slots.sent_as(channel, number)?;
+                slots.take_back(number, &mut returned);
+            }
+            Immediate::Returned { channel, number } => {
+                let slots = self.channel(channel)?;
+                let number = slots.sent_as(channel, number)?;
+                slots.take_loan_back(number, &mut returned);
             }
         }
         Ok(())
@@ -209,7 +226,7 @@ impl Order {
     pub(super) fn note_sent_again(&mut self, channel: usize, number: u64, load: Load) {
         let channel = &mut self.channels[channel];
         let slot = channel.slot(number);
-        channel.carried[slot] = Some(load);
+        channel.slots[slot].load = Some(load);
     }
 
     fn channel(&mut self, channel: usize) -> Result<&mut Channel, LinkError> {
@@ -244,11 +261,41 @@ impl Channel {
         promised.all(|number| self.arrived[self.slot(number)].is_some())
     }
 
-    /// The peer has read the messages up to that number.
+    /// The number of the message that the peer says it has read. Those of several rails may come in any
+    /// order, and more than once.
+    fn sent_as(&self, channel: usize, number: u32) -> Result<u64, LinkError> {
+        let ahead = distance(number, self.returned);
+        if ahead > (self.sent - self.returned) as i64 {
+            return Err(LinkError::Protocol(format!(
+                "of {} messages on channel {channel}, the peer says it has read {ahead} more than {}",
+                self.sent, self.returned
+            )));
+        }
+        Ok(self.returned.saturating_add_signed(ahead))
+    }
+
+    /// The peer has read the messages up to that number that are not lent.
     fn take_back(&mut self, number: u64, returned: &mut impl FnMut(Load)) {
-        while self.returned < number {
+        for number in self.returned + 1..=number {
+            let slot = self.slot(number);
+            self.slots[slot].is_read |= !self.slots[slot].is_lent;
+        }
+        self.pass_on(returned);
+    }
+
+    /// The peer has read the lent message of that number, and asks for none of it any more.
+    fn take_loan_back(&mut self, number: u64, returned: &mut impl FnMut(Load)) {
+        if number > self.returned {
+            let slot = self.slot(number);
+            self.slots[slot].is_read = true;
+            self.pass_on(returned);
+        }
+    }
+
+    fn pass_on(&mut self, returned: &mut impl FnMut(Load)) {
+        while self.returned < self.sent && self.slots[self.slot(self.returned + 1)].is_read {
             self.returned += 1;
-            if let Some(load) = self.carried[self.slot(self.returned)] {
+            if let Some(load) = self.slots[self.slot(self.returned)].load {
                 returned(load);
             }
         }
@@ -290,7 +337,7 @@ impl Channel {
         let open = self.returned + 1..=self.sent;
         open.filter_map(move |number| {
             let slot = self.slot(number);
-            let load = self.carried[slot].take_if(|load| load.rail == rail)?;
+            let load = self.slots[slot].load.take_if(|load| load.rail == rail)?;
             Some((number, load.bytes))
         })
     }

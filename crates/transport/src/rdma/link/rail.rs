@@ -7,9 +7,11 @@ use spark_ccl_verbs::{
     CanReceive, CompletionChannel, CompletionQueue, Error, Piece, QueuePair, Remote, Request, Rts,
 };
 
+use super::core::Returns;
 use super::immediate::Immediate;
 use super::lane::Plan;
 use super::pace::Pace;
+use super::slots::Slots;
 
 /// The number of all receives; those of writes are less.
 pub(super) const RECEIVE: u64 = 1 << 62;
@@ -38,8 +40,12 @@ pub(super) struct Rail {
     /// Bytes on their way.
     pub(super) load: u64,
     pub(super) reads: Reads,
+    /// What it says about what it has read.
+    pub(super) returns: Returns,
     /// The last write that was posted to see it end, and when.
     pub(super) probe: (u64, Instant),
+    /// The last request that had gone well at a look, and when it was seen first.
+    pub(super) moved: (u64, Instant),
     /// For so long the device itself may take to find out that nothing is carried.
     pub(super) patience: Duration,
     /// How soon it is tried again, should it fail.
@@ -99,8 +105,33 @@ impl Rail {
         self.posted - self.ended.well + writes <= u64::from(self.pair.send_depth())
     }
 
+    /// Says `what`, by a send. A write of nothing would do as well, but soft-RoCE (Linux 6.12) takes the
+    /// length of the last write for that of a read that it is to answer again, and then fails the queue pair.
+    pub(super) fn say(&mut self, what: Immediate) -> Result<(), Error> {
+        let request = self.next(what);
+        let mut batch = self.pair.batch();
+        // SAFETY: there are no bytes.
+        unsafe { batch.send_with_imm(request, &[], what.to_bits())? };
+        batch.post().map_err(|post| post.error)?;
+        self.posted += 1;
+        Ok(())
+    }
+
+    /// The next request, which says `what`.
+    fn next(&self, what: Immediate) -> Request {
+        let id = self.posted + 1;
+        let request = Request::new(id);
+        match what {
+            Immediate::Message { .. } | Immediate::Released { .. } | Immediate::Returned { .. }
+                if !id.is_multiple_of(TOLD_EVERY) =>
+            {
+                request
+            }
+            _ => request.signalled(),
+        }
+    }
+
     /// Has `bytes` from `start` on written to the peer, `offset` bytes into its slots, and says `what`.
-    /// Nothing is written but the number where there are no bytes.
     ///
     /// # Safety
     /// The bytes lie in the slots here, and stay as they are until the peer has said that it has read
@@ -112,25 +143,18 @@ impl Rail {
         offset: usize,
         what: Immediate,
     ) -> Result<(), Error> {
-        let id = self.posted + 1;
-        let mut request = Request::new(id);
-        if id.is_multiple_of(TOLD_EVERY)
-            || !matches!(what, Immediate::Message { .. } | Immediate::Released { .. })
-        {
-            request = request.signalled();
-        }
+        let mut request = self.next(what);
         if bytes <= self.pair.most_inline() {
             request = request.inline();
         }
         let pieces = [Piece::new(start as u64, bytes as u32, self.lkeys[0])];
-        let pieces = &pieces[..usize::from(bytes > 0)];
         let to = self.remote.offset(offset as u64);
         let mut batch = self.pair.batch();
         // SAFETY: passed on from the caller: when the peer has said that it has read a message, it has
         // been sent.
-        unsafe { batch.write_with_imm(request, pieces, to, what.to_bits())? };
+        unsafe { batch.write_with_imm(request, &pieces, to, what.to_bits())? };
         batch.post().map_err(|post| post.error)?;
-        self.posted = id;
+        self.posted += 1;
         Ok(())
     }
 
@@ -163,17 +187,27 @@ impl Rail {
     /// Makes sure that it still carries: devices do not always say so when they lose what was posted, and
     /// where nothing is posted, none says that the peer is gone. Whether it does, as far as is known;
     /// completions were looked for just now.
-    pub(super) fn probe(&mut self, may_be_gone: bool) -> Result<bool, Error> {
+    ///
+    /// What is written is a byte of the greeting, which nobody reads, for the reason that [`say`](Self::say)
+    /// gives.
+    pub(super) fn probe(&mut self, may_be_gone: bool, slots: &Slots) -> Result<bool, Error> {
         let (id, since) = self.probe;
+        if self.ended.well != self.moved.0 {
+            self.moved = (self.ended.well, Instant::now());
+        }
         if self.ended.well < id {
-            return Ok(since.elapsed() < self.patience);
+            // What was posted before it may take longer than that all together.
+            return Ok(since.max(self.moved.1).elapsed() < self.patience);
         }
         let is_in_doubt = may_be_gone || self.ended.well < self.posted;
         if is_in_doubt && self.has_room(1) && since.elapsed() > PROBE_EVERY {
             let id = self.posted + 1;
             let mut batch = self.pair.batch();
-            // SAFETY: there are no bytes.
-            unsafe { batch.write(Request::new(id).signalled(), &[], self.remote)? };
+            let (start, offset) = slots.greeting();
+            let pieces = [Piece::new(start as u64, 1, self.lkeys[0])];
+            let to = self.remote.offset(offset as u64);
+            // SAFETY: nobody writes there, and the memory stays until no device reaches it.
+            unsafe { batch.write(Request::new(id).signalled(), &pieces, to)? };
             batch.post().map_err(|post| post.error)?;
             self.posted = id;
             self.probe = (id, Instant::now());

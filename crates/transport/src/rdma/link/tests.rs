@@ -1,14 +1,16 @@
 //! Links over real queue pairs. The variable RAILS says which ports there are (as the emulated machine
-//! that CI makes has them); without it the tests are skipped, or fail with `SPARK_CCL_TEST_RDMA=1`.
+//! that CI makes has them); without it the tests are skipped.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 use spark_ccl_config::{Env, Rdma, Settings};
+use spark_ccl_testing::{Need, has};
 
 mod failover;
 mod lending;
+mod stopping;
 
 use super::*;
 use crate::conformance::{self, Harness};
@@ -25,16 +27,13 @@ type Connected = Result<(Tx, Rx, Vec<String>), NoLink>;
 
 /// Both ends' ports, so many each.
 fn sides(rails: usize) -> Option<[Side; 2]> {
-    let layout = std::env::var("RAILS").ok();
-    let ends = match layout.as_deref() {
-        Some("one") => ["", ""],
-        Some("wire" | "link-local") => ["a", "b"],
-        _ => {
-            let required = std::env::var_os("SPARK_CCL_TEST_RDMA").is_some();
-            assert!(!required, "RAILS={layout:?} says of no ports");
-            println!("skipped: no RDMA ports");
-            return None;
-        }
+    if !has(Need::Rails) {
+        return None;
+    }
+    let ends = match std::env::var("RAILS").unwrap().as_str() {
+        "one" => ["", ""],
+        "wire" | "link-local" => ["a", "b"],
+        other => panic!("RAILS={other} is no layout"),
     };
     Some(ends.map(|end| {
         let names: Vec<_> = (0..rails).map(|rail| format!("rxe{rail}{end}")).collect();

@@ -91,7 +91,12 @@ impl LinkTx for Tx {
         }
     }
 
-    fn lend(&mut self, channel: usize, payload: &[u8], tag: u64) -> Result<Lending, LinkError> {
+    unsafe fn lend(
+        &mut self,
+        channel: usize,
+        payload: &[u8],
+        tag: u64,
+    ) -> Result<Lending, LinkError> {
         self.check(channel)?;
         if let Some((_, reserved)) = self.reserved[channel] {
             return Err(LinkError::Misuse(format!(

@@ -8,7 +8,7 @@ use loom::sync::atomic::AtomicU64;
 use loom::thread;
 use std::sync::atomic::Ordering;
 
-use super::{Cell, Consumer, Producer, Word, Words, close, has_returned, was_lent, withdraw};
+use super::{Cell, Consumer, Producer, Word, Words, close, has_returned, was_lent};
 use crate::LinkError;
 
 impl Word for AtomicU64 {
@@ -220,9 +220,10 @@ fn what_a_receiver_returns_before_it_leaves_has_returned() {
 }
 
 #[test]
-fn what_is_written_after_a_withdrawal_is_never_taken_for_what_was_lent() {
+fn what_is_written_after_the_sender_closed_is_never_taken_for_what_was_lent() {
     loom::model(|| {
-        // The kernel reads it for the receiver, whatever the sender does to it meanwhile.
+        // The kernel reads it for the receiver, or the receiver itself, if it is registered memory; whatever
+        // the sender does to it meanwhile.
         let (ring, lent) = (ring(1, 1), Arc::new(AtomicU64::new(1)));
         let receiver = thread::spawn({
             let (ring, lent) = (Arc::clone(&ring), Arc::clone(&lent));
@@ -237,7 +238,7 @@ fn what_is_written_after_a_withdrawal_is_never_taken_for_what_was_lent() {
             }
         });
         lend(&ring);
-        withdraw(&ring.sender_closed);
+        close(&ring.sender_closed);
         lent.store(2, Ordering::Relaxed);
         receiver.join().unwrap();
     });

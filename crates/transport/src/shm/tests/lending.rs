@@ -1,9 +1,11 @@
 //! Messages that are read where they lie.
 
+use spark_ccl_testing::{Need, has};
+
 use super::super::{LEND_LEAST, Rx, Tx, layout, pair};
 use crate::{Borrowing, Geometry, LEND_MOST, Lending, LinkError, LinkRx, LinkTx};
 
-const GEOMETRY: Geometry = Geometry {
+pub(super) const GEOMETRY: Geometry = Geometry {
     slot_bytes: 16 << 10,
     slots: 4,
     channels: 2,
@@ -11,14 +13,15 @@ const GEOMETRY: Geometry = Geometry {
 
 /// A link whose receiver has found out that it can read the sender's memory; `None` where the kernel
 /// does not allow that to anyone.
-fn lending() -> Option<(Tx, Rx)> {
+pub(super) fn lending() -> Option<(Tx, Rx)> {
+    if !has(Need::SingleCopy) {
+        return None;
+    }
     let ((mut tx, _), (_, mut rx)) = pair(GEOMETRY).unwrap();
     tx.allow_lending();
     introduce(&mut tx, &mut rx);
-    if tx.lend(0, &[0; LEND_LEAST], 0).unwrap() == Lending::Unable {
-        eprintln!("skipped: the kernel reads no process's memory for another");
-        return None;
-    }
+    let first = [0; LEND_LEAST];
+    assert!(matches!(lend(&mut tx, 0, &first, 0), Lending::Lent(_)));
     let mut room = [1; LEND_LEAST];
     let done = rx.borrow(0, &mut room, 0).unwrap();
     assert_eq!((done, room), (Borrowing::Done(LEND_LEAST), [0; LEND_LEAST]));
@@ -33,14 +36,19 @@ fn introduce(tx: &mut Tx, rx: &mut Rx) {
     rx.release(0);
 }
 
-fn lent(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
-    match tx.lend(1, payload, tag).unwrap() {
+pub(super) fn lend(tx: &mut Tx, channel: usize, payload: &[u8], tag: u64) -> Lending {
+    // SAFETY: the tests keep what they lend until it has returned, or they are done with the link.
+    unsafe { tx.lend(channel, payload, tag) }.unwrap()
+}
+
+pub(super) fn lent(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
+    match lend(tx, 1, payload, tag) {
         Lending::Lent(number) => number,
         other => panic!("{other:?} for {} bytes", payload.len()),
     }
 }
 
-fn bytes(len: usize, seed: usize) -> Vec<u8> {
+pub(super) fn bytes(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|index| ((index + seed) * 7) as u8).collect()
 }
 
@@ -74,10 +82,10 @@ fn as_many_are_lent_as_there_are_cells() {
     for _ in 0..layout::cells(GEOMETRY) {
         lent(&mut tx, &payload, 5);
     }
-    assert_eq!(tx.lend(1, &payload, 5).unwrap(), Lending::NotYet);
+    assert_eq!(lend(&mut tx, 1, &payload, 5), Lending::NotYet);
     rx.borrow(1, &mut room, 5).unwrap();
     lent(&mut tx, &payload, 5);
-    assert_eq!(tx.lend(1, &payload, 5).unwrap(), Lending::NotYet);
+    assert_eq!(lend(&mut tx, 1, &payload, 5), Lending::NotYet);
 }
 
 #[test]
@@ -146,7 +154,7 @@ fn short_and_overlong_payloads_are_not_lent() {
     };
     let payload = vec![0; LEND_MOST + 1];
     for unable in [&payload[..LEND_LEAST - 1], &payload] {
-        assert_eq!(tx.lend(1, unable, 0).unwrap(), Lending::Unable);
+        assert_eq!(lend(&mut tx, 1, unable, 0), Lending::Unable);
     }
 }
 
@@ -155,7 +163,7 @@ fn nothing_is_lent_without_leave() {
     let ((mut tx, _), (_, mut rx)) = pair(GEOMETRY).unwrap();
     introduce(&mut tx, &mut rx);
     let payload = [0; LEND_LEAST];
-    assert_eq!(tx.lend(0, &payload, 0).unwrap(), Lending::Unable);
+    assert_eq!(lend(&mut tx, 0, &payload, 0), Lending::Unable);
 }
 
 #[test]
@@ -185,4 +193,28 @@ fn a_borrower_that_is_gone_is_an_error_unless_it_was_done() {
     drop(rx);
     assert!(tx.has_returned(1, first).unwrap());
     assert!(matches!(tx.has_returned(1, second), Err(LinkError::Closed)));
+}
+
+#[test]
+fn whoever_reads_registered_memory_sees_the_withdrawal() {
+    let ((mut tx, rx), (other_tx, other_rx)) = pair(GEOMETRY).unwrap();
+    assert!(rx.still_lends() && other_rx.still_lends());
+    tx.withdraw();
+    assert!(!other_rx.still_lends());
+    assert!(rx.still_lends(), "what the other end lends is its own");
+    drop(other_tx);
+    assert!(!rx.still_lends());
+}
+
+#[test]
+fn what_is_lent_is_held_back_until_it_has_returned() {
+    let Some((mut tx, mut rx)) = lending() else {
+        return;
+    };
+    assert!(tx.flush().unwrap() && !tx.holds_back(1));
+    let payload = bytes(LEND_LEAST, 3);
+    lent(&mut tx, &payload, 1);
+    assert!(tx.holds_back(1) && !tx.holds_back(0) && !tx.flush().unwrap());
+    rx.borrow(1, &mut [0; LEND_LEAST], 1).unwrap();
+    assert!(tx.flush().unwrap() && !tx.holds_back(1));
 }

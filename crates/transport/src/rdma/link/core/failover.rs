@@ -102,17 +102,24 @@ impl Core {
         let name = lost.name;
         let pair = match lost.pair.into_failed() {
             Ok(pair) => pair,
-            // The peer must not be told that nothing lands here any more.
             Err(error) => {
-                self.fail(name, format!("{problem}; then {error}"));
+                self.lose_control(name, &problem, &error);
                 return false;
             }
         };
         let asked = self.last_asked(rail);
         let ended = self.drain(rail, &lost.queue, lost.ended, asked);
-        self.ask_again(rail, ended.well);
         // A queue pair that is destroyed writes nothing either.
-        let pair = Some(pair).filter(|_| ended.last >= asked);
+        let pair = if ended.last >= asked {
+            Some(pair)
+        } else if let Err(error) = pair.destroy() {
+            self.lose_control(name, &problem, &error);
+            return false;
+        } else {
+            None
+        };
+        self.ask_again(rail, ended.well);
+        self.repeat_returns(lost.returns);
         self.dead.push(Dead {
             rail,
             name,
@@ -125,6 +132,18 @@ impl Core {
             attempt: None,
         });
         true
+    }
+
+    /// A rail cannot be stopped, so that its device may still write what it was to read. The peer must not be told that
+    /// nothing lands here any more, and no other rail may bring the same. This counts, whatever has ended the link before.
+    fn lose_control(&mut self, rail: String, problem: &str, error: &spark_ccl_verbs::Error) {
+        self.registry.lose_control();
+        let problem = format!(
+            "{problem}; then {error}. The device may still write to memory of this process: end it, and look \
+             for the device's trouble in the kernel's log"
+        );
+        tracing::error!("{rail}: {problem}");
+        self.failed = Some(LinkError::Rdma { rail, problem });
     }
 
     /// Takes note of everything that has arrived by a rail that takes nothing more, and waits a while for
@@ -208,11 +227,11 @@ impl Core {
             let Some(rail) = &mut self.rails[index] else {
                 continue;
             };
-            match rail.probe(may_be_gone) {
+            match rail.probe(may_be_gone, &self.outgoing) {
                 Ok(true) => {}
                 Ok(false) => {
                     let problem = format!(
-                        "the device has not said within {:?} how a write ended: check the port, the \
+                        "for {:?}, the device has not said that anything has ended: check the port, the \
                          network interface and its address, here and at the peer",
                         rail.patience
                     );

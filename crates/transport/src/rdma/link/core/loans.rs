@@ -34,11 +34,9 @@ enum State {
     /// To be asked for.
     Waiting,
     /// Asked for by a rail, as the write request of that number.
-    Asked {
-        rail: usize,
-        id: u64,
-    },
-    Here,
+    Asked { rail: usize, id: u64 },
+    /// Read by that rail, or by one that was dropped since.
+    Here { by: Option<usize> },
 }
 
 /// A message that has been read.
@@ -96,7 +94,7 @@ impl Core {
     /// Whether the channel's next message is lent, and not there: only asking for it brings it.
     pub(in super::super) fn is_awaited(&self, channel: usize) -> bool {
         let first = self.loans[channel].front();
-        first.is_some_and(|loan| loan.state != State::Here)
+        first.is_some_and(|loan| !loan.is_here())
     }
 
     /// Has the channel's next messages read, as far as they are lent and there is a place for them. The
@@ -112,7 +110,7 @@ impl Core {
         self.take_on(channel, place)?;
         self.ask(channel);
         let first = self.loans[channel].front();
-        let here = first.filter(|loan| loan.state == State::Here);
+        let here = first.filter(|loan| loan.is_here());
         Ok(here.map(|loan| Here {
             bytes: loan.lent.bytes as usize,
             at: loan.to,
@@ -188,12 +186,12 @@ impl Core {
     /// Takes note of what has been read, on all channels: others may wait for its rail.
     pub(super) fn note_loans(&mut self) {
         for loan in self.loans.iter_mut().flatten() {
-            if let State::Asked { rail, id } = loan.state
-                && let Some(rail) = &mut self.rails[rail]
+            if let State::Asked { rail: index, id } = loan.state
+                && let Some(rail) = &mut self.rails[index]
                 && rail.ended.well >= id
             {
                 rail.reads.end(loan.lent.bytes);
-                loan.state = State::Here;
+                loan.state = State::Here { by: Some(index) };
             }
         }
     }
@@ -248,20 +246,29 @@ impl Core {
     /// What a rail that has failed has not brought is to be asked for again.
     pub(super) fn ask_again(&mut self, failed: usize, ended: u64) {
         for loan in self.loans.iter_mut().flatten() {
-            if let State::Asked { rail, id } = loan.state
-                && rail == failed
-            {
-                loan.state = if id <= ended {
-                    State::Here
-                } else {
-                    State::Waiting
-                };
-            }
+            loan.state = match loan.state {
+                State::Asked { rail, id } if rail == failed && id > ended => State::Waiting,
+                State::Asked { rail, .. } if rail == failed => State::Here { by: None },
+                State::Here { by: Some(rail) } if rail == failed => State::Here { by: None },
+                other => other,
+            };
         }
     }
 }
 
 impl Loan {
+    fn is_here(&self) -> bool {
+        matches!(self.state, State::Here { .. })
+    }
+
+    /// The rail that has read it, unless that was dropped since.
+    pub(super) fn reader(&self) -> Option<usize> {
+        match self.state {
+            State::Here { by } => by,
+            _ => None,
+        }
+    }
+
     /// The key, for a rail, of the memory where it goes.
     fn local(&self, rail: &Rail, registry: &Registry) -> Option<u32> {
         if self.in_slot {

@@ -24,7 +24,7 @@ fn messages_that_overtake_each_other_are_read_in_order() {
     }
     for number in 1..=3 {
         assert_eq!(order.next_to_read(1), Some((number, number as usize)));
-        assert_eq!(order.note_read(1), Some(number as u32));
+        assert_eq!(order.note_read(1), Some(number));
     }
     assert_eq!(order.next_to_read(1), None);
     assert_eq!(order.note_read(1), None);
@@ -64,7 +64,7 @@ fn slots_come_back_once_and_in_any_order() {
             rail: number as usize % 2,
             bytes: number,
         };
-        order.note_sent(1, load);
+        order.note_sent(1, load, false);
     }
     assert_eq!(order.next_to_send(1), None);
     assert!(order.note(0, released(4), 0, |_| {}).is_err());
@@ -77,6 +77,67 @@ fn slots_come_back_once_and_in_any_order() {
         .unwrap();
     assert_eq!(back, [1, 2]);
     assert_eq!(order.next_to_send(1), Some(4));
+}
+
+/// An end that has sent three messages, of which the first and the last are lent.
+fn lender() -> Order {
+    let mut order = Order::new(GEOMETRY, 2);
+    for number in 1..=3 {
+        let load = Load {
+            rail: 0,
+            bytes: number,
+        };
+        order.note_sent(1, load, number != 2);
+    }
+    order
+}
+
+fn returned(number: u32) -> Immediate {
+    Immediate::Returned { channel: 1, number }
+}
+
+#[test]
+fn what_is_lent_returns_only_when_its_own_reader_says_so() {
+    let mut order = lender();
+    let mut back = Vec::new();
+    for said in [released(2), returned(3), released(3), released(1)] {
+        order.note(0, said, 0, |_| panic!("{said:?}")).unwrap();
+    }
+    let mut all = |load: Load| back.push(load.bytes);
+    order.note(1, returned(1), 0, &mut all).unwrap();
+    order.note(0, returned(1), 0, &mut all).unwrap();
+    assert!(order.note(0, returned(4), 0, &mut all).is_err());
+    assert_eq!(back, [1, 2, 3]);
+    // The slot's next message is not that one.
+    order.note_sent(1, Load::default(), true);
+    order.note(1, released(4), 0, |_| panic!()).unwrap();
+    assert!(order.is_on_its_way(1, 4));
+}
+
+#[test]
+fn a_report_returns_nothing_that_is_lent() {
+    let mut order = lender();
+    let mut peer = Order::new(GEOMETRY, 2);
+    for number in 1..=3 {
+        peer.note(0, message(number), 20, |_| {}).unwrap();
+        peer.note_read(1);
+    }
+    let missed = order.note_report(&report(&peer), |_| panic!());
+    assert_eq!(missed.unwrap(), []);
+    assert!(order.is_on_its_way(1, 1));
+    order.note(1, returned(1), 0, |_| {}).unwrap();
+    assert!(!order.is_on_its_way(1, 2) && order.is_on_its_way(1, 3));
+}
+
+#[test]
+fn a_peer_that_uses_a_slot_again_knows_that_it_was_read() {
+    let mut order = Order::new(GEOMETRY, 1);
+    for number in 1..=4 {
+        order.note(0, message(number), 20, |_| {}).unwrap();
+        assert!(!order.knows_read(1, 1));
+        order.note_read(1);
+    }
+    assert!(order.knows_read(1, 1) && !order.knows_read(1, 2));
 }
 
 proptest! {
@@ -104,7 +165,7 @@ fn sent_by_two() -> (Order, Order) {
             rail: usize::from(number == 2),
             bytes: 16 + number,
         };
-        here.note_sent(1, load);
+        here.note_sent(1, load, false);
     }
     (here, Order::new(GEOMETRY, 2))
 }
@@ -199,8 +260,8 @@ fn a_report_that_cannot_be_is_a_protocol_violation() {
 fn a_rail_that_returns_is_asked_only_for_what_it_has_carried_since() {
     let mut order = Order::new(GEOMETRY, 2);
     let by_first = |bytes| Load { rail: 0, bytes };
-    order.note_sent(1, by_first(1));
-    order.note_sent(1, by_first(2));
+    order.note_sent(1, by_first(1), false);
+    order.note_sent(1, by_first(2), false);
     let progress = |arrived: [bool; 3]| Progress {
         sent: 0,
         read: 0,
@@ -218,7 +279,7 @@ fn a_rail_that_returns_is_asked_only_for_what_it_has_carried_since() {
     let first = order.note_report(&report([true, false, false]), |_| {});
     assert_eq!(first.unwrap(), [missed(2, 2)]);
     // It has returned; the second message waits to be sent again.
-    order.note_sent(1, by_first(3));
+    order.note_sent(1, by_first(3), false);
     let second = order.note_report(&report([true, false, false]), |_| {});
     assert_eq!(second.unwrap(), [missed(3, 3)]);
     let mut back = Vec::new();

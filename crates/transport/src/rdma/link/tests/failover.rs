@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use spark_ccl_verbs::PairState;
 
+mod loss;
 mod revival;
 
 use super::core::Dead;
@@ -33,12 +34,7 @@ fn ends(sides: &[Side; 2], geometry: Geometry) -> [End; 2] {
 
 /// Both ends' ports, where cables join them that can be cut.
 fn cabled(rails: usize) -> Option<[Side; 2]> {
-    let sides = sides(rails)?;
-    if std::env::var("RAILS").is_ok_and(|layout| layout == "one") {
-        println!("skipped: no cables");
-        return None;
-    }
-    Some(sides)
+    has(Need::Cables).then(|| sides(rails))?
 }
 
 fn rails(arguments: &[&str]) {

@@ -1,0 +1,228 @@
+//! A connection to another rank that is being made, without anyone waiting for it.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags};
+use socket2::Socket;
+
+use crate::dial::{ATTEMPT, FIRST_PAUSE, LAST_PAUSE, Route, describe};
+use crate::handshake::{EnterError, Entry, Intent, Open};
+use crate::{Error, Secret, net};
+
+/// How long a rank's listener may refuse connections; it exists before anyone hears of it.
+const REFUSAL: Duration = Duration::from_millis(500);
+/// How soon to look again for room in a full backlog.
+const FULL: Duration = Duration::from_millis(2);
+
+/// A call to another rank: it tries all routes, again and again until the deadline, unless the answers say
+/// that it will not help. Where it has got through, it waits for an answer as long as the stream lasts.
+pub(crate) struct Caller {
+    /// The other end, for errors.
+    name: String,
+    routes: Vec<Route>,
+    intent: Intent,
+    deadline: Instant,
+    since: Instant,
+    stage: Stage,
+    /// The route that is tried, or comes next.
+    route: usize,
+    pause: Duration,
+    round: Round,
+}
+
+enum Stage {
+    Resting { until: Instant },
+    Connecting { socket: Socket, until: Instant },
+    Entering { socket: Socket, entry: Entry },
+}
+
+/// What came of the routes that were tried, one after the other.
+#[derive(Default)]
+struct Round {
+    attempts: Vec<(String, String)>,
+    /// Something else than that nobody listens.
+    answered: bool,
+    /// What a route has to say for good. It may come from a stranger, where addresses are not unique.
+    hopeless: Option<Error>,
+    /// Another route may carry yet.
+    may_help: bool,
+}
+
+impl Caller {
+    /// A call that begins then.
+    pub(crate) fn new(
+        name: String,
+        routes: Vec<Route>,
+        intent: Intent,
+        begin: Instant,
+        deadline: Instant,
+    ) -> Self {
+        Self {
+            name,
+            routes,
+            intent,
+            deadline,
+            since: begin,
+            stage: Stage::Resting { until: begin },
+            route: 0,
+            pause: FIRST_PAUSE,
+            round: Round::default(),
+        }
+    }
+
+    /// Adds what wakes [`step`](Self::step).
+    pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        match &self.stage {
+            Stage::Resting { .. } => {}
+            Stage::Connecting { socket, .. } => fds.push(PollFd::new(socket, PollFlags::OUT)),
+            Stage::Entering { socket, .. } => fds.push(PollFd::new(socket, PollFlags::IN)),
+        }
+    }
+
+    /// When it has something to do even if no descriptor wakes it.
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        match &self.stage {
+            Stage::Resting { until } | Stage::Connecting { until, .. } => Some(*until),
+            Stage::Entering { .. } => None,
+        }
+    }
+
+    /// Does what can be done now; the stream, or why there is none.
+    pub(crate) fn step(&mut self, key: &Secret, now: Instant) -> Option<Result<Socket, Error>> {
+        loop {
+            let stage = std::mem::replace(&mut self.stage, Stage::Resting { until: now });
+            match self.advance(stage, key, now) {
+                Ok(Step::Done(socket)) => return Some(Ok(socket)),
+                Ok(Step::Wait(stage)) => {
+                    self.stage = stage;
+                    return None;
+                }
+                Ok(Step::Go(stage)) => self.stage = stage,
+                Err(error) => {
+                    self.note(error);
+                    self.route += 1;
+                }
+            }
+            if self.route >= self.routes.len() {
+                if let Some(error) = self.end_round(now) {
+                    return Some(Err(error));
+                }
+                return None;
+            }
+        }
+    }
+
+    fn advance(&self, stage: Stage, key: &Secret, now: Instant) -> Result<Step, EnterError> {
+        match stage {
+            Stage::Resting { until } if until > now => Ok(Step::Wait(stage)),
+            Stage::Resting { .. } => self.connect(now),
+            Stage::Connecting { socket, until } => {
+                if !is_writable(&socket)? {
+                    return if until > now {
+                        Ok(Step::Wait(Stage::Connecting { socket, until }))
+                    } else {
+                        Err(EnterError::Broken(io::ErrorKind::TimedOut.into()))
+                    };
+                }
+                net::end_tcp(&socket).map_err(EnterError::Broken)?;
+                self.enter(socket).map(Step::Go)
+            }
+            Stage::Entering { socket, mut entry } => {
+                if entry.step(&socket, key, &self.name)? {
+                    return Ok(Step::Done(socket));
+                }
+                // The other end has the call. It may be stopped for a while before it answers: how long that may
+                // take is not known here.
+                Ok(Step::Wait(Stage::Entering { socket, entry }))
+            }
+        }
+    }
+
+    fn connect(&self, now: Instant) -> Result<Step, EnterError> {
+        let Some(route) = self.routes.get(self.route) else {
+            return Err(EnterError::Broken(io::ErrorKind::NotFound.into()));
+        };
+        match route.begin() {
+            Ok((socket, true)) => self.enter(socket).map(Step::Go),
+            Ok((socket, false)) => {
+                let until = match self.routes.len() {
+                    1 => self.deadline,
+                    _ => self.deadline.min(now + ATTEMPT),
+                };
+                Ok(Step::Wait(Stage::Connecting { socket, until }))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.deadline > now => {
+                Ok(Step::Wait(Stage::Resting { until: now + FULL }))
+            }
+            Err(error) => Err(EnterError::Broken(error)),
+        }
+    }
+
+    fn enter(&self, socket: Socket) -> Result<Stage, EnterError> {
+        let open = Open::new(self.intent).map_err(EnterError::Final)?;
+        let entry = Entry::begin(&socket, &open)?;
+        Ok(Stage::Entering { socket, entry })
+    }
+
+    fn note(&mut self, error: EnterError) {
+        let text = match error {
+            EnterError::Final(error) => {
+                let text = error.to_string();
+                self.round.hopeless.get_or_insert(error);
+                text
+            }
+            EnterError::Broken(error) => {
+                self.round.may_help = true;
+                self.round.answered |= error.kind() != io::ErrorKind::ConnectionRefused;
+                describe(&error)
+            }
+            EnterError::Crossed => {
+                self.round.may_help = true;
+                self.round.answered = true;
+                "it calls this rank itself".to_owned()
+            }
+        };
+        let route = self.routes.get(self.route).map(Route::name);
+        self.round.attempts.push((route.unwrap_or_default(), text));
+    }
+
+    /// Goes on after a pause, unless that is pointless.
+    fn end_round(&mut self, now: Instant) -> Option<Error> {
+        let round = std::mem::take(&mut self.round);
+        if let Some(error) = round.hopeless
+            && !round.may_help
+        {
+            return Some(error);
+        }
+        let refused = !round.answered && now >= self.since + REFUSAL;
+        if refused || now + self.pause >= self.deadline {
+            return Some(Error::Unreachable {
+                peer: self.name.clone(),
+                attempts: round.attempts,
+            });
+        }
+        self.route = 0;
+        let until = now + self.pause;
+        self.stage = Stage::Resting { until };
+        self.pause = (self.pause * 2).min(LAST_PAUSE);
+        None
+    }
+}
+
+/// What comes next of a stage.
+enum Step {
+    Done(Socket),
+    Wait(Stage),
+    Go(Stage),
+}
+
+fn is_writable(socket: &Socket) -> Result<bool, EnterError> {
+    let mut fds = [PollFd::from_borrowed_fd(socket.as_fd(), PollFlags::OUT)];
+    net::poll(&mut fds, Some(Instant::now())).map_err(EnterError::Broken)?;
+    Ok(!fds[0].revents().is_empty())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,51 @@
+use super::*;
+use crate::lobby::{Door, Guest, Lobby};
+use crate::options::Address;
+use crate::{Kind, Purpose};
+
+const KEY: &[u8] = b"the key";
+
+/// A rank of two that listens, and the way to it.
+fn listening(rank: u32) -> (Lobby, Route) {
+    let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
+    let target = listener.local_addr().unwrap().as_socket().unwrap();
+    let door = Door::Streams { rank, size: 2 };
+    let lobby = Lobby::new(door, Secret::from_text(KEY), vec![listener]);
+    let source = None;
+    (lobby, Route::Tcp { source, target })
+}
+
+/// Another rank listens where a peer's address leads as well, and the peer is calling this rank.
+#[test]
+fn a_stranger_at_one_address_does_not_end_the_call() {
+    let (mut stranger, wrong) = listening(0);
+    let (mut peer, right) = listening(1);
+    let intent = Intent::Stream {
+        from: 0,
+        to: 1,
+        purpose: Purpose {
+            context: 1,
+            kind: Kind::Tcp,
+            lane: 0,
+        },
+    };
+    let begin = Instant::now();
+    let deadline = begin + Duration::from_secs(30);
+    let name = "rank 1".to_owned();
+    let mut caller = Caller::new(name, vec![wrong, right], intent, begin, deadline);
+    let turned_down = std::cell::Cell::new(0);
+    let admits = |_, _| turned_down.replace(turned_down.get() + 1) >= 2;
+    let (mut called, mut calling) = (false, None);
+    while !called || calling.is_none() {
+        let now = Instant::now();
+        assert!(now < deadline);
+        if calling.is_none() {
+            calling = caller.step(&Secret::from_text(KEY), now);
+        }
+        assert!(stranger.serve(now, &admits).is_empty());
+        let guests = peer.serve(now, &admits);
+        called |= matches!(guests[..], [Guest::Stream { from: 0, .. }]);
+    }
+    calling.unwrap().unwrap();
+    assert_eq!(turned_down.get(), 3);
+}

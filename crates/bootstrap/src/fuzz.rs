@@ -1,0 +1,194 @@
+//! What strangers and other ranks may send, for fuzzing.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+
+use crate::frame::FrameReader;
+use crate::handshake::{Intent, Open, PROTOCOL};
+use crate::hello::{Hello, PeerInfo, Table};
+use crate::verdict::{Report, Verdict, VerdictKind};
+use crate::wire::{FRAME_HEADER, FrameKind, frame};
+use crate::{HostId, Kind, Purpose, Secret, UniqueId, roster};
+
+/// A name, what must take any bytes, and right ones.
+pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
+
+/// All of this crate.
+pub const TARGETS: &[Target] = &[
+    ("bootstrap-frames", frames, some_frames),
+    ("bootstrap-open", open, || vec![an_open().encode()]),
+    ("bootstrap-hello", hello, || vec![a_hello(1).encode()]),
+    ("bootstrap-table", table, || vec![a_table().encode()]),
+    ("bootstrap-report", report, || {
+        vec![body(&a_report().frame())]
+    }),
+    ("bootstrap-verdict", verdict, || {
+        vec![body(&a_verdict().frame())]
+    }),
+    ("unique-id", unique_id, || vec![an_id().as_bytes().to_vec()]),
+    ("unique-id-text", unique_id_text, || {
+        vec![an_id().to_string().into()]
+    }),
+];
+
+const LIMIT: usize = 5000;
+
+fn frames(bytes: &[u8]) {
+    let (mut here, there) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
+    there.set_nonblocking(true).unwrap();
+    here.write_all(&bytes[..bytes.len().min(100_000)]).unwrap();
+    drop(here);
+    let mut reader = FrameReader::default();
+    while let Ok(Some((_, body))) = reader.poll(&there, LIMIT) {
+        assert!(body.len() <= LIMIT);
+    }
+}
+
+fn open(bytes: &[u8]) {
+    if let Ok(open) = Open::decode(bytes) {
+        assert_eq!(open.encode(), bytes);
+    }
+}
+
+/// What the rendezvous does with it is short as well, whatever sizes and ranks it names.
+fn hello(bytes: &[u8]) {
+    let Ok(hello) = Hello::decode(bytes) else {
+        return;
+    };
+    assert_eq!(hello.encode(), bytes);
+    let other = a_hello(0);
+    let both = [&hello, &other];
+    if roster::disagreement(&both).is_none() {
+        assert!(!roster::missing(&both, hello.patience, "").is_empty());
+    }
+}
+
+fn table(bytes: &[u8]) {
+    for size in [2, 1 << 20] {
+        if let Ok(table) = Table::decode(bytes, size) {
+            assert_eq!(table.encode(), bytes);
+        }
+    }
+}
+
+fn report(bytes: &[u8]) {
+    if let Ok(report) = Report::decode(bytes) {
+        let again = Report::decode(&body(&report.frame()));
+        assert_eq!(
+            again.as_ref().map(|again| again.patience),
+            Ok(report.patience)
+        );
+    }
+}
+
+fn verdict(bytes: &[u8]) {
+    if let Ok(verdict) = Verdict::decode(bytes) {
+        assert_eq!(body(&verdict.frame()), bytes);
+    }
+}
+
+fn unique_id(bytes: &[u8]) {
+    if let Some(bytes) = bytes.first_chunk() {
+        let id = UniqueId::from_bytes(bytes);
+        assert!(id.is_err() || !id.unwrap().addresses().is_empty());
+    }
+}
+
+fn unique_id_text(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Ok(id) = text.parse::<UniqueId>() {
+        assert!(id.to_string().eq_ignore_ascii_case(text.trim()));
+    }
+}
+
+/// A frame without its header.
+fn body(frame: &[u8]) -> Vec<u8> {
+    frame[FRAME_HEADER..].to_vec()
+}
+
+fn some_frames() -> Vec<Vec<u8>> {
+    let first = frame(FrameKind::Open, &an_open().encode());
+    let second = frame(FrameKind::Proof, &[7; 32]);
+    vec![first.clone(), [first, second].concat()]
+}
+
+fn an_open() -> Open {
+    let purpose = Purpose {
+        context: 1,
+        kind: Kind::Tcp,
+        lane: 2,
+    };
+    Open {
+        version: PROTOCOL,
+        intent: Intent::Stream {
+            from: 0,
+            to: 1,
+            purpose,
+        },
+        nonce: [7; 32],
+    }
+}
+
+fn addresses() -> Vec<SocketAddr> {
+    let all = ["10.0.0.1:4000", "[fe80::1%3]:4001"];
+    all.map(|address| address.parse().unwrap()).into()
+}
+
+fn a_hello(rank: u32) -> Hello {
+    let host_id = HostId {
+        boot: [3; 16],
+        network: 4,
+    };
+    Hello {
+        peer: PeerInfo {
+            rank,
+            host: "höst".to_owned(),
+            host_id,
+            pid: 77,
+            addresses: addresses(),
+            unix_name: "spark".to_owned(),
+            rdma_ports: 2,
+        },
+        size: 3,
+        build: "0.1.0".to_owned(),
+        wire_hash: 5,
+        wire_summary: "SLOTS=4 SHM=1".to_owned(),
+        patience: Duration::from_secs(9),
+        note: "tuned".to_owned(),
+    }
+}
+
+fn a_table() -> Table {
+    Table {
+        nonce: [9; 32],
+        peers: vec![a_hello(0).peer, a_hello(1).peer],
+        note: "tuned".to_owned(),
+    }
+}
+
+fn a_report() -> Report {
+    Report {
+        result: Err("no é".to_owned()),
+        patience: Duration::from_secs(9),
+    }
+}
+
+fn a_verdict() -> Verdict {
+    Verdict {
+        kind: VerdictKind::Links,
+        text: "no é".to_owned(),
+    }
+}
+
+fn an_id() -> UniqueId {
+    UniqueId::meeting(Some(&Secret::from_text(b"x")), &addresses()).unwrap()
+}
+
+#[cfg(test)]
+#[test]
+fn any_bytes_are_read_or_refused() {
+    spark_ccl_testing::fuzz(TARGETS);
+}

@@ -1,0 +1,158 @@
+//! What a session between processes has: the ways to its peers, and the rendezvous until the world is sealed.
+
+use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use socket2::Socket;
+use spark_ccl_fork::Process;
+
+use crate::dial::{Route, routes};
+use crate::mailbox::Mailbox;
+use crate::meeting::Orders;
+use crate::options::Address;
+use crate::root::Stop;
+use crate::session::Via;
+use crate::verdict::Report;
+use crate::{Error, PeerInfo, Secret, net};
+
+/// What only a session between processes has.
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(crate) key: Secret,
+    pub(crate) own: Vec<Address>,
+    /// `None` once the rank has reported.
+    rendezvous: Mutex<Option<Arc<Socket>>>,
+    stop: Arc<Stop>,
+    pub(crate) orders: Arc<Orders>,
+    process: Process,
+}
+
+impl Network {
+    pub(crate) fn new(
+        key: Secret,
+        own: Vec<Address>,
+        rendezvous: Arc<Socket>,
+        stop: Arc<Stop>,
+        orders: Arc<Orders>,
+    ) -> Self {
+        Network {
+            key,
+            own,
+            rendezvous: Mutex::new(Some(rendezvous)),
+            stop,
+            orders,
+            process: Process::here(),
+        }
+    }
+
+    /// The ways to a peer.
+    pub(crate) fn routes(
+        &self,
+        peer: &PeerInfo,
+        via: Via,
+        local: bool,
+    ) -> Result<Vec<Route>, Error> {
+        match via {
+            Via::Unix if local => Ok(vec![Route::Unix {
+                name: peer.unix_name.clone(),
+            }]),
+            Via::Unix => Err(Error::Argument(format!(
+                "{peer} cannot be reached through a Unix socket: it has another host or network \
+                 namespace"
+            ))),
+            Via::Tcp {
+                source,
+                target: None,
+            } => Ok(routes(&self.own, &reachable(peer, local), source)),
+            Via::Tcp {
+                source,
+                target: Some(index),
+            } => match peer.addresses.get(index) {
+                Some(target) => Ok(routes(&self.own, &[*target], source)),
+                None => Err(Error::Argument(format!(
+                    "{peer} has {} addresses, so none with index {index}",
+                    peer.addresses.len()
+                ))),
+            },
+        }
+    }
+
+    /// Tells the rendezvous how this rank fares.
+    pub(crate) fn report(
+        &self,
+        result: Result<(), String>,
+        mailbox: &Mailbox,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        let Some(stream) = self.rendezvous.lock().take() else {
+            return Err(Error::Argument("a session is sealed only once".to_owned()));
+        };
+        let patience = deadline.saturating_duration_since(Instant::now());
+        let report = Report { result, patience }.frame();
+        match net::write_all(&stream, &report, deadline) {
+            Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Err(Error::Timeout(
+                "the rendezvous does not take this rank's report".to_owned(),
+            )),
+            // The rendezvous is gone. If it said why, the mailbox knows or will know shortly.
+            Err(_) if mailbox.outcome(deadline).is_some() => Ok(()),
+            Err(error) => Err(Error::os("report to the rendezvous", &error)),
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+impl Drop for Network {
+    /// A forked child leaves the sockets and the thread to its parent.
+    fn drop(&mut self) {
+        if !self.process.is_here() {
+            return;
+        }
+        if let Some(stream) = self.rendezvous.lock().take() {
+            // The acceptor's thread shares the socket; the rendezvous must hear of this now.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        self.stop.stop();
+    }
+}
+
+/// Where a peer may be reached: at the loopback of this host, there is another process, unless the peer has no other
+/// address.
+pub(crate) fn reachable(peer: &PeerInfo, local: bool) -> Vec<SocketAddr> {
+    let is_loopback = |address: &&SocketAddr| address.ip().is_loopback();
+    let all = peer.addresses.iter();
+    if local || all.clone().all(|address| is_loopback(&address)) {
+        return peer.addresses.clone();
+    }
+    all.filter(|address| !is_loopback(address))
+        .copied()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::HostId;
+
+    #[test]
+    fn another_hosts_loopback_is_the_last_resort() {
+        let addresses = ["127.0.0.1:1", "[::1]:2", "10.0.0.1:3"].map(|one| one.parse().unwrap());
+        let peer = |addresses: &[SocketAddr]| PeerInfo {
+            rank: 1,
+            host: "other".to_owned(),
+            host_id: HostId {
+                boot: [0; 16],
+                network: 0,
+            },
+            pid: 1,
+            addresses: addresses.to_vec(),
+            unix_name: String::new(),
+            rdma_ports: 0,
+        };
+        assert_eq!(reachable(&peer(&addresses), true), addresses);
+        assert_eq!(reachable(&peer(&addresses), false), [addresses[2]]);
+        let only = &addresses[..2];
+        assert_eq!(reachable(&peer(only), false), only);
+    }
+}

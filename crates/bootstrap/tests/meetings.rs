@@ -1,0 +1,202 @@
+//! Streams of links: one for each purpose, whichever end asks.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use common::{TCP, in_parallel, purpose, soon, world};
+use socket2::Socket;
+use spark_ccl_bootstrap::{Attendant, Delivery, End, Error, Kind, Session, Talk, Turn, Via};
+
+const CONTEXT: u64 = 7;
+
+fn attend(session: &Session, context: u64) -> Receiver<Delivery> {
+    let (sender, receiver) = channel();
+    let attendant: Attendant = Arc::new(move |delivery| {
+        drop(sender.send(delivery));
+        None
+    });
+    session.attend(context, &attendant);
+    receiver
+}
+
+fn hear(receiver: &Receiver<Delivery>) -> Delivery {
+    receiver.recv_timeout(Duration::from_secs(60)).unwrap()
+}
+
+fn link(lane: u32) -> spark_ccl_bootstrap::Purpose {
+    spark_ccl_bootstrap::Purpose {
+        context: CONTEXT,
+        ..purpose(Kind::Tcp, lane)
+    }
+}
+
+fn stream(delivery: Delivery) -> (Socket, End) {
+    delivery.stream.unwrap()
+}
+
+/// Each end says something and hears the other, through the same stream.
+fn talk(near: &Socket, far: &Socket) {
+    for (mut from, mut to) in [(near, far), (far, near)] {
+        from.write_all(b"word").unwrap();
+        let mut word = [0; 4];
+        to.read_exact(&mut word).unwrap();
+        assert_eq!(&word, b"word");
+    }
+}
+
+fn worlds(size: u32) -> [Vec<Session>; 2] {
+    [world(size), Session::local(size).unwrap()]
+}
+
+#[test]
+fn the_end_that_does_not_ask_is_told_before_or_after_it_attends() {
+    for sessions in worlds(2) {
+        for (asker, context) in [(0, 1_u64), (1, 2)] {
+            let other = &sessions[1 - asker];
+            let wanted = spark_ccl_bootstrap::Purpose { context, ..link(0) };
+            let near = attend(&sessions[asker], context);
+            let peer = other.rank();
+            sessions[asker]
+                .reach(peer, wanted, &[Via::Unix], soon())
+                .unwrap();
+            let (near, end) = stream(hear(&near));
+            assert_eq!(end, End::Caller);
+            let delivery = hear(&attend(other, context));
+            assert_eq!((delivery.peer, delivery.purpose), (asker as u32, wanted));
+            let (far, end) = stream(delivery);
+            assert_eq!(end, End::Called);
+            talk(&near, &far);
+        }
+    }
+}
+
+/// One end of a talk: says a byte after a moment, and hears one.
+struct Chat {
+    stream: Socket,
+    turn: Turn,
+    heard: Sender<u8>,
+}
+
+impl Talk for Chat {
+    fn stream(&self) -> &Socket {
+        &self.stream
+    }
+
+    fn go_on(&mut self) -> Turn {
+        self.turn = match self.turn {
+            Turn::Over => Turn::Later,
+            Turn::Later => {
+                (&self.stream).write_all(&[7]).unwrap();
+                Turn::Reading
+            }
+            Turn::Reading => {
+                let mut byte = [0];
+                (&self.stream).read_exact(&mut byte).unwrap();
+                self.heard.send(byte[0]).unwrap();
+                Turn::Over
+            }
+        };
+        self.turn
+    }
+}
+
+#[test]
+fn ends_talk_before_or_after_both_attend() {
+    for sessions in worlds(2) {
+        for context in [CONTEXT, CONTEXT + 1] {
+            let (heard, hears) = channel();
+            let attendant: Attendant = Arc::new(move |delivery| {
+                Some(Box::new(Chat {
+                    stream: delivery.stream.unwrap().0,
+                    turn: Turn::Over,
+                    heard: heard.clone(),
+                }))
+            });
+            sessions[0].attend(context, &attendant);
+            let wanted = spark_ccl_bootstrap::Purpose { context, ..link(0) };
+            if context == CONTEXT {
+                sessions[1].attend(context, &attendant);
+                sessions[0].reach(1, wanted, &[TCP], soon()).unwrap();
+            } else {
+                sessions[0].reach(1, wanted, &[TCP], soon()).unwrap();
+                sessions[1].attend(context, &attendant);
+            }
+            for _ in 0..2 {
+                assert_eq!(hears.recv_timeout(Duration::from_secs(60)), Ok(7));
+            }
+        }
+    }
+}
+
+#[test]
+fn both_ends_may_ask_at_once() {
+    const LANES: u32 = 40;
+    for sessions in worlds(2) {
+        let told: Vec<_> = sessions.iter().map(|s| attend(s, CONTEXT)).collect();
+        let sessions = in_parallel(sessions, |session| {
+            for lane in 0..LANES {
+                let peer = 1 - session.rank();
+                session.reach(peer, link(lane), &[TCP], soon()).unwrap();
+            }
+            session
+        });
+        let take = |receiver: &Receiver<Delivery>| {
+            let mut all: Vec<_> = (0..LANES).map(|_| hear(receiver)).collect();
+            all.sort_by_key(|delivery| delivery.purpose.lane);
+            all.into_iter().map(stream).collect::<Vec<_>>()
+        };
+        let (first, second) = (take(&told[0]), take(&told[1]));
+        for ((near, a), (far, b)) in first.iter().zip(&second) {
+            assert_ne!(a, b);
+            talk(near, far);
+        }
+        // Nothing comes twice.
+        for receiver in &told {
+            assert!(receiver.recv_timeout(Duration::from_millis(300)).is_err());
+        }
+        drop(sessions);
+    }
+}
+
+#[test]
+fn what_comes_for_a_context_that_is_over_is_closed() {
+    for sessions in worlds(2) {
+        let near = attend(&sessions[0], CONTEXT);
+        sessions[1].dismiss(CONTEXT);
+        sessions[0].reach(1, link(0), &[Via::Unix], soon()).unwrap();
+        let (stream, _) = stream(hear(&near));
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        assert_eq!((&stream).read(&mut [0]).unwrap(), 0);
+    }
+}
+
+#[test]
+fn who_cannot_be_reached_is_named() {
+    let mut sessions = world(2);
+    let near = attend(&sessions[0], CONTEXT);
+    drop(sessions.pop());
+    let deadline = Instant::now() + Duration::from_secs(2);
+    sessions[0]
+        .reach(1, link(0), &[Via::Unix], deadline)
+        .unwrap();
+    let delivery = hear(&near);
+    assert_eq!((delivery.peer, delivery.purpose), (1, link(0)));
+    let error = delivery.stream.unwrap_err();
+    assert!(matches!(error, Error::Unreachable { .. }), "{error}");
+    assert!(error.to_string().contains("rank 1"), "{error}");
+}
+
+#[test]
+fn a_peer_without_a_way_to_it_is_an_error_at_once() {
+    let sessions = world(2);
+    let error = sessions[0].reach(1, link(0), &[], soon()).unwrap_err();
+    assert!(matches!(error, Error::Argument(_)), "{error}");
+    assert!(error.to_string().contains("rank 1"), "{error}");
+}

@@ -1,0 +1,80 @@
+//! What other ranks may send, for fuzzing.
+
+use std::time::Duration;
+
+use crate::wire::{
+    Beat, Flood, Frame, News, Progress, Report, Told, WaitingFor, What, encode, parse,
+};
+
+/// A name, what must take any bytes, and right ones.
+pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
+
+/// All of this crate.
+pub const TARGETS: &[Target] = &[("control-frames", frames, some_frames)];
+
+const SIZE: u32 = 5;
+
+fn frames(mut bytes: &[u8]) {
+    while let Ok(Some((frame, len))) = parse(bytes, SIZE) {
+        let whole = encode(&frame);
+        assert_eq!(parse(&whole, SIZE), Ok(Some((frame, whole.len()))));
+        bytes = &bytes[len..];
+    }
+}
+
+fn some_frames() -> Vec<Vec<u8>> {
+    let progress = Progress {
+        context: 1,
+        finished: 2,
+        sequence: 3,
+        signature: [4, 5],
+        waiting: Some(WaitingFor::Rank(1)),
+    };
+    let report = Report {
+        context: 1,
+        sequence: 3,
+        rank: 4,
+        last: Some((2, [4, 5])),
+        age: Duration::from_millis(6),
+    };
+    let told = [What::Progress(progress), What::Late(report)].map(|what| {
+        let told = Told {
+            origin: 1,
+            counter: 7,
+            what,
+        };
+        encode(&Frame::Told { to: 2, told })
+    });
+    let news = [
+        News::Leave {
+            context: 1,
+            last_sequence: 2,
+        },
+        News::Goodbye,
+        News::Gone {
+            rank: 2,
+            error: Some("lost".to_owned()),
+        },
+    ];
+    let floods = news.map(|news| {
+        encode(&Frame::Flood(Flood {
+            origin: 1,
+            counter: 7,
+            news,
+        }))
+    });
+    let mut seeds: Vec<_> = told.into_iter().chain(floods).collect();
+    seeds.push(encode(&Frame::Beat(Beat {
+        received: 8,
+        hears: vec![0, 3],
+    })));
+    seeds.push(encode(&Frame::Ack { bytes: 9 }));
+    seeds.push(seeds.concat());
+    seeds
+}
+
+#[cfg(test)]
+#[test]
+fn any_bytes_are_read_or_refused() {
+    spark_ccl_testing::fuzz(TARGETS);
+}

@@ -1,0 +1,182 @@
+//! What is known of one member of a communicator.
+
+use std::time::{Duration, Instant};
+
+use crate::fault::{ALIVE, POINT_TO_POINT};
+use crate::wire::{Progress, Report, Told, WaitingFor, What};
+
+#[derive(Clone, Default)]
+pub(crate) struct Heard {
+    /// What it has told.
+    tellings: Tellings,
+    /// The number of what it told last of itself.
+    progressed: u64,
+    pub(crate) at: Option<Instant>,
+    finished: u64,
+    entered: Option<Operation>,
+    pub(crate) waiting: Option<Waiting>,
+    pub(crate) left: Option<u64>,
+    /// What others say of it, where this rank is not told itself.
+    reported: Option<Reported>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Operation {
+    pub(crate) sequence: u64,
+    pub(crate) signature: [u64; 2],
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Waiting {
+    pub(crate) operation: Operation,
+    pub(crate) whom: WaitingFor,
+    pub(crate) at: Instant,
+}
+
+/// Which of the numbered things that one rank tells have come. They come by way of several others, so in any order.
+#[derive(Clone, Copy, Default)]
+struct Tellings {
+    last: u64,
+    /// The lowest bit is for the one before the last.
+    before: u64,
+}
+
+/// A report, and when it came.
+#[derive(Clone, Copy)]
+struct Reported {
+    report: Report,
+    at: Instant,
+}
+
+impl Tellings {
+    /// Whether this one has not come yet. What is far behind the last is taken for known: it is told again.
+    fn is_new(&mut self, counter: u64) -> bool {
+        let bit = |distance: u64| {
+            let shift = u32::try_from(distance - 1).ok();
+            shift.and_then(|shift| 1_u64.checked_shl(shift))
+        };
+        if let Some(ahead) = counter.checked_sub(self.last).filter(|&ahead| ahead > 0) {
+            let shifted = u32::try_from(ahead).ok();
+            let shifted = shifted.and_then(|shift| self.before.checked_shl(shift));
+            self.before = shifted.unwrap_or(0) | bit(ahead).unwrap_or(0);
+            self.last = counter;
+            return true;
+        }
+        let behind = self.last - counter;
+        let bit = if behind > 0 { bit(behind) } else { None };
+        let is_new = bit.is_some_and(|bit| self.before & bit == 0);
+        self.before |= bit.unwrap_or(0);
+        is_new
+    }
+}
+
+impl Heard {
+    /// Whether it tells something new: what has not come before, and if it is of itself, is not out of date.
+    pub(crate) fn is_new(&mut self, told: &Told) -> bool {
+        let is_progress = matches!(told.what, What::Progress(_));
+        if is_progress && told.counter < self.progressed {
+            return false;
+        }
+        if is_progress {
+            self.progressed = told.counter;
+        }
+        self.tellings.is_new(told.counter)
+    }
+
+    /// What another one says of it.
+    pub(crate) fn report(&mut self, report: Report, now: Instant) {
+        self.reported = Some(Reported { report, at: now });
+    }
+
+    /// Its last operation and how long ago it was heard of, where others say that it is late for this collective.
+    pub(crate) fn reported(
+        &self,
+        sequence: u64,
+        window: Duration,
+        now: Instant,
+    ) -> Option<(Option<Operation>, Duration)> {
+        let Reported { report, at } = self.reported?;
+        let since = now.saturating_duration_since(at);
+        let last = report.last.map(|(sequence, signature)| Operation {
+            sequence,
+            signature,
+        });
+        let is_late = report.sequence == sequence && since <= window;
+        is_late.then(|| (last, report.age.saturating_add(since)))
+    }
+
+    pub(crate) fn update(&mut self, progress: &Progress, now: Instant) {
+        self.at = Some(now);
+        self.finished = self.finished.max(progress.finished);
+        let operation = Operation {
+            sequence: progress.sequence,
+            signature: progress.signature,
+        };
+        let collective = operation.sequence & POINT_TO_POINT == 0;
+        if collective && operation.sequence > self.entered.map_or(0, |entered| entered.sequence) {
+            self.entered = Some(operation);
+        }
+        if let Some(whom) = progress.waiting {
+            self.waiting = Some(Waiting {
+                operation,
+                whom,
+                at: now,
+            });
+            if collective {
+                // Collectives finish in order.
+                self.finished = self.finished.max(operation.sequence.saturating_sub(1));
+            }
+        }
+        let over = |waiting: Waiting| {
+            waiting.operation.sequence <= self.finished
+                || now.saturating_duration_since(waiting.at) > ALIVE
+        };
+        if self.waiting.is_some_and(over) {
+            self.waiting = None;
+        }
+    }
+
+    /// The collectives that it is known to have called, and may still be in.
+    pub(crate) fn operations(&self) -> impl Iterator<Item = Operation> {
+        let waiting = self.waiting.map(|waiting| waiting.operation);
+        let waiting = waiting.filter(|operation| operation.sequence & POINT_TO_POINT == 0);
+        waiting.into_iter().chain(self.entered)
+    }
+
+    /// The operation that it was last known to be in.
+    pub(crate) fn last(&self) -> Option<Operation> {
+        self.waiting
+            .map(|waiting| waiting.operation)
+            .or(self.entered)
+    }
+
+    pub(crate) fn takes_part(&self, sequence: u64, window: Duration, now: Instant) -> bool {
+        let waits = self.waiting.is_some_and(|waiting| {
+            let since = now.saturating_duration_since(waiting.at);
+            waiting.operation.sequence == sequence && since <= window
+        });
+        waits || self.finished >= sequence || self.left.is_some_and(|last| last >= sequence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Whatever the order, each is new once; only what is far behind is not.
+        #[test]
+        fn each_telling_is_new_once(counters in prop::collection::vec(prop_oneof![1_u64..200, any::<u64>()], 1..300)) {
+            let (mut tellings, mut seen, mut last) = (Tellings::default(), HashSet::from([0]), 0);
+            for counter in counters {
+                let is_far_behind = counter.saturating_add(64) < last;
+                prop_assert_eq!(tellings.is_new(counter), seen.insert(counter) && !is_far_behind);
+                last = counter.max(last);
+            }
+        }
+    }
+}

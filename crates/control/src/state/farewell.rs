@@ -1,0 +1,145 @@
+//! Leaving the world, so that the others know that this rank has not died.
+//!
+//! Where a stream can be made anew, the neighbour says that it has the goodbye, and the stream stays until then: one
+//! that is broken just now is made anew for it. Once one neighbour that stays has it, and with it all that this rank
+//! has passed on, all others hear of it, and the rest is worth a short while only.
+
+use std::time::{Duration, Instant};
+
+use super::State;
+use crate::link::Link;
+use crate::wire::News;
+
+/// How long a goodbye may take, where a neighbour does not read.
+const FAREWELL: Duration = Duration::from_millis(300);
+/// The same, where streams are broken and no neighbour has it.
+const FAREWELL_UNHEARD: Duration = Duration::from_secs(2);
+
+/// How far this rank is with leaving.
+pub(crate) struct Farewell {
+    began: Instant,
+    /// A stream is broken, or was.
+    was_cut: bool,
+    /// A neighbour that stays has the goodbye.
+    is_heard: bool,
+}
+
+impl State {
+    /// Leaves the world.
+    pub(crate) fn say_goodbye(&mut self, now: Instant) -> Farewell {
+        self.links
+            .iter_mut()
+            .for_each(|link| link.outbound.drop_told());
+        self.originate(News::Goodbye);
+        Farewell {
+            began: now,
+            was_cut: false,
+            is_heard: false,
+        }
+    }
+
+    /// Closes the streams by which nothing more is to be said. For how much longer there is something to wait for;
+    /// `None` for not at all.
+    pub(crate) fn part(&mut self, farewell: &mut Farewell, now: Instant) -> Option<Duration> {
+        for link in self.links.iter_mut().filter(|link| !link.closed()) {
+            let has_left = self.gone.contains_key(&link.peer);
+            if has_left || link.has_said_all() {
+                farewell.is_heard |= !has_left;
+                link.close();
+            }
+        }
+        farewell.was_cut |= self.links.iter().any(Link::is_cut);
+        let limit = if farewell.was_cut && !farewell.is_heard {
+            FAREWELL_UNHEARD
+        } else {
+            FAREWELL
+        };
+        // One that is closed here is read until the neighbour closes it: else the connection is reset, and what was
+        // said may be lost with it.
+        let waits = self.links.iter().any(|link| link.open || !link.closed());
+        let left = limit.saturating_sub(now.saturating_duration_since(farewell.began));
+        (waits && !left.is_zero()).then_some(left)
+    }
+
+    /// Reads from a neighbour while this rank leaves. That it has ended its stream is no news to anyone.
+    pub(crate) fn serve_leaving(&mut self, index: usize, now: Instant) {
+        let (frames, end) = self.links[index].read(self.names.len() as u32, now);
+        self.digest(index, frames, now);
+        self.links[index].flush();
+        if let Some(end) = end
+            && !self.mend(index, &end, now)
+        {
+            self.links[index].open = false;
+            self.links[index].close();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
+
+    use socket2::Socket;
+
+    use super::*;
+    use crate::link::End;
+    use crate::wire::{self, Beat, Frame};
+
+    /// A rank with a neighbour over TCP, and the neighbour's end of that.
+    fn rank(now: Instant) -> (State, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (neighbour, _) = listener.accept().unwrap();
+        let link = Link::new(1, Socket::from(stream), true, now).unwrap();
+        let names: Arc<[Arc<str>]> = ["rank 0".into(), "rank 1".into()].into();
+        (State::new(0, names, vec![link], None), neighbour)
+    }
+
+    #[test]
+    fn a_neighbour_that_says_nothing_is_waited_for_a_little() {
+        let now = Instant::now();
+        let (mut state, _neighbour) = rank(now);
+        let mut farewell = state.say_goodbye(now);
+        assert_eq!(state.part(&mut farewell, now), Some(FAREWELL));
+        let half = FAREWELL / 2;
+        assert_eq!(state.part(&mut farewell, now + half), Some(half));
+        assert!(
+            !state.links[0].closed(),
+            "the goodbye may have to be said again"
+        );
+        assert_eq!(state.part(&mut farewell, now + FAREWELL), None);
+    }
+
+    #[test]
+    fn a_neighbour_that_cannot_be_told_is_tried_for_longer_and_not_for_ever() {
+        let now = Instant::now();
+        let (mut state, _neighbour) = rank(now);
+        assert!(state.mend(0, &End::Closed, now));
+        let mut farewell = state.say_goodbye(now);
+        let left = state.part(&mut farewell, now + FAREWELL);
+        assert_eq!(left, Some(FAREWELL_UNHEARD.saturating_sub(FAREWELL)));
+        assert_eq!(state.part(&mut farewell, now + FAREWELL_UNHEARD), None);
+    }
+
+    #[test]
+    fn a_stream_is_closed_once_the_neighbour_has_the_goodbye() {
+        let now = Instant::now();
+        let (mut state, neighbour) = rank(now);
+        let mut farewell = state.say_goodbye(now);
+        let beat = Beat {
+            received: 1,
+            hears: Vec::new(),
+        };
+        let beat = wire::encode(&Frame::Beat(beat));
+        let mut frames = Vec::new();
+        state.links[0].take(&beat, 2, now, &mut frames).unwrap();
+        assert!(state.part(&mut farewell, now).is_some());
+        assert!(state.links[0].closed() && farewell.is_heard);
+        drop(neighbour);
+        while state.links[0].open {
+            state.serve_leaving(0, now);
+        }
+        assert_eq!(state.part(&mut farewell, now), None);
+    }
+}

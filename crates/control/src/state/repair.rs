@@ -1,0 +1,203 @@
+//! Beats, and streams that are made anew.
+
+use std::time::{Duration, Instant};
+
+use socket2::Socket;
+
+use super::State;
+use crate::link::End;
+use crate::repair::{Repair, SILENT, Unreached, Verdict};
+use crate::roll::Roll;
+
+/// How often neighbours give a sign of life.
+const BEAT_EVERY: Duration = Duration::from_secs(1);
+
+/// A stream that is to be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Attempt {
+    pub(crate) peer: u32,
+    pub(crate) number: u32,
+}
+
+impl State {
+    /// A stream ended that may be made anew; `false` where that is of no use, or not possible.
+    pub(super) fn mend(&mut self, index: usize, end: &End, now: Instant) -> bool {
+        let link = &mut self.links[index];
+        let is_over = self.gone.contains_key(&link.peer) || link.closed();
+        let Some(repair) = link.repair.as_mut().filter(|_| !is_over) else {
+            return false;
+        };
+        let error = match end {
+            End::Garbled(_) => return false,
+            End::Closed => "it was closed".to_owned(),
+            End::Failed(error) => error.clone(),
+        };
+        let name = &self.names[link.peer as usize];
+        tracing::warn!("the control stream to {name} broke: {error}; it is made anew");
+        repair.breaks(error, now);
+        link.break_off();
+        // The others rely on what this rank says of whom it hears.
+        self.beat(now);
+        true
+    }
+
+    /// Tells all neighbours that this rank is there. Where all are on this host, the kernel would tell them if it were
+    /// not.
+    fn beat(&mut self, now: Instant) {
+        self.beaten = Some(now);
+        if self.links.iter().any(|link| link.repair.is_some()) {
+            let hears = self.hears(now);
+            self.links
+                .iter_mut()
+                .for_each(|link| link.beat(&hears, now));
+        }
+    }
+
+    /// Neighbours that were heard lately.
+    pub(super) fn hears(&self, now: Instant) -> Vec<u32> {
+        let heard = self.links.iter().filter(|link| {
+            let silent = now.saturating_duration_since(link.heard) > SILENT;
+            link.open && !(silent && link.repair.is_some())
+        });
+        heard.map(|link| link.peer).collect()
+    }
+
+    /// When [`tick`](Self::tick) has something to do.
+    fn next_tick(&self, now: Instant) -> Option<Instant> {
+        let repairs = self.links.iter().filter_map(|link| link.repair.as_ref());
+        let tries = repairs.clone().filter_map(Repair::next_try);
+        let beat = repairs.clone().next().map(|_| self.next_beat(now));
+        let reports = self.rolls.values().filter_map(Roll::next_reports);
+        tries.chain(beat).chain(reports).min()
+    }
+
+    /// Until when the monitor may sleep; it does.
+    pub(crate) fn lie_down(&mut self, now: Instant) -> Option<Instant> {
+        self.asleep_until = self.next_tick(now);
+        self.asleep_until
+    }
+
+    /// Whether something is due before the monitor wakes up.
+    pub(crate) fn is_overslept(&self, now: Instant) -> bool {
+        let next = self.next_tick(now);
+        next.is_some_and(|next| self.asleep_until.is_none_or(|until| next < until))
+    }
+
+    fn next_beat(&self, now: Instant) -> Instant {
+        self.beaten.map_or(now, |beaten| beaten + BEAT_EVERY)
+    }
+
+    /// Does what is due, and says which streams are to be opened.
+    pub(crate) fn tick(&mut self, now: Instant) -> Vec<Attempt> {
+        self.report_late(now);
+        if self.redial.is_none() {
+            return Vec::new();
+        }
+        if self.next_beat(now) <= now {
+            self.beat(now);
+        }
+        let mut attempts = Vec::new();
+        for index in 0..self.links.len() {
+            self.judge(index, now);
+            let link = &mut self.links[index];
+            let is_over = self.gone.contains_key(&link.peer) || link.closed();
+            let Some(repair) = &mut link.repair else {
+                continue;
+            };
+            if is_over {
+                *repair = Repair::default();
+                continue;
+            }
+            if link.open && now.saturating_duration_since(link.heard) < SILENT {
+                repair.trust();
+            } else if link.open {
+                repair.doubt(link.heard);
+            }
+            let peer = link.peer;
+            attempts.extend(repair.attempt(now).map(|number| Attempt { peer, number }));
+        }
+        attempts
+    }
+
+    /// An attempt has ended.
+    pub(crate) fn tried(
+        &mut self,
+        attempt: Attempt,
+        outcome: Result<Socket, Unreached>,
+        now: Instant,
+    ) {
+        let Attempt { peer, number } = attempt;
+        let Some(index) = self.links.iter().position(|link| link.peer == peer) else {
+            return;
+        };
+        let Some(repair) = &mut self.links[index].repair else {
+            return;
+        };
+        repair.is_tried = false;
+        match outcome {
+            Ok(socket) => self.adopt(peer, number, self.me > peer, socket, now),
+            // The neighbour may have been the first, or has been heard meanwhile.
+            Err(_) if number <= repair.number => {}
+            Err(outcome) => {
+                tracing::debug!(peer, ?outcome, "no new control stream yet");
+                repair.failed(outcome, now);
+                self.judge(index, now);
+            }
+        }
+    }
+
+    /// Takes a new stream into use, which one of both ranks has opened.
+    pub(crate) fn adopt(
+        &mut self,
+        peer: u32,
+        number: u32,
+        by_higher: bool,
+        socket: Socket,
+        now: Instant,
+    ) {
+        let is_gone = self.gone.contains_key(&peer);
+        let link = self.links.iter_mut().find(|link| link.peer == peer);
+        let Some(link) = link.filter(|link| !is_gone && !link.closed()) else {
+            return;
+        };
+        let accepts = link.repair.as_ref();
+        if !accepts.is_some_and(|repair| repair.accepts(number, by_higher)) {
+            return;
+        }
+        let name = &self.names[peer as usize];
+        if let Err(error) = link.renew(socket, now) {
+            tracing::warn!("a new control stream to {name} is of no use: {error}");
+            return;
+        }
+        if let Some(repair) = &mut link.repair {
+            repair.renewed(number, by_higher);
+        }
+        tracing::info!("there is a new control stream to {name}");
+        self.beat(now);
+    }
+
+    /// Gives a neighbour up, once it is clear what has become of it.
+    fn judge(&mut self, index: usize, now: Instant) {
+        let Some(redial) = &self.redial else { return };
+        let link = &self.links[index];
+        let peer = link.peer;
+        let Some(repair) = link.repair.as_ref() else {
+            return;
+        };
+        if self.gone.contains_key(&peer) || link.closed() {
+            return;
+        }
+        let mut others = self.links.iter().filter(|other| other.open);
+        let hearer = others.find(|other| other.hears(peer, now));
+        let hearer = hearer.map(|other| &*self.names[other.peer as usize]);
+        let silence = now.saturating_duration_since(link.heard);
+        let error = match repair.verdict(silence, hearer, redial) {
+            None => return,
+            Some(Verdict::Died) => None,
+            Some(Verdict::Lost(error)) => Some(error),
+        };
+        self.links[index].close();
+        self.links[index].break_off();
+        self.lose(peer, error);
+    }
+}

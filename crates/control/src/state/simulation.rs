@@ -1,0 +1,315 @@
+//! Worlds of a thousand ranks without sockets or threads, in a time of their own: what is told reaches whom it has to,
+//! and no rank sends more for it than a few frames per neighbour.
+
+use std::time::Duration;
+
+use super::*;
+use crate::fault::{Late, POINT_TO_POINT};
+use crate::topology::neighbours;
+use crate::wire::{Progress, Report, Told, WaitingFor, What};
+
+const SIZE: u32 = 1024;
+const CONTEXT: u64 = 5;
+const SECOND: Duration = Duration::from_secs(1);
+const WINDOW: Duration = Duration::from_millis(2500);
+const CALL: [u64; 2] = [1, 1];
+/// Frames that a rank may send to one neighbour in a second, when all is told that can be: what it does, four different
+/// calls and twelve late ranks, the latter twice, since a pace of 0.9 s may begin twice.
+const MOST_FRAMES: usize = 34;
+/// The same where all but one are in the same call: what it does, the call, and who is late.
+const FEW_FRAMES: usize = 6;
+
+struct World {
+    states: Vec<State>,
+    views: Vec<Option<Arc<View>>>,
+    stopped: Vec<u32>,
+    /// Frames that each rank has sent in this second.
+    sent: Vec<usize>,
+    now: Instant,
+}
+
+impl World {
+    /// In which these ranks are a communicator.
+    fn new(members: &[u32]) -> Self {
+        let now = Instant::now();
+        let names: Arc<[Arc<str>]> = (0..SIZE)
+            .map(|rank| format!("rank {rank}").into())
+            .collect();
+        let state = |me| {
+            let links = neighbours(me, SIZE).into_iter();
+            let links = links.map(|peer| Link::without_stream(peer, now)).collect();
+            State::new(me, Arc::clone(&names), links, None)
+        };
+        let mut world = Self {
+            states: (0..SIZE).map(state).collect(),
+            views: vec![None; SIZE as usize],
+            stopped: Vec::new(),
+            sent: vec![0; SIZE as usize],
+            now,
+        };
+        for &rank in members {
+            let describe = |words: [u64; 2]| format!("{words:?}");
+            let names = Arc::clone(&names);
+            let view = View::new(CONTEXT, members.to_vec(), rank, names, describe);
+            let view = Arc::new(view);
+            world.states[rank as usize].watch(&view, now);
+            world.views[rank as usize] = Some(view);
+        }
+        world
+    }
+
+    fn view(&self, rank: u32) -> &View {
+        self.views[rank as usize].as_deref().unwrap()
+    }
+
+    /// A rank comes to the first collective, and waits in it.
+    fn waits(&mut self, rank: u32, signature: [u64; 2]) {
+        self.view(rank).history.record(1, signature);
+        self.announces(rank, 1, signature, WaitingFor::Anyone);
+    }
+
+    fn announces(&mut self, rank: u32, sequence: u64, words: [u64; 2], whom: WaitingFor) {
+        self.states[rank as usize].announce(CONTEXT, sequence, words, whom, self.now);
+    }
+
+    /// Delivers until nothing is under way.
+    fn settle(&mut self) {
+        loop {
+            let mut is_quiet = true;
+            for from in 0..SIZE as usize {
+                for index in 0..self.states[from].links.len() {
+                    is_quiet &= !self.deliver(from, index);
+                }
+            }
+            if is_quiet {
+                return;
+            }
+        }
+    }
+
+    /// Delivers what a rank has for one neighbour; whether there was anything.
+    fn deliver(&mut self, from: usize, index: usize) -> bool {
+        if self.stopped.contains(&(from as u32)) {
+            return false;
+        }
+        let link = &mut self.states[from].links[index];
+        let to = link.peer;
+        let bytes = link.outbound.next().to_vec();
+        link.outbound.wrote(bytes.len());
+        link.outbound.acknowledged(u32::MAX);
+        if bytes.is_empty() || self.stopped.contains(&to) {
+            return !bytes.is_empty();
+        }
+        let state = &mut self.states[to as usize];
+        let mut links = state.links.iter();
+        let back = links.position(|link| link.peer == from as u32).unwrap();
+        let mut frames = Vec::new();
+        let taken = state.links[back].take(&bytes, SIZE, self.now, &mut frames);
+        taken.unwrap();
+        self.sent[from] += frames.len();
+        state.digest(back, frames, self.now);
+        true
+    }
+
+    /// A second goes by, in which these ranks say that they wait, one after the other; what is due is done. The most
+    /// frames that a rank has sent meanwhile.
+    fn second(&mut self, waiting: impl Iterator<Item = u32>, signature: [u64; 2]) -> usize {
+        for (turn, rank) in waiting.enumerate() {
+            self.waits(rank, signature);
+            // Not all at once, and not in good order.
+            if turn % 100 == 0 {
+                self.settle();
+            }
+        }
+        self.settle();
+        for part in [2, 2] {
+            self.now += SECOND / part;
+            for state in &mut self.states {
+                state.tick(self.now);
+            }
+            self.settle();
+        }
+        let most = self.sent.iter().copied().max().unwrap();
+        self.sent.fill(0);
+        most
+    }
+
+    fn late(&self, rank: u32) -> Vec<Late> {
+        let roll = self.states[rank as usize].roll(CONTEXT).unwrap();
+        roll.late(1, WINDOW, self.now)
+    }
+}
+
+fn everyone() -> Vec<u32> {
+    (0..SIZE).collect()
+}
+
+fn ranks(late: &[Late]) -> Vec<u32> {
+    late.iter().map(|late| late.rank.world).collect()
+}
+
+fn bound() -> usize {
+    MOST_FRAMES * neighbours(0, SIZE).len()
+}
+
+#[test]
+fn a_thousand_ranks_that_wait_for_one_say_little_and_name_it() {
+    let mut world = World::new(&everyone());
+    let stopped = 700;
+    world.stopped.push(stopped);
+    for second in 1..=4 {
+        let waiting = (0..SIZE).filter(|&rank| rank != stopped);
+        let most = world.second(waiting, CALL);
+        assert!(
+            most <= FEW_FRAMES * neighbours(0, SIZE).len(),
+            "{most} frames"
+        );
+        if second > 1 {
+            for rank in waiting_ranks(stopped) {
+                assert_eq!(ranks(&world.late(rank)), [stopped], "at {rank}");
+            }
+        }
+    }
+    let failed = world
+        .views
+        .iter()
+        .flatten()
+        .any(|view| view.fault().is_some());
+    assert!(!failed);
+}
+
+fn waiting_ranks(stopped: u32) -> impl Iterator<Item = u32> {
+    (0..SIZE).filter(move |&rank| rank != stopped)
+}
+
+#[test]
+fn one_rank_that_waits_for_a_thousand_is_answered_in_few_words() {
+    let mut world = World::new(&everyone());
+    for _ in 0..4 {
+        let most = world.second(std::iter::once(3), CALL);
+        assert!(most <= bound(), "{most} frames");
+    }
+    let late = world.late(3);
+    assert!(late.len() >= 12, "{late:?}");
+    // They live, which whoever waits is told.
+    assert!(late.iter().all(|late| late.age < WINDOW), "{late:?}");
+}
+
+#[test]
+fn a_host_that_hangs_is_named_as_a_whole() {
+    let mut world = World::new(&everyone());
+    world.stopped = (96..104).collect();
+    for _ in 0..4 {
+        let waiting = (0..SIZE).filter(|rank| !(96..104).contains(rank));
+        let most = world.second(waiting, CALL);
+        assert!(most <= bound(), "{most} frames");
+    }
+    for rank in [0, 95, 104, 1023] {
+        assert_eq!(ranks(&world.late(rank)), world.stopped, "at {rank}");
+    }
+}
+
+#[test]
+fn of_a_thousand_calls_one_that_differs_is_found_by_all() {
+    let mut world = World::new(&everyone());
+    let odd = 513;
+    world.waits(odd, [2, 2]);
+    let waiting = (0..SIZE).filter(|&rank| rank != odd);
+    let most = world.second(waiting, CALL);
+    assert!(most <= bound(), "{most} frames");
+    for view in world.views.iter().flatten() {
+        match view.fault().map(|fault| &**fault) {
+            Some(Fault::Mismatch { rank_a, rank_b, .. }) => {
+                assert!([rank_a.world, rank_b.world].contains(&odd));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_a_message_is_awaited_from_says_where_it_is() {
+    let mut world = World::new(&everyone());
+    let (waits, whom) = (0, 700);
+    world.view(whom).history.record(1, CALL);
+    for _ in 0..5 {
+        let sequence = POINT_TO_POINT | 1;
+        world.announces(waits, sequence, [9, 9], WaitingFor::Rank(whom));
+        let most = world.second(std::iter::empty(), CALL);
+        assert!(most <= bound(), "{most} frames");
+    }
+    let roll = world.states[0].roll(CONTEXT).unwrap();
+    let seen = roll.last_seen(whom, world.now).unwrap();
+    assert!(seen.age <= SECOND, "{seen:?}");
+    assert_eq!(seen.last, Some((1, "[1, 1]".to_owned())));
+}
+
+#[test]
+fn ranks_of_a_small_part_hear_of_each_other_by_way_of_others() {
+    // None are neighbours.
+    let members: Vec<u32> = (0..20).map(|n| n * n * 2 + n * 3).collect();
+    let mut world = World::new(&members);
+    let stopped = members[7];
+    world.stopped.push(stopped);
+    for _ in 0..4 {
+        let waiting = members.iter().copied().filter(|&rank| rank != stopped);
+        world.second(waiting, CALL);
+    }
+    for &rank in members.iter().filter(|&&rank| rank != stopped) {
+        assert_eq!(ranks(&world.late(rank)), [stopped], "at {rank}");
+    }
+}
+
+#[test]
+fn a_monitor_that_comes_late_still_looks_for_who_is_late() {
+    let mut world = World::new(&everyone());
+    world.waits(3, CALL);
+    let reply = Duration::from_millis(300);
+    let state = &mut world.states[3];
+    let soon = world.now + reply.saturating_sub(Duration::from_millis(1));
+    state.tick(soon);
+    // It was held up here.
+    let now = world.now + reply * 2;
+    assert!(state.lie_down(now).is_some_and(|due| due <= now));
+    state.tick(now);
+    assert_eq!(state.lie_down(now), None, "it would never sleep again");
+}
+
+/// By another way, what was told later may be the first to come.
+#[test]
+fn a_report_that_is_overtaken_counts() {
+    let mut world = World::new(&everyone());
+    let (origin, stopped, now) = (1, 700, world.now);
+    let told = |counter, what| Told {
+        origin,
+        counter,
+        what,
+    };
+    let waiting = Progress {
+        context: CONTEXT,
+        finished: 0,
+        sequence: 1,
+        signature: CALL,
+        waiting: Some(WaitingFor::Anyone),
+    };
+    let report = Report {
+        context: CONTEXT,
+        sequence: 1,
+        rank: stopped,
+        last: None,
+        age: SECOND,
+    };
+    let state = &mut world.states[0];
+    state.hear(0, told(6, What::Progress(waiting)), now);
+    state.hear(0, told(5, What::Late(report)), now);
+    assert!(ranks(&world.late(0)).contains(&stopped));
+    // What it did itself before is of no interest any more.
+    let earlier = Progress {
+        sequence: 9,
+        ..waiting
+    };
+    let state = &mut world.states[0];
+    state.hear(0, told(4, What::Progress(earlier)), now);
+    let seen = state.roll(CONTEXT).unwrap().last_seen(origin, now).unwrap();
+    assert_eq!(seen.last.map(|last| last.0), Some(1));
+}

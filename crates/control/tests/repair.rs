@@ -1,0 +1,282 @@
+//! Streams that break and are made anew, or are not.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{everyone_fails, fault, name, names, until, words};
+use parking_lot::Mutex;
+use socket2::Socket;
+use spark_ccl_control::{Adopter, Dial, Fault, Monitor, Redial, Unreached, Watch, neighbours};
+
+const UNHEARD: Duration = Duration::from_millis(1500);
+const HEARD: Duration = Duration::from_secs(4);
+
+/// The network between the ranks of a world.
+#[derive(Default)]
+struct Network {
+    adopters: Mutex<Vec<Adopter>>,
+    /// What comes of opening a stream to a rank; else there is one.
+    unreached: Mutex<Vec<(u32, Unreached)>>,
+    /// How often nothing came of it.
+    failed: AtomicUsize,
+    /// The other handles of the streams, to break them with.
+    streams: Mutex<Vec<(u32, u32, Socket)>>,
+}
+
+impl Network {
+    fn connect(&self, a: u32, b: u32) -> (Socket, Socket) {
+        let (mine, theirs) = tcp_pair();
+        let handle = mine.try_clone().unwrap();
+        self.streams.lock().push((a, b, handle));
+        (mine, theirs)
+    }
+
+    /// Breaks all streams between two ranks.
+    fn cut(&self, a: u32, b: u32) {
+        let streams = std::mem::take(&mut *self.streams.lock());
+        let (cut, rest) = streams
+            .into_iter()
+            .partition(|&(from, to, _)| (from, to) == (a, b) || (from, to) == (b, a));
+        *self.streams.lock() = rest;
+        for (.., stream) in cut {
+            // Fails when it is closed already.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// One rank's way into the network.
+struct Caller {
+    me: u32,
+    network: Arc<Network>,
+}
+
+impl Dial for Caller {
+    fn dial(&self, peer: u32, number: u32, _: Instant) -> Result<Socket, Unreached> {
+        // Held until the stream is on the list: what is cut after a reason has been added is all there is.
+        let unreached = self.network.unreached.lock();
+        let reason = unreached
+            .iter()
+            .find(|(rank, _)| *rank == peer || *rank == self.me);
+        if let Some((_, reason)) = reason {
+            self.network.failed.fetch_add(1, Ordering::Relaxed);
+            return Err(reason.clone());
+        }
+        let (mine, theirs) = self.network.connect(self.me, peer);
+        drop(unreached);
+        let other = self.network.adopters.lock()[peer as usize].clone();
+        let is_there = other.adopt(self.me, number, theirs);
+        is_there
+            .then_some(mine)
+            .ok_or_else(|| Unreached::Refused("it has ended".into()))
+    }
+}
+
+/// A world of ranks that are joined by TCP.
+fn world(size: u32) -> (Arc<Network>, Vec<Arc<Monitor>>) {
+    let network = Arc::new(Network::default());
+    let mut streams: Vec<Vec<(u32, Socket)>> = (0..size).map(|_| Vec::new()).collect();
+    for rank in 0..size {
+        for peer in neighbours(rank, size)
+            .into_iter()
+            .filter(|&peer| peer > rank)
+        {
+            let (mine, theirs) = network.connect(rank, peer);
+            streams[rank as usize].push((peer, mine));
+            streams[peer as usize].push((rank, theirs));
+        }
+    }
+    let start = |(me, streams)| {
+        let network = Arc::clone(&network);
+        let redial = Redial {
+            dial: Arc::new(Caller { me, network }),
+            unheard: UNHEARD,
+            heard: HEARD,
+        };
+        Monitor::start(me, names(size), streams, Some(redial)).unwrap()
+    };
+    let monitors: Vec<_> = (0..).zip(streams).map(start).collect();
+    *network.adopters.lock() = monitors.iter().map(|monitor| monitor.adopter()).collect();
+    (network, monitors)
+}
+
+fn watches(monitors: &[Arc<Monitor>], context: u64) -> Vec<Arc<Watch>> {
+    common::watches(monitors, context)
+}
+
+fn abort(watch: &Watch, by: u32, reason: String) {
+    let by = watch.member(by);
+    watch.raise(Fault::Aborted { by, reason });
+}
+
+#[test]
+fn news_pass_streams_that_break_again_and_again() {
+    for size in [2, 3] {
+        let (network, monitors) = world(size);
+        for context in 0..60 {
+            let watches = watches(&monitors, context);
+            let by = context as u32 % size;
+            network.cut(0, 1);
+            abort(&watches[by as usize], by, format!("reason {context}"));
+            for watch in &watches {
+                let text = fault(watch).to_string();
+                assert!(text.contains(&format!("reason {context}")), "{text}");
+            }
+        }
+        let last = watches(&monitors, 1000);
+        assert!(last.iter().all(|watch| !watch.failed()));
+    }
+}
+
+/// Departures are counted by the others, so that one which is lost or comes late is seen.
+#[test]
+fn departures_arrive_in_their_order_although_streams_break() {
+    let (network, monitors) = world(2);
+    let contexts = 0..300_u64;
+    let mut mine = Vec::new();
+    let mut theirs = Vec::new();
+    for context in contexts.clone() {
+        mine.push(monitors[0].watch(context, vec![0, 1], words));
+        theirs.push(monitors[1].watch(context, vec![0, 1], words));
+    }
+    for (context, watch) in contexts.zip(&mine) {
+        watch.leave(context + 1);
+        if context % 20 == 0 {
+            network.cut(0, 1);
+        }
+    }
+    until("the last departure", || theirs[299].left(0).is_some());
+    for (last, watch) in (1..).zip(&theirs) {
+        assert_eq!(watch.left(0), Some(last));
+        assert!(!watch.failed());
+    }
+}
+
+#[test]
+fn a_rank_whose_host_refuses_connections_has_died() {
+    let (network, monitors) = world(3);
+    let watches = watches(&monitors, 7);
+    let refused = Unreached::Refused("connection refused".into());
+    network.unreached.lock().push((1, refused));
+    network.cut(0, 1);
+    network.cut(1, 2);
+    for rank in [0, 2] {
+        let died = Fault::Died {
+            rank: watches[rank].member(1),
+        };
+        assert_eq!(*fault(&watches[rank]), died);
+    }
+}
+
+#[test]
+fn a_rank_that_nobody_reaches_is_lost() {
+    let (network, monitors) = world(3);
+    let watches = watches(&monitors, 7);
+    let silent = Unreached::NoAnswer("no answer in time".into());
+    network.unreached.lock().push((1, silent));
+    network.cut(0, 1);
+    network.cut(1, 2);
+    for rank in [0, 2] {
+        let text = fault(&watches[rank]).to_string();
+        for part in [
+            "is lost",
+            &name(1),
+            "no answer in time",
+            "no common neighbour hears it",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in {text:?}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_others_hear_is_tried_for_longer() {
+    let (network, monitors) = world(3);
+    let all = watches(&monitors, 7);
+    let silent = || Unreached::NoAnswer("no answer in time".into());
+    // Rank 2 hears both; between these two there is no way.
+    let block = || network.unreached.lock().push((1, silent()));
+    block();
+    network.cut(0, 1);
+    std::thread::sleep(UNHEARD * 3 / 2);
+    assert!(all.iter().all(|watch| !watch.failed()));
+    network.unreached.lock().clear();
+    let next = watches(&monitors, 8);
+    abort(&next[0], 0, "enough".into());
+    everyone_fails(&next);
+    until("a new stream", || {
+        let streams = network.streams.lock();
+        streams
+            .iter()
+            .any(|&(a, b, _)| a.min(b) == 0 && a.max(b) == 1)
+    });
+    // For ever is too long.
+    block();
+    network.cut(0, 1);
+    let text = fault(&all[2]).to_string();
+    assert!(
+        text.contains("is lost") && text.contains("hears it"),
+        "{text}"
+    );
+}
+
+/// Its host answers: whoever waits for it has a deadline.
+#[test]
+fn a_rank_that_takes_connections_and_is_silent_is_neither_dead_nor_lost() {
+    let (network, monitors) = world(2);
+    let watches = watches(&monitors, 7);
+    network
+        .unreached
+        .lock()
+        .push((1, Unreached::Unresponsive("silent".into())));
+    network.cut(0, 1);
+    std::thread::sleep(HEARD * 3 / 2);
+    assert!(watches.iter().all(|watch| !watch.failed()));
+    network.unreached.lock().clear();
+    abort(&watches[0], 0, "enough".into());
+    everyone_fails(&watches);
+}
+
+#[test]
+fn a_goodbye_is_no_reason_to_try_again() {
+    let (network, mut monitors) = world(3);
+    let watch = monitors[0].watch(7, vec![0, 1, 2], words);
+    drop(monitors.pop());
+    until("the goodbye", || watch.left(2).is_some());
+    std::thread::sleep(UNHEARD);
+    assert!(!watch.failed(), "{:?}", watch.fault());
+    drop(network);
+}
+
+/// A clean end must not look like a death because the network fails at that moment.
+#[test]
+fn a_goodbye_is_said_by_a_stream_that_is_made_anew() {
+    let (network, mut monitors) = world(2);
+    let watch = monitors[0].watch(7, vec![0, 1], words);
+    let failed = || network.failed.load(Ordering::Relaxed);
+    let silent = Unreached::NoAnswer("no answer in time".into());
+    network.unreached.lock().push((1, silent));
+    network.cut(0, 1);
+    until("both ends try in vain", || failed() >= 2);
+    let leaving = monitors.pop().unwrap();
+    let left = Arc::downgrade(&leaving);
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(leaving));
+        until("it leaves", || left.upgrade().is_none());
+        network.unreached.lock().clear();
+    });
+    until("news of it", || watch.left(1).is_some() || watch.failed());
+    assert!(!watch.failed(), "{:?}", watch.fault());
+}
+
+fn tcp_pair() -> (Socket, Socket) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mine = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (theirs, _) = listener.accept().unwrap();
+    (mine.into(), theirs.into())
+}

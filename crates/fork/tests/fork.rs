@@ -1,0 +1,252 @@
+//! What a forked child finds.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Barrier, Mutex};
+use std::time::{Duration, Instant};
+
+use spark_ccl_fork::{Owned, PerProcess, Process, Unshared, UnsharedMemory, peer_process};
+use spark_ccl_testing::{Need, has};
+
+/// Runs `work` in a child; its pid, to be waited for. The child ends by `_exit` with 0 if `work` says so.
+fn fork(work: impl FnOnce() -> bool) -> libc::pid_t {
+    // SAFETY: the child does what a single thread may do, and ends without unwinding into the test harness.
+    match unsafe { libc::fork() } {
+        0 => {
+            let fine =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(false);
+            // SAFETY: ends this process.
+            unsafe { libc::_exit(i32::from(!fine)) }
+        }
+        child => child,
+    }
+}
+
+fn ended_well(child: libc::pid_t) -> bool {
+    let mut status = 0;
+    // SAFETY: the status is written to a local.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    waited == child && status == 0
+}
+
+/// The same of a child that may hang; it does not outlive this.
+fn ends_well_soon(child: libc::pid_t) -> bool {
+    let mut status = 0;
+    let watchdog = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < watchdog {
+        // SAFETY: the status is written to a local.
+        if unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == child {
+            return status == 0;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // SAFETY: it is a child of this process that has not been waited for.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    ended_well(child)
+}
+
+struct Noisy<'a>(&'a UnixStream);
+
+impl Drop for Noisy<'_> {
+    fn drop(&mut self) {
+        use std::io::Write;
+        self.0.write_all(b"dropped").unwrap();
+    }
+}
+
+#[test]
+fn a_child_is_told_apart_and_so_is_its_child() {
+    let process = Process::here();
+    let child = fork(|| {
+        let error = process.check().unwrap_err();
+        let own = Process::here();
+        let named = error.owner != error.here && error.here == std::process::id();
+        let grandchild = fork(|| !process.is_here() && !own.is_here() && Process::here().is_here());
+        named && own.is_here() && ended_well(grandchild)
+    });
+    assert!(ended_well(child));
+    assert!(process.is_here() && process.check().is_ok());
+}
+
+#[test]
+fn only_the_owner_drops() {
+    let (here, mut there) = UnixStream::pair().unwrap();
+    there.set_nonblocking(true).unwrap();
+    let mut owned = Some(Owned::new(Noisy(&here)));
+    let child = fork(|| {
+        drop(owned.take());
+        true
+    });
+    assert!(ended_well(child));
+    assert!(there.read(&mut [0; 9]).is_err(), "the child has dropped it");
+    drop(owned);
+    assert_eq!(there.read(&mut [0; 9]).unwrap(), 7);
+}
+
+#[test]
+fn a_child_has_statics_of_its_own_though_the_parents_are_locked() {
+    static SHARED: PerProcess<Mutex<Vec<u32>>> = PerProcess::new();
+    let mut held = SHARED.get().lock().unwrap();
+    held.push(1);
+    let child = fork(|| SHARED.get().try_lock().is_ok_and(|own| own.is_empty()));
+    assert!(ended_well(child));
+    drop(held);
+    assert_eq!(*SHARED.get().lock().unwrap(), [1]);
+}
+
+#[test]
+fn the_parents_connections_end_though_a_child_lives() {
+    let (here, mut there) = UnixStream::pair().unwrap();
+    there
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let mut here = Some(Unshared::new(here));
+    let (mut orders, order) = UnixStream::pair().unwrap();
+    let child = fork(|| {
+        // Lives until it is told to end; its own copy is a dead end, which it may close.
+        let copy = here.take().unwrap();
+        let dead = (&*copy).read(&mut [0]).is_ok_and(|read| read == 0);
+        drop(copy);
+        dead && orders.read(&mut [0]).is_ok_and(|read| read == 1)
+    });
+    drop(here);
+    assert_eq!(there.read(&mut [0]).unwrap(), 0, "the stream is still open");
+    std::io::Write::write_all(&mut &order, b"x").unwrap();
+    assert!(ended_well(child));
+}
+
+/// Numbers are used again: those that are closed are nobody's business any more.
+#[test]
+fn a_closed_descriptor_is_off_the_list() {
+    // Far from the numbers that other tests get meanwhile.
+    let number = 700;
+    let (stream, _there) = UnixStream::pair().unwrap();
+    let duplicate = || rustix::io::fcntl_dupfd_cloexec(&stream, number).unwrap();
+    drop(Unshared::new(duplicate()));
+    let again = duplicate();
+    assert_eq!(again.as_raw_fd(), number);
+    let inode = || rustix::fs::fstat(&again).unwrap().st_ino;
+    let before = inode();
+    assert!(ended_well(fork(|| inode() == before)), "the child lost it");
+}
+
+/// More than fit into one part of the list.
+#[test]
+fn all_of_many_descriptors_are_kept_from_children() {
+    let (stream, _there) = UnixStream::pair().unwrap();
+    let inode = |stream: &UnixStream| rustix::fs::fstat(stream).unwrap().st_ino;
+    let kept: Vec<_> = (0..200)
+        .map(|_| Unshared::new(stream.try_clone().unwrap()))
+        .collect();
+    let own = inode(&stream);
+    let child = fork(|| inode(&stream) == own && kept.iter().all(|kept| inode(kept) != own));
+    assert!(ended_well(child));
+    assert!(kept.iter().all(|kept| inode(kept) == own));
+}
+
+#[test]
+fn only_the_owner_takes_the_value_out() {
+    let (here, mut there) = UnixStream::pair().unwrap();
+    there.set_nonblocking(true).unwrap();
+    let mut owned = Some(Owned::new(Noisy(&here)));
+    let child = fork(|| owned.take().unwrap().into_inner().is_none());
+    assert!(ended_well(child));
+    assert!(there.read(&mut [0; 9]).is_err(), "the child has dropped it");
+    assert!(owned.unwrap().into_inner().is_some());
+    assert_eq!(there.read(&mut [0; 9]).unwrap(), 7);
+}
+
+/// A static whose first value is made by one thread while another one forks.
+#[test]
+fn a_child_does_not_wait_for_who_was_first_in_its_parent() {
+    static ENTERED: Barrier = Barrier::new(2);
+    static LEFT: Barrier = Barrier::new(2);
+    static SLOW: PerProcess<Slow> = PerProcess::new();
+    static OWNER: AtomicU32 = AtomicU32::new(0);
+
+    struct Slow;
+
+    impl Default for Slow {
+        fn default() -> Self {
+            // Only the thread of the first process waits.
+            if OWNER.load(Ordering::Relaxed) == std::process::id() {
+                ENTERED.wait();
+                LEFT.wait();
+            }
+            Self
+        }
+    }
+
+    OWNER.store(std::process::id(), Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        scope.spawn(|| SLOW.get());
+        ENTERED.wait();
+        let child = fork(|| {
+            SLOW.get();
+            true
+        });
+        let fine = ends_well_soon(child);
+        LEFT.wait();
+        assert!(fine, "the child waits for a thread that it has not got");
+    });
+}
+
+/// The other end of a pair is whoever made it.
+#[test]
+fn a_process_of_another_namespace_is_nobody_that_is_known() {
+    let (here, _there) = UnixStream::pair().unwrap();
+    let own = std::process::id() as i32;
+    let known = || peer_process(&here).map(std::num::NonZeroI32::get);
+    assert_eq!(known(), Some(own));
+    assert!(ended_well(fork(|| known() == Some(own))));
+    let file = std::fs::File::open("/dev/null").unwrap();
+    assert_eq!(peer_process(file), None, "that is no socket");
+    if has(Need::Namespaces) {
+        let child = fork(|| {
+            // SAFETY: it only decides in which namespace the next child is.
+            let is_apart = unsafe { libc::unshare(libc::CLONE_NEWPID) } == 0;
+            is_apart && ended_well(fork(|| known().is_none()))
+        });
+        assert!(ended_well(child));
+    }
+}
+
+/// More than fit into one part of the list, and one that is not on it any more.
+#[test]
+fn a_child_finds_zeros_where_its_parent_shares_memory() {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    const BYTES: usize = 8192;
+    let map = || {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: new memory at a place that the kernel chooses.
+        let start =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), BYTES, access, MapFlags::SHARED) };
+        std::ptr::NonNull::new(start.unwrap().cast::<u8>()).unwrap()
+    };
+    // SAFETY: the mappings stay, each byte of them is touched by one thread only, and any value is valid.
+    let byte =
+        |at: std::ptr::NonNull<u8>| unsafe { &*at.as_ptr().cast::<AtomicU8>().add(BYTES - 1) };
+    let all: Vec<_> = (0..200).map(|_| map()).collect();
+    for &at in &all {
+        byte(at).store(7, Ordering::Relaxed);
+    }
+    // SAFETY: whole pages that are mapped until the end of this process.
+    let mut unshared: Vec<_> = all
+        .iter()
+        .map(|&at| unsafe { UnsharedMemory::new(at, BYTES) })
+        .collect();
+    drop(unshared.swap_remove(0));
+    let child = fork(|| {
+        all.iter().enumerate().all(|(number, &at)| {
+            byte(at).swap(9, Ordering::Relaxed) == if number == 0 { 7 } else { 0 }
+        })
+    });
+    assert!(ended_well(child));
+    for (number, &at) in all.iter().enumerate() {
+        let expected = if number == 0 { 9 } else { 7 };
+        assert_eq!(byte(at).load(Ordering::Relaxed), expected);
+    }
+}

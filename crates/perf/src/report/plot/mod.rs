@@ -1,0 +1,141 @@
+//! Time and bus bandwidth against size or ranks, as SVG or PNG.
+
+mod axis;
+mod font;
+mod page;
+mod png;
+mod shape;
+mod svg;
+#[cfg(test)]
+mod tests;
+
+use std::error::Error;
+use std::path::Path;
+
+use super::{Measure, Row};
+pub(crate) use axis::Unit;
+use font::Font;
+use page::Page;
+
+/// What a file name's ending asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Svg,
+    Png,
+}
+
+impl Kind {
+    /// By the ending; `None` for others.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "svg" => Some(Self::Svg),
+            "png" => Some(Self::Png),
+            _ => None,
+        }
+    }
+}
+
+/// What to draw.
+pub(crate) struct Chart {
+    pub(crate) title: String,
+    /// What the horizontal axis shows.
+    pub(crate) across: Unit,
+    pub(crate) series: Vec<Series>,
+}
+
+/// A line of the plot.
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) look: Look,
+    pub(crate) points: Vec<Point>,
+}
+
+/// How a line looks: what goes together has one colour and mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Look {
+    pub(crate) color: usize,
+    pub(crate) dashed: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Point {
+    /// A size in bytes, or a number of ranks.
+    pub(crate) x: f64,
+    pub(crate) time_us: f64,
+    pub(crate) bus_bw: f64,
+}
+
+impl Chart {
+    /// Measured rows against their sizes: a line per type, operation, root and way.
+    pub(crate) fn of_rows(title: String, rows: &[Row]) -> Self {
+        let mut series = Vec::new();
+        let mut kinds: Vec<String> = Vec::new();
+        for row in rows {
+            let kind = name(row);
+            let color = kinds.iter().position(|known| *known == kind);
+            let color = color.unwrap_or_else(|| {
+                kinds.push(kind.clone());
+                kinds.len() - 1
+            });
+            for (way, dashed, measure) in [
+                ("out of place", false, &row.out_of_place),
+                ("in place", true, &row.in_place),
+            ] {
+                add(
+                    &mut series,
+                    format!("{kind}, {way}"),
+                    Look { color, dashed },
+                    point(row.key.size, measure),
+                );
+            }
+        }
+        Self {
+            title,
+            across: Unit::Bytes,
+            series,
+        }
+    }
+}
+
+fn name(row: &Row) -> String {
+    let key = &row.key;
+    let mut name = key.dtype.to_owned();
+    if !matches!(key.op, "" | "none") {
+        name = format!("{name} {}", key.op);
+    }
+    if key.root >= 0 {
+        name = format!("{name} root {}", key.root);
+    }
+    name
+}
+
+fn point(size: u64, measure: &Measure) -> Point {
+    Point {
+        x: size as f64,
+        time_us: measure.time_us,
+        bus_bw: measure.bus_bw,
+    }
+}
+
+/// Adds a point to the line of that name, which begins with it where there is none yet.
+pub(crate) fn add(series: &mut Vec<Series>, name: String, look: Look, point: Point) {
+    match series.iter_mut().find(|known| known.name == name) {
+        Some(line) => line.points.push(point),
+        None => series.push(Series {
+            name,
+            look,
+            points: vec![point],
+        }),
+    }
+}
+
+/// Draws into a file.
+pub(crate) fn write(path: &Path, kind: Kind, chart: &Chart) -> Result<(), Box<dyn Error>> {
+    let font = Font::embedded()?;
+    let page = Page::new(chart, &font);
+    let bytes = match kind {
+        Kind::Svg => svg::text(&page).into_bytes(),
+        Kind::Png => png::bytes(&page, &font)?,
+    };
+    Ok(std::fs::write(path, bytes)?)
+}

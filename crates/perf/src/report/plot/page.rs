@@ -1,0 +1,237 @@
+//! What stands where: the title, the legend, and a panel each for time and bandwidth, one above the other.
+
+use super::axis::{Axis, Unit};
+use super::font::{Font, wrap};
+use super::shape::{Anchor, Color, FRAME, GRID, Place, Shape, Text, mark};
+use super::{Chart, Look, Point, Series};
+
+pub(super) const WIDTH: f32 = 1000.0;
+const MARGIN: f32 = 24.0;
+const TITLE: f32 = 20.0;
+const LETTERS: f32 = 13.0;
+/// From a line of text to the next, as a multiple of its size.
+const LEADING: f32 = 1.5;
+/// A sample of a line in the legend, and the gaps behind it and its name.
+const SAMPLE: f32 = 34.0;
+const GAP: f32 = 8.0;
+const COLUMN_GAP: f32 = 28.0;
+/// Of a panel's frame.
+const LEFT: f32 = 96.0;
+const HEIGHT: f32 = 330.0;
+const TICK: f32 = 5.0;
+/// More points are a line without marks.
+const MOST_MARKS: usize = 40;
+/// Labels of an axis, across and upwards.
+const ROOM: (usize, usize) = (15, 10);
+
+/// Apart for eyes that do not tell red from green, too, and on grey paper.
+const COLORS: [Color; 8] = [
+    Color(0, 114, 178),
+    Color(213, 94, 0),
+    Color(0, 158, 115),
+    Color(204, 121, 167),
+    Color(34, 34, 34),
+    Color(86, 180, 233),
+    Color(230, 159, 0),
+    Color(128, 128, 128),
+];
+
+/// Shapes on a white page.
+pub(super) struct Page {
+    pub(super) size: (f32, f32),
+    pub(super) shapes: Vec<Shape>,
+}
+
+impl Page {
+    pub(super) fn new(chart: &Chart, font: &Font) -> Self {
+        let mut page = Self {
+            size: (WIDTH, MARGIN),
+            shapes: Vec::new(),
+        };
+        page.title(&chart.title, font);
+        page.legend(&chart.series, font);
+        page.panel(chart, Unit::Microseconds, |point| point.time_us);
+        page.panel(chart, Unit::GigabytesPerSecond, |point| point.bus_bw);
+        page.size.1 += MARGIN;
+        page
+    }
+
+    fn title(&mut self, title: &str, font: &Font) {
+        for line in wrap(font, title, TITLE, WIDTH - 2.0 * MARGIN) {
+            self.size.1 += TITLE * LEADING;
+            let place = (WIDTH / 2.0, self.size.1 - TITLE * 0.5);
+            self.text(place, Anchor::Middle, TITLE, line);
+        }
+    }
+
+    /// In as many columns as are wide enough for the longest name.
+    fn legend(&mut self, series: &[Series], font: &Font) {
+        let longest = WIDTH - 2.0 * MARGIN - SAMPLE - GAP;
+        let names: Vec<_> = series
+            .iter()
+            .map(|line| shortened(font, &line.name, longest))
+            .collect();
+        let widths = names.iter().map(|name| font.width(name, LETTERS));
+        let column = SAMPLE + GAP + widths.fold(0.0, f32::max) + COLUMN_GAP;
+        let columns = (((WIDTH - 2.0 * MARGIN + COLUMN_GAP) / column) as usize).clamp(1, 4);
+        let columns = columns.min(series.len().max(1));
+        let rows = series.len().div_ceil(columns);
+        let left = (WIDTH + COLUMN_GAP - columns as f32 * column) / 2.0;
+        let top = self.size.1 + GAP;
+        for (number, (line, name)) in series.iter().zip(names).enumerate() {
+            let x = left + (number / rows) as f32 * column;
+            let y = top + ((number % rows) as f32 + 0.5) * LETTERS * LEADING;
+            self.curve(vec![(x, y), (x + SAMPLE, y)], line.look);
+            self.mark(line.look, (x + SAMPLE / 2.0, y));
+            let place = (x + SAMPLE + GAP, y + LETTERS * 0.36);
+            self.text(place, Anchor::Start, LETTERS, name);
+        }
+        self.size.1 = top + rows as f32 * LETTERS * LEADING;
+    }
+
+    /// Curves in a frame; nothing, where no value is above 0: a logarithmic axis has no place for it.
+    fn panel(&mut self, chart: &Chart, unit: Unit, value: fn(&Point) -> f64) {
+        let visible =
+            |point: &&Point| point.x > 0.0 && value(point) > 0.0 && value(point).is_finite();
+        let points = || {
+            chart
+                .series
+                .iter()
+                .flat_map(|line| &line.points)
+                .filter(visible)
+        };
+        let Some((across, up)) = Axis::new(chart.across, points().map(|point| point.x), ROOM.0)
+            .zip(Axis::new(unit, points().map(value), ROOM.1))
+        else {
+            return;
+        };
+        let frame = Frame {
+            left: LEFT,
+            right: WIDTH - MARGIN,
+            top: self.size.1 + MARGIN,
+            bottom: self.size.1 + MARGIN + HEIGHT,
+        };
+        self.axes(&frame, &across, &up);
+        for line in &chart.series {
+            let place =
+                |point: &Point| frame.place(across.fraction(point.x), up.fraction(value(point)));
+            let places: Vec<_> = line.points.iter().filter(visible).map(place).collect();
+            self.curve(places.clone(), line.look);
+            if places.len() <= MOST_MARKS {
+                for place in places {
+                    self.mark(line.look, place);
+                }
+            }
+        }
+        self.size.1 = frame.bottom + 3.6 * LETTERS;
+    }
+
+    fn axes(&mut self, frame: &Frame, across: &Axis, up: &Axis) {
+        for (value, label) in &across.labels {
+            let (x, _) = frame.place(across.fraction(*value), 0.0);
+            self.line(vec![(x, frame.top), (x, frame.bottom)], GRID);
+            let place = (x, frame.bottom + 1.5 * LETTERS);
+            self.text(place, Anchor::Middle, LETTERS, label.clone());
+        }
+        for (value, label) in &up.labels {
+            let (_, y) = frame.place(0.0, up.fraction(*value));
+            self.line(vec![(frame.left, y), (frame.right, y)], GRID);
+            let place = (frame.left - GAP, y + LETTERS * 0.36);
+            self.text(place, Anchor::End, LETTERS, label.clone());
+        }
+        for value in &across.marks {
+            let (x, y) = frame.place(across.fraction(*value), 0.0);
+            self.line(vec![(x, y), (x, y - TICK)], FRAME);
+        }
+        for value in &up.marks {
+            let (x, y) = frame.place(0.0, up.fraction(*value));
+            self.line(vec![(x, y), (x + TICK, y)], FRAME);
+        }
+        self.line(frame.corners(), FRAME);
+        let middle = f32::midpoint(frame.left, frame.right);
+        let below = frame.bottom + 3.2 * LETTERS;
+        self.text(
+            (middle, below),
+            Anchor::Middle,
+            LETTERS,
+            across.unit.title().to_owned(),
+        );
+        self.shapes.push(Shape::Text(Text {
+            place: (MARGIN, f32::midpoint(frame.top, frame.bottom)),
+            anchor: Anchor::Middle,
+            size: LETTERS,
+            upright: true,
+            line: up.unit.title().to_owned(),
+        }));
+    }
+
+    fn curve(&mut self, places: Vec<Place>, look: Look) {
+        self.shapes.push(Shape::Line {
+            places,
+            color: COLORS[look.color % COLORS.len()],
+            width: 1.8,
+            dashed: look.dashed,
+        });
+    }
+
+    /// Of a point; its form changes where the colours begin again.
+    fn mark(&mut self, look: Look, place: Place) {
+        let (form, color) = (look.color / COLORS.len(), look.color % COLORS.len());
+        self.shapes
+            .extend(mark(form, place, COLORS[color], look.dashed));
+    }
+
+    fn line(&mut self, places: Vec<Place>, color: Color) {
+        self.shapes.push(Shape::Line {
+            places,
+            color,
+            width: 1.0,
+            dashed: false,
+        });
+    }
+
+    fn text(&mut self, place: Place, anchor: Anchor, size: f32, line: String) {
+        self.shapes.push(Shape::Text(Text {
+            place,
+            anchor,
+            size,
+            upright: false,
+            line,
+        }));
+    }
+}
+
+/// A name that is too long ends in an ellipsis.
+fn shortened(font: &Font, name: &str, width: f32) -> String {
+    if font.width(name, LETTERS) <= width {
+        return name.to_owned();
+    }
+    let mut short = name.to_owned();
+    while short.pop().is_some() && font.width(&format!("{short}…"), LETTERS) > width {}
+    short + "…"
+}
+
+/// Of a panel.
+struct Frame {
+    left: f32,
+    right: f32,
+    top: f32,
+    bottom: f32,
+}
+
+impl Frame {
+    /// From the lower left corner (0, 0) to the upper right one (1, 1).
+    fn place(&self, across: f32, up: f32) -> Place {
+        (
+            self.left + across * (self.right - self.left),
+            self.bottom - up * (self.bottom - self.top),
+        )
+    }
+
+    /// And back to the first.
+    fn corners(&self) -> Vec<Place> {
+        [(0., 0.), (1., 0.), (1., 1.), (0., 1.), (0., 0.)]
+            .map(|(across, up)| self.place(across, up))
+            .to_vec()
+    }
+}

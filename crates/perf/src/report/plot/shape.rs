@@ -1,0 +1,84 @@
+//! What a page consists of.
+
+/// Red, green, blue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Color(pub(super) u8, pub(super) u8, pub(super) u8);
+
+pub(super) const BLACK: Color = Color(34, 34, 34);
+const WHITE: Color = Color(255, 255, 255);
+pub(super) const FRAME: Color = Color(120, 120, 120);
+pub(super) const GRID: Color = Color(228, 228, 228);
+
+/// From the upper left corner of the page; a unit is a pixel of a plain screen.
+pub(super) type Place = (f32, f32);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Anchor {
+    Start,
+    Middle,
+    End,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Shape {
+    /// A line through the places.
+    Line {
+        places: Vec<Place>,
+        color: Color,
+        width: f32,
+        dashed: bool,
+    },
+    /// A filled polygon.
+    Area {
+        corners: Vec<Place>,
+        color: Color,
+    },
+    Text(Text),
+}
+
+/// A line of text in black.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Text {
+    /// On its base line: where it begins, has its middle, or ends.
+    pub(super) place: Place,
+    pub(super) anchor: Anchor,
+    pub(super) size: f32,
+    /// Turned by a quarter: it runs upwards.
+    pub(super) upright: bool,
+    pub(super) line: String,
+}
+
+/// Dashes and the gaps between them.
+pub(super) const DASHES: [f32; 2] = [6.0, 4.0];
+
+/// The mark of a point: a circle, square, diamond or triangle, which may be hollow.
+pub(super) fn mark(form: usize, place: Place, color: Color, hollow: bool) -> Vec<Shape> {
+    let whole = Shape::Area {
+        corners: corners(form, place, 1.0),
+        color,
+    };
+    let hole = Shape::Area {
+        corners: corners(form, place, 0.5),
+        color: WHITE,
+    };
+    if hollow {
+        vec![whole, hole]
+    } else {
+        vec![whole]
+    }
+}
+
+fn corners(form: usize, (x, y): Place, scale: f32) -> Vec<Place> {
+    let (corners, radius, turn) = match form % 4 {
+        0 => (24, 3.4, 0.0),
+        1 => (4, 4.2, 0.125),
+        2 => (4, 4.8, 0.0),
+        _ => (3, 4.8, 0.75),
+    };
+    let corner = |number: u8| {
+        let angle = (f32::from(number) / f32::from(corners) + turn) * std::f32::consts::TAU;
+        let radius = radius * scale;
+        (x + radius * angle.cos(), y + radius * angle.sin())
+    };
+    (0..corners).map(corner).collect()
+}

@@ -1,0 +1,217 @@
+//! What the tests of several crates share; no part of what is shipped.
+//!
+//! Some tests need more than every machine has. They ask [`has`], and return where it says no: the test harness counts
+//! such a test as passed, so it is also said on standard error, and in the file that `SPARK_CCL_TEST_SKIPPED` names,
+//! from which `tests/run.sh` makes a list. `SPARK_CCL_TEST_REQUIRE`, a comma-separated list of [`Need::word`], says
+//! what a machine has for sure: there the test fails.
+//!
+//! The machine is asked by other means than the code under test, whose failure must never skip a test.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod fuzz;
+mod probe;
+
+pub use fuzz::{Target, fuzz};
+
+use std::fs::OpenOptions;
+use std::io::Write;
+
+const REQUIRE: &str = "SPARK_CCL_TEST_REQUIRE";
+const SKIPPED: &str = "SPARK_CCL_TEST_SKIPPED";
+
+/// What a test may need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// A processor with AVX2 and F16C.
+    Avx2,
+    /// A processor with the parts of AVX-512 that the kernels use.
+    Avx512,
+    /// A processor with AVX-512's arithmetic in half precision.
+    Avx512Fp16,
+    /// Cables between RDMA ports of the emulated machine, which may be cut.
+    Cables,
+    /// A compiler of C++, `c++`.
+    CppCompiler,
+    /// GPUs that are none, which can be made to fail (`crates/perf/tests/fake_gpu`).
+    FakeGpus,
+    /// At least so many GPUs, and NCCL.
+    Gpus(usize),
+    /// IPv6's loopback address.
+    Ipv6,
+    /// The launchers of Open MPI and of MPICH.
+    Launchers,
+    /// An RDMA port with a link-local address.
+    LinkLocalGid,
+    /// The right to make network namespaces, and `ip`.
+    Namespaces,
+    /// NVIDIA's own libraries, which `tests/nccl.sh` fetches.
+    Nccl,
+    /// An NCCL that has every function that is used, 2.29.7.
+    NewestNccl,
+    /// A machine where CUDA's driver finds no GPU.
+    NoGpus,
+    /// The RDMA ports of the emulated machine, and its command `rails`.
+    Rails,
+    /// An RDMA port that is up, with an IPv4 address and `RoCEv2`.
+    Rdma,
+    /// GPUs that are real.
+    RealGpus,
+    /// A compiler of Rust.
+    Rustc,
+    /// A kernel with memory that it reads for no other process (`memfd_secret`).
+    SecretMemory,
+    /// A kernel that lets a process read another's memory.
+    SingleCopy,
+    /// A kernel that makes dma-bufs of a process's memory.
+    Udmabuf,
+}
+
+impl Need {
+    const ALL: [Self; 21] = [
+        Self::Avx2,
+        Self::Avx512,
+        Self::Avx512Fp16,
+        Self::Cables,
+        Self::CppCompiler,
+        Self::FakeGpus,
+        Self::Gpus(1),
+        Self::Ipv6,
+        Self::Launchers,
+        Self::LinkLocalGid,
+        Self::Namespaces,
+        Self::Nccl,
+        Self::NewestNccl,
+        Self::NoGpus,
+        Self::Rails,
+        Self::Rdma,
+        Self::RealGpus,
+        Self::Rustc,
+        Self::SecretMemory,
+        Self::SingleCopy,
+        Self::Udmabuf,
+    ];
+
+    /// Its name in `SPARK_CCL_TEST_REQUIRE`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+            Self::Avx512Fp16 => "avx512fp16",
+            Self::Cables => "cables",
+            Self::CppCompiler => "c++",
+            Self::FakeGpus => "fake-gpus",
+            Self::Gpus(_) => "gpus",
+            Self::Ipv6 => "ipv6",
+            Self::Launchers => "launchers",
+            Self::LinkLocalGid => "link-local-gid",
+            Self::Namespaces => "namespaces",
+            Self::Nccl => "nccl",
+            Self::NewestNccl => "newest-nccl",
+            Self::NoGpus => "no-gpus",
+            Self::Rails => "rails",
+            Self::Rdma => "rdma",
+            Self::RealGpus => "real-gpus",
+            Self::Rustc => "rustc",
+            Self::SecretMemory => "secret-memory",
+            Self::SingleCopy => "single-copy",
+            Self::Udmabuf => "udmabuf",
+        }
+    }
+}
+
+/// Whether the machine has what the test needs; where not, the test is noted as skipped.
+///
+/// # Panics
+///
+/// Where it has not, and `SPARK_CCL_TEST_REQUIRE` lists it.
+#[must_use]
+pub fn has(need: Need) -> bool {
+    found(need, probe::of(need)).is_some()
+}
+
+/// The same for what the test has looked for itself, by other means than the code under test.
+///
+/// # Panics
+///
+/// As [`has`].
+#[must_use]
+pub fn found<T>(need: Need, probed: Result<T, String>) -> Option<T> {
+    let required = std::env::var(REQUIRE).unwrap_or_default();
+    match admit(need, probed, &required) {
+        Ok(found) => Some(found),
+        Err(reason) => {
+            note(need, &reason);
+            None
+        }
+    }
+}
+
+/// A hash of two numbers, of which test data is made: each element has a value of its own, so that none can stand in
+/// for another.
+pub fn scramble(a: u64, b: u64) -> u64 {
+    let mut x = (a << 32 ^ b).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
+
+/// What was probed, or the reason to skip the test.
+fn admit<T>(need: Need, probed: Result<T, String>, required: &str) -> Result<T, String> {
+    let words = required.split(',').filter(|word| !word.is_empty());
+    for word in words.clone() {
+        let is_known = Need::ALL.iter().any(|need| need.word() == word);
+        assert!(is_known, "{REQUIRE}={required}: {word:?} is no need");
+    }
+    probed.inspect_err(|reason| {
+        let is_required = words.clone().any(|word| word == need.word());
+        assert!(!is_required, "{REQUIRE}={required}, but: {reason}");
+    })
+}
+
+/// Says that this thread's test is skipped.
+fn note(need: Need, reason: &str) {
+    let thread = std::thread::current();
+    let program = std::env::current_exe().unwrap();
+    let program = program.file_stem().unwrap().to_string_lossy();
+    // Without cargo's hash.
+    let program = program.rsplit_once('-').map_or(&*program, |(name, _)| name);
+    let test = thread.name().unwrap_or("a test");
+    let (need, reason) = (need.word(), reason.trim().replace('\n', "; "));
+    let line = format!("{need}: {reason}: {program} {test}\n");
+    // The harness captures what macros print.
+    let _ = std::io::stderr().write_all(format!("SKIPPED: {line}").as_bytes());
+    if let Some(path) = std::env::var_os(SKIPPED) {
+        let file = OpenOptions::new().append(true).create(true).open(path);
+        file.unwrap().write_all(line.as_bytes()).unwrap();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn missing(required: &str) -> Result<(), String> {
+        admit(Need::Ipv6, Err("no address".into()), required)
+    }
+
+    #[test]
+    fn what_is_missing_is_skipped_where_it_is_not_required() {
+        for required in ["", "launchers", "launchers,c++"] {
+            assert_eq!(missing(required), Err("no address".into()), "{required}");
+        }
+        assert_eq!(admit(Need::Ipv6, Ok(7), "ipv6"), Ok(7));
+    }
+
+    #[test]
+    #[should_panic(expected = "SPARK_CCL_TEST_REQUIRE=c++,ipv6, but: no address")]
+    fn what_is_required_must_be_there() {
+        let _ = missing("c++,ipv6");
+    }
+
+    /// Else a misspelt word would require nothing.
+    #[test]
+    #[should_panic(expected = "\"ipv5\" is no need")]
+    fn only_needs_are_required() {
+        let _ = admit(Need::Ipv6, Ok(()), "ipv5");
+    }
+}

@@ -1,0 +1,133 @@
+//! Packets that are lost or late, and come again.
+
+use super::super::lending::{BYTES, Lot, ask, lend, linked, returns};
+use super::*;
+use crate::Borrowing;
+
+/// Has the rest of what is lent read.
+fn borrow_all(rx: &mut Rx, room: &mut [u8]) {
+    let until = soon();
+    let mut done = 0;
+    while done < room.len() {
+        assert!(Instant::now() < until, "it does not come");
+        match rx.borrow(0, &mut room[done..], 9).unwrap() {
+            Borrowing::Done(bytes) => done += bytes,
+            _ => thread::yield_now(),
+        }
+    }
+}
+
+/// Gives what is still on its way time to come, and whatever it does to a rail to be told.
+fn assert_no_rail_is_dropped(ends: [&Tx; 2]) {
+    let until = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < until {
+        for tx in ends {
+            tx.core.lock().look_around();
+            assert_eq!(tx.rails().dropped, 0, "{:?}", tx.core.lock().dead());
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_read_whose_answer_is_lost_is_answered_again_after_an_acknowledgement() {
+    let Some(sides) = cabled(1) else { return };
+    let [(mut tx, _rx), (other_tx, mut other_rx)] = linked(&sides);
+    let from = Lot::filled(sides[0].0.registry(), BYTES);
+    let mut to = Lot::new(sides[1].0.registry(), BYTES);
+    lend(&mut tx, &from.memory, 9);
+    tx.reserve(1, 5).unwrap().unwrap().fill(5);
+    tx.commit(1, 5, 2).unwrap();
+    let until = soon();
+    while other_rx.peek(1).unwrap().is_none() {
+        assert!(Instant::now() < until, "it does not come");
+    }
+    let unanswered = Impaired::new(&["r0a"], ["loss", "100%"]);
+    let asked = other_rx.borrow(0, &mut to.memory, 9).unwrap();
+    assert_eq!(asked, Borrowing::NotYet);
+    other_rx.release(1);
+    while !tx.has_returned(1, 1).unwrap() {
+        assert!(Instant::now() < until, "it does not return");
+        thread::yield_now();
+    }
+    drop(unanswered);
+    borrow_all(&mut other_rx, &mut to.memory);
+    assert!(to.memory == from.memory);
+    assert_no_rail_is_dropped([&tx, &other_tx]);
+}
+
+#[test]
+fn a_rail_that_is_slow_is_not_dropped() {
+    let Some(sides) = cabled(1) else { return };
+    let [(mut tx, _rx), (other_tx, mut other_rx)] = linked(&sides);
+    let from = Lot::filled(sides[0].0.registry(), 4 * BYTES);
+    let mut to = Lot::new(sides[1].0.registry(), from.memory.len());
+    from.memory.chunks(BYTES).for_each(|part| {
+        lend(&mut tx, part, 9);
+    });
+    // Two seconds for each message, where a device that says nothing is given up after four.
+    let slow = Impaired::new(&["r0a"], ["rate", "250kbit"]);
+    borrow_all(&mut other_rx, &mut to.memory);
+    assert!(to.memory == from.memory);
+    drop(slow);
+    assert_no_rail_is_dropped([&tx, &other_tx]);
+}
+
+#[test]
+fn what_was_lent_does_not_return_before_the_last_repetition_of_its_read() {
+    let Some(sides) = cabled(2) else { return };
+    let [(mut tx, _rx), (other_tx, mut other_rx)] = linked(&sides);
+    let from = Lot::filled(sides[0].0.registry(), 2 * BYTES);
+    let mut to = Lot::new(sides[1].0.registry(), from.memory.len());
+    let loans: Vec<_> = from
+        .memory
+        .chunks(BYTES)
+        .map(|part| lend(&mut tx, part, 9))
+        .collect();
+    // Longer than a device waits for an answer: it asks twice.
+    let late = Impaired::new(&["r1b"], ["delay", "400ms"]);
+    let done = ask(&mut other_rx, &mut to.memory);
+    borrow_all(&mut other_rx, &mut to.memory[done..]);
+    assert!(to.memory == from.memory);
+    for loan in loans {
+        returns(&mut tx, loan);
+    }
+    from.registration.deregister().unwrap();
+    assert_no_rail_is_dropped([&tx, &other_tx]);
+    drop(late);
+}
+
+#[test]
+fn what_a_rail_has_read_returns_by_another_when_it_is_dropped() {
+    let Some(sides) = cabled(2) else { return };
+    let [(mut tx, _rx), (other_tx, mut other_rx)] = linked(&sides);
+    let from = Lot::filled(sides[0].0.registry(), 2 * BYTES);
+    let mut to = Lot::new(sides[1].0.registry(), from.memory.len());
+    let loans: Vec<_> = from
+        .memory
+        .chunks(BYTES)
+        .map(|part| lend(&mut tx, part, 9))
+        .collect();
+    let done = ask(&mut other_rx, &mut to.memory);
+    assert_eq!(done, 0);
+    let until = soon();
+    while other_tx
+        .core
+        .lock()
+        .rails()
+        .any(|rail| rail.reads.count > 0)
+    {
+        assert!(Instant::now() < until, "it does not come");
+        other_tx.core.lock().look_around();
+    }
+    // The reads have ended; what is said about the second one is lost.
+    let silent = Impaired::new(&["r1b"], ["loss", "100%"]);
+    borrow_all(&mut other_rx, &mut to.memory);
+    returns(&mut tx, loans[0]);
+    thread::sleep(Duration::from_millis(200));
+    assert!(!tx.has_returned(0, loans[1]).unwrap());
+    other_tx.core.lock().drop_rail(1, "a test".to_owned());
+    other_tx.core.lock().look_around();
+    returns(&mut tx, loans[1]);
+    drop(silent);
+}

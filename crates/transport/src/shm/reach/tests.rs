@@ -1,0 +1,87 @@
+use nix::unistd::{ForkResult, fork};
+use rustix::process::{Pid as ChildId, Signal, WaitOptions, kill_process, waitpid};
+
+use super::*;
+use spark_ccl_testing::{Need, has};
+
+/// This process, as one that can be read; `None` where the kernel lets nobody read.
+fn own_reach() -> Option<Reach> {
+    if !has(Need::SingleCopy) {
+        return None;
+    }
+    let words = Words::<AtomicU64>::default();
+    assert!(admit(&words));
+    Some(probe(&words).unwrap())
+}
+
+#[test]
+fn only_a_beacon_that_is_lit_and_found_makes_memory_readable() {
+    let words = Words::<AtomicU64>::default();
+    assert!(probe(&words).is_none() && !words.is_readable());
+
+    assert!(admit(&words));
+    if has(Need::SingleCopy) {
+        assert!(probe(&words).is_some() && words.is_readable());
+    }
+
+    // What a process of another namespace would find.
+    words.number.fetch_xor(1, Ordering::Relaxed);
+    assert!(probe(&words).is_none() && !words.is_readable());
+}
+
+#[test]
+fn addresses_of_nothing_are_an_error() {
+    let Some(reach) = own_reach() else { return };
+    let error = reach.read(4096, &mut [0; 8]).unwrap_err();
+    assert_eq!(error, Unread::Partly(8));
+    // What can be read before that is no message.
+    let page = rustix::param::page_size();
+    let memory = Box::leak(vec![7_u8; 4 * page].into_boxed_slice());
+    let start = memory.as_ptr().align_offset(page);
+    let hole = memory[start + page..].as_mut_ptr();
+    // SAFETY: the page lies within the memory, which nobody else uses, and is never freed.
+    unsafe { rustix::mm::mprotect(hole.cast(), page, rustix::mm::MprotectFlags::empty()) }.unwrap();
+    let mut into = vec![0; 2 * page];
+    let error = reach.read(memory[start..].as_ptr() as u64, &mut into);
+    assert_eq!(error, Err(Unread::Partly(page)));
+}
+
+/// The process that a process id names may be another by now: even one that was forked off the peer, in
+/// which all stands where it stood in the peer.
+#[test]
+fn another_process_of_that_id_is_not_taken_for_the_peer() {
+    let Some(reach) = own_reach() else { return };
+    let lent = Box::new([7_u8; 4096]);
+    // SAFETY: the child does nothing but wait to be killed.
+    let child = match unsafe { fork() }.unwrap() {
+        ForkResult::Child => loop {
+            // SAFETY: it takes no memory.
+            unsafe { libc::pause() };
+        },
+        ForkResult::Parent { child } => child,
+    };
+    let other = Reach {
+        beacon: Spot {
+            process: child.as_raw() as u64,
+            ..reach.beacon
+        },
+    };
+    let read = other.read(lent.as_ptr() as u64, &mut [0; 4096]);
+    let id = ChildId::from_raw(child.as_raw()).unwrap();
+    kill_process(id, Signal::KILL).unwrap();
+    waitpid(Some(id), WaitOptions::empty()).unwrap();
+    assert_eq!(read, Err(Unread::Stranger(child.as_raw() as u64)));
+}
+
+#[test]
+fn a_process_id_that_nobody_has_is_an_error() {
+    let Some(reach) = own_reach() else { return };
+    let nobody = Reach {
+        beacon: Spot {
+            process: i32::MAX as u64,
+            ..reach.beacon
+        },
+    };
+    let read = nobody.read(reach.beacon.address, &mut [0; 8]);
+    assert_eq!(read, Err(Unread::Refused(Errno::SRCH)));
+}

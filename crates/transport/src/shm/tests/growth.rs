@@ -1,0 +1,114 @@
+//! How much memory a link takes.
+
+use std::os::fd::OwnedFd;
+
+use super::super::layout::cells;
+use super::super::ring::Producer;
+use super::super::segment::Ring;
+use super::*;
+use crate::memory::pretend_available;
+
+const LARGE: Geometry = Geometry {
+    slot_bytes: 4 << 20,
+    slots: 4,
+    channels: 3,
+};
+
+/// A link, and the file of its memory.
+fn link(size: impl Into<Size> + Copy) -> (End, End, OwnedFd) {
+    let (here, there) = streams();
+    let near = offer(&here, size, soon()).unwrap();
+    let passed = recv_fd(&there, soon()).unwrap();
+    let again = streams();
+    send_fd(&again.0, passed.fd.as_fd(), SEGMENT_ID, passed.len, soon()).unwrap();
+    (near, accept(&again.1, size, soon()).unwrap(), passed.fd)
+}
+
+fn taken(fd: &OwnedFd) -> usize {
+    rustix::fs::fstat(fd).unwrap().st_blocks as usize * 512
+}
+
+fn pass(tx: &mut Tx, rx: &mut Rx, channel: usize, len: usize) {
+    let payload: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+    tx.reserve(channel, len)
+        .unwrap()
+        .unwrap()
+        .copy_from_slice(&payload);
+    tx.commit(channel, len, 7).unwrap();
+    assert_eq!(rx.peek(channel).unwrap().unwrap().payload, payload);
+    rx.release(channel);
+}
+
+#[test]
+fn a_link_takes_as_much_as_it_is_used_for() {
+    let ((mut tx, _rx), (_tx, mut rx), fd) = link(LARGE);
+    let headers = taken(&fd);
+    assert!(headers <= 64 << 10, "{headers}");
+    for _ in 0..100 {
+        pass(&mut tx, &mut rx, 0, INLINE_BYTES);
+    }
+    assert_eq!(taken(&fd), headers);
+    pass(&mut tx, &mut rx, 1, 1000);
+    let body = taken(&fd) - headers;
+    assert!((1..=8 << 10).contains(&body), "{body}");
+    pass(&mut tx, &mut rx, 2, 1 << 20);
+    let slot = taken(&fd) - headers - body;
+    assert!((1 << 20..=(1 << 20) + (8 << 10)).contains(&slot), "{slot}");
+    // Round after round in the same places.
+    for _ in 0..100 {
+        pass(&mut tx, &mut rx, 1, 1000);
+    }
+    assert!(taken(&fd) - headers - body - slot <= 32 * (8 << 10));
+}
+
+#[test]
+fn memory_for_a_short_piece_is_that_of_the_body() {
+    let layout = Layout::new(LARGE.into()).unwrap();
+    let (memory, fd) = SharedMemory::create_sparse(layout.bytes(), layout.at_once()).unwrap();
+    let segment = Arc::new(Segment::create(memory, layout));
+    let ring = Ring::new(&segment, Direction::Forth, 0);
+    let first = Producer::new(cells(LARGE)).poll(&ring, 1).unwrap().unwrap();
+    let headers = taken(&fd);
+    ring.provide(first, 8).unwrap();
+    assert!(taken(&fd) > headers, "where the piece is written");
+}
+
+#[test]
+fn few_bodies_bound_what_is_on_its_way_and_carry_everything() {
+    let size = Size::among(4000, GEOMETRY);
+    let ((mut tx, _rx), (_tx, mut rx), _fd) = link(size);
+    let mut sent = 0;
+    while let Some(slot) = tx.reserve(0, 100).unwrap() {
+        slot.fill(sent);
+        tx.commit(0, 100, u64::from(sent)).unwrap();
+        sent += 1;
+    }
+    assert_eq!(usize::from(sent), GEOMETRY.slots);
+    for number in 0..sent {
+        let arrival = rx.peek(0).unwrap().unwrap();
+        assert_eq!(
+            (arrival.tag, arrival.payload),
+            (number.into(), &[number; 100][..])
+        );
+        rx.release(0);
+    }
+    for len in (0..300).map(|n| n % 257) {
+        pass(&mut tx, &mut rx, 0, len);
+    }
+}
+
+#[test]
+fn no_memory_for_a_message_is_an_error_and_the_link_goes_on() {
+    let ((mut tx, _rx), (_tx, mut rx), _fd) = link(LARGE);
+    pass(&mut tx, &mut rx, 0, 8);
+    pretend_available(Some(1 << 20));
+    let error = tx.reserve(0, 4 << 20).unwrap_err();
+    assert!(
+        matches!(error, LinkError::Memory(MemoryError::Exhausted { .. })),
+        "{error}"
+    );
+    assert!(error.to_string().contains("bytes of memory"), "{error}");
+    pass(&mut tx, &mut rx, 0, 8);
+    pretend_available(None);
+    pass(&mut tx, &mut rx, 0, 4 << 20);
+}

@@ -1,0 +1,219 @@
+//! Messages that are lent, and then cannot be read: the kernel refuses it from some moment on.
+
+use std::sync::Arc;
+use std::thread;
+
+use spark_ccl_testing::{Need, has};
+
+use super::super::{Direction, Doorbell, LEND_LEAST, Layout, Rx, Segment, Tx, layout::BODY_BYTES};
+use super::lending::{GEOMETRY, bytes, lend, lending, lent};
+use crate::memory::SharedMemory;
+use crate::{Borrowing, LEND_MOST, Lending, LinkError, LinkRx, LinkTx};
+
+/// Has the kernel refuse this thread to read any process's memory, for good.
+fn refuse_reading(error: i32) {
+    let statement = |code: u32, jf, k| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf,
+        k,
+    };
+    let call = libc::SYS_process_vm_readv as u32;
+    let refusal = libc::SECCOMP_RET_ERRNO | error as u32;
+    let mut filter = [
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call),
+        statement(libc::BPF_RET | libc::BPF_K, 0, refusal),
+        statement(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: the program is there during the calls, which concern this thread alone.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                &raw const program,
+            ) == 0
+    };
+    assert!(done, "{}", std::io::Error::last_os_error());
+}
+
+/// Runs a test on a link that lends, on a thread of its own.
+fn with_link(test: impl FnOnce(Tx, Rx) + Send) {
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            if let Some((tx, rx)) = lending() {
+                test(tx, rx);
+            }
+        });
+    });
+}
+
+/// Receives the rest of a lent message, in rooms of this size.
+fn borrow_all(tx: &mut Tx, rx: &mut Rx, tag: u64, len: usize, room: usize) -> Vec<u8> {
+    let (mut got, mut room) = (Vec::new(), vec![0; room]);
+    while got.len() < len {
+        match rx.borrow(1, &mut room, tag).unwrap() {
+            Borrowing::Done(count) => got.extend_from_slice(&room[..count]),
+            Borrowing::NotYet => assert!(!tx.flush().unwrap()),
+            Borrowing::Unable => panic!("after {} bytes", got.len()),
+        }
+    }
+    assert_eq!(got.len(), len);
+    got
+}
+
+#[test]
+fn what_is_lent_arrives_once_and_in_order_and_then_all_goes_through_slots() {
+    for error in [libc::EFAULT, libc::EPERM, libc::ESRCH] {
+        for room in [1000, 4096, LEND_MOST] {
+            with_link(|mut tx, mut rx| {
+                let payloads =
+                    [LEND_LEAST, LEND_LEAST + 1, 100_003, LEND_MOST].map(|len| bytes(len, len));
+                let mut numbers = Vec::new();
+                for (tag, payload) in (0..).zip(&payloads) {
+                    numbers.push(lent(&mut tx, payload, tag));
+                    tx.reserve(1, 3).unwrap().unwrap().fill(tag as u8);
+                    tx.commit(1, 3, tag).unwrap();
+                }
+                // The first one has been read in part.
+                let mut start = [0; 3000];
+                let begun = rx.borrow(1, &mut start, 0).unwrap();
+                assert_eq!(begun, Borrowing::Done(3000));
+                refuse_reading(error);
+                for (tag, payload) in (0..).zip(&payloads) {
+                    let mut got = if tag == 0 { start.to_vec() } else { vec![] };
+                    let rest = payload.len() - got.len();
+                    assert!(!tx.has_returned(1, numbers[tag as usize]).unwrap());
+                    got.extend(borrow_all(&mut tx, &mut rx, tag, rest, room));
+                    assert!(got == *payload, "message {tag}");
+                    assert!(tx.has_returned(1, numbers[tag as usize]).unwrap());
+                    assert_eq!(rx.peek(1).unwrap().unwrap().payload, [tag as u8; 3]);
+                    rx.release(1);
+                }
+                assert!(tx.flush().unwrap());
+                assert_eq!(lend(&mut tx, 1, &payloads[0], 9), Lending::Unable);
+                let slot = tx.reserve(1, GEOMETRY.slot_bytes).unwrap().unwrap();
+                slot.fill(9);
+                tx.commit(1, GEOMETRY.slot_bytes, 9).unwrap();
+                let arrival = rx.peek(1).unwrap().unwrap();
+                assert_eq!(arrival.payload, [9; GEOMETRY.slot_bytes]);
+            });
+        }
+    }
+}
+
+#[test]
+fn pieces_can_be_peeked_at_when_all_are_there() {
+    with_link(|mut tx, mut rx| {
+        let payload = bytes(100_000, 1);
+        let number = lent(&mut tx, &payload, 5);
+        refuse_reading(libc::EFAULT);
+        assert_eq!(
+            rx.borrow(1, &mut [0; 9], 6).unwrap(),
+            Borrowing::Unable,
+            "it has another tag"
+        );
+        for _ in 0..=payload.len() / BODY_BYTES {
+            assert!(rx.peek(1).unwrap().is_none());
+            assert!(!tx.flush().unwrap());
+        }
+        for _ in 0..2 {
+            assert!(rx.peek(1).unwrap().unwrap().payload == &payload[..]);
+        }
+        assert!(!tx.has_returned(1, number).unwrap());
+        rx.release(1);
+        assert!(tx.has_returned(1, number).unwrap());
+    });
+}
+
+#[test]
+fn what_is_withdrawn_is_not_given() {
+    for drops in [false, true] {
+        with_link(|mut tx, mut rx| {
+            let payload = bytes(LEND_LEAST, 3);
+            lent(&mut tx, &payload, 1);
+            refuse_reading(libc::EFAULT);
+            let mut room = vec![0; LEND_LEAST];
+            assert_eq!(rx.borrow(1, &mut room, 1).unwrap(), Borrowing::NotYet);
+            assert!(!tx.flush().unwrap());
+            // What was given before is the message's still.
+            assert_eq!(
+                rx.borrow(1, &mut room, 1).unwrap(),
+                Borrowing::Done(BODY_BYTES)
+            );
+            assert!(room[..BODY_BYTES] == payload[..BODY_BYTES]);
+            assert_eq!(rx.borrow(1, &mut room, 1).unwrap(), Borrowing::NotYet);
+            let sender = if drops {
+                drop(tx);
+                None
+            } else {
+                tx.withdraw();
+                assert!(tx.flush().unwrap());
+                Some(tx)
+            };
+            drop(payload);
+            assert!(matches!(rx.borrow(1, &mut room, 1), Err(LinkError::Closed)));
+            assert!(matches!(rx.peek(1), Err(LinkError::Closed)));
+            drop(sender);
+        });
+    }
+}
+
+#[test]
+fn a_receiver_that_is_gone_wants_nothing_more() {
+    with_link(|mut tx, mut rx| {
+        let payload = bytes(LEND_LEAST, 3);
+        let number = lent(&mut tx, &payload, 1);
+        refuse_reading(libc::EFAULT);
+        let asked = rx.borrow(1, &mut [0; LEND_LEAST], 1).unwrap();
+        assert_eq!(asked, Borrowing::NotYet);
+        drop(rx);
+        assert!(matches!(tx.flush(), Err(LinkError::Closed)));
+        assert!(matches!(tx.has_returned(1, number), Err(LinkError::Closed)));
+    });
+}
+
+/// A peer that asks for what it likes gets nothing but what is lent.
+#[test]
+#[allow(clippy::cast_ptr_alignment)]
+fn what_is_not_lent_is_not_given() {
+    if !has(Need::SingleCopy) {
+        return;
+    }
+    let layout = Layout::new(GEOMETRY.into()).unwrap();
+    let payload = bytes(LEND_LEAST, 3);
+    for (message, byte) in [(1, 0), (4, 0), (3, LEND_LEAST), (3, LEND_MOST - 1), (2, 0)] {
+        let (memory, fd) = SharedMemory::create(layout.bytes()).unwrap();
+        let forger = SharedMemory::from_fd(&fd, layout.bytes()).unwrap();
+        let segment = Arc::new(Segment::create(memory, layout));
+        let [ours, theirs] =
+            [Direction::Forth, Direction::Back].map(|direction| Doorbell::new(&segment, direction));
+        let mut tx = Tx::new(&segment, Direction::Forth, ours);
+        let mut rx = Rx::new(&segment, Direction::Forth, theirs);
+        tx.allow_lending();
+        tx.reserve(1, GEOMETRY.slot_bytes).unwrap().unwrap();
+        tx.commit(1, GEOMETRY.slot_bytes, 0).unwrap();
+        rx.peek(1).unwrap().unwrap();
+        rx.release(1);
+        assert_eq!(lent(&mut tx, &payload, 1), 2);
+        rx.borrow(1, &mut [0; LEND_LEAST], 1).unwrap();
+        assert!(tx.has_returned(1, 2).unwrap());
+        assert_eq!(lent(&mut tx, &payload, 1), 3);
+        // SAFETY: the words lie within the mapping, aligned, and no other thread is at them.
+        unsafe {
+            let wanted = forger.as_ptr().add(layout.wanted(Direction::Forth, 1));
+            wanted.cast::<u64>().write(message << 20 | byte as u64);
+            // As if nothing had returned.
+            let released = forger.as_ptr().add(layout.released(Direction::Forth, 1));
+            released.cast::<u64>().write(1);
+        }
+        let error = tx.flush().unwrap_err();
+        assert!(matches!(error, LinkError::Protocol(_)), "{error}");
+        assert!(error.to_string().contains("is not lent"), "{error}");
+    }
+}

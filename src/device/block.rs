@@ -1,0 +1,180 @@
+//! Allocations of NCCL's: what uses them, and when they can be freed.
+
+use super::gpu::Gpu;
+use super::waiting::until;
+use parking_lot::Mutex;
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::{Error, RecordedEvent, make_current, relaxed};
+use spark_ccl_nccl::Allocation;
+use std::sync::Arc;
+
+/// An allocation of NCCL's.
+#[derive(Debug)]
+pub(crate) struct Block {
+    /// Until it is given up.
+    allocation: Option<Allocation>,
+    pub(super) address: u64,
+    pub(super) gpu: Arc<Gpu>,
+    uses: Mutex<Uses>,
+}
+
+/// The ends of what was enqueued with a block.
+#[derive(Debug, Default)]
+struct Uses {
+    /// Of the last call that writes.
+    writer: Option<Arc<RecordedEvent>>,
+    /// Of those that have read since.
+    readers: Vec<Arc<RecordedEvent>>,
+    /// Why an end could not be had: the block is never freed.
+    lost: Option<Error>,
+    /// Its owner has dropped it.
+    dropped: bool,
+}
+
+/// Blocks that were dropped while they were in use.
+static DROPPED: Mutex<Vec<Unfreed>> = Mutex::new(Vec::new());
+
+/// A block that nobody holds any more.
+struct Unfreed {
+    allocation: Allocation,
+    gpu: Arc<Gpu>,
+    uses: Uses,
+}
+
+impl Block {
+    pub(super) fn new(allocation: Allocation, gpu: Arc<Gpu>) -> Self {
+        Self {
+            address: allocation.start().addr() as u64,
+            allocation: Some(allocation),
+            gpu,
+            uses: Mutex::default(),
+        }
+    }
+
+    /// Makes a stream wait for the last write; and for the reads since, before it `writes` itself.
+    pub(super) fn hold_back(&self, stream: &Arc<CudaStream>, writes: bool) -> Result<(), Error> {
+        let uses = self.uses.lock();
+        let mut before = uses.before(writes)?.filter(|end| !end.is_in(stream));
+        before.try_for_each(|end| end.hold_back(stream))
+    }
+
+    /// It was read, or written, up to an event.
+    pub(super) fn was_used(&self, end: &Arc<RecordedEvent>, writes: bool) {
+        let mut uses = self.uses.lock();
+        if writes {
+            uses.readers.clear();
+            uses.writer = Some(Arc::clone(end));
+        } else {
+            // One that cannot be asked may still be under way.
+            let is_done = |end: &RecordedEvent| end.is_complete().unwrap_or(false);
+            uses.readers
+                .retain(|other| !end.follows(other) && !is_done(other));
+            uses.readers.push(Arc::clone(end));
+        }
+    }
+
+    /// It may be in use, and nothing tells until when.
+    pub(super) fn was_lost(&self, error: Error) {
+        self.uses.lock().lost = Some(error);
+    }
+
+    /// Waits until what must have been done before it is read, or written, has run.
+    pub(super) fn settle(&self, writes: bool) -> Result<(), Error> {
+        let before: Vec<_> = self.uses.lock().before(writes)?.cloned().collect();
+        before
+            .iter()
+            .try_for_each(|end| until(|| end.is_complete()))
+    }
+
+    /// Its owner has dropped it.
+    pub(super) fn was_dropped(&self) {
+        self.uses.lock().dropped = true;
+    }
+
+    /// Whether nothing will use it any more, once its calls have run.
+    pub(super) fn will_be_unused(&self) -> bool {
+        let uses = self.uses.lock();
+        uses.dropped && uses.lost.is_none()
+    }
+
+    /// Whether nothing uses it, and nothing will.
+    pub(super) fn is_unused(&self) -> bool {
+        let uses = self.uses.lock();
+        uses.dropped && uses.are_over()
+    }
+}
+
+impl Uses {
+    /// What must be over before a read, or a write.
+    fn before(&self, writes: bool) -> Result<impl Iterator<Item = &Arc<RecordedEvent>>, Error> {
+        if let Some(error) = &self.lost {
+            return Err(error.clone());
+        }
+        let readers = if writes { &self.readers[..] } else { &[] };
+        Ok(self.writer.iter().chain(readers))
+    }
+
+    /// Whether all is known to have run.
+    fn are_over(&self) -> bool {
+        let done = |end: &Arc<RecordedEvent>| end.is_complete().unwrap_or(false);
+        self.lost.is_none() && self.writer.iter().chain(&self.readers).all(done)
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let Some(allocation) = self.allocation.take() else {
+            return;
+        };
+        let block = Unfreed {
+            allocation,
+            gpu: Arc::clone(&self.gpu),
+            uses: std::mem::take(self.uses.get_mut()),
+        };
+        if block.uses.are_over() {
+            block.free();
+        } else {
+            DROPPED.lock().push(block);
+        }
+    }
+}
+
+impl Unfreed {
+    /// Nothing uses it any more.
+    fn free(self) {
+        let device = make_current(&self.gpu.context);
+        // A capture of this thread's, or of another's, has nothing to do with it.
+        let relaxed = device.and_then(relaxed);
+        if let Err(error) = relaxed {
+            tracing::warn!("device memory is not freed: {error}");
+            return;
+        }
+        // SAFETY: all that used it has run, its owner is gone, and what it was registered with held it until its end.
+        if let Err(error) = unsafe { self.allocation.free() } {
+            tracing::warn!("device memory: {error}");
+        }
+    }
+}
+
+/// Whether blocks are there that were dropped while they were in use, and will be freed.
+pub(super) fn any() -> bool {
+    let dropped = DROPPED.lock();
+    dropped.iter().any(|block| block.uses.lost.is_none())
+}
+
+/// Whether one of them is not in use any more.
+pub(super) fn any_is_over() -> bool {
+    DROPPED.lock().iter().any(|block| block.uses.are_over())
+}
+
+/// Frees those of them that are not in use any more.
+pub(super) fn sweep() {
+    let over: Vec<_> = {
+        let mut dropped = DROPPED.lock();
+        dropped
+            .extract_if(.., |block| block.uses.are_over())
+            .collect()
+    };
+    // By the driver, which may take its time: others may add blocks meanwhile.
+    over.into_iter().for_each(Unfreed::free);
+}

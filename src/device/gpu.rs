@@ -1,0 +1,39 @@
+//! What a rank has of its GPU, apart from NCCL: it stays as long as memory of it does.
+
+use crate::error::Error;
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
+use spark_ccl_cuda::{EventPool, Observer, OwnStream, counted_stream};
+use std::sync::Arc;
+
+/// A rank's GPU.
+#[derive(Debug)]
+pub(crate) struct Gpu {
+    pub(super) context: Arc<CudaContext>,
+    /// The rank, for errors.
+    pub(super) rank: usize,
+    /// The ends of calls.
+    pub(super) events: Arc<EventPool>,
+    /// Where values are copied. Nothing in it waits for another stream, so that a copy waits for no collective but its
+    /// own memory's.
+    pub(super) copies: OwnStream,
+    /// Where calls run that are waited for at once. cudarc counts it: while there is no such stream, it neither records
+    /// the events of its buffers nor waits for them, not even before it frees one that a call uses.
+    pub(super) calls: Arc<CudaStream>,
+    _observer: Observer,
+}
+
+impl Gpu {
+    pub(super) fn new(context: &Arc<CudaContext>, rank: usize) -> Result<Arc<Self>, Error> {
+        let made = || -> Result<_, spark_ccl_cuda::Error> {
+            Ok(Self {
+                context: Arc::clone(context),
+                rank,
+                events: EventPool::new(Arc::clone(context)),
+                copies: OwnStream::new(context)?,
+                calls: counted_stream(context)?,
+                _observer: Observer::new(context.ordinal())?,
+            })
+        };
+        Ok(Arc::new(made().map_err(|error| error.of_rank(rank))?))
+    }
+}

@@ -1,0 +1,114 @@
+//! What keeps the uses of device memory in order, in streams and between them.
+
+use super::block::Block;
+use crate::buffer::Region;
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::{Buffer, Error, RecordedEvent};
+use std::sync::Arc;
+
+/// Who knows what was done to memory in which stream.
+#[derive(Debug, Clone)]
+pub(crate) enum Order {
+    /// The program itself.
+    Program,
+    /// cudarc, by the events of its buffer; or why those could not be had.
+    Cudarc(Result<Buffer, Error>),
+    /// The memory.
+    Block(Arc<Block>),
+}
+
+impl Order {
+    /// Makes a stream wait for what must have been done before the memory is read there, or written.
+    fn hold_back(&self, stream: &Arc<CudaStream>, writes: bool) -> Result<(), Error> {
+        match self {
+            Self::Program => Ok(()),
+            Self::Cudarc(buffer) => buffer
+                .as_ref()
+                .map_err(Clone::clone)?
+                .hold_back(stream, writes),
+            Self::Block(block) => block.hold_back(stream, writes),
+        }
+    }
+
+    /// The memory was read, or written, in a stream up to an event.
+    fn was_used(
+        &self,
+        stream: &CudaStream,
+        end: &Arc<RecordedEvent>,
+        writes: bool,
+    ) -> Result<(), Error> {
+        match self {
+            Self::Program => Ok(()),
+            Self::Cudarc(buffer) => buffer.as_ref().map_err(Clone::clone)?.was_used(stream),
+            Self::Block(block) => {
+                block.was_used(end, writes);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Whether the program itself keeps all uses of a call's memory in order.
+pub(super) fn is_the_programs(regions: [&Region; 2]) -> bool {
+    let used = regions.iter().filter(|region| region.len > 0);
+    let mut sites = used.filter_map(|region| region.site.as_ref());
+    sites.all(|site| matches!(site.order, Order::Program))
+}
+
+/// The stream that a call's memory comes with. Memory of ours has one that is for nothing but such calls: cudarc's buffers
+/// may have been used in theirs without a trace.
+pub(super) fn stream_of(regions: [&Region; 2]) -> Option<Arc<CudaStream>> {
+    let sites = regions.iter().filter_map(|region| region.site.as_ref());
+    let own = sites.filter(|site| site.stream.is_some());
+    let first = own.min_by_key(|site| !matches!(site.order, Order::Cudarc(_)));
+    first.and_then(|site| site.stream.clone())
+}
+
+/// The other streams that a call's memory comes with, where nothing else makes a stream wait for its uses there.
+pub(super) fn unordered<'a>(
+    regions: [&'a Region; 2],
+    stream: &'a Arc<CudaStream>,
+) -> impl Iterator<Item = &'a Arc<CudaStream>> {
+    let sites = regions
+        .into_iter()
+        .filter_map(|region| region.site.as_ref());
+    let unknown = sites.filter(
+        |site| matches!(&site.order, Order::Cudarc(Ok(buffer)) if !buffer.is_kept_in_order()),
+    );
+    let streams = unknown.filter_map(|site| site.stream.as_ref());
+    streams.filter(move |other| *other != stream)
+}
+
+/// Makes a stream wait until a call's memory may be used there.
+pub(super) fn hold_back(regions: [&Region; 2], stream: &Arc<CudaStream>) -> Result<(), Error> {
+    let mut uses = uses(regions);
+    uses.try_for_each(|(order, writes)| order.hold_back(stream, writes))
+}
+
+/// A call's memory was used in a stream up to an event.
+pub(super) fn were_used(
+    regions: [&Region; 2],
+    stream: &CudaStream,
+    end: &Arc<RecordedEvent>,
+) -> Result<(), Error> {
+    let mut uses = uses(regions);
+    uses.try_for_each(|(order, writes)| order.was_used(stream, end, writes))
+}
+
+/// A call's memory may be in use, and nothing tells until when.
+pub(super) fn were_lost(regions: [&Region; 2], error: &Error) {
+    for (order, _) in uses(regions) {
+        if let Order::Block(block) = order {
+            block.was_lost(error.clone());
+        }
+    }
+}
+
+/// What is read, and what is written; in place, both are one.
+fn uses([input, output]: [&Region; 2]) -> impl Iterator<Item = (&Order, bool)> {
+    let in_place = input.ptr == output.ptr;
+    let uses = [(input, false), (output, true)];
+    uses.into_iter()
+        .filter(move |&(_, writes)| writes || !in_place)
+        .filter_map(|(region, writes)| Some((&region.site.as_ref()?.order, writes)))
+}

@@ -1,0 +1,313 @@
+//! Device memory that NCCL is told of: which, and for how long.
+
+use super::block::{self, Block};
+use super::elsewhere::{elsewhere, spawn};
+use super::{DeviceMemory, Engine};
+use crate::communicator::Communicator;
+use crate::error::Error;
+use parking_lot::Mutex;
+use spark_ccl_compute::Element;
+use spark_ccl_cuda::{make_current, relaxed};
+use spark_ccl_nccl::{self as nccl, DeviceSlice, WindowKind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const REGISTER: &str = "register_device";
+const DEREGISTER: &str = "deregistering device memory";
+
+/// How memory is registered with a communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Registration {
+    /// For this rank; the others may do as they like.
+    Local,
+    /// As a symmetric window: all ranks register memory of the same length.
+    Symmetric,
+}
+
+/// What is registered with a communicator. Ranks of one process share it: what is still registered at its end, NCCL
+/// gives up when the last of them ends.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    entries: Mutex<Vec<Entry>>,
+    /// Windows that NCCL has refused to give up. They last until the end, and the ranks do not count them: the others may
+    /// have given up theirs.
+    refused: Mutex<Vec<Entry>>,
+}
+
+/// A block that a rank has registered.
+#[derive(Debug)]
+struct Entry {
+    rank: usize,
+    block: Arc<Block>,
+    kind: Registration,
+    /// `None` where NCCL may have made it by half; that lasts until the end.
+    made: Option<Made>,
+}
+
+#[derive(Debug)]
+enum Made {
+    Local(nccl::Registration),
+    Window(nccl::Window),
+}
+
+impl Communicator {
+    /// Registers device memory with this communicator until the memory is dropped, or the communicator ends; whether
+    /// NCCL makes use of it. As a symmetric window, all ranks do this together, each in a thread of its own; and
+    /// those that all ranks have dropped are given up when they register the next.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] when NCCL is older than 2.19, and for windows than 2.27;
+    /// [`Error::Failed`] when NCCL fails.
+    pub fn register_device<T: Element>(
+        &self,
+        memory: &DeviceMemory<T>,
+        kind: Registration,
+    ) -> Result<bool, Error> {
+        let engine = self.engine(REGISTER)?;
+        if kind == Registration::Local {
+            engine.registrable(memory)?;
+            return engine.register(memory, kind);
+        }
+        let unused = self.meet_to_register(engine, memory)?;
+        let (timeout, on) = (engine.lock()?.timeout, Arc::clone(engine));
+        let what = format!("register_device of {}", engine.member());
+        let hint = "all ranks register together";
+        let slice = engine.to_register(memory);
+        let block = engine.keep(memory, kind);
+        elsewhere(&what, hint, &engine.watch, timeout, move || {
+            let device = make_current(&on.context).map_err(|error| error.of_rank(on.rank))?;
+            let _relaxed = relaxed(device).map_err(|error| error.of_rank(on.rank))?;
+            on.deregister(on.kept.take_windows(on.rank, unused));
+            on.do_register(slice, kind, &block)
+        })
+    }
+
+    /// The ranks make sure that all register as much; NCCL would wait for ever for one that does not come, or comes
+    /// with something else. And they agree on the windows that none of them needs any more.
+    fn meet_to_register<T: Element>(
+        &self,
+        engine: &Engine,
+        memory: &DeviceMemory<T>,
+    ) -> Result<u64, Error> {
+        const WORDS: usize = 3;
+        let own = engine.registrable(memory);
+        let word = [
+            u64::from(own.is_ok()),
+            (memory.len() * size_of::<T>()) as u64,
+            engine.kept.unused_windows(engine.rank),
+        ];
+        let mut all = vec![0; WORDS * self.size()];
+        self.all_gather(&word, &mut all).by_any_path().run()?;
+        own?;
+        let mut others = all.chunks_exact(WORDS);
+        if let Some(rank) = others.position(|other| other[..2] != word[..2]) {
+            return Err(Error::Invalid {
+                operation: REGISTER,
+                problem: format!(
+                    "rank {rank} registers {} bytes, or cannot, and this rank {}",
+                    all[WORDS * rank + 1],
+                    word[1]
+                ),
+            });
+        }
+        let others = all.chunks_exact(WORDS);
+        Ok(others.fold(u64::MAX, |unused, other| unused & other[2]))
+    }
+}
+
+impl Engine {
+    /// What registering memory needs to be right here.
+    fn registrable<T: Element>(&self, memory: &DeviceMemory<T>) -> Result<(), Error> {
+        let device = memory.block().gpu.context.ordinal();
+        if device == self.device() {
+            return Ok(());
+        }
+        Err(Error::Invalid {
+            operation: REGISTER,
+            problem: format!(
+                "the memory is of device {device}, but the communicator of device {}",
+                self.device()
+            ),
+        })
+    }
+
+    fn register<T: Element>(
+        &self,
+        memory: &DeviceMemory<T>,
+        kind: Registration,
+    ) -> Result<bool, Error> {
+        let block = self.keep(memory, kind);
+        self.do_register(self.to_register(memory), kind, &block)
+    }
+
+    fn to_register<T: Element>(&self, memory: &DeviceMemory<T>) -> DeviceSlice {
+        let start = std::ptr::without_provenance_mut(memory.address() as usize);
+        // SAFETY: the block is kept until it is deregistered, or NCCL's communicators of this process have ended.
+        unsafe { DeviceSlice::from_raw(start, memory.len(), T::DTYPE, self.device() as i32) }
+    }
+
+    /// Keeps a block that is about to be registered: should that fail, NCCL may have done half of it.
+    fn keep<T: Element>(&self, memory: &DeviceMemory<T>, kind: Registration) -> Arc<Block> {
+        let block = Arc::clone(memory.block());
+        self.kept.entries.lock().push(Entry {
+            rank: self.rank,
+            block: Arc::clone(&block),
+            kind,
+            made: None,
+        });
+        block
+    }
+
+    fn do_register(
+        &self,
+        slice: DeviceSlice,
+        kind: Registration,
+        block: &Arc<Block>,
+    ) -> Result<bool, Error> {
+        let made = self.with(REGISTER, |_, nccl| match kind {
+            Registration::Local => nccl.register(slice).map(Made::Local),
+            Registration::Symmetric => nccl
+                .register_window(slice, WindowKind::Symmetric)
+                .map(Made::Window),
+        })?;
+        let is_used = match &made {
+            Made::Local(made) => made.is_used(),
+            Made::Window(made) => made.is_used(),
+        };
+        self.kept.settle(self.rank, block, made);
+        Ok(is_used)
+    }
+
+    /// Ends registrations of blocks that are not in use. Where that cannot be done now, they are kept.
+    fn deregister(&self, over: Vec<Entry>) {
+        for mut entry in over {
+            let ended = self.with(DEREGISTER, |_, nccl| {
+                // Another thread's group may have the communicator; then it is tried again.
+                nccl.async_error()?;
+                match entry.made.take() {
+                    Some(Made::Local(made)) => nccl.deregister(made),
+                    Some(Made::Window(made)) => nccl.deregister_window(made),
+                    None => Ok(()),
+                }
+            });
+            if let Err(error) = ended {
+                tracing::debug!("rank {}: {error}", self.rank);
+                self.kept.put_back(entry);
+            }
+        }
+    }
+
+    /// Whether memory was dropped that can be given back now.
+    pub(super) fn has_leftovers(&self) -> bool {
+        block::any_is_over() || self.kept.any(|entry| entry.is_unused(self.rank))
+    }
+
+    /// Whether memory was dropped that can be given back at some time, without the other ranks.
+    pub(super) fn will_free(&self) -> bool {
+        block::any() || self.kept.any(|entry| entry.will_be_unused(self.rank))
+    }
+
+    /// Gives back memory that was dropped, and is not in use any more.
+    pub(super) fn tidy(&self) {
+        self.deregister(self.kept.take_unused(self.rank));
+        block::sweep();
+    }
+
+    /// Does so on a thread of its own: NCCL and the driver may take their time.
+    pub(super) fn tidy_elsewhere(self: &Arc<Self>) {
+        // Taken by this swap, given back by the store below: the two carry nothing else.
+        if self.tidies.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let engine = Arc::clone(self);
+        let started = spawn("spark-nccl-free", move || {
+            match make_current(&engine.context).and_then(relaxed) {
+                Ok(_relaxed) => engine.tidy(),
+                Err(error) => tracing::warn!("rank {}: {error}", engine.rank),
+            }
+            engine.tidies.store(false, Ordering::Relaxed);
+        });
+        if let Err(error) = started {
+            tracing::warn!("rank {}: {error}", self.rank);
+            self.tidies.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Kept {
+    /// Notes what NCCL has made of an entry.
+    fn settle(&self, rank: usize, block: &Arc<Block>, made: Made) {
+        let mut entries = self.entries.lock();
+        let mut own = entries.iter_mut().filter(|entry| entry.rank == rank);
+        let entry = own.rfind(|entry| entry.made.is_none() && Arc::ptr_eq(&entry.block, block));
+        if let Some(entry) = entry {
+            entry.made = Some(made);
+        }
+    }
+
+    /// Keeps what could not be deregistered.
+    fn put_back(&self, entry: Entry) {
+        let list = match entry.kind {
+            Registration::Local => &self.entries,
+            Registration::Symmetric => &self.refused,
+        };
+        list.lock().push(entry);
+    }
+
+    fn any(&self, is_meant: impl Fn(&Entry) -> bool) -> bool {
+        self.entries.lock().iter().any(is_meant)
+    }
+
+    /// Those of a rank that are registered here only, and not in use any more.
+    fn take_unused(&self, rank: usize) -> Vec<Entry> {
+        let mut entries = self.entries.lock();
+        entries
+            .extract_if(.., |entry| entry.is_unused(rank))
+            .collect()
+    }
+
+    /// Which of a rank's first windows are not in use any more, a bit each. All ranks have the same ones, in the same
+    /// order.
+    fn unused_windows(&self, rank: usize) -> u64 {
+        let entries = self.entries.lock();
+        let windows = entries.iter().filter(|entry| entry.is_window(rank));
+        let first = windows.take(u64::BITS as usize).enumerate();
+        first.fold(0, |bits, (place, entry)| {
+            let is_unused = entry.made.is_some() && entry.block.is_unused();
+            bits | u64::from(is_unused) << place
+        })
+    }
+
+    fn take_windows(&self, rank: usize, bits: u64) -> Vec<Entry> {
+        let mut place = 0;
+        let mut entries = self.entries.lock();
+        entries
+            .extract_if(.., |entry| {
+                if !entry.is_window(rank) {
+                    return false;
+                }
+                place += 1;
+                bits.checked_shr(place - 1)
+                    .is_some_and(|bits| bits & 1 == 1)
+            })
+            .collect()
+    }
+}
+
+impl Entry {
+    fn is_window(&self, rank: usize) -> bool {
+        self.rank == rank && self.kind == Registration::Symmetric
+    }
+
+    fn is_unused(&self, rank: usize) -> bool {
+        self.is_local(rank) && self.block.is_unused()
+    }
+
+    fn will_be_unused(&self, rank: usize) -> bool {
+        self.is_local(rank) && self.block.will_be_unused()
+    }
+
+    fn is_local(&self, rank: usize) -> bool {
+        self.rank == rank && matches!(self.made, Some(Made::Local(_)))
+    }
+}

@@ -1,0 +1,277 @@
+//! Links between the ranks of a communicator, made when they are used first.
+//!
+//! A link is one channel between two ranks. Whichever of the two needs it first asks for it, and has to wait for
+//! nothing but the other's session thread; the other finds the link when it needs it, too. What comes from that
+//! thread lies in the inbox until this rank's engine looks, and that looks where an operation lacks a link.
+
+mod inbox;
+mod rails;
+mod shared;
+mod site;
+mod sockets;
+
+pub(crate) use site::{Site, shares_memory};
+
+use crate::engine::{CHANNELS, Shared};
+use inbox::{Inbox, Note};
+use site::Way;
+use sockets::Sockets;
+use spark_ccl_bootstrap::{End, Error as BootstrapError, Kind};
+use spark_ccl_sched::Rank;
+use spark_ccl_transport::{LinkError, LinkRx, LinkTx, shm};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Weak};
+
+/// Both halves of a link.
+pub(crate) type Halves = (Box<dyn LinkTx>, Box<dyn LinkRx>);
+
+/// A peer, and a channel to it.
+pub(crate) type Line = (Rank, usize);
+
+/// What makes a communicator's links.
+pub(crate) struct Mesh {
+    site: Arc<Site>,
+    inbox: Arc<Inbox>,
+    /// The links that are asked for, or on which the peer has begun, and that this rank has not taken yet.
+    forming: HashMap<Line, Stage>,
+    /// Links that their peers have not taken yet. As they do they ring, and nothing can come before.
+    awaited: Vec<(Line, shm::Chime)>,
+    /// Peers to which TCP carries the data although there are ports.
+    without_rails: BTreeSet<Rank>,
+    /// By rank: what carries data, as far as that is known.
+    names: Vec<String>,
+    /// Some link is further than when this was last asked for.
+    has_grown: bool,
+}
+
+/// Opened once the engine is there that the links are for.
+pub(crate) struct Door {
+    site: Arc<Site>,
+    inbox: Arc<Inbox>,
+}
+
+impl Door {
+    /// Has the session tell of what peers ask for, and push the engine then; also of what they have asked for
+    /// before, so nobody may hold the engine.
+    pub(crate) fn open(self, engine: Weak<Shared>) {
+        inbox::attend(&self.site, &self.inbox, engine);
+    }
+}
+
+/// How far a link is.
+enum Stage {
+    /// The peer's session has been asked.
+    Asked,
+    Tcp(Sockets),
+    Ready(Halves),
+    Failed(LinkError),
+}
+
+impl Mesh {
+    pub(crate) fn new(site: Site) -> Self {
+        let site = Arc::new(site);
+        let names = (0..site.members.len() as Rank).map(|peer| site.way(peer).planned());
+        Self {
+            names: names.collect(),
+            inbox: Arc::default(),
+            forming: HashMap::new(),
+            awaited: Vec::new(),
+            without_rails: BTreeSet::new(),
+            has_grown: false,
+            site,
+        }
+    }
+
+    /// What lets links in that peers ask for.
+    pub(crate) fn door(&self) -> Door {
+        Door {
+            site: Arc::clone(&self.site),
+            inbox: Arc::clone(&self.inbox),
+        }
+    }
+
+    /// What carries data to each rank.
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Asks for a link, once.
+    pub(crate) fn ask(&mut self, line: Line) {
+        self.look();
+        if !self.forming.contains_key(&line) {
+            let stage = self.begin(line, self.site.way(line.0));
+            self.forming.insert(line, stage);
+            self.look();
+        }
+    }
+
+    /// The link, if it is ready.
+    ///
+    /// # Errors
+    /// Why there is none, and will be none.
+    pub(crate) fn take(&mut self, line: Line) -> Result<Option<Halves>, LinkError> {
+        self.ask(line);
+        match self.forming.remove(&line) {
+            Some(Stage::Ready(halves)) => Ok(Some(halves)),
+            Some(Stage::Failed(error)) => {
+                self.forming.insert(line, Stage::Failed(error.clone()));
+                Err(error)
+            }
+            other => {
+                self.forming.extend(other.map(|stage| (line, stage)));
+                Ok(None)
+            }
+        }
+    }
+
+    /// Takes note of links that were taken.
+    pub(crate) fn arm(&mut self) {
+        self.awaited.retain(|(_, chime)| !chime.is_answered());
+    }
+
+    /// Whether nothing can come over the link before something comes for which a wait is armed.
+    pub(crate) fn is_awaited(&self, line: Line) -> bool {
+        self.awaited.iter().any(|(awaited, _)| *awaited == line)
+    }
+
+    /// Whether some link is further than when this was last asked. A wait that was armed before does not know of
+    /// what it waits for now.
+    pub(crate) fn has_grown(&mut self) -> bool {
+        std::mem::take(&mut self.has_grown)
+    }
+
+    /// Sorts what the session's thread has left.
+    fn look(&mut self) {
+        for note in self.inbox.take() {
+            self.has_grown = true;
+            match note {
+                Note::Delivery(delivery) => self.sort(delivery),
+                Note::Memory(line, end, made) => {
+                    let stage = Stage::of(made.map(|link| self.shared(line, end, link)));
+                    self.forming.insert(line, stage);
+                }
+                Note::Rails(line, outcome) => {
+                    let stage = self.railed(line, outcome);
+                    self.forming.insert(line, stage);
+                }
+            }
+        }
+    }
+
+    fn begin(&mut self, line: Line, way: Way) -> Stage {
+        let begun = match way {
+            Way::Own => return Stage::of(self.own()),
+            Way::Memory => self.site.reach(line, Kind::SharedMemory, 0),
+            Way::Rails => self.site.reach(line, Kind::Rdma, 0),
+            Way::Tcp => {
+                let sockets = Sockets::of(&self.site, line.0);
+                let asked = sockets.ask(&self.site, line);
+                return asked.map_or_else(|error| Stage::failed(&error), |()| Stage::Tcp(sockets));
+            }
+        };
+        begun.map_or_else(|error| Stage::failed(&error), |()| Stage::Asked)
+    }
+
+    fn own(&self) -> Result<Halves, LinkError> {
+        let ((tx, _), (_, rx)) = shm::pair(self.site.size())?;
+        Ok((Box::new(tx), Box::new(rx)))
+    }
+
+    /// Goes on with a link one of whose sockets has come.
+    fn sort(&mut self, delivery: inbox::Delivered) {
+        let line = delivery.line();
+        let stage = match delivery.stream {
+            Err(error) => Stage::failed(&error),
+            Ok(socket) => {
+                let mut sockets = match self.forming.remove(&line) {
+                    Some(Stage::Tcp(sockets)) => sockets,
+                    // Of the sockets of a link that has failed, some are closed.
+                    Some(failed @ Stage::Failed(_)) => {
+                        self.forming.insert(line, failed);
+                        return;
+                    }
+                    _ => Sockets::of(&self.site, line.0),
+                };
+                sockets.put(delivery.lane, socket);
+                if sockets.is_complete() {
+                    Stage::of(self.connected(line, sockets))
+                } else {
+                    Stage::Tcp(sockets)
+                }
+            }
+        };
+        self.forming.insert(line, stage);
+    }
+
+    fn connected(&mut self, line: Line, sockets: Sockets) -> Result<Halves, LinkError> {
+        let (halves, name) = sockets.link(&self.site)?;
+        self.name(line, name);
+        Ok(halves)
+    }
+
+    fn shared(&mut self, line: Line, end: End, link: shm::End) -> Halves {
+        if end == End::Caller {
+            self.awaited.push((line, shm::Chime::of(&link)));
+        }
+        let (mut tx, rx) = link;
+        if self.site.settings().single_copy {
+            tx.allow_lending();
+        }
+        self.name(line, "shm".to_owned());
+        (Box::new(tx), Box::new(rx))
+    }
+
+    fn railed(&mut self, line: Line, outcome: rails::Outcome) -> Stage {
+        match outcome {
+            rails::Outcome::Link(halves, name) => {
+                self.name(line, name);
+                Stage::Ready(halves)
+            }
+            // Both know it, and either may ask for the sockets.
+            rails::Outcome::Tcp(problem) => {
+                // Once for all lines to the peer.
+                if self.without_rails.insert(line.0) {
+                    let name = self.site.describe(line.0);
+                    tracing::warn!("TCP to {name}, not RDMA: {problem}");
+                }
+                match self.forming.remove(&line) {
+                    Some(Stage::Tcp(sockets)) => Stage::Tcp(sockets),
+                    Some(ready @ Stage::Ready(_)) => ready,
+                    _ => self.begin(line, Way::Tcp),
+                }
+            }
+            rails::Outcome::Failed(error) => Stage::Failed(error),
+        }
+    }
+
+    fn name(&mut self, (peer, lane): Line, name: String) {
+        let (rank, site) = (self.site.rank, &self.site);
+        tracing::info!(
+            "rank {rank}: link {lane} to {}: {name}",
+            site.describe(peer)
+        );
+        self.names[peer as usize] = name;
+    }
+}
+
+impl Stage {
+    fn of(made: Result<Halves, LinkError>) -> Self {
+        made.map_or_else(Self::Failed, Self::Ready)
+    }
+
+    fn failed(error: &BootstrapError) -> Self {
+        Self::Failed(LinkError::Setup(error.to_string()))
+    }
+}
+
+impl Drop for Mesh {
+    fn drop(&mut self) {
+        self.site.world.session.dismiss(self.site.context);
+    }
+}
+
+/// The number of a line among all.
+#[inline]
+pub(crate) fn index((peer, lane): Line) -> usize {
+    peer as usize * CHANNELS + lane
+}

@@ -1,0 +1,79 @@
+//! Links over RDMA. To make one takes a dialogue, which a thread leads on either side.
+
+use super::inbox::{Inbox, Note, announce};
+use super::{Halves, Line, Site};
+use crate::engine::Shared;
+use crate::world::deadline_in;
+use socket2::Socket;
+use spark_ccl_config::{Net, Path};
+use spark_ccl_transport::LinkError;
+use spark_ccl_transport::rdma::link as rdma;
+use std::sync::{Arc, Weak};
+
+/// What came of a dialogue.
+pub(super) enum Outcome {
+    Link(Halves, String),
+    /// Both ends know that there are no rails, for this reason, and TCP will do instead.
+    Tcp(String),
+    Failed(LinkError),
+}
+
+/// Makes a link over the stream, in a thread of its own.
+pub(super) fn make(
+    site: &Arc<Site>,
+    inbox: &Arc<Inbox>,
+    line: Line,
+    stream: Socket,
+    engine: &Weak<Shared>,
+) {
+    let (there, its) = (Arc::clone(site), Arc::clone(inbox));
+    let talk = {
+        let engine = Weak::clone(engine);
+        move || {
+            let outcome = talk(&there, line, stream);
+            its.put(Note::Rails(line, outcome));
+            announce(&there, &engine);
+        }
+    };
+    let thread = std::thread::Builder::new().name("spark-rails".to_owned());
+    if let Err(error) = thread.spawn(talk) {
+        let text = format!("starting a thread that makes the RDMA link: {error}");
+        let failed = Outcome::Failed(LinkError::Setup(text));
+        inbox.put(Note::Rails(line, failed));
+        announce(site, engine);
+    }
+}
+
+fn talk(site: &Site, (peer, _): Line, stream: Socket) -> Outcome {
+    let (settings, nics) = (site.settings(), site.world.nics());
+    let name = site.describe(peer);
+    // A peer that is stopped for a while is waited for like one that is late for an operation.
+    let patience = settings.init_timeout.max(settings.operation_timeout);
+    let wait = rdma::Wait {
+        deadline: deadline_in(patience),
+        go_on: &|| !site.watch.failed(),
+    };
+    let first = site.rank < peer;
+    let made = rdma::connect(nics, &settings.rdma, stream, site.geometry(), first, wait);
+    let problem = match made {
+        Ok((tx, rx, rails)) => {
+            let route = format!("rdma {}", rails.join(", "));
+            return Outcome::Link((Box::new(tx), Box::new(rx)), route);
+        }
+        Err(problem) => problem,
+    };
+    let may_fall_back = settings.net == Net::Auto && settings.path != Path::ZeroCopy;
+    if problem.is_agreed() && may_fall_back {
+        return Outcome::Tcp(problem.to_string());
+    }
+    let reason = nics.none_because.as_deref();
+    let reason = reason.map(|reason| format!(" ({reason})"));
+    let way_out = match settings.path {
+        Path::ZeroCopy => "SPARK_CCL_PATH=auto allows TCP, which copies",
+        _ => "SPARK_CCL_NET=tcp does without",
+    };
+    Outcome::Failed(LinkError::Setup(format!(
+        "setting up the RDMA link to {name}: {problem}{}; {way_out}",
+        reason.unwrap_or_default()
+    )))
+}

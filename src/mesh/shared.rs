@@ -1,0 +1,117 @@
+//! Links through shared memory: whoever has called for one makes it, and can use it at once.
+//!
+//! The sessions' threads make them. The peer's takes a link as soon as it is passed, so no descriptors are on their
+//! way for long, of which the kernel allows a user only a few; and what the peer has started goes out.
+
+use super::inbox::{Inbox, Note, announce};
+use super::{Line, Site};
+use crate::engine::Shared;
+use parking_lot::Mutex;
+use socket2::Socket;
+use spark_ccl_bootstrap::{End, Turn};
+use spark_ccl_sched::Rank;
+use spark_ccl_transport::memory::MemoryError;
+use spark_ccl_transport::{Bell, LinkError, shm};
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+/// The peers' bells: one each, however many links there are.
+#[derive(Default)]
+pub(super) struct Bells(Mutex<HashMap<Rank, Arc<Bell>>>);
+
+impl Bells {
+    fn keep(&self, peer: Rank, bell: Arc<Bell>) -> Arc<Bell> {
+        Arc::clone(self.0.lock().entry(peer).or_insert(bell))
+    }
+}
+
+/// How the two ends of a stream come to a link: the caller passes its bell and the link, and the other its bell.
+pub(super) struct Talk {
+    pub(super) site: Arc<Site>,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) engine: Weak<Shared>,
+    pub(super) bells: Arc<Bells>,
+    pub(super) line: Line,
+    pub(super) stream: Socket,
+    pub(super) end: End,
+    pub(super) progress: Progress,
+}
+
+/// How far a talk is.
+#[derive(Default)]
+pub(super) struct Progress {
+    has_passed_bell: bool,
+    /// Of the link, which this end has made.
+    chime: Option<shm::Chime>,
+    bell: Option<Arc<Bell>>,
+}
+
+impl spark_ccl_bootstrap::Talk for Talk {
+    fn stream(&self) -> &Socket {
+        &self.stream
+    }
+
+    fn go_on(&mut self) -> Turn {
+        match self.step() {
+            Ok(()) => Turn::Over,
+            Err(MemoryError::TimedOut { .. }) => Turn::Reading,
+            Err(error) if error.may_pass() => Turn::Later,
+            // The peer is gone, or has no use for the link: others find out what that means.
+            Err(_) if self.progress.chime.is_some() => Turn::Over,
+            Err(MemoryError::Closed { .. }) => {
+                self.tell(Err(LinkError::Closed));
+                Turn::Over
+            }
+            Err(error) => {
+                self.tell(Err(sharing(&self.site, self.line.0, &error)));
+                Turn::Over
+            }
+        }
+    }
+}
+
+impl Talk {
+    /// Goes on from where it is, to the end or until that has to wait.
+    fn step(&mut self) -> Result<(), MemoryError> {
+        let (now, size) = (Instant::now(), self.site.size());
+        if !self.progress.has_passed_bell {
+            shm::send_bell(&self.stream, &self.site.bell, now)?;
+            self.progress.has_passed_bell = true;
+        }
+        if self.end == End::Caller && self.progress.chime.is_none() {
+            let end = shm::offer(&self.stream, size, now)?;
+            self.progress.chime = Some(shm::Chime::of(&end));
+            self.tell(Ok(end));
+        }
+        let bell = match &self.progress.bell {
+            Some(bell) => Arc::clone(bell),
+            None => self
+                .bells
+                .keep(self.line.0, shm::take_bell(&self.stream, now)?),
+        };
+        self.progress.bell = Some(Arc::clone(&bell));
+        if let Some(chime) = &self.progress.chime {
+            chime.set(&bell);
+            return Ok(());
+        }
+        let end = shm::accept(&self.stream, size, now)?;
+        shm::Chime::of(&end).set(&bell);
+        // It may be asleep, and knows only now that it can rely on being woken up.
+        bell.ring();
+        self.tell(Ok(end));
+        Ok(())
+    }
+
+    fn tell(&self, made: Result<shm::End, LinkError>) {
+        self.inbox.put(Note::Memory(self.line, self.end, made));
+        announce(&self.site, &self.engine);
+    }
+}
+
+fn sharing(site: &Site, peer: Rank, error: &MemoryError) -> LinkError {
+    LinkError::Setup(format!(
+        "sharing memory with {}: {error}; SPARK_CCL_SHM=0 uses TCP instead",
+        site.describe(peer)
+    ))
+}

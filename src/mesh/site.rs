@@ -1,0 +1,161 @@
+//! What all links of a communicator depend on.
+
+use super::Line;
+use crate::engine::CHANNELS;
+use crate::world::{World, deadline_in};
+use spark_ccl_bootstrap::{Error, Kind, Purpose, Session, Via};
+use spark_ccl_config::{Net, Settings};
+use spark_ccl_control::Watch;
+use spark_ccl_sched::Rank;
+use spark_ccl_transport::netif::{self, Interface};
+use spark_ccl_transport::{Bell, Geometry, shm};
+use std::sync::{Arc, OnceLock};
+
+/// The communicator whose links are made.
+pub(crate) struct Site {
+    pub(crate) world: Arc<World>,
+    pub(crate) watch: Arc<Watch>,
+    pub(crate) context: u64,
+    /// World ranks of the members; this rank is `members[rank]`.
+    pub(crate) members: Vec<u32>,
+    pub(crate) rank: Rank,
+    /// Payload bytes of a slot, alike on all links.
+    pub(crate) slot_bytes: usize,
+    /// With this the others wake up this rank.
+    pub(crate) bell: Arc<Bell>,
+    /// The interfaces to choose rails of TCP from.
+    pub(crate) interfaces: OnceLock<Vec<Interface>>,
+}
+
+/// What a link is to be made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Own,
+    Memory,
+    Rails,
+    Tcp,
+}
+
+impl Way {
+    /// How a link is called that is not made yet.
+    pub(super) fn planned(self) -> String {
+        let name = match self {
+            Self::Own => "self",
+            Self::Memory => "shm",
+            Self::Rails => "rdma",
+            Self::Tcp => "tcp",
+        };
+        name.to_owned()
+    }
+}
+
+impl Site {
+    pub(super) fn settings(&self) -> &Settings {
+        &self.world.settings
+    }
+
+    pub(super) fn describe(&self, peer: Rank) -> String {
+        self.world.session.describe(self.members[peer as usize])
+    }
+
+    /// A link is one channel of all that its communicator has.
+    pub(super) fn geometry(&self) -> Geometry {
+        Geometry {
+            slot_bytes: self.slot_bytes,
+            slots: self.settings().slots,
+            channels: 1,
+        }
+    }
+
+    /// Of a link through shared memory.
+    pub(super) fn size(&self) -> shm::Size {
+        let session = &self.world.session;
+        let here = |member: &&u32| session.local_to(**member);
+        shm::Size::among(self.members.iter().filter(here).count(), self.geometry())
+    }
+
+    /// Alike on both ends.
+    pub(super) fn way(&self, peer: Rank) -> Way {
+        let member = self.members[peer as usize];
+        let (session, settings) = (&self.world.session, self.settings());
+        if peer == self.rank {
+            Way::Own
+        } else if shares_memory(session, settings, member) {
+            Way::Memory
+        } else if self.tries_rdma(member) {
+            Way::Rails
+        } else {
+            Way::Tcp
+        }
+    }
+
+    fn tries_rdma(&self, member: u32) -> bool {
+        let own = self.members[self.rank as usize];
+        match self.settings().net {
+            Net::Rdma => true,
+            Net::Auto => {
+                !self.world.session.local_to(member)
+                    && [own, member]
+                        .into_iter()
+                        .all(|member| self.world.session.peer(member).rdma_ports > 0)
+            }
+            Net::Tcp => false,
+        }
+    }
+
+    /// Asks for a stream of a link.
+    pub(super) fn reach(&self, (peer, lane): Line, kind: Kind, socket: u32) -> Result<(), Error> {
+        let member = self.members[peer as usize];
+        let purpose = Purpose {
+            context: self.context,
+            kind,
+            lane: socket * CHANNELS as u32 + lane as u32,
+        };
+        let ways = match kind {
+            Kind::SharedMemory => vec![Via::Unix],
+            Kind::Tcp => self.rails_of_tcp(member, socket),
+            _ => vec![ANY],
+        };
+        let deadline = deadline_in(self.settings().init_timeout);
+        self.world.session.reach(member, purpose, &ways, deadline)
+    }
+
+    /// Sockets of a channel take turns on the interfaces that lead to the peer; where there are none, or one
+    /// does not carry, the session finds a way.
+    fn rails_of_tcp(&self, member: u32, socket: u32) -> Vec<Via> {
+        let interfaces = self.interfaces.get_or_init(|| self.list_interfaces());
+        let rails = netif::rails(interfaces, &self.world.session.peer(member).addresses);
+        let mut ways = vec![ANY];
+        if rails.len() > 1 {
+            let rail = &rails[socket as usize % rails.len()];
+            let via = Via::Tcp {
+                source: Some(rail.source),
+                target: Some(rail.target),
+            };
+            ways.insert(0, via);
+        }
+        ways
+    }
+
+    fn list_interfaces(&self) -> Vec<Interface> {
+        let settings = self.settings();
+        let session = &self.world.session;
+        if self.members.iter().all(|&member| session.local_to(member)) {
+            return Vec::new();
+        }
+        let choice = settings.socket_ifname.as_ref();
+        netif::list()
+            .and_then(|all| netif::select(&all, choice, settings.socket_family, None))
+            .unwrap_or_default()
+    }
+}
+
+const ANY: Via = Via::Tcp {
+    source: None,
+    target: None,
+};
+
+/// Whether a rank's links and registered memory go through shared memory.
+pub(crate) fn shares_memory(session: &Session, settings: &Settings, rank: u32) -> bool {
+    settings.shm && session.local_to(rank)
+}

@@ -1,0 +1,64 @@
+//! Links over TCP.
+
+use super::{Halves, Line, Site};
+use socket2::Socket;
+use spark_ccl_bootstrap::{Error, Kind};
+use spark_ccl_sched::Rank;
+use spark_ccl_transport::{LinkError, tcp};
+
+/// The sockets of a link, as far as they are connected.
+pub(super) struct Sockets(Vec<Option<Socket>>);
+
+impl Sockets {
+    /// None yet, of as many as a link to the peer has.
+    pub(super) fn of(site: &Site, peer: Rank) -> Self {
+        let member = site.members[peer as usize];
+        let count = site.settings().sockets(site.world.session.local_to(member));
+        Self((0..count).map(|_| None).collect())
+    }
+
+    pub(super) fn ask(&self, site: &Site, line: Line) -> Result<(), Error> {
+        (0..self.0.len() as u32).try_for_each(|socket| site.reach(line, Kind::Tcp, socket))
+    }
+
+    /// Takes the socket of that lane. What the peer has too many of is closed.
+    pub(super) fn put(&mut self, lane: u32, socket: Socket) {
+        let place = lane as usize / crate::engine::CHANNELS;
+        if let Some(place) = self.0.get_mut(place) {
+            *place = Some(socket);
+        }
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.0.iter().all(Option::is_some)
+    }
+
+    /// The link, and its name.
+    pub(super) fn link(self, site: &Site) -> Result<(Halves, String), LinkError> {
+        let sockets: Vec<Socket> = self.0.into_iter().flatten().collect();
+        let route = route(&sockets);
+        let (tx, rx) = tcp::link(vec![sockets], site.geometry())?;
+        Ok(((Box::new(tx), Box::new(rx)), route))
+    }
+}
+
+/// The addresses that a link's sockets join, for people.
+fn route(sockets: &[Socket]) -> String {
+    let mut routes: Vec<String> = Vec::new();
+    for socket in sockets {
+        let address = |side: std::io::Result<socket2::SockAddr>| {
+            side.ok()
+                .and_then(|address| address.as_socket())
+                .map_or_else(|| "?".to_owned(), |address| address.ip().to_string())
+        };
+        let route = format!(
+            "{} -> {}",
+            address(socket.local_addr()),
+            address(socket.peer_addr())
+        );
+        if !routes.contains(&route) {
+            routes.push(route);
+        }
+    }
+    format!("tcp {}", routes.join(", "))
+}

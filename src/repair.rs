@@ -1,0 +1,46 @@
+//! Control streams that break, and how they are made anew.
+
+use socket2::Socket;
+use spark_ccl_bootstrap::{Kind, Purpose, Session};
+use spark_ccl_control::{Dial, Monitor, Unreached};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Opens control streams anew as the session opened the first ones.
+struct Redialler {
+    session: Arc<Session>,
+    context: u64,
+}
+
+impl Dial for Redialler {
+    fn dial(&self, peer: u32, number: u32, deadline: Instant) -> Result<Socket, Unreached> {
+        use spark_ccl_bootstrap::Unreached as Missed;
+        let purpose = Purpose {
+            context: self.context,
+            kind: Kind::Control,
+            lane: number,
+        };
+        let redialled = self.session.redial(peer, purpose, deadline);
+        redialled.map_err(|missed| match missed {
+            Missed::Refused(text) => Unreached::Refused(text),
+            Missed::NoAnswer(text) => Unreached::NoAnswer(text),
+            Missed::Unresponsive(text) => Unreached::Unresponsive(text),
+        })
+    }
+}
+
+/// What opens the control streams of this session anew.
+pub(crate) fn dial(session: &Arc<Session>, context: u64) -> Arc<dyn Dial> {
+    Arc::new(Redialler {
+        session: Arc::clone(session),
+        context,
+    })
+}
+
+/// Has the monitor take the streams that other ranks open anew.
+pub(crate) fn answer(session: &Session, monitor: &Monitor) {
+    let adopter = monitor.adopter();
+    session.hand_over(Kind::Control, move |peer, purpose, stream| {
+        adopter.adopt(peer, purpose.lane, stream);
+    });
+}

@@ -1,0 +1,70 @@
+//! How long a rank stays in its communicator.
+
+use crate::engine::Shared;
+use spark_ccl_control::{Fault, Watch};
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// A rank's place in its communicator, which the communicator and the handles of operations in flight
+/// hold together.
+///
+/// The last of them waits for what is in flight still: the other ranks need this one's part in it. That
+/// lasts no longer than operations may take.
+pub(crate) struct Stay {
+    shared: Arc<Shared>,
+    watch: Arc<Watch>,
+    rank: u32,
+}
+
+impl Stay {
+    pub(crate) fn new(shared: Arc<Shared>, watch: Arc<Watch>, rank: u32) -> Self {
+        Self {
+            shared,
+            watch,
+            rank,
+        }
+    }
+
+    /// The engine, without a place.
+    pub(crate) fn engine(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Leaves the communicator, unless something is in flight or this is a forked child.
+    pub(crate) fn leave_if_idle(&self) {
+        let last = self
+            .shared
+            .with(|engine| engine.is_idle().then(|| engine.last_sequence()));
+        if let Ok(Some(last)) = last {
+            self.watch.leave(last);
+        }
+    }
+}
+
+impl Deref for Stay {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        // A forked child has no part in the communicator.
+        let Ok(is_idle) = self.shared.with(|engine| engine.is_idle()) else {
+            return;
+        };
+        // The others may wait for something else that the panic keeps this rank from.
+        if std::thread::panicking() && !is_idle {
+            self.watch.raise(Fault::Aborted {
+                by: self.watch.member(self.rank),
+                reason: "its thread panicked while operations were in flight".to_owned(),
+            });
+        }
+        if let Err(error) = self.shared.drain() {
+            tracing::warn!("operations whose handles were dropped have failed: {error}");
+        }
+        self.leave_if_idle();
+    }
+}

@@ -1,0 +1,290 @@
+//! Who waits for a call in a stream, and who does not.
+
+use super::{Gpus, builder, gpus};
+use spark_ccl::cuda::cudarc::driver::{CudaEvent, CudaStream};
+use spark_ccl::cuda::{DeviceMemory, DevicePart};
+use spark_ccl::{Communicator, RedOp};
+use spark_ccl_cuda::EventPool;
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+/// Has come after so long, if it can at all.
+const A_WHILE: Duration = Duration::from_millis(100);
+const LEN: usize = 1 << 16;
+
+/// What has been enqueued in a stream.
+fn so_far(stream: &CudaStream) -> CudaEvent {
+    stream.record_event(None).unwrap()
+}
+
+/// Waits for it, as long as the test may take.
+fn comes(event: &CudaEvent) {
+    while !event.try_is_complete().unwrap() {
+        std::thread::yield_now();
+    }
+}
+
+fn streams<const N: usize>(comm: &Communicator) -> [Arc<CudaStream>; N] {
+    let context = comm.context().unwrap();
+    std::array::from_fn(|_| context.new_stream().unwrap())
+}
+
+/// Rank 0 goes on while its gather waits for the other ranks, which call when `meanwhile` is over. They all have met for
+/// the call before.
+///
+/// What `meanwhile` returns is dropped after the gather. NCCL gives the memory of a communicator back when that is
+/// dropped; CUDA then waits for all that runs on the device, and lets no other thread destroy a stream meanwhile.
+fn while_a_gather_waits<S, K>(
+    gpus: &Gpus,
+    prepare: impl Fn(&Communicator, &CudaStream) -> S + Sync,
+    gather: impl Fn(&Communicator, &mut S, &mut DeviceMemory<u32>, &Arc<CudaStream>) + Sync,
+    meanwhile: impl Fn(&Communicator, S, &CudaEvent) -> K + Sync,
+) {
+    let others_may_call = Barrier::new(gpus.count);
+    gpus.each(&builder(), |comm| {
+        let [calls] = streams(&comm);
+        let mut own = prepare(&comm, &calls);
+        let mut all = comm.alloc_device(LEN * comm.size()).unwrap();
+        gather(&comm, &mut own, &mut all, &calls);
+        comm.wait(&calls).unwrap();
+        comm.barrier().run().unwrap();
+        if comm.rank() > 0 {
+            others_may_call.wait();
+        }
+        gather(&comm, &mut own, &mut all, &calls);
+        let _kept = if comm.rank() == 0 {
+            let gathered = so_far(&calls);
+            let kept = meanwhile(&comm, own, &gathered);
+            assert!(!gathered.try_is_complete().unwrap());
+            others_may_call.wait();
+            Some(kept)
+        } else {
+            None
+        };
+        comm.wait(&calls).unwrap();
+        let mut seen = vec![0; LEN * comm.size()];
+        all.read(&mut seen).unwrap();
+        for (rank, block) in seen.chunks_exact(LEN).enumerate() {
+            let expected = rank as u32 + 1;
+            assert!(block.iter().all(|&value| value == expected), "rank {rank}");
+        }
+        comm.finalize().unwrap();
+    });
+}
+
+fn values(comm: &Communicator) -> Vec<u32> {
+    vec![comm.rank() as u32 + 1; LEN]
+}
+
+#[test]
+fn a_call_holds_up_the_next_user_of_cudarcs_buffer_and_nobody_else() {
+    let Some(gpus) = gpus(2) else { return };
+    for of_a_part in [false, true] {
+        while_a_gather_waits(
+            &gpus,
+            |comm, _| {
+                let [compute] = streams(comm);
+                let own = compute.clone_htod(&values(comm)).unwrap();
+                (own, compute.alloc_zeros::<u32>(LEN).unwrap(), compute)
+            },
+            |comm, (own, ..), all, calls| {
+                if of_a_part {
+                    let part = DevicePart::of(own, 0..LEN);
+                    comm.all_gather(part, all).on(calls).unwrap();
+                } else {
+                    comm.all_gather(&*own, all).on(calls).unwrap();
+                }
+            },
+            |_, (mut own, mut other, compute), gathered| {
+                // The stream that the buffer was made with goes on ...
+                compute.memset_zeros(&mut other).unwrap();
+                comes(&so_far(&compute));
+                assert!(!gathered.try_is_complete().unwrap());
+                // ... until it writes there.
+                compute.memset_zeros(&mut own).unwrap();
+                let written = so_far(&compute);
+                std::thread::sleep(A_WHILE);
+                assert!(!written.try_is_complete().unwrap());
+            },
+        );
+    }
+}
+
+#[test]
+fn a_later_read_makes_cudarc_forget_no_call() {
+    let Some(gpus) = gpus(2) else { return };
+    while_a_gather_waits(
+        &gpus,
+        |comm, _| {
+            let [owner, other] = streams(comm);
+            let own = owner.clone_htod(&values(comm)).unwrap();
+            (own, other.alloc_zeros::<u32>(LEN).unwrap(), other)
+        },
+        |comm, (own, ..), all, calls| {
+            comm.all_gather(&*own, all).on(calls).unwrap();
+        },
+        |_, (mut own, mut copy, other), _| {
+            // cudarc has one event for all reads: this one's from now on.
+            other.memcpy_dtod(&own, &mut copy).unwrap();
+            other.memset_zeros(&mut own).unwrap();
+            // Freed memory is the next one's.
+            drop(own);
+            drop(other.clone_htod(&vec![7_u32; LEN]).unwrap());
+        },
+    );
+}
+
+#[test]
+fn two_reads_of_a_group_are_both_waited_for() {
+    let Some(gpus) = gpus(2) else { return };
+    while_a_gather_waits(
+        &gpus,
+        |comm, _| {
+            let [owner, others] = streams(comm);
+            let own = owner.clone_htod(&values(comm)).unwrap();
+            // One rank's: its calls wait for nobody.
+            let alone = comm.split(Some(comm.rank() as u32), 0).unwrap().unwrap();
+            let copy: DeviceMemory<u32> = alone.alloc_device(LEN).unwrap();
+            (own, copy, alone, owner, others)
+        },
+        |comm, (own, copy, alone, _, others), all, calls| {
+            comm.group(|group| {
+                comm.all_gather(&*own, all).within(group, calls);
+                let call = alone.all_reduce(&*own, copy, RedOp::Sum);
+                call.within(group, others);
+                Ok(())
+            })
+            .unwrap();
+        },
+        |_, (mut own, _, alone, owner, _), _| {
+            owner.memset_zeros(&mut own).unwrap();
+            // Freed memory is the next one's. (A copy from ordinary host memory would keep this thread until the
+            // stream has come to it.)
+            drop(own);
+            drop(owner.alloc_zeros::<u32>(LEN).unwrap());
+            alone
+        },
+    );
+}
+
+#[test]
+fn of_two_ends_in_a_stream_only_the_later_one_follows() {
+    let Some(_gpus) = gpus(1) else { return };
+    let comm = builder().local(1).unwrap().remove(0);
+    let [stream, other] = streams(&comm);
+    let ends = EventPool::new(Arc::clone(comm.context().unwrap()));
+    let [first, elsewhere, last] =
+        [&stream, &other, &stream].map(|stream| ends.record(stream).unwrap());
+    assert!(last.follows(&first));
+    // Threads may note them the other way round.
+    assert!(!first.follows(&last));
+    assert!(!last.follows(&elsewhere));
+    // Of two pools, nothing tells which was recorded first.
+    let others = EventPool::new(Arc::clone(comm.context().unwrap()));
+    let unrelated = others.record(&stream).unwrap();
+    assert!(!unrelated.follows(&last) && !last.follows(&unrelated));
+}
+
+#[test]
+fn a_call_holds_up_only_who_writes_to_our_memory() {
+    let Some(gpus) = gpus(2) else { return };
+    while_a_gather_waits(
+        &gpus,
+        |comm, _| {
+            let mut own: DeviceMemory<u32> = comm.alloc_device(LEN).unwrap();
+            own.write(&values(comm)).unwrap();
+            // One rank's: its calls wait for nobody.
+            let alone = comm.split(Some(comm.rank() as u32), 0).unwrap().unwrap();
+            let mut copy: DeviceMemory<u32> = alone.alloc_device(LEN).unwrap();
+            let [others] = streams(comm);
+            alone
+                .all_reduce(&own, &mut copy, RedOp::Sum)
+                .on(&others)
+                .unwrap();
+            alone.wait(&others).unwrap();
+            (own, copy, alone, others)
+        },
+        |comm, (own, ..), all, calls| {
+            comm.all_gather(&*own, all).on(calls).unwrap();
+        },
+        |_, (mut own, mut copy, alone, others), gathered| {
+            alone
+                .all_reduce(&own, &mut copy, RedOp::Sum)
+                .on(&others)
+                .unwrap();
+            comes(&so_far(&others));
+            let mut seen = vec![0; LEN];
+            own.read(&mut seen).unwrap();
+            assert_eq!(seen, vec![1; LEN]);
+            assert!(!gathered.try_is_complete().unwrap());
+            alone
+                .all_reduce(&copy, &mut own, RedOp::Sum)
+                .on(&others)
+                .unwrap();
+            let written = so_far(&others);
+            std::thread::sleep(A_WHILE);
+            assert!(!written.try_is_complete().unwrap());
+            alone
+        },
+    );
+}
+
+#[test]
+fn dropping_memory_waits_for_no_call() {
+    let Some(gpus) = gpus(2) else { return };
+    while_a_gather_waits(
+        &gpus,
+        |comm, _| {
+            let mut own: DeviceMemory<u32> = comm.alloc_device(LEN).unwrap();
+            own.write(&values(comm)).unwrap();
+            own
+        },
+        |comm, own, all, calls| {
+            comm.all_gather(&*own, all).on(calls).unwrap();
+        },
+        |comm, own, _| {
+            drop(own);
+            // It is not given to anyone else yet.
+            let mut next: DeviceMemory<u32> = comm.alloc_device(LEN).unwrap();
+            next.write(&vec![7; LEN]).unwrap();
+        },
+    );
+}
+
+#[test]
+fn a_communicator_may_be_dropped_before_the_programs_own_work_has_run() {
+    let Some(gpus) = gpus(2) else { return };
+    let dropped = Barrier::new(gpus.count);
+    gpus.each(&builder(), |comm| {
+        let other = comm.split(Some(0), 0).unwrap().unwrap();
+        let [stream] = streams(&comm);
+        let mut memory: DeviceMemory<u32> = comm.alloc_device(LEN).unwrap();
+        memory.write(&values(&comm)).unwrap();
+        for comm in [&comm, &other] {
+            comm.all_reduce_in_place(&mut memory, RedOp::Max)
+                .on(&stream)
+                .unwrap();
+            comm.wait(&stream).unwrap();
+        }
+        comm.barrier().run().unwrap();
+        let call = |memory: &mut DeviceMemory<u32>| {
+            let call = other.all_reduce_in_place(memory, RedOp::Max);
+            call.on(&stream).map(drop).unwrap();
+        };
+        if other.rank() == 0 {
+            // Behind the communicator's calls, which have ended, there is work that waits for the other ranks.
+            call(&mut memory);
+            drop(comm);
+            dropped.wait();
+        } else {
+            dropped.wait();
+            comm.check().unwrap();
+            call(&mut memory);
+        }
+        other.wait(&stream).unwrap();
+        let mut seen = vec![0; LEN];
+        memory.read(&mut seen).unwrap();
+        assert_eq!(seen, vec![other.size() as u32; LEN]);
+        other.finalize().unwrap();
+    });
+}

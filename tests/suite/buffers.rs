@@ -1,0 +1,60 @@
+//! The kinds of memory that calls take.
+
+use super::types::Number;
+use spark_ccl::{Communicator, Error, Registered};
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Memory {
+    Ordinary,
+    /// From the communicator, which shares it.
+    Registered,
+    /// The rank's own, registered by it alone.
+    Own,
+    /// The rank's own, as a dma-buf.
+    DmaBuf,
+}
+
+pub(crate) enum Buffer<T> {
+    Ordinary(Vec<T>),
+    Registered(Registered<T>),
+}
+
+impl<T: Number> Buffer<T> {
+    /// These elements in memory of a kind; [`Memory::Registered`] is a call of all ranks.
+    pub(crate) fn new(
+        comm: &Communicator,
+        memory: Memory,
+        elements: Vec<T>,
+    ) -> Result<Self, Error> {
+        Ok(match memory {
+            Memory::Ordinary => Self::Ordinary(elements),
+            Memory::Registered => {
+                let mut shared = comm.alloc(elements.len())?;
+                shared.copy_from_slice(&elements);
+                Self::Registered(shared)
+            }
+            Memory::Own => Self::Registered(comm.register(elements)),
+            Memory::DmaBuf => Self::Registered(dmabuf(comm, &elements)),
+        })
+    }
+
+    pub(crate) fn as_slice(&self) -> &[T] {
+        match self {
+            Self::Ordinary(memory) => memory,
+            Self::Registered(memory) => memory,
+        }
+    }
+}
+
+/// The elements in memory that is a dma-buf, for as long as the process lives.
+fn dmabuf<T: Number>(comm: &Communicator, elements: &[T]) -> Registered<T> {
+    let (fd, start) = crate::dmabuf::mapped(size_of_val(elements));
+    let start = start.cast::<T>();
+    // SAFETY: the mapping is new, aligned to a page, large enough, and never unmapped.
+    unsafe {
+        start.copy_from_nonoverlapping(NonNull::from(elements).cast(), elements.len());
+        comm.register_dmabuf(fd.as_fd(), 0, start, elements.len())
+    }
+}

@@ -1,0 +1,233 @@
+//! What a case is. Everything follows from its seed.
+
+use spark_ccl_testing::scramble;
+use std::time::Duration;
+
+/// What connects the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Net {
+    Shm,
+    Loopback,
+    /// Several hosts on a switch; shared memory within each.
+    Hosts,
+    Rdma,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Moment {
+    BeforeTheFirstCall,
+    Idle,
+    InALoop,
+}
+
+/// What happens to the victim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fault {
+    None,
+    Kill,
+    /// Stopped until the others have given up, and woken up then.
+    Stop,
+    /// Stopped for a moment that the others wait.
+    Pause,
+    /// The network between two hosts is gone.
+    Cut([usize; 2]),
+    /// ... but only from the first to the second.
+    Mute([usize; 2]),
+    /// ... for a moment.
+    Gap([usize; 2]),
+    /// It makes this call instead of the others'.
+    Mismatch(String),
+    /// Strangers write to every port of the job.
+    Garbage,
+    /// It has a child that does this.
+    Fork(&'static str),
+    /// It is killed, and has a child that lives on.
+    KillParent,
+}
+
+impl Fault {
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Kill => "kill",
+            Self::Stop => "stop",
+            Self::Pause => "pause",
+            Self::Cut(_) => "cut",
+            Self::Mute(_) => "mute",
+            Self::Gap(_) => "gap",
+            Self::Mismatch(_) => "mismatch",
+            Self::Garbage => "garbage",
+            Self::Fork(what) => what,
+            Self::KillParent => "kill parent",
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Case {
+    pub(super) seed: u32,
+    pub(super) net: Net,
+    pub(super) size: usize,
+    /// Hosts; 1 unless the network is theirs.
+    pub(super) hosts: usize,
+    pub(super) call: String,
+    /// How often it is made, in a loop.
+    pub(super) rounds: usize,
+    pub(super) moment: Moment,
+    pub(super) victim: usize,
+    pub(super) fault: Fault,
+    /// Rounds that the victim makes with the others, where the fault is one that it is ordered.
+    pub(super) victim_rounds: usize,
+    /// From the start of the loop to the fault, or from the fault to the next call.
+    pub(super) delay: Duration,
+    /// How long what passes takes.
+    pub(super) pause: Duration,
+}
+
+impl Case {
+    pub(super) fn of(seed: u32) -> Self {
+        let dice = &mut Dice { seed, thrown: 0 };
+        let net = dice.one_of(&[Net::Shm, Net::Loopback, Net::Hosts, Net::Rdma]);
+        let most = if net == Net::Rdma { 4 } else { 7 };
+        let size = 2 + dice.below(most - 1);
+        let hosts = match net {
+            Net::Hosts => 2 + dice.below(size.min(4) - 1),
+            _ => 1,
+        };
+        let call = Call::of(size, dice);
+        let rounds = (2_000_000 / (call.count * size)).clamp(4, 300);
+        let moment = dice.one_of(&[Moment::BeforeTheFirstCall, Moment::Idle, Moment::InALoop]);
+        Self {
+            seed,
+            net,
+            size,
+            hosts,
+            rounds,
+            moment,
+            victim: dice.below(size),
+            fault: fault(&call, size, hosts, dice),
+            victim_rounds: 1 + dice.below(rounds - 1),
+            delay: Duration::from_millis(dice.below(150) as u64),
+            pause: Duration::from_millis(100 + dice.below(900) as u64),
+            call: call.order(),
+        }
+    }
+
+    pub(super) fn host_of(&self, rank: usize) -> usize {
+        rank * self.hosts / self.size
+    }
+}
+
+fn fault(call: &Call, size: usize, hosts: usize, dice: &mut Dice) -> Fault {
+    match dice.below(if hosts > 1 { 16 } else { 10 }) {
+        0 => Fault::None,
+        1 => Fault::Kill,
+        2 => Fault::Stop,
+        3 => Fault::Pause,
+        4 | 5 => Fault::Mismatch(call.other(size, dice).order()),
+        6 => Fault::Garbage,
+        7 => Fault::Fork(dice.one_of(&["return", "use"])),
+        8 => Fault::Fork("sleep"),
+        9 => Fault::KillParent,
+        way => {
+            let one = dice.below(hosts);
+            let other = (one + 1 + dice.below(hosts - 1)) % hosts;
+            match way {
+                10 | 11 => Fault::Cut([one, other]),
+                12 | 13 => Fault::Mute([one, other]),
+                _ => Fault::Gap([one, other]),
+            }
+        }
+    }
+}
+
+const MEMORIES: [&str; 3] = ["", "allocated ", "registered "];
+const TYPES: [&str; 3] = ["f32", "i32", "f64"];
+const OPS: [&str; 2] = ["sum", "max"];
+const COLLECTIVES: [&str; 8] = [
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+];
+
+/// An order of `processes_rank.rs`.
+#[derive(Clone)]
+struct Call {
+    memory: &'static str,
+    dtype: &'static str,
+    collective: &'static str,
+    op: &'static str,
+    root: usize,
+    count: usize,
+}
+
+impl Call {
+    fn of(size: usize, dice: &mut Dice) -> Self {
+        let magnitude = 1 << dice.below(17);
+        Self {
+            memory: dice.one_of(&MEMORIES),
+            dtype: dice.one_of(&TYPES),
+            collective: dice.one_of(&COLLECTIVES),
+            op: dice.one_of(&OPS),
+            root: dice.below(size),
+            count: magnitude + dice.below(magnitude),
+        }
+    }
+
+    /// Another call: what differs is one thing that ranks may have got wrong.
+    fn other(&self, size: usize, dice: &mut Dice) -> Self {
+        let mut other = self.clone();
+        match dice.below(4) {
+            0 => other.dtype = dice.one_of_others(&TYPES, self.dtype),
+            1 if self.collective == "all_reduce" => {
+                other.op = dice.one_of_others(&OPS, self.op);
+            }
+            1 if self.is_rooted() => {
+                other.root = (self.root + 1 + dice.below(size - 1)) % size;
+            }
+            2 => other.collective = dice.one_of_others(&COLLECTIVES, self.collective),
+            _ => other.count += 1 + dice.below(self.count),
+        }
+        other
+    }
+
+    fn is_rooted(&self) -> bool {
+        ["broadcast", "reduce", "gather", "scatter"].contains(&self.collective)
+    }
+
+    fn order(&self) -> String {
+        let argument = match self.collective {
+            "all_reduce" => format!("{} ", self.op),
+            _ if self.is_rooted() => format!("{} ", self.root),
+            _ => String::new(),
+        };
+        let (memory, dtype, count) = (self.memory, self.dtype, self.count);
+        format!("{memory}{dtype} {} {argument}{count}", self.collective)
+    }
+}
+
+pub(super) struct Dice {
+    pub(super) seed: u32,
+    pub(super) thrown: u64,
+}
+
+impl Dice {
+    pub(super) fn below(&mut self, end: usize) -> usize {
+        self.thrown += 1;
+        (scramble(u64::from(self.seed), self.thrown) % end as u64) as usize
+    }
+
+    pub(super) fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+
+    fn one_of_others(&mut self, all: &[&'static str], not: &str) -> &'static str {
+        let others: Vec<_> = all.iter().copied().filter(|&one| one != not).collect();
+        self.one_of(&others)
+    }
+}

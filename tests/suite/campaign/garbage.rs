@@ -1,0 +1,169 @@
+//! Strangers who find the ports of a job, and write to them whatever comes to their minds.
+
+use super::case::Dice;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Streams that a stranger holds open, having said something.
+const HELD: usize = 8;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// How often that was done. It only counts.
+pub(super) static WRITTEN: AtomicU32 = AtomicU32::new(0);
+
+/// A stranger for each process, until it is dropped.
+pub(super) struct Storm {
+    is_over: Arc<AtomicBool>,
+    strangers: Vec<JoinHandle<()>>,
+}
+
+impl Storm {
+    pub(super) fn start(pids: &[u32], seed: u32) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let start = |&pid: &u32| {
+            let is_over = Arc::clone(&is_over);
+            std::thread::spawn(move || pester(pid, seed, &is_over))
+        };
+        Self {
+            strangers: pids.iter().map(start).collect(),
+            is_over,
+        }
+    }
+}
+
+impl Drop for Storm {
+    fn drop(&mut self) {
+        // Carries nothing: the strangers only read it.
+        self.is_over.store(true, Ordering::Relaxed);
+        for stranger in self.strangers.drain(..) {
+            // One that panicked has said so.
+            let _ = stranger.join();
+        }
+    }
+}
+
+fn pester(pid: u32, seed: u32, is_over: &AtomicBool) {
+    enter_network_of(pid);
+    let dice = &mut Dice {
+        seed,
+        thrown: 1 << 32,
+    };
+    let mut held = VecDeque::new();
+    while !is_over.load(Ordering::Relaxed) {
+        for port in ports(pid) {
+            // Whatever refuses a stranger does well.
+            let Ok(mut stream) = port.connect() else {
+                continue;
+            };
+            let length = dice.one_of(&[1, 3, 40, 500, 70_000]);
+            let words: Vec<u8> = (0..length).map(|_| dice.below(256) as u8).collect();
+            let _ = stream.write_all(&words);
+            WRITTEN.fetch_add(1, Ordering::Relaxed);
+            if dice.below(2) == 0 {
+                held.push_back(stream);
+            }
+            if held.len() > HELD {
+                held.pop_front();
+            }
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// This thread's own network from now on.
+fn enter_network_of(pid: u32) {
+    let path = |of: &str| format!("/proc/{of}/ns/net");
+    let link = |of: &str| std::fs::read_link(path(of)).unwrap();
+    if link(&pid.to_string()) != link("thread-self") {
+        let network = File::open(path(&pid.to_string())).unwrap();
+        move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+    }
+}
+
+enum Port {
+    Tcp(SocketAddr),
+    Unix(String),
+}
+
+impl Port {
+    /// Bytes can be written to it, though not for long.
+    fn connect(&self) -> std::io::Result<File> {
+        let stream: OwnedFd = match self {
+            Self::Tcp(address) => {
+                let stream = TcpStream::connect_timeout(address, Duration::from_secs(1))?;
+                stream.set_write_timeout(Some(PAUSE))?;
+                stream.into()
+            }
+            Self::Unix(name) => {
+                let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+                let stream = UnixStream::connect_addr(&address)?;
+                stream.set_write_timeout(Some(PAUSE))?;
+                stream.into()
+            }
+        };
+        Ok(stream.into())
+    }
+}
+
+/// Where the process listens.
+fn ports(pid: u32) -> Vec<Port> {
+    let sockets: Vec<String> = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|fd| Some(std::fs::read_link(fd.path()).ok()?.to_str()?.to_owned()))
+        .collect();
+    let is_own = |inode: &&str| sockets.contains(&format!("socket:[{inode}]"));
+    let rows = |table: &str| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/net/{table}"));
+        let text = text.unwrap_or_default();
+        let row = |line: &str| line.split_whitespace().map(str::to_owned).collect();
+        text.lines().skip(1).map(row).collect::<Vec<Vec<String>>>()
+    };
+    let tcp = [rows("tcp"), rows("tcp6")].concat();
+    let listens = |row: &&Vec<String>| row[3] == "0A" && is_own(&row[9].as_str());
+    let tcp = tcp
+        .iter()
+        .filter(listens)
+        .map(|row| Port::Tcp(address(&row[1])));
+    let unix = rows("unix").into_iter().filter_map(|row| {
+        let name = row.get(7)?.strip_prefix('@')?.to_owned();
+        let listens = row[3] == "00010000" && is_own(&row[6].as_str());
+        listens.then_some(Port::Unix(name))
+    });
+    tcp.chain(unix).collect()
+}
+
+/// Of the kernel's table: words of the address, as this machine has them, and the port.
+fn address(text: &str) -> SocketAddr {
+    let (words, port) = text.split_once(':').unwrap();
+    let bytes: Vec<u8> = (0..words.len())
+        .step_by(8)
+        .flat_map(|at| {
+            u32::from_str_radix(&words[at..at + 8], 16)
+                .unwrap()
+                .to_ne_bytes()
+        })
+        .collect();
+    let ip = match <[u8; 16]>::try_from(bytes.as_slice()) {
+        Ok(all) => IpAddr::from(Ipv6Addr::from(all)),
+        Err(_) => IpAddr::from(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).unwrap())),
+    };
+    // A listener at any address is at the loopback's, too.
+    let ip = match ip {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, u16::from_str_radix(port, 16).unwrap())
+}

@@ -1,0 +1,124 @@
+//! Random faults in random calls, by real processes: nothing hangs, no result is wrong, every error names who is at
+//! fault, and nothing is left behind. `tests/faults.sh` runs as many cases as one likes.
+
+mod case;
+mod garbage;
+mod judge;
+mod play;
+mod traces;
+
+use crate::processes::alone;
+use case::{Case, Net};
+use spark_ccl_testing::{Need, has};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// What can be wrong with a case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Wrong {
+    /// A rank has not answered in time.
+    Hang,
+    /// A result is wrong, a process crashed, or a fault went unnoticed.
+    Result,
+    /// An error where nothing was wrong, or one that does not name who is at fault.
+    Unnamed,
+    /// Something of the job is still there after its end.
+    Leftover,
+}
+
+const ALL: [(Wrong, &str); 4] = [
+    (Wrong::Hang, "hangs"),
+    (Wrong::Result, "wrong"),
+    (Wrong::Unnamed, "unnamed"),
+    (Wrong::Leftover, "leftovers"),
+];
+
+/// What is wrong, and the words for it.
+type Failure = (Wrong, String);
+
+/// Runs the first `count` cases of these networks whose seeds are `first` and more, and panics where any went wrong.
+fn run(count: usize, first: u32, nets: &[Net]) {
+    let _alone = alone();
+    let since = Instant::now();
+    let mut failed: BTreeMap<Wrong, Vec<u32>> = BTreeMap::new();
+    let mut faults: BTreeMap<&str, u32> = BTreeMap::new();
+    let cases = (first..).map(Case::of);
+    for case in cases.filter(|case| nets.contains(&case.net)).take(count) {
+        let seed = case.seed;
+        *faults.entry(case.fault.name()).or_default() += 1;
+        let failures = failures_of(&case);
+        if !failures.is_empty() {
+            println!("seed {seed}: {case:?}");
+        }
+        for (wrong, words) in failures {
+            println!("  {wrong:?}: {words}");
+            let seeds = failed.entry(wrong).or_default();
+            if seeds.last() != Some(&seed) {
+                seeds.push(seed);
+            }
+        }
+    }
+    let written = garbage::WRITTEN.load(Ordering::Relaxed);
+    println!("faults: {faults:?}; garbage was written {written} times");
+    print!("cases {count}");
+    for (wrong, name) in ALL {
+        print!(", {name} {}", failed.get(&wrong).map_or(0, Vec::len));
+    }
+    println!(", {} s", since.elapsed().as_secs());
+    assert!(
+        !faults.contains_key("garbage") || written > 0,
+        "nothing listened"
+    );
+    assert!(failed.is_empty(), "seeds of what went wrong: {failed:?}");
+}
+
+/// Also where the test itself cannot go on, as after a crash of a rank.
+fn failures_of(case: &Case) -> Vec<Failure> {
+    std::panic::catch_unwind(|| play::play(case)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let words = text.unwrap_or_else(|| "the test panicked".to_owned());
+        vec![(Wrong::Result, words)]
+    })
+}
+
+// Of each, seeds in a row with all kinds of faults among them, and few that take seconds.
+
+#[test]
+fn random_faults() {
+    run(16, 85, &[Net::Shm, Net::Loopback]);
+}
+
+#[test]
+fn random_faults_between_hosts() {
+    if has(Need::Namespaces) {
+        run(8, 77, &[Net::Hosts]);
+    }
+}
+
+#[test]
+fn random_faults_over_rdma() {
+    if has(Need::Rails) {
+        run(12, 250, &[Net::Rdma]);
+    }
+}
+
+/// Run by `tests/faults.sh`.
+#[test]
+#[ignore = "its length is a matter of taste"]
+fn as_many_as_told() {
+    let number = |name: &str| std::env::var(name).unwrap().parse().unwrap();
+    run(
+        number("FAULTS_CASES") as usize,
+        number("FAULTS_SEED"),
+        &nets(),
+    );
+}
+
+/// All that there is on this machine.
+fn nets() -> Vec<Net> {
+    match std::env::var("RAILS") {
+        Ok(_) => vec![Net::Rdma],
+        Err(_) => vec![Net::Shm, Net::Loopback, Net::Hosts],
+    }
+}

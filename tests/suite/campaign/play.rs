@@ -1,0 +1,292 @@
+//! One case from its start to its end.
+
+use super::case::{Case, Fault, Moment, Net};
+use super::garbage::Storm;
+use super::traces::Traces;
+use super::{Failure, Wrong, judge};
+use crate::hosts::beside;
+use crate::processes::{Rank, Silence, WATCHDOG};
+use crate::rdma;
+use crate::switch::{cut, mend, switched_hosts};
+use rustix::process::Signal;
+use std::fs::File;
+use std::time::Instant;
+
+/// What everybody does at the end: a call that none can make alone, and what a program ends with.
+const END: [&str; 2] = ["call f32 all_reduce sum 1000", "finalize"];
+
+pub(super) fn play(case: &Case) -> Vec<Failure> {
+    let mut job = Job::start(case);
+    let mut failures = match job.go() {
+        Ok(()) => judge::failures(case, &job),
+        Err(failure) => vec![failure],
+    };
+    failures.extend(job.end());
+    failures
+}
+
+/// The ranks, what they were told to do, and what they said.
+pub(super) struct Job<'a> {
+    case: &'a Case,
+    traces: Traces,
+    ranks: Vec<Rank>,
+    /// Keeps hosts that outlive their ranks.
+    networks: Vec<File>,
+    orders: Vec<Vec<String>>,
+    pub(super) answers: Vec<Vec<String>>,
+}
+
+/// How a fault ends.
+enum Remedy {
+    None,
+    Wake,
+    Mend(Vec<[String; 2]>),
+    Calm(Storm),
+}
+
+impl<'a> Job<'a> {
+    fn start(case: &'a Case) -> Self {
+        let traces = Traces::new(case.seed);
+        let ranks = started(case, &traces);
+        Self {
+            case,
+            traces,
+            networks: ranks.iter().map(network_of).collect(),
+            ranks,
+            orders: vec![Vec::new(); case.size],
+            answers: vec![Vec::new(); case.size],
+        }
+    }
+
+    fn go(&mut self) -> Result<(), Failure> {
+        let is_early = self.case.moment == Moment::BeforeTheFirstCall;
+        let early = (is_early && self.case.fault == Fault::Garbage).then(|| self.inflict());
+        self.join()?;
+        if self.case.moment == Moment::Idle {
+            self.order_all(&format!("call {}", self.case.call));
+            self.settle(0..self.case.size)?;
+        }
+        self.order_what_the_fault_needs()?;
+        self.traces.take(self.pids());
+        let remedy = if self.case.moment == Moment::InALoop {
+            self.order_calls();
+            for rank in 0..self.case.size {
+                self.hear(rank)?;
+            }
+            std::thread::sleep(self.case.delay);
+            self.inflict()
+        } else {
+            let remedy = early.unwrap_or_else(|| self.inflict());
+            std::thread::sleep(self.case.delay);
+            self.order_calls();
+            remedy
+        };
+        for order in END {
+            self.order_all(order);
+        }
+        self.outlast(remedy)
+    }
+
+    fn join(&mut self) -> Result<(), Failure> {
+        self.order(0, "id");
+        self.settle(0..1)?;
+        let id = self.answers[0].remove(0);
+        self.orders[0].clear();
+        let size = self.case.size;
+        for rank in 0..size {
+            self.order(rank, &format!("join {id} {rank} {size}"));
+        }
+        self.settle(0..size)
+    }
+
+    /// A child, to begin with.
+    fn order_what_the_fault_needs(&mut self) -> Result<(), Failure> {
+        let victim = self.case.victim;
+        match self.case.fault {
+            Fault::KillParent => self.order(victim, "fork sleep"),
+            Fault::Fork(what) if self.case.moment != Moment::InALoop => {
+                self.order(victim, &format!("fork {what}"));
+            }
+            _ => return Ok(()),
+        }
+        self.settle(victim..victim + 1)
+    }
+
+    /// The calls in which the fault happens; the victim makes another one where that is the fault.
+    fn order_calls(&mut self) {
+        let Case { call, rounds, .. } = self.case;
+        let is_loop = self.case.moment == Moment::InALoop;
+        for rank in 0..self.case.size {
+            let own = (rank == self.case.victim).then_some(&self.case.fault);
+            let (first, rest) = (self.case.victim_rounds, rounds - self.case.victim_rounds);
+            match own {
+                Some(Fault::Mismatch(other)) => {
+                    if is_loop {
+                        self.order(rank, &format!("rounds {first} {call}"));
+                    }
+                    self.order(rank, &format!("call {other}"));
+                }
+                Some(Fault::Fork(what)) if is_loop => {
+                    self.order(rank, &format!("rounds {first} {call}"));
+                    self.order(rank, &format!("fork {what}"));
+                    self.order(rank, &format!("rounds {rest} {call}"));
+                }
+                _ if is_loop => self.order(rank, &format!("rounds {rounds} {call}")),
+                _ => self.order(rank, &format!("call {call}")),
+            }
+        }
+    }
+
+    fn inflict(&mut self) -> Remedy {
+        let victim = &mut self.ranks[self.case.victim];
+        match self.case.fault {
+            Fault::Kill | Fault::KillParent => victim.kill(),
+            Fault::Stop | Fault::Pause => {
+                victim.stop();
+                return Remedy::Wake;
+            }
+            Fault::Mute([one, other]) => return Remedy::Mend(vec![self.cut(one, other)]),
+            Fault::Cut([one, other]) | Fault::Gap([one, other]) => {
+                return Remedy::Mend(vec![self.cut(one, other), self.cut(other, one)]);
+            }
+            Fault::Garbage => return Remedy::Calm(Storm::start(&self.pids(), self.case.seed)),
+            Fault::None | Fault::Mismatch(_) | Fault::Fork(_) => {}
+        }
+        Remedy::None
+    }
+
+    /// Nothing gets from one host to another any more.
+    fn cut(&self, from: usize, to: usize) -> [String; 2] {
+        let on_host = |&rank: &usize| self.case.host_of(rank) == from;
+        let rank = (0..self.case.size).find(on_host).unwrap();
+        cut(&self.ranks[rank], to)
+    }
+
+    /// Hears everybody out, and ends the fault when it is time for that.
+    fn outlast(&mut self, remedy: Remedy) -> Result<(), Failure> {
+        let Case { victim, size, .. } = *self.case;
+        match self.case.fault {
+            Fault::Pause | Fault::Gap(_) => std::thread::sleep(self.case.pause),
+            Fault::Stop => {
+                self.settle(0..victim)?;
+                self.settle(victim + 1..size)?;
+            }
+            Fault::Garbage | Fault::Cut(_) | Fault::Mute(_) => self.settle(0..size)?,
+            _ => {}
+        }
+        match remedy {
+            Remedy::Wake => self.ranks[victim].signal(Signal::CONT),
+            Remedy::Mend(ways) => ways.iter().for_each(mend),
+            Remedy::Calm(storm) => drop(storm),
+            Remedy::None => {}
+        }
+        self.settle(0..size)
+    }
+
+    fn order_all(&mut self, order: &str) {
+        for rank in 0..self.case.size {
+            self.order(rank, order);
+        }
+    }
+
+    fn order(&mut self, rank: usize, order: &str) {
+        if !self.ranks[rank].was_killed() {
+            self.orders[rank].push(order.to_owned());
+            self.ranks[rank].order(order);
+        }
+    }
+
+    /// Hears all that these ranks have to say.
+    fn settle(&mut self, ranks: std::ops::Range<usize>) -> Result<(), Failure> {
+        for rank in ranks {
+            while !self.ranks[rank].was_killed()
+                && self.answers[rank].len() < self.orders[rank].len()
+            {
+                self.hear(rank)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next answer, or that a loop runs.
+    fn hear(&mut self, rank: usize) -> Result<(), Failure> {
+        match self.ranks[rank].answer_before(Instant::now() + WATCHDOG) {
+            Ok(answer) if answer == "running" => {}
+            Ok(answer) => self.answers[rank].push(answer),
+            Err(silence) => {
+                let order = &self.orders[rank][self.answers[rank].len()];
+                let (wrong, words) = match silence {
+                    Silence::Waits => (Wrong::Hang, "does not answer"),
+                    // Its last words are above.
+                    Silence::Ended => (Wrong::Result, "has ended"),
+                };
+                return Err((wrong, format!("rank {rank}, told to {order:?}, {words}")));
+            }
+        }
+        Ok(())
+    }
+
+    fn pids(&self) -> Vec<u32> {
+        self.ranks.iter().map(Rank::pid).collect()
+    }
+
+    /// The number, process and host of each rank.
+    pub(super) fn members(&self) -> impl Iterator<Item = (usize, u32, usize)> {
+        let host = |rank| self.case.host_of(rank);
+        self.pids()
+            .into_iter()
+            .enumerate()
+            .map(move |(rank, pid)| (rank, pid, host(rank)))
+    }
+
+    /// What each rank was told, and what it answered.
+    pub(super) fn said(&self, rank: usize) -> impl Iterator<Item = (&String, &String)> {
+        self.orders[rank].iter().zip(&self.answers[rank])
+    }
+
+    /// Whether the rank lived to see the end.
+    pub(super) fn survived(&self, rank: usize) -> bool {
+        !self.ranks[rank].was_killed()
+    }
+
+    /// All ranks end by themselves, as they are given no more orders.
+    fn end(mut self) -> Option<Failure> {
+        self.ranks.iter_mut().for_each(Rank::dismiss);
+        self.networks.clear();
+        let left = self.traces.left()?;
+        Some((Wrong::Leftover, left))
+    }
+}
+
+fn network_of(rank: &Rank) -> File {
+    File::open(format!("/proc/{}/ns/net", rank.pid())).unwrap()
+}
+
+fn started(case: &Case, traces: &Traces) -> Vec<Rank> {
+    let timeout = if case.fault == Fault::Stop { "2" } else { "30" };
+    let shm = if case.net == Net::Loopback { "0" } else { "1" };
+    let env = [
+        traces.mark(),
+        ("SPARK_CCL_TIMEOUT", timeout),
+        // Longer than gaps.
+        ("SPARK_CCL_LOST_AFTER", "3"),
+        ("SPARK_CCL_CUT_AFTER", "4"),
+        ("SPARK_CCL_SHM", shm),
+    ];
+    match case.net {
+        Net::Shm | Net::Loopback => (0..case.size).map(|_| Rank::start(&env)).collect(),
+        Net::Rdma => rdma::started(case.size, 2, &env[..4]),
+        Net::Hosts => {
+            let hosts = switched_hosts(case.hosts, &env);
+            let pids: Vec<u32> = hosts.iter().map(Rank::pid).collect();
+            let mut hosts = hosts.into_iter();
+            let start = |rank: usize| {
+                let host = case.host_of(rank);
+                let is_first = rank == 0 || case.host_of(rank - 1) != host;
+                let first = is_first.then(|| hosts.next()).flatten();
+                first.unwrap_or_else(|| beside(pids[host], &env))
+            };
+            (0..case.size).map(start).collect()
+        }
+    }
+}

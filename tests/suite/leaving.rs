@@ -1,0 +1,188 @@
+//! Communicators that are dropped while something is in flight.
+
+use crate::processes::{self, alone, world};
+use crate::ranks::{each, narrow};
+use spark_ccl::{Builder, Communicator, Error, Fault, RedOp};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// Over shared memory and TCP, with more data than fits into a link.
+fn transports() -> [Builder; 2] {
+    [narrow(), narrow().set("SPARK_CCL_SHM", "0")]
+}
+
+const COUNT: usize = 20_000;
+
+#[test]
+fn what_is_in_flight_goes_on_when_all_handles_are_dropped() {
+    for builder in transports() {
+        for communicator_first in [false, true] {
+            each(builder.local(3).unwrap(), |comm| {
+                let rank = comm.rank();
+                let call = comm.all_reduce_in_place(vec![1_i32; COUNT], RedOp::Sum);
+                let pending = call.start().unwrap();
+                match (rank, communicator_first) {
+                    (0, false) => {
+                        drop(pending);
+                        drop(comm);
+                    }
+                    (0, true) => {
+                        drop(comm);
+                        drop(pending);
+                    }
+                    _ => assert_eq!(pending.wait().unwrap(), vec![3; COUNT]),
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn a_message_whose_sender_has_left_arrives() {
+    for builder in transports() {
+        each(builder.local(2).unwrap(), |comm| {
+            if comm.rank() == 0 {
+                drop(comm.send(vec![7_u64; COUNT], 1).start().unwrap());
+            } else {
+                let mut got = vec![0_u64; COUNT];
+                comm.recv(&mut got, 0).run().unwrap();
+                assert_eq!(got, vec![7; COUNT]);
+            }
+        });
+    }
+}
+
+#[test]
+fn registered_memory_in_flight_outlives_its_handles() {
+    each(Communicator::local(3).unwrap(), |comm| {
+        let mut memory = comm.alloc(100 * COUNT).unwrap();
+        memory.fill(1_i32);
+        let call = comm.all_reduce_in_place(memory, RedOp::Sum);
+        let pending = call.start().unwrap();
+        if comm.rank() == 0 {
+            drop(pending);
+        } else {
+            assert!(pending.wait().unwrap().iter().all(|&x| x == 3));
+        }
+    });
+}
+
+#[test]
+fn a_part_that_is_dropped_in_flight_goes_on() {
+    each(narrow().local(4).unwrap(), |comm| {
+        let color = comm.rank() as u32 % 2;
+        let part = comm.split(Some(color), 0).unwrap().unwrap();
+        let call = part.all_reduce_in_place(vec![1_i32; COUNT], RedOp::Sum);
+        let pending = call.start().unwrap();
+        drop(comm);
+        if part.rank() == 0 {
+            drop(part);
+            drop(pending);
+        } else {
+            assert_eq!(pending.wait().unwrap(), vec![2; COUNT]);
+        }
+    });
+}
+
+/// Unlike a thread, a process may end at once.
+#[test]
+fn what_is_in_flight_goes_on_when_the_process_ends() {
+    let _alone = alone();
+    for shm in ["0", "1"] {
+        let mut ranks = world(2, &[("SPARK_CCL_SHM", shm)]);
+        ranks[0].order("leave-in-flight 3000000");
+        ranks[0].order("exit");
+        assert_eq!(ranks[1].ask("call f32 all_reduce sum 3000000"), "ok");
+        assert_eq!(ranks[0].hear(), "ok");
+        assert_eq!(ranks[0].ended(), Some(0));
+        processes::assert_all_ok(&mut ranks[1..], "drop");
+    }
+}
+
+/// Threads of one process push each other's operations; processes do not.
+#[test]
+fn the_progress_thread_ends_what_is_forgotten_when_the_communicator_is_dropped() {
+    let _alone = alone();
+    let env = [
+        ("SPARK_CCL_PROGRESS_THREAD", "1"),
+        ("SPARK_CCL_TIMEOUT", "20"),
+    ];
+    let mut ranks = world(2, &env);
+    assert_eq!(ranks[0].ask("forget-in-flight 3000000"), "ok");
+    // By now the thread has looked whether it is to end.
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(ranks[1].ask("call f32 all_reduce sum 3000000"), "ok");
+}
+
+fn fault(error: Error) -> Fault {
+    match error {
+        Error::Failed(fault) => (*fault).clone(),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn nobody_waits_for_ranks_that_have_left() {
+    each(narrow().local(2).unwrap(), |comm| {
+        if comm.rank() == 0 {
+            let call = comm.all_reduce_in_place(vec![1_i32; COUNT], RedOp::Sum);
+            drop(call.start().unwrap());
+        }
+    });
+}
+
+#[test]
+fn the_wait_for_a_rank_that_calls_nothing_ends_at_the_timeout() {
+    let (gone, is_gone) = channel::<()>();
+    let is_gone = std::sync::Mutex::new(is_gone);
+    let gone = std::sync::Mutex::new(Some(gone));
+    each(narrow().local(2).unwrap(), |comm| {
+        if comm.rank() == 0 {
+            comm.set_timeout(Duration::from_secs(1));
+            let call = comm.all_reduce_in_place(vec![1_i32; COUNT], RedOp::Sum);
+            drop(call.start().unwrap());
+            drop(comm);
+            drop(gone.lock().unwrap().take());
+        } else {
+            // Disconnected, that is.
+            is_gone.lock().unwrap().recv().unwrap_err();
+            let fault = fault(comm.barrier().run().unwrap_err());
+            assert!(matches!(fault, Fault::TimedOut { .. }), "{fault}");
+        }
+    });
+}
+
+#[test]
+fn a_thread_that_panics_does_not_wait() {
+    each(narrow().local(2).unwrap(), |comm| {
+        if comm.rank() == 0 {
+            let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                let comm = comm;
+                let call = comm.all_reduce_in_place(vec![1_i32; COUNT], RedOp::Sum);
+                let _pending = call.start().unwrap();
+                std::panic::resume_unwind(Box::new("on purpose"));
+            }));
+            assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"on purpose"));
+        } else {
+            // It calls something else than the other rank has in flight.
+            let fault = fault(comm.recv(&mut [0_u8; 4], 0).run().unwrap_err());
+            assert!(matches!(fault, Fault::Aborted { .. }), "{fault}");
+            assert!(fault.to_string().contains("panicked"), "{fault}");
+        }
+    });
+}
+
+#[test]
+fn finalize_says_that_something_in_flight_has_failed() {
+    each(narrow().local(2).unwrap(), |comm| {
+        if comm.rank() == 0 {
+            // What rank 1 never sends.
+            drop(comm.recv(vec![0_u8; 100], 1).start().unwrap());
+            let fault = fault(comm.finalize().unwrap_err());
+            assert!(matches!(fault, Fault::Left { .. }), "{fault}");
+            assert!(fault.to_string().contains("rank 1"), "{fault}");
+        } else {
+            comm.finalize().unwrap();
+        }
+    });
+}
