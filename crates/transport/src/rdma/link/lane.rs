@@ -16,7 +16,7 @@ use super::depths::Depths;
 use super::immediate::Immediate;
 use super::offer::End;
 use super::pace::Pace;
-use super::rail::{Ended, RECEIVE, Rail, Reads, post_receives};
+use super::rail::{Ended, RECEIVE, Rail, Reads, Silence, post_receives};
 use super::slots::{GREETING, Slots};
 use crate::Geometry;
 use crate::rdma::{self, Keys, LocalPort, Registry};
@@ -153,7 +153,7 @@ impl Lane {
             reads: Reads::new(reads),
             returns: Returns::default(),
             probe: (0, Instant::now()),
-            moved: (0, Instant::now()),
+            silence: Silence::new(Instant::now()),
             patience: patience(settings),
             pace: Pace::new(Instant::now()),
             plan: Arc::clone(&self.plan),

@@ -19,6 +19,8 @@ pub(super) const RECEIVE: u64 = 1 << 62;
 const TOLD_EVERY: u64 = 16;
 /// Every so often a rail is asked whether it still carries.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// A rail that carries nothing is dropped after so many looks, at the least.
+const LOOKS: u32 = 16;
 
 /// One queue pair of a link, connected, and what it writes out of and to.
 #[derive(Debug)]
@@ -44,8 +46,7 @@ pub(super) struct Rail {
     pub(super) returns: Returns,
     /// The last write that was posted to see it end, and when.
     pub(super) probe: (u64, Instant),
-    /// The last request that had gone well at a look, and when it was seen first.
-    pub(super) moved: (u64, Instant),
+    pub(super) silence: Silence,
     /// For so long the device itself may take to find out that nothing is carried.
     pub(super) patience: Duration,
     /// How soon it is tried again, should it fail.
@@ -68,6 +69,18 @@ impl Ended {
             self.well = request;
         }
     }
+}
+
+/// How long no request has ended well, as far as this rank has looked.
+///
+/// The time between two looks counts in part only. Where the process, or the whole machine, has stood still,
+/// soft-RoCE has stood still with it, and the rail is given the rest of its time to go on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Silence {
+    /// The last request that had gone well.
+    ended: u64,
+    looked: Instant,
+    length: Duration,
 }
 
 /// What is being read from the peer.
@@ -192,12 +205,11 @@ impl Rail {
     /// gives.
     pub(super) fn probe(&mut self, may_be_gone: bool, slots: &Slots) -> Result<bool, Error> {
         let (id, since) = self.probe;
-        if self.ended.well != self.moved.0 {
-            self.moved = (self.ended.well, Instant::now());
-        }
+        let longest = self.patience / LOOKS;
+        let silence = self.silence.look(self.ended.well, Instant::now(), longest);
         if self.ended.well < id {
             // What was posted before it may take longer than that all together.
-            return Ok(since.max(self.moved.1).elapsed() < self.patience);
+            return Ok(silence < self.patience);
         }
         let is_in_doubt = may_be_gone || self.ended.well < self.posted;
         if is_in_doubt && self.has_room(1) && since.elapsed() > PROBE_EVERY {
@@ -211,8 +223,39 @@ impl Rail {
             batch.post().map_err(|post| post.error)?;
             self.posted = id;
             self.probe = (id, Instant::now());
+            self.silence.begin(Instant::now());
         }
         Ok(true)
+    }
+}
+
+impl Silence {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            ended: 0,
+            looked: now,
+            length: Duration::ZERO,
+        }
+    }
+
+    /// Nothing is missed yet.
+    fn begin(&mut self, now: Instant) {
+        self.looked = now;
+        self.length = Duration::ZERO;
+    }
+
+    /// How long it is now that the last request that has gone well is `ended`. What has passed since the last look
+    /// counts up to `longest`.
+    fn look(&mut self, ended: u64, now: Instant, longest: Duration) -> Duration {
+        let passed = now.saturating_duration_since(self.looked);
+        self.looked = now;
+        if self.ended == ended {
+            self.length += passed.min(longest);
+        } else {
+            self.ended = ended;
+            self.length = Duration::ZERO;
+        }
+        self.length
     }
 }
 
@@ -231,4 +274,29 @@ pub(super) fn post_receives<S: CanReceive>(
         batch.post().map_err(|post| post.error)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn silence_ends_when_something_ends() {
+        let start = Instant::now();
+        let mut silence = Silence::new(start);
+        assert_eq!(silence.look(0, start + SECOND, SECOND), SECOND);
+        assert_eq!(silence.look(0, start + 2 * SECOND, SECOND), 2 * SECOND);
+        assert_eq!(silence.look(1, start + 3 * SECOND, SECOND), Duration::ZERO);
+        assert_eq!(silence.look(1, start + 4 * SECOND, SECOND), SECOND);
+    }
+
+    #[test]
+    fn a_pause_of_the_process_is_no_silence_of_the_rail() {
+        let start = Instant::now();
+        let mut silence = Silence::new(start);
+        assert_eq!(silence.look(0, start + 60 * SECOND, SECOND), SECOND);
+        assert_eq!(silence.look(0, start + 61 * SECOND, SECOND), 2 * SECOND);
+    }
 }
