@@ -47,7 +47,9 @@ pub(crate) fn started(size: usize, rails: usize, settings: &[(&str, &str)]) -> V
             ("SPARK_CCL_SHM", "0"),
             ("SPARK_CCL_NET", "rdma"),
             ("NCCL_IB_HCA", &hcas),
-            ("NCCL_IB_TIMEOUT", "14"),
+            // A rail is dropped after 4 s without progress. After 1 s, an emulated machine whose processor others use
+            // has dropped rails that carried.
+            ("NCCL_IB_TIMEOUT", "16"),
         ];
         env.extend(settings);
         Rank::start(&env)
@@ -341,7 +343,8 @@ fn a_cable_that_is_cut_in_a_call_changes_no_result_and_is_used_again_later() {
     }
     assert_eq!(health(&mut ranks), ["1 in use, 1 dropped, 0 returned"; 2]);
     drop(cut);
-    let until = Instant::now() + Duration::from_secs(60);
+    // Tries are up to 30 s apart, and one more may fail where the machine is slow.
+    let until = Instant::now() + Duration::from_secs(300);
     while health(&mut ranks) != ["2 in use, 1 dropped, 1 returned"; 2] {
         assert!(Instant::now() < until, "{:?}", health(&mut ranks));
         assert_all_ok(&mut ranks, "call f32 all_reduce sum 100003");

@@ -46,7 +46,7 @@ main() {
     list_tests "${1:-}"
     cat >"$work/guest.sh" <<GUEST
 . $PWD/tests/vm/tests-guest.sh
-export ASAN_OPTIONS=detect_leaks=0
+export ASAN_OPTIONS=detect_leaks=0 TEST_PATIENCE=4
 code=0
 for RAILS in ${modes[*]}; do
     echo "=== rails: \$RAILS"

@@ -48,7 +48,7 @@ fn side(hcas: &str) -> Side {
 }
 
 fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(30)
+    Instant::now() + Duration::from_secs(120)
 }
 
 fn patiently() -> Wait<'static> {
