@@ -14,7 +14,7 @@ use crate::lobby::{Guest, Lobby};
 use crate::mailbox::Mailbox;
 use crate::meeting::{Meetings, Orders};
 use crate::net;
-use crate::root::Stop;
+use crate::stop::Stop;
 use crate::verdict::{MAX_VERDICT, Verdict};
 use crate::wire::FrameKind;
 use crate::{Error, Purpose};

@@ -16,11 +16,11 @@ use crate::lobby::{Door, Lobby};
 use crate::mailbox::Mailbox;
 use crate::meeting::{Contexts, Meetings, Orders};
 use crate::network::Network;
-use crate::root::{self, Stop, deadline_in};
 use crate::secret::random;
+use crate::stop::Stop;
 use crate::verdict::MAX_VERDICT;
 use crate::wire::{FrameKind, frame};
-use crate::{Error, Options, Secret, net};
+use crate::{Error, Options, Secret, net, root};
 
 /// A rank that is told who the others are.
 pub(crate) struct Joined {
@@ -271,5 +271,5 @@ fn resolve_once(
 
 /// When joining has to be over.
 pub(crate) fn join_deadline(options: &Options) -> Instant {
-    deadline_in(options.init_timeout)
+    net::deadline_in(options.init_timeout)
 }

@@ -128,7 +128,7 @@ impl Seat {
         for _ in 0..PATIENCE {
             let mut some = false;
             for (talks, contexts) in talks.iter_mut().zip(&self.hub.contexts) {
-                some |= talks.go_on(contexts);
+                some |= talks.go_on(|context| contexts.is_over(context));
             }
             if !some {
                 if !talks.iter().any(Talks::are_held_up) {

@@ -209,7 +209,7 @@ impl Meetings {
         for delivery in early {
             self.deliver(delivery);
         }
-        self.talks.go_on(&self.contexts);
+        self.talks.go_on(|context| self.contexts.is_over(context));
     }
 
     fn deliver(&mut self, delivery: Delivery) {

@@ -13,6 +13,12 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 /// limit.
 const BACKLOG: i32 = 4096;
 
+/// When something that may take `timeout` has to be over.
+pub(crate) fn deadline_in(timeout: Duration) -> Instant {
+    let day = Duration::from_secs(24 * 3600);
+    Instant::now() + timeout.min(365 * day)
+}
+
 /// Reads what is there: `None` when nothing is, `Some(0)` at the end of the stream.
 pub(crate) fn try_read(socket: &Socket, buf: &mut [u8]) -> io::Result<Option<usize>> {
     not_yet(rustix::net::recv(socket, buf, RecvFlags::DONTWAIT).map(|(count, _)| count))

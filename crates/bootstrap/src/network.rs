@@ -12,10 +12,9 @@ use crate::dial::{Route, routes};
 use crate::mailbox::Mailbox;
 use crate::meeting::Orders;
 use crate::options::Address;
-use crate::root::Stop;
-use crate::session::Via;
+use crate::stop::Stop;
 use crate::verdict::Report;
-use crate::{Error, PeerInfo, Secret, net};
+use crate::{Error, PeerInfo, Secret, Via, net};
 
 /// What only a session between processes has.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
-//! What a stream between two ranks is for.
+//! What a stream between two ranks is for, and how it reaches the other one.
 
 use std::fmt;
+use std::net::IpAddr;
 
 /// Names one stream between two ranks. The rank that connects and the rank that accepts give the
 /// same one; each may be in use once at a time.
@@ -27,6 +28,22 @@ pub enum Kind {
     Rdma = 3,
     /// Passing on memory that ranks of a host have allocated.
     Memory = 4,
+}
+
+/// How a stream reaches its peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Via {
+    /// An abstract Unix socket, which can pass file descriptors. Only where
+    /// [`Session::local_to`](crate::Session::local_to) holds.
+    Unix,
+    /// TCP.
+    Tcp {
+        /// The address of this host to connect from; any, where it is `None`.
+        source: Option<IpAddr>,
+        /// Which of the peer's [`addresses`](crate::PeerInfo::addresses) to connect to. `None`: all, those
+        /// in a subnet of ours first, until one answers.
+        target: Option<usize>,
+    },
 }
 
 impl Kind {

@@ -4,17 +4,15 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use socket2::Socket;
 use spark_ccl_fork::Process;
 
 use crate::gathering::Service;
 use crate::lobby::{Door, Lobby};
-use crate::net::{self, Bell};
 use crate::options::Address;
-use crate::{Error, Options, Secret, UniqueId};
+use crate::stop::Stop;
+use crate::{Error, Options, Secret, UniqueId, net};
 
 /// The label under which the rendezvous' key is derived from the secret.
 const KEY_LABEL: &[u8] = b"rendezvous";
@@ -129,44 +127,6 @@ impl Drop for Root {
     }
 }
 
-/// Ends a thread that sleeps in [`net::poll`].
-pub(crate) struct Stop {
-    flag: AtomicBool,
-    bell: Bell,
-}
-
-impl Stop {
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(Stop {
-            flag: AtomicBool::new(false),
-            bell: Bell::new()?,
-        })
-    }
-
-    pub(crate) fn stop(&self) {
-        // Carries nothing but itself; the bell brings the thread to look.
-        self.flag.store(true, Ordering::Relaxed);
-        self.bell.ring();
-    }
-
-    pub(crate) fn stopped(&self) -> bool {
-        // Nothing is read on its account.
-        self.flag.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn bell(&self) -> &Bell {
-        &self.bell
-    }
-}
-
-impl std::fmt::Debug for Stop {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stop")
-            .field("stopped", &self.stopped())
-            .finish_non_exhaustive()
-    }
-}
-
 /// The key of a rendezvous.
 pub(crate) fn key(secret: &Secret) -> Secret {
     secret.derive(KEY_LABEL, &[])
@@ -241,10 +201,4 @@ pub(crate) fn from_here(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
             }
         })
         .collect()
-}
-
-/// When something that may take `timeout` has to be over.
-pub(crate) fn deadline_in(timeout: std::time::Duration) -> Instant {
-    let day = std::time::Duration::from_secs(24 * 3600);
-    Instant::now() + timeout.min(365 * day)
 }

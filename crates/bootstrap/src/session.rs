@@ -1,6 +1,5 @@
 //! What the bootstrap results in: a rank that knows the others and opens streams to them.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +15,7 @@ use crate::mailbox::{Empty, Mailbox};
 use crate::meeting::{Attendant, Contexts};
 use crate::network::{Network, reachable};
 use crate::root::{self, Root};
-use crate::{Error, Kind, Options, PeerInfo, Purpose, Secret, UniqueId};
+use crate::{Error, Kind, Options, PeerInfo, Purpose, Secret, UniqueId, Via};
 
 /// How long a rank's listener may refuse connections; it exists before anyone hears of it.
 const REFUSAL: Duration = Duration::from_millis(500);
@@ -27,22 +26,6 @@ const ROOT_REFUSAL: Duration = Duration::from_secs(3);
 const DEFERRAL: Duration = Duration::from_millis(10);
 const DEFERRAL_PER_RANK: Duration = Duration::from_micros(500);
 const LONGEST_DEFERRAL: Duration = Duration::from_millis(100);
-
-/// How a stream reaches its peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Via {
-    /// An abstract Unix socket, which can pass file descriptors. Only where
-    /// [`Session::local_to`] holds.
-    Unix,
-    /// TCP.
-    Tcp {
-        /// The address of this host to connect from; any, where it is `None`.
-        source: Option<IpAddr>,
-        /// Which of the peer's [`addresses`](PeerInfo::addresses) to connect to. `None`: all, those
-        /// in a subnet of ours first, until one answers.
-        target: Option<usize>,
-    },
-}
 
 /// A rank that knows all others. Its thread ends when it is dropped.
 #[derive(Debug)]
@@ -447,5 +430,8 @@ impl Session {
 
 /// Whether a host's name says by itself that it is this host.
 fn means_loopback(host: &str) -> bool {
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    host == "localhost"
+        || host
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|ip| ip.is_loopback())
 }

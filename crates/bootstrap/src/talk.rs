@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
 
-use crate::meeting::Contexts;
 use crate::net;
 
 /// What the two ends of a stream have to say to each other.
@@ -42,10 +41,10 @@ impl Talks {
 
     /// Goes on with all of which that is possible, and drops those of contexts that are over; whether anything was
     /// possible.
-    pub(crate) fn go_on(&mut self, contexts: &Contexts) -> bool {
+    pub(crate) fn go_on(&mut self, is_over: impl Fn(u64) -> bool) -> bool {
         let mut some = false;
         self.0.retain_mut(|(context, talk, turn)| {
-            if contexts.is_over(*context) {
+            if is_over(*context) {
                 return false;
             }
             if *turn == Turn::Later || has_come(talk.stream()) {
