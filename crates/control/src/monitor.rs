@@ -16,7 +16,6 @@ use crate::link::{Link, Polled};
 use crate::repair::{Redial, Unreached};
 use crate::state::{Attempt, State};
 use crate::view::View;
-use crate::watch::Watch;
 
 /// How long one attempt to open a stream anew may take.
 const ATTEMPT: Duration = Duration::from_secs(2);
@@ -24,7 +23,7 @@ const ATTEMPT: Duration = Duration::from_secs(2);
 /// The control streams of one process, and the thread that sleeps on them.
 ///
 /// Dropping it says goodbye to the others, so that they do not take this process for dead; that
-/// takes 300 ms at most, or 2 s, where streams are broken and nobody can be told. Each [`Watch`] keeps it alive.
+/// takes 300 ms at most, or 2 s, where streams are broken and nobody can be told. Each [`Watch`](crate::Watch) keeps it alive.
 pub struct Monitor {
     shared: Arc<Shared>,
     thread: Option<Owned<JoinHandle<()>>>,
@@ -112,28 +111,22 @@ impl Monitor {
         }))
     }
 
-    /// Starts to follow a communicator.
-    ///
-    /// `context` is its name, the same on all its ranks and unlike that of any other. `members`
-    /// are the world ranks of its ranks, in order, this one among them. `describe` puts the
-    /// signature of an operation in words.
-    ///
-    /// What is already known to be wrong with one of the members is the new watch's fault.
-    pub fn watch(
-        self: &Arc<Self>,
-        context: u64,
-        members: Vec<u32>,
-        describe: fn([u64; 2]) -> String,
-    ) -> Arc<Watch> {
-        let (names, me) = (Arc::clone(&self.shared.names), self.shared.me);
-        let view = Arc::new(View::new(context, members, me, names, describe));
-        self.with(|state| state.watch(&view, Instant::now()));
-        Arc::new(Watch::new(Arc::clone(self), view))
-    }
-
     /// What takes the streams that other ranks open anew, also while this is dropped.
     pub fn adopter(&self) -> Adopter {
         Adopter(Arc::downgrade(&self.shared))
+    }
+
+    /// Starts to follow a communicator; see [`watch`](Self::watch).
+    pub(crate) fn follow(
+        &self,
+        context: u64,
+        members: Vec<u32>,
+        describe: fn([u64; 2]) -> String,
+    ) -> Arc<View> {
+        let (names, me) = (Arc::clone(&self.shared.names), self.shared.me);
+        let view = Arc::new(View::new(context, members, me, names, describe));
+        self.with(|state| state.watch(&view, Instant::now()));
+        view
     }
 
     pub(crate) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> Option<T> {

@@ -22,15 +22,29 @@ pub struct Watch {
     has_left: AtomicBool,
 }
 
-impl Watch {
-    pub(crate) fn new(monitor: Arc<Monitor>, view: Arc<View>) -> Self {
-        Self {
-            monitor,
-            view,
+impl Monitor {
+    /// Starts to follow a communicator.
+    ///
+    /// `context` is its name, the same on all its ranks and unlike that of any other. `members`
+    /// are the world ranks of its ranks, in order, this one among them. `describe` puts the
+    /// signature of an operation in words.
+    ///
+    /// What is already known to be wrong with one of the members is the new watch's fault.
+    pub fn watch(
+        self: &Arc<Self>,
+        context: u64,
+        members: Vec<u32>,
+        describe: fn([u64; 2]) -> String,
+    ) -> Arc<Watch> {
+        Arc::new(Watch {
+            monitor: Arc::clone(self),
+            view: self.follow(context, members, describe),
             has_left: AtomicBool::new(false),
-        }
+        })
     }
+}
 
+impl Watch {
     /// Whether there is a fault. One atomic load.
     #[inline]
     pub fn failed(&self) -> bool {
