@@ -13,11 +13,13 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+mod descriptors;
 mod list;
 mod owned;
 mod peer;
 mod per_process;
 mod process;
+mod ranges;
 mod unshared;
 mod unshared_memory;
 

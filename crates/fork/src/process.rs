@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::{unshared, unshared_memory};
+use crate::{descriptors, ranges};
 
 /// Grows with each fork between the first process of this program and this one.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
@@ -81,6 +81,6 @@ fn generation() -> u64 {
 extern "C" fn in_child() {
     // Pairs with nothing, as in `generation`.
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    unshared::leave_to_parent();
-    unshared_memory::leave_to_parent();
+    descriptors::leave_to_parent();
+    ranges::leave_to_parent();
 }

@@ -1,62 +1,15 @@
 //! Memory that forked children do not share.
-//!
-//! A child inherits what its parent maps. Of memory that is shared with other processes it gets no copy, but the memory
-//! itself, so that what it writes to buffers which it takes for its own reaches its parent and everyone else. So it
-//! finds zeros of its own there, at the same address: a copy would have to be made at each fork, while others write.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::Process;
-use crate::list::List;
-
-/// The address of an entry that is free, and of one that is being filled.
-const FREE: usize = 0;
-const TAKEN: usize = 1;
-
-struct Range {
-    start: AtomicUsize,
-    bytes: AtomicUsize,
-}
-
-impl Range {
-    const fn new() -> Self {
-        Self {
-            start: AtomicUsize::new(FREE),
-            bytes: AtomicUsize::new(0),
-        }
-    }
-
-    fn take(&self) -> bool {
-        // Pairs with the store in `drop`: an entry is free once its range is no longer in it.
-        let taken = self
-            .start
-            .compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed);
-        taken.is_ok()
-    }
-}
-
-impl Default for Range {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-static LIST: List<Range> = List::new([const { Range::new() }; 64]);
+use crate::ranges::{Range, enlist};
 
 /// Memory that is shared with other processes, and not with children of `fork`: they find zeros there.
 #[derive(Debug)]
 pub struct UnsharedMemory {
     entry: &'static Range,
     process: Process,
-}
-
-impl std::fmt::Debug for Range {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Pairs with nothing: for people.
-        let start = self.start.load(Ordering::Relaxed);
-        write!(f, "{start:#x}")
-    }
 }
 
 impl UnsharedMemory {
@@ -67,13 +20,8 @@ impl UnsharedMemory {
     /// value is dropped. Zeros are valid for all who use it.
     pub unsafe fn new(start: NonNull<u8>, bytes: usize) -> Self {
         let process = Process::here();
-        let entry = LIST.enlist(Range::take);
-        // Pairs with nothing: the store that follows publishes it.
-        entry.bytes.store(bytes, Ordering::Relaxed);
-        // Pairs with the load in a child's copy of this memory, which then has the length, too.
-        entry
-            .start
-            .store(start.as_ptr() as usize, Ordering::Release);
+        // SAFETY: as the caller says; the entry is free once this value is dropped.
+        let entry = unsafe { enlist(start, bytes) };
         Self { entry, process }
     }
 }
@@ -82,31 +30,7 @@ impl Drop for UnsharedMemory {
     /// Before the range is unmapped, which may be anybody's afterwards.
     fn drop(&mut self) {
         if self.process.is_here() {
-            // Pairs with the exchange in `take`, which takes the entry for another range.
-            self.entry.start.store(FREE, Ordering::Release);
+            self.entry.free();
         }
     }
-}
-
-/// In a child, while it is alone: puts zeros in the place of all that is not to be shared.
-pub(crate) fn leave_to_parent() {
-    LIST.for_each(|Range { start, bytes }| {
-        // Pairs with the store in `new`. The child may take the entry for memory of its own.
-        let start = start.swap(FREE, Ordering::Acquire);
-        if start == FREE || start == TAKEN {
-            return;
-        }
-        // Pairs with nothing: see the swap.
-        let bytes = bytes.load(Ordering::Relaxed);
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: the range is mapped, and whose it is has agreed to this. No other thread is there, and no
-        // reference of this one's sees anything but valid values.
-        let mapped = unsafe { libc::mmap(start as *mut libc::c_void, bytes, access, flags, -1, 0) };
-        if mapped == libc::MAP_FAILED {
-            // The child could write to what its parent takes for its own.
-            // SAFETY: ends this process, as a handler of signals may.
-            unsafe { libc::abort() };
-        }
-    });
 }
