@@ -1,6 +1,7 @@
 mod collectives;
 mod create;
 mod end;
+mod group;
 mod operation;
 mod patience;
 mod point_to_point;
@@ -23,7 +24,7 @@ pub use registration::{Registration, Window, WindowKind};
 
 use crate::error::Code;
 use crate::raw::{Api, ncclComm, ncclComm_t, ncclCommMemStat_t};
-use crate::{Error, Library, group};
+use crate::{Error, Library};
 
 /// One rank of a communicator, on one device.
 ///

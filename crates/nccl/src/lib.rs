@@ -48,7 +48,6 @@ mod argument;
 mod communicator;
 mod config;
 mod error;
-mod group;
 mod library;
 mod memory;
 mod raw;

@@ -5,9 +5,9 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Communicator, Inner, State};
+use super::{Communicator, Inner, State, group};
 use crate::raw::{self, ncclComm_t, ncclConfig_t};
-use crate::{ArgumentError, Config, Error, Library, UniqueId, group};
+use crate::{ArgumentError, Config, Error, Library, UniqueId};
 
 /// What happens to the communicator that is shrunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

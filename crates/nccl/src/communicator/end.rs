@@ -1,9 +1,9 @@
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-use super::{Communicator, State};
+use super::{Communicator, State, group};
 use crate::error::Code;
-use crate::{Error, Library, group};
+use crate::{Error, Library};
 
 impl Communicator {
     /// Ends at once what runs and what is under way, and frees everything. When one rank is gone, all

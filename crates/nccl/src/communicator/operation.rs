@@ -2,9 +2,9 @@ use std::ffi::c_int;
 
 use spark_ccl_compute::DType;
 
-use super::{Communicator, State};
+use super::{Communicator, State, group};
 use crate::raw::{self, Api, ncclComm_t};
-use crate::{ArgumentError, DeviceSlice, Error, RedOp, Stream, Version, group};
+use crate::{ArgumentError, DeviceSlice, Error, RedOp, Stream, Version};
 
 /// A call that is being made: what it needs from the communicator, and the checks of its arguments.
 pub(super) struct Operation<'a> {

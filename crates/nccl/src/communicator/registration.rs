@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::Communicator;
-use crate::group::{self, Slot};
+use super::group::{self, Slot};
 use crate::{ArgumentError, DeviceSlice, Error};
 
 /// Memory that is registered with a communicator, until [`Communicator::deregister`] or its end.

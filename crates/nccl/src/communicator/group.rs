@@ -3,7 +3,7 @@ use std::ptr;
 use std::sync::atomic::AtomicPtr;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use crate::communicator::{Inner, serial};
+use super::{Inner, serial};
 use crate::error::Code;
 use crate::{Error, Library};
 
@@ -23,7 +23,7 @@ struct Open {
 }
 
 /// Where NCCL writes a handle, at the latest when the group of the call ends.
-pub(crate) type Slot = AtomicPtr<std::ffi::c_void>;
+pub(super) type Slot = AtomicPtr<std::ffi::c_void>;
 
 impl Library {
     /// Does the calls of `body` as one: they start together when it returns, so that one thread can
@@ -172,7 +172,7 @@ fn group_of(inner: &Inner) -> MutexGuard<'_, Option<u64>> {
 }
 
 /// Makes a communicator part of this thread's group, if there is one; says whether there is.
-pub(crate) fn join(inner: &Arc<Inner>, operation: &'static str) -> Result<bool, Error> {
+pub(super) fn join(inner: &Arc<Inner>, operation: &'static str) -> Result<bool, Error> {
     let (grouped, free) = OPEN.with_borrow_mut(|open| match open {
         Some(open) if open.library == inner.library => (true, open.add(inner)),
         _ => (false, group_of(inner).is_none()),
@@ -186,12 +186,12 @@ pub(crate) fn join(inner: &Arc<Inner>, operation: &'static str) -> Result<bool, 
 }
 
 /// Whether this thread has a group of this library.
-pub(crate) fn is_open(library: Library) -> bool {
+pub(super) fn is_open(library: Library) -> bool {
     OPEN.with_borrow(|open| open.as_ref().is_some_and(|open| open.library == library))
 }
 
 /// Keeps what NCCL will write until the group has ended.
-pub(crate) fn keep(slot: &Arc<Slot>) {
+pub(super) fn keep(slot: &Arc<Slot>) {
     OPEN.with_borrow_mut(|open| {
         if let Some(open) = open {
             open.slots.push(slot.clone());
