@@ -1,11 +1,10 @@
 //! What peers may send over sockets and leave in shared memory, for fuzzing.
 
-use std::io::Write;
-use std::net::Shutdown;
-use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+pub(crate) mod input;
 
-use socket2::{Domain, Socket, Type};
+use std::os::fd::AsFd;
+
+use input::{heard, soon, streams};
 
 use crate::memory::{SharedMemory, recv_fd, send_fd};
 use crate::rdma::{Gid, Port, Roce, candidates, decode, encode};
@@ -52,24 +51,6 @@ const SMALL: Geometry = Geometry {
     slots: 4,
     channels: 2,
 };
-
-pub(crate) fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(20)
-}
-
-fn streams() -> (Socket, Socket) {
-    Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap()
-}
-
-/// An end of a stream that has these bytes, and then no more; and the peer's end.
-pub(crate) fn heard(bytes: &[u8]) -> (Socket, Socket) {
-    let (ours, mut theirs) = streams();
-    theirs
-        .write_all(&bytes[..bytes.len().min(100_000)])
-        .unwrap();
-    theirs.shutdown(Shutdown::Write).unwrap();
-    (ours, theirs)
-}
 
 /// Takes what a link has until it ends or has nothing more, but not for ever.
 fn take_all(rx: &mut impl LinkRx, channels: usize) {

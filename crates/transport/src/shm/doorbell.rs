@@ -17,28 +17,22 @@
 //!   the Acquire fence in [`Doorbell::ring`]: whoever rings has the bell that another thread has set, since the sleeper
 //!   relies on it only after that. Elsewhere `rings` says only that, and nothing is read on its account.
 
+pub(super) mod words;
+
 #[cfg(all(test, loom))]
 use loom::sync::atomic::fence as light_fence;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, OnceLock};
 // The other half of the fence is the sleeper's barrier.
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::compiler_fence as light_fence;
 
+use words::Words;
+
 use super::layout::Direction;
 use super::ring::Word;
 use super::segment::Segment;
 use crate::wait::{Bell, Wait, take_part};
-
-/// The words of one end, all zero at first.
-#[derive(Debug)]
-#[repr(C)]
-pub(super) struct Words {
-    /// Whether it blocks, or is about to.
-    asleep: AtomicU64,
-    /// Whether it rings when the other end is asleep; 0 before that is known.
-    rings: AtomicU64,
-}
 
 const RINGS: u64 = 1;
 const SILENT: u64 = 2;

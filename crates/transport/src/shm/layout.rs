@@ -269,7 +269,10 @@ mod tests {
             for side in [Side::Sender, Side::Receiver] {
                 parts.push((Layout::closed(direction, side), 8));
             }
-            parts.push((Layout::doorbell(direction), size_of::<doorbell::Words>()));
+            parts.push((
+                Layout::doorbell(direction),
+                size_of::<doorbell::words::Words>(),
+            ));
             parts.push((Layout::reach(direction), size_of::<reach::Words>()));
             for channel in 0..2 {
                 parts.push((layout.released(direction, channel), 8));

@@ -7,12 +7,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use super::doorbell::words as doorbell;
 use super::layout::{
     self, BODY_BYTES, BODY_STRIDE, Direction, FILLED, HEADER_STRIDE, INLINE, LEN, Layout, Side,
     Size, TAG, slot_stride,
 };
 use super::ring::{Cell, Words};
-use super::{doorbell, pieces, reach};
+use super::{pieces, reach};
 use crate::memory::{MemoryError, SharedMemory};
 
 /// The first word of every segment; its last byte is the version of the layout.

@@ -24,7 +24,6 @@ use crate::rdma::Registry;
 pub(super) use failover::Dead;
 use loans::Loans;
 pub(super) use loans::{LEND_LEAST, Place};
-pub(super) use returns::Returns;
 
 /// For so long at most a link that ends waits until all that it sent has arrived: a device may have to
 /// send it again.

@@ -6,7 +6,7 @@ use super::message::Message;
 use super::offer::{End, Offer, Talk, Wait};
 use super::report::{Progress, Report};
 use crate::Geometry;
-use crate::fuzz::{heard, soon};
+use crate::fuzz::input::{heard, soon};
 
 const RAILS: usize = 2;
 const GEOMETRY: Geometry = Geometry {

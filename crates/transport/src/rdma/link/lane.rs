@@ -7,51 +7,24 @@ use std::time::{Duration, Instant};
 
 use spark_ccl_config::Rdma;
 use spark_ccl_verbs::{
-    Access, CompletionChannel, CompletionQueue, Error, Init, PairOptions, PollRoom,
-    ProtectionDomain, QueuePair, ReceiveOptions, Remote, SendOptions,
+    Access, CompletionChannel, CompletionQueue, Error, Init, PairOptions, PollRoom, QueuePair,
+    ReceiveOptions, Remote, SendOptions,
 };
 
-use super::core::Returns;
 use super::depths::Depths;
 use super::immediate::Immediate;
 use super::offer::End;
 use super::pace::Pace;
+use super::plan::Plan;
 use super::rail::{Ended, RECEIVE, Rail, Reads, Silence, post_receives};
+use super::returns::Returns;
 use super::slots::{GREETING, Slots};
-use crate::Geometry;
-use crate::rdma::{self, Keys, LocalPort, Registry};
 
 /// Messages of up to about so many bytes need not be fetched by the device.
 const INLINE: u32 = 128;
 /// Reads by a queue pair at a time: enough to keep a rail busy, and no more than queues on the way hold,
 /// since nothing holds the answers back.
 const MOST_READS: u8 = 4;
-
-/// What the queue pairs of a rail are made from.
-#[derive(Debug)]
-pub(super) struct Plan {
-    /// The ports that it joins.
-    pub(super) rail: rdma::Rail,
-    pub(super) local: LocalPort,
-    pub(super) domain: ProtectionDomain,
-    /// The payload bytes of a packet at the peer's port.
-    pub(super) peer_mtu: u32,
-    pub(super) settings: Rdma,
-    pub(super) geometry: Geometry,
-    /// The key of the slots to send from, and that of those to receive in.
-    pub(super) lkeys: [u32; 2],
-    /// The key of the slots that the peer writes.
-    pub(super) rkey: u32,
-    /// This end is the one that tries whether a rail that has failed carries again.
-    pub(super) is_first: bool,
-}
-
-impl Plan {
-    /// The names of registered memory for the rail.
-    pub(super) fn keys(&self, registry: &Registry, start: u64, bytes: usize) -> Option<Keys> {
-        registry.keys(start, bytes, self.rail.own.port)
-    }
-}
 
 /// A queue pair that is not connected.
 #[derive(Debug)]

@@ -7,10 +7,10 @@ use spark_ccl_verbs::{
     CanReceive, CompletionChannel, CompletionQueue, Error, Piece, QueuePair, Remote, Request, Rts,
 };
 
-use super::core::Returns;
 use super::immediate::Immediate;
-use super::lane::Plan;
 use super::pace::Pace;
+use super::plan::Plan;
+use super::returns::Returns;
 use super::slots::Slots;
 
 /// The number of all receives; those of writes are less.

@@ -9,9 +9,10 @@ use spark_ccl_verbs::PollRoom;
 use super::job::{Job, discard};
 use crate::LinkError;
 use crate::rdma::link::control::Control;
-use crate::rdma::link::lane::{Lane, Plan, hail, listen};
+use crate::rdma::link::lane::{Lane, hail, listen};
 use crate::rdma::link::message::Message;
 use crate::rdma::link::offer::End;
+use crate::rdma::link::plan::Plan;
 use crate::rdma::link::rail::Rail;
 use crate::rdma::link::slots::Slots;
 

@@ -12,9 +12,9 @@ use spark_ccl_verbs::{CompletionQueue, Failed, QueuePair};
 
 use super::attempt::Try;
 use super::{Core, Missed, PAUSE, RECEIVE, unload};
-use crate::rdma::link::lane::Plan;
 use crate::rdma::link::message::Message;
 use crate::rdma::link::pace::Pace;
+use crate::rdma::link::plan::Plan;
 use crate::rdma::link::rail::Ended;
 use crate::rdma::link::report::Report;
 use crate::{LinkError, Rails};

@@ -6,25 +6,9 @@
 //! has arrived. A queue pair's packets arrive in order: what says that a message is read goes by the rail that
 //! has read it. When that is dropped, the peer will drop it as well, and another one may say the same again.
 
-use std::collections::VecDeque;
-
 use super::Core;
 use crate::rdma::link::immediate::Immediate;
-
-/// A lent message that is read.
-#[derive(Debug, Clone, Copy)]
-struct Read {
-    channel: usize,
-    number: u64,
-}
-
-/// What a rail says about lent messages that are read, in this order.
-#[derive(Debug, Default)]
-pub(in super::super) struct Returns {
-    unsaid: VecDeque<Read>,
-    /// Those that the peer may not have heard.
-    said: VecDeque<Read>,
-}
+use crate::rdma::link::returns::{Read, Returns};
 
 impl Core {
     /// A lent message is read, by that rail, or by one that was dropped since.
