@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::error::{failed, failed_as};
-use crate::{CompletionQueue, Context, Error, hints, raw};
+use crate::{Context, Error, hints, raw};
 
 /// Something to wait on, by `poll` and its like, for completions of any number of queues.
 /// Clones are the same.
@@ -24,8 +24,19 @@ unsafe impl Send for Channel {}
 // SAFETY: as above.
 unsafe impl Sync for Channel {}
 
+impl Context {
+    /// Something to wait on for completions.
+    ///
+    /// # Errors
+    ///
+    /// The process has no more file descriptors.
+    pub fn completion_channel(&self) -> Result<CompletionChannel, Error> {
+        CompletionChannel::new(self)
+    }
+}
+
 impl CompletionChannel {
-    pub(crate) fn new(context: &Context) -> Result<Self, Error> {
+    fn new(context: &Context) -> Result<Self, Error> {
         // SAFETY: the context is open.
         let raw = NonNull::new(unsafe { (context.api().ibv_create_comp_channel)(context.raw()) })
             .ok_or_else(|| {
@@ -45,18 +56,8 @@ impl CompletionChannel {
         Ok(channel)
     }
 
-    /// A queue of at least `depth` completions that announces them here, each time it was asked to
-    /// by [`CompletionQueue::arm`].
-    ///
-    /// # Errors
-    ///
-    /// The depth is zero or beyond the device's, or the device has no more queues.
-    pub fn completion_queue(&self, depth: u32) -> Result<CompletionQueue, Error> {
-        CompletionQueue::new(&self.0.context, depth, Some(self))
-    }
-
     /// Takes an announcement, if there is one, and says which queue it is of
-    /// ([`CompletionQueue::id`]); it does not block. The queue is no longer armed then.
+    /// ([`CompletionQueue::id`](crate::CompletionQueue::id)); it does not block. The queue is no longer armed then.
     ///
     /// # Errors
     ///
@@ -80,6 +81,10 @@ impl CompletionChannel {
         // until then: destroying it waits for this.
         unsafe { (api.ibv_ack_cq_events)(queue, 1) };
         Ok(Some(id.addr() as u64))
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.0.context
     }
 
     pub(crate) fn raw(&self) -> *mut raw::ibv_comp_channel {

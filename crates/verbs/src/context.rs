@@ -8,10 +8,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::error::{failed, failed_as};
 use crate::sysfs::Sysfs;
-use crate::{
-    CompletionChannel, CompletionQueue, Device, Error, Gid, GidEntry, GidKind, Library, Limits,
-    Port, ProtectionDomain, hints, raw,
-};
+use crate::{Device, Error, Gid, GidEntry, GidKind, Library, Limits, Port, hints, raw};
 
 /// An open device. Clones are the same; it closes with the last of them and of what was made on it.
 #[derive(Clone)]
@@ -28,8 +25,20 @@ unsafe impl Send for Open {}
 // SAFETY: as above.
 unsafe impl Sync for Open {}
 
+impl Device {
+    /// Opens it.
+    ///
+    /// # Errors
+    ///
+    /// The device is gone, or not accessible: `/dev/infiniband/uverbs*` belongs to others, or is
+    /// not in this container.
+    pub fn open(&self) -> Result<Context, Error> {
+        Context::open(self)
+    }
+}
+
 impl Context {
-    pub(crate) fn open(device: &Device) -> Result<Context, Error> {
+    fn open(device: &Device) -> Result<Context, Error> {
         let library = device.library();
         // SAFETY: the device is in a list that is not freed.
         let opened = unsafe { (library.api.ibv_open_device)(device.raw.as_ptr()) };
@@ -142,33 +151,6 @@ impl Context {
             .filter(|entry| entry.port_num == u32::from(port))
             .map(gid_entry)
             .collect())
-    }
-
-    /// A domain that memory and queue pairs of this device belong to.
-    ///
-    /// # Errors
-    ///
-    /// The device has no more of them.
-    pub fn protection_domain(&self) -> Result<ProtectionDomain, Error> {
-        ProtectionDomain::new(self)
-    }
-
-    /// A queue of at least `depth` completions that is only polled.
-    ///
-    /// # Errors
-    ///
-    /// The depth is zero or beyond the device's, or the device has no more queues.
-    pub fn completion_queue(&self, depth: u32) -> Result<CompletionQueue, Error> {
-        CompletionQueue::new(self, depth, None)
-    }
-
-    /// Something to wait on for completions.
-    ///
-    /// # Errors
-    ///
-    /// The process has no more file descriptors.
-    pub fn completion_channel(&self) -> Result<CompletionChannel, Error> {
-        CompletionChannel::new(self)
     }
 
     /// What is readable when [`Context::next_event`] has something.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::failed;
 use crate::sysfs::Sysfs;
-use crate::{Context, Error, Library, hints, raw};
+use crate::{Error, Library, hints, raw};
 
 /// An RDMA device of this machine, not opened.
 #[derive(Clone)]
@@ -20,8 +20,19 @@ unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
+impl Library {
+    /// The RDMA devices of this machine; none is no error.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's modules for RDMA are not loaded, or not accessible.
+    pub fn devices(self) -> Result<Vec<Device>, Error> {
+        Device::all(self)
+    }
+}
+
 impl Device {
-    pub(crate) fn all(library: Library) -> Result<Vec<Device>, Error> {
+    fn all(library: Library) -> Result<Vec<Device>, Error> {
         let mut count = 0;
         // SAFETY: the function writes the number of devices.
         let first = unsafe { (library.api.ibv_get_device_list)(&raw mut count) };
@@ -64,16 +75,6 @@ impl Device {
     /// The network interfaces of its ports.
     pub fn netdevs(&self) -> Vec<String> {
         Sysfs::default().netdevs(&self.name)
-    }
-
-    /// Opens it.
-    ///
-    /// # Errors
-    ///
-    /// The device is gone, or not accessible: `/dev/infiniband/uverbs*` belongs to others, or is
-    /// not in this container.
-    pub fn open(&self) -> Result<Context, Error> {
-        Context::open(self)
     }
 
     pub(crate) fn library(&self) -> Library {

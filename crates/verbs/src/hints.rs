@@ -4,7 +4,7 @@
 use rustix::process::{Resource, getrlimit};
 
 use crate::pair::AddressVector;
-use crate::{Access, Context, GidClass, Limits};
+use crate::{Access, GidClass, Limits};
 
 const ACCESS: &str = "/dev/infiniband/uverbs* is not accessible: use a user who may open it, or \
                       pass /dev/infiniband into the container";
@@ -99,20 +99,20 @@ pub(crate) fn dmabuf(errno: i32) -> String {
     }
 }
 
-pub(crate) fn create_queue(errno: i32, context: &Context) -> String {
-    match (errno, context.limits()) {
-        (libc::EINVAL, Ok(Limits { completions, .. })) => {
+pub(crate) fn create_queue(errno: i32, limits: Option<Limits>) -> String {
+    match (errno, limits) {
+        (libc::EINVAL, Some(Limits { completions, .. })) => {
             format!("the depth must be from 1 to {completions}")
         }
         _ => resources(errno),
     }
 }
 
-pub(crate) fn create_pair(errno: i32, context: &Context) -> String {
-    match (errno, context.limits()) {
+pub(crate) fn create_pair(errno: i32, limits: Option<Limits>) -> String {
+    match (errno, limits) {
         (
             libc::EINVAL | libc::ENOMEM,
-            Ok(Limits {
+            Some(Limits {
                 work_requests,
                 pieces,
                 ..

@@ -28,6 +28,8 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+mod access;
+mod address;
 mod barrier;
 mod batch;
 mod buffer;
@@ -57,6 +59,8 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use access::Access;
+pub use address::{Piece, Remote};
 pub use barrier::device_fence;
 pub use batch::{Batch, Request};
 pub use buffer::{Buffer, Refused, Registered};
@@ -79,5 +83,5 @@ pub use port::{LinkLayer, Mtu, Port, PortState};
 pub use post::PostError;
 pub use queue::{CompletionQueue, PollRoom, Polled};
 pub use receives::ReceiveBatch;
-pub use region::{Access, MemoryRegion, Piece, Remote};
+pub use region::MemoryRegion;
 pub use requests::{Ended, Requests, Ticket};

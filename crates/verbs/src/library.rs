@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
+use crate::Error;
 use crate::raw;
-use crate::{Device, Error};
 
 /// libibverbs, opened at run time.
 ///
@@ -30,15 +30,6 @@ impl Library {
         Ok(Library {
             api: Box::leak(Box::new(api)),
         })
-    }
-
-    /// The RDMA devices of this machine; none is no error.
-    ///
-    /// # Errors
-    ///
-    /// The kernel's modules for RDMA are not loaded, or not accessible.
-    pub fn devices(self) -> Result<Vec<Device>, Error> {
-        Device::all(self)
     }
 }
 

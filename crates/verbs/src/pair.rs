@@ -76,6 +76,17 @@ pub enum PairState {
     Other(u32),
 }
 
+impl ProtectionDomain {
+    /// A reliable connected queue pair, not connected yet.
+    ///
+    /// # Errors
+    ///
+    /// More is asked than the device has.
+    pub fn queue_pair(&self, options: &PairOptions) -> Result<QueuePair<Reset>, Error> {
+        Pair::create(self, options).map(QueuePair::new)
+    }
+}
+
 impl<S> QueuePair<S> {
     pub(crate) fn new(pair: Box<Pair>) -> Self {
         Self {
@@ -204,10 +215,7 @@ unsafe impl Send for Pair {}
 unsafe impl Sync for Pair {}
 
 impl Pair {
-    pub(crate) fn create(
-        domain: &ProtectionDomain,
-        options: &PairOptions,
-    ) -> Result<Box<Pair>, Error> {
+    fn create(domain: &ProtectionDomain, options: &PairOptions) -> Result<Box<Pair>, Error> {
         let context = domain.context();
         options.check(context)?;
         let mut asked = options.to_raw();
@@ -216,7 +224,7 @@ impl Pair {
         let raw = unsafe { (context.api().ibv_create_qp)(domain.raw(), &raw mut asked) };
         let raw = NonNull::new(raw).ok_or_else(|| {
             failed("ibv_create_qp", context.name(), |errno| {
-                hints::create_pair(errno, context)
+                hints::create_pair(errno, context.limits().ok())
             })
         })?;
         // SAFETY: the context is open.

@@ -30,8 +30,31 @@ unsafe impl Sync for Queue {}
 /// Counts queues; it carries nothing else.
 static QUEUES: AtomicU64 = AtomicU64::new(1);
 
+impl Context {
+    /// A queue of at least `depth` completions that is only polled.
+    ///
+    /// # Errors
+    ///
+    /// The depth is zero or beyond the device's, or the device has no more queues.
+    pub fn completion_queue(&self, depth: u32) -> Result<CompletionQueue, Error> {
+        CompletionQueue::new(self, depth, None)
+    }
+}
+
+impl CompletionChannel {
+    /// A queue of at least `depth` completions that announces them here, each time it was asked to
+    /// by [`CompletionQueue::arm`].
+    ///
+    /// # Errors
+    ///
+    /// The depth is zero or beyond the device's, or the device has no more queues.
+    pub fn completion_queue(&self, depth: u32) -> Result<CompletionQueue, Error> {
+        CompletionQueue::new(self.context(), depth, Some(self))
+    }
+}
+
 impl CompletionQueue {
-    pub(crate) fn new(
+    fn new(
         context: &Context,
         depth: u32,
         channel: Option<&CompletionChannel>,
@@ -52,7 +75,7 @@ impl CompletionQueue {
         let raw = NonNull::new(raw).ok_or_else(|| {
             let subject = format!("{depth} completions on {}", context.name());
             failed("ibv_create_cq", subject, |errno| {
-                hints::create_queue(errno, context)
+                hints::create_queue(errno, context.limits().ok())
             })
         })?;
         // SAFETY: the context is open.

@@ -1,99 +1,10 @@
 use std::fmt;
-use std::ops::{BitOr, Range};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
 use crate::error::{failed, failed_as};
-use crate::{Error, ProtectionDomain, hints, raw};
-
-/// Who may do what to a memory region. The device may always read it.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub struct Access(raw::ibv_access_flags);
-
-impl Access {
-    /// The device may read it for requests of this process.
-    pub const LOCAL_READ: Access = Access(0);
-    /// The device may write it: receives, reads and atomics of this process end in it.
-    pub const LOCAL_WRITE: Access = Access(raw::IBV_ACCESS_LOCAL_WRITE);
-    /// Peers may write it.
-    pub const REMOTE_WRITE: Access =
-        Access(raw::IBV_ACCESS_REMOTE_WRITE | raw::IBV_ACCESS_LOCAL_WRITE);
-    /// Peers may read it.
-    pub const REMOTE_READ: Access = Access(raw::IBV_ACCESS_REMOTE_READ);
-    /// Peers may change it by atomics.
-    pub const REMOTE_ATOMIC: Access =
-        Access(raw::IBV_ACCESS_REMOTE_ATOMIC | raw::IBV_ACCESS_LOCAL_WRITE);
-    /// Writes may become visible in any order; they are all visible once their completion is.
-    /// Never for memory that is polled. Ignored by devices that cannot.
-    pub const RELAXED_ORDERING: Access = Access(raw::IBV_ACCESS_RELAXED_ORDERING);
-    /// Pages are not pinned, but fetched as the device needs them, where it can.
-    pub const ON_DEMAND: Access = Access(raw::IBV_ACCESS_ON_DEMAND);
-
-    /// Whether it includes all of another.
-    pub fn contains(self, other: Access) -> bool {
-        self.0 & other.0 == other.0
-    }
-
-    pub(crate) fn bits(self) -> u32 {
-        self.0
-    }
-}
-
-impl BitOr for Access {
-    type Output = Access;
-
-    fn bitor(self, other: Access) -> Access {
-        Access(self.0 | other.0)
-    }
-}
-
-/// A piece of registered memory that a work request here reads or writes.
-#[derive(Clone, Copy)]
-#[repr(transparent)]
-pub struct Piece(pub(crate) raw::ibv_sge);
-
-impl Piece {
-    /// Memory from `addr` on, in the region whose key for requests of this process is `lkey`.
-    pub const fn new(addr: u64, bytes: u32, lkey: u32) -> Piece {
-        Piece(raw::ibv_sge {
-            addr,
-            length: bytes,
-            lkey,
-        })
-    }
-
-    /// Its bytes.
-    pub const fn bytes(&self) -> u32 {
-        self.0.length
-    }
-}
-
-impl fmt::Debug for Piece {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let raw::ibv_sge { addr, length, lkey } = self.0;
-        write!(f, "Piece({addr:#x}, {length} bytes, lkey {lkey:#x})")
-    }
-}
-
-/// Where memory of a peer starts that a work request reads or writes.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Remote {
-    /// The address, as the peer's region knows it.
-    pub addr: u64,
-    /// The region's key for requests of peers.
-    pub rkey: u32,
-}
-
-impl Remote {
-    /// So many bytes further on.
-    #[must_use]
-    pub const fn offset(self, bytes: u64) -> Remote {
-        Remote {
-            addr: self.addr.wrapping_add(bytes),
-            rkey: self.rkey,
-        }
-    }
-}
+use crate::{Access, Error, Piece, ProtectionDomain, Remote, hints, raw};
 
 /// Memory that a device may reach. Dropping it deregisters it.
 pub struct MemoryRegion {
@@ -112,11 +23,59 @@ unsafe impl Send for MemoryRegion {}
 // SAFETY: as above.
 unsafe impl Sync for MemoryRegion {}
 
+impl ProtectionDomain {
+    /// Registers memory of this process, so that the device may reach it.
+    ///
+    /// # Safety
+    ///
+    /// While the region lives, which may be as long as the process, the memory stays mapped. If
+    /// `access` is remote, peers read and write it whenever they like: it is only touched through
+    /// atomics, volatile accesses or raw copies that mind this, and nothing borrows it.
+    ///
+    /// # Errors
+    ///
+    /// The memory limit is too low, the range is not mapped or not writable, or the device has no
+    /// more regions.
+    pub unsafe fn register(
+        &self,
+        start: NonNull<u8>,
+        bytes: usize,
+        access: Access,
+    ) -> Result<MemoryRegion, Error> {
+        // SAFETY: as the caller says.
+        unsafe { MemoryRegion::of_host(self, start, bytes, access) }
+    }
+
+    /// Registers `bytes` bytes from `offset` on of a dma-buf, which may be memory of a GPU. Its
+    /// addresses, for work requests here and at peers, start at `iova`, which must be `offset`
+    /// modulo the page size.
+    ///
+    /// # Safety
+    ///
+    /// As for [`ProtectionDomain::register`], with regard to all that maps the dma-buf.
+    ///
+    /// # Errors
+    ///
+    /// The driver, the kernel or rdma-core cannot ([`Error::is_unsupported`]), or the range is not
+    /// in the dma-buf.
+    pub unsafe fn register_dmabuf(
+        &self,
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        bytes: usize,
+        iova: u64,
+        access: Access,
+    ) -> Result<MemoryRegion, Error> {
+        // SAFETY: as the caller says.
+        unsafe { MemoryRegion::of_dmabuf(self, fd, offset, bytes, iova, access) }
+    }
+}
+
 impl MemoryRegion {
     /// # Safety
     ///
     /// See [`ProtectionDomain::register`].
-    pub(crate) unsafe fn of_host(
+    unsafe fn of_host(
         domain: &ProtectionDomain,
         start: NonNull<u8>,
         bytes: usize,
@@ -161,7 +120,7 @@ impl MemoryRegion {
     /// # Safety
     ///
     /// See [`ProtectionDomain::register_dmabuf`].
-    pub(crate) unsafe fn of_dmabuf(
+    unsafe fn of_dmabuf(
         domain: &ProtectionDomain,
         fd: BorrowedFd<'_>,
         offset: u64,

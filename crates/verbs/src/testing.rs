@@ -9,6 +9,8 @@ mod posts;
 
 use std::cell::Cell;
 
+use nix::errno::Errno;
+
 use crate::library::Api;
 use crate::{Library, Piece, QueuePair, Remote, Status, raw};
 
@@ -72,6 +74,11 @@ thread_local! {
 /// a post at its `place`th request, from 0 on.
 pub fn fail_next(place: usize, errno: i32) {
     FAILURE.set(Some((place, errno)));
+}
+
+/// Whether the next call is to fail, and at which request.
+fn failure() -> Option<(usize, i32)> {
+    FAILURE.take().inspect(|&(_, errno)| Errno::set_raw(errno))
 }
 
 /// Makes the device keep the queue pairs that this thread wants destroyed, with that error number; 0 is for not at all.

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::posts::{NullPair, NullQueue, poll_cq, post_recv, post_send};
-use super::{FAILURE, KEEPS, REGISTRATION, Registration};
+use super::{KEEPS, REGISTRATION, Registration, failure};
 use crate::{Gid, raw};
 
 /// Numbers queue pairs and regions; it carries nothing else.
@@ -37,11 +37,6 @@ struct NullChannel {
     channel: raw::ibv_comp_channel,
     /// As of a context.
     _events: OwnedFd,
-}
-
-/// Whether the next call is to fail, and at which request.
-pub(super) fn failure() -> Option<(usize, i32)> {
-    FAILURE.take().inspect(|&(_, errno)| Errno::set_raw(errno))
 }
 
 fn boxed<T>(value: T) -> *mut T {

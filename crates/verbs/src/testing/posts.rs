@@ -9,8 +9,7 @@ use std::ffi::c_int;
 use std::mem::zeroed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::calls::failure;
-use super::{ENDS_AS, HOLDS, Posted};
+use super::{ENDS_AS, HOLDS, Posted, failure};
 use crate::{Piece, Remote, Status, raw};
 
 #[repr(C)]
