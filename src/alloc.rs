@@ -2,12 +2,12 @@
 
 use crate::call::{Call, InPlace, Nothing, Spec};
 use crate::communicator::Communicator;
+use crate::deadline::deadline_in;
 use crate::error::Error;
 use crate::mesh::shares_memory;
 use crate::redop::RedOp;
 use crate::registered::{Allocation, Hold, Holder, Registered, Segment};
 use crate::signature::Operation;
-use crate::world::{EXCHANGE, deadline_in};
 use socket2::Socket;
 use spark_ccl_bootstrap::{Error as BootstrapError, Kind, Purpose, Via};
 use spark_ccl_compute::Element;
@@ -18,6 +18,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+/// How long ranks that are known to be there may take to pass memory.
+const EXCHANGE: Duration = Duration::from_secs(30);
 /// How often waiting for another rank's memory looks for faults.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// No page is larger, but for those called large.

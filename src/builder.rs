@@ -1,9 +1,11 @@
 //! Ways to a communicator.
 
 use crate::communicator::Communicator;
+use crate::deadline::deadline_in;
 use crate::error::Error;
 use crate::logging;
-use crate::world::{Reducer, World, deadline_in, open_nics};
+use crate::opening::open;
+use crate::world::{Reducer, open_nics};
 use spark_ccl_bootstrap::{Address, Options, Secret, Session, UniqueId};
 use spark_ccl_config::{Backend, Env, Settings, Tuning};
 use spark_ccl_launcher::{KeyValue, Launch, Rendezvous};
@@ -148,12 +150,12 @@ impl Builder {
         let sessions = Session::local(size)?;
         // Read once: all ranks must choose alike.
         let tuning = settings.read_tuning();
-        let open = |session| {
+        let start = |session| {
             let (settings, tuning, reducer) = (settings.clone(), tuning.clone(), self.reducer);
             std::thread::Builder::new()
-                .spawn(move || World::open(session, settings, tuning, reducer, OnceLock::new()))
+                .spawn(move || open(session, settings, tuning, reducer, OnceLock::new()))
         };
-        let threads: Vec<_> = sessions.into_iter().map(open).collect();
+        let threads: Vec<_> = sessions.into_iter().map(start).collect();
         let (opened, failed): (Vec<_>, Vec<_>) =
             threads.into_iter().map(joined).partition(Result::is_ok);
         // A rank that fails ends the others; what ended it says more than that it has ended.
@@ -228,7 +230,7 @@ impl Builder {
     ) -> Result<Communicator, Error> {
         // Rank 0 has checked it, and all run the same build.
         let tuning = Tuning::parse(session.note().as_bytes()).unwrap_or_default();
-        World::open(session, settings, tuning, self.reducer, nics.into())
+        open(session, settings, tuning, self.reducer, nics.into())
     }
 
     fn settings(&self) -> Result<Settings, Error> {

@@ -16,12 +16,14 @@ mod collectives;
 mod communicator;
 #[cfg(feature = "cuda")]
 pub mod cuda;
+mod deadline;
 #[cfg(feature = "cuda")]
 mod device;
 mod engine;
 mod error;
 mod logging;
 mod mesh;
+mod opening;
 mod plan;
 mod redop;
 mod registered;

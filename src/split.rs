@@ -2,10 +2,11 @@
 
 use crate::call::{Call, InPlace, Spec};
 use crate::communicator::Communicator;
+use crate::deadline::deadline_in;
 use crate::error::Error;
+use crate::opening::{communicator, with_devices};
 use crate::redop::RedOp;
 use crate::signature::Operation;
-use crate::world::{World, deadline_in, with_devices};
 use spark_ccl_config::AlgorithmChoice;
 use std::sync::atomic::Ordering;
 
@@ -76,6 +77,6 @@ impl Communicator {
         let context = world
             .session
             .derive_context(self.inner.context, count, color);
-        World::communicator(world, context, ranks, algorithms)
+        communicator(world, context, ranks, algorithms)
     }
 }

@@ -4,7 +4,7 @@ use super::elsewhere::elsewhere;
 use super::engine::{Calls, State};
 use super::error::refused;
 use super::gpu::Gpu;
-use super::registration::Kept;
+use super::kept::Kept;
 use super::{Engine, guard};
 use crate::communicator::Communicator;
 use crate::error::Error;

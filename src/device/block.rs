@@ -1,7 +1,7 @@
 //! Allocations of NCCL's: what uses them, and when they can be freed.
 
 use super::gpu::Gpu;
-use super::waiting::until;
+use super::pause::until;
 use parking_lot::Mutex;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{Error, RecordedEvent, make_current, relaxed};

@@ -1,22 +1,13 @@
 //! How device memory enters a call.
 
-use super::order::Order;
+use super::site::{Order, Site};
 use crate::buffer::{RecvBuf, Region, SendBuf};
 use spark_ccl_compute::Element;
 use spark_ccl_cuda::Observed;
-use spark_ccl_cuda::cudarc::driver::{CudaSlice, CudaStream, CudaViewMut, DeviceSlice as Sliced};
+use spark_ccl_cuda::cudarc::driver::{CudaSlice, CudaViewMut, DeviceSlice as Sliced};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Where device memory is.
-#[derive(Debug, Clone)]
-pub(crate) struct Site {
-    pub(crate) device: usize,
-    /// The stream that the memory comes with; `None`: the device's default stream.
-    pub(crate) stream: Option<Arc<CudaStream>>,
-    pub(crate) order: Order,
-}
 
 impl Region {
     /// Device memory: `len` elements from an address.

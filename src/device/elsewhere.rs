@@ -1,7 +1,7 @@
 //! Calls of NCCL's that wait for all ranks, for ever if need be.
 
+use crate::deadline::deadline_in;
 use crate::error::Error;
-use crate::world::deadline_in;
 use crossbeam::channel::{RecvTimeoutError, bounded};
 use parking_lot::{Condvar, Mutex};
 use spark_ccl_control::Watch;

@@ -1,24 +1,20 @@
-//! A communicator of NCCL's, and what is enqueued with it.
+//! A communicator of NCCL's, and what is known of the calls that were enqueued with it.
 
-use super::calls::Place;
 use super::error::{is_harmless, may_be_remote, refused};
 use super::gpu::Gpu;
-use super::guard::Mark;
-use super::meeting::{Kind, Meeting};
+use super::kept::Kept;
+use super::kind::Kind;
+use super::mark::Mark;
 use super::order::{self, hold_back, were_lost, were_used};
-use super::registration::Kept;
 use crate::buffer::Region;
-use crate::call::{Spec, check};
-use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::signature::Signature;
 use parking_lot::{Mutex, MutexGuard};
-use spark_ccl_compute::{DType, Element};
+use spark_ccl_compute::DType;
 use spark_ccl_control::{DEVICE, Fault, Member, Watch};
 use spark_ccl_cuda::cudarc::driver::sys::CUresult;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream, DriverError};
 use spark_ccl_cuda::{RecordedEvent, is_capturing, is_of_the_thread, make_current};
-use spark_ccl_nccl::{self as nccl, DeviceSlice, Library, Patience, Stream};
+use spark_ccl_nccl::{self as nccl, DeviceSlice, Library, Patience};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -156,25 +152,6 @@ impl Engine {
         })
     }
 
-    /// The first call of its kind is one for which NCCL may have to connect the ranks: they meet before.
-    pub(super) fn meet(
-        self: &Arc<Self>,
-        comm: &Communicator,
-        signature: Signature,
-    ) -> Result<Option<Meeting>, Error> {
-        let Some(kind) = Kind::of(signature).filter(|_| self.size > 1) else {
-            return Ok(None);
-        };
-        if self.last_kind.load(Ordering::Relaxed) == kind.word() {
-            return Ok(None);
-        }
-        if self.lock()?.calls.met.contains(&kind) {
-            self.last_kind.store(kind.word(), Ordering::Relaxed);
-            return Ok(None);
-        }
-        Meeting::start(comm, self, kind, signature.words()).map(Some)
-    }
-
     /// Makes a stream wait until a call's memory may be used there. The ranks that have met for the call are told
     /// where it does not. A capture may have begun while they met.
     pub(super) fn hold_back(
@@ -185,72 +162,6 @@ impl Engine {
     ) -> Result<(), Error> {
         self.admit_capture(operation, regions, stream)?;
         hold_back(regions, stream).map_err(|error| self.lost(error))
-    }
-
-    /// Makes a call part of this thread's group of NCCL's.
-    pub(super) fn group<T: Element>(
-        &self,
-        spec: &Spec,
-        regions: [&Region; 2],
-        stream: &CudaStream,
-    ) -> Result<(), Error> {
-        self.with(spec.operation.name(), |_, nccl| {
-            self.call::<T>(nccl, spec, regions, stream)
-        })
-    }
-
-    fn call<T: Element>(
-        &self,
-        nccl: &nccl::Communicator,
-        spec: &Spec,
-        regions: [&Region; 2],
-        stream: &CudaStream,
-    ) -> Result<(), nccl::Error> {
-        let [input, output] = regions.map(|region| self.slice(region, T::DTYPE));
-        let place = Place {
-            library: self.library,
-            nccl,
-            rank: self.rank,
-            size: self.size,
-            // SAFETY: it is a stream of that device, which the caller keeps meanwhile.
-            stream: unsafe { Stream::from_raw(stream.cu_stream().cast(), self.device() as i32) },
-        };
-        place.enqueue::<T>(spec, input, output)
-    }
-
-    /// Checks, meets for, enqueues and notes a call that is in no group.
-    pub(super) fn enqueue<T: Element>(
-        self: &Arc<Self>,
-        comm: &Communicator,
-        spec: &Spec,
-        regions: [&Region; 2],
-        stream: &Arc<CudaStream>,
-    ) -> Result<(), Error> {
-        let operation = spec.operation.name();
-        self.admit(operation, regions, stream)?;
-        let signature = check::signature::<T>(comm, spec, regions)?;
-        if let Some(meeting) = self.meet(comm, signature)? {
-            meeting.wait()?;
-        }
-        self.hold_back(operation, regions, stream)?;
-        let mut goes_on = false;
-        let called = self.with(operation, |calls, nccl| {
-            let done = self.call::<T>(nccl, spec, regions, stream);
-            goes_on = done.as_ref().is_err_and(nccl::Error::goes_on);
-            done.map(|()| self.record(calls, stream))
-        });
-        match called {
-            Ok(end) => self.used(regions, stream, end),
-            Err(error) if goes_on => {
-                self.outlive(regions);
-                Err(error)
-            }
-            Err(error) => {
-                // A part of it may be in the stream. What is wrong with that is said already.
-                let _ = self.used(regions, stream, self.end(stream));
-                Err(error)
-            }
-        }
     }
 
     /// Keeps the memory of a call that NCCL goes on with, and may enqueue yet: nothing tells until when it is used. What a
@@ -278,7 +189,7 @@ impl Engine {
     }
 
     /// Records the end of a call that is the last one now.
-    fn record(
+    pub(super) fn record(
         &self,
         calls: &mut Calls,
         stream: &Arc<CudaStream>,
@@ -292,7 +203,7 @@ impl Engine {
     }
 
     /// An event at the end of a stream. In a graph that is being captured, it would never come.
-    fn end(
+    pub(super) fn end(
         &self,
         stream: &Arc<CudaStream>,
     ) -> Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error> {
@@ -303,7 +214,7 @@ impl Engine {
     }
 
     /// Tells memory up to where it is used in a stream.
-    fn used(
+    pub(super) fn used(
         &self,
         regions: [&Region; 2],
         stream: &CudaStream,
@@ -323,26 +234,6 @@ impl Engine {
             self.give_up(error.to_string());
             error.of_rank(self.rank).into()
         })
-    }
-
-    /// Runs a call in the stream that its memory comes with, and waits for it.
-    pub(crate) fn run<T: Element>(
-        self: &Arc<Self>,
-        comm: &Communicator,
-        spec: &Spec,
-        regions: [&Region; 2],
-    ) -> Result<(), Error> {
-        let stream = order::stream_of(regions);
-        let stream = stream.unwrap_or_else(|| self.context.default_stream());
-        // Those of another context are refused.
-        let is_ours = |other: &&Arc<CudaStream>| Arc::ptr_eq(other.context(), &self.context);
-        for other in order::unordered(regions, &stream).filter(is_ours) {
-            if let Some(end) = self.own(self.end(other))? {
-                self.own(end.hold_back(&stream))?;
-            }
-        }
-        self.enqueue::<T>(comm, spec, regions, &stream)?;
-        self.wait(&stream)
     }
 
     /// Does something with NCCL's communicator, which then may have failed.
@@ -451,7 +342,7 @@ impl Engine {
         )
     }
 
-    fn slice(&self, region: &Region, dtype: DType) -> DeviceSlice {
+    pub(super) fn slice(&self, region: &Region, dtype: DType) -> DeviceSlice {
         // SAFETY: it was checked to be device memory, or empty; the rest is what the buffer's trait promises.
         unsafe { DeviceSlice::from_raw(region.ptr.cast(), region.len, dtype, self.device() as i32) }
     }

@@ -59,8 +59,18 @@ impl Communicator {
     }
 }
 
+impl<'c, T: Element, O: DeviceOperands<T>> Call<'c, T, O> {
+    /// Makes the operation part of a group, which enqueues it in a stream when it ends.
+    pub fn within(self, group: &Group<'c>, stream: &Arc<CudaStream>)
+    where
+        O: 'c,
+    {
+        group.add(self, stream);
+    }
+}
+
 impl<'env> Group<'env> {
-    pub(super) fn add<T: Element, O: DeviceOperands<T> + 'env>(
+    fn add<T: Element, O: DeviceOperands<T> + 'env>(
         &self,
         call: Call<'env, T, O>,
         stream: &Arc<CudaStream>,

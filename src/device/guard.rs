@@ -2,10 +2,10 @@
 //! ways that know nothing of communicators.
 
 use super::engine::{Calls, State};
+use super::mark::Mark;
 use super::{Engine, block};
 use crate::error::Error;
 use spark_ccl_control::Fault;
-use spark_ccl_cuda::RecordedEvent;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -14,15 +14,6 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_millis(50);
 /// For so long a call may go on after a rank has left that had its own part done.
 const AFTER_A_FAREWELL: Duration = Duration::from_secs(2);
-
-/// A call in a stream that is not known to have run.
-pub(super) struct Mark {
-    end: Arc<RecordedEvent>,
-    calls: u64,
-    since: Instant,
-    /// When a rank was seen to have left.
-    farewell: Option<(u32, Instant)>,
-}
 
 /// Watches over an engine until that is gone.
 pub(super) fn start(engine: &Arc<Engine>, timeout: Duration) -> Result<(), Error> {

@@ -1,9 +1,11 @@
 //! Device memory from NCCL, which suits its registrations and windows.
 
+use super::Engine;
 use super::block::{self, Block};
-use super::buffer::{DeviceRecv, DeviceSend, Site};
-use super::order::Order;
-use super::{Engine, waiting};
+use super::buffer::{DeviceRecv, DeviceSend};
+use super::pause::pause;
+use super::site::Order;
+use super::site::Site;
 use crate::buffer::{RecvBuf, Region, SendBuf};
 use crate::error::Error;
 use spark_ccl_compute::Element;
@@ -152,7 +154,7 @@ impl Engine {
                 });
             }
             self.tidy();
-            waiting::pause(start.elapsed());
+            pause(start.elapsed());
         }
     }
 }

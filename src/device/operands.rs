@@ -1,7 +1,7 @@
 //! The buffers of a call in device memory, and calls in streams.
 
 use crate::call::{Call, InPlace, Operands, OutOfPlace, Receiving, Sending};
-use crate::device::{DeviceRecv, DeviceSend, Group};
+use crate::device::{DeviceRecv, DeviceSend};
 use crate::error::Error;
 use spark_ccl_compute::Element;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// The buffers of a [`Call`], all in device memory.
 pub trait DeviceOperands<T: Element>: Operands<T> {}
 
-impl<'c, T: Element, O: DeviceOperands<T>> Call<'c, T, O> {
+impl<T: Element, O: DeviceOperands<T>> Call<'_, T, O> {
     /// Enqueues the operation in a stream and gives its buffers back. It runs when all has run that was
     /// enqueued there before; [`Communicator::wait`](crate::Communicator::wait) waits for it.
     ///
@@ -34,14 +34,6 @@ impl<'c, T: Element, O: DeviceOperands<T>> Call<'c, T, O> {
         let (input, output) = operands.regions();
         engine.enqueue::<T>(self.comm, &self.spec, [&input, &output], stream)?;
         Ok(operands.back())
-    }
-
-    /// Makes the operation part of a group, which enqueues it in a stream when it ends.
-    pub fn within(self, group: &Group<'c>, stream: &Arc<CudaStream>)
-    where
-        O: 'c,
-    {
-        group.add(self, stream);
     }
 }
 

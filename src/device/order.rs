@@ -1,52 +1,10 @@
-//! What keeps the uses of device memory in order, in streams and between them.
+//! The uses of a call's memory, in order.
 
-use super::block::Block;
+use super::site::Order;
 use crate::buffer::Region;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::{Buffer, Error, RecordedEvent};
+use spark_ccl_cuda::{Error, RecordedEvent};
 use std::sync::Arc;
-
-/// Who knows what was done to memory in which stream.
-#[derive(Debug, Clone)]
-pub(crate) enum Order {
-    /// The program itself.
-    Program,
-    /// cudarc, by the events of its buffer; or why those could not be had.
-    Cudarc(Result<Buffer, Error>),
-    /// The memory.
-    Block(Arc<Block>),
-}
-
-impl Order {
-    /// Makes a stream wait for what must have been done before the memory is read there, or written.
-    fn hold_back(&self, stream: &Arc<CudaStream>, writes: bool) -> Result<(), Error> {
-        match self {
-            Self::Program => Ok(()),
-            Self::Cudarc(buffer) => buffer
-                .as_ref()
-                .map_err(Clone::clone)?
-                .hold_back(stream, writes),
-            Self::Block(block) => block.hold_back(stream, writes),
-        }
-    }
-
-    /// The memory was read, or written, in a stream up to an event.
-    fn was_used(
-        &self,
-        stream: &CudaStream,
-        end: &Arc<RecordedEvent>,
-        writes: bool,
-    ) -> Result<(), Error> {
-        match self {
-            Self::Program => Ok(()),
-            Self::Cudarc(buffer) => buffer.as_ref().map_err(Clone::clone)?.was_used(stream),
-            Self::Block(block) => {
-                block.was_used(end, writes);
-                Ok(())
-            }
-        }
-    }
-}
 
 /// Whether the program itself keeps all uses of a call's memory in order.
 pub(super) fn is_the_programs(regions: [&Region; 2]) -> bool {

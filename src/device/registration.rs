@@ -2,53 +2,18 @@
 
 use super::block::{self, Block};
 use super::elsewhere::{elsewhere, spawn};
+use super::kept::{Entry, Made, Registration};
 use super::{DeviceMemory, Engine};
 use crate::communicator::Communicator;
 use crate::error::Error;
-use parking_lot::Mutex;
 use spark_ccl_compute::Element;
 use spark_ccl_cuda::{make_current, relaxed};
-use spark_ccl_nccl::{self as nccl, DeviceSlice, WindowKind};
+use spark_ccl_nccl::{DeviceSlice, WindowKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const REGISTER: &str = "register_device";
 const DEREGISTER: &str = "deregistering device memory";
-
-/// How memory is registered with a communicator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Registration {
-    /// For this rank; the others may do as they like.
-    Local,
-    /// As a symmetric window: all ranks register memory of the same length.
-    Symmetric,
-}
-
-/// What is registered with a communicator. Ranks of one process share it: what is still registered at its end, NCCL
-/// gives up when the last of them ends.
-#[derive(Debug, Default)]
-pub(super) struct Kept {
-    entries: Mutex<Vec<Entry>>,
-    /// Windows that NCCL has refused to give up. They last until the end, and the ranks do not count them: the others may
-    /// have given up theirs.
-    refused: Mutex<Vec<Entry>>,
-}
-
-/// A block that a rank has registered.
-#[derive(Debug)]
-struct Entry {
-    rank: usize,
-    block: Arc<Block>,
-    kind: Registration,
-    /// `None` where NCCL may have made it by half; that lasts until the end.
-    made: Option<Made>,
-}
-
-#[derive(Debug)]
-enum Made {
-    Local(nccl::Registration),
-    Window(nccl::Window),
-}
 
 impl Communicator {
     /// Registers device memory with this communicator until the memory is dropped, or the communicator ends; whether
@@ -149,12 +114,7 @@ impl Engine {
     /// Keeps a block that is about to be registered: should that fail, NCCL may have done half of it.
     fn keep<T: Element>(&self, memory: &DeviceMemory<T>, kind: Registration) -> Arc<Block> {
         let block = Arc::clone(memory.block());
-        self.kept.entries.lock().push(Entry {
-            rank: self.rank,
-            block: Arc::clone(&block),
-            kind,
-            made: None,
-        });
+        self.kept.add(self.rank, &block, kind);
         block
     }
 
@@ -231,83 +191,5 @@ impl Engine {
             tracing::warn!("rank {}: {error}", self.rank);
             self.tidies.store(false, Ordering::Relaxed);
         }
-    }
-}
-
-impl Kept {
-    /// Notes what NCCL has made of an entry.
-    fn settle(&self, rank: usize, block: &Arc<Block>, made: Made) {
-        let mut entries = self.entries.lock();
-        let mut own = entries.iter_mut().filter(|entry| entry.rank == rank);
-        let entry = own.rfind(|entry| entry.made.is_none() && Arc::ptr_eq(&entry.block, block));
-        if let Some(entry) = entry {
-            entry.made = Some(made);
-        }
-    }
-
-    /// Keeps what could not be deregistered.
-    fn put_back(&self, entry: Entry) {
-        let list = match entry.kind {
-            Registration::Local => &self.entries,
-            Registration::Symmetric => &self.refused,
-        };
-        list.lock().push(entry);
-    }
-
-    fn any(&self, is_meant: impl Fn(&Entry) -> bool) -> bool {
-        self.entries.lock().iter().any(is_meant)
-    }
-
-    /// Those of a rank that are registered here only, and not in use any more.
-    fn take_unused(&self, rank: usize) -> Vec<Entry> {
-        let mut entries = self.entries.lock();
-        entries
-            .extract_if(.., |entry| entry.is_unused(rank))
-            .collect()
-    }
-
-    /// Which of a rank's first windows are not in use any more, a bit each. All ranks have the same ones, in the same
-    /// order.
-    fn unused_windows(&self, rank: usize) -> u64 {
-        let entries = self.entries.lock();
-        let windows = entries.iter().filter(|entry| entry.is_window(rank));
-        let first = windows.take(u64::BITS as usize).enumerate();
-        first.fold(0, |bits, (place, entry)| {
-            let is_unused = entry.made.is_some() && entry.block.is_unused();
-            bits | u64::from(is_unused) << place
-        })
-    }
-
-    fn take_windows(&self, rank: usize, bits: u64) -> Vec<Entry> {
-        let mut place = 0;
-        let mut entries = self.entries.lock();
-        entries
-            .extract_if(.., |entry| {
-                if !entry.is_window(rank) {
-                    return false;
-                }
-                place += 1;
-                bits.checked_shr(place - 1)
-                    .is_some_and(|bits| bits & 1 == 1)
-            })
-            .collect()
-    }
-}
-
-impl Entry {
-    fn is_window(&self, rank: usize) -> bool {
-        self.rank == rank && self.kind == Registration::Symmetric
-    }
-
-    fn is_unused(&self, rank: usize) -> bool {
-        self.is_local(rank) && self.block.is_unused()
-    }
-
-    fn will_be_unused(&self, rank: usize) -> bool {
-        self.is_local(rank) && self.block.will_be_unused()
-    }
-
-    fn is_local(&self, rank: usize) -> bool {
-        self.rank == rank && matches!(self.made, Some(Made::Local(_)))
     }
 }

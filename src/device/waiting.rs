@@ -3,6 +3,7 @@
 use super::Engine;
 use super::elsewhere::{elsewhere, spawn};
 use super::error::refused;
+use super::pause::{YIELD_FOR, pause};
 use crate::error::Error;
 use crossbeam::channel::bounded;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
@@ -17,34 +18,6 @@ const LOOKS: u32 = 64;
 const CALL: Duration = Duration::from_secs(5);
 /// What NCCL does at once when it aborts takes some 100 ms; for graphs that are still there it waits without end.
 const ABORT: Duration = Duration::from_secs(2);
-
-/// How long a waiter looks on before it yields, and how long it yields before it sleeps.
-const LOOK_FOR: Duration = Duration::from_micros(50);
-const YIELD_FOR: Duration = Duration::from_millis(1);
-const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
-const LONGEST_SLEEP: Duration = Duration::from_millis(1);
-/// A sleep is as long as this part of what was waited before, so that it adds no more to that.
-const SLEEP_PART: u32 = 16;
-
-/// Passes the time until the next look. Each look takes a lock of the driver's, which others need to enqueue.
-pub(super) fn pause(waited: Duration) {
-    if waited < LOOK_FOR {
-        std::hint::spin_loop();
-    } else if waited < YIELD_FOR {
-        std::thread::yield_now();
-    } else {
-        std::thread::sleep((waited / SLEEP_PART).clamp(SHORTEST_SLEEP, LONGEST_SLEEP));
-    }
-}
-
-/// Waits until something is over, however long that takes.
-pub(super) fn until<E>(mut is_over: impl FnMut() -> Result<bool, E>) -> Result<(), E> {
-    let start = Instant::now();
-    while !is_over()? {
-        pause(start.elapsed());
-    }
-    Ok(())
-}
 
 impl Engine {
     /// Waits until all in a stream has run, and looks whether it went well.

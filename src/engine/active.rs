@@ -5,8 +5,9 @@ use super::course::{Advance, Course};
 use super::exec::Run;
 use super::loans::Loans;
 use super::pair_tag::PairTag;
-use super::request::{POINT_TO_POINT, Request};
+use super::request::Request;
 use super::wires::Wires;
+use crate::mesh::POINT_TO_POINT;
 
 /// An operation that is queued or running.
 pub(super) struct Active {

@@ -3,8 +3,8 @@
 use super::exchange::{self, Progress};
 use super::exec::{Cursor, Run, Turn};
 use super::patience::Patience;
-use super::patrol::Stall;
 use super::request::Program;
+use super::stall::Stall;
 use super::wires::{Obstacle, Wires};
 use spark_ccl_sched::Kind;
 use std::ops::Range;

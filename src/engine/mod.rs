@@ -1,6 +1,7 @@
 //! The engine of one communicator: its operations in flight, and what makes them progress.
 
 mod active;
+mod blocked;
 mod course;
 mod exchange;
 mod exec;
@@ -14,8 +15,10 @@ mod patrol;
 mod programs;
 mod request;
 mod shared;
+mod signal;
 mod single_copy;
 mod sleep;
+mod stall;
 mod terms;
 #[cfg(test)]
 mod tests;
@@ -23,7 +26,7 @@ mod wires;
 
 pub(crate) use ops::OpId;
 pub(crate) use programs::Programs;
-pub(crate) use request::{Blocks, CHANNELS, Program, Request, Task};
+pub(crate) use request::{Blocks, Program, Request, Task};
 pub(crate) use shared::Shared;
 pub(crate) use wires::Wires;
 

@@ -7,13 +7,6 @@ use crate::signature::{Operation, Signature};
 use spark_ccl_sched::{Buf, Kind, Rank, Schedule, Span, Step, Steps};
 use std::sync::Arc;
 
-/// Channels that collectives use; the next one carries point-to-point messages.
-pub(crate) const COLLECTIVE_CHANNELS: usize = 2;
-/// The channel of point-to-point messages.
-pub(crate) const POINT_TO_POINT: usize = COLLECTIVE_CHANNELS;
-/// Channels of every link.
-pub(crate) const CHANNELS: usize = COLLECTIVE_CHANNELS + 1;
-
 /// A checked call that owns its steps.
 #[derive(Debug)]
 pub(crate) struct Request {

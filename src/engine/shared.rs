@@ -1,7 +1,7 @@
 //! The engine behind its mutex, and how callers wait on it.
 
+use super::blocked::wake_others;
 use super::patience::{Pause, Rest};
-use super::sleep::wake_others;
 use super::{Engine, OpId, Program, Programs, Request, Task};
 use crate::error::Error;
 use parking_lot::{Condvar, Mutex, MutexGuard};

@@ -5,26 +5,13 @@
 //! ended an operation, or lacks now what the blocked thread does not look out for.
 
 use super::shared::{deserted_engines, unlock};
-use super::{Engine, Shared};
-use parking_lot::Mutex;
-use spark_ccl_fork::PerProcess;
-use spark_ccl_transport::{Bell, Wait};
+use super::{Engine, Shared, blocked};
+use spark_ccl_transport::Wait;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// For so long a waiter blocks before it looks around: deadlines and announcements need that.
 const LONGEST: Duration = Duration::from_millis(50);
-
-/// The bells of the engines of this process on whose links a thread blocks. It gives other engines no
-/// pushes meanwhile, so it is woken up when one needs them.
-static BLOCKED: PerProcess<Mutex<Vec<Arc<Bell>>>> = PerProcess::new();
-
-/// Wakes up those who block on other engines of this process.
-pub(super) fn wake_others(own: &Arc<Bell>) {
-    let blocked = BLOCKED.get().lock();
-    let others = blocked.iter().filter(|bell| !Arc::ptr_eq(bell, own));
-    others.for_each(|bell| bell.ring());
-}
 
 impl Engine {
     /// Prepares to block; `None` if something moved meanwhile.
@@ -69,17 +56,14 @@ impl Shared {
         let bell = Arc::clone(&engine.wires.bell);
         unlock(engine);
         let wait = wait?;
-        BLOCKED.get().lock().push(Arc::clone(&bell));
+        blocked::note(&bell);
         let most = if wait.is_blind() || self.others_need_pushes() {
             nap
         } else {
             LONGEST
         };
         wait.block(&bell, most);
-        BLOCKED
-            .get()
-            .lock()
-            .retain(|blocked| !Arc::ptr_eq(blocked, &bell));
+        blocked::forget(&bell);
         self.engine.lock().get_up();
         self.woken.notify_all();
         None

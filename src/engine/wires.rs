@@ -1,8 +1,7 @@
 //! The links of a communicator, and what else its operations share.
 
-use super::CHANNELS;
 use super::terms::Disagreement;
-use crate::mesh::{Halves, Line, Mesh, index};
+use crate::mesh::{CHANNELS, Halves, Line, Mesh, index};
 use spark_ccl_compute::{Compute, Job, Operand, Started};
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{Bell, LinkError, LinkRx, LinkTx, Rails, Wait};

@@ -1,17 +1,13 @@
 //! What other threads leave for the engine that makes links.
 
-use super::rails::{self, Outcome};
-use super::shared::{Bells, Progress, Talk};
-use super::{Line, Site};
-use crate::call::or_abort;
-use crate::engine::{CHANNELS, Shared};
+use super::{CHANNELS, Halves, Line, Site};
 use parking_lot::Mutex;
 use socket2::Socket;
-use spark_ccl_bootstrap::{self as bootstrap, Attendant, Delivery, End, Error, Kind};
+use spark_ccl_bootstrap::{End, Error};
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{LinkError, shm};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 
 /// What has come, and nobody has looked at.
 #[derive(Default)]
@@ -30,9 +26,17 @@ pub(super) enum Note {
     Rails(Line, Outcome),
 }
 
+/// What came of a dialogue about rails.
+pub(super) enum Outcome {
+    Link(Halves, String),
+    /// Both ends know that there are no rails, for this reason, and TCP will do instead.
+    Tcp(String),
+    Failed(LinkError),
+}
+
 /// A stream of a link, by ranks of the communicator.
 pub(super) struct Delivered {
-    peer: Rank,
+    pub(super) peer: Rank,
     pub(super) lane: u32,
     pub(super) stream: Result<Socket, Error>,
 }
@@ -60,51 +64,14 @@ impl Inbox {
     }
 }
 
-/// Has the session put what comes for the communicator into the inbox.
-pub(super) fn attend(site: &Arc<Site>, inbox: &Arc<Inbox>, engine: Weak<Shared>) {
-    let session = &site.world.session;
-    let context = site.context;
-    let (site, inbox) = (Arc::clone(site), Arc::clone(inbox));
-    let bells = Arc::<Bells>::default();
-    let attendant = move |delivery: Delivery| -> Option<Box<dyn bootstrap::Talk>> {
-        let mut members = site.members.iter();
-        let peer = members.position(|&member| member == delivery.peer)? as Rank;
-        let lane = delivery.purpose.lane;
-        let line = (peer, lane as usize % CHANNELS);
-        let stream = match (delivery.purpose.kind, delivery.stream) {
-            (Kind::SharedMemory, Ok((stream, end))) => {
-                return Some(Box::new(Talk {
-                    site: Arc::clone(&site),
-                    inbox: Arc::clone(&inbox),
-                    engine: Weak::clone(&engine),
-                    bells: Arc::clone(&bells),
-                    line,
-                    stream,
-                    end,
-                    progress: Progress::default(),
-                }));
-            }
-            (Kind::Rdma, Ok((stream, _))) => {
-                rails::make(&site, &inbox, line, stream, &engine);
-                return None;
-            }
-            (_, stream) => stream.map(|(stream, _)| stream),
-        };
-        inbox.put(Note::Delivery(Delivered { peer, lane, stream }));
-        announce(&site, &engine);
-        None
-    };
-    let attendant: Attendant = Arc::new(attendant);
-    session.attend(context, &attendant);
-}
+/// Moves on what the engine has in flight, if it is still there.
+pub(crate) type Push = Arc<dyn Fn() + Send + Sync>;
 
 /// Has the engine look: what its operations could not send for lack of a link goes out without their callers.
-pub(super) fn announce(site: &Site, engine: &Weak<Shared>) {
+pub(super) fn announce(site: &Site, push: &Push) {
     site.bell.ring();
     // Ranks of one process tell each other while they work on their own engines.
-    if !site.world.session.is_local()
-        && let Some(engine) = engine.upgrade()
-    {
-        or_abort(|| engine.push());
+    if !site.world.session.is_local() {
+        push();
     }
 }

@@ -4,29 +4,29 @@
 //! nothing but the other's session thread; the other finds the link when it needs it, too. What comes from that
 //! thread lies in the inbox until this rank's engine looks, and that looks where an operation lacks a link.
 
+mod attend;
 mod inbox;
+mod line;
 mod rails;
 mod shared;
 mod site;
 mod sockets;
 
+pub(crate) use line::{CHANNELS, Line, POINT_TO_POINT, index};
 pub(crate) use site::{Site, shares_memory};
 
-use crate::engine::{CHANNELS, Shared};
-use inbox::{Inbox, Note};
+use attend::attend;
+use inbox::{Inbox, Note, Outcome, Push};
 use site::Way;
 use sockets::Sockets;
 use spark_ccl_bootstrap::{End, Error as BootstrapError, Kind};
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{LinkError, LinkRx, LinkTx, shm};
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// Both halves of a link.
 pub(crate) type Halves = (Box<dyn LinkTx>, Box<dyn LinkRx>);
-
-/// A peer, and a channel to it.
-pub(crate) type Line = (Rank, usize);
 
 /// What makes a communicator's links.
 pub(crate) struct Mesh {
@@ -53,8 +53,8 @@ pub(crate) struct Door {
 impl Door {
     /// Has the session tell of what peers ask for, and push the engine then; also of what they have asked for
     /// before, so nobody may hold the engine.
-    pub(crate) fn open(self, engine: Weak<Shared>) {
-        inbox::attend(&self.site, &self.inbox, engine);
+    pub(crate) fn open(self, push: Push) {
+        attend(&self.site, &self.inbox, push);
     }
 }
 
@@ -221,14 +221,14 @@ impl Mesh {
         (Box::new(tx), Box::new(rx))
     }
 
-    fn railed(&mut self, line: Line, outcome: rails::Outcome) -> Stage {
+    fn railed(&mut self, line: Line, outcome: Outcome) -> Stage {
         match outcome {
-            rails::Outcome::Link(halves, name) => {
+            Outcome::Link(halves, name) => {
                 self.name(line, name);
                 Stage::Ready(halves)
             }
             // Both know it, and either may ask for the sockets.
-            rails::Outcome::Tcp(problem) => {
+            Outcome::Tcp(problem) => {
                 // Once for all lines to the peer.
                 if self.without_rails.insert(line.0) {
                     let name = self.site.describe(line.0);
@@ -240,7 +240,7 @@ impl Mesh {
                     _ => self.begin(line, Way::Tcp),
                 }
             }
-            rails::Outcome::Failed(error) => Stage::Failed(error),
+            Outcome::Failed(error) => Stage::Failed(error),
         }
     }
 
@@ -268,10 +268,4 @@ impl Drop for Mesh {
     fn drop(&mut self) {
         self.site.world.session.dismiss(self.site.context);
     }
-}
-
-/// The number of a line among all.
-#[inline]
-pub(crate) fn index((peer, lane): Line) -> usize {
-    peer as usize * CHANNELS + lane
 }

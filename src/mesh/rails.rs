@@ -1,38 +1,23 @@
 //! Links over RDMA. To make one takes a dialogue, which a thread leads on either side.
 
-use super::inbox::{Inbox, Note, announce};
-use super::{Halves, Line, Site};
-use crate::engine::Shared;
-use crate::world::deadline_in;
+use super::inbox::{Inbox, Note, Outcome, Push, announce};
+use super::{Line, Site};
+use crate::deadline::deadline_in;
 use socket2::Socket;
 use spark_ccl_config::{Net, Path};
 use spark_ccl_transport::LinkError;
 use spark_ccl_transport::rdma::link as rdma;
-use std::sync::{Arc, Weak};
-
-/// What came of a dialogue.
-pub(super) enum Outcome {
-    Link(Halves, String),
-    /// Both ends know that there are no rails, for this reason, and TCP will do instead.
-    Tcp(String),
-    Failed(LinkError),
-}
+use std::sync::Arc;
 
 /// Makes a link over the stream, in a thread of its own.
-pub(super) fn make(
-    site: &Arc<Site>,
-    inbox: &Arc<Inbox>,
-    line: Line,
-    stream: Socket,
-    engine: &Weak<Shared>,
-) {
+pub(super) fn make(site: &Arc<Site>, inbox: &Arc<Inbox>, line: Line, stream: Socket, push: &Push) {
     let (there, its) = (Arc::clone(site), Arc::clone(inbox));
     let talk = {
-        let engine = Weak::clone(engine);
+        let push = Arc::clone(push);
         move || {
             let outcome = talk(&there, line, stream);
             its.put(Note::Rails(line, outcome));
-            announce(&there, &engine);
+            announce(&there, &push);
         }
     };
     let thread = std::thread::Builder::new().name("spark-rails".to_owned());
@@ -40,7 +25,7 @@ pub(super) fn make(
         let text = format!("starting a thread that makes the RDMA link: {error}");
         let failed = Outcome::Failed(LinkError::Setup(text));
         inbox.put(Note::Rails(line, failed));
-        announce(site, engine);
+        announce(site, push);
     }
 }
 

@@ -3,9 +3,8 @@
 //! The sessions' threads make them. The peer's takes a link as soon as it is passed, so no descriptors are on their
 //! way for long, of which the kernel allows a user only a few; and what the peer has started goes out.
 
-use super::inbox::{Inbox, Note, announce};
+use super::inbox::{Inbox, Note, Push, announce};
 use super::{Line, Site};
-use crate::engine::Shared;
 use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_bootstrap::{End, Turn};
@@ -13,7 +12,7 @@ use spark_ccl_sched::Rank;
 use spark_ccl_transport::memory::MemoryError;
 use spark_ccl_transport::{Bell, LinkError, shm};
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// The peers' bells: one each, however many links there are.
@@ -30,7 +29,7 @@ impl Bells {
 pub(super) struct Talk {
     pub(super) site: Arc<Site>,
     pub(super) inbox: Arc<Inbox>,
-    pub(super) engine: Weak<Shared>,
+    pub(super) push: Push,
     pub(super) bells: Arc<Bells>,
     pub(super) line: Line,
     pub(super) stream: Socket,
@@ -105,7 +104,7 @@ impl Talk {
 
     fn tell(&self, made: Result<shm::End, LinkError>) {
         self.inbox.put(Note::Memory(self.line, self.end, made));
-        announce(&self.site, &self.engine);
+        announce(&self.site, &self.push);
     }
 }
 

@@ -1,8 +1,8 @@
 //! What all links of a communicator depend on.
 
-use super::Line;
-use crate::engine::CHANNELS;
-use crate::world::{World, deadline_in};
+use super::{CHANNELS, Line};
+use crate::deadline::deadline_in;
+use crate::world::World;
 use spark_ccl_bootstrap::{Error, Kind, Purpose, Session, Via};
 use spark_ccl_config::{Net, Settings};
 use spark_ccl_control::Watch;

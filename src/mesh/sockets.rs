@@ -1,6 +1,6 @@
 //! Links over TCP.
 
-use super::{Halves, Line, Site};
+use super::{CHANNELS, Halves, Line, Site};
 use socket2::Socket;
 use spark_ccl_bootstrap::{Error, Kind};
 use spark_ccl_sched::Rank;
@@ -23,7 +23,7 @@ impl Sockets {
 
     /// Takes the socket of that lane. What the peer has too many of is closed.
     pub(super) fn put(&mut self, lane: u32, socket: Socket) {
-        let place = lane as usize / crate::engine::CHANNELS;
+        let place = lane as usize / CHANNELS;
         if let Some(place) = self.0.get_mut(place) {
             *place = Some(socket);
         }

@@ -1,0 +1,123 @@
+//! From a call to what NCCL does in a stream.
+
+use super::calls::Place;
+use super::kind::Kind;
+use super::meeting::Meeting;
+use super::{Engine, order};
+use crate::buffer::Region;
+use crate::call::{Spec, check};
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::signature::Signature;
+use spark_ccl_compute::Element;
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_nccl::{self as nccl, Stream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl Engine {
+    /// Runs a call in the stream that its memory comes with, and waits for it.
+    pub(crate) fn run<T: Element>(
+        self: &Arc<Self>,
+        comm: &Communicator,
+        spec: &Spec,
+        regions: [&Region; 2],
+    ) -> Result<(), Error> {
+        let stream = order::stream_of(regions);
+        let stream = stream.unwrap_or_else(|| self.context.default_stream());
+        // Those of another context are refused.
+        let is_ours = |other: &&Arc<CudaStream>| Arc::ptr_eq(other.context(), &self.context);
+        for other in order::unordered(regions, &stream).filter(is_ours) {
+            if let Some(end) = self.own(self.end(other))? {
+                self.own(end.hold_back(&stream))?;
+            }
+        }
+        self.enqueue::<T>(comm, spec, regions, &stream)?;
+        self.wait(&stream)
+    }
+
+    /// Checks, meets for, enqueues and notes a call that is in no group.
+    pub(super) fn enqueue<T: Element>(
+        self: &Arc<Self>,
+        comm: &Communicator,
+        spec: &Spec,
+        regions: [&Region; 2],
+        stream: &Arc<CudaStream>,
+    ) -> Result<(), Error> {
+        let operation = spec.operation.name();
+        self.admit(operation, regions, stream)?;
+        let signature = check::signature::<T>(comm, spec, regions)?;
+        if let Some(meeting) = self.meet(comm, signature)? {
+            meeting.wait()?;
+        }
+        self.hold_back(operation, regions, stream)?;
+        let mut goes_on = false;
+        let called = self.with(operation, |calls, nccl| {
+            let done = self.call::<T>(nccl, spec, regions, stream);
+            goes_on = done.as_ref().is_err_and(nccl::Error::goes_on);
+            done.map(|()| self.record(calls, stream))
+        });
+        match called {
+            Ok(end) => self.used(regions, stream, end),
+            Err(error) if goes_on => {
+                self.outlive(regions);
+                Err(error)
+            }
+            Err(error) => {
+                // A part of it may be in the stream. What is wrong with that is said already.
+                let _ = self.used(regions, stream, self.end(stream));
+                Err(error)
+            }
+        }
+    }
+
+    /// The first call of its kind is one for which NCCL may have to connect the ranks: they meet before.
+    pub(super) fn meet(
+        self: &Arc<Self>,
+        comm: &Communicator,
+        signature: Signature,
+    ) -> Result<Option<Meeting>, Error> {
+        let Some(kind) = Kind::of(signature).filter(|_| self.size > 1) else {
+            return Ok(None);
+        };
+        if self.last_kind.load(Ordering::Relaxed) == kind.word() {
+            return Ok(None);
+        }
+        if self.lock()?.calls.met.contains(&kind) {
+            self.last_kind.store(kind.word(), Ordering::Relaxed);
+            return Ok(None);
+        }
+        Meeting::start(comm, self, kind, signature.words()).map(Some)
+    }
+
+    /// Makes a call part of this thread's group of NCCL's.
+    pub(super) fn group<T: Element>(
+        &self,
+        spec: &Spec,
+        regions: [&Region; 2],
+        stream: &CudaStream,
+    ) -> Result<(), Error> {
+        self.with(spec.operation.name(), |_, nccl| {
+            self.call::<T>(nccl, spec, regions, stream)
+        })
+    }
+
+    fn call<T: Element>(
+        &self,
+        nccl: &nccl::Communicator,
+        spec: &Spec,
+        regions: [&Region; 2],
+        stream: &CudaStream,
+    ) -> Result<(), nccl::Error> {
+        let [input, output] = regions.map(|region| self.slice(region, T::DTYPE));
+        let place = Place {
+            library: self.library,
+            nccl,
+            rank: self.rank,
+            size: self.size,
+            // SAFETY: it is a stream of that device, which the caller keeps meanwhile.
+            stream: unsafe { Stream::from_raw(stream.cu_stream().cast(), self.device() as i32) },
+        };
+        place.enqueue::<T>(spec, input, output)
+    }
+}

@@ -1,0 +1,57 @@
+//! Where device memory is, and what keeps its uses in order, in streams and between them.
+
+use super::block::Block;
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::{Buffer, Error, RecordedEvent};
+use std::sync::Arc;
+
+/// Where device memory is.
+#[derive(Debug, Clone)]
+pub(crate) struct Site {
+    pub(crate) device: usize,
+    /// The stream that the memory comes with; `None`: the device's default stream.
+    pub(crate) stream: Option<Arc<CudaStream>>,
+    pub(crate) order: Order,
+}
+
+/// Who knows what was done to memory in which stream.
+#[derive(Debug, Clone)]
+pub(crate) enum Order {
+    /// The program itself.
+    Program,
+    /// cudarc, by the events of its buffer; or why those could not be had.
+    Cudarc(Result<Buffer, Error>),
+    /// The memory.
+    Block(Arc<Block>),
+}
+
+impl Order {
+    /// Makes a stream wait for what must have been done before the memory is read there, or written.
+    pub(super) fn hold_back(&self, stream: &Arc<CudaStream>, writes: bool) -> Result<(), Error> {
+        match self {
+            Self::Program => Ok(()),
+            Self::Cudarc(buffer) => buffer
+                .as_ref()
+                .map_err(Clone::clone)?
+                .hold_back(stream, writes),
+            Self::Block(block) => block.hold_back(stream, writes),
+        }
+    }
+
+    /// The memory was read, or written, in a stream up to an event.
+    pub(super) fn was_used(
+        &self,
+        stream: &CudaStream,
+        end: &Arc<RecordedEvent>,
+        writes: bool,
+    ) -> Result<(), Error> {
+        match self {
+            Self::Program => Ok(()),
+            Self::Cudarc(buffer) => buffer.as_ref().map_err(Clone::clone)?.was_used(stream),
+            Self::Block(block) => {
+                block.was_used(end, writes);
+                Ok(())
+            }
+        }
+    }
+}

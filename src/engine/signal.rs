@@ -1,0 +1,98 @@
+//! Signals: messages without elements, by which two ranks make sure that they mean the same.
+
+use super::exec::Run;
+use super::request::Program;
+use super::terms::{Disagreement, Terms};
+use super::wires::{CHANNEL, Obstacle};
+use crate::buffer::Home;
+use crate::signature::Side;
+use spark_ccl_sched::Rank;
+
+impl Run<'_> {
+    /// An empty message, but for the terms.
+    pub(super) fn signal(&mut self, channel: u32, peer: Rank) -> Result<bool, Obstacle> {
+        let lane = self.base + channel as usize;
+        let terms = self.terms(peer);
+        let said = terms.bytes();
+        match self.wires.tx(peer, lane)?.reserve(CHANNEL, said.len()) {
+            Ok(Some(slot)) => slot.copy_from_slice(said),
+            Ok(None) => return Err(Obstacle::Credit { peer }),
+            Err(error) => return Err(Obstacle::Link { peer, error }),
+        }
+        self.wires.commit(peer, lane, said.len(), self.tag)?;
+        Ok(true)
+    }
+
+    /// Takes the peer's signal, which must be on the same terms.
+    pub(super) fn await_signal(&mut self, channel: u32, peer: Rank) -> Result<bool, Obstacle> {
+        let lane = self.base + channel as usize;
+        let expected = self.terms_of(peer);
+        let rx = self.wires.rx(peer, lane)?;
+        match rx.peek(CHANNEL) {
+            Ok(Some(arrival)) if arrival.tag != self.tag => Err(Obstacle::Foreign {
+                peer,
+                tag: arrival.tag,
+            }),
+            Ok(Some(arrival)) if arrival.payload != expected.bytes() => {
+                let there = Terms::read(arrival.payload);
+                let here = self.terms(peer);
+                let terms = Box::new(Disagreement { here, there });
+                Err(Obstacle::Terms { peer, terms })
+            }
+            Ok(Some(_)) => {
+                rx.release(CHANNEL);
+                Ok(true)
+            }
+            Ok(None) => Err(Obstacle::Message { peer, lane }),
+            Err(error) => Err(Obstacle::Link { peer, error }),
+        }
+    }
+
+    /// What this rank says to the peer.
+    fn terms(&self, peer: Rank) -> Terms {
+        match self.program {
+            Program::Blocks(blocks) => {
+                let peer = peer as usize;
+                Terms::counts(blocks.sent[peer], blocks.expected[peer])
+            }
+            _ if self.task.signature.place != 0 => self.place(),
+            _ => Terms::default(),
+        }
+    }
+
+    /// What the peer is to say to this rank.
+    fn terms_of(&self, peer: Rank) -> Terms {
+        match self.program {
+            Program::Blocks(blocks) => {
+                let peer = peer as usize;
+                Terms::counts(blocks.expected[peer], blocks.sent[peer])
+            }
+            _ => self.terms(peer),
+        }
+    }
+
+    /// All that says what peers may reach of this rank's registered memory.
+    fn place(&self) -> Terms {
+        let signature = self.task.signature;
+        let home = |side: Side| -> Option<(&Home, u32)> {
+            let home = match side {
+                Side::Input => self.task.input.home.as_ref(),
+                Side::Output => self.task.output.home.as_ref(),
+            };
+            home.and_then(|home| Some((home, home.segment.allocation()?.id)))
+        };
+        let sides = signature.operation.shared(signature.in_place);
+        let Some([Some((first, a)), Some((second, b))]) = sides.map(|sides| sides.map(home)) else {
+            unreachable!("the plan has found where the memory is");
+        };
+        let [head, count] = signature.words();
+        let allocations = u64::from(a) | u64::from(b) << 32;
+        Terms::new(&[
+            head,
+            count,
+            allocations,
+            first.offset as u64,
+            second.offset as u64,
+        ])
+    }
+}

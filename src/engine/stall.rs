@@ -1,0 +1,49 @@
+//! What holds an operation up, and since when.
+
+use super::wires::Obstacle;
+use std::time::{Duration, Instant};
+
+/// After such a pause the process was stopped, or in no call: the others may have given up on it.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long the control plane then gets to say so, before this rank judges the others.
+const NEWS_WITHIN: Duration = Duration::from_millis(500);
+
+/// What is known about an operation that does not advance.
+#[derive(Debug, Default)]
+pub(super) struct Stall {
+    pub(super) obstacle: Option<Obstacle>,
+    since: Option<Instant>,
+    /// When a foreign message or a link's end was first seen.
+    pub(super) suspicious: Option<Instant>,
+    pub(super) announced: Option<Instant>,
+    patrolled: Option<Instant>,
+    /// When the deadline, once it has passed, is held against the others.
+    judged_at: Option<Instant>,
+}
+
+impl Stall {
+    /// Notes why a channel is blocked; what is worse than waiting is not forgotten for it.
+    pub(super) fn meet(&mut self, obstacle: Obstacle) {
+        if self.obstacle.is_none() || !obstacle.is_wait() {
+            self.obstacle = Some(obstacle);
+        }
+    }
+
+    /// Notes that the operation moves on: nothing is wrong with it.
+    pub(super) fn ease(&mut self) {
+        self.suspicious = None;
+    }
+
+    /// How long the operation has waited, and whether that is too long.
+    pub(super) fn wait(&mut self, now: Instant, timeout: Duration) -> (Duration, bool) {
+        let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
+        let last = self.patrolled.replace(now).unwrap_or(now);
+        if waited < timeout {
+            return (waited, false);
+        }
+        let paused = now.saturating_duration_since(last) >= PAUSE;
+        let grace = if paused { NEWS_WITHIN } else { Duration::ZERO };
+        let judged_at = *self.judged_at.get_or_insert(now + grace);
+        (waited, now >= judged_at)
+    }
+}

@@ -1,0 +1,196 @@
+//! How communicators come into being: that of a whole world, and others of some of its ranks.
+
+use crate::call::or_abort;
+use crate::communicator::{Communicator, Inner};
+use crate::deadline::deadline_in;
+use crate::engine::{Engine, Shared, Wires};
+use crate::error::Error;
+use crate::mesh::{Mesh, Site, shares_memory};
+use crate::plan::Planner;
+use crate::signature::describe;
+use crate::stay::Stay;
+use crate::world::{NO_CONTEXT, Reducer, World};
+use spark_ccl_bootstrap::{HostId, Session};
+use spark_ccl_config::{AlgorithmChoice, Backend, Path, Settings, Tuning};
+use spark_ccl_control::Watch;
+use spark_ccl_fork::Owned;
+use spark_ccl_transport::Bell;
+use spark_ccl_transport::rdma::link::Nics;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+/// The communicator of all of the session's ranks.
+pub(crate) fn open(
+    session: Session,
+    settings: Settings,
+    tuning: Tuning,
+    reducer: Reducer,
+    nics: OnceLock<Nics>,
+) -> Result<Communicator, Error> {
+    let deadline = deadline_in(settings.init_timeout);
+    let world = World::connect(session, settings, tuning, reducer, nics, deadline)?;
+    let world = Arc::new(world);
+    let all = (0..world.session.size()).collect();
+    // Unlike that of any other world.
+    let context = world.session.derive_context(NO_CONTEXT, 0, 0);
+    let algorithms = world.settings.algo.clone();
+    let communicator = communicator(&world, context, all, algorithms)
+        .and_then(|communicator| with_devices(communicator, deadline));
+    let report = communicator.as_ref().map(|_| ()).map_err(Error::to_string);
+    // The others must not take a rank for ready that is not, nor wait for it.
+    let sealed = world.session.seal(report, deadline);
+    let communicator = communicator?;
+    sealed?;
+    Ok(communicator)
+}
+
+/// A communicator of some ranks of the world, this one among them. Its links come into being when they are
+/// used.
+pub(crate) fn communicator(
+    world: &Arc<World>,
+    context: u64,
+    members: Vec<u32>,
+    algorithms: AlgorithmChoice,
+) -> Result<Communicator, Error> {
+    let watch = world.monitor.watch(context, members.clone(), describe);
+    let own = world.session.rank();
+    let rank = members.iter().position(|&member| member == own);
+    let rank = rank.ok_or_else(|| Error::Invalid {
+        operation: "split",
+        problem: format!("world rank {own} is not a member"),
+    })?;
+    let settings = &world.settings;
+    let mut others = members.iter().filter(|&&member| member != own);
+    let one_host = others.all(|&member| shares_memory(&world.session, settings, member));
+    let network = world.network(&members, one_host)?;
+    let shared = engine(world, &watch, context, &members, rank, one_host)?;
+    let shared = Arc::new(Stay::new(shared, Arc::clone(&watch), rank as u32));
+    let hosts = members
+        .iter()
+        .map(|&member| world.session.peer(member).host_id);
+    let hosts: Vec<HostId> = hosts.collect();
+    let planner = Planner::new(
+        next_number(),
+        rank as u32,
+        &hosts,
+        settings,
+        algorithms,
+        &world.tuning,
+        network,
+    );
+    let is_wanted = planner.over_rdma() && settings.path != Path::Safe;
+    let registry = is_wanted.then(|| Arc::clone(world.nics().registry()));
+    let inner = Arc::new(Inner {
+        shared,
+        planner,
+        watch,
+        world: Owned::new(Arc::clone(world)),
+        context,
+        members,
+        registry,
+        splits: AtomicU32::new(0),
+        allocations: AtomicU32::new(0),
+        closed: Arc::new(AtomicBool::new(false)),
+    });
+    if settings.progress_thread {
+        start_progress(&inner)?;
+    }
+    Ok(Communicator {
+        inner,
+        #[cfg(feature = "cuda")]
+        device: None,
+    })
+}
+
+/// The engine of a rank, to which links come when they are needed.
+fn engine(
+    world: &Arc<World>,
+    watch: &Arc<Watch>,
+    context: u64,
+    members: &[u32],
+    rank: usize,
+    one_host: bool,
+) -> Result<Arc<Shared>, Error> {
+    let bell = Bell::shared().map_err(|error| Error::System {
+        what: "making an eventfd to be woken up by".to_owned(),
+        problem: error.to_string(),
+    })?;
+    let slot_bytes = world.settings.slot_bytes(one_host);
+    let mesh = Mesh::new(Site {
+        world: Arc::clone(world),
+        watch: Arc::clone(watch),
+        context,
+        members: members.to_vec(),
+        rank: rank as u32,
+        slot_bytes,
+        bell: Arc::clone(&bell),
+        interfaces: OnceLock::new(),
+    });
+    let door = mesh.door();
+    let wires = Wires::new(
+        rank as u32,
+        members.len() as u32,
+        slot_bytes,
+        mesh,
+        world.reducer.start(),
+        Arc::clone(&bell),
+    );
+    watch.on_fault(move || bell.ring());
+    let timeout = world.settings.operation_timeout;
+    let shared = Shared::new(Engine::new(wires, Arc::clone(watch), timeout));
+    let engine = Arc::downgrade(&shared);
+    door.open(Arc::new(move || {
+        if let Some(engine) = engine.upgrade() {
+            or_abort(|| engine.push());
+        }
+    }));
+    Ok(shared)
+}
+
+/// Adds the backend for device memory, if there is to be one.
+#[cfg(feature = "cuda")]
+pub(crate) fn with_devices(
+    mut communicator: Communicator,
+    deadline: Instant,
+) -> Result<Communicator, Error> {
+    if communicator.backend() == Backend::Nccl {
+        communicator.device = Some(crate::device::attach(&communicator, deadline)?);
+    }
+    Ok(communicator)
+}
+
+#[cfg(not(feature = "cuda"))]
+pub(crate) fn with_devices(communicator: Communicator, _: Instant) -> Result<Communicator, Error> {
+    match communicator.backend() {
+        Backend::Host => Ok(communicator),
+        backend => Err(Error::Unsupported {
+            what: format!("the backend {backend}"),
+            reason: "this build has it not: build with the cargo feature cuda".to_owned(),
+        }),
+    }
+}
+
+/// The optional thread that makes progress between calls. It holds the engine, but not the
+/// communicator: when that is gone, it ends with what is in flight.
+fn start_progress(inner: &Arc<Inner>) -> Result<(), Error> {
+    let shared = Arc::clone(inner.shared.engine());
+    let closed = Arc::clone(&inner.closed);
+    // Nothing is read on its account: the engine is behind its lock.
+    let stop = move || closed.load(Ordering::Relaxed);
+    std::thread::Builder::new()
+        .name("spark-progress".to_owned())
+        .spawn(move || shared.run_in_background(stop))
+        .map(drop)
+        .map_err(|error| Error::System {
+            what: "starting the progress thread".to_owned(),
+            problem: error.to_string(),
+        })
+}
+
+/// Tells the communicators of this process apart.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    // A counter on its own: it publishes nothing.
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
