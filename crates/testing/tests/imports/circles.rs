@@ -1,0 +1,110 @@
+//! Files that need each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Display};
+
+use crate::tree::Tree;
+
+/// Files each of which needs all others, if by way of others.
+#[derive(Debug)]
+pub(crate) struct Circle {
+    edges: Vec<Edge>,
+}
+
+/// Where a file needs another.
+#[derive(Debug)]
+struct Edge {
+    from: String,
+    line: usize,
+    path: String,
+    to: String,
+}
+
+/// Where and by which path a module needs another, once for each two.
+type Edges = BTreeMap<(usize, usize), (usize, String)>;
+
+pub(crate) fn circles(tree: &Tree) -> Vec<Circle> {
+    let edges = edges(tree);
+    let reached: BTreeMap<_, _> = edges
+        .keys()
+        .map(|&(from, _)| (from, reach(&edges, from)))
+        .collect();
+    let is_mutual = |a: usize, b: usize| {
+        reached[&a].contains(&b) && reached.get(&b).is_some_and(|of| of.contains(&a))
+    };
+
+    let mut circles: BTreeMap<usize, Circle> = BTreeMap::new();
+    for (&(from, to), (line, path)) in edges.iter().filter(|&(&(from, to), _)| is_mutual(from, to))
+    {
+        let first = reached[&from]
+            .iter()
+            .copied()
+            .find(|&other| is_mutual(from, other))
+            .unwrap_or(from);
+        let name = |module: usize| tree.modules[module].file.display().to_string();
+        let edge = Edge {
+            from: name(from),
+            line: *line,
+            path: path.clone(),
+            to: name(to),
+        };
+        circles
+            .entry(first)
+            .or_insert(Circle { edges: Vec::new() })
+            .edges
+            .push(edge);
+    }
+    circles.into_values().collect()
+}
+
+fn edges(tree: &Tree) -> Edges {
+    let mut edges = Edges::new();
+    for (index, module) in tree.modules.iter().enumerate() {
+        for mention in module.mentions.iter().chain(&module.globs) {
+            for definer in tree.definers(index, &mention.path) {
+                let to = tree.modules[definer].home;
+                if !tree.are_in_line(module.home, to) {
+                    let sample = (mention.line, mention.path.join("::"));
+                    edges.entry((module.home, to)).or_insert(sample);
+                }
+            }
+        }
+    }
+    edges
+}
+
+/// All that a module needs, directly or not.
+fn reach(edges: &Edges, from: usize) -> BTreeSet<usize> {
+    let mut reached = BTreeSet::new();
+    let mut open = vec![from];
+    while let Some(module) = open.pop() {
+        let next = edges
+            .range((module, 0)..=(module, usize::MAX))
+            .map(|(&(_, to), _)| to);
+        open.extend(next.filter(|&to| reached.insert(to)));
+    }
+    reached
+}
+
+impl Circle {
+    pub(crate) fn files(&self) -> Vec<&str> {
+        let files: BTreeSet<_> = self.edges.iter().map(|edge| &*edge.from).collect();
+        files.into_iter().collect()
+    }
+}
+
+impl Display for Circle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} files:", self.files().len())?;
+        for Edge {
+            from,
+            line,
+            path,
+            to,
+        } in &self.edges
+        {
+            writeln!(f, "  {from}:{line}: {path} ({to})")?;
+        }
+        Ok(())
+    }
+}

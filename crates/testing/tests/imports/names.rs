@@ -1,0 +1,96 @@
+//! Where what a path names is defined.
+
+use crate::tree::{Meaning, Tree};
+
+/// More steps than any name takes; imports that go round in a circle end here.
+const DEPTH: usize = 24;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Module(usize),
+    /// Something that this module defines, or has from another crate.
+    ItemOf(usize),
+}
+
+impl Tree {
+    /// The modules that define what the path names, as seen in a module: more than one for a name of several things.
+    /// None are named by another crate's path, nor by a module's: what is used of that is named elsewhere.
+    pub(crate) fn definers(&self, module: usize, path: &[String]) -> Vec<usize> {
+        let targets = self.resolve(module, path, DEPTH);
+        let definers = targets.into_iter().filter_map(|target| match target {
+            Target::ItemOf(module) => Some(module),
+            Target::Module(_) => None,
+        });
+        definers.collect()
+    }
+
+    fn resolve(&self, module: usize, path: &[String], depth: usize) -> Vec<Target> {
+        let Some((first, rest)) = path.split_first().filter(|_| depth > 0) else {
+            return Vec::new();
+        };
+        let mut targets = match first.as_str() {
+            "crate" => vec![Target::Module(0)],
+            "self" => vec![Target::Module(module)],
+            "super" => self.modules[module]
+                .parent
+                .map(Target::Module)
+                .into_iter()
+                .collect(),
+            name => self.lookup(module, name, depth),
+        };
+        for name in rest {
+            let inner = targets.iter().flat_map(|&target| match target {
+                Target::Module(module) if name == "super" => self.modules[module]
+                    .parent
+                    .map(Target::Module)
+                    .into_iter()
+                    .collect(),
+                Target::Module(module) => match self.lookup(module, name, depth) {
+                    // A macro has made it.
+                    found if found.is_empty() => vec![Target::ItemOf(module)],
+                    found => found,
+                },
+                // A variant, or what is associated with a type; or else a name in a module of the same name.
+                item @ Target::ItemOf(_) => vec![item],
+            });
+            targets = inner.collect();
+        }
+        targets
+    }
+
+    fn lookup(&self, module: usize, name: &str, depth: usize) -> Vec<Target> {
+        let here = &self.modules[module];
+        let meanings = here.names.get(name).into_iter().flatten();
+        let named: Vec<_> = meanings
+            .flat_map(|meaning| match meaning {
+                Meaning::Module(module) => vec![Target::Module(*module)],
+                Meaning::Item => vec![Target::ItemOf(module)],
+                Meaning::Import(path) => match self.resolve(module, path, depth - 1) {
+                    // It is another crate's.
+                    found if found.is_empty() => vec![Target::ItemOf(module)],
+                    found => found,
+                },
+            })
+            .collect();
+        if !named.is_empty() {
+            return named;
+        }
+        let sources = here
+            .globs
+            .iter()
+            .flat_map(|glob| self.resolve(module, &glob.path, depth - 1));
+        let modules = sources.filter_map(|source| match source {
+            Target::Module(module) => Some(module),
+            Target::ItemOf(_) => None,
+        });
+        modules
+            .flat_map(|module| {
+                if depth > 1 {
+                    self.lookup(module, name, depth - 1)
+                } else {
+                    Vec::new()
+                }
+            })
+            .collect()
+    }
+}
