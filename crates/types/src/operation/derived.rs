@@ -1,0 +1,57 @@
+//! What follows from the table.
+
+use super::{Operation, Row};
+use crate::buffers::{Extent, Side};
+
+impl Operation {
+    /// Whether it moves elements, and does not only bring ranks together.
+    #[inline]
+    pub const fn moves_data(self) -> bool {
+        !matches!(
+            (self.row().input, self.row().output),
+            (Extent::Nothing, Extent::Nothing)
+        )
+    }
+
+    /// Whether a rank takes part with a buffer: ranks other than the root leave the root's alone.
+    #[inline]
+    pub const fn uses(self, side: Side, is_root: bool) -> bool {
+        match self.at_root() {
+            Some(only) => is_root || only as u8 != side as u8,
+            None => true,
+        }
+    }
+
+    /// Whether a buffer is divided among the ranks.
+    #[inline]
+    pub const fn is_divided(self) -> bool {
+        matches!(self.row().input, Extent::Blocks) || matches!(self.row().output, Extent::Blocks)
+    }
+
+    /// The buffer whose length says the count: that of all ranks, or the shorter one, or else the input.
+    #[inline]
+    pub const fn counted(self) -> Side {
+        match self.row() {
+            Row {
+                at_root: Some(Side::Input),
+                ..
+            }
+            | Row {
+                input: Extent::Blocks,
+                output: Extent::Count,
+                ..
+            } => Side::Output,
+            _ => Side::Input,
+        }
+    }
+
+    /// The buffer that in place is the rank's own block of the other one; nothing where both are the same.
+    #[inline]
+    pub const fn own_block(self) -> Option<Side> {
+        match (self.row().input, self.row().output) {
+            (Extent::Count, Extent::Blocks) => Some(Side::Input),
+            (Extent::Blocks, Extent::Count) => Some(Side::Output),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Reductions as users name them, and as kernels know them.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::Element;
+
+/// A reduction, with NCCL's numbering.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ReduceOp {
+    /// Sum; integers wrap.
+    Sum,
+    /// Product; integers wrap.
+    Prod,
+    /// The largest; NaN wins over numbers.
+    Max,
+    /// The smallest; NaN wins over numbers.
+    Min,
+    /// Mean over the ranks.
+    Avg,
+    /// Every rank's elements times that rank's factor, summed.
+    PreMulSum,
+}
+
+impl ReduceOp {
+    /// Every reduction, in the order of their numbers.
+    pub const ALL: [Self; 6] = [
+        Self::Sum,
+        Self::Prod,
+        Self::Max,
+        Self::Min,
+        Self::Avg,
+        Self::PreMulSum,
+    ];
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Prod => "prod",
+            Self::Max => "max",
+            Self::Min => "min",
+            Self::Avg => "avg",
+            Self::PreMulSum => "premulsum",
+        }
+    }
+
+    /// Its number: NCCL's in `ncclRedOp_t`; of a pre-multiplied sum, the first that is free there.
+    #[inline]
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The reduction with this number, if there is one.
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+}
+
+impl fmt::Display for ReduceOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A name that is no reduction's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown reduction {0:?}: use one of sum, prod, max, min, avg, premulsum")]
+pub struct UnknownReduceOp(pub String);
+
+impl FromStr for ReduceOp {
+    type Err = UnknownReduceOp;
+
+    /// Takes [`ReduceOp::name`], in any case.
+    fn from_str(name: &str) -> Result<Self, UnknownReduceOp> {
+        Self::ALL
+            .into_iter()
+            .find(|op| op.name().eq_ignore_ascii_case(name))
+            .ok_or_else(|| UnknownReduceOp(name.to_owned()))
+    }
+}
+
+/// How kernels make one element of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Combine {
+    /// Addition; integers wrap.
+    Sum,
+    /// Multiplication; integers wrap.
+    Prod,
+    /// The larger; NaN wins.
+    Max,
+    /// The smaller; NaN wins.
+    Min,
+}
+
+impl Combine {
+    /// Every one.
+    pub const ALL: [Self; 4] = [Self::Sum, Self::Prod, Self::Max, Self::Min];
+
+    /// Its name, which is also that of the reduction that does nothing else.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sum => ReduceOp::Sum.name(),
+            Self::Prod => ReduceOp::Prod.name(),
+            Self::Max => ReduceOp::Max.name(),
+            Self::Min => ReduceOp::Min.name(),
+        }
+    }
+}
+
+impl fmt::Display for Combine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// How elements of different ranks become one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum RedOp<T> {
+    /// Sum; integers wrap.
+    Sum,
+    /// Product; integers wrap.
+    Prod,
+    /// The smallest; NaN wins over numbers.
+    Min,
+    /// The largest; NaN wins over numbers.
+    Max,
+    /// Mean over the ranks. Floats are multiplied by 1/size before they are summed, so that sums of
+    /// half precision cannot overflow; integers are summed and then divided, rounding towards zero.
+    Avg,
+    /// Every rank's elements times that rank's factor, summed.
+    PreMulSum(T),
+}
+
+impl<T: Element> RedOp<T> {
+    /// The reduction of a name that needs no factor, so not of a pre-multiplied sum.
+    ///
+    /// ```
+    /// use spark_ccl_types::{RedOp, ReduceOp};
+    ///
+    /// assert_eq!(RedOp::<f32>::without_factor(ReduceOp::Max), Some(RedOp::Max));
+    /// assert_eq!(RedOp::<f32>::without_factor(ReduceOp::PreMulSum), None);
+    /// ```
+    pub const fn without_factor(op: ReduceOp) -> Option<Self> {
+        Some(match op {
+            ReduceOp::Sum => Self::Sum,
+            ReduceOp::Prod => Self::Prod,
+            ReduceOp::Max => Self::Max,
+            ReduceOp::Min => Self::Min,
+            ReduceOp::Avg => Self::Avg,
+            ReduceOp::PreMulSum => return None,
+        })
+    }
+
+    /// Its name, without the type.
+    #[inline]
+    pub const fn op(&self) -> ReduceOp {
+        match self {
+            Self::Sum => ReduceOp::Sum,
+            Self::Prod => ReduceOp::Prod,
+            Self::Max => ReduceOp::Max,
+            Self::Min => ReduceOp::Min,
+            Self::Avg => ReduceOp::Avg,
+            Self::PreMulSum(_) => ReduceOp::PreMulSum,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_codes_lead_back() {
+        for (code, op) in (0..).zip(ReduceOp::ALL) {
+            assert_eq!(op.code(), code);
+            assert_eq!(ReduceOp::from_code(code), Some(op));
+            assert_eq!(op.name().parse(), Ok(op));
+            assert!(
+                UnknownReduceOp(String::new())
+                    .to_string()
+                    .contains(op.name())
+            );
+            let typed = RedOp::<f32>::without_factor(op).unwrap_or(RedOp::PreMulSum(2.0));
+            assert_eq!(typed.op(), op);
+        }
+        assert_eq!(ReduceOp::from_code(6), None);
+        assert!("mean".parse::<ReduceOp>().is_err());
+    }
+}

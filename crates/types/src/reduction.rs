@@ -1,0 +1,117 @@
+//! What an engine makes of a reduction: what to do to elements, without their type.
+
+use crate::{Combine, Element, RedOp, ReduceOp};
+
+/// A factor applied to an operand before it is reduced or copied (pre-multiplied sum, float avg).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Scale {
+    /// No factor.
+    One,
+    /// For the float types: the product is taken in f32 (f64 for f64) and rounded to the type, so
+    /// scaling first and reducing later gives the same bits. Integer types use its whole part.
+    Float(f64),
+    /// For the integer types: wrapping product; the low bits of the factor. Float types use its
+    /// value.
+    Int(u64),
+}
+
+/// [`RedOp`] without its type: factor on input, elementwise operation, division at the end.
+///
+/// ```
+/// use spark_ccl_types::{Combine, RedOp, Reduction, Scale};
+///
+/// let mean = Reduction::new(RedOp::<f32>::Avg, 4);
+/// assert_eq!((mean.scale, mean.combine), (Scale::Float(0.25), Combine::Sum));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Reduction {
+    /// What makes one element of two.
+    pub combine: Combine,
+    /// The factor on input.
+    pub scale: Scale,
+    /// By what results are divided.
+    pub divisor: Option<u64>,
+    /// Its number in signatures: [`ReduceOp::code`], or that of [`NONE`](Self::NONE).
+    pub code: u8,
+    /// The bytes of a factor, as its type has them.
+    pub factor: [u8; 8],
+}
+
+impl Reduction {
+    /// For operations that only move data.
+    pub const NONE: Self = Self {
+        code: u8::MAX,
+        ..Self::plain(Combine::Sum, ReduceOp::Sum)
+    };
+
+    /// What a reduction comes to among so many ranks.
+    #[inline]
+    pub fn new<T: Element>(op: RedOp<T>, ranks: u32) -> Self {
+        let name = op.op();
+        match op {
+            RedOp::Sum => Self::plain(Combine::Sum, name),
+            RedOp::Prod => Self::plain(Combine::Prod, name),
+            RedOp::Max => Self::plain(Combine::Max, name),
+            RedOp::Min => Self::plain(Combine::Min, name),
+            RedOp::Avg if T::DTYPE.is_integer() => Self {
+                divisor: Some(u64::from(ranks)),
+                ..Self::plain(Combine::Sum, name)
+            },
+            RedOp::Avg => Self {
+                scale: Scale::Float(1.0 / f64::from(ranks)),
+                ..Self::plain(Combine::Sum, name)
+            },
+            RedOp::PreMulSum(factor) => Self {
+                scale: factor.to_scale(),
+                factor: bytes(factor),
+                ..Self::plain(Combine::Sum, name)
+            },
+        }
+    }
+
+    /// Whether ranks may scale their contributions differently.
+    #[inline]
+    pub const fn differs_by_rank(&self) -> bool {
+        self.code == ReduceOp::PreMulSum.code()
+    }
+
+    #[inline]
+    const fn plain(combine: Combine, name: ReduceOp) -> Self {
+        Self {
+            combine,
+            scale: Scale::One,
+            divisor: None,
+            code: name.code(),
+            factor: [0; 8],
+        }
+    }
+}
+
+fn bytes<T: Element>(factor: T) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&factor));
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_divide_floats_before_and_integers_after() {
+        let float = Reduction::new(RedOp::<f64>::Avg, 8);
+        assert_eq!((float.scale, float.divisor), (Scale::Float(0.125), None));
+        let integer = Reduction::new(RedOp::<i32>::Avg, 8);
+        assert_eq!((integer.scale, integer.divisor), (Scale::One, Some(8)));
+        assert_eq!([float.combine, integer.combine], [Combine::Sum; 2]);
+    }
+
+    #[test]
+    fn factors_keep_their_bytes() {
+        let reduction = Reduction::new(RedOp::PreMulSum(-3_i32), 2);
+        assert!(reduction.differs_by_rank());
+        assert_eq!(reduction.factor, [0xfd, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+        assert_eq!(reduction.scale, Scale::Int(-3_i64 as u64));
+        assert!(!Reduction::NONE.differs_by_rank());
+    }
+}

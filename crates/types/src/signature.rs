@@ -1,0 +1,138 @@
+//! What a call is, in two words that ranks compare.
+
+use crate::{DType, Operation, ReduceOp};
+
+/// Everything that all ranks must agree on in one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Signature {
+    /// What is done.
+    pub operation: Operation,
+    /// The type of the elements.
+    pub dtype: DType,
+    /// [`Reduction::code`](crate::Reduction::code).
+    pub op: u8,
+    /// In place, where all ranks or none must be.
+    pub in_place: bool,
+    /// The root, or 0 where there is none.
+    pub root: u32,
+    /// Elements; 0 for operations whose counts differ between ranks.
+    pub count: u64,
+    /// 0 for ordinary memory; else a hash of the registered regions and offsets.
+    pub place: u64,
+}
+
+const COUNT_BITS: u32 = 48;
+
+impl Signature {
+    /// Word 0: operation, dtype, op, in place, root; word 1: count and place.
+    #[inline]
+    pub fn words(self) -> [u64; 2] {
+        let head = u64::from(self.operation.code())
+            | u64::from(self.dtype.code()) << 8
+            | u64::from(self.op) << 16
+            | u64::from(self.in_place) << 24
+            | u64::from(self.root) << 32;
+        let count = self.count & ((1 << COUNT_BITS) - 1);
+        [head, count | self.place << COUNT_BITS]
+    }
+
+    /// A digest of all of it for message tags. Not an integrity check: it tells calls apart.
+    #[inline]
+    pub fn digest(self) -> u32 {
+        mix(self.words()) ^ (self.place >> 32) as u32
+    }
+}
+
+#[inline]
+fn mix(words: [u64; 2]) -> u32 {
+    let mixed = (words[0] ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xff51_afd7_ed55_8ccd)
+        ^ words[1].wrapping_mul(0xc4ce_b9fe_1a85_ec53).rotate_left(31);
+    let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0x9fb2_1c65_1e98_df25);
+    (mixed >> 32) as u32
+}
+
+/// A signature in words, for error messages of any rank.
+pub fn describe(words: [u64; 2]) -> String {
+    let byte = |shift: u32| (words[0] >> shift) as u8;
+    let Some(operation) = Operation::from_code(byte(0)) else {
+        return format!("an unknown operation ({:#x}, {:#x})", words[0], words[1]);
+    };
+    if operation == Operation::Barrier {
+        return operation.name().to_owned();
+    }
+    let mut parts = Vec::new();
+    if operation != Operation::AllToAllV {
+        parts.push(format!("count {}", words[1] & ((1 << COUNT_BITS) - 1)));
+    }
+    parts.push(match DType::from_code(byte(8)) {
+        Some(dtype) => dtype.name().to_owned(),
+        None => format!("type {}", byte(8)),
+    });
+    if operation.reduces() {
+        let op = ReduceOp::from_code(byte(16)).map_or("unknown op", ReduceOp::name);
+        parts.push(op.to_owned());
+    }
+    if operation.is_rooted() {
+        parts.push(format!("root {}", words[0] >> 32));
+    }
+    if byte(24) != 0 {
+        parts.push("in place".to_owned());
+    }
+    let place = words[1] >> COUNT_BITS;
+    if place != 0 {
+        parts.push(format!("registered memory #{place:04x}"));
+    }
+    format!("{operation}({})", parts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Peers announce theirs.
+        #[test]
+        fn any_words_are_described(head: u64, operation in 0_u64..16, tail: u64) {
+            for head in [head, head & !0xff | operation] {
+                prop_assert!(!describe([head, tail]).is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn words_tell_every_field_apart() {
+        let base = Signature {
+            operation: Operation::Broadcast,
+            dtype: DType::F32,
+            op: 0,
+            in_place: false,
+            root: 1,
+            count: 17,
+            place: 0,
+        };
+        let others = [
+            Signature {
+                operation: Operation::Reduce,
+                ..base
+            },
+            Signature {
+                dtype: DType::F64,
+                ..base
+            },
+            Signature { op: 2, ..base },
+            Signature {
+                in_place: true,
+                ..base
+            },
+            Signature { root: 2, ..base },
+            Signature { count: 18, ..base },
+            Signature { place: 9, ..base },
+        ];
+        for other in others {
+            assert_ne!(base.words(), other.words());
+            assert_ne!(base.digest(), other.digest());
+        }
+        assert_eq!(describe(base.words()), "broadcast(count 17, float, root 1)");
+    }
+}
