@@ -14,9 +14,9 @@ use criterion::measurement::WallTime;
 use criterion::{
     BatchSize, BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
 };
-use spark_ccl::{Communicator, RedOp};
+use spark_ccl::{Communicator, Operation, RedOp};
 use spark_ccl_bootstrap::{Options, Session, UniqueId};
-use spark_ccl_sched::{Algorithm, Collective, Schedule, Shape, Steps, schedule};
+use spark_ccl_sched::{Algorithm, Schedule, Shape, Steps, schedule};
 use spark_ccl_transport::{Geometry, LinkRx, LinkTx, shm};
 
 /// Walks every step of a rank's schedule, as the engine does.
@@ -56,7 +56,7 @@ fn all_reduce(algorithm: Algorithm, size: u32) -> Schedule {
         chunk: 64 << 10,
         hosts: None,
     };
-    schedule(Collective::AllReduce, algorithm, false, shape).unwrap()
+    schedule(Operation::AllReduce, algorithm, false, shape).unwrap()
 }
 
 /// The number of steps, all of which have been computed.

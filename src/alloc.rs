@@ -5,14 +5,12 @@ use crate::communicator::Communicator;
 use crate::deadline::deadline_in;
 use crate::error::Error;
 use crate::mesh::shares_memory;
-use crate::redop::RedOp;
 use crate::registered::{Allocation, Hold, Holder, Registered, Segment};
-use crate::signature::Operation;
 use socket2::Socket;
 use spark_ccl_bootstrap::{Error as BootstrapError, Kind, Purpose, Via};
-use spark_ccl_compute::Element;
 use spark_ccl_transport::memory::{MemoryError, SharedMemory, available_bytes, recv_fd, send_fd};
 use spark_ccl_transport::rdma::{Memory, Registration};
+use spark_ccl_types::{Element, Operation, RedOp, Reduction};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -157,7 +155,7 @@ impl Communicator {
     /// This rank's result, if all ranks have one; else this rank's error, or that of another.
     fn agree<R>(&self, len: usize, result: Result<R, MemoryError>) -> Result<R, Error> {
         let mut everyone = [u8::from(result.is_ok())];
-        let minimum = RedOp::<u8>::Min.lower(self.planner().size);
+        let minimum = Reduction::new(RedOp::<u8>::Min, self.planner().size);
         let agreement = Spec {
             by_any_path: true,
             ..Spec::reducing(Operation::AllReduce, minimum).in_place()

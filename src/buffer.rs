@@ -4,7 +4,7 @@
 #[cfg(feature = "cuda")]
 use crate::device::Site;
 use crate::registered::{Registered, RegisteredView, RegisteredViewMut, Segment};
-use spark_ccl_compute::Element;
+use spark_ccl_types::Element;
 use std::sync::Arc;
 
 /// A run of elements in memory, with what the engine may do with it.

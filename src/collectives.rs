@@ -3,9 +3,7 @@
 use crate::buffer::{RecvBuf, SendBuf};
 use crate::call::{Call, InPlace, Nothing, OutOfPlace, Receiving, Sending, Spec, Tables};
 use crate::communicator::Communicator;
-use crate::redop::RedOp;
-use crate::signature::Operation;
-use spark_ccl_compute::Element;
+use spark_ccl_types::{Element, Operation, RedOp, Reduction};
 
 impl Communicator {
     /// `recv[i] = op over all ranks of send[i]`, on every rank.
@@ -287,6 +285,6 @@ impl Communicator {
     }
 
     fn reducing<T: Element>(&self, operation: Operation, op: RedOp<T>) -> Spec {
-        Spec::reducing(operation, op.lower(self.planner().size))
+        Spec::reducing(operation, Reduction::new(op, self.planner().size))
     }
 }

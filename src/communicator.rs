@@ -2,15 +2,14 @@
 
 use crate::error::Error;
 use crate::plan::Planner;
-use crate::signature::{Operation, Signature};
 use crate::stay::Stay;
 use crate::world::World;
-use spark_ccl_compute::DType;
 use spark_ccl_config::{Backend, Layout};
 use spark_ccl_control::{Fault, Watch};
 use spark_ccl_fork::Owned;
 use spark_ccl_transport::Rails;
 use spark_ccl_transport::rdma::Registry;
+use spark_ccl_types::{DType, Operation, Signature};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -137,21 +136,30 @@ impl Communicator {
     /// The algorithm that a collective of `count` elements would take, and why; with what the cost model
     /// gives for it and for the next best.
     ///
+    /// ```
+    /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
+    /// use spark_ccl::{DType, Operation};
+    ///
+    /// let why = comm.explain(Operation::AllReduce, DType::F32, 1 << 20, false)?;
+    /// assert!(why.contains("modelled"));
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::Invalid`] for names that are no collective.
+    /// [`Error::Invalid`] for operations that have no algorithms to choose from.
     pub fn explain(
         &self,
-        collective: &str,
+        operation: Operation,
         dtype: DType,
         count: usize,
         registered: bool,
     ) -> Result<String, Error> {
-        let Some(operation) = Operation::from_name(collective) else {
+        if !operation.has_schedule() {
             return Err(Error::Invalid {
                 operation: "explain",
-                problem: format!("{collective:?} is not a collective"),
+                problem: format!("{operation} has no algorithms to choose from"),
             });
-        };
+        }
         let signature = Signature {
             operation,
             dtype,

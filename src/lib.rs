@@ -25,10 +25,8 @@ mod logging;
 mod mesh;
 mod opening;
 mod plan;
-mod redop;
 mod registered;
 mod repair;
-mod signature;
 mod split;
 mod stay;
 mod world;
@@ -57,14 +55,16 @@ pub use call::{
 };
 pub use communicator::{Communicator, PeerInfo};
 pub use error::{Error, ExitClass};
-pub use redop::RedOp;
 pub use registered::{Registered, RegisteredView, RegisteredViewMut};
 pub use spark_ccl_bootstrap::UniqueId;
-pub use spark_ccl_compute::{DType, Element, F8E4M3, F8E5M2, bf16, f16};
 pub use spark_ccl_config::{Backend, Layout, Links};
 pub use spark_ccl_control::Fault;
 pub use spark_ccl_fork::Forked;
 pub use spark_ccl_transport::Rails;
+pub use spark_ccl_types::{
+    DType, Element, Extent, F8E4M3, F8E5M2, InPlaceRule, Operation, RedOp, ReduceOp, Side, bf16,
+    f16,
+};
 
 /// Version and commit of this build; all ranks must run the same.
 pub const VERSION: &str = env!("SPARK_CCL_VERSION");

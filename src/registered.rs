@@ -2,10 +2,10 @@
 
 use crate::error::Error;
 use bytemuck::Pod;
-use spark_ccl_compute::Element;
 use spark_ccl_fork::Owned;
 use spark_ccl_transport::memory::SharedMemory;
 use spark_ccl_transport::rdma::Registration;
+use spark_ccl_types::Element;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut, Range};

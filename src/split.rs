@@ -5,9 +5,8 @@ use crate::communicator::Communicator;
 use crate::deadline::deadline_in;
 use crate::error::Error;
 use crate::opening::{communicator, with_devices};
-use crate::redop::RedOp;
-use crate::signature::Operation;
 use spark_ccl_config::AlgorithmChoice;
+use spark_ccl_types::{Operation, RedOp, Reduction};
 use std::sync::atomic::Ordering;
 
 impl Communicator {
@@ -22,7 +21,7 @@ impl Communicator {
         let mut all = vec![0_i64; 2 * self.size()];
         let own = 2 * self.rank();
         all[own..own + 2].copy_from_slice(&[color.map_or(-1, i64::from), i64::from(key)]);
-        let sum = RedOp::<i64>::Sum.lower(self.planner().size);
+        let sum = Reduction::new(RedOp::<i64>::Sum, self.planner().size);
         let gather = Spec {
             by_any_path: true,
             ..Spec::reducing(Operation::AllReduce, sum).in_place()

@@ -1,6 +1,6 @@
 //! From C's pointers and numbers to a typed call.
 
-use spark_ccl::{Communicator, DType, Element, RecvBuf, RedOp, Region, SendBuf};
+use spark_ccl::{Communicator, DType, Element, RecvBuf, RedOp, ReduceOp, Region, SendBuf};
 use spark_ccl::{F8E4M3, F8E5M2, bf16, f16};
 use std::ffi::{c_int, c_void};
 
@@ -66,19 +66,12 @@ unsafe fn typed<T: Element>(
     Ok(())
 }
 
-fn operator<T>(code: c_int) -> Result<RedOp<T>, Failure> {
-    Ok(match code {
-        0 => RedOp::Sum,
-        1 => RedOp::Prod,
-        2 => RedOp::Max,
-        3 => RedOp::Min,
-        4 => RedOp::Avg,
-        _ => {
-            return Err(Failure::invalid(format!(
-                "{code} is no spark_ccl_op (expected 0 to 4)"
-            )));
-        }
-    })
+fn operator<T: Element>(code: c_int) -> Result<RedOp<T>, Failure> {
+    u8::try_from(code)
+        .ok()
+        .and_then(ReduceOp::from_code)
+        .and_then(RedOp::without_factor)
+        .ok_or_else(|| Failure::invalid(format!("{code} is no spark_ccl_op (expected 0 to 4)")))
 }
 
 /// Memory of the caller. Not a slice: two of them may overlap until the library has refused that.

@@ -5,10 +5,8 @@ use crate::communicator::Communicator;
 use crate::engine::{Blocks, Program, Programs, Request, Task};
 use crate::error::Error;
 use crate::plan::Place;
-use crate::redop::Reduction;
-use crate::signature::{Operation, Signature};
-use spark_ccl_compute::{DType, Element};
 use spark_ccl_sched::{Steps, all_to_all_v};
+use spark_ccl_types::{DType, Element, Extent, Operation, Reduction, Side, Signature};
 use std::sync::Arc;
 
 /// A call without its buffers.
@@ -206,64 +204,57 @@ impl Checked<'_> {
         Ok(place)
     }
 
-    /// Whether all ranks must be in place, or none: where the turns of partners depend on it, or where a rank's
-    /// block is in its registered memory.
+    /// Whether all ranks must be in place, or none.
     fn agrees_on_that(&self, place: &Place) -> bool {
-        match self.spec.operation {
-            Operation::AllToAll => self.comm.size() > 2,
-            Operation::AllGather | Operation::Gather | Operation::Scatter => place.is_registered(),
-            _ => false,
-        }
+        let rule = self.spec.operation.in_place();
+        rule.binds(self.comm.size(), place.is_registered())
     }
 
     /// The elements that the operation counts, if the buffers fit it and each other.
     fn count(&self, input: &Region, output: &Region) -> Result<usize, Error> {
-        if self.spec.operation.is_rooted() {
+        let operation = self.spec.operation;
+        if operation.is_rooted() {
             self.peer("root", self.spec.root)?;
         }
+        if !operation.moves_data() {
+            return Ok(self.spec.elements);
+        }
         if self.spec.in_place {
-            return self.count_in_place(output.len);
+            return self.share(output.len, operation.is_divided());
         }
-        let [reads, writes] = self.uses();
-        let size = self.comm.size();
-        let (give, take) = (input.len, output.len);
-        match self.spec.operation {
-            Operation::AllReduce => self.equal("receive buffer", give, take)?,
-            Operation::AllGather => self.equal("receive buffer", give * size, take)?,
-            Operation::ReduceScatter => self.equal("send buffer", take * size, give)?,
-            Operation::AllToAll => {
-                self.equal("receive buffer", give, take)?;
-                self.divisible(give)?;
-            }
-            Operation::Broadcast if reads => self.equal("send buffer", take, give)?,
-            Operation::Scatter if reads => self.equal("send buffer", take * size, give)?,
-            Operation::Reduce if writes => self.equal("receive buffer", give, take)?,
-            Operation::Gather if writes => self.equal("receive buffer", give * size, take)?,
-            _ => {}
+        let uses_both = self.uses(Side::Input) && self.uses(Side::Output);
+        let counted = operation.counted();
+        let (seen, other) = match counted {
+            Side::Input => (input.len, output.len),
+            Side::Output => (output.len, input.len),
+        };
+        if uses_both {
+            self.fits(seen, other)?;
         }
-        if reads && writes {
+        let count = self.share(seen, operation.extent(counted) == Extent::Blocks)?;
+        if uses_both {
             self.disjoint(input, output)?;
         }
-        Ok(match self.spec.operation {
-            Operation::AllReduce | Operation::AllGather | Operation::Reduce | Operation::Gather => {
-                give
-            }
-            Operation::ReduceScatter | Operation::Broadcast | Operation::Scatter => take,
-            Operation::AllToAll => give / size,
-            _ => self.spec.elements,
-        })
+        Ok(count)
     }
 
-    /// The elements that an operation counts in a buffer of `len` that is both input and output.
-    fn count_in_place(&self, len: usize) -> Result<usize, Error> {
-        let is_divided = matches!(
-            self.spec.operation,
-            Operation::AllGather
-                | Operation::Gather
-                | Operation::ReduceScatter
-                | Operation::Scatter
-                | Operation::AllToAll
-        );
+    /// Checks the length of one buffer by that of the one that says the count.
+    fn fits(&self, counted: usize, seen: usize) -> Result<(), Error> {
+        let operation = self.spec.operation;
+        let what = match operation.counted() {
+            Side::Input => "receive buffer",
+            Side::Output => "send buffer",
+        };
+        // Where one buffer is a block, the other has one for each rank.
+        let expected = match operation.own_block() {
+            Some(_) => counted.saturating_mul(self.comm.size()),
+            None => counted,
+        };
+        self.equal(what, expected, seen)
+    }
+
+    /// A rank's share of a buffer, or all of it where it is not divided.
+    fn share(&self, len: usize, is_divided: bool) -> Result<usize, Error> {
         if !is_divided {
             return Ok(len);
         }
@@ -271,40 +262,38 @@ impl Checked<'_> {
         Ok(len / self.comm.size())
     }
 
-    /// Whether this rank's input and its output take part: ranks other than the root leave one side of a rooted
-    /// operation alone.
-    fn uses(&self) -> [bool; 2] {
-        let at_root = self.comm.rank() == self.spec.root;
-        match self.spec.operation {
-            Operation::Reduce | Operation::Gather => [true, at_root],
-            Operation::Broadcast | Operation::Scatter => [at_root, true],
-            _ => [true, true],
-        }
+    /// Whether this rank takes part with a buffer.
+    fn uses(&self, side: Side) -> bool {
+        let is_root = self.comm.rank() == self.spec.root;
+        self.spec.operation.uses(side, is_root)
     }
 
     /// Leaves of the caller's buffers what the schedule reads and writes.
     fn narrow(&self, task: &mut Task, count: usize) {
-        let own_block = || (self.comm.rank() * count, count, self.dtype.size());
-        match self.spec.operation {
-            Operation::AllGather | Operation::Gather if self.spec.in_place => {
-                let (first, count, size) = own_block();
-                task.input = task.output.part(first, count, size);
+        let Spec {
+            operation,
+            in_place,
+            ..
+        } = *self.spec;
+        let block = |all: &Region| all.part(self.comm.rank() * count, count, self.dtype.size());
+        match operation.own_block() {
+            Some(Side::Input) if in_place => {
+                task.input = block(&task.output);
                 task.input_block = Some(count as u64);
+                return;
             }
-            Operation::ReduceScatter | Operation::Scatter if self.spec.in_place => {
-                let (first, count, size) = own_block();
-                task.output = task.output.part(first, count, size);
+            Some(Side::Output) if in_place => {
+                task.output = block(&task.output);
+                return;
             }
-            Operation::Broadcast if self.spec.in_place => {}
-            _ => {
-                let [reads, writes] = self.uses();
-                if !reads {
-                    task.input = Region::empty();
-                }
-                if !writes {
-                    task.output = Region::empty();
-                }
-            }
+            _ => {}
+        }
+        // In place, what is read is what the rank has as its output in any case.
+        if !in_place && !self.uses(Side::Input) {
+            task.input = Region::empty();
+        }
+        if !self.uses(Side::Output) {
+            task.output = Region::empty();
         }
     }
 

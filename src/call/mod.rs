@@ -13,8 +13,8 @@ pub use scope::{Scope, ScopedPending};
 use crate::communicator::Communicator;
 use crate::engine::{OpId, Shared, Task};
 use crate::error::Error;
-use spark_ccl_compute::Element;
 use spark_ccl_fork::Forked;
+use spark_ccl_types::Element;
 use std::marker::PhantomData;
 
 /// An operation with its buffers. It does nothing until it is run or started.

@@ -1,7 +1,7 @@
 //! The buffers of a call, and how they come back to the caller.
 
 use crate::buffer::{RecvBuf, Region, SendBuf};
-use spark_ccl_compute::Element;
+use spark_ccl_types::Element;
 
 mod sealed {
     pub trait Sealed {}

@@ -4,7 +4,7 @@ use super::{Ids, Operands};
 use crate::error::Error;
 use crate::stay::Stay;
 use parking_lot::Mutex;
-use spark_ccl_compute::Element;
+use spark_ccl_types::Element;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;

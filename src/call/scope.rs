@@ -5,7 +5,7 @@ use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::stay::Stay;
 use parking_lot::Mutex;
-use spark_ccl_compute::Element;
+use spark_ccl_types::Element;
 use std::marker::PhantomData;
 use std::sync::Arc;
 

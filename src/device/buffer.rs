@@ -2,9 +2,9 @@
 
 use super::site::{Order, Site};
 use crate::buffer::{RecvBuf, Region, SendBuf};
-use spark_ccl_compute::Element;
 use spark_ccl_cuda::Observed;
 use spark_ccl_cuda::cudarc::driver::{CudaSlice, CudaViewMut, DeviceSlice as Sliced};
+use spark_ccl_types::Element;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;

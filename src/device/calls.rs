@@ -1,9 +1,8 @@
 //! One of our calls as calls of NCCL's.
 
 use crate::call::Spec;
-use crate::signature::Operation;
-use spark_ccl_compute::Element;
 use spark_ccl_nccl::{Communicator, DeviceSlice, Error, Library, RedOp, Stream};
+use spark_ccl_types::{Element, Operation, ReduceOp};
 
 /// What a call needs besides its arguments.
 #[derive(Clone, Copy)]
@@ -104,13 +103,15 @@ impl Place<'_> {
         spec: &Spec,
         call: impl FnOnce(RedOp<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let plain = match spec.reduction.code {
-            0 => RedOp::Sum,
-            1 => RedOp::Prod,
-            2 => RedOp::Max,
-            3 => RedOp::Min,
-            4 => RedOp::Avg,
-            _ => return self.with_factor::<T>(spec.reduction.factor, call),
+        let plain = match ReduceOp::from_code(spec.reduction.code) {
+            Some(ReduceOp::Sum) => RedOp::Sum,
+            Some(ReduceOp::Prod) => RedOp::Prod,
+            Some(ReduceOp::Max) => RedOp::Max,
+            Some(ReduceOp::Min) => RedOp::Min,
+            Some(ReduceOp::Avg) => RedOp::Avg,
+            Some(ReduceOp::PreMulSum) | None => {
+                return self.with_factor::<T>(spec.reduction.factor, call);
+            }
         };
         call(plain)
     }

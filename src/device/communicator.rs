@@ -3,8 +3,8 @@
 use super::{DeviceMemory, Engine};
 use crate::communicator::Communicator;
 use crate::error::Error;
-use spark_ccl_compute::Element;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
+use spark_ccl_types::Element;
 use std::sync::Arc;
 
 impl Communicator {

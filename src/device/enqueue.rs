@@ -8,10 +8,9 @@ use crate::buffer::Region;
 use crate::call::{Spec, check};
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::signature::Signature;
-use spark_ccl_compute::Element;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_nccl::{self as nccl, Stream};
+use spark_ccl_types::{Element, Signature};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -1,7 +1,6 @@
 //! What tells calls apart for which NCCL connects the ranks.
 
-use crate::signature::{Operation, Signature};
-use spark_ccl_compute::DType;
+use spark_ccl_types::{DType, Operation, Signature};
 
 /// Calls for which NCCL makes the same connections, as far as can be told: it chooses by the type, the reduction
 /// and the number of bytes.

@@ -6,8 +6,8 @@ use super::kind::Kind;
 use crate::call::{OutOfPlace, Pending};
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::signature::describe;
 use spark_ccl_control::{DEVICE, Fault};
+use spark_ccl_types::describe;
 use std::sync::Arc;
 
 /// What a rank tells all others: its call's signature.

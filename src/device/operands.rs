@@ -3,8 +3,8 @@
 use crate::call::{Call, InPlace, Operands, OutOfPlace, Receiving, Sending};
 use crate::device::{DeviceRecv, DeviceSend};
 use crate::error::Error;
-use spark_ccl_compute::Element;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_types::Element;
 use std::sync::Arc;
 
 /// The buffers of a [`Call`], all in device memory.

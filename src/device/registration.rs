@@ -6,9 +6,9 @@ use super::kept::{Entry, Made, Registration};
 use super::{DeviceMemory, Engine};
 use crate::communicator::Communicator;
 use crate::error::Error;
-use spark_ccl_compute::Element;
 use spark_ccl_cuda::{make_current, relaxed};
 use spark_ccl_nccl::{DeviceSlice, WindowKind};
+use spark_ccl_types::Element;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -5,8 +5,9 @@
 use super::exec::Run;
 use super::request::Task;
 use super::wires::{CHANNEL, Wires};
-use spark_ccl_compute::{Job, Operand, Scale};
+use spark_ccl_compute::{Job, Operand};
 use spark_ccl_sched::Rank;
+use spark_ccl_types::Scale;
 
 /// The lane of a schedule with one channel.
 const LANE: usize = 0;
@@ -118,7 +119,7 @@ fn own(task: &Task) -> Operand {
 fn job<'a>(task: &Task, srcs: &'a [Operand], dsts: &'a [*mut u8]) -> Job<'a> {
     Job {
         dtype: task.signature.dtype,
-        op: task.reduction.op,
+        op: task.reduction.combine,
         srcs,
         dsts,
         count: task.input.len,

@@ -4,9 +4,10 @@ use super::flow::Flow;
 use super::loans::Loans;
 use super::request::{Program, Task};
 use super::wires::{CHANNEL, Obstacle, Wires};
-use spark_ccl_compute::{Compute, Job, Operand, Scale, Started, Ticket};
+use spark_ccl_compute::{Compute, Job, Operand, Started, Ticket};
 use spark_ccl_sched::{Buf, Kind, Span, Step};
 use spark_ccl_transport::{Direct, LinkError};
+use spark_ccl_types::Scale;
 
 /// Results of so many bytes have left the caches before anyone reads them. (In place they are
 /// in the caches already when they are written.)
@@ -355,7 +356,7 @@ impl Run<'_> {
     ) -> Option<Ticket> {
         let job = Job {
             dtype: self.task.signature.dtype,
-            op: self.task.reduction.op,
+            op: self.task.reduction.combine,
             srcs,
             dsts,
             count,

@@ -1,6 +1,6 @@
 //! Tags of point-to-point messages.
 
-use spark_ccl_compute::DType;
+use spark_ccl_types::DType;
 use std::fmt;
 
 /// Point-to-point messages are matched by order, type and count, which their tag spells out.
@@ -24,7 +24,7 @@ impl PairTag {
         Self(bits)
     }
 
-    /// The call that sent the message, in the words of [`describe`](crate::signature::describe).
+    /// The call that sent the message, in the words of [`describe`](spark_ccl_types::describe).
     pub(super) fn call(self) -> String {
         format!("send(count {}, {})", self.count(), self.dtype())
     }

@@ -2,7 +2,7 @@
 
 use super::request::Program;
 use crate::error::Error;
-use crate::signature::Signature;
+use spark_ccl_types::Signature;
 use std::collections::HashMap;
 
 /// Programs that are remembered; more than a training step has different calls.

@@ -2,9 +2,8 @@
 
 use super::Way;
 use crate::buffer::Region;
-use crate::redop::Reduction;
-use crate::signature::{Operation, Signature};
 use spark_ccl_sched::{Buf, Kind, Rank, Schedule, Span, Step, Steps};
+use spark_ccl_types::{Operation, Reduction, Signature};
 use std::sync::Arc;
 
 /// A checked call that owns its steps.

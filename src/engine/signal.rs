@@ -5,8 +5,8 @@ use super::request::Program;
 use super::terms::{Disagreement, Terms};
 use super::wires::{CHANNEL, Obstacle};
 use crate::buffer::Home;
-use crate::signature::Side;
 use spark_ccl_sched::Rank;
+use spark_ccl_types::Side;
 
 impl Run<'_> {
     /// An empty message, but for the terms.

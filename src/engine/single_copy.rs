@@ -4,9 +4,9 @@ use super::exec::Run;
 use super::flow::Flow;
 use super::wires::{CHANNEL, Obstacle};
 use crate::mesh::Line;
-use spark_ccl_compute::Scale;
 use spark_ccl_sched::{Rank, Span, Step};
 use spark_ccl_transport::{Borrowing, LEND_MOST, Lending, Lends, LinkError};
+use spark_ccl_types::Scale;
 
 /// Of shorter flows nothing is ever lent.
 const LEAST_BYTES: u64 = 4 << 10;

@@ -86,9 +86,7 @@ mod tests {
     use crate::buffer::Region;
     use crate::communicator::Communicator;
     use crate::engine::{Program, Request, Task};
-    use crate::redop::Reduction;
-    use crate::signature::{Operation, Signature};
-    use spark_ccl_compute::DType;
+    use spark_ccl_types::{DType, Operation, Reduction, Signature};
 
     fn receipt(word: &mut u32) -> Request {
         let signature = Signature {

@@ -6,10 +6,9 @@ use crate::buffer::Region;
 use crate::call::{Call, InPlace, Operands, OutOfPlace, Spec};
 use crate::communicator::Communicator;
 use crate::plan::Place;
-use crate::redop::RedOp;
 use crate::registered::Registered;
-use crate::signature::{Operation, Signature};
-use spark_ccl_compute::{Compute, Cpu, DType, Job, Started, Ticket};
+use spark_ccl_compute::{Compute, Cpu, Job, Started, Ticket};
+use spark_ccl_types::{DType, Operation, RedOp, Reduction, Signature};
 use std::collections::HashMap;
 use std::sync::Barrier;
 
@@ -160,8 +159,11 @@ fn so_it_is_in_place() {
 /// Two places in the memory that the digest in messages' tags does not tell apart.
 fn alike(comm: &Communicator, memory: &Registered<u8>) -> [usize; 2] {
     let planner = comm.planner();
-    let spec =
-        Spec::reducing(Operation::AllReduce, RedOp::<u8>::Sum.lower(planner.size)).in_place();
+    let spec = Spec::reducing(
+        Operation::AllReduce,
+        Reduction::new(RedOp::<u8>::Sum, planner.size),
+    )
+    .in_place();
     let mut seen = HashMap::new();
     for offset in 0..=memory.len() - LEN {
         let region = Region::registered(memory.segment(), offset, LEN);

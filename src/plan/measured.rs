@@ -1,9 +1,8 @@
 //! What `spark-perf tune` measured for ranks that are placed like these.
 
-use super::collective;
-use crate::signature::Operation;
 use spark_ccl_config::{Layout, Tuning, TuningEntry};
 use spark_ccl_sched::Algorithm;
+use spark_ccl_types::Operation;
 
 /// For some operations: the algorithm up to each size, by ascending size.
 #[derive(Debug, Default)]
@@ -28,7 +27,7 @@ fn steps(entry: &TuningEntry) -> Option<(Operation, Vec<(u64, Algorithm)>)> {
     let operation = Operation::from_name(&entry.collective)?;
     let step = |step: &spark_ccl_config::TuningStep| {
         let algorithm = step.algorithm.parse().ok()?;
-        let known = collective(operation).algorithms().contains(&algorithm);
+        let known = Algorithm::of(operation).contains(&algorithm);
         (known && algorithm != Algorithm::OneSided).then_some((step.up_to, algorithm))
     };
     let steps: Option<Vec<_>> = entry.steps.iter().map(step).collect();

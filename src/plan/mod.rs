@@ -9,11 +9,11 @@ pub(crate) use place::Place;
 pub(crate) use topology::Network;
 
 use crate::error::Error;
-use crate::signature::{Operation, Signature, describe};
 use measured::Measured;
 use spark_ccl_config::{AlgorithmChoice, Layout, Path, Settings, Tuning};
 use spark_ccl_sched::cost::{Fabric, estimate};
-use spark_ccl_sched::{Algorithm, Collective, Hosts, Schedule, Shape, Steps, schedule};
+use spark_ccl_sched::{Algorithm, Hosts, Schedule, Shape, Steps, schedule};
+use spark_ccl_types::{Signature, describe};
 use topology::Topology;
 
 /// What all plans of a communicator depend on.
@@ -97,7 +97,7 @@ impl Planner {
     pub(crate) fn may_lend(&self, signature: Signature) -> bool {
         let Choice { algorithm, .. } = tuner::choose(self, signature, false, false);
         let shape = self.shape(signature);
-        let schedule = schedule(collective(signature.operation), algorithm, false, shape);
+        let schedule = schedule(signature.operation, algorithm, false, shape);
         schedule.is_ok_and(|schedule| schedule.may_lend())
     }
 
@@ -121,7 +121,7 @@ impl Planner {
         let Choice { algorithm, reason } =
             tuner::choose(self, signature, in_place, place.is_registered());
         let schedule = schedule(
-            collective(signature.operation),
+            signature.operation,
             algorithm,
             in_place,
             self.shape(signature),
@@ -158,7 +158,7 @@ impl Planner {
     /// Microseconds that the cost model gives a call; alike on all ranks.
     fn estimate(&self, signature: Signature, algorithm: Algorithm) -> f64 {
         estimate(
-            collective(signature.operation),
+            signature.operation,
             algorithm,
             &self.shape(signature),
             signature.dtype.size() as u64,
@@ -170,24 +170,5 @@ impl Planner {
     fn chunk(&self, element: usize) -> u64 {
         let slice = self.slot_bytes / element;
         (slice * (self.slots / 2).max(1)) as u64
-    }
-}
-
-/// The collective of an operation that has schedules.
-pub(crate) fn collective(operation: Operation) -> Collective {
-    match operation {
-        Operation::AllReduce => Collective::AllReduce,
-        Operation::AllGather => Collective::AllGather,
-        Operation::ReduceScatter => Collective::ReduceScatter,
-        Operation::Broadcast => Collective::Broadcast,
-        Operation::Reduce => Collective::Reduce,
-        Operation::Gather => Collective::Gather,
-        Operation::Scatter => Collective::Scatter,
-        Operation::AllToAll | Operation::AllToAllV => Collective::AllToAll,
-        Operation::Barrier
-        | Operation::Alloc
-        | Operation::Send
-        | Operation::Recv
-        | Operation::SendRecv => Collective::Barrier,
     }
 }

@@ -4,8 +4,8 @@ use super::Planner;
 use crate::buffer::{Home, Region};
 use crate::call::Spec;
 use crate::error::Error;
-use crate::signature::{Operation, Side};
 use spark_ccl_config::Path;
+use spark_ccl_types::{Operation, Side};
 
 /// Where the buffers of a call are, as far as all ranks must agree on it.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Place {
         }
         // Nobody but the rank itself knows by what to multiply its contribution.
         let shared = match spec.operation {
-            Operation::Barrier | Operation::Alloc => return Ok(Self::Ordinary),
+            operation if !operation.moves_data() => return Ok(Self::Ordinary),
             _ if spec.reduction.differs_by_rank() => None,
             operation => operation.shared(spec.in_place),
         };

@@ -1,8 +1,8 @@
 //! Which algorithm a call gets, and why.
 
-use super::{Choice, Planner, collective};
-use crate::signature::{Operation, Signature};
-use spark_ccl_sched::{Algorithm, Collective};
+use super::{Choice, Planner};
+use spark_ccl_sched::Algorithm;
+use spark_ccl_types::{Operation, Signature};
 
 /// Vectors up to this size go to everyone at once, while there are few ranks.
 const DIRECT_BYTES: u64 = 16 << 10;
@@ -55,17 +55,17 @@ pub(super) fn candidates(
     in_place: bool,
     zero_copy: bool,
 ) -> impl Iterator<Item = Algorithm> + Clone {
-    let collective = collective(signature.operation);
+    let operation = signature.operation;
     let fits = move |algorithm: &Algorithm| match algorithm {
-        Algorithm::OneSided => zero_copy && !(collective == Collective::AllToAll && in_place),
+        Algorithm::OneSided => zero_copy && !(operation == Operation::AllToAll && in_place),
         _ => true,
     };
     let allowed = move |algorithm: &Algorithm| {
         planner
             .algorithms
-            .allows(signature.operation.name(), &algorithm.to_string())
+            .allows(operation.name(), &algorithm.to_string())
     };
-    let all = collective.algorithms().iter().copied();
+    let all = Algorithm::of(operation).iter().copied();
     all.filter(fits).filter(allowed)
 }
 
@@ -105,7 +105,7 @@ fn without_memory(planner: &Planner, signature: Signature, best: Choice) -> Choi
 /// What the cost model finds fastest through links; of those equally fast, the first.
 fn modelled(planner: &Planner, signature: Signature, reason: &'static str) -> Choice {
     let time = |algorithm: &Algorithm| planner.estimate(signature, *algorithm);
-    let all = collective(signature.operation).algorithms().iter().copied();
+    let all = Algorithm::of(signature.operation).iter().copied();
     let fastest = all
         .filter(|algorithm| *algorithm != Algorithm::OneSided)
         .filter(|algorithm| competes(planner, signature, *algorithm))
@@ -178,7 +178,7 @@ fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice
         Operation::Gather | Operation::Scatter => {
             choice(Algorithm::Linear, "the root's memory is the bottleneck")
         }
-        Operation::AllToAll | Operation::AllToAllV => choice(
+        Operation::AllToAll => choice(
             Algorithm::Pairwise,
             "every rank sends and receives at the same time",
         ),
@@ -190,11 +190,11 @@ fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice
 mod tests {
     use super::super::{Network, Place};
     use super::*;
-    use spark_ccl_compute::DType;
     use spark_ccl_config::{
         AlgorithmChoice, Layout, Links, Settings, Tuning, TuningEntry, TuningStep,
     };
     use spark_ccl_sched::Steps;
+    use spark_ccl_types::DType;
     use std::collections::BTreeSet;
 
     fn planner(host_of: &[u32], shm: bool, algorithms: &str, tuning: &Tuning) -> Planner {

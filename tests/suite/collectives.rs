@@ -1,9 +1,9 @@
 //! Every collective against a naive model: types, operations, rank counts, lengths, transports.
 
-use super::collectives_model::{COLLECTIVES, Case, Collective, OPS};
+use super::collectives_model::{COLLECTIVES, Case};
 use super::ranks::{connected, each, narrow, run, run_with};
 use super::types::{Number, for_every_type};
-use spark_ccl::{Communicator, F8E4M3, F8E5M2, RedOp, bf16, f16};
+use spark_ccl::{Communicator, F8E4M3, F8E5M2, Operation, RedOp, ReduceOp, bf16, f16};
 
 const RANKS: [usize; 6] = [1, 2, 3, 5, 7, 8];
 
@@ -11,9 +11,9 @@ const RANKS: [usize; 6] = [1, 2, 3, 5, 7, 8];
 fn cases(count: usize) -> impl Iterator<Item = Case> {
     COLLECTIVES.into_iter().flat_map(move |collective| {
         let ops = if collective.reduces() {
-            &OPS[..]
+            &ReduceOp::ALL[..]
         } else {
-            &OPS[..1]
+            &ReduceOp::ALL[..1]
         };
         ops.iter().flat_map(move |&op| {
             [false, true].map(|in_place| Case {
@@ -165,11 +165,11 @@ fn the_asked_for_algorithm_is_taken() {
     let builder = Communicator::builder().set("SPARK_CCL_ALGO", "all_reduce:double-tree");
     run_with(&builder, 2, |comm| {
         let taken = comm
-            .explain("all_reduce", spark_ccl::DType::F32, 10, false)
+            .explain(Operation::AllReduce, spark_ccl::DType::F32, 10, false)
             .unwrap();
         assert!(taken.starts_with("double-tree"), "{taken}");
         let other = comm
-            .explain("all_gather", spark_ccl::DType::F32, 10, false)
+            .explain(Operation::AllGather, spark_ccl::DType::F32, 10, false)
             .unwrap();
         assert!(!other.starts_with("double-tree"), "{other}");
     });
@@ -242,7 +242,7 @@ fn different_collectives_in_a_row_do_not_mix() {
                 ..Case::new(collective, 1 + round * 17 % 200)
             };
             case.check::<u32>(comm);
-            Case::new(Collective::AllReduce, 1).check::<f64>(comm);
+            Case::new(Operation::AllReduce, 1).check::<f64>(comm);
         }
     });
 }

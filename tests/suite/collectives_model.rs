@@ -4,67 +4,30 @@
 use super::buffers::{Buffer, Memory};
 use super::types::Number;
 use super::values::whole_value;
-use spark_ccl::{Communicator, Error, RecvBuf, RedOp, SendBuf};
+use spark_ccl::{Communicator, Error, Operation, RecvBuf, RedOp, ReduceOp, SendBuf};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Collective {
-    AllReduce,
-    AllGather,
-    ReduceScatter,
-    Broadcast,
-    Reduce,
-    Gather,
-    Scatter,
-    AllToAll,
-}
-
-pub(crate) const COLLECTIVES: [Collective; 8] = [
-    Collective::AllReduce,
-    Collective::AllGather,
-    Collective::ReduceScatter,
-    Collective::Broadcast,
-    Collective::Reduce,
-    Collective::Gather,
-    Collective::Scatter,
-    Collective::AllToAll,
+pub(crate) const COLLECTIVES: [Operation; 8] = [
+    Operation::AllReduce,
+    Operation::AllGather,
+    Operation::ReduceScatter,
+    Operation::Broadcast,
+    Operation::Reduce,
+    Operation::Gather,
+    Operation::Scatter,
+    Operation::AllToAll,
 ];
 
-impl Collective {
-    pub(crate) fn reduces(self) -> bool {
-        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
-    }
-
-    pub(crate) fn is_rooted(self) -> bool {
-        matches!(
-            self,
-            Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter
-        )
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Op {
-    Sum,
-    Prod,
-    Min,
-    Max,
-    Avg,
-    PreMulSum,
-}
-
-pub(crate) const OPS: [Op; 6] = [Op::Sum, Op::Prod, Op::Min, Op::Max, Op::Avg, Op::PreMulSum];
-
-/// The factor of [`Op::PreMulSum`]: exact in every type.
+/// The factor of [`ReduceOp::PreMulSum`]: exact in every type.
 const FACTOR: i64 = 2;
 
 /// One call, the same on every rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Case {
-    pub(crate) collective: Collective,
+    pub(crate) collective: Operation,
     pub(crate) in_place: bool,
     /// Elements of a rank or a block.
     pub(crate) count: usize,
-    pub(crate) op: Op,
+    pub(crate) op: ReduceOp,
     pub(crate) root: usize,
     /// Elements by which the buffers are shifted from the start of their memory.
     pub(crate) offset: usize,
@@ -72,12 +35,12 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    pub(crate) fn new(collective: Collective, count: usize) -> Self {
+    pub(crate) fn new(collective: Operation, count: usize) -> Self {
         Self {
             collective,
             in_place: false,
             count,
-            op: Op::Sum,
+            op: ReduceOp::Sum,
             root: 0,
             offset: 0,
             memory: Memory::Ordinary,
@@ -135,7 +98,7 @@ impl Case {
         let (give, take) = self.lengths(n);
         let len = give.max(take);
         let block = match self.collective {
-            Collective::AllGather | Collective::Gather => rank * self.count,
+            Operation::AllGather | Operation::Gather => rank * self.count,
             _ => 0,
         };
         let contribution = self.contribution::<T>(rank, give);
@@ -156,10 +119,10 @@ impl Case {
         self.compare(n, rank, "buffer", buffer.as_slice(), |i| {
             let i = i.checked_sub(self.offset).filter(|&i| i < len)?;
             match self.collective {
-                Collective::ReduceScatter | Collective::Scatter => {
+                Operation::ReduceScatter | Operation::Scatter => {
                     match i.checked_sub(rank * self.count).filter(|&i| i < self.count) {
                         Some(i) => self.result(n, rank, i),
-                        None if self.collective == Collective::Scatter => {
+                        None if self.collective == Operation::Scatter => {
                             Some(Expected::Exactly(before(i)))
                         }
                         None => Some(Expected::Anything),
@@ -176,16 +139,17 @@ impl Case {
     fn lengths(&self, n: usize) -> (usize, usize) {
         let (one, all) = (self.count, self.count * n);
         match self.collective {
-            Collective::AllReduce | Collective::Broadcast | Collective::Reduce => (one, one),
-            Collective::AllGather | Collective::Gather => (one, all),
-            Collective::ReduceScatter | Collective::Scatter => (all, one),
-            Collective::AllToAll => (all, all),
+            Operation::AllReduce | Operation::Broadcast | Operation::Reduce => (one, one),
+            Operation::AllGather | Operation::Gather => (one, all),
+            Operation::ReduceScatter | Operation::Scatter => (all, one),
+            Operation::AllToAll => (all, all),
+            other => no_model(other),
         }
     }
 
     /// Whether the rank's receive buffer belongs to someone else's operation.
     fn is_kept(&self, rank: usize) -> bool {
-        matches!(self.collective, Collective::Reduce | Collective::Gather) && rank != self.root
+        matches!(self.collective, Operation::Reduce | Operation::Gather) && rank != self.root
     }
 
     fn call<T, S, R>(&self, comm: &Communicator, send: S, recv: R) -> Result<(), Error>
@@ -196,14 +160,15 @@ impl Case {
     {
         let (op, root) = (self.red_op(), self.root);
         match self.collective {
-            Collective::AllReduce => comm.all_reduce(send, recv, op).run(),
-            Collective::AllGather => comm.all_gather(send, recv).run(),
-            Collective::ReduceScatter => comm.reduce_scatter(send, recv, op).run(),
-            Collective::Broadcast => comm.broadcast(send, recv, root).run(),
-            Collective::Reduce => comm.reduce(send, recv, op, root).run(),
-            Collective::Gather => comm.gather(send, recv, root).run(),
-            Collective::Scatter => comm.scatter(send, recv, root).run(),
-            Collective::AllToAll => comm.all_to_all(send, recv).run(),
+            Operation::AllReduce => comm.all_reduce(send, recv, op).run(),
+            Operation::AllGather => comm.all_gather(send, recv).run(),
+            Operation::ReduceScatter => comm.reduce_scatter(send, recv, op).run(),
+            Operation::Broadcast => comm.broadcast(send, recv, root).run(),
+            Operation::Reduce => comm.reduce(send, recv, op, root).run(),
+            Operation::Gather => comm.gather(send, recv, root).run(),
+            Operation::Scatter => comm.scatter(send, recv, root).run(),
+            Operation::AllToAll => comm.all_to_all(send, recv).run(),
+            other => no_model(other),
         }
         .map(drop)
     }
@@ -215,27 +180,21 @@ impl Case {
     {
         let (op, root) = (self.red_op(), self.root);
         match self.collective {
-            Collective::AllReduce => comm.all_reduce_in_place(buffer, op).run(),
-            Collective::AllGather => comm.all_gather_in_place(buffer).run(),
-            Collective::ReduceScatter => comm.reduce_scatter_in_place(buffer, op).run(),
-            Collective::Broadcast => comm.broadcast_in_place(buffer, root).run(),
-            Collective::Reduce => comm.reduce_in_place(buffer, op, root).run(),
-            Collective::Gather => comm.gather_in_place(buffer, root).run(),
-            Collective::Scatter => comm.scatter_in_place(buffer, root).run(),
-            Collective::AllToAll => comm.all_to_all_in_place(buffer).run(),
+            Operation::AllReduce => comm.all_reduce_in_place(buffer, op).run(),
+            Operation::AllGather => comm.all_gather_in_place(buffer).run(),
+            Operation::ReduceScatter => comm.reduce_scatter_in_place(buffer, op).run(),
+            Operation::Broadcast => comm.broadcast_in_place(buffer, root).run(),
+            Operation::Reduce => comm.reduce_in_place(buffer, op, root).run(),
+            Operation::Gather => comm.gather_in_place(buffer, root).run(),
+            Operation::Scatter => comm.scatter_in_place(buffer, root).run(),
+            Operation::AllToAll => comm.all_to_all_in_place(buffer).run(),
+            other => no_model(other),
         }
         .map(drop)
     }
 
     fn red_op<T: Number>(&self) -> RedOp<T> {
-        match self.op {
-            Op::Sum => RedOp::Sum,
-            Op::Prod => RedOp::Prod,
-            Op::Min => RedOp::Min,
-            Op::Max => RedOp::Max,
-            Op::Avg => RedOp::Avg,
-            Op::PreMulSum => RedOp::PreMulSum(T::of(FACTOR)),
-        }
+        RedOp::without_factor(self.op).unwrap_or_else(|| RedOp::PreMulSum(T::of(FACTOR)))
     }
 
     /// Memory with `fill` where the call may look and [`untouched`] around it.
@@ -260,7 +219,7 @@ impl Case {
     fn input<T: Number>(&self, rank: usize, i: usize) -> i64 {
         let value = whole_value::<T>(rank as u64, i);
         // One factor may be large; so the product is exact.
-        if self.op != Op::Prod || rank == i % 3 {
+        if self.op != ReduceOp::Prod || rank == i % 3 {
             value
         } else {
             1 - 2 * i64::from(value < 0)
@@ -273,12 +232,13 @@ impl Case {
         let (block, inner) = (i.checked_div(self.count)?, i % self.count);
         match self.collective {
             _ if self.is_kept(rank) => None,
-            Collective::AllReduce | Collective::Reduce => Some(self.reduced(n, i)),
-            Collective::ReduceScatter => Some(self.reduced(n, rank * self.count + i)),
-            Collective::AllGather | Collective::Gather => from(block, inner),
-            Collective::Broadcast => from(self.root, i),
-            Collective::Scatter => from(self.root, rank * self.count + i),
-            Collective::AllToAll => from(block, rank * self.count + inner),
+            Operation::AllReduce | Operation::Reduce => Some(self.reduced(n, i)),
+            Operation::ReduceScatter => Some(self.reduced(n, rank * self.count + i)),
+            Operation::AllGather | Operation::Gather => from(block, inner),
+            Operation::Broadcast => from(self.root, i),
+            Operation::Scatter => from(self.root, rank * self.count + i),
+            Operation::AllToAll => from(block, rank * self.count + inner),
+            other => no_model(other),
         }
     }
 
@@ -286,17 +246,17 @@ impl Case {
         let inputs = (0..n).map(|rank| self.input::<T>(rank, i));
         let sum: i64 = inputs.clone().sum();
         let exact = match self.op {
-            Op::Sum => sum,
-            Op::Prod => inputs.product(),
-            Op::Min => inputs.min().unwrap(),
-            Op::Max => inputs.max().unwrap(),
-            Op::PreMulSum => sum * FACTOR,
-            Op::Avg if T::EPSILON > 0.0 => {
+            ReduceOp::Sum => sum,
+            ReduceOp::Prod => inputs.product(),
+            ReduceOp::Min => inputs.min().unwrap(),
+            ReduceOp::Max => inputs.max().unwrap(),
+            ReduceOp::PreMulSum => sum * FACTOR,
+            ReduceOp::Avg if T::EPSILON > 0.0 => {
                 // Each factor 1/n and each sum may be rounded.
                 let error = T::EPSILON * (n as f64 + 1.0) * T::LIMIT as f64;
                 return Expected::Within(sum as f64 / n as f64, error);
             }
-            Op::Avg => sum / n as i64,
+            ReduceOp::Avg => sum / n as i64,
         };
         Expected::Exactly(T::of(exact))
     }
@@ -314,6 +274,10 @@ impl Case {
             panic!("rank {rank} of {n}, {dtype} {self:?}: {name}: {difference}");
         }
     }
+}
+
+fn no_model(operation: Operation) -> ! {
+    panic!("there is no model of {operation}")
 }
 
 /// The first element that is not as expected; `None` is expected of what no call may write.
@@ -410,7 +374,7 @@ mod tests {
         ]
     }
 
-    fn check<T: Number>(collective: Collective) {
+    fn check<T: Number>(collective: Operation) {
         let case = Case {
             root: 1,
             ..Case::new(collective, COUNT)
@@ -445,7 +409,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "rank 1 of 2, float Case")]
     fn the_model_names_a_wrong_element() {
-        let case = Case::new(Collective::Broadcast, 9);
+        let case = Case::new(Operation::Broadcast, 9);
         let mut seen = case.contribution::<f32>(0, 9);
         seen[5] += 1.0;
         case.compare(2, 1, "receive buffer", &seen, |i| case.result(2, 1, i));

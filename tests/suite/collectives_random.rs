@@ -1,13 +1,13 @@
 //! Random calls on random settings against the model.
 
 use super::buffers::Memory;
-use super::collectives_model::{COLLECTIVES, Case, OPS, Op};
+use super::collectives_model::{COLLECTIVES, Case};
 use super::ranks::run_with;
 use super::types::for_every_type;
 use super::values::{message, sum_of_messages};
 use proptest::prelude::*;
 use proptest::sample::select;
-use spark_ccl::{Builder, Communicator, F8E4M3, F8E5M2, bf16, f16};
+use spark_ccl::{Builder, Communicator, F8E4M3, F8E5M2, ReduceOp, bf16, f16};
 
 const ALGORITHMS: [&str; 12] = [
     "auto",
@@ -43,7 +43,7 @@ fn cases(n: usize) -> impl Strategy<Value = (Case, usize)> {
     let count = prop_oneof![0..=2 * n, 0..2000_usize];
     let call = (
         select(&COLLECTIVES[..]),
-        select(&OPS[..]),
+        select(&ReduceOp::ALL[..]),
         any::<bool>(),
         count,
         0..n,
@@ -55,7 +55,11 @@ fn cases(n: usize) -> impl Strategy<Value = (Case, usize)> {
         } else {
             Memory::Ordinary
         };
-        let op = if collective.reduces() { op } else { Op::Sum };
+        let op = if collective.reduces() {
+            op
+        } else {
+            ReduceOp::Sum
+        };
         (
             Case {
                 collective,

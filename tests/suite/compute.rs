@@ -1,19 +1,19 @@
 //! Reductions that are not done at once, as a GPU's will not be.
 
 use super::buffers::Memory;
-use super::collectives_model::{COLLECTIVES, Case, OPS};
+use super::collectives_model::{COLLECTIVES, Case};
 use super::ranks::{each, narrow, run_with};
 use super::values::{message, sum_of_messages};
-use spark_ccl::{Communicator, RedOp};
+use spark_ccl::{Communicator, RedOp, ReduceOp};
 use std::sync::Barrier;
 
 /// Every collective, on both kinds of memory.
 fn check_all(comm: &Communicator) {
     for collective in COLLECTIVES {
         let ops = if collective.reduces() {
-            &OPS[..]
+            &ReduceOp::ALL[..]
         } else {
-            &OPS[..1]
+            &ReduceOp::ALL[..1]
         };
         for &op in ops {
             for in_place in [false, true] {

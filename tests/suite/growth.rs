@@ -1,10 +1,10 @@
 //! Links that come into being when they are used first, and what many of them take.
 
-use super::collectives_model::{COLLECTIVES, Case, Collective};
+use super::collectives_model::{COLLECTIVES, Case};
 use super::processes::{Rank, alone, assert_all_ok, join, world};
 use super::ranks::{Watchdog, connected, each, run, run_with};
 use rustix::process::{Signal, geteuid};
-use spark_ccl::{Communicator, Error, RedOp};
+use spark_ccl::{Communicator, Error, Operation, RedOp};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Barrier;
@@ -164,8 +164,8 @@ fn a_part_is_used_at_once_by_some_and_later_by_others() {
                 if comm.rank() == round {
                     std::thread::sleep(Duration::from_millis(50));
                 }
-                Case::new(Collective::AllReduce, 1009).check::<f32>(&part);
-                Case::new(Collective::AllToAll, 5).check::<i32>(&part);
+                Case::new(Operation::AllReduce, 1009).check::<f32>(&part);
+                Case::new(Operation::AllToAll, 5).check::<i32>(&part);
                 part.finalize().unwrap();
             }
             comm.finalize().unwrap();

@@ -1,7 +1,7 @@
 //! The process side of `processes.rs`: a rank that does what it is told, line by line.
 
 use crate::buffers::{Buffer, Memory};
-use crate::collectives_model::{Case, Collective, Op};
+use crate::collectives_model::Case;
 use crate::processes::{MARK, ROLE};
 use crate::types::Number;
 use crate::values::message;
@@ -11,7 +11,8 @@ use rustix::process::{
 };
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use spark_ccl::{
-    Communicator, DType, Error, OutOfPlace, Pending, Rails, RedOp, Registered, UniqueId,
+    Communicator, DType, Error, Operation, OutOfPlace, Pending, Rails, RedOp, ReduceOp, Registered,
+    UniqueId,
 };
 use std::io::Write;
 use std::sync::Arc;
@@ -82,7 +83,12 @@ impl State {
             ["explain", memory, count] => {
                 let registered = memory == "registered";
                 let communicator = self.communicator();
-                return communicator.explain("all_reduce", DType::F32, number(count), registered);
+                return communicator.explain(
+                    Operation::AllReduce,
+                    DType::F32,
+                    number(count),
+                    registered,
+                );
             }
             ["links"] => return Ok(self.communicator().links().join("; ")),
             ["rails", peer] => {
@@ -146,7 +152,7 @@ impl State {
     ) -> Result<(), Error> {
         let communicator = self.communicator.take().unwrap();
         let input =
-            Case::new(Collective::AllReduce, count).contribution::<f32>(communicator.rank(), count);
+            Case::new(Operation::AllReduce, count).contribution::<f32>(communicator.rank(), count);
         let call = communicator.all_reduce(input, vec![0.0; count], RedOp::Sum);
         end(call.start()?);
         drop(communicator);
@@ -247,19 +253,19 @@ fn typed<T: Number>(comm: &Communicator, memory: Memory, call: &[&str]) -> Resul
     let case = match *call {
         ["all_reduce", op, count] => Case {
             op: match op {
-                "sum" => Op::Sum,
-                "max" => Op::Max,
+                "sum" => ReduceOp::Sum,
+                "max" => ReduceOp::Max,
                 _ => panic!("{op:?} is no operator"),
             },
-            ..case(Collective::AllReduce, count)
+            ..case(Operation::AllReduce, count)
         },
-        ["all_gather", count] => case(Collective::AllGather, count),
-        ["reduce", root, count] => from_root(Collective::Reduce, root, count),
-        ["reduce_scatter", count] => case(Collective::ReduceScatter, count),
-        ["broadcast", root, count] => from_root(Collective::Broadcast, root, count),
-        ["gather", root, count] => from_root(Collective::Gather, root, count),
-        ["scatter", root, count] => from_root(Collective::Scatter, root, count),
-        ["all_to_all", count] => case(Collective::AllToAll, count),
+        ["all_gather", count] => case(Operation::AllGather, count),
+        ["reduce", root, count] => from_root(Operation::Reduce, root, count),
+        ["reduce_scatter", count] => case(Operation::ReduceScatter, count),
+        ["broadcast", root, count] => from_root(Operation::Broadcast, root, count),
+        ["gather", root, count] => from_root(Operation::Gather, root, count),
+        ["scatter", root, count] => from_root(Operation::Scatter, root, count),
+        ["all_to_all", count] => case(Operation::AllToAll, count),
         ["send", to, count] => return send::<T>(comm, memory, number(to), number(count)),
         ["recv", from, count] => return receive::<T>(comm, memory, number(from), number(count)),
         ["alloc", count] => return comm.alloc::<T>(number(count)).map(drop),

@@ -1,10 +1,13 @@
 //! Registered memory: the zero-copy path and its conditions.
 
 use super::buffers::Memory;
-use super::collectives_model::{COLLECTIVES, Case, Collective, OPS, Op};
+use super::collectives_model::{COLLECTIVES, Case};
 use super::ranks::{each, run, run_with};
 use super::types::for_every_type;
-use spark_ccl::{Builder, Communicator, DType, Error, F8E4M3, F8E5M2, Fault, RedOp, bf16, f16};
+use spark_ccl::{
+    Builder, Communicator, DType, Error, F8E4M3, F8E5M2, Fault, Operation, RedOp, ReduceOp, bf16,
+    f16,
+};
 use std::time::{Duration, Instant};
 
 fn path(path: &str) -> Builder {
@@ -17,7 +20,7 @@ fn one_sided(count: usize) -> impl Iterator<Item = Case> {
         [false, true]
             .into_iter()
             // An exchange in place has none.
-            .filter(move |in_place| !(*in_place && collective == Collective::AllToAll))
+            .filter(move |in_place| !(*in_place && collective == Operation::AllToAll))
             .map(move |in_place| Case {
                 in_place,
                 memory: Memory::Registered,
@@ -28,7 +31,7 @@ fn one_sided(count: usize) -> impl Iterator<Item = Case> {
 
 fn has_one_sided_form(case: &Case) -> bool {
     // Only the root's memory is registered for sure in a scatter out of place.
-    case.in_place || case.collective != Collective::Scatter
+    case.in_place || case.collective != Operation::Scatter
 }
 
 #[test]
@@ -72,7 +75,10 @@ fn every_path_computes_the_same() {
 fn zero_copy_reduces_every_type_by_every_operation() {
     run_with(&path("zero-copy"), 3, |comm| {
         // Factors may differ between ranks, so nobody can apply another rank's.
-        for op in OPS.into_iter().filter(|&op| op != Op::PreMulSum) {
+        for op in ReduceOp::ALL
+            .into_iter()
+            .filter(|&op| op != ReduceOp::PreMulSum)
+        {
             for case in one_sided(515).filter(|case| case.collective.reduces()) {
                 let case = Case {
                     op,
@@ -118,11 +124,11 @@ fn registered_memory_over_sockets_is_as_good_as_ordinary() {
 fn large_registered_memory_takes_the_zero_copy_path() {
     run(2, |comm| {
         let registered = comm
-            .explain("all_reduce", DType::F32, 1 << 20, true)
+            .explain(Operation::AllReduce, DType::F32, 1 << 20, true)
             .unwrap();
         assert!(registered.starts_with("one-sided"), "{registered}");
         let ordinary = comm
-            .explain("all_reduce", DType::F32, 1 << 20, false)
+            .explain(Operation::AllReduce, DType::F32, 1 << 20, false)
             .unwrap();
         assert!(!ordinary.starts_with("one-sided"), "{ordinary}");
     });
@@ -233,7 +239,7 @@ fn zero_copy_refuses_ordinary_memory_and_stays_usable() {
         }
         Case {
             memory: Memory::Registered,
-            ..Case::new(Collective::AllReduce, 100)
+            ..Case::new(Operation::AllReduce, 100)
         }
         .check::<f32>(comm);
     });

@@ -1,8 +1,8 @@
 //! Splitting, leaving, aborting.
 
-use super::collectives_model::{COLLECTIVES, Case, Collective};
+use super::collectives_model::{COLLECTIVES, Case};
 use super::ranks::{Watchdog, each, run, run_with};
-use spark_ccl::{Communicator, DType, Error, Fault, RedOp};
+use spark_ccl::{Communicator, DType, Error, Fault, Operation, RedOp};
 use std::sync::Barrier;
 use std::time::Duration;
 
@@ -37,13 +37,13 @@ fn a_restricted_communicator_takes_nothing_else() {
         run(3, |comm| {
             let only = comm.restricted(algorithms).unwrap();
             assert_eq!((only.rank(), only.size()), (comm.rank(), 3));
-            let why = only.explain("all_reduce", DType::F32, 1 << 20, false);
+            let why = only.explain(Operation::AllReduce, DType::F32, 1 << 20, false);
             let why = why.unwrap();
             assert!(why.starts_with(expected), "{algorithms}: {why}");
             check_all(&only);
             // Parts keep to it.
             let part = only.split(Some(0), 0).unwrap().unwrap();
-            let again = part.explain("all_reduce", DType::F32, 1 << 20, false);
+            let again = part.explain(Operation::AllReduce, DType::F32, 1 << 20, false);
             assert_eq!(again.unwrap(), why);
             part.finalize().unwrap();
             only.finalize().unwrap();
@@ -270,7 +270,7 @@ fn an_abort_of_a_part_leaves_the_whole_alone() {
 #[test]
 fn leaving_early_is_noticed_by_those_who_need_the_rank() {
     let errors = each(Communicator::local(3).unwrap(), |comm| {
-        Case::new(Collective::AllReduce, 10).check::<f32>(&comm);
+        Case::new(Operation::AllReduce, 10).check::<f32>(&comm);
         if comm.rank() == 2 {
             drop(comm);
             return None;

@@ -1,8 +1,8 @@
 //! Wrong arguments: each is an error before anything moves, and the communicator goes on.
 
-use super::collectives_model::{Case, Collective};
+use super::collectives_model::Case;
 use super::ranks::run;
-use spark_ccl::{Communicator, DType, Error, RedOp};
+use spark_ccl::{Communicator, DType, Error, Operation, RedOp};
 
 /// The call's operation and what its error must say.
 fn refused<R>(operation: &str, parts: &[&str], result: Result<R, Error>) {
@@ -198,11 +198,11 @@ fn wrong_arguments_are_named_and_change_nothing() {
         wrong_tables(comm);
         refused(
             "explain",
-            &["all_increase"],
-            comm.explain("all_increase", DType::F32, 1, false),
+            &["send_recv"],
+            comm.explain(Operation::SendRecv, DType::F32, 1, false),
         );
         comm.check().unwrap();
-        Case::new(Collective::AllReduce, 1009).check::<f32>(comm);
+        Case::new(Operation::AllReduce, 1009).check::<f32>(comm);
     });
 }
 

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterion_main};
-use spark_ccl_compute::{Compute, Cpu, DType, Job, Operand, ReduceOp, Scale};
+use spark_ccl_compute::{Compute, Cpu, Job, Operand};
+use spark_ccl_types::{Combine, DType, Scale};
 
 const BYTES: usize = 64 << 10;
 const LARGE: usize = 64 << 20;
@@ -26,7 +27,7 @@ fn every_type_and_operation(c: &mut Criterion) {
         });
     });
     for dtype in DType::ALL {
-        for op in ReduceOp::ALL {
+        for op in Combine::ALL {
             bench(
                 &mut group,
                 &format!("{dtype}/{op}"),
@@ -41,7 +42,7 @@ fn shapes(c: &mut Criterion) {
     let mut group = group(c, "shape");
     let mut memory = Memory::new(BYTES);
     for dtype in [DType::F32, DType::F16, DType::Bf16] {
-        let pair = Shape::pair(dtype, ReduceOp::Sum);
+        let pair = Shape::pair(dtype, Combine::Sum);
         for (srcs, dsts) in [(2, 2), (3, 1), (4, 1), (4, 4)] {
             let name = format!("{dtype}/{srcs} to {dsts}");
             bench(&mut group, &name, &mut memory, Shape { srcs, dsts, ..pair });
@@ -68,7 +69,7 @@ fn small_jobs(c: &mut Criterion) {
             let name = format!("{dtype}/{count} elements");
             let shape = Shape {
                 count,
-                ..Shape::pair(dtype, ReduceOp::Sum)
+                ..Shape::pair(dtype, Combine::Sum)
             };
             bench(&mut group, &name, &mut memory, shape);
         }
@@ -89,7 +90,7 @@ fn streaming(c: &mut Criterion) {
                     dsts,
                     count: LARGE / dtype.size(),
                     streaming,
-                    ..Shape::pair(dtype, ReduceOp::Sum)
+                    ..Shape::pair(dtype, Combine::Sum)
                 };
                 bench(&mut group, &name, &mut memory, shape);
             }
@@ -109,7 +110,7 @@ fn group<'a>(c: &'a mut Criterion, name: &str) -> BenchmarkGroup<'a, WallTime> {
 #[derive(Clone, Copy)]
 struct Shape {
     dtype: DType,
-    op: ReduceOp,
+    op: Combine,
     srcs: usize,
     dsts: usize,
     scale: Scale,
@@ -119,7 +120,7 @@ struct Shape {
 
 impl Shape {
     /// Two sources into one destination, all of `BYTES`.
-    fn pair(dtype: DType, op: ReduceOp) -> Self {
+    fn pair(dtype: DType, op: Combine) -> Self {
         let count = BYTES / dtype.size();
         Self {
             dtype,

@@ -1,6 +1,8 @@
 //! A compute that answers "not yet", to test those who wait for one.
 
-use crate::{Compute, DType, Job, Operand, ReduceOp, Started, Ticket};
+use spark_ccl_types::{Combine, DType};
+
+use crate::{Compute, Job, Operand, Started, Ticket};
 
 /// Holds each job for a number of polls, then hands it to another compute.
 ///
@@ -87,7 +89,7 @@ enum Held {
 #[derive(Debug)]
 struct OwnedJob {
     dtype: DType,
-    op: ReduceOp,
+    op: Combine,
     srcs: Vec<Operand>,
     dsts: Vec<*mut u8>,
     count: usize,
@@ -125,7 +127,8 @@ impl OwnedJob {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cpu, Scale};
+    use crate::Cpu;
+    use spark_ccl_types::Scale;
 
     /// Starts `dst += src` on one element; the operand lists die with this call.
     fn start(compute: &mut impl Compute, src: &i32, dst: *mut i32) -> Ticket {
@@ -135,7 +138,7 @@ mod tests {
         };
         let job = Job {
             dtype: DType::I32,
-            op: ReduceOp::Sum,
+            op: Combine::Sum,
             srcs: &[
                 operand(dst.cast_const().cast()),
                 operand(std::ptr::from_ref(src).cast()),

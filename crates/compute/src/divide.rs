@@ -1,11 +1,11 @@
 //! The last step of an integer average.
 
-use crate::DType;
+use spark_ccl_types::DType;
 
 /// Divides `count` integers in place, rounding towards zero.
 ///
 /// A divisor of 0 or 1 changes nothing. Float types are left alone: their average is a factor
-/// on each source ([`Scale::Float`](crate::Scale::Float)).
+/// on each source ([`Scale::Float`](spark_ccl_types::Scale::Float)).
 ///
 /// # Safety
 /// `ptr`, of any alignment, must be readable and writable for `count` elements of `dtype`, and
@@ -45,7 +45,7 @@ unsafe fn map<T: Copy>(ptr: *mut u8, count: usize, f: impl Fn(T) -> T) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Element;
+    use spark_ccl_types::Element;
 
     fn divided<T: Element, const N: usize>(mut values: [T; N], divisor: u64) -> [T; N] {
         // SAFETY: an array of N elements, borrowed exclusively.

@@ -1,73 +1,6 @@
 //! Reductions as jobs that may finish later.
 
-use std::fmt;
-use std::str::FromStr;
-
-use crate::DType;
-
-/// The elementwise operation of a reduction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum ReduceOp {
-    /// Addition; integers wrap.
-    Sum,
-    /// Multiplication; integers wrap.
-    Prod,
-    /// The larger; NaN wins.
-    Max,
-    /// The smaller; NaN wins.
-    Min,
-}
-
-impl ReduceOp {
-    /// Every operation.
-    pub const ALL: [Self; 4] = [Self::Sum, Self::Prod, Self::Max, Self::Min];
-
-    /// Its name as nccl-tests spells it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sum => "sum",
-            Self::Prod => "prod",
-            Self::Max => "max",
-            Self::Min => "min",
-        }
-    }
-}
-
-impl fmt::Display for ReduceOp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// A name that is no elementwise operation's.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown reduction {0:?}: use one of sum, prod, max, min")]
-pub struct UnknownReduceOp(pub String);
-
-impl FromStr for ReduceOp {
-    type Err = UnknownReduceOp;
-
-    fn from_str(name: &str) -> Result<Self, UnknownReduceOp> {
-        Self::ALL
-            .into_iter()
-            .find(|op| op.name().eq_ignore_ascii_case(name))
-            .ok_or_else(|| UnknownReduceOp(name.to_owned()))
-    }
-}
-
-/// A factor applied to an operand before it is reduced or copied (pre-multiplied sum, float avg).
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Scale {
-    /// No factor.
-    One,
-    /// For the float types: the product is taken in f32 (f64 for f64) and rounded to the type, so
-    /// scaling first and reducing later gives the same bits. Integer types use its whole part.
-    Float(f64),
-    /// For the integer types: wrapping product; the low bits of the factor. Float types use its
-    /// value.
-    Int(u64),
-}
+use spark_ccl_types::{Combine, DType, Scale};
 
 /// One source of a job.
 #[derive(Debug, Clone, Copy)]
@@ -87,7 +20,7 @@ pub struct Job<'a> {
     /// Element type of all operands.
     pub dtype: DType,
     /// The operation.
-    pub op: ReduceOp,
+    pub op: Combine,
     /// At least one.
     pub srcs: &'a [Operand],
     /// One or two (or all ranks' buffers, for one-sided steps); any alignment.
@@ -124,17 +57,4 @@ pub trait Compute: Send {
 
     /// Whether the job is done. A ticket that was reported done is forgotten.
     fn poll(&mut self, ticket: Ticket) -> bool;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn op_names_lead_back() {
-        for op in ReduceOp::ALL {
-            assert_eq!(op.name().parse(), Ok(op));
-        }
-        assert!("avg".parse::<ReduceOp>().is_err());
-    }
 }

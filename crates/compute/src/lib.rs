@@ -1,6 +1,6 @@
-//! Element types, reduction kernels, and the trait behind which reductions run.
+//! Reduction kernels, and the trait behind which reductions run.
 //!
-//! Buffers reach this crate as raw bytes with a [`DType`]; the typed view is [`Element`].
+//! Buffers reach this crate as raw bytes with a [`DType`](spark_ccl_types::DType).
 //! [`Cpu`] runs a [`Job`] at once, with the widest vectors the machine has.
 //!
 //! **Bits.** The result of a job depends on its operands and their order alone: not on the
@@ -16,18 +16,10 @@ mod cpu;
 #[cfg(any(test, feature = "testing"))]
 mod delayed;
 mod divide;
-mod dtype;
-mod element;
-mod float8;
 mod job;
-mod small_float;
 
 pub use cpu::Cpu;
 #[cfg(any(test, feature = "testing"))]
 pub use delayed::Delayed;
 pub use divide::divide;
-pub use dtype::{DType, UnknownDType};
-pub use element::Element;
-pub use float8::{F8E4M3, F8E5M2};
-pub use half::{bf16, f16};
-pub use job::{Compute, Job, Operand, ReduceOp, Scale, Started, Ticket, UnknownReduceOp};
+pub use job::{Compute, Job, Operand, Started, Ticket};

@@ -1,4 +1,4 @@
-use spark_ccl_compute::DType;
+use spark_ccl_types::DType;
 
 /// What was wrong with an argument.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

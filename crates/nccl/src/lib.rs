@@ -63,6 +63,6 @@ pub use config::{Config, CtaPolicy};
 pub use error::{CallError, Code, Error, Refusal};
 pub use library::Library;
 pub use memory::{Allocation, DeviceSlice, Stream};
-pub use spark_ccl_compute::{DType, Element};
+pub use spark_ccl_types::{DType, Element};
 pub use unique_id::UniqueId;
 pub use version::Version;

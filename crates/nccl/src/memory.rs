@@ -1,6 +1,6 @@
 use std::ffi::c_void;
 
-use spark_ccl_compute::DType;
+use spark_ccl_types::DType;
 
 use crate::raw::cudaStream_t;
 use crate::{Error, Library};

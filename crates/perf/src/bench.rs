@@ -1,11 +1,11 @@
 //! The sweep: every type, operation, root and size.
 
-use spark_ccl::{Communicator, DType, Element, RedOp};
+use spark_ccl::{Communicator, DType, Element, RedOp, ReduceOp};
 
 use crate::error::Error;
 use crate::invocation::{Case, Way};
 use crate::memory::Room;
-use crate::op::Op;
+use crate::op;
 use crate::options::Options;
 use crate::report::{Device, Key, Measure, Row};
 use crate::timing::Timed;
@@ -133,7 +133,7 @@ impl Bench<'_> {
         let options = self.options;
         // Collectives that do not reduce run once; the operation says nothing to them.
         let ops = if options.ops.is_empty() {
-            &[Op::Sum]
+            &[ReduceOp::Sum]
         } else {
             options.ops.as_slice()
         };
@@ -148,7 +148,7 @@ impl Bench<'_> {
     fn sweep<T: Element>(
         &mut self,
         bed: &mut impl Bed<T>,
-        op: Op,
+        op: ReduceOp,
         root: usize,
     ) -> Result<(), Error> {
         let options = self.options;
@@ -182,12 +182,12 @@ impl Bench<'_> {
             size: (layout.larger() * size_of::<T>()) as u64,
             count: layout.count as u64,
             dtype: T::DTYPE.name(),
-            op: if collective.reduces() {
-                case.op.name()
+            op: if collective.operation().reduces() {
+                op::name(case.op)
             } else {
                 collective.label()
             },
-            root: if collective.has_root() {
+            root: if collective.operation().is_rooted() {
                 case.root as i64
             } else {
                 -1

@@ -103,7 +103,7 @@ impl<'a, T: Element> Check<'a, T> {
     /// The first values of a piece, `PERIOD` at most.
     pub(crate) fn pattern(&self, piece: &Piece) -> Vec<T> {
         let value = |index: usize| match piece.values {
-            Values::Input if self.call.collective.reduces() => {
+            Values::Input if self.call.collective.operation().reduces() => {
                 self.reduction.input(self.call.rank, index)
             }
             Values::Input => moved(self.format, self.seed, self.call.rank, index),
@@ -225,13 +225,13 @@ fn piece(range: Range<usize>, values: Values, first: usize) -> Piece {
 mod tests {
     use super::*;
     use crate::invocation::Case;
-    use crate::op::Op;
+    use spark_ccl::ReduceOp;
 
     fn call(collective: Collective, rank: usize) -> Invocation<f32> {
         let case = Case {
             collective,
             bytes: 16 * 1024 * 1024,
-            op: Op::Sum,
+            op: ReduceOp::Sum,
             root: 1,
             ranks: 3,
         };
@@ -245,7 +245,7 @@ mod tests {
         let piece = &check.results()[0];
         let pattern = check.pattern(piece);
         assert_eq!((piece.range.start, pattern.len()), (7, PERIOD));
-        let reduction = Reduction::new(f32::DTYPE, Op::Sum, 3, 5);
+        let reduction = Reduction::new(f32::DTYPE, ReduceOp::Sum, 3, 5);
         let own = call.own_block().start;
         for index in [
             0,

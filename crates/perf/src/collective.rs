@@ -1,6 +1,7 @@
 //! The collectives that can be measured: names, sizes, bandwidth formulas.
 
 use clap::ValueEnum;
+use spark_ccl::{Operation, Side};
 
 use crate::uneven;
 
@@ -65,40 +66,28 @@ impl Collective {
     /// The name on the command line.
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Self::AllReduce => "all_reduce",
-            Self::AllGather => "all_gather",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::Broadcast => "broadcast",
-            Self::Reduce => "reduce",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
             Self::AllToAll => "alltoall",
             Self::AllToAllV => "alltoallv",
             Self::SendRecv => "sendrecv",
             Self::Hypercube => "hypercube",
+            _ => self.operation().name(),
         }
     }
 
-    /// The library's name, where it is one operation with an algorithm to choose.
-    pub(crate) const fn library_name(self) -> Option<&'static str> {
+    /// The operation of the library that it is, or is made of.
+    pub(crate) const fn operation(self) -> Operation {
         match self {
-            Self::AllToAll => Some("all_to_all"),
-            Self::AllToAllV | Self::SendRecv | Self::Hypercube => None,
-            _ => Some(self.name()),
+            Self::AllReduce => Operation::AllReduce,
+            Self::AllGather => Operation::AllGather,
+            Self::ReduceScatter => Operation::ReduceScatter,
+            Self::Broadcast => Operation::Broadcast,
+            Self::Reduce => Operation::Reduce,
+            Self::Gather => Operation::Gather,
+            Self::Scatter => Operation::Scatter,
+            Self::AllToAll => Operation::AllToAll,
+            Self::AllToAllV => Operation::AllToAllV,
+            Self::SendRecv | Self::Hypercube => Operation::SendRecv,
         }
-    }
-
-    /// Whether `-o` matters.
-    pub(crate) const fn reduces(self) -> bool {
-        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
-    }
-
-    /// Whether `-r` matters.
-    pub(crate) const fn has_root(self) -> bool {
-        matches!(
-            self,
-            Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter
-        )
     }
 
     /// What the redop column says where `-o` does not matter (nccl-tests' words).
@@ -116,24 +105,14 @@ impl Collective {
         let share = floor_to_16_bytes(count / ranks, element);
         let whole = share * ranks;
         match self {
-            Self::AllReduce | Self::Broadcast | Self::Reduce | Self::SendRecv => Layout {
+            Self::SendRecv => Layout {
                 count,
                 send: count,
                 recv: count,
             },
-            Self::AllGather | Self::Gather | Self::Hypercube => Layout {
+            Self::Hypercube => Layout {
                 count: share,
                 send: share,
-                recv: whole,
-            },
-            Self::ReduceScatter | Self::Scatter => Layout {
-                count: share,
-                send: whole,
-                recv: share,
-            },
-            Self::AllToAll => Layout {
-                count: share,
-                send: whole,
                 recv: whole,
             },
             Self::AllToAllV => {
@@ -143,6 +122,15 @@ impl Collective {
                     send: total,
                     recv: total,
                 }
+            }
+            _ => {
+                let operation = self.operation();
+                let count = if operation.is_divided() { share } else { count };
+                let [send, recv] = [Side::Input, Side::Output].map(|side| {
+                    let elements = operation.extent(side).elements(count as u64, ranks as u32);
+                    elements as usize
+                });
+                Layout { count, send, recv }
             }
         }
     }

@@ -115,16 +115,19 @@ impl Ground for Host<'_> {
             self.memory(options),
             self.links()
         )];
-        let Some(name) = options.collective.library_name() else {
+        let operation = options.collective.operation();
+        if !operation.has_schedule() {
             return Ok(lines);
-        };
+        }
         let dtype = options.dtypes[0];
         for &size in sizes {
             let layout = options
                 .collective
                 .layout(size, dtype.size(), self.comm.size());
             let registered = options.registered;
-            let choice = self.comm.explain(name, dtype, layout.count, registered)?;
+            let choice = self
+                .comm
+                .explain(operation, dtype, layout.count, registered)?;
             lines.push(format!("# Algorithm for {}: {choice}", human(size)));
         }
         Ok(lines)
@@ -243,14 +246,14 @@ fn wrong<T: Element>(check: &Check<'_, T>, piece: &Piece, buffer: &[T]) -> u64 {
 mod tests {
     use super::*;
     use crate::collective::Collective;
-    use crate::op::Op;
+    use spark_ccl::ReduceOp;
 
     #[test]
     fn wrong_elements_are_counted_in_every_period() {
         let case = Case {
             collective: Collective::Broadcast,
             bytes: (4 * (3 * PERIOD + 10)) as u64,
-            op: Op::Sum,
+            op: ReduceOp::Sum,
             root: 0,
             ranks: 2,
         };

@@ -2,13 +2,12 @@
 
 use std::ops::Range;
 
-use spark_ccl::{Communicator, Element, RedOp};
+use spark_ccl::{Communicator, Element, RedOp, ReduceOp};
 
 use crate::buffer::Buffer;
 use crate::collective::{Collective, Layout};
 use crate::error::Error;
 use crate::exact::{Reduction, from_bits};
-use crate::op::Op;
 use crate::uneven::{self, Side};
 
 /// Bytes; larger pages do not matter here.
@@ -27,7 +26,7 @@ pub(crate) struct Case {
     pub(crate) collective: Collective,
     pub(crate) bytes: u64,
     /// Matters only where the collective reduces.
-    pub(crate) op: Op,
+    pub(crate) op: ReduceOp,
     /// Matters only where the collective has one.
     pub(crate) root: usize,
     pub(crate) ranks: usize,
@@ -46,7 +45,7 @@ impl Case {
 pub(crate) struct Invocation<T> {
     pub(crate) collective: Collective,
     pub(crate) layout: Layout,
-    pub(crate) op: Op,
+    pub(crate) op: ReduceOp,
     pub(crate) root: usize,
     pub(crate) rank: usize,
     pub(crate) ranks: usize,
@@ -280,16 +279,7 @@ fn whole_pages<T>(elements: usize) -> usize {
     elements.next_multiple_of(PAGE / size_of::<T>())
 }
 
-fn redop<T: Element>(op: Op, rank: usize) -> RedOp<T> {
-    match op {
-        Op::Sum => RedOp::Sum,
-        Op::Prod => RedOp::Prod,
-        Op::Max => RedOp::Max,
-        Op::Min => RedOp::Min,
-        Op::Avg => RedOp::Avg,
-        Op::MulSum => RedOp::PreMulSum(from_bits(crate::exact::whole_number(
-            T::DTYPE,
-            Reduction::factor(rank),
-        ))),
-    }
+fn redop<T: Element>(op: ReduceOp, rank: usize) -> RedOp<T> {
+    let factor = || crate::exact::whole_number(T::DTYPE, Reduction::factor(rank));
+    RedOp::without_factor(op).unwrap_or_else(|| RedOp::PreMulSum(from_bits(factor())))
 }

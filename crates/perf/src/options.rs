@@ -1,11 +1,11 @@
 //! Checked arguments: everything that can be refused without knowing the ranks is refused here.
 
-use spark_ccl::DType;
+use spark_ccl::{DType, ReduceOp};
 
 use crate::args::{Args, BackendArg, BuffersArg, MemoryArg, PathArg, Plant};
 use crate::collective::Collective;
 use crate::error::Error;
-use crate::op::Op;
+use crate::op;
 use crate::report::table::Columns;
 use crate::sweep::Sweep;
 
@@ -19,7 +19,7 @@ pub(crate) struct Options {
     pub(crate) sweep: Sweep,
     pub(crate) dtypes: Vec<DType>,
     /// Empty for collectives that do not reduce.
-    pub(crate) ops: Vec<Op>,
+    pub(crate) ops: Vec<ReduceOp>,
     pub(crate) root: Root,
     pub(crate) registered: bool,
     /// `None`: as large as the last size of the sweep takes, and used in turn.
@@ -194,8 +194,8 @@ impl Options {
     /// The roots to run with; one meaningless 0 for collectives without.
     pub(crate) fn roots(&self, ranks: usize) -> Vec<usize> {
         match self.root {
-            Root::Each if self.collective.has_root() => (0..ranks).collect(),
-            Root::Rank(root) if self.collective.has_root() => vec![root],
+            Root::Each if self.collective.operation().is_rooted() => (0..ranks).collect(),
+            Root::Rank(root) if self.collective.operation().is_rooted() => vec![root],
             _ => vec![0],
         }
     }
@@ -248,17 +248,13 @@ fn dtypes(text: &str) -> Result<Vec<DType>, Error> {
     }
 }
 
-fn ops(args: &Args) -> Result<Vec<Op>, Error> {
+fn ops(args: &Args) -> Result<Vec<ReduceOp>, Error> {
     let ops = if args.op == "all" {
-        Op::ALL.to_vec()
+        ReduceOp::ALL.to_vec()
     } else {
-        vec![
-            args.op
-                .parse()
-                .map_err(|error| Error::Usage(format!("-o: {error}")))?,
-        ]
+        vec![op::parse(&args.op).map_err(|error| Error::Usage(format!("-o: {error}")))?]
     };
-    Ok(if args.collective.reduces() {
+    Ok(if args.collective.operation().reduces() {
         ops
     } else {
         Vec::new()
@@ -402,7 +398,7 @@ mod tests {
         );
         assert_eq!(
             (options.ops.as_slice(), options.dtypes.as_slice()),
-            (&[Op::Sum][..], &[DType::F32][..])
+            (&[ReduceOp::Sum][..], &[DType::F32][..])
         );
         assert!(options.notes.is_empty());
     }

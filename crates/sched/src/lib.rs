@@ -6,10 +6,11 @@
 //! executor, the checker and the cost model.
 //!
 //! ```
-//! use spark_ccl_sched::{Algorithm, Collective, Kind, Shape, Steps, schedule};
+//! use spark_ccl_sched::{Algorithm, Kind, Shape, Steps, schedule};
+//! use spark_ccl_types::Operation;
 //!
 //! let shape = Shape { rank: 0, size: 2, count: 100, root: 0, chunk: 64, hosts: None };
-//! let schedule = schedule(Collective::AllReduce, Algorithm::Ring, true, shape)?;
+//! let schedule = schedule(Operation::AllReduce, Algorithm::Ring, true, shape)?;
 //! let kinds: Vec<Kind> = schedule.walk(0).map(|step| step.kind).collect();
 //! assert_eq!(kinds, [Kind::Send, Kind::RecvReduceCopySend, Kind::Recv]);
 //! # Ok::<(), spark_ccl_sched::Unsupported>(())
@@ -32,5 +33,5 @@ pub use algorithms::{AllToAllV, all_to_all_v};
 pub use fault::{Fault, Problem, Stuck};
 pub use hosts::Hosts;
 pub use schedule::{Schedule, Steps, Walk, schedule};
-pub use shape::{Algorithm, Collective, Shape, UnknownAlgorithm, Unsupported};
+pub use shape::{Algorithm, Shape, UnknownAlgorithm, Unsupported};
 pub use step::{Buf, Kind, Rank, Span, Step};

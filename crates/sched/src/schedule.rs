@@ -1,11 +1,13 @@
-//! From a collective and an algorithm to the steps of one rank.
+//! From an operation and an algorithm to the steps of one rank.
+
+use spark_ccl_types::Operation;
 
 use crate::algorithms::{
     Direct, Dissemination, Doubling, Halving, Hierarchical, Linear, OneSided, Pairwise, Ring,
     Topology, Tree,
 };
 use crate::hosts::Hosts;
-use crate::shape::{Algorithm, Collective, Shape, Unsupported};
+use crate::shape::{Algorithm, Shape, Unsupported};
 use crate::step::{Span, Step};
 
 /// What one rank does, channel by channel.
@@ -96,42 +98,42 @@ enum Plan {
 ///
 /// # Errors
 ///
-/// [`Unsupported`] if the algorithm does not fit the collective, or the shape makes no sense.
+/// [`Unsupported`] if the algorithm does not fit the operation, or the shape makes no sense.
 pub fn schedule(
-    collective: Collective,
+    operation: Operation,
     algorithm: Algorithm,
     in_place: bool,
     mut shape: Shape,
 ) -> Result<Schedule, Unsupported> {
     let unsupported = |reason| Unsupported {
-        collective,
+        operation,
         algorithm,
         reason,
     };
-    check(collective, &shape).map_err(unsupported)?;
-    if !collective.algorithms().contains(&algorithm) {
+    check(operation, &shape).map_err(unsupported)?;
+    if !Algorithm::of(operation).contains(&algorithm) {
         return Err(unsupported("no such combination"));
     }
-    if algorithm == Algorithm::OneSided && collective == Collective::AllToAll && in_place {
+    if algorithm == Algorithm::OneSided && operation == Operation::AllToAll && in_place {
         return Err(unsupported("everyone would overwrite what others read"));
     }
     if shape.size == 1 {
-        let plan = if in_place && !collective.reduces() || collective == Collective::Barrier {
+        let plan = if in_place && !operation.reduces() || !operation.moves_data() {
             Plan::Nothing
         } else {
             Plan::Alone { len: shape.count }
         };
         return Ok(plan.into());
     }
-    if shape.count == 0 && collective != Collective::Barrier {
+    if shape.count == 0 && operation.moves_data() {
         return Ok(Plan::Nothing.into());
     }
     // A round has no use for more, and its end stays countable.
     shape.chunk = shape.chunk.min(shape.count.max(1));
-    let tree = |topology| Tree::new(collective, topology, in_place, &shape).map(Plan::Tree);
+    let tree = |topology| Tree::new(operation, topology, in_place, &shape).map(Plan::Tree);
     let plan = match algorithm {
-        Algorithm::Ring => Ring::new(collective, in_place, &shape).map(Plan::Ring),
-        Algorithm::Direct => Direct::new(collective, in_place, &shape).map(Plan::Direct),
+        Algorithm::Ring => Ring::new(operation, in_place, &shape).map(Plan::Ring),
+        Algorithm::Direct => Direct::new(operation, in_place, &shape).map(Plan::Direct),
         Algorithm::RecursiveDoubling => Some(Plan::Doubling(Doubling::new(&shape))),
         Algorithm::HalvingDoubling => Some(Plan::Halving(Halving::new(&shape))),
         Algorithm::Hierarchical => {
@@ -141,17 +143,17 @@ pub fn schedule(
         Algorithm::Binomial => tree(Topology::Binomial),
         Algorithm::DoubleTree => tree(Topology::DoubleTree),
         Algorithm::Chain => tree(Topology::Chain),
-        Algorithm::Pairwise => Pairwise::new(collective, in_place, &shape).map(Plan::Pairwise),
-        Algorithm::Linear => Linear::new(collective, in_place, &shape).map(Plan::Linear),
+        Algorithm::Pairwise => Pairwise::new(operation, in_place, &shape).map(Plan::Pairwise),
+        Algorithm::Linear => Linear::new(operation, in_place, &shape).map(Plan::Linear),
         Algorithm::Dissemination => Some(Plan::Dissemination(Dissemination::new(&shape))),
-        Algorithm::OneSided => OneSided::new(collective, in_place, &shape).map(Plan::OneSided),
+        Algorithm::OneSided => OneSided::new(operation, in_place, &shape).map(Plan::OneSided),
     };
     plan.map(|plan| Schedule {
         plan,
-        may_lend: match (collective, algorithm) {
+        may_lend: match (operation, algorithm) {
             // What they receive replaces what they send at the same time.
-            (Collective::AllToAll, _) => !in_place,
-            (Collective::AllReduce, Algorithm::Direct | Algorithm::RecursiveDoubling) => false,
+            (Operation::AllToAll, _) => !in_place,
+            (Operation::AllReduce, Algorithm::Direct | Algorithm::RecursiveDoubling) => false,
             _ => true,
         },
     })
@@ -171,14 +173,14 @@ impl From<Plan> for Schedule {
 /// More than any machine has; sums of a few ranks stay far from overflow.
 const MAX_RANKS: u32 = 1 << 24;
 
-fn check(collective: Collective, shape: &Shape) -> Result<(), &'static str> {
+fn check(operation: Operation, shape: &Shape) -> Result<(), &'static str> {
     if shape.size > MAX_RANKS {
         return Err("too many ranks");
     }
     if shape.rank >= shape.size {
         return Err("the rank is not below the number of ranks");
     }
-    if collective.is_rooted() && shape.root >= shape.size {
+    if operation.is_rooted() && shape.root >= shape.size {
         return Err("the root is not below the number of ranks");
     }
     let is_of_others = |hosts: Hosts| !hosts.is_of(shape.rank, shape.size);

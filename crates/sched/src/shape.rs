@@ -1,136 +1,14 @@
-//! What a schedule is made from: the collective, the algorithm and the sizes.
+//! What a schedule is made from: the algorithm and the sizes.
 
 use std::fmt;
 use std::str::FromStr;
 
+use spark_ccl_types::{Operation, Side};
+
 use crate::hosts::Hosts;
 use crate::step::Rank;
 
-/// A collective operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Collective {
-    /// Every rank gets the reduction of all vectors.
-    AllReduce,
-    /// Every rank gets the blocks of all ranks.
-    AllGather,
-    /// Every rank gets its block of the reduction of all vectors.
-    ReduceScatter,
-    /// Every rank gets the root's vector.
-    Broadcast,
-    /// The root gets the reduction of all vectors.
-    Reduce,
-    /// The root gets the blocks of all ranks.
-    Gather,
-    /// Every rank gets its block of the root's vector.
-    Scatter,
-    /// Every rank gets one block of every rank.
-    AllToAll,
-    /// Nobody leaves before everybody has entered.
-    Barrier,
-}
-
-impl Collective {
-    /// All collectives.
-    pub const ALL: [Self; 9] = [
-        Self::AllReduce,
-        Self::AllGather,
-        Self::ReduceScatter,
-        Self::Broadcast,
-        Self::Reduce,
-        Self::Gather,
-        Self::Scatter,
-        Self::AllToAll,
-        Self::Barrier,
-    ];
-
-    /// The algorithms that [`schedule`](crate::schedule) knows for this collective.
-    pub const fn algorithms(self) -> &'static [Algorithm] {
-        use Algorithm::{
-            Binomial, Chain, Direct, Dissemination, DoubleTree, HalvingDoubling, Hierarchical,
-            Linear, OneSided, Pairwise, RecursiveDoubling, Ring,
-        };
-        match self {
-            Self::AllReduce => &[
-                Ring,
-                Direct,
-                RecursiveDoubling,
-                DoubleTree,
-                HalvingDoubling,
-                Hierarchical,
-                OneSided,
-            ],
-            Self::AllGather => &[Ring, Pairwise, Direct, OneSided],
-            Self::ReduceScatter => &[Ring, Direct, OneSided],
-            Self::Broadcast | Self::Reduce => &[Chain, Binomial, DoubleTree, OneSided],
-            Self::Gather | Self::Scatter => &[Linear, OneSided],
-            Self::AllToAll => &[Pairwise, OneSided],
-            Self::Barrier => &[Dissemination],
-        }
-    }
-
-    /// Whether one rank plays a special part.
-    pub const fn is_rooted(self) -> bool {
-        matches!(
-            self,
-            Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter
-        )
-    }
-
-    /// Whether elements of different ranks are combined.
-    pub const fn reduces(self) -> bool {
-        matches!(self, Self::AllReduce | Self::ReduceScatter | Self::Reduce)
-    }
-
-    /// Elements of [`Buf::Input`](crate::Buf::Input) that `shape.rank` passes in.
-    ///
-    /// Where only the root passes something in, it is 0 for the others.
-    pub const fn input_len(self, shape: &Shape) -> u64 {
-        let is_root = shape.rank == shape.root;
-        match self {
-            Self::AllReduce | Self::AllGather | Self::Reduce | Self::Gather => shape.count,
-            Self::ReduceScatter | Self::AllToAll => shape.count.saturating_mul(shape.size as u64),
-            Self::Broadcast if is_root => shape.count,
-            Self::Scatter if is_root => shape.count.saturating_mul(shape.size as u64),
-            Self::Broadcast | Self::Scatter | Self::Barrier => 0,
-        }
-    }
-
-    /// Elements of [`Buf::Output`](crate::Buf::Output) that `shape.rank` gets back.
-    ///
-    /// Where only the root gets something, it is 0 for the others.
-    pub const fn output_len(self, shape: &Shape) -> u64 {
-        let is_root = shape.rank == shape.root;
-        match self {
-            Self::AllReduce | Self::ReduceScatter | Self::Broadcast | Self::Scatter => shape.count,
-            Self::AllGather | Self::AllToAll => shape.count.saturating_mul(shape.size as u64),
-            Self::Reduce if is_root => shape.count,
-            Self::Gather if is_root => shape.count.saturating_mul(shape.size as u64),
-            Self::Reduce | Self::Gather | Self::Barrier => 0,
-        }
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all_reduce",
-            Self::AllGather => "all_gather",
-            Self::ReduceScatter => "reduce_scatter",
-            Self::Broadcast => "broadcast",
-            Self::Reduce => "reduce",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-            Self::AllToAll => "all_to_all",
-            Self::Barrier => "barrier",
-        }
-    }
-}
-
-impl fmt::Display for Collective {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// A way to do a collective.
+/// A way to do an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Algorithm {
     /// Blocks travel around the ring of all ranks; the least bytes per link.
@@ -177,6 +55,34 @@ impl Algorithm {
         Self::Dissemination,
         Self::OneSided,
     ];
+
+    /// The algorithms that [`schedule`](crate::schedule) knows for an operation: none where it has no schedule.
+    pub const fn of(operation: Operation) -> &'static [Self] {
+        match operation {
+            Operation::AllReduce => &[
+                Self::Ring,
+                Self::Direct,
+                Self::RecursiveDoubling,
+                Self::DoubleTree,
+                Self::HalvingDoubling,
+                Self::Hierarchical,
+                Self::OneSided,
+            ],
+            Operation::AllGather => &[Self::Ring, Self::Pairwise, Self::Direct, Self::OneSided],
+            Operation::ReduceScatter => &[Self::Ring, Self::Direct, Self::OneSided],
+            Operation::Broadcast | Operation::Reduce => &[
+                Self::Chain,
+                Self::Binomial,
+                Self::DoubleTree,
+                Self::OneSided,
+            ],
+            Operation::Gather | Operation::Scatter => &[Self::Linear, Self::OneSided],
+            Operation::AllToAll => &[Self::Pairwise, Self::OneSided],
+            // Ranks meet to allocate.
+            Operation::Barrier | Operation::Alloc => &[Self::Dissemination],
+            Operation::AllToAllV | Operation::Send | Operation::Recv | Operation::SendRecv => &[],
+        }
+    }
 
     const fn name(self) -> &'static str {
         match self {
@@ -231,7 +137,7 @@ impl FromStr for Algorithm {
     }
 }
 
-/// The sizes of a collective, as one rank sees them.
+/// The sizes of an operation, as one rank sees them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
     /// Whose schedule it is.
@@ -252,11 +158,22 @@ pub struct Shape {
     pub hosts: Option<Hosts>,
 }
 
+impl Shape {
+    /// Elements of a buffer that [`rank`](Self::rank) has in an operation: 0 where only the root has it.
+    pub const fn elements(&self, operation: Operation, side: Side) -> u64 {
+        if operation.uses(side, self.rank == self.root) {
+            operation.extent(side).elements(self.count, self.size)
+        } else {
+            0
+        }
+    }
+}
+
 /// Why there is no schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unsupported {
     /// The collective asked for.
-    pub collective: Collective,
+    pub operation: Operation,
     /// The algorithm asked for.
     pub algorithm: Algorithm,
     /// What is wrong.
@@ -268,7 +185,7 @@ impl fmt::Display for Unsupported {
         write!(
             f,
             "no {} schedule for {}: {}",
-            self.algorithm, self.collective, self.reason
+            self.algorithm, self.operation, self.reason
         )
     }
 }

@@ -2,8 +2,9 @@
 //! once, all ranks get the same bits, nothing deadlocks or races.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use spark_ccl_sched::Algorithm;
 use spark_ccl_sched::check::{Case, Contributions, check};
-use spark_ccl_sched::{Algorithm, Collective};
+use spark_ccl_types::{InPlaceRule, Operation};
 
 /// Small, so that a few elements make several rounds. Some do a chunk per rank in each.
 fn chunk(algorithm: Algorithm, size: u32) -> u64 {
@@ -17,11 +18,11 @@ fn chunk(algorithm: Algorithm, size: u32) -> u64 {
 }
 
 /// Nothing, less than one element per rank, about one, and several rounds with an odd rest.
-fn counts(collective: Collective, algorithm: Algorithm, size: u32) -> Vec<u64> {
+fn counts(operation: Operation, algorithm: Algorithm, size: u32) -> Vec<u64> {
     let chunk = chunk(algorithm, size);
     let size = u64::from(size);
-    let mut counts = match collective {
-        Collective::AllReduce
+    let mut counts = match operation {
+        Operation::AllReduce
             if matches!(
                 algorithm,
                 Algorithm::Ring | Algorithm::HalvingDoubling | Algorithm::Hierarchical
@@ -31,18 +32,18 @@ fn counts(collective: Collective, algorithm: Algorithm, size: u32) -> Vec<u64> {
         }
         // Everyone sends everything to everyone, which is slow to check.
         _ if algorithm == Algorithm::Direct => vec![0, 1, chunk, 2 * chunk + 1],
-        Collective::AllReduce | Collective::Broadcast | Collective::Reduce => {
+        Operation::AllReduce | Operation::Broadcast | Operation::Reduce => {
             vec![0, 1, size - 1, size, size + 1, 2 * size + 12 * chunk + 2]
         }
-        Collective::Barrier => vec![0],
+        _ if !operation.moves_data() => vec![0],
         _ => vec![0, 1, chunk, 2 * chunk + 1],
     };
     counts.dedup();
     counts
 }
 
-fn roots(collective: Collective, size: u32) -> Vec<u32> {
-    let mut roots = if collective.is_rooted() {
+fn roots(operation: Operation, size: u32) -> Vec<u32> {
+    let mut roots = if operation.is_rooted() {
         vec![0, size / 3, size - 1]
     } else {
         vec![0]
@@ -51,8 +52,8 @@ fn roots(collective: Collective, size: u32) -> Vec<u32> {
     roots
 }
 
-fn cases(collective: Collective, algorithm: Algorithm, size: u32) -> impl Iterator<Item = Case> {
-    let places = if collective == Collective::Barrier {
+fn cases(operation: Operation, algorithm: Algorithm, size: u32) -> impl Iterator<Item = Case> {
+    let places = if operation.in_place() == InPlaceRule::Never {
         &[false][..]
     } else {
         &[false, true]
@@ -60,15 +61,15 @@ fn cases(collective: Collective, algorithm: Algorithm, size: u32) -> impl Iterat
     places
         .iter()
         .filter(move |in_place| {
-            let is_exchange = collective == Collective::AllToAll;
+            let is_exchange = operation == Operation::AllToAll;
             !(**in_place && is_exchange && algorithm == Algorithm::OneSided)
         })
         .flat_map(move |in_place| {
-            roots(collective, size).into_iter().flat_map(move |root| {
-                counts(collective, algorithm, size)
+            roots(operation, size).into_iter().flat_map(move |root| {
+                counts(operation, algorithm, size)
                     .into_iter()
                     .map(move |count| Case {
-                        collective,
+                        operation,
                         algorithm,
                         in_place: *in_place,
                         size,
@@ -82,10 +83,10 @@ fn cases(collective: Collective, algorithm: Algorithm, size: u32) -> impl Iterat
         })
 }
 
-fn prove(collective: Collective) {
-    for algorithm in collective.algorithms() {
+fn prove(operation: Operation) {
+    for algorithm in Algorithm::of(operation) {
         for size in 1..=64 {
-            for case in cases(collective, *algorithm, size) {
+            for case in cases(operation, *algorithm, size) {
                 let ranks = case.schedules().unwrap();
                 check::<Contributions, _>(&case, &ranks, case.window())
                     .unwrap_or_else(|fault| panic!("{case:?}: {fault}"));
@@ -95,11 +96,11 @@ fn prove(collective: Collective) {
 }
 
 macro_rules! prove {
-    ($($name:ident: $collective:ident,)*) => {
+    ($($name:ident: $operation:ident,)*) => {
         $(
             #[test]
             fn $name() {
-                prove(Collective::$collective);
+                prove(Operation::$operation);
             }
         )*
     };
@@ -115,4 +116,5 @@ prove! {
     scatter: Scatter,
     all_to_all: AllToAll,
     barrier: Barrier,
+    alloc: Alloc,
 }

@@ -3,7 +3,8 @@
 
 use spark_ccl_sched::check::Case;
 use spark_ccl_sched::cost::{Fabric, LinkCost, estimate, simulate};
-use spark_ccl_sched::{Algorithm, Collective, Shape, schedule};
+use spark_ccl_sched::{Algorithm, Shape, schedule};
+use spark_ccl_types::Operation;
 
 const MEMORY: LinkCost = LinkCost {
     latency_us: 0.3,
@@ -23,16 +24,16 @@ const NETWORK: LinkCost = LinkCost {
 };
 
 fn both(
-    collective: Collective,
+    operation: Operation,
     algorithm: Algorithm,
     size: u32,
     count: u64,
     cost: &LinkCost,
 ) -> (f64, f64) {
     let case = Case {
-        collective,
+        operation,
         algorithm,
-        in_place: algorithm != Algorithm::OneSided || collective != Collective::AllToAll,
+        in_place: algorithm != Algorithm::OneSided || operation != Operation::AllToAll,
         size,
         count,
         root: 0,
@@ -48,28 +49,28 @@ fn both(
                 hosts,
                 ..case.shape(rank)
             };
-            schedule(collective, algorithm, case.in_place, shape).unwrap()
+            schedule(operation, algorithm, case.in_place, shape).unwrap()
         })
         .collect();
     let simulated = simulate(&ranks, case.chunk, 4, &fabric).unwrap();
-    let estimated = estimate(collective, algorithm, &case.shape(0), 4, &fabric);
+    let estimated = estimate(operation, algorithm, &case.shape(0), 4, &fabric);
     (estimated, simulated)
 }
 
 #[test]
 fn estimates_are_within_a_factor_of_two_of_the_simulation() {
     let mut wrong = Vec::new();
-    for collective in Collective::ALL {
-        for algorithm in collective.algorithms() {
+    for operation in Operation::ALL {
+        for algorithm in Algorithm::of(operation) {
             for size in [2, 3, 4, 7, 8, 16] {
                 for count in [2, 1 << 10, 1 << 15, 1 << 20] {
                     for (name, cost) in [("memory", MEMORY), ("network", NETWORK)] {
                         let (estimated, simulated) =
-                            both(collective, *algorithm, size, count, &cost);
+                            both(operation, *algorithm, size, count, &cost);
                         let ratio = estimated / simulated;
                         if !(0.5..=2.0).contains(&ratio) {
                             wrong.push(format!(
-                                "{collective} {algorithm} {size} {count} {name}: \
+                                "{operation} {algorithm} {size} {count} {name}: \
                                  {estimated:.1} for {simulated:.1}, {ratio:.2}"
                             ));
                         }
@@ -83,15 +84,15 @@ fn estimates_are_within_a_factor_of_two_of_the_simulation() {
 
 #[test]
 fn nothing_to_do_takes_no_time() {
-    let (estimated, simulated) = both(Collective::AllReduce, Algorithm::Ring, 1, 100, &MEMORY);
+    let (estimated, simulated) = both(Operation::AllReduce, Algorithm::Ring, 1, 100, &MEMORY);
     assert!(estimated == 0.0 && simulated > 0.0);
-    let (estimated, simulated) = both(Collective::AllReduce, Algorithm::Ring, 4, 0, &MEMORY);
+    let (estimated, simulated) = both(Operation::AllReduce, Algorithm::Ring, 4, 0, &MEMORY);
     assert!(estimated == 0.0 && simulated == 0.0);
 }
 
 #[test]
 fn combinations_without_a_schedule_are_infinitely_slow() {
-    let (finite, _) = both(Collective::AllReduce, Algorithm::Ring, 4, 100, &MEMORY);
+    let (finite, _) = both(Operation::AllReduce, Algorithm::Ring, 4, 100, &MEMORY);
     assert!(finite.is_finite());
     let shape = Shape {
         rank: 0,
@@ -101,11 +102,11 @@ fn combinations_without_a_schedule_are_infinitely_slow() {
         chunk: 10,
         hosts: None,
     };
-    for collective in Collective::ALL {
+    for operation in Operation::ALL {
         for algorithm in Algorithm::ALL {
-            let time = estimate(collective, algorithm, &shape, 4, &Fabric::Switch(MEMORY));
-            let is_known = collective.algorithms().contains(&algorithm);
-            assert_eq!(time.is_finite(), is_known, "{collective} {algorithm}");
+            let time = estimate(operation, algorithm, &shape, 4, &Fabric::Switch(MEMORY));
+            let is_known = Algorithm::of(operation).contains(&algorithm);
+            assert_eq!(time.is_finite(), is_known, "{operation} {algorithm}");
         }
     }
 }

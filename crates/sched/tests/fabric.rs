@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use spark_ccl_sched::cost::{Fabric, LinkCost, estimate, simulate};
-use spark_ccl_sched::{Algorithm, Collective, Schedule, Shape, schedule};
+use spark_ccl_sched::{Algorithm, Schedule, Shape, schedule};
+use spark_ccl_types::Operation;
 
 const CHUNK: u64 = 1 << 20;
 
@@ -46,7 +47,7 @@ fn schedules(algorithm: Algorithm, fabric: &Fabric, size: u32, bytes: u64) -> Ve
                 hosts: Some(hosts),
                 ..shape(size, bytes)
             };
-            schedule(Collective::AllReduce, algorithm, true, shape).unwrap()
+            schedule(Operation::AllReduce, algorithm, true, shape).unwrap()
         })
         .collect()
 }
@@ -70,7 +71,7 @@ fn simulated(algorithm: Algorithm, fabric: &Fabric, size: u32, bytes: u64) -> f6
 
 fn estimated(algorithm: Algorithm, fabric: &Fabric, size: u32, bytes: u64) -> f64 {
     estimate(
-        Collective::AllReduce,
+        Operation::AllReduce,
         algorithm,
         &shape(size, bytes),
         1,

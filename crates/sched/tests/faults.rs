@@ -3,9 +3,8 @@
 
 use spark_ccl_sched::check::{Case, Contributions, check};
 use spark_ccl_sched::lockstep::Window;
-use spark_ccl_sched::{
-    Algorithm, Buf, Collective, Fault, Kind, Problem, Rank, Schedule, Span, Step, Steps,
-};
+use spark_ccl_sched::{Algorithm, Buf, Fault, Kind, Problem, Rank, Schedule, Span, Step, Steps};
+use spark_ccl_types::Operation;
 
 /// A schedule whose steps are tampered with: changed, or left out (`None`).
 struct Tampered<F> {
@@ -39,9 +38,9 @@ impl<F: Fn(Rank, u64, Step) -> Option<Step>> Steps for Tampered<F> {
     }
 }
 
-fn case(collective: Collective, algorithm: Algorithm, in_place: bool) -> Case {
+fn case(operation: Operation, algorithm: Algorithm, in_place: bool) -> Case {
     Case {
-        collective,
+        operation,
         algorithm,
         in_place,
         size: 4,
@@ -73,7 +72,7 @@ fn problem(case: Case, tamper: impl Fn(Rank, u64, Step) -> Option<Step> + Copy) 
 
 #[test]
 fn a_missing_step_leaves_others_waiting_or_messages_lying() {
-    let chain = case(Collective::Broadcast, Algorithm::Chain, true);
+    let chain = case(Operation::Broadcast, Algorithm::Chain, true);
     let lost = fault(chain, |rank, _, step| (rank != 1).then_some(step));
     assert!(
         matches!(&lost, Fault::Deadlock { stuck } if stuck.len() == 2),
@@ -98,7 +97,7 @@ fn a_missing_step_leaves_others_waiting_or_messages_lying() {
 fn windows_too_small_for_the_chunk_deadlock() {
     let ring = Case {
         count: 32,
-        ..case(Collective::AllReduce, Algorithm::Ring, false)
+        ..case(Operation::AllReduce, Algorithm::Ring, false)
     };
     let ranks = ring.schedules().unwrap();
     let window = |slots| Window { slice: 1, slots };
@@ -110,7 +109,7 @@ fn windows_too_small_for_the_chunk_deadlock() {
 
 #[test]
 fn a_lost_contribution_is_a_wrong_result() {
-    let ring = case(Collective::AllReduce, Algorithm::Ring, false);
+    let ring = case(Operation::AllReduce, Algorithm::Ring, false);
     let fault = fault(ring, |rank, index, step| {
         let kind = Kind::RecvCopySend;
         let lossy = Step {
@@ -125,7 +124,7 @@ fn a_lost_contribution_is_a_wrong_result() {
 
 #[test]
 fn a_doubled_contribution_is_named() {
-    let doubling = case(Collective::AllReduce, Algorithm::RecursiveDoubling, false);
+    let doubling = case(Operation::AllReduce, Algorithm::RecursiveDoubling, false);
     let twice = problem(doubling, |_, index, step| {
         let again = Step {
             send_to: step.send_to ^ 3,
@@ -146,7 +145,7 @@ fn a_doubled_contribution_is_named() {
 
 #[test]
 fn another_order_of_reduction_is_a_wrong_result() {
-    let direct = case(Collective::AllReduce, Algorithm::Direct, false);
+    let direct = case(Operation::AllReduce, Algorithm::Direct, false);
     let fault = fault(direct, |rank, _, mut step| {
         // Rank 3 swaps where it keeps the contributions of ranks 0 and 1.
         if rank == 3 && step.kind == Kind::Recv && step.recv_from < 2 {
@@ -159,7 +158,7 @@ fn another_order_of_reduction_is_a_wrong_result() {
 
 #[test]
 fn reading_and_writing_the_wrong_memory_is_named() {
-    let ring = case(Collective::AllReduce, Algorithm::Ring, true);
+    let ring = case(Operation::AllReduce, Algorithm::Ring, true);
     let late = |buf| {
         move |rank, index, mut step: Step| {
             if (rank, index) == (0, 4) {
@@ -182,7 +181,7 @@ fn reading_and_writing_the_wrong_memory_is_named() {
     });
     assert_eq!(overwritten, Problem::ReadOverwrittenInput);
 
-    let reduce = case(Collective::Reduce, Algorithm::Chain, false);
+    let reduce = case(Operation::Reduce, Algorithm::Chain, false);
     let kept = problem(reduce, |rank, _, mut step| {
         if rank == 2 {
             step.kind = Kind::RecvReduceCopySend;
@@ -193,7 +192,7 @@ fn reading_and_writing_the_wrong_memory_is_named() {
     assert_eq!(kept, Problem::OutOfBounds);
 
     let into_input = problem(
-        case(Collective::AllGather, Algorithm::Ring, true),
+        case(Operation::AllGather, Algorithm::Ring, true),
         |_, _, mut step| {
             step.dst.buf = Buf::Input;
             Some(step)
@@ -204,7 +203,7 @@ fn reading_and_writing_the_wrong_memory_is_named() {
 
 #[test]
 fn overwriting_what_was_sent_is_a_race() {
-    let ring = case(Collective::AllGather, Algorithm::Ring, true);
+    let ring = case(Operation::AllGather, Algorithm::Ring, true);
     let own_block_again = |rank: Rank, _, step: Step| {
         let own = Span::output(u64::from(rank) * 8, 8);
         Some(if rank == 1 && step.dst.len > 0 {
@@ -221,7 +220,7 @@ fn overwriting_what_was_sent_is_a_race() {
 
 #[test]
 fn ends_that_disagree_on_lengths_are_named() {
-    let ring = case(Collective::AllGather, Algorithm::Ring, true);
+    let ring = case(Operation::AllGather, Algorithm::Ring, true);
     let fault = fault(ring, |rank, index, mut step| {
         if (rank, index) == (1, 0) {
             step.src.len = 3;
@@ -240,7 +239,7 @@ fn ends_that_disagree_on_lengths_are_named() {
 
 #[test]
 fn a_missing_signal_is_a_race() {
-    let gather = case(Collective::AllGather, Algorithm::OneSided, true);
+    let gather = case(Operation::AllGather, Algorithm::OneSided, true);
     // Nobody waits until the others are done; or until they are ready. Both need the messages gone
     // on both sides, so that nothing else is wrong.
     let is_final_wait = |index: u64| index >= 3 + 9;
@@ -259,7 +258,7 @@ fn a_missing_signal_is_a_race() {
 
 #[test]
 fn a_put_into_what_another_rank_reads_is_a_race() {
-    let reduce = case(Collective::AllReduce, Algorithm::OneSided, true);
+    let reduce = case(Operation::AllReduce, Algorithm::OneSided, true);
     let fault = fault(reduce, |rank, _, mut step| {
         if rank == 1 && step.kind == Kind::GetReducePut {
             step.dst.offset = 0;
@@ -274,7 +273,7 @@ fn a_put_into_what_another_rank_reads_is_a_race() {
 
 #[test]
 fn channels_that_share_memory_are_named() {
-    let tree = case(Collective::Broadcast, Algorithm::DoubleTree, true);
+    let tree = case(Operation::Broadcast, Algorithm::DoubleTree, true);
     let shared = problem(tree, |rank, _, mut step| {
         if rank == 3 {
             step.dst.offset = 0;

@@ -3,11 +3,12 @@
 
 use proptest::prelude::*;
 use spark_ccl_sched::check::{Case, Contributions, Sums, check};
-use spark_ccl_sched::{Algorithm, Collective, Hosts, Schedule, Shape, lockstep, schedule};
+use spark_ccl_sched::{Algorithm, Hosts, Schedule, Shape, lockstep, schedule};
+use spark_ccl_types::Operation;
 
 fn all_reduce(size: u32, count: u64, chunk: u64, slice: u64, in_place: bool) -> Case {
     Case {
-        collective: Collective::AllReduce,
+        operation: Operation::AllReduce,
         algorithm: Algorithm::Hierarchical,
         in_place,
         size,
@@ -26,7 +27,7 @@ fn schedules(case: &Case, host_of: &[u32]) -> Vec<Schedule> {
                 hosts: Some(hosts),
                 ..case.shape(rank)
             };
-            schedule(case.collective, case.algorithm, case.in_place, shape).unwrap()
+            schedule(case.operation, case.algorithm, case.in_place, shape).unwrap()
         })
         .collect()
 }
@@ -103,7 +104,7 @@ fn hosts_of_another_rank_are_refused() {
             hosts: Some(hosts[0]),
             ..case.shape(rank)
         };
-        let refused = schedule(case.collective, case.algorithm, true, shape).unwrap_err();
+        let refused = schedule(case.operation, case.algorithm, true, shape).unwrap_err();
         assert!(refused.reason.contains("hosts"), "{refused}");
     }
 }

@@ -1,18 +1,8 @@
 //! Ranks that are in place together with ranks that are not.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use spark_ccl_sched::{Algorithm, Collective, Kind, Rank, Schedule, Shape, Steps, schedule};
-
-const COLLECTIVES: [Collective; 8] = [
-    Collective::AllReduce,
-    Collective::AllGather,
-    Collective::ReduceScatter,
-    Collective::Broadcast,
-    Collective::Reduce,
-    Collective::Gather,
-    Collective::Scatter,
-    Collective::AllToAll,
-];
+use spark_ccl_sched::{Algorithm, Kind, Rank, Schedule, Shape, Steps, schedule};
+use spark_ccl_types::Operation;
 
 /// What goes to whom, and comes from whom, in order.
 type Messages = Vec<(Option<(Rank, u64)>, Option<(Rank, u64)>)>;
@@ -31,9 +21,9 @@ fn messages(schedule: &Schedule, channel: u32) -> Messages {
 }
 
 /// Of every rank, in and out of place; nothing where one of them is not done like that.
-fn both(collective: Collective, algorithm: Algorithm, shape: Shape) -> Option<[[Messages; 2]; 2]> {
+fn both(operation: Operation, algorithm: Algorithm, shape: Shape) -> Option<[[Messages; 2]; 2]> {
     let of = |in_place| {
-        let schedule = schedule(collective, algorithm, in_place, shape).ok()?;
+        let schedule = schedule(operation, algorithm, in_place, shape).ok()?;
         Some([0, 1].map(|channel| messages(&schedule, channel)))
     };
     Some([of(false)?, of(true)?])
@@ -42,8 +32,8 @@ fn both(collective: Collective, algorithm: Algorithm, shape: Shape) -> Option<[[
 /// So they may be mixed. Who exchanges in place needs partners that do so, too.
 #[test]
 fn messages_do_not_depend_on_it_but_for_exchanges_of_three_and_more() {
-    for collective in COLLECTIVES {
-        for &algorithm in collective.algorithms() {
+    for operation in Operation::ALL {
+        for &algorithm in Algorithm::of(operation) {
             let mut differ = false;
             for (size, count, root) in [(2, 1, 0), (2, 40, 1), (3, 7, 2), (5, 40, 0), (6, 41, 3)] {
                 for rank in 0..size {
@@ -55,21 +45,21 @@ fn messages_do_not_depend_on_it_but_for_exchanges_of_three_and_more() {
                         chunk: 4,
                         hosts: None,
                     };
-                    let Some([out_of, within]) = both(collective, algorithm, shape) else {
+                    let Some([out_of, within]) = both(operation, algorithm, shape) else {
                         continue;
                     };
                     let equal = out_of == within;
                     assert!(
-                        equal || collective == Collective::AllToAll && size > 2,
-                        "{collective} by {algorithm}, {shape:?}"
+                        equal || operation == Operation::AllToAll && size > 2,
+                        "{operation} by {algorithm}, {shape:?}"
                     );
                     differ |= !equal;
                 }
             }
             assert_eq!(
                 differ,
-                (collective, algorithm) == (Collective::AllToAll, Algorithm::Pairwise),
-                "{collective} by {algorithm}"
+                (operation, algorithm) == (Operation::AllToAll, Algorithm::Pairwise),
+                "{operation} by {algorithm}"
             );
         }
     }

@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use spark_ccl_sched::check::{Case, Sums, check};
-use spark_ccl_sched::{Algorithm, Collective, lockstep};
+use spark_ccl_sched::{Algorithm, lockstep};
+use spark_ccl_types::Operation;
 
 fn all_reduce(algorithm: Algorithm, size: u32, count: u64, chunk: u64) -> Case {
     Case {
-        collective: Collective::AllReduce,
+        operation: Operation::AllReduce,
         algorithm,
         in_place: true,
         size,
@@ -51,7 +52,7 @@ fn a_few_elements_go_around_a_large_ring() {
 #[test]
 fn a_barrier_of_4096_ranks_takes_twelve_turns() {
     let case = Case {
-        collective: Collective::Barrier,
+        operation: Operation::Barrier,
         algorithm: Algorithm::Dissemination,
         ..all_reduce(Algorithm::Ring, 4096, 0, 1)
     };

@@ -4,14 +4,15 @@
 use proptest::prelude::*;
 use spark_ccl_sched::check::{Case, Contributions, Goal, Layout, Sums, Want, check};
 use spark_ccl_sched::lockstep::Window;
-use spark_ccl_sched::{Algorithm, Collective, Rank, all_to_all_v};
+use spark_ccl_sched::{Algorithm, Rank, all_to_all_v};
+use spark_ccl_types::Operation;
 
-fn any_algorithm() -> impl Strategy<Value = (Collective, Algorithm)> {
-    let all: Vec<_> = Collective::ALL
+fn any_algorithm() -> impl Strategy<Value = (Operation, Algorithm)> {
+    let all: Vec<_> = Operation::ALL
         .into_iter()
-        .flat_map(|collective| {
-            let algorithms = collective.algorithms().iter();
-            algorithms.map(move |algorithm| (collective, *algorithm))
+        .flat_map(|operation| {
+            let algorithms = Algorithm::of(operation).iter();
+            algorithms.map(move |algorithm| (operation, *algorithm))
         })
         .collect();
     proptest::sample::select(all)
@@ -19,7 +20,7 @@ fn any_algorithm() -> impl Strategy<Value = (Collective, Algorithm)> {
 
 prop_compose! {
     fn any_case()(
-        (collective, algorithm) in any_algorithm(),
+        (operation, algorithm) in any_algorithm(),
         in_place: bool,
         size in 1..20_u32,
         root in any::<prop::sample::Index>(),
@@ -28,12 +29,12 @@ prop_compose! {
         slice in prop_oneof![1..20_u64, 30..400_u64],
     ) -> Case {
         // In place everyone would overwrite what others read.
-        let is_exchange = collective == Collective::AllToAll && algorithm == Algorithm::OneSided;
+        let is_exchange = operation == Operation::AllToAll && algorithm == Algorithm::OneSided;
         let root = root.index(size as usize) as Rank;
         // Links of boundless chunks would hold everything: nothing to find, and no such memory.
         let slice = if chunk > 400 { chunk } else { slice };
         let in_place = in_place && !is_exchange;
-        Case { collective, algorithm, in_place, size, count, root, chunk, slice }
+        Case { operation, algorithm, in_place, size, count, root, chunk, slice }
     }
 }
 

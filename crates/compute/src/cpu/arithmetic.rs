@@ -1,6 +1,6 @@
 //! What kernels compute with: numbers, and vectors of them.
 
-use crate::Scale;
+use spark_ccl_types::Scale;
 
 /// Values on which the operations of reductions are defined.
 ///

@@ -12,11 +12,12 @@
 use core::arch::asm;
 use core::arch::x86_64::*;
 
+use spark_ccl_types::Scale;
+
 use super::arithmetic::{Arithmetic, each, float_factor};
 use super::fp16;
 use super::kernel::Op;
 use super::lane::{Lane, Tile};
-use crate::Scale;
 
 /// Vectors of f32 and of f64, and the types themselves.
 macro_rules! floats {

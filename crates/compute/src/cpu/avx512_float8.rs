@@ -9,14 +9,16 @@
 #![allow(clippy::wildcard_imports)]
 
 use core::arch::x86_64::*;
+
 use std::marker::PhantomData;
+
+use spark_ccl_types::Combine;
 
 use super::arithmetic::each;
 use super::avx512::{narrow, widen};
 use super::fp16;
 use super::kernel::Op;
 use super::lane::Lane;
-use crate::ReduceOp;
 
 /// What the two formats do differently. Their functions are unsafe because the machine must have
 /// the level's instructions.
@@ -267,7 +269,7 @@ unsafe fn native<F: Format, O: Op>(mut a: __m512i, b: __m512i) -> __m512i {
     // SAFETY: passed on from the caller.
     unsafe {
         // The factor of one of the two has to go.
-        if O::NAME == ReduceOp::Prod && !F::INFINITY {
+        if O::NAME == Combine::Prod && !F::INFINITY {
             a = fp16::mul(a, _mm512_set1_epi16(0x5c00));
         }
         F::round(fp16::combine::<O>(a, b))

@@ -1,6 +1,9 @@
 //! The kernels for each type and operation, compiled for each instruction set.
 
 use half::{bf16, f16};
+#[cfg(target_arch = "x86_64")]
+use spark_ccl_types::DType;
+use spark_ccl_types::{F8E4M3, F8E5M2};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx512_float8::{E4M3, E5M2, Float8};
@@ -10,9 +13,7 @@ use super::lane::Lane;
 use super::neon;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
-#[cfg(target_arch = "x86_64")]
-use crate::DType;
-use crate::{F8E4M3, F8E5M2, Job};
+use crate::Job;
 
 /// Runs a job of its type and operation whose sources start some bytes after their operands say.
 ///

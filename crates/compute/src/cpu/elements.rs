@@ -3,10 +3,12 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use spark_ccl_types::Scale;
+
 use super::arithmetic::Arithmetic;
 use super::kernel::{Op, is_plain};
 use super::lane::Lane;
-use crate::{Operand, Scale};
+use crate::Operand;
 
 /// Intermediate values stay in the first-level cache.
 const BLOCK: usize = 4096;

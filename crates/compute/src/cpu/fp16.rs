@@ -7,8 +7,9 @@ use core::arch::x86_64::{
     __m512i, _mm512_and_si512, _mm512_mask_mov_epi16, _mm512_or_si512, _mm512_set1_epi16,
 };
 
+use spark_ccl_types::Combine;
+
 use super::kernel::Op;
-use crate::ReduceOp;
 
 /// `a op b`, rounded to half. Any NaN is NaN, but not canonical.
 ///
@@ -19,13 +20,13 @@ pub(super) unsafe fn combine<O: Op>(a: __m512i, b: __m512i) -> __m512i {
     // SAFETY: passed on from the caller.
     unsafe {
         match O::NAME {
-            ReduceOp::Sum => add(a, b),
-            ReduceOp::Prod => mul(a, b),
+            Combine::Sum => add(a, b),
+            Combine::Prod => mul(a, b),
             // The instructions return their second operand for two zeros and for NaN. Combining
             // both orders settles the zeros' sign (`and` keeps it only if both have it, `or` if
             // one has it); equal to each other they change nothing.
-            ReduceOp::Max => or_nan(_mm512_and_si512(max(a, b), max(b, a)), a, b),
-            ReduceOp::Min => or_nan(_mm512_or_si512(min(a, b), min(b, a)), a, b),
+            Combine::Max => or_nan(_mm512_and_si512(max(a, b), max(b, a)), a, b),
+            Combine::Min => or_nan(_mm512_or_si512(min(a, b), min(b, a)), a, b),
         }
     }
 }

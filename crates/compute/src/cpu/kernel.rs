@@ -6,23 +6,25 @@
 
 use std::ptr;
 
+use spark_ccl_types::{Combine, Scale};
+
 use super::arithmetic::Arithmetic;
 use super::lane::Lane;
 use super::{elements, groups};
-use crate::{Job, Operand, ReduceOp, Scale};
+use crate::{Job, Operand};
 
 /// An elementwise operation, by its type.
 pub(super) trait Op {
-    const NAME: ReduceOp;
+    const NAME: Combine;
 
     /// `a op b`.
     #[inline(always)]
     fn apply<A: Arithmetic>(a: A, b: A) -> A {
         match Self::NAME {
-            ReduceOp::Sum => a.sum(b),
-            ReduceOp::Prod => a.prod(b),
-            ReduceOp::Max => a.max(b),
-            ReduceOp::Min => a.min(b),
+            Combine::Sum => a.sum(b),
+            Combine::Prod => a.prod(b),
+            Combine::Max => a.max(b),
+            Combine::Min => a.min(b),
         }
     }
 
@@ -30,8 +32,8 @@ pub(super) trait Op {
     #[inline(always)]
     fn pack<L: Lane>(acc: L::Acc) -> L::Packed {
         match Self::NAME {
-            ReduceOp::Sum | ReduceOp::Prod => L::pack(acc),
-            ReduceOp::Max | ReduceOp::Min => L::pack_exact(acc),
+            Combine::Sum | Combine::Prod => L::pack(acc),
+            Combine::Max | Combine::Min => L::pack_exact(acc),
         }
     }
 }
@@ -41,7 +43,7 @@ macro_rules! ops {
         pub(super) struct $op;
 
         impl Op for $op {
-            const NAME: ReduceOp = ReduceOp::$op;
+            const NAME: Combine = Combine::$op;
         }
     )*};
 }

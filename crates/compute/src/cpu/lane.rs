@@ -4,11 +4,11 @@ use std::marker::PhantomData;
 use std::ptr;
 
 use half::{bf16, f16};
+use spark_ccl_types::small_float::{Half, narrow, widen};
+use spark_ccl_types::{F8E4M3, F8E5M2};
 
 use super::arithmetic::{Arithmetic, each};
 use super::kernel::Op;
-use crate::small_float::{Half, narrow, widen};
-use crate::{F8E4M3, F8E5M2};
 
 /// A group of adjacent elements that a kernel handles at once.
 ///

@@ -23,9 +23,10 @@ mod tests;
 
 use std::ptr;
 
-use dispatch::{Kernels, Level};
+use spark_ccl_types::Scale;
 
-use crate::{Compute, Job, Scale, Started, Ticket};
+use crate::{Compute, Job, Started, Ticket};
+use dispatch::{Kernels, Level};
 
 /// Runs each job at once, on the calling thread, with the widest vectors that the machine has.
 /// Allocates nothing.

@@ -8,9 +8,10 @@
 use core::arch::aarch64::*;
 use core::arch::asm;
 
+use spark_ccl_types::Scale;
+
 use super::arithmetic::{Arithmetic, float_factor};
 use super::lane::{Lane, Tile};
-use crate::Scale;
 
 /// Vectors of f32 and of f64, and the types themselves.
 macro_rules! floats {

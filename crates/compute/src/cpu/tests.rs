@@ -8,16 +8,17 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 #[cfg(target_arch = "x86_64")]
 use spark_ccl_testing::{Need, has};
+use spark_ccl_types::{Combine, DType, Element, F8E4M3, F8E5M2, Scale};
 
 use super::Cpu;
 use super::dispatch::Level;
-use crate::{Compute, DType, Element, F8E4M3, F8E5M2, Job, Operand, ReduceOp, Scale, Started};
+use crate::{Compute, Job, Operand, Started};
 use reference::Reference;
 
 /// A job over memory of its own.
 #[derive(Debug, Clone)]
 struct Case {
-    op: ReduceOp,
+    op: Combine,
     count: usize,
     srcs: usize,
     dsts: usize,
@@ -172,7 +173,7 @@ impl Random {
 fn every_type_operation_and_shape() {
     let mut seed = 0;
     for dtype in DType::ALL {
-        for op in ReduceOp::ALL {
+        for op in Combine::ALL {
             for count in [0, 1, 7, 63, 64, 65, 1000] {
                 for (srcs, dsts) in (1..=5).flat_map(|s| (1..=3).map(move |d| (s, d))) {
                     seed += 1;
@@ -198,7 +199,7 @@ fn every_type_operation_and_shape() {
 fn every_pair_of_8_bit_floats() {
     let e4m3: Vec<F8E4M3> = (0..=u8::MAX).map(F8E4M3::from_bits).collect();
     let e5m2: Vec<F8E5M2> = (0..=u8::MAX).map(F8E5M2::from_bits).collect();
-    for op in ReduceOp::ALL {
+    for op in Combine::ALL {
         check_pairs(op, &e4m3, &e4m3);
         check_pairs(op, &e5m2, &e5m2);
     }
@@ -211,7 +212,7 @@ fn halves_with_those_at_the_edges() {
         0x0001, 0x03ff, 0x0400, 0x1401, 0x3bff, 0x7bff, 0x7c00, 0x8001,
     ];
     let all: Vec<f16> = (0..=u16::MAX).map(f16::from_bits).collect();
-    for op in ReduceOp::ALL {
+    for op in Combine::ALL {
         check_pairs(op, &edges.map(f16::from_bits), &all);
     }
 }
@@ -232,7 +233,7 @@ fn every_level_of_the_processor_is_tried() {
 
 /// Each of the one values with each of the others, at every level.
 #[track_caller]
-fn check_pairs<T: Reference>(op: ReduceOp, some: &[T], others: &[T]) {
+fn check_pairs<T: Reference>(op: Combine, some: &[T], others: &[T]) {
     let (a, b): (Vec<T>, Vec<T>) = some
         .iter()
         .flat_map(|&a| others.iter().map(move |&b| (a, b)))
@@ -268,7 +269,7 @@ fn cases() -> impl Strategy<Value = (DType, Case)> {
     ]);
     (
         prop::sample::select(DType::ALL.to_vec()),
-        prop::sample::select(ReduceOp::ALL.to_vec()),
+        prop::sample::select(Combine::ALL.to_vec()),
         // Up to several blocks of the widest type's.
         prop_oneof![0..200usize, 0..10_000usize],
         1..=5usize,
@@ -317,7 +318,7 @@ fn order_does_not_show_in_max_and_min() {
         f32::from_bits(0xffc0_1234),
         f32::INFINITY,
     ];
-    for op in [ReduceOp::Max, ReduceOp::Min] {
+    for op in [Combine::Max, Combine::Min] {
         for (a, b) in values
             .iter()
             .flat_map(|a| values.iter().map(move |b| (*a, *b)))
@@ -326,15 +327,15 @@ fn order_does_not_show_in_max_and_min() {
             assert_eq!(ab.to_bits(), ba.to_bits(), "{op} of {a} and {b}");
         }
     }
-    assert_eq!(reduce_two(ReduceOp::Max, [-0.0, 0.0]).to_bits(), 0);
-    assert_eq!(reduce_two(ReduceOp::Min, [0.0, -0.0]).to_bits(), 1 << 31);
+    assert_eq!(reduce_two(Combine::Max, [-0.0, 0.0]).to_bits(), 0);
+    assert_eq!(reduce_two(Combine::Min, [0.0, -0.0]).to_bits(), 1 << 31);
     assert_eq!(
-        reduce_two(ReduceOp::Max, [f32::from_bits(0xffc0_1234), 1.0]).to_bits(),
+        reduce_two(Combine::Max, [f32::from_bits(0xffc0_1234), 1.0]).to_bits(),
         0x7fc0_0000
     );
 }
 
-fn reduce_two(op: ReduceOp, pair: [f32; 2]) -> f32 {
+fn reduce_two(op: Combine, pair: [f32; 2]) -> f32 {
     let mut result = 0f32;
     let operands = pair.each_ref().map(|x| Operand {
         ptr: std::ptr::from_ref(x).cast(),
@@ -358,11 +359,11 @@ fn one_rounding_over_all_sources() {
     // In half precision 2048 + 1 is 2048; the two ones together do count.
     let [big, one] = [f16::from_f32(2048.0), f16::from_f32(1.0)];
     assert_eq!(
-        f16::combine(ReduceOp::Sum, [big, one, one].into_iter()),
+        f16::combine(Combine::Sum, [big, one, one].into_iter()),
         f16::from_f32(2050.0)
     );
     let case = Case {
-        op: ReduceOp::Sum,
+        op: Combine::Sum,
         count: 37,
         srcs: 3,
         dsts: 1,
@@ -389,7 +390,7 @@ fn both_destinations_are_sources() {
         }
         let job = Job {
             dtype: DType::I32,
-            op: ReduceOp::Sum,
+            op: Combine::Sum,
             srcs: &operands,
             dsts: &targets,
             count: 5000,

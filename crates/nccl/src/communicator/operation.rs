@@ -1,6 +1,6 @@
 use std::ffi::c_int;
 
-use spark_ccl_compute::DType;
+use spark_ccl_types::DType;
 
 use super::{Communicator, State, group};
 use crate::raw::{self, Api, ncclComm_t};

@@ -1,4 +1,4 @@
-use spark_ccl_compute::{DType, Element};
+use spark_ccl_types::{DType, Element};
 
 use super::Communicator;
 use crate::Error;

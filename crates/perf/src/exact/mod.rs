@@ -13,9 +13,8 @@
 
 mod float;
 
-use spark_ccl::{DType, Element};
+use spark_ccl::{DType, Element, ReduceOp};
 
-use crate::op::Op;
 pub(crate) use float::Format;
 use float::{encode, encode_f64};
 
@@ -30,7 +29,7 @@ const TOTAL_BITS: u32 = 40;
 #[derive(Debug, Clone)]
 pub(crate) struct Reduction {
     format: Format,
-    op: Op,
+    op: ReduceOp,
     seed: u64,
     ranks: u64,
     /// `ranks + 1` increasing fractions of `2^CUT_BITS`, the first 0, the last 1.
@@ -46,7 +45,7 @@ struct Place {
 
 impl Reduction {
     /// Inputs for `ranks` ranks; another seed gives other values.
-    pub(crate) fn new(dtype: DType, op: Op, ranks: usize, seed: u64) -> Self {
+    pub(crate) fn new(dtype: DType, op: ReduceOp, ranks: usize, seed: u64) -> Self {
         let ranks = ranks as u64;
         let square = u128::from(ranks) * u128::from(ranks);
         let cuts = (0..=ranks)
@@ -92,7 +91,7 @@ impl Reduction {
                 fraction,
                 bias,
             } => {
-                if self.op == Op::Avg {
+                if self.op == ReduceOp::Avg {
                     return encode_f64(bits, fraction, bias, self.float_average(hash, fraction));
                 }
                 let (negative, mantissa, exponent) = self.float_expected(hash, fraction, bias);
@@ -103,7 +102,7 @@ impl Reduction {
 
     /// By how much the bits of a result may differ from those expected.
     pub(crate) fn tolerance(&self) -> u64 {
-        let rounded = self.op == Op::Avg && matches!(self.format, Format::Float { .. });
+        let rounded = self.op == ReduceOp::Avg && matches!(self.format, Format::Float { .. });
         // Averages are positive, so neighbouring numbers have neighbouring bits.
         if rounded { 2 } else { 0 }
     }
@@ -142,8 +141,8 @@ impl Reduction {
 
     fn int_input(&self, place: &Place, rank: u64, bits: u32, signed: bool) -> u64 {
         match self.op {
-            Op::Sum => self.ring_share(place),
-            Op::MulSum => {
+            ReduceOp::Sum => self.ring_share(place),
+            ReduceOp::PreMulSum => {
                 self.ring_share(place)
                     .wrapping_mul(if Self::factor(rank as usize) == 1 {
                         2
@@ -151,7 +150,7 @@ impl Reduction {
                         1
                     })
             }
-            Op::Prod => {
+            ReduceOp::Prod => {
                 let power = power_of_three(self.cut(place.hash >> 58, place.at));
                 if place.at == 0 {
                     power.wrapping_mul(place.hash >> 16)
@@ -159,9 +158,9 @@ impl Reduction {
                     power
                 }
             }
-            Op::Max => int_peak(place.hash, bits, signed).wrapping_sub(distance(place, 63)),
-            Op::Min => int_peak(place.hash, bits, signed).wrapping_add(distance(place, 63)),
-            Op::Avg => {
+            ReduceOp::Max => int_peak(place.hash, bits, signed).wrapping_sub(distance(place, 63)),
+            ReduceOp::Min => int_peak(place.hash, bits, signed).wrapping_add(distance(place, 63)),
+            ReduceOp::Avg => {
                 let total = int_total(place.hash, bits);
                 let upto = |k: u64| {
                     ((u128::from(total) * u128::from(self.cuts[k as usize])) >> CUT_BITS) as u64
@@ -173,11 +172,11 @@ impl Reduction {
 
     fn int_expected(&self, hash: u64, bits: u32, signed: bool) -> u64 {
         match self.op {
-            Op::Sum => hash,
-            Op::MulSum => hash.wrapping_mul(2),
-            Op::Prod => power_of_three(hash >> 58).wrapping_mul(hash >> 16),
-            Op::Max | Op::Min => int_peak(hash, bits, signed),
-            Op::Avg => int_total(hash, bits) / self.ranks,
+            ReduceOp::Sum => hash,
+            ReduceOp::PreMulSum => hash.wrapping_mul(2),
+            ReduceOp::Prod => power_of_three(hash >> 58).wrapping_mul(hash >> 16),
+            ReduceOp::Max | ReduceOp::Min => int_peak(hash, bits, signed),
+            ReduceOp::Avg => int_total(hash, bits) / self.ranks,
         }
     }
 
@@ -199,17 +198,17 @@ impl Reduction {
     fn float_input(&self, place: &Place, rank: u64, fraction: u32, bias: i32) -> (bool, u64, i32) {
         let hash = place.hash;
         match self.op {
-            Op::Sum | Op::MulSum => {
+            ReduceOp::Sum | ReduceOp::PreMulSum => {
                 let (negative, total, exponent) = float_total(hash, fraction);
                 // With a factor of one, double the value, as the factor of two does for others.
-                let up = self.op == Op::MulSum && Self::factor(rank as usize) == 1;
+                let up = self.op == ReduceOp::PreMulSum && Self::factor(rank as usize) == 1;
                 (
                     negative,
                     self.cut(total, place.at),
                     exponent + i32::from(up),
                 )
             }
-            Op::Prod => {
+            ReduceOp::Prod => {
                 let (up, down) = exponents(hash, bias);
                 // The negative exponents go around the other way, to other ranks.
                 let exponent = self.cut(up, place.at) as i32
@@ -221,9 +220,9 @@ impl Reduction {
                     (false, 1, exponent)
                 }
             }
-            Op::Max => signed_int(float_peak(hash, fraction) - distance(place, 3) as i64),
-            Op::Min => signed_int(float_peak(hash, fraction) + distance(place, 3) as i64),
-            Op::Avg => match place.at {
+            ReduceOp::Max => signed_int(float_peak(hash, fraction) - distance(place, 3) as i64),
+            ReduceOp::Min => signed_int(float_peak(hash, fraction) + distance(place, 3) as i64),
+            ReduceOp::Avg => match place.at {
                 0 | 1 => (
                     false,
                     average_mantissa(hash, place.at, fraction),
@@ -236,12 +235,12 @@ impl Reduction {
 
     fn float_expected(&self, hash: u64, fraction: u32, bias: i32) -> (bool, u64, i32) {
         match self.op {
-            Op::Sum | Op::Avg => float_total(hash, fraction),
-            Op::MulSum => {
+            ReduceOp::Sum | ReduceOp::Avg => float_total(hash, fraction),
+            ReduceOp::PreMulSum => {
                 let (negative, total, exponent) = float_total(hash, fraction);
                 (negative, total, exponent + 1)
             }
-            Op::Prod => {
+            ReduceOp::Prod => {
                 let (up, down) = exponents(hash, bias);
                 let (negative, mantissa) = float_mantissa(hash, fraction);
                 (
@@ -250,7 +249,7 @@ impl Reduction {
                     up as i32 - down as i32 - fraction as i32,
                 )
             }
-            Op::Max | Op::Min => signed_int(float_peak(hash, fraction)),
+            ReduceOp::Max | ReduceOp::Min => signed_int(float_peak(hash, fraction)),
         }
     }
 

@@ -34,7 +34,7 @@ fn sign_extend(bits: u32, signed: bool, raw: u64) -> i128 {
 
 /// Every partial result, forwards and backwards, must be a number of the type, and the last one
 /// must be the expected result.
-fn check_float(dtype: DType, op: Op, ranks: usize) {
+fn check_float(dtype: DType, op: ReduceOp, ranks: usize) {
     let Format::Float {
         bits,
         fraction,
@@ -65,18 +65,18 @@ fn check_float(dtype: DType, op: Op, ranks: usize) {
     for index in indices(ranks) {
         let operand = |rank| {
             let raw = decode(reduction.input(rank, index));
-            if op == Op::MulSum {
+            if op == ReduceOp::PreMulSum {
                 exact(raw * Reduction::factor(rank) as f64)
             } else {
                 raw
             }
         };
         let combine = |a: f64, b: f64| match op {
-            Op::Sum | Op::MulSum => exact(a + b),
-            Op::Prod => exact(a * b),
-            Op::Max => a.max(b),
-            Op::Min => a.min(b),
-            Op::Avg => a + b,
+            ReduceOp::Sum | ReduceOp::PreMulSum => exact(a + b),
+            ReduceOp::Prod => exact(a * b),
+            ReduceOp::Max => a.max(b),
+            ReduceOp::Min => a.min(b),
+            ReduceOp::Avg => a + b,
         };
         let forwards = (1..ranks).map(operand).fold(operand(0), combine);
         let backwards = (0..ranks - 1)
@@ -85,12 +85,12 @@ fn check_float(dtype: DType, op: Op, ranks: usize) {
             .fold(operand(ranks - 1), combine);
         assert_eq!(forwards.to_bits(), backwards.to_bits());
         let expected = reduction.expected(index);
-        let result = if op == Op::Avg {
+        let result = if op == ReduceOp::Avg {
             encode_f64(bits, fraction, bias, forwards / ranks as f64)
         } else {
             0
         };
-        if op == Op::Avg {
+        if op == ReduceOp::Avg {
             assert!(forwards <= largest);
             assert!(
                 result.abs_diff(expected) <= reduction.tolerance(),
@@ -102,7 +102,7 @@ fn check_float(dtype: DType, op: Op, ranks: usize) {
     }
 }
 
-fn check_int(dtype: DType, op: Op, ranks: usize) {
+fn check_int(dtype: DType, op: ReduceOp, ranks: usize) {
     let Format::Int { bits, signed } = Format::of(dtype) else {
         return;
     };
@@ -116,15 +116,15 @@ fn check_int(dtype: DType, op: Op, ranks: usize) {
         });
         let wide = |raw| sign_extend(bits, signed, raw);
         let result = match op {
-            Op::Sum => inputs.fold(0u64, u64::wrapping_add),
-            Op::MulSum => inputs.enumerate().fold(0u64, |a, (rank, x)| {
+            ReduceOp::Sum => inputs.fold(0u64, u64::wrapping_add),
+            ReduceOp::PreMulSum => inputs.enumerate().fold(0u64, |a, (rank, x)| {
                 a.wrapping_add(x.wrapping_mul(Reduction::factor(rank)))
             }),
-            Op::Prod => inputs.fold(1u64, u64::wrapping_mul),
-            Op::Max => inputs.map(wide).max().map_or(0, |x| x as u64),
-            Op::Min => inputs.map(wide).min().map_or(0, |x| x as u64),
+            ReduceOp::Prod => inputs.fold(1u64, u64::wrapping_mul),
+            ReduceOp::Max => inputs.map(wide).max().map_or(0, |x| x as u64),
+            ReduceOp::Min => inputs.map(wide).min().map_or(0, |x| x as u64),
             // No wrap-around on the way, so that dividing means the same in every width.
-            Op::Avg => {
+            ReduceOp::Avg => {
                 let sum: i128 = inputs.map(wide).inspect(|&x| assert!(x >= 0)).sum();
                 assert!(sum <= i128::from(u64::MAX >> (65 - bits)));
                 (sum / ranks as i128) as u64
@@ -141,7 +141,7 @@ fn check_int(dtype: DType, op: Op, ranks: usize) {
 #[test]
 fn every_type_operation_and_rank_count_is_exact() {
     for dtype in DTYPES {
-        for op in Op::ALL {
+        for op in ReduceOp::ALL {
             for ranks in RANKS {
                 check_float(dtype, op, ranks);
                 check_int(dtype, op, ranks);
@@ -155,7 +155,7 @@ fn every_type_operation_and_rank_count_is_exact() {
 fn a_missing_contribution_shows() {
     for dtype in [DType::F32, DType::F8E4M3, DType::Bf16, DType::I32] {
         for ranks in [2, 3, 8] {
-            let reduction = Reduction::new(dtype, Op::Sum, ranks, 3);
+            let reduction = Reduction::new(dtype, ReduceOp::Sum, ranks, 3);
             for rank in 0..ranks {
                 let other = (rank + 1) % ranks;
                 assert!(
@@ -184,7 +184,7 @@ fn seeds_and_sources_differ() {
     assert_ne!(at(1, 0), at(2, 0));
     let sums = |seed| {
         (0..64)
-            .map(|index| Reduction::new(DType::F32, Op::Sum, 2, seed).expected(index))
+            .map(|index| Reduction::new(DType::F32, ReduceOp::Sum, 2, seed).expected(index))
             .collect::<Vec<_>>()
     };
     assert_ne!(sums(1), sums(2));

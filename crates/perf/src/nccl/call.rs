@@ -213,13 +213,13 @@ fn part<T: Element>(slice: DeviceSlice<T>, range: Range<usize>) -> Result<Device
 #[allow(unsafe_code)]
 mod tests {
     use super::*;
-    use crate::op::Op;
+    use spark_ccl::ReduceOp;
 
     fn call(collective: Collective, bytes: u64, way: Way) -> Call<f32> {
         let case = Case {
             collective,
             bytes,
-            op: Op::Sum,
+            op: ReduceOp::Sum,
             root: 0,
             ranks: 4,
         };

@@ -2,8 +2,9 @@
 
 use std::fmt;
 
+use spark_ccl::Operation;
 use spark_ccl_sched::cost::{Fabric, LinkCost, estimate, simulate};
-use spark_ccl_sched::{Algorithm, Collective, Fault, Shape, Unsupported, schedule};
+use spark_ccl_sched::{Algorithm, Fault, Shape, Unsupported, schedule};
 
 use super::args::{Args, Path, Topology};
 use crate::error::Error;
@@ -21,7 +22,7 @@ const FETCH: f64 = 3.0;
 /// A machine with any number of ranks, and what they do.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Machine {
-    pub(super) collective: Collective,
+    pub(super) operation: Operation,
     pub(super) fabric: Fabric,
     /// Ranks up to which every message is followed.
     exact: u32,
@@ -44,7 +45,7 @@ impl fmt::Display for Time {
 }
 
 impl Machine {
-    pub(super) fn new(args: &Args, collective: Collective) -> Result<Self, Error> {
+    pub(super) fn new(args: &Args, operation: Operation) -> Result<Self, Error> {
         let alpha = positive("--alpha", args.alpha)?;
         let beta = positive("--beta", args.beta)?;
         if args.rails == 0 || args.rails > 8 {
@@ -93,7 +94,7 @@ impl Machine {
             },
         };
         Ok(Self {
-            collective,
+            operation,
             fabric,
             exact: args.exact,
         })
@@ -104,9 +105,10 @@ impl Machine {
         let shape = Shape {
             rank: 0,
             size: ranks,
-            count: match self.collective {
-                Collective::AllGather => bytes / u64::from(ranks),
-                _ => bytes,
+            count: if self.operation.is_divided() {
+                bytes / u64::from(ranks)
+            } else {
+                bytes
             },
             root: 0,
             chunk: CHUNK,
@@ -117,7 +119,7 @@ impl Machine {
             self.follow(algorithm, shape)
                 .map_err(|error| Error::Usage(format!("{algorithm} on {ranks} ranks: {error}")))?
         } else {
-            estimate(self.collective, algorithm, &shape, 1, &self.fabric)
+            estimate(self.operation, algorithm, &shape, 1, &self.fabric)
         };
         Ok(Time { us, is_exact })
     }
@@ -131,7 +133,7 @@ impl Machine {
                     hosts: Some(hosts),
                     ..shape
                 };
-                schedule(self.collective, algorithm, true, shape)
+                schedule(self.operation, algorithm, true, shape)
             })
             .collect();
         Ok(simulate(&schedules?, shape.chunk, 1, &self.fabric)?)

@@ -7,9 +7,9 @@ mod measured;
 use std::fmt::Write as _;
 
 use clap::ValueEnum;
-use spark_ccl_sched::{Algorithm, Collective as Known};
+use spark_ccl::Operation;
+use spark_ccl_sched::Algorithm;
 
-use crate::collective::Collective;
 use crate::error::Error;
 use crate::report::plot::{self, Chart, Look, Unit};
 use crate::run::{draw, plot_kind, print};
@@ -25,12 +25,12 @@ const MOST_BYTES: u64 = 1 << 43;
 
 /// Prints the tables, and draws the plot.
 pub(crate) fn run(args: &Args) -> Result<(), Error> {
-    let collective = collective(args)?;
-    let machine = Machine::new(args, collective)?;
-    let algorithms = algorithms(collective, &args.algo)?;
+    let operation = operation(args)?;
+    let machine = Machine::new(args, operation)?;
+    let algorithms = algorithms(operation, &args.algo)?;
     check(args)?;
     args.plot.as_deref().map(plot_kind).transpose()?;
-    let name = collective.to_string();
+    let name = operation.to_string();
     let points = args.measured.as_deref();
     let points = points.map(|path| measured::read(path, &name)).transpose()?;
     print(&header(args, &machine))?;
@@ -52,24 +52,23 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     }
 }
 
-fn collective(args: &Args) -> Result<Known, Error> {
-    match args.collective {
-        Collective::AllReduce => Ok(Known::AllReduce),
-        Collective::AllGather => Ok(Known::AllGather),
-        other => Err(Error::Usage(format!(
+fn operation(args: &Args) -> Result<Operation, Error> {
+    match args.collective.operation() {
+        known @ (Operation::AllReduce | Operation::AllGather) => Ok(known),
+        _ => Err(Error::Usage(format!(
             "--collective {}: expected all_reduce or all_gather",
-            other.name()
+            args.collective.name()
         ))),
     }
 }
 
 /// Those that are named, or else those that suit many ranks.
-fn algorithms(collective: Known, names: &[String]) -> Result<Vec<Algorithm>, Error> {
-    let known = collective.algorithms().iter().copied();
+fn algorithms(operation: Operation, names: &[String]) -> Result<Vec<Algorithm>, Error> {
+    let known = Algorithm::of(operation).iter().copied();
     let known: Vec<_> = known.filter(|one| *one != Algorithm::OneSided).collect();
     if names.is_empty() {
-        return Ok(match collective {
-            Known::AllReduce => vec![
+        return Ok(match operation {
+            Operation::AllReduce => vec![
                 Algorithm::Ring,
                 Algorithm::DoubleTree,
                 Algorithm::HalvingDoubling,
@@ -113,7 +112,7 @@ fn check(args: &Args) -> Result<(), Error> {
 
 /// The modelled times of one size on one number of ranks.
 struct Row {
-    collective: Known,
+    operation: Operation,
     ranks: u32,
     bytes: u64,
     times: Vec<Time>,
@@ -131,7 +130,7 @@ impl Row {
             .map(|algorithm| machine.time(*algorithm, ranks, bytes))
             .collect();
         Ok(Self {
-            collective: machine.collective,
+            operation: machine.operation,
             ranks,
             bytes,
             times: times?,
@@ -141,7 +140,7 @@ impl Row {
     fn text(&self, algorithms: &[Algorithm]) -> String {
         let mut text = format!("{:>10}", self.ranks);
         for time in &self.times {
-            let bus_bw = bus_bw(self.collective, self.ranks, self.bytes, time.us);
+            let bus_bw = bus_bw(self.operation, self.ranks, self.bytes, time.us);
             let _ = write!(text, "  {time:>12} {bus_bw:>8.2}");
         }
         let _ = writeln!(text, "  {}", self.best(algorithms));
@@ -156,9 +155,9 @@ impl Row {
 }
 
 /// GB/s, as in the measured tables.
-fn bus_bw(collective: Known, ranks: u32, bytes: u64, us: f64) -> f64 {
+fn bus_bw(operation: Operation, ranks: u32, bytes: u64, us: f64) -> f64 {
     let ranks = f64::from(ranks);
-    let turns = if collective == Known::AllReduce {
+    let turns = if operation == Operation::AllReduce {
         2.0
     } else {
         1.0
@@ -169,7 +168,7 @@ fn bus_bw(collective: Known, ranks: u32, bytes: u64, us: f64) -> f64 {
 fn header(args: &Args, machine: &Machine) -> String {
     format!(
         "# {} on {}, {} path, MODELLED, not measured: {machine}\n# Up to {} ranks every message is followed; ~ marks closed forms. Times in us, busbw in GB/s.\n",
-        machine.collective,
+        machine.operation,
         value_name(&args.topology),
         value_name(&args.path),
         args.exact
@@ -247,7 +246,7 @@ fn chart(args: &Args, algorithms: &[Algorithm], rows: &[Row]) -> Chart {
             let point = plot::Point {
                 x,
                 time_us: time.us,
-                bus_bw: bus_bw(row.collective, row.ranks, row.bytes, time.us),
+                bus_bw: bus_bw(row.operation, row.ranks, row.bytes, time.us),
             };
             plot::add(&mut series, name, look, point);
         }

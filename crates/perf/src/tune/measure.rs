@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use spark_ccl::{Communicator, Layout, RedOp};
+use spark_ccl::{Communicator, Layout, RedOp, ReduceOp};
 use spark_ccl_sched::Algorithm;
 
 use super::fastest::Point;
@@ -10,7 +10,6 @@ use crate::buffer::Buffer;
 use crate::collective::Collective;
 use crate::error::Error;
 use crate::invocation::{Case, Invocation, Way};
-use crate::op::Op;
 
 /// The best of several rounds counts: what disturbs a measurement makes it longer. There are more of them
 /// until the best two agree by so much.
@@ -46,8 +45,9 @@ impl<'a> Contest<'a> {
             Algorithm::Hierarchical => (2..ranks).contains(&hosts),
             _ => true,
         };
-        let algorithms = algorithms(collective).iter().copied().filter(competes);
+        let algorithms = Algorithm::of(collective.operation()).iter().copied();
         let contenders = algorithms
+            .filter(competes)
             .map(|algorithm| Ok((algorithm, comm.restricted(&algorithm.to_string())?)))
             .collect::<Result<_, Error>>()?;
         let layout = collective.layout(largest, size_of::<f32>(), comm.size());
@@ -75,7 +75,7 @@ impl<'a> Contest<'a> {
         let case = Case {
             collective: self.collective,
             bytes: size,
-            op: Op::Sum,
+            op: ReduceOp::Sum,
             root: 0,
             ranks: self.comm.size(),
         };
@@ -164,19 +164,6 @@ impl Runs {
     fn agree(&self) -> bool {
         self.second <= self.best * (1.0 + AGREEMENT)
     }
-}
-
-fn algorithms(collective: Collective) -> &'static [Algorithm] {
-    use spark_ccl_sched::Collective as Known;
-    let known = match collective {
-        Collective::AllReduce => Known::AllReduce,
-        Collective::AllGather => Known::AllGather,
-        Collective::ReduceScatter => Known::ReduceScatter,
-        Collective::Broadcast => Known::Broadcast,
-        Collective::Reduce => Known::Reduce,
-        _ => return &[],
-    };
-    known.algorithms()
 }
 
 #[cfg(test)]

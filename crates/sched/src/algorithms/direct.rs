@@ -1,7 +1,9 @@
 //! Everyone sends to everyone, then receives from everyone. One message of latency; for small data.
 
+use spark_ccl_types::Operation;
+
 use crate::rounds::{Piece, Rounds, after, before};
-use crate::shape::{Collective, Shape};
+use crate::shape::Shape;
 use crate::step::{Kind, Rank, Span, Step};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,15 +23,15 @@ enum Goal {
 }
 
 impl Direct {
-    /// `collective` is `AllReduce`, `AllGather` or `ReduceScatter`; `None` for others.
-    pub(crate) fn new(collective: Collective, in_place: bool, shape: &Shape) -> Option<Self> {
+    /// `operation` is `AllReduce`, `AllGather` or `ReduceScatter`; `None` for others.
+    pub(crate) fn new(operation: Operation, in_place: bool, shape: &Shape) -> Option<Self> {
         let exchange = 2 * (u64::from(shape.size) - 1);
         // Two ranks reduce what they receive; more keep it to reduce in rank order.
         let reduce = u64::from(shape.size > 2);
-        let (goal, steps) = match collective {
-            Collective::AllReduce => (Goal::AllReduce, exchange + reduce),
-            Collective::ReduceScatter => (Goal::ReduceScatter, exchange + reduce),
-            Collective::AllGather => {
+        let (goal, steps) = match operation {
+            Operation::AllReduce => (Goal::AllReduce, exchange + reduce),
+            Operation::ReduceScatter => (Goal::ReduceScatter, exchange + reduce),
+            Operation::AllGather => {
                 let steps = exchange + u64::from(!in_place);
                 (Goal::AllGather { in_place }, steps)
             }

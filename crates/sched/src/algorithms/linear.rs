@@ -1,7 +1,9 @@
 //! The root serves the other ranks one after another, in rounds of a chunk for each.
 
+use spark_ccl_types::Operation;
+
 use crate::rounds::{Rounds, after};
-use crate::shape::{Collective, Shape};
+use crate::shape::Shape;
 use crate::step::{Rank, Span, Step};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,11 +17,11 @@ pub(crate) struct Linear {
 }
 
 impl Linear {
-    /// `collective` is `Gather` or `Scatter`; `None` for others.
-    pub(crate) fn new(collective: Collective, in_place: bool, shape: &Shape) -> Option<Self> {
-        let gather = match collective {
-            Collective::Gather => true,
-            Collective::Scatter => false,
+    /// `operation` is `Gather` or `Scatter`; `None` for others.
+    pub(crate) fn new(operation: Operation, in_place: bool, shape: &Shape) -> Option<Self> {
+        let gather = match operation {
+            Operation::Gather => true,
+            Operation::Scatter => false,
             _ => return None,
         };
         let steps = if shape.rank == shape.root {

@@ -1,8 +1,10 @@
 //! Ranks read and write each other's registered memory, between two rounds of signals: "my buffers
 //! are ready" and "I am done with yours".
 
+use spark_ccl_types::Operation;
+
 use crate::rounds::{Split, after, before};
-use crate::shape::{Collective, Shape};
+use crate::shape::Shape;
 use crate::step::{Kind, Rank, Span, Step};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,20 +34,20 @@ enum Goal {
 }
 
 impl OneSided {
-    /// `None` for collectives that have no one-sided form.
-    pub(crate) fn new(collective: Collective, in_place: bool, shape: &Shape) -> Option<Self> {
-        let goal = match collective {
-            Collective::AllReduce => {
+    /// `None` for operations that have no one-sided form.
+    pub(crate) fn new(operation: Operation, in_place: bool, shape: &Shape) -> Option<Self> {
+        let goal = match operation {
+            Operation::AllReduce => {
                 Goal::AllReduce(Split::new(shape.count, shape.size, shape.count))
             }
-            Collective::ReduceScatter => Goal::ReduceScatter,
-            Collective::AllGather => Goal::AllGather,
-            Collective::AllToAll if !in_place => Goal::AllToAll,
-            Collective::Broadcast => Goal::Broadcast,
-            Collective::Scatter => Goal::Scatter,
-            Collective::Reduce => Goal::Reduce,
-            Collective::Gather => Goal::Gather,
-            Collective::AllToAll | Collective::Barrier => return None,
+            Operation::ReduceScatter => Goal::ReduceScatter,
+            Operation::AllGather => Goal::AllGather,
+            Operation::AllToAll if !in_place => Goal::AllToAll,
+            Operation::Broadcast => Goal::Broadcast,
+            Operation::Scatter => Goal::Scatter,
+            Operation::Reduce => Goal::Reduce,
+            Operation::Gather => Goal::Gather,
+            _ => return None,
         };
         Some(Self {
             goal,

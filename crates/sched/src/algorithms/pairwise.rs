@@ -1,8 +1,10 @@
 //! All-to-all and all-gather: everyone exchanges with one partner at a time.
 
+use spark_ccl_types::Operation;
+
 use crate::rounds::{after, before};
 use crate::schedule::Steps;
-use crate::shape::{Algorithm, Collective, Shape, Unsupported};
+use crate::shape::{Algorithm, Shape, Unsupported};
 use crate::step::{Rank, Span, Step};
 
 /// All-to-all with equal blocks, or all-gather.
@@ -17,11 +19,11 @@ pub(crate) struct Pairwise {
 }
 
 impl Pairwise {
-    /// `collective` is `AllToAll` or `AllGather`; `None` for others.
-    pub(crate) fn new(collective: Collective, in_place: bool, shape: &Shape) -> Option<Self> {
-        let gathers = match collective {
-            Collective::AllToAll => false,
-            Collective::AllGather => true,
+    /// `operation` is `AllToAll` or `AllGather`; `None` for others.
+    pub(crate) fn new(operation: Operation, in_place: bool, shape: &Shape) -> Option<Self> {
+        let gathers = match operation {
+            Operation::AllToAll => false,
+            Operation::AllGather => true,
             _ => return None,
         };
         Some(Self {
@@ -99,7 +101,7 @@ pub fn all_to_all_v<'a>(
     recv_offsets: &'a [u64],
 ) -> Result<AllToAllV<'a>, Unsupported> {
     let unsupported = |reason| Unsupported {
-        collective: Collective::AllToAll,
+        operation: Operation::AllToAll,
         algorithm: Algorithm::Pairwise,
         reason,
     };

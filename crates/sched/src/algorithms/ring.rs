@@ -3,8 +3,10 @@
 //! Every rank starts a round by sending, so each link holds what one step sends (at most a chunk)
 //! before anyone has received; from then on every step receives before it sends.
 
+use spark_ccl_types::Operation;
+
 use crate::rounds::{Piece, Rounds, Split, after, before};
-use crate::shape::{Collective, Shape};
+use crate::shape::Shape;
 use crate::step::{Rank, Span, Step};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,21 +34,21 @@ enum Goal {
 }
 
 impl Ring {
-    /// `collective` is `AllReduce`, `AllGather` or `ReduceScatter`; `None` for others.
-    pub(crate) fn new(collective: Collective, in_place: bool, shape: &Shape) -> Option<Self> {
+    /// `operation` is `AllReduce`, `AllGather` or `ReduceScatter`; `None` for others.
+    pub(crate) fn new(operation: Operation, in_place: bool, shape: &Shape) -> Option<Self> {
         let size = u64::from(shape.size);
-        let (goal, piece, steps) = match collective {
-            Collective::AllReduce => {
+        let (goal, piece, steps) = match operation {
+            Operation::AllReduce => {
                 let piece = size * shape.chunk;
                 let last = Split::new(shape.count % piece, shape.size, shape.chunk);
                 let chunk = shape.chunk;
                 (Goal::AllReduce { chunk, last }, piece, 2 * size - 1)
             }
-            Collective::AllGather => {
+            Operation::AllGather => {
                 let steps = size + u64::from(!in_place);
                 (Goal::AllGather { in_place }, shape.chunk, steps)
             }
-            Collective::ReduceScatter => (Goal::ReduceScatter, shape.chunk, size),
+            Operation::ReduceScatter => (Goal::ReduceScatter, shape.chunk, size),
             _ => return None,
         };
         Some(Self {

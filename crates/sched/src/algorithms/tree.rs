@@ -8,8 +8,10 @@ mod topology;
 
 pub(crate) use topology::{Node, Topology};
 
+use spark_ccl_types::Operation;
+
 use crate::rounds::{Piece, Rounds};
-use crate::shape::{Collective, Shape};
+use crate::shape::Shape;
 use crate::step::{Rank, Span, Step};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,18 +49,18 @@ struct Branch {
 }
 
 impl Tree {
-    /// `collective` is `AllReduce` (with [`Topology::DoubleTree`]), `Broadcast` or `Reduce`;
+    /// `operation` is `AllReduce` (with [`Topology::DoubleTree`]), `Broadcast` or `Reduce`;
     /// `None` for others.
     pub(crate) fn new(
-        collective: Collective,
+        operation: Operation,
         topology: Topology,
         in_place: bool,
         shape: &Shape,
     ) -> Option<Self> {
-        let goal = match collective {
-            Collective::AllReduce => Goal::AllReduce,
-            Collective::Broadcast => Goal::Broadcast,
-            Collective::Reduce => Goal::Reduce,
+        let goal = match operation {
+            Operation::AllReduce => Goal::AllReduce,
+            Operation::Broadcast => Goal::Broadcast,
+            Operation::Reduce => Goal::Reduce,
             _ => return None,
         };
         let channels = topology.trees();

@@ -1,7 +1,8 @@
 //! What a collective should leave behind.
 
+use spark_ccl_types::{Operation, Side};
+
 use super::Case;
-use crate::shape::Collective;
 use crate::step::Rank;
 
 /// Where the buffers of a rank lie in its memory.
@@ -47,15 +48,15 @@ pub trait Goal {
 impl Goal for Case {
     fn layout(&self, rank: Rank) -> Layout {
         let shape = self.shape(rank);
-        let input = self.collective.input_len(&shape);
-        let output = self.collective.output_len(&shape);
+        let input = shape.elements(self.operation, Side::Input);
+        let output = shape.elements(self.operation, Side::Output);
         let own_block = u64::from(rank) * self.count;
-        let (input_at, output_at) = match self.collective {
+        let (input_at, output_at) = match self.operation.own_block() {
             // Separate memory, or a buffer that this rank does not have.
             _ if !self.in_place || input == 0 || output == 0 => (0, input),
-            Collective::AllGather | Collective::Gather => (own_block, 0),
-            Collective::ReduceScatter | Collective::Scatter => (0, own_block),
-            _ => (0, 0),
+            Some(Side::Input) => (own_block, 0),
+            Some(Side::Output) => (0, own_block),
+            None => (0, 0),
         };
         Layout {
             input: (input_at, input),
@@ -67,33 +68,34 @@ impl Goal for Case {
         let own_block = u64::from(rank) * self.count;
         let block = self.count.max(1);
         let owner = |index: u64| (index / block) as Rank;
-        match self.collective {
-            Collective::AllReduce | Collective::Reduce => Want::Total { index },
-            Collective::ReduceScatter => Want::Total {
+        match self.operation {
+            Operation::AllReduce | Operation::Reduce => Want::Total { index },
+            Operation::ReduceScatter => Want::Total {
                 index: own_block + index,
             },
-            Collective::Broadcast => Want::Copy {
+            Operation::Broadcast => Want::Copy {
                 rank: self.root,
                 index,
             },
-            Collective::Scatter => Want::Copy {
+            Operation::Scatter => Want::Copy {
                 rank: self.root,
                 index: own_block + index,
             },
-            Collective::AllGather | Collective::Gather => Want::Copy {
+            Operation::AllGather | Operation::Gather => Want::Copy {
                 rank: owner(index),
                 index: index % block,
             },
             // In place nothing copies the own block, which is right where it is.
-            Collective::AllToAll => Want::Copy {
+            Operation::AllToAll => Want::Copy {
                 rank: owner(index),
                 index: own_block + index % block,
             },
-            Collective::Barrier => Want::Same,
+            // The others have no schedule, or move nothing.
+            _ => Want::Same,
         }
     }
 
     fn reduces(&self) -> bool {
-        self.collective.reduces()
+        self.operation.reduces()
     }
 }

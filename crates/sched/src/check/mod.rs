@@ -15,10 +15,12 @@ mod value;
 pub use goal::{Goal, Layout, Want};
 pub use value::{Contributions, Sums, Value};
 
+use spark_ccl_types::Operation;
+
 use crate::fault::Fault;
 use crate::lockstep::{self, Totals, Window};
 use crate::schedule::{Schedule, Steps, schedule};
-use crate::shape::{Algorithm, Collective, Shape, Unsupported};
+use crate::shape::{Algorithm, Shape, Unsupported};
 use crate::step::Rank;
 use model::Checker;
 
@@ -26,7 +28,7 @@ use model::Checker;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
     /// The collective.
-    pub collective: Collective,
+    pub operation: Operation,
     /// How it is done.
     pub algorithm: Algorithm,
     /// Whether the buffers share memory.
@@ -53,7 +55,7 @@ impl Case {
         (0..self.size)
             .map(|rank| {
                 schedule(
-                    self.collective,
+                    self.operation,
                     self.algorithm,
                     self.in_place,
                     self.shape(rank),

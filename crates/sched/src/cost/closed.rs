@@ -4,26 +4,28 @@ mod all_reduce;
 mod double_tree;
 mod way;
 
+use spark_ccl_types::Operation;
+
 use super::{Fabric, LinkCost};
-use crate::shape::{Algorithm, Collective, Shape};
+use crate::shape::{Algorithm, Shape};
 use way::{RECV, RECV_COPY_SEND, RECV_REDUCE, RECV_REDUCE_SEND, SEND, Way, Work};
 
-/// Microseconds that a collective takes, in place; infinite if there is no such schedule.
+/// Microseconds that an operation takes, in place; infinite if there is no such schedule.
 ///
 /// `shape.rank`, `shape.root` and `shape.hosts` do not matter: [`Algorithm::Hierarchical`] is taken to
 /// use [`Fabric::hosts`]. Ring, trees, halving and doubling, and hierarchical `all_reduce` know what
 /// the ports of `fabric` share; for all else its slowest link counts.
 pub fn estimate(
-    collective: Collective,
+    operation: Operation,
     algorithm: Algorithm,
     shape: &Shape,
     bytes_per_element: u64,
     fabric: &Fabric,
 ) -> f64 {
-    if !collective.algorithms().contains(&algorithm) {
+    if !Algorithm::of(operation).contains(&algorithm) {
         return f64::INFINITY;
     }
-    if shape.size < 2 || shape.count == 0 && collective != Collective::Barrier {
+    if shape.size < 2 || shape.count == 0 && operation.moves_data() {
         return 0.0;
     }
     let cost = fabric.outer(shape.size);
@@ -36,25 +38,23 @@ pub fn estimate(
         bytes: shape.count as f64 * bytes_per_element as f64,
         chunk: shape.chunk.min(shape.count).max(1) as f64 * bytes_per_element as f64,
     };
-    match (collective, algorithm) {
-        (Collective::AllReduce, Algorithm::RecursiveDoubling) => {
+    match (operation, algorithm) {
+        (Operation::AllReduce, Algorithm::RecursiveDoubling) => {
             form.doubling(shape.size.is_power_of_two())
         }
-        (Collective::Barrier, Algorithm::Dissemination) => {
-            form.levels * (2.0 * cost.overhead_us + cost.latency_us)
-        }
-        (Collective::AllReduce, Algorithm::Ring) => form.ring_of_all(),
-        (Collective::AllReduce, Algorithm::HalvingDoubling) => form.halving(),
-        (Collective::AllReduce, Algorithm::Hierarchical) => form.hierarchical(),
-        (Collective::AllReduce, Algorithm::DoubleTree) => form.double_tree_of_all(),
-        (_, Algorithm::Ring) => form.ring(collective),
-        (_, Algorithm::Direct) => form.direct(collective),
-        (_, Algorithm::Chain) => form.chain(collective),
-        (_, Algorithm::Binomial) => form.binomial(collective),
-        (_, Algorithm::DoubleTree) => form.double_tree(collective),
+        (_, Algorithm::Dissemination) => form.levels * (2.0 * cost.overhead_us + cost.latency_us),
+        (Operation::AllReduce, Algorithm::Ring) => form.ring_of_all(),
+        (Operation::AllReduce, Algorithm::HalvingDoubling) => form.halving(),
+        (Operation::AllReduce, Algorithm::Hierarchical) => form.hierarchical(),
+        (Operation::AllReduce, Algorithm::DoubleTree) => form.double_tree_of_all(),
+        (_, Algorithm::Ring) => form.ring(operation),
+        (_, Algorithm::Direct) => form.direct(operation),
+        (_, Algorithm::Chain) => form.chain(operation),
+        (_, Algorithm::Binomial) => form.binomial(operation),
+        (_, Algorithm::DoubleTree) => form.double_tree(operation),
         (_, Algorithm::Linear) => form.linear(),
         (_, Algorithm::Pairwise) => (form.ranks - 1.0) * form.way.exchange(form.bytes),
-        (_, Algorithm::OneSided) => form.one_sided(collective),
+        (_, Algorithm::OneSided) => form.one_sided(operation),
         _ => f64::INFINITY,
     }
 }
@@ -74,12 +74,12 @@ struct Form<'a> {
 
 impl Form<'_> {
     /// Every step waits for the neighbour's step before, slice by slice.
-    fn ring(&self, collective: Collective) -> f64 {
+    fn ring(&self, operation: Operation) -> f64 {
         let inner = self.ranks - 2.0;
         self.rounds(self.bytes, |bytes| {
             self.way.busy(SEND, bytes)
-                + match collective {
-                    Collective::AllGather => {
+                + match operation {
+                    Operation::AllGather => {
                         inner * self.way.stage(RECV_COPY_SEND, bytes) + self.way.stage(RECV, bytes)
                     }
                     _ => {
@@ -91,9 +91,9 @@ impl Form<'_> {
     }
 
     /// All sends, then all receives, then the reduction.
-    fn direct(&self, collective: Collective) -> f64 {
+    fn direct(&self, operation: Operation) -> f64 {
         let peers = self.ranks - 1.0;
-        let reduces = collective.reduces();
+        let reduces = operation.reduces();
         self.rounds(self.bytes, |bytes| {
             let send = peers * self.way.busy(SEND, bytes).max(self.way.wire(bytes));
             let receive = match (reduces, self.ranks > 2.0) {
@@ -124,8 +124,8 @@ impl Form<'_> {
     }
 
     /// Slices flow through all ranks.
-    fn chain(&self, collective: Collective) -> f64 {
-        let (inner, last) = Self::relay(collective);
+    fn chain(&self, operation: Operation) -> f64 {
+        let (inner, last) = Self::relay(operation);
         let slice = self.way.slice(self.bytes);
         let fill = self.way.busy(SEND, slice)
             + (self.ranks - 2.0) * self.way.busy(inner, slice)
@@ -139,9 +139,9 @@ impl Form<'_> {
     }
 
     /// The root is busy with a child on every level in every round.
-    fn binomial(&self, collective: Collective) -> f64 {
-        let (_, last) = Self::relay(collective);
-        let root = if collective == Collective::Reduce {
+    fn binomial(&self, operation: Operation) -> f64 {
+        let (_, last) = Self::relay(operation);
+        let root = if operation == Operation::Reduce {
             RECV_REDUCE
         } else {
             SEND
@@ -160,7 +160,7 @@ impl Form<'_> {
 
     /// Each rank is an inner node for one half of the data and a leaf for the other. Two channels
     /// share the processor and the wire.
-    fn double_tree(&self, collective: Collective) -> f64 {
+    fn double_tree(&self, operation: Operation) -> f64 {
         let half = self.bytes / 2.0;
         let piece = self.chunk.min(half);
         // Two ranks have no inner nodes: one of them has just the other as its child.
@@ -180,8 +180,8 @@ impl Form<'_> {
         let down = busy(RECV_COPY_SEND, SEND, self.way.busy(RECV, half));
         let up_level = level(RECV_REDUCE_SEND, RECV_REDUCE);
         let down_level = level(RECV_COPY_SEND, SEND);
-        let (flow, level) = match collective {
-            Collective::Reduce => (up, up_level),
+        let (flow, level) = match operation {
+            Operation::Reduce => (up, up_level),
             _ => (down, down_level),
         };
         let rounds = (half / piece).max(1.0);
@@ -200,7 +200,7 @@ impl Form<'_> {
         flow + self.way.cost.latency_us + self.way.busy(RECV, slice)
     }
 
-    fn one_sided(&self, collective: Collective) -> f64 {
+    fn one_sided(&self, operation: Operation) -> f64 {
         let LinkCost {
             latency_us,
             overhead_us,
@@ -211,21 +211,21 @@ impl Form<'_> {
         let peers = self.ranks - 1.0;
         let meet = 2.0 * peers * overhead_us + latency_us;
         let end = peers * overhead_us + overhead_us + latency_us;
-        match collective {
-            Collective::AllReduce => 2.0 * meet + self.bytes * (reduce + copy),
-            Collective::ReduceScatter => 2.0 * meet + self.ranks * self.bytes * reduce,
-            Collective::AllGather | Collective::AllToAll => 2.0 * meet + peers * self.bytes * copy,
-            Collective::Reduce => 2.0 * end + self.ranks * self.bytes * reduce,
-            Collective::Gather => end + peers * (self.bytes * copy + overhead_us) + latency_us,
-            Collective::Broadcast | Collective::Scatter => 2.0 * end + self.bytes * copy,
-            Collective::Barrier => f64::INFINITY,
+        match operation {
+            Operation::AllReduce => 2.0 * meet + self.bytes * (reduce + copy),
+            Operation::ReduceScatter => 2.0 * meet + self.ranks * self.bytes * reduce,
+            Operation::AllGather | Operation::AllToAll => 2.0 * meet + peers * self.bytes * copy,
+            Operation::Reduce => 2.0 * end + self.ranks * self.bytes * reduce,
+            Operation::Gather => end + peers * (self.bytes * copy + overhead_us) + latency_us,
+            Operation::Broadcast | Operation::Scatter => 2.0 * end + self.bytes * copy,
+            _ => f64::INFINITY,
         }
     }
 
     /// What inner ranks and the last rank of a broadcast or reduction do.
-    fn relay(collective: Collective) -> (Work, Work) {
-        match collective {
-            Collective::Reduce => (RECV_REDUCE_SEND, RECV_REDUCE),
+    fn relay(operation: Operation) -> (Work, Work) {
+        match operation {
+            Operation::Reduce => (RECV_REDUCE_SEND, RECV_REDUCE),
             _ => (RECV_COPY_SEND, RECV),
         }
     }

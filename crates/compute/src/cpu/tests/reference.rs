@@ -1,12 +1,11 @@
 //! What the kernels should compute, written without their code.
 
 use half::{bf16, f16};
-
-use crate::{Element, F8E4M3, F8E5M2, ReduceOp, Scale};
+use spark_ccl_types::{Combine, Element, F8E4M3, F8E5M2, Scale};
 
 /// What the tests know about a type.
 pub(super) trait Reference: Element {
-    fn combine(op: ReduceOp, values: impl Iterator<Item = Self>) -> Self;
+    fn combine(op: Combine, values: impl Iterator<Item = Self>) -> Self;
     fn scaled(self, scale: Scale) -> Self;
     /// A value made of random bits: any at all, or a small number.
     fn sample(bits: u64) -> Self;
@@ -15,12 +14,12 @@ pub(super) trait Reference: Element {
 macro_rules! integer_reference {
     ($($ty:ty)*) => {$(
         impl Reference for $ty {
-            fn combine(op: ReduceOp, values: impl Iterator<Item = Self>) -> Self {
+            fn combine(op: Combine, values: impl Iterator<Item = Self>) -> Self {
                 let f = match op {
-                    ReduceOp::Sum => <$ty>::wrapping_add,
-                    ReduceOp::Prod => <$ty>::wrapping_mul,
-                    ReduceOp::Max => <$ty>::max,
-                    ReduceOp::Min => <$ty>::min,
+                    Combine::Sum => <$ty>::wrapping_add,
+                    Combine::Prod => <$ty>::wrapping_mul,
+                    Combine::Max => <$ty>::max,
+                    Combine::Min => <$ty>::min,
                 };
                 values.reduce(f).unwrap()
             }
@@ -46,7 +45,7 @@ integer_reference! { i8 u8 i32 u32 i64 u64 }
 macro_rules! float_reference {
     ($($ty:ty, $bits:ty, $wide:ty, $nan:expr, $round:expr, $widen:expr;)*) => {$(
         impl Reference for $ty {
-            fn combine(op: ReduceOp, values: impl Iterator<Item = Self>) -> Self {
+            fn combine(op: Combine, values: impl Iterator<Item = Self>) -> Self {
                 let mut values = values.peekable();
                 let first = values.next().unwrap();
                 if values.peek().is_none() {
@@ -54,13 +53,13 @@ macro_rules! float_reference {
                 }
                 let result = values.map($widen).fold($widen(first), |a: $wide, b: $wide| {
                     match op {
-                        ReduceOp::Sum => a + b,
-                        ReduceOp::Prod => a * b,
+                        Combine::Sum => a + b,
+                        Combine::Prod => a * b,
                         _ if a.is_nan() || b.is_nan() => <$wide>::NAN,
                         // The total order puts -0 before +0.
-                        ReduceOp::Max if a.total_cmp(&b).is_gt() => a,
-                        ReduceOp::Min if a.total_cmp(&b).is_lt() => a,
-                        ReduceOp::Max | ReduceOp::Min => b,
+                        Combine::Max if a.total_cmp(&b).is_gt() => a,
+                        Combine::Min if a.total_cmp(&b).is_lt() => a,
+                        Combine::Max | Combine::Min => b,
                     }
                 });
                 Self::canonical(result)
