@@ -60,11 +60,8 @@ pub(super) fn candidates(
         Algorithm::OneSided => zero_copy && !(operation == Operation::AllToAll && in_place),
         _ => true,
     };
-    let allowed = move |algorithm: &Algorithm| {
-        planner
-            .algorithms
-            .allows(operation.name(), &algorithm.to_string())
-    };
+    let allowed =
+        move |algorithm: &Algorithm| planner.algorithms.allows(operation, &algorithm.to_string());
     let all = Algorithm::of(operation).iter().copied();
     all.filter(fits).filter(allowed)
 }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use spark_ccl_types::Operation;
+
 /// The algorithms' names.
 pub const ALGORITHMS: &[&str] = &[
     "ring",
@@ -18,23 +20,12 @@ pub const ALGORITHMS: &[&str] = &[
     "dissemination",
 ];
 
-/// Stands for every collective.
-const ALL: &str = "";
-
-/// The collectives' names.
-pub(crate) const COLLECTIVES: &[&str] = &[
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "all_to_all",
-    "all_to_all_v",
-    "send_recv",
-    "barrier",
-];
+/// The operations that rules and measurements may name. Messages to one rank, and what only allocates, have no choice.
+pub(crate) fn collectives() -> impl Iterator<Item = Operation> {
+    use Operation::{Alloc, Recv, Send};
+    let all = Operation::ALL.into_iter();
+    all.filter(|operation| !matches!(operation, Send | Recv | Alloc))
+}
 
 /// A choice of algorithms: `ring`, `ring,direct`, `^one-sided`, `all_reduce:ring;broadcast:chain`.
 ///
@@ -46,10 +37,17 @@ pub struct AlgorithmChoice {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Rule {
-    /// [`ALL`]: every collective that has no rule of its own.
-    collective: &'static str,
+    subject: Subject,
     exclude: bool,
     algorithms: Vec<&'static str>,
+}
+
+/// What a rule is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Subject {
+    /// Every collective that has no rule of its own.
+    Others,
+    One(Operation),
 }
 
 impl AlgorithmChoice {
@@ -60,14 +58,9 @@ impl AlgorithmChoice {
 
     /// Whether `collective` may run as `algorithm`. A collective's own rule counts, or else the
     /// rule for all.
-    pub fn allows(&self, collective: &str, algorithm: &str) -> bool {
-        let rule_of = |name| {
-            self.rules
-                .iter()
-                .rev()
-                .find(|rule| same(rule.collective, name))
-        };
-        let rule = rule_of(collective).or_else(|| rule_of(ALL));
+    pub fn allows(&self, collective: Operation, algorithm: &str) -> bool {
+        let rule_of = |subject| self.rules.iter().rev().find(|rule| rule.subject == subject);
+        let rule = rule_of(Subject::One(collective)).or_else(|| rule_of(Subject::Others));
         rule.is_none_or(|rule| {
             rule.algorithms.iter().any(|name| same(name, algorithm)) != rule.exclude
         })
@@ -86,8 +79,9 @@ impl AlgorithmChoice {
         };
         let mut choice = Self::default();
         for (collective, exclude, names) in rules_of(text) {
-            let Some(collective) = find_collective(collective) else {
-                return expected("known collectives", COLLECTIVES);
+            let Some(subject) = find_subject(collective) else {
+                let names: Vec<_> = collectives().map(Operation::name).collect();
+                return expected("known collectives", &names);
             };
             let mut algorithms = Vec::new();
             for name in names {
@@ -97,7 +91,7 @@ impl AlgorithmChoice {
                     None => return expected("known algorithms", ALGORITHMS),
                 }
             }
-            choice.add(collective, exclude, algorithms);
+            choice.add(subject, exclude, algorithms);
         }
         Ok(choice)
     }
@@ -107,7 +101,7 @@ impl AlgorithmChoice {
         let mut choice = Self::default();
         let mut unknown = Vec::new();
         for (collective, exclude, names) in rules_of(text) {
-            let known = find_collective(collective);
+            let known = find_subject(collective);
             unknown.extend(known.is_none().then(|| collective.to_owned()));
             let mut algorithms = Vec::new();
             for name in names {
@@ -116,17 +110,17 @@ impl AlgorithmChoice {
                     counterparts => algorithms.extend(counterparts),
                 }
             }
-            if let Some(collective) = known {
-                choice.add(collective, exclude, algorithms);
+            if let Some(subject) = known {
+                choice.add(subject, exclude, algorithms);
             }
         }
         (choice, unknown)
     }
 
-    fn add(&mut self, collective: &'static str, exclude: bool, algorithms: Vec<&'static str>) {
+    fn add(&mut self, subject: Subject, exclude: bool, algorithms: Vec<&'static str>) {
         if !algorithms.is_empty() {
             self.rules.push(Rule {
-                collective,
+                subject,
                 exclude,
                 algorithms,
             });
@@ -141,8 +135,10 @@ impl fmt::Display for AlgorithmChoice {
         }
         for (index, rule) in self.rules.iter().enumerate() {
             let separator = if index == 0 { "" } else { ";" };
-            let collective = rule.collective;
-            let colon = if collective == ALL { "" } else { ":" };
+            let (collective, colon) = match rule.subject {
+                Subject::Others => ("", ""),
+                Subject::One(operation) => (operation.name(), ":"),
+            };
             let exclude = if rule.exclude { "^" } else { "" };
             let names = rule.algorithms.join(",");
             write!(f, "{separator}{collective}{colon}{exclude}{names}")?;
@@ -165,12 +161,12 @@ fn rules_of(text: &str) -> impl Iterator<Item = (&str, bool, impl Iterator<Item 
     })
 }
 
-fn find_collective(name: &str) -> Option<&'static str> {
+fn find_subject(name: &str) -> Option<Subject> {
     if name.is_empty() {
-        Some(ALL)
-    } else {
-        find(COLLECTIVES, name)
+        return Some(Subject::Others);
     }
+    let known = collectives().find(|known| same(known.name(), name));
+    known.map(Subject::One)
 }
 
 fn find(names: &[&'static str], name: &str) -> Option<&'static str> {
@@ -210,22 +206,22 @@ mod tests {
     #[test]
     fn lists_and_exclusions() {
         let choice = AlgorithmChoice::parse("Ring,recursive_doubling").unwrap();
-        assert!(choice.allows("all_reduce", "ring"));
-        assert!(choice.allows("all_reduce", "RecursiveDoubling"));
-        assert!(!choice.allows("all_reduce", "one-sided"));
+        assert!(choice.allows(Operation::AllReduce, "ring"));
+        assert!(choice.allows(Operation::AllReduce, "RecursiveDoubling"));
+        assert!(!choice.allows(Operation::AllReduce, "one-sided"));
         let choice = AlgorithmChoice::parse("^one-sided").unwrap();
-        assert!(choice.allows("all_reduce", "ring"));
-        assert!(!choice.allows("all_reduce", "one-sided"));
+        assert!(choice.allows(Operation::AllReduce, "ring"));
+        assert!(!choice.allows(Operation::AllReduce, "one-sided"));
         assert!(AlgorithmChoice::parse("auto").unwrap().is_auto());
-        assert!(AlgorithmChoice::default().allows("broadcast", "chain"));
+        assert!(AlgorithmChoice::default().allows(Operation::Broadcast, "chain"));
     }
 
     #[test]
     fn rules_of_one_collective_win() {
         let choice = AlgorithmChoice::parse("tree;AllReduce:ring,direct").unwrap();
-        assert!(choice.allows("all_reduce", "direct"));
-        assert!(!choice.allows("all_reduce", "double-tree"));
-        assert!(choice.allows("broadcast", "double-tree"));
+        assert!(choice.allows(Operation::AllReduce, "direct"));
+        assert!(!choice.allows(Operation::AllReduce, "double-tree"));
+        assert!(choice.allows(Operation::Broadcast, "double-tree"));
         assert_eq!(choice.to_string(), "double-tree;all_reduce:ring,direct");
     }
 
@@ -244,9 +240,9 @@ mod tests {
         assert_eq!(unknown, ["NVLS", "CollnetDirect"]);
         let (choice, unknown) = AlgorithmChoice::parse_nccl("allreduce:tree,ring;broadcast:ring");
         assert!(unknown.is_empty());
-        assert!(choice.allows("all_reduce", "double-tree"));
-        assert!(choice.allows("broadcast", "chain"));
-        assert!(choice.allows("all_gather", "direct"));
+        assert!(choice.allows(Operation::AllReduce, "double-tree"));
+        assert!(choice.allows(Operation::Broadcast, "chain"));
+        assert!(choice.allows(Operation::AllGather, "direct"));
     }
 
     proptest! {

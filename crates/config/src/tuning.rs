@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::algorithm::{ALGORITHMS, COLLECTIVES};
+use crate::algorithm::{ALGORITHMS, collectives};
 
 /// The format that this version writes and reads.
 const VERSION: u32 = 1;
@@ -189,7 +189,7 @@ impl TuningEntry {
     /// What makes no sense.
     fn problem(&self) -> Option<String> {
         let collective = &self.collective;
-        if !COLLECTIVES.contains(&collective.as_str()) {
+        if !collectives().any(|known| known.name() == collective.as_str()) {
             return Some(format!("{collective:?} is not a collective"));
         }
         if self.steps.is_empty() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use spark_ccl_config::{Backend, Env, Error, Family, Net, Path, Settings, VARIABLES};
+use spark_ccl_types::Operation;
 
 fn settings(pairs: &[(&str, &str)]) -> Settings {
     Settings::from_env(&Env::from_pairs(pairs.iter().copied())).unwrap()
@@ -65,7 +66,10 @@ fn everything_can_be_set() {
     assert_eq!(s.cut_after, Duration::from_millis(500));
     assert_eq!((s.path, s.net, s.shm), (Path::ZeroCopy, Net::Tcp, false));
     assert!(!s.single_copy);
-    assert!(s.algo.allows("all_reduce", "ring") && !s.algo.allows("all_reduce", "direct"));
+    assert!(
+        s.algo.allows(Operation::AllReduce, "ring")
+            && !s.algo.allows(Operation::AllReduce, "direct")
+    );
     let ifname = s.socket_ifname.as_ref().unwrap();
     assert_eq!(
         (&*ifname.pattern, ifname.variable),
@@ -104,7 +108,7 @@ fn nccl_names_are_honoured() {
         ("NCCL_DEBUG_FILE", "/tmp/nccl.%h"),
     ]);
     assert_eq!((s.net, s.shm, s.sockets), (Net::Tcp, false, Some(8)));
-    assert!(s.algo.allows("broadcast", "double-tree"));
+    assert!(s.algo.allows(Operation::Broadcast, "double-tree"));
     assert_eq!(
         s.socket_ifname.as_ref().unwrap().variable,
         "NCCL_SOCKET_IFNAME"
@@ -184,7 +188,10 @@ fn our_names_win_over_nccls() {
         ("NCCL_IB_HCA", "mlx5_0"),
     ]);
     assert!(s.rdma.hcas.allows("mlx5_1", 1) && !s.rdma.hcas.allows("mlx5_0", 1));
-    assert!(s.algo.allows("all_reduce", "direct") && !s.algo.allows("all_reduce", "ring"));
+    assert!(
+        s.algo.allows(Operation::AllReduce, "direct")
+            && !s.algo.allows(Operation::AllReduce, "ring")
+    );
     assert!(s.shm);
     assert_eq!(s.sockets, Some(1));
     let names: Vec<_> = s.without_effect().iter().map(|used| &*used.name).collect();
