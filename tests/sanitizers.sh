@@ -4,7 +4,7 @@
 # Needs a nightly toolchain: `rustup toolchain install nightly -c rust-src,miri`. A part whose tools
 # are missing is skipped, with `--require` it is an error.
 #
-# Left out of all parts: sched, config, launcher and perf, which share no memory between threads, or
+# Left out of all parts: types, sched, config, launcher and perf, which share no memory between threads, or
 # have no unsafe code but calls of C; the C ABI, whose test is a C program that would have to bring
 # the sanitizer's runtime; tests that start a compiler or an example, where nothing of ours runs in
 # the instrumented program.
