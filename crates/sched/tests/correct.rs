@@ -118,3 +118,20 @@ prove! {
     barrier: Barrier,
     alloc: Alloc,
 }
+
+#[test]
+fn algorithms_are_where_the_table_of_operations_says() {
+    for operation in Operation::ALL {
+        let algorithms = Algorithm::of(operation);
+        assert_eq!(
+            !algorithms.is_empty(),
+            operation.has_schedule(),
+            "{operation}"
+        );
+        let is_shared = [false, true]
+            .iter()
+            .any(|it| operation.shared(*it).is_some());
+        let is_one_sided = algorithms.contains(&Algorithm::OneSided);
+        assert_eq!(is_one_sided, is_shared, "{operation}");
+    }
+}
