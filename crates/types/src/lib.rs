@@ -16,6 +16,7 @@ mod float8;
 mod operation;
 mod redop;
 mod reduction;
+mod scale;
 mod signature;
 pub mod small_float;
 
@@ -26,5 +27,6 @@ pub use float8::{F8E4M3, F8E5M2};
 pub use half::{bf16, f16};
 pub use operation::Operation;
 pub use redop::{Combine, RedOp, ReduceOp, UnknownReduceOp};
-pub use reduction::{Reduction, Scale};
+pub use reduction::Reduction;
+pub use scale::Scale;
 pub use signature::{Signature, describe};
