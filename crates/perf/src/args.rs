@@ -6,7 +6,7 @@ use clap::{ArgAction, Parser, ValueEnum};
 
 use crate::collective::Collective;
 use crate::ranks::RankArgs;
-use crate::size;
+use crate::{pair, size};
 
 const AFTER_HELP: &str = "\
 Ranks:
@@ -381,17 +381,8 @@ pub(crate) struct Plant {
     pub(crate) index: usize,
 }
 
-pub(crate) fn parse_pair<A: std::str::FromStr, B: std::str::FromStr>(
-    text: &str,
-    expected: &str,
-) -> Result<(A, B), String> {
-    text.split_once(':')
-        .and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)))
-        .ok_or_else(|| format!("'{text}' is not {expected}"))
-}
-
 fn parse_plant(text: &str) -> Result<Plant, String> {
-    parse_pair(text, "RANK:INDEX, such as 0:5").map(|(rank, index)| Plant { rank, index })
+    pair::parse(text, "RANK:INDEX, such as 0:5").map(|(rank, index)| Plant { rank, index })
 }
 
 fn parse_buffers(text: &str) -> Result<BuffersArg, String> {

@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 use spark_ccl::{Operation, Side};
 
+use crate::size::floor_to_16_bytes;
 use crate::uneven;
 
 /// What is measured.
@@ -159,10 +160,6 @@ impl Collective {
         let algorithm = bytes / 1e9 / seconds;
         (algorithm, algorithm * factor)
     }
-}
-
-pub(crate) fn floor_to_16_bytes(count: usize, element: usize) -> usize {
-    count - count % (16 / element)
 }
 
 #[cfg(test)]

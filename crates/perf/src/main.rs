@@ -22,6 +22,7 @@ mod memory;
 mod nccl;
 mod op;
 mod options;
+mod pair;
 mod progress;
 mod ranks;
 mod rdma;

@@ -2,7 +2,7 @@
 
 use clap::{ArgAction, Args};
 
-use crate::args::parse_pair;
+use crate::pair;
 
 /// How many processes and threads to run.
 #[derive(Debug, Clone, Args)]
@@ -37,5 +37,5 @@ pub(crate) struct Member {
 }
 
 fn parse_member(text: &str) -> Result<Member, String> {
-    parse_pair(text, "RANK:PARENT").map(|(process, parent)| Member { process, parent })
+    pair::parse(text, "RANK:PARENT").map(|(process, parent)| Member { process, parent })
 }

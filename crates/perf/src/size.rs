@@ -47,6 +47,11 @@ pub(crate) fn human(bytes: u64) -> String {
     }
 }
 
+/// So many elements of that size as fill whole units of 16 bytes.
+pub(crate) fn floor_to_16_bytes(count: usize, element: usize) -> usize {
+    count - count % (16 / element)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

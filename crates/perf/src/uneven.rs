@@ -1,6 +1,6 @@
 //! The counts of alltoallv: what a rank sends grows with the distance to the receiver.
 
-use crate::collective::floor_to_16_bytes;
+use crate::size::floor_to_16_bytes;
 
 /// Elements that any rank sends to the rank `distance` ahead of it, of `whole` elements in all.
 ///
