@@ -28,10 +28,12 @@ mod rounds;
 mod schedule;
 mod shape;
 mod step;
+mod steps;
 
 pub use algorithms::{AllToAllV, all_to_all_v};
 pub use fault::{Fault, Problem, Stuck};
 pub use hosts::Hosts;
-pub use schedule::{Schedule, Steps, Walk, schedule};
+pub use schedule::{Schedule, schedule};
 pub use shape::{Algorithm, Shape, UnknownAlgorithm, Unsupported};
 pub use step::{Buf, Kind, Rank, Span, Step};
+pub use steps::{Steps, Walk};

@@ -7,8 +7,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::fault::{Fault, Stuck};
-use crate::schedule::Steps;
 use crate::step::{Kind, Rank, Step};
+use crate::steps::Steps;
 
 /// What a link holds without its receiver's help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use spark_ccl_types::Operation;
 
 use crate::rounds::{after, before};
-use crate::schedule::Steps;
 use crate::shape::{Algorithm, Shape, Unsupported};
 use crate::step::{Rank, Span, Step};
+use crate::steps::Steps;
 
 /// All-to-all with equal blocks, or all-gather.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,9 +19,10 @@ use spark_ccl_types::Operation;
 
 use crate::fault::Fault;
 use crate::lockstep::{self, Totals, Window};
-use crate::schedule::{Schedule, Steps, schedule};
+use crate::schedule::{Schedule, schedule};
 use crate::shape::{Algorithm, Shape, Unsupported};
 use crate::step::Rank;
+use crate::steps::Steps;
 use model::Checker;
 
 /// A collective among some ranks.

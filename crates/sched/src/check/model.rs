@@ -9,8 +9,8 @@ use super::order::{Clock, Order};
 use super::value::Value;
 use crate::fault::Fault;
 use crate::lockstep::{Model, Place, Slice};
-use crate::schedule::Steps;
 use crate::step::{Kind, Rank, Span, Step};
+use crate::steps::Steps;
 
 pub(super) struct Checker<V> {
     memories: Vec<Memory<V>>,

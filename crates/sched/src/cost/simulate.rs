@@ -4,8 +4,8 @@ use super::calendar::Calendar;
 use super::fabric::{Fabric, PORTS};
 use crate::fault::Fault;
 use crate::lockstep::{self, Model, Place, Slice, Window};
-use crate::schedule::Steps;
 use crate::step::{Kind, Rank, Step};
+use crate::steps::Steps;
 
 /// Microseconds until the last rank of `ranks` has ended, over links that hold as many messages
 /// as a `chunk` (in elements) needs.
