@@ -4,11 +4,12 @@ pub(crate) mod check;
 mod operands;
 mod pending;
 mod scope;
+mod spec;
 
-pub(crate) use check::{Spec, Tables};
 pub use operands::{InPlace, Nothing, Operands, OutOfPlace, Receiving, Sending};
 pub use pending::{Failed, Pending};
 pub use scope::{Scope, ScopedPending};
+pub(crate) use spec::{Spec, Tables};
 
 use crate::communicator::Communicator;
 use crate::engine::{OpId, Shared, Task};
