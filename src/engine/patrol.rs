@@ -18,6 +18,7 @@ const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 const CAUSE_WITHIN: Duration = Duration::from_millis(1500);
 /// At a deadline: ranks that gave no sign for so long are the late ones.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(2500);
+
 impl Engine {
     /// Looks after the operations at the heads of their queues. Called when waiting takes long.
     pub(super) fn patrol(&mut self, now: Instant) {
@@ -130,7 +131,7 @@ fn inspect(active: &mut Active, watch: &Watch, rank: Rank, now: Instant) -> Opti
             );
             (broken_link(here, there, text), false)
         }
-        (Obstacle::Link { error, .. }, None) => {
+        (Obstacle::Link { error, .. } | Obstacle::NoLink { error, .. }, None) => {
             (broken_link(here, there, error.to_string()), false)
         }
         (_, last_sequence) => {
@@ -140,7 +141,7 @@ fn inspect(active: &mut Active, watch: &Watch, rank: Rank, now: Instant) -> Opti
                 sequence: marked(active),
                 words,
             };
-            // Without a link's end there may still be data on its way.
+            // Without a link's end there may still be data on its way, and even the link itself.
             (fault, matches!(obstacle, Obstacle::Link { .. }))
         }
     };

@@ -29,6 +29,7 @@ impl Obstacle {
             | Self::Forming { peer }
             | Self::Foreign { peer, .. }
             | Self::Terms { peer, .. }
+            | Self::NoLink { peer, .. }
             | Self::Link { peer, .. } => Some(peer),
         }
     }
@@ -81,6 +82,8 @@ pub(super) enum Obstacle {
         peer: Rank,
         terms: Box<Disagreement>,
     },
+    /// No link to the peer could be made.
+    NoLink { peer: Rank, error: LinkError },
     /// The link to the peer ended.
     Link { peer: Rank, error: LinkError },
 }
@@ -170,7 +173,7 @@ impl Wires {
                 Ok(())
             }
             Ok(None) => Err(Obstacle::Forming { peer }),
-            Err(error) => Err(Obstacle::Link { peer, error }),
+            Err(error) => Err(Obstacle::NoLink { peer, error }),
         }
     }
 

@@ -65,6 +65,8 @@ enum Stage {
     Tcp(Sockets),
     Ready(Halves),
     Failed(LinkError),
+    /// This rank's call has failed. The peer may have called before it left, and its sockets are on their way.
+    Refused(LinkError, Sockets),
 }
 
 impl Mesh {
@@ -113,13 +115,13 @@ impl Mesh {
         self.ask(line);
         match self.forming.remove(&line) {
             Some(Stage::Ready(halves)) => Ok(Some(halves)),
-            Some(Stage::Failed(error)) => {
-                self.forming.insert(line, Stage::Failed(error.clone()));
-                Err(error)
-            }
             other => {
+                let failure = match &other {
+                    Some(Stage::Failed(error) | Stage::Refused(error, _)) => Err(error.clone()),
+                    _ => Ok(None),
+                };
                 self.forming.extend(other.map(|stage| (line, stage)));
-                Ok(None)
+                failure
             }
         }
     }
@@ -146,10 +148,11 @@ impl Mesh {
             self.has_grown = true;
             match note {
                 Note::Delivery(delivery) => self.sort(delivery),
-                Note::Memory(line, end, made) => {
-                    let stage = Stage::of(made.map(|link| self.shared(line, end, link)));
-                    self.forming.insert(line, stage);
+                Note::Memory(line, end, Ok(link)) => {
+                    let halves = self.shared(line, end, link);
+                    self.forming.insert(line, Stage::Ready(halves));
                 }
+                Note::Memory(line, _, Err(error)) => self.fail(line, error),
                 Note::Rails(line, outcome) => {
                     let stage = self.railed(line, outcome);
                     self.forming.insert(line, stage);
@@ -166,7 +169,10 @@ impl Mesh {
             Way::Tcp => {
                 let sockets = Sockets::of(&self.site, line.0);
                 let asked = sockets.ask(&self.site, line);
-                return asked.map_or_else(|error| Stage::failed(&error), |()| Stage::Tcp(sockets));
+                return match asked {
+                    Ok(()) => Stage::Tcp(sockets),
+                    Err(error) => Stage::Refused(LinkError::Setup(error.to_string()), sockets),
+                };
             }
         };
         begun.map_or_else(|error| Stage::failed(&error), |()| Stage::Asked)
@@ -177,28 +183,40 @@ impl Mesh {
         Ok((Box::new(tx), Box::new(rx)))
     }
 
-    /// Goes on with a link one of whose sockets has come.
+    /// Goes on with a link one of whose sockets has come, or will not come.
     fn sort(&mut self, delivery: inbox::Delivered) {
         let line = delivery.line();
-        let stage = match delivery.stream {
-            Err(error) => Stage::failed(&error),
-            Ok(socket) => {
-                let mut sockets = match self.forming.remove(&line) {
-                    Some(Stage::Tcp(sockets)) => sockets,
-                    // Of the sockets of a link that has failed, some are closed.
-                    Some(failed @ Stage::Failed(_)) => {
-                        self.forming.insert(line, failed);
-                        return;
-                    }
-                    _ => Sockets::of(&self.site, line.0),
-                };
-                sockets.put(delivery.lane, socket);
-                if sockets.is_complete() {
-                    Stage::of(self.connected(line, sockets))
-                } else {
-                    Stage::Tcp(sockets)
-                }
+        let socket = match delivery.stream {
+            Ok(socket) => socket,
+            Err(error) => return self.fail(line, LinkError::Setup(error.to_string())),
+        };
+        let (mut sockets, refused) = match self.forming.remove(&line) {
+            Some(Stage::Tcp(sockets)) => (sockets, None),
+            Some(Stage::Refused(error, sockets)) => (sockets, Some(error)),
+            // Of the sockets of a link that has failed, some are closed.
+            Some(failed @ Stage::Failed(_)) => {
+                self.forming.insert(line, failed);
+                return;
             }
+            _ => (Sockets::of(&self.site, line.0), None),
+        };
+        sockets.put(delivery.lane, socket);
+        let stage = match refused {
+            _ if sockets.is_complete() => Stage::of(self.connected(line, sockets)),
+            Some(error) => Stage::Refused(error, sockets),
+            None => Stage::Tcp(sockets),
+        };
+        self.forming.insert(line, stage);
+    }
+
+    /// Takes note that this rank's call for a link was in vain. The peer's own call may have led to one.
+    fn fail(&mut self, line: Line, error: LinkError) {
+        let stage = match self.forming.remove(&line) {
+            Some(ready @ Stage::Ready(_)) => ready,
+            Some(Stage::Tcp(sockets) | Stage::Refused(_, sockets)) => {
+                Stage::Refused(error, sockets)
+            }
+            _ => Stage::Failed(error),
         };
         self.forming.insert(line, stage);
     }
