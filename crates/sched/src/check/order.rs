@@ -1,64 +1,62 @@
-//! Finds pairs of memory accesses that no chain of messages puts in order, by vector clocks.
+//! Finds pairs of memory accesses that no chain of messages puts in order.
 //!
 //! The order that messages give does not depend on the order in which ranks happen to run, so one
 //! run finds the races of all.
 
+mod clocks;
+mod open;
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
-use std::rc::Rc;
 
 use crate::fault::Fault;
 use crate::lockstep::Place;
 use crate::step::Rank;
-
-/// One counter per rank and channel.
-pub(super) type Clock = Rc<[u32]>;
+pub(super) use clocks::Clock;
+use clocks::Clocks;
+use open::{Access, Open};
 
 pub(super) struct Order {
-    channels: u32,
-    clocks: Vec<Clock>,
+    clocks: Clocks,
     /// Per owner of the memory.
-    accesses: Vec<Vec<Access>>,
+    memories: Vec<Memory>,
 }
 
-struct Access {
-    by: usize,
-    clock: Clock,
-    range: Range<usize>,
-    is_write: bool,
-    /// The owner waits for it before it ends.
-    is_awaited: bool,
+#[derive(Default)]
+struct Memory {
+    open: Open,
+    /// How many there were.
+    accesses: u32,
+    /// The first of those found so far.
+    race: Option<Race>,
+}
+
+/// Races compare by where they are in memory, then by when they were.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Race {
+    access: (usize, u32),
+    /// `None` is what the owner does before it begins and after it ends.
+    other: Option<(usize, u32)>,
+    ranks: [Rank; 2],
 }
 
 impl Order {
     pub(super) fn new(size: usize, channels: u32) -> Self {
-        let processes = size * channels as usize;
-        let clock = |process: usize| {
-            let mut clock = vec![0; processes];
-            clock[process] = 1;
-            Clock::from(clock)
-        };
         Self {
-            channels,
-            clocks: (0..processes).map(clock).collect(),
-            accesses: (0..size).map(|_| Vec::new()).collect(),
+            clocks: Clocks::new(size, channels),
+            memories: (0..size).map(|_| Memory::default()).collect(),
         }
     }
 
     /// What a message carries. What the sender does from now on is not covered by it.
     pub(super) fn send(&mut self, at: Place) -> Clock {
-        let process = self.process(at);
-        let carried = Rc::clone(&self.clocks[process]);
-        let mut clock = carried.to_vec();
-        clock[process] += 1;
-        self.clocks[process] = clock.into();
-        carried
+        self.clocks.send(at)
     }
 
     /// What the receiver does from now on comes after all that `carried` covers.
     pub(super) fn receive(&mut self, at: Place, carried: &Clock) {
-        let process = self.process(at);
-        let clock = self.clocks[process].iter().zip(carried.iter());
-        self.clocks[process] = clock.map(|(own, other)| *own.max(other)).collect();
+        self.clocks.receive(at, carried);
     }
 
     pub(super) fn access(&mut self, at: Place, owner: Rank, range: Range<usize>, is_write: bool) {
@@ -70,6 +68,7 @@ impl Order {
         self.note(at, owner, range, false, true);
     }
 
+    /// Looks for races with earlier accesses, and with what the owner did before it began.
     fn note(
         &mut self,
         at: Place,
@@ -78,67 +77,67 @@ impl Order {
         is_write: bool,
         is_awaited: bool,
     ) {
-        let by = self.process(at);
-        self.accesses[owner as usize].push(Access {
-            by,
-            clock: Rc::clone(&self.clocks[by]),
-            range,
+        let Self { clocks, memories } = self;
+        let memory = &mut memories[owner as usize];
+        let access = Access {
+            by: clocks.now(at),
+            start: range.start,
+            index: memory.accesses,
             is_write,
             is_awaited,
+        };
+        memory.accesses += 1;
+        if !is_awaited && !clocks.has_heard_of(at, owner) {
+            keep_first(&mut memory.race, Race::with_owner(&access, owner));
+        }
+        let is_before = clocks.is_before(at);
+        memory.open.add(access, range, is_before, |earlier| {
+            keep_first(&mut memory.race, Race::between(earlier, &access));
         });
     }
 
-    /// Looks at all pairs of accesses, and at each rank's own use of its memory before it began
-    /// and after it ended.
+    /// Looks for races with what owners do after they have ended as well.
     pub(super) fn finish(&self) -> Result<(), Fault> {
-        for (owner, accesses) in self.accesses.iter().enumerate() {
-            let race = |access: &Access, other: usize| Fault::Race {
-                owner: owner as Rank,
-                ranks: [self.rank(access.by) as Rank, other as Rank],
-            };
-            let mut in_place: Vec<&Access> = accesses.iter().collect();
-            in_place.sort_by_key(|access| access.range.start);
-            for (index, access) in in_place.iter().enumerate() {
-                let is_foreign = self.rank(access.by) != owner && !access.is_awaited;
-                if is_foreign && !self.is_within(access, owner) {
-                    return Err(race(access, owner));
+        for (owner, memory) in (0..).zip(&self.memories) {
+            let mut race = memory.race;
+            for access in memory.open.iter() {
+                if !access.is_awaited && !self.clocks.is_known_to(owner, access.by) {
+                    keep_first(&mut race, Race::with_owner(access, owner));
                 }
-                let overlapping = in_place[index + 1..]
-                    .iter()
-                    .take_while(|other| other.range.start < access.range.end);
-                let mut unordered = overlapping.filter(|other| {
-                    (access.is_write || other.is_write)
-                        && !access.is_before(other)
-                        && !other.is_before(access)
-                });
-                if let Some(other) = unordered.next() {
-                    return Err(race(access, self.rank(other.by)));
-                }
+            }
+            if let Some(Race { ranks, .. }) = race {
+                return Err(Fault::Race { owner, ranks });
             }
         }
         Ok(())
     }
+}
 
-    /// Whether an access lies between the beginning and the end of what `owner` does.
-    fn is_within(&self, access: &Access, owner: usize) -> bool {
-        let first = owner * self.channels as usize;
-        let mut processes = first..first + self.channels as usize;
-        let begun = processes.clone().any(|process| access.clock[process] > 0);
-        let ended = |process: usize| self.clocks[process][access.by] >= access.clock[access.by];
-        begun && processes.any(ended)
-    }
-
-    fn process(&self, at: Place) -> usize {
-        (at.rank * self.channels + at.channel) as usize
-    }
-
-    fn rank(&self, process: usize) -> usize {
-        process / self.channels as usize
+fn keep_first(first: &mut Option<Race>, race: Race) {
+    if first.is_none_or(|first| race < first) {
+        *first = Some(race);
     }
 }
 
-impl Access {
-    fn is_before(&self, other: &Self) -> bool {
-        other.clock[self.by] >= self.clock[self.by]
+impl Race {
+    fn between(earlier: &Access, later: &Access) -> Self {
+        let [first, second] = if earlier.place() <= later.place() {
+            [earlier, later]
+        } else {
+            [later, earlier]
+        };
+        Self {
+            access: first.place(),
+            other: Some(second.place()),
+            ranks: [first.by.at.rank, second.by.at.rank],
+        }
+    }
+
+    fn with_owner(access: &Access, owner: Rank) -> Self {
+        Self {
+            access: access.place(),
+            other: None,
+            ranks: [access.by.at.rank, owner],
+        }
     }
 }

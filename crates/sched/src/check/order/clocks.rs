@@ -1,0 +1,100 @@
+//! What the ranks know of each other's past, as vector clocks.
+
+use std::rc::Rc;
+
+use crate::lockstep::Place;
+use crate::step::Rank;
+
+/// Messages stay within a channel, so each channel has clocks of its own.
+pub(super) struct Clocks {
+    size: usize,
+    processes: Vec<Process>,
+}
+
+struct Process {
+    /// Counts the messages sent, from 1.
+    epoch: u32,
+    known: Known,
+}
+
+/// Per rank, the last epoch that is known. Messages share it with their sender until that one
+/// learns more: with thousands of ranks, copies of it would take most of the memory.
+type Known = Rc<[u32]>;
+
+/// What a message carries.
+pub(in crate::check) struct Clock {
+    sent: Event,
+    known: Known,
+}
+
+/// What a process does between two messages that it sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Event {
+    pub(super) at: Place,
+    epoch: u32,
+}
+
+impl Clocks {
+    pub(super) fn new(size: usize, channels: u32) -> Self {
+        let nothing = Known::from(vec![0; size]);
+        let process = |_| Process {
+            epoch: 1,
+            known: Rc::clone(&nothing),
+        };
+        Self {
+            size,
+            processes: (0..size * channels as usize).map(process).collect(),
+        }
+    }
+
+    pub(super) fn send(&mut self, at: Place) -> Clock {
+        let sent = self.now(at);
+        let index = self.index(at);
+        let process = &mut self.processes[index];
+        process.epoch += 1;
+        Clock {
+            sent,
+            known: Rc::clone(&process.known),
+        }
+    }
+
+    pub(super) fn receive(&mut self, at: Place, carried: &Clock) {
+        debug_assert_eq!(at.channel, carried.sent.at.channel);
+        let index = self.index(at);
+        let known = Rc::make_mut(&mut self.processes[index].known);
+        for (own, other) in known.iter_mut().zip(carried.known.iter()) {
+            *own = (*own).max(*other);
+        }
+        let sender = &mut known[carried.sent.at.rank as usize];
+        *sender = (*sender).max(carried.sent.epoch);
+    }
+
+    pub(super) fn now(&self, at: Place) -> Event {
+        let epoch = self.processes[self.index(at)].epoch;
+        Event { at, epoch }
+    }
+
+    /// Tells which events come before all that `at` does from now on.
+    pub(super) fn is_before(&self, at: Place) -> impl Fn(Event) -> bool {
+        let known = &self.processes[self.index(at)].known;
+        move |event| {
+            let is_known = || known[event.at.rank as usize] >= event.epoch;
+            event.at == at || event.at.channel == at.channel && is_known()
+        }
+    }
+
+    /// Whether `rank` has learned of `event` by now.
+    pub(super) fn is_known_to(&self, rank: Rank, event: Event) -> bool {
+        let channel = event.at.channel;
+        event.at.rank == rank || self.is_before(Place { rank, channel })(event)
+    }
+
+    /// Whether what `at` does comes after anything that `rank` did.
+    pub(super) fn has_heard_of(&self, at: Place, rank: Rank) -> bool {
+        at.rank == rank || self.processes[self.index(at)].known[rank as usize] > 0
+    }
+
+    fn index(&self, at: Place) -> usize {
+        at.channel as usize * self.size + at.rank as usize
+    }
+}
