@@ -31,7 +31,7 @@ pub(super) struct Entry {
     block: Arc<Block>,
     kind: Registration,
     /// `None` where NCCL may have made it by half; that lasts until the end.
-    pub(super) made: Option<Made>,
+    made: Option<Made>,
 }
 
 #[derive(Debug)]
@@ -61,6 +61,22 @@ impl Kept {
         }
     }
 
+    /// Ends registrations; those with which NCCL fails are kept.
+    pub(super) fn deregister(
+        &self,
+        entries: Vec<Entry>,
+        nccl: &nccl::Communicator,
+    ) -> Result<(), nccl::Error> {
+        let mut outcome = Ok(());
+        for mut entry in entries {
+            if let Err(error) = entry.deregister(nccl) {
+                self.put_back(entry);
+                outcome = Err(error);
+            }
+        }
+        outcome
+    }
+
     /// Keeps what could not be deregistered.
     pub(super) fn put_back(&self, entry: Entry) {
         let list = match entry.kind {
@@ -79,6 +95,14 @@ impl Kept {
         let mut entries = self.entries.lock();
         entries
             .extract_if(.., |entry| entry.is_unused(rank))
+            .collect()
+    }
+
+    /// All that NCCL has registered for a rank.
+    pub(super) fn take_all(&self, rank: usize) -> Vec<Entry> {
+        let mut entries = self.entries.lock();
+        entries
+            .extract_if(.., |entry| entry.rank == rank && entry.made.is_some())
             .collect()
     }
 
@@ -111,6 +135,14 @@ impl Kept {
 }
 
 impl Entry {
+    fn deregister(&mut self, nccl: &nccl::Communicator) -> Result<(), nccl::Error> {
+        match self.made.take() {
+            Some(Made::Local(made)) => nccl.deregister(made),
+            Some(Made::Window(made)) => nccl.deregister_window(made),
+            None => Ok(()),
+        }
+    }
+
     fn is_window(&self, rank: usize) -> bool {
         self.rank == rank && self.kind == Registration::Symmetric
     }

@@ -42,7 +42,7 @@ impl Communicator {
         elsewhere(&what, hint, &engine.watch, timeout, move || {
             let device = make_current(&on.context).map_err(|error| error.of_rank(on.rank))?;
             let _relaxed = relaxed(device).map_err(|error| error.of_rank(on.rank))?;
-            on.deregister(on.kept.take_windows(on.rank, unused));
+            on.give_up_windows(unused);
             on.do_register(slice, kind, &block)
         })
     }
@@ -138,22 +138,24 @@ impl Engine {
         Ok(is_used)
     }
 
-    /// Ends registrations of blocks that are not in use. Where that cannot be done now, they are kept.
-    fn deregister(&self, over: Vec<Entry>) {
-        for mut entry in over {
-            let ended = self.with(DEREGISTER, |_, nccl| {
-                // Another thread's group may have the communicator; then it is tried again.
-                nccl.async_error()?;
-                match entry.made.take() {
-                    Some(Made::Local(made)) => nccl.deregister(made),
-                    Some(Made::Window(made)) => nccl.deregister_window(made),
-                    None => Ok(()),
-                }
-            });
-            if let Err(error) = ended {
-                tracing::debug!("rank {}: {error}", self.rank);
-                self.kept.put_back(entry);
-            }
+    /// Gives up windows that no rank uses. Where that cannot be done now, they are kept.
+    fn give_up_windows(&self, bits: u64) {
+        let mut windows = self.kept.take_windows(self.rank, bits);
+        self.deregister(|| std::mem::take(&mut windows));
+        for window in windows {
+            self.kept.put_back(window);
+        }
+    }
+
+    /// Ends registrations of blocks that are not in use.
+    fn deregister(&self, unused: impl FnOnce() -> Vec<Entry>) {
+        let ended = self.with(DEREGISTER, |_, nccl| {
+            // Another thread's group may have the communicator; then it is tried again.
+            nccl.async_error()?;
+            self.kept.deregister(unused(), nccl)
+        });
+        if let Err(error) = ended {
+            tracing::debug!("rank {}: {error}", self.rank);
         }
     }
 
@@ -169,7 +171,8 @@ impl Engine {
 
     /// Gives back memory that was dropped, and is not in use any more.
     pub(super) fn tidy(&self) {
-        self.deregister(self.kept.take_unused(self.rank));
+        // Taken while NCCL's communicator is at hand: its end deregisters what is still there.
+        self.deregister(|| self.kept.take_unused(self.rank));
         block::sweep();
     }
 

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crossbeam::channel::bounded;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{is_capturing, is_idle};
+use spark_ccl_nccl as nccl;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -125,17 +126,29 @@ impl Engine {
         (Arc::clone(&self.kept), Arc::clone(&self.gpu))
     }
 
+    /// Deregisters all memory, of which nothing is in use. NCCL (2.28.9, `commFree`) frees the connections to its
+    /// proxies before it gives up what is still registered, and then uses them: now and then the process crashes.
+    fn forget_memory(&self) -> impl FnOnce(&nccl::Communicator) + Send + use<> {
+        let (kept, rank) = (Arc::clone(&self.kept), self.rank);
+        move |nccl| {
+            if let Err(error) = kept.deregister(kept.take_all(rank), nccl) {
+                tracing::debug!("rank {rank}: {error}");
+            }
+        }
+    }
+
     /// Ends NCCL's communicator when all that was enqueued has run, on all ranks; all have come here.
     pub(crate) fn finalize(&self) -> Result<(), Error> {
         let (nccl, timeout) = {
             let mut state = self.lock()?;
             (state.nccl.take(), state.timeout)
         };
-        let kept = self.until_the_end();
         let nccl = nccl.ok_or_else(|| self.gone())?;
+        let (forget_memory, kept) = (self.forget_memory(), self.until_the_end());
         let what = format!("finalize of {}", self.member());
         let hint = "is a graph with its calls still there? NCCL waits until that is dropped";
         elsewhere(&what, hint, &self.watch, timeout, move || {
+            forget_memory(&nccl);
             let done = nccl.finalize();
             drop(kept);
             done.map_err(|error| refused("finalize", error))
@@ -147,7 +160,10 @@ impl Engine {
     pub(crate) fn leave(&self) {
         if !self.watch.failed() {
             match self.subside() {
-                Ok(true) => {}
+                Ok(true) => {
+                    self.end_nccl(true);
+                    return;
+                }
                 Ok(false) => self.give_up(
                     "it dropped the communicator while calls of device memory were in a stream"
                         .to_owned(),
@@ -160,6 +176,11 @@ impl Engine {
 
     /// Ends what runs, unless a call of NCCL's does not come back; then nothing can be enqueued any more.
     pub(crate) fn abort(&self) -> bool {
+        self.end_nccl(false)
+    }
+
+    /// The same. Memory can be deregistered where nothing runs: else that may wait for what is to be aborted.
+    fn end_nccl(&self, is_idle: bool) -> bool {
         // Who waits for NCCL comes back.
         self.patience.set(Duration::ZERO);
         let is_stuck = self.stuck.load(Ordering::Relaxed);
@@ -173,11 +194,16 @@ impl Engine {
             }
             return false;
         };
-        let (taken, kept) = (state.nccl.take(), self.until_the_end());
+        let taken = state.nccl.take();
         drop(state);
         let Some(nccl) = taken else { return true };
+        let kept = self.until_the_end();
+        let forget_memory = is_idle.then(|| self.forget_memory());
         let (rank, (sender, done)) = (self.rank, bounded(1));
         let started = spawn("spark-nccl-abort", move || {
+            if let Some(forget_memory) = forget_memory {
+                forget_memory(&nccl);
+            }
             if let Err(error) = nccl.abort() {
                 tracing::warn!("rank {rank}: {error}");
             }

@@ -165,6 +165,30 @@ fn a_window_that_one_rank_cannot_give_up_leaves_the_others_alike() {
     });
 }
 
+/// NCCL crashes, now and then, where a buffer is still registered when its communicator ends.
+#[test]
+fn nothing_is_registered_when_a_communicator_ends() {
+    let Some(gpus) = gpus(2) else { return };
+    let Some(registrations) = count(Count::Registrations) else {
+        return;
+    };
+    for is_finalized in [true, false] {
+        let before = registrations();
+        gpus.each(&builder(), |comm| {
+            let memory = memory(&comm, 1 << 21);
+            for kind in [Registration::Local, Registration::Symmetric] {
+                comm.register_device(&memory, kind).unwrap();
+            }
+            assert!(registrations() > before);
+            comm.barrier().run().unwrap();
+            if is_finalized {
+                comm.finalize().unwrap();
+            }
+        });
+        assert_eq!(registrations(), before);
+    }
+}
+
 #[test]
 fn all_memory_is_freed_at_last() {
     let Some(gpus) = gpus(2) else { return };
