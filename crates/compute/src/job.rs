@@ -11,6 +11,14 @@ pub struct Operand {
     pub scale: Scale,
 }
 
+impl Operand {
+    /// Whether it has no factor.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.scale, Scale::One)
+    }
+}
+
 /// `dsts[..] = srcs[0] op srcs[1] op ...`, elementwise, left to right, over `count` elements.
 ///
 /// One source is a (scaled) copy. Half and 8-bit floats accumulate in f32 over all sources and

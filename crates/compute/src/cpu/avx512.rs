@@ -16,8 +16,7 @@ use spark_ccl_types::Scale;
 
 use super::arithmetic::{Arithmetic, each, float_factor};
 use super::fp16;
-use super::kernel::Op;
-use super::lane::{Lane, Tile};
+use super::lane::{Lane, Op, Tile};
 
 /// Vectors of f32 and of f64, and the types themselves.
 macro_rules! floats {

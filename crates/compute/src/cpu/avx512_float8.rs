@@ -17,8 +17,7 @@ use spark_ccl_types::Combine;
 use super::arithmetic::each;
 use super::avx512::{narrow, widen};
 use super::fp16;
-use super::kernel::Op;
-use super::lane::Lane;
+use super::lane::{Lane, Op};
 
 /// What the two formats do differently. Their functions are unsafe because the machine must have
 /// the level's instructions.

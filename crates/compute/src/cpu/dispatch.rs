@@ -7,8 +7,8 @@ use spark_ccl_types::{F8E4M3, F8E5M2};
 
 #[cfg(target_arch = "x86_64")]
 use super::avx512_float8::{E4M3, E5M2, Float8};
-use super::kernel::{self, Max, Min, Op, Prod, Sum};
-use super::lane::Lane;
+use super::kernel;
+use super::lane::{Lane, Max, Min, Op, Prod, Sum};
 #[cfg(target_arch = "aarch64")]
 use super::neon;
 #[cfg(target_arch = "x86_64")]

@@ -6,8 +6,7 @@ use std::ptr;
 use spark_ccl_types::Scale;
 
 use super::arithmetic::Arithmetic;
-use super::kernel::{Op, is_plain};
-use super::lane::Lane;
+use super::lane::{Lane, Op};
 use crate::Operand;
 
 /// Intermediate values stay in the first-level cache.
@@ -79,7 +78,7 @@ pub(super) unsafe fn many<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: 
         unsafe {
             for (i, src) in srcs.iter().enumerate() {
                 let ptr = src.ptr.add(from + at);
-                match (i, is_plain(src)) {
+                match (i, src.is_plain()) {
                     (0, true) => fold::<L, O, true, false>(acc, ptr, src.scale, block),
                     (0, false) => fold::<L, O, true, true>(acc, ptr, src.scale, block),
                     (_, true) => fold::<L, O, false, false>(acc, ptr, src.scale, block),

@@ -9,7 +9,7 @@ use core::arch::x86_64::{
 
 use spark_ccl_types::Combine;
 
-use super::kernel::Op;
+use super::lane::Op;
 
 /// `a op b`, rounded to half. Any NaN is NaN, but not canonical.
 ///

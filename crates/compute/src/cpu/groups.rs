@@ -1,8 +1,7 @@
 //! The loops over groups of elements, by intrinsics.
 
 use super::arithmetic::Arithmetic;
-use super::kernel::{Op, is_plain};
-use super::lane::Lane;
+use super::lane::{Lane, Op};
 use crate::Operand;
 
 /// Two sources into one destination.
@@ -105,7 +104,7 @@ unsafe fn operand<L: Lane>(src: &Operand, at: usize, len: usize) -> L::Acc {
         }
     };
     let acc = L::unpack(packed);
-    if is_plain(src) {
+    if src.is_plain() {
         acc
     } else {
         L::unpack(L::pack(acc.times(L::Acc::factor(src.scale))))

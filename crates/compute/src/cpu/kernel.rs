@@ -6,49 +6,9 @@
 
 use std::ptr;
 
-use spark_ccl_types::{Combine, Scale};
-
-use super::arithmetic::Arithmetic;
-use super::lane::Lane;
+use super::lane::{Lane, Op};
 use super::{elements, groups};
 use crate::{Job, Operand};
-
-/// An elementwise operation, by its type.
-pub(super) trait Op {
-    const NAME: Combine;
-
-    /// `a op b`.
-    #[inline(always)]
-    fn apply<A: Arithmetic>(a: A, b: A) -> A {
-        match Self::NAME {
-            Combine::Sum => a.sum(b),
-            Combine::Prod => a.prod(b),
-            Combine::Max => a.max(b),
-            Combine::Min => a.min(b),
-        }
-    }
-
-    /// Packs a result.
-    #[inline(always)]
-    fn pack<L: Lane>(acc: L::Acc) -> L::Packed {
-        match Self::NAME {
-            Combine::Sum | Combine::Prod => L::pack(acc),
-            Combine::Max | Combine::Min => L::pack_exact(acc),
-        }
-    }
-}
-
-macro_rules! ops {
-    ($($op:ident)*) => {$(
-        pub(super) struct $op;
-
-        impl Op for $op {
-            const NAME: Combine = Combine::$op;
-        }
-    )*};
-}
-
-ops! { Sum Prod Max Min }
 
 /// The piece in which several destinations are written stays in the first-level cache.
 const BLOCK: usize = 4096;
@@ -64,7 +24,7 @@ pub(super) unsafe fn reduce<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
     unsafe {
         match (job.srcs, job.dsts) {
             // A way of its own, for a job may be as small as an element.
-            ([a, b], &[dst]) if is_plain(a) && is_plain(b) => {
+            ([a, b], &[dst]) if a.is_plain() && b.is_plain() => {
                 pair::<L, O>(dst, a.ptr.add(from), b.ptr.add(from), job.count);
             }
             _ => into_all::<L, O>(job, from),
@@ -112,7 +72,7 @@ unsafe fn into_one<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: usize, 
     // SAFETY: passed on from the caller.
     unsafe {
         match srcs {
-            [a, b] if is_plain(a) && is_plain(b) => {
+            [a, b] if a.is_plain() && b.is_plain() => {
                 pair::<L, O>(dst, a.ptr.add(from), b.ptr.add(from), len);
             }
             _ if L::WIDTH == 1 => elements::many::<L, O>(dst, srcs, from, len),
@@ -133,9 +93,4 @@ unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const u8, len: us
             groups::pair::<L, O>(dst, a, b, len);
         }
     }
-}
-
-#[inline(always)]
-pub(super) fn is_plain(operand: &Operand) -> bool {
-    matches!(operand.scale, Scale::One)
 }

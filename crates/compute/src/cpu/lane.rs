@@ -5,10 +5,9 @@ use std::ptr;
 
 use half::{bf16, f16};
 use spark_ccl_types::small_float::{Half, narrow, widen};
-use spark_ccl_types::{F8E4M3, F8E5M2};
+use spark_ccl_types::{Combine, F8E4M3, F8E5M2};
 
 use super::arithmetic::{Arithmetic, each};
-use super::kernel::Op;
 
 /// A group of adjacent elements that a kernel handles at once.
 ///
@@ -81,6 +80,43 @@ pub(super) trait Lane: Sized {
         }
     }
 }
+
+/// An elementwise operation, by its type.
+pub(super) trait Op {
+    const NAME: Combine;
+
+    /// `a op b`.
+    #[inline(always)]
+    fn apply<A: Arithmetic>(a: A, b: A) -> A {
+        match Self::NAME {
+            Combine::Sum => a.sum(b),
+            Combine::Prod => a.prod(b),
+            Combine::Max => a.max(b),
+            Combine::Min => a.min(b),
+        }
+    }
+
+    /// Packs a result.
+    #[inline(always)]
+    fn pack<L: Lane>(acc: L::Acc) -> L::Packed {
+        match Self::NAME {
+            Combine::Sum | Combine::Prod => L::pack(acc),
+            Combine::Max | Combine::Min => L::pack_exact(acc),
+        }
+    }
+}
+
+macro_rules! ops {
+    ($($op:ident)*) => {$(
+        pub(super) struct $op;
+
+        impl Op for $op {
+            const NAME: Combine = Combine::$op;
+        }
+    )*};
+}
+
+ops! { Sum Prod Max Min }
 
 /// Room for the largest group that is not a tile.
 #[repr(align(64))]

@@ -16,14 +16,6 @@ use std::path::{Path, PathBuf};
 use circles::circles;
 use tree::Tree;
 
-/// Circles that are yet to be broken, by their files.
-const KNOWN: [&[&str]; 1] = [&[
-    "crates/compute/src/cpu/elements.rs",
-    "crates/compute/src/cpu/groups.rs",
-    "crates/compute/src/cpu/kernel.rs",
-    "crates/compute/src/cpu/lane.rs",
-]];
-
 #[test]
 fn no_modules_import_each_other_in_a_circle() {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -34,19 +26,12 @@ fn no_modules_import_each_other_in_a_circle() {
     let read = |path: &Path| std::fs::read_to_string(workspace.join(path)).ok();
     let trees = roots.iter().map(|root| Tree::read(root, &read));
     let found: Vec<_> = trees.flat_map(|tree| circles(&tree)).collect();
-    let new = found
-        .iter()
-        .filter(|circle| !KNOWN.contains(&&*circle.files()));
-    let new: Vec<_> = new.map(ToString::to_string).collect();
-    let text = new.join("\n");
+    let text: Vec<_> = found.iter().map(ToString::to_string).collect();
+    let text = text.join("\n");
     assert!(
-        new.is_empty(),
+        found.is_empty(),
         "modules import each other in circles:\n{text}"
     );
-    for known in KNOWN {
-        let is_there = found.iter().any(|circle| circle.files() == known);
-        assert!(is_there, "{known:?} is no circle: it need not be known");
-    }
 }
 
 /// The first file of every library and program of the workspace.
