@@ -54,7 +54,8 @@ starts() {
 }
 
 slurm() {
-    need slurmctld slurmd slurm-client munge python3
+    # Debian's plugin for pmix opens libpmix.so, which only the last one has.
+    need slurmctld slurmd slurm-client munge python3 libpmix-dev
     export SLURM_CONF=$work/slurm.conf
     local ports mpi
     # Not those of a Slurm that is here.
