@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::wire::{
-    Beat, Flood, Frame, News, Progress, Report, Told, WaitingFor, What, encode, parse,
+    Content, Flood, Frame, Heartbeat, News, Notice, Progress, Report, WaitingFor, encode, parse,
 };
 
 /// A name, what must take any bytes, and right ones.
@@ -37,13 +37,13 @@ fn some_frames() -> Vec<Vec<u8>> {
         last: Some((2, [4, 5])),
         age: Duration::from_millis(6),
     };
-    let told = [What::Progress(progress), What::Late(report)].map(|what| {
-        let told = Told {
+    let notice = [Content::Progress(progress), Content::Late(report)].map(|content| {
+        let notice = Notice {
             origin: 1,
             counter: 7,
-            what,
+            content,
         };
-        encode(&Frame::Told { to: 2, told })
+        encode(&Frame::Notice { to: 2, notice })
     });
     let news = [
         News::Leave {
@@ -63,8 +63,8 @@ fn some_frames() -> Vec<Vec<u8>> {
             news,
         }))
     });
-    let mut seeds: Vec<_> = told.into_iter().chain(floods).collect();
-    seeds.push(encode(&Frame::Beat(Beat {
+    let mut seeds: Vec<_> = notice.into_iter().chain(floods).collect();
+    seeds.push(encode(&Frame::Heartbeat(Heartbeat {
         received: 8,
         hears: vec![0, 3],
     })));

@@ -17,14 +17,14 @@ mod flood;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
-mod heard;
 mod history;
 mod link;
+mod member_record;
 mod monitor;
 mod outbound;
 mod pace;
 mod repair;
-mod roll;
+mod roster;
 mod state;
 mod strays;
 mod topology;

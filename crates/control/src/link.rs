@@ -15,7 +15,7 @@ use spark_ccl_fork::{Unshared, peer_process};
 
 use crate::outbound::Outbound;
 use crate::repair::Repair;
-use crate::wire::{self, Beat, Frame};
+use crate::wire::{self, Frame, Heartbeat};
 
 /// A host that vanishes is noticed after 4.7 s of silence, and after 9 s where something is first sent to it
 /// late in the silence: that ends the probes, and has the same time again.
@@ -30,9 +30,9 @@ const ACKNOWLEDGE_EVERY: u32 = 8 * 1024;
 const READS_PER_TURN: u32 = 4;
 /// Neighbours that have said nothing for so long get no more beats: those of a stopped process would fill its
 /// kernel's buffer.
-const BEATS_FOR: Duration = Duration::from_secs(30);
+const HEARTBEATS_FOR: Duration = Duration::from_secs(30);
 /// What a neighbour says of whom it hears holds for so long.
-const WORD_HOLDS: Duration = Duration::from_secs(3);
+const HEARD_REPORT_HOLDS: Duration = Duration::from_secs(3);
 
 /// How a stream ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub(crate) struct Link {
 }
 
 /// What is waited for.
-pub(crate) struct Polled {
+pub(crate) struct PollTargets {
     pub(crate) stream: Arc<Unshared<Socket>>,
     pub(crate) flags: PollFlags,
     pub(crate) process: Option<Arc<OwnedFd>>,
@@ -90,7 +90,7 @@ impl Link {
         if matches!(socket.domain()?, Domain::IPV4 | Domain::IPV6) {
             watch_host(&SockRef::from(&socket))?;
             if can_be_repaired {
-                link.outbound.remember();
+                link.outbound.keep_unconfirmed();
                 link.repair = Some(Repair::default());
             }
         } else {
@@ -132,18 +132,18 @@ impl Link {
     }
 
     /// The stream is of no use any more; what is to be sent waits for the next one.
-    pub(crate) fn break_off(&mut self) {
+    pub(crate) fn drop_stream(&mut self) {
         self.stream = None;
         (self.open, self.full) = (false, false);
     }
 
     /// What to wait for, if anything.
-    pub(crate) fn polled(&self) -> Option<Polled> {
+    pub(crate) fn poll_targets(&self) -> Option<PollTargets> {
         let stream = self.stream.clone().filter(|_| self.open)?;
         let mut flags = PollFlags::IN;
         flags.set(PollFlags::OUT, self.full);
         let process = self.process.clone();
-        Some(Polled {
+        Some(PollTargets {
             stream,
             flags,
             process,
@@ -192,7 +192,7 @@ impl Link {
 
     /// Whether the neighbour has all that was to be said, as far as can be known: where its stream is not made anew,
     /// the kernel has it.
-    pub(crate) fn has_said_all(&self) -> bool {
+    pub(crate) fn has_delivered_all(&self) -> bool {
         match self.repair {
             Some(_) => self.outbound.is_confirmed(),
             None => !self.full,
@@ -200,7 +200,7 @@ impl Link {
     }
 
     /// Whether the stream is broken, or so new that the neighbour has not said anything.
-    pub(crate) fn is_cut(&self) -> bool {
+    pub(crate) fn is_broken(&self) -> bool {
         let is_broken = self.stream.is_none() || self.outbound.is_held();
         self.repair.is_some() && !self.closed && is_broken
     }
@@ -211,13 +211,14 @@ impl Link {
     }
 
     /// Tells the neighbour that this rank is there, and whom it hears.
-    pub(crate) fn beat(&mut self, hears: &[u32], now: Instant) {
-        if !self.closed && now.saturating_duration_since(self.heard) < BEATS_FOR {
-            let beat = Beat {
+    pub(crate) fn heartbeat(&mut self, hears: &[u32], now: Instant) {
+        if !self.closed && now.saturating_duration_since(self.heard) < HEARTBEATS_FOR {
+            let heartbeat = Heartbeat {
                 received: self.received,
                 hears: hears.to_vec(),
             };
-            self.outbound.beat(wire::encode(&Frame::Beat(beat)));
+            self.outbound
+                .heartbeat(wire::encode(&Frame::Heartbeat(heartbeat)));
             self.flush();
         }
     }
@@ -225,7 +226,7 @@ impl Link {
     /// Whether the neighbour says that it hears a rank.
     pub(crate) fn hears(&self, rank: u32, now: Instant) -> bool {
         self.hears.as_ref().is_some_and(|(hears, said)| {
-            hears.contains(&rank) && now.saturating_duration_since(*said) < WORD_HOLDS
+            hears.contains(&rank) && now.saturating_duration_since(*said) < HEARD_REPORT_HOLDS
         })
     }
 
@@ -246,7 +247,7 @@ impl Link {
                     }
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return (frames, self.death()),
+                Err(Errno::AGAIN) => return (frames, self.process_exit()),
                 Err(error) => return (frames, Some(self.end(Some(error)))),
             }
         }
@@ -254,7 +255,7 @@ impl Link {
     }
 
     /// The end of the neighbour's process, which shows there although a child of it keeps the stream open.
-    fn death(&self) -> Option<End> {
+    fn process_exit(&self) -> Option<End> {
         let process = self.process.as_ref()?;
         let mut wait = [rustix::event::PollFd::new(process, PollFlags::IN)];
         let ended = rustix::event::poll(&mut wait, Some(&rustix::event::Timespec::default()));
@@ -279,7 +280,7 @@ impl Link {
     ) -> Result<(), End> {
         self.heard = now;
         if let Some(repair) = &mut self.repair {
-            repair.hears();
+            repair.mark_heard();
         }
         self.inbound.extend_from_slice(bytes);
         let mut taken = 0;
@@ -289,15 +290,15 @@ impl Link {
             taken += length;
             match frame {
                 Frame::Ack { bytes } => self.outbound.acknowledged(bytes),
-                Frame::Beat(beat) => {
-                    self.outbound.confirm(beat.received);
-                    self.hears = Some((beat.hears, now));
+                Frame::Heartbeat(heartbeat) => {
+                    self.outbound.confirm(heartbeat.received);
+                    self.hears = Some((heartbeat.hears, now));
                 }
                 Frame::Flood(_) => {
                     self.received += 1;
                     frames.push(frame);
                 }
-                Frame::Told { .. } => frames.push(frame),
+                Frame::Notice { .. } => frames.push(frame),
             }
         }
         self.inbound.drain(..taken);

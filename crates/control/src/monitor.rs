@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use socket2::Socket;
 use spark_ccl_fork::{Owned, Process};
 
-use crate::link::{Link, Polled};
+use crate::link::{Link, PollTargets};
 use crate::repair::{Redial, Unreached};
 use crate::state::{Attempt, State};
 use crate::view::View;
@@ -174,7 +174,7 @@ impl Shared {
         let mut state = self.state.lock();
         let result = work(&mut state);
         let now = Instant::now();
-        let has_work = state.links.iter().any(|link| link.full) || state.is_overslept(now);
+        let has_work = state.links.iter().any(|link| link.full) || state.is_due_before_wakeup(now);
         drop(state);
         if has_work {
             self.wake_up();
@@ -219,13 +219,18 @@ impl Shared {
                 socket.set_nonblocking(false)?;
                 Ok(socket)
             });
-            shared.state.lock().tried(attempt, outcome, Instant::now());
+            shared
+                .state
+                .lock()
+                .attempt_ended(attempt, outcome, Instant::now());
             shared.wake_up();
         };
         let thread = std::thread::Builder::new().name("spark-redial".into());
         if let Err(error) = thread.spawn(work) {
             let outcome = Err(Unreached::from(error));
-            self.state.lock().tried(attempt, outcome, Instant::now());
+            self.state
+                .lock()
+                .attempt_ended(attempt, outcome, Instant::now());
         }
     }
 
@@ -235,9 +240,9 @@ impl Shared {
         let (polled, due) = {
             let mut state = self.state.lock();
             let links = state.links.iter().enumerate();
-            let polled = links.filter_map(|(index, link)| Some((index, link.polled()?)));
-            let polled: Vec<(usize, Polled)> = polled.collect();
-            (polled, state.lie_down(now))
+            let polled = links.filter_map(|(index, link)| Some((index, link.poll_targets()?)));
+            let polled: Vec<(usize, PollTargets)> = polled.collect();
+            (polled, state.plan_sleep(now))
         };
         let mut waits = vec![PollFd::new(&self.wake, PollFlags::IN)];
         let mut links = Vec::new();
@@ -277,7 +282,10 @@ impl Shared {
     fn farewell(self: &Arc<Self>) {
         let mut farewell = self.state.lock().say_goodbye(Instant::now());
         loop {
-            let left = self.state.lock().part(&mut farewell, Instant::now());
+            let left = self
+                .state
+                .lock()
+                .continue_farewell(&mut farewell, Instant::now());
             let Some(left) = left else { return };
             for link in self.sleep(Some(left)) {
                 let mut state = self.state.lock();

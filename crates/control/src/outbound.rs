@@ -14,7 +14,7 @@ const CREDIT: u64 = 32 * 1024;
 /// How much is handed to the kernel at a time.
 const BATCH: usize = 16 * 1024;
 /// How many tellings are kept; beyond it the oldest is dropped.
-const MAX_TOLD: usize = 4096;
+const MAX_NOTICES: usize = 4096;
 /// How many departures wait for a neighbour that does not read; beyond it no more are kept.
 const MAX_DEPARTURES: usize = 4096;
 
@@ -26,7 +26,7 @@ pub(crate) enum Class {
     /// Dropped beyond a bound.
     Departure,
     /// Replaced by what is told later of the same.
-    Told(Subject),
+    Notice(Subject),
 }
 
 /// What is told by whom, to whom.
@@ -45,7 +45,7 @@ pub(crate) struct Outbound {
     /// The batch that is being written, and how much of it is.
     batch: Vec<u8>,
     written: usize,
-    beat: Option<Vec<u8>>,
+    heartbeat: Option<Vec<u8>>,
     /// Faults and departures.
     reliable: VecDeque<Arc<[u8]>>,
     departures: usize,
@@ -57,17 +57,17 @@ pub(crate) struct Outbound {
     is_held: bool,
     /// In the order in which they are to be told: what is replaced loses its place, since the neighbour takes
     /// nothing from one rank that comes after what that rank has told later.
-    told: BTreeMap<u64, (Subject, Arc<[u8]>)>,
+    notices: BTreeMap<u64, (Subject, Arc<[u8]>)>,
     /// Where the last of each is in that order.
-    places: HashMap<Subject, u64>,
-    next_place: u64,
+    positions: HashMap<Subject, u64>,
+    next_position: u64,
     to_acknowledge: u32,
     unacknowledged: u64,
 }
 
 impl Outbound {
     /// From now on it keeps what the neighbour has not confirmed.
-    pub(crate) fn remember(&mut self) {
+    pub(crate) fn keep_unconfirmed(&mut self) {
         self.sent.get_or_insert_default();
     }
 
@@ -108,8 +108,8 @@ impl Outbound {
     }
 
     /// A beat, in the place of one that has not been written yet.
-    pub(crate) fn beat(&mut self, beat: Vec<u8>) {
-        self.beat = Some(beat);
+    pub(crate) fn heartbeat(&mut self, heartbeat: Vec<u8>) {
+        self.heartbeat = Some(heartbeat);
     }
 
     pub(crate) fn push(&mut self, class: Class, frame: &Arc<[u8]>) {
@@ -121,23 +121,23 @@ impl Outbound {
                     self.reliable.push_back(Arc::clone(frame));
                 }
             }
-            Class::Told(subject) => {
-                let place = self.next_place;
-                self.next_place += 1;
-                self.told.insert(place, (subject, Arc::clone(frame)));
-                if let Some(before) = self.places.insert(subject, place) {
-                    self.told.remove(&before);
+            Class::Notice(subject) => {
+                let place = self.next_position;
+                self.next_position += 1;
+                self.notices.insert(place, (subject, Arc::clone(frame)));
+                if let Some(before) = self.positions.insert(subject, place) {
+                    self.notices.remove(&before);
                 }
-                if self.told.len() > MAX_TOLD {
-                    self.pop_told();
+                if self.notices.len() > MAX_NOTICES {
+                    self.pop_notice();
                 }
             }
         }
     }
 
-    fn pop_told(&mut self) -> Option<Arc<[u8]>> {
-        let (_, (subject, frame)) = self.told.pop_first()?;
-        self.places.remove(&subject);
+    fn pop_notice(&mut self) -> Option<Arc<[u8]>> {
+        let (_, (subject, frame)) = self.notices.pop_first()?;
+        self.positions.remove(&subject);
         Some(frame)
     }
 
@@ -171,8 +171,12 @@ impl Outbound {
             let bytes = std::mem::take(&mut self.to_acknowledge);
             self.batch.extend(wire::encode(&Frame::Ack { bytes }));
         }
-        if let Some(beat) = self.beat.take().filter(|_| self.unacknowledged < CREDIT) {
-            self.batch.extend(beat);
+        if let Some(heartbeat) = self
+            .heartbeat
+            .take()
+            .filter(|_| self.unacknowledged < CREDIT)
+        {
+            self.batch.extend(heartbeat);
         }
         if self.is_held {
             return;
@@ -190,7 +194,7 @@ impl Outbound {
             self.departures = 0;
         }
         while self.batch.len() < BATCH && self.unacknowledged + (self.batch.len() as u64) < CREDIT {
-            let Some(frame) = self.pop_told() else {
+            let Some(frame) = self.pop_notice() else {
                 break;
             };
             self.batch.extend_from_slice(&frame);
@@ -198,9 +202,9 @@ impl Outbound {
     }
 
     /// Forgets what was to be told: nobody needs to know any more.
-    pub(crate) fn drop_told(&mut self) {
-        self.told.clear();
-        self.places.clear();
+    pub(crate) fn drop_notices(&mut self) {
+        self.notices.clear();
+        self.positions.clear();
     }
 
     pub(crate) fn clear(&mut self) {
@@ -242,7 +246,7 @@ mod tests {
     #[test]
     fn the_latest_progress_wins_in_its_order_and_other_news_go_first() {
         let mut outbound = Outbound::default();
-        let progress = |origin, context| Class::Told(subject(origin, context));
+        let progress = |origin, context| Class::Notice(subject(origin, context));
         outbound.push(progress(1, 1), &frame("old "));
         outbound.push(progress(2, 1), &frame("two "));
         outbound.push(Class::Departure, &frame("leave "));
@@ -257,13 +261,13 @@ mod tests {
         let mut outbound = Outbound::default();
         let text = frame(&"x".repeat(100));
         for origin in 0..10_000 {
-            outbound.push(Class::Told(subject(origin, 0)), &text);
+            outbound.push(Class::Notice(subject(origin, 0)), &text);
             outbound.push(Class::Departure, &text);
         }
         for _ in 0..10_000 {
             outbound.push(Class::Fault, &text);
         }
-        assert_eq!(outbound.told.len(), MAX_TOLD);
+        assert_eq!(outbound.notices.len(), MAX_NOTICES);
         assert_eq!(outbound.reliable.len(), MAX_DEPARTURES + 10_000);
     }
 
@@ -272,7 +276,7 @@ mod tests {
         let mut outbound = Outbound::default();
         let text = frame(&"x".repeat(1024));
         for origin in 0..100 {
-            outbound.push(Class::Told(subject(origin, 0)), &text);
+            outbound.push(Class::Notice(subject(origin, 0)), &text);
         }
         assert_eq!(drain(&mut outbound).len() as u64, CREDIT);
         outbound.push(Class::Fault, &frame("fault"));
@@ -286,7 +290,7 @@ mod tests {
     #[test]
     fn a_new_stream_carries_what_the_old_one_lost_and_nothing_twice() {
         let mut outbound = Outbound::default();
-        outbound.remember();
+        outbound.keep_unconfirmed();
         let push = |outbound: &mut Outbound, text| outbound.push(Class::Fault, &frame(text));
         for text in ["a", "b", "c", "d"] {
             push(&mut outbound, text);
@@ -299,10 +303,10 @@ mod tests {
         outbound.wrote(half);
         outbound.restart();
         push(&mut outbound, "i");
-        outbound.beat(b"beat ".to_vec());
+        outbound.heartbeat(b"heartbeat ".to_vec());
         assert_eq!(
             drain(&mut outbound),
-            "beat ",
+            "heartbeat ",
             "the neighbour has not said anything"
         );
         outbound.confirm(3);

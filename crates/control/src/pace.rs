@@ -14,7 +14,7 @@ const MAX_LATE: usize = 12;
 
 /// Something that is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Word {
+pub(crate) enum Topic {
     /// Somebody waits in this collective, which it called so.
     Call(u64, [u64; 2]),
     /// This member is late for this collective.
@@ -25,26 +25,26 @@ pub(crate) enum Word {
 #[derive(Default)]
 pub(crate) struct Pace {
     since: Option<Instant>,
-    passed: HashSet<Word>,
+    passed: HashSet<Topic>,
     calls: usize,
 }
 
 impl Pace {
     /// Whether a word is to be passed on; from now on, for a while, it is not.
-    pub(crate) fn passes(&mut self, word: Word, now: Instant) -> bool {
+    pub(crate) fn passes(&mut self, topic: Topic, now: Instant) -> bool {
         let is_over = |since| now.saturating_duration_since(since) >= WINDOW;
         if self.since.is_none_or(is_over) {
             self.since = Some(now);
             self.passed.clear();
             self.calls = 0;
         }
-        let is_call = matches!(word, Word::Call(..));
+        let is_call = matches!(topic, Topic::Call(..));
         let is_full = if is_call {
             self.calls == MAX_CALLS
         } else {
             self.passed.len() - self.calls == MAX_LATE
         };
-        let passes = !is_full && self.passed.insert(word);
+        let passes = !is_full && self.passed.insert(topic);
         self.calls += usize::from(passes && is_call);
         passes
     }
@@ -52,51 +52,51 @@ impl Pace {
 
 /// The collectives that members wait in, for which late ones are looked for.
 #[derive(Default)]
-pub(crate) struct Asked(Vec<Question>);
+pub(crate) struct Inquiries(Vec<Inquiry>);
 
-struct Question {
+struct Inquiry {
     sequence: u64,
     first: Instant,
     last: Instant,
     /// Whether it was looked at since it became due.
-    is_seen: bool,
+    is_checked: bool,
 }
 
 /// How many are remembered: ranks that wait for each other are in few.
-const MAX_QUESTIONS: usize = 4;
+const MAX_INQUIRIES: usize = 4;
 /// How long the others get to say where they are.
 const REPLY_WITHIN: Duration = Duration::from_millis(300);
 /// Whoever still waits has asked again by then.
 const FORGET_AFTER: Duration = Duration::from_millis(2500);
 
-impl Asked {
+impl Inquiries {
     /// Somebody waits in this collective.
     pub(crate) fn note(&mut self, sequence: u64, now: Instant) {
         self.0
-            .retain(|question| now.saturating_duration_since(question.last) < FORGET_AFTER);
+            .retain(|inquiry| now.saturating_duration_since(inquiry.last) < FORGET_AFTER);
         if let Some(known) = self.0.iter_mut().find(|known| known.sequence == sequence) {
             known.last = now;
             return;
         }
-        if self.0.len() == MAX_QUESTIONS {
+        if self.0.len() == MAX_INQUIRIES {
             self.0.remove(0);
         }
-        self.0.push(Question {
+        self.0.push(Inquiry {
             sequence,
             first: now,
             last: now,
-            is_seen: false,
+            is_checked: false,
         });
     }
 
     /// Those for which all have had time to say where they are.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<u64> {
         let mut due = Vec::new();
-        for question in &mut self.0 {
-            if now >= question.first + REPLY_WITHIN {
-                question.is_seen = true;
-                if now < question.last + FORGET_AFTER {
-                    due.push(question.sequence);
+        for inquiry in &mut self.0 {
+            if now >= inquiry.first + REPLY_WITHIN {
+                inquiry.is_checked = true;
+                if now < inquiry.last + FORGET_AFTER {
+                    due.push(inquiry.sequence);
                 }
             }
         }
@@ -105,8 +105,8 @@ impl Asked {
 
     /// When the next of them is due, perhaps in the past: each is to be looked at.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let unseen = self.0.iter().filter(|question| !question.is_seen);
-        unseen.map(|question| question.first + REPLY_WITHIN).min()
+        let unseen = self.0.iter().filter(|inquiry| !inquiry.is_checked);
+        unseen.map(|inquiry| inquiry.first + REPLY_WITHIN).min()
     }
 }
 
@@ -123,10 +123,10 @@ mod tests {
     fn each_word_passes_once_in_a_while_and_few_do() {
         let mut pace = Pace::default();
         let start = Instant::now();
-        let call = |number| Word::Call(1, [number, 0]);
+        let call = |number| Topic::Call(1, [number, 0]);
         assert!(pace.passes(call(0), start));
         assert!(!pace.passes(call(0), start + WINDOW / 2));
-        let passed = (0..100).filter(|&rank| pace.passes(Word::Late(1, rank), start));
+        let passed = (0..100).filter(|&rank| pace.passes(Topic::Late(1, rank), start));
         assert_eq!(passed.count(), MAX_LATE);
         let passed = (0..100).filter(|&number| pace.passes(call(number), start));
         assert_eq!(passed.count(), MAX_CALLS - 1);
@@ -135,35 +135,35 @@ mod tests {
 
     #[test]
     fn a_question_is_due_after_a_while_and_forgotten_when_nobody_asks() {
-        let mut asked = Asked::default();
+        let mut inquiries = Inquiries::default();
         let start = Instant::now();
-        asked.note(7, start);
-        assert_eq!(asked.due(start), []);
-        assert_eq!(asked.next_due(), Some(start + REPLY_WITHIN));
-        assert_eq!(asked.due(start + REPLY_WITHIN), [7]);
-        assert_eq!(asked.next_due(), None);
-        asked.note(7, start + FORGET_AFTER / 2);
-        assert_eq!(asked.due(start + FORGET_AFTER), [7]);
-        assert_eq!(asked.due(start + FORGET_AFTER * 2), []);
-        (0..100).for_each(|sequence| asked.note(sequence, start));
-        assert_eq!(asked.due(start + REPLY_WITHIN).len(), MAX_QUESTIONS);
+        inquiries.note(7, start);
+        assert_eq!(inquiries.due(start), []);
+        assert_eq!(inquiries.next_due(), Some(start + REPLY_WITHIN));
+        assert_eq!(inquiries.due(start + REPLY_WITHIN), [7]);
+        assert_eq!(inquiries.next_due(), None);
+        inquiries.note(7, start + FORGET_AFTER / 2);
+        assert_eq!(inquiries.due(start + FORGET_AFTER), [7]);
+        assert_eq!(inquiries.due(start + FORGET_AFTER * 2), []);
+        (0..100).for_each(|sequence| inquiries.note(sequence, start));
+        assert_eq!(inquiries.due(start + REPLY_WITHIN).len(), MAX_INQUIRIES);
     }
 
     /// Nobody looked in time: it is still to be looked at, once.
     #[test]
     fn a_question_that_is_overdue_stays_due_until_somebody_looks() {
-        let mut asked = Asked::default();
+        let mut inquiries = Inquiries::default();
         let start = Instant::now();
         let due = start + REPLY_WITHIN;
-        asked.note(7, start);
-        assert_eq!(asked.due(start + REPLY_WITHIN / 2), []);
-        assert_eq!(asked.next_due(), Some(due));
-        asked.note(8, start + FORGET_AFTER);
+        inquiries.note(7, start);
+        assert_eq!(inquiries.due(start + REPLY_WITHIN / 2), []);
+        assert_eq!(inquiries.next_due(), Some(due));
+        inquiries.note(8, start + FORGET_AFTER);
         assert_eq!(
-            asked.due(start + FORGET_AFTER * 3),
+            inquiries.due(start + FORGET_AFTER * 3),
             [],
             "both are forgotten"
         );
-        assert_eq!(asked.next_due(), None);
+        assert_eq!(inquiries.next_due(), None);
     }
 }

@@ -62,12 +62,12 @@ pub(crate) struct Repair {
     /// Whether the higher one of the two ranks opened it.
     by_higher: bool,
     /// It was made anew, and nothing has come by it yet.
-    is_unheard: bool,
+    is_unproven: bool,
     /// How it broke, while it is broken.
     pub(crate) broken: Option<String>,
     next_try: Option<Instant>,
     pause: Duration,
-    pub(crate) is_tried: bool,
+    pub(crate) attempt_in_flight: bool,
     refused: Option<Refused>,
     outcome: Option<Unreached>,
 }
@@ -89,8 +89,8 @@ pub(crate) enum Verdict {
 
 impl Repair {
     /// The stream broke; it is to be made anew, at once where it was of use.
-    pub(crate) fn breaks(&mut self, error: String, now: Instant) {
-        let pause = if self.is_unheard {
+    pub(crate) fn mark_broken(&mut self, error: String, now: Instant) {
+        let pause = if self.is_unproven {
             self.pause
         } else {
             Duration::ZERO
@@ -101,12 +101,12 @@ impl Repair {
     }
 
     /// Something has come by the stream.
-    pub(crate) fn hears(&mut self) {
-        self.is_unheard = false;
+    pub(crate) fn mark_heard(&mut self) {
+        self.is_unproven = false;
     }
 
     /// The stream is open, and silent since then.
-    pub(crate) fn doubt(&mut self, silent_since: Instant) {
+    pub(crate) fn suspect(&mut self, silent_since: Instant) {
         if self.next_try.is_none() {
             self.next_try = Some(silent_since + SILENT);
             self.pause = FIRST_PAUSE;
@@ -114,7 +114,7 @@ impl Repair {
     }
 
     /// The neighbour was heard lately.
-    pub(crate) fn trust(&mut self) {
+    pub(crate) fn clear_suspicion(&mut self) {
         if self.broken.is_none() {
             (self.next_try, self.refused, self.outcome) = (None, None, None);
         }
@@ -122,20 +122,20 @@ impl Repair {
 
     /// When it is to be tried next.
     pub(crate) fn next_try(&self) -> Option<Instant> {
-        self.next_try.filter(|_| !self.is_tried)
+        self.next_try.filter(|_| !self.attempt_in_flight)
     }
 
     /// The number of the stream that a try is to make, if it is time for one.
     pub(crate) fn attempt(&mut self, now: Instant) -> Option<u32> {
         self.next_try().filter(|&at| at <= now)?;
-        self.is_tried = true;
+        self.attempt_in_flight = true;
         Some(self.number.saturating_add(1))
     }
 
     /// A try has ended without a stream.
     pub(crate) fn failed(&mut self, outcome: Unreached, now: Instant) {
         let refused = matches!(outcome, Unreached::Refused(_));
-        self.refused = refused.then(|| Refused::once_more(self.refused, now));
+        self.refused = refused.then(|| Refused::one_more(self.refused, now));
         let longest = match outcome {
             Unreached::Unresponsive(_) => LAST_PAUSE_OF_STOPPED,
             Unreached::Refused(_) if !self.is_refused_for_good() => LAST_PAUSE_OF_REFUSED,
@@ -158,8 +158,8 @@ impl Repair {
         *self = Self {
             number,
             by_higher,
-            is_unheard: true,
-            is_tried: self.is_tried,
+            is_unproven: true,
+            attempt_in_flight: self.attempt_in_flight,
             pause: self.pause,
             ..Self::default()
         };
@@ -176,11 +176,11 @@ impl Repair {
     pub(crate) fn verdict(
         &self,
         silence: Duration,
-        hearer: Option<&str>,
+        witness: Option<&str>,
         redial: &Redial,
     ) -> Option<Verdict> {
         let outcome = self.outcome.as_ref()?;
-        if self.is_refused_for_good() && hearer.is_none() {
+        if self.is_refused_for_good() && witness.is_none() {
             return Some(Verdict::Died);
         }
         let broken = self.broken.as_ref()?;
@@ -188,11 +188,11 @@ impl Repair {
             // A process that is stopped is not dead; who waits for it has a deadline.
             return None;
         };
-        let limit = hearer.map_or(redial.unheard, |_| redial.heard);
+        let limit = witness.map_or(redial.unheard, |_| redial.heard);
         (silence >= limit).then(|| {
-            let others = hearer.map_or_else(
+            let others = witness.map_or_else(
                 || "and no common neighbour hears it".to_owned(),
-                |hearer| format!("although {hearer} hears it"),
+                |witness| format!("although {witness} hears it"),
             );
             Verdict::Lost(format!(
                 "{broken}; silent for {silence:.1?}, not reached again ({text}), {others}"
@@ -202,7 +202,7 @@ impl Repair {
 }
 
 impl Refused {
-    fn once_more(before: Option<Self>, now: Instant) -> Self {
+    fn one_more(before: Option<Self>, now: Instant) -> Self {
         Self {
             first: before.map_or(now, |before| before.first),
             last: now,
@@ -252,7 +252,7 @@ mod tests {
             let now = repair.next_try().unwrap();
             let since = now - start;
             assert!(repair.attempt(now).is_some());
-            repair.is_tried = false;
+            repair.attempt_in_flight = false;
             repair.failed(outcome(since), now);
             if let Some(verdict) = repair.verdict(since, None, &redial()) {
                 return (verdict, since);
@@ -265,14 +265,14 @@ mod tests {
     fn a_host_that_refuses_for_a_moment_is_no_death() {
         let start = Instant::now();
         let mut repair = Repair::default();
-        repair.breaks("reset".into(), start);
+        repair.mark_broken("reset".into(), start);
         let (verdict, after) = verdict_after(&mut repair, start, |_| refused());
         assert_eq!(verdict, Verdict::Died);
         assert!((REFUSED_FOR..2 * REFUSED_FOR).contains(&after), "{after:?}");
         // What is no refusal begins the time anew.
         let pause = REFUSED_FOR * 3 / 4;
         let mut repair = Repair::default();
-        repair.breaks("reset".into(), start);
+        repair.mark_broken("reset".into(), start);
         let outcome = |since| match since {
             since if since < pause || since > pause * 2 => refused(),
             _ => Unreached::NoAnswer("no answer in time".into()),
@@ -287,21 +287,21 @@ mod tests {
     fn streams_that_carry_nothing_are_made_more_and_more_rarely() {
         let mut now = Instant::now();
         let mut repair = Repair::default();
-        repair.breaks("reset".into(), now);
+        repair.mark_broken("reset".into(), now);
         let mut pauses = Vec::new();
         for number in 1..8 {
             let next = repair.next_try().unwrap();
             pauses.push(next - now);
             now = next;
             assert_eq!(repair.attempt(now), Some(number));
-            repair.is_tried = false;
+            repair.attempt_in_flight = false;
             repair.renewed(number, true);
-            repair.breaks("it was closed".into(), now);
+            repair.mark_broken("it was closed".into(), now);
         }
         assert_eq!(pauses[..2], [Duration::ZERO, FIRST_PAUSE]);
         assert!(pauses.is_sorted() && pauses[6] == LAST_PAUSE, "{pauses:?}");
-        repair.hears();
-        repair.breaks("reset".into(), now);
+        repair.mark_heard();
+        repair.mark_broken("reset".into(), now);
         assert_eq!(repair.next_try(), Some(now));
     }
 }

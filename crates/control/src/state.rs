@@ -1,8 +1,8 @@
 //! What the monitor knows, and what it does with news. One lock guards it; nothing here blocks.
 
 mod farewell;
+mod notices;
 mod repair;
-mod telling;
 
 pub(crate) use repair::Attempt;
 
@@ -15,7 +15,7 @@ use crate::flood::Seen;
 use crate::link::{End, Link};
 use crate::outbound::Class;
 use crate::repair::Redial;
-use crate::roll::Roll;
+use crate::roster::Roster;
 use crate::strays::{Stray, Strays};
 use crate::view::View;
 use crate::wire::{self, Flood, Frame, News};
@@ -25,17 +25,17 @@ pub(crate) struct State {
     pub(crate) names: Arc<[Arc<str>]>,
     pub(crate) me: u32,
     seen: Seen,
-    rolls: HashMap<u64, Roll>,
+    rosters: HashMap<u64, Roster>,
     strays: Strays,
-    gone: HashMap<u32, Departure>,
+    departures: HashMap<u32, Departure>,
     /// How streams are made anew, where they are.
     redial: Option<Redial>,
     /// When this rank last gave a sign of life.
-    beaten: Option<Instant>,
+    last_heartbeat: Option<Instant>,
     /// How much this rank has told.
-    telling: u64,
+    notices_sent: u64,
     /// Until when the monitor sleeps, unless something happens.
-    asleep_until: Option<Instant>,
+    wakes_at: Option<Instant>,
 }
 
 /// How a rank left the world.
@@ -58,20 +58,20 @@ impl State {
             links,
             names,
             me,
-            rolls: HashMap::new(),
+            rosters: HashMap::new(),
             strays: Strays::default(),
-            gone: HashMap::new(),
+            departures: HashMap::new(),
             redial,
-            beaten: None,
-            telling: 0,
-            asleep_until: None,
+            last_heartbeat: None,
+            notices_sent: 0,
+            wakes_at: None,
         }
     }
 
     /// Reads from a neighbour whose stream has something.
     pub(crate) fn serve(&mut self, link: usize, now: Instant) {
         let (frames, end) = self.links[link].read(self.names.len() as u32, now);
-        self.digest(link, frames, now);
+        self.handle_frames(link, frames, now);
         // Acknowledgements, if any are due.
         self.links[link].flush();
         if let Some(end) = end {
@@ -80,12 +80,12 @@ impl State {
     }
 
     /// Takes note of what a neighbour has sent.
-    pub(crate) fn digest(&mut self, link: usize, frames: Vec<Frame>, now: Instant) {
+    pub(crate) fn handle_frames(&mut self, link: usize, frames: Vec<Frame>, now: Instant) {
         for frame in frames {
             match frame {
                 Frame::Flood(flood) => self.receive(link, &flood, now),
-                Frame::Told { to, told } => self.hear(to, told, now),
-                Frame::Ack { .. } | Frame::Beat(_) => {}
+                Frame::Notice { to, notice } => self.route_notice(to, notice, now),
+                Frame::Ack { .. } | Frame::Heartbeat(_) => {}
             }
         }
     }
@@ -94,7 +94,7 @@ impl State {
         if flood.news == News::Goodbye && flood.origin == self.links[link].peer {
             // It stays until it hears that its goodbye was heard, from whomever that came first.
             let hears = self.hears(now);
-            self.links[link].beat(&hears, now);
+            self.links[link].heartbeat(&hears, now);
         }
         // What comes back from this rank is no news to it, whatever number it bears.
         let own = flood.origin == self.me;
@@ -107,11 +107,11 @@ impl State {
 
     /// A death that several notice is passed on once.
     fn is_known(&self, news: &News) -> bool {
-        matches!(news, News::Gone { rank, .. } if self.gone.contains_key(rank))
+        matches!(news, News::Gone { rank, .. } if self.departures.contains_key(rank))
     }
 
     fn ended(&mut self, index: usize, end: End, now: Instant) {
-        if self.mend(index, &end, now) {
+        if self.start_repair(index, &end, now) {
             return;
         }
         let link = &mut self.links[index];
@@ -125,17 +125,17 @@ impl State {
             End::Failed(error) | End::Garbled(error) => Some(error),
         };
         let peer = link.peer;
-        self.lose(peer, error);
+        self.report_lost(peer, error);
     }
 
     /// A neighbour cannot be heard any more.
-    fn lose(&mut self, peer: u32, error: Option<String>) {
-        if !self.gone.contains_key(&peer) {
+    fn report_lost(&mut self, peer: u32, error: Option<String>) {
+        if !self.departures.contains_key(&peer) {
             self.originate(News::Gone {
                 rank: peer,
                 error: error.clone(),
             });
-            self.gone(self.me, peer, error);
+            self.handle_gone(self.me, peer, error);
         }
     }
 
@@ -161,10 +161,10 @@ impl State {
 
     fn deliver(&mut self, flood: &Flood) {
         match &flood.news {
-            News::Goodbye => self.departed(flood.origin, &Departure::Goodbye),
-            News::Gone { rank, error } => self.gone(flood.origin, *rank, error.clone()),
+            News::Goodbye => self.record_departure(flood.origin, &Departure::Goodbye),
+            News::Gone { rank, error } => self.handle_gone(flood.origin, *rank, error.clone()),
             News::Leave { context, .. } | News::Fault { context, .. } => {
-                if self.rolls.contains_key(context) {
+                if self.rosters.contains_key(context) {
                     self.deliver_to(*context, flood);
                 } else {
                     self.strays.keep(*context, Stray::Flood(flood.clone()));
@@ -174,26 +174,26 @@ impl State {
     }
 
     fn deliver_to(&mut self, context: u64, flood: &Flood) {
-        let Some(roll) = self.rolls.get_mut(&context) else {
+        let Some(roster) = self.rosters.get_mut(&context) else {
             return;
         };
-        let Some(rank) = roll.view.rank(flood.origin) else {
+        let Some(rank) = roster.view.rank(flood.origin) else {
             return;
         };
         match &flood.news {
             News::Leave { last_sequence, .. } => {
-                let fault = roll.leave(rank, *last_sequence);
+                let fault = roster.leave(rank, *last_sequence);
                 self.raise_some(context, fault);
             }
             News::Fault { fault, .. } => {
-                roll.view.fail(roll.view.localise(fault.clone()));
+                roster.view.fail(roster.view.localise(fault.clone()));
             }
             News::Goodbye | News::Gone { .. } => {}
         }
     }
 
     /// `noticed_by` lost its stream to `rank`.
-    fn gone(&mut self, noticed_by: u32, rank: u32, error: Option<String>) {
+    fn handle_gone(&mut self, noticed_by: u32, rank: u32, error: Option<String>) {
         let name = |rank: u32| Arc::clone(&self.names[rank as usize]);
         let departure = if rank == self.me {
             let error = error.unwrap_or_else(|| "it was closed".into());
@@ -210,25 +210,25 @@ impl State {
                 )),
             }
         };
-        self.departed(rank, &departure);
+        self.record_departure(rank, &departure);
     }
 
-    fn departed(&mut self, rank: u32, departure: &Departure) {
-        if self.gone.contains_key(&rank) {
+    fn record_departure(&mut self, rank: u32, departure: &Departure) {
+        if self.departures.contains_key(&rank) {
             return;
         }
-        self.gone.insert(rank, departure.clone());
-        self.rolls
+        self.departures.insert(rank, departure.clone());
+        self.rosters
             .values_mut()
-            .for_each(|roll| apply(roll, rank, departure));
+            .for_each(|roster| apply(roster, rank, departure));
     }
 
     /// Starts to follow a communicator, with what is already known of it.
     pub(crate) fn watch(&mut self, view: &Arc<View>, now: Instant) {
         let context = view.context;
         if self
-            .rolls
-            .insert(context, Roll::new(Arc::clone(view), now))
+            .rosters
+            .insert(context, Roster::new(Arc::clone(view), now))
             .is_some()
         {
             tracing::warn!(
@@ -240,37 +240,37 @@ impl State {
         for stray in self.strays.take(context) {
             match stray {
                 Stray::Flood(flood) => self.deliver_to(context, &flood),
-                Stray::Told(told) => self.listen(told, now),
+                Stray::Notice(notice) => self.receive_notice(notice, now),
             }
         }
-        if let Some(roll) = self.rolls.get_mut(&context) {
-            self.gone
+        if let Some(roster) = self.rosters.get_mut(&context) {
+            self.departures
                 .iter()
-                .for_each(|(&rank, departure)| apply(roll, rank, departure));
+                .for_each(|(&rank, departure)| apply(roster, rank, departure));
         }
     }
 
     pub(crate) fn unwatch(&mut self, view: &Arc<View>) {
         let context = view.context;
         if self
-            .rolls
+            .rosters
             .get(&context)
-            .is_some_and(|roll| Arc::ptr_eq(&roll.view, view))
+            .is_some_and(|roster| Arc::ptr_eq(&roster.view, view))
         {
-            self.rolls.remove(&context);
+            self.rosters.remove(&context);
             self.strays.close(context);
         }
     }
 
-    pub(crate) fn roll(&self, context: u64) -> Option<&Roll> {
-        self.rolls.get(&context)
+    pub(crate) fn roster(&self, context: u64) -> Option<&Roster> {
+        self.rosters.get(&context)
     }
 
     pub(crate) fn inspect(&mut self, context: u64, sequence: u64, signature: [u64; 2]) {
         let fault = self
-            .rolls
+            .rosters
             .get(&context)
-            .and_then(|roll| roll.inspect(sequence, signature));
+            .and_then(|roster| roster.inspect(sequence, signature));
         self.raise_some(context, fault);
     }
 
@@ -284,9 +284,9 @@ impl State {
     /// This rank's own fault: kept and passed on, unless there was one before.
     pub(crate) fn raise(&mut self, context: u64, fault: Fault) {
         let first = self
-            .rolls
+            .rosters
             .get(&context)
-            .is_some_and(|roll| roll.view.fail(fault.clone()));
+            .is_some_and(|roster| roster.view.fail(fault.clone()));
         // That a rank left concerns only those who still need it, and they know it themselves.
         if first && !matches!(fault, Fault::Left { .. }) {
             self.originate(News::Fault { context, fault });
@@ -301,13 +301,13 @@ impl State {
 }
 
 /// A departure from the world, as it concerns one communicator.
-fn apply(roll: &mut Roll, world: u32, departure: &Departure) {
-    let view = Arc::clone(&roll.view);
+fn apply(roster: &mut Roster, world: u32, departure: &Departure) {
+    let view = Arc::clone(&roster.view);
     let Some(rank) = view.rank(world) else { return };
     let fault = match departure {
-        Departure::Goodbye => roll.leave(rank, 0),
+        Departure::Goodbye => roster.leave(rank, 0),
         // Whoever had left properly before owed nothing any more.
-        Departure::Died => roll.left(rank).is_none().then(|| Fault::Died {
+        Departure::Died => roster.left(rank).is_none().then(|| Fault::Died {
             rank: view.member(world),
         }),
         Departure::Lost(error) => Some(Fault::Lost {

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::wire::{Flood, Told, What};
+use crate::wire::{Content, Flood, Notice};
 
 /// How many communicators are remembered.
 const MAX_CONTEXTS: usize = 64;
@@ -16,7 +16,7 @@ const MAX_CLOSED: usize = 256;
 pub(crate) enum Stray {
     /// A fault or a departure.
     Flood(Flood),
-    Told(Told),
+    Notice(Notice),
 }
 
 #[derive(Default)]
@@ -66,7 +66,7 @@ fn insert(news: &mut Vec<Stray>, stray: Stray) {
         news.remove(place);
     }
     if news.len() == MAX_NEWS {
-        match news.iter().position(|old| matches!(old, Stray::Told(_))) {
+        match news.iter().position(|old| matches!(old, Stray::Notice(_))) {
             Some(oldest) => drop(news.remove(oldest)),
             None => return,
         }
@@ -76,12 +76,12 @@ fn insert(news: &mut Vec<Stray>, stray: Stray) {
 
 /// Whether both say what the same rank does itself, of which the later one counts.
 fn are_of_one_rank(one: &Stray, other: &Stray) -> bool {
-    let (Stray::Told(one), Stray::Told(other)) = (one, other) else {
+    let (Stray::Notice(one), Stray::Notice(other)) = (one, other) else {
         return false;
     };
     let both_progress = matches!(
-        (one.what, other.what),
-        (What::Progress(_), What::Progress(_))
+        (one.content, other.content),
+        (Content::Progress(_), Content::Progress(_))
     );
     both_progress && one.origin == other.origin
 }
@@ -89,7 +89,7 @@ fn are_of_one_rank(one: &Stray, other: &Stray) -> bool {
 fn number(stray: &Stray) -> u64 {
     match stray {
         Stray::Flood(flood) => flood.counter,
-        Stray::Told(told) => told.counter,
+        Stray::Notice(notice) => notice.counter,
     }
 }
 
@@ -107,10 +107,10 @@ mod tests {
             signature,
             waiting: None,
         };
-        Stray::Told(Told {
+        Stray::Notice(Notice {
             origin,
             counter: sequence,
-            what: What::Progress(progress),
+            content: Content::Progress(progress),
         })
     }
 

@@ -20,7 +20,7 @@ pub(crate) struct View {
     /// Called when there is a fault.
     pub(crate) alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
     finished: AtomicU64,
-    attend_at: AtomicU64,
+    inspect_from: AtomicU64,
 }
 
 impl View {
@@ -43,7 +43,7 @@ impl View {
             fault: OnceLock::new(),
             alarm: OnceLock::new(),
             finished: AtomicU64::new(0),
-            attend_at: AtomicU64::new(u64::MAX),
+            inspect_from: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -92,14 +92,14 @@ impl View {
     }
 
     /// Whether operation `sequence` has to be held against what is known of the others.
-    pub(crate) fn needs_attention(&self, sequence: u64) -> bool {
+    pub(crate) fn needs_inspection(&self, sequence: u64) -> bool {
         // A hint, pairs with nothing: what it hints at is read under the lock, and a hint that
         // comes too late is made good by the next announcement.
-        sequence >= self.attend_at.load(Ordering::Relaxed)
+        sequence >= self.inspect_from.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn attend_at(&self, sequence: u64) {
-        self.attend_at.store(sequence, Ordering::Relaxed);
+    pub(crate) fn inspect_from(&self, sequence: u64) {
+        self.inspect_from.store(sequence, Ordering::Relaxed);
     }
 }
 

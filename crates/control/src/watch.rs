@@ -80,7 +80,7 @@ impl Watch {
     #[inline]
     pub fn enter(&self, sequence: u64, signature: [u64; 2]) {
         self.view.history.record(sequence, signature);
-        if self.view.needs_attention(sequence) {
+        if self.view.needs_inspection(sequence) {
             self.inspect(sequence, signature);
         }
     }
@@ -126,8 +126,8 @@ impl Watch {
             "its peer is late, nobody else"
         );
         let late = self.monitor.with(|state| {
-            let roll = state.roll(self.view.context);
-            roll.map(|roll| roll.late(sequence, window, Instant::now()))
+            let roster = state.roster(self.view.context);
+            roster.map(|roster| roster.late(sequence, window, Instant::now()))
         });
         late.flatten().unwrap_or_default()
     }
@@ -138,7 +138,7 @@ impl Watch {
     pub fn last_seen(&self, rank: u32) -> Late {
         let known = self.monitor.with(|state| {
             state
-                .roll(self.view.context)?
+                .roster(self.view.context)?
                 .last_seen(rank, Instant::now())
         });
         known.flatten().unwrap_or_else(|| Late {
@@ -151,8 +151,8 @@ impl Watch {
     /// Who waits for whom, a line per rank.
     pub fn progress_report(&self) -> String {
         let report = self.monitor.with(|state| {
-            let roll = state.roll(self.view.context);
-            roll.map(|roll| roll.report(Instant::now()))
+            let roster = state.roster(self.view.context);
+            roster.map(|roster| roster.report(Instant::now()))
         });
         report.flatten().unwrap_or_default()
     }
@@ -179,7 +179,7 @@ impl Watch {
     /// The last collective that a rank took part in, if it has left; 0 for none.
     pub fn left(&self, rank: u32) -> Option<u64> {
         self.monitor
-            .with(|state| state.roll(self.view.context)?.left(rank))
+            .with(|state| state.roster(self.view.context)?.left(rank))
             .flatten()
     }
 }

@@ -22,16 +22,16 @@ pub(crate) enum Frame {
     /// Credit, for the neighbour only: so many bytes were read since the last one.
     Ack { bytes: u32 },
     /// A sign of life, for the neighbour only.
-    Beat(Beat),
+    Heartbeat(Heartbeat),
     /// News, to be passed on to everyone.
     Flood(Flood),
     /// What one rank tells another, on the way to that one.
-    Told { to: u32, told: Told },
+    Notice { to: u32, notice: Notice },
 }
 
 /// What neighbours tell each other once a second.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Beat {
+pub(crate) struct Heartbeat {
     /// How many floods have come over this stream, and those that it replaced.
     pub(crate) received: u64,
     /// The ranks that the sender hears over its own streams.
@@ -40,23 +40,23 @@ pub(crate) struct Beat {
 
 /// What a member of a communicator tells others. It may get lost, and is told again.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Told {
+pub(crate) struct Notice {
     /// World rank of whom it comes from.
     pub(crate) origin: u32,
     /// Grows with all that `origin` tells.
     pub(crate) counter: u64,
-    pub(crate) what: What,
+    pub(crate) content: Content,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum What {
+pub(crate) enum Content {
     /// What `origin` is doing.
     Progress(Progress),
     /// Who is late, as far as `origin` sees.
     Late(Report),
 }
 
-impl What {
+impl Content {
     /// The communicator that it is about.
     pub(crate) fn context(&self) -> u64 {
         match self {
@@ -142,7 +142,7 @@ const GOODBYE: u8 = 3;
 const GONE: u8 = 4;
 const FAULT: u8 = 5;
 const LATE: u8 = 6;
-const BEAT: u8 = 7;
+const HEARTBEAT: u8 = 7;
 
 /// The first frame in `bytes` and its length, or `None` when more bytes are needed.
 ///
@@ -162,7 +162,7 @@ pub(crate) fn parse(bytes: &[u8], size: u32) -> Result<Option<(Frame, usize)>, W
     if length as usize > MAX_BODY {
         return Err(WireError::Length(length));
     }
-    if kind > BEAT {
+    if kind > HEARTBEAT {
         return Err(WireError::Kind(kind));
     }
     let end = HEADER + length as usize;
@@ -176,16 +176,16 @@ pub(crate) fn parse(bytes: &[u8], size: u32) -> Result<Option<(Frame, usize)>, W
 fn read_body(kind: u8, mut body: Reader<'_>) -> Option<Frame> {
     let frame = match kind {
         ACK => Frame::Ack { bytes: body.u32()? },
-        BEAT => Frame::Beat(Beat {
+        HEARTBEAT => Frame::Heartbeat(Heartbeat {
             received: body.u64()?,
             hears: body.ranks()?,
         }),
-        PROGRESS | LATE => Frame::Told {
+        PROGRESS | LATE => Frame::Notice {
             to: body.rank()?,
-            told: Told {
+            notice: Notice {
                 origin: body.rank()?,
                 counter: body.u64()?,
-                what: read_what(kind, &mut body)?,
+                content: read_content(kind, &mut body)?,
             },
         },
         _ => Frame::Flood(Flood {
@@ -197,9 +197,9 @@ fn read_body(kind: u8, mut body: Reader<'_>) -> Option<Frame> {
     body.is_empty().then_some(frame)
 }
 
-fn read_what(kind: u8, body: &mut Reader<'_>) -> Option<What> {
+fn read_content(kind: u8, body: &mut Reader<'_>) -> Option<Content> {
     Some(match kind {
-        PROGRESS => What::Progress(Progress {
+        PROGRESS => Content::Progress(Progress {
             context: body.u64()?,
             finished: body.u64()?,
             sequence: body.u64()?,
@@ -211,7 +211,7 @@ fn read_what(kind: u8, body: &mut Reader<'_>) -> Option<What> {
                 _ => return None,
             },
         }),
-        LATE => What::Late(Report {
+        LATE => Content::Late(Report {
             context: body.u64()?,
             sequence: body.u64()?,
             rank: body.rank()?,
@@ -257,21 +257,21 @@ pub(crate) fn encode(frame: &Frame) -> Vec<u8> {
             body.u32(*bytes);
             ACK
         }
-        Frame::Beat(beat) => {
-            body.u64(beat.received);
-            body.ranks(&beat.hears);
-            BEAT
+        Frame::Heartbeat(heartbeat) => {
+            body.u64(heartbeat.received);
+            body.ranks(&heartbeat.hears);
+            HEARTBEAT
         }
         Frame::Flood(flood) => {
             body.u32(flood.origin);
             body.u64(flood.counter);
             write_news(&flood.news, &mut body)
         }
-        Frame::Told { to, told } => {
+        Frame::Notice { to, notice } => {
             body.u32(*to);
-            body.u32(told.origin);
-            body.u64(told.counter);
-            write_what(&told.what, &mut body)
+            body.u32(notice.origin);
+            body.u64(notice.counter);
+            write_content(&notice.content, &mut body)
         }
     };
     let body = body.into_bytes();
@@ -283,9 +283,9 @@ pub(crate) fn encode(frame: &Frame) -> Vec<u8> {
     bytes
 }
 
-fn write_what(what: &What, body: &mut Writer) -> u8 {
-    match what {
-        What::Progress(progress) => {
+fn write_content(content: &Content, body: &mut Writer) -> u8 {
+    match content {
+        Content::Progress(progress) => {
             body.u64(progress.context);
             body.u64(progress.finished);
             body.u64(progress.sequence);
@@ -301,7 +301,7 @@ fn write_what(what: &What, body: &mut Writer) -> u8 {
             }
             PROGRESS
         }
-        What::Late(report) => {
+        Content::Late(report) => {
             body.u64(report.context);
             body.u64(report.sequence);
             body.u32(report.rank);

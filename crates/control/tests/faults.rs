@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{
-    everyone_fails, fault, name, start, streams, until, watches, words, world, world_of_mortals,
+    everyone_fails, fault, name, start, streams, until, watches, words, world, world_with_victims,
 };
 use spark_ccl_control::{Fault, Late, Monitor, Watch};
 
@@ -39,9 +39,9 @@ fn an_abort_reaches_everyone() {
 fn a_death_reaches_everyone_whoever_dies() {
     for size in SIZES {
         for victim in [0, size - 1, size / 2] {
-            let (alive, doomed) = world_of_mortals(size, &[victim]);
+            let (alive, victim_streams) = world_with_victims(size, &[victim]);
             let watches = watch_all(&alive, size);
-            drop(doomed);
+            drop(victim_streams);
             for watch in &watches {
                 let fault = fault(watch);
                 assert_eq!(
@@ -64,9 +64,9 @@ fn three_deaths_at_once_reach_everyone() {
         (16, [0, 1, 15]),
         (16, [0, 4, 12]),
     ] {
-        let (alive, doomed) = world_of_mortals(size, &victims);
+        let (alive, victim_streams) = world_with_victims(size, &victims);
         let watches = watch_all(&alive, size);
-        drop(doomed);
+        drop(victim_streams);
         for watch in &watches {
             match &*fault(watch) {
                 Fault::Died { rank } => assert!(victims.contains(&rank.rank), "{rank}"),
@@ -78,9 +78,9 @@ fn three_deaths_at_once_reach_everyone() {
 
 #[test]
 fn a_watch_that_is_built_after_a_death_has_the_fault() {
-    let (alive, doomed) = world_of_mortals(3, &[2]);
+    let (alive, victim_streams) = world_with_victims(3, &[2]);
     let early = watch_all(&alive, 3);
-    drop(doomed);
+    drop(victim_streams);
     everyone_fails(&early);
     let late = alive[0].1.watch(8, vec![0, 1, 2], words);
     assert_eq!(
@@ -96,9 +96,9 @@ fn a_watch_that_is_built_after_a_death_has_the_fault() {
 #[test]
 fn garbage_on_a_stream_names_the_neighbour_that_sent_it() {
     for size in [3, 8, 16] {
-        let (alive, doomed) = world_of_mortals(size, &[1]);
+        let (alive, victim_streams) = world_with_victims(size, &[1]);
         let watches = watch_all(&alive, size);
-        let (to, socket) = &doomed[0][0];
+        let (to, socket) = &victim_streams[0][0];
         socket.send(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         for watch in &watches {
             match &*fault(watch) {

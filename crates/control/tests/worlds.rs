@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use common::{
-    everyone_fails, fault, name, names, start, until, watches, words, world, world_of_mortals,
+    everyone_fails, fault, name, names, start, until, watches, words, world, world_with_victims,
 };
 use socket2::Socket;
 use spark_ccl_control::{Fault, Monitor};
@@ -27,7 +27,7 @@ fn a_fault_stays_in_its_communicator() {
 
 #[test]
 fn ranks_of_a_split_have_their_own_numbers() {
-    let (alive, doomed) = world_of_mortals(5, &[3]);
+    let (alive, victim_streams) = world_with_victims(5, &[3]);
     // Backwards: communicator rank 0 is rank 4 of the world, and so on.
     let odd_ones: Vec<_> = alive
         .iter()
@@ -47,7 +47,7 @@ fn ranks_of_a_split_have_their_own_numbers() {
     until("the announcement", || {
         odd_ones[1].progress_report().contains(&line)
     });
-    drop(doomed);
+    drop(victim_streams);
     for watch in &odd_ones {
         let fault = fault(watch);
         assert!(matches!(&*fault, Fault::Died { rank } if (rank.rank, rank.world) == (1, 3)));
@@ -145,7 +145,7 @@ fn the_report_says_who_waits_for_whom() {
 /// Many times what a socket takes; nothing may block, and the living still hear of each other.
 #[test]
 fn a_neighbour_that_does_not_read_holds_nobody_up() {
-    let (alive, stopped) = world_of_mortals(5, &[2]);
+    let (alive, stopped) = world_with_victims(5, &[2]);
     let watches: Vec<_> = alive
         .iter()
         .map(|(_, monitor)| monitor.watch(7, (0..5).collect(), words))

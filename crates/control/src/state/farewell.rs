@@ -19,7 +19,7 @@ const FAREWELL_UNHEARD: Duration = Duration::from_secs(2);
 pub(crate) struct Farewell {
     began: Instant,
     /// A stream is broken, or was.
-    was_cut: bool,
+    was_broken: bool,
     /// A neighbour that stays has the goodbye.
     is_heard: bool,
 }
@@ -29,27 +29,31 @@ impl State {
     pub(crate) fn say_goodbye(&mut self, now: Instant) -> Farewell {
         self.links
             .iter_mut()
-            .for_each(|link| link.outbound.drop_told());
+            .for_each(|link| link.outbound.drop_notices());
         self.originate(News::Goodbye);
         Farewell {
             began: now,
-            was_cut: false,
+            was_broken: false,
             is_heard: false,
         }
     }
 
     /// Closes the streams by which nothing more is to be said. For how much longer there is something to wait for;
     /// `None` for not at all.
-    pub(crate) fn part(&mut self, farewell: &mut Farewell, now: Instant) -> Option<Duration> {
+    pub(crate) fn continue_farewell(
+        &mut self,
+        farewell: &mut Farewell,
+        now: Instant,
+    ) -> Option<Duration> {
         for link in self.links.iter_mut().filter(|link| !link.closed()) {
-            let has_left = self.gone.contains_key(&link.peer);
-            if has_left || link.has_said_all() {
+            let has_left = self.departures.contains_key(&link.peer);
+            if has_left || link.has_delivered_all() {
                 farewell.is_heard |= !has_left;
                 link.close();
             }
         }
-        farewell.was_cut |= self.links.iter().any(Link::is_cut);
-        let limit = if farewell.was_cut && !farewell.is_heard {
+        farewell.was_broken |= self.links.iter().any(Link::is_broken);
+        let limit = if farewell.was_broken && !farewell.is_heard {
             FAREWELL_UNHEARD
         } else {
             FAREWELL
@@ -64,10 +68,10 @@ impl State {
     /// Reads from a neighbour while this rank leaves. That it has ended its stream is no news to anyone.
     pub(crate) fn serve_leaving(&mut self, index: usize, now: Instant) {
         let (frames, end) = self.links[index].read(self.names.len() as u32, now);
-        self.digest(index, frames, now);
+        self.handle_frames(index, frames, now);
         self.links[index].flush();
         if let Some(end) = end
-            && !self.mend(index, &end, now)
+            && !self.start_repair(index, &end, now)
         {
             self.links[index].open = false;
             self.links[index].close();
@@ -84,7 +88,7 @@ mod tests {
 
     use super::*;
     use crate::link::End;
-    use crate::wire::{self, Beat, Frame};
+    use crate::wire::{self, Frame, Heartbeat};
 
     /// A rank with a neighbour over TCP, and the neighbour's end of that.
     fn rank(now: Instant) -> (State, TcpStream) {
@@ -101,25 +105,31 @@ mod tests {
         let now = Instant::now();
         let (mut state, _neighbour) = rank(now);
         let mut farewell = state.say_goodbye(now);
-        assert_eq!(state.part(&mut farewell, now), Some(FAREWELL));
+        assert_eq!(state.continue_farewell(&mut farewell, now), Some(FAREWELL));
         let half = FAREWELL / 2;
-        assert_eq!(state.part(&mut farewell, now + half), Some(half));
+        assert_eq!(
+            state.continue_farewell(&mut farewell, now + half),
+            Some(half)
+        );
         assert!(
             !state.links[0].closed(),
             "the goodbye may have to be said again"
         );
-        assert_eq!(state.part(&mut farewell, now + FAREWELL), None);
+        assert_eq!(state.continue_farewell(&mut farewell, now + FAREWELL), None);
     }
 
     #[test]
     fn a_neighbour_that_cannot_be_told_is_tried_for_longer_and_not_for_ever() {
         let now = Instant::now();
         let (mut state, _neighbour) = rank(now);
-        assert!(state.mend(0, &End::Closed, now));
+        assert!(state.start_repair(0, &End::Closed, now));
         let mut farewell = state.say_goodbye(now);
-        let left = state.part(&mut farewell, now + FAREWELL);
+        let left = state.continue_farewell(&mut farewell, now + FAREWELL);
         assert_eq!(left, Some(FAREWELL_UNHEARD.saturating_sub(FAREWELL)));
-        assert_eq!(state.part(&mut farewell, now + FAREWELL_UNHEARD), None);
+        assert_eq!(
+            state.continue_farewell(&mut farewell, now + FAREWELL_UNHEARD),
+            None
+        );
     }
 
     #[test]
@@ -127,19 +137,21 @@ mod tests {
         let now = Instant::now();
         let (mut state, neighbour) = rank(now);
         let mut farewell = state.say_goodbye(now);
-        let beat = Beat {
+        let heartbeat = Heartbeat {
             received: 1,
             hears: Vec::new(),
         };
-        let beat = wire::encode(&Frame::Beat(beat));
+        let heartbeat = wire::encode(&Frame::Heartbeat(heartbeat));
         let mut frames = Vec::new();
-        state.links[0].take(&beat, 2, now, &mut frames).unwrap();
-        assert!(state.part(&mut farewell, now).is_some());
+        state.links[0]
+            .take(&heartbeat, 2, now, &mut frames)
+            .unwrap();
+        assert!(state.continue_farewell(&mut farewell, now).is_some());
         assert!(state.links[0].closed() && farewell.is_heard);
         drop(neighbour);
         while state.links[0].open {
             state.serve_leaving(0, now);
         }
-        assert_eq!(state.part(&mut farewell, now), None);
+        assert_eq!(state.continue_farewell(&mut farewell, now), None);
     }
 }

@@ -7,10 +7,10 @@ use socket2::Socket;
 use super::State;
 use crate::link::End;
 use crate::repair::{Repair, SILENT, Unreached, Verdict};
-use crate::roll::Roll;
+use crate::roster::Roster;
 
 /// How often neighbours give a sign of life.
-const BEAT_EVERY: Duration = Duration::from_secs(1);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A stream that is to be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,9 +21,9 @@ pub(crate) struct Attempt {
 
 impl State {
     /// A stream ended that may be made anew; `false` where that is of no use, or not possible.
-    pub(super) fn mend(&mut self, index: usize, end: &End, now: Instant) -> bool {
+    pub(super) fn start_repair(&mut self, index: usize, end: &End, now: Instant) -> bool {
         let link = &mut self.links[index];
-        let is_over = self.gone.contains_key(&link.peer) || link.closed();
+        let is_over = self.departures.contains_key(&link.peer) || link.closed();
         let Some(repair) = link.repair.as_mut().filter(|_| !is_over) else {
             return false;
         };
@@ -34,22 +34,22 @@ impl State {
         };
         let name = &self.names[link.peer as usize];
         tracing::warn!("the control stream to {name} broke: {error}; it is made anew");
-        repair.breaks(error, now);
-        link.break_off();
+        repair.mark_broken(error, now);
+        link.drop_stream();
         // The others rely on what this rank says of whom it hears.
-        self.beat(now);
+        self.heartbeat(now);
         true
     }
 
     /// Tells all neighbours that this rank is there. Where all are on this host, the kernel would tell them if it were
     /// not.
-    fn beat(&mut self, now: Instant) {
-        self.beaten = Some(now);
+    fn heartbeat(&mut self, now: Instant) {
+        self.last_heartbeat = Some(now);
         if self.links.iter().any(|link| link.repair.is_some()) {
             let hears = self.hears(now);
             self.links
                 .iter_mut()
-                .for_each(|link| link.beat(&hears, now));
+                .for_each(|link| link.heartbeat(&hears, now));
         }
     }
 
@@ -66,25 +66,26 @@ impl State {
     fn next_tick(&self, now: Instant) -> Option<Instant> {
         let repairs = self.links.iter().filter_map(|link| link.repair.as_ref());
         let tries = repairs.clone().filter_map(Repair::next_try);
-        let beat = repairs.clone().next().map(|_| self.next_beat(now));
-        let reports = self.rolls.values().filter_map(Roll::next_reports);
-        tries.chain(beat).chain(reports).min()
+        let heartbeat = repairs.clone().next().map(|_| self.next_heartbeat(now));
+        let reports = self.rosters.values().filter_map(Roster::next_reports);
+        tries.chain(heartbeat).chain(reports).min()
     }
 
     /// Until when the monitor may sleep; it does.
-    pub(crate) fn lie_down(&mut self, now: Instant) -> Option<Instant> {
-        self.asleep_until = self.next_tick(now);
-        self.asleep_until
+    pub(crate) fn plan_sleep(&mut self, now: Instant) -> Option<Instant> {
+        self.wakes_at = self.next_tick(now);
+        self.wakes_at
     }
 
     /// Whether something is due before the monitor wakes up.
-    pub(crate) fn is_overslept(&self, now: Instant) -> bool {
+    pub(crate) fn is_due_before_wakeup(&self, now: Instant) -> bool {
         let next = self.next_tick(now);
-        next.is_some_and(|next| self.asleep_until.is_none_or(|until| next < until))
+        next.is_some_and(|next| self.wakes_at.is_none_or(|until| next < until))
     }
 
-    fn next_beat(&self, now: Instant) -> Instant {
-        self.beaten.map_or(now, |beaten| beaten + BEAT_EVERY)
+    fn next_heartbeat(&self, now: Instant) -> Instant {
+        self.last_heartbeat
+            .map_or(now, |last_heartbeat| last_heartbeat + HEARTBEAT_INTERVAL)
     }
 
     /// Does what is due, and says which streams are to be opened.
@@ -93,14 +94,14 @@ impl State {
         if self.redial.is_none() {
             return Vec::new();
         }
-        if self.next_beat(now) <= now {
-            self.beat(now);
+        if self.next_heartbeat(now) <= now {
+            self.heartbeat(now);
         }
         let mut attempts = Vec::new();
         for index in 0..self.links.len() {
-            self.judge(index, now);
+            self.apply_verdict(index, now);
             let link = &mut self.links[index];
-            let is_over = self.gone.contains_key(&link.peer) || link.closed();
+            let is_over = self.departures.contains_key(&link.peer) || link.closed();
             let Some(repair) = &mut link.repair else {
                 continue;
             };
@@ -109,9 +110,9 @@ impl State {
                 continue;
             }
             if link.open && now.saturating_duration_since(link.heard) < SILENT {
-                repair.trust();
+                repair.clear_suspicion();
             } else if link.open {
-                repair.doubt(link.heard);
+                repair.suspect(link.heard);
             }
             let peer = link.peer;
             attempts.extend(repair.attempt(now).map(|number| Attempt { peer, number }));
@@ -120,7 +121,7 @@ impl State {
     }
 
     /// An attempt has ended.
-    pub(crate) fn tried(
+    pub(crate) fn attempt_ended(
         &mut self,
         attempt: Attempt,
         outcome: Result<Socket, Unreached>,
@@ -133,7 +134,7 @@ impl State {
         let Some(repair) = &mut self.links[index].repair else {
             return;
         };
-        repair.is_tried = false;
+        repair.attempt_in_flight = false;
         match outcome {
             Ok(socket) => self.adopt(peer, number, self.me > peer, socket, now),
             // The neighbour may have been the first, or has been heard meanwhile.
@@ -141,7 +142,7 @@ impl State {
             Err(outcome) => {
                 tracing::debug!(peer, ?outcome, "no new control stream yet");
                 repair.failed(outcome, now);
-                self.judge(index, now);
+                self.apply_verdict(index, now);
             }
         }
     }
@@ -155,7 +156,7 @@ impl State {
         socket: Socket,
         now: Instant,
     ) {
-        let is_gone = self.gone.contains_key(&peer);
+        let is_gone = self.departures.contains_key(&peer);
         let link = self.links.iter_mut().find(|link| link.peer == peer);
         let Some(link) = link.filter(|link| !is_gone && !link.closed()) else {
             return;
@@ -173,31 +174,31 @@ impl State {
             repair.renewed(number, by_higher);
         }
         tracing::info!("there is a new control stream to {name}");
-        self.beat(now);
+        self.heartbeat(now);
     }
 
     /// Gives a neighbour up, once it is clear what has become of it.
-    fn judge(&mut self, index: usize, now: Instant) {
+    fn apply_verdict(&mut self, index: usize, now: Instant) {
         let Some(redial) = &self.redial else { return };
         let link = &self.links[index];
         let peer = link.peer;
         let Some(repair) = link.repair.as_ref() else {
             return;
         };
-        if self.gone.contains_key(&peer) || link.closed() {
+        if self.departures.contains_key(&peer) || link.closed() {
             return;
         }
         let mut others = self.links.iter().filter(|other| other.open);
-        let hearer = others.find(|other| other.hears(peer, now));
-        let hearer = hearer.map(|other| &*self.names[other.peer as usize]);
+        let witness = others.find(|other| other.hears(peer, now));
+        let witness = witness.map(|other| &*self.names[other.peer as usize]);
         let silence = now.saturating_duration_since(link.heard);
-        let error = match repair.verdict(silence, hearer, redial) {
+        let error = match repair.verdict(silence, witness, redial) {
             None => return,
             Some(Verdict::Died) => None,
             Some(Verdict::Lost(error)) => Some(error),
         };
         self.links[index].close();
-        self.links[index].break_off();
-        self.lose(peer, error);
+        self.links[index].drop_stream();
+        self.report_lost(peer, error);
     }
 }

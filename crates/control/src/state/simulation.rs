@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::fault::{Late, POINT_TO_POINT};
 use crate::topology::neighbours;
-use crate::wire::{Progress, Report, Told, WaitingFor, What};
+use crate::wire::{Content, Notice, Progress, Report, WaitingFor};
 
 const SIZE: u32 = 1024;
 const CONTEXT: u64 = 5;
@@ -107,7 +107,7 @@ impl World {
         let taken = state.links[back].take(&bytes, SIZE, self.now, &mut frames);
         taken.unwrap();
         self.sent[from] += frames.len();
-        state.digest(back, frames, self.now);
+        state.handle_frames(back, frames, self.now);
         true
     }
 
@@ -135,8 +135,8 @@ impl World {
     }
 
     fn late(&self, rank: u32) -> Vec<Late> {
-        let roll = self.states[rank as usize].roll(CONTEXT).unwrap();
-        roll.late(1, WINDOW, self.now)
+        let roster = self.states[rank as usize].roster(CONTEXT).unwrap();
+        roster.late(1, WINDOW, self.now)
     }
 }
 
@@ -238,8 +238,8 @@ fn a_rank_that_a_message_is_awaited_from_says_where_it_is() {
         let most = world.second(std::iter::empty(), CALL);
         assert!(most <= bound(), "{most} frames");
     }
-    let roll = world.states[0].roll(CONTEXT).unwrap();
-    let seen = roll.last_seen(whom, world.now).unwrap();
+    let roster = world.states[0].roster(CONTEXT).unwrap();
+    let seen = roster.last_seen(whom, world.now).unwrap();
     assert!(seen.age <= SECOND, "{seen:?}");
     assert_eq!(seen.last, Some((1, "[1, 1]".to_owned())));
 }
@@ -270,9 +270,9 @@ fn a_monitor_that_comes_late_still_looks_for_who_is_late() {
     state.tick(soon);
     // It was held up here.
     let now = world.now + reply * 2;
-    assert!(state.lie_down(now).is_some_and(|due| due <= now));
+    assert!(state.plan_sleep(now).is_some_and(|due| due <= now));
     state.tick(now);
-    assert_eq!(state.lie_down(now), None, "it would never sleep again");
+    assert_eq!(state.plan_sleep(now), None, "it would never sleep again");
 }
 
 /// By another way, what was told later may be the first to come.
@@ -280,10 +280,10 @@ fn a_monitor_that_comes_late_still_looks_for_who_is_late() {
 fn a_report_that_is_overtaken_counts() {
     let mut world = World::new(&everyone());
     let (origin, stopped, now) = (1, 700, world.now);
-    let told = |counter, what| Told {
+    let notice = |counter, content| Notice {
         origin,
         counter,
-        what,
+        content,
     };
     let waiting = Progress {
         context: CONTEXT,
@@ -300,8 +300,8 @@ fn a_report_that_is_overtaken_counts() {
         age: SECOND,
     };
     let state = &mut world.states[0];
-    state.hear(0, told(6, What::Progress(waiting)), now);
-    state.hear(0, told(5, What::Late(report)), now);
+    state.route_notice(0, notice(6, Content::Progress(waiting)), now);
+    state.route_notice(0, notice(5, Content::Late(report)), now);
     assert!(ranks(&world.late(0)).contains(&stopped));
     // What it did itself before is of no interest any more.
     let earlier = Progress {
@@ -309,7 +309,11 @@ fn a_report_that_is_overtaken_counts() {
         ..waiting
     };
     let state = &mut world.states[0];
-    state.hear(0, told(4, What::Progress(earlier)), now);
-    let seen = state.roll(CONTEXT).unwrap().last_seen(origin, now).unwrap();
+    state.route_notice(0, notice(4, Content::Progress(earlier)), now);
+    let seen = state
+        .roster(CONTEXT)
+        .unwrap()
+        .last_seen(origin, now)
+        .unwrap();
     assert_eq!(seen.last.map(|last| last.0), Some(1));
 }

@@ -10,7 +10,7 @@ use socket2::Socket;
 use super::*;
 use crate::fault::POINT_TO_POINT;
 use crate::wire::tests::{SIZE, fault};
-use crate::wire::{Frame, Progress, Report, Told, WaitingFor, What};
+use crate::wire::{Content, Frame, Notice, Progress, Report, WaitingFor};
 
 const ME: u32 = 1;
 const NEIGHBOUR: u32 = 2;
@@ -18,7 +18,7 @@ const NEIGHBOUR: u32 = 2;
 /// What comes to pass at one rank, some of it by its own calls.
 #[derive(Debug, Clone)]
 enum Event {
-    Heard(Frame),
+    Received(Frame),
     Watch(u64),
     Unwatch(u64),
     Enter(u64, u64, [u64; 2]),
@@ -56,10 +56,10 @@ fn waiting() -> impl Strategy<Value = Option<WaitingFor>> {
     ]
 }
 
-fn told() -> impl Strategy<Value = Frame> {
+fn notice() -> impl Strategy<Value = Frame> {
     let progress = (context(), number(), number(), signature(), waiting());
     let progress = progress.prop_map(|(context, finished, sequence, signature, waiting)| {
-        What::Progress(Progress {
+        Content::Progress(Progress {
             context,
             finished,
             sequence,
@@ -70,7 +70,7 @@ fn told() -> impl Strategy<Value = Frame> {
     let last = proptest::option::of((number(), signature()));
     let report = (context(), number(), rank(), last, any::<u64>());
     let report = report.prop_map(|(context, sequence, rank, last, age)| {
-        What::Late(Report {
+        Content::Late(Report {
             context,
             sequence,
             rank,
@@ -78,13 +78,13 @@ fn told() -> impl Strategy<Value = Frame> {
             age: std::time::Duration::from_millis(age),
         })
     });
-    let what = prop_oneof![4 => progress, 1 => report];
-    (rank(), rank(), number(), what).prop_map(|(to, origin, counter, what)| Frame::Told {
+    let content = prop_oneof![4 => progress, 1 => report];
+    (rank(), rank(), number(), content).prop_map(|(to, origin, counter, content)| Frame::Notice {
         to,
-        told: Told {
+        notice: Notice {
             origin,
             counter,
-            what,
+            content,
         },
     })
 }
@@ -107,8 +107,8 @@ fn flood() -> impl Strategy<Value = Frame> {
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        3 => flood().prop_map(Event::Heard),
-        3 => told().prop_map(Event::Heard),
+        3 => flood().prop_map(Event::Received),
+        3 => notice().prop_map(Event::Received),
         2 => context().prop_map(Event::Watch),
         1 => context().prop_map(Event::Unwatch),
         2 => (context(), 1_u64..4, signature()).prop_map(|(c, s, words)| Event::Enter(c, s, words)),
@@ -139,10 +139,10 @@ impl Rank {
         }
     }
 
-    fn meet(&mut self, event: &Event) {
+    fn handle(&mut self, event: &Event) {
         let now = Instant::now();
         match event {
-            Event::Heard(frame) => {
+            Event::Received(frame) => {
                 self.neighbour.write_all(&wire::encode(frame)).unwrap();
                 self.state.serve(0, now);
             }
@@ -161,7 +161,7 @@ impl Rank {
             Event::Enter(context, sequence, signature) => {
                 if let Some(view) = self.views.get(context) {
                     view.history.record(*sequence, *signature);
-                    if view.needs_attention(*sequence) {
+                    if view.needs_inspection(*sequence) {
                         self.state.inspect(*context, *sequence, *signature);
                     }
                 }
@@ -173,16 +173,16 @@ impl Rank {
             }
             Event::Leave(context, last) => self.state.leave(*context, *last),
         }
-        for roll in self.state.rolls.values() {
+        for roster in self.state.rosters.values() {
             let _ = (
-                roll.report(now),
-                roll.late(1, std::time::Duration::ZERO, now),
+                roster.report(now),
+                roster.late(1, std::time::Duration::ZERO, now),
             );
         }
     }
 
     /// All that the neighbour has heard by now.
-    fn said(&mut self) -> Vec<Frame> {
+    fn sent_frames(&mut self) -> Vec<Frame> {
         let (mut bytes, mut frames) = (Vec::new(), Vec::new());
         // Ends with an error, since nothing more is there.
         let _ = self.neighbour.read_to_end(&mut bytes);
@@ -202,7 +202,7 @@ proptest! {
         let mut rank = Rank::new();
         for event in &events {
             let faults: Vec<_> = rank.views.iter().map(|(&context, view)| (context, view.fault().cloned())).collect();
-            rank.meet(event);
+            rank.handle(event);
             // The first fault stays.
             for (context, fault) in faults {
                 if let (Some(fault), Some(view)) = (fault, rank.views.get(&context))
@@ -213,15 +213,15 @@ proptest! {
             }
         }
         // It numbers its own news one by one, whatever others say in its name.
-        let (mut told, mut other) = (Vec::new(), Vec::new());
-        for frame in rank.said() {
+        let (mut notice, mut other) = (Vec::new(), Vec::new());
+        for frame in rank.sent_frames() {
             match frame {
-                Frame::Told { told: own, .. } if own.origin == ME => told.push(own.counter),
+                Frame::Notice { notice: own, .. } if own.origin == ME => notice.push(own.counter),
                 Frame::Flood(own) if own.origin == ME => other.push(own.counter),
                 _ => {}
             }
         }
-        prop_assert!(told.windows(2).all(|pair| pair[0] <= pair[1]));
+        prop_assert!(notice.windows(2).all(|pair| pair[0] <= pair[1]));
         prop_assert!(other.iter().copied().eq(1..=other.len() as u64));
     }
 }

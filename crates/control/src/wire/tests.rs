@@ -93,9 +93,9 @@ fn frame() -> impl Strategy<Value = Frame> {
         last,
         age,
     });
-    let what = prop_oneof![
-        progress().prop_map(What::Progress),
-        report.prop_map(What::Late),
+    let content = prop_oneof![
+        progress().prop_map(Content::Progress),
+        report.prop_map(Content::Late),
     ];
     let news = prop_oneof![
         any::<[u64; 2]>().prop_map(|[context, last_sequence]| News::Leave {
@@ -113,14 +113,14 @@ fn frame() -> impl Strategy<Value = Frame> {
             any::<u64>(),
             prop::collection::vec(0..SIZE, 0..=body::MAX_RANKS)
         )
-            .prop_map(|(received, hears)| Frame::Beat(Beat { received, hears })),
-        (0..SIZE, 0..SIZE, any::<u64>(), what).prop_map(|(to, origin, counter, what)| {
-            Frame::Told {
+            .prop_map(|(received, hears)| Frame::Heartbeat(Heartbeat { received, hears })),
+        (0..SIZE, 0..SIZE, any::<u64>(), content).prop_map(|(to, origin, counter, content)| {
+            Frame::Notice {
                 to,
-                told: Told {
+                notice: Notice {
                     origin,
                     counter,
-                    what,
+                    content,
                 },
             }
         }),
@@ -153,7 +153,7 @@ proptest! {
 
     /// Behind a valid header, so that the bodies' parsers see the garbage.
     #[test]
-    fn arbitrary_bodies_never_panic(kind in 0..=BEAT, body in any::<Vec<u8>>(), size in any::<u32>()) {
+    fn arbitrary_bodies_never_panic(kind in 0..=HEARTBEAT, body in any::<Vec<u8>>(), size in any::<u32>()) {
         let mut bytes = MAGIC.to_le_bytes().to_vec();
         bytes.extend([VERSION, kind]);
         bytes.extend((body.len() as u32).to_le_bytes());

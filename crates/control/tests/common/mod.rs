@@ -53,20 +53,20 @@ pub(crate) fn start(me: u32, size: u32, streams: Vec<(u32, Socket)>) -> Arc<Moni
 pub(crate) type Streams = Vec<(u32, Socket)>;
 
 /// A world in which `mortals` have no monitor: their streams end when they are dropped.
-pub(crate) fn world_of_mortals(
+pub(crate) fn world_with_victims(
     size: u32,
-    mortals: &[u32],
+    victims: &[u32],
 ) -> (Vec<(u32, Arc<Monitor>)>, Vec<Streams>) {
     let mut alive = Vec::new();
-    let mut doomed = Vec::new();
+    let mut victim_streams = Vec::new();
     for (me, streams) in (0..).zip(streams(size)) {
-        if mortals.contains(&me) {
-            doomed.push(streams);
+        if victims.contains(&me) {
+            victim_streams.push(streams);
         } else {
             alive.push((me, start(me, size, streams)));
         }
     }
-    (alive, doomed)
+    (alive, victim_streams)
 }
 
 /// Everyone's watch of the communicator of all ranks.

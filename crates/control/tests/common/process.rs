@@ -107,7 +107,7 @@ pub(crate) fn serve_if_asked() {
     let watch = monitor.watch(7, (0..size).collect(), words);
     answer("ready");
     for order in std::io::stdin().lines() {
-        answer(&obey(&order.unwrap(), &watch));
+        answer(&execute(&order.unwrap(), &watch));
     }
 }
 
@@ -115,7 +115,7 @@ fn answer(text: &str) {
     println!("{ANSWER}{text}");
 }
 
-fn obey(order: &str, watch: &Arc<Watch>) -> String {
+fn execute(order: &str, watch: &Arc<Watch>) -> String {
     let (verb, sequence) = order.split_once(' ').unwrap_or((order, "0"));
     let sequence = sequence.parse().unwrap();
     match verb {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::fault::{ALIVE, Fault, Late, POINT_TO_POINT, number};
-use crate::heard::{Heard, Operation};
-use crate::pace::{Asked, Pace, Word};
+use crate::member_record::{MemberRecord, Operation};
+use crate::pace::{Inquiries, Pace, Topic};
 use crate::topology::neighbours;
 use crate::view::View;
-use crate::wire::{Progress, Report, Told, WaitingFor};
+use crate::wire::{Notice, Progress, Report, WaitingFor};
 
 /// A rank that does not wait answers the announcements of those that do, at most this often.
 const ANSWER_EVERY: Duration = Duration::from_millis(900);
@@ -17,31 +17,31 @@ const SILENT: Duration = Duration::from_millis(2500);
 /// How many members a report lists.
 const MAX_LINES: usize = 16;
 
-pub(crate) struct Roll {
+pub(crate) struct Roster {
     pub(crate) view: Arc<View>,
     created: Instant,
     /// When the others were last told of this rank.
-    told: Option<Instant>,
+    announced_at: Option<Instant>,
     /// By communicator rank, with this rank's own announcements, too.
-    heard: Vec<Heard>,
+    heard: Vec<MemberRecord>,
     /// The members, by communicator rank, that tell this one what they do, and that it tells.
     companions: Vec<u32>,
     pace: Pace,
-    asked: Asked,
+    inquiries: Inquiries,
 }
 
-impl Roll {
+impl Roster {
     pub(crate) fn new(view: Arc<View>, now: Instant) -> Self {
-        let heard = vec![Heard::default(); view.members.len()];
+        let heard = vec![MemberRecord::default(); view.members.len()];
         let companions = neighbours(view.me.rank, view.members.len() as u32);
         Self {
             view,
             created: now,
-            told: None,
+            announced_at: None,
             heard,
             companions,
             pace: Pace::default(),
-            asked: Asked::default(),
+            inquiries: Inquiries::default(),
         }
     }
 
@@ -53,9 +53,9 @@ impl Roll {
     }
 
     /// Whether what a member tells is new.
-    pub(crate) fn is_new(&mut self, rank: u32, told: &Told) -> bool {
+    pub(crate) fn is_new(&mut self, rank: u32, notice: &Notice) -> bool {
         let heard = self.heard.get_mut(rank as usize);
-        heard.is_some_and(|heard| heard.is_new(told))
+        heard.is_some_and(|heard| heard.is_new(notice))
     }
 
     /// Records what a member does. A fault when it differs from what this rank did.
@@ -67,7 +67,7 @@ impl Roll {
     ) -> Option<Fault> {
         let heard = self.heard.get_mut(rank as usize)?;
         heard.update(progress, now);
-        self.attend();
+        self.schedule_inspection();
         let operation = Operation {
             sequence: progress.sequence,
             signature: progress.signature,
@@ -84,28 +84,28 @@ impl Roll {
         if progress.waiting.is_none() || progress.sequence & POINT_TO_POINT != 0 {
             return false;
         }
-        self.asked.note(progress.sequence, now);
-        let word = Word::Call(progress.sequence, progress.signature);
-        self.pace.passes(word, now)
+        self.inquiries.note(progress.sequence, now);
+        let topic = Topic::Call(progress.sequence, progress.signature);
+        self.pace.passes(topic, now)
     }
 
     /// Records what a member says of another one. Whether it is to be passed on.
-    pub(crate) fn hear_of(&mut self, report: Report, now: Instant) -> bool {
+    pub(crate) fn record_report(&mut self, report: Report, now: Instant) -> bool {
         let Some(rank) = self.view.rank(report.rank) else {
             return false;
         };
         self.heard[rank as usize].report(report, now);
-        self.pace.passes(Word::Late(report.sequence, rank), now)
+        self.pace.passes(Topic::Late(report.sequence, rank), now)
     }
 
     /// What the others are to hear of companions that are late for what somebody waits in.
     pub(crate) fn reports(&mut self, now: Instant) -> Vec<Report> {
         let mut reports = Vec::new();
-        for sequence in self.asked.due(now) {
+        for sequence in self.inquiries.due(now) {
             for &rank in &self.companions {
                 let heard = &self.heard[rank as usize];
                 if heard.takes_part(sequence, SILENT, now)
-                    || !self.pace.passes(Word::Late(sequence, rank), now)
+                    || !self.pace.passes(Topic::Late(sequence, rank), now)
                 {
                     continue;
                 }
@@ -124,7 +124,7 @@ impl Roll {
 
     /// When [`reports`](Self::reports) has something to look at.
     pub(crate) fn next_reports(&self) -> Option<Instant> {
-        self.asked.next_due()
+        self.inquiries.next_due()
     }
 
     /// Records this rank's own announcement and gives it as the others are to hear it.
@@ -135,7 +135,7 @@ impl Roll {
         waiting: WaitingFor,
         now: Instant,
     ) -> Progress {
-        self.told = Some(now);
+        self.announced_at = Some(now);
         let progress = Progress {
             context: self.view.context,
             finished: self.view.finished(),
@@ -163,11 +163,11 @@ impl Roll {
     }
 
     /// Whether the others are to be told where this rank is: they were not lately.
-    pub(crate) fn owes_answer(&mut self, now: Instant) -> bool {
-        let lately = |told| now.saturating_duration_since(told) < ANSWER_EVERY;
-        let owes = !self.told.is_some_and(lately);
+    pub(crate) fn should_answer(&mut self, now: Instant) -> bool {
+        let lately = |at| now.saturating_duration_since(at) < ANSWER_EVERY;
+        let owes = !self.announced_at.is_some_and(lately);
         if owes {
-            self.told = Some(now);
+            self.announced_at = Some(now);
         }
         owes
     }
@@ -179,7 +179,7 @@ impl Roll {
             return None;
         }
         heard.left = Some(last_sequence);
-        self.attend();
+        self.schedule_inspection();
         let entered = self.view.history.latest();
         (entered > last_sequence).then(|| self.left_fault(rank, last_sequence, entered))
     }
@@ -190,7 +190,7 @@ impl Roll {
 
     /// Holds an operation of this rank against what is known of the others.
     pub(crate) fn inspect(&self, sequence: u64, signature: [u64; 2]) -> Option<Fault> {
-        self.attend();
+        self.schedule_inspection();
         if sequence & POINT_TO_POINT != 0 {
             return None;
         }
@@ -206,14 +206,14 @@ impl Roll {
     }
 
     /// Has the next operation inspected that something is known about.
-    fn attend(&self) {
+    fn schedule_inspection(&self) {
         let entered = self.view.history.latest();
         let next = self.heard.iter().flat_map(|heard| {
             let ahead = heard.operations().map(|theirs| theirs.sequence);
             let ahead = ahead.filter(|&sequence| sequence > entered);
             ahead.chain(heard.left.map(|last| last.saturating_add(1)))
         });
-        self.view.attend_at(next.min().unwrap_or(u64::MAX));
+        self.view.inspect_from(next.min().unwrap_or(u64::MAX));
     }
 
     fn mismatch(&self, rank: u32, theirs: Operation, mine: [u64; 2]) -> Fault {
@@ -281,7 +281,7 @@ impl Roll {
         lines.join("\n")
     }
 
-    fn line(&self, rank: u32, heard: &Heard, now: Instant) -> String {
+    fn line(&self, rank: u32, heard: &MemberRecord, now: Instant) -> String {
         let name = self.view.member(self.view.members[rank as usize]);
         let operation = |operation: Operation| {
             format!(

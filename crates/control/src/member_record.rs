@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use crate::fault::{ALIVE, POINT_TO_POINT};
-use crate::wire::{Progress, Report, Told, WaitingFor, What};
+use crate::wire::{Content, Notice, Progress, Report, WaitingFor};
 
 #[derive(Clone, Default)]
-pub(crate) struct Heard {
+pub(crate) struct MemberRecord {
     /// What it has told.
-    tellings: Tellings,
+    seen_notices: SeenNotices,
     /// The number of what it told last of itself.
     progressed: u64,
     pub(crate) at: Option<Instant>,
@@ -35,7 +35,7 @@ pub(crate) struct Waiting {
 
 /// Which of the numbered things that one rank tells have come. They come by way of several others, so in any order.
 #[derive(Clone, Copy, Default)]
-struct Tellings {
+struct SeenNotices {
     last: u64,
     /// The lowest bit is for the one before the last.
     before: u64,
@@ -48,7 +48,7 @@ struct Reported {
     at: Instant,
 }
 
-impl Tellings {
+impl SeenNotices {
     /// Whether this one has not come yet. What is far behind the last is taken for known: it is told again.
     fn is_new(&mut self, counter: u64) -> bool {
         let bit = |distance: u64| {
@@ -70,17 +70,17 @@ impl Tellings {
     }
 }
 
-impl Heard {
+impl MemberRecord {
     /// Whether it tells something new: what has not come before, and if it is of itself, is not out of date.
-    pub(crate) fn is_new(&mut self, told: &Told) -> bool {
-        let is_progress = matches!(told.what, What::Progress(_));
-        if is_progress && told.counter < self.progressed {
+    pub(crate) fn is_new(&mut self, notice: &Notice) -> bool {
+        let is_progress = matches!(notice.content, Content::Progress(_));
+        if is_progress && notice.counter < self.progressed {
             return false;
         }
         if is_progress {
-            self.progressed = told.counter;
+            self.progressed = notice.counter;
         }
-        self.tellings.is_new(told.counter)
+        self.seen_notices.is_new(notice.counter)
     }
 
     /// What another one says of it.
@@ -171,10 +171,10 @@ mod tests {
         /// Whatever the order, each is new once; only what is far behind is not.
         #[test]
         fn each_telling_is_new_once(counters in prop::collection::vec(prop_oneof![1_u64..200, any::<u64>()], 1..300)) {
-            let (mut tellings, mut seen, mut last) = (Tellings::default(), HashSet::from([0]), 0);
+            let (mut seen_notices, mut seen, mut last) = (SeenNotices::default(), HashSet::from([0]), 0);
             for counter in counters {
                 let is_far_behind = counter.saturating_add(64) < last;
-                prop_assert_eq!(tellings.is_new(counter), seen.insert(counter) && !is_far_behind);
+                prop_assert_eq!(seen_notices.is_new(counter), seen.insert(counter) && !is_far_behind);
                 last = counter.max(last);
             }
         }
