@@ -1,4 +1,4 @@
-//! Every fault reaches every rank and names the one that caused it.
+//! Every fault reaches every rank, and names the rank that caused it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -146,7 +146,7 @@ fn a_mismatch_is_found_when_the_other_rank_arrives() {
         watch.enter(1, [1, 100]);
         watch.announce(1, [1, 100], None);
     }
-    // Rank 0 calls something else, but only once it has heard of the others.
+    // Rank 0 calls something else, but only after the others' announcements have arrived.
     until("announcements", || {
         watches[0].progress_report().matches("waits in").count() == 4
     });
@@ -248,7 +248,7 @@ fn leaving_the_world_is_leaving_each_communicator_and_no_death() {
         drop(world.pop());
         for (monitor, watch) in world.iter().zip(&watches) {
             until("the departure", || watch.left(size - 1) == Some(0));
-            // Built after the goodbye, with a rank that never built it.
+            // A communicator that is created after the goodbye, and that the leaving rank never created.
             let next = monitor.watch(8, (0..size).collect(), words);
             until("the goodbye", || next.left(size - 1) == Some(0));
             assert!(!watch.failed() && !next.failed());

@@ -1,4 +1,4 @@
-//! A forked child has a copy of the monitor, and none of its threads.
+//! A forked child has a copy of the monitor, but not its thread.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -7,29 +7,31 @@ use std::sync::Barrier;
 
 use common::start;
 
-/// The system takes the memory of the parent's threads for the child's own, so that one of them soon goes by the name
-/// that the monitor's had. Whoever takes the copy of the monitor down must not mean that one.
+/// The child reuses the memory of the parent's threads for its own, so one of its threads soon has the handle that
+/// the monitor's thread had. Dropping the copy of the monitor must not join that thread.
 #[test]
 fn a_child_leaves_its_own_threads_alone_when_it_drops_the_monitor() {
     let mut monitor = Some(start(0, 1, Vec::new()));
-    // SAFETY: the child goes on with this thread alone, and never returns to the test harness.
+    // SAFETY: the child runs on this thread alone and ends in `_exit`, so it never returns to the test harness. Unless
+    // it panics, it takes no lock that another thread of the parent may have held during the fork: the monitor does
+    // nothing in a forked child, and glibc keeps its allocator usable there.
     let child = match unsafe { libc::fork() } {
         0 => {
             let work = std::panic::AssertUnwindSafe(|| drop_among_threads(&mut monitor));
             let fine = std::panic::catch_unwind(work).is_ok();
-            // SAFETY: ends this process.
+            // SAFETY: `_exit` takes an integer and never returns, so nothing in this process is used after it.
             unsafe { libc::_exit(i32::from(!fine)) }
         }
         child => child,
     };
     let mut status = 0;
-    // SAFETY: the status is written to a local.
+    // SAFETY: `status` is a live local of the type that waitpid writes to.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!((waited, status), (child, 0));
 }
 
 fn drop_among_threads<T>(monitor: &mut Option<T>) {
-    // More than the parent has had.
+    // More than the parent had.
     const THREADS: usize = 16;
     let dropped = Barrier::new(THREADS + 1);
     std::thread::scope(|scope| {

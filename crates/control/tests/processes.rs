@@ -1,4 +1,4 @@
-//! Ranks that are killed, stopped, or end without a word: real processes, joined over TCP.
+//! Ranks that are killed, are stopped, or exit without a goodbye: real processes, connected over TCP.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -9,9 +9,9 @@ use common::name;
 use common::process::{Rank, serve_if_asked, spawn_world};
 use rustix::process::Signal;
 
-/// A rank, where the test binary is started as one; else nothing.
+/// Serves as a rank if `spawn_world` started this process; does nothing otherwise.
 #[test]
-#[ignore = "a process that other tests start"]
+#[ignore = "the other tests here start it as a child process, with --ignored --exact; no test by itself"]
 fn rank() {
     serve_if_asked();
 }
@@ -47,7 +47,7 @@ fn three_of_eight_processes_are_killed_at_once() {
     }
 }
 
-/// The news have to pass through others: ten ranks are not all neighbours of each other.
+/// The news has to be forwarded: in a world of ten, not all ranks are neighbours.
 #[test]
 fn a_killed_process_is_named_by_those_who_had_no_stream_to_it() {
     let mut world = spawn_world(10, "rank");
@@ -64,7 +64,7 @@ fn a_process_that_exits_without_a_goodbye_has_died() {
     assert_died(&mut world[0], &[1]);
 }
 
-/// For longer than it takes the kernel to give up a host that vanished.
+/// It is stopped for longer than the kernel takes to give up a vanished host.
 #[test]
 fn a_stopped_process_is_late_but_neither_dead_nor_lost() {
     let mut world = spawn_world(3, "rank");

@@ -1,4 +1,4 @@
-//! Streams that break and are made anew, or are not.
+//! Streams that break: some are reopened, some cannot be.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -20,11 +20,11 @@ const HEARD: Duration = Duration::from_secs(4);
 #[derive(Default)]
 struct Network {
     adopters: Mutex<Vec<Adopter>>,
-    /// What comes of opening a stream to a rank; else there is one.
+    /// The ranks to and from which no stream can be opened, and why.
     unreached: Mutex<Vec<(u32, Unreached)>>,
-    /// How often nothing came of it.
+    /// How many attempts to open a stream have failed.
     failed: AtomicUsize,
-    /// The other handles of the streams, to break them with.
+    /// Duplicate handles of the streams, to break them.
     streams: Mutex<Vec<(u32, u32, Socket)>>,
 }
 
@@ -44,13 +44,13 @@ impl Network {
             .partition(|&(from, to, _)| (from, to) == (a, b) || (from, to) == (b, a));
         *self.streams.lock() = rest;
         for (.., stream) in cut {
-            // Fails when it is closed already.
+            // Fails if the stream is closed already.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 }
 
-/// One rank's way into the network.
+/// One rank's access to the network.
 struct Caller {
     me: u32,
     network: Arc<Network>,
@@ -58,7 +58,7 @@ struct Caller {
 
 impl Dial for Caller {
     fn dial(&self, peer: u32, number: u32, _: Instant) -> Result<Socket, Unreached> {
-        // Held until the stream is on the list: what is cut after a reason has been added is all there is.
+        // Locked until the stream is on the list, so that a `cut` after a reason was added breaks all streams.
         let unreached = self.network.unreached.lock();
         let reason = unreached
             .iter()
@@ -77,7 +77,7 @@ impl Dial for Caller {
     }
 }
 
-/// A world of ranks that are joined by TCP.
+/// A world of ranks that are connected by TCP.
 fn world(size: u32) -> (Arc<Network>, Vec<Arc<Monitor>>) {
     let network = Arc::new(Network::default());
     let mut streams: Vec<Vec<(u32, Socket)>> = (0..size).map(|_| Vec::new()).collect();
@@ -133,7 +133,7 @@ fn news_pass_streams_that_break_again_and_again() {
     }
 }
 
-/// Departures are counted by the others, so that one which is lost or comes late is seen.
+/// Each departure carries its number, so that one that is lost or out of order is noticed.
 #[test]
 fn departures_arrive_in_their_order_although_streams_break() {
     let (network, monitors) = world(2);
@@ -199,7 +199,7 @@ fn a_rank_that_others_hear_is_tried_for_longer() {
     let (network, monitors) = world(3);
     let all = watches(&monitors, 7);
     let silent = || Unreached::NoAnswer("no answer in time".into());
-    // Rank 2 hears both; between these two there is no way.
+    // Rank 2 hears both; the other two cannot reach each other.
     let block = || network.unreached.lock().push((1, silent()));
     block();
     network.cut(0, 1);
@@ -215,7 +215,7 @@ fn a_rank_that_others_hear_is_tried_for_longer() {
             .iter()
             .any(|&(a, b, _)| a.min(b) == 0 && a.max(b) == 1)
     });
-    // For ever is too long.
+    // But not for ever.
     block();
     network.cut(0, 1);
     let text = fault(&all[2]).to_string();
@@ -225,7 +225,7 @@ fn a_rank_that_others_hear_is_tried_for_longer() {
     );
 }
 
-/// Its host answers: whoever waits for it has a deadline.
+/// Its host answers, so it is only stopped or busy; operations that wait for it have a deadline.
 #[test]
 fn a_rank_that_takes_connections_and_is_silent_is_neither_dead_nor_lost() {
     let (network, monitors) = world(2);
@@ -253,7 +253,7 @@ fn a_goodbye_is_no_reason_to_try_again() {
     drop(network);
 }
 
-/// A clean end must not look like a death because the network fails at that moment.
+/// An orderly end must not look like a death because the network fails at that moment.
 #[test]
 fn a_goodbye_is_said_by_a_stream_that_is_made_anew() {
     let (network, mut monitors) = world(2);

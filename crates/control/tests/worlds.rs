@@ -1,4 +1,4 @@
-//! Communicators side by side, news that come early, and neighbours that do not read.
+//! Communicators side by side, news that arrives early, and neighbours that do not read.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -28,7 +28,7 @@ fn a_fault_stays_in_its_communicator() {
 #[test]
 fn ranks_of_a_split_have_their_own_numbers() {
     let (alive, victim_streams) = world_with_victims(5, &[3]);
-    // Backwards: communicator rank 0 is rank 4 of the world, and so on.
+    // In reverse: communicator rank 0 is rank 4 of the world, and so on.
     let odd_ones: Vec<_> = alive
         .iter()
         .filter(|(me, _)| [4, 1].contains(me))
@@ -73,7 +73,7 @@ fn news_of_a_communicator_that_is_not_built_yet_are_kept() {
     waiting.enter(1, [1, 1]);
     waiting.announce(1, [1, 1], Some(4));
     left.leave(0);
-    // Sent after the rest to each neighbour, so when it has arrived the rest has.
+    // Each neighbour gets the mark last, so once it has arrived, the rest has.
     let mark = |rank: usize| watch(rank, 100 + rank as u64);
     let marks: Vec<_> = (0..3).map(mark).collect();
     let seen: Vec<_> = (0..3).map(|rank| watch(4, 100 + rank)).collect();
@@ -93,7 +93,7 @@ fn news_of_a_communicator_that_is_not_built_yet_are_kept() {
 fn ranks_that_finished_or_wait_are_not_late() {
     let world = world(5);
     let watches = watches(&world, 7);
-    // Rank 1 has finished; 2 waits; 3 is an operation behind; 4 has entered, but does not wait.
+    // Rank 1 has finished, 2 waits, 3 is one operation behind, 4 has entered but does not wait.
     for (rank, watch) in watches.iter().enumerate() {
         watch.enter(1, [1, 1]);
         watch.finish(1);
@@ -142,7 +142,7 @@ fn the_report_says_who_waits_for_whom() {
     }
 }
 
-/// Many times what a socket takes; nothing may block, and the living still hear of each other.
+/// It is sent many times what a socket takes. Nothing may block, and the live ranks still hear from each other.
 #[test]
 fn a_neighbour_that_does_not_read_holds_nobody_up() {
     let (alive, stopped) = world_with_victims(5, &[2]);
@@ -164,7 +164,7 @@ fn a_neighbour_that_does_not_read_holds_nobody_up() {
     });
     everyone_fails(&watches);
     drop(watches);
-    // Ends although the goodbye cannot be delivered to all.
+    // This returns although the goodbye cannot be delivered to all.
     drop(alive);
     drop(stopped);
 }
@@ -186,7 +186,7 @@ fn communicators_come_and_go() {
     everyone_fails(&watches);
 }
 
-/// What finds a host that vanished within ten seconds is in the kernel; it must be asked for it.
+/// The kernel detects a vanished host within ten seconds, but only if the socket asks for it.
 #[test]
 fn tcp_streams_ask_the_kernel_to_watch_the_host() {
     let (mine, theirs) = tcp_pair();
@@ -209,7 +209,7 @@ fn tcp_streams_ask_the_kernel_to_watch_the_host() {
     drop(fault(&watches[1]));
 }
 
-/// The last words of a rank arrive although it had not read all that it was sent.
+/// A rank's last frames arrive although it had not read everything that was sent to it.
 #[test]
 fn a_goodbye_over_tcp_is_not_lost() {
     for _ in 0..50 {

@@ -1,4 +1,4 @@
-//! Worlds of ranks within one process, joined by socket pairs.
+//! Test support: worlds of ranks within one process, connected by socket pairs.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub(crate) mod process;
@@ -49,10 +49,10 @@ pub(crate) fn start(me: u32, size: u32, streams: Vec<(u32, Socket)>) -> Arc<Moni
     Monitor::start(me, names(size), streams, None).unwrap()
 }
 
-/// The control streams of one rank, with whom they lead to.
+/// The control streams of one rank, each with the rank at its other end.
 pub(crate) type Streams = Vec<(u32, Socket)>;
 
-/// A world in which `mortals` have no monitor: their streams end when they are dropped.
+/// A world in which `victims` have no monitor: dropping their streams looks like their death.
 pub(crate) fn world_with_victims(
     size: u32,
     victims: &[u32],
@@ -69,7 +69,7 @@ pub(crate) fn world_with_victims(
     (alive, victim_streams)
 }
 
-/// Everyone's watch of the communicator of all ranks.
+/// Each rank's watch of the communicator of all ranks.
 pub(crate) fn watches(monitors: &[Arc<Monitor>], context: u64) -> Vec<Arc<Watch>> {
     let members: Vec<u32> = (0..monitors.len() as u32).collect();
     monitors
@@ -78,7 +78,7 @@ pub(crate) fn watches(monitors: &[Arc<Monitor>], context: u64) -> Vec<Arc<Watch>
         .collect()
 }
 
-/// Waits for something that will come; the limit only ends a test that hangs.
+/// Waits until the condition holds. The limit only ends a test that hangs.
 pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -90,7 +90,7 @@ pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// The fault that a watch has, or gets.
+/// Waits for a watch's fault.
 pub(crate) fn fault(watch: &Watch) -> Arc<spark_ccl_control::Fault> {
     until("a fault", || watch.failed());
     watch.fault().unwrap()

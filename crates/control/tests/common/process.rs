@@ -1,7 +1,7 @@
-//! Ranks that are processes: the test binary starts itself, and joins the processes over TCP.
+//! Test support: ranks that are processes. The test binary starts itself, and connects the processes over TCP.
 //!
-//! A rank obeys lines on its standard input and answers each with a line; it ends with its input,
-//! so that none outlives the test.
+//! A rank executes one order per line of its standard input, and answers each with a line. It exits when its input
+//! ends, so that none outlives the test.
 
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -19,7 +19,7 @@ use super::{fault, name, names, until, words};
 const RANK: &str = "SPARK_CONTROL_TEST_RANK";
 const SIZE: &str = "SPARK_CONTROL_TEST_SIZE";
 const FOLDER: &str = "SPARK_CONTROL_TEST_FOLDER";
-/// Tells the answers from what the test harness prints.
+/// Distinguishes the answers from what the test harness prints.
 const ANSWER: &str = "answer: ";
 
 /// A rank that runs as a process of its own; killed when dropped.
@@ -35,7 +35,7 @@ pub(crate) fn spawn_world(size: u32, entry: &str) -> Vec<Rank> {
     let mut ranks: Vec<Rank> = (0..size)
         .map(|rank| Rank::spawn(rank, size, folder.path(), entry))
         .collect();
-    // Once all are there, nobody needs the folder.
+    // Once all ranks are connected, none needs the folder.
     for rank in &mut ranks {
         assert_eq!(rank.answer(), "ready");
     }
@@ -67,7 +67,7 @@ impl Rank {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Gives an order without waiting for the answer.
+    /// Sends an order without waiting for the answer.
     pub(crate) fn order(&mut self, order: &str) {
         writeln!(self.orders, "{order}").unwrap();
     }
@@ -75,7 +75,7 @@ impl Rank {
     /// The next answer; panics when the process ends without one.
     pub(crate) fn answer(&mut self) -> String {
         let mut lines = self.answers.by_ref().map(Result::unwrap);
-        // The harness prints its own words before the first answer, on the same line.
+        // The harness prints the test's name before the first answer, on the same line.
         lines
             .find_map(|line| line.split_once(ANSWER).map(|(_, answer)| answer.to_owned()))
             .expect("the process ended without an answer")
@@ -89,13 +89,13 @@ impl Rank {
 
 impl Drop for Rank {
     fn drop(&mut self) {
-        // Fails when it has ended already.
+        // Fails if the process has exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Turns this process into a rank, if it was started as one.
+/// Serves as a rank, if this process was started as one.
 pub(crate) fn serve_if_asked() {
     let Ok(rank) = std::env::var(RANK) else {
         return;
@@ -146,7 +146,7 @@ fn execute(order: &str, watch: &Arc<Watch>) -> String {
     }
 }
 
-/// Streams to the neighbours: each rank listens, and connects to those below it.
+/// Connects to the neighbours: each rank listens, and connects to the lower ones.
 fn connect(rank: u32, size: u32, folder: &Path) -> Vec<(u32, Socket)> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     publish(rank, listener.local_addr().unwrap().port(), folder);
