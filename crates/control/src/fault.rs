@@ -1,32 +1,31 @@
-//! What can go wrong in a world of ranks, in words that a user can act on.
+//! Faults: why a communicator fails, with texts that a user can act on.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Marks the sequence numbers of point-to-point operations, which count per peer and direction:
-/// `POINT_TO_POINT | number`. They are told to the others for their error texts, but compared with
-/// nobody's.
+/// Marks the sequence numbers of point-to-point operations, which are counted per peer and direction:
+/// `POINT_TO_POINT | number`. They are announced for the other ranks' error texts, but never compared.
 pub const POINT_TO_POINT: u64 = 1 << 63;
 
-/// Marks the sequence numbers of calls with device memory, which count by themselves: `DEVICE | number`. The
-/// ranks do not tell each other of them.
+/// Marks the sequence numbers of calls with device memory, which are counted separately: `DEVICE | number`. They are
+/// not announced to other ranks.
 pub const DEVICE: u64 = 1 << 62;
 
-/// A rank heard of within this time is alive; announcements and replies come about once a second.
+/// A rank that was heard of within this time counts as alive: announcements and replies come about once a second.
 pub(crate) const ALIVE: Duration = Duration::from_secs(3);
 
-/// How many late ranks a text lists.
+/// How many late ranks an error text lists.
 const MAX_NAMED: usize = 8;
 
-/// One rank of a communicator, and how to call it.
+/// One rank of a communicator, with its numbers and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// The rank in the communicator.
     pub rank: u32,
     /// The rank in the world that the communicator was split from.
     pub world: u32,
-    /// The world's name of the rank: "rank 3 (hostB, pid 17)".
+    /// The rank's name in the world: "rank 3 (hostB, pid 17)".
     pub name: Arc<str>,
 }
 
@@ -43,15 +42,15 @@ impl fmt::Display for Member {
 /// A rank that did not take part in an operation in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Late {
-    /// Who is late.
+    /// The rank that is late.
     pub rank: Member,
-    /// The last operation it is known to have entered: sequence number, and signature in words.
+    /// The last operation it is known to have entered: its sequence number, and its signature in words.
     pub last: Option<(u64, String)>,
     /// How long ago anything was heard of it in this communicator.
     pub age: Duration,
 }
 
-/// Why a communicator cannot go on. All ranks in it are numbered as in the communicator.
+/// Why a communicator cannot continue. Ranks are numbered as in the communicator.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// A process ended without saying goodbye.
@@ -60,30 +59,30 @@ pub enum Fault {
          look at that process's own output and exit status (a crash, a signal, or out of memory)"
     )]
     Died {
-        /// Who died.
+        /// The rank that died.
         rank: Member,
     },
-    /// The connection to a rank failed: its host is gone, or the network between.
+    /// The connection to a rank failed: its host, or the network in between, is down.
     #[error(
         "{rank} is lost: {error}; check that its host is up and that the network between the hosts works"
     )]
     Lost {
-        /// Who is lost.
+        /// The rank that is lost.
         rank: Member,
-        /// Who noticed, and the system's error.
+        /// Which rank noticed, and the system's error.
         error: String,
     },
     /// A rank left the communicator although this operation needs it.
     #[error(
-        "{rank} left the communicator {}, but operation {} ({words}) needs it; every rank must make the same calls before any of them \
-         finalizes or drops the communicator",
+        "{rank} left the communicator {}, but operation {} ({words}) needs it; every rank must make the same calls \
+        before any of them finalizes or drops the communicator",
         last_text(*last_sequence),
         number(*sequence)
     )]
     Left {
-        /// Who left.
+        /// The rank that left.
         rank: Member,
-        /// The last operation that it took part in, 0 for none.
+        /// The last operation that it took part in; 0 for none.
         last_sequence: u64,
         /// The operation that needs it.
         sequence: u64,
@@ -93,7 +92,7 @@ pub enum Fault {
     /// A rank aborted the communicator.
     #[error("{by} aborted the communicator: {reason}")]
     Aborted {
-        /// Who called abort.
+        /// The rank that called abort.
         by: Member,
         /// Its reason.
         reason: String,
@@ -123,7 +122,7 @@ pub enum Fault {
         late_text(late, *sequence)
     )]
     TimedOut {
-        /// Whose deadline passed.
+        /// The rank whose deadline passed.
         by: Member,
         /// The operation's sequence number.
         sequence: u64,
@@ -131,7 +130,7 @@ pub enum Fault {
         words: String,
         /// How long it waited.
         waited: Duration,
-        /// Who did not take part, as far as `by` knows.
+        /// The ranks that did not take part, as far as `by` could tell.
         late: Vec<Late>,
     },
     /// The link that carries data between two ranks failed.
@@ -140,11 +139,11 @@ pub enum Fault {
          network between their hosts"
     )]
     Link {
-        /// Who noticed.
+        /// The rank that noticed.
         by: Member,
         /// The other end.
         peer: Member,
-        /// What happened.
+        /// The error.
         text: String,
     },
 }
@@ -165,7 +164,7 @@ impl Fault {
     }
 }
 
-/// An operation's sequence number as users read it.
+/// An operation's sequence number as error texts show it.
 pub(crate) fn number(sequence: u64) -> String {
     if sequence & POINT_TO_POINT != 0 {
         format!("point-to-point #{}", sequence & !POINT_TO_POINT)

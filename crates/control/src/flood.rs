@@ -1,12 +1,12 @@
-//! Flooding: everyone passes each piece of news on once.
+//! Flooding: each rank forwards each piece of news exactly once.
 
 use crate::wire::{Flood, News};
 
-/// Decides which news are new, in memory that does not grow with their number.
+/// Recognises floods that have arrived before, in constant memory per origin.
 ///
-/// Streams keep order, also where they are made anew, and everyone passes news on in the order of their first
-/// arrival. So those of one origin reach everyone in the order in which they were sent, whatever the path, and a
-/// high-water mark per origin is enough.
+/// Streams keep order, even across reopening, and every rank forwards floods in the order of their first arrival. So
+/// the floods of one origin reach every rank in the order in which they were sent, on any path, and a high-water mark
+/// per origin is enough.
 pub(crate) struct Seen {
     marks: Vec<u64>,
 }
@@ -18,7 +18,7 @@ impl Seen {
         }
     }
 
-    /// Whether `flood` is news; from now on it is not.
+    /// Whether `flood` arrives for the first time. From now on it counts as seen.
     pub(crate) fn is_new(&mut self, flood: &Flood) -> bool {
         let Some(mark) = self.marks.get_mut(flood.origin as usize) else {
             return false;
@@ -28,7 +28,7 @@ impl Seen {
         new
     }
 
-    /// News from `origin` itself, numbered.
+    /// Gives `news` from `origin` itself the next number.
     pub(crate) fn originate(&mut self, origin: u32, news: News) -> Flood {
         let counter = self.marks.get_mut(origin as usize).map_or(0, |mark| {
             *mark += 1;
@@ -51,8 +51,7 @@ mod tests {
     use super::*;
     use crate::topology::neighbours;
 
-    /// A world in which messages take their time: each stream is a queue, and `choices` picks the
-    /// stream that delivers next.
+    /// A world with arbitrary delays: each stream is a queue, and `choices` picks the stream that delivers next.
     struct World {
         alive: Vec<bool>,
         seen: Vec<Seen>,
@@ -89,7 +88,7 @@ mod tests {
             self.send(origin, None, &flood);
         }
 
-        /// Delivers until nothing is under way; kills `victims` one after another meanwhile.
+        /// Delivers until nothing is in flight, and kills `victims` one after another meanwhile.
         fn run(&mut self, mut choices: impl FnMut() -> usize, mut victims: Vec<u32>) {
             loop {
                 let mut open: Vec<(u32, u32)> = self.streams.keys().copied().collect();
@@ -115,7 +114,7 @@ mod tests {
             }
         }
 
-        /// What it had received is lost; what is under way from it still arrives.
+        /// Kills a rank: what it had received is lost, what it has sent still arrives.
         fn kill(&mut self, victim: u32) {
             self.alive[victim as usize] = false;
         }
@@ -131,7 +130,7 @@ mod tests {
     }
 
     proptest! {
-        /// News reach every living rank, once and in order, while up to log2(size) - 1 ranks die.
+        /// News reaches every live rank once and in order while up to log2(size) - 1 ranks die.
         #[test]
         fn news_reach_everyone_alive(size in 4u32..=24, seed in any::<u64>()) {
             let mut choices = random(seed);
@@ -155,7 +154,7 @@ mod tests {
         }
     }
 
-    /// Every set of three dead ranks of 16, up to rotation; news from every survivor.
+    /// All sets of three dead ranks of 16, up to rotation, with news from every survivor.
     #[test]
     fn no_three_deaths_cut_a_world_of_16() {
         for (b, c) in (1..16).flat_map(|b| (b + 1..16).map(move |c| (b, c))) {

@@ -1,4 +1,4 @@
-//! What other ranks may send, for fuzzing.
+//! Fuzz targets: the parsers of what other ranks send.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use crate::wire::{
     Content, Flood, Frame, Heartbeat, News, Notice, Progress, Report, WaitingFor, encode, parse,
 };
 
-/// A name, what must take any bytes, and right ones.
+/// A target's name, the function that must accept any bytes, and valid inputs to start from.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
-/// All of this crate.
+/// All targets of this crate.
 pub const TARGETS: &[Target] = &[("control-frames", frames, some_frames)];
 
 const SIZE: u32 = 5;

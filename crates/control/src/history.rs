@@ -1,11 +1,11 @@
-//! The last operations of a communicator, written by its engine, read by the monitor.
+//! The last operations of a communicator: the engine writes them, the monitor reads them, without locks.
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// How many operations are remembered. The model checker gets a small ring, so that it sees it wrap.
+/// How many operations are kept. Under loom the ring is small, so that the model covers its wrap-around.
 const DEPTH: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// A ring of the last operations' signatures, by sequence number.
@@ -17,10 +17,10 @@ pub(crate) struct History {
     latest: AtomicU64,
 }
 
-/// 32 bytes, so that no slot lies across two cache lines.
+/// 32 bytes, so that no slot straddles two cache lines.
 #[repr(align(32))]
 struct Slot {
-    /// `2 * sequence` when the slot holds that operation, odd while it is being rewritten.
+    /// `2 * sequence` if the slot holds that operation; odd while it is being rewritten.
     stamp: AtomicU64,
     signature: [AtomicU64; 2],
 }
@@ -45,13 +45,13 @@ impl History {
         fence(Ordering::Release);
         slot.signature[0].store(signature[0], Ordering::Relaxed);
         slot.signature[1].store(signature[1], Ordering::Relaxed);
-        // Pairs with the Acquire load in `get`: who sees this stamp sees this signature.
+        // Pairs with the Acquire load in `get`: a reader that sees this stamp sees this signature.
         slot.stamp.store(stamp(sequence), Ordering::Release);
-        // Pairs with the Acquire load in `latest`: who sees the number finds the entry.
+        // Pairs with the Acquire load in `latest`: a reader that sees the number finds the entry.
         self.latest.store(sequence, Ordering::Release);
     }
 
-    /// The signature of operation `sequence`, if it was entered and is not yet overwritten.
+    /// The signature of operation `sequence`, if it was entered and its slot is not yet overwritten.
     pub(crate) fn get(&self, sequence: u64) -> Option<[u64; 2]> {
         if sequence == 0 {
             return None;
@@ -70,7 +70,7 @@ impl History {
         (slot.stamp.load(Ordering::Relaxed) == stamp(sequence)).then_some(signature)
     }
 
-    /// The sequence number of the operation that was entered last, 0 before the first.
+    /// The sequence number of the operation entered last; 0 before the first.
     pub(crate) fn latest(&self) -> u64 {
         // Pairs with the Release store of `latest` in `record`.
         self.latest.load(Ordering::Acquire)
@@ -114,8 +114,8 @@ mod model {
     use super::*;
     use loom::sync::Arc;
 
-    /// Every interleaving of a writer that wraps the ring and a reader: the reader gets a whole
-    /// signature of the operation it asked for, or nothing.
+    /// In every interleaving of a reader and a writer that wraps the ring, the reader gets the whole signature of the
+    /// operation that it asked for, or nothing.
     #[test]
     fn a_reader_never_sees_a_torn_signature() {
         loom::model(|| {
@@ -136,7 +136,7 @@ mod model {
         });
     }
 
-    /// Whoever sees the number of the latest operation finds it in the ring.
+    /// A reader that sees the number of the latest operation finds it in the ring.
     #[test]
     fn the_latest_operation_can_be_looked_up() {
         loom::model(|| {

@@ -1,13 +1,12 @@
-//! Who is alive and what everyone is doing: faults, announcements, the monitor.
+//! The control plane: tracks which ranks are alive and what each is doing, and spreads faults.
 //!
-//! A [`Monitor`] owns the control streams of one process to some of the others
-//! ([`neighbours`]) and a thread that sleeps on them. Each communicator has a [`Watch`]: it
-//! records the operations that are entered, tells the others what this rank waits for, and holds
-//! the first [`Fault`] that this rank learns of, from wherever in the world it comes.
+//! A [`Monitor`] owns one process's control streams to its [`neighbours`], and a thread that polls them. Each
+//! communicator has a [`Watch`]. It records the operations that this rank enters, announces what the rank waits for,
+//! and holds the first [`Fault`] that reaches this rank from anywhere in the world.
 //!
-//! What one rank learns, it passes on to all its neighbours once, so that news reaches everyone
-//! that is alive in few hops and no single rank, not even rank 0, is needed for it. What it merely does, it tells a few
-//! others; see `state/telling.rs`.
+//! Faults and departures are flooded: each rank forwards each of them once to all its neighbours. They reach every
+//! live rank in few hops, and no single rank, not even rank 0, is needed for that. Progress is not flooded: each rank
+//! announces it to a few others (`state/notices.rs`).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]

@@ -1,4 +1,4 @@
-//! One neighbour's control stream: framing, flow control, and how it ended.
+//! The control stream to one neighbour: framing, flow control, and how it ended.
 
 use std::io;
 use std::net::Shutdown;
@@ -17,21 +17,21 @@ use crate::outbound::Outbound;
 use crate::repair::Repair;
 use crate::wire::{self, Frame, Heartbeat};
 
-/// A host that vanishes is noticed after 4.7 s of silence, and after 9 s where something is first sent to it
-/// late in the silence: that ends the probes, and has the same time again.
+/// A vanished host is noticed after 4.7 s of silence. If data is first sent late in the silence, it takes up to 9 s:
+/// the data ends the keepalive probes, and has a timeout of 4.7 s of its own.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 2;
 const USER_TIMEOUT: Duration = Duration::from_millis(4700);
 
-/// What is read is acknowledged in portions of this many bytes.
+/// Received data is acknowledged once per this many bytes.
 const ACKNOWLEDGE_EVERY: u32 = 8 * 1024;
-/// How often one stream is read from before it is the others' turn.
+/// Reads per stream before the other streams get their turn.
 const READS_PER_TURN: u32 = 4;
-/// Neighbours that have said nothing for so long get no more beats: those of a stopped process would fill its
-/// kernel's buffer.
+/// A neighbour that has been silent for this long gets no more heartbeats: if its process is stopped, they would fill
+/// the receive buffer of its kernel.
 const HEARTBEATS_FOR: Duration = Duration::from_secs(30);
-/// What a neighbour says of whom it hears holds for so long.
+/// How long a neighbour's list of the ranks that it hears stays valid.
 const HEARD_REPORT_HOLDS: Duration = Duration::from_secs(3);
 
 /// How a stream ended.
@@ -41,37 +41,38 @@ pub(crate) enum End {
     Closed,
     /// The connection failed.
     Failed(String),
-    /// It carries something that is no frame.
+    /// It carried bytes that are not a frame.
     Garbled(String),
 }
 
 pub(crate) struct Link {
     pub(crate) peer: u32,
     pub(crate) outbound: Outbound,
-    /// Whether it is still read from.
+    /// Whether the stream is still read from.
     pub(crate) open: bool,
-    /// Whether the socket was full when it was last written to.
+    /// Whether the last write found the socket full.
     pub(crate) full: bool,
-    /// When the neighbour was last heard.
+    /// When data last arrived from the neighbour.
     pub(crate) heard: Instant,
-    /// How the stream is made anew, where it can be.
+    /// The state of reopening the stream; `None` if the stream cannot be reopened.
     pub(crate) repair: Option<Repair>,
-    /// `None` while it is broken.
+    /// `None` while the stream is broken.
     stream: Option<Arc<Unshared<Socket>>>,
-    /// The neighbour's process, where it is one of this kernel's.
+    /// A pidfd of the neighbour's process, if it runs on the same kernel.
     process: Option<Arc<OwnedFd>>,
     closed: bool,
     inbound: Vec<u8>,
     unacknowledged: u32,
-    /// How many faults and departures have come.
+    /// How many floods (faults and departures) have arrived.
     received: u64,
-    /// What the neighbour said last of whom it hears.
+    /// The ranks that the neighbour last said it hears, and when it said so.
     hears: Option<(Vec<u32>, Instant)>,
-    /// A write error takes the socket's error with it, so that the read sees a mere end.
+    /// The error of a failed write. The write consumed the socket's pending error, so a later read sees only the end of
+    /// the stream.
     write_error: Option<Errno>,
 }
 
-/// What is waited for.
+/// What the monitor thread polls for one link.
 pub(crate) struct PollTargets {
     pub(crate) stream: Arc<Unshared<Socket>>,
     pub(crate) flags: PollFlags,
@@ -79,7 +80,7 @@ pub(crate) struct PollTargets {
 }
 
 impl Link {
-    /// With `can_be_repaired`, a TCP stream may be made anew when it breaks. Others only end with their process.
+    /// With `can_be_repaired`, a TCP stream is reopened after it breaks. A Unix stream only ends with its process.
     pub(crate) fn new(
         peer: u32,
         socket: Socket,
@@ -100,7 +101,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Nothing is read, and what is written stays in the queue.
+    /// A link without a stream: nothing is read, and what is pushed stays in the queue.
     pub(crate) fn without_stream(peer: u32, now: Instant) -> Self {
         Self {
             peer,
@@ -120,7 +121,7 @@ impl Link {
         }
     }
 
-    /// Goes on with a new stream in the place of the one that broke, or will.
+    /// Continues on a new stream, which replaces one that has broken or is about to.
     pub(crate) fn renew(&mut self, socket: Socket, now: Instant) -> io::Result<()> {
         watch_host(&SockRef::from(&socket))?;
         self.stream = Some(Arc::new(Unshared::new(socket)));
@@ -131,13 +132,13 @@ impl Link {
         Ok(())
     }
 
-    /// The stream is of no use any more; what is to be sent waits for the next one.
+    /// Gives the broken stream up. What is queued waits for the next one.
     pub(crate) fn drop_stream(&mut self) {
         self.stream = None;
         (self.open, self.full) = (false, false);
     }
 
-    /// What to wait for, if anything.
+    /// What to poll, if anything.
     pub(crate) fn poll_targets(&self) -> Option<PollTargets> {
         let stream = self.stream.clone().filter(|_| self.open)?;
         let mut flags = PollFlags::IN;
@@ -150,9 +151,9 @@ impl Link {
         })
     }
 
-    /// Writes what the socket takes without blocking, and notes whether it is `full`.
+    /// Writes what the socket takes without blocking, and records whether it is `full`.
     ///
-    /// An error is not reported here: the neighbour's last words may still wait to be read.
+    /// An error is not reported here: the neighbour's last frames may still wait to be read.
     pub(crate) fn flush(&mut self) {
         self.full = false;
         let Some(stream) = &self.stream else { return };
@@ -179,19 +180,19 @@ impl Link {
         }
     }
 
-    /// Nothing more is written, and the neighbour sees the end.
+    /// Stops writing, and lets the neighbour see the end of the stream.
     pub(crate) fn close(&mut self) {
         self.closed = true;
         self.full = false;
         self.outbound.clear();
         if let Some(stream) = &self.stream {
-            // Fails when the neighbour is gone, which is just as well.
+            // Fails if the neighbour is gone already, which does no harm.
             let _ = stream.shutdown(Shutdown::Write);
         }
     }
 
-    /// Whether the neighbour has all that was to be said, as far as can be known: where its stream is not made anew,
-    /// the kernel has it.
+    /// Whether the neighbour has everything that was queued, as far as this rank can tell: on a stream that cannot be
+    /// reopened, whether the kernel has taken it all.
     pub(crate) fn has_delivered_all(&self) -> bool {
         match self.repair {
             Some(_) => self.outbound.is_confirmed(),
@@ -199,18 +200,18 @@ impl Link {
         }
     }
 
-    /// Whether the stream is broken, or so new that the neighbour has not said anything.
+    /// Whether the stream is broken, or so new that nothing has arrived on it.
     pub(crate) fn is_broken(&self) -> bool {
         let is_broken = self.stream.is_none() || self.outbound.is_held();
         self.repair.is_some() && !self.closed && is_broken
     }
 
-    /// Whether nothing can be written any more.
+    /// Whether the write side is closed.
     pub(crate) fn closed(&self) -> bool {
         self.closed
     }
 
-    /// Tells the neighbour that this rank is there, and whom it hears.
+    /// Sends the neighbour a heartbeat, with the ranks that this one hears.
     pub(crate) fn heartbeat(&mut self, hears: &[u32], now: Instant) {
         if !self.closed && now.saturating_duration_since(self.heard) < HEARTBEATS_FOR {
             let heartbeat = Heartbeat {
@@ -223,14 +224,14 @@ impl Link {
         }
     }
 
-    /// Whether the neighbour says that it hears a rank.
+    /// Whether the neighbour said lately that it hears `rank`.
     pub(crate) fn hears(&self, rank: u32, now: Instant) -> bool {
         self.hears.as_ref().is_some_and(|(hears, said)| {
             hears.contains(&rank) && now.saturating_duration_since(*said) < HEARD_REPORT_HOLDS
         })
     }
 
-    /// Reads what is there, and takes it apart. The news before the end come with the end.
+    /// Reads and parses what has arrived. If the stream has ended, the frames before the end are returned with it.
     pub(crate) fn read(&mut self, size: u32, now: Instant) -> (Vec<Frame>, Option<End>) {
         let mut frames = Vec::new();
         let Some(stream) = self.stream.clone() else {
@@ -254,7 +255,7 @@ impl Link {
         (frames, None)
     }
 
-    /// The end of the neighbour's process, which shows there although a child of it keeps the stream open.
+    /// `Closed` if the neighbour's process has exited. The pidfd tells even if a child of it keeps the stream open.
     fn process_exit(&self) -> Option<End> {
         let process = self.process.as_ref()?;
         let mut wait = [rustix::event::PollFd::new(process, PollFlags::IN)];
@@ -270,7 +271,8 @@ impl Link {
         }
     }
 
-    /// Takes apart what has come; what concerns this stream alone is dealt with here.
+    /// Parses received bytes. Acknowledgements and heartbeats, which concern this stream alone, are handled here; other
+    /// frames are appended to `frames`.
     pub(crate) fn take(
         &mut self,
         bytes: &[u8],
@@ -313,8 +315,9 @@ impl Link {
     }
 }
 
-/// The process at the other end of a Unix socket, where the kernel tells, and it is another one. It lives: it has just
-/// proven itself over this stream.
+/// A pidfd of the process at the other end of a Unix socket, if the kernel names it and it is not this process.
+///
+/// The process is alive, so its number is not another one's by now: it has just authenticated itself over this stream.
 fn process_of(socket: &Socket) -> Option<OwnedFd> {
     let peer = Pid::from_raw(peer_process(socket)?.get())?;
     let other = Some(peer).filter(|&peer| peer != getpid())?;

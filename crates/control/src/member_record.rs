@@ -1,4 +1,4 @@
-//! What is known of one member of a communicator.
+//! What this rank knows about one member of a communicator.
 
 use std::time::{Duration, Instant};
 
@@ -7,16 +7,16 @@ use crate::wire::{Content, Notice, Progress, Report, WaitingFor};
 
 #[derive(Clone, Default)]
 pub(crate) struct MemberRecord {
-    /// What it has told.
+    /// Which of its notices have arrived.
     seen_notices: SeenNotices,
-    /// The number of what it told last of itself.
+    /// The number of its latest progress notice.
     progressed: u64,
     pub(crate) at: Option<Instant>,
     finished: u64,
     entered: Option<Operation>,
     pub(crate) waiting: Option<Waiting>,
     pub(crate) left: Option<u64>,
-    /// What others say of it, where this rank is not told itself.
+    /// What other members report about it, if it does not send its notices to this rank.
     reported: Option<Reported>,
 }
 
@@ -33,15 +33,15 @@ pub(crate) struct Waiting {
     pub(crate) at: Instant,
 }
 
-/// Which of the numbered things that one rank tells have come. They come by way of several others, so in any order.
+/// Which notices of one rank have arrived. They are forwarded by several ranks, so they come in any order.
 #[derive(Clone, Copy, Default)]
 struct SeenNotices {
     last: u64,
-    /// The lowest bit is for the one before the last.
+    /// A bit for each number before `last`; the lowest bit is for `last - 1`.
     before: u64,
 }
 
-/// A report, and when it came.
+/// A report, and when it arrived.
 #[derive(Clone, Copy)]
 struct Reported {
     report: Report,
@@ -49,7 +49,8 @@ struct Reported {
 }
 
 impl SeenNotices {
-    /// Whether this one has not come yet. What is far behind the last is taken for known: it is told again.
+    /// Whether this number arrives for the first time. Numbers far behind the last count as known: what they carried
+    /// is announced again anyway.
     fn is_new(&mut self, counter: u64) -> bool {
         let bit = |distance: u64| {
             let shift = u32::try_from(distance - 1).ok();
@@ -71,7 +72,7 @@ impl SeenNotices {
 }
 
 impl MemberRecord {
-    /// Whether it tells something new: what has not come before, and if it is of itself, is not out of date.
+    /// Whether a notice is new: it has not arrived before, and progress is not older than the latest.
     pub(crate) fn is_new(&mut self, notice: &Notice) -> bool {
         let is_progress = matches!(notice.content, Content::Progress(_));
         if is_progress && notice.counter < self.progressed {
@@ -83,12 +84,12 @@ impl MemberRecord {
         self.seen_notices.is_new(notice.counter)
     }
 
-    /// What another one says of it.
+    /// Stores another member's report about this one.
     pub(crate) fn report(&mut self, report: Report, now: Instant) {
         self.reported = Some(Reported { report, at: now });
     }
 
-    /// Its last operation and how long ago it was heard of, where others say that it is late for this collective.
+    /// Its last operation and how long ago anything was heard of it, if others report it late for this collective.
     pub(crate) fn reported(
         &self,
         sequence: u64,
@@ -136,7 +137,7 @@ impl MemberRecord {
         }
     }
 
-    /// The collectives that it is known to have called, and may still be in.
+    /// The collectives that it is known to have entered, and may still be in.
     pub(crate) fn operations(&self) -> impl Iterator<Item = Operation> {
         let waiting = self.waiting.map(|waiting| waiting.operation);
         let waiting = waiting.filter(|operation| operation.sequence & POINT_TO_POINT == 0);
@@ -168,7 +169,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Whatever the order, each is new once; only what is far behind is not.
+        /// In any order, each number is new once, unless it is far behind the last.
         #[test]
         fn each_telling_is_new_once(counters in prop::collection::vec(prop_oneof![1_u64..200, any::<u64>()], 1..300)) {
             let (mut seen_notices, mut seen, mut last) = (SeenNotices::default(), HashSet::from([0]), 0);

@@ -1,4 +1,4 @@
-//! The thread that sleeps on the control streams.
+//! The monitor thread, which polls the control streams, and its handle.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,27 +17,27 @@ use crate::repair::{Redial, Unreached};
 use crate::state::{Attempt, State};
 use crate::view::View;
 
-/// How long one attempt to open a stream anew may take.
+/// How long one attempt to reopen a stream may take.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// The control streams of one process, and the thread that sleeps on them.
+/// The control streams of one process, and the thread that polls them.
 ///
-/// Dropping it says goodbye to the others, so that they do not take this process for dead; that
-/// takes 300 ms at most, or 2 s, where streams are broken and nobody can be told. Each [`Watch`](crate::Watch) keeps it alive.
+/// Dropping it says goodbye to the other ranks, so that they do not take this process for dead. That takes 300 ms at
+/// most, or 2 s when streams are broken and no neighbour can be told. Each [`Watch`](crate::Watch) keeps it alive.
 pub struct Monitor {
     shared: Arc<Shared>,
     thread: Option<Owned<JoinHandle<()>>>,
 }
 
-/// The way to a monitor for streams that other ranks have opened anew; it does not keep the monitor alive.
+/// Hands streams that other ranks have reopened to a monitor. It does not keep the monitor alive.
 #[derive(Clone)]
 pub struct Adopter(Weak<Shared>);
 
 impl Adopter {
-    /// Has the monitor take a stream in the place of the one that broke: what the other rank's
-    /// [`Dial`](crate::Dial) was called with. The stream is as well authenticated as the first one.
+    /// Replaces the broken stream to `peer` by `stream`. `number` is the one that the peer's [`Dial`](crate::Dial) was
+    /// called with. The caller must have authenticated `stream` as strictly as the first one.
     ///
-    /// Whether there is still a monitor.
+    /// Returns whether the monitor still exists.
     pub fn adopt(&self, peer: u32, number: u32, stream: Socket) -> bool {
         let Some(shared) = self.0.upgrade() else {
             return false;
@@ -62,15 +62,15 @@ struct Shared {
 impl Monitor {
     /// Starts to watch the ranks at the other ends of `streams`, for rank `me` of the world.
     ///
-    /// `names` has the name of each rank of the world ("rank 3 (hostB, pid 17)"). `streams` are
-    /// connected, authenticated stream sockets, TCP or Unix, with the rank at their other end:
-    /// those of [`neighbours`](crate::neighbours). With `redial`, streams over TCP that break are made anew; else a
-    /// rank whose stream ends is gone.
+    /// `names` has the name of each rank of the world ("rank 3 (hostB, pid 17)"). `streams` are connected,
+    /// authenticated stream sockets, TCP or Unix, each with the rank at its other end: the
+    /// [`neighbours`](crate::neighbours). With `redial`, broken TCP streams are reopened. Without it, a rank whose
+    /// stream ends counts as gone.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` when `me` or a stream's rank is not in the world or has two streams; else
-    /// the system's error when it refuses a socket option, a descriptor or the thread.
+    /// `InvalidInput` if `me` or a stream's rank is not in the world, or has two streams. Otherwise the system's error
+    /// when it refuses a socket option, a descriptor or the thread.
     pub fn start(
         me: u32,
         names: Vec<String>,
@@ -111,12 +111,12 @@ impl Monitor {
         }))
     }
 
-    /// What takes the streams that other ranks open anew, also while this is dropped.
+    /// The handle that takes the streams that other ranks reopen. It works even while the monitor is being dropped.
     pub fn adopter(&self) -> Adopter {
         Adopter(Arc::downgrade(&self.shared))
     }
 
-    /// Starts to follow a communicator; see [`watch`](Self::watch).
+    /// Starts to follow a communicator, as [`watch`](Self::watch) documents.
     pub(crate) fn follow(
         &self,
         context: u64,
@@ -135,14 +135,14 @@ impl Monitor {
 }
 
 impl Drop for Monitor {
-    /// A forked child has no part in the world, and no thread to wait for.
+    /// In a forked child this does nothing: the child is no rank, and has no monitor thread to join.
     fn drop(&mut self) {
         let thread = self.thread.take().and_then(Owned::into_inner);
         let Some(thread) = thread else { return };
-        // Carries nothing but itself; the wake-up that follows brings the thread to look.
+        // Relaxed: the flag publishes no other data, and the wake-up below makes the thread check it.
         self.shared.stop.store(true, Ordering::Relaxed);
         self.shared.wake_up();
-        // The farewell is bounded; that it panicked concerns nobody any more.
+        // The farewell has a deadline. If the thread panicked, nobody is left to report it to.
         let _ = thread.join();
     }
 }
@@ -165,8 +165,9 @@ fn check_ranks(me: u32, size: usize, streams: &[(u32, Socket)]) -> io::Result<()
 }
 
 impl Shared {
-    /// Works on the state, and has the thread write what the sockets did not take at once. Not in a forked
-    /// child: the state may be locked there for good, and the streams are its parent's.
+    /// Runs `work` on the state. Wakes the monitor thread if a socket was full or an earlier deadline is due.
+    ///
+    /// Returns `None` in a forked child: there the mutex may stay locked for good, and the streams are the parent's.
     fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> Option<T> {
         if !self.process.is_here() {
             return None;
@@ -183,12 +184,12 @@ impl Shared {
     }
 
     fn wake_up(&self) {
-        // Fails only when the counter is full, and then the thread is awake.
+        // Fails only if the counter is full, and then the thread is awake already.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
     fn run(self: &Arc<Self>) {
-        // What the thread works on is behind the lock.
+        // Relaxed: all data that the thread uses is behind the mutex.
         while !self.stop.load(Ordering::Relaxed) {
             for link in self.sleep(None) {
                 let mut state = self.state.lock();
@@ -200,7 +201,7 @@ impl Shared {
         self.farewell();
     }
 
-    /// Does what is due.
+    /// Does what is due, and starts the redials that are due.
     fn tick(self: &Arc<Self>) {
         let attempts = self.state.lock().tick(Instant::now());
         for attempt in attempts {
@@ -208,7 +209,7 @@ impl Shared {
         }
     }
 
-    /// Opens a stream anew, on a thread of its own: it may take a while.
+    /// Reopens a stream, on a thread of its own because dialling blocks.
     fn attempt(self: &Arc<Self>, attempt: Attempt) {
         let Some(redial) = &self.redial else { return };
         let (shared, dial) = (Arc::clone(self), Arc::clone(&redial.dial));
@@ -234,7 +235,7 @@ impl Shared {
         }
     }
 
-    /// Sleeps until a stream has something, or takes something, or something is due, and gives the streams.
+    /// Sleeps until a stream is ready, the next deadline is due, or `limit` has passed. Returns the ready links.
     fn sleep(&self, limit: Option<Duration>) -> Vec<usize> {
         let now = Instant::now();
         let (polled, due) = {
@@ -261,14 +262,14 @@ impl Shared {
             Ok(_) => {}
             Err(rustix::io::Errno::INTR) => return Vec::new(),
             Err(error) => {
-                // Out of memory, if anything; it must not make the thread spin.
+                // Most likely out of memory. The pause keeps the thread from spinning.
                 tracing::warn!("the monitor cannot wait for its streams: {error}");
                 std::thread::sleep(Duration::from_millis(100));
                 return Vec::new();
             }
         }
         if !waits[0].revents().is_empty() {
-            // Empty when another wake-up was read with an earlier one.
+            // Fails if an earlier read has consumed this wake-up, too.
             let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         }
         let waits = waits[1..].iter().zip(links);
@@ -278,7 +279,7 @@ impl Shared {
         ready
     }
 
-    /// Says goodbye, and goes on until the neighbours have heard it, within bounds.
+    /// Says goodbye, and keeps serving the streams until the neighbours have it or a deadline passes.
     fn farewell(self: &Arc<Self>) {
         let mut farewell = self.state.lock().say_goodbye(Instant::now());
         loop {

@@ -1,64 +1,64 @@
-//! What waits to be written to a neighbour.
+//! The bounded queue of frames that wait to be written to a neighbour.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::wire::{self, Frame};
 
-/// How many bytes a neighbour may leave unacknowledged before it gets no more progress.
+/// How many bytes a neighbour may leave unacknowledged before it gets no more notices and heartbeats.
 ///
-/// A stopped process still has a kernel that acknowledges what arrives, but only until its receive
-/// buffer is full; then `TCP_USER_TIMEOUT` would take the process for lost. So little is sent that
+/// The kernel of a stopped process acknowledges what arrives only until the receive buffer is full. After that,
+/// `TCP_USER_TIMEOUT` would end the connection and the process would count as lost. The credit is small enough that
 /// the buffer never fills.
 const CREDIT: u64 = 32 * 1024;
-/// How much is handed to the kernel at a time.
+/// How many bytes are handed to the kernel at a time.
 const BATCH: usize = 16 * 1024;
-/// How many tellings are kept; beyond it the oldest is dropped.
+/// How many notices are queued; beyond that the oldest is dropped.
 const MAX_NOTICES: usize = 4096;
-/// How many departures wait for a neighbour that does not read; beyond it no more are kept.
+/// How many departures are queued for a neighbour that does not read; further ones are dropped.
 const MAX_DEPARTURES: usize = 4096;
 
-/// How a frame is treated while the neighbour does not read.
+/// What happens to a frame while the neighbour does not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     /// Never dropped.
     Fault,
-    /// Dropped beyond a bound.
+    /// Dropped if too many are queued.
     Departure,
-    /// Replaced by what is told later of the same.
+    /// Replaced by a later notice on the same subject.
     Notice(Subject),
 }
 
-/// What is told by whom, to whom.
+/// What a notice is about, who sent it, and to whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Subject {
     pub(crate) to: u32,
     pub(crate) origin: u32,
     pub(crate) context: u64,
-    /// The rank that is late; `None` for what `origin` does itself.
+    /// The rank that is reported late; `None` for `origin`'s own progress.
     pub(crate) about: Option<u32>,
 }
 
-/// A queue that never blocks and is bounded, but for faults, of which a communicator has few.
+/// A queue that never blocks. It is bounded except for faults, of which a communicator has few.
 #[derive(Default)]
 pub(crate) struct Outbound {
-    /// The batch that is being written, and how much of it is.
+    /// The batch that is being written, and how many bytes of it have been.
     batch: Vec<u8>,
     written: usize,
     heartbeat: Option<Vec<u8>>,
     /// Faults and departures.
     reliable: VecDeque<Arc<[u8]>>,
     departures: usize,
-    /// Of those, the ones that were written, where they may have to be written once more.
+    /// Reliable frames that were written and not yet confirmed; `None` if the stream cannot be reopened.
     sent: Option<VecDeque<Arc<[u8]>>>,
-    /// How many of them the neighbour has confirmed.
+    /// How many reliable frames the neighbour has confirmed.
     confirmed: u64,
-    /// The stream is new: the neighbour has not said yet what it has of the old one.
+    /// The stream is new, and the neighbour has not yet confirmed what it received on the old one.
     is_held: bool,
-    /// In the order in which they are to be told: what is replaced loses its place, since the neighbour takes
-    /// nothing from one rank that comes after what that rank has told later.
+    /// In sending order. A replacement goes to the end, since a receiver drops a rank's progress if it arrives after a
+    /// later notice of that rank.
     notices: BTreeMap<u64, (Subject, Arc<[u8]>)>,
-    /// Where the last of each is in that order.
+    /// The position of each subject's notice in that order.
     positions: HashMap<Subject, u64>,
     next_position: u64,
     to_acknowledge: u32,
@@ -66,12 +66,12 @@ pub(crate) struct Outbound {
 }
 
 impl Outbound {
-    /// From now on it keeps what the neighbour has not confirmed.
+    /// From now on, keeps the reliable frames that the neighbour has not confirmed.
     pub(crate) fn keep_unconfirmed(&mut self) {
         self.sent.get_or_insert_default();
     }
 
-    /// The next bytes go to a new stream, where the neighbour begins with a beat.
+    /// The next bytes go to a new stream, on which the neighbour sends a heartbeat first.
     pub(crate) fn restart(&mut self) {
         self.batch.clear();
         self.written = 0;
@@ -80,7 +80,7 @@ impl Outbound {
         self.is_held = true;
     }
 
-    /// The neighbour has received so many of the faults and departures.
+    /// The neighbour has received `received` reliable frames in all.
     pub(crate) fn confirm(&mut self, received: u64) {
         let Some(sent) = &mut self.sent else { return };
         let news = received.saturating_sub(self.confirmed);
@@ -102,12 +102,12 @@ impl Outbound {
             && !self.sent.as_ref().is_some_and(has_unconfirmed)
     }
 
-    /// The stream is new, and the neighbour has not said anything.
+    /// Whether the stream is new and nothing has arrived on it.
     pub(crate) fn is_held(&self) -> bool {
         self.is_held
     }
 
-    /// A beat, in the place of one that has not been written yet.
+    /// Queues a heartbeat, in place of one that has not been written yet.
     pub(crate) fn heartbeat(&mut self, heartbeat: Vec<u8>) {
         self.heartbeat = Some(heartbeat);
     }
@@ -141,17 +141,17 @@ impl Outbound {
         Some(frame)
     }
 
-    /// The neighbour is owed an acknowledgement of so many bytes.
+    /// The neighbour is owed an acknowledgement of this many more bytes.
     pub(crate) fn acknowledge(&mut self, bytes: u32) {
         self.to_acknowledge = self.to_acknowledge.saturating_add(bytes);
     }
 
-    /// The neighbour acknowledged so many bytes.
+    /// The neighbour acknowledged this many bytes.
     pub(crate) fn acknowledged(&mut self, bytes: u32) {
         self.unacknowledged = self.unacknowledged.saturating_sub(bytes.into());
     }
 
-    /// The bytes to write next; empty when there is nothing to write or no credit for it.
+    /// The bytes to write next; empty if nothing is queued or the credit is used up.
     pub(crate) fn next(&mut self) -> &[u8] {
         if self.written == self.batch.len() {
             self.fill();
@@ -201,7 +201,7 @@ impl Outbound {
         }
     }
 
-    /// Forgets what was to be told: nobody needs to know any more.
+    /// Drops all queued notices.
     pub(crate) fn drop_notices(&mut self) {
         self.notices.clear();
         self.positions.clear();
@@ -236,7 +236,7 @@ mod tests {
             if next.is_empty() {
                 return String::from_utf8_lossy(&all).into_owned();
             }
-            // An odd number at a time, as a socket that is nearly full takes it.
+            // A few bytes at a time, as a socket that is nearly full takes them.
             let taken = next.len().min(7);
             all.extend(&next[..taken]);
             outbound.wrote(taken);

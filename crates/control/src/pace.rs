@@ -1,27 +1,27 @@
-//! How much of what others tell is passed on.
+//! Pacing: limits how many notices a rank forwards, and how long it waits before it reports late ranks.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use crate::wire::WaitingFor;
 
-/// What is the same is passed on once in this time: ranks that wait say so once a second.
+/// Each topic is forwarded once per window. Ranks that wait announce it once a second.
 const WINDOW: Duration = Duration::from_millis(900);
-/// How many different calls are passed on meanwhile. Two are a mismatch.
+/// How many different calls are forwarded per window. Two are enough to prove a mismatch.
 const MAX_CALLS: usize = 4;
-/// How many late ranks are. A fault names no more.
+/// How many late ranks are forwarded per window. A fault names no more.
 const MAX_LATE: usize = 12;
 
-/// Something that is told.
+/// What a notice says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Topic {
-    /// Somebody waits in this collective, which it called so.
+    /// A member waits in this collective (sequence number), which it called with this signature.
     Call(u64, [u64; 2]),
-    /// This member is late for this collective.
+    /// For this collective (sequence number), this member is late.
     Late(u64, u32),
 }
 
-/// Passes on each word once in a while, and only so many of them, whatever the number of ranks that say them.
+/// Lets each topic through once per window, and a bounded number of topics, however many ranks send them.
 #[derive(Default)]
 pub(crate) struct Pace {
     since: Option<Instant>,
@@ -30,7 +30,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Whether a word is to be passed on; from now on, for a while, it is not.
+    /// Whether to forward a topic. If so, it is not forwarded again within the window.
     pub(crate) fn passes(&mut self, topic: Topic, now: Instant) -> bool {
         let is_over = |since| now.saturating_duration_since(since) >= WINDOW;
         if self.since.is_none_or(is_over) {
@@ -50,7 +50,7 @@ impl Pace {
     }
 }
 
-/// The collectives that members wait in, for which late ones are looked for.
+/// The collectives that members wait in, for which this rank looks for late companions.
 #[derive(Default)]
 pub(crate) struct Inquiries(Vec<Inquiry>);
 
@@ -58,19 +58,19 @@ struct Inquiry {
     sequence: u64,
     first: Instant,
     last: Instant,
-    /// Whether it was looked at since it became due.
+    /// Whether it was returned as due, or found forgotten, since it became due.
     is_checked: bool,
 }
 
-/// How many are remembered: ranks that wait for each other are in few.
+/// How many inquiries are kept. Ranks that wait for each other are in few different collectives.
 const MAX_INQUIRIES: usize = 4;
-/// How long the others get to say where they are.
+/// How long members get to announce their progress before they are reported late.
 const REPLY_WITHIN: Duration = Duration::from_millis(300);
-/// Whoever still waits has asked again by then.
+/// When an inquiry is dropped: a rank that still waits has announced it again by then.
 const FORGET_AFTER: Duration = Duration::from_millis(2500);
 
 impl Inquiries {
-    /// Somebody waits in this collective.
+    /// A member waits in this collective.
     pub(crate) fn note(&mut self, sequence: u64, now: Instant) {
         self.0
             .retain(|inquiry| now.saturating_duration_since(inquiry.last) < FORGET_AFTER);
@@ -89,7 +89,7 @@ impl Inquiries {
         });
     }
 
-    /// Those for which all have had time to say where they are.
+    /// The collectives for which all members have had time to announce their progress.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<u64> {
         let mut due = Vec::new();
         for inquiry in &mut self.0 {
@@ -103,14 +103,14 @@ impl Inquiries {
         due
     }
 
-    /// When the next of them is due, perhaps in the past: each is to be looked at.
+    /// When the next unchecked inquiry is due. It may be in the past: each one has to be checked once.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let unseen = self.0.iter().filter(|inquiry| !inquiry.is_checked);
         unseen.map(|inquiry| inquiry.first + REPLY_WITHIN).min()
     }
 }
 
-/// Whether somebody waits for this rank of the world.
+/// Whether `waiting` names this rank of the world.
 pub(crate) fn waits_for(waiting: Option<WaitingFor>, rank: u32) -> bool {
     matches!(waiting, Some(WaitingFor::Rank(whom)) if whom == rank)
 }
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(inquiries.due(start + REPLY_WITHIN).len(), MAX_INQUIRIES);
     }
 
-    /// Nobody looked in time: it is still to be looked at, once.
+    /// An inquiry that nobody checked in time has to be checked once.
     #[test]
     fn a_question_that_is_overdue_stays_due_until_somebody_looks() {
         let mut inquiries = Inquiries::default();

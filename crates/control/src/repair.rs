@@ -1,4 +1,4 @@
-//! Making a control stream anew: when to try, and when to give up.
+//! Reopening a broken control stream: when to try, and when to declare the neighbour dead or lost.
 
 use std::io;
 use std::sync::Arc;
@@ -6,64 +6,65 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 
-/// The pause between tries, at first and at last.
+/// The pause between attempts: the first one, and the longest that backoff reaches.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
-/// The longest for a process that is stopped: each try is one more that it finds when it goes on.
+/// The longest pause for an unresponsive process: each attempt queues one more connection for when it resumes.
 const LAST_PAUSE_OF_STOPPED: Duration = Duration::from_secs(10);
-/// A neighbour whose stream is open, but silent for so long, is asked whether it is there.
+/// A neighbour whose open stream has been silent for this long is probed by a new connection.
 pub(crate) const SILENT: Duration = Duration::from_secs(3);
-/// The longest while the host refuses, and that may pass.
+/// The longest pause while the host refuses connections and may still accept them again.
 const LAST_PAUSE_OF_REFUSED: Duration = Duration::from_millis(250);
-/// A process whose host refuses connections to it for this long, and this often, is known not to be there. Before that,
-/// a firewall may be about to let them through again, or a word of the others be on its way.
+/// A process counts as gone once its host has refused connections to it for this long and this often. Before that, a
+/// firewall may be about to let them through again, or another rank's news of it may be in flight.
 const REFUSED_FOR: Duration = Duration::from_secs(1);
 const REFUSALS: u32 = 4;
-/// By how much the number of a new stream may exceed that of the present one. Tries that failed are no more than that.
+/// By how much the number of a new stream may exceed the current one. There are never more failed attempts than that.
 const MOST_AHEAD: u32 = 1 << 20;
 
-/// Opens control streams anew. What the process at the other end so opens goes to
-/// [`Adopter::adopt`](crate::Adopter::adopt) there.
+/// Reopens control streams. The other end of each new stream goes to the peer's
+/// [`Adopter::adopt`](crate::Adopter::adopt).
 pub trait Dial: Send + Sync {
-    /// A new stream to a rank, as well authenticated as the first one; `number` tells it from all that it had before.
+    /// Opens a new stream to a rank, authenticated as strictly as the first one. `number` distinguishes it from all
+    /// earlier streams to that rank.
     ///
     /// # Errors
-    /// [`Unreached`], by the deadline, or soon after.
+    /// [`Unreached`], by the deadline or soon after it.
     fn dial(&self, peer: u32, number: u32, deadline: Instant) -> Result<Socket, Unreached>;
 }
 
-/// How a rank could not be reached.
+/// Why a rank could not be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unreached {
-    /// Its host refuses connections to it: the process is not there any more.
+    /// Its host refuses the connection: the process no longer listens.
     Refused(String),
-    /// There is no way to its host, or none that answers.
+    /// No route to its host exists, or none answers.
     NoAnswer(String),
-    /// Its host takes the connection, but the process says nothing: it is stopped, or too busy.
+    /// Its host accepts the connection, but the process sends nothing: it is stopped, or too busy.
     Unresponsive(String),
 }
 
-/// How control streams that break are made anew.
+/// How broken control streams are reopened.
 #[derive(Clone)]
 pub struct Redial {
     /// What opens them.
     pub dial: Arc<dyn Dial>,
-    /// For so long a rank may be silent that no neighbour hears.
+    /// How long a rank may be silent that no common neighbour hears.
     pub unheard: Duration,
-    /// For so long it may be silent here while a common neighbour still hears it.
+    /// How long a rank may be silent here while a common neighbour still hears it.
     pub heard: Duration,
 }
 
-/// What is done about one stream.
+/// The state of reopening one stream.
 #[derive(Default)]
 pub(crate) struct Repair {
-    /// That of the stream; the first one's is 0.
+    /// The number of the current stream; the first one's is 0.
     pub(crate) number: u32,
-    /// Whether the higher one of the two ranks opened it.
+    /// Whether the higher of the two ranks opened it.
     by_higher: bool,
-    /// It was made anew, and nothing has come by it yet.
+    /// The stream was reopened, and nothing has arrived on it yet.
     is_unproven: bool,
-    /// How it broke, while it is broken.
+    /// Why the stream broke; `None` while it works.
     pub(crate) broken: Option<String>,
     next_try: Option<Instant>,
     pause: Duration,
@@ -72,7 +73,7 @@ pub(crate) struct Repair {
     outcome: Option<Unreached>,
 }
 
-/// Refusals without anything else between them.
+/// A run of refusals, uninterrupted by any other outcome.
 #[derive(Clone, Copy)]
 struct Refused {
     first: Instant,
@@ -80,7 +81,7 @@ struct Refused {
     count: u32,
 }
 
-/// What has become of a rank.
+/// The final judgement on an unreachable rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Died,
@@ -88,7 +89,7 @@ pub(crate) enum Verdict {
 }
 
 impl Repair {
-    /// The stream broke; it is to be made anew, at once where it was of use.
+    /// The stream broke. It is reopened at once, or after a pause if nothing ever arrived on it.
     pub(crate) fn mark_broken(&mut self, error: String, now: Instant) {
         let pause = if self.is_unproven {
             self.pause
@@ -100,12 +101,12 @@ impl Repair {
         self.pause = (pause * 2).clamp(FIRST_PAUSE, LAST_PAUSE);
     }
 
-    /// Something has come by the stream.
+    /// Something has arrived on the stream.
     pub(crate) fn mark_heard(&mut self) {
         self.is_unproven = false;
     }
 
-    /// The stream is open, and silent since then.
+    /// The stream is open, but has been silent since then.
     pub(crate) fn suspect(&mut self, silent_since: Instant) {
         if self.next_try.is_none() {
             self.next_try = Some(silent_since + SILENT);
@@ -113,26 +114,26 @@ impl Repair {
         }
     }
 
-    /// The neighbour was heard lately.
+    /// The neighbour was heard lately: probing it is not needed any more.
     pub(crate) fn clear_suspicion(&mut self) {
         if self.broken.is_none() {
             (self.next_try, self.refused, self.outcome) = (None, None, None);
         }
     }
 
-    /// When it is to be tried next.
+    /// When the next attempt is due; `None` while one is in flight or none is needed.
     pub(crate) fn next_try(&self) -> Option<Instant> {
         self.next_try.filter(|_| !self.attempt_in_flight)
     }
 
-    /// The number of the stream that a try is to make, if it is time for one.
+    /// The number of the stream to open, if an attempt is due now.
     pub(crate) fn attempt(&mut self, now: Instant) -> Option<u32> {
         self.next_try().filter(|&at| at <= now)?;
         self.attempt_in_flight = true;
         Some(self.number.saturating_add(1))
     }
 
-    /// A try has ended without a stream.
+    /// An attempt has ended without a stream.
     pub(crate) fn failed(&mut self, outcome: Unreached, now: Instant) {
         let refused = matches!(outcome, Unreached::Refused(_));
         self.refused = refused.then(|| Refused::one_more(self.refused, now));
@@ -146,14 +147,14 @@ impl Repair {
         self.outcome = Some(outcome);
     }
 
-    /// Whether a new stream takes the place of the present one. Where both ranks opened one at a time, both keep
-    /// that of the higher rank. A number that is far ahead would leave none for the next streams.
+    /// Whether a new stream replaces the current one. If both ranks opened one at the same time, both keep the
+    /// higher rank's. A number that is far ahead is refused, since it would leave none for later streams.
     pub(crate) fn accepts(&self, number: u32, by_higher: bool) -> bool {
         let is_next = number > self.number && number - self.number <= MOST_AHEAD;
         is_next || number == self.number && by_higher && !self.by_higher
     }
 
-    /// There is a new stream.
+    /// A new stream is in use.
     pub(crate) fn renewed(&mut self, number: u32, by_higher: bool) {
         *self = Self {
             number,
@@ -172,7 +173,8 @@ impl Repair {
         })
     }
 
-    /// What has become of the rank, once that is clear. It was silent for so long, and `hearer` still hears it.
+    /// The verdict on the rank, once there is one. `silence` is how long it has been silent; `witness` is a neighbour
+    /// that still hears it.
     pub(crate) fn verdict(
         &self,
         silence: Duration,
@@ -185,7 +187,7 @@ impl Repair {
         }
         let broken = self.broken.as_ref()?;
         let (Unreached::Refused(text) | Unreached::NoAnswer(text)) = outcome else {
-            // A process that is stopped is not dead; who waits for it has a deadline.
+            // A stopped process is not dead, and operations that wait for it have a deadline.
             return None;
         };
         let limit = witness.map_or(redial.unheard, |_| redial.heard);
@@ -211,7 +213,7 @@ impl Refused {
     }
 }
 
-/// The system's error, for a try that could not even begin.
+/// The system's error, for an attempt that could not even start.
 impl From<io::Error> for Unreached {
     fn from(error: io::Error) -> Self {
         Self::NoAnswer(error.to_string())
@@ -242,7 +244,7 @@ mod tests {
         Unreached::Refused("connection refused".into())
     }
 
-    /// Tries at the times that the repair asks for, until there is a verdict; when that is.
+    /// Makes attempts when they are due until there is a verdict. Returns it, and after what time it came.
     fn verdict_after(
         repair: &mut Repair,
         start: Instant,
@@ -269,7 +271,7 @@ mod tests {
         let (verdict, after) = verdict_after(&mut repair, start, |_| refused());
         assert_eq!(verdict, Verdict::Died);
         assert!((REFUSED_FOR..2 * REFUSED_FOR).contains(&after), "{after:?}");
-        // What is no refusal begins the time anew.
+        // Any other outcome restarts the time.
         let pause = REFUSED_FOR * 3 / 4;
         let mut repair = Repair::default();
         repair.mark_broken("reset".into(), start);
@@ -282,7 +284,7 @@ mod tests {
         assert!(after >= pause * 2 + REFUSED_FOR, "{after:?}");
     }
 
-    /// The other end takes streams, and ends them at once: it does not know this rank any more, or has another one.
+    /// The other end accepts streams and ends them at once: it has given this rank up, or keeps another stream.
     #[test]
     fn streams_that_carry_nothing_are_made_more_and_more_rarely() {
         let mut now = Instant::now();

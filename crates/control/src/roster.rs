@@ -1,4 +1,4 @@
-//! What is known of each member of one communicator.
+//! What this rank knows about the members of one communicator.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,21 +10,21 @@ use crate::topology::neighbours;
 use crate::view::View;
 use crate::wire::{Notice, Progress, Report, WaitingFor};
 
-/// A rank that does not wait answers the announcements of those that do, at most this often.
+/// A rank that does not wait answers the announcements of those that do, at most once per this time.
 const ANSWER_EVERY: Duration = Duration::from_millis(900);
-/// Members of which nothing was heard for so long are silent: those that wait, or answer, do so once a second.
+/// A member of which nothing was heard for this long is silent: a member that waits, or answers, does so once a second.
 const SILENT: Duration = Duration::from_millis(2500);
-/// How many members a report lists.
+/// How many members the progress report lists.
 const MAX_LINES: usize = 16;
 
 pub(crate) struct Roster {
     pub(crate) view: Arc<View>,
     created: Instant,
-    /// When the others were last told of this rank.
+    /// When this rank's progress was last announced.
     announced_at: Option<Instant>,
-    /// By communicator rank, with this rank's own announcements, too.
+    /// By communicator rank. This rank's own announcements are recorded, too.
     heard: Vec<MemberRecord>,
-    /// The members, by communicator rank, that tell this one what they do, and that it tells.
+    /// The members, by communicator rank, with which this one exchanges notices.
     companions: Vec<u32>,
     pace: Pace,
     inquiries: Inquiries,
@@ -45,20 +45,19 @@ impl Roster {
         }
     }
 
-    /// World ranks of the members that this one tells what it does and hears of, and to which it passes on what all are
-    /// to know.
+    /// World ranks of the members with which this one exchanges notices.
     pub(crate) fn companions(&self) -> impl Iterator<Item = u32> + use<'_> {
         let members = &self.view.members;
         self.companions.iter().map(|&rank| members[rank as usize])
     }
 
-    /// Whether what a member tells is new.
+    /// Whether a member's notice is new.
     pub(crate) fn is_new(&mut self, rank: u32, notice: &Notice) -> bool {
         let heard = self.heard.get_mut(rank as usize);
         heard.is_some_and(|heard| heard.is_new(notice))
     }
 
-    /// Records what a member does. A fault when it differs from what this rank did.
+    /// Records a member's progress. Returns a fault if it differs from what this rank called.
     pub(crate) fn progress(
         &mut self,
         rank: u32,
@@ -79,7 +78,7 @@ impl Roster {
         (mine != operation.signature).then(|| self.mismatch(rank, operation, mine))
     }
 
-    /// Notes that a member, perhaps this one, waits. Whether all others are to hear of it from this one, too.
+    /// Records that a member, perhaps this one, waits. Returns whether to forward that to the companions.
     pub(crate) fn waits(&mut self, progress: &Progress, now: Instant) -> bool {
         if progress.waiting.is_none() || progress.sequence & POINT_TO_POINT != 0 {
             return false;
@@ -89,7 +88,7 @@ impl Roster {
         self.pace.passes(topic, now)
     }
 
-    /// Records what a member says of another one. Whether it is to be passed on.
+    /// Records a report that a member is late. Returns whether to forward it to the companions.
     pub(crate) fn record_report(&mut self, report: Report, now: Instant) -> bool {
         let Some(rank) = self.view.rank(report.rank) else {
             return false;
@@ -98,7 +97,7 @@ impl Roster {
         self.pace.passes(Topic::Late(report.sequence, rank), now)
     }
 
-    /// What the others are to hear of companions that are late for what somebody waits in.
+    /// Reports on companions that are late for a collective that some member waits in.
     pub(crate) fn reports(&mut self, now: Instant) -> Vec<Report> {
         let mut reports = Vec::new();
         for sequence in self.inquiries.due(now) {
@@ -122,12 +121,12 @@ impl Roster {
         reports
     }
 
-    /// When [`reports`](Self::reports) has something to look at.
+    /// When [`reports`](Self::reports) is due next.
     pub(crate) fn next_reports(&self) -> Option<Instant> {
         self.inquiries.next_due()
     }
 
-    /// Records this rank's own announcement and gives it as the others are to hear it.
+    /// Records this rank's own announcement, and returns it for the other members.
     pub(crate) fn announce(
         &mut self,
         sequence: u64,
@@ -149,7 +148,7 @@ impl Roster {
         progress
     }
 
-    /// What this rank does, as the others are to hear it where it does not wait.
+    /// This rank's progress while it does not wait, for the other members.
     pub(crate) fn own(&self) -> Progress {
         let entered = self.view.history.latest();
         let signature = self.view.history.get(entered);
@@ -162,7 +161,7 @@ impl Roster {
         }
     }
 
-    /// Whether the others are to be told where this rank is: they were not lately.
+    /// Whether to announce this rank's progress now, since it was not announced lately.
     pub(crate) fn should_answer(&mut self, now: Instant) -> bool {
         let lately = |at| now.saturating_duration_since(at) < ANSWER_EVERY;
         let owes = !self.announced_at.is_some_and(lately);
@@ -172,7 +171,7 @@ impl Roster {
         owes
     }
 
-    /// Records that a member left. A fault when this rank is already in a later operation.
+    /// Records that a member left. Returns a fault if this rank is already in a later operation.
     pub(crate) fn leave(&mut self, rank: u32, last_sequence: u64) -> Option<Fault> {
         let heard = self.heard.get_mut(rank as usize)?;
         if heard.left.is_some() {
@@ -188,7 +187,7 @@ impl Roster {
         self.heard.get(rank as usize)?.left
     }
 
-    /// Holds an operation of this rank against what is known of the others.
+    /// Compares an operation of this rank with what is known about the other members.
     pub(crate) fn inspect(&self, sequence: u64, signature: [u64; 2]) -> Option<Fault> {
         self.schedule_inspection();
         if sequence & POINT_TO_POINT != 0 {
@@ -205,7 +204,7 @@ impl Roster {
         })
     }
 
-    /// Has the next operation inspected that something is known about.
+    /// Schedules the inspection of this rank's next operation about which something is known.
     fn schedule_inspection(&self) {
         let entered = self.view.history.latest();
         let next = self.heard.iter().flat_map(|heard| {
@@ -236,8 +235,8 @@ impl Roster {
         }
     }
 
-    /// The members that have neither finished `sequence` nor said within `window` that they wait in it: companions
-    /// as far as this rank knows itself, the others as their companions report.
+    /// The members that have neither finished `sequence` nor announced within `window` that they wait in it. For
+    /// companions this rank's own records count, for the others the reports of their companions.
     pub(crate) fn late(&self, sequence: u64, window: Duration, now: Instant) -> Vec<Late> {
         let ranks = (0..).zip(&self.heard);
         let late = ranks.filter(|(_, heard)| !heard.takes_part(sequence, window, now));
@@ -252,7 +251,7 @@ impl Roster {
         .collect()
     }
 
-    /// When a member was last heard of, and in which operation.
+    /// How long ago a member was last heard of, and in which operation it was.
     pub(crate) fn last_seen(&self, rank: u32, now: Instant) -> Option<Late> {
         let heard = self.heard.get(rank as usize)?;
         let age = now.saturating_duration_since(heard.at.unwrap_or(self.created));
@@ -268,7 +267,7 @@ impl Roster {
         }
     }
 
-    /// Who waits for whom, a line per member.
+    /// Which member waits for which, one line per member.
     pub(crate) fn report(&self, now: Instant) -> String {
         let ranks = (0..).zip(&self.heard);
         let mut lines: Vec<String> = ranks

@@ -1,4 +1,4 @@
-//! What the monitor knows, and what it does with news. One lock guards it; nothing here blocks.
+//! The monitor's state, and how it handles frames. One mutex guards it; nothing here blocks.
 
 mod farewell;
 mod notices;
@@ -28,13 +28,13 @@ pub(crate) struct State {
     rosters: HashMap<u64, Roster>,
     strays: Strays,
     departures: HashMap<u32, Departure>,
-    /// How streams are made anew, where they are.
+    /// How broken streams are reopened; `None` if they are not.
     redial: Option<Redial>,
-    /// When this rank last gave a sign of life.
+    /// When this rank last sent heartbeats.
     last_heartbeat: Option<Instant>,
-    /// How much this rank has told.
+    /// How many notices this rank has originated; the number of the last one.
     notices_sent: u64,
-    /// Until when the monitor sleeps, unless something happens.
+    /// When the monitor thread wakes up if nothing happens before.
     wakes_at: Option<Instant>,
 }
 
@@ -68,18 +68,18 @@ impl State {
         }
     }
 
-    /// Reads from a neighbour whose stream has something.
+    /// Reads from a neighbour whose stream is ready, and handles what has arrived.
     pub(crate) fn serve(&mut self, link: usize, now: Instant) {
         let (frames, end) = self.links[link].read(self.names.len() as u32, now);
         self.handle_frames(link, frames, now);
-        // Acknowledgements, if any are due.
+        // Sends acknowledgements, if any are due.
         self.links[link].flush();
         if let Some(end) = end {
             self.ended(link, end, now);
         }
     }
 
-    /// Takes note of what a neighbour has sent.
+    /// Handles what a neighbour has sent.
     pub(crate) fn handle_frames(&mut self, link: usize, frames: Vec<Frame>, now: Instant) {
         for frame in frames {
             match frame {
@@ -92,11 +92,11 @@ impl State {
 
     fn receive(&mut self, link: usize, flood: &Flood, now: Instant) {
         if flood.news == News::Goodbye && flood.origin == self.links[link].peer {
-            // It stays until it hears that its goodbye was heard, from whomever that came first.
+            // The leaving rank waits for this confirmation, even if its goodbye came here by way of another rank first.
             let hears = self.hears(now);
             self.links[link].heartbeat(&hears, now);
         }
-        // What comes back from this rank is no news to it, whatever number it bears.
+        // This rank's own floods may come back. They are dropped, whatever their number.
         let own = flood.origin == self.me;
         if own || !self.seen.is_new(flood) || self.is_known(&flood.news) {
             return;
@@ -105,7 +105,7 @@ impl State {
         self.deliver(flood);
     }
 
-    /// A death that several notice is passed on once.
+    /// Whether `news` is a death that is known already. A death that several ranks notice is forwarded once.
     fn is_known(&self, news: &News) -> bool {
         matches!(news, News::Gone { rank, .. } if self.departures.contains_key(rank))
     }
@@ -121,14 +121,14 @@ impl State {
                 link.close();
                 None
             }
-            // Not closed: the neighbour may live, and is to hear the reason, not a mere end.
+            // Not closed: the neighbour may be alive, and should receive the reason, not a mere end of the stream.
             End::Failed(error) | End::Garbled(error) => Some(error),
         };
         let peer = link.peer;
         self.report_lost(peer, error);
     }
 
-    /// A neighbour cannot be heard any more.
+    /// Floods that the stream to a neighbour has ended for good.
     fn report_lost(&mut self, peer: u32, error: Option<String>) {
         if !self.departures.contains_key(&peer) {
             self.originate(News::Gone {
@@ -139,7 +139,7 @@ impl State {
         }
     }
 
-    /// News from this rank.
+    /// Floods news from this rank.
     fn originate(&mut self, news: News) {
         let flood = self.seen.originate(self.me, news);
         self.send(&flood, None);
@@ -192,7 +192,7 @@ impl State {
         }
     }
 
-    /// `noticed_by` lost its stream to `rank`.
+    /// Records that `noticed_by` lost its stream to `rank`.
     fn handle_gone(&mut self, noticed_by: u32, rank: u32, error: Option<String>) {
         let name = |rank: u32| Arc::clone(&self.names[rank as usize]);
         let departure = if rank == self.me {
@@ -223,7 +223,7 @@ impl State {
             .for_each(|roster| apply(roster, rank, departure));
     }
 
-    /// Starts to follow a communicator, with what is already known of it.
+    /// Starts to follow a communicator, and applies what is known of it already.
     pub(crate) fn watch(&mut self, view: &Arc<View>, now: Instant) {
         let context = view.context;
         if self
@@ -236,7 +236,7 @@ impl State {
                 "a second communicator with the same context replaces the first"
             );
         }
-        // First, since those who left the world had left the communicator before.
+        // Before the departures: a rank that left the world had left the communicator earlier.
         for stray in self.strays.take(context) {
             match stray {
                 Stray::Flood(flood) => self.deliver_to(context, &flood),
@@ -281,13 +281,13 @@ impl State {
         });
     }
 
-    /// This rank's own fault: kept and passed on, unless there was one before.
+    /// Records a fault that this rank found, and floods it unless the communicator has a fault already.
     pub(crate) fn raise(&mut self, context: u64, fault: Fault) {
         let first = self
             .rosters
             .get(&context)
             .is_some_and(|roster| roster.view.fail(fault.clone()));
-        // That a rank left concerns only those who still need it, and they know it themselves.
+        // A departure concerns only ranks that still need the one that left, and they find that out themselves.
         if first && !matches!(fault, Fault::Left { .. }) {
             self.originate(News::Fault { context, fault });
         }
@@ -300,13 +300,13 @@ impl State {
     }
 }
 
-/// A departure from the world, as it concerns one communicator.
+/// Applies a departure from the world to one communicator.
 fn apply(roster: &mut Roster, world: u32, departure: &Departure) {
     let view = Arc::clone(&roster.view);
     let Some(rank) = view.rank(world) else { return };
     let fault = match departure {
         Departure::Goodbye => roster.leave(rank, 0),
-        // Whoever had left properly before owed nothing any more.
+        // A rank that left the communicator before it died is not needed any more.
         Departure::Died => roster.left(rank).is_none().then(|| Fault::Died {
             rank: view.member(world),
         }),

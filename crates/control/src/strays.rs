@@ -1,17 +1,17 @@
-//! News of communicators that this rank has not built yet.
+//! Floods and notices about communicators that this rank has not created yet. They are kept until it does.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::wire::{Content, Flood, Notice};
 
-/// How many communicators are remembered.
+/// For how many unknown communicators messages are kept.
 const MAX_CONTEXTS: usize = 64;
-/// How many news of each; faults and departures push out progress.
+/// How many messages are kept for each. Faults and departures evict notices.
 const MAX_NEWS: usize = 64;
-/// How many closed communicators are remembered, whose late news are of no interest.
+/// How many closed communicators are remembered. Late messages about them are dropped.
 const MAX_CLOSED: usize = 256;
 
-/// News of a communicator.
+/// A message about a communicator.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Stray {
     /// A fault or a departure.
@@ -41,14 +41,14 @@ impl Strays {
         insert(self.kept.entry(context).or_default(), stray);
     }
 
-    /// What was kept of a communicator that is built now.
+    /// Takes what was kept for a communicator that is being created.
     pub(crate) fn take(&mut self, context: u64) -> Vec<Stray> {
         self.order.retain(|&other| other != context);
         self.closed.retain(|&other| other != context);
         self.kept.remove(&context).unwrap_or_default()
     }
 
-    /// No news of this communicator are of interest any more.
+    /// From now on, drops messages about this communicator.
     pub(crate) fn close(&mut self, context: u64) {
         if self.closed.len() == MAX_CLOSED {
             self.closed.pop_front();
@@ -74,7 +74,7 @@ fn insert(news: &mut Vec<Stray>, stray: Stray) {
     news.push(stray);
 }
 
-/// Whether both say what the same rank does itself, of which the later one counts.
+/// Whether both are progress of the same rank, so that only the later one counts.
 fn are_of_one_rank(one: &Stray, other: &Stray) -> bool {
     let (Stray::Notice(one), Stray::Notice(other)) = (one, other) else {
         return false;

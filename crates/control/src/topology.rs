@@ -1,4 +1,4 @@
-//! Which ranks hold a control stream to each other.
+//! The topology of the control streams: which ranks hold one to each other.
 
 use std::collections::BTreeSet;
 
@@ -27,8 +27,8 @@ pub fn neighbours(rank: u32, size: u32) -> Vec<u32> {
     found.into_iter().collect()
 }
 
-/// How far two ranks of a world are apart, around the ring of its ranks. From each neighbour on, a message that is
-/// to get to another rank comes closer to it, and arrives after at most `log2(size)` hops.
+/// The distance of two ranks around the ring of all ranks. A message that each rank forwards to its neighbour closest
+/// to the destination arrives after at most `log2(size)` hops.
 pub(crate) fn distance(a: u32, b: u32, size: u32) -> u32 {
     let ahead = a.abs_diff(b);
     ahead.min(size - ahead)

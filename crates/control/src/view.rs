@@ -1,4 +1,4 @@
-//! One communicator, as far as it is read and written without a lock.
+//! The part of a communicator's state that is read and written without the monitor's mutex.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ pub(crate) struct View {
     ranks: HashMap<u32, u32>,
     names: Arc<[Arc<str>]>,
     fault: OnceLock<Arc<Fault>>,
-    /// Called when there is a fault.
+    /// Called when the first fault is recorded, with the monitor's mutex held.
     pub(crate) alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
     finished: AtomicU64,
     inspect_from: AtomicU64,
@@ -52,12 +52,12 @@ impl View {
         self.ranks.get(&world).copied()
     }
 
-    /// How to call a rank of the world here.
+    /// A rank of the world, as a member of this communicator.
     pub(crate) fn member(&self, world: u32) -> Member {
         member(&self.ranks, &self.names, world)
     }
 
-    /// Fills in how the ranks that a fault names are called here.
+    /// Fills in the communicator's numbers and names of the ranks in a fault.
     pub(crate) fn localise(&self, mut fault: Fault) -> Fault {
         for named in fault.members_mut() {
             *named = self.member(named.world);
@@ -69,7 +69,7 @@ impl View {
         self.fault.get()
     }
 
-    /// Keeps the first fault. Whether this one is the first.
+    /// Records a fault, unless there is one already. Returns whether this one is the first.
     pub(crate) fn fail(&self, fault: Fault) -> bool {
         let fault = Arc::new(fault);
         let first = self.fault.set(Arc::clone(&fault)).is_ok();
@@ -87,14 +87,14 @@ impl View {
     }
 
     pub(crate) fn finish(&self, sequence: u64) {
-        // A number on its own, which publishes nothing else.
+        // Relaxed: the number publishes no other data.
         self.finished.store(sequence, Ordering::Relaxed);
     }
 
-    /// Whether operation `sequence` has to be held against what is known of the others.
+    /// Whether operation `sequence` has to be compared with what is known about the other members.
     pub(crate) fn needs_inspection(&self, sequence: u64) -> bool {
-        // A hint, pairs with nothing: what it hints at is read under the lock, and a hint that
-        // comes too late is made good by the next announcement.
+        // Relaxed: a hint that pairs with nothing. The data behind it is read under the mutex, and if the hint is
+        // missed, the next announcement inspects the operation again.
         sequence >= self.inspect_from.load(Ordering::Relaxed)
     }
 

@@ -1,4 +1,4 @@
-//! One communicator's view of its ranks.
+//! A communicator's handle on the control plane.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,9 +11,9 @@ use crate::wire::WaitingFor;
 
 /// Follows the ranks of one communicator. All ranks here are ranks of the communicator.
 ///
-/// Collectives are numbered 1, 2, 3, ... in the order in which they are called, alike on all
-/// ranks; they finish in that order. [`enter`](Self::enter) and [`finish`](Self::finish) cost a
-/// few nanoseconds and are called for each; the rest is for operations that wait.
+/// Collectives are numbered 1, 2, 3, ... in the order in which they are called, which is the same on all ranks, and
+/// they finish in that order. [`enter`](Self::enter) and [`finish`](Self::finish) are called for each of them, and cost
+/// a few nanoseconds. The other methods are for operations that wait.
 ///
 /// Dropping it leaves the communicator, as [`leave`](Self::leave) does.
 pub struct Watch {
@@ -25,11 +25,11 @@ pub struct Watch {
 impl Monitor {
     /// Starts to follow a communicator.
     ///
-    /// `context` is its name, the same on all its ranks and unlike that of any other. `members`
-    /// are the world ranks of its ranks, in order, this one among them. `describe` puts the
-    /// signature of an operation in words.
+    /// `context` identifies the communicator: it is the same on all its ranks, and different from any other's.
+    /// `members` are the world ranks of its ranks, in order, including this one. `describe` puts an operation's
+    /// signature in words.
     ///
-    /// What is already known to be wrong with one of the members is the new watch's fault.
+    /// If one of the members is already known to have failed, the new watch has that fault from the start.
     pub fn watch(
         self: &Arc<Self>,
         context: u64,
@@ -45,24 +45,26 @@ impl Monitor {
 }
 
 impl Watch {
-    /// Whether there is a fault. One atomic load.
+    /// Whether there is a fault. Costs one atomic load.
     #[inline]
     pub fn failed(&self) -> bool {
         self.view.fault().is_some()
     }
 
-    /// The first fault that this rank learned of. It stays.
+    /// The first fault that this rank learned of. Later ones do not replace it.
     pub fn fault(&self) -> Option<Arc<Fault>> {
         self.view.fault().cloned()
     }
 
-    /// Has `alarm` called when there is a fault from now on, to wake up those who wait. Only the first
-    /// call counts.
+    /// Calls `alarm` when a fault occurs from now on, to wake up waiting threads. Only the first call of this method
+    /// counts.
+    ///
+    /// `alarm` may run with the monitor's mutex held: it must not block, and must not call this watch.
     pub fn on_fault(&self, alarm: impl Fn() + Send + Sync + 'static) {
         let _ = self.view.alarm.set(Box::new(alarm));
     }
 
-    /// How a rank is called, for a fault.
+    /// A rank with its numbers and name, for a fault.
     pub fn member(&self, rank: u32) -> Member {
         match self.view.members.get(rank as usize) {
             Some(&world) => self.view.member(world),
@@ -74,9 +76,9 @@ impl Watch {
         }
     }
 
-    /// Records that this rank enters collective `sequence`, one caller at a time.
+    /// Records that this rank enters collective `sequence`. Callers must be serialised.
     ///
-    /// A fault when it is known that another rank called something else, or left before.
+    /// The communicator fails if another rank is known to have called something else, or to have left before.
     #[inline]
     pub fn enter(&self, sequence: u64, signature: [u64; 2]) {
         self.view.history.record(sequence, signature);
@@ -91,24 +93,24 @@ impl Watch {
             .with(|state| state.inspect(self.view.context, sequence, signature));
     }
 
-    /// Records that this rank's part in collective `sequence`, and all before it, is done.
+    /// Records that this rank has done its part in collective `sequence` and all before it.
     ///
-    /// A rank that has done its part is not [`late`](Self::late) for the others.
+    /// Other ranks do not count a rank that has done its part as [`late`](Self::late).
     #[inline]
     pub fn finish(&self, sequence: u64) {
         self.view.finish(sequence);
     }
 
-    /// The signature with which this rank entered collective `sequence`, if that is not long ago.
+    /// The signature with which this rank entered collective `sequence`, if that was one of the last 64.
     pub fn called(&self, sequence: u64) -> Option<[u64; 2]> {
         self.view.history.get(sequence)
     }
 
-    /// Tells all ranks that this one waits in an operation, and for whom.
+    /// Announces that this rank waits in an operation, and for which rank.
     ///
-    /// For an operation that has waited for 200 ms, and again each second; at once when a message
-    /// arrives that belongs to another operation, so that its sender can say what it called. Of a
-    /// point-to-point operation, `sequence` is marked with [`POINT_TO_POINT`].
+    /// Call it once an operation has waited for 200 ms, and every second after that. Call it at once if a message
+    /// of another operation arrives, so that its sender can say what it called. The `sequence` of a point-to-point
+    /// operation is marked with [`POINT_TO_POINT`].
     pub fn announce(&self, sequence: u64, signature: [u64; 2], waiting_for: Option<u32>) {
         let world = waiting_for.and_then(|rank| self.view.members.get(rank as usize));
         let waiting = world.map_or(WaitingFor::Anyone, |&world| WaitingFor::Rank(world));
@@ -117,9 +119,9 @@ impl Watch {
             .with(|state| state.announce(context, sequence, signature, waiting, Instant::now()));
     }
 
-    /// The ranks that have neither finished collective `sequence` nor said within `window` that
-    /// they wait in it. Use a window of some seconds: ranks that wait say so once a second, and
-    /// those that do not answer them about as often.
+    /// The ranks that have neither finished collective `sequence` nor announced within `window` that they wait in it.
+    ///
+    /// Use a window of some seconds: ranks that wait announce it once a second, and the others answer about as often.
     pub fn late(&self, sequence: u64, window: Duration) -> Vec<Late> {
         debug_assert!(
             sequence & POINT_TO_POINT == 0,
@@ -132,9 +134,9 @@ impl Watch {
         late.flatten().unwrap_or_default()
     }
 
-    /// What is known of one rank: its last operation, and how long ago anything was heard of it.
+    /// What is known about one rank: its last operation, and how long ago anything was heard of it.
     ///
-    /// For a point-to-point operation that waits for that rank alone.
+    /// This is for point-to-point operations, which wait for that rank alone.
     pub fn last_seen(&self, rank: u32) -> Late {
         let known = self.monitor.with(|state| {
             state
@@ -148,7 +150,7 @@ impl Watch {
         })
     }
 
-    /// Who waits for whom, a line per rank.
+    /// Which rank waits for which, one line per rank.
     pub fn progress_report(&self) -> String {
         let report = self.monitor.with(|state| {
             let roster = state.roster(self.view.context);
@@ -157,26 +159,26 @@ impl Watch {
         report.flatten().unwrap_or_default()
     }
 
-    /// Fails the communicator, here and on all its ranks. Where there is a fault already, that
-    /// one stays and this one goes no further.
+    /// Fails the communicator, here and on all its ranks. If it has a fault already, that one stays and this one is
+    /// dropped.
     ///
-    /// [`Fault::Left`] stays here: it is the concern of those who need the rank that left.
+    /// [`Fault::Left`] is not spread: it concerns only the ranks that need the one that left.
     pub fn raise(&self, fault: Fault) {
         self.monitor
             .with(|state| state.raise(self.view.context, fault));
     }
 
-    /// Tells all ranks that this one leaves the communicator and takes part in no collective
-    /// after `last_sequence`. Only the first call counts.
+    /// Tells all ranks that this one leaves the communicator, and takes part in no collective after `last_sequence`.
+    /// Only the first call counts.
     pub fn leave(&self, last_sequence: u64) {
-        // On its own: decides which caller is the first, and publishes nothing.
+        // Relaxed: the swap only decides which caller is the first, and publishes no other data.
         if !self.has_left.swap(true, Ordering::Relaxed) {
             self.monitor
                 .with(|state| state.leave(self.view.context, last_sequence));
         }
     }
 
-    /// The last collective that a rank took part in, if it has left; 0 for none.
+    /// If a rank has left, the last collective that it took part in; 0 for none.
     pub fn left(&self, rank: u32) -> Option<u64> {
         self.monitor
             .with(|state| state.roster(self.view.context)?.left(rank))

@@ -1,7 +1,7 @@
-//! The frames of the control streams.
+//! The wire format of the control streams.
 //!
-//! A frame is a header (magic `0x5CC1`, version, kind, body length) and a body of at most
-//! [`MAX_BODY`] bytes, all numbers little endian. [`parse`] is a pure function of the bytes.
+//! A frame is a header (magic `0x5CC1`, version, kind, body length) and a body of at most [`MAX_BODY`] bytes. All
+//! numbers are little endian. [`parse`] is a pure function of the bytes.
 
 mod body;
 
@@ -16,34 +16,34 @@ const HEADER: usize = 8;
 /// Longer bodies are refused before anything is allocated for them.
 pub(crate) const MAX_BODY: usize = 4096;
 
-/// What travels on a control stream.
+/// A message on a control stream.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Frame {
-    /// Credit, for the neighbour only: so many bytes were read since the last one.
+    /// Credit, for the neighbour only: this many bytes were read since the last acknowledgement.
     Ack { bytes: u32 },
-    /// A sign of life, for the neighbour only.
+    /// A heartbeat, for the neighbour only.
     Heartbeat(Heartbeat),
-    /// News, to be passed on to everyone.
+    /// News that is forwarded to every rank.
     Flood(Flood),
-    /// What one rank tells another, on the way to that one.
+    /// A notice from one rank to another, forwarded hop by hop.
     Notice { to: u32, notice: Notice },
 }
 
-/// What neighbours tell each other once a second.
+/// What neighbours send each other once a second.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Heartbeat {
-    /// How many floods have come over this stream, and those that it replaced.
+    /// How many floods have arrived on this stream and those that it replaced.
     pub(crate) received: u64,
     /// The ranks that the sender hears over its own streams.
     pub(crate) hears: Vec<u32>,
 }
 
-/// What a member of a communicator tells others. It may get lost, and is told again.
+/// What a member of a communicator tells another. It may get lost, since it is announced again.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Notice {
-    /// World rank of whom it comes from.
+    /// World rank of the sender.
     pub(crate) origin: u32,
-    /// Grows with all that `origin` tells.
+    /// Increases with each notice of `origin`.
     pub(crate) counter: u64,
     pub(crate) content: Content,
 }
@@ -52,12 +52,12 @@ pub(crate) struct Notice {
 pub(crate) enum Content {
     /// What `origin` is doing.
     Progress(Progress),
-    /// Who is late, as far as `origin` sees.
+    /// A member that is late, as `origin` sees it.
     Late(Report),
 }
 
 impl Content {
-    /// The communicator that it is about.
+    /// The communicator's context.
     pub(crate) fn context(&self) -> u64 {
         match self {
             Self::Progress(progress) => progress.context,
@@ -66,25 +66,25 @@ impl Content {
     }
 }
 
-/// A member that does not take part in an operation, as another one sees it.
+/// A member that does not take part in an operation, as another member sees it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Report {
     pub(crate) context: u64,
     pub(crate) sequence: u64,
     /// World rank.
     pub(crate) rank: u32,
-    /// Its last operation and how that was called.
+    /// Its last operation: sequence number and signature.
     pub(crate) last: Option<(u64, [u64; 2])>,
-    /// How long ago it was heard of.
+    /// How long ago anything was heard of it.
     pub(crate) age: Duration,
 }
 
-/// News and where they come from.
+/// News and its origin.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Flood {
-    /// World rank of whom it comes from.
+    /// World rank of the sender.
     pub(crate) origin: u32,
-    /// Grows with each message of `origin`.
+    /// Increases with each flood of `origin`.
     pub(crate) counter: u64,
     pub(crate) news: News,
 }
@@ -95,7 +95,7 @@ pub(crate) enum News {
     Leave { context: u64, last_sequence: u64 },
     /// `origin` leaves the world.
     Goodbye,
-    /// A neighbour of `origin` left the world without goodbye: it died, or is lost with that error.
+    /// A neighbour of `origin` left the world without a goodbye: it died, or is lost with this error.
     Gone { rank: u32, error: Option<String> },
     /// A communicator failed.
     Fault { context: u64, fault: Fault },
@@ -104,15 +104,15 @@ pub(crate) enum News {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Progress {
     pub(crate) context: u64,
-    /// All operations up to this one are finished.
+    /// All collectives up to this one are finished.
     pub(crate) finished: u64,
-    /// The operation that was entered last, or is waited in.
+    /// The operation that the rank waits in, or entered last.
     pub(crate) sequence: u64,
     pub(crate) signature: [u64; 2],
     pub(crate) waiting: Option<WaitingFor>,
 }
 
-/// Whom a rank that waits, waits for.
+/// Which rank a waiting rank waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitingFor {
     Anyone,
@@ -120,7 +120,7 @@ pub(crate) enum WaitingFor {
     Rank(u32),
 }
 
-/// Why bytes are no frame.
+/// Why bytes are not a frame.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
     #[error("expected the start of a control message, saw bytes {0:02x?}")]

@@ -1,8 +1,8 @@
-//! Leaving the world, so that the others know that this rank has not died.
+//! Leaving the world in an orderly way, so that the other ranks do not take this one for dead.
 //!
-//! Where a stream can be made anew, the neighbour says that it has the goodbye, and the stream stays until then: one
-//! that is broken just now is made anew for it. Once one neighbour that stays has it, and with it all that this rank
-//! has passed on, all others hear of it, and the rest is worth a short while only.
+//! On a stream that can be reopened, the neighbour confirms the goodbye. The stream stays open until then, and is even
+//! reopened for the goodbye if it is broken. Once one neighbour that stays has the goodbye, it also has everything
+//! that this rank has forwarded, and floods it to all others. The remaining neighbours then get a short time only.
 
 use std::time::{Duration, Instant};
 
@@ -10,22 +10,22 @@ use super::State;
 use crate::link::Link;
 use crate::wire::News;
 
-/// How long a goodbye may take, where a neighbour does not read.
+/// How long a farewell may take if a neighbour does not read.
 const FAREWELL: Duration = Duration::from_millis(300);
-/// The same, where streams are broken and no neighbour has it.
+/// How long it may take if streams are broken and no neighbour has the goodbye yet.
 const FAREWELL_UNHEARD: Duration = Duration::from_secs(2);
 
-/// How far this rank is with leaving.
+/// The progress of this rank's farewell.
 pub(crate) struct Farewell {
     began: Instant,
-    /// A stream is broken, or was.
+    /// Whether a stream is broken, or was during the farewell.
     was_broken: bool,
-    /// A neighbour that stays has the goodbye.
+    /// Whether a neighbour that stays has the goodbye.
     is_heard: bool,
 }
 
 impl State {
-    /// Leaves the world.
+    /// Starts to leave the world.
     pub(crate) fn say_goodbye(&mut self, now: Instant) -> Farewell {
         self.links
             .iter_mut()
@@ -38,8 +38,8 @@ impl State {
         }
     }
 
-    /// Closes the streams by which nothing more is to be said. For how much longer there is something to wait for;
-    /// `None` for not at all.
+    /// Closes the streams on which everything has been delivered. Returns for how much longer to wait for the others;
+    /// `None` if the farewell is over.
     pub(crate) fn continue_farewell(
         &mut self,
         farewell: &mut Farewell,
@@ -58,14 +58,14 @@ impl State {
         } else {
             FAREWELL
         };
-        // One that is closed here is read until the neighbour closes it: else the connection is reset, and what was
-        // said may be lost with it.
+        // A stream that is closed here is still read until the neighbour closes it. Otherwise the kernel may reset
+        // the connection, and what was written may be lost.
         let waits = self.links.iter().any(|link| link.open || !link.closed());
         let left = limit.saturating_sub(now.saturating_duration_since(farewell.began));
         (waits && !left.is_zero()).then_some(left)
     }
 
-    /// Reads from a neighbour while this rank leaves. That it has ended its stream is no news to anyone.
+    /// Reads from a neighbour while this rank leaves. The end of its stream is not reported as a death.
     pub(crate) fn serve_leaving(&mut self, index: usize, now: Instant) {
         let (frames, end) = self.links[index].read(self.names.len() as u32, now);
         self.handle_frames(index, frames, now);
@@ -90,7 +90,7 @@ mod tests {
     use crate::link::End;
     use crate::wire::{self, Frame, Heartbeat};
 
-    /// A rank with a neighbour over TCP, and the neighbour's end of that.
+    /// A rank with a neighbour over TCP, and the neighbour's end of the connection.
     fn rank(now: Instant) -> (State, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

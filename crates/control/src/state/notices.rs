@@ -1,7 +1,8 @@
-//! What the members of a communicator tell each other: what they do, and who is late.
+//! Notices between the members of a communicator: their progress, and which members are late.
 //!
-//! Each tells a few others, its companions, and these pass on only what is new: the first to wait in a call, and the
-//! first to miss somebody. So a rank has as much to say as its neighbours are many, however many ranks wait.
+//! Each member sends its notices to a few others, its companions. These forward only what is new: the first member
+//! that waits in a call, and the first report that a member is late. So the traffic of a rank is bounded by the number
+//! of its neighbours, however many ranks wait.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,9 +15,9 @@ use crate::topology::distance;
 use crate::wire::{self, Content, Frame, Notice, Progress, Report, WaitingFor};
 
 impl State {
-    /// Something arrived that is told to `to`.
+    /// Handles a notice for `to` that has arrived here.
     pub(super) fn route_notice(&mut self, to: u32, notice: Notice, now: Instant) {
-        // What comes back from this rank is no news to anyone.
+        // This rank's own notices may come back. They are dropped.
         if notice.origin == self.me {
             return;
         }
@@ -27,7 +28,7 @@ impl State {
         }
     }
 
-    /// Takes note of what is told to this rank.
+    /// Records a notice that is addressed to this rank.
     pub(super) fn receive_notice(&mut self, notice: Notice, now: Instant) {
         let context = notice.content.context();
         let Some(roster) = self.rosters.get_mut(&context) else {
@@ -58,7 +59,8 @@ impl State {
         self.report_late(now);
     }
 
-    /// Says where this rank is, to those who look after it, and to whom waits for it.
+    /// Answers a member that waits: announces this rank's progress to the companions if it was not announced lately,
+    /// and to `origin` if that waits for this rank.
     fn answer(&mut self, context: u64, origin: u32, waiting: Option<WaitingFor>, now: Instant) {
         let Some(roster) = self.rosters.get_mut(&context).filter(|_| waiting.is_some()) else {
             return;
@@ -78,7 +80,7 @@ impl State {
         }
     }
 
-    /// Tells all who need to know that this rank waits.
+    /// Announces that this rank waits, to its companions and to the rank that it waits for.
     pub(crate) fn announce(
         &mut self,
         context: u64,
@@ -91,7 +93,7 @@ impl State {
             return;
         };
         let progress = roster.announce(sequence, signature, waiting, now);
-        // The companions pass it on, as far as it is new.
+        // Only for the inquiry and the pace: the companions forward the notice if it is new.
         roster.waits(&progress, now);
         let notice = self.new_notice(Content::Progress(progress));
         self.notify_companions(context, &notice);
@@ -102,7 +104,7 @@ impl State {
         self.report_late(now);
     }
 
-    /// Has the rank that this one waits for in a message between the two say where it is.
+    /// Asks the rank that this one waits for in a point-to-point operation to announce its progress.
     fn notify_awaited(&mut self, context: u64, whom: u32, notice: &Notice) {
         let Content::Progress(Progress { sequence, .. }) = notice.content else {
             return;
@@ -114,7 +116,7 @@ impl State {
         }
     }
 
-    /// Tells the others which companions are late for what somebody waits in.
+    /// Reports the companions that are late for a collective that some member waits in.
     pub(super) fn report_late(&mut self, now: Instant) {
         let reports: Vec<Report> = self
             .rosters
@@ -127,7 +129,7 @@ impl State {
         }
     }
 
-    /// Something from this rank, numbered.
+    /// A notice from this rank, with the next number.
     fn new_notice(&mut self, content: Content) -> Notice {
         self.notices_sent += 1;
         Notice {
@@ -148,7 +150,7 @@ impl State {
         }
     }
 
-    /// Sends something a hop closer to a rank. Where there is no way, it is lost: it is told again.
+    /// Sends a notice one hop closer to `to`. If no neighbour is closer, it is dropped: it is announced again later.
     fn forward(&mut self, to: u32, notice: &Notice) {
         let size = self.names.len() as u32;
         let own = distance(self.me, to, size);

@@ -1,4 +1,4 @@
-//! Beats, and streams that are made anew.
+//! Heartbeats, and reopening broken streams.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +9,10 @@ use crate::link::End;
 use crate::repair::{Repair, SILENT, Unreached, Verdict};
 use crate::roster::Roster;
 
-/// How often neighbours give a sign of life.
+/// How often each neighbour gets a heartbeat.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A stream that is to be opened.
+/// A stream to be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attempt {
     pub(crate) peer: u32,
@@ -20,7 +20,7 @@ pub(crate) struct Attempt {
 }
 
 impl State {
-    /// A stream ended that may be made anew; `false` where that is of no use, or not possible.
+    /// Starts to reopen a stream that has ended. Returns `false` if that is impossible or not needed any more.
     pub(super) fn start_repair(&mut self, index: usize, end: &End, now: Instant) -> bool {
         let link = &mut self.links[index];
         let is_over = self.departures.contains_key(&link.peer) || link.closed();
@@ -36,13 +36,13 @@ impl State {
         tracing::warn!("the control stream to {name} broke: {error}; it is made anew");
         repair.mark_broken(error, now);
         link.drop_stream();
-        // The others rely on what this rank says of whom it hears.
+        // The others decide by the ranks that this one says it hears.
         self.heartbeat(now);
         true
     }
 
-    /// Tells all neighbours that this rank is there. Where all are on this host, the kernel would tell them if it were
-    /// not.
+    /// Sends heartbeats to all neighbours. If all of them are on this host, none are needed: the kernel ends their
+    /// streams when this process dies.
     fn heartbeat(&mut self, now: Instant) {
         self.last_heartbeat = Some(now);
         if self.links.iter().any(|link| link.repair.is_some()) {
@@ -53,7 +53,7 @@ impl State {
         }
     }
 
-    /// Neighbours that were heard lately.
+    /// The neighbours that were heard lately.
     pub(super) fn hears(&self, now: Instant) -> Vec<u32> {
         let heard = self.links.iter().filter(|link| {
             let silent = now.saturating_duration_since(link.heard) > SILENT;
@@ -62,7 +62,7 @@ impl State {
         heard.map(|link| link.peer).collect()
     }
 
-    /// When [`tick`](Self::tick) has something to do.
+    /// When [`tick`](Self::tick) has something to do next.
     fn next_tick(&self, now: Instant) -> Option<Instant> {
         let repairs = self.links.iter().filter_map(|link| link.repair.as_ref());
         let tries = repairs.clone().filter_map(Repair::next_try);
@@ -71,13 +71,15 @@ impl State {
         tries.chain(heartbeat).chain(reports).min()
     }
 
-    /// Until when the monitor may sleep; it does.
+    /// Returns when the monitor thread has to wake up, and records it for [`is_due_before_wakeup`].
+    ///
+    /// [`is_due_before_wakeup`]: Self::is_due_before_wakeup
     pub(crate) fn plan_sleep(&mut self, now: Instant) -> Option<Instant> {
         self.wakes_at = self.next_tick(now);
         self.wakes_at
     }
 
-    /// Whether something is due before the monitor wakes up.
+    /// Whether something is due before the monitor thread wakes up.
     pub(crate) fn is_due_before_wakeup(&self, now: Instant) -> bool {
         let next = self.next_tick(now);
         next.is_some_and(|next| self.wakes_at.is_none_or(|until| next < until))
@@ -88,7 +90,7 @@ impl State {
             .map_or(now, |last_heartbeat| last_heartbeat + HEARTBEAT_INTERVAL)
     }
 
-    /// Does what is due, and says which streams are to be opened.
+    /// Does what is due, and returns the streams to open.
     pub(crate) fn tick(&mut self, now: Instant) -> Vec<Attempt> {
         self.report_late(now);
         if self.redial.is_none() {
@@ -120,7 +122,7 @@ impl State {
         attempts
     }
 
-    /// An attempt has ended.
+    /// Records the outcome of an attempt.
     pub(crate) fn attempt_ended(
         &mut self,
         attempt: Attempt,
@@ -137,7 +139,7 @@ impl State {
         repair.attempt_in_flight = false;
         match outcome {
             Ok(socket) => self.adopt(peer, number, self.me > peer, socket, now),
-            // The neighbour may have been the first, or has been heard meanwhile.
+            // The neighbour has opened a stream meanwhile: the failure does not matter.
             Err(_) if number <= repair.number => {}
             Err(outcome) => {
                 tracing::debug!(peer, ?outcome, "no new control stream yet");
@@ -147,7 +149,7 @@ impl State {
         }
     }
 
-    /// Takes a new stream into use, which one of both ranks has opened.
+    /// Takes a new stream into use, which either of the two ranks has opened.
     pub(crate) fn adopt(
         &mut self,
         peer: u32,
@@ -177,7 +179,7 @@ impl State {
         self.heartbeat(now);
     }
 
-    /// Gives a neighbour up, once it is clear what has become of it.
+    /// Gives a neighbour up once there is a verdict on it.
     fn apply_verdict(&mut self, index: usize, now: Instant) {
         let Some(redial) = &self.redial else { return };
         let link = &self.links[index];

@@ -1,5 +1,5 @@
-//! Worlds of a thousand ranks without sockets or threads, in a time of their own: what is told reaches whom it has to,
-//! and no rank sends more for it than a few frames per neighbour.
+//! Simulated worlds of a thousand ranks, without sockets or threads and with simulated time: notices reach the ranks
+//! that need them, and no rank sends more than a few frames per neighbour.
 
 use std::time::Duration;
 
@@ -13,23 +13,23 @@ const CONTEXT: u64 = 5;
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_millis(2500);
 const CALL: [u64; 2] = [1, 1];
-/// Frames that a rank may send to one neighbour in a second, when all is told that can be: what it does, four different
-/// calls and twelve late ranks, the latter twice, since a pace of 0.9 s may begin twice.
+/// How many frames a rank may send to one neighbour in a second at most: its own progress, four different calls and
+/// twelve late ranks, everything twice, since two windows of 0.9 s may begin in a second.
 const MOST_FRAMES: usize = 34;
-/// The same where all but one are in the same call: what it does, the call, and who is late.
+/// The same if all ranks but one are in the same call: its own progress, the call, and the late rank.
 const FEW_FRAMES: usize = 6;
 
 struct World {
     states: Vec<State>,
     views: Vec<Option<Arc<View>>>,
     stopped: Vec<u32>,
-    /// Frames that each rank has sent in this second.
+    /// How many frames each rank has sent in this second.
     sent: Vec<usize>,
     now: Instant,
 }
 
 impl World {
-    /// In which these ranks are a communicator.
+    /// A world in which these ranks form a communicator.
     fn new(members: &[u32]) -> Self {
         let now = Instant::now();
         let names: Arc<[Arc<str>]> = (0..SIZE)
@@ -62,7 +62,7 @@ impl World {
         self.views[rank as usize].as_deref().unwrap()
     }
 
-    /// A rank comes to the first collective, and waits in it.
+    /// A rank enters the first collective, and waits in it.
     fn waits(&mut self, rank: u32, signature: [u64; 2]) {
         self.view(rank).history.record(1, signature);
         self.announces(rank, 1, signature, WaitingFor::Anyone);
@@ -72,7 +72,7 @@ impl World {
         self.states[rank as usize].announce(CONTEXT, sequence, words, whom, self.now);
     }
 
-    /// Delivers until nothing is under way.
+    /// Delivers until nothing is in flight.
     fn settle(&mut self) {
         loop {
             let mut is_quiet = true;
@@ -87,7 +87,7 @@ impl World {
         }
     }
 
-    /// Delivers what a rank has for one neighbour; whether there was anything.
+    /// Delivers what a rank has queued for one neighbour. Returns whether there was anything.
     fn deliver(&mut self, from: usize, index: usize) -> bool {
         if self.stopped.contains(&(from as u32)) {
             return false;
@@ -111,12 +111,12 @@ impl World {
         true
     }
 
-    /// A second goes by, in which these ranks say that they wait, one after the other; what is due is done. The most
-    /// frames that a rank has sent meanwhile.
+    /// Simulates a second, in which these ranks announce one after the other that they wait. Returns the largest
+    /// number of frames that a rank has sent meanwhile.
     fn second(&mut self, waiting: impl Iterator<Item = u32>, signature: [u64; 2]) -> usize {
         for (turn, rank) in waiting.enumerate() {
             self.waits(rank, signature);
-            // Not all at once, and not in good order.
+            // Neither all at once nor in order.
             if turn % 100 == 0 {
                 self.settle();
             }
@@ -191,7 +191,7 @@ fn one_rank_that_waits_for_a_thousand_is_answered_in_few_words() {
     }
     let late = world.late(3);
     assert!(late.len() >= 12, "{late:?}");
-    // They live, which whoever waits is told.
+    // They are alive, and the waiting rank gets their answers.
     assert!(late.iter().all(|late| late.age < WINDOW), "{late:?}");
 }
 
@@ -246,7 +246,7 @@ fn a_rank_that_a_message_is_awaited_from_says_where_it_is() {
 
 #[test]
 fn ranks_of_a_small_part_hear_of_each_other_by_way_of_others() {
-    // None are neighbours.
+    // No two of them are neighbours.
     let members: Vec<u32> = (0..20).map(|n| n * n * 2 + n * 3).collect();
     let mut world = World::new(&members);
     let stopped = members[7];
@@ -268,14 +268,14 @@ fn a_monitor_that_comes_late_still_looks_for_who_is_late() {
     let state = &mut world.states[3];
     let soon = world.now + reply.saturating_sub(Duration::from_millis(1));
     state.tick(soon);
-    // It was held up here.
+    // The monitor thread was delayed here.
     let now = world.now + reply * 2;
     assert!(state.plan_sleep(now).is_some_and(|due| due <= now));
     state.tick(now);
     assert_eq!(state.plan_sleep(now), None, "it would never sleep again");
 }
 
-/// By another way, what was told later may be the first to come.
+/// On another path, a later notice may overtake an earlier one.
 #[test]
 fn a_report_that_is_overtaken_counts() {
     let mut world = World::new(&everyone());
@@ -303,7 +303,7 @@ fn a_report_that_is_overtaken_counts() {
     state.route_notice(0, notice(6, Content::Progress(waiting)), now);
     state.route_notice(0, notice(5, Content::Late(report)), now);
     assert!(ranks(&world.late(0)).contains(&stopped));
-    // What it did itself before is of no interest any more.
+    // Its own earlier progress is out of date.
     let earlier = Progress {
         sequence: 9,
         ..waiting

@@ -1,5 +1,4 @@
-//! Whatever a neighbour says, in frames that are well-formed, a rank goes on and says nothing that
-//! is malformed.
+//! Whatever well-formed frames a neighbour sends, a rank keeps working and sends nothing malformed.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,7 +14,7 @@ use crate::wire::{Content, Frame, Notice, Progress, Report, WaitingFor};
 const ME: u32 = 1;
 const NEIGHBOUR: u32 = 2;
 
-/// What comes to pass at one rank, some of it by its own calls.
+/// An event at one rank: a received frame, or a call of its own.
 #[derive(Debug, Clone)]
 enum Event {
     Received(Frame),
@@ -30,7 +29,7 @@ fn context() -> impl Strategy<Value = u64> {
     0_u64..3
 }
 
-/// Numbers of operations: the first ones, the last one, and any.
+/// Sequence numbers: the first ones, the last one, and any.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => 0_u64..4,
@@ -181,10 +180,10 @@ impl Rank {
         }
     }
 
-    /// All that the neighbour has heard by now.
+    /// All frames that the rank has sent to the neighbour.
     fn sent_frames(&mut self) -> Vec<Frame> {
         let (mut bytes, mut frames) = (Vec::new(), Vec::new());
-        // Ends with an error, since nothing more is there.
+        // Ends with `WouldBlock` once everything is read.
         let _ = self.neighbour.read_to_end(&mut bytes);
         let mut rest = &bytes[..];
         while let Some((frame, length)) = wire::parse(rest, SIZE).unwrap() {
@@ -212,7 +211,7 @@ proptest! {
                 }
             }
         }
-        // It numbers its own news one by one, whatever others say in its name.
+        // It numbers its own frames consecutively, whatever others send in its name.
         let (mut notice, mut other) = (Vec::new(), Vec::new());
         for frame in rank.sent_frames() {
             match frame {

@@ -1,4 +1,4 @@
-//! Reading and writing the fields of a frame's body.
+//! Encoding and decoding of the fields of a frame's body.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use crate::fault::{Fault, Late, Member};
 const MAX_TEXT: usize = 512;
 /// Longest description of an operation, in bytes.
 const MAX_WORDS: usize = 192;
-/// How many late ranks a fault names. Together they fit into a frame, as a test shows.
+/// How many late ranks a fault carries. A test checks that they fit into a frame.
 pub(super) const MAX_LATE: usize = 12;
-/// How many ranks a beat names: all neighbours in any world that there can be.
+/// How many ranks a heartbeat lists: enough for all neighbours in a world of any size.
 pub(super) const MAX_RANKS: usize = 128;
 
 #[derive(Default)]
@@ -148,7 +148,7 @@ impl Writer {
     }
 }
 
-/// Every method gives `None` when the body ends early or the value is out of bounds.
+/// Every method returns `None` if the body ends early or the value is out of bounds.
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
     size: u32,
@@ -223,7 +223,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A rank of the world; the receiving communicator fills in its own number and the name.
+    /// A rank of the world. The receiving communicator fills in its own number and the name.
     fn member(&mut self) -> Option<Member> {
         let world = self.rank()?;
         Some(Member {

@@ -151,7 +151,7 @@ proptest! {
         }
     }
 
-    /// Behind a valid header, so that the bodies' parsers see the garbage.
+    /// Random bodies get a valid header, so that the bodies' parsers see them.
     #[test]
     fn arbitrary_bodies_never_panic(kind in 0..=HEARTBEAT, body in any::<Vec<u8>>(), size in any::<u32>()) {
         let mut bytes = MAGIC.to_le_bytes().to_vec();
