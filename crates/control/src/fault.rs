@@ -290,92 +290,88 @@ mod tests {
         }
     }
 
+    /// One fault of each kind but timeouts, and what the troubleshooting guide quotes of its text.
+    fn faults(by: &Member, rank: &Member) -> Vec<(Fault, &'static str)> {
+        let text = || "so".to_string();
+        let (by, rank) = (by.clone(), rank.clone());
+        let died = Fault::Died { rank: rank.clone() };
+        let lost = Fault::Lost {
+            rank: rank.clone(),
+            error: text(),
+        };
+        let left = Fault::Left {
+            rank: rank.clone(),
+            last_sequence: 1,
+            sequence: 2,
+            words: text(),
+        };
+        let aborted = Fault::Aborted {
+            by: rank.clone(),
+            reason: text(),
+        };
+        let mismatch = Fault::Mismatch {
+            sequence: 1,
+            rank_a: by.clone(),
+            words_a: text(),
+            rank_b: rank.clone(),
+            words_b: text(),
+        };
+        let link = Fault::Link {
+            by,
+            peer: rank,
+            text: text(),
+        };
+        vec![
+            (
+                died,
+                "died: its control connection closed without a goodbye",
+            ),
+            (lost, "is lost: "),
+            (left, "left the communicator "),
+            (aborted, "aborted the communicator: "),
+            (mismatch, " differs between the ranks: "),
+            (link, "the link between "),
+        ]
+    }
+
+    /// Timeouts for each state of the late rank, and what the troubleshooting guide quotes of their texts.
+    fn timeouts(by: &Member, rank: &Member) -> Vec<(Fault, &'static str)> {
+        let timed_out = |late| Fault::TimedOut {
+            by: by.clone(),
+            sequence: 5,
+            words: "so".to_string(),
+            waited: ALIVE,
+            late,
+        };
+        let late = |last: Option<u64>, age| {
+            let rank = rank.clone();
+            let last = last.map(|sequence| (sequence, "so".to_string()));
+            timed_out(vec![Late { rank, last, age }])
+        };
+        vec![
+            (late(None, ALIVE * 2), "(stopped, or its host hangs)"),
+            (late(None, ALIVE), "alive but has made no call yet"),
+            (
+                late(Some(4), ALIVE),
+                "alive but has not made this call; its last is ",
+            ),
+            (late(Some(5), ALIVE), "but does not progress in it"),
+            (
+                timed_out(Vec::new()),
+                "every other rank is in it too, so the links are slow or stuck",
+            ),
+        ]
+    }
+
     #[test]
     fn the_troubleshooting_guide_explains_every_fault() {
         let guide = include_str!("../../../docs/troubleshooting.md");
-        let [a, b] = [member(0, 0), member(1, 1)];
-        let text = || "so".to_string();
-        let timed_out = |last, age| Fault::TimedOut {
-            by: a.clone(),
-            sequence: 5,
-            words: text(),
-            waited: ALIVE,
-            late: vec![Late {
-                rank: b.clone(),
-                last,
-                age,
-            }],
-        };
-        let call = |sequence| Some((sequence, text()));
-        let explained = [
-            (
-                Fault::Died { rank: b.clone() },
-                "died: its control connection closed without a goodbye",
-            ),
-            (
-                Fault::Lost {
-                    rank: b.clone(),
-                    error: text(),
-                },
-                "is lost: ",
-            ),
-            (
-                Fault::Left {
-                    rank: b.clone(),
-                    last_sequence: 1,
-                    sequence: 2,
-                    words: text(),
-                },
-                "left the communicator ",
-            ),
-            (
-                Fault::Aborted {
-                    by: b.clone(),
-                    reason: text(),
-                },
-                "aborted the communicator: ",
-            ),
-            (
-                Fault::Mismatch {
-                    sequence: 1,
-                    rank_a: a.clone(),
-                    words_a: text(),
-                    rank_b: b.clone(),
-                    words_b: text(),
-                },
-                " differs between the ranks: ",
-            ),
-            (timed_out(None, ALIVE * 2), "(stopped, or its host hangs)"),
-            (timed_out(None, ALIVE), "alive but has made no call yet"),
-            (
-                timed_out(call(4), ALIVE),
-                "alive but has not made this call; its last is ",
-            ),
-            (timed_out(call(5), ALIVE), "but does not progress in it"),
-            (
-                Fault::TimedOut {
-                    by: a.clone(),
-                    sequence: 5,
-                    words: text(),
-                    waited: ALIVE,
-                    late: Vec::new(),
-                },
-                "every other rank is in it too, so the links are slow or stuck",
-            ),
-            (
-                Fault::Link {
-                    by: a.clone(),
-                    peer: b.clone(),
-                    text: text(),
-                },
-                "the link between ",
-            ),
-        ];
-        for (fault, words) in explained {
-            assert!(fault.to_string().contains(words), "{fault}");
+        let [by, rank] = [member(0, 0), member(1, 1)];
+        for (fault, quote) in faults(&by, &rank).into_iter().chain(timeouts(&by, &rank)) {
+            assert!(fault.to_string().contains(quote), "{fault}");
             assert!(
-                guide.contains(words),
-                "the guide does not explain {words:?}"
+                guide.contains(quote),
+                "the guide does not explain {quote:?}"
             );
         }
     }

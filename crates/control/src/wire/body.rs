@@ -71,13 +71,9 @@ impl Writer {
 
     pub(super) fn fault(&mut self, fault: &Fault) {
         match fault {
-            Fault::Died { rank } => {
-                self.u8(0);
-                self.u32(rank.world);
-            }
+            Fault::Died { rank } => self.tag(0, rank),
             Fault::Lost { rank, error } => {
-                self.u8(1);
-                self.u32(rank.world);
+                self.tag(1, rank);
                 self.text(error);
             }
             Fault::Left {
@@ -86,15 +82,13 @@ impl Writer {
                 sequence,
                 words,
             } => {
-                self.u8(2);
-                self.u32(rank.world);
+                self.tag(2, rank);
                 self.u64(*last_sequence);
                 self.u64(*sequence);
                 self.words(words);
             }
             Fault::Aborted { by, reason } => {
-                self.u8(3);
-                self.u32(by.world);
+                self.tag(3, by);
                 self.text(reason);
             }
             Fault::Mismatch {
@@ -106,10 +100,8 @@ impl Writer {
             } => {
                 self.u8(4);
                 self.u64(*sequence);
-                self.u32(rank_a.world);
-                self.words(words_a);
-                self.u32(rank_b.world);
-                self.words(words_b);
+                self.called(rank_a, words_a);
+                self.called(rank_b, words_b);
             }
             Fault::TimedOut {
                 by,
@@ -118,20 +110,30 @@ impl Writer {
                 waited,
                 late,
             } => {
-                self.u8(5);
-                self.u32(by.world);
+                self.tag(5, by);
                 self.u64(*sequence);
                 self.words(words);
                 self.millis(*waited);
                 self.late(late);
             }
             Fault::Link { by, peer, text } => {
-                self.u8(6);
-                self.u32(by.world);
+                self.tag(6, by);
                 self.u32(peer.world);
                 self.text(text);
             }
         }
+    }
+
+    /// A fault's kind, and the first rank that it names.
+    fn tag(&mut self, kind: u8, rank: &Member) {
+        self.u8(kind);
+        self.u32(rank.world);
+    }
+
+    /// A rank and what it called.
+    fn called(&mut self, rank: &Member, words: &str) {
+        self.u32(rank.world);
+        self.words(words);
     }
 
     fn late(&mut self, late: &[Late]) {
