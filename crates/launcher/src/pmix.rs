@@ -105,46 +105,59 @@ impl Client {
     /// Waits until all ranks of the launch are here.
     fn fence(&self, deadline: Instant) -> Result<(), Error> {
         let operation = "wait for all ranks (PMIx_Fence)";
-        self.wait(operation, deadline, |waiter| {
-            // SAFETY: no processes means all; `waiter` is a reference that `on_done` takes over.
-            unsafe { (self.api.fence_nb)(ptr::null(), 0, ptr::null(), 0, on_done, waiter) }
+        self.wait(operation, deadline, Waiter::default(), |_, for_callback| {
+            // SAFETY: null lists of length 0 mean all processes and no directives. `for_callback` is a pointer from
+            // `Arc::into_raw`, and `on_done`, which has the type of fence callbacks, takes that reference over.
+            unsafe { (self.api.fence_nb)(ptr::null(), 0, ptr::null(), 0, on_done, for_callback) }
         })
         .map(drop)
     }
 
     fn get_of_rank_0(&self, key: &str, deadline: Instant) -> Result<Vec<u8>, Error> {
-        let key = c_key(key)?;
+        let waiter = Waiter {
+            key: c_key(key)?,
+            ..Waiter::default()
+        };
         let mut root = self.me;
         root.rank = 0;
-        self.wait("get (PMIx_Get)", deadline, |waiter| {
-            // SAFETY: `root` has the library's layout, the key ends with NUL, and both are copied
-            // before the call returns; `waiter` is a reference that `on_value` takes over.
-            unsafe {
-                (self.api.get_nb)(
-                    &raw const root,
-                    key.as_ptr(),
-                    ptr::null(),
-                    0,
-                    on_value,
-                    waiter,
-                )
-            }
-        })
+        self.wait(
+            "get (PMIx_Get)",
+            deadline,
+            waiter,
+            |waiter, for_callback| {
+                // SAFETY: `root` has the library's layout and is copied before the call returns. The key ends with
+                // NUL, and the callback's reference keeps the waiter that owns it alive until PMIx is done with the
+                // request, even after our deadline. `for_callback` is a pointer from `Arc::into_raw`, and
+                // `on_value`, which has the type of value callbacks, takes that reference over.
+                unsafe {
+                    (self.api.get_nb)(
+                        &raw const root,
+                        waiter.key.as_ptr(),
+                        ptr::null(),
+                        0,
+                        on_value,
+                        for_callback,
+                    )
+                }
+            },
+        )
     }
 
-    /// Starts an operation whose callback gets a [`Waiter`], and waits for it.
+    /// Starts an operation whose callback gets a reference to `waiter`, and waits for the callback.
     fn wait(
         &self,
         operation: &str,
         deadline: Instant,
-        start: impl FnOnce(*mut c_void) -> Status,
+        waiter: Waiter,
+        start: impl FnOnce(&Waiter, *mut c_void) -> Status,
     ) -> Result<Vec<u8>, Error> {
         let begin = Instant::now();
-        let waiter = Arc::new(Waiter::default());
+        let waiter = Arc::new(waiter);
         let for_callback = Arc::into_raw(Arc::clone(&waiter));
-        let status = start(for_callback.cast_mut().cast());
+        let status = start(&waiter, for_callback.cast_mut().cast());
         if status != ffi::SUCCESS {
-            // SAFETY: the pointer is from `into_raw`; without success there is no callback.
+            // SAFETY: the pointer is from `Arc::into_raw` above. PMIx calls back only if the start succeeded, so the
+            // reference has not been taken over.
             drop(unsafe { Arc::from_raw(for_callback) });
             return match status {
                 ffi::OPERATION_SUCCEEDED => Ok(Vec::new()),
@@ -188,6 +201,8 @@ impl Client {
 /// Where a callback on PMIx's thread leaves its result.
 #[derive(Default)]
 struct Waiter {
+    /// The key of a get. PMIx does not copy it, and reads it until it calls back.
+    key: CString,
     answer: Mutex<Option<(Status, Vec<u8>)>>,
     ready: Condvar,
 }
