@@ -1,6 +1,6 @@
-//! Rank 0 tells all ranks a word through the launcher's key-value space, twice.
+//! Rank 0 broadcasts two values to all ranks through the launcher's key-value space.
 //!
-//! `mpirun -n 4 kv` prints one line per rank; the exit code is 0 when each rank got both words.
+//! `mpirun -n 4 kv` prints one line per rank. The exit code is 0 if each rank got both values.
 
 use std::time::{Duration, Instant};
 

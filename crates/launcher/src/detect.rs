@@ -1,4 +1,4 @@
-//! Which launcher started this process.
+//! Detects which launcher started this process, from environment variables.
 
 use crate::pmi1::Pmi1Space;
 use crate::pmix::PmixSpace;
@@ -6,15 +6,14 @@ use crate::tcp_store::TcpStore;
 use crate::vars::{self, Lookup};
 use crate::{Error, Launch, LauncherKind, Rendezvous, node_list};
 
-/// Finds out who launched this process. `Ok(None)`: nobody that is known here.
+/// Detects the launcher of this process. `Ok(None)` means no known launcher.
 ///
-/// `env` looks up a variable in a snapshot of the environment. The innermost launcher wins: our own
-/// variables, then a torchrun agent, Open MPI, Hydra, plain `RANK` and `WORLD_SIZE`, Slurm. A step
-/// of Slurm and a torchrun agent often start or enclose another launcher, so that their sizes may
-/// differ from it; all others must agree.
+/// `env` looks up a variable in a snapshot of the environment. The innermost launcher wins, in this order: our own
+/// variables, a torchrun agent, Open MPI, Hydra, plain `RANK` and `WORLD_SIZE`, Slurm. Slurm steps and torchrun agents
+/// are often nested with another launcher, so their sizes may differ from its; all other launchers must agree.
 ///
 /// # Errors
-/// When variables do not parse, are incomplete, or contradict each other.
+/// If variables do not parse, are incomplete, or contradict each other.
 pub fn detect(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<Launch>, Error> {
     let mut incomplete = Vec::new();
     let mut claims = Vec::new();
@@ -22,12 +21,12 @@ pub fn detect(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<Launch>, Er
         claims.extend(claim(env, names, &mut incomplete)?);
     }
     if has_torch_agent(env) {
-        // What encloses the agent counts agents, not workers.
+        // A launcher that encloses the agent counts agents, not workers.
         claims.retain(|c| matches!(c.kind, LauncherKind::Own | LauncherKind::Torchrun));
     }
     let slurm = slurm_step(env)?;
     if slurm.is_some() && !is_hydra(env) {
-        // srun --mpi=pmi2 sets these.
+        // `srun --mpi=pmi2` sets Hydra's variables, too.
         if let Some((slurm, pmi)) = slurm.as_ref().zip(take(&mut claims, LauncherKind::Hydra)) {
             agree(slurm, &pmi)?;
         }
@@ -88,7 +87,7 @@ const TORCHRUN: Names = Names {
     local_size: "LOCAL_WORLD_SIZE",
 };
 
-/// What one launcher says, already checked in itself.
+/// What the variables of one launcher say, already checked for consistency.
 struct Claim {
     kind: LauncherKind,
     rank: (&'static str, u32),
@@ -110,8 +109,8 @@ impl Claim {
     }
 }
 
-/// Reads one launcher's variables. Half a pair is filed under `incomplete`: it matters only when no
-/// launcher is found.
+/// Reads one launcher's variables. If only one of rank and size is set, the error goes to `incomplete`: it matters only
+/// if no launcher is found.
 fn claim(
     env: Lookup<'_>,
     names: Names,
@@ -192,13 +191,13 @@ fn has_torch_agent(env: Lookup<'_>) -> bool {
     vars::text(env, "TORCHELASTIC_RUN_ID").is_some() && vars::text(env, TORCHRUN.rank).is_some()
 }
 
-/// Hydra sets this one, Slurm's PMI does not.
+/// Whether Hydra set the PMI variables, rather than Slurm: only Hydra sets this one.
 fn is_hydra(env: Lookup<'_>) -> bool {
     vars::text(env, HYDRA.local_rank).is_some()
 }
 
-/// A process of a Slurm step. The batch script itself has a rank, too, but it is no member of a
-/// step; what tells it apart is the step's node list.
+/// The claim of a process in a Slurm step. The batch script has a rank, too, but is not part of a step, and so has no
+/// node list of one.
 fn slurm_step(env: Lookup<'_>) -> Result<Option<Claim>, Error> {
     let Some(rank) = vars::number(env, "SLURM_PROCID", "a rank")? else {
         return Ok(None);
@@ -218,7 +217,7 @@ fn slurm_step(env: Lookup<'_>) -> Result<Option<Claim>, Error> {
         rank: "SLURM_PROCID",
         size: size_name,
         local_rank: "SLURM_LOCALID",
-        // Slurm gives a list over all nodes instead.
+        // Slurm has no such variable, only a list for all nodes.
         local_size: "",
     };
     checked(env, names, rank, size).map(Some)
@@ -282,7 +281,7 @@ fn torch_rendezvous(env: Lookup<'_>, claim: &Claim) -> Result<Rendezvous, Error>
         Rendezvous::Address { host, port, .. }
             if vars::flag(env, "TORCHELASTIC_USE_AGENT_STORE") =>
         {
-            // A restarted group of workers must not read what the one before has left.
+            // A restarted group of workers must not read the values that its predecessor left.
             let run = vars::text(env, "TORCHELASTIC_RUN_ID").unwrap_or_default();
             let restart = vars::text(env, "TORCHELASTIC_RESTART_COUNT").unwrap_or_default();
             let prefix = format!("spark_ccl/{run}/{restart}/");
@@ -294,7 +293,8 @@ fn torch_rendezvous(env: Lookup<'_>, claim: &Claim) -> Result<Rendezvous, Error>
     }
 }
 
-/// Whoever sets an address, a port and a secret under a launcher of MPI wants them to be used.
+/// The rendezvous at `MASTER_ADDR` and `MASTER_PORT`, if a secret is set, too. Setting all three under an MPI launcher
+/// means that they are to be used instead of its key-value space.
 fn address_with_secret(env: Lookup<'_>) -> Result<Option<Rendezvous>, Error> {
     let has_secret = ["SPARK_CCL_SECRET", "SPARK_CCL_SECRET_FILE"]
         .iter()
@@ -326,7 +326,7 @@ fn launcher_rendezvous(
     })
 }
 
-/// Slurm without PMI: the step's first node, and a port that steps of one job do not share.
+/// The rendezvous of a Slurm step without PMI: the step's first node, and a port that differs between a job's steps.
 fn slurm_rendezvous(env: Lookup<'_>) -> Result<Rendezvous, Error> {
     const LIST: &str = "SLURM_STEP_NODELIST";
     let list = vars::text(env, LIST).unwrap_or_default();
@@ -342,7 +342,7 @@ fn slurm_rendezvous(env: Lookup<'_>) -> Result<Rendezvous, Error> {
     })
 }
 
-/// In 20000..=59999. Steps of one job get ports far apart from those of the next job.
+/// A port in 20000..=59999. The ports of one job's steps are far from those of the next job.
 fn slurm_port(job: u32, step: u32) -> u16 {
     const FIRST: u64 = 20_000;
     const COUNT: u64 = 40_000;
@@ -364,7 +364,7 @@ fn host_and_port(text: &str) -> Option<(String, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let host = match host.strip_prefix('[') {
         Some(host) => host.strip_suffix(']')?,
-        // An IPv6 address without brackets hides where its port begins.
+        // In an IPv6 address without brackets, the port is ambiguous.
         None if host.contains(':') => return None,
         None => host,
     };

@@ -1,17 +1,17 @@
 use std::time::Duration;
 
-/// Why a launch could not be understood, or its key-value space not be used.
+/// Why the launcher could not be determined, or its key-value space not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A variable holds what it cannot hold.
+    /// A variable has an invalid value.
     #[error("{variable}={value:?}: expected {expected}")]
     Invalid {
         /// The variable's name.
         variable: String,
-        /// What it holds.
+        /// Its value.
         value: String,
-        /// What it may hold.
+        /// What is valid.
         expected: String,
     },
     /// A launcher set some of its variables, but not this one.
@@ -24,7 +24,7 @@ pub enum Error {
         /// What to do.
         hint: String,
     },
-    /// Two launchers say different things.
+    /// The variables of two launchers contradict each other.
     #[error(
         "{first} and {second} contradict each other: start the ranks with one launcher, \
          or unset the variables of the other"
@@ -40,9 +40,9 @@ pub enum Error {
     File {
         /// The variable's name.
         variable: String,
-        /// What it holds.
+        /// Its value.
         path: String,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The PMIx library cannot be opened.
@@ -51,29 +51,29 @@ pub enum Error {
          it (Debian and Ubuntu: libpmix2), or set MASTER_ADDR, MASTER_PORT and SPARK_CCL_SECRET on all ranks"
     )]
     NoPmix {
-        /// Each file name that was tried, with what the loader says.
+        /// Each file name that was tried, with the loader's error.
         tried: String,
     },
     /// The launcher's key-value space failed.
     #[error("{space}: {operation}: {reason}")]
     Space {
-        /// Which one, and where.
+        /// Which space, and where.
         space: String,
         /// What was being done.
         operation: String,
         /// What happened.
         reason: String,
     },
-    /// Something did not happen in time.
+    /// An operation on the key-value space did not finish in time.
     #[error("{space}: {operation}: gave up after {:.1} s: {reason}", .waited.as_secs_f64())]
     Timeout {
         /// Which space, and where.
         space: String,
         /// What was being done.
         operation: String,
-        /// How long it was tried.
+        /// How long it took.
         waited: Duration,
-        /// What was missing.
+        /// What did not happen.
         reason: String,
     },
 }

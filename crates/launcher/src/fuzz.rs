@@ -1,4 +1,4 @@
-//! What launchers say, by variables and in answer to requests, for fuzzing.
+//! Fuzz targets: the parsers of launchers' variables and of their answers to requests.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use crate::{detect, hex, node_list, pmi1, tcp_store};
 
-/// A name, what must take any bytes, and right ones.
+/// A target's name, the function that must accept any bytes, and valid inputs to start from.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
-/// All of this crate.
+/// All targets of this crate.
 pub const TARGETS: &[Target] = &[
     ("launcher-variables", variables, some_variables),
     ("node-list", node_list, || {
@@ -70,7 +70,7 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
 
-/// An end of a stream that has these bytes, and then no more.
+/// A pair of streams; the first reads these bytes and then the end of the stream.
 fn answers(bytes: &[u8]) -> (UnixStream, UnixStream) {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     theirs

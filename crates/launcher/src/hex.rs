@@ -1,4 +1,4 @@
-//! Bytes as lower-case hexadecimal text, since launchers carry text without spaces.
+//! Hexadecimal encoding of values: launchers only carry text without spaces.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// `None` when `text` is not hexadecimal, or has an odd length.
+/// `None` if `text` is not hexadecimal, or has an odd length.
 pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> = text
         .chars()

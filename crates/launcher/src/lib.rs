@@ -1,8 +1,7 @@
-//! Who launched this process, which rank it is, and how it meets the other ranks.
+//! Detects the launcher of this process, its rank, and how it finds the other ranks.
 //!
-//! [`detect`] looks at the variables that launchers set and answers without any input or output
-//! (but for the file that `SPARK_CCL_UNIQUE_ID_FILE` names). The key-value spaces that it hands out
-//! connect at their first use.
+//! [`detect`] reads the variables that launchers set. It does no I/O, except that it reads the file that
+//! `SPARK_CCL_UNIQUE_ID_FILE` names. The key-value spaces that it returns connect at their first use.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod at_exit;
@@ -25,24 +24,24 @@ use std::time::Instant;
 pub use detect::detect;
 pub use error::Error;
 
-/// What a launcher says about this process.
+/// What the launcher says about this process.
 #[derive(Debug)]
 pub struct Launch {
-    /// Who launched it.
+    /// Which launcher it is.
     pub kind: LauncherKind,
     /// This process's rank, below `size`.
     pub rank: u32,
     /// Number of processes, at least 1.
     pub size: u32,
-    /// This process's number among those of its host, where the launcher says so.
+    /// This process's number among those of its host, if the launcher says so.
     pub local_rank: Option<u32>,
-    /// Number of processes on this host, where the launcher says so.
+    /// Number of processes on this host, if the launcher says so.
     pub local_size: Option<u32>,
     /// How the ranks find each other.
     pub rendezvous: Rendezvous,
 }
 
-/// The launchers that are recognised.
+/// The known launchers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LauncherKind {
     /// `SPARK_CCL_RANK` and `SPARK_CCL_SIZE`: `spark-perf`, or any script that sets them.
@@ -51,7 +50,7 @@ pub enum LauncherKind {
     Torchrun,
     /// Open MPI's `mpirun` and PRRTE's `prterun`.
     OpenMpi,
-    /// MPICH's `mpiexec`, and others that speak PMI-1.
+    /// MPICH's `mpiexec`, and other launchers with PMI-1.
     Hydra,
     /// Slurm's `srun`.
     Slurm,
@@ -71,15 +70,15 @@ impl fmt::Display for LauncherKind {
 
 /// How the ranks of a launch find each other.
 pub enum Rendezvous {
-    /// Rank 0 publishes what the others need.
+    /// Rank 0 publishes what the others need in the launcher's key-value space.
     KeyValue(Box<dyn KeyValue>),
-    /// All ranks know where rank 0 is.
+    /// All ranks have the address of rank 0's host.
     Address {
         /// Name or address of rank 0's host.
         host: String,
         /// Port on that host.
         port: u16,
-        /// Whether rank 0 binds the port; otherwise it belongs to somebody else.
+        /// Whether rank 0 binds the port. Otherwise another process owns it.
         bind: bool,
     },
     /// The text of a unique id.
@@ -102,27 +101,27 @@ impl fmt::Debug for Rendezvous {
     }
 }
 
-/// A launcher's key-value space, used to tell all ranks what rank 0 says.
+/// A launcher's key-value space, used to broadcast values from rank 0 to all ranks.
 ///
-/// Rank 0 calls [`put`](Self::put) once for a key, every other rank calls [`get`](Self::get) once
-/// for it, and with several keys all ranks use the same order: some launchers publish by a barrier
-/// that counts these calls. A key is never used twice, since some launchers do not let it change.
+/// For each key, rank 0 calls [`put`](Self::put) once and every other rank calls [`get`](Self::get) once, in the same
+/// order on all ranks: with some launchers each call is a barrier of all ranks. A key must not be used twice, since
+/// with some launchers its value cannot change.
 pub trait KeyValue: Send {
     /// Publishes `value` under `key` (letters, digits and `._-`, at most 48 of them).
     ///
     /// # Errors
-    /// When the launcher cannot be reached or refuses, or other ranks do not come before `deadline`.
+    /// If the launcher cannot be reached or refuses, or other ranks do not arrive before `deadline`.
     fn put(&mut self, key: &str, value: &[u8], deadline: Instant) -> Result<(), Error>;
 
-    /// Waits for what rank 0 has published under `key`.
+    /// Waits until rank 0 has published `key`, and returns its value.
     ///
     /// # Errors
-    /// When the launcher cannot be reached or refuses, or nothing is published before `deadline`.
+    /// If the launcher cannot be reached or refuses, or nothing is published before `deadline`.
     fn get(&mut self, key: &str, deadline: Instant) -> Result<Vec<u8>, Error>;
 
-    /// Whether a secret may travel through it: only processes of this launch can read it.
+    /// Whether it may carry a secret: only processes of this launch can read it.
     fn is_private(&self) -> bool;
 
-    /// What it is and where, for logs and errors.
+    /// What and where it is, for logs and errors.
     fn describe(&self) -> String;
 }

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 /// The first host of a Slurm node list, such as `node01` of `node[01-03,7],gpu5`.
 ///
-/// `None` when the list does not follow the grammar.
+/// `None` if the list does not follow the grammar.
 pub(crate) fn first_host(list: &str) -> Option<String> {
     let mut hosts = split_outside_brackets(list)?.into_iter();
     let first = first_of_item(hosts.next()?)?;
@@ -14,7 +14,7 @@ pub(crate) fn first_host(list: &str) -> Option<String> {
     Some(first)
 }
 
-/// Cuts at the commas that are not within brackets; refuses unbalanced and nested brackets.
+/// Splits at the commas outside of brackets; refuses unbalanced and nested brackets.
 fn split_outside_brackets(list: &str) -> Option<Vec<&str>> {
     let mut items = Vec::new();
     let (mut start, mut inside) = (0, false);
@@ -48,7 +48,7 @@ fn first_of_item(item: &str) -> Option<String> {
     (!host.is_empty() && host.chars().all(is_host_char)).then_some(host)
 }
 
-/// The first number of `01-03,7` as it is written: leading zeros belong to the host's name.
+/// The first number of `01-03,7` as written: leading zeros belong to the host's name.
 fn first_number(numbers: &str) -> Option<&str> {
     let mut first = None;
     for range in numbers.split(',') {

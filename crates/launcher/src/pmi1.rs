@@ -1,8 +1,8 @@
 //! PMI-1, the text protocol over `PMI_FD` of MPICH's Hydra, its relatives, and Slurm's `pmi2` plugin.
 //!
-//! One line per request and answer, fields as `name=value` with spaces between them. Values are short
-//! and hold no spaces, so ours travel as hexadecimal text in numbered pieces. What is put can be read
-//! after a barrier of all ranks.
+//! Each request and each answer is a line of fields `name=value`, separated by spaces. Values must be short and without
+//! spaces, so ours are sent as hexadecimal text in numbered pieces. A value can be read after a barrier of all ranks
+//! that follows its put.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
@@ -16,9 +16,9 @@ use rustix::io::Errno;
 use crate::speaker::Speaker;
 use crate::{Error, KeyValue, at_exit, hex};
 
-/// Slurm reads requests into a buffer of 1024 bytes, whatever it says its longest value is.
+/// Slurm reads requests into a buffer of 1024 bytes, even if it announces a larger `vallen_max`.
 const LONGEST_PIECE: usize = 512;
-/// No launcher sends longer lines.
+/// Longer lines are refused; no launcher sends them.
 const LONGEST_LINE: usize = 64 << 10;
 const SPACE: &str = "the launcher's PMI key-value space";
 
@@ -55,7 +55,7 @@ impl KeyValue for Pmi1Space {
 
 type Shared = Arc<Mutex<Wire<BorrowedFd<'static>>>>;
 
-/// The process has one connection and keeps it: the protocol cannot begin twice.
+/// The process's only connection, kept until it exits: the protocol cannot be initialised twice.
 static OPEN: Mutex<Option<Shared>> = Mutex::new(None);
 static SPEAKER: Speaker = Speaker::new();
 
@@ -69,8 +69,9 @@ fn open(fd: RawFd, deadline: Instant) -> Result<Shared, Error> {
     if fd < 0 {
         return Err(failed("begin", format!("PMI_FD={fd} is not open")));
     }
-    // SAFETY: `fd` is not -1. The launcher opened the descriptor for this use and named it in
-    // PMI_FD, so that nothing else in this process owns it, or closes it.
+    // SAFETY: `fd` is not negative, so it is not -1. The launcher opened the descriptor for this protocol and named
+    // it in PMI_FD, so nothing else in this process owns or closes it. If it is not open after all, the check below
+    // returns an error before anything else uses it.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     rustix::io::fcntl_getfd(fd).map_err(|error| {
         failed(
@@ -85,7 +86,7 @@ fn open(fd: RawFd, deadline: Instant) -> Result<Shared, Error> {
 }
 
 fn finalize() {
-    // Neither a thread in the middle of an exchange nor a silent launcher may hold up the exit.
+    // Neither a thread in the middle of an exchange nor a silent launcher may delay the exit.
     let Some(open) = OPEN.try_lock() else { return };
     if let Some(mut wire) = open.as_ref().and_then(|wire| wire.try_lock()) {
         let deadline = Instant::now() + Duration::from_secs(2);
@@ -95,13 +96,13 @@ fn finalize() {
     }
 }
 
-/// One side of the conversation.
+/// The client side of the protocol.
 struct Wire<F> {
     fd: F,
     received: Vec<u8>,
     kvs: String,
     piece: usize,
-    /// Set when an answer did not come: later answers would be taken for the wrong requests.
+    /// Set if an answer did not arrive: later answers would be matched with the wrong requests.
     broken: bool,
 }
 
@@ -121,7 +122,7 @@ impl<F: AsFd> Wire<F> {
             .get("vallen_max")
             .and_then(|v| v.parse::<usize>().ok())
         {
-            // The limit counts the C string's end.
+            // The limit includes the C string's NUL.
             wire.piece = longest.saturating_sub(1).clamp(2, LONGEST_PIECE);
         }
         let mut name = wire.ask("begin", "cmd=get_my_kvsname", "my_kvsname", deadline)?;
@@ -197,7 +198,7 @@ impl<F: AsFd> Wire<F> {
         self.broken = false;
         let answer = parse(&line);
         let is_expected = answer.get("cmd").is_some_and(|cmd| cmd == expected);
-        // Hydra leaves it out where nothing can fail.
+        // Hydra omits it from answers to requests that cannot fail.
         let is_success = answer.get("rc").is_none_or(|rc| rc == "0");
         if !is_expected || !is_success {
             return Err(failed(operation, format!("the launcher answered {line:?}")));
@@ -255,13 +256,13 @@ impl<F: AsFd> Wire<F> {
     }
 }
 
-/// What a rank does with a launcher's answers.
+/// Initialises the protocol and reads a value, as a rank does.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn begin_and_read(fd: impl AsFd, deadline: Instant) -> Result<Vec<u8>, Error> {
     Wire::begin(fd, deadline)?.read("key", deadline)
 }
 
-/// The value's text in pieces of at most `longest` bytes; the first begins with their number.
+/// The value's text in pieces of at most `longest` bytes. The first one begins with the number of pieces.
 fn pieces(value: &[u8], longest: usize) -> Vec<String> {
     const NUMBER: usize = "4294967295.".len();
     let text = hex::encode(value);

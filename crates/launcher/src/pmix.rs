@@ -1,7 +1,7 @@
 //! PMIx, the key-value space of Open MPI and of `srun --mpi=pmix`, through `libpmix.so.2`.
 //!
-//! The library is opened at the first use. Its calls that wait for other ranks are used in their
-//! non-blocking form, so that every wait of ours has a deadline.
+//! The library is opened at the first use. Calls that wait for other ranks are made in their non-blocking form, so
+//! that these waits have a deadline.
 
 mod ffi;
 
@@ -45,7 +45,7 @@ impl KeyValue for PmixSpace {
     }
 }
 
-/// The process has one connection and keeps it until it exits: PMIx cannot begin again reliably.
+/// The process's only connection. It is kept until the process exits: PMIx cannot reliably be initialised again.
 static CLIENT: Mutex<Option<Client>> = Mutex::new(None);
 static SPEAKER: Speaker = Speaker::new();
 
@@ -69,7 +69,8 @@ fn finalize() {
         return;
     };
     if let Some(client) = client.as_ref() {
-        // SAFETY: PMIx_Init has succeeded, and no other call is under way: we hold the lock.
+        // SAFETY: a client exists only after PMIx_Init has succeeded, and only this function finalizes, once. The lock
+        // on `CLIENT` excludes all other calls of ours; callbacks own what they use.
         unsafe { (client.api.finalize)(ptr::null(), 0) };
     }
 }
@@ -83,7 +84,8 @@ impl Client {
     fn begin() -> Result<Self, Error> {
         let api = Api::open().map_err(|tried| Error::NoPmix { tried })?;
         let mut me = Proc::default();
-        // SAFETY: `me` has the layout that the function fills in; no directives are passed.
+        // SAFETY: `me` is a live local with the layout of `pmix_proc_t`, which the function fills in. A null list of
+        // length 0 means no directives.
         let status = unsafe { (api.init)(&raw mut me, ptr::null(), 0) };
         let client = Self { api, me };
         client.check("begin (PMIx_Init)", status)?;
@@ -93,16 +95,16 @@ impl Client {
     fn put(&self, key: &str, value: &[u8]) -> Result<(), Error> {
         let key = c_key(key)?;
         let mut value = Value::bytes(value);
-        // SAFETY: the key ends with NUL; the value has the library's layout and points to bytes
-        // that outlive the call, which copies them.
+        // SAFETY: PMIx_Init has succeeded, since only then a client exists. The key ends with NUL. The value has the
+        // library's layout and points to bytes that outlive the call, which copies them.
         let status = unsafe { (self.api.put)(ffi::GLOBAL, key.as_ptr(), &raw mut value) };
         self.check("put (PMIx_Put)", status)?;
-        // SAFETY: PMIx_Init has succeeded.
+        // SAFETY: the function takes no arguments, and PMIx_Init has succeeded, since only then a client exists.
         let status = unsafe { (self.api.commit)() };
         self.check("put (PMIx_Commit)", status)
     }
 
-    /// Waits until all ranks of the launch are here.
+    /// Waits until all ranks of the launch have entered the fence.
     fn fence(&self, deadline: Instant) -> Result<(), Error> {
         let operation = "wait for all ranks (PMIx_Fence)";
         self.wait(operation, deadline, Waiter::default(), |_, for_callback| {
@@ -215,17 +217,20 @@ impl Waiter {
 }
 
 extern "C" fn on_done(status: Status, waiter: *mut c_void) {
-    // SAFETY: `wait` passed a pointer from `Arc::into_raw`, and PMIx calls back once.
+    // SAFETY: `wait` passed PMIx a pointer from `Arc::into_raw` of an `Arc<Waiter>`, and takes it back only if no
+    // callback follows. PMIx calls back once, so the reference is taken over once.
     let waiter = unsafe { Arc::from_raw(waiter.cast::<Waiter>().cast_const()) };
     waiter.finish(status, Vec::new());
 }
 
 extern "C" fn on_value(status: Status, value: *mut Value, waiter: *mut c_void) {
-    // SAFETY: as in `on_done`.
+    // SAFETY: `wait` passed PMIx a pointer from `Arc::into_raw` of an `Arc<Waiter>`, and takes it back only if no
+    // callback follows. PMIx calls back once, so the reference is taken over once.
     let waiter = unsafe { Arc::from_raw(waiter.cast::<Waiter>().cast_const()) };
-    // SAFETY: PMIx passes null or a value that stays valid during the callback.
+    // SAFETY: PMIx passes null, or a pointer to a `pmix_value_t` that stays valid and unchanged during the callback;
+    // `Value` has that layout.
     let bytes = unsafe { value.as_ref() }.and_then(|value| {
-        // SAFETY: the value comes from the library, which keeps its pointer and length true.
+        // SAFETY: the value comes from PMIx: if its type is a byte object, its pointer and length describe one.
         unsafe { value.to_bytes() }
     });
     match bytes {
@@ -235,7 +240,7 @@ extern "C" fn on_value(status: Status, value: *mut Value, waiter: *mut c_void) {
     }
 }
 
-/// Names that begin with "pmix" belong to PMIx.
+/// The key as PMIx gets it. The prefix keeps it apart from names that begin with "pmix", which belong to PMIx.
 fn c_key(key: &str) -> Result<CString, Error> {
     CString::new(format!("spark_ccl.{key}"))
         .ok()

@@ -1,9 +1,9 @@
-//! Who speaks to the launcher.
+//! Restricts each protocol with the launcher to one process: forked children must not use it.
 
 use once_cell::race::OnceBox;
 use spark_ccl_fork::{Forked, Process};
 
-/// The process that speaks to the launcher in one of its ways: the first one that does.
+/// The process that may use one of the launcher's protocols: the first one that does.
 pub(crate) struct Speaker(OnceBox<Process>);
 
 impl Speaker {
@@ -11,8 +11,8 @@ impl Speaker {
         Self(OnceBox::new())
     }
 
-    /// An error in a forked child of that process: it would take its parent's answers, and to the launcher it is
-    /// nobody. It is to ask this first, since a thread of its parent's may hold the lock of the connection for good.
+    /// Fails in a forked child of that process: the child would read its parent's answers, and is no rank to the
+    /// launcher. Call this before taking the connection's mutex, which may stay locked for good in the child.
     pub(crate) fn check(&self) -> Result<(), Forked> {
         self.0.get_or_init(|| Box::new(Process::here())).check()
     }

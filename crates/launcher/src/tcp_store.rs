@@ -1,8 +1,8 @@
 //! A client of PyTorch's `TCPStore`, which torchrun's agent serves at `MASTER_ADDR:MASTER_PORT`.
 //!
-//! The client sends a byte that names the request, then its arguments; numbers are in the machine's
-//! byte order, text and bytes begin with their length in 64 bits. The first request is the
-//! validation with its magic number; only some requests are answered.
+//! A request is a byte that names it, followed by its arguments. Numbers are in native byte order; text and bytes are
+//! preceded by their length in 64 bits. The first request on a connection is the validation with its magic number.
+//! Only some requests are answered.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -20,14 +20,14 @@ const CHECK: u8 = 5;
 const WAIT: u8 = 6;
 
 const MAGIC: u32 = 0x3C85_F7CE;
-/// The answer to `CHECK`: all keys are there.
+/// The answer to `CHECK`: all keys exist.
 const READY: u8 = 0;
-/// The answer to `WAIT`: all keys are there.
+/// The answer to `WAIT`: all keys exist.
 const STOP_WAITING: u8 = 0;
-/// Longer values are not ours.
+/// Longer values are refused; we do not store such.
 const MAX_VALUE: u64 = 1 << 20;
 
-/// The store of a torchrun agent. Everyone who reaches its port can read it.
+/// The store of a torchrun agent. Any process that can reach its port can read it.
 pub(crate) struct TcpStore {
     host: String,
     port: u16,
@@ -40,7 +40,7 @@ impl KeyValue for TcpStore {
         let key = format!("{}{key}", self.prefix);
         self.attempt("publish rank 0's address", deadline, |stream| {
             stream.send(&set_request(&key, value))?;
-            // SET has no answer; this tells whether the store took it.
+            // SET has no answer, so check that the store has the key.
             stream.send(&keys_request(CHECK, &key))?;
             stream.expect(READY)
         })
@@ -49,7 +49,7 @@ impl KeyValue for TcpStore {
     fn get(&mut self, key: &str, deadline: Instant) -> Result<Vec<u8>, Error> {
         let key = format!("{}{key}", self.prefix);
         self.attempt("wait for rank 0's address", deadline, |stream| {
-            // GET of a key that is not there ends the connection.
+            // Wait for the key first: the store closes the connection on a GET of a key that does not exist.
             stream.send(&keys_request(WAIT, &key))?;
             stream.expect(STOP_WAITING)?;
             stream.send(&get_request(&key))?;
@@ -67,7 +67,7 @@ impl KeyValue for TcpStore {
 }
 
 impl TcpStore {
-    /// Keys get `prefix`, so that they do not meet those of other users of the store.
+    /// Keys get `prefix`, so that they do not collide with those of other users of the store.
     pub(crate) fn new(host: String, port: u16, prefix: String) -> Self {
         Self {
             host,
@@ -77,7 +77,7 @@ impl TcpStore {
         }
     }
 
-    /// Runs one exchange; after a failure the stream is in an unknown state and is given up.
+    /// Runs one exchange. After a failure the stream's state is unknown, and it is dropped.
     fn attempt<T>(
         &mut self,
         operation: &str,
@@ -118,7 +118,7 @@ impl TcpStore {
     }
 }
 
-/// Connects and validates; tries again while nobody listens, since ranks may start before the agent.
+/// Connects and validates. Retries until the deadline, since ranks may start before the agent listens.
 fn connect(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     loop {
         match connect_once(host, port, deadline) {
@@ -150,7 +150,7 @@ fn connect_once(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStrea
     Err(last)
 }
 
-/// A stream whose every transfer ends at a deadline.
+/// A stream whose transfers all have the same deadline.
 struct Timed<'a> {
     stream: &'a mut TcpStream,
     deadline: Instant,
@@ -221,7 +221,7 @@ fn left(deadline: Instant) -> io::Result<Duration> {
     Ok(left)
 }
 
-/// A socket's own timeout is reported as `WouldBlock`.
+/// Whether an error is a timeout; a socket's own timeout is reported as `WouldBlock`.
 fn is_timeout(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -248,7 +248,7 @@ fn get_request(key: &str) -> Vec<u8> {
     request
 }
 
-/// `CHECK` and `WAIT` take a list; ours has one key.
+/// `CHECK` and `WAIT` take a list of keys; ours has one.
 fn keys_request(kind: u8, key: &str) -> Vec<u8> {
     let mut request = vec![kind];
     request.extend(1_u64.to_ne_bytes());

@@ -1,11 +1,11 @@
-//! Typed reading of the environment snapshot.
+//! Typed access to the snapshot of the environment.
 
 use crate::Error;
 
 /// Looks up a variable; the caller owns the snapshot.
 pub(crate) type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// A variable that is set to nothing counts as not set, as in a shell's `VAR= command`.
+/// A variable's trimmed text. An empty variable counts as not set, as after a shell's `VAR= command`.
 pub(crate) fn text(env: Lookup<'_>, name: &str) -> Option<String> {
     env(name)
         .map(|value| value.trim().to_owned())
@@ -27,7 +27,7 @@ pub(crate) fn port(env: Lookup<'_>, name: &str) -> Result<Option<u16>, Error> {
         .transpose()
 }
 
-/// torch reads flags like Python's `str2bool` of these words.
+/// Whether a flag is set, by the words that torch's `str2bool` accepts.
 pub(crate) fn flag(env: Lookup<'_>, name: &str) -> bool {
     text(env, name).is_some_and(|value| {
         ["1", "true", "yes", "y"].contains(&value.to_ascii_lowercase().as_str())

@@ -1,4 +1,4 @@
-//! Real launchers start the example, whose ranks tell each other two values.
+//! Real launchers start the example `kv`, in which rank 0 broadcasts two values.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use spark_ccl_testing::{Need, has};
 
-/// Cargo builds examples beside the folder of the test binaries.
+/// The example's path: Cargo builds examples next to the folder of the test binaries.
 fn example() -> PathBuf {
     let mut path = std::env::current_exe().unwrap();
     path.pop();
@@ -30,7 +30,7 @@ fn check(kind: &str, ranks: usize, output: &Output) {
         let line = format!("{kind}: rank {rank} of {ranks}: ok");
         assert!(text.contains(&line), "no {line:?} in {text}");
     }
-    // What launchers say when they miss the goodbye.
+    // Launchers complain with these words if a rank does not finalize.
     let complaints = String::from_utf8_lossy(&output.stderr).to_lowercase();
     for complaint in ["finalize", "bad termination"] {
         assert!(!complaints.contains(complaint), "{complaints}");
@@ -39,7 +39,7 @@ fn check(kind: &str, ranks: usize, output: &Output) {
 
 #[test]
 fn open_mpi() {
-    // Root must say that it means it, and a machine may have fewer cores than ranks.
+    // mpirun refuses to run as root, and on fewer cores than ranks, unless told otherwise.
     let arguments = ["--allow-run-as-root", "--oversubscribe"];
     if !has(Need::Launchers) {
         return;

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Runs `detect` over variables written as in a shell.
+/// Runs `detect` with variables written as in a shell.
 fn detected(variables: &str) -> Result<Option<Launch>, Error> {
     let find = |name: &str| {
         let mut pairs = variables
@@ -20,7 +20,7 @@ fn refusal(variables: &str) -> String {
     detected(variables).unwrap_err().to_string()
 }
 
-/// The rendezvous as its debug text, which hides nothing but secrets.
+/// The debug text of the rendezvous, which hides only secrets.
 fn meeting(variables: &str) -> String {
     format!("{:?}", launch(variables).rendezvous)
 }
@@ -155,14 +155,14 @@ fn the_batch_script_of_slurm_is_no_rank() {
 #[test]
 fn the_inner_launcher_wins() {
     let agent = "TORCHELASTIC_RUN_ID=r TORCHELASTIC_USE_AGENT_STORE=True";
-    // One agent per node, started by mpirun or srun: they count nodes.
+    // One agent per node, started by mpirun or srun, which count the agents.
     let nested = format!("RANK=5 WORLD_SIZE=16 MASTER_ADDR=h MASTER_PORT=1 {agent} {OMPI} {STEP}");
     let found = launch(&nested);
     assert_eq!(
         (found.kind, found.rank, found.size),
         (LauncherKind::Torchrun, 5, 16)
     );
-    // mpirun in a Slurm job starts its daemons as a step.
+    // In a Slurm job, mpirun starts its daemons as a step.
     let found = launch(&format!("{} {STEP}", OMPI.replace('4', "9")));
     assert_eq!((found.kind, found.size), (LauncherKind::OpenMpi, 9));
     let found = launch(&format!("{} {STEP}", MPICH.replace("SIZE=4", "SIZE=9")));

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 type Space = Arc<Mutex<BTreeMap<String, String>>>;
 
-/// Answers like a launcher until the rank finalizes; refuses values that are too long.
+/// Answers as a launcher until the rank finalizes; refuses values that are too long.
 fn serve(stream: &UnixStream, space: &Space, barrier: &Barrier, longest: usize) {
     let mut requests = BufReader::new(stream).lines();
     while let Some(Ok(request)) = requests.next() {
@@ -41,7 +41,7 @@ fn serve(stream: &UnixStream, space: &Space, barrier: &Barrier, longest: usize) 
     }
 }
 
-/// One connection per rank to one launcher.
+/// Connects each rank to one launcher.
 fn launch(ranks: usize, longest: usize) -> Vec<UnixStream> {
     let space = Space::default();
     let barrier = Arc::new(Barrier::new(ranks));
@@ -54,7 +54,7 @@ fn launch(ranks: usize, longest: usize) -> Vec<UnixStream> {
     std::iter::repeat_with(connect).take(ranks).collect()
 }
 
-/// Rank 0 puts both values, the others get them; returns what they got.
+/// Rank 0 puts both values, and the others get them.
 fn broadcast(ranks: usize, longest: usize, values: &[Vec<u8>; 2]) {
     let threads: Vec<JoinHandle<()>> = launch(ranks, longest)
         .into_iter()
@@ -168,7 +168,7 @@ proptest! {
         }
     }
 
-    /// What a launcher says, with a byte changed, and then silence.
+    /// The launcher's answers have one byte changed, and then it is silent.
     #[test]
     fn damaged_answers_are_errors_or_values(at: prop::sample::Index, with: u8) {
         let mut answers = b"cmd=response_to_init rc=0\ncmd=maxes vallen_max=64\n\
@@ -184,26 +184,27 @@ proptest! {
     }
 }
 
-/// One thread waits for the launcher while another one forks; its child hears at once that it has no part in this.
+/// One thread waits for the launcher while another one forks. The child gets an error at once, instead of blocking.
 #[test]
 fn a_child_is_refused_although_its_parent_holds_the_connection() {
     let soon = || Instant::now() + Duration::from_secs(1);
     assert!(open(-1, soon()).is_err(), "nothing is open there");
     let held = OPEN.lock();
-    // SAFETY: the child does what a single thread may do, and ends at once.
+    // SAFETY: the child runs on this thread alone and ends in `_exit`, so it never returns to the test harness. `open`
+    // refuses before it takes a lock, and glibc keeps its allocator usable in the child.
     let child = match unsafe { libc::fork() } {
         0 => {
-            // SAFETY: ends this process, should it wait.
+            // SAFETY: alarm takes an integer. Its signal ends the child if it blocks.
             unsafe { libc::alarm(20) };
             let refused = open(-1, soon());
             let fine = refused.is_err_and(|error| error.to_string().contains("forked child"));
-            // SAFETY: ends this process.
+            // SAFETY: `_exit` takes an integer and never returns, so nothing in this process is used after it.
             unsafe { libc::_exit(i32::from(!fine)) }
         }
         child => child,
     };
     let mut status = 0;
-    // SAFETY: the status is written to a local.
+    // SAFETY: `status` is a live local of the type that waitpid writes to.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     drop(held);
     assert_eq!((waited, status), (child, 0));

@@ -1,4 +1,4 @@
-//! The part of PMIx's C interface (version 2 of its ABI: releases 3 to 6) that is used here.
+//! Bindings to the part of PMIx's C interface that is used here (version 2 of its ABI: releases 3 to 6).
 
 use std::ffi::{CStr, c_char, c_void};
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ pub(super) const SUCCESS: Status = 0;
 pub(super) const NOT_FOUND: Status = -46;
 /// The operation is complete, and no callback follows.
 pub(super) const OPERATION_SUCCEEDED: Status = -157;
-/// The scope of values that all ranks may read.
+/// The scope `PMIX_GLOBAL`: all ranks may read the value.
 pub(super) const GLOBAL: u8 = 3;
-/// Longest key, with its NUL.
+/// The longest key, including its NUL.
 pub(super) const KEY_LENGTH: usize = 512;
 
 const NAMESPACE_LENGTH: usize = 256;
@@ -36,7 +36,7 @@ impl Default for Proc {
     }
 }
 
-/// `pmix_value_t`: a type, and a union of 24 bytes whose byte object is the member used here.
+/// `pmix_value_t`: a type and a union of 24 bytes, of which only the byte object is used here.
 #[repr(C)]
 pub(super) struct Value {
     kind: u16,
@@ -46,7 +46,7 @@ pub(super) struct Value {
 }
 
 impl Value {
-    /// Points to `bytes`; the library must copy them before they go.
+    /// A byte object that points to `bytes`. The library must copy them before they are freed.
     pub(super) fn bytes(bytes: &[u8]) -> Self {
         Self {
             kind: BYTE_OBJECT,
@@ -56,10 +56,10 @@ impl Value {
         }
     }
 
-    /// A copy of the bytes; `None` when it holds something else.
+    /// A copy of the bytes; `None` if the value is not a byte object.
     ///
     /// # Safety
-    /// A value that says it is a byte object has a true pointer and length.
+    /// If the type says that this is a byte object, the pointer must be null or valid for reads of the length.
     pub(super) unsafe fn to_bytes(&self) -> Option<Vec<u8>> {
         if self.kind != BYTE_OBJECT {
             return None;
@@ -67,7 +67,8 @@ impl Value {
         if self.length == 0 || self.data.is_null() {
             return Some(Vec::new());
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the value is a byte object and its pointer is not null, so the caller promises that the pointer is
+        // valid for reads of the length. The bytes are copied at once.
         Some(unsafe { std::slice::from_raw_parts(self.data, self.length) }.to_vec())
     }
 }
@@ -93,7 +94,7 @@ type GetNb = unsafe extern "C" fn(
 ) -> Status;
 type ErrorString = unsafe extern "C" fn(Status) -> *const c_char;
 
-/// The functions of the library, which stays open as long as the process.
+/// The functions of the library, which stays loaded until the process exits.
 pub(super) struct Api {
     pub(super) init: Init,
     pub(super) finalize: Finalize,
@@ -125,11 +126,13 @@ impl Api {
     }
 
     fn open_file(name: &Path) -> Result<Self, libloading::Error> {
-        // SAFETY: the file is PMIx's library by its name; its initialisers only set up itself.
+        // SAFETY: loading a library runs its initialisers. The name is that of PMIx's library, whose initialisers only
+        // set up its own state.
         let library = unsafe { Library::new(name) }?;
-        // Its thread outlives any handle of ours.
+        // Leaked: the library's thread keeps running, so the library must never be unloaded.
         let library: &'static Library = Box::leak(Box::new(library));
-        // SAFETY: the types are those of the functions in pmix.h, which version 2 of the ABI keeps.
+        // SAFETY: each type is that of the function in pmix.h, which version 2 of the ABI keeps. The library is never
+        // unloaded, so the pointers stay valid.
         unsafe {
             Ok(Self {
                 init: *library.get(b"PMIx_Init\0")?,
@@ -144,24 +147,24 @@ impl Api {
     }
 
     pub(super) fn text_of(&self, status: Status) -> String {
-        // SAFETY: takes any number, and returns null or a static text.
+        // SAFETY: the function accepts any status, before and after PMIx_Init, and returns null or a static string.
         let text = unsafe { (self.error_string)(status) };
         if text.is_null() {
             return "unknown status".to_owned();
         }
-        // SAFETY: not null, and ends with NUL.
+        // SAFETY: the pointer is not null, so it is to a static C string, which ends with NUL.
         unsafe { CStr::from_ptr(text) }
             .to_string_lossy()
             .into_owned()
     }
 }
 
-/// The loader's own words, which are the error's source.
+/// The loader's own message, which is the error's source.
 fn reason(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// The loader's own search comes first; Debian keeps a copy outside of it.
+/// Where to look: first along the loader's search path, then where Debian keeps a copy outside of it.
 fn file_names() -> Vec<PathBuf> {
     vec![
         PathBuf::from("libpmix.so.2"),
@@ -200,17 +203,17 @@ mod tests {
                 .all(|name| tried.contains(name.to_str().unwrap())),
             "{tried}"
         );
-        // A library, but another one.
+        // A library, but not PMIx.
         assert!(Api::open_first(&[PathBuf::from("libc.so.6")]).is_err());
     }
 
     #[test]
     fn a_value_gives_its_bytes_back() {
         let value = Value::bytes(b"seven");
-        // SAFETY: made from a slice that lives.
+        // SAFETY: the value was made from a static slice, so pointer and length are valid.
         assert_eq!(unsafe { value.to_bytes() }.as_deref(), Some(&b"seven"[..]));
         let other = Value { kind: 3, ..value };
-        // SAFETY: as above.
+        // SAFETY: the type is not that of a byte object, for which nothing is promised.
         assert_eq!(unsafe { other.to_bytes() }, None);
     }
 }

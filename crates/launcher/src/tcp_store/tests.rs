@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketType};
 
 type Values = Arc<(Mutex<HashMap<Vec<u8>, Vec<u8>>>, Condvar)>;
 
-/// A store that follows the same protocol, on a port of its own.
+/// Starts a store with the same protocol on a free port.
 fn serve() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -17,7 +17,7 @@ fn serve() -> u16 {
         let values = Values::default();
         for stream in listener.incoming() {
             let values = Arc::clone(&values);
-            // A client that closes its stream ends its thread with an error.
+            // A thread ends with an error when its client closes the stream.
             thread::spawn(move || serve_one(stream.unwrap(), &values).unwrap_err());
         }
     });
@@ -99,7 +99,7 @@ fn what_is_put_is_got_by_those_who_wait_already() {
 
 #[test]
 fn a_store_that_comes_late_is_found() {
-    // The port is taken, and refuses whoever comes before `listen`.
+    // The port is bound, and refuses connections until `listen`.
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
     let listener = TcpListener::from(socket);
