@@ -10,9 +10,9 @@ use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
 
 use crate::frame::{FrameReader, ReadError};
-use crate::lobby::{Guest, Lobby};
+use crate::lobby::{Admitted, Lobby};
 use crate::mailbox::Mailbox;
-use crate::meeting::{Meetings, Orders};
+use crate::meeting::{LinkStreams, Requests};
 use crate::net;
 use crate::stop::Stop;
 use crate::verdict::{MAX_VERDICT, Verdict};
@@ -24,8 +24,8 @@ pub(crate) struct Acceptor {
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) stop: Arc<Stop>,
     pub(crate) rendezvous: Rendezvous,
-    pub(crate) orders: Arc<Orders>,
-    pub(crate) meetings: Meetings,
+    pub(crate) requests: Arc<Requests>,
+    pub(crate) link_streams: LinkStreams,
 }
 
 /// The connection to the rendezvous, after the table has come.
@@ -50,7 +50,7 @@ impl Acceptor {
                 return;
             }
             self.answer();
-            self.meetings.serve(Instant::now());
+            self.link_streams.serve(Instant::now());
             if let Some(outcome) = self.rendezvous.listen() {
                 self.mailbox.conclude(outcome);
             }
@@ -59,19 +59,19 @@ impl Acceptor {
 
     /// Lets ranks in that have proven themselves.
     fn answer(&mut self) {
-        let meetings = &mut self.meetings;
+        let link_streams = &mut self.link_streams;
         let admits =
-            |from, purpose: Purpose| !purpose.kind.is_link() || meetings.admits(from, purpose);
-        for guest in self.lobby.serve(Instant::now(), &admits) {
-            if let Guest::Stream {
+            |from, purpose: Purpose| !purpose.kind.is_link() || link_streams.admits(from, purpose);
+        for connection in self.lobby.serve(Instant::now(), &admits) {
+            if let Admitted::Stream {
                 from,
                 purpose,
                 stream,
-            } = guest
+            } = connection
             {
                 tracing::debug!(from, ?purpose, "stream accepted");
                 if purpose.kind.is_link() {
-                    self.meetings.called(from, purpose, stream);
+                    self.link_streams.accept_call(from, purpose, stream);
                 } else {
                     self.mailbox.file(from, purpose, stream);
                 }
@@ -80,7 +80,7 @@ impl Acceptor {
     }
 
     fn sleep(&self) -> std::io::Result<()> {
-        let bells = [self.stop.bell(), self.orders.bell()];
+        let bells = [self.stop.bell(), self.requests.bell()];
         let mut fds: Vec<_> = bells
             .iter()
             .map(|bell| PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN))
@@ -92,8 +92,8 @@ impl Acceptor {
                 .map(|s| PollFd::new(s, PollFlags::IN)),
         );
         self.lobby.watch(&mut fds);
-        self.meetings.watch(&mut fds);
-        let wakes = [self.lobby.next_wake(), self.meetings.next_wake()];
+        self.link_streams.watch(&mut fds);
+        let wakes = [self.lobby.next_wake(), self.link_streams.next_wake()];
         net::poll(&mut fds, wakes.into_iter().flatten().min())
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct Caller {
 }
 
 enum Stage {
-    Resting { until: Instant },
+    Pausing { until: Instant },
     Connecting { socket: Socket, until: Instant },
     Entering { socket: Socket, entry: Entry },
 }
@@ -45,9 +45,9 @@ struct Round {
     /// Something else than that nobody listens.
     answered: bool,
     /// What a route has to say for good. It may come from a stranger, where addresses are not unique.
-    hopeless: Option<Error>,
+    final_error: Option<Error>,
     /// Another route may carry yet.
-    may_help: bool,
+    may_recover: bool,
 }
 
 impl Caller {
@@ -65,7 +65,7 @@ impl Caller {
             intent,
             deadline,
             since: begin,
-            stage: Stage::Resting { until: begin },
+            stage: Stage::Pausing { until: begin },
             route: 0,
             pause: FIRST_PAUSE,
             round: Round::default(),
@@ -75,7 +75,7 @@ impl Caller {
     /// Adds what wakes [`step`](Self::step).
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         match &self.stage {
-            Stage::Resting { .. } => {}
+            Stage::Pausing { .. } => {}
             Stage::Connecting { socket, .. } => fds.push(PollFd::new(socket, PollFlags::OUT)),
             Stage::Entering { socket, .. } => fds.push(PollFd::new(socket, PollFlags::IN)),
         }
@@ -84,7 +84,7 @@ impl Caller {
     /// When it has something to do even if no descriptor wakes it.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         match &self.stage {
-            Stage::Resting { until } | Stage::Connecting { until, .. } => Some(*until),
+            Stage::Pausing { until } | Stage::Connecting { until, .. } => Some(*until),
             Stage::Entering { .. } => None,
         }
     }
@@ -92,7 +92,7 @@ impl Caller {
     /// Does what can be done now; the stream, or why there is none.
     pub(crate) fn step(&mut self, key: &Secret, now: Instant) -> Option<Result<Socket, Error>> {
         loop {
-            let stage = std::mem::replace(&mut self.stage, Stage::Resting { until: now });
+            let stage = std::mem::replace(&mut self.stage, Stage::Pausing { until: now });
             match self.advance(stage, key, now) {
                 Ok(Step::Done(socket)) => return Some(Ok(socket)),
                 Ok(Step::Wait(stage)) => {
@@ -101,7 +101,7 @@ impl Caller {
                 }
                 Ok(Step::Go(stage)) => self.stage = stage,
                 Err(error) => {
-                    self.note(error);
+                    self.record_failure(error);
                     self.route += 1;
                 }
             }
@@ -116,8 +116,8 @@ impl Caller {
 
     fn advance(&self, stage: Stage, key: &Secret, now: Instant) -> Result<Step, EnterError> {
         match stage {
-            Stage::Resting { until } if until > now => Ok(Step::Wait(stage)),
-            Stage::Resting { .. } => self.connect(now),
+            Stage::Pausing { until } if until > now => Ok(Step::Wait(stage)),
+            Stage::Pausing { .. } => self.connect(now),
             Stage::Connecting { socket, until } => {
                 if !is_writable(&socket)? {
                     return if until > now {
@@ -154,7 +154,7 @@ impl Caller {
                 Ok(Step::Wait(Stage::Connecting { socket, until }))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.deadline > now => {
-                Ok(Step::Wait(Stage::Resting { until: now + FULL }))
+                Ok(Step::Wait(Stage::Pausing { until: now + FULL }))
             }
             Err(error) => Err(EnterError::Broken(error)),
         }
@@ -166,20 +166,20 @@ impl Caller {
         Ok(Stage::Entering { socket, entry })
     }
 
-    fn note(&mut self, error: EnterError) {
+    fn record_failure(&mut self, error: EnterError) {
         let text = match error {
             EnterError::Final(error) => {
                 let text = error.to_string();
-                self.round.hopeless.get_or_insert(error);
+                self.round.final_error.get_or_insert(error);
                 text
             }
             EnterError::Broken(error) => {
-                self.round.may_help = true;
+                self.round.may_recover = true;
                 self.round.answered |= error.kind() != io::ErrorKind::ConnectionRefused;
                 describe(&error)
             }
             EnterError::Crossed => {
-                self.round.may_help = true;
+                self.round.may_recover = true;
                 self.round.answered = true;
                 "it calls this rank itself".to_owned()
             }
@@ -191,8 +191,8 @@ impl Caller {
     /// Goes on after a pause, unless that is pointless.
     fn end_round(&mut self, now: Instant) -> Option<Error> {
         let round = std::mem::take(&mut self.round);
-        if let Some(error) = round.hopeless
-            && !round.may_help
+        if let Some(error) = round.final_error
+            && !round.may_recover
         {
             return Some(error);
         }
@@ -205,7 +205,7 @@ impl Caller {
         }
         self.route = 0;
         let until = now + self.pause;
-        self.stage = Stage::Resting { until };
+        self.stage = Stage::Pausing { until };
         self.pause = (self.pause * 2).min(LAST_PAUSE);
         None
     }

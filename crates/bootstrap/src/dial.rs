@@ -153,7 +153,7 @@ pub(crate) fn call(call: &Call<'_>) -> Result<Socket, Error> {
     loop {
         let mut attempts = Vec::new();
         let mut refused = true;
-        let mut hopeless = None;
+        let mut final_error = None;
         // What answers at an address of a rank may be a stranger, where addresses are not unique.
         let mut may_be_strangers = false;
         for route in call.routes {
@@ -161,7 +161,7 @@ pub(crate) fn call(call: &Call<'_>) -> Result<Socket, Error> {
                 Ok(socket) => return Ok(socket),
                 Err(EnterError::Final(error)) => {
                     attempts.push((route.name(), error.to_string()));
-                    hopeless = hopeless.or(Some(error));
+                    final_error = final_error.or(Some(error));
                 }
                 Err(EnterError::Broken(error)) => {
                     refused &= error.kind() == io::ErrorKind::ConnectionRefused;
@@ -174,8 +174,8 @@ pub(crate) fn call(call: &Call<'_>) -> Result<Socket, Error> {
                 }
             }
         }
-        let hopeless = hopeless.filter(|_| !may_be_strangers);
-        if let Some(error) = (call.interrupt)().or(hopeless) {
+        let final_error = final_error.filter(|_| !may_be_strangers);
+        if let Some(error) = (call.interrupt)().or(final_error) {
             return Err(error);
         }
         let now = Instant::now();

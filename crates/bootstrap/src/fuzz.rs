@@ -62,7 +62,7 @@ fn hello(bytes: &[u8]) {
     let other = a_hello(0);
     let both = [&hello, &other];
     if roster::disagreement(&both).is_none() {
-        assert!(!roster::missing(&both, hello.patience, "").is_empty());
+        assert!(!roster::missing(&both, hello.time_left, "").is_empty());
     }
 }
 
@@ -78,8 +78,8 @@ fn report(bytes: &[u8]) {
     if let Ok(report) = Report::decode(bytes) {
         let again = Report::decode(&body(&report.frame()));
         assert_eq!(
-            again.as_ref().map(|again| again.patience),
-            Ok(report.patience)
+            again.as_ref().map(|again| again.time_left),
+            Ok(report.time_left)
         );
     }
 }
@@ -156,7 +156,7 @@ fn a_hello(rank: u32) -> Hello {
         build: "0.1.0".to_owned(),
         wire_hash: 5,
         wire_summary: "SLOTS=4 SHM=1".to_owned(),
-        patience: Duration::from_secs(9),
+        time_left: Duration::from_secs(9),
         note: "tuned".to_owned(),
     }
 }
@@ -172,7 +172,7 @@ fn a_table() -> Table {
 fn a_report() -> Report {
     Report {
         result: Err("no é".to_owned()),
-        patience: Duration::from_secs(9),
+        time_left: Duration::from_secs(9),
     }
 }
 

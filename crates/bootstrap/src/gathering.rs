@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::hello::{Hello, Table};
-use crate::lobby::{Guest, Lobby, Refused};
+use crate::lobby::{Admitted, Lobby, Refused};
 use crate::member::{Member, News};
 use crate::net::{self, deadline_in};
 use crate::secret::random;
@@ -21,7 +21,7 @@ use crate::{Error, roster};
 
 /// How long the rendezvous waits after it found something wrong, so that its error can name all
 /// ranks that are concerned.
-const SETTLE: Duration = Duration::from_millis(300);
+const ERROR_GRACE: Duration = Duration::from_millis(300);
 /// How long the last message may take to reach everyone.
 const DRAIN: Duration = Duration::from_secs(5);
 /// The answer must reach a rank before the rank gives up: it gets its answer this much earlier,
@@ -41,7 +41,7 @@ pub(crate) struct Service {
     /// When the stage fails for lack of an event.
     deadline: Option<Instant>,
     /// When the stage fails for something that was found.
-    settled: Option<Instant>,
+    fails_at: Option<Instant>,
 }
 
 enum Stage {
@@ -63,7 +63,7 @@ impl Service {
             ranks: HashSet::new(),
             stage: Stage::Gathering,
             deadline: Some(deadline_in(timeout)),
-            settled: None,
+            fails_at: None,
         })
     }
 
@@ -80,14 +80,14 @@ impl Service {
             if self.stop.stopped() {
                 self.abandon(now);
             }
-            for guest in self
+            for connection in self
                 .lobby
                 .as_mut()
                 .map(|lobby| lobby.serve(now, &|_, _| true))
                 .unwrap_or_default()
             {
-                if let Guest::Rank { hello, stream } = guest {
-                    self.welcome(Member::new(*hello, stream), now);
+                if let Admitted::Rank { hello, stream } = connection {
+                    self.add_member(Member::new(*hello, stream), now);
                 }
             }
             for index in ready {
@@ -112,7 +112,7 @@ impl Service {
             lobby.watch(&mut fds);
         }
         let lobby_wake = self.lobby.as_ref().and_then(Lobby::next_wake);
-        let until = [self.deadline, self.settled, lobby_wake]
+        let until = [self.deadline, self.fails_at, lobby_wake]
             .into_iter()
             .flatten()
             .min();
@@ -124,9 +124,9 @@ impl Service {
             .collect())
     }
 
-    fn welcome(&mut self, mut member: Member, now: Instant) {
+    fn add_member(&mut self, mut member: Member, now: Instant) {
         tracing::debug!(peer = %member.hello.peer, size = member.hello.size, "arrived");
-        let patience = member.hello.patience;
+        let time_left = member.hello.time_left;
         match &self.stage {
             Stage::Ending(last) => {
                 member.send(last.clone());
@@ -139,17 +139,17 @@ impl Service {
                     .first()
                     .map_or(&member.hello, |first| &first.hello);
                 if roster::contradicts(&member.hello, first, known) {
-                    self.settled.get_or_insert(now + SETTLE);
+                    self.fails_at.get_or_insert(now + ERROR_GRACE);
                 }
-                self.hurry(now, patience);
+                self.tighten_deadline(now, time_left);
             }
         }
         self.members.push(member);
     }
 
     /// Moves the deadline to where a rank of this patience still gets the answer.
-    fn hurry(&mut self, now: Instant, patience: Duration) {
-        let answer = now.checked_add(patience.saturating_sub(MARGIN.min(patience / 10)));
+    fn tighten_deadline(&mut self, now: Instant, time_left: Duration) {
+        let answer = now.checked_add(time_left.saturating_sub(MARGIN.min(time_left / 10)));
         self.deadline = [self.deadline, answer].into_iter().flatten().min();
     }
 
@@ -158,35 +158,35 @@ impl Service {
             return;
         };
         match (&self.stage, news) {
-            (Stage::Sealing, News::Report { patience, failed }) => {
+            (Stage::Sealing, News::Report { time_left, failed }) => {
                 if failed {
-                    self.settled.get_or_insert(now + SETTLE);
+                    self.fails_at.get_or_insert(now + ERROR_GRACE);
                 }
-                self.hurry(now, patience);
+                self.tighten_deadline(now, time_left);
             }
             (Stage::Gathering | Stage::Sealing, _) => {
-                self.settled.get_or_insert(now + SETTLE);
+                self.fails_at.get_or_insert(now + ERROR_GRACE);
             }
             (Stage::Ending(_), _) => {}
         }
     }
 
     fn decide(&mut self, now: Instant) {
-        let settled = self.settled.is_some_and(|at| at <= now);
+        let must_fail = self.fails_at.is_some_and(|at| at <= now);
         let late = self.deadline.is_some_and(|at| at <= now);
         match self.stage {
-            Stage::Gathering if self.settled.is_none() && self.is_complete() => {
+            Stage::Gathering if self.fails_at.is_none() && self.is_complete() => {
                 match roster::disagreement(&self.hellos()) {
                     Some(text) => self.fail(now, VerdictKind::Mismatch, &text),
                     None => self.hand_out_table(),
                 }
             }
-            Stage::Gathering if settled || late => self.fail_gathering(now),
-            Stage::Sealing if self.settled.is_none() && self.is_sealed() => {
+            Stage::Gathering if must_fail || late => self.fail_gathering(now),
+            Stage::Sealing if self.fails_at.is_none() && self.is_sealed() => {
                 tracing::info!(ranks = self.members.len(), "all links are up");
                 self.end(now, frame(FrameKind::Sealed, &[]).into());
             }
-            Stage::Sealing if settled || late => self.fail_sealing(now),
+            Stage::Sealing if must_fail || late => self.fail_sealing(now),
             _ => {}
         }
     }
@@ -316,7 +316,7 @@ impl Service {
             DRAIN
         };
         self.stage = Stage::Ending(last);
-        self.settled = None;
+        self.fails_at = None;
         self.deadline = now.checked_add(wait);
     }
 
@@ -343,8 +343,8 @@ impl Service {
             .members
             .first()
             .map_or(0, |first| first.hello.size as usize);
-        let nobody_comes = self.lobby.is_none() || self.members.len() >= expected.max(1);
-        matches!(self.stage, Stage::Ending(_)) && (over || all_told && nobody_comes)
+        let no_more_expected = self.lobby.is_none() || self.members.len() >= expected.max(1);
+        matches!(self.stage, Stage::Ending(_)) && (over || all_told && no_more_expected)
     }
 }
 

@@ -162,7 +162,7 @@ impl Rejection {
         )
     }
 
-    fn meaning(body: &[u8], peer: &str) -> EnterError {
+    fn to_enter_error(body: &[u8], peer: &str) -> EnterError {
         if body.first() == Some(&(Self::Crossed as u8)) {
             EnterError::Crossed
         } else {
@@ -237,18 +237,18 @@ pub(crate) fn enter(
 pub(crate) struct Entry {
     reader: FrameReader,
     /// What it opened with; the transcript, once there is one.
-    said: Vec<u8>,
+    transcript: Vec<u8>,
     is_challenged: bool,
 }
 
 impl Entry {
     /// Says the first word over a fresh connection.
     pub(crate) fn begin(socket: &Socket, open: &Open) -> Result<Self, EnterError> {
-        let said = open.encode();
-        send(socket, FrameKind::Open, &said)?;
+        let transcript = open.encode();
+        send(socket, FrameKind::Open, &transcript)?;
         Ok(Self {
             reader: FrameReader::default(),
-            said,
+            transcript,
             is_challenged: false,
         })
     }
@@ -268,18 +268,22 @@ impl Entry {
             match kind {
                 FrameKind::Challenge if !self.is_challenged => {
                     self.is_challenged = true;
-                    self.said = transcript(&self.said, &body);
-                    send(socket, FrameKind::Proof, &key.sign(CLIENT, &self.said))?;
+                    self.transcript = transcript(&self.transcript, &body);
+                    send(
+                        socket,
+                        FrameKind::Proof,
+                        &key.sign(CLIENT, &self.transcript),
+                    )?;
                 }
                 FrameKind::Accept if self.is_challenged => {
                     let proof = body.as_slice().try_into();
-                    if proof.is_ok_and(|p| key.verify(SERVER, &self.said, p)) {
+                    if proof.is_ok_and(|p| key.verify(SERVER, &self.transcript, p)) {
                         return Ok(true);
                     }
                     let peer = peer.to_owned();
                     return Err(EnterError::Final(Error::Auth { peer }));
                 }
-                FrameKind::Reject => return Err(Rejection::meaning(&body, peer)),
+                FrameKind::Reject => return Err(Rejection::to_enter_error(&body, peer)),
                 seen => {
                     let error = WireError::Unexpected {
                         expected: "handshake",

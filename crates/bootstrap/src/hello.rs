@@ -100,7 +100,7 @@ pub(crate) struct Hello {
     pub(crate) wire_hash: u64,
     pub(crate) wire_summary: String,
     /// How long the rank will wait for the others.
-    pub(crate) patience: Duration,
+    pub(crate) time_left: Duration,
     /// What rank 0 tells all ranks.
     pub(crate) note: String,
 }
@@ -113,7 +113,7 @@ impl Hello {
             .text(&self.build, MAX_BUILD)
             .u64(self.wire_hash);
         to.text(&self.wire_summary, MAX_SUMMARY)
-            .u64(millis(self.patience))
+            .u64(millis(self.time_left))
             .text(&self.note, MAX_NOTE);
         to.finish()
     }
@@ -126,7 +126,7 @@ impl Hello {
             build: from.text(MAX_BUILD)?,
             wire_hash: from.u64()?,
             wire_summary: from.text(MAX_SUMMARY)?,
-            patience: Duration::from_millis(from.u64()?),
+            time_left: Duration::from_millis(from.u64()?),
             note: from.text(MAX_NOTE)?,
         };
         from.end()?;
@@ -212,7 +212,7 @@ pub(crate) mod tests {
             build: "0.1.0".to_owned(),
             wire_hash: 1,
             wire_summary: "slots=8 path=auto".to_owned(),
-            patience: Duration::from_secs(60),
+            time_left: Duration::from_secs(60),
             note: "a note".to_owned(),
         }
     }

@@ -12,9 +12,9 @@ use crate::frame::{FrameReader, ReadError};
 use crate::handshake::Intent;
 use crate::hello::{Hello, MAX_RANKS, PeerInfo, Table};
 use crate::host::HostId;
-use crate::lobby::{Door, Lobby};
+use crate::lobby::{ListenerRole, Lobby};
 use crate::mailbox::Mailbox;
-use crate::meeting::{Contexts, Meetings, Orders};
+use crate::meeting::{Contexts, LinkStreams, Requests};
 use crate::network::Network;
 use crate::secret::random;
 use crate::stop::Stop;
@@ -62,16 +62,16 @@ pub(crate) fn check_rank(rank: u32, size: u32) -> Result<(), Error> {
 
 impl Joining<'_> {
     pub(crate) fn join(&self) -> Result<Joined, Error> {
-        let doors = Doors::open(self.options)?;
+        let endpoints = Endpoints::open(self.options)?;
         let name = rendezvous_name(self.targets);
         let stream = self.go_to_rendezvous(&name)?;
         let hello = Hello {
-            peer: doors.introduce(self.rank, self.options),
+            peer: endpoints.introduce(self.rank, self.options),
             size: self.size,
             build: self.options.build.clone(),
             wire_hash: self.options.wire_hash,
             wire_summary: self.options.wire_summary.clone(),
-            patience: self.deadline.saturating_duration_since(Instant::now()),
+            time_left: self.deadline.saturating_duration_since(Instant::now()),
             note: self.options.note.clone(),
         };
         net::write_all(
@@ -81,7 +81,7 @@ impl Joining<'_> {
         )
         .map_err(|error| lost(&name, &ReadError::Io(error)))?;
         let table = self.wait_for_table(&stream, &name)?;
-        self.start(doors, table, stream, name)
+        self.start(endpoints, table, stream, name)
     }
 
     fn go_to_rendezvous(&self, name: &str) -> Result<Socket, Error> {
@@ -133,7 +133,7 @@ impl Joining<'_> {
 
     fn start(
         &self,
-        doors: Doors,
+        endpoints: Endpoints,
         table: Table,
         stream: Socket,
         name: String,
@@ -143,16 +143,16 @@ impl Joining<'_> {
         let mailbox = Arc::new(Mailbox::default());
         let stop = Arc::new(Stop::new().map_err(os)?);
         let stream = Arc::new(stream);
-        let door = Door::Streams {
+        let role = ListenerRole::Streams {
             rank: self.rank,
             size: self.size,
         };
-        let orders = Arc::new(Orders::new().map_err(os)?);
+        let requests = Arc::new(Requests::new().map_err(os)?);
         let contexts = Arc::<Contexts>::default();
         let acceptor = Acceptor {
-            meetings: Meetings::new(self.rank, key, orders.clone(), contexts.clone()),
-            orders: orders.clone(),
-            lobby: Lobby::new(door, key, doors.listeners),
+            link_streams: LinkStreams::new(self.rank, key, requests.clone(), contexts.clone()),
+            requests: requests.clone(),
+            lobby: Lobby::new(role, key, endpoints.listeners),
             mailbox: mailbox.clone(),
             stop: stop.clone(),
             rendezvous: Rendezvous::new(stream.clone(), name),
@@ -162,7 +162,7 @@ impl Joining<'_> {
             .spawn(move || acceptor.run())
             .map_err(os)?;
         let own = self.options.addresses.clone();
-        let network = Network::new(key, own, stream, stop, orders);
+        let network = Network::new(key, own, stream, stop, requests);
         Ok(Joined {
             table,
             mailbox,
@@ -173,13 +173,13 @@ impl Joining<'_> {
 }
 
 /// Where a rank listens.
-struct Doors {
+struct Endpoints {
     listeners: Vec<Socket>,
     addresses: Vec<SocketAddr>,
     unix_name: String,
 }
 
-impl Doors {
+impl Endpoints {
     fn open(options: &Options) -> Result<Self, Error> {
         let mut listeners = root::listen_on(options.listen_addresses()?)?;
         let mut addresses = Vec::new();
@@ -197,7 +197,7 @@ impl Doors {
                 unix_name.clear();
             }
         }
-        Ok(Doors {
+        Ok(Endpoints {
             listeners,
             addresses,
             unix_name,

@@ -3,7 +3,7 @@
 //! One thread serves all of them; none can make it wait. Their number is bounded, each has a
 //! deadline, and a crowd of strangers delays a rank by at most [`GRACE`] per [`CAPACITY`] of them.
 
-mod visitor;
+mod pending;
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,18 +17,18 @@ use crate::handshake::{Intent, OpenError, Rejection};
 use crate::hello::Hello;
 use crate::net;
 use crate::{Purpose, Secret};
-use visitor::{Step, VisitError, Visitor};
+use pending::{HandshakeError, PendingConnection, Step};
 
 /// The most connections that wait at a time; further ones stay in the kernel's backlog.
 const CAPACITY: usize = 64;
 /// How long a connection may take to prove itself.
-const PATIENCE: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection has before it may be thrown out for the next one.
 const GRACE: Duration = Duration::from_millis(250);
 
 /// Who is expected.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Door {
+pub(crate) enum ListenerRole {
     /// Ranks that want to meet the others.
     Rendezvous,
     /// The other ranks' streams.
@@ -36,7 +36,7 @@ pub(crate) enum Door {
 }
 
 /// A connection that has proven itself.
-pub(crate) enum Guest {
+pub(crate) enum Admitted {
     /// A rank at the rendezvous.
     Rank { hello: Box<Hello>, stream: Socket },
     /// A stream from another rank.
@@ -52,11 +52,11 @@ pub(crate) type Admits<'a> = &'a dyn Fn(u32, Purpose) -> bool;
 
 /// Listeners, and the connections that have not proven themselves yet, the oldest first.
 pub(crate) struct Lobby {
-    door: Door,
+    role: ListenerRole,
     key: Secret,
     /// Who connects to a process that has died must not find a child of it.
     listeners: Vec<Unshared<Socket>>,
-    visitors: VecDeque<Visitor>,
+    pending: VecDeque<PendingConnection>,
     /// No connections are accepted before.
     closed_until: Option<Instant>,
     refused: Refused,
@@ -85,13 +85,13 @@ impl Tally {
 
 impl Lobby {
     /// Non-blocking `listeners` behind which holders of `key` are let in.
-    pub(crate) fn new(door: Door, key: Secret, listeners: Vec<Socket>) -> Self {
-        let visitors = VecDeque::new();
+    pub(crate) fn new(role: ListenerRole, key: Secret, listeners: Vec<Socket>) -> Self {
+        let pending = VecDeque::new();
         Lobby {
-            door,
+            role,
             key,
             listeners: listeners.into_iter().map(Unshared::new).collect(),
-            visitors,
+            pending,
             closed_until: None,
             refused: Refused::default(),
         }
@@ -107,16 +107,16 @@ impl Lobby {
         let sockets = listeners
             .iter()
             .map(|listener| &**listener)
-            .chain(self.visitors.iter().map(|visitor| &visitor.socket));
+            .chain(self.pending.iter().map(|pending| &pending.socket));
         fds.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::IN)));
     }
 
     /// When [`Lobby::serve`] has something to do even if no descriptor wakes it.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         let eldest = self
-            .visitors
+            .pending
             .front()
-            .map(|visitor| visitor.since + PATIENCE);
+            .map(|pending| pending.since + HANDSHAKE_TIMEOUT);
         [eldest, self.closed_until].into_iter().flatten().min()
     }
 
@@ -127,32 +127,32 @@ impl Lobby {
 
     /// Does what can be done now, and returns who has proven itself. Streams that the lobby's owner does not
     /// admit are turned down: it has them, or calls for them itself.
-    pub(crate) fn serve(&mut self, now: Instant, admits: Admits<'_>) -> Vec<Guest> {
+    pub(crate) fn serve(&mut self, now: Instant, admits: Admits<'_>) -> Vec<Admitted> {
         if self.closed_until.is_some_and(|until| until <= now) {
             self.closed_until = None;
         }
-        self.admit_visitors(now);
-        let mut guests = Vec::new();
-        for mut visitor in std::mem::take(&mut self.visitors) {
-            match visitor.step(self.door, &self.key, admits) {
-                Ok(Step::Done(guest)) => guests.push(visitor.into_guest(guest)),
-                Ok(Step::Wait) if visitor.since + PATIENCE > now => {
-                    self.visitors.push_back(visitor);
+        self.accept_connections(now);
+        let mut connections = Vec::new();
+        for mut pending in std::mem::take(&mut self.pending) {
+            match pending.step(self.role, &self.key, admits) {
+                Ok(Step::Done(connection)) => connections.push(pending.into_admitted(connection)),
+                Ok(Step::Wait) if pending.since + HANDSHAKE_TIMEOUT > now => {
+                    self.pending.push_back(pending);
                 }
                 Ok(Step::Wait) => {
-                    tracing::debug!(from = visitor.name(), "no handshake in time, closed");
+                    tracing::debug!(from = pending.name(), "no handshake in time, closed");
                 }
-                Err(error) => self.turn_away(&visitor, &error),
+                Err(error) => self.turn_away(&pending, &error),
             }
         }
-        guests
+        connections
     }
 
-    fn admit_visitors(&mut self, now: Instant) {
+    fn accept_connections(&mut self, now: Instant) {
         for listener in 0..self.listeners.len() {
             while self.closed_until.is_none() && self.make_room(now) {
                 match self.listeners[listener].accept() {
-                    Ok((socket, _)) => self.visitors.push_back(Visitor::new(socket, now)),
+                    Ok((socket, _)) => self.pending.push_back(PendingConnection::new(socket, now)),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                     // The connection may be gone again, which concerns nobody.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -160,7 +160,7 @@ impl Lobby {
                     Err(error) => {
                         // Most likely no descriptor is free. Let go of one and do not spin.
                         tracing::warn!(%error, "cannot accept a connection");
-                        self.visitors.pop_front();
+                        self.pending.pop_front();
                         self.closed_until = Some(now + GRACE);
                     }
                 }
@@ -170,67 +170,67 @@ impl Lobby {
 
     /// Whether one more visitor fits, if need be in the place of the oldest.
     fn make_room(&mut self, now: Instant) -> bool {
-        if self.visitors.len() < CAPACITY {
+        if self.pending.len() < CAPACITY {
             return true;
         }
-        match self.visitors.front().map(|visitor| visitor.since + GRACE) {
+        match self.pending.front().map(|pending| pending.since + GRACE) {
             Some(protected_until) if protected_until > now => {
                 self.closed_until = Some(protected_until);
                 false
             }
             _ => {
-                self.visitors.pop_front();
+                self.pending.pop_front();
                 true
             }
         }
     }
 
-    fn turn_away(&mut self, visitor: &Visitor, error: &VisitError) {
-        let from = visitor.name();
+    fn turn_away(&mut self, pending: &PendingConnection, error: &HandshakeError) {
+        let from = pending.name();
         let rejection = match error {
-            VisitError::Read(_) => None,
-            VisitError::Open(OpenError::Version(theirs)) => {
+            HandshakeError::Read(_) => None,
+            HandshakeError::Open(OpenError::Version(theirs)) => {
                 self.refused
                     .version
                     .add(format!("{from}, version {theirs}"));
                 Some(Rejection::Version)
             }
-            VisitError::Secret => {
+            HandshakeError::Secret => {
                 self.refused.secret.add(from.clone());
                 Some(Rejection::Secret)
             }
-            VisitError::Misdirected => Some(Rejection::Misdirected),
-            VisitError::Crossed => Some(Rejection::Crossed),
-            VisitError::Open(OpenError::Wire(_)) | VisitError::Wire(_) => {
+            HandshakeError::Misdirected => Some(Rejection::Misdirected),
+            HandshakeError::Crossed => Some(Rejection::Crossed),
+            HandshakeError::Open(OpenError::Wire(_)) | HandshakeError::Wire(_) => {
                 Some(Rejection::Malformed)
             }
         };
         match error {
-            VisitError::Secret | VisitError::Open(OpenError::Version(_)) => {
+            HandshakeError::Secret | HandshakeError::Open(OpenError::Version(_)) => {
                 tracing::warn!(from, %error, "connection refused");
             }
             _ => tracing::debug!(from, %error, "connection refused"),
         }
         if let Some(rejection) = rejection {
             // It fits into the empty buffer of a fresh connection; a stranger may miss it.
-            let _ = net::try_write(&visitor.socket, &rejection.frame());
+            let _ = net::try_write(&pending.socket, &rejection.frame());
         }
     }
 }
 
-impl Door {
-    fn check(self, intent: Intent) -> Result<(), VisitError> {
-        let welcome = match (self, intent) {
-            (Door::Rendezvous, Intent::Rendezvous) => true,
-            (Door::Streams { rank, size }, Intent::Stream { from, to, .. }) => {
+impl ListenerRole {
+    fn check(self, intent: Intent) -> Result<(), HandshakeError> {
+        let is_expected = match (self, intent) {
+            (ListenerRole::Rendezvous, Intent::Rendezvous) => true,
+            (ListenerRole::Streams { rank, size }, Intent::Stream { from, to, .. }) => {
                 to == rank && from < size
             }
             _ => false,
         };
-        if welcome {
+        if is_expected {
             Ok(())
         } else {
-            Err(VisitError::Misdirected)
+            Err(HandshakeError::Misdirected)
         }
     }
 }

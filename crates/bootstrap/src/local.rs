@@ -10,25 +10,25 @@ use crate::host::{self, HostId};
 use crate::mailbox::Mailbox;
 use crate::meeting::{Contexts, Delivery, End};
 use crate::secret::random;
-use crate::talk::{MOMENT, Talks};
+use crate::talk::{RETRY_PAUSE, Talks};
 use crate::{Error, PeerInfo, Purpose, Via, net, roster};
 
 /// How often talks go on that the system has held up, before whoever waits for a link does something else.
-const PATIENCE: u32 = 2000;
+const MAX_ROUNDS: u32 = 2000;
 
 /// A rank's place in a world within this process. Leaving it ends the initialisation of the others.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct LocalRank {
     rank: u32,
-    hub: Arc<Hub>,
+    world: Arc<LocalWorld>,
 }
 
 #[derive(Debug)]
-struct Hub {
+struct LocalWorld {
     mailboxes: Vec<Arc<Mailbox>>,
     contexts: Vec<Arc<Contexts>>,
     /// The streams of links that there are, or were, by the lower rank and the higher.
-    met: Mutex<HashSet<(u32, u32, Purpose)>>,
+    established: Mutex<HashSet<(u32, u32, Purpose)>>,
     /// By rank. Whoever begins one goes on with all.
     talks: Mutex<Vec<Talks>>,
     state: Mutex<State>,
@@ -43,10 +43,10 @@ struct State {
     outcome: Option<Result<(), Error>>,
 }
 
-impl Seat {
+impl LocalRank {
     /// The nonce of a new world, its ranks, and their seats.
     #[expect(clippy::type_complexity, reason = "used once")]
-    pub(crate) fn all(size: u32) -> Result<([u8; 32], Vec<PeerInfo>, Vec<Seat>), Error> {
+    pub(crate) fn all(size: u32) -> Result<([u8; 32], Vec<PeerInfo>, Vec<LocalRank>), Error> {
         let host = host::name();
         let host_id = HostId::of_this_process();
         let peers = (0..size)
@@ -60,10 +60,10 @@ impl Seat {
                 unix_name: String::new(),
             })
             .collect();
-        let hub = Arc::new(Hub {
+        let world = Arc::new(LocalWorld {
             mailboxes: (0..size).map(|_| Arc::default()).collect(),
             contexts: (0..size).map(|_| Arc::default()).collect(),
-            met: Mutex::default(),
+            established: Mutex::default(),
             talks: Mutex::new((0..size).map(|_| Talks::default()).collect()),
             state: Mutex::new(State {
                 reports: vec![None; size as usize],
@@ -71,27 +71,27 @@ impl Seat {
                 outcome: None,
             }),
         });
-        let seats = (0..size)
-            .map(|rank| Seat {
+        let local_ranks = (0..size)
+            .map(|rank| LocalRank {
                 rank,
-                hub: hub.clone(),
+                world: world.clone(),
             })
             .collect();
-        Ok((random()?, peers, seats))
+        Ok((random()?, peers, local_ranks))
     }
 
     pub(crate) fn mailbox(&self) -> &Arc<Mailbox> {
-        &self.hub.mailboxes[self.rank as usize]
+        &self.world.mailboxes[self.rank as usize]
     }
 
     pub(crate) fn contexts(&self) -> &Arc<Contexts> {
-        &self.hub.contexts[self.rank as usize]
+        &self.world.contexts[self.rank as usize]
     }
 
     /// Makes a stream of a link and hands both ends over, unless there is that stream.
     pub(crate) fn reach(&self, peer: u32, purpose: Purpose, ways: &[Via]) -> Result<(), Error> {
         let (low, high) = (self.rank.min(peer), self.rank.max(peer));
-        if !self.hub.met.lock().insert((low, high, purpose)) {
+        if !self.world.established.lock().insert((low, high, purpose)) {
             return Ok(());
         }
         let (near, far) = pair(ways.first().copied().unwrap_or(Via::Unix))?;
@@ -101,7 +101,7 @@ impl Seat {
         ];
         for (own, peer, stream, end) in ends {
             let stream = Ok((stream, end));
-            self.hub.deliver(
+            self.world.deliver(
                 own,
                 Delivery {
                     peer,
@@ -117,24 +117,24 @@ impl Seat {
     /// Hands over what came before this rank attended to it.
     pub(crate) fn deliver(&self, early: Vec<Delivery>) {
         for delivery in early {
-            self.hub.deliver(self.rank, delivery);
+            self.world.deliver(self.rank, delivery);
         }
         self.talk();
     }
 
     /// Goes on with all talks as far as they go now.
     pub(crate) fn talk(&self) {
-        let mut talks = self.hub.talks.lock();
-        for _ in 0..PATIENCE {
-            let mut some = false;
-            for (talks, contexts) in talks.iter_mut().zip(&self.hub.contexts) {
-                some |= talks.go_on(|context| contexts.is_over(context));
+        let mut talks = self.world.talks.lock();
+        for _ in 0..MAX_ROUNDS {
+            let mut progressed = false;
+            for (talks, contexts) in talks.iter_mut().zip(&self.world.contexts) {
+                progressed |= talks.go_on(|context| contexts.is_over(context));
             }
-            if !some {
-                if !talks.iter().any(Talks::are_held_up) {
+            if !progressed {
+                if !talks.iter().any(Talks::any_to_retry) {
                     return;
                 }
-                std::thread::sleep(MOMENT);
+                std::thread::sleep(RETRY_PAUSE);
             }
         }
     }
@@ -145,11 +145,11 @@ impl Seat {
         purpose: Purpose,
         via: Via,
     ) -> Result<Socket, Error> {
-        if self.hub.state.lock().departed.contains(&peer.rank) {
+        if self.world.state.lock().departed.contains(&peer.rank) {
             return Err(Error::Lost(format!("{peer} has ended")));
         }
         let (near, far) = pair(via)?;
-        self.hub.mailboxes[peer.rank as usize].file(self.rank, purpose, far);
+        self.world.mailboxes[peer.rank as usize].file(self.rank, purpose, far);
         Ok(near)
     }
 
@@ -158,7 +158,7 @@ impl Seat {
         result: Result<(), String>,
         peers: &[PeerInfo],
     ) -> Result<(), Error> {
-        let mut state = self.hub.state.lock();
+        let mut state = self.world.state.lock();
         let own = &mut state.reports[self.rank as usize];
         if own.is_some() {
             return Err(Error::Argument("a session is sealed only once".to_owned()));
@@ -177,7 +177,7 @@ impl Seat {
             } else {
                 Err(Error::Links(roster::links(&[], &failed)))
             };
-            return self.hub.conclude(&mut state, outcome);
+            return self.world.conclude(&mut state, outcome);
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl Seat {
     /// Ends the initialisation of all ranks, since some have not reported in time; unless it has
     /// ended meanwhile, as the result says.
     pub(crate) fn give_up(&self) -> Result<(), Error> {
-        let mut state = self.hub.state.lock();
+        let mut state = self.world.state.lock();
         let silent: Vec<u32> = (0..)
             .zip(&state.reports)
             .filter(|(_, report)| report.is_none())
@@ -195,7 +195,7 @@ impl Seat {
             "{} did not say in time that all links are up",
             roster::ranks_text(&silent)
         ));
-        self.hub.conclude(&mut state, Err(late))
+        self.world.conclude(&mut state, Err(late))
     }
 }
 
@@ -207,7 +207,7 @@ fn pair(via: Via) -> Result<(Socket, Socket), Error> {
     pair.map_err(|error| Error::os("connect a pair of sockets", &error))
 }
 
-impl Hub {
+impl LocalWorld {
     fn deliver(&self, rank: u32, delivery: Delivery) {
         let (rank, context) = (rank as usize, delivery.purpose.context);
         if let Some(talk) = self.contexts[rank].deliver(delivery) {
@@ -225,17 +225,17 @@ impl Hub {
     }
 }
 
-impl Drop for Seat {
+impl Drop for LocalRank {
     fn drop(&mut self) {
-        let mut state = self.hub.state.lock();
+        let mut state = self.world.state.lock();
         state.departed.insert(self.rank);
         let text = format!(
             "rank {} of this process ended during initialisation",
             self.rank
         );
         // Counts only where the initialisation is not over yet.
-        let _ = self.hub.conclude(&mut state, Err(Error::Lost(text)));
-        for mailbox in &self.hub.mailboxes {
+        let _ = self.world.conclude(&mut state, Err(Error::Lost(text)));
+        for mailbox in &self.world.mailboxes {
             mailbox.depart(self.rank);
         }
     }

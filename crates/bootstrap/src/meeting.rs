@@ -17,7 +17,7 @@ use socket2::Socket;
 
 use crate::caller::Caller;
 use crate::net::Bell;
-use crate::talk::{MOMENT, Talk, Talks};
+use crate::talk::{RETRY_PAUSE, Talk, Talks};
 use crate::{Error, Purpose, Secret};
 
 /// Which end of a stream this is.
@@ -100,14 +100,14 @@ impl std::fmt::Debug for Contexts {
 }
 
 /// What a session's thread is asked for.
-pub(crate) struct Orders {
+pub(crate) struct Requests {
     calls: Mutex<Vec<(u32, Purpose, Caller)>>,
     /// What came before someone attended to it.
     early: Mutex<Vec<Delivery>>,
     bell: Bell,
 }
 
-impl Orders {
+impl Requests {
     pub(crate) fn new() -> std::io::Result<Self> {
         Ok(Self {
             calls: Mutex::default(),
@@ -116,7 +116,7 @@ impl Orders {
         })
     }
 
-    pub(crate) fn place(&self, peer: u32, purpose: Purpose, caller: Caller) {
+    pub(crate) fn call(&self, peer: u32, purpose: Purpose, caller: Caller) {
         self.calls.lock().push((peer, purpose, caller));
         self.bell.ring();
     }
@@ -132,38 +132,38 @@ impl Orders {
     }
 }
 
-impl std::fmt::Debug for Orders {
+impl std::fmt::Debug for Requests {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Orders").finish_non_exhaustive()
+        f.debug_struct("Requests").finish_non_exhaustive()
     }
 }
 
 /// The calls that a session's thread makes.
-pub(crate) struct Meetings {
+pub(crate) struct LinkStreams {
     rank: u32,
     key: Secret,
-    orders: Arc<Orders>,
+    requests: Arc<Requests>,
     contexts: Arc<Contexts>,
     calls: HashMap<(u32, Purpose), Caller>,
     /// The streams that there are, or were.
-    met: HashSet<(u32, Purpose)>,
+    established: HashSet<(u32, Purpose)>,
     talks: Talks,
 }
 
-impl Meetings {
+impl LinkStreams {
     pub(crate) fn new(
         rank: u32,
         key: Secret,
-        orders: Arc<Orders>,
+        requests: Arc<Requests>,
         contexts: Arc<Contexts>,
     ) -> Self {
         Self {
             rank,
             key,
-            orders,
+            requests,
             contexts,
             calls: HashMap::new(),
-            met: HashSet::new(),
+            established: HashSet::new(),
             talks: Talks::default(),
         }
     }
@@ -172,21 +172,21 @@ impl Meetings {
     pub(crate) fn admits(&self, from: u32, purpose: Purpose) -> bool {
         let id = (from, purpose);
         let calls_itself = self.rank > from && self.calls.contains_key(&id);
-        !calls_itself && !self.met.contains(&id)
+        !calls_itself && !self.established.contains(&id)
     }
 
     /// Takes the stream of a peer that was admitted.
-    pub(crate) fn called(&mut self, peer: u32, purpose: Purpose, stream: Socket) {
+    pub(crate) fn accept_call(&mut self, peer: u32, purpose: Purpose, stream: Socket) {
         self.calls.remove(&(peer, purpose));
-        self.meet(peer, purpose, Ok((stream, End::Called)));
+        self.finish_call(peer, purpose, Ok((stream, End::Called)));
     }
 
     /// Does what can be done now.
     pub(crate) fn serve(&mut self, now: Instant) {
-        self.orders.bell.silence();
-        let orders = std::mem::take(&mut *self.orders.calls.lock());
-        for (peer, purpose, caller) in orders {
-            if !self.met.contains(&(peer, purpose)) {
+        self.requests.bell.silence();
+        let requests = std::mem::take(&mut *self.requests.calls.lock());
+        for (peer, purpose, caller) in requests {
+            if !self.established.contains(&(peer, purpose)) {
                 self.calls.entry((peer, purpose)).or_insert(caller);
             }
         }
@@ -203,9 +203,9 @@ impl Meetings {
         });
         for (peer, purpose, outcome) in done {
             let stream = outcome.map(|stream| (stream, End::Caller));
-            self.meet(peer, purpose, stream);
+            self.finish_call(peer, purpose, stream);
         }
-        let early = std::mem::take(&mut *self.orders.early.lock());
+        let early = std::mem::take(&mut *self.requests.early.lock());
         for delivery in early {
             self.deliver(delivery);
         }
@@ -219,9 +219,9 @@ impl Meetings {
         }
     }
 
-    fn meet(&mut self, peer: u32, purpose: Purpose, stream: Result<(Socket, End), Error>) {
+    fn finish_call(&mut self, peer: u32, purpose: Purpose, stream: Result<(Socket, End), Error>) {
         if stream.is_ok() {
-            self.met.insert((peer, purpose));
+            self.established.insert((peer, purpose));
         }
         self.deliver(Delivery {
             peer,
@@ -239,7 +239,9 @@ impl Meetings {
     /// When it has something to do even if no descriptor wakes it.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         let calls = self.calls.values().filter_map(Caller::next_wake);
-        let held_up = self.talks.are_held_up();
-        calls.chain(held_up.then(|| Instant::now() + MOMENT)).min()
+        let any_to_retry = self.talks.any_to_retry();
+        calls
+            .chain(any_to_retry.then(|| Instant::now() + RETRY_PAUSE))
+            .min()
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Member {
 
 /// What a member did.
 pub(crate) enum News {
-    Report { patience: Duration, failed: bool },
+    Report { time_left: Duration, failed: bool },
     Gone,
 }
 
@@ -85,7 +85,7 @@ impl Member {
                         let failed = report.result.is_err();
                         self.report = Some(report.result);
                         Some(News::Report {
-                            patience: report.patience,
+                            time_left: report.time_left,
                             failed,
                         })
                     }

@@ -10,7 +10,7 @@ use spark_ccl_fork::Process;
 
 use crate::dial::{Route, routes};
 use crate::mailbox::Mailbox;
-use crate::meeting::Orders;
+use crate::meeting::Requests;
 use crate::options::Address;
 use crate::stop::Stop;
 use crate::verdict::Report;
@@ -24,7 +24,7 @@ pub(crate) struct Network {
     /// `None` once the rank has reported.
     rendezvous: Mutex<Option<Arc<Socket>>>,
     stop: Arc<Stop>,
-    pub(crate) orders: Arc<Orders>,
+    pub(crate) requests: Arc<Requests>,
     process: Process,
 }
 
@@ -34,14 +34,14 @@ impl Network {
         own: Vec<Address>,
         rendezvous: Arc<Socket>,
         stop: Arc<Stop>,
-        orders: Arc<Orders>,
+        requests: Arc<Requests>,
     ) -> Self {
         Network {
             key,
             own,
             rendezvous: Mutex::new(Some(rendezvous)),
             stop,
-            orders,
+            requests,
             process: Process::here(),
         }
     }
@@ -88,8 +88,8 @@ impl Network {
         let Some(stream) = self.rendezvous.lock().take() else {
             return Err(Error::Argument("a session is sealed only once".to_owned()));
         };
-        let patience = deadline.saturating_duration_since(Instant::now());
-        let report = Report { result, patience }.frame();
+        let time_left = deadline.saturating_duration_since(Instant::now());
+        let report = Report { result, time_left }.frame();
         match net::write_all(&stream, &report, deadline) {
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Err(Error::Timeout(
                 "the rendezvous does not take this rank's report".to_owned(),

@@ -9,7 +9,7 @@ use socket2::Socket;
 use spark_ccl_fork::Process;
 
 use crate::gathering::Service;
-use crate::lobby::{Door, Lobby};
+use crate::lobby::{ListenerRole, Lobby};
 use crate::options::Address;
 use crate::stop::Stop;
 use crate::{Error, Options, Secret, UniqueId, net};
@@ -62,7 +62,7 @@ impl Root {
             );
         }
         let stop = Arc::new(Stop::new().map_err(os)?);
-        let lobby = Lobby::new(Door::Rendezvous, key(secret), listeners);
+        let lobby = Lobby::new(ListenerRole::Rendezvous, key(secret), listeners);
         let service = Service::new(lobby, stop.clone(), options.init_timeout)?;
         std::thread::Builder::new()
             .name("spark-ccl-root".to_owned())
@@ -189,7 +189,7 @@ pub(crate) fn listen_for(addresses: &[SocketAddr], port: u16) -> Result<Vec<Sock
 }
 
 /// Where the rendezvous that listens on `addresses` is reached from its own process.
-pub(crate) fn from_here(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
+pub(crate) fn local_targets(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     addresses
         .iter()
         // An unspecified IPv6 listener serves IPv4, too.

@@ -272,9 +272,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_hellos_are_compared(
-            said in prop::collection::vec((0u32..5, prop_oneof![Just(4u32), any::<u32>()], 0u64..3, "[a-c= é]{0,12}"), 4),
+            claims in prop::collection::vec((0u32..5, prop_oneof![Just(4u32), any::<u32>()], 0u64..3, "[a-c= é]{0,12}"), 4),
         ) {
-            let hellos = said.iter().map(|(rank, size, hash, summary)| {
+            let hellos = claims.iter().map(|(rank, size, hash, summary)| {
                 let mut hello = hello(*rank, *size);
                 hello.wire_hash = *hash;
                 hello.wire_summary.clone_from(summary);
@@ -285,7 +285,7 @@ mod tests {
             let alike = hellos.windows(2).all(|pair| {
                 (pair[0].size, pair[0].wire_hash) == (pair[1].size, pair[1].wire_hash)
             });
-            let mut ranks: Vec<u32> = said.iter().map(|(rank, ..)| *rank).collect();
+            let mut ranks: Vec<u32> = claims.iter().map(|(rank, ..)| *rank).collect();
             ranks.sort_unstable();
             ranks.dedup();
             let possible = hellos.iter().all(|hello| hello.peer.rank < hello.size && hello.size <= MAX_RANKS);

@@ -10,7 +10,7 @@ use crate::caller::Caller;
 use crate::dial::{Call, Unreached, call, redial, routes};
 use crate::handshake::Intent;
 use crate::join::{Joined, Joining, check_rank, join_deadline, resolve};
-use crate::local::Seat;
+use crate::local::LocalRank;
 use crate::mailbox::{Empty, Mailbox};
 use crate::meeting::{Attendant, Contexts};
 use crate::network::{Network, reachable};
@@ -44,7 +44,7 @@ pub struct Session {
 #[derive(Debug)]
 enum Mode {
     Network(Network),
-    Local(Seat),
+    Local(LocalRank),
 }
 
 impl Session {
@@ -109,7 +109,7 @@ impl Session {
         let secret = secret.copied().unwrap_or_else(Secret::public);
         let root = if serves {
             let root = Root::start(root::listen_for(&targets, port)?, &secret, options)?;
-            targets = root::from_here(root.addresses());
+            targets = root::local_targets(root.addresses());
             Some(root)
         } else {
             None
@@ -132,15 +132,15 @@ impl Session {
     /// [`Error::Argument`] for 0 ranks or too many; [`Error::Os`].
     pub fn local(size: u32) -> Result<Vec<Self>, Error> {
         check_rank(0, size)?;
-        let (nonce, peers, seats) = Seat::all(size)?;
-        let sessions = (0..).zip(seats).map(|(rank, seat)| Session {
+        let (nonce, peers, local_ranks) = LocalRank::all(size)?;
+        let sessions = (0..).zip(local_ranks).map(|(rank, local_rank)| Session {
             rank,
             peers: peers.clone(),
             nonce,
             note: String::new(),
-            mailbox: seat.mailbox().clone(),
-            contexts: seat.contexts().clone(),
-            mode: Mode::Local(seat),
+            mailbox: local_rank.mailbox().clone(),
+            contexts: local_rank.contexts().clone(),
+            mode: Mode::Local(local_rank),
             _root: None,
         });
         Ok(sessions.collect())
@@ -223,7 +223,7 @@ impl Session {
     ) -> Result<Socket, Error> {
         check_rank(peer, self.size())?;
         match &self.mode {
-            Mode::Local(seat) => seat.connect(self.peer(peer), purpose, via),
+            Mode::Local(local_rank) => local_rank.connect(self.peer(peer), purpose, via),
             Mode::Network(network) => {
                 let name = self.describe(peer);
                 let routes = network.routes(self.peer(peer), via, self.local_to(peer))?;
@@ -260,7 +260,7 @@ impl Session {
     ) -> Result<(), Error> {
         check_rank(peer, self.size())?;
         match &self.mode {
-            Mode::Local(seat) => seat.reach(peer, purpose, ways),
+            Mode::Local(local_rank) => local_rank.reach(peer, purpose, ways),
             Mode::Network(network) => {
                 let mut routes = Vec::new();
                 for &via in ways {
@@ -285,7 +285,7 @@ impl Session {
                     self.begin(peer),
                     deadline,
                 );
-                network.orders.place(peer, purpose, caller);
+                network.requests.call(peer, purpose, caller);
                 Ok(())
             }
         }
@@ -310,8 +310,8 @@ impl Session {
     pub fn attend(&self, context: u64, attendant: &Attendant) {
         let early = self.contexts.attend(context, attendant);
         match &self.mode {
-            Mode::Local(seat) => seat.deliver(early),
-            Mode::Network(network) => network.orders.deliver(early),
+            Mode::Local(local_rank) => local_rank.deliver(early),
+            Mode::Network(network) => network.requests.deliver(early),
         }
     }
 
@@ -319,8 +319,8 @@ impl Session {
     pub fn dismiss(&self, context: u64) {
         self.contexts.dismiss(context);
         match &self.mode {
-            Mode::Local(seat) => seat.talk(),
-            Mode::Network(network) => network.orders.bell().ring(),
+            Mode::Local(local_rank) => local_rank.talk(),
+            Mode::Network(network) => network.requests.bell().ring(),
         }
     }
 
@@ -399,13 +399,13 @@ impl Session {
     /// [`Error::Timeout`] where there is no answer; [`Error::Argument`] the second time.
     pub fn seal(&self, result: Result<(), String>, deadline: Instant) -> Result<(), Error> {
         match &self.mode {
-            Mode::Local(seat) => seat.report(result, &self.peers)?,
+            Mode::Local(local_rank) => local_rank.report(result, &self.peers)?,
             Mode::Network(network) => network.report(result, &self.mailbox, deadline)?,
         }
         self.mailbox
             .outcome(deadline)
             .unwrap_or_else(|| match &self.mode {
-                Mode::Local(seat) => seat.give_up(),
+                Mode::Local(local_rank) => local_rank.give_up(),
                 Mode::Network(_) => Err(Error::Timeout(
                     "the rendezvous did not say in time whether all ranks' links are up".to_owned(),
                 )),

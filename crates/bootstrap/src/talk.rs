@@ -28,7 +28,7 @@ pub enum Turn {
 }
 
 /// How soon a talk goes on that the system has held up.
-pub(crate) const MOMENT: Duration = Duration::from_millis(2);
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(2);
 
 /// Talks that are not over.
 #[derive(Default)]
@@ -42,22 +42,22 @@ impl Talks {
     /// Goes on with all of which that is possible, and drops those of contexts that are over; whether anything was
     /// possible.
     pub(crate) fn go_on(&mut self, is_over: impl Fn(u64) -> bool) -> bool {
-        let mut some = false;
+        let mut progressed = false;
         self.0.retain_mut(|(context, talk, turn)| {
             if is_over(*context) {
                 return false;
             }
-            if *turn == Turn::Later || has_come(talk.stream()) {
+            if *turn == Turn::Later || is_readable(talk.stream()) {
                 *turn = talk.go_on();
-                some |= *turn != Turn::Later;
+                progressed |= *turn != Turn::Later;
             }
             *turn != Turn::Over
         });
-        some
+        progressed
     }
 
     /// Whether some are held up.
-    pub(crate) fn are_held_up(&self) -> bool {
+    pub(crate) fn any_to_retry(&self) -> bool {
         self.0.iter().any(|(_, _, turn)| *turn == Turn::Later)
     }
 
@@ -75,7 +75,7 @@ impl std::fmt::Debug for Talks {
 }
 
 /// Whether there is something to read, be it the end.
-fn has_come(stream: &Socket) -> bool {
+fn is_readable(stream: &Socket) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::IN)];
     net::poll(&mut fds, Some(Instant::now())).is_err() || !fds[0].revents().is_empty()
 }

@@ -19,13 +19,13 @@ const MAX_TEXT: usize = 12 * 1024;
 pub(crate) struct Report {
     pub(crate) result: Result<(), String>,
     /// How long the rank will wait for the others' reports.
-    pub(crate) patience: Duration,
+    pub(crate) time_left: Duration,
 }
 
 impl Report {
     pub(crate) fn frame(&self) -> Vec<u8> {
         let mut to = Writer::default();
-        to.u64(millis(self.patience))
+        to.u64(millis(self.time_left))
             .u8(u8::from(self.result.is_ok()));
         to.text(
             self.result.as_ref().err().map_or("", String::as_str),
@@ -36,13 +36,13 @@ impl Report {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut from = Reader::new(bytes);
-        let patience = Duration::from_millis(from.u64()?);
+        let time_left = Duration::from_millis(from.u64()?);
         let ok = from.u8()? != 0;
         let reason = from.text(MAX_REASON)?;
         from.end()?;
         Ok(Report {
             result: if ok { Ok(()) } else { Err(reason) },
-            patience,
+            time_left,
         })
     }
 }
@@ -114,7 +114,7 @@ mod tests {
 
         #[test]
         fn damaged_ones_are_refused_or_others(at: prop::sample::Index, with: u8, cut: prop::sample::Index) {
-            let report = Report { result: Err("no é".to_owned()), patience: Duration::from_secs(9) };
+            let report = Report { result: Err("no é".to_owned()), time_left: Duration::from_secs(9) };
             let verdict = Verdict { kind: VerdictKind::Links, text: "no é".to_owned() };
             let body = |frame: Vec<u8>| frame[FRAME_HEADER..].to_vec();
             let (mut report, mut verdict) = (body(report.frame()), body(verdict.frame()));
@@ -132,9 +132,9 @@ mod tests {
 
         #[test]
         fn reports_and_verdicts_survive(reason in ".{0,100}", ms in 0u64..1_000_000) {
-            let patience = Duration::from_millis(ms);
+            let time_left = Duration::from_millis(ms);
             for result in [Ok(()), Err(reason.clone())] {
-                let report = Report { result, patience };
+                let report = Report { result, time_left };
                 prop_assert_eq!(Report::decode(&report.frame()[FRAME_HEADER..]), Ok(report));
             }
             let verdict = Verdict { kind: VerdictKind::Lost, text: reason };
@@ -143,7 +143,7 @@ mod tests {
 
         #[test]
         fn the_longest_texts_keep_the_limits(text in "[a-zé]{0,20000}") {
-            let report = Report { result: Err(text.clone()), patience: Duration::MAX };
+            let report = Report { result: Err(text.clone()), time_left: Duration::MAX };
             prop_assert!(report.frame().len() <= MAX_REPORT);
             let verdict = Verdict { kind: VerdictKind::Links, text };
             prop_assert!(verdict.frame().len() <= MAX_VERDICT);

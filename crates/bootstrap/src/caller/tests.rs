@@ -1,5 +1,5 @@
 use super::*;
-use crate::lobby::{Door, Guest, Lobby};
+use crate::lobby::{Admitted, ListenerRole, Lobby};
 use crate::options::Address;
 use crate::{Kind, Purpose};
 
@@ -9,8 +9,8 @@ const KEY: &[u8] = b"the key";
 fn listening(rank: u32) -> (Lobby, Route) {
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let target = listener.local_addr().unwrap().as_socket().unwrap();
-    let door = Door::Streams { rank, size: 2 };
-    let lobby = Lobby::new(door, Secret::from_text(KEY), vec![listener]);
+    let role = ListenerRole::Streams { rank, size: 2 };
+    let lobby = Lobby::new(role, Secret::from_text(KEY), vec![listener]);
     let source = None;
     (lobby, Route::Tcp { source, target })
 }
@@ -43,8 +43,8 @@ fn a_stranger_at_one_address_does_not_end_the_call() {
             calling = caller.step(&Secret::from_text(KEY), now);
         }
         assert!(stranger.serve(now, &admits).is_empty());
-        let guests = peer.serve(now, &admits);
-        called |= matches!(guests[..], [Guest::Stream { from: 0, .. }]);
+        let connections = peer.serve(now, &admits);
+        called |= matches!(connections[..], [Admitted::Stream { from: 0, .. }]);
     }
     calling.unwrap().unwrap();
     assert_eq!(turned_down.get(), 3);

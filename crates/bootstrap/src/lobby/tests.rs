@@ -14,8 +14,8 @@ const KEY: &[u8] = b"the key";
 fn serve() -> (Route, std::thread::JoinHandle<Option<u32>>) {
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let target = listener.local_addr().unwrap().as_socket().unwrap();
-    let door = Door::Streams { rank: 1, size: 2 };
-    let mut lobby = Lobby::new(door, Secret::from_text(KEY), vec![listener]);
+    let role = ListenerRole::Streams { rank: 1, size: 2 };
+    let mut lobby = Lobby::new(role, Secret::from_text(KEY), vec![listener]);
     let deadline = Instant::now() + Duration::from_secs(30);
     let served = std::thread::spawn(move || {
         while Instant::now() < deadline && lobby.refused.secret.count == 0 {
@@ -23,7 +23,7 @@ fn serve() -> (Route, std::thread::JoinHandle<Option<u32>>) {
             lobby.watch(&mut fds);
             net::poll(&mut fds, Some(Instant::now() + Duration::from_millis(50))).unwrap();
             drop(fds);
-            if let Some(Guest::Stream { from, .. }) =
+            if let Some(Admitted::Stream { from, .. }) =
                 lobby.serve(Instant::now(), &|_, _| true).pop()
             {
                 return Some(from);
@@ -181,9 +181,9 @@ proptest! {
         let (mut stranger, ours) = net::tcp_pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         std::io::Write::write_all(&mut stranger, &bytes).unwrap();
-        let mut visitor = Visitor::new(ours, Instant::now());
-        let door = Door::Streams { rank: 1, size: 2 };
-        let step = visitor.step(door, &Secret::from_text(KEY), &|_, _| true);
+        let mut pending = PendingConnection::new(ours, Instant::now());
+        let role = ListenerRole::Streams { rank: 1, size: 2 };
+        let step = pending.step(role, &Secret::from_text(KEY), &|_, _| true);
         prop_assert!(!matches!(step, Ok(Step::Done(_))));
     }
 }

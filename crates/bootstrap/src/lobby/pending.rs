@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use socket2::Socket;
 
-use super::{Admits, Door, Guest};
+use super::{Admits, Admitted, ListenerRole};
 use crate::frame::{Frame, FrameReader, ReadError};
 use crate::handshake::{self, Intent, MAX_HANDSHAKE, Open, OpenError};
 use crate::hello::{Hello, MAX_HELLO};
@@ -14,7 +14,7 @@ use crate::secret::random;
 use crate::wire::{FrameKind, WireError, frame};
 use crate::{Purpose, Secret};
 
-pub(super) struct Visitor {
+pub(super) struct PendingConnection {
     pub(super) socket: Socket,
     pub(super) since: Instant,
     reader: FrameReader,
@@ -42,7 +42,7 @@ pub(super) enum Outcome {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum VisitError {
+pub(super) enum HandshakeError {
     #[error("{0}")]
     Read(#[from] ReadError),
     #[error("it opened with {0}")]
@@ -57,11 +57,11 @@ pub(super) enum VisitError {
     Misdirected,
 }
 
-impl Visitor {
+impl PendingConnection {
     pub(super) fn new(socket: Socket, now: Instant) -> Self {
         // Fails on a Unix socket, where there is no delay to switch off.
         let _ = socket.set_tcp_nodelay(true);
-        Visitor {
+        PendingConnection {
             socket,
             since: now,
             reader: FrameReader::default(),
@@ -81,11 +81,11 @@ impl Visitor {
         }
     }
 
-    pub(super) fn into_guest(self, outcome: Outcome) -> Guest {
+    pub(super) fn into_admitted(self, outcome: Outcome) -> Admitted {
         let stream = self.socket;
         match outcome {
-            Outcome::Rank(hello) => Guest::Rank { hello, stream },
-            Outcome::Stream { from, purpose } => Guest::Stream {
+            Outcome::Rank(hello) => Admitted::Rank { hello, stream },
+            Outcome::Stream { from, purpose } => Admitted::Stream {
                 from,
                 purpose,
                 stream,
@@ -96,10 +96,10 @@ impl Visitor {
     /// Goes as far as the bytes that have arrived allow.
     pub(super) fn step(
         &mut self,
-        door: Door,
+        role: ListenerRole,
         key: &Secret,
         admits: Admits<'_>,
-    ) -> Result<Step, VisitError> {
+    ) -> Result<Step, HandshakeError> {
         loop {
             let limit = match self.stage {
                 Stage::Greeting => MAX_HELLO,
@@ -108,7 +108,7 @@ impl Visitor {
             let Some((kind, body)) = self.reader.poll(&self.socket, limit)? else {
                 return Ok(Step::Wait);
             };
-            if let Some(outcome) = self.advance(door, key, admits, (kind, body))? {
+            if let Some(outcome) = self.advance(role, key, admits, (kind, body))? {
                 return Ok(Step::Done(outcome));
             }
         }
@@ -116,15 +116,15 @@ impl Visitor {
 
     fn advance(
         &mut self,
-        door: Door,
+        role: ListenerRole,
         key: &Secret,
         admits: Admits<'_>,
         (kind, body): Frame,
-    ) -> Result<Option<Outcome>, VisitError> {
+    ) -> Result<Option<Outcome>, HandshakeError> {
         match (&self.stage, kind) {
             (Stage::Opening, FrameKind::Open) => {
                 let intent = Open::decode(&body)?.intent;
-                door.check(intent)?;
+                role.check(intent)?;
                 let nonce = random().map_err(|error| io::Error::other(error.to_string()));
                 let challenge = handshake::challenge(&nonce.map_err(ReadError::Io)?);
                 self.send(FrameKind::Challenge, &challenge)?;
@@ -133,15 +133,18 @@ impl Visitor {
                 Ok(None)
             }
             (Stage::Proving { transcript, intent }, FrameKind::Proof) => {
-                let proof = body.as_slice().try_into().map_err(|_| VisitError::Secret)?;
+                let proof = body
+                    .as_slice()
+                    .try_into()
+                    .map_err(|_| HandshakeError::Secret)?;
                 if !key.verify(handshake::CLIENT, transcript, proof) {
-                    return Err(VisitError::Secret);
+                    return Err(HandshakeError::Secret);
                 }
                 let intent = *intent;
                 if let Intent::Stream { from, purpose, .. } = intent
                     && !admits(from, purpose)
                 {
-                    return Err(VisitError::Crossed);
+                    return Err(HandshakeError::Crossed);
                 }
                 self.send(FrameKind::Accept, &key.sign(handshake::SERVER, transcript))?;
                 self.stage = Stage::Greeting;
