@@ -1,4 +1,4 @@
-//! Worlds that must not come up, and what every rank hears of it.
+//! Worlds that must not come up, and the errors that their ranks get.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -255,7 +255,7 @@ fn a_rank_that_leaves_before_the_seal_is_named() {
     for mut sessions in [world(3), Session::local(3).unwrap()] {
         drop(sessions.remove(1));
         let results = in_parallel(sessions, |session| {
-            // The rank that waits for a stream hears of it as well as the rank that seals.
+            // Both the rank that waits for a stream and the rank that seals get the error.
             if session.rank() == 0 {
                 session
                     .accept(2, purpose(Kind::Control, 0), soon())

@@ -39,7 +39,7 @@ fn stream(delivery: Delivery) -> (Socket, End) {
     delivery.stream.unwrap()
 }
 
-/// Each end says something and hears the other, through the same stream.
+/// Each end sends something that the other receives, over the same stream.
 fn talk(near: &Socket, far: &Socket) {
     for (mut from, mut to) in [(near, far), (far, near)] {
         from.write_all(b"word").unwrap();
@@ -75,7 +75,7 @@ fn the_end_that_does_not_ask_is_told_before_or_after_it_attends() {
     }
 }
 
-/// One end of a talk: says a byte after a moment, and hears one.
+/// One end of a talk: sends a byte after a pause, and receives one.
 struct Chat {
     stream: Socket,
     turn: Turn,
@@ -155,7 +155,7 @@ fn both_ends_may_ask_at_once() {
             assert_ne!(a, b);
             talk(near, far);
         }
-        // Nothing comes twice.
+        // Nothing is delivered twice.
         for receiver in &told {
             assert!(receiver.recv_timeout(Duration::from_millis(300)).is_err());
         }

@@ -1,4 +1,4 @@
-//! Worlds of real processes, and what the others hear when one is killed.
+//! Worlds of real processes, and the errors of the others when one is killed.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -11,10 +11,10 @@ use std::time::Duration;
 use common::{WATCHDOG, free_port, mesh, options, soon};
 use spark_ccl_bootstrap::{Error, Options, Secret, Session, UniqueId};
 
-/// Tells this test program that it is a rank, and which: its number, the size of the world, what
-/// it does there, its secret (or "-"), and a unique id or a port.
+/// If set, this test program is a rank: its number, the size of the world, what it does there, its secret (or "-"), and
+/// a unique id or a port.
 const ROLE: &str = "SPARK_BOOTSTRAP_TEST_ROLE";
-/// What a rank has to say to its test begins with this.
+/// Marks the lines that a rank prints for its test.
 const MARK: &str = "@ ";
 
 struct Worker {
@@ -45,7 +45,7 @@ impl Worker {
         Worker { child, words }
     }
 
-    /// What the rank says next.
+    /// The rank's next message.
     fn hear(&self) -> String {
         self.words.recv_timeout(2 * WATCHDOG).unwrap()
     }
@@ -63,9 +63,9 @@ impl Drop for Worker {
     }
 }
 
-/// No test by itself: a rank of the tests below.
+/// Serves as a rank of the tests below, if one of them started this process.
 #[test]
-#[ignore = "a process that other tests start"]
+#[ignore = "the other tests here start it as a child process, with --ignored --exact; no test by itself"]
 fn worker() {
     let Ok(role) = std::env::var(ROLE) else {
         return;

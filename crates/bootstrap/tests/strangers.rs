@@ -1,4 +1,4 @@
-//! What others may do to the ports without harm.
+//! What strangers may send to the ports without harm.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use common::{in_parallel, options, purpose, soon};
 use spark_ccl_bootstrap::{Kind, Session, UniqueId, Via};
 
-/// Sends bytes and reads until the other side closes; returns how many came.
+/// Sends bytes, reads until the other side closes, and returns how many bytes arrived.
 fn send_and_wait_for_the_end(to: SocketAddr, bytes: &[u8]) -> usize {
     let mut stream = TcpStream::connect(to).unwrap();
     stream.set_read_timeout(Some(common::WATCHDOG)).unwrap();
@@ -20,7 +20,7 @@ fn send_and_wait_for_the_end(to: SocketAddr, bytes: &[u8]) -> usize {
         match stream.read(&mut answer) {
             Ok(0) => return total,
             Ok(count) => total += count,
-            // Closing over bytes that nobody read is a reset.
+            // Closing a socket with unread bytes resets the connection.
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return total,
             Err(error) => panic!("not closed: {error}"),
         }
@@ -29,8 +29,8 @@ fn send_and_wait_for_the_end(to: SocketAddr, bytes: &[u8]) -> usize {
 
 const GARBAGE: [&[u8]; 5] = [
     b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
-    // A frame that claims 4 GiB, one that claims 8 KiB before it may, an unknown kind, and the
-    // right kind with the wrong content.
+    // A frame that claims 4 GiB, one that claims 8 KiB before it is authenticated, an unknown kind, and a valid kind with
+    // invalid content.
     &[0xff, 0xff, 0xff, 0xff, 1, 0, 0],
     &[0, 0x20, 0, 0, 1, 0, 0],
     &[1, 0, 0, 0, 99, 0],
@@ -64,7 +64,7 @@ fn join_two(id: UniqueId) -> Vec<Session> {
 fn garbage_is_closed_and_the_world_comes_up() {
     let id = UniqueId::create(&options()).unwrap();
     for bytes in GARBAGE {
-        // At most a short refusal comes back.
+        // At most a short rejection comes back.
         assert!(send_and_wait_for_the_end(id.addresses()[0], bytes) < 32);
     }
     let sessions = join_two(id);
@@ -81,7 +81,7 @@ fn silent_and_half_spoken_clients_delay_nobody() {
         (0..10)
             .map(|i| {
                 let mut stream = TcpStream::connect(address).unwrap();
-                // The start of a frame, in different lengths.
+                // Prefixes of a frame, of different lengths.
                 stream
                     .write_all(&[60, 0, 0, 0, 1, b'S', b'C', b'C', b'L'][..i.min(9)])
                     .unwrap();
@@ -119,7 +119,7 @@ fn a_silent_client_is_closed_after_a_while() {
 
 #[test]
 fn many_ranks_at_once_all_get_in() {
-    // More than wait in the lobby at a time.
+    // More than the lobby serves at a time.
     let size = 100;
     let id = UniqueId::create(&options()).unwrap();
     let ranks: Vec<u32> = (0..size).collect();

@@ -1,4 +1,4 @@
-//! Worlds that come up: over sockets and within one process.
+//! Worlds that come up, over sockets and within one process.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -91,7 +91,7 @@ fn a_stream_is_opened_once_more_until_the_peer_has_ended() {
         (&near).write_all(b"x").unwrap();
         (&far).read_exact(&mut [0]).unwrap();
     }
-    // Others are asked for, as ever.
+    // Streams of other kinds are accepted as before.
     let other = purpose(Kind::Control, 0);
     sessions[0].connect(1, other, TCP, soon()).unwrap();
     sessions[1].accept(0, other, soon()).unwrap();
@@ -189,7 +189,7 @@ fn a_known_address_works_with_and_without_a_secret() {
         ("127.0.0.1", Some(Secret::from_text(b"s"))),
     ] {
         let port = free_port();
-        // Rank 0 comes last: the others must wait for its port.
+        // Rank 0 starts last: the others must wait for its port.
         let sessions = in_parallel(vec![2, 1, 0], move |rank| {
             if rank == 0 {
                 std::thread::sleep(Duration::from_millis(200));
@@ -269,8 +269,8 @@ fn contexts_agree_between_ranks_and_differ_otherwise() {
 
 #[test]
 fn threads_and_sockets_end_with_their_session() {
-    // Other tests of this process have threads, too, so the count is of this world's sockets: its
-    // listeners refuse once the threads that own them are gone.
+    // Other tests of this process have threads, too, so this checks the world's own sockets: its listeners refuse
+    // connections once the threads that own them are gone.
     let sessions = in_parallel(world(3), |session| {
         session.seal(Ok(()), soon()).unwrap();
         session

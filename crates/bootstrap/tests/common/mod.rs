@@ -1,4 +1,4 @@
-//! What several tests need.
+//! Test support that several test binaries share.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, Socket};
 use spark_ccl_bootstrap::{Error, Kind, Options, Purpose, Session, UniqueId, Via};
 
-/// Far beyond what anything here takes: it only ends a test that would hang.
+/// Much longer than anything here takes: it only ends a test that hangs.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
 
 pub(crate) fn soon() -> Instant {
@@ -38,7 +38,7 @@ pub(crate) fn purpose(kind: Kind, lane: u32) -> Purpose {
     }
 }
 
-/// Runs `work` for every argument in a thread of its own; the results in the same order.
+/// Runs `work` for every argument on a thread of its own. Returns the results in the same order.
 pub(crate) fn in_parallel<A: Send + 'static, R: Send + 'static>(
     arguments: Vec<A>,
     work: impl Fn(A) -> R + Send + Sync + Clone + 'static,
@@ -58,7 +58,7 @@ pub(crate) fn in_parallel<A: Send + 'static, R: Send + 'static>(
         .collect()
 }
 
-/// A world over sockets, its ranks threads of this process.
+/// A world that is connected over sockets, with ranks that are threads of this process.
 pub(crate) fn join_all(
     id: UniqueId,
     ranks: &[u32],
@@ -81,7 +81,7 @@ pub(crate) fn world(size: u32) -> Vec<Session> {
         .collect()
 }
 
-/// A port that nobody uses, most likely also in a moment.
+/// A port that is free now, and most likely still is in a moment.
 pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()
