@@ -1,5 +1,5 @@
-//! A session's thread: it lets in the streams of other ranks, and listens to the rendezvous until
-//! the world is sealed.
+//! A session's thread: it authenticates and accepts the streams of other ranks, makes the calls for links, and waits
+//! for the rendezvous' verdict until the world is sealed.
 
 use std::net::Shutdown;
 use std::os::fd::AsFd;
@@ -28,9 +28,9 @@ pub(crate) struct Acceptor {
     pub(crate) link_streams: LinkStreams,
 }
 
-/// The connection to the rendezvous, after the table has come.
+/// The connection to the rendezvous, after the table has arrived.
 pub(crate) struct Rendezvous {
-    /// `None` once it has said its last word.
+    /// `None` once the rendezvous has sent its verdict.
     stream: Option<Arc<Socket>>,
     reader: FrameReader,
     /// For errors.
@@ -57,7 +57,7 @@ impl Acceptor {
         }
     }
 
-    /// Lets ranks in that have proven themselves.
+    /// Accepts the streams of ranks that have authenticated themselves.
     fn answer(&mut self) {
         let link_streams = &mut self.link_streams;
         let admits =
@@ -107,7 +107,7 @@ impl Rendezvous {
         }
     }
 
-    /// The last word of the rendezvous, if it has come.
+    /// The verdict of the rendezvous, if it has arrived.
     fn listen(&mut self) -> Option<Result<(), Error>> {
         let stream = self.stream.as_deref()?;
         let outcome = match self.reader.poll(stream, MAX_VERDICT) {
@@ -120,14 +120,14 @@ impl Rendezvous {
             }),
             Err(error) => Err(lost(&self.name, &error)),
         };
-        // Tells the rendezvous that its word has arrived, though the session shares the socket.
+        // Tells the rendezvous that its verdict has arrived. Dropping the socket would not: the session shares it.
         let _ = stream.shutdown(Shutdown::Both);
         self.stream = None;
         Some(outcome)
     }
 }
 
-/// The error behind a [`FrameKind::Failed`] frame.
+/// The error that a [`FrameKind::Failed`] frame carries.
 pub(crate) fn failed(body: &[u8], name: &str) -> Error {
     Verdict::decode(body).map_or_else(
         |error| Error::Protocol {
@@ -138,7 +138,7 @@ pub(crate) fn failed(body: &[u8], name: &str) -> Error {
     )
 }
 
-/// The rendezvous went away.
+/// The error if the rendezvous has gone away.
 pub(crate) fn lost(name: &str, error: &ReadError) -> Error {
     Error::Lost(format!(
         "{name} went away before all ranks were connected ({error}); look at what the process \

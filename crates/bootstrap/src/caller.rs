@@ -1,4 +1,4 @@
-//! A connection to another rank that is being made, without anyone waiting for it.
+//! A non-blocking call to another rank: connects, authenticates, and retries.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -11,13 +11,13 @@ use crate::dial::{ATTEMPT, FIRST_PAUSE, LAST_PAUSE, Route, describe};
 use crate::handshake::{EnterError, Entry, Intent, Open};
 use crate::{Error, Secret, net};
 
-/// How long a rank's listener may refuse connections; it exists before anyone hears of it.
+/// How long a rank's listener may refuse connections. That is short: it exists before other ranks get its address.
 const REFUSAL: Duration = Duration::from_millis(500);
-/// How soon to look again for room in a full backlog.
+/// How soon to try again if the backlog is full.
 const FULL: Duration = Duration::from_millis(2);
 
-/// A call to another rank: it tries all routes, again and again until the deadline, unless the answers say
-/// that it will not help. Where it has got through, it waits for an answer as long as the stream lasts.
+/// A call to another rank. It tries all routes in rounds until the deadline, unless the answers show that retrying is
+/// pointless. Once connected, it waits for the answer as long as the stream lasts.
 pub(crate) struct Caller {
     /// The other end, for errors.
     name: String,
@@ -26,7 +26,7 @@ pub(crate) struct Caller {
     deadline: Instant,
     since: Instant,
     stage: Stage,
-    /// The route that is tried, or comes next.
+    /// The route that is being tried, or is next.
     route: usize,
     pause: Duration,
     round: Round,
@@ -38,20 +38,20 @@ enum Stage {
     Entering { socket: Socket, entry: Entry },
 }
 
-/// What came of the routes that were tried, one after the other.
+/// The outcomes of one round over all routes.
 #[derive(Default)]
 struct Round {
     attempts: Vec<(String, String)>,
-    /// Something else than that nobody listens.
+    /// Whether there was any other outcome than a refused connection.
     answered: bool,
-    /// What a route has to say for good. It may come from a stranger, where addresses are not unique.
+    /// An error after which retrying its route is pointless. It may come from a stranger if addresses are not unique.
     final_error: Option<Error>,
-    /// Another route may carry yet.
+    /// Whether retrying may help on some route.
     may_recover: bool,
 }
 
 impl Caller {
-    /// A call that begins then.
+    /// A call that starts at `begin`.
     pub(crate) fn new(
         name: String,
         routes: Vec<Route>,
@@ -72,7 +72,7 @@ impl Caller {
         }
     }
 
-    /// Adds what wakes [`step`](Self::step).
+    /// Adds the descriptors that wake [`step`](Self::step).
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         match &self.stage {
             Stage::Pausing { .. } => {}
@@ -81,7 +81,7 @@ impl Caller {
         }
     }
 
-    /// When it has something to do even if no descriptor wakes it.
+    /// When [`step`](Self::step) is due even if no descriptor is ready.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Pausing { until } | Stage::Connecting { until, .. } => Some(*until),
@@ -89,7 +89,7 @@ impl Caller {
         }
     }
 
-    /// Does what can be done now; the stream, or why there is none.
+    /// Advances as far as possible without blocking. Returns the stream, or why there is none, once that is decided.
     pub(crate) fn step(&mut self, key: &Secret, now: Instant) -> Option<Result<Socket, Error>> {
         loop {
             let stage = std::mem::replace(&mut self.stage, Stage::Pausing { until: now });
@@ -133,8 +133,8 @@ impl Caller {
                 if entry.step(&socket, key, &self.name)? {
                     return Ok(Step::Done(socket));
                 }
-                // The other end has the call. It may be stopped for a while before it answers: how long that may
-                // take is not known here.
+                // The other end has the call. It may be stopped before it answers, and how long that may take is not
+                // for the bootstrap to decide, so this waits without a deadline.
                 Ok(Step::Wait(Stage::Entering { socket, entry }))
             }
         }
@@ -188,7 +188,7 @@ impl Caller {
         self.round.attempts.push((route.unwrap_or_default(), text));
     }
 
-    /// Goes on after a pause, unless that is pointless.
+    /// Ends a round. Returns the error if another round is pointless; otherwise pauses before the next one.
     fn end_round(&mut self, now: Instant) -> Option<Error> {
         let round = std::mem::take(&mut self.round);
         if let Some(error) = round.final_error
@@ -211,7 +211,7 @@ impl Caller {
     }
 }
 
-/// What comes next of a stage.
+/// What follows a stage.
 enum Step {
     Done(Socket),
     Wait(Stage),

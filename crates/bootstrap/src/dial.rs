@@ -1,4 +1,4 @@
-//! Connecting: which address first, and what to do when one does not answer.
+//! Dialling: the order of the routes to a peer, and what to do if one does not answer.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,13 +10,13 @@ use crate::handshake::{EnterError, Intent, Open, enter};
 use crate::options::{Address, needs_scope};
 use crate::{Error, Secret, net};
 
-/// The longest that one address may take to answer while there are others.
+/// How long one address may take to connect if there are others.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(3);
-/// The pause after all addresses failed, at first and at last.
+/// The pause after all addresses have failed: the first one, and the longest that backoff reaches.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) const LAST_PAUSE: Duration = Duration::from_millis(400);
 
-/// A way to the other end.
+/// A route to the other end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Route {
     Unix {
@@ -36,7 +36,7 @@ impl Route {
         }
     }
 
-    /// Begins to connect; whether that is done.
+    /// Starts to connect. Returns whether the connection is complete already.
     pub(crate) fn begin(&self) -> io::Result<(Socket, bool)> {
         match self {
             Route::Unix { name } => net::begin_unix(name).map(|socket| (socket, true)),
@@ -61,8 +61,8 @@ impl Route {
     }
 }
 
-/// The ways to `targets`, the best first: those that share most leading bits with one of our `own`
-/// addresses (with `source`, where it is given) come first, otherwise the order stays.
+/// The routes to `targets`, best first. Targets that share more leading bits with one of our `own` addresses (or with
+/// `source`, if given) come first; the order is kept otherwise.
 pub(crate) fn routes(
     own: &[Address],
     targets: &[SocketAddr],
@@ -96,7 +96,7 @@ pub(crate) fn routes(
             ));
             continue;
         }
-        // The scope is a number of the peer's host: what counts here is our own interface.
+        // The scope is an interface index of the peer's host. Here, our own interfaces count.
         for here in own.iter().filter(|here| needs_scope(here.ip)) {
             let target = Address {
                 ip: target.ip(),
@@ -122,7 +122,7 @@ pub(crate) fn routes(
     ranked.into_iter().map(|(_, route)| route).collect()
 }
 
-/// The number of leading bits that two addresses of one family share, plus one; 0 across families.
+/// One more than the number of leading bits that two addresses of one family share; 0 across families.
 fn common_bits(a: IpAddr, b: IpAddr) -> u32 {
     match (a, b) {
         (IpAddr::V4(a), IpAddr::V4(b)) => 1 + (a.to_bits() ^ b.to_bits()).leading_zeros(),
@@ -139,14 +139,14 @@ pub(crate) struct Call<'a> {
     pub(crate) key: &'a Secret,
     pub(crate) intent: Intent,
     pub(crate) deadline: Instant,
-    /// How long "connection refused" on every route may be a matter of time.
+    /// How long the other end may refuse connections on every route, since it may not listen yet.
     pub(crate) refusal: Duration,
-    /// An error that makes the call pointless.
+    /// Returns an error once something has made the call pointless.
     pub(crate) interrupt: &'a dyn Fn() -> Option<Error>,
 }
 
-/// Connects and authenticates: tries all routes, again and again until the deadline, unless the
-/// answers say that it will not help.
+/// Connects and authenticates. Tries all routes in rounds until the deadline, unless the answers show that retrying is
+/// pointless.
 pub(crate) fn call(call: &Call<'_>) -> Result<Socket, Error> {
     let start = Instant::now();
     let mut pause = FIRST_PAUSE;
@@ -154,7 +154,7 @@ pub(crate) fn call(call: &Call<'_>) -> Result<Socket, Error> {
         let mut attempts = Vec::new();
         let mut refused = true;
         let mut final_error = None;
-        // What answers at an address of a rank may be a stranger, where addresses are not unique.
+        // If addresses are not unique, a stranger may answer at an address of the rank.
         let mut may_be_strangers = false;
         for route in call.routes {
             match attempt(call, route) {
@@ -191,19 +191,21 @@ pub(crate) fn call(call: &Call<'_>) -> Result<Socket, Error> {
     }
 }
 
-/// How a process could not be reached again that was there before.
+/// Why a process that was connected before could not be reached again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unreached {
-    /// Its host refuses connections to it: it does not listen any more.
+    /// Its host refuses the connection: the process no longer listens.
     Refused(String),
-    /// There is no way to its host, or none that answers.
+    /// No route to its host exists, or none answers.
     NoAnswer(String),
-    /// Its host takes the connection, but the process does not speak.
+    /// Its host accepts the connection, but the process does not answer.
     Unresponsive(String),
 }
 
-/// Connects and authenticates once more, to where that worked before: tries each route once. `is_own` says of an
-/// address that it is this host's, too, so that nothing follows from what happens there.
+/// Connects and authenticates again to a process that was connected before. Tries each route once.
+///
+/// `is_own` returns whether an address belongs to this host, too: errors at such an address prove nothing about the
+/// peer.
 pub(crate) fn redial(
     call: &Call<'_>,
     is_own: impl Fn(IpAddr) -> bool,
@@ -241,7 +243,7 @@ pub(crate) fn redial(
         }
     }
     let text = attempts.join(", ");
-    // Another machine may have one of the addresses, so what counts is the route that comes first: by a shared subnet.
+    // Another machine may have one of the addresses. So the first route counts: it is the one in a shared subnet.
     Err(if refused == Some(true) {
         Unreached::Refused(text)
     } else {
@@ -260,7 +262,7 @@ fn attempt(call: &Call<'_>, route: &Route) -> Result<Socket, EnterError> {
         _ => call.deadline.min(Instant::now() + ATTEMPT),
     };
     let socket = route.connect(deadline).map_err(EnterError::Broken)?;
-    // The other end may be busy before it looks at us, so this takes as long as it takes.
+    // The other end may be busy with other connections, so the handshake has the whole call's deadline.
     prove(call, &socket)?;
     Ok(socket)
 }

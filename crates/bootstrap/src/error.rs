@@ -1,4 +1,4 @@
-//! What can go wrong between "a process starts" and "all ranks are connected".
+//! The errors of the bootstrap: from the start of a process until all ranks are connected.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 /// [`Error::Links`]) reach every rank with the same text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// An argument that cannot work: a rank beyond the size, a size of 0, no address to listen on.
+    /// An invalid argument: a rank beyond the size, a size of 0, no address to listen on.
     #[error("{0}")]
     Argument(String),
     /// Text or bytes that are not a unique id.
@@ -45,7 +45,7 @@ pub enum Error {
         /// The other end.
         peer: String,
     },
-    /// The other end speaks another version of the protocol.
+    /// The other end uses another version of the protocol.
     #[error(
         "{peer} speaks bootstrap protocol version {theirs}, this process speaks version {ours}; \
          run the same release of spark-ccl on every rank"
@@ -58,7 +58,7 @@ pub enum Error {
         /// The version of the other end.
         theirs: u16,
     },
-    /// The other end does not speak this protocol at all.
+    /// The other end does not use this protocol.
     #[error("{peer} does not speak the spark-ccl protocol: {reason}")]
     Protocol {
         /// The other end.
@@ -89,12 +89,12 @@ pub enum Error {
     /// A deadline passed.
     #[error("timed out: {0}")]
     Timeout(String),
-    /// The operating system refused something that is not the network's fault.
+    /// The operating system refused a call for a reason other than the network.
     #[error("cannot {doing}: {error}")]
     Os {
-        /// What was attempted.
+        /// The attempted operation.
         doing: String,
-        /// The operating system's answer.
+        /// The operating system's error.
         error: String,
     },
 }

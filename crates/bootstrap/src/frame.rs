@@ -1,4 +1,4 @@
-//! Frames over sockets: read piece by piece or with a deadline, never more than one frame ahead.
+//! Reads frames from sockets: incrementally or with a deadline, and never beyond the end of a frame.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,10 +10,10 @@ use socket2::Socket;
 use crate::net;
 use crate::wire::{FRAME_HEADER, FrameKind, WireError, parse_header};
 
-/// A long body is allocated as it arrives, in pieces of this size.
+/// The buffer of a long body grows as it arrives, in pieces of this size, so that a mere header allocates little.
 const PIECE: usize = 64 * 1024;
 
-/// Why no further frame will come.
+/// Why no further frame can be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadError {
     #[error("it closed the connection")]
@@ -27,8 +27,8 @@ pub(crate) enum ReadError {
 /// A frame: its kind and its body.
 pub(crate) type Frame = (FrameKind, Vec<u8>);
 
-/// Reads frames, each as far as it has arrived. It never reads beyond the frame it is in, so that
-/// the stream can be handed on after any frame.
+/// Reads frames as far as they have arrived. It never reads beyond the current frame, so that the stream can be handed
+/// to another reader after any frame.
 #[derive(Default)]
 pub(crate) struct FrameReader {
     header: [u8; FRAME_HEADER],
@@ -38,7 +38,7 @@ pub(crate) struct FrameReader {
 }
 
 impl FrameReader {
-    /// The next frame if all of it has arrived. `limit` bounds its body.
+    /// The next frame, if all of it has arrived. `limit` bounds the length of its body.
     pub(crate) fn poll(
         &mut self,
         socket: &Socket,
@@ -67,7 +67,7 @@ impl FrameReader {
         Ok(Some((kind, std::mem::take(&mut self.body))))
     }
 
-    /// The next frame, waited for until the deadline.
+    /// Waits for the next frame until the deadline.
     pub(crate) fn read(
         &mut self,
         socket: &Socket,

@@ -1,4 +1,4 @@
-//! What strangers and other ranks may send, for fuzzing.
+//! Fuzz targets: the parsers of what strangers and other ranks send.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -13,10 +13,10 @@ use crate::verdict::{Report, Verdict, VerdictKind};
 use crate::wire::{FRAME_HEADER, FrameKind, frame};
 use crate::{HostId, Kind, Purpose, Secret, UniqueId, roster};
 
-/// A name, what must take any bytes, and right ones.
+/// A target's name, the function that must accept any bytes, and valid inputs to start from.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
-/// All of this crate.
+/// All targets of this crate.
 pub const TARGETS: &[Target] = &[
     ("bootstrap-frames", frames, some_frames),
     ("bootstrap-open", open, || vec![an_open().encode()]),
@@ -53,7 +53,7 @@ fn open(bytes: &[u8]) {
     }
 }
 
-/// What the rendezvous does with it is short as well, whatever sizes and ranks it names.
+/// The rendezvous must also handle any hello in a short time, whatever size and rank it claims.
 fn hello(bytes: &[u8]) {
     let Ok(hello) = Hello::decode(bytes) else {
         return;

@@ -1,5 +1,5 @@
-//! The rendezvous' thread: one loop over all connections, in three stages. Ranks gather, ranks
-//! report that their links are up, and everyone hears the end of it.
+//! The rendezvous' thread: one loop over all connections, in three stages. The ranks gather, the ranks report whether
+//! their links are up, and all ranks get the verdict.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -19,17 +19,16 @@ use crate::verdict::{Verdict, VerdictKind};
 use crate::wire::{FrameKind, frame};
 use crate::{Error, roster};
 
-/// How long the rendezvous waits after it found something wrong, so that its error can name all
-/// ranks that are concerned.
+/// How long the rendezvous waits after it has found a problem, so that its error can name all ranks concerned.
 const ERROR_GRACE: Duration = Duration::from_millis(300);
-/// How long the last message may take to reach everyone.
+/// How long the verdict may take to reach all ranks.
 const DRAIN: Duration = Duration::from_secs(5);
-/// The answer must reach a rank before the rank gives up: it gets its answer this much earlier,
-/// but no more than a tenth of its patience.
+/// The verdict must reach a rank before the rank gives up. It is sent this much earlier, or a tenth of the rank's
+/// remaining time if that is less.
 const MARGIN: Duration = Duration::from_millis(500);
 
 pub(crate) struct Service {
-    /// `None` once nobody else may come.
+    /// `None` once no further rank may join.
     lobby: Option<Lobby>,
     stop: Arc<Stop>,
     nonce: [u8; 32],
@@ -38,16 +37,16 @@ pub(crate) struct Service {
     members: Vec<Member>,
     ranks: HashSet<u32>,
     stage: Stage,
-    /// When the stage fails for lack of an event.
+    /// When the stage times out.
     deadline: Option<Instant>,
-    /// When the stage fails for something that was found.
+    /// When the stage fails because of a problem that was found.
     fails_at: Option<Instant>,
 }
 
 enum Stage {
     Gathering,
     Sealing,
-    /// Everyone, also who comes late, gets these bytes.
+    /// All ranks, including late ones, get these bytes.
     Ending(Arc<[u8]>),
 }
 
@@ -97,10 +96,10 @@ impl Service {
         }
     }
 
-    /// Sleeps until something happens; returns the members that have something to say.
+    /// Sleeps until something happens. Returns the members whose streams are ready.
     fn sleep(&self) -> std::io::Result<Vec<usize>> {
         let mut fds = vec![];
-        // A bell rings on after the stop, which the thread must not listen to any more.
+        // The stop's bell is never silenced, so it must not be polled after the stop: poll would return at once.
         let bell = (!self.stop.stopped()).then(|| self.stop.bell().as_fd());
         fds.extend(bell.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN)));
         let open: Vec<usize> = (0..self.members.len())
@@ -147,7 +146,7 @@ impl Service {
         self.members.push(member);
     }
 
-    /// Moves the deadline to where a rank of this patience still gets the answer.
+    /// Moves the deadline forward so that a rank with this much time left still gets the verdict.
     fn tighten_deadline(&mut self, now: Instant, time_left: Duration) {
         let answer = now.checked_add(time_left.saturating_sub(MARGIN.min(time_left / 10)));
         self.deadline = [self.deadline, answer].into_iter().flatten().min();
@@ -229,7 +228,7 @@ impl Service {
             ranks = self.members.len(),
             "all ranks have arrived and agree"
         );
-        // The port is free again for the next world.
+        // Frees the port for the next world.
         self.lobby = None;
         self.stage = Stage::Sealing;
         // Each rank brings its own deadline with its report.
@@ -257,7 +256,7 @@ impl Service {
         self.fail(now, kind, &text);
     }
 
-    /// How long the ranks were waited for: the time that was set, or less where a rank set less.
+    /// How long the rendezvous waited for the ranks: its own timeout, or less if a rank has a shorter one.
     fn waited(&self, now: Instant) -> Duration {
         let waited = now.saturating_duration_since(self.started);
         if waited + 2 * MARGIN >= self.timeout {
@@ -301,10 +300,10 @@ impl Service {
         self.end(now, last.into());
     }
 
-    /// Tells everyone the end of it. Those who come late hear it as well, while there is time.
+    /// Sends all ranks the verdict. Late ranks get it, too, until the deadline.
     fn end(&mut self, now: Instant, last: Arc<[u8]>) {
-        // The rank in this process, which is the first as a rule, may end the process when it
-        // hears of it: the others come first.
+        // The rank in this process, which usually is the first, may exit as soon as it has the verdict. So the
+        // others get it first.
         for member in self.members.iter_mut().rev() {
             member.send(last.clone());
             member.finish();
@@ -320,7 +319,7 @@ impl Service {
         self.deadline = now.checked_add(wait);
     }
 
-    /// The owner does not want the rendezvous any more.
+    /// Stops because the owner has dropped the rendezvous.
     fn abandon(&mut self, now: Instant) {
         self.lobby = None;
         match self.stage {
@@ -373,7 +372,7 @@ mod tests {
     use crate::hello::tests::hello;
     use crate::{Options, Session, UniqueId, root};
 
-    /// Says hello at the rendezvous, as a rank does, and hangs up.
+    /// Sends a hello to the rendezvous, as a rank does, and closes the connection.
     fn arrive_and_leave(id: &UniqueId, hello: &Hello) {
         let deadline = Instant::now() + Duration::from_secs(30);
         let stream = call(&Call {
@@ -392,7 +391,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_leaves_while_others_are_missing_is_named_at_once() {
-        // With two minutes of patience the error would otherwise be about the missing rank.
+        // If the departure went unnoticed, the error would come after two minutes and be about the missing rank.
         let id = UniqueId::create(&Options::default()).unwrap();
         let agreeing = Hello {
             build: Options::default().build,

@@ -8,8 +8,8 @@
 //!                                   <-     Accept { HMAC(key, "server", t) } or Reject { why }
 //! ```
 //!
-//! `t` is everything that both said before, so neither half can be replayed or bent. The server
-//! proves itself second: a stranger that connects learns nothing that depends on the key.
+//! `t` is the transcript of both previous messages, so neither half can be replayed or modified. The server proves
+//! itself second: a stranger that connects learns nothing that depends on the key.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -24,11 +24,11 @@ use crate::secret::random;
 use crate::wire::{FrameKind, Reader, WireError, Writer, frame};
 use crate::{Error, Kind, Purpose, Secret};
 
-/// The version of everything that the bootstrap says on a wire.
+/// The version of the bootstrap's wire protocol.
 pub(crate) const PROTOCOL: u16 = 2;
 /// The longest frame before both sides are authenticated.
 pub(crate) const MAX_HANDSHAKE: usize = 256;
-/// The roles in a proof.
+/// The roles, which are part of a proof.
 pub(crate) const CLIENT: &[u8] = b"client";
 pub(crate) const SERVER: &[u8] = b"server";
 
@@ -37,9 +37,9 @@ const MAGIC: [u8; 4] = *b"SCCL";
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intent {
-    /// To meet the other ranks.
+    /// A rank joins the rendezvous.
     Rendezvous,
-    /// To be a stream between two ranks.
+    /// A stream between two ranks.
     Stream {
         from: u32,
         to: u32,
@@ -116,7 +116,7 @@ impl Open {
     }
 }
 
-/// Why a first message is not acceptable.
+/// Why a client's first message is refused.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum OpenError {
     #[error("protocol version {0} where {PROTOCOL} was expected")]
@@ -125,12 +125,12 @@ pub(crate) enum OpenError {
     Wire(#[from] WireError),
 }
 
-/// The server's answer to a client's [`Open`]: its version and its nonce.
+/// The server's answer to a client's [`Open`]: version and nonce.
 pub(crate) fn challenge(nonce: &[u8; 32]) -> Vec<u8> {
     Writer::default().u16(PROTOCOL).bytes(nonce).finish()
 }
 
-/// What both sides sign.
+/// The bytes that both sides sign.
 pub(crate) fn transcript(open: &[u8], challenge: &[u8]) -> Vec<u8> {
     Writer::default()
         .u16(open.len() as u16)
@@ -139,18 +139,18 @@ pub(crate) fn transcript(open: &[u8], challenge: &[u8]) -> Vec<u8> {
         .finish()
 }
 
-/// Why a server does not let a client in.
+/// Why a server rejects a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rejection {
     /// The client's proof is wrong.
     Secret = 1,
-    /// The server speaks another version.
+    /// The server uses another version.
     Version = 2,
     /// The connection is meant for another rank, or for another kind of listener.
     Misdirected = 3,
-    /// The client's message makes no sense.
+    /// The client's message is malformed.
     Malformed = 4,
-    /// The server is calling the client for the same purpose, or has that stream.
+    /// The server is calling the client for the same purpose itself, or has that stream already.
     Crossed = 5,
 }
 
@@ -192,13 +192,13 @@ impl Rejection {
     }
 }
 
-/// Why a client was not let in.
+/// Why a client's handshake failed.
 pub(crate) enum EnterError {
-    /// Trying again will not help.
+    /// Retrying is pointless.
     Final(Error),
     /// The connection broke; the server may have been busy with strangers.
     Broken(io::Error),
-    /// The stream comes from the other end.
+    /// The other end provides the stream itself.
     Crossed,
 }
 
@@ -218,7 +218,7 @@ impl EnterError {
     }
 }
 
-/// Authenticates both ends of a fresh connection, as the side that connected. `peer` is for errors.
+/// Authenticates both ends of a new connection, as the side that connected. `peer` is for errors.
 pub(crate) fn enter(
     socket: &Socket,
     key: &Secret,
@@ -233,16 +233,16 @@ pub(crate) fn enter(
     Ok(())
 }
 
-/// How far a client's handshake is.
+/// A client's handshake in progress.
 pub(crate) struct Entry {
     reader: FrameReader,
-    /// What it opened with; the transcript, once there is one.
+    /// The encoded [`Open`]; from the challenge on, the transcript.
     transcript: Vec<u8>,
     is_challenged: bool,
 }
 
 impl Entry {
-    /// Says the first word over a fresh connection.
+    /// Sends the first message over a new connection.
     pub(crate) fn begin(socket: &Socket, open: &Open) -> Result<Self, EnterError> {
         let transcript = open.encode();
         send(socket, FrameKind::Open, &transcript)?;
@@ -253,7 +253,7 @@ impl Entry {
         })
     }
 
-    /// Goes as far as the bytes that have arrived allow; whether both ends are authenticated.
+    /// Advances as far as the bytes that have arrived allow. Returns whether both ends are authenticated.
     pub(crate) fn step(
         &mut self,
         socket: &Socket,
@@ -297,7 +297,7 @@ impl Entry {
     }
 }
 
-/// Sends a short frame, for which a fresh connection has room.
+/// Sends a short frame, which fits into the empty send buffer of a new connection.
 fn send(socket: &Socket, kind: FrameKind, body: &[u8]) -> Result<(), EnterError> {
     let bytes = frame(kind, body);
     match net::try_write(socket, &bytes) {

@@ -1,4 +1,4 @@
-//! What ranks say about themselves, to the rendezvous and through it to each other.
+//! The messages in which ranks describe themselves: the hello to the rendezvous, and its table of all ranks.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,11 +10,11 @@ use crate::wire::{Reader, WireError, Writer};
 
 /// The most ranks of a world.
 pub const MAX_RANKS: u32 = 65_536;
-/// The longest note of rank 0; what is longer is cut.
+/// The longest note of rank 0; longer ones are truncated.
 pub const MAX_NOTE: usize = 48 * 1024;
 /// The longest hello.
 pub(crate) const MAX_HELLO: usize = 8 * 1024 + MAX_NOTE;
-/// The longest entry of the table, and with it the limit for a table of a known size.
+/// The longest entry of the table, from which the limit for a table of a known size follows.
 pub(crate) const MAX_ENTRY: usize = 1024;
 
 const MAX_HOST: usize = 255;
@@ -35,9 +35,9 @@ pub struct PeerInfo {
     pub pid: u32,
     /// Where it listens, the best address first. Empty for ranks that are threads of one process.
     pub addresses: Vec<SocketAddr>,
-    /// RDMA ports that it can use; none for ranks that are threads of one process.
+    /// How many RDMA ports it can use; none for ranks that are threads of one process.
     pub rdma_ports: u8,
-    /// The name of its abstract Unix listener; empty where there is none.
+    /// The name of its abstract Unix listener; empty if it has none.
     pub(crate) unix_name: String,
 }
 
@@ -91,7 +91,7 @@ impl PeerInfo {
     }
 }
 
-/// What a rank tells the rendezvous.
+/// What a rank sends to the rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) peer: PeerInfo,
@@ -101,7 +101,7 @@ pub(crate) struct Hello {
     pub(crate) wire_summary: String,
     /// How long the rank will wait for the others.
     pub(crate) time_left: Duration,
-    /// What rank 0 tells all ranks.
+    /// Rank 0's note to all ranks.
     pub(crate) note: String,
 }
 
@@ -134,14 +134,14 @@ impl Hello {
     }
 }
 
-/// What the rendezvous tells every rank: who is where, and the number that makes this world
-/// different from every other of the same secret.
+/// What the rendezvous sends to every rank: the ranks and their addresses, and a nonce that distinguishes this world
+/// from every other one with the same secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Table {
     pub(crate) nonce: [u8; 32],
     /// By rank.
     pub(crate) peers: Vec<PeerInfo>,
-    /// That of rank 0.
+    /// Rank 0's note.
     pub(crate) note: String,
 }
 

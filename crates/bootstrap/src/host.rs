@@ -1,4 +1,4 @@
-//! What identifies the host this process runs on.
+//! The identity of the host that this process runs on.
 
 use std::fmt;
 use std::os::linux::fs::MetadataExt;
@@ -9,15 +9,14 @@ use sha2::{Digest, Sha256};
 /// abstract Unix sockets.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostId {
-    /// Names one boot of one kernel.
+    /// Identifies one boot of one kernel.
     pub(crate) boot: [u8; 16],
     /// The network namespace's inode.
     pub(crate) network: u64,
 }
 
 impl HostId {
-    /// The identity of this process's host. Where the kernel does not tell, the host name stands
-    /// in.
+    /// The identity of this process's host. If the kernel does not provide a boot id, the host name is used.
     pub fn of_this_process() -> Self {
         let source = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
             .unwrap_or_else(|_| format!("host name {}", name()));

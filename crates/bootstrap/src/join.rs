@@ -1,4 +1,4 @@
-//! How a process becomes a rank: it listens, goes to the rendezvous, and learns who the others are.
+//! Joining a world: a process listens, connects to the rendezvous, and gets the table of all ranks.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::verdict::MAX_VERDICT;
 use crate::wire::{FrameKind, frame};
 use crate::{Error, Options, Secret, net, root};
 
-/// A rank that is told who the others are.
+/// A rank that has the table of all ranks.
 pub(crate) struct Joined {
     pub(crate) table: Table,
     pub(crate) mailbox: Arc<Mailbox>,
@@ -30,7 +30,7 @@ pub(crate) struct Joined {
     pub(crate) network: Network,
 }
 
-/// Where and as whom to join.
+/// Where to join, and as which rank.
 pub(crate) struct Joining<'a> {
     pub(crate) targets: &'a [SocketAddr],
     pub(crate) secret: &'a Secret,
@@ -38,11 +38,11 @@ pub(crate) struct Joining<'a> {
     pub(crate) size: u32,
     pub(crate) options: &'a Options,
     pub(crate) deadline: Instant,
-    /// How long a rendezvous that refuses connections may still be about to start.
+    /// How long the rendezvous may refuse connections, since it may not have started yet.
     pub(crate) refusal: Duration,
 }
 
-/// Checks what no rendezvous is needed for.
+/// Checks a rank and a size without the rendezvous.
 pub(crate) fn check_rank(rank: u32, size: u32) -> Result<(), Error> {
     let problem = match size {
         0 => "a world of 0 ranks is not possible: the size must be at least 1".to_owned(),
@@ -86,7 +86,7 @@ impl Joining<'_> {
 
     fn go_to_rendezvous(&self, name: &str) -> Result<Socket, Error> {
         let mut ways = routes(&self.options.addresses, self.targets, None);
-        // The rendezvous may be on this very host, where its own scopes are right.
+        // The rendezvous may be on this host, where the scopes in its addresses are valid.
         for &target in self.targets {
             let way = Route::Tcp {
                 source: None,
@@ -222,7 +222,7 @@ fn rendezvous_name(targets: &[SocketAddr]) -> String {
     format!("the rendezvous at {}", texts.join(", "))
 }
 
-/// The targets of a rendezvous that has a name.
+/// Resolves the host name of a rendezvous.
 pub(crate) fn resolve(host: &str, port: u16, deadline: Instant) -> Result<Vec<SocketAddr>, Error> {
     if let Ok(ip) = host.parse() {
         return Ok(vec![SocketAddr::new(ip, port)]);
@@ -247,7 +247,7 @@ pub(crate) fn resolve(host: &str, port: u16, deadline: Instant) -> Result<Vec<So
     }
 }
 
-/// Asks the system's resolver, which knows no deadlines: it gets a thread of its own.
+/// Asks the system's resolver, on a thread of its own because it has no deadline.
 fn resolve_once(
     host: &str,
     port: u16,
@@ -260,7 +260,7 @@ fn resolve_once(
         .name("spark-ccl-resolve".to_owned())
         .spawn(move || {
             let found = target.to_socket_addrs().map(Iterator::collect);
-            // Nobody waits any more where the deadline has passed.
+            // Fails if the deadline has passed and the receiver is gone.
             let _ = sender.send(found);
         });
     match spawned {
@@ -269,7 +269,7 @@ fn resolve_once(
     }
 }
 
-/// When joining has to be over.
+/// The deadline for joining.
 pub(crate) fn join_deadline(options: &Options) -> Instant {
     net::deadline_in(options.init_timeout)
 }

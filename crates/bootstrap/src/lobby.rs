@@ -1,7 +1,7 @@
-//! Where connections wait until they have proven themselves.
+//! Incoming connections until they are authenticated.
 //!
-//! One thread serves all of them; none can make it wait. Their number is bounded, each has a
-//! deadline, and a crowd of strangers delays a rank by at most [`GRACE`] per [`CAPACITY`] of them.
+//! One thread serves all of them, and none can block it. Their number is bounded and each has a deadline. A crowd of
+//! strangers delays a rank by at most [`GRACE`] per [`CAPACITY`] of them.
 
 mod pending;
 
@@ -19,23 +19,23 @@ use crate::net;
 use crate::{Purpose, Secret};
 use pending::{HandshakeError, PendingConnection, Step};
 
-/// The most connections that wait at a time; further ones stay in the kernel's backlog.
+/// How many connections are served at a time; further ones stay in the kernel's backlog.
 const CAPACITY: usize = 64;
-/// How long a connection may take to prove itself.
+/// How long a connection may take to authenticate itself.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection has before it may be thrown out for the next one.
+/// How long a connection is safe from being evicted for the next one.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// Who is expected.
+/// Which connections the listeners expect.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ListenerRole {
-    /// Ranks that want to meet the others.
+    /// Ranks that join the rendezvous.
     Rendezvous,
-    /// The other ranks' streams.
+    /// Streams from other ranks to this one.
     Streams { rank: u32, size: u32 },
 }
 
-/// A connection that has proven itself.
+/// A connection that is authenticated.
 pub(crate) enum Admitted {
     /// A rank at the rendezvous.
     Rank { hello: Box<Hello>, stream: Socket },
@@ -47,29 +47,29 @@ pub(crate) enum Admitted {
     },
 }
 
-/// Whether a stream of that rank and purpose is wanted.
+/// Whether to admit a stream from that rank for that purpose.
 pub(crate) type Admits<'a> = &'a dyn Fn(u32, Purpose) -> bool;
 
-/// Listeners, and the connections that have not proven themselves yet, the oldest first.
+/// Listeners, and the connections that are not authenticated yet.
 pub(crate) struct Lobby {
     role: ListenerRole,
     key: Secret,
-    /// Who connects to a process that has died must not find a child of it.
+    /// Not shared with forked children: after this process has died, its address must refuse connections.
     listeners: Vec<Unshared<Socket>>,
     pending: VecDeque<PendingConnection>,
-    /// No connections are accepted before.
+    /// No connections are accepted before this time.
     closed_until: Option<Instant>,
     refused: Refused,
 }
 
-/// What was turned away, for the error of a rank that misses others.
+/// The refused connections, for the error about missing ranks.
 #[derive(Default)]
 pub(crate) struct Refused {
     pub(crate) secret: Tally,
     pub(crate) version: Tally,
 }
 
-/// How often something happened, and where it came from last.
+/// How many connections were refused for one reason, and where the last one came from.
 #[derive(Default)]
 pub(crate) struct Tally {
     pub(crate) count: u64,
@@ -84,7 +84,7 @@ impl Tally {
 }
 
 impl Lobby {
-    /// Non-blocking `listeners` behind which holders of `key` are let in.
+    /// Serves the non-blocking `listeners`, and admits holders of `key`.
     pub(crate) fn new(role: ListenerRole, key: Secret, listeners: Vec<Socket>) -> Self {
         let pending = VecDeque::new();
         Lobby {
@@ -97,7 +97,7 @@ impl Lobby {
         }
     }
 
-    /// Adds what wakes [`Lobby::serve`].
+    /// Adds the descriptors that wake [`Lobby::serve`].
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         let listeners = if self.closed_until.is_none() {
             &self.listeners[..]
@@ -111,7 +111,7 @@ impl Lobby {
         fds.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::IN)));
     }
 
-    /// When [`Lobby::serve`] has something to do even if no descriptor wakes it.
+    /// When [`Lobby::serve`] is due even if no descriptor is ready.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         let eldest = self
             .pending
@@ -120,13 +120,13 @@ impl Lobby {
         [eldest, self.closed_until].into_iter().flatten().min()
     }
 
-    /// What was turned away so far.
+    /// The connections refused so far.
     pub(crate) fn refused(&self) -> &Refused {
         &self.refused
     }
 
-    /// Does what can be done now, and returns who has proven itself. Streams that the lobby's owner does not
-    /// admit are turned down: it has them, or calls for them itself.
+    /// Advances all connections without blocking, and returns those that are now authenticated. Rejects streams that
+    /// `admits` refuses, because the owner has them already or calls for them itself.
     pub(crate) fn serve(&mut self, now: Instant, admits: Admits<'_>) -> Vec<Admitted> {
         if self.closed_until.is_some_and(|until| until <= now) {
             self.closed_until = None;
@@ -154,11 +154,11 @@ impl Lobby {
                 match self.listeners[listener].accept() {
                     Ok((socket, _)) => self.pending.push_back(PendingConnection::new(socket, now)),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    // The connection may be gone again, which concerns nobody.
+                    // The client has closed the connection already.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => {
-                        // Most likely no descriptor is free. Let go of one and do not spin.
+                        // Most likely no descriptor is free. Close the oldest connection, and do not spin.
                         tracing::warn!(%error, "cannot accept a connection");
                         self.pending.pop_front();
                         self.closed_until = Some(now + GRACE);
@@ -168,7 +168,7 @@ impl Lobby {
         }
     }
 
-    /// Whether one more visitor fits, if need be in the place of the oldest.
+    /// Whether one more connection fits. If need be, evicts the oldest one.
     fn make_room(&mut self, now: Instant) -> bool {
         if self.pending.len() < CAPACITY {
             return true;
@@ -212,7 +212,7 @@ impl Lobby {
             _ => tracing::debug!(from, %error, "connection refused"),
         }
         if let Some(rejection) = rejection {
-            // It fits into the empty buffer of a fresh connection; a stranger may miss it.
+            // It fits into the empty send buffer of a new connection. It does not matter if a stranger misses it.
             let _ = net::try_write(&pending.socket, &rejection.frame());
         }
     }

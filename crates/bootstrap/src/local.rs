@@ -1,4 +1,4 @@
-//! Ranks that are threads of one process.
+//! Worlds whose ranks are threads of one process, connected by socket pairs.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::secret::random;
 use crate::talk::{RETRY_PAUSE, Talks};
 use crate::{Error, PeerInfo, Purpose, Via, net, roster};
 
-/// How often talks go on that the system has held up, before whoever waits for a link does something else.
+/// How often talks that the system has held up are retried in one call.
 const MAX_ROUNDS: u32 = 2000;
 
-/// A rank's place in a world within this process. Leaving it ends the initialisation of the others.
+/// A rank of a world within this process. Dropping it during initialisation fails the initialisation of all ranks.
 #[derive(Debug)]
 pub(crate) struct LocalRank {
     rank: u32,
@@ -27,9 +27,9 @@ pub(crate) struct LocalRank {
 struct LocalWorld {
     mailboxes: Vec<Arc<Mailbox>>,
     contexts: Vec<Arc<Contexts>>,
-    /// The streams of links that there are, or were, by the lower rank and the higher.
+    /// The streams of links that exist or existed: lower rank, higher rank, purpose.
     established: Mutex<HashSet<(u32, u32, Purpose)>>,
-    /// By rank. Whoever begins one goes on with all.
+    /// The talks in progress, by rank. A thread that starts one advances them all.
     talks: Mutex<Vec<Talks>>,
     state: Mutex<State>,
 }
@@ -39,12 +39,12 @@ struct State {
     /// By rank.
     reports: Vec<Option<Result<(), String>>>,
     departed: BTreeSet<u32>,
-    /// How the initialisation ended, once it has.
+    /// The outcome of the initialisation, once there is one.
     outcome: Option<Result<(), Error>>,
 }
 
 impl LocalRank {
-    /// The nonce of a new world, its ranks, and their seats.
+    /// A new world: its nonce, the table of its ranks, and the ranks.
     #[expect(clippy::type_complexity, reason = "used once")]
     pub(crate) fn all(size: u32) -> Result<([u8; 32], Vec<PeerInfo>, Vec<LocalRank>), Error> {
         let host = host::name();
@@ -88,7 +88,7 @@ impl LocalRank {
         &self.world.contexts[self.rank as usize]
     }
 
-    /// Makes a stream of a link and hands both ends over, unless there is that stream.
+    /// Makes a link's stream and delivers both of its ends, unless it exists already.
     pub(crate) fn reach(&self, peer: u32, purpose: Purpose, ways: &[Via]) -> Result<(), Error> {
         let (low, high) = (self.rank.min(peer), self.rank.max(peer));
         if !self.world.established.lock().insert((low, high, purpose)) {
@@ -114,7 +114,7 @@ impl LocalRank {
         Ok(())
     }
 
-    /// Hands over what came before this rank attended to it.
+    /// Delivers what arrived before this rank attended to its context.
     pub(crate) fn deliver(&self, early: Vec<Delivery>) {
         for delivery in early {
             self.world.deliver(self.rank, delivery);
@@ -122,7 +122,7 @@ impl LocalRank {
         self.talk();
     }
 
-    /// Goes on with all talks as far as they go now.
+    /// Advances all talks as far as possible.
     pub(crate) fn talk(&self) {
         let mut talks = self.world.talks.lock();
         for _ in 0..MAX_ROUNDS {
@@ -182,8 +182,8 @@ impl LocalRank {
         Ok(())
     }
 
-    /// Ends the initialisation of all ranks, since some have not reported in time; unless it has
-    /// ended meanwhile, as the result says.
+    /// Fails the initialisation of all ranks because some have not reported in time. If it has ended meanwhile, returns
+    /// that outcome.
     pub(crate) fn give_up(&self) -> Result<(), Error> {
         let mut state = self.world.state.lock();
         let silent: Vec<u32> = (0..)
@@ -215,7 +215,7 @@ impl LocalWorld {
         }
     }
 
-    /// Ends the initialisation on all ranks alike. The first outcome counts, and is returned.
+    /// Ends the initialisation of all ranks with the same outcome. The first outcome counts, and is returned.
     fn conclude(&self, state: &mut State, outcome: Result<(), Error>) -> Result<(), Error> {
         let outcome = state.outcome.get_or_insert(outcome).clone();
         for mailbox in &self.mailboxes {
@@ -233,7 +233,7 @@ impl Drop for LocalRank {
             "rank {} of this process ended during initialisation",
             self.rank
         );
-        // Counts only where the initialisation is not over yet.
+        // Has an effect only if the initialisation is not over yet.
         let _ = self.world.conclude(&mut state, Err(Error::Lost(text)));
         for mailbox in &self.world.mailboxes {
             mailbox.depart(self.rank);

@@ -1,4 +1,4 @@
-//! Where streams from other ranks lie until this rank asks for them.
+//! Keeps streams from other ranks until this rank asks for them.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::OnceLock;
@@ -9,28 +9,28 @@ use socket2::Socket;
 
 use crate::{Error, Kind, Purpose};
 
-/// What takes streams as they arrive.
+/// Gets reopened streams as they arrive.
 pub(crate) type Receiver = Box<dyn Fn(u32, Purpose, Socket) + Send + Sync>;
 
-/// The streams that arrived, and what happened to the world meanwhile.
+/// The streams that have arrived, and the state of the world's initialisation.
 #[derive(Default)]
 pub(crate) struct Mailbox {
     state: Mutex<State>,
     changed: Condvar,
-    /// Takes the streams of this kind that nobody waits for here: those that are opened anew.
+    /// Takes the reopened streams of this kind, for which no thread waits here.
     renewed: OnceLock<(Kind, Receiver)>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     streams: HashMap<(u32, Purpose), Socket>,
-    /// How the initialisation ended, once it has.
+    /// The outcome of the initialisation, once there is one.
     outcome: Option<Result<(), Error>>,
     /// Ranks that will open no more streams.
     departed: HashSet<u32>,
 }
 
-/// Why nothing was found in a mailbox.
+/// Why there is no stream.
 pub(crate) enum Empty {
     Late,
     Failed(Error),
@@ -44,12 +44,12 @@ impl std::fmt::Debug for Mailbox {
 }
 
 impl Mailbox {
-    /// From now on, streams of this kind that are opened anew go to `receiver`. Only the first call counts.
+    /// From now on, reopened streams of this kind go to `receiver`. Only the first call counts.
     pub(crate) fn hand_over(&self, kind: Kind, receiver: Receiver) {
         let _ = self.renewed.set((kind, receiver));
     }
 
-    /// Files a stream. It replaces one of the same purpose that nobody has taken.
+    /// Files a stream. It replaces one of the same purpose that has not been taken.
     pub(crate) fn file(&self, from: u32, purpose: Purpose, stream: Socket) {
         if let Some((kind, receiver)) = self.renewed.get()
             && purpose.kind == *kind
@@ -62,7 +62,7 @@ impl Mailbox {
         self.changed.notify_all();
     }
 
-    /// How the initialisation ended. The first word counts.
+    /// Records the outcome of the initialisation. Only the first one counts.
     pub(crate) fn conclude(&self, outcome: Result<(), Error>) {
         self.state.lock().outcome.get_or_insert(outcome);
         self.changed.notify_all();
@@ -79,7 +79,7 @@ impl Mailbox {
         self.state.lock().outcome.clone().and_then(Result::err)
     }
 
-    /// Takes a stream, waiting for it until the deadline or until the initialisation failed.
+    /// Takes a stream. Waits for it until the deadline, or until the initialisation fails.
     pub(crate) fn take(
         &self,
         from: u32,
@@ -103,7 +103,7 @@ impl Mailbox {
         }
     }
 
-    /// Waits for the end of the initialisation; `None` at the deadline.
+    /// Waits for the outcome of the initialisation; `None` at the deadline.
     pub(crate) fn outcome(&self, deadline: Instant) -> Option<Result<(), Error>> {
         let mut state = self.state.lock();
         self.changed

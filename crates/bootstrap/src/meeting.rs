@@ -1,11 +1,11 @@
-//! Streams of links: of each there is one, whichever of its two ends asks for it.
+//! Streams of links: there is one per purpose, whichever of its two ends asks for it.
 //!
-//! Both may. A rank that is calling another turns that one's call for the same purpose down, if its own number
-//! is the higher one, and else takes it and gives its own call up. A rank that has the stream turns all further
-//! calls down. Only the session's thread decides, so nothing comes in between.
+//! Both ends may ask. If two ranks call each other for the same purpose, the higher rank rejects the other's call; the
+//! lower one accepts the other's call and gives up its own. A rank that has the stream rejects all further calls. Only
+//! the session's thread decides this, so there are no races.
 //!
-//! Over a stream its two ends may have to come to terms before the link is there. The session's thread does that,
-//! too ([`Talk`]): what their ranks do meanwhile is of no account.
+//! The two ends of a stream may have to negotiate over it before the link is ready. The session's thread does that,
+//! too ([`Talk`]), so it does not depend on what the ranks' own threads are doing.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use crate::{Error, Purpose, Secret};
 /// Which end of a stream this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// This rank has called.
+    /// This rank opened the stream.
     Caller,
-    /// The peer has.
+    /// The peer opened it.
     Called,
 }
 
-/// What came of reaching for a peer, or of a peer's reaching for this rank.
+/// The outcome of a call to a peer, or a peer's call to this rank.
 #[derive(Debug)]
 pub struct Delivery {
     /// The peer.
@@ -40,22 +40,22 @@ pub struct Delivery {
     pub stream: Result<(Socket, End), Error>,
 }
 
-/// Who is told of a context's streams, on the session's thread. That goes on with the talk that it answers, if any.
+/// The handler of a context's streams. The session's thread calls it, and then leads the talk that it returns, if any.
 pub type Attendant = Arc<dyn Fn(Delivery) -> Option<Box<dyn Talk>> + Send + Sync>;
 
-/// The contexts whose streams someone waits for, or has waited for.
+/// The contexts that have or had an attendant, or for which streams have arrived.
 #[derive(Default)]
 pub(crate) struct Contexts(Mutex<HashMap<u64, Context>>);
 
 enum Context {
     Attended(Attendant),
-    /// What has come before anyone attends.
+    /// What has arrived before there is an attendant.
     Early(Vec<Delivery>),
     Over,
 }
 
 impl Contexts {
-    /// Tells `attendant` of all that comes for a context from now on; what has come before.
+    /// Passes all streams of a context to `attendant` from now on. Returns those that have arrived before.
     pub(crate) fn attend(&self, context: u64, attendant: &Attendant) -> Vec<Delivery> {
         let attended = Context::Attended(Arc::clone(attendant));
         match self.0.lock().insert(context, attended) {
@@ -64,7 +64,7 @@ impl Contexts {
         }
     }
 
-    /// Drops what comes for a context from now on.
+    /// Drops all streams of a context from now on.
     pub(crate) fn dismiss(&self, context: u64) {
         self.0.lock().insert(context, Context::Over);
     }
@@ -73,7 +73,7 @@ impl Contexts {
         matches!(self.0.lock().get(&context), Some(Context::Over))
     }
 
-    /// Hands a stream on; what its attendant has to say over it.
+    /// Passes a stream to its attendant. Returns the attendant's talk.
     pub(crate) fn deliver(&self, delivery: Delivery) -> Option<Box<dyn Talk>> {
         let mut contexts = self.0.lock();
         let early = || Context::Early(Vec::new());
@@ -99,10 +99,10 @@ impl std::fmt::Debug for Contexts {
     }
 }
 
-/// What a session's thread is asked for.
+/// Requests to a session's thread.
 pub(crate) struct Requests {
     calls: Mutex<Vec<(u32, Purpose, Caller)>>,
-    /// What came before someone attended to it.
+    /// What arrived before there was an attendant, and is to be delivered now.
     early: Mutex<Vec<Delivery>>,
     bell: Bell,
 }
@@ -121,7 +121,7 @@ impl Requests {
         self.bell.ring();
     }
 
-    /// Has what is here delivered by the session's thread.
+    /// Lets the session's thread deliver these.
     pub(crate) fn deliver(&self, early: Vec<Delivery>) {
         self.early.lock().extend(early);
         self.bell.ring();
@@ -138,14 +138,14 @@ impl std::fmt::Debug for Requests {
     }
 }
 
-/// The calls that a session's thread makes.
+/// The streams of links, as a session's thread makes and accepts them.
 pub(crate) struct LinkStreams {
     rank: u32,
     key: Secret,
     requests: Arc<Requests>,
     contexts: Arc<Contexts>,
     calls: HashMap<(u32, Purpose), Caller>,
-    /// The streams that there are, or were.
+    /// The streams that exist or existed.
     established: HashSet<(u32, Purpose)>,
     talks: Talks,
 }
@@ -168,20 +168,20 @@ impl LinkStreams {
         }
     }
 
-    /// Whether a peer's call is to be answered.
+    /// Whether to accept a peer's call.
     pub(crate) fn admits(&self, from: u32, purpose: Purpose) -> bool {
         let id = (from, purpose);
         let calls_itself = self.rank > from && self.calls.contains_key(&id);
         !calls_itself && !self.established.contains(&id)
     }
 
-    /// Takes the stream of a peer that was admitted.
+    /// Takes the stream of a peer's call that was accepted.
     pub(crate) fn accept_call(&mut self, peer: u32, purpose: Purpose, stream: Socket) {
         self.calls.remove(&(peer, purpose));
         self.finish_call(peer, purpose, Ok((stream, End::Called)));
     }
 
-    /// Does what can be done now.
+    /// Makes new calls and advances all calls and talks, without blocking.
     pub(crate) fn serve(&mut self, now: Instant) {
         self.requests.bell.silence();
         let requests = std::mem::take(&mut *self.requests.calls.lock());
@@ -230,13 +230,13 @@ impl LinkStreams {
         });
     }
 
-    /// Adds what wakes [`serve`](Self::serve).
+    /// Adds the descriptors that wake [`serve`](Self::serve).
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         self.calls.values().for_each(|caller| caller.watch(fds));
         self.talks.watch(fds);
     }
 
-    /// When it has something to do even if no descriptor wakes it.
+    /// When [`serve`](Self::serve) is due even if no descriptor is ready.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         let calls = self.calls.values().filter_map(Caller::next_wake);
         let any_to_retry = self.talks.any_to_retry();

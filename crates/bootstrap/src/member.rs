@@ -16,11 +16,11 @@ use crate::wire::FrameKind;
 
 pub(crate) struct Member {
     pub(crate) hello: Hello,
-    /// What it said about its links.
+    /// Its report on its links.
     pub(crate) report: Option<Result<(), String>>,
     stream: Socket,
     reader: FrameReader,
-    /// What it has not been sent yet, and how much of the first it has.
+    /// What is still to be sent, and how many bytes of the first buffer have been.
     outbox: VecDeque<Arc<[u8]>>,
     sent: usize,
     finishing: bool,
@@ -64,8 +64,8 @@ impl Member {
         self.flush();
     }
 
-    /// Nothing more will be sent. The stream stays open for reading until the member closes it,
-    /// since closing it over unread data would take back what is on the way to the member.
+    /// Shuts the write side down once everything is sent. The stream stays open for reading until the member closes it:
+    /// closing it with unread data would reset the connection, and data in flight to the member would be lost.
     pub(crate) fn finish(&mut self) {
         self.finishing = true;
         self.flush();
@@ -112,7 +112,7 @@ impl Member {
             }
         }
         if self.finishing && self.open {
-            // Fails when the member is gone, which the next read finds.
+            // Fails if the member is gone, which the next read finds.
             let _ = self.stream.shutdown(Shutdown::Write);
         }
     }

@@ -1,4 +1,4 @@
-//! Sockets with deadlines. Nothing here blocks without one, and no socket's mode is changed for it.
+//! Socket operations with deadlines. Nothing here blocks without one, or changes a connected socket's blocking mode.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,22 +9,21 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-/// Connections that the kernel keeps for a listener that is busy; the kernel lowers it to its own
-/// limit.
+/// How many connections the kernel queues for a listener. The kernel lowers it to its own limit.
 const BACKLOG: i32 = 4096;
 
-/// When something that may take `timeout` has to be over.
+/// The deadline that is `timeout` from now.
 pub(crate) fn deadline_in(timeout: Duration) -> Instant {
     let day = Duration::from_secs(24 * 3600);
     Instant::now() + timeout.min(365 * day)
 }
 
-/// Reads what is there: `None` when nothing is, `Some(0)` at the end of the stream.
+/// Reads without blocking: `None` if nothing is available, `Some(0)` at the end of the stream.
 pub(crate) fn try_read(socket: &Socket, buf: &mut [u8]) -> io::Result<Option<usize>> {
     not_yet(rustix::net::recv(socket, buf, RecvFlags::DONTWAIT).map(|(count, _)| count))
 }
 
-/// Writes what fits: `None` when nothing does.
+/// Writes without blocking as much as fits: `None` if nothing does.
 pub(crate) fn try_write(socket: &Socket, buf: &[u8]) -> io::Result<Option<usize>> {
     not_yet(rustix::net::send(
         socket,
@@ -81,7 +80,7 @@ pub(crate) fn poll(fds: &mut [PollFd<'_>], until: Option<Instant>) -> io::Result
     }
 }
 
-/// Wakes a thread that sleeps in [`poll`].
+/// An eventfd that wakes a thread in [`poll`].
 pub(crate) struct Bell(OwnedFd);
 
 impl Bell {
@@ -92,15 +91,15 @@ impl Bell {
         )?))
     }
 
-    /// Rings; it rings on until it is silenced.
+    /// Rings. The bell keeps ringing until it is silenced.
     pub(crate) fn ring(&self) {
-        // The counter of an eventfd overflows after 2^64 rings, nothing else can fail.
+        // Fails only if the counter would overflow, and then the bell rings already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Ends the ringing.
+    /// Stops the ringing.
     pub(crate) fn silence(&self) {
-        // Fails only where it does not ring.
+        // Fails only if the bell does not ring.
         let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
     }
 }
@@ -114,10 +113,10 @@ impl AsFd for Bell {
 /// A non-blocking TCP listener. Port 0 lets the kernel choose.
 pub(crate) fn listen_tcp(address: SocketAddr) -> io::Result<Socket> {
     let socket = tcp_socket(&address)?;
-    // Connections of an earlier run that linger in TIME_WAIT must not keep the port.
+    // Connections of an earlier run in TIME_WAIT must not block the port.
     socket.set_reuse_address(true)?;
     if let SocketAddr::V6(v6) = address {
-        // The unspecified address serves IPv4, too; a particular one is IPv6 in any case.
+        // The unspecified address serves IPv4, too. A specific address is IPv6 anyway.
         socket.set_only_v6(!v6.ip().is_unspecified())?;
     }
     listen(socket, &address.into())
@@ -177,8 +176,8 @@ pub(crate) fn connect_unix(name: &str, deadline: Instant) -> io::Result<Socket> 
     Ok(socket)
 }
 
-/// Connects to a listener in the abstract Unix namespace; [`io::ErrorKind::WouldBlock`] while its backlog is
-/// full.
+/// Connects to a listener in the abstract Unix namespace. Fails with [`io::ErrorKind::WouldBlock`] while its backlog
+/// is full.
 pub(crate) fn begin_unix(name: &str) -> io::Result<Socket> {
     let address = abstract_address(name)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -188,8 +187,8 @@ pub(crate) fn begin_unix(name: &str) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Begins to connect to `target`; whether that is done. If not, the socket becomes writable when it is, and
-/// [`end_tcp`] says how it went.
+/// Starts to connect to `target`. Returns whether the connection is complete already. If it is not, the socket becomes
+/// writable once it is, and [`end_tcp`] returns the outcome.
 pub(crate) fn begin_tcp(
     source: Option<SocketAddr>,
     target: SocketAddr,
@@ -210,7 +209,7 @@ pub(crate) fn begin_tcp(
     }
 }
 
-/// How connecting went.
+/// Returns the outcome of connecting, and makes the socket ready for use.
 pub(crate) fn end_tcp(socket: &Socket) -> io::Result<()> {
     if let Some(error) = socket.take_error()? {
         return Err(error);
@@ -219,10 +218,10 @@ pub(crate) fn end_tcp(socket: &Socket) -> io::Result<()> {
     settle_tcp(socket)
 }
 
-/// What every connection over TCP needs.
+/// Checks and configures a new TCP connection.
 fn settle_tcp(socket: &Socket) -> io::Result<()> {
-    // Where nobody listens on a loopback port of the ephemeral range, the kernel may choose this
-    // very port as the source, and connect the socket with itself.
+    // If nobody listens on a loopback port of the ephemeral range, the kernel may choose that port as the source,
+    // and connect the socket to itself.
     if socket.local_addr()?.as_socket() == socket.peer_addr()?.as_socket() {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
@@ -242,7 +241,7 @@ pub(crate) fn tcp_pair() -> io::Result<(Socket, Socket)> {
     loop {
         wait(listener.as_fd(), PollFlags::IN, deadline)?;
         let (far, from) = listener.accept()?;
-        // Whoever else found the port is not the other end of the pair.
+        // Another process may have connected to the port first.
         if from.as_socket() == near.local_addr()?.as_socket() {
             far.set_tcp_nodelay(true)?;
             return Ok((near, far));

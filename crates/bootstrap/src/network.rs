@@ -1,4 +1,4 @@
-//! What a session between processes has: the ways to its peers, and the rendezvous until the world is sealed.
+//! The networked part of a session: the routes to its peers, and the rendezvous until the world is sealed.
 
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::stop::Stop;
 use crate::verdict::Report;
 use crate::{Error, PeerInfo, Secret, Via, net};
 
-/// What only a session between processes has.
+/// The part that only sessions between processes have.
 #[derive(Debug)]
 pub(crate) struct Network {
     pub(crate) key: Secret,
@@ -46,7 +46,7 @@ impl Network {
         }
     }
 
-    /// The ways to a peer.
+    /// The routes to a peer.
     pub(crate) fn routes(
         &self,
         peer: &PeerInfo,
@@ -78,7 +78,7 @@ impl Network {
         }
     }
 
-    /// Tells the rendezvous how this rank fares.
+    /// Reports to the rendezvous whether this rank's links are up.
     pub(crate) fn report(
         &self,
         result: Result<(), String>,
@@ -94,7 +94,7 @@ impl Network {
             Err(error) if error.kind() == std::io::ErrorKind::TimedOut => Err(Error::Timeout(
                 "the rendezvous does not take this rank's report".to_owned(),
             )),
-            // The rendezvous is gone. If it said why, the mailbox knows or will know shortly.
+            // The rendezvous is gone. If it sent a verdict, the mailbox has it or gets it shortly.
             Err(_) if mailbox.outcome(deadline).is_some() => Ok(()),
             Err(error) => Err(Error::os("report to the rendezvous", &error)),
             Ok(()) => Ok(()),
@@ -103,21 +103,21 @@ impl Network {
 }
 
 impl Drop for Network {
-    /// A forked child leaves the sockets and the thread to its parent.
+    /// In a forked child this does nothing: the sockets and the thread are the parent's.
     fn drop(&mut self) {
         if !self.process.is_here() {
             return;
         }
         if let Some(stream) = self.rendezvous.lock().take() {
-            // The acceptor's thread shares the socket; the rendezvous must hear of this now.
+            // Shut down, since the acceptor's thread shares the socket: the rendezvous must notice the end now.
             let _ = stream.shutdown(Shutdown::Both);
         }
         self.stop.stop();
     }
 }
 
-/// Where a peer may be reached: at the loopback of this host, there is another process, unless the peer has no other
-/// address.
+/// The addresses at which to try a peer. For a peer on another host, loopback addresses are left out, since another
+/// process would answer there, unless the peer has no others.
 pub(crate) fn reachable(peer: &PeerInfo, local: bool) -> Vec<SocketAddr> {
     let is_loopback = |address: &&SocketAddr| address.ip().is_loopback();
     let all = peer.addresses.iter();

@@ -1,4 +1,4 @@
-//! What the caller decides about a rank's part in the bootstrap.
+//! The options of a rank's bootstrap.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// 127.0.0.1, which reaches the ranks of this host only.
+    /// 127.0.0.1, which only ranks of this host can reach.
     pub const LOOPBACK: Address = Address {
         ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
         scope: 0,
@@ -38,10 +38,10 @@ impl From<IpAddr> for Address {
     }
 }
 
-/// What a rank says about itself, where it listens, and how long it waits.
+/// Where a rank listens, how long it waits, and how it describes itself.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The addresses to listen on and to tell the other ranks, the best first (at most 16).
+    /// The addresses to listen on and to send to the other ranks, best first (at most 16).
     pub addresses: Vec<Address>,
     /// How long the rendezvous may take.
     pub init_timeout: Duration,
@@ -49,14 +49,13 @@ pub struct Options {
     pub build: String,
     /// A hash over all settings that must be the same on every rank.
     pub wire_hash: u64,
-    /// The same settings as text, `name=value` with spaces between, so that an error can name
-    /// the ones that differ.
+    /// The same settings as text, `name=value` separated by spaces, so that an error can name those that differ.
     pub wire_summary: String,
     /// This host's name, for messages only.
     pub host: String,
-    /// RDMA ports that this rank can use.
+    /// How many RDMA ports this rank can use.
     pub rdma_ports: u8,
-    /// What rank 0 tells all ranks, at most [`MAX_NOTE`](crate::MAX_NOTE) bytes; that of others is ignored.
+    /// Rank 0's note to all ranks, at most [`MAX_NOTE`](crate::MAX_NOTE) bytes. Other ranks' notes are ignored.
     pub note: String,
 }
 
@@ -106,7 +105,7 @@ impl Options {
     }
 }
 
-/// Whether an address is link-local IPv6, so that it needs a scope of the host that uses it.
+/// Whether an address is link-local IPv6, and so needs a scope of the host that uses it.
 pub(crate) fn needs_scope(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if is_link_local(v6))
 }

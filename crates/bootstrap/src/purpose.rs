@@ -3,19 +3,19 @@
 use std::fmt;
 use std::net::IpAddr;
 
-/// Names one stream between two ranks. The rank that connects and the rank that accepts give the
-/// same one; each may be in use once at a time.
+/// Identifies one stream between two ranks. The connecting and the accepting rank pass the same purpose. Each may be in
+/// use once at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Purpose {
     /// The communicator that the stream belongs to.
     pub context: u64,
-    /// Who uses it.
+    /// What uses it.
     pub kind: Kind,
-    /// Tells several streams of one kind apart.
+    /// Distinguishes several streams of one kind.
     pub lane: u32,
 }
 
-/// Who uses a stream.
+/// What uses a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// The control plane.
@@ -26,7 +26,7 @@ pub enum Kind {
     Tcp = 2,
     /// The set-up of an RDMA link.
     Rdma = 3,
-    /// Passing on memory that ranks of a host have allocated.
+    /// Passing memory between ranks of one host.
     Memory = 4,
 }
 
@@ -38,10 +38,10 @@ pub enum Via {
     Unix,
     /// TCP.
     Tcp {
-        /// The address of this host to connect from; any, where it is `None`.
+        /// The address of this host to connect from; any if `None`.
         source: Option<IpAddr>,
-        /// Which of the peer's [`addresses`](crate::PeerInfo::addresses) to connect to. `None`: all, those
-        /// in a subnet of ours first, until one answers.
+        /// Which of the peer's [`addresses`](crate::PeerInfo::addresses) to connect to. `None` tries all of them until
+        /// one answers, those in a subnet of ours first.
         target: Option<usize>,
     },
 }
@@ -59,7 +59,7 @@ impl Kind {
         .find(|kind| *kind as u8 == byte)
     }
 
-    /// Whether the stream is part of a link, for which [`Session::reach`](crate::Session::reach) asks.
+    /// Whether the stream is part of a link, which [`Session::reach`](crate::Session::reach) asks for.
     pub fn is_link(self) -> bool {
         matches!(self, Kind::SharedMemory | Kind::Tcp | Kind::Rdma)
     }

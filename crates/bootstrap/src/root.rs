@@ -1,5 +1,5 @@
-//! The rendezvous: a thread that waits for all ranks of one world, compares what they say, and
-//! tells every rank the table, or every rank the same error.
+//! The rendezvous: a thread that waits for all ranks of one world, compares their hellos, and sends every rank the
+//! table, or every rank the same error.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,23 +17,23 @@ use crate::{Error, Options, Secret, UniqueId, net};
 /// The label under which the rendezvous' key is derived from the secret.
 const KEY_LABEL: &[u8] = b"rendezvous";
 
-/// Owns the rendezvous of one world. Dropping it before the world is complete ends the rendezvous,
-/// and every rank that waits there gets an error.
+/// Owns the rendezvous of one world. Dropping it before the world is complete ends the rendezvous, and every rank that
+/// waits for it gets an error.
 #[derive(Debug)]
 pub struct Root {
     id: UniqueId,
     addresses: Vec<SocketAddr>,
-    /// `None` once the rendezvous is left to itself.
+    /// `None` once the rendezvous runs in the background.
     stop: Option<Arc<Stop>>,
     process: Process,
 }
 
 impl Root {
-    /// Listens on the addresses of `options` and serves one world of whatever size its ranks say,
-    /// until all of them have come and sealed their links, or until `options.init_timeout`.
+    /// Listens on the addresses of `options` and serves one world, whose size its ranks determine, until all of them
+    /// have joined and sealed, or until `options.init_timeout`.
     ///
     /// # Errors
-    /// No address to listen on, or the system refuses the socket or the thread.
+    /// There is no address to listen on, or the system refuses the socket or the thread.
     pub fn create(options: &Options) -> Result<Self, Error> {
         Self::with_secret(&Secret::generate()?, options)
     }
@@ -82,7 +82,7 @@ impl Root {
         self.id
     }
 
-    /// Lets the rendezvous run until its world is complete or its deadline has passed.
+    /// Lets the rendezvous run in the background until its world is complete or its deadline has passed.
     pub fn into_background(mut self) -> UniqueId {
         self.stop = None;
         self.id
@@ -103,9 +103,9 @@ impl UniqueId {
         Root::create(options).map(Root::into_background)
     }
 
-    /// Like [`UniqueId::create`], for a secret that the ranks have already. The other ranks need
-    /// only the id's [`addresses`](UniqueId::addresses), which are no secret, and
-    /// [`UniqueId::meeting`]. Without a secret the rendezvous is on loopback addresses only.
+    /// Like [`UniqueId::create`], for a secret that the ranks already have. The other ranks only need the id's
+    /// [`addresses`](UniqueId::addresses), which are not secret, and [`UniqueId::meeting`]. Without a secret, the
+    /// rendezvous listens on loopback addresses only.
     ///
     /// # Errors
     /// As for [`Root::create`].
@@ -119,7 +119,7 @@ impl UniqueId {
 }
 
 impl Drop for Root {
-    /// A forked child leaves the rendezvous to its parent.
+    /// In a forked child this does nothing: the rendezvous is the parent's.
     fn drop(&mut self) {
         if let Some(stop) = self.stop.as_ref().filter(|_| self.process.is_here()) {
             stop.stop();
@@ -132,7 +132,7 @@ pub(crate) fn key(secret: &Secret) -> Secret {
     secret.derive(KEY_LABEL, &[])
 }
 
-/// A TCP listener, with an error that names the address.
+/// A TCP listener. The error names the address.
 pub(crate) fn listen(address: SocketAddr) -> Result<Socket, Error> {
     net::listen_tcp(address).map_err(|error| match error.kind() {
         io::ErrorKind::AddrInUse => Error::AddressInUse { address },
@@ -140,8 +140,8 @@ pub(crate) fn listen(address: SocketAddr) -> Result<Socket, Error> {
     })
 }
 
-/// Listeners on free ports of those addresses that can be used: a new IPv6 address cannot be, until
-/// the kernel has made sure that nobody else has it.
+/// Listeners on free ports of those addresses that can be used. A new IPv6 address cannot be used until the kernel has
+/// checked that no other host has it.
 pub(crate) fn listen_on(addresses: &[Address]) -> Result<Vec<Socket>, Error> {
     let mut listeners = Vec::new();
     let mut failure = None;
@@ -160,8 +160,8 @@ pub(crate) fn listen_on(addresses: &[Address]) -> Result<Vec<Socket>, Error> {
     }
 }
 
-/// Listeners at the well-known port of a rendezvous: on those `addresses` that this host has, or on
-/// all of this host's where there are none given.
+/// Listeners at the well-known port of a rendezvous: on those `addresses` that this host has, or on all of this host's
+/// if none are given.
 pub(crate) fn listen_for(addresses: &[SocketAddr], port: u16) -> Result<Vec<Socket>, Error> {
     if addresses.is_empty() {
         let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
@@ -188,7 +188,7 @@ pub(crate) fn listen_for(addresses: &[SocketAddr], port: u16) -> Result<Vec<Sock
     }
 }
 
-/// Where the rendezvous that listens on `addresses` is reached from its own process.
+/// The addresses at which this process reaches its own rendezvous, which listens on `addresses`.
 pub(crate) fn local_targets(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     addresses
         .iter()

@@ -1,5 +1,4 @@
-//! What the rendezvous finds when it compares what the ranks said. Pure functions, and the words
-//! in which every rank hears the result.
+//! Compares the ranks' hellos, and words the errors that every rank gets. Pure functions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Display, Write};
@@ -7,15 +6,15 @@ use std::time::Duration;
 
 use crate::hello::{Hello, MAX_RANKS, PeerInfo};
 
-/// The most ranks, hosts or reasons that one message lists.
+/// How many ranks, hosts or reasons one message lists.
 const LISTED: usize = 16;
 
-/// Whether a newcomer contradicts those who are there. Cheap, unlike [`disagreement`].
+/// Whether a new hello contradicts the earlier ones. Cheap, unlike [`disagreement`].
 pub(crate) fn contradicts(hello: &Hello, first: &Hello, known: bool) -> bool {
     known || hello.size != first.size || hello.peer.rank >= hello.size || hello.size > MAX_RANKS
 }
 
-/// Everything in which the arrivals disagree, or `None`.
+/// Everything in which the hellos disagree, or `None`.
 pub(crate) fn disagreement(hellos: &[&Hello]) -> Option<String> {
     let findings: Vec<String> = [
         impossible(hellos),
@@ -88,7 +87,7 @@ fn differing<T: Ord + Display>(
     Some(format!("{what} is {}", join(&texts, ", ")))
 }
 
-/// Compares the configuration hashes, and names the settings behind a difference.
+/// Compares the configuration hashes, and names the settings that differ.
 fn settings(hellos: &[&Hello]) -> Option<String> {
     let hashes = differing("the configuration's hash", hellos, |h| {
         format!("{:016x}", h.wire_hash)
@@ -132,7 +131,7 @@ fn parse_summary(summary: &str) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// Which ranks did not arrive. `refused` tells of connections that were turned away.
+/// The error if ranks did not arrive. `refused` describes the connections that were refused.
 pub(crate) fn missing(hellos: &[&Hello], timeout: Duration, refused: &str) -> String {
     let seconds = timeout.as_secs_f64();
     let Some(first) = hellos.first() else {
@@ -156,7 +155,7 @@ pub(crate) fn missing(hellos: &[&Hello], timeout: Duration, refused: &str) -> St
     )
 }
 
-/// Why the links are not up: who is gone, and who could not set theirs up.
+/// The error if links are not up: the ranks that are gone, and those that could not set up theirs.
 pub(crate) fn links(lost: &[&PeerInfo], failed: &[(&PeerInfo, &str)]) -> String {
     let lost = lost
         .iter()

@@ -1,4 +1,4 @@
-//! The shared secret, and what is derived from it. The secret itself never leaves the process.
+//! The shared secret, and the keys and proofs derived from it. The secret is never sent over a connection.
 
 use std::fmt;
 
@@ -21,8 +21,8 @@ impl Secret {
         random().map(Secret)
     }
 
-    /// The secret that all ranks derive from the same text, such as the value of
-    /// `SPARK_CCL_SECRET`. It is as hard to guess as the text.
+    /// The secret that all ranks derive from the same text, such as the value of `SPARK_CCL_SECRET`. It is as hard to
+    /// guess as the text.
     pub fn from_text(text: &[u8]) -> Self {
         Secret([0; 32]).derive(b"spark-ccl secret text", text)
     }
@@ -35,13 +35,12 @@ impl Secret {
         &self.0
     }
 
-    /// The key that stands in where a loopback rendezvous has no secret. It keeps strangers'
-    /// programs out by accident only.
+    /// The well-known key of a loopback rendezvous without a secret. It only prevents accidental connections.
     pub(crate) fn public() -> Self {
         Self::from_text(b"spark-ccl loopback without a secret")
     }
 
-    /// A key for one use, from which the secret cannot be found.
+    /// A key for one use, which does not reveal the secret.
     pub(crate) fn derive(&self, label: &[u8], data: &[u8]) -> Self {
         Secret(self.sign(label, data))
     }
@@ -51,14 +50,14 @@ impl Secret {
         self.mac(role, transcript).finalize().into_bytes().into()
     }
 
-    /// Checks a proof, in a time that does not depend on where it differs.
+    /// Checks a proof in constant time.
     pub(crate) fn verify(&self, role: &[u8], transcript: &[u8], proof: &[u8; 32]) -> bool {
         self.mac(role, transcript).verify(proof.into()).is_ok()
     }
 
     fn mac(&self, role: &[u8], transcript: &[u8]) -> Hmac<Sha256> {
-        // HMAC pads a short key with zeros to the hash's block; doing so here leaves no length
-        // to be refused.
+        // HMAC pads a short key with zeros to the hash's block size. Padded here, the key has the exact length, and
+        // the constructor cannot fail.
         let mut block = [0; 64];
         block[..32].copy_from_slice(&self.0);
         let mut mac = Hmac::<Sha256>::new(&block.into());

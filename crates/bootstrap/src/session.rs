@@ -1,4 +1,4 @@
-//! What the bootstrap results in: a rank that knows the others and opens streams to them.
+//! A session, the result of the bootstrap: a rank that has the table of all ranks and opens streams to them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,17 +17,17 @@ use crate::network::{Network, reachable};
 use crate::root::{self, Root};
 use crate::{Error, Kind, Options, PeerInfo, Purpose, Secret, UniqueId, Via};
 
-/// How long a rank's listener may refuse connections; it exists before anyone hears of it.
+/// How long a rank's listener may refuse connections. That is short: it exists before other ranks get its address.
 const REFUSAL: Duration = Duration::from_millis(500);
-/// How long the rendezvous of a unique id may; it exists before the id does.
+/// How long the rendezvous of a unique id may refuse connections. It exists before the id does.
 const ROOT_REFUSAL: Duration = Duration::from_secs(3);
 
-/// For so long the lower rank waits for the higher one's call before it calls itself.
+/// How long the lower rank waits for the higher rank's call before it calls itself.
 const DEFERRAL: Duration = Duration::from_millis(10);
 const DEFERRAL_PER_RANK: Duration = Duration::from_micros(500);
 const LONGEST_DEFERRAL: Duration = Duration::from_millis(100);
 
-/// A rank that knows all others. Its thread ends when it is dropped.
+/// A rank with the table of all ranks. Its thread ends when it is dropped.
 #[derive(Debug)]
 pub struct Session {
     rank: u32,
@@ -37,7 +37,7 @@ pub struct Session {
     mailbox: Arc<Mailbox>,
     contexts: Arc<Contexts>,
     mode: Mode,
-    /// The rendezvous, where this rank owns it.
+    /// The rendezvous, if this rank owns it.
     _root: Option<Root>,
 }
 
@@ -48,13 +48,13 @@ enum Mode {
 }
 
 impl Session {
-    /// Joins the world of `id` as one of its `size` ranks, and returns when all have come. Where
-    /// the id was made without a secret, this rank listens on loopback addresses only.
+    /// Joins the world of `id` as one of its `size` ranks, and returns once all have joined. If the id was made without
+    /// a secret, this rank listens on loopback addresses only.
     ///
     /// # Errors
-    /// [`Error::Argument`] for an impossible rank; [`Error::Unreachable`], [`Error::Auth`],
-    /// [`Error::Version`] where the rendezvous cannot be entered; [`Error::Mismatch`],
-    /// [`Error::Missing`], [`Error::Lost`] with the same text on every rank; [`Error::Os`].
+    /// [`Error::Argument`] for an impossible rank; [`Error::Unreachable`], [`Error::Auth`] or [`Error::Version`] if the
+    /// rendezvous cannot be joined; [`Error::Mismatch`], [`Error::Missing`] or [`Error::Lost`] with the same text on
+    /// every rank; [`Error::Os`].
     pub fn join(id: &UniqueId, rank: u32, size: u32, options: &Options) -> Result<Self, Error> {
         check_rank(rank, size)?;
         let secret = id.secret();
@@ -72,10 +72,9 @@ impl Session {
         Ok(Self::between_processes(rank, joining.join()?, None))
     }
 
-    /// Joins a world whose rendezvous is at a known address, as torchrun's `MASTER_ADDR` and
-    /// `MASTER_PORT` give it. With `bind`, rank 0 serves it there; the others try until the
-    /// deadline. Without a secret the address must be a loopback address, and so must be those
-    /// of all ranks.
+    /// Joins a world whose rendezvous is at a known address, such as torchrun's `MASTER_ADDR` and `MASTER_PORT`. With
+    /// `bind`, rank 0 serves it there; the others retry until the deadline. Without a secret, the address must be a
+    /// loopback address, and all ranks listen on loopback addresses only.
     ///
     /// # Errors
     /// As for [`Session::join`], and [`Error::NoSecret`], [`Error::AddressInUse`].
@@ -95,7 +94,7 @@ impl Session {
         let deadline = join_deadline(options);
         let serves = bind && rank == 0;
         let mut targets = match secret {
-            // Every address is right for a rank that listens on all of them.
+            // Empty means that the rendezvous listens on all addresses of this host.
             Some(_) if serves && !means_loopback(host) => Vec::new(),
             _ => resolve(host, port, deadline)?,
         };
@@ -176,12 +175,12 @@ impl Session {
         self.peers.len() as u32
     }
 
-    /// What rank 0 told all ranks; nothing where they are threads of one process.
+    /// Rank 0's note to all ranks; empty if they are threads of one process.
     pub fn note(&self) -> &str {
         &self.note
     }
 
-    /// What is known of a rank.
+    /// A rank's entry in the table.
     ///
     /// # Panics
     /// `rank` is not below [`Session::size`].
@@ -196,8 +195,7 @@ impl Session {
             .map_or_else(|| format!("rank {rank} (unknown)"), PeerInfo::to_string)
     }
 
-    /// Whether a rank shares this rank's kernel and network namespace, so that [`Via::Unix`]
-    /// reaches it.
+    /// Whether a rank shares this rank's kernel and network namespace, so that [`Via::Unix`] reaches it.
     pub fn local_to(&self, rank: u32) -> bool {
         let Some(peer) = self.peers.get(rank as usize) else {
             return false;
@@ -207,13 +205,12 @@ impl Session {
         sockets && peer.host_id == own.host_id
     }
 
-    /// Opens a stream to a peer, which gets its end from [`Session::accept`]; not one of a link. It is
-    /// blocking and has no timeouts set.
+    /// Opens a stream to a peer, which gets its end from [`Session::accept`]. Not for streams of links. The socket is
+    /// blocking, and has no timeouts set.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] names every address that was tried; the error of the world where
-    /// its initialisation fails meanwhile; [`Error::Argument`], [`Error::Auth`],
-    /// [`Error::Protocol`], [`Error::Os`].
+    /// [`Error::Unreachable`] names every address that was tried; if the world's initialisation fails meanwhile, its
+    /// error; [`Error::Argument`], [`Error::Auth`], [`Error::Protocol`], [`Error::Os`].
     pub fn connect(
         &self,
         peer: u32,
@@ -244,13 +241,14 @@ impl Session {
         }
     }
 
-    /// Asks for a stream of a link with a peer, and does not wait for it: whoever
-    /// [attends](Self::attend) to its context is told, as is the peer's attendant. There is one stream for each
-    /// purpose, whichever of its ends asks; who has been told asks no more. The ways are tried in their order, until
-    /// the deadline; a peer that has the call, and is stopped, may answer later.
+    /// Asks for a link's stream to a peer, and does not wait for it. The stream goes to the [attendant](Self::attend)
+    /// of its context, and its other end to the peer's attendant.
+    ///
+    /// There is one stream per purpose, whichever end asks for it. Once it is delivered, do not ask for it again. The
+    /// ways are tried in order until the deadline. A peer that has the call but is stopped may answer later.
     ///
     /// # Errors
-    /// [`Error::Argument`] where the peer cannot be reached in these ways; [`Error::Os`].
+    /// [`Error::Argument`] if the peer cannot be reached in these ways; [`Error::Os`].
     pub fn reach(
         &self,
         peer: u32,
@@ -291,7 +289,8 @@ impl Session {
         }
     }
 
-    /// When to call a peer: where both need a stream, they need it at about the same time, and one call will do.
+    /// When to call a peer. Both ends usually need a stream at about the same time, and one call is enough. So the
+    /// lower rank waits a little for the other's call.
     fn begin(&self, peer: u32) -> Instant {
         let deferral = if self.rank < peer {
             (DEFERRAL + DEFERRAL_PER_RANK * self.size()).min(LONGEST_DEFERRAL)
@@ -306,7 +305,8 @@ impl Session {
         matches!(self.mode, Mode::Local(_))
     }
 
-    /// Has `attendant` told of every stream of a link of this context, on a thread that is not to be held up.
+    /// Passes every stream of this context's links to `attendant`. It is called on the session's thread, or by any
+    /// rank's thread if all ranks are threads of this process, and must not block.
     pub fn attend(&self, context: u64, attendant: &Attendant) {
         let early = self.contexts.attend(context, attendant);
         match &self.mode {
@@ -315,7 +315,7 @@ impl Session {
         }
     }
 
-    /// Nobody attends to the context any more: what comes for it is dropped, and so is all that is under way.
+    /// Removes the context's attendant. Streams that arrive for it later are dropped, and so are its calls and talks.
     pub fn dismiss(&self, context: u64) {
         self.contexts.dismiss(context);
         match &self.mode {
@@ -324,11 +324,11 @@ impl Session {
         }
     }
 
-    /// Opens a stream to a peer once more, after one that broke: over TCP, and each address is tried once. With a lane
-    /// above 0, the peer gets its end by [`hand_over`](Self::hand_over).
+    /// Reopens a stream that broke, over TCP. Each address is tried once. With a lane above 0, the peer's end goes to
+    /// the receiver that it passed to [`hand_over`](Self::hand_over).
     ///
     /// # Errors
-    /// [`Unreached`] says whether the peer's process is there.
+    /// [`Unreached`] tells whether the peer's process still exists.
     pub fn redial(
         &self,
         peer: u32,
@@ -339,7 +339,7 @@ impl Session {
             return Err(Unreached::NoAnswer("it is in this process".to_owned()));
         };
         let name = self.describe(peer);
-        // Of a rank on this host they are where it listens.
+        // For a rank on this host, our own addresses are also the ones that it listens on.
         let elsewhere = self.peer(peer).host_id != self.peer(self.rank).host_id;
         let own = |ip| elsewhere && network.own.iter().any(|own| own.ip == ip);
         let targets = reachable(self.peer(peer), self.local_to(peer));
@@ -360,8 +360,8 @@ impl Session {
         redial(&call, own)
     }
 
-    /// Streams of this kind that peers open once more, with a lane above 0, go to `receiver`, on the session's thread.
-    /// Only the first call counts.
+    /// Passes streams of this kind that peers reopen, with a lane above 0, to `receiver`, on the session's thread. Only
+    /// the first call counts.
     pub fn hand_over(
         &self,
         kind: Kind,
@@ -373,8 +373,8 @@ impl Session {
     /// Takes the stream that a peer opens with the same purpose.
     ///
     /// # Errors
-    /// [`Error::Timeout`] names the peer; the error of the world where its initialisation fails
-    /// meanwhile; [`Error::Argument`].
+    /// [`Error::Timeout`] names the peer; if the world's initialisation fails meanwhile, its error; [`Error::Lost`] if
+    /// a peer within this process has ended; [`Error::Argument`].
     pub fn accept(&self, peer: u32, purpose: Purpose, deadline: Instant) -> Result<Socket, Error> {
         check_rank(peer, self.size())?;
         let waited_since = Instant::now();
@@ -391,12 +391,12 @@ impl Session {
             })
     }
 
-    /// Ends the initialisation: reports whether this rank's links are up, and returns `Ok` when
-    /// those of all ranks are. Until then every rank has to keep its session. Once per session.
+    /// Ends the initialisation: reports whether this rank's links are up, and returns `Ok` once those of all ranks are.
+    /// Until then, every rank has to keep its session. Call it once per session.
     ///
     /// # Errors
-    /// [`Error::Links`] or [`Error::Lost`], the same on every rank: which ranks failed, and why.
-    /// [`Error::Timeout`] where there is no answer; [`Error::Argument`] the second time.
+    /// [`Error::Links`] or [`Error::Lost`], the same on every rank: which ranks failed, and why. [`Error::Timeout`] if
+    /// there is no answer; [`Error::Argument`] on the second call.
     pub fn seal(&self, result: Result<(), String>, deadline: Instant) -> Result<(), Error> {
         match &self.mode {
             Mode::Local(local_rank) => local_rank.report(result, &self.peers)?,
@@ -412,8 +412,7 @@ impl Session {
             })
     }
 
-    /// The name of a new context: the same on all ranks that ask with the same arguments, and
-    /// another in every other world.
+    /// The name of a new context: the same on all ranks that pass the same arguments, and different in other worlds.
     pub fn derive_context(&self, parent: u64, counter: u64, color: u64) -> u64 {
         let mut hash = Sha256::new_with_prefix(b"context");
         hash.update(self.nonce);
@@ -428,7 +427,7 @@ impl Session {
     }
 }
 
-/// Whether a host's name says by itself that it is this host.
+/// Whether a host name means this host without being resolved.
 fn means_loopback(host: &str) -> bool {
     host == "localhost"
         || host

@@ -1,11 +1,11 @@
-//! How threads of this crate are told to end.
+//! The stop flag of this crate's threads.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::net::Bell;
 
-/// Ends a thread that sleeps in [`net::poll`](crate::net::poll).
+/// Tells a thread that sleeps in [`net::poll`](crate::net::poll) to end.
 pub(crate) struct Stop {
     flag: AtomicBool,
     bell: Bell,
@@ -20,13 +20,13 @@ impl Stop {
     }
 
     pub(crate) fn stop(&self) {
-        // Carries nothing but itself; the bell brings the thread to look.
+        // Relaxed: the flag publishes no other data, and the bell below makes the thread check it.
         self.flag.store(true, Ordering::Relaxed);
         self.bell.ring();
     }
 
     pub(crate) fn stopped(&self) -> bool {
-        // Nothing is read on its account.
+        // Relaxed: no other data is read because of it.
         self.flag.load(Ordering::Relaxed)
     }
 

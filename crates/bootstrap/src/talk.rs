@@ -1,4 +1,4 @@
-//! What the two ends of a stream settle before there is a link.
+//! Talks: the negotiation of a stream's two ends before the link is ready.
 
 use std::time::{Duration, Instant};
 
@@ -7,30 +7,30 @@ use socket2::Socket;
 
 use crate::net;
 
-/// What the two ends of a stream have to say to each other.
+/// One end's part in the negotiation over a stream.
 pub trait Talk: Send {
-    /// Over which they say it.
+    /// The stream.
     fn stream(&self) -> &Socket;
 
-    /// Does what can be done now, and waits for nothing.
+    /// Advances as far as possible without blocking.
     fn go_on(&mut self) -> Turn;
 }
 
-/// When a talk goes on.
+/// When a talk is to be advanced next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// It is over.
+    /// Never: it is over.
     Over,
-    /// When there is something to read, or the stream ends.
+    /// When the stream is readable, or has ended.
     Reading,
-    /// In a moment: the system has refused something that it will allow.
+    /// After a short pause: the system has refused something that it will allow later.
     Later,
 }
 
-/// How soon a talk goes on that the system has held up.
+/// The pause before a talk that the system has held up is retried.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(2);
 
-/// Talks that are not over.
+/// The talks that are not over.
 #[derive(Default)]
 pub(crate) struct Talks(Vec<(u64, Box<dyn Talk>, Turn)>);
 
@@ -39,8 +39,7 @@ impl Talks {
         self.0.push((context, talk, Turn::Later));
     }
 
-    /// Goes on with all of which that is possible, and drops those of contexts that are over; whether anything was
-    /// possible.
+    /// Advances all talks that can be, and drops those of contexts that are over. Returns whether any has progressed.
     pub(crate) fn go_on(&mut self, is_over: impl Fn(u64) -> bool) -> bool {
         let mut progressed = false;
         self.0.retain_mut(|(context, talk, turn)| {
@@ -56,12 +55,12 @@ impl Talks {
         progressed
     }
 
-    /// Whether some are held up.
+    /// Whether any talk is waiting for its retry.
     pub(crate) fn any_to_retry(&self) -> bool {
         self.0.iter().any(|(_, _, turn)| *turn == Turn::Later)
     }
 
-    /// Adds what wakes [`go_on`](Self::go_on).
+    /// Adds the descriptors that wake [`go_on`](Self::go_on).
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         let reading = self.0.iter().filter(|(_, _, turn)| *turn == Turn::Reading);
         fds.extend(reading.map(|(_, talk, _)| PollFd::new(talk.stream(), PollFlags::IN)));
@@ -74,7 +73,7 @@ impl std::fmt::Debug for Talks {
     }
 }
 
-/// Whether there is something to read, be it the end.
+/// Whether the stream is readable, or has ended.
 fn is_readable(stream: &Socket) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::IN)];
     net::poll(&mut fds, Some(Instant::now())).is_err() || !fds[0].revents().is_empty()

@@ -1,4 +1,4 @@
-//! The 128 bytes by which the ranks of a new world find and trust each other.
+//! The unique id: 128 bytes by which the ranks of a new world find and authenticate each other.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,11 +13,10 @@ const MAGIC: [u8; 4] = *b"SCid";
 const VERSION: u8 = 1;
 const CHECKSUM_AT: usize = 120;
 
-/// Names one world: the addresses of its rendezvous and a random secret, in 128 bytes.
+/// Identifies one world: the addresses of its rendezvous and a random secret, in 128 bytes.
 ///
-/// Whoever has it can join, so it goes to the other ranks through a channel that others cannot
-/// read. Its text form (`Display`, `FromStr`) is 256 hexadecimal digits and holds the secret;
-/// `Debug` does not.
+/// Any process that has it can join, so pass it to the other ranks through a private channel. Its text form (`Display`,
+/// `FromStr`) is 256 hexadecimal digits and contains the secret; `Debug` does not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId([u8; UniqueId::LEN]);
 
@@ -25,27 +24,26 @@ impl UniqueId {
     /// The number of bytes of an id.
     pub const LEN: usize = 128;
 
-    /// The id as bytes, to be passed to the other ranks.
+    /// The id as bytes, to pass to the other ranks.
     pub fn as_bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }
 
-    /// The id that another rank passed as bytes.
+    /// The id from bytes that another rank passed.
     ///
     /// # Errors
-    /// [`Error::UniqueId`]: the bytes are of another kind or version, or damaged.
+    /// [`Error::UniqueId`] if the bytes are not an id, are of another version, or are damaged.
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Result<Self, Error> {
         parse(bytes).map_err(|reason| Error::UniqueId(reason.to_string()))?;
         Ok(UniqueId(*bytes))
     }
 
-    /// The id of a rendezvous at `addresses`, which were published where anybody may read them,
-    /// and of a secret that came another way. Without a secret all of them must be loopback
-    /// addresses. What [`UniqueId::serve`] made on one rank, this makes on the others.
+    /// The id of a rendezvous at `addresses`, which may have been published openly, and of a secret that was passed
+    /// separately. Without a secret, all addresses must be loopback addresses. On the other ranks, this makes the id
+    /// that [`UniqueId::serve`] made on one.
     ///
     /// # Errors
-    /// [`Error::NoSecret`] where a secret is needed; [`Error::UniqueId`] where there is no address,
-    /// or one with port 0.
+    /// [`Error::NoSecret`] if a secret is needed; [`Error::UniqueId`] if there is no address, or one with port 0.
     pub fn meeting(secret: Option<&Secret>, addresses: &[SocketAddr]) -> Result<Self, Error> {
         let open = addresses.iter().find(|a| !a.ip().is_loopback());
         let secret = match (secret, open) {
@@ -59,8 +57,7 @@ impl UniqueId {
         Self::from_bytes(Self::new(&secret, addresses).0.as_bytes())
     }
 
-    /// An id for a rendezvous at `addresses`, as many of them as fit (at least three), and how
-    /// many that is.
+    /// An id for a rendezvous at `addresses`, and how many of them fit into it (at least three).
     pub(crate) fn new(secret: &Secret, addresses: &[SocketAddr]) -> (Self, usize) {
         let mut body = Writer::default();
         body.bytes(&MAGIC)

@@ -1,4 +1,4 @@
-//! How a world comes up or does not: what ranks report, and what they all hear.
+//! The end of the initialisation: the ranks' reports, and the verdict that all of them get.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(crate) const MAX_VERDICT: usize = 16 * 1024;
 const MAX_REASON: usize = 2048;
 const MAX_TEXT: usize = 12 * 1024;
 
-/// What a rank says about its links.
+/// A rank's report on its links.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Report {
     pub(crate) result: Result<(), String>,
@@ -47,7 +47,7 @@ impl Report {
     }
 }
 
-/// Why a world does not come up; all ranks get the same.
+/// Why a world does not come up. All ranks get the same verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) kind: VerdictKind,

@@ -1,11 +1,11 @@
-//! Little-endian encoding of the bootstrap's messages, and frames of bounded length.
+//! The wire format of the bootstrap: little-endian fields, and frames of bounded length.
 //!
-//! Everything here is a pure function of its bytes. A length is compared with its limit before
-//! anything is allocated for it.
+//! Everything here is a pure function of its bytes. Each length is checked against its limit before anything is
+//! allocated for it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-/// Bytes before a frame's body: its length, then its kind.
+/// The bytes before a frame's body: its length, then its kind.
 pub(crate) const FRAME_HEADER: usize = 5;
 
 /// What a frame holds.
@@ -19,13 +19,13 @@ pub(crate) enum FrameKind {
     Proof = 3,
     /// The server's proof.
     Accept = 4,
-    /// The server does not let the client in, and says why.
+    /// The server rejects the client, and says why.
     Reject = 5,
-    /// What a rank tells the rendezvous about itself.
+    /// A rank describes itself to the rendezvous.
     Hello = 6,
-    /// What the rendezvous tells every rank about all ranks.
+    /// The rendezvous' table of all ranks.
     Table = 7,
-    /// A rank's links are up, or are not.
+    /// A rank's report whether its links are up.
     Report = 8,
     /// All ranks' links are up.
     Sealed = 9,
@@ -46,7 +46,7 @@ impl FrameKind {
     }
 }
 
-/// Why bytes are not the message they should be.
+/// Why bytes are not the expected message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
     #[error("a frame of {len} bytes where at most {limit} are allowed")]
@@ -66,7 +66,7 @@ pub(crate) enum WireError {
     Field(&'static str),
 }
 
-/// Reads a frame's header: its kind and the length of its body, which is at most `limit`.
+/// Parses a frame's header: its kind, and the length of its body, which must not exceed `limit`.
 pub(crate) fn parse_header(
     header: [u8; FRAME_HEADER],
     limit: usize,
@@ -115,7 +115,7 @@ impl Writer {
         self
     }
 
-    /// A text of at most `limit` bytes (at most 65,535); what is longer is cut.
+    /// A text of at most `limit` bytes (at most 65,535); longer ones are truncated.
     pub(crate) fn text(&mut self, value: &str, limit: usize) -> &mut Self {
         let value = clip(value, limit.min(usize::from(u16::MAX)));
         self.u16(value.len() as u16).bytes(value.as_bytes())
@@ -137,7 +137,7 @@ impl Writer {
     }
 }
 
-/// The longest prefix of `text` that has at most `limit` bytes and ends between characters.
+/// The longest prefix of `text` that has at most `limit` bytes and ends at a character boundary.
 pub(crate) fn clip(text: &str, limit: usize) -> &str {
     let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {

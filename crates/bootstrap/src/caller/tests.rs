@@ -5,7 +5,7 @@ use crate::{Kind, Purpose};
 
 const KEY: &[u8] = b"the key";
 
-/// A rank of two that listens, and the way to it.
+/// The listener of one rank of two, and the route to it.
 fn listening(rank: u32) -> (Lobby, Route) {
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let target = listener.local_addr().unwrap().as_socket().unwrap();
@@ -15,7 +15,7 @@ fn listening(rank: u32) -> (Lobby, Route) {
     (lobby, Route::Tcp { source, target })
 }
 
-/// Another rank listens where a peer's address leads as well, and the peer is calling this rank.
+/// One of the peer's addresses leads to a stranger, and the peer turns the call down twice.
 #[test]
 fn a_stranger_at_one_address_does_not_end_the_call() {
     let (mut stranger, wrong) = listening(0);

@@ -1,4 +1,4 @@
-//! A connection that has not proven itself yet.
+//! An incoming connection that is not authenticated yet: the server's side of the handshake.
 
 use std::io;
 use std::time::Instant;
@@ -27,7 +27,7 @@ enum Stage {
         transcript: Vec<u8>,
         intent: Intent,
     },
-    /// Authenticated; its hello comes next.
+    /// Authenticated; its hello is next.
     Greeting,
 }
 
@@ -59,7 +59,7 @@ pub(super) enum HandshakeError {
 
 impl PendingConnection {
     pub(super) fn new(socket: Socket, now: Instant) -> Self {
-        // Fails on a Unix socket, where there is no delay to switch off.
+        // Fails on a Unix socket, which has no delay to switch off.
         let _ = socket.set_tcp_nodelay(true);
         PendingConnection {
             socket,
@@ -93,7 +93,7 @@ impl PendingConnection {
         }
     }
 
-    /// Goes as far as the bytes that have arrived allow.
+    /// Advances as far as the bytes that have arrived allow.
     pub(super) fn step(
         &mut self,
         role: ListenerRole,
@@ -166,7 +166,7 @@ impl PendingConnection {
         }
     }
 
-    /// Sends a short frame, which a connection that keeps to the protocol always has room for.
+    /// Sends a short frame. If the client follows the protocol, the send buffer always has room for it.
     fn send(&self, kind: FrameKind, body: &[u8]) -> Result<(), ReadError> {
         let bytes = frame(kind, body);
         match net::try_write(&self.socket, &bytes)? {

@@ -10,7 +10,7 @@ use crate::{Error, Kind};
 
 const KEY: &[u8] = b"the key";
 
-/// Rank 1 of 2 serves streams in the background until it has let one in or time is up.
+/// Rank 1 of 2 serves streams in the background until it has admitted one, or time is up.
 fn serve() -> (Route, std::thread::JoinHandle<Option<u32>>) {
     let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
     let target = listener.local_addr().unwrap().as_socket().unwrap();
@@ -131,7 +131,7 @@ fn a_server_without_the_key_is_found_out() {
         read();
         let challenge = frame(FrameKind::Challenge, &handshake::challenge(&[0; 32]));
         net::write_all(&far, &challenge, deadline).unwrap();
-        // It sends back what it heard, which is a proof for the other role.
+        // It reflects the client's proof, which is valid for the other role only.
         let (_, proof) = read();
         net::write_all(&far, &frame(FrameKind::Accept, &proof), deadline).unwrap();
         far
@@ -142,7 +142,7 @@ fn a_server_without_the_key_is_found_out() {
     server.join().unwrap();
 }
 
-/// Frames as a stranger may send them: of any kind, some of them almost right.
+/// Frames as a stranger may send them: of any kind, some of them almost valid.
 fn strange_frames() -> impl Strategy<Value = Vec<u8>> {
     let open = Open {
         version: PROTOCOL,
