@@ -91,7 +91,7 @@ fn a_stream_is_opened_once_more_until_the_peer_has_ended() {
         (&near).write_all(b"x").unwrap();
         (&far).read_exact(&mut [0]).unwrap();
     }
-    // Streams of other kinds are accepted as before.
+    // Streams with lane 0 are accepted as before.
     let other = purpose(Kind::Control, 0);
     sessions[0].connect(1, other, TCP, soon()).unwrap();
     sessions[1].accept(0, other, soon()).unwrap();
