@@ -20,7 +20,7 @@ pub const ALGORITHMS: &[&str] = &[
     "dissemination",
 ];
 
-/// The operations that rules and measurements may name. Messages to one rank, and what only allocates, have no choice.
+/// The operations that rules and measurements may name. Point-to-point messages and allocation have only one algorithm.
 pub(crate) fn collectives() -> impl Iterator<Item = Operation> {
     use Operation::{Alloc, Recv, Send};
     let all = Operation::ALL.into_iter();
@@ -29,7 +29,7 @@ pub(crate) fn collectives() -> impl Iterator<Item = Operation> {
 
 /// A choice of algorithms: `ring`, `ring,direct`, `^one-sided`, `all_reduce:ring;broadcast:chain`.
 ///
-/// The default allows everything. Case, `-` and `_` in names do not count.
+/// The default allows everything. Case, `-` and `_` in names are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AlgorithmChoice {
     rules: Vec<Rule>,
@@ -42,7 +42,7 @@ struct Rule {
     algorithms: Vec<&'static str>,
 }
 
-/// What a rule is about.
+/// What a rule applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject {
     /// Every collective that has no rule of its own.
@@ -51,13 +51,12 @@ enum Subject {
 }
 
 impl AlgorithmChoice {
-    /// Whether nothing was chosen: the tuner is free.
+    /// Whether nothing was chosen, so that the tuner is free to choose.
     pub fn is_auto(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// Whether `collective` may run as `algorithm`. A collective's own rule counts, or else the
-    /// rule for all.
+    /// Whether `collective` may use `algorithm`. A collective's own rule takes precedence over the rule for all.
     pub fn allows(&self, collective: Operation, algorithm: &str) -> bool {
         let rule_of = |subject| self.rules.iter().rev().find(|rule| rule.subject == subject);
         let rule = rule_of(Subject::One(collective)).or_else(|| rule_of(Subject::Others));
@@ -66,10 +65,10 @@ impl AlgorithmChoice {
         })
     }
 
-    /// Reads our grammar.
+    /// Parses our grammar.
     ///
     /// # Errors
-    /// What is expected.
+    /// A text that says what is expected.
     pub fn parse(text: &str) -> Result<Self, String> {
         let expected = |what: &str, names: &[&str]| {
             Err(format!(
@@ -96,7 +95,7 @@ impl AlgorithmChoice {
         Ok(choice)
     }
 
-    /// Reads NCCL's grammar and names; also returns the names that have no counterpart here.
+    /// Parses NCCL's grammar and names. Also returns the names that have no counterpart here.
     pub(crate) fn parse_nccl(text: &str) -> (Self, Vec<String>) {
         let mut choice = Self::default();
         let mut unknown = Vec::new();
@@ -177,7 +176,7 @@ fn alias(name: &str) -> Option<&'static str> {
     same(name, "tree").then_some("double-tree")
 }
 
-/// NCCL's ring broadcast and reduce are what is a chain here, its trees are double trees.
+/// NCCL's ring broadcast and ring reduce correspond to our chains, its trees to our double trees.
 fn nccl_counterparts(name: &str) -> &'static [&'static str] {
     if same(name, "ring") {
         &["ring", "chain"]

@@ -1,16 +1,16 @@
-//! Small typed values of settings.
+//! Typed values of settings that are one of a few choices.
 
 use std::fmt;
 
 /// Which data path is taken (`SPARK_CCL_PATH`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Path {
-    /// Zero-copy where memory and transport allow, else safe.
+    /// Zero-copy if memory and transport allow it, otherwise safe.
     #[default]
     Auto,
     /// Always staged through the link's slots.
     Safe,
-    /// Zero-copy, or an error that says why not.
+    /// Zero-copy, or an error that says why that is impossible.
     ZeroCopy,
 }
 
@@ -72,14 +72,14 @@ impl fmt::Display for Net {
     }
 }
 
-/// What does the collectives of device memory (`SPARK_CCL_BACKEND`).
+/// What executes collectives on device memory (`SPARK_CCL_BACKEND`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Backend {
-    /// Nothing: only host memory is passed, by this library's own engine.
+    /// Nothing: only host memory is supported, by this library's own engine.
     #[default]
     Host,
-    /// NCCL. Host memory is still the engine's.
+    /// NCCL. Collectives on host memory still use the engine.
     Nccl,
 }
 
@@ -125,7 +125,7 @@ impl Family {
     }
 }
 
-/// Which interfaces may be used, in NCCL's grammar, and the variable that says so.
+/// Which interfaces may be used, in NCCL's grammar, and the variable that was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceChoice {
     /// The text, such as `eth0,eth1`, `=eth0` or `^docker,lo`.

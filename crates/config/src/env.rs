@@ -1,4 +1,4 @@
-//! A snapshot of everything that was set, and by whom.
+//! A snapshot of all variables and their origins.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::file;
 
-/// Who set a value.
+/// Where a value was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// The process environment.
@@ -32,16 +32,16 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A value and who set it.
+/// A value and its origin.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Value {
     /// The text as it was set.
     pub text: String,
-    /// Who set it.
+    /// Where it was set.
     pub origin: Origin,
 }
 
-/// A snapshot of what was set: code wins over the environment, and that over files.
+/// A snapshot of all variables. Code takes precedence over the environment, and the environment over files.
 ///
 /// `Debug` prints names and origins, never values: some of them are secrets.
 #[derive(Clone, Default)]
@@ -51,8 +51,8 @@ pub struct Env {
 }
 
 impl Env {
-    /// The process environment, and for what it lacks NCCL's configuration files: the one that
-    /// `NCCL_CONF_FILE` names (or else `~/.nccl.conf`), then `/etc/nccl.conf`.
+    /// The process environment, supplemented by NCCL's configuration files: the one that `SPARK_CCL_CONF_FILE` or
+    /// `NCCL_CONF_FILE` names (by default `~/.nccl.conf`), then `/etc/nccl.conf`.
     pub fn from_process() -> Self {
         let mut env = Self::from_pairs(
             std::env::vars_os().map(|(k, v)| (lossy(k.as_os_str()), lossy(v.as_os_str()))),
@@ -61,7 +61,7 @@ impl Env {
         env
     }
 
-    /// Exactly these pairs, as if they were the process environment. No file is read.
+    /// Only these pairs, as if they were the process environment. No file is read.
     pub fn from_pairs<K: Into<String>, V: Into<String>>(
         pairs: impl IntoIterator<Item = (K, V)>,
     ) -> Self {
@@ -77,7 +77,8 @@ impl Env {
         env
     }
 
-    /// Sets a value from code, above all else. `by` tells users who: `"--path"`, `"Builder::set"`.
+    /// Sets a value from code, which takes precedence over all others. `by` names the origin for users: `"--path"`,
+    /// `"Builder::set"`.
     pub fn set(&mut self, name: &str, text: &str, by: &str) {
         let value = Value {
             text: text.to_owned(),
@@ -91,12 +92,12 @@ impl Env {
         self.values.get(name).map(|value| value.text.as_str())
     }
 
-    /// The text of a variable that is set, and who set it.
+    /// The text of a variable that is set, and its origin.
     pub fn value(&self, name: &str) -> Option<&Value> {
         self.values.get(name)
     }
 
-    /// Everything that is set, by name.
+    /// All variables that are set, in the order of their names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.values
             .iter()
@@ -105,10 +106,10 @@ impl Env {
 
     /// Adds the `NAME=value` lines of a file for names that are not set yet.
     ///
-    /// Lines that make no sense become warnings, which [`Settings`](crate::Settings) hands on.
+    /// Malformed lines become warnings, which [`Settings`](crate::Settings) passes on.
     ///
     /// # Errors
-    /// When the file cannot be read.
+    /// If the file cannot be read.
     pub fn add_file(&mut self, path: &Path) -> std::io::Result<()> {
         let (lines, warnings) = file::read(path)?;
         self.warnings.extend(warnings);
@@ -122,7 +123,7 @@ impl Env {
         Ok(())
     }
 
-    /// What was wrong with the files that were read.
+    /// The warnings about the files that were read.
     pub(crate) fn warnings(&self) -> &[String] {
         &self.warnings
     }

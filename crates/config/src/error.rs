@@ -1,18 +1,18 @@
-//! What can be wrong with a setting.
+//! The errors of settings.
 
 use std::path::PathBuf;
 
 use crate::env::Origin;
 
-/// A setting that cannot be used.
+/// Why a setting cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A value outside of what is allowed.
+    /// A value that is not allowed.
     #[error("{name}={value:?} (from {origin}) is not valid: expected {expected}")]
     Invalid {
         /// The variable.
         name: String,
-        /// Its value; never that of a secret.
+        /// Its value; never a secret.
         value: String,
         /// Who set it.
         origin: Origin,
@@ -26,7 +26,7 @@ pub enum Error {
         name: String,
         /// Who set it.
         origin: Origin,
-        /// What is wrong and what to do.
+        /// What is wrong, and what to do.
         reason: String,
     },
     /// A file that a variable names cannot be read.

@@ -1,16 +1,16 @@
-//! `NAME=value` files.
+//! Configuration files of `NAME=value` lines.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// No sensible file of settings is larger; `/dev/zero` is.
+/// Larger files are refused. No real file of settings is larger, but `/dev/zero` is.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// (line from 1, name, value).
+/// (line number from 1, name, value)
 type Line = (usize, String, String);
 
-/// The settings of a file, and warnings about lines that are none.
+/// The settings of a file, and warnings about malformed lines.
 pub(crate) fn read(path: &Path) -> io::Result<(Vec<Line>, Vec<String>)> {
     let mut bytes = Vec::new();
     File::open(path)?
@@ -30,7 +30,7 @@ pub(crate) fn read(path: &Path) -> io::Result<(Vec<Line>, Vec<String>)> {
     Ok((lines, bad.into_iter().map(warn).collect()))
 }
 
-/// Settings, and the numbers of the lines that make no sense.
+/// The settings, and the numbers of malformed lines.
 pub(crate) fn parse(text: &str) -> (Vec<Line>, Vec<usize>) {
     let mut lines = Vec::new();
     let mut bad = Vec::new();
@@ -52,7 +52,7 @@ pub(crate) fn parse(text: &str) -> (Vec<Line>, Vec<usize>) {
     (lines, bad)
 }
 
-/// A file of NCCL's settings may not change who a process believes it is (`RANK`, `HOME`, ...).
+/// Whether a file may set a variable. It must not set those that identify a process (`RANK`, `HOME`, ...).
 fn is_ours(name: &str) -> bool {
     (name.starts_with("NCCL_") || name.starts_with("SPARK_CCL_"))
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')

@@ -1,14 +1,14 @@
-//! What users, files and other ranks' files may say, for fuzzing.
+//! Fuzz targets: the parsers of settings, of configuration files, and of files with measurements.
 
 use crate::{
     AlgorithmChoice, Env, HostPort, Layout, Links, Pattern, Settings, Tuning, TuningEntry,
     TuningStep, VARIABLES, file, parse,
 };
 
-/// A name, what must take any bytes, and right ones.
+/// A target's name, the function that must accept any bytes, and valid inputs to start from.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
-/// All of this crate.
+/// All targets of this crate.
 pub const TARGETS: &[Target] = &[
     ("settings", settings, some_settings),
     ("settings-file", settings_file, || {
@@ -30,7 +30,7 @@ fn seeds(texts: &[&str]) -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.as_bytes().to_vec()).collect()
 }
 
-/// Each line is a value; its first byte says of which variable, but for those that name files.
+/// Each line is a value. Its first byte selects the variable; variables that name files are skipped.
 fn settings(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let known: Vec<_> = VARIABLES.iter().map(|variable| variable.name).collect();

@@ -1,20 +1,20 @@
-//! What is logged, and where to.
+//! The settings of logging: what is logged, and where to.
 
 use std::path::PathBuf;
 
-/// What is logged, and where to. The default is nothing.
+/// What is logged, and where to. By default, nothing is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Log {
     /// A `tracing` filter such as `info` or `spark_ccl=debug,warn`. `None`: nothing is logged.
     pub filter: Option<String>,
-    /// Whether the version is to be printed though nothing else is (`NCCL_DEBUG=VERSION`).
+    /// Whether to print the version even if nothing is logged (`NCCL_DEBUG=VERSION`).
     pub version: bool,
-    /// The file to log to, with `%h` for the host and `%p` for the process; standard error if `None`.
+    /// The file to log to, with `%h` for the host name and `%p` for the process id; standard error if `None`.
     pub file: Option<String>,
 }
 
 impl Log {
-    /// The file to log to, with host and process filled in. `%%` stands for a percent sign.
+    /// The file to log to, with host name and process id filled in. `%%` stands for a percent sign.
     pub fn file_for(&self, host: &str, pid: u32) -> Option<PathBuf> {
         let pattern = self.file.as_deref()?;
         let mut path = String::with_capacity(pattern.len() + host.len());
@@ -31,7 +31,7 @@ impl Log {
         Some(PathBuf::from(path))
     }
 
-    /// `NCCL_DEBUG`'s level; `None` when it is unknown.
+    /// The settings for a level of `NCCL_DEBUG`; `None` if it is unknown.
     pub(crate) fn from_nccl(level: &str) -> Option<Self> {
         let filter = match level.to_ascii_uppercase().as_str() {
             "NONE" => return Some(Self::default()),

@@ -1,4 +1,4 @@
-//! Settings of NCCL as a backend.
+//! The settings of the NCCL backend.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,11 @@ use crate::reader::Reader;
 /// How NCCL is used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nccl {
-    /// Its library, or a folder with it; `None`: the system's.
+    /// Its library, or the folder that contains it; `None` for the system's.
     pub library: Option<PathBuf>,
-    /// Whether its calls block, and may do so for as long as a peer does not answer.
+    /// Whether its calls block. They may block for as long as a peer does not answer.
     pub blocking: bool,
-    /// CUDA's number of the device of a host's first rank. The environment does not say it.
+    /// CUDA's number of the device of a host's first rank. No variable sets it.
     pub device: usize,
 }
 

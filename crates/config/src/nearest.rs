@@ -1,6 +1,6 @@
-//! The known name that was probably meant.
+//! Finds the known name that a misspelt one was probably meant to be.
 
-/// The candidate with the fewest edits from `name`, if they are few enough to be a slip.
+/// The candidate with the fewest edits from `name`, if they are few enough for a typing error.
 pub(crate) fn nearest<'a>(
     name: &str,
     candidates: impl IntoIterator<Item = &'a str>,

@@ -1,4 +1,4 @@
-//! Texts to values. `None`: not valid; the caller knows what is expected.
+//! Parsers of values. They return `None` for an invalid text; the caller's error says what is expected.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub(crate) fn seconds(text: &str) -> Option<Duration> {
         .filter(|d| allowed && !d.is_zero())
 }
 
-/// `1`/`0` and the usual words.
+/// `1` or `0`, or one of the usual words.
 pub(crate) fn boolean(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "1" | "true" | "yes" | "on" => Some(true),
@@ -31,7 +31,7 @@ pub(crate) fn bytes(text: &str) -> Option<usize> {
     number(digits)?.checked_mul(1 << shift)
 }
 
-/// Decimal digits alone.
+/// Decimal digits only.
 pub(crate) fn number(text: &str) -> Option<usize> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| text.parse().ok())?

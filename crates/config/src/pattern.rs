@@ -1,9 +1,8 @@
 //! The grammar of `NCCL_SOCKET_IFNAME` and `NCCL_IB_HCA`.
 
-/// Which devices may be used: `eth`, `eth0,ib` (names that start so), `=eth0` (names that are
-/// so), `^docker,lo` and `^=eth0` (all but those). A name may be followed by a port (`mlx5_0:1`),
-/// which counts for devices that have ports. Network interfaces have none: there `eth0:1` is an
-/// alias of `eth0`, and means it.
+/// Which devices may be used: `eth`, `eth0,ib` (names with these prefixes), `=eth0` (exactly these names), `^docker,lo`
+/// and `^=eth0` (all others). A name may be followed by a port (`mlx5_0:1`), which matters for devices with ports.
+/// Network interfaces have none: `eth0:1` is an alias of `eth0`, and matches it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pattern {
     exclude: bool,
@@ -14,12 +13,12 @@ pub struct Pattern {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Entry {
     name: String,
-    /// As it is written; `None`: all ports.
+    /// As it is written; `None` for all ports.
     port: Option<String>,
 }
 
 impl Pattern {
-    /// Reads a pattern; every text is one. A pattern without names allows everything.
+    /// Parses a pattern. Every text is a valid one; a pattern without names allows everything.
     pub fn parse(text: &str) -> Self {
         let text = text.trim();
         let (exclude, text) = strip(text, '^');
@@ -32,7 +31,7 @@ impl Pattern {
         }
     }
 
-    /// Where in the order of the pattern an interface stands; `None`: it may not be used.
+    /// The position of an interface in the pattern's order; `None` if it may not be used.
     pub fn position(&self, name: &str) -> Option<usize> {
         let name = Self::device(name);
         self.find(|entry| self.is_named(name, entry))
@@ -47,17 +46,17 @@ impl Pattern {
         self.find(is_meant).is_some()
     }
 
-    /// Whether it names interfaces to use, rather than such that are not.
+    /// Whether it lists interfaces to use, rather than interfaces to exclude.
     pub fn is_order(&self) -> bool {
         !self.exclude && !self.entries.is_empty()
     }
 
-    /// A name without what follows a colon: an alias's label, or a port.
+    /// A name without the part from the colon on: an alias's label, or a port.
     pub fn device(name: &str) -> &str {
         name.split_once(':').map_or(name, |(device, _)| device)
     }
 
-    /// Whether there are names, and all ports are numbers from 1.
+    /// Whether there are names, and all ports are numbers of at least 1.
     pub(crate) fn names_ports(&self) -> bool {
         let is_port = |port: &String| port.parse().is_ok_and(|port: u8| port > 0);
         let mut ports = self.entries.iter().filter_map(|entry| entry.port.as_ref());
@@ -219,7 +218,7 @@ mod tests {
             prop_assert!(allowed != excluded);
         }
 
-        /// What the grammar says, for what was written by its rules.
+        /// Compares with a direct evaluation of the entries that the text was made from.
         #[test]
         fn a_list_allows_what_one_of_its_entries_means(
             exact: bool,

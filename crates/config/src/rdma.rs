@@ -1,4 +1,4 @@
-//! Settings of links over RDMA.
+//! The settings of RDMA links.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,28 +8,28 @@ use crate::parse;
 use crate::pattern::Pattern;
 use crate::reader::Reader;
 
-/// How links over RDMA are made. `docs/environment.md` explains each setting.
+/// How RDMA links are set up. `docs/environment.md` explains each setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rdma {
     /// Which ports of which devices may be used.
     pub hcas: Hcas,
-    /// The only index in a port's GID table that may be used; `None`: the one that suits the peer.
+    /// The only index in a port's GID table that may be used; `None` for the one that suits the peer.
     pub gid_index: Option<u8>,
-    /// How long a queue pair waits for an answer before it sends again: 4.096 us times two to the
-    /// power of this, which is 1 to 31.
+    /// How long a queue pair waits for an acknowledgement before it retransmits, as an exponent from 1 to 31:
+    /// 4.096 us * 2^timeout.
     pub timeout: u8,
-    /// How often it sends again before it fails, 0 to 7.
+    /// How often it retransmits before it fails, 0 to 7.
     pub retry_count: u8,
     /// The traffic class of its packets.
     pub traffic_class: u8,
     /// Queue pairs per rail of a link, at least 1.
     pub qps_per_connection: usize,
-    /// The library to open; `None`: the system's libibverbs.
+    /// The library to open; `None` for the system's libibverbs.
     pub library: Option<PathBuf>,
 }
 
 impl Default for Rdma {
-    /// NCCL's defaults, but for the timeout: with its 20, a rail that fails is given up after half a minute.
+    /// NCCL's defaults, except for the timeout: with NCCL's 20, a failed rail is only given up after half a minute.
     fn default() -> Self {
         Self {
             hcas: Hcas::default(),
@@ -50,7 +50,7 @@ impl Rdma {
             ..Self::default()
         };
         let names = ["SPARK_CCL_IB_GID_INDEX", "NCCL_IB_GID_INDEX"];
-        // NCCL writes "what suits" as -1.
+        // NCCL's -1 means an automatic choice.
         if let Some(taken) = reader.take(&names).filter(|taken| taken.text != "-1") {
             let index = parse::number(taken.text).and_then(|index| u8::try_from(index).ok());
             let expected = "-1 or a number from 0 to 255";
@@ -91,12 +91,12 @@ impl Rdma {
     }
 }
 
-/// As many as NCCL allows.
+/// NCCL's maximum.
 const MAX_QPS: usize = 128;
 
 /// Which ports of which devices may be used, in the grammar of `NCCL_IB_HCA`.
 ///
-/// It prints as the variable that was set and its value, for error texts.
+/// It displays as the variable that was set and its value, for error texts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Hcas {
     pattern: Pattern,

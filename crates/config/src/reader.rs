@@ -1,4 +1,4 @@
-//! Takes variables from the snapshot, and remembers which.
+//! Reads variables from the snapshot, and records which ones were used.
 
 use std::ops::RangeInclusive;
 
@@ -11,9 +11,9 @@ use crate::{parse, variables};
 pub struct Used {
     /// The variable.
     pub name: String,
-    /// Its value; `redacted` when it is a secret.
+    /// Its value; `redacted` if it is a secret.
     pub value: String,
-    /// Who set it.
+    /// Where it was set.
     pub origin: Origin,
 }
 
@@ -33,7 +33,7 @@ impl Used {
     }
 }
 
-/// A variable being read: its name and trimmed, non-empty text.
+/// A variable that is being read: its name and its trimmed, non-empty text.
 #[derive(Clone, Copy)]
 pub(crate) struct Taken<'a> {
     pub(crate) name: &'static str,
@@ -52,7 +52,7 @@ impl Taken<'_> {
     }
 }
 
-/// Reads variables; each name that decides something is remembered as used.
+/// Reads variables, and records each one that decides something as used.
 pub(crate) struct Reader<'a> {
     env: &'a Env,
     pub(crate) used: Vec<Used>,
@@ -68,7 +68,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The first of the names that is set to something, as used.
+    /// The first of the names with a non-empty value. It is recorded as used.
     pub(crate) fn take(&mut self, names: &[&'static str]) -> Option<Taken<'a>> {
         let taken = names.iter().find_map(|&name| {
             let value = self.env.value(name)?;
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
-    /// A typed value, `None` when nothing is set, an error naming what is expected otherwise.
+    /// A typed value; `None` if nothing is set. The error for an invalid value says what is expected.
     pub(crate) fn parsed<T>(
         &mut self,
         names: &[&'static str],

@@ -9,7 +9,7 @@ use std::path::Path;
 const MIN_BYTES: usize = 16;
 const MAX_BYTES: usize = 4096;
 
-/// The secret's bytes. Never printed: `Debug` is redacted and there is no `Display`.
+/// The secret's bytes. They are never printed: `Debug` is redacted, and there is no `Display`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
@@ -19,7 +19,7 @@ impl Secret {
         &self.0
     }
 
-    /// A secret from text, or what is wrong with it. White space around it does not count.
+    /// A secret from text without the white space around it. The error says what is wrong with it.
     pub(crate) fn new(text: &[u8]) -> Result<Self, String> {
         let bytes = text.trim_ascii();
         if (MIN_BYTES..=MAX_BYTES).contains(&bytes.len()) {
@@ -36,7 +36,7 @@ impl Secret {
         ))
     }
 
-    /// A secret from a file, and a warning when others can read that file.
+    /// A secret from a file, and a warning if other users can read that file.
     pub(crate) fn from_file(path: &Path) -> Result<(Self, Option<String>), String> {
         let file = File::open(path).map_err(|error| error.to_string())?;
         let mode = file
@@ -45,7 +45,7 @@ impl Secret {
             .permissions()
             .mode();
         let mut bytes = Vec::new();
-        // White space around the secret may exceed the limit by a little.
+        // A little more than the limit, for white space around the secret.
         let limit = MAX_BYTES as u64 + 64;
         file.take(limit)
             .read_to_end(&mut bytes)

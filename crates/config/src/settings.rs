@@ -1,4 +1,4 @@
-//! What was set, checked and typed.
+//! The settings: all variables, checked and typed.
 
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
@@ -17,66 +17,66 @@ use crate::secret::Secret;
 use crate::tuning::Tuning;
 use crate::variables::{self, READ_ELSEWHERE, VARIABLES};
 
-/// The kernel passes the bytes on at once: a second connection only costs calls.
+/// Over loopback, the kernel passes the bytes on at once: a second connection would only cost system calls.
 const LOOPBACK_SOCKETS: usize = 1;
-/// Two connections can use two cores and two paths.
+/// Between hosts, two connections can use two cores and two network paths.
 const NETWORK_SOCKETS: usize = 2;
-/// All slots of a link through shared memory stay in the caches.
+/// Small enough that all slots of a shared-memory link stay in the caches.
 const MEMORY_SLOT_BYTES: usize = 64 << 10;
-/// Slots of a link over TCP are passed by where they can be; what counts is the number of calls.
+/// TCP links bypass their slots if possible, so what counts is the number of calls: larger slots need fewer.
 const NETWORK_SLOT_BYTES: usize = 256 << 10;
-/// Bytes of a slot are a multiple of this: the slots of shared memory are cache lines.
+/// The bytes of a slot are a multiple of this: slots in shared memory consist of whole cache lines.
 const SLOT_ALIGN: usize = 64;
 const MAX_SLOT_BYTES: usize = 16 << 20;
 const MAX_SLOTS: usize = 1024;
 const MAX_SOCKETS: usize = 16;
 
-/// What was set, checked and typed. `docs/environment.md` explains each setting.
+/// All settings, checked and typed. `docs/environment.md` explains each one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// How long an operation may take.
+    /// How long an operation may take before it fails.
     pub operation_timeout: Duration,
-    /// How long it may take until all ranks are connected.
+    /// How long it may take to connect all ranks.
     pub init_timeout: Duration,
-    /// How long a rank may be silent that nobody hears.
+    /// How long a rank that no other rank hears may be silent before it counts as lost.
     pub lost_after: Duration,
-    /// How long a rank may be silent here while others hear it.
+    /// How long a rank that others still hear may be silent here before it counts as lost.
     pub cut_after: Duration,
     /// Which data path is taken.
     pub path: Path,
-    /// Which network joins hosts.
+    /// Which network connects hosts.
     pub net: Net,
-    /// Whether ranks of one host talk through shared memory; else through the network.
+    /// Whether ranks of one host use shared memory; otherwise they use the network.
     pub shm: bool,
-    /// Whether ranks of one host may read long messages straight out of each other's memory.
+    /// Whether ranks of one host may read long messages directly from each other's memory.
     pub single_copy: bool,
     /// Which algorithms may be chosen.
     pub algo: AlgorithmChoice,
-    /// Where measured choices are kept; `None`: nowhere.
+    /// The file of measured choices; `None` for no file.
     pub tuning: Option<PathBuf>,
-    /// Which interfaces may be used; `None`: all, the best first.
+    /// Which interfaces may be used; `None` for all, best first.
     pub socket_ifname: Option<InterfaceChoice>,
-    /// The only address family that may be used; `None`: both.
+    /// The only address family that may be used; `None` for both.
     pub socket_family: Option<Family>,
-    /// TCP connections per link and channel; `None`: what suits the link.
+    /// TCP connections per link and channel; `None` for what suits the link.
     pub sockets: Option<usize>,
-    /// How links over RDMA are made.
+    /// How RDMA links are set up.
     pub rdma: Rdma,
-    /// What does the collectives of device memory.
+    /// What executes collectives on device memory.
     pub backend: Backend,
     /// How NCCL is used.
     pub nccl: Nccl,
-    /// Payload bytes of one slot of a link, a multiple of 64; `None`: what suits the links.
+    /// Payload bytes of one slot of a link, a multiple of 64; `None` for what suits the links.
     pub slot_bytes: Option<usize>,
     /// Slots per link, channel and direction.
     pub slots: usize,
-    /// What admits a process to a communicator.
+    /// The secret that admits a process to a communicator.
     pub secret: Option<Secret>,
-    /// Where ranks meet, when no launcher says so.
+    /// The address of the rendezvous, if no launcher provides one.
     pub comm_id: Option<HostPort>,
     /// What is logged.
     pub log: Log,
-    /// Whether a thread makes progress between calls.
+    /// Whether a thread makes progress on operations between calls.
     pub progress_thread: bool,
     origins: Vec<Used>,
     without_effect: Vec<Used>,
@@ -116,10 +116,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Reads and checks everything.
+    /// Reads and checks all settings.
     ///
     /// # Errors
-    /// For the first variable whose value is not valid: its name, value, origin, and what is allowed.
+    /// The first variable with an invalid value: its name, value and origin, and what is allowed.
     pub fn from_env(env: &Env) -> Result<Self, Error> {
         let mut settings = Self::default();
         let mut reader = Reader::new(env);
@@ -134,27 +134,27 @@ impl Settings {
         settings.read_log(&mut reader);
         settings.origins = reader.used;
         settings.warnings = reader.warnings;
-        settings.sort_out_the_rest(env);
+        settings.classify_unused(env);
         Ok(settings)
     }
 
-    /// Every variable that was set and used; secrets are redacted.
+    /// All variables that were set and used. Secrets are redacted.
     pub fn origins(&self) -> &[Used] {
         &self.origins
     }
 
-    /// Every variable of ours or NCCL's that was set and changed nothing: NCCL's that mean nothing
-    /// here, and those that another one overrides.
+    /// All variables of ours or NCCL's that were set without any effect: NCCL's that have no meaning here, and those
+    /// that another variable overrides.
     pub fn without_effect(&self) -> &[Used] {
         &self.without_effect
     }
 
-    /// What looks wrong and does not stop anything.
+    /// What looks wrong, but is not an error.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Logs warnings, and at INFO each variable's origin.
+    /// Logs all warnings, and at level INFO each variable's origin.
     pub fn log_origins(&self) {
         for warning in &self.warnings {
             tracing::warn!("{warning}");
@@ -173,7 +173,7 @@ impl Settings {
         }
     }
 
-    /// TCP connections for each channel of a link to this host or to another.
+    /// TCP connections per channel of a link to this host or to another one.
     pub fn sockets(&self, to_this_host: bool) -> usize {
         let suitable = if to_this_host {
             LOOPBACK_SOCKETS
@@ -183,7 +183,7 @@ impl Settings {
         self.sockets.unwrap_or(suitable)
     }
 
-    /// Payload bytes of one slot of a communicator's links.
+    /// Payload bytes of one slot of a communicator's links, depending on whether all its ranks are on one host.
     pub fn slot_bytes(&self, one_host: bool) -> usize {
         let suitable = if one_host {
             MEMORY_SLOT_BYTES
@@ -193,7 +193,7 @@ impl Settings {
         self.slot_bytes.unwrap_or(suitable)
     }
 
-    /// What was measured on this machine. A file that is of no use is a warning.
+    /// The choices that were measured on this machine. An unusable file is logged as a warning.
     pub fn read_tuning(&self) -> Tuning {
         let Some(path) = &self.tuning else {
             return Tuning::default();
@@ -218,7 +218,7 @@ impl Settings {
             })
     }
 
-    /// Everything that all ranks must agree on, in words.
+    /// Everything that all ranks must agree on, as text.
     pub fn wire_summary(&self) -> String {
         format!(
             "slot_bytes={} slots={} sockets={} qps={} path={} net={} shm={} algo={} backend={}",
@@ -279,7 +279,7 @@ impl Settings {
         match Net::parse(taken.text) {
             Some(net) => self.net = net,
             None if taken.name == "SPARK_CCL_NET" => return Err(taken.invalid(Net::EXPECTED)),
-            // Files written for NCCL name its plugins; they must not stop anyone here.
+            // Configurations for NCCL may name its plugins. That must not be an error here.
             None => reader.warnings.push(format!(
                 "NCCL_NET={} has no counterpart here: the network is chosen automatically",
                 taken.text
@@ -330,7 +330,8 @@ impl Settings {
             self.sockets = Some(sockets);
             return Ok(());
         }
-        // Each alone multiplies one of the other. NCCL allows more than makes sense here.
+        // The number of connections is the product; a variable that is not set counts as one. NCCL allows more than
+        // makes sense here.
         let threads = reader
             .number(&["NCCL_SOCKET_NTHREADS"], 0..=64)?
             .filter(|&n| n > 0);
@@ -361,7 +362,7 @@ impl Settings {
         } else if let Some(buffer) =
             reader.parsed(&["NCCL_BUFFSIZE"], "a number of bytes", parse::bytes)?
         {
-            // NCCL's buffer is what may be in flight on a channel: all slots together.
+            // NCCL's buffer is what may be in flight on a channel, which here is all slots together.
             let slot = (buffer / self.slots).clamp(4 << 10, 1 << 20);
             self.slot_bytes = Some(slot / SLOT_ALIGN * SLOT_ALIGN);
         }
@@ -408,8 +409,8 @@ impl Settings {
         self.log.file = file.map(|taken| taken.text.to_owned());
     }
 
-    /// Files every variable that no setting took: read elsewhere, without effect, or a slip.
-    fn sort_out_the_rest(&mut self, env: &Env) {
+    /// Classifies each variable that no setting has used: read elsewhere, without effect, or misspelt.
+    fn classify_unused(&mut self, env: &Env) {
         for (name, value) in env.iter() {
             let ours = name.starts_with("SPARK_CCL_");
             let taken = self.origins.iter().any(|used| used.name == name);
@@ -427,7 +428,7 @@ impl Settings {
     }
 }
 
-/// The file of measured choices: the one that is named, or this host's in the user's cache.
+/// The file of measured choices: the one that is named, or this host's in the user's cache folder.
 fn tuning_file(reader: &mut Reader<'_>, env: &Env) -> Option<PathBuf> {
     if let Some(taken) = reader.take(&["SPARK_CCL_TUNING"]) {
         return (taken.text != "off").then(|| PathBuf::from(taken.text));
@@ -438,7 +439,7 @@ fn tuning_file(reader: &mut Reader<'_>, env: &Env) -> Option<PathBuf> {
     };
     let cache =
         folder("XDG_CACHE_HOME").or_else(|| folder("HOME").map(|home| home.join(".cache")))?;
-    // Homes may be shared by machines that differ.
+    // Different machines may share a home folder.
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     let host = host.trim().replace('/', "_");
     Some(cache.join("spark-ccl").join(format!("tuning-{host}.json")))
@@ -454,7 +455,7 @@ fn set<T>(field: &mut T, value: Option<T>) {
     }
 }
 
-/// The value stays unsaid: it may be a secret under a mistyped name.
+/// The warning about an unknown variable. It omits the value, which may be a secret under a misspelt name.
 fn unknown(name: &str, value: &crate::env::Value) -> String {
     let known = VARIABLES.iter().map(|variable| variable.name);
     let hint = nearest(name, known.filter(|known| known.starts_with("SPARK_CCL_")))

@@ -1,4 +1,4 @@
-//! What `spark-perf tune` measured on a machine, and the file that keeps it.
+//! The fastest algorithms as `spark-perf tune` measured them on a machine, and the file that stores them.
 
 use std::fmt;
 use std::fs::File;
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::algorithm::{ALGORITHMS, collectives};
 
-/// The format that this version writes and reads.
+/// The version of the format.
 const VERSION: u32 = 1;
-/// Longer files are refused: every rank gets the whole text.
+/// Longer files are refused, since every rank gets the whole text.
 const MAX_BYTES: u64 = 48 << 10;
 
-/// Which algorithm was the fastest, by where the ranks are, collective and size.
+/// Which algorithm was the fastest, by the ranks' layout, collective and size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tuning {
@@ -22,7 +22,7 @@ pub struct Tuning {
     entries: Vec<TuningEntry>,
 }
 
-/// One collective among ranks that are placed in one way.
+/// The measurements of one collective for one layout of ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TuningEntry {
@@ -30,7 +30,7 @@ pub struct TuningEntry {
     pub layout: Layout,
     /// The collective's name.
     pub collective: String,
-    /// What was the fastest, by ascending size; the last holds for everything larger, too.
+    /// The fastest algorithms, by ascending size. The last one also applies to all larger sizes.
     pub steps: Vec<TuningStep>,
 }
 
@@ -48,7 +48,7 @@ pub struct TuningStep {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layout {
-    /// What joins them.
+    /// What connects them.
     pub links: Links,
     /// How many there are.
     pub ranks: u32,
@@ -76,10 +76,10 @@ pub enum Links {
     SharedMemoryAndRdma,
 }
 
-/// Why a file of measured choices is of no use.
+/// Why a file of measured choices cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TuningError {
-    /// The system refused it.
+    /// The system refused to read or write it.
     #[error("it cannot be read or written: {0}")]
     Io(#[from] std::io::Error),
     /// It is not what `spark-perf tune` writes.
@@ -100,7 +100,7 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// Reads a file; nothing was measured where there is none.
+    /// Reads a file. If there is none, nothing was measured.
     ///
     /// # Errors
     /// [`TuningError`] for every file that this version did not write.
@@ -114,7 +114,7 @@ impl Tuning {
         Self::parse(&bytes)
     }
 
-    /// Reads what [`text`](Self::text) gives.
+    /// Parses what [`text`](Self::text) returns.
     ///
     /// # Errors
     /// [`TuningError`] for everything else.
@@ -140,15 +140,15 @@ impl Tuning {
         }
     }
 
-    /// Everything in one line, no longer than the file.
+    /// All entries in one line, which is not longer than the file.
     pub fn text(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Writes the file, and the folders above it; readers see the old one or the new one.
+    /// Writes the file atomically, and creates the folders above it.
     ///
     /// # Errors
-    /// [`TuningError::Io`] when the system refuses it.
+    /// [`TuningError::Io`] if the system refuses it; [`TuningError::Malformed`] if the file would be too long.
     pub fn save(&self, path: &Path) -> Result<(), TuningError> {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder)?;
@@ -164,20 +164,20 @@ impl Tuning {
             .and_then(|mut file| file.write_all(text.as_bytes()))
             .and_then(|()| std::fs::rename(&draft, path));
         if written.is_err() {
-            // Nothing more can be done about a draft that stays behind.
+            // If this fails, too, the draft stays behind.
             let _ = std::fs::remove_file(&draft);
         }
         Ok(written?)
     }
 
-    /// Adds what was measured, instead of an older entry for the same.
+    /// Adds an entry. It replaces an older one for the same layout and collective.
     pub fn put(&mut self, entry: TuningEntry) {
         self.entries
             .retain(|old| (old.layout, &old.collective) != (entry.layout, &entry.collective));
         self.entries.push(entry);
     }
 
-    /// What was measured for ranks that are placed so.
+    /// The entries for one layout of ranks.
     pub fn of(&self, layout: Layout) -> impl Iterator<Item = &TuningEntry> {
         self.entries
             .iter()
@@ -186,7 +186,7 @@ impl Tuning {
 }
 
 impl TuningEntry {
-    /// What makes no sense.
+    /// What is wrong with the entry, if anything.
     fn problem(&self) -> Option<String> {
         let collective = &self.collective;
         if !collectives().any(|known| known.name() == collective.as_str()) {

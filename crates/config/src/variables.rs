@@ -1,4 +1,4 @@
-//! Every variable with an effect. `docs/environment.md` explains each (a test compares the two).
+//! The table of all variables that have an effect. `docs/environment.md` explains each; a test compares the two.
 
 /// A variable that has an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,68 +9,68 @@ pub struct Variable {
     pub secret: bool,
 }
 
-/// Every variable that has an effect, except the launchers' own.
+/// All variables that have an effect, except those of the launchers.
 pub const VARIABLES: &[Variable] = &[
-    open("SPARK_CCL_TIMEOUT"),
-    open("SPARK_CCL_INIT_TIMEOUT"),
-    open("SPARK_CCL_LOST_AFTER"),
-    open("SPARK_CCL_CUT_AFTER"),
-    open("SPARK_CCL_PATH"),
-    open("SPARK_CCL_NET"),
-    open("NCCL_NET"),
-    open("NCCL_IB_DISABLE"),
-    open("SPARK_CCL_SHM"),
-    open("SPARK_CCL_SINGLE_COPY"),
-    open("NCCL_SHM_DISABLE"),
-    open("SPARK_CCL_ALGO"),
-    open("NCCL_ALGO"),
-    open("SPARK_CCL_TUNING"),
-    open("SPARK_CCL_SOCKET_IFNAME"),
-    open("NCCL_SOCKET_IFNAME"),
-    open("SPARK_CCL_SOCKET_FAMILY"),
-    open("NCCL_SOCKET_FAMILY"),
-    open("SPARK_CCL_SOCKETS"),
-    open("NCCL_SOCKET_NTHREADS"),
-    open("NCCL_NSOCKS_PERTHREAD"),
-    open("SPARK_CCL_IB_HCA"),
-    open("NCCL_IB_HCA"),
-    open("SPARK_CCL_IB_GID_INDEX"),
-    open("NCCL_IB_GID_INDEX"),
-    open("SPARK_CCL_IB_TIMEOUT"),
-    open("NCCL_IB_TIMEOUT"),
-    open("SPARK_CCL_IB_RETRY_CNT"),
-    open("NCCL_IB_RETRY_CNT"),
-    open("SPARK_CCL_IB_TC"),
-    open("NCCL_IB_TC"),
-    open("SPARK_CCL_IB_QPS_PER_CONNECTION"),
-    open("NCCL_IB_QPS_PER_CONNECTION"),
-    open("SPARK_CCL_IBVERBS_LIBRARY"),
-    open("SPARK_CCL_BACKEND"),
-    open("SPARK_CCL_NCCL_LIBRARY"),
-    open("SPARK_CCL_NCCL_BLOCKING"),
-    open("SPARK_CCL_SLOT_BYTES"),
-    open("SPARK_CCL_SLOTS"),
-    open("NCCL_BUFFSIZE"),
+    plain("SPARK_CCL_TIMEOUT"),
+    plain("SPARK_CCL_INIT_TIMEOUT"),
+    plain("SPARK_CCL_LOST_AFTER"),
+    plain("SPARK_CCL_CUT_AFTER"),
+    plain("SPARK_CCL_PATH"),
+    plain("SPARK_CCL_NET"),
+    plain("NCCL_NET"),
+    plain("NCCL_IB_DISABLE"),
+    plain("SPARK_CCL_SHM"),
+    plain("SPARK_CCL_SINGLE_COPY"),
+    plain("NCCL_SHM_DISABLE"),
+    plain("SPARK_CCL_ALGO"),
+    plain("NCCL_ALGO"),
+    plain("SPARK_CCL_TUNING"),
+    plain("SPARK_CCL_SOCKET_IFNAME"),
+    plain("NCCL_SOCKET_IFNAME"),
+    plain("SPARK_CCL_SOCKET_FAMILY"),
+    plain("NCCL_SOCKET_FAMILY"),
+    plain("SPARK_CCL_SOCKETS"),
+    plain("NCCL_SOCKET_NTHREADS"),
+    plain("NCCL_NSOCKS_PERTHREAD"),
+    plain("SPARK_CCL_IB_HCA"),
+    plain("NCCL_IB_HCA"),
+    plain("SPARK_CCL_IB_GID_INDEX"),
+    plain("NCCL_IB_GID_INDEX"),
+    plain("SPARK_CCL_IB_TIMEOUT"),
+    plain("NCCL_IB_TIMEOUT"),
+    plain("SPARK_CCL_IB_RETRY_CNT"),
+    plain("NCCL_IB_RETRY_CNT"),
+    plain("SPARK_CCL_IB_TC"),
+    plain("NCCL_IB_TC"),
+    plain("SPARK_CCL_IB_QPS_PER_CONNECTION"),
+    plain("NCCL_IB_QPS_PER_CONNECTION"),
+    plain("SPARK_CCL_IBVERBS_LIBRARY"),
+    plain("SPARK_CCL_BACKEND"),
+    plain("SPARK_CCL_NCCL_LIBRARY"),
+    plain("SPARK_CCL_NCCL_BLOCKING"),
+    plain("SPARK_CCL_SLOT_BYTES"),
+    plain("SPARK_CCL_SLOTS"),
+    plain("NCCL_BUFFSIZE"),
     secret("SPARK_CCL_SECRET"),
-    open("SPARK_CCL_SECRET_FILE"),
-    open("SPARK_CCL_COMM_ID"),
-    open("NCCL_COMM_ID"),
-    open("SPARK_CCL_RANK"),
-    open("SPARK_CCL_SIZE"),
-    open("SPARK_CCL_LOCAL_RANK"),
-    open("SPARK_CCL_LOCAL_SIZE"),
+    plain("SPARK_CCL_SECRET_FILE"),
+    plain("SPARK_CCL_COMM_ID"),
+    plain("NCCL_COMM_ID"),
+    plain("SPARK_CCL_RANK"),
+    plain("SPARK_CCL_SIZE"),
+    plain("SPARK_CCL_LOCAL_RANK"),
+    plain("SPARK_CCL_LOCAL_SIZE"),
     secret("SPARK_CCL_UNIQUE_ID"),
-    open("SPARK_CCL_UNIQUE_ID_FILE"),
-    open("SPARK_CCL_LOG"),
-    open("NCCL_DEBUG"),
-    open("SPARK_CCL_LOG_FILE"),
-    open("NCCL_DEBUG_FILE"),
-    open("SPARK_CCL_PROGRESS_THREAD"),
-    open("SPARK_CCL_CONF_FILE"),
-    open("NCCL_CONF_FILE"),
+    plain("SPARK_CCL_UNIQUE_ID_FILE"),
+    plain("SPARK_CCL_LOG"),
+    plain("NCCL_DEBUG"),
+    plain("SPARK_CCL_LOG_FILE"),
+    plain("NCCL_DEBUG_FILE"),
+    plain("SPARK_CCL_PROGRESS_THREAD"),
+    plain("SPARK_CCL_CONF_FILE"),
+    plain("NCCL_CONF_FILE"),
 ];
 
-/// Variables that other parts of the library read through [`Env`](crate::Env).
+/// Variables that no setting uses, but that have an effect elsewhere through [`Env`](crate::Env).
 pub(crate) const READ_ELSEWHERE: &[&str] = &[
     "SPARK_CCL_RANK",
     "SPARK_CCL_SIZE",
@@ -82,12 +82,12 @@ pub(crate) const READ_ELSEWHERE: &[&str] = &[
     "NCCL_CONF_FILE",
 ];
 
-/// The variable of that name, if it has an effect.
+/// The entry of a variable, if it has an effect.
 pub(crate) fn find(name: &str) -> Option<&'static Variable> {
     VARIABLES.iter().find(|variable| variable.name == name)
 }
 
-const fn open(name: &'static str) -> Variable {
+const fn plain(name: &'static str) -> Variable {
     Variable {
         name,
         secret: false,

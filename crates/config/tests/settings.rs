@@ -1,4 +1,4 @@
-//! What settings make of what is set.
+//! What the settings are for the variables that are set.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::os::unix::fs::PermissionsExt;
@@ -331,7 +331,7 @@ fn the_wire_hash_covers_what_ranks_must_agree_on_and_nothing_else() {
         ("SPARK_CCL_LOG", "info"),
         ("SPARK_CCL_PROGRESS_THREAD", "1"),
         ("SPARK_CCL_TUNING", "/a/file"),
-        // A rank's ports may be others than its neighbour's.
+        // Ranks may use different ports.
         ("SPARK_CCL_IB_HCA", "mlx5_0"),
         ("SPARK_CCL_IB_GID_INDEX", "3"),
         ("SPARK_CCL_IB_TIMEOUT", "14"),
@@ -384,12 +384,12 @@ fn measured_choices_are_kept_in_the_cache_unless_told_otherwise() {
 proptest! {
     #[test]
     fn no_values_panic(values in proptest::collection::vec("\\PC{0,20}", VARIABLES.len())) {
-        // Reading files is not the point here.
+        // This test is not about files, and random names must not be opened.
         let names = VARIABLES.iter().map(|v| v.name).filter(|name| !name.ends_with("_FILE"));
         let _ = Settings::from_env(&Env::from_pairs(names.zip(values)));
     }
 
-    /// Values that are almost right: numbers, names, lists and addresses with something amiss.
+    /// Values that are almost valid: numbers, names, lists and addresses with an error.
     #[test]
     fn no_value_that_is_almost_right_panics(
         which in 0..VARIABLES.len(),

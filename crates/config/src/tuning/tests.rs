@@ -34,7 +34,7 @@ fn what_is_saved_is_read() {
     tuning.save(&path).unwrap();
     assert_eq!(Tuning::read(&path).unwrap(), tuning);
     assert_eq!(Tuning::parse(tuning.text().as_bytes()).unwrap(), tuning);
-    // Only the file itself is left.
+    // Only the file itself remains in its folder.
     tuning.put(entry("all_reduce", &[(1, "ring")]));
     tuning.put(entry("broadcast", &[(1, "chain")]));
     tuning.save(&path).unwrap();
