@@ -1,29 +1,29 @@
-//! What an operation does with its two buffers.
+//! Properties of an operation's two buffers: their lengths, and which ranks may be in place.
 
-/// A buffer of a call.
+/// One of the two buffers of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// What is read.
+    /// The buffer that is read.
     Input,
-    /// What is written.
+    /// The buffer that is written.
     Output,
 }
 
-/// How many elements a buffer has, by the count of its call.
+/// How many elements a buffer has, as a function of the call's count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Extent {
     /// There is no such buffer.
     Nothing,
-    /// The count.
+    /// As many as the count.
     Count,
-    /// A block of the count for each rank.
+    /// One block of `count` elements per rank.
     Blocks,
-    /// Any number, whatever the other buffer has: other arguments or the peer say what is right.
+    /// Any number, independently of the other buffer: other arguments, or the peer's call, determine it.
     Any,
 }
 
 impl Extent {
-    /// Elements of a buffer among so many ranks; what fits no number is [`u64::MAX`].
+    /// The number of elements of a buffer in a call with this count, among `ranks` ranks. Saturates at [`u64::MAX`].
     ///
     /// ```
     /// use spark_ccl_types::Extent;
@@ -45,18 +45,18 @@ impl Extent {
 /// Which ranks of a call may be in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum InPlaceRule {
-    /// None: the operation has no such form.
+    /// No rank: the operation has no in-place form.
     Never,
-    /// Any: messages do not depend on it.
+    /// Any rank, independently of the others: messages do not depend on it.
     Free,
-    /// Any, but all or none where ranks reach into each other's memory: a rank's block is elsewhere then.
+    /// Any rank; but all or none if ranks access each other's memory, since a rank's block is at another place then.
     AlikeIfShared,
-    /// All or none where there are three ranks or more: partners take turns in another order.
+    /// All ranks or none if there are three or more: in place, the partners exchange in another order.
     AlikeFromThree,
 }
 
 impl InPlaceRule {
-    /// Whether all ranks must be in place, or none.
+    /// Whether the ranks must agree: all in place, or none.
     #[inline]
     pub const fn binds(self, ranks: usize, is_shared: bool) -> bool {
         match self {

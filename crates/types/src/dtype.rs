@@ -106,7 +106,7 @@ impl fmt::Display for DType {
     }
 }
 
-/// A name that is no element type's.
+/// The error for a name that is not an element type's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "unknown data type {0:?}: use one of int8, uint8, int32, uint32, int64, uint64, half, float, \
@@ -117,7 +117,7 @@ pub struct UnknownDType(pub String);
 impl FromStr for DType {
     type Err = UnknownDType;
 
-    /// Takes [`DType::name`], and the names that Rust, C, PyTorch and NCCL use; in any case.
+    /// Accepts [`DType::name`] and the names that Rust, C, PyTorch and NCCL use, in upper or lower case.
     fn from_str(name: &str) -> Result<Self, UnknownDType> {
         Ok(match name.to_ascii_lowercase().as_str() {
             "int8" | "i8" | "char" => Self::I8,

@@ -1,4 +1,4 @@
-//! The typed view of elements.
+//! The element types as Rust types.
 
 use std::fmt::Debug;
 
@@ -6,11 +6,11 @@ use half::{bf16, f16};
 
 use crate::{DType, F8E4M3, F8E5M2, Scale};
 
-/// A type that can be reduced. Implemented for the twelve types of [`DType`], and for no others.
+/// A type of elements. Implemented for the twelve types of [`DType`] only; the trait is sealed.
 pub trait Element:
     bytemuck::Pod + Send + Sync + PartialEq + Debug + Default + sealed::Sealed + 'static
 {
-    /// Its name at run time.
+    /// The type at run time.
     const DTYPE: DType;
 
     /// This value as a factor for elements of its type.
@@ -36,7 +36,7 @@ macro_rules! elements {
     )*};
 }
 
-// Signed integers are sign-extended, so that their low bits are the factor's.
+// Signed integers are sign-extended, so that the low bits are those of the factor at any width.
 elements! {
     i8: I8, x => Scale::Int(i64::from(x) as u64);
     u8: U8, x => Scale::Int(u64::from(x));

@@ -1,11 +1,12 @@
-//! The vocabulary of the library: what all other crates mean by an element type, an operation, a reduction.
+//! The library's shared types: element types, operations, reductions, and signatures. Depends on no other crate of the
+//! library.
 //!
-//! - [`DType`] names the type of elements at run time, [`Element`] is its typed view.
-//! - [`Operation`] names what ranks can do together; one table says all that follows from the name.
-//! - [`ReduceOp`] names a reduction as users do, [`RedOp`] adds the type, [`Reduction`] is what an engine makes of it.
+//! - [`DType`] is an element type at run time, [`Element`] the trait of the corresponding Rust types.
+//! - [`Operation`] is what ranks can do together. One table has all its properties.
+//! - [`ReduceOp`] is a reduction by its name, [`RedOp`] adds a typed factor, [`Reduction`] is what engines execute.
 //! - [`Signature`] is what all ranks must agree on in one call.
 #![forbid(unsafe_code)]
-// Conversions of small floats reach the instructions of a vector width only by inlining.
+// Conversions of small floats must be inlined to be vectorised with the caller's target features.
 #![allow(clippy::inline_always)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

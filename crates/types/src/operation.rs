@@ -1,4 +1,4 @@
-//! The operations of the library: one table, and what is read from it.
+//! The operations of the library: one table, and the properties that are read from it.
 
 mod derived;
 
@@ -9,7 +9,7 @@ use Extent::{Any, Blocks, Count, Nothing};
 use InPlaceRule::{AlikeFromThree, AlikeIfShared, Free, Never};
 use Side::{Input, Output};
 
-/// What follows from an operation's name.
+/// The properties of an operation.
 struct Row {
     name: &'static str,
     input: Extent,
@@ -18,7 +18,7 @@ struct Row {
     reduces: bool,
     has_schedule: bool,
     in_place: InPlaceRule,
-    /// Out of place, and in place.
+    /// The shared buffers out of place, and in place.
     shared: [Option<[Side; 2]>; 2],
 }
 
@@ -54,7 +54,7 @@ macro_rules! operations {
             pub const ALL: [Self; [$($name),*].len()] = [$(Self::$operation),*];
         }
 
-        /// By the operations' codes.
+        /// The rows, indexed by the operations' codes.
         const TABLE: &[Row; Operation::ALL.len()] = &[$(Row {
             name: $name,
             input: $input,
@@ -71,7 +71,7 @@ macro_rules! operations {
     };
 }
 
-// The order of the rows is that of the codes in signatures: a new one comes last.
+// The order of the rows determines the codes in signatures, so append new rows at the end.
 operations! {
     // name                            input   output  only the  reduces     in place       shared  shared
     //                                                 root has       schedule                      in place
@@ -93,20 +93,20 @@ operations! {
     AllToAll      "all_to_all"         Blocks  Blocks  ()        false true  AlikeFromThree INPUTS  NEITHER;
     /// Every rank gets one block of every rank, of any length.
     AllToAllV     "all_to_all_v"       Any     Any     ()        false false Never          NEITHER NEITHER;
-    /// Nobody leaves before everybody has entered.
+    /// No rank leaves before all ranks have entered.
     Barrier       "barrier"            Nothing Nothing ()        false true  Never          NEITHER NEITHER;
     /// A message to one rank.
     Send          "send"               Any     Nothing ()        false false Never          NEITHER NEITHER;
     /// A message from one rank.
     Recv          "recv"               Nothing Any     ()        false false Never          NEITHER NEITHER;
-    /// A message to one rank, and one from another or the same.
+    /// A message to one rank, and one from the same or another rank.
     SendRecv      "send_recv"          Any     Any     ()        false false Never          NEITHER NEITHER;
     /// Every rank gets registered memory.
     Alloc         "alloc"              Nothing Nothing ()        false true  Never          NEITHER NEITHER;
 }
 
 impl Operation {
-    /// Its name, which is that of its method of a communicator.
+    /// Its name, which is also that of the communicator's method.
     #[inline]
     pub const fn name(self) -> &'static str {
         self.row().name
@@ -129,7 +129,7 @@ impl Operation {
         Self::ALL.get(usize::from(code)).copied()
     }
 
-    /// The elements of a buffer, where a rank has it.
+    /// The length of a buffer, on the ranks that have it.
     #[inline]
     pub const fn extent(self, side: Side) -> Extent {
         match side {
@@ -138,13 +138,13 @@ impl Operation {
         }
     }
 
-    /// The buffer that only the root has, where there is a root.
+    /// The buffer that only the root has; `None` if there is no root.
     #[inline]
     pub const fn at_root(self) -> Option<Side> {
         self.row().at_root
     }
 
-    /// Whether one rank plays a special part.
+    /// Whether there is a root.
     #[inline]
     pub const fn is_rooted(self) -> bool {
         self.at_root().is_some()
@@ -156,7 +156,7 @@ impl Operation {
         self.row().reduces
     }
 
-    /// Whether its steps follow from its signature; then there are algorithms to choose from.
+    /// Whether its signature determines its steps, so that there are algorithms to choose from.
     #[inline]
     pub const fn has_schedule(self) -> bool {
         self.row().has_schedule
@@ -168,8 +168,8 @@ impl Operation {
         self.row().in_place
     }
 
-    /// The buffers of which ranks read and write each other's, one or two, where they are registered and the
-    /// operation has a one-sided form.
+    /// The one or two buffers that ranks access in each other's memory if they are registered; `None` if the operation
+    /// has no one-sided form.
     #[inline]
     pub const fn shared(self, in_place: bool) -> Option<[Side; 2]> {
         self.row().shared[in_place as usize]
@@ -181,7 +181,6 @@ impl Operation {
     }
 }
 
-/// Its name.
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())

@@ -1,4 +1,4 @@
-//! Reductions as users name them, and as kernels know them.
+//! Reductions: as users name them, and as kernels combine elements.
 
 use std::fmt;
 use std::str::FromStr;
@@ -46,7 +46,7 @@ impl ReduceOp {
         }
     }
 
-    /// Its number: NCCL's in `ncclRedOp_t`; of a pre-multiplied sum, the first that is free there.
+    /// Its number: NCCL's in `ncclRedOp_t`, and for a pre-multiplied sum the first number that is free there.
     #[inline]
     pub const fn code(self) -> u8 {
         self as u8
@@ -64,7 +64,7 @@ impl fmt::Display for ReduceOp {
     }
 }
 
-/// A name that is no reduction's.
+/// The error for a name that is not a reduction's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown reduction {0:?}: use one of sum, prod, max, min, avg, premulsum")]
 pub struct UnknownReduceOp(pub String);
@@ -72,7 +72,7 @@ pub struct UnknownReduceOp(pub String);
 impl FromStr for ReduceOp {
     type Err = UnknownReduceOp;
 
-    /// Takes [`ReduceOp::name`], in any case.
+    /// Accepts [`ReduceOp::name`], in upper or lower case.
     fn from_str(name: &str) -> Result<Self, UnknownReduceOp> {
         Self::ALL
             .into_iter()
@@ -81,7 +81,7 @@ impl FromStr for ReduceOp {
     }
 }
 
-/// How kernels make one element of two.
+/// How kernels combine two elements into one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Combine {
@@ -96,10 +96,10 @@ pub enum Combine {
 }
 
 impl Combine {
-    /// Every one.
+    /// All of them.
     pub const ALL: [Self; 4] = [Self::Sum, Self::Prod, Self::Max, Self::Min];
 
-    /// Its name, which is also that of the reduction that does nothing else.
+    /// Its name, which is also that of the reduction without factor and divisor.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sum => ReduceOp::Sum.name(),
@@ -116,7 +116,7 @@ impl fmt::Display for Combine {
     }
 }
 
-/// How elements of different ranks become one.
+/// How elements of different ranks are combined into one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RedOp<T> {
     /// Sum; integers wrap.
@@ -127,15 +127,15 @@ pub enum RedOp<T> {
     Min,
     /// The largest; NaN wins over numbers.
     Max,
-    /// Mean over the ranks. Floats are multiplied by 1/size before they are summed, so that sums of
-    /// half precision cannot overflow; integers are summed and then divided, rounding towards zero.
+    /// Mean over the ranks. Floats are multiplied by 1/size before they are summed, so that sums in half precision
+    /// cannot overflow. Integers are summed and then divided, rounding towards zero.
     Avg,
     /// Every rank's elements times that rank's factor, summed.
     PreMulSum(T),
 }
 
 impl<T: Element> RedOp<T> {
-    /// The reduction of a name that needs no factor, so not of a pre-multiplied sum.
+    /// The reduction `op`; `None` for a pre-multiplied sum, which needs a factor.
     ///
     /// ```
     /// use spark_ccl_types::{RedOp, ReduceOp};
@@ -154,7 +154,7 @@ impl<T: Element> RedOp<T> {
         })
     }
 
-    /// Its name, without the type.
+    /// The reduction without its factor.
     #[inline]
     pub const fn op(&self) -> ReduceOp {
         match self {

@@ -1,8 +1,8 @@
-//! What an engine makes of a reduction: what to do to elements, without their type.
+//! A reduction as engines execute it, without the element type.
 
 use crate::{Combine, Element, RedOp, ReduceOp, Scale};
 
-/// [`RedOp`] without its type: factor on input, elementwise operation, division at the end.
+/// A [`RedOp`] without its type: a factor on input, an elementwise operation, and a division at the end.
 ///
 /// ```
 /// use spark_ccl_types::{Combine, RedOp, Reduction, Scale};
@@ -12,15 +12,15 @@ use crate::{Combine, Element, RedOp, ReduceOp, Scale};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reduction {
-    /// What makes one element of two.
+    /// How two elements are combined.
     pub combine: Combine,
     /// The factor on input.
     pub scale: Scale,
-    /// By what results are divided.
+    /// The divisor of the results, if any.
     pub divisor: Option<u64>,
-    /// Its number in signatures: [`ReduceOp::code`], or that of [`NONE`](Self::NONE).
+    /// Its number in signatures: [`ReduceOp::code`], or [`u8::MAX`] for [`NONE`](Self::NONE).
     pub code: u8,
-    /// The bytes of a factor, as its type has them.
+    /// The bytes of the factor in its own type, padded with zeros.
     pub factor: [u8; 8],
 }
 
@@ -31,7 +31,7 @@ impl Reduction {
         ..Self::plain(Combine::Sum, ReduceOp::Sum)
     };
 
-    /// What a reduction comes to among so many ranks.
+    /// The reduction `op` among this many ranks.
     #[inline]
     pub fn new<T: Element>(op: RedOp<T>, ranks: u32) -> Self {
         let name = op.op();

@@ -1,30 +1,31 @@
-//! What a call is, in two words that ranks compare.
+//! Signatures: what a call does, packed into two words that ranks compare.
 
 use crate::{DType, Operation, ReduceOp};
 
 /// Everything that all ranks must agree on in one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signature {
-    /// What is done.
+    /// The operation.
     pub operation: Operation,
     /// The type of the elements.
     pub dtype: DType,
     /// [`Reduction::code`](crate::Reduction::code).
     pub op: u8,
-    /// In place, where all ranks or none must be.
+    /// Whether the call is in place; only set if all ranks or none must be.
     pub in_place: bool,
-    /// The root, or 0 where there is none.
+    /// The root; 0 if there is none.
     pub root: u32,
-    /// Elements; 0 for operations whose counts differ between ranks.
+    /// The count of elements; 0 for operations whose counts differ between ranks.
     pub count: u64,
-    /// 0 for ordinary memory; else a hash of the registered regions and offsets.
+    /// 0 for ordinary memory; otherwise a hash of the registered regions and offsets.
     pub place: u64,
 }
 
 const COUNT_BITS: u32 = 48;
 
 impl Signature {
-    /// Word 0: operation, dtype, op, in place, root; word 1: count and place.
+    /// Word 0 has the operation, dtype, op, in place and root. Word 1 has the low 48 bits of the count and the low 16
+    /// bits of the place.
     #[inline]
     pub fn words(self) -> [u64; 2] {
         let head = u64::from(self.operation.code())
@@ -36,7 +37,7 @@ impl Signature {
         [head, count | self.place << COUNT_BITS]
     }
 
-    /// A digest of all of it for message tags. Not an integrity check: it tells calls apart.
+    /// A digest of the signature for message tags. It distinguishes calls, but is not an integrity check.
     #[inline]
     pub fn digest(self) -> u32 {
         mix(self.words()) ^ (self.place >> 32) as u32
@@ -51,7 +52,7 @@ fn mix(words: [u64; 2]) -> u32 {
     (mixed >> 32) as u32
 }
 
-/// A signature in words, for error messages of any rank.
+/// A signature as text, for error messages.
 pub fn describe(words: [u64; 2]) -> String {
     let byte = |shift: u32| (words[0] >> shift) as u8;
     let Some(operation) = Operation::from_code(byte(0)) else {
@@ -91,7 +92,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Peers announce theirs.
+        /// Peers may announce any words.
         #[test]
         fn any_words_are_described(head: u64, operation in 0_u64..16, tail: u64) {
             for head in [head, head & !0xff | operation] {

@@ -1,23 +1,20 @@
-//! Conversions between f32 and floats of at most 16 bits, without branches so that loops over
-//! them vectorise.
+//! Conversions between f32 and floats of at most 16 bits, without branches, so that loops over them vectorise.
 //!
-//! `MAN` is the number of mantissa bits, `BIAS` that of the exponent. Values travel in the low
-//! bits of a `u32`, the sign split off by the caller through [`Shape::SIGN`].
+//! The bits of a small float are passed in the low bits of a `u32`. [`Shape`] describes a format.
 
-/// A format with fewer bits than f32.
+/// A float format with fewer bits than f32.
 pub trait Shape {
-    /// Mantissa bits.
+    /// The number of mantissa bits.
     const MAN: u32;
-    /// Exponent bias.
+    /// The exponent's bias.
     const BIAS: u32;
-    /// The sign bit.
+    /// The sign bit; the bits below are the magnitude.
     const SIGN: u32;
-    /// Largest magnitude that may come out of rounding; anything above becomes this. Infinity, or
-    /// NaN where there is none.
+    /// The magnitude to which larger ones are clamped after rounding: infinity, or NaN if the format has no infinity.
     const OVERFLOW: u32;
-    /// Magnitudes from here on are infinity or NaN.
+    /// The smallest magnitude that is infinity or NaN.
     const SPECIAL: u32;
-    /// The NaN that conversion from f32 yields, whatever its sign or payload.
+    /// The NaN to which every NaN of f32 is converted, regardless of its sign and payload.
     const NAN: u32;
 }
 
@@ -31,7 +28,7 @@ pub fn widen<S: Shape>(bits: u32) -> f32 {
     let magnitude = bits & (S::SIGN - 1);
     let shifted = magnitude << (F32_MAN - S::MAN);
     let normal = shifted + ((F32_BIAS - S::BIAS) << F32_MAN);
-    // A subnormal has no leading one: give it one, and subtract that again.
+    // A subnormal has no implicit leading one: add one to the float's exponent, and subtract its value again.
     let one = (F32_BIAS - S::BIAS + 1) << F32_MAN;
     let subnormal = (f32::from_bits(shifted + one) - f32::from_bits(one)).to_bits();
     let finite = if magnitude < (1 << S::MAN) {
@@ -39,7 +36,7 @@ pub fn widen<S: Shape>(bits: u32) -> f32 {
     } else {
         normal
     };
-    // Formats without infinity have their only NaN at `SPECIAL`, with a mantissa that is not 0.
+    // In formats without infinity, `SPECIAL` is the only NaN. Its mantissa is not 0, so the result is a NaN, too.
     let wide = if magnitude >= S::SPECIAL {
         shifted | F32_INFINITY
     } else {
@@ -60,7 +57,7 @@ pub fn narrow<S: Shape>(value: f32) -> u32 {
     let normal = (magnitude.wrapping_add(round) >> shift)
         .wrapping_sub((F32_BIAS - S::BIAS) << S::MAN)
         .min(S::OVERFLOW);
-    // Adding a number whose last place is the format's smallest subnormal lets the hardware round.
+    // Adding a number whose unit in the last place is the format's smallest subnormal lets the hardware round.
     let anchor = (F32_BIAS + F32_MAN + 1 - S::BIAS - S::MAN) << F32_MAN;
     let subnormal = (f32::from_bits(magnitude) + f32::from_bits(anchor))
         .to_bits()
@@ -72,7 +69,7 @@ pub fn narrow<S: Shape>(value: f32) -> u32 {
     } else {
         normal
     };
-    // Overflow is NaN in a format without infinity, and NaN has no sign.
+    // In a format without infinity, overflow is NaN. NaN gets no sign.
     if magnitude > F32_INFINITY || finite == S::NAN {
         S::NAN
     } else {
@@ -80,7 +77,7 @@ pub fn narrow<S: Shape>(value: f32) -> u32 {
     }
 }
 
-/// The shape of [`half::f16`].
+/// The format of [`half::f16`].
 pub struct Half;
 
 impl Shape for Half {
@@ -112,7 +109,7 @@ mod tests {
 
     #[test]
     fn half_narrows_like_the_half_crate() {
-        // Each boundary between two halves, and its neighbours; then a stride over all of f32.
+        // The midpoint between each two halves and its neighbours, then a stride over all of f32.
         let boundaries = (0..=u16::MAX).flat_map(|bits| {
             let low = f16::from_bits(bits).to_f32();
             let high = f16::from_bits(bits.wrapping_add(1)).to_f32();

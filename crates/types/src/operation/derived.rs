@@ -1,10 +1,10 @@
-//! What follows from the table.
+//! Properties of operations that are derived from the table.
 
 use super::{Operation, Row};
 use crate::buffers::{Extent, Side};
 
 impl Operation {
-    /// Whether it moves elements, and does not only bring ranks together.
+    /// Whether it moves elements, rather than only synchronising ranks.
     #[inline]
     pub const fn moves_data(self) -> bool {
         !matches!(
@@ -13,7 +13,7 @@ impl Operation {
         )
     }
 
-    /// Whether a rank takes part with a buffer: ranks other than the root leave the root's alone.
+    /// Whether a rank uses a buffer: ranks other than the root ignore the buffer that only the root has.
     #[inline]
     pub const fn uses(self, side: Side, is_root: bool) -> bool {
         match self.at_root() {
@@ -28,7 +28,7 @@ impl Operation {
         matches!(self.row().input, Extent::Blocks) || matches!(self.row().output, Extent::Blocks)
     }
 
-    /// The buffer whose length says the count: that of all ranks, or the shorter one, or else the input.
+    /// The buffer whose length is the count: the one that all ranks have, else the shorter one, else the input.
     #[inline]
     pub const fn counted(self) -> Side {
         match self.row() {
@@ -45,7 +45,7 @@ impl Operation {
         }
     }
 
-    /// The buffer that in place is the rank's own block of the other one; nothing where both are the same.
+    /// The buffer that, in place, is the rank's own block of the other one; `None` if both have the same length.
     #[inline]
     pub const fn own_block(self) -> Option<Side> {
         match (self.row().input, self.row().output) {

@@ -41,7 +41,7 @@ fn rows_do_not_contradict_themselves() {
     }
 }
 
-/// Blocks that ranks find in other buffers in place than out of place must be alike on all.
+/// If ranks access other buffers in place than out of place, all of them must be in place or none.
 #[test]
 fn ranks_agree_where_shared_buffers_depend_on_being_in_place() {
     for operation in Operation::ALL {
