@@ -1,5 +1,5 @@
-//! Fuzzing by tests: targets take right inputs with something amiss, and random ones. `fuzz/` gives the same targets to
-//! libFuzzer, which is better at it.
+//! Fuzzing in tests: runs targets with damaged valid inputs and with random ones. `fuzz/` runs the same targets under
+//! libFuzzer, which finds more.
 
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -9,22 +9,23 @@ use std::time::{Duration, Instant};
 
 use crate::scramble;
 
-/// A name, what must take any bytes without a panic, and right inputs to begin with. (No type of this crate, which
-/// libFuzzer's build of the others has not.)
+/// A target's name, the function that must accept any bytes without a panic, and valid inputs to start from.
+///
+/// It uses no type of this crate, since libFuzzer's build of the other crates does not include this one.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
-/// Seconds for each target; else little.
+/// The variable that sets the seconds per target. The default is short.
 const SECONDS: &str = "SPARK_CCL_FUZZ_SECONDS";
-/// "NAME:HEX" tries that input again, as a failure says it.
+/// The variable that replays one input, "NAME:HEX", as a failure prints it.
 const REPLAY: &str = "SPARK_CCL_FUZZ_REPLAY";
-/// No input takes as long, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// An input that takes longer hangs. None takes as long, even on a busy machine.
+const HANG_LIMIT: Duration = Duration::from_secs(60);
 
-/// Tries each target for a while.
+/// Runs each target for a while, with its valid inputs first.
 ///
 /// # Panics
 ///
-/// Where a target does, and where one refuses its own right inputs by a panic; what it was given is printed.
+/// If a target panics. Its input is printed.
 pub fn fuzz(targets: &[Target]) {
     if let Ok(replay) = std::env::var(REPLAY) {
         return again(targets, &replay);
@@ -53,13 +54,13 @@ fn again(targets: &[Target], replay: &str) {
     eprintln!("{name} was replayed");
 }
 
-/// How many inputs were tried.
+/// Runs one target for this time. Returns how many inputs it got.
 fn try_for(time: Duration, name: &'static str, run: fn(&[u8]), seeds: &[Vec<u8>]) -> u64 {
     let current = Arc::new(Mutex::new(Vec::new()));
     let (_running, watched) = channel::<()>();
     let watched_input = Arc::clone(&current);
     std::thread::spawn(move || {
-        if watched.recv_timeout(time + PATIENCE) == Err(RecvTimeoutError::Timeout) {
+        if watched.recv_timeout(time + HANG_LIMIT) == Err(RecvTimeoutError::Timeout) {
             report(name, "hangs", &watched_input.lock().unwrap());
             std::process::abort();
         }
@@ -98,7 +99,7 @@ fn report(name: &str, what: &str, input: &[u8]) {
 struct Random(u64);
 
 impl Random {
-    /// A number below `end`, which is not 0.
+    /// A random number below `end`, which must not be 0.
     fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_add(1);
         (scramble(1, self.0) % end as u64) as usize
@@ -150,7 +151,7 @@ impl Random {
 mod tests {
     use super::*;
 
-    /// Finds what one changed byte does.
+    /// The fault needs one changed byte and a long enough input.
     #[test]
     #[should_panic(expected = "a planted fault")]
     fn a_planted_fault_is_found() {

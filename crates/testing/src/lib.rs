@@ -1,11 +1,11 @@
-//! What the tests of several crates share; no part of what is shipped.
+//! Test support that several crates share. Only tests depend on it; it is not shipped.
 //!
-//! Some tests need more than every machine has. They ask [`has`], and return where it says no: the test harness counts
-//! such a test as passed, so it is also said on standard error, and in the file that `SPARK_CCL_TEST_SKIPPED` names,
-//! from which `tests/run.sh` makes a list. `SPARK_CCL_TEST_REQUIRE`, a comma-separated list of [`Need::word`], says
-//! what a machine has for sure: there the test fails.
+//! Some tests need something that not every machine has. They ask [`has`], and return if it is missing. The test
+//! harness counts such a test as passed, so the skip is reported on standard error, and in the file that
+//! `SPARK_CCL_TEST_SKIPPED` names, which `tests/run.sh` lists. `SPARK_CCL_TEST_REQUIRE` is a comma-separated list of
+//! [`Need::word`]s that the machine must have: if one of them is missing, the test fails.
 //!
-//! The machine is asked by other means than the code under test, whose failure must never skip a test.
+//! The machine is probed independently of the code under test, whose failure must never skip a test.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod fuzz;
@@ -24,17 +24,17 @@ const SKIPPED: &str = "SPARK_CCL_TEST_SKIPPED";
 pub enum Need {
     /// A processor with AVX2 and F16C.
     Avx2,
-    /// A processor with the parts of AVX-512 that the kernels use.
+    /// A processor with the AVX-512 extensions that the kernels use.
     Avx512,
-    /// A processor with AVX-512's arithmetic in half precision.
+    /// A processor with AVX-512's half-precision arithmetic.
     Avx512Fp16,
-    /// Cables between RDMA ports of the emulated machine, which may be cut.
+    /// Links between the RDMA ports of the emulated machine that the test may cut.
     Cables,
-    /// A compiler of C++, `c++`.
+    /// A C++ compiler, `c++`.
     CppCompiler,
-    /// GPUs that are none, which can be made to fail (`crates/perf/tests/fake_gpu`).
+    /// Fake GPUs, which can be made to fail (`crates/perf/tests/fake_gpu`).
     FakeGpus,
-    /// At least so many GPUs, and NCCL.
+    /// At least this many GPUs, and NCCL.
     Gpus(usize),
     /// IPv6's loopback address.
     Ipv6,
@@ -42,11 +42,11 @@ pub enum Need {
     Launchers,
     /// An RDMA port with a link-local address.
     LinkLocalGid,
-    /// The right to make network namespaces, and `ip`.
+    /// The permission to create network namespaces, and the command `ip`.
     Namespaces,
     /// NVIDIA's own libraries, which `tests/nccl.sh` fetches.
     Nccl,
-    /// An NCCL that has every function that is used, 2.29.7.
+    /// An NCCL that has every function that is used: 2.29.7 or newer.
     NewestNccl,
     /// A machine where CUDA's driver finds no GPU.
     NoGpus,
@@ -54,15 +54,15 @@ pub enum Need {
     Rails,
     /// An RDMA port that is up, with an IPv4 address and `RoCEv2`.
     Rdma,
-    /// GPUs that are real.
+    /// Real GPUs.
     RealGpus,
-    /// A compiler of Rust.
+    /// A Rust compiler.
     Rustc,
-    /// A kernel with memory that it reads for no other process (`memfd_secret`).
+    /// A kernel with memory that no other process can read (`memfd_secret`).
     SecretMemory,
-    /// A kernel that lets a process read another's memory.
+    /// A kernel that lets a process read another process's memory.
     SingleCopy,
-    /// A kernel that makes dma-bufs of a process's memory.
+    /// A kernel that makes dma-bufs from a process's memory (`udmabuf`).
     Udmabuf,
 }
 
@@ -119,21 +119,21 @@ impl Need {
     }
 }
 
-/// Whether the machine has what the test needs; where not, the test is noted as skipped.
+/// Whether the machine has what the test needs. If not, the test is reported as skipped.
 ///
 /// # Panics
 ///
-/// Where it has not, and `SPARK_CCL_TEST_REQUIRE` lists it.
+/// If the machine does not have it, and `SPARK_CCL_TEST_REQUIRE` lists it.
 #[must_use]
 pub fn has(need: Need) -> bool {
     found(need, probe::of(need)).is_some()
 }
 
-/// The same for what the test has looked for itself, by other means than the code under test.
+/// Like [`has`], for a need that the test has probed itself, independently of the code under test.
 ///
 /// # Panics
 ///
-/// As [`has`].
+/// If nothing was found, and `SPARK_CCL_TEST_REQUIRE` lists the need.
 #[must_use]
 pub fn found<T>(need: Need, probed: Result<T, String>) -> Option<T> {
     let required = std::env::var(REQUIRE).unwrap_or_default();
@@ -146,8 +146,7 @@ pub fn found<T>(need: Need, probed: Result<T, String>) -> Option<T> {
     }
 }
 
-/// A hash of two numbers, of which test data is made: each element has a value of its own, so that none can stand in
-/// for another.
+/// A hash of two numbers, for test data: each element has a different value, so that none can be mistaken for another.
 pub fn scramble(a: u64, b: u64) -> u64 {
     let mut x = (a << 32 ^ b).wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -155,7 +154,7 @@ pub fn scramble(a: u64, b: u64) -> u64 {
     x ^ x >> 31
 }
 
-/// What was probed, or the reason to skip the test.
+/// Returns what was probed, or the reason to skip the test. Panics if the need is required.
 fn admit<T>(need: Need, probed: Result<T, String>, required: &str) -> Result<T, String> {
     let words = required.split(',').filter(|word| !word.is_empty());
     for word in words.clone() {
@@ -168,17 +167,17 @@ fn admit<T>(need: Need, probed: Result<T, String>, required: &str) -> Result<T, 
     })
 }
 
-/// Says that this thread's test is skipped.
+/// Reports that this thread's test is skipped.
 fn note(need: Need, reason: &str) {
     let thread = std::thread::current();
     let program = std::env::current_exe().unwrap();
     let program = program.file_stem().unwrap().to_string_lossy();
-    // Without cargo's hash.
+    // Without the hash that cargo appends.
     let program = program.rsplit_once('-').map_or(&*program, |(name, _)| name);
     let test = thread.name().unwrap_or("a test");
     let (need, reason) = (need.word(), reason.trim().replace('\n', "; "));
     let line = format!("{need}: {reason}: {program} {test}\n");
-    // The harness captures what macros print.
+    // Written directly, since the harness captures what the print macros write.
     let _ = std::io::stderr().write_all(format!("SKIPPED: {line}").as_bytes());
     if let Some(path) = std::env::var_os(SKIPPED) {
         let file = OpenOptions::new().append(true).create(true).open(path);
@@ -208,7 +207,7 @@ mod tests {
         let _ = missing("c++,ipv6");
     }
 
-    /// Else a misspelt word would require nothing.
+    /// Otherwise a misspelt word would require nothing.
     #[test]
     #[should_panic(expected = "\"ipv5\" is no need")]
     fn only_needs_are_required() {

@@ -1,4 +1,4 @@
-//! What this machine has, found out without the code under test.
+//! Probes what this machine has, independently of the code under test.
 
 use std::error::Error;
 use std::ffi::{c_int, c_uint};
@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 
 use crate::Need;
 
-/// An error says what is missing.
+/// Probes one need. The error says what is missing.
 pub(crate) fn of(need: Need) -> Result<(), String> {
     match need {
         Need::Avx2 => processor(&["avx2", "f16c"]),
@@ -59,7 +59,7 @@ fn program(name: &str) -> Result<(), String> {
     check(is_here, &format!("{name} is not installed"))
 }
 
-/// The compiler that cargo names, else the path's.
+/// The compiler that cargo names in `RUSTC`, otherwise the one on the path.
 fn rustc() -> Result<(), String> {
     match std::env::var_os("RUSTC") {
         Some(path) if Path::new(&path).is_absolute() => {
@@ -91,19 +91,19 @@ fn namespaces() -> Result<(), String> {
 }
 
 fn secret_memory() -> Result<(), String> {
-    // SAFETY: the call takes flags alone, and makes a descriptor or fails.
+    // SAFETY: memfd_secret takes only flags, touches no memory of this process, and returns a new descriptor or -1.
     let outcome = unsafe { nix::libc::syscall(nix::libc::SYS_memfd_secret, 0) };
     let descriptor = Errno::result(outcome).map_err(|error| format!("memfd_secret: {error}"))?;
     nix::unistd::close(descriptor as i32).map_err(|error| error.to_string())
 }
 
-/// Reads a byte of a child, as a rank does of another that its parent did not start.
+/// Reads a byte of a child process's memory, as ranks read each other's.
 fn single_copy() -> Result<(), String> {
     let mut command = Command::new("cat");
     let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = pipes.spawn().unwrap();
     let pid = child.id();
-    // Its answer says that its memory is in place: while it starts, the kernel still moves its stack.
+    // Its answer proves that it has started. During exec, the kernel still moves the stack.
     let (orders, answers) = (child.stdin.take(), child.stdout.take());
     orders.as_ref().unwrap().write_all(b"?").unwrap();
     answers.unwrap().read_exact(&mut [0]).unwrap();
@@ -129,7 +129,7 @@ fn cables() -> Result<(), String> {
     check(layout != "one", "RAILS=one has no cables")
 }
 
-/// An RDMA port that is up, of which a GID and its type fit.
+/// Whether there is an active RDMA port with a GID that fits, together with its type.
 fn port(fits: impl Fn(&str, &str) -> bool, what: &str) -> Result<(), String> {
     let read = |path: PathBuf| std::fs::read_to_string(path).unwrap_or_default();
     let devices = std::fs::read_dir("/sys/class/infiniband")
@@ -164,17 +164,18 @@ fn gpus(least: usize) -> Result<(), String> {
     nccl(21800)
 }
 
-/// How many GPUs CUDA's driver finds.
+/// The number of GPUs that CUDA's driver finds.
 fn gpu_count() -> Result<usize, String> {
-    // The error itself says no more than that dlopen failed.
+    // The error itself only says that dlopen failed.
     let explained = |error: libloading::Error| match error.source() {
         Some(source) => source.to_string(),
         None => error.to_string(),
     };
     let failed = |call: &str, code: c_int| format!("{call}: CUDA's error {code}");
-    // SAFETY: the library's initialisers set up its own state; the types are those of these functions in cuda.h.
+    // SAFETY: the library's initialisers only set up its own state. The functions' types are those in cuda.h, `count`
+    // is a live local, and the library is leaked, so that its functions stay loaded.
     unsafe {
-        // Not closed: drivers start threads.
+        // Leaked, since drivers start threads, which must not outlive their code.
         let library = Box::leak(Box::new(Library::new("libcuda.so.1").map_err(explained)?));
         let init = library.get::<unsafe extern "C" fn(c_uint) -> c_int>(b"cuInit\0");
         let code = init.map_err(explained)?(0);
@@ -187,7 +188,7 @@ fn gpu_count() -> Result<usize, String> {
     }
 }
 
-/// NCCL of this version or newer, where `SPARK_CCL_NCCL_LIBRARY` or the system's loader finds it.
+/// An NCCL of this version or newer, as `SPARK_CCL_NCCL_LIBRARY` names it or the system's loader finds it.
 fn nccl(oldest: c_int) -> Result<(), String> {
     let named = std::env::var_os("SPARK_CCL_NCCL_LIBRARY").map(PathBuf::from);
     let candidates = match named {
@@ -206,7 +207,8 @@ fn nccl(oldest: c_int) -> Result<(), String> {
 
 fn nccl_version(path: &PathBuf) -> Option<c_int> {
     let mut version = 0;
-    // SAFETY: the library's initialisers set up its own state; the type is that of this function in nccl.h.
+    // SAFETY: the library's initialisers only set up its own state. The function's type is that in nccl.h, `version` is
+    // a live local, and the library is leaked, so that its function stays loaded.
     let code = unsafe {
         let library = Box::leak(Box::new(Library::new(path).ok()?));
         let of = library.get::<unsafe extern "C" fn(*mut c_int) -> c_int>(b"ncclGetVersion\0");

@@ -1,17 +1,17 @@
-//! Files that need each other.
+//! Finds import cycles between files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 
 use crate::tree::Tree;
 
-/// Files each of which needs all others, if by way of others.
+/// Files that all depend on each other, directly or indirectly.
 #[derive(Debug)]
 pub(crate) struct Circle {
     edges: Vec<Edge>,
 }
 
-/// Where a file needs another.
+/// The place where a file depends on another.
 #[derive(Debug)]
 struct Edge {
     from: String,
@@ -20,7 +20,7 @@ struct Edge {
     to: String,
 }
 
-/// Where and by which path a module needs another, once for each two.
+/// The line and path by which a module depends on another, once per pair of modules.
 type Edges = BTreeMap<(usize, usize), (usize, String)>;
 
 pub(crate) fn circles(tree: &Tree) -> Vec<Circle> {
@@ -73,7 +73,7 @@ fn edges(tree: &Tree) -> Edges {
     edges
 }
 
-/// All that a module needs, directly or not.
+/// All modules that a module depends on, directly or indirectly.
 fn reach(edges: &Edges, from: usize) -> BTreeSet<usize> {
     let mut reached = BTreeSet::new();
     let mut open = vec![from];

@@ -1,11 +1,11 @@
-//! What the check makes of small crates.
+//! Tests of the check itself, on small example crates.
 
 use std::path::Path;
 
 use crate::circles::circles;
 use crate::tree::Tree;
 
-/// The circles of a crate of these files, each by its files.
+/// The cycles of a crate with these files, each as a list of its files.
 fn circles_of(files: &[(&str, &str)]) -> Vec<Vec<String>> {
     let read = |path: &Path| {
         let mut files = files.iter();
@@ -55,7 +55,7 @@ fn a_module_and_its_children_are_none() {
     assert_eq!(found, Vec::<Vec<String>>::new());
 }
 
-/// The cousin is used by its parent's name, and uses a sibling of that.
+/// `b.rs` uses re-exports of `a`: first one of a module that does not depend on it, then one of a module that does.
 #[test]
 fn a_facade_neither_hides_a_circle_nor_makes_one() {
     let files = |cousin| {

@@ -1,8 +1,8 @@
-//! Modules of a crate import each other in one direction only: what two of them need has a place of its own, and each
-//! can be read without those that use it. Only a module and its own children may name each other.
+//! Checks that the modules of a crate do not import each other in cycles: what two of them need is in a module of its
+//! own, and each can be read without its users. Only a module and its own children may name each other.
 //!
-//! The check reads every crate's `src`, but for its tests. It takes a name for a dependence on the file that defines it,
-//! wherever it is re-exported: a facade neither hides a circle nor makes one.
+//! The check reads every crate's `src`, except for tests. A name counts as a dependency on the file that defines it,
+//! wherever it is re-exported: a facade neither hides a cycle nor makes one.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod circles;
@@ -34,7 +34,7 @@ fn no_modules_import_each_other_in_a_circle() {
     );
 }
 
-/// The first file of every library and program of the workspace.
+/// The root file of every library and program of the workspace.
 fn roots(workspace: &Path) -> Vec<PathBuf> {
     let crates = std::fs::read_dir(workspace.join("crates")).unwrap();
     let crates = crates.map(|entry| Path::new("crates").join(entry.unwrap().file_name()));

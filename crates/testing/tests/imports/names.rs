@@ -1,20 +1,20 @@
-//! Where what a path names is defined.
+//! Resolves paths to the modules that define what they name.
 
 use crate::tree::{Meaning, Tree};
 
-/// More steps than any name takes; imports that go round in a circle end here.
+/// The limit of resolution steps, which ends cyclic imports. No real name takes as many.
 const DEPTH: usize = 24;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
     Module(usize),
-    /// Something that this module defines, or has from another crate.
+    /// An item that this module defines, or imports from another crate.
     ItemOf(usize),
 }
 
 impl Tree {
-    /// The modules that define what the path names, as seen in a module: more than one for a name of several things.
-    /// None are named by another crate's path, nor by a module's: what is used of that is named elsewhere.
+    /// The modules that define what `path` names in a module. There are several if the name has several meanings, and
+    /// none if it is another crate's or names a module: the items that are used of that are named elsewhere.
     pub(crate) fn definers(&self, module: usize, path: &[String]) -> Vec<usize> {
         let targets = self.resolve(module, path, DEPTH);
         let definers = targets.into_iter().filter_map(|target| match target {
@@ -46,11 +46,11 @@ impl Tree {
                     .into_iter()
                     .collect(),
                 Target::Module(module) => match self.lookup(module, name, depth) {
-                    // A macro has made it.
+                    // A macro generated the item.
                     found if found.is_empty() => vec![Target::ItemOf(module)],
                     found => found,
                 },
-                // A variant, or what is associated with a type; or else a name in a module of the same name.
+                // A variant, or an item associated with a type; or a name in a module of the same name.
                 item @ Target::ItemOf(_) => vec![item],
             });
             targets = inner.collect();
@@ -66,7 +66,7 @@ impl Tree {
                 Meaning::Module(module) => vec![Target::Module(*module)],
                 Meaning::Item => vec![Target::ItemOf(module)],
                 Meaning::Import(path) => match self.resolve(module, path, depth - 1) {
-                    // It is another crate's.
+                    // Another crate defines it.
                     found if found.is_empty() => vec![Target::ItemOf(module)],
                     found => found,
                 },

@@ -1,4 +1,4 @@
-//! What a file's text names.
+//! Collects what a source file defines, imports and mentions.
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::Visit;
@@ -11,18 +11,18 @@ pub(crate) struct Mention {
     pub(crate) line: usize,
 }
 
-/// What stands between a module's braces, or in its file.
+/// The contents of a module's braces, or of its file.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
-    /// The names of what is defined here, but for modules.
+    /// The names of the items that are defined here, except for modules.
     pub(crate) items: Vec<String>,
-    /// What is imported, by the name it has here.
+    /// Imports, by their local names.
     pub(crate) imports: Vec<(String, Mention)>,
-    /// What all names are imported from.
+    /// The sources of glob imports.
     pub(crate) globs: Vec<Mention>,
-    /// Paths in the code, imports among them.
+    /// Paths in the code, including imports.
     pub(crate) mentions: Vec<Mention>,
-    /// Modules, and what is in those that have no file of their own.
+    /// Modules, with the contents of those that have no file of their own.
     pub(crate) modules: Vec<(String, Option<Contents>)>,
 }
 
@@ -95,7 +95,7 @@ impl Contents {
         self.imports.push((name, mention));
     }
 
-    /// The paths among what a macro gets, whose grammar is its own.
+    /// Collects the paths among a macro's tokens, which have their own grammar.
     fn scan(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut line = 0;
@@ -171,7 +171,7 @@ impl Visit<'_> for Contents {
     fn visit_attribute(&mut self, _: &Attribute) {}
 }
 
-/// Whether only tests are built with it.
+/// Whether an item with these attributes is only built for tests.
 fn is_test(attributes: &[Attribute]) -> bool {
     attributes
         .iter()

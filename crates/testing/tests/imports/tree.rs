@@ -1,14 +1,14 @@
-//! A crate's modules and the files they are in.
+//! A crate's module tree, and the files of its modules.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use crate::source::{Contents, Mention};
 
-/// How a file is read, where there is one.
+/// Reads a file; `None` if there is none.
 pub(crate) type Reader<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
-/// A crate's modules; the first is its root.
+/// A crate's modules. The first one is the root.
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     pub(crate) modules: Vec<Module>,
@@ -17,7 +17,7 @@ pub(crate) struct Tree {
 #[derive(Debug)]
 pub(crate) struct Module {
     pub(crate) parent: Option<usize>,
-    /// The module whose file it is in.
+    /// The module whose file contains it.
     pub(crate) home: usize,
     pub(crate) file: PathBuf,
     pub(crate) names: HashMap<String, Vec<Meaning>>,
@@ -29,7 +29,7 @@ pub(crate) struct Module {
 #[derive(Debug, Clone)]
 pub(crate) enum Meaning {
     Module(usize),
-    /// Something that is defined there.
+    /// An item that is defined in the module.
     Item,
     Import(Vec<String>),
 }
@@ -43,7 +43,7 @@ impl Tree {
         tree
     }
 
-    /// Whether one is the other, or somewhere within it.
+    /// Whether one of the modules is the other, or is within it.
     pub(crate) fn are_in_line(&self, a: usize, b: usize) -> bool {
         self.is_within(a, b) || self.is_within(b, a)
     }
@@ -53,7 +53,7 @@ impl Tree {
             .any(|module| module == outer)
     }
 
-    /// Adds a module and all within it; the files of those lie in the folder.
+    /// Adds a module and all modules within it, whose files are in `folder`.
     fn add(
         &mut self,
         parent: Option<usize>,
@@ -107,7 +107,7 @@ impl Tree {
     }
 }
 
-/// The file of the module whose children's files lie in the folder.
+/// The file of the module whose children's files are in `folder`.
 fn find(folder: &Path, read: Reader) -> (PathBuf, String) {
     let candidates = [folder.with_extension("rs"), folder.join("mod.rs")];
     let mut found = candidates
