@@ -24,7 +24,7 @@ fn attend(session: &Session, context: u64) -> Receiver<Delivery> {
     receiver
 }
 
-fn hear(receiver: &Receiver<Delivery>) -> Delivery {
+fn next_delivery(receiver: &Receiver<Delivery>) -> Delivery {
     receiver.recv_timeout(Duration::from_secs(60)).unwrap()
 }
 
@@ -64,9 +64,9 @@ fn the_end_that_does_not_ask_is_told_before_or_after_it_attends() {
             sessions[asker]
                 .reach(peer, wanted, &[Via::Unix], soon())
                 .unwrap();
-            let (near, end) = stream(hear(&near));
+            let (near, end) = stream(next_delivery(&near));
             assert_eq!(end, End::Caller);
-            let delivery = hear(&attend(other, context));
+            let delivery = next_delivery(&attend(other, context));
             assert_eq!((delivery.peer, delivery.purpose), (asker as u32, wanted));
             let (far, end) = stream(delivery);
             assert_eq!(end, End::Called);
@@ -79,7 +79,7 @@ fn the_end_that_does_not_ask_is_told_before_or_after_it_attends() {
 struct Chat {
     stream: Socket,
     turn: Turn,
-    heard: Sender<u8>,
+    received: Sender<u8>,
 }
 
 impl Talk for Chat {
@@ -97,7 +97,7 @@ impl Talk for Chat {
             Turn::Reading => {
                 let mut byte = [0];
                 (&self.stream).read_exact(&mut byte).unwrap();
-                self.heard.send(byte[0]).unwrap();
+                self.received.send(byte[0]).unwrap();
                 Turn::Over
             }
         };
@@ -109,12 +109,12 @@ impl Talk for Chat {
 fn ends_talk_before_or_after_both_attend() {
     for sessions in worlds(2) {
         for context in [CONTEXT, CONTEXT + 1] {
-            let (heard, hears) = channel();
+            let (received, arrivals) = channel();
             let attendant: Attendant = Arc::new(move |delivery| {
                 Some(Box::new(Chat {
                     stream: delivery.stream.unwrap().0,
                     turn: Turn::Over,
-                    heard: heard.clone(),
+                    received: received.clone(),
                 }))
             });
             sessions[0].attend(context, &attendant);
@@ -127,7 +127,7 @@ fn ends_talk_before_or_after_both_attend() {
                 sessions[1].attend(context, &attendant);
             }
             for _ in 0..2 {
-                assert_eq!(hears.recv_timeout(Duration::from_secs(60)), Ok(7));
+                assert_eq!(arrivals.recv_timeout(Duration::from_secs(60)), Ok(7));
             }
         }
     }
@@ -146,7 +146,7 @@ fn both_ends_may_ask_at_once() {
             session
         });
         let take = |receiver: &Receiver<Delivery>| {
-            let mut all: Vec<_> = (0..LANES).map(|_| hear(receiver)).collect();
+            let mut all: Vec<_> = (0..LANES).map(|_| next_delivery(receiver)).collect();
             all.sort_by_key(|delivery| delivery.purpose.lane);
             all.into_iter().map(stream).collect::<Vec<_>>()
         };
@@ -169,7 +169,7 @@ fn what_comes_for_a_context_that_is_over_is_closed() {
         let near = attend(&sessions[0], CONTEXT);
         sessions[1].dismiss(CONTEXT);
         sessions[0].reach(1, link(0), &[Via::Unix], soon()).unwrap();
-        let (stream, _) = stream(hear(&near));
+        let (stream, _) = stream(next_delivery(&near));
         stream
             .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();
@@ -186,7 +186,7 @@ fn who_cannot_be_reached_is_named() {
     sessions[0]
         .reach(1, link(0), &[Via::Unix], deadline)
         .unwrap();
-    let delivery = hear(&near);
+    let delivery = next_delivery(&near);
     assert_eq!((delivery.peer, delivery.purpose), (1, link(0)));
     let error = delivery.stream.unwrap_err();
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");

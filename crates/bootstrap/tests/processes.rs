@@ -19,35 +19,38 @@ const MARK: &str = "@ ";
 
 struct Worker {
     child: Child,
-    words: mpsc::Receiver<String>,
+    messages: mpsc::Receiver<String>,
 }
 
 impl Worker {
-    fn start(rank: u32, size: u32, deed: &str, secret: &str, rendezvous: &str) -> Self {
+    fn start(rank: u32, size: u32, action: &str, secret: &str, rendezvous: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", "worker", "--nocapture"])
-            .env(ROLE, format!("{rank} {size} {deed} {secret} {rendezvous}"))
+            .env(
+                ROLE,
+                format!("{rank} {size} {action} {secret} {rendezvous}"),
+            )
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let (sender, words) = mpsc::channel();
+        let (sender, messages) = mpsc::channel();
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 match line.strip_prefix(MARK) {
-                    Some(word) => drop(sender.send(word.to_owned())),
+                    Some(message) => drop(sender.send(message.to_owned())),
                     None => eprintln!("rank {rank}: {line}"),
                 }
             }
         });
-        Worker { child, words }
+        Worker { child, messages }
     }
 
     /// The rank's next message.
-    fn hear(&self) -> String {
-        self.words.recv_timeout(2 * WATCHDOG).unwrap()
+    fn next_message(&self) -> String {
+        self.messages.recv_timeout(2 * WATCHDOG).unwrap()
     }
 
     fn kill(&mut self) {
@@ -70,23 +73,29 @@ fn worker() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
-    let [rank, size, deed, secret, rendezvous] = role
+    let [rank, size, action, secret, rendezvous] = role
         .split(' ')
         .collect::<Vec<_>>()
         .try_into()
         .expect("five words");
     let number = |text: &str| text.parse().unwrap();
-    let text = match live(number(rank), number(size), deed, secret, rendezvous) {
+    let text = match run_rank(number(rank), number(size), action, secret, rendezvous) {
         Ok(()) => "done".to_owned(),
         Err(error) => format!("{error:?} {error}"),
     };
     eprintln!("{MARK}{text}");
 }
 
-fn live(rank: u32, size: u32, deed: &str, secret: &str, rendezvous: &str) -> Result<(), Error> {
+fn run_rank(
+    rank: u32,
+    size: u32,
+    action: &str,
+    secret: &str,
+    rendezvous: &str,
+) -> Result<(), Error> {
     let secret = (secret != "-").then(|| Secret::from_text(secret.as_bytes()));
     let options = Options {
-        init_timeout: if deed == "hurry" {
+        init_timeout: if action == "hurry" {
             Duration::from_secs(4)
         } else {
             WATCHDOG
@@ -101,7 +110,7 @@ fn live(rank: u32, size: u32, deed: &str, secret: &str, rendezvous: &str) -> Res
         Err(_) => Session::join(&rendezvous.parse()?, rank, size, &options)?,
     };
     eprintln!("{MARK}joined");
-    match deed {
+    match action {
         "mesh" => mesh(&session),
         "hold" => std::thread::sleep(2 * WATCHDOG),
         _ => session.seal(Ok(()), soon())?,
@@ -109,10 +118,10 @@ fn live(rank: u32, size: u32, deed: &str, secret: &str, rendezvous: &str) -> Res
     Ok(())
 }
 
-fn start_all(size: u32, deeds: &[&str], secret: &str, rendezvous: &str) -> Vec<Worker> {
+fn start_all(size: u32, actions: &[&str], secret: &str, rendezvous: &str) -> Vec<Worker> {
     (0..size)
-        .zip(deeds.iter().cycle())
-        .map(|(rank, deed)| Worker::start(rank, size, deed, secret, rendezvous))
+        .zip(actions.iter().cycle())
+        .map(|(rank, action)| Worker::start(rank, size, action, secret, rendezvous))
         .collect()
 }
 
@@ -122,8 +131,8 @@ fn all_pairs_connect_between_processes() {
     let port = free_port().to_string();
     for (size, secret, rendezvous) in [(4, "-", &id), (3, "s", &port), (2, "-", &port)] {
         for worker in start_all(size, &["mesh"], secret, rendezvous) {
-            assert_eq!(worker.hear(), "joined");
-            assert_eq!(worker.hear(), "done");
+            assert_eq!(worker.next_message(), "joined");
+            assert_eq!(worker.next_message(), "done");
         }
     }
 }
@@ -133,12 +142,12 @@ fn a_killed_rank_is_named_by_all_others() {
     let id = UniqueId::create(&options()).unwrap().to_string();
     let mut workers = start_all(3, &["seal", "hold", "seal"], "-", &id);
     for worker in &workers {
-        assert_eq!(worker.hear(), "joined");
+        assert_eq!(worker.next_message(), "joined");
     }
     let mut killed = workers.remove(1);
     let name = format!("pid {})", killed.child.id());
     killed.kill();
-    let errors: Vec<String> = workers.iter().map(Worker::hear).collect();
+    let errors: Vec<String> = workers.iter().map(Worker::next_message).collect();
     assert_eq!(errors[0], errors[1]);
     assert!(errors[0].starts_with("Lost"), "{}", errors[0]);
     assert!(
@@ -153,11 +162,11 @@ fn a_rendezvous_that_is_killed_with_its_rank_is_named_by_all_others() {
     let port = free_port().to_string();
     let mut workers = start_all(3, &["hold", "seal", "seal"], "-", &port);
     for worker in &workers {
-        assert_eq!(worker.hear(), "joined");
+        assert_eq!(worker.next_message(), "joined");
     }
     workers[0].kill();
     for worker in &workers[1..] {
-        let error = worker.hear();
+        let error = worker.next_message();
         assert!(error.starts_with("Lost"), "{error}");
         let name = format!("the rendezvous at 127.0.0.1:{port} went away");
         assert!(error.contains(&name), "{error}");
@@ -169,9 +178,9 @@ fn a_process_with_a_wrong_secret_stays_outside() {
     let port = free_port().to_string();
     let inside = Worker::start(0, 2, "hurry", "right", &port);
     let outside = Worker::start(1, 2, "hurry", "wrong", &port);
-    let error = outside.hear();
+    let error = outside.next_message();
     assert!(error.starts_with("Auth"), "{error}");
-    let error = inside.hear();
+    let error = inside.next_message();
     assert!(error.starts_with("Missing"), "{error}");
     assert!(error.contains("rank 1 of 2"), "{error}");
     assert!(
@@ -185,7 +194,7 @@ fn processes_that_disagree_hear_the_same() {
     let id = UniqueId::create(&options()).unwrap().to_string();
     let workers =
         [(0, 3), (1, 3), (1, 4)].map(|(rank, size)| Worker::start(rank, size, "seal", "-", &id));
-    let errors = workers.each_ref().map(Worker::hear);
+    let errors = workers.each_ref().map(Worker::next_message);
     assert!(errors[0].starts_with("Mismatch"), "{}", errors[0]);
     assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
     assert!(

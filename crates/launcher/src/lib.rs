@@ -12,9 +12,9 @@ mod error;
 pub mod fuzz;
 mod hex;
 mod node_list;
+mod owner;
 mod pmi1;
 mod pmix;
-mod speaker;
 mod tcp_store;
 mod vars;
 

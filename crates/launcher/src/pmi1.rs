@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::speaker::Speaker;
+use crate::owner::ProtocolOwner;
 use crate::{Error, KeyValue, at_exit, hex};
 
 /// Slurm reads requests into a buffer of 1024 bytes, even if it announces a larger `vallen_max`.
@@ -57,10 +57,10 @@ type Shared = Arc<Mutex<Wire<BorrowedFd<'static>>>>;
 
 /// The process's only connection, kept until it exits: the protocol cannot be initialised twice.
 static OPEN: Mutex<Option<Shared>> = Mutex::new(None);
-static SPEAKER: Speaker = Speaker::new();
+static OWNER: ProtocolOwner = ProtocolOwner::new();
 
 fn open(fd: RawFd, deadline: Instant) -> Result<Shared, Error> {
-    let own = SPEAKER.check();
+    let own = OWNER.check();
     own.map_err(|forked| failed("begin", forked.to_string()))?;
     let mut open = OPEN.lock();
     if let Some(wire) = open.as_ref() {

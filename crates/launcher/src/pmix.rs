@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use crate::speaker::Speaker;
+use crate::owner::ProtocolOwner;
 use crate::{Error, KeyValue, at_exit};
 use ffi::{Api, Proc, Status, Value};
 
@@ -47,10 +47,10 @@ impl KeyValue for PmixSpace {
 
 /// The process's only connection. It is kept until the process exits: PMIx cannot reliably be initialised again.
 static CLIENT: Mutex<Option<Client>> = Mutex::new(None);
-static SPEAKER: Speaker = Speaker::new();
+static OWNER: ProtocolOwner = ProtocolOwner::new();
 
 fn with_client<T>(work: impl FnOnce(&Client) -> Result<T, Error>) -> Result<T, Error> {
-    let own = SPEAKER.check();
+    let own = OWNER.check();
     own.map_err(|forked| failed("begin", forked.to_string()))?;
     let mut client = CLIENT.lock();
     if client.is_none() {

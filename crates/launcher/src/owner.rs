@@ -4,9 +4,9 @@ use once_cell::race::OnceBox;
 use spark_ccl_fork::{Forked, Process};
 
 /// The process that may use one of the launcher's protocols: the first one that does.
-pub(crate) struct Speaker(OnceBox<Process>);
+pub(crate) struct ProtocolOwner(OnceBox<Process>);
 
-impl Speaker {
+impl ProtocolOwner {
     pub(crate) const fn new() -> Self {
         Self(OnceBox::new())
     }
