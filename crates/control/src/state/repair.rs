@@ -33,7 +33,7 @@ impl State {
             End::Failed(error) => error.clone(),
         };
         let name = &self.names[link.peer as usize];
-        tracing::warn!("the control stream to {name} broke: {error}; it is made anew");
+        tracing::warn!("the control stream to {name} broke: {error}; it will be reopened");
         repair.mark_broken(error, now);
         link.drop_stream();
         // The others decide by the ranks that this one says it hears.
@@ -169,13 +169,13 @@ impl State {
         }
         let name = &self.names[peer as usize];
         if let Err(error) = link.renew(socket, now) {
-            tracing::warn!("a new control stream to {name} is of no use: {error}");
+            tracing::warn!("a new control stream to {name} cannot be used: {error}");
             return;
         }
         if let Some(repair) = &mut link.repair {
             repair.renewed(number, by_higher);
         }
-        tracing::info!("there is a new control stream to {name}");
+        tracing::info!("the control stream to {name} is open again");
         self.heartbeat(now);
     }
 
