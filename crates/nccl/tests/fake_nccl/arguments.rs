@@ -1,10 +1,12 @@
+//! Arguments that are refused before NCCL is called.
+
 use spark_ccl_nccl::{
     ArgumentError, Communicator, Config, CtaPolicy, DType, Error, RedOp, Stream, WindowKind,
 };
 
 use crate::{Fake, floats, slice, stream};
 
-/// What was wrong; and that NCCL was not called.
+/// The argument error; checks that NCCL was not called.
 fn refused(fake: &Fake, result: Result<(), Error>) -> ArgumentError {
     assert_eq!(fake.journal(), [""; 0]);
     match result.unwrap_err() {

@@ -1,3 +1,5 @@
+//! Groups, and the communicators in them.
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::thread;
@@ -33,7 +35,7 @@ fn groups_nest() {
     let value = library.group(|| {
         sum(&comms[0])?;
         library.group(|| sum(&comms[1]))?;
-        // The inner end did not end it: still a member.
+        // The end of the inner group did not end the outer one: still a member.
         assert!(matches!(
             comms[0].revoke(),
             Err(Error::Grouped {
@@ -241,7 +243,7 @@ fn groups_of_two_libraries_do_not_mix() {
     // A communicator of the other library is in no group.
     let comms = pair(&other);
     one.library.group(|| sum(&comms[0])).unwrap();
-    // The first group, which was called off, and the second.
+    // The first group, which was cancelled, and the second.
     assert_eq!(names(&one.journal()).len(), 3 + 2);
     comms.into_iter().next().unwrap().abort().unwrap();
 }

@@ -1,3 +1,5 @@
+//! Nonblocking communicators: waits, time limits, and handles that NCCL writes late.
+
 use std::time::{Duration, Instant};
 
 use spark_ccl_nccl::{Communicator, Config, Error, Progress, RedOp, ShrinkMode, WindowKind};
