@@ -238,7 +238,7 @@ impl Inner {
     }
 
     /// Whether NCCL reports no error of the communicator.
-    pub(crate) fn is_fine(&self) -> bool {
+    pub(crate) fn has_no_error(&self) -> bool {
         matches!(self.async_code(), Ok(Code::SUCCESS))
     }
 
@@ -302,7 +302,7 @@ impl Inner {
     fn async_code(&self) -> Result<Code, Error> {
         const NAME: &str = "ncclCommGetAsyncError";
         let mut result = 0;
-        let raw = self.made(NAME)?;
+        let raw = self.handle(NAME)?;
         // SAFETY: `raw` is the handle of a live communicator, and NCCL writes one number to
         // `result`.
         match Code(unsafe { (self.library.api.ncclCommGetAsyncError)(raw, &raw mut result) }) {
@@ -326,7 +326,7 @@ impl Inner {
     }
 
     /// NCCL's handle, if NCCL has made the communicator.
-    fn made(&self, operation: &'static str) -> Result<ncclComm_t, Error> {
+    fn handle(&self, operation: &'static str) -> Result<ncclComm_t, Error> {
         let raw = self.raw();
         let elsewhere = false;
         let none = Error::Grouped {
@@ -346,7 +346,7 @@ impl Inner {
         if let Some(value) = known.get() {
             return Ok(*value);
         }
-        let raw = self.made(name)?;
+        let raw = self.handle(name)?;
         let mut value = 0;
         // SAFETY: `raw` is the handle of a live communicator, and `ask` writes one number to
         // `value`.

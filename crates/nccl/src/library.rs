@@ -72,11 +72,11 @@ impl Library {
             return Err(Error::TooOld { path, found });
         }
         std::mem::forget(library);
-        Ok(Self::known(api))
+        Ok(Self::shared(api))
     }
 
     /// Returns the same `Api` for the same library, whatever path it was loaded by.
-    fn known(api: Api) -> Self {
+    fn shared(api: Api) -> Self {
         static KNOWN: Mutex<Vec<&'static Api>> = Mutex::new(Vec::new());
         let mut all = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let same =

@@ -22,9 +22,9 @@ impl Communicator {
         stream: Stream,
     ) -> Result<(), Error> {
         let call = self.begin("ncclAllReduce")?;
-        call.places(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
-        call.length(RECEIVE, recv, send.len())?;
-        call.apart(recv, send, SAME)?;
+        call.check_buffers(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
+        call.check_len(RECEIVE, recv, send.len())?;
+        call.check_overlap(recv, send, SAME)?;
         let op = call.reduction(op, send.dtype())?;
         // SAFETY: `begin` returned the handle of a live communicator of this thread. Both buffers
         // have the length that NCCL is given, and the callers of `from_raw` promised that buffers
@@ -58,11 +58,11 @@ impl Communicator {
         stream: Stream,
     ) -> Result<(), Error> {
         let call = self.begin("ncclReduce")?;
-        call.places(&[(SEND, Some(send)), (RECEIVE, recv)], Some(stream))?;
+        call.check_buffers(&[(SEND, Some(send)), (RECEIVE, recv)], Some(stream))?;
         let root_rank = call.rank(ROOT, root)?;
-        if let Some(recv) = call.at_root(root, RECEIVE, recv)? {
-            call.length(RECEIVE, recv, send.len())?;
-            call.apart(recv, send, SAME)?;
+        if let Some(recv) = call.root_buffer(root, RECEIVE, recv)? {
+            call.check_len(RECEIVE, recv, send.len())?;
+            call.check_overlap(recv, send, SAME)?;
         }
         let op = call.reduction(op, send.dtype())?;
         // SAFETY: `begin` returned the handle of a live communicator of this thread. Only the
@@ -98,11 +98,11 @@ impl Communicator {
         stream: Stream,
     ) -> Result<(), Error> {
         let call = self.begin("ncclBroadcast")?;
-        call.places(&[(RECEIVE, Some(recv)), (SEND, send)], Some(stream))?;
+        call.check_buffers(&[(RECEIVE, Some(recv)), (SEND, send)], Some(stream))?;
         let root_rank = call.rank(ROOT, root)?;
-        if let Some(send) = call.at_root(root, SEND, send)? {
-            call.length(SEND, send, recv.len())?;
-            call.apart(recv, send, SAME)?;
+        if let Some(send) = call.root_buffer(root, SEND, send)? {
+            call.check_len(SEND, send, recv.len())?;
+            call.check_overlap(recv, send, SAME)?;
         }
         // SAFETY: `begin` returned the handle of a live communicator of this thread. Only the
         // root's send buffer is read, and there both buffers have the length that NCCL is given.
@@ -135,9 +135,9 @@ impl Communicator {
         stream: Stream,
     ) -> Result<(), Error> {
         let call = self.begin("ncclAllGather")?;
-        call.places(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
-        call.length(SEND, send, call.share(RECEIVE, recv)?)?;
-        call.apart(recv, send, Some(own_part(self.rank()?, send.len())))?;
+        call.check_buffers(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
+        call.check_len(SEND, send, call.per_rank(RECEIVE, recv)?)?;
+        call.check_overlap(recv, send, Some(own_part(self.rank()?, send.len())))?;
         // SAFETY: `begin` returned the handle of a live communicator of this thread. The receive
         // buffer has a part for each rank, as long as the send buffer. The callers of `from_raw`
         // promised that buffers and stream live until the operation has run.
@@ -168,9 +168,9 @@ impl Communicator {
         stream: Stream,
     ) -> Result<(), Error> {
         let call = self.begin("ncclReduceScatter")?;
-        call.places(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
-        call.length(RECEIVE, recv, call.share(SEND, send)?)?;
-        call.apart(send, recv, Some(own_part(self.rank()?, recv.len())))?;
+        call.check_buffers(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
+        call.check_len(RECEIVE, recv, call.per_rank(SEND, send)?)?;
+        call.check_overlap(send, recv, Some(own_part(self.rank()?, recv.len())))?;
         let op = call.reduction(op, send.dtype())?;
         // SAFETY: `begin` returned the handle of a live communicator of this thread. The send
         // buffer has a part for each rank, as long as the receive buffer. The callers of `from_raw`
@@ -202,12 +202,12 @@ impl Communicator {
         stream: Stream,
     ) -> Result<(), Error> {
         let call = self.begin("ncclAlltoAll")?;
-        call.places(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
-        call.length(RECEIVE, recv, send.len())?;
-        let count = call.share(SEND, send)?;
-        call.apart(send, recv, None)?;
+        call.check_buffers(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
+        call.check_len(RECEIVE, recv, send.len())?;
+        let count = call.per_rank(SEND, send)?;
+        call.check_overlap(send, recv, None)?;
         let Ok(function) = call.api().ncclAlltoAll() else {
-            return self.deal(Some((send, All)), Some((recv, All)), stream);
+            return self.send_and_receive(Some((send, All)), Some((recv, All)), stream);
         };
         // SAFETY: `begin` returned the handle of a live communicator of this thread. Both buffers
         // have a part of `count` elements for each rank. The callers of `from_raw` promised that
@@ -240,16 +240,16 @@ impl Communicator {
         stream: Stream,
     ) -> Result<(), Error> {
         let call = self.begin("ncclGather")?;
-        call.places(&[(SEND, Some(send)), (RECEIVE, recv)], Some(stream))?;
+        call.check_buffers(&[(SEND, Some(send)), (RECEIVE, recv)], Some(stream))?;
         let root_rank = call.rank(ROOT, root)?;
-        let used = call.at_root(root, RECEIVE, recv)?;
+        let used = call.root_buffer(root, RECEIVE, recv)?;
         if let Some(recv) = used {
-            call.length(SEND, send, call.share(RECEIVE, recv)?)?;
-            call.apart(recv, send, Some(own_part(root, send.len())))?;
+            call.check_len(SEND, send, call.per_rank(RECEIVE, recv)?)?;
+            call.check_overlap(recv, send, Some(own_part(root, send.len())))?;
         }
         let Ok(function) = call.api().ncclGather() else {
             let all = used.map(|recv| (recv, All));
-            return self.deal(Some((send, One(root))), all, stream);
+            return self.send_and_receive(Some((send, One(root))), all, stream);
         };
         // SAFETY: `begin` returned the handle of a live communicator of this thread. Only the
         // root's receive buffer is written, and it has a part for each rank, as long as the send
@@ -284,16 +284,16 @@ impl Communicator {
         stream: Stream,
     ) -> Result<(), Error> {
         let call = self.begin("ncclScatter")?;
-        call.places(&[(RECEIVE, Some(recv)), (SEND, send)], Some(stream))?;
+        call.check_buffers(&[(RECEIVE, Some(recv)), (SEND, send)], Some(stream))?;
         let root_rank = call.rank(ROOT, root)?;
-        let used = call.at_root(root, SEND, send)?;
+        let used = call.root_buffer(root, SEND, send)?;
         if let Some(send) = used {
-            call.length(RECEIVE, recv, call.share(SEND, send)?)?;
-            call.apart(send, recv, Some(own_part(root, recv.len())))?;
+            call.check_len(RECEIVE, recv, call.per_rank(SEND, send)?)?;
+            call.check_overlap(send, recv, Some(own_part(root, recv.len())))?;
         }
         let Ok(function) = call.api().ncclScatter() else {
             let all = used.map(|send| (send, All));
-            return self.deal(all, Some((recv, One(root))), stream);
+            return self.send_and_receive(all, Some((recv, One(root))), stream);
         };
         // SAFETY: `begin` returned the handle of a live communicator of this thread. Only the
         // root's send buffer is read, and it has a part for each rank, as long as the receive
@@ -314,7 +314,7 @@ impl Communicator {
     }
 
     /// Sends and receives the parts of the buffers, each to or from its peer, in one group.
-    fn deal(
+    fn send_and_receive(
         &self,
         send: Option<(DeviceSlice, Peers)>,
         recv: Option<(DeviceSlice, Peers)>,

@@ -22,7 +22,7 @@ pub enum ShrinkMode {
 
 /// The call that makes a communicator: it takes where NCCL writes the handle, and the
 /// configuration.
-type First<'a> = &'a dyn Fn(*mut ncclComm_t, *mut ncclConfig_t) -> raw::Code;
+type CreateCall<'a> = &'a dyn Fn(*mut ncclComm_t, *mut ncclConfig_t) -> raw::Code;
 
 impl Communicator {
     /// Makes rank `rank` of `size`, on this thread's current device. All ranks do this with the
@@ -51,10 +51,10 @@ impl Communicator {
         const NAME: &str = "ncclCommInitRankConfig";
         let (ranks, number) = checked(NAME, size, rank)?;
         let function = library.api.ncclCommInitRankConfig;
-        // SAFETY: `first` passes valid pointers to the handle and to the configuration; the other
+        // SAFETY: `create` passes valid pointers to the handle and to the configuration; the other
         // arguments are values.
         let call = |comm, config| unsafe { function(comm, ranks, id.raw(), number, config) };
-        Self::first(NAME, library, (size, rank), config, &call)
+        Self::create(NAME, library, (size, rank), config, &call)
     }
 
     /// Like [`init_rank`](Self::init_rank), with several ids in the same order on all ranks. Each
@@ -76,10 +76,10 @@ impl Communicator {
         let function = library.api.ncclCommInitRankScalable()?;
         let ids: Vec<_> = ids.iter().map(|id| id.raw()).collect();
         let (first, count) = (ids.as_ptr().cast_mut(), ids.len() as c_int);
-        // SAFETY: `first` passes valid pointers to the handle and to the configuration. `ids` has
+        // SAFETY: `create` passes valid pointers to the handle and to the configuration. `ids` has
         // `count` elements and outlives the call; NCCL only reads them, before it returns.
         let call = |comm, config| unsafe { function(comm, ranks, number, count, first, config) };
-        Self::first(NAME, library, (size, rank), config, &call)
+        Self::create(NAME, library, (size, rank), config, &call)
     }
 
     /// Joins a communicator that grows to `size` ranks, as the new rank `rank`; `id` is the result
@@ -100,11 +100,11 @@ impl Communicator {
         let function = library.api.ncclCommGrow()?;
         let id = id.raw();
         let none = ptr::null_mut();
-        // SAFETY: `first` passes valid pointers to the handle and to the configuration. New ranks
+        // SAFETY: `create` passes valid pointers to the handle and to the configuration. New ranks
         // pass a null parent, and NCCL only reads the id, before it returns.
         let call =
             |comm, config| unsafe { function(none, ranks, &raw const id, number, comm, config) };
-        Self::first(NAME, library, (size, rank), config, &call)
+        Self::create(NAME, library, (size, rank), config, &call)
     }
 
     /// Makes one blocking communicator for each device, all in this process. Rank `r` is on
@@ -253,12 +253,12 @@ impl Communicator {
     }
 
     /// Makes a communicator that is not derived from another.
-    fn first(
+    fn create(
         name: &'static str,
         library: Library,
         of: (usize, usize),
         config: &Config,
-        call: First<'_>,
+        call: CreateCall<'_>,
     ) -> Result<Self, Error> {
         let mut config_raw = config.raw(library, name)?;
         let made = Self::of(Arc::new(Inner::new(library, config.timeout, Some(of))));
@@ -314,7 +314,10 @@ fn checked(name: &'static str, ranks: usize, seen: usize) -> Result<(c_int, c_in
     within(name, "the number of ranks", ranks, 1..=c_int::MAX as usize)?;
     if seen >= ranks {
         let what = "rank";
-        return Err(refused(name, ArgumentError::Rank { what, seen, ranks }));
+        return Err(argument_error(
+            name,
+            ArgumentError::Rank { what, seen, ranks },
+        ));
     }
     Ok((ranks as c_int, seen as c_int))
 }
@@ -329,7 +332,7 @@ fn within(
     if range.contains(&seen) {
         return Ok(());
     }
-    Err(refused(
+    Err(argument_error(
         name,
         ArgumentError::Beyond {
             what,
@@ -340,7 +343,7 @@ fn within(
     ))
 }
 
-fn refused(operation: &'static str, error: ArgumentError) -> Error {
+fn argument_error(operation: &'static str, error: ArgumentError) -> Error {
     let rank = None;
     Error::Argument {
         operation,

@@ -35,7 +35,7 @@ impl Communicator {
     /// NCCL fails, or is older than 2.28.7.
     pub fn revoke(&self) -> Result<(), Error> {
         let call = self.begin_up_to(State::Failed, "ncclCommRevoke")?;
-        call.alone()?;
+        call.refuse_in_group()?;
         let function = call.api().ncclCommRevoke()?;
         // SAFETY: `begin_up_to` returned the handle of a live communicator of this thread.
         let code = unsafe { function(call.raw, REVOKE_DEFAULT) };
@@ -64,7 +64,7 @@ impl Communicator {
             return Ok(());
         };
         let library = first.inner.library;
-        alone(library)?;
+        refuse_in_group(library)?;
         library.group(|| communicators.iter().try_for_each(Self::flush))?;
         communicators.into_iter().try_for_each(Self::destroy)
     }
@@ -93,7 +93,7 @@ impl Communicator {
     }
 }
 
-fn alone(library: Library) -> Result<(), Error> {
+fn refuse_in_group(library: Library) -> Result<(), Error> {
     if group::is_open(library) {
         return Err(Error::Grouped {
             operation: "ncclCommFinalize",

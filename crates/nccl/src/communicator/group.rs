@@ -56,7 +56,7 @@ impl Library {
         let group = Group::start(self)?;
         let outcome = body();
         if outcome.is_err() {
-            group.call_off();
+            group.cancel();
         }
         let ended = group.end();
         let value = outcome?;
@@ -92,7 +92,7 @@ impl Group {
 
     /// Makes NCCL refuse the group when it ends: one refused call is enough, and this call is
     /// always refused.
-    fn call_off(&self) {
+    fn cancel(&self) {
         let (nothing, none, constant) = (ptr::null_mut(), ptr::null_mut(), ptr::null());
         // SAFETY: NCCL checks the communicator first, and refuses a null one before it uses any
         // other argument.
@@ -110,7 +110,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if !self.ended {
-            self.call_off();
+            self.cancel();
             // The error only says that the group was cancelled.
             let _ = end(self.library);
         }
@@ -154,7 +154,7 @@ impl Open {
     fn close(self, code: Code, failed: bool) {
         for member in &self.members {
             // A nonblocking communicator keeps reporting that the group was cancelled.
-            let spared = code == Code::INVALID_ARGUMENT && member.is_fine();
+            let spared = code == Code::INVALID_ARGUMENT && member.has_no_error();
             if failed && !spared {
                 member.fail();
                 // NCCL may still write there until the communicator has been aborted.

@@ -41,7 +41,7 @@ impl Communicator {
         Ok(Operation {
             comm: self,
             name,
-            raw: self.inner.made(name)?,
+            raw: self.inner.handle(name)?,
             grouped,
         })
     }
@@ -65,7 +65,7 @@ impl Operation<'_> {
     }
 
     /// Refuses to run in a group: the result would be known only when the group ends.
-    pub(super) fn alone(&self) -> Result<(), Error> {
+    pub(super) fn refuse_in_group(&self) -> Result<(), Error> {
         let error = Error::Grouped {
             operation: self.name,
             elsewhere: false,
@@ -83,7 +83,7 @@ impl Operation<'_> {
 
     /// Checks that the buffers and the stream belong to the communicator's device, and that the
     /// buffers have one element type, which the library supports.
-    pub(super) fn places(
+    pub(super) fn check_buffers(
         &self,
         buffers: &[(&'static str, Option<DeviceSlice>)],
         stream: Option<Stream>,
@@ -116,10 +116,10 @@ impl Operation<'_> {
                 });
             }
         }
-        self.known(expected)
+        self.check_dtype(expected)
     }
 
-    fn known(&self, dtype: DType) -> Result<(), Error> {
+    fn check_dtype(&self, dtype: DType) -> Result<(), Error> {
         let since = Version::new(2, 24, 3);
         match dtype {
             DType::F8E4M3 => self.comm.inner.library.needs("f8e4m3", since),
@@ -129,7 +129,7 @@ impl Operation<'_> {
     }
 
     /// Checks how many elements a buffer has.
-    pub(super) fn length(
+    pub(super) fn check_len(
         &self,
         buffer: &'static str,
         slice: DeviceSlice,
@@ -147,7 +147,11 @@ impl Operation<'_> {
     }
 
     /// The number of elements for each rank, in a buffer with an equal part for each.
-    pub(super) fn share(&self, buffer: &'static str, slice: DeviceSlice) -> Result<usize, Error> {
+    pub(super) fn per_rank(
+        &self,
+        buffer: &'static str,
+        slice: DeviceSlice,
+    ) -> Result<usize, Error> {
         let (seen, ranks) = (slice.len(), self.comm.size()?);
         if !seen.is_multiple_of(ranks) {
             return self.refuse(ArgumentError::Shares {
@@ -161,7 +165,7 @@ impl Operation<'_> {
 
     /// Checks that two buffers do not overlap, or that `inner` starts in `outer` where in place
     /// requires.
-    pub(super) fn apart(
+    pub(super) fn check_overlap(
         &self,
         outer: DeviceSlice,
         inner: DeviceSlice,
@@ -189,7 +193,7 @@ impl Operation<'_> {
     }
 
     /// The buffer that the root must pass; `None` on other ranks.
-    pub(super) fn at_root(
+    pub(super) fn root_buffer(
         &self,
         root: usize,
         buffer: &'static str,
@@ -208,7 +212,7 @@ impl Operation<'_> {
             return Ok(op.code());
         };
         let (what, seen) = ("reduction", made.dtype);
-        self.own(what, made.communicator)?;
+        self.check_owner(what, made.communicator)?;
         if seen != expected {
             return self.refuse(ArgumentError::DType {
                 what,
@@ -220,7 +224,7 @@ impl Operation<'_> {
     }
 
     /// Checks that an object was made with this communicator.
-    pub(super) fn own(&self, what: &'static str, communicator: u64) -> Result<(), Error> {
+    pub(super) fn check_owner(&self, what: &'static str, communicator: u64) -> Result<(), Error> {
         if communicator != self.comm.inner.number {
             return self.refuse(ArgumentError::OtherCommunicator { what });
         }

@@ -13,7 +13,7 @@ impl Communicator {
     /// An argument is wrong, the communicator has failed, or NCCL fails.
     pub fn send(&self, buffer: DeviceSlice, peer: usize, stream: Stream) -> Result<(), Error> {
         let call = self.begin("ncclSend")?;
-        call.places(&[("send", Some(buffer))], Some(stream))?;
+        call.check_buffers(&[("send", Some(buffer))], Some(stream))?;
         let peer = call.rank("peer", peer)?;
         let dtype = buffer.dtype().code().into();
         // SAFETY: `begin` returned the handle of a live communicator of this thread. NCCL is given
@@ -39,7 +39,7 @@ impl Communicator {
     /// As for [`send`](Self::send).
     pub fn recv(&self, buffer: DeviceSlice, peer: usize, stream: Stream) -> Result<(), Error> {
         let call = self.begin("ncclRecv")?;
-        call.places(&[("receive", Some(buffer))], Some(stream))?;
+        call.check_buffers(&[("receive", Some(buffer))], Some(stream))?;
         let peer = call.rank("peer", peer)?;
         let dtype = buffer.dtype().code().into();
         // SAFETY: `begin` returned the handle of a live communicator of this thread. NCCL is given

@@ -82,8 +82,8 @@ impl Communicator {
     #[expect(clippy::needless_pass_by_value, reason = "it must not be used again")]
     pub fn destroy_op(&self, op: PreMulSum) -> Result<(), Error> {
         let operation = self.begin("ncclRedOpDestroy")?;
-        operation.own("reduction", op.communicator)?;
-        // SAFETY: `begin` returned the handle of a live communicator. `own` has checked that it
+        operation.check_owner("reduction", op.communicator)?;
+        // SAFETY: `begin` returned the handle of a live communicator. `check_owner` has checked that it
         // made the reduction, which is consumed here, so it is freed only once.
         let code = unsafe { (operation.api().ncclRedOpDestroy)(op.code, operation.raw) };
         operation.finish(code)

@@ -57,8 +57,8 @@ impl Communicator {
     /// The buffer belongs to another device, NCCL cannot register it, or NCCL is older than 2.19.1.
     pub fn register(&self, buffer: DeviceSlice) -> Result<Registration, Error> {
         let call = self.begin("ncclCommRegister")?;
-        call.alone()?;
-        call.places(&[("registered", Some(buffer))], None)?;
+        call.refuse_in_group()?;
+        call.check_buffers(&[("registered", Some(buffer))], None)?;
         let function = call.api().ncclCommRegister()?;
         let mut handle = ptr::null_mut();
         // SAFETY: `begin` returned the handle of a live communicator of this thread, and NCCL
@@ -80,13 +80,13 @@ impl Communicator {
     #[expect(clippy::needless_pass_by_value, reason = "it must not be used again")]
     pub fn deregister(&self, registration: Registration) -> Result<(), Error> {
         let call = self.begin("ncclCommDeregister")?;
-        call.own("registration", registration.communicator)?;
+        call.check_owner("registration", registration.communicator)?;
         let function = call.api().ncclCommDeregister()?;
         // NCCL returned no handle if it does not use the registration.
         let Some(handle) = registration.handle else {
             return Ok(());
         };
-        // SAFETY: `begin` returned the handle of a live communicator. `own` has checked that it
+        // SAFETY: `begin` returned the handle of a live communicator. `check_owner` has checked that it
         // made the registration, which is consumed here, so it ends only once.
         let code = unsafe { function(call.raw, handle.as_ptr()) };
         call.finish(code)
@@ -100,7 +100,7 @@ impl Communicator {
     /// register it, or is older than 2.27.3.
     pub fn register_window(&self, buffer: DeviceSlice, kind: WindowKind) -> Result<Window, Error> {
         let call = self.begin("ncclCommWindowRegister")?;
-        call.places(&[("registered", Some(buffer))], None)?;
+        call.check_buffers(&[("registered", Some(buffer))], None)?;
         let (address, needs) = (buffer.start().addr(), WINDOW_ALIGNMENT);
         if !address.is_multiple_of(needs) {
             return call.refuse(ArgumentError::Alignment { address, needs });
@@ -140,13 +140,13 @@ impl Communicator {
     pub fn deregister_window(&self, window: Window) -> Result<(), Error> {
         let Window { slot, communicator } = window;
         let call = self.begin("ncclCommWindowDeregister")?;
-        call.own("window", communicator)?;
+        call.check_owner("window", communicator)?;
         let function = call.api().ncclCommWindowDeregister()?;
         let handle = slot.load(Ordering::Relaxed);
         if handle.is_null() {
             return Ok(());
         }
-        // SAFETY: `begin` returned the handle of a live communicator. `own` has checked that it
+        // SAFETY: `begin` returned the handle of a live communicator. `check_owner` has checked that it
         // made the window, which is consumed here, so it ends only once.
         let code = unsafe { function(call.raw, handle.cast()) };
         call.finish(code)

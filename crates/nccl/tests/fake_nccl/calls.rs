@@ -162,7 +162,7 @@ fn communicators_come_from_others() {
 }
 
 #[test]
-fn memory_and_what_is_made() {
+fn memory_and_reductions() {
     let fake = Fake::new();
     let comm = fake.rank(&Config::default());
     let memory = fake.library.allocate(4096).unwrap();

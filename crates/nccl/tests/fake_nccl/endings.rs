@@ -81,7 +81,7 @@ fn an_invalid_argument_changes_nothing_unless_nccl_keeps_it() {
 }
 
 #[test]
-fn what_goes_wrong_later_is_asked_for() {
+fn asynchronous_errors_are_reported() {
     let fake = Fake::new();
     let comm = fake.rank(&Config::default());
     fake.asynchronous(6);
@@ -161,7 +161,7 @@ fn a_revoked_one_splits_and_ends() {
 }
 
 #[test]
-fn a_failed_beginning_leaves_nothing() {
+fn a_failed_creation_leaks_nothing() {
     let fake = Fake::new();
     let id = fake.library.unique_id().unwrap();
     let init = || Communicator::init_rank(fake.library, 2, id, 0, &Config::default());

@@ -60,7 +60,7 @@ fn groups_nest() {
 }
 
 #[test]
-fn a_group_whose_body_fails_is_called_off() {
+fn a_group_whose_body_fails_is_cancelled() {
     let fake = Fake::new();
     let comms = pair(&fake);
     let failed = fake.library.group(|| {
@@ -168,7 +168,7 @@ fn communicators_are_made_in_groups() {
 }
 
 #[test]
-fn what_is_dropped_in_a_group_lives_until_its_end() {
+fn communicators_dropped_in_a_group_live_until_it_ends() {
     let fake = Fake::new();
     let mut comms = pair(&fake);
     let [last, first] = [comms.pop().unwrap(), comms.pop().unwrap()];

@@ -97,7 +97,7 @@ fn a_first_collective_without_a_peer_times_out() {
 }
 
 #[test]
-fn a_beginning_without_a_peer_times_out() {
+fn creation_without_a_peer_times_out() {
     let Some(machine) = machine(1) else { return };
     machine.gpus[0].enter();
     let config = nonblocking(Duration::from_secs(2));
