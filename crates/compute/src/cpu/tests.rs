@@ -222,7 +222,7 @@ fn every_pair_of_8_bit_floats() {
 
 /// Every half with each half at the edges of the format's ranges.
 #[test]
-fn every_half_with_edge_values() {
+fn halves_with_those_at_the_edges() {
     let edges = [
         0x0001, 0x03ff, 0x0400, 0x1401, 0x3bff, 0x7bff, 0x7c00, 0x8001,
     ];
