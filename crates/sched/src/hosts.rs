@@ -1,30 +1,30 @@
-//! Which ranks share a host, as one rank sees it.
+//! Which ranks share a host, from one rank's view.
 
 use std::collections::BTreeMap;
 
 use crate::rounds::{after, before};
 use crate::step::Rank;
 
-/// The place of a rank among the ranks of its host, and of its host among the hosts.
+/// The position of a rank among the ranks of its host, and of its host among the hosts.
 ///
-/// Ranks of a host need not follow one another, and hosts may differ in size.
+/// The ranks of a host need not be consecutive, and hosts may differ in size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hosts {
     rank: Rank,
     ranks: u32,
-    /// The ranks of this host.
+    /// The ring of the ranks of this host.
     pub(crate) inside: Circle,
-    /// The ranks with the same place on all hosts. Where some host has no such place, the
-    /// neighbours mean nothing.
+    /// The ring of the ranks with the same position on all hosts. If a host has no such position,
+    /// the neighbours are meaningless.
     pub(crate) across: Circle,
-    /// Places that every host has: ranks of the smallest host.
+    /// The positions that every host has: the number of ranks of the smallest host.
     pub(crate) lanes: u32,
 }
 
-/// Some ranks in a circle, as one of them sees it.
+/// The position of one rank in a ring of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Circle {
-    /// The place of the one.
+    /// The index of this rank.
     pub(crate) index: u32,
     pub(crate) size: u32,
     pub(crate) next: Rank,
@@ -32,14 +32,14 @@ pub(crate) struct Circle {
 }
 
 impl Hosts {
-    /// What each rank sees, where rank `r` is on the host named `host_of[r]`.
+    /// The view of each rank, where rank `r` is on the host named `host_of[r]`.
     pub fn of_all<H: Ord>(host_of: &[H]) -> Vec<Self> {
         let mut by_name = BTreeMap::<&H, Vec<Rank>>::new();
         for (rank, host) in (0..).zip(host_of) {
             by_name.entry(host).or_default().push(rank);
         }
         let mut hosts: Vec<_> = by_name.into_values().collect();
-        // By their first ranks, so that names do not matter.
+        // Ordered by their first ranks, so that names do not matter.
         hosts.sort_unstable();
         let lanes = hosts.iter().map(Vec::len).min().unwrap_or(0) as u32;
         let mut all: Vec<_> = (0..)
@@ -64,7 +64,7 @@ impl Hosts {
         all
     }
 
-    /// What rank `rank` of `ranks` sees if all are on one host.
+    /// The view of rank `rank` of `ranks` if all are on one host.
     pub(crate) fn one(rank: Rank, ranks: u32) -> Self {
         Self {
             rank,
@@ -75,7 +75,7 @@ impl Hosts {
         }
     }
 
-    /// Whether this is what rank `rank` of `ranks` sees.
+    /// Whether this is the view of rank `rank` of `ranks`.
     pub(crate) fn is_of(&self, rank: Rank, ranks: u32) -> bool {
         (self.rank, self.ranks) == (rank, ranks)
     }

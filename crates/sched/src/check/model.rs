@@ -1,4 +1,4 @@
-//! Does the steps of all ranks on checked memory.
+//! Runs the steps of all ranks on checked memory.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,20 +14,20 @@ use crate::steps::Steps;
 
 pub(super) struct Checker<V> {
     memories: Vec<Memory<V>>,
-    /// Which ranks may lend what they send.
+    /// The ranks whose messages may be read from their memory.
     lends: Vec<bool>,
-    /// Only where ranks access each other's memory.
+    /// Only if ranks access each other's memory.
     order: Option<Order>,
 }
 
-/// A message: its elements, and what the sender knew.
+/// A message: its elements, and the sender's vector clock.
 pub(super) struct Letter<V> {
     cells: Vec<Cell<V>>,
     clock: Option<Clock>,
     lent: Option<Lent>,
 }
 
-/// Memory of the sender that the receiver of a message reads.
+/// Memory of the sender from which the receiver reads a message.
 struct Lent {
     owner: Rank,
     range: Range<usize>,
@@ -50,9 +50,9 @@ impl<V: Value> Checker<V> {
         }
     }
 
-    /// Compares the outputs with what they should be, and between ranks.
+    /// Compares the outputs with the expected values, and between ranks.
     pub(super) fn finish(&self, goal: &impl Goal) -> Result<(), Fault> {
-        // A race explains a wrong result, not the other way round.
+        // A race can be the cause of a wrong result, but not the other way round.
         self.order.as_ref().map_or(Ok(()), Order::finish)?;
         let size = self.memories.len() as u32;
         let mut totals = HashMap::new();
@@ -115,7 +115,8 @@ impl<V: Value> Checker<V> {
         memory.write(at.channel, span, slice, cells)
     }
 
-    /// Where the elements of a message are, if the rank may lend them.
+    /// The position of a message's elements in the sender's memory, if the receiver may read them
+    /// there.
     fn lent(&self, rank: Rank, step: &Step, slice: Slice) -> Result<Option<Lent>, Wrong> {
         let span = match step.kind {
             Kind::Send => step.src,
@@ -129,7 +130,7 @@ impl<V: Value> Checker<V> {
         Ok(Some(Lent { owner: rank, range }))
     }
 
-    /// Received cells, reduced with the own ones.
+    /// Reduces the received elements with this rank's own.
     fn combine(
         &mut self,
         at: Place,
@@ -145,7 +146,7 @@ impl<V: Value> Checker<V> {
         }
     }
 
-    /// The operands of all ranks, reduced in rank order.
+    /// Reduces the operands of all ranks in rank order.
     fn reduce_all(
         &mut self,
         at: Place,
@@ -162,7 +163,7 @@ impl<V: Value> Checker<V> {
         Ok(total)
     }
 
-    /// Does a slice; returns the cells to send.
+    /// Does a slice; returns the elements to send.
     fn apply(
         &mut self,
         at: Place,
@@ -172,7 +173,7 @@ impl<V: Value> Checker<V> {
     ) -> Result<Vec<Cell<V>>, Wrong> {
         let rank = at.rank;
         let (src, dst) = (step.src, step.dst);
-        // What moves no message is done as a whole.
+        // A step without messages is done as a whole.
         let whole = |span: Span| Slice {
             offset: 0,
             len: span.len,
@@ -222,7 +223,8 @@ impl<V: Value> Checker<V> {
                     self.write(at, owner, dst, whole(dst), &cells)?;
                 }
             }
-            // Signals and waits have no elements; the halves of an exchange come as Send and Recv.
+            // Signals and waits have no elements; the halves of an exchange are passed as Send and
+            // Recv.
             Kind::Signal | Kind::Wait | Kind::SendRecv => {}
         }
         Ok(Vec::new())

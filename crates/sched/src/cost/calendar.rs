@@ -1,22 +1,23 @@
-//! When something that serves one after another is busy.
+//! The busy times of a resource that serves one request at a time.
 
 use std::collections::VecDeque;
 
-/// Most appointments that are remembered. Nothing is served before the forgotten ones.
+/// The most busy intervals that are stored. Nothing is served before the intervals that were
+/// dropped.
 const REMEMBERED: usize = 512;
 
-/// A port or a processor. Requests need not come in the order of their times: each takes the
-/// first gap that is long enough.
+/// A port or a processor. Requests may come in any order of time: each gets the first gap that is
+/// long enough.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Calendar {
-    /// Begin and end; in order, apart from each other.
+    /// Begin and end of each interval, in order and disjoint.
     busy: VecDeque<(f64, f64)>,
-    /// The end of what is no longer remembered.
+    /// The end of the last interval that was dropped.
     closed: f64,
 }
 
 impl Calendar {
-    /// Books `long` from `earliest` or later; returns the beginning.
+    /// Reserves `duration` from `earliest` or later; returns the beginning.
     pub(super) fn book(&mut self, earliest: f64, long: f64) -> f64 {
         let mut begin = earliest.max(self.closed);
         let mut place = self.busy.partition_point(|(_, end)| *end <= begin);
@@ -70,7 +71,7 @@ mod tests {
         books(&mut calendar, 30.0, 5.0, 30.0);
         books(&mut calendar, 12.0, 10.0, 15.0);
         books(&mut calendar, 0.0, 10.0, 0.0);
-        // Only 25 to 30 is left before the end.
+        // Only 25 to 30 is free before the end.
         books(&mut calendar, 0.0, 6.0, 35.0);
         books(&mut calendar, 0.0, 5.0, 25.0);
         assert_eq!(calendar.busy, [(0.0, 41.0)]);

@@ -1,4 +1,4 @@
-//! Closed forms.
+//! Closed-form estimates of the time of an operation.
 
 mod all_reduce;
 mod double_tree;
@@ -10,11 +10,12 @@ use super::{Fabric, LinkCost};
 use crate::shape::{Algorithm, Shape};
 use way::{RECV, RECV_COPY_SEND, RECV_REDUCE, RECV_REDUCE_SEND, SEND, Way, Work};
 
-/// Microseconds that an operation takes, in place; infinite if there is no such schedule.
+/// The microseconds that an operation takes, in place; infinite if there is no such schedule.
 ///
-/// `shape.rank`, `shape.root` and `shape.hosts` do not matter: [`Algorithm::Hierarchical`] is taken to
-/// use [`Fabric::hosts`]. Ring, trees, halving and doubling, and hierarchical `all_reduce` know what
-/// the ports of `fabric` share; for all else its slowest link counts.
+/// `shape.rank`, `shape.root` and `shape.hosts` are ignored: [`Algorithm::Hierarchical`] is assumed
+/// to use [`Fabric::hosts`]. The forms for `all_reduce` with rings, double trees, halving and
+/// doubling, and the hierarchical algorithm account for shared ports of `fabric`; all others use
+/// its slowest link.
 pub fn estimate(
     operation: Operation,
     algorithm: Algorithm,
@@ -61,19 +62,19 @@ pub fn estimate(
 
 struct Form<'a> {
     fabric: &'a Fabric,
-    /// Over the slowest link.
+    /// The path over the slowest link.
     way: Way<'a>,
     size: u32,
     ranks: f64,
-    /// Of a binary tree.
+    /// The levels of a binary tree.
     levels: f64,
-    /// Of the shape's count, and of its chunk.
+    /// The bytes of the shape's count, and of its chunk.
     bytes: f64,
     chunk: f64,
 }
 
 impl Form<'_> {
-    /// Every step waits for the neighbour's step before, slice by slice.
+    /// Every step waits for the neighbour's previous step, slice by slice.
     fn ring(&self, operation: Operation) -> f64 {
         let inner = self.ranks - 2.0;
         self.rounds(self.bytes, |bytes| {
@@ -138,7 +139,7 @@ impl Form<'_> {
         fill + flow.max(self.way.wire(self.bytes))
     }
 
-    /// The root is busy with a child on every level in every round.
+    /// In every round, the root exchanges with one child on each level.
     fn binomial(&self, operation: Operation) -> f64 {
         let (_, last) = Self::relay(operation);
         let root = if operation == Operation::Reduce {
@@ -158,12 +159,12 @@ impl Form<'_> {
         fill + flow
     }
 
-    /// Each rank is an inner node for one half of the data and a leaf for the other. Two channels
-    /// share the processor and the wire.
+    /// Each rank is an inner node for one half of the data, and a leaf for the other. The two
+    /// channels share the processor and the wire.
     fn double_tree(&self, operation: Operation) -> f64 {
         let half = self.bytes / 2.0;
         let piece = self.chunk.min(half);
-        // Two ranks have no inner nodes: one of them has just the other as its child.
+        // With two ranks there are no inner nodes: the only child of the root is the other rank.
         let inner = f64::from(self.ranks > 2.0);
         let busy = |relay: Work, other: Work, ends: f64| {
             let relay = inner * self.way.busy(relay, half);
@@ -188,7 +189,7 @@ impl Form<'_> {
         self.levels * level + flow * (rounds - 1.0) / rounds
     }
 
-    /// The root is busy with everyone.
+    /// The root exchanges with all ranks in turn.
     fn linear(&self) -> f64 {
         let peers = self.ranks - 1.0;
         let slice = self.way.slice(self.bytes);
@@ -222,7 +223,7 @@ impl Form<'_> {
         }
     }
 
-    /// What inner ranks and the last rank of a broadcast or reduction do.
+    /// The work of the inner ranks and of the last rank in a broadcast or reduction.
     fn relay(operation: Operation) -> (Work, Work) {
         match operation {
             Operation::Reduce => (RECV_REDUCE_SEND, RECV_REDUCE),
@@ -230,7 +231,7 @@ impl Form<'_> {
         }
     }
 
-    /// `round` for every chunk of `bytes`, the last of which may be shorter.
+    /// Adds up `round` for every chunk of `bytes`, of which the last may be shorter.
     fn rounds(&self, bytes: f64, round: impl Fn(f64) -> f64) -> f64 {
         let full = (bytes / self.chunk).floor();
         let rest = bytes - full * self.chunk;

@@ -1,24 +1,24 @@
-//! What the ranks know of each other's past, as vector clocks.
+//! Vector clocks: which events of other ranks are ordered before a rank's next one.
 
 use std::rc::Rc;
 
 use crate::lockstep::Place;
 use crate::step::Rank;
 
-/// Messages stay within a channel, so each channel has clocks of its own.
+/// One clock per rank and channel, because messages stay within a channel.
 pub(super) struct Clocks {
     size: usize,
     processes: Vec<Process>,
 }
 
 struct Process {
-    /// Counts the messages sent, from 1.
+    /// The number of the next message, from 1.
     epoch: u32,
     known: Known,
 }
 
-/// Per rank, the last epoch that is known. Messages share it with their sender until that one
-/// learns more: with thousands of ranks, copies of it would take most of the memory.
+/// The last known epoch of each rank. A message shares it with its sender until the sender receives
+/// more: with thousands of ranks, copies would take most of the memory.
 type Known = Rc<[u32]>;
 
 /// What a message carries.
@@ -27,7 +27,7 @@ pub(in crate::check) struct Clock {
     known: Known,
 }
 
-/// What a process does between two messages that it sends.
+/// The period of a process between two messages that it sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Event {
     pub(super) at: Place,
@@ -74,7 +74,7 @@ impl Clocks {
         Event { at, epoch }
     }
 
-    /// Tells which events come before all that `at` does from now on.
+    /// Returns whether an event comes before everything that `at` does from now on.
     pub(super) fn is_before(&self, at: Place) -> impl Fn(Event) -> bool {
         let known = &self.processes[self.index(at)].known;
         move |event| {
@@ -83,13 +83,13 @@ impl Clocks {
         }
     }
 
-    /// Whether `rank` has learned of `event` by now.
+    /// Whether `event` comes before everything that `rank` does from now on.
     pub(super) fn is_known_to(&self, rank: Rank, event: Event) -> bool {
         let channel = event.at.channel;
         event.at.rank == rank || self.is_before(Place { rank, channel })(event)
     }
 
-    /// Whether what `at` does comes after anything that `rank` did.
+    /// Whether a message orders what `at` does after something that `rank` did.
     pub(super) fn has_heard_of(&self, at: Place, rank: Rank) -> bool {
         at.rank == rank || self.processes[self.index(at)].known[rank as usize] > 0
     }

@@ -1,4 +1,4 @@
-//! The accesses to a rank's memory that something may still race with.
+//! The accesses to a rank's memory with which a later access may still race.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ pub(super) struct Access {
     pub(super) by: Event,
     /// The first element.
     pub(super) start: usize,
-    /// Counts the accesses to the rank's memory.
+    /// The number of the access to the rank's memory.
     pub(super) index: u32,
     pub(super) is_write: bool,
     /// The owner waits for it before it ends.
@@ -19,19 +19,19 @@ pub(super) struct Access {
 #[derive(Default)]
 pub(super) struct Open {
     pieces: Vec<Piece>,
-    /// Per element, which piece it is in.
+    /// The index of the piece of each element.
     piece_of: Vec<u32>,
 }
 
-/// A run of elements that were accessed alike.
+/// A range of elements with the same accesses.
 struct Piece {
     range: Range<usize>,
     accesses: Vec<Access>,
 }
 
 impl Open {
-    /// Calls `on_race` with the earlier accesses that `access` races with, perhaps repeatedly. Of
-    /// those to the same element, it may leave out what comes before another.
+    /// Calls `on_race` with the earlier accesses that `access` races with, possibly repeatedly. It
+    /// may omit an access that comes before another one to the same element.
     pub(super) fn add(
         &mut self,
         access: Access,
@@ -70,7 +70,7 @@ impl Open {
         }
     }
 
-    /// The piece that begins where `range` does, and ends no later.
+    /// The piece that starts where `range` does, and that ends with it or earlier.
     fn cut(&mut self, range: Range<usize>) -> &mut Piece {
         let piece_at_start = |open: &Self| open.piece_of[range.start] as usize;
         for at in [range.start, range.end] {
@@ -84,8 +84,8 @@ impl Open {
         &mut self.pieces[index]
     }
 
-    /// The shorter part becomes a new piece, so that no element changes its piece often, however
-    /// finely a long one is cut.
+    /// Makes the shorter part the new piece, so that each element changes its piece only rarely,
+    /// however finely a long piece is divided.
     fn split(&mut self, index: usize, at: usize) {
         let new = self.pieces.len() as u32;
         let piece = &mut self.pieces[index];
@@ -110,11 +110,12 @@ impl Access {
         (self.start, self.index)
     }
 
-    /// Whether `earlier`, which comes before this, can be forgotten: what comes after this comes
-    /// after both, so all that will race with `earlier` will race with this as well.
+    /// Whether `earlier`, which comes before this access, can be dropped: whatever comes after this
+    /// access also comes after `earlier`, so whatever races with `earlier` later races with this
+    /// one as well.
     fn closes(&self, earlier: &Self) -> bool {
         let races_alike = self.is_write || !earlier.is_write;
-        // Only what is not awaited will be compared with the end of the owner.
+        // Only accesses that are not awaited are compared with the owner's end.
         let ends_alike = earlier.is_awaited || !self.is_awaited;
         races_alike && ends_alike
     }

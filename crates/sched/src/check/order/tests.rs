@@ -1,3 +1,5 @@
+//! Compares the race detection with an oracle on random events.
+
 mod oracle;
 
 use std::collections::BTreeSet;
@@ -23,7 +25,7 @@ enum Event {
         from: Place,
         to: Rank,
     },
-    /// One of the messages that are under way.
+    /// Receives one of the messages in flight.
     Arrive(Index),
     Access(Use),
 }
@@ -74,7 +76,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     prop_oneof![3 => send, 4 => arrive, 2 => access]
 }
 
-/// Has `on_access` do the accesses.
+/// Replays the events; `on_access` does the accesses.
 fn replay(events: &[Event], mut on_access: impl FnMut(&mut Order, &Use)) -> Order {
     let mut order = Order::new(SIZE, CHANNELS);
     let mut mail = Vec::new();

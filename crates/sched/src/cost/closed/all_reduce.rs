@@ -1,4 +1,4 @@
-//! `all_reduce` with regard to what is shared.
+//! Closed forms of `all_reduce`, which account for shared ports.
 
 use super::super::Fabric;
 use super::Form;
@@ -7,7 +7,7 @@ use super::way::{
 };
 
 impl Form<'_> {
-    /// Messages go around the ring of all ranks twice, within hosts mostly.
+    /// Messages go around the ring of all ranks twice, mostly within hosts.
     pub(super) fn ring_of_all(&self) -> f64 {
         let inner = self.ranks - 2.0;
         self.rounds(self.bytes / self.ranks, |bytes| {
@@ -19,8 +19,8 @@ impl Form<'_> {
         })
     }
 
-    /// The slowest link keeps all waiting if it is busy throughout; a latency is met only as often
-    /// as its link is.
+    /// A link that is always busy determines the time of all steps; otherwise each latency counts
+    /// as often as its kind of link occurs in the ring.
     fn ring_step(&self, work: Work, bytes: f64) -> f64 {
         let step = self.way.stage(work, bytes);
         match self.fabric {
@@ -65,14 +65,14 @@ impl Form<'_> {
         exchanges + rounds * (fold(RECV_REDUCE, round) + fold(RECV, round))
     }
 
-    /// The way of messages that all ranks exchange with the rank `distance` away.
+    /// The path of messages that all ranks exchange with the rank at `distance`.
     fn way_at(&self, distance: u32) -> Way<'_> {
         match self.fabric {
             Fabric::Switch(_) => self.way,
             Fabric::Cables(_) => {
                 let short = distance.min(self.size - distance);
-                // A rank passes on what all between it and the partners send, in both directions;
-                // half way around, all send in the same one.
+                // A rank forwards, in both directions, what the ranks between it and its partners
+                // send. At half the ring's length, all send in the same direction.
                 let sharing = if 2 * distance == self.size {
                     distance
                 } else {
@@ -123,7 +123,7 @@ impl Form<'_> {
         })
     }
 
-    /// The way of messages that the ranks of all lanes send to the rank `per_host` further.
+    /// The path of messages that the ranks of all lanes send to the rank `per_host` further.
     fn way_to_next_host(&self, per_host: u32, lanes: u32) -> Way<'_> {
         let way = self.way_at(per_host);
         match self.fabric {
@@ -139,11 +139,11 @@ impl Form<'_> {
         }
     }
 
-    /// The way of messages between neighbours of a host's ring.
+    /// The path of messages between neighbours in a host's ring.
     fn way_inside(&self, per_host: u32) -> Way<'_> {
         match self.fabric {
             Fabric::Switch(_) => self.way,
-            // From the last rank of a host to the first, through all between.
+            // From the last rank of a host to the first, through all ranks between them.
             Fabric::Cables(_) => Way {
                 sharing: if per_host > 2 { 2.0 } else { 1.0 },
                 hops: 2.0 * f64::from(per_host - 1) / f64::from(per_host),
@@ -160,12 +160,12 @@ struct Levels<'a> {
     across: Way<'a>,
     per_host: f64,
     hosts: f64,
-    /// Whether both go through the same ports.
+    /// Whether both rings go through the same ports.
     is_one_port: bool,
 }
 
 impl Levels<'_> {
-    /// A round with blocks of `block` bytes, of which the ranks of a host do `fit` at a time.
+    /// A round with blocks of `block` bytes, of which the ranks of a host process `fit` at a time.
     fn round(&self, block: f64, fit: f64) -> f64 {
         let turns = (self.hosts / fit).ceil();
         let reduce = self.turn(RECV_REDUCE_SEND, RECV_REDUCE, block * fit);
@@ -177,7 +177,7 @@ impl Levels<'_> {
             let step = self.across.stage(work, block);
             let busy = self.across.busy(work, block);
             let wire = self.across.wire(block);
-            // Where both go through one port, what the ring of hosts sends goes first.
+            // If both rings use one port, messages of the ring of hosts go first.
             let port = if self.is_one_port && self.per_host > 1.0 {
                 let inside = (self.per_host - 1.0) * self.inside.wire(block * fit);
                 inside + wire + self.inside.alone(SEND, block * fit)
@@ -185,8 +185,9 @@ impl Levels<'_> {
                 0.0
             };
             let begin = (turn + busy).max(wire).max(port);
-            // What waits for what: following a block around, a rank meets each latency, and one
-            // turn; staying, it meets all turns, and only what the messages between take.
+            // The longest chain of dependencies. One that follows a block around has each latency
+            // once, and one turn. One that stays at a rank has all turns, but between them only the
+            // time that the messages take.
             let longest = |turns: f64| {
                 let stay = (turns - 1.0) * (fit - 1.0);
                 let around = (steps - turns - stay).max(0.0);
@@ -196,8 +197,8 @@ impl Levels<'_> {
                 later if later >= 1.0 => longest(1.0).max(longest(later)),
                 _ => steps * step,
             };
-            // The ring of hosts has run dry during the first turn. Short messages wait for each
-            // other's latency anyway.
+            // The ring of hosts is idle during the first turn. Short messages wait for each other's
+            // latency in any case.
             let fill = (step - self.across.alone(work, block)).min(self.across.latency());
             turn + others + fill
         };
@@ -205,7 +206,7 @@ impl Levels<'_> {
             + half(gather, RECV_COPY_SEND, self.hosts - 1.0)
     }
 
-    /// The ring of a host's ranks, one way.
+    /// One pass around the ring of a host's ranks.
     fn turn(&self, inner: Work, last: Work, bytes: f64) -> f64 {
         if self.per_host < 2.0 {
             return 0.0;

@@ -1,4 +1,4 @@
-//! Both ways through two trees.
+//! Closed form of `all_reduce` with two trees.
 
 use super::super::fabric::PORTS;
 use super::Form;
@@ -8,8 +8,8 @@ use crate::shape::Shape;
 use crate::step::Rank;
 
 impl Form<'_> {
-    /// The first piece goes to the root and back; the others follow as fast as the busiest port
-    /// or processor allows.
+    /// The first piece goes to the root and back; the others follow as fast as the busiest port or
+    /// processor allows.
     pub(super) fn double_tree_of_all(&self) -> f64 {
         let half = self.bytes / 2.0;
         let piece = (self.chunk / 2.0).min(half);
@@ -18,18 +18,18 @@ impl Form<'_> {
         self.longest_way(piece) + flow * (rounds - 1.0) / rounds
     }
 
-    /// From the furthest leaf to the root and back.
+    /// The time from the furthest leaf to the root and back.
     fn longest_way(&self, piece: f64) -> f64 {
         let leaves = (0..2).flat_map(|tree| (0..self.size).map(move |rank| (tree, rank)));
         let way = leaves.map(|(tree, rank)| self.way_of(tree, rank, piece));
         let wire = self.way.wire(piece);
-        // The root has all of the piece before it sends any, and so has the leaf; and once, where
-        // ranks are part of both trees, the other tree's piece is in the way.
+        // The root has the whole piece before it sends any of it, and so has the leaf. If ranks are
+        // part of both trees, the other tree's piece delays this one once.
         let others = f64::from(self.size > 2) * wire;
         way.fold(0.0, f64::max) + 2.0 * (wire - self.way.wire(self.way.slice(piece))) + others
     }
 
-    /// From a leaf to the root and back, for the first slice.
+    /// The time of the first slice from a leaf to the root and back.
     fn way_of(&self, tree: u32, leaf: Rank, piece: f64) -> f64 {
         let mut time =
             self.way.busy(SEND, self.way.slice(piece)) + self.way.busy(RECV, self.way.slice(piece));
@@ -41,7 +41,7 @@ impl Form<'_> {
         time
     }
 
-    /// From a rank to its parent, what the parent does then, and the same back.
+    /// The time from a rank to its parent, and back, including what the parent then does.
     fn edge(&self, tree: u32, rank: Rank, parent: Rank, piece: f64) -> f64 {
         let way = Way {
             hops: self.fabric.route(rank, parent, self.size).count() as f64,
@@ -49,7 +49,7 @@ impl Form<'_> {
         };
         let node = self.node(tree, parent);
         let slice = way.slice(piece);
-        // One child after the other, with all of the piece.
+        // The other children are served in turn, with a whole piece each.
         let others =
             |work: Work, count: u32| f64::from(count) * way.wire(piece).max(way.busy(work, piece));
         let place =
@@ -63,7 +63,7 @@ impl Form<'_> {
         2.0 * (way.wire(slice) + way.latency()) + up + down
     }
 
-    /// The time that `bytes` of each tree take at the port that most of them go through.
+    /// The time that `bytes` of each tree take at the port with the most traffic.
     fn busiest_port(&self, bytes: f64) -> f64 {
         let mut ports = vec![0.0; self.size as usize * PORTS];
         for (tree, rank) in (0..2).flat_map(|tree| (0..self.size).map(move |rank| (tree, rank))) {
@@ -80,7 +80,7 @@ impl Form<'_> {
         ports.into_iter().fold(0.0, f64::max)
     }
 
-    /// A rank is an inner node of one tree and a leaf of the other; each of two ranks has the
+    /// A rank is an inner node of one tree and a leaf of the other; of two ranks, each has the
     /// other as its child.
     fn busiest_processor(&self, bytes: f64) -> f64 {
         let all = if self.size == 2 {

@@ -1,4 +1,4 @@
-//! Compares all pairs of accesses, without clocks.
+//! Finds races by comparing all pairs of accesses, without clocks.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::{CHANNELS, Event, SIZE, Use};
 use crate::lockstep::Place;
 use crate::step::Rank;
 
-/// Which uses came before, and which ranks were heard of.
+/// The accesses and the ranks that come before.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Past {
     uses: BTreeSet<usize>,
@@ -17,7 +17,7 @@ pub(super) struct Past {
 pub(super) struct Oracle {
     pasts: Vec<Past>,
     mail: Vec<(Place, Past)>,
-    /// With what was known then.
+    /// Each access, with what came before it.
     pub(super) uses: Vec<(Use, Past)>,
 }
 
@@ -55,14 +55,14 @@ impl Oracle {
         }
     }
 
-    /// The earlier uses that use `number` races with.
+    /// The earlier accesses that access `number` races with.
     pub(super) fn races(&self, number: usize) -> impl Iterator<Item = usize> {
         let (used, past) = &self.uses[number];
         (0..number)
             .filter(|earlier| self.uses[*earlier].0.conflicts(used) && !past.uses.contains(earlier))
     }
 
-    /// Whether use `number` races with what the owner does before it begins or after it ends.
+    /// Whether access `number` races with the owner's uses before it begins or after it ends.
     fn is_outside(&self, number: usize) -> bool {
         let (used, past) = &self.uses[number];
         let ends = |channel| {
@@ -76,7 +76,7 @@ impl Oracle {
         used.at.rank != used.owner && !used.is_awaited && !is_inside
     }
 
-    /// All races for memory of `owner`, in both orders.
+    /// All races in memory of `owner`, in both orders.
     pub(super) fn ranks(&self, owner: Rank) -> BTreeSet<[Rank; 2]> {
         let mut ranks = BTreeSet::new();
         for (later, (used, _)) in self.uses.iter().enumerate() {
