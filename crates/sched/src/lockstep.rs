@@ -41,7 +41,7 @@ pub struct Totals {
 
 /// One channel of one rank: identifies a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ProcessId {
     pub(crate) rank: Rank,
     pub(crate) channel: u32,
 }
@@ -62,7 +62,7 @@ pub(crate) trait Model {
     /// separate steps.
     fn act(
         &mut self,
-        at: Place,
+        at: ProcessId,
         step: &Step,
         slice: Slice,
         received: Option<Self::Message>,
@@ -75,16 +75,22 @@ pub(crate) trait Model {
 ///
 /// [`Fault::Deadlock`], [`Fault::Length`], [`Fault::Leftover`] or [`Fault::Peer`].
 pub fn run<S: Steps>(ranks: &[S], window: Window) -> Result<Totals, Fault> {
-    run_model(ranks, window, &mut Nothing)
+    run_model(ranks, window, &mut MessagesOnly)
 }
 
 /// Checks only the order and the lengths of messages.
-struct Nothing;
+struct MessagesOnly;
 
-impl Model for Nothing {
+impl Model for MessagesOnly {
     type Message = ();
 
-    fn act(&mut self, _: Place, step: &Step, _: Slice, _: Option<()>) -> Result<Option<()>, Fault> {
+    fn act(
+        &mut self,
+        _: ProcessId,
+        step: &Step,
+        _: Slice,
+        _: Option<()>,
+    ) -> Result<Option<()>, Fault> {
         Ok(step.kind.sends().then_some(()))
     }
 }
@@ -115,7 +121,7 @@ struct Network<'a, S, M: Model> {
 }
 
 struct Process {
-    at: Place,
+    at: ProcessId,
     /// The index of the next step.
     next: u64,
     current: Option<Step>,
@@ -149,7 +155,7 @@ struct Link<T> {
 impl<'a, S: Steps, M: Model> Network<'a, S, M> {
     fn new(ranks: &'a [S], window: Window, model: &'a mut M) -> Self {
         let channels = ranks.iter().map(Steps::channels).max().unwrap_or(1);
-        let place = |rank| (0..channels).map(move |channel| Place { rank, channel });
+        let place = |rank| (0..channels).map(move |channel| ProcessId { rank, channel });
         let processes: Vec<_> = (0..ranks.len() as Rank)
             .flat_map(place)
             .map(|at| Process {
@@ -199,7 +205,7 @@ impl<'a, S: Steps, M: Model> Network<'a, S, M> {
 
     /// Makes the next step that is not empty the current one.
     fn load(&mut self, process: usize) -> Result<Option<Step>, Fault> {
-        let Place { rank, channel } = self.processes[process].at;
+        let ProcessId { rank, channel } = self.processes[process].at;
         let step = loop {
             let index = self.processes[process].next;
             let Some(step) = self.ranks[rank as usize].step(channel, index) else {

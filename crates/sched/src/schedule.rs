@@ -20,9 +20,9 @@ pub struct Schedule {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plan {
-    Nothing,
+    Empty,
     /// The only rank copies its own input to the output.
-    Alone {
+    SingleRank {
         len: u64,
     },
     Ring(Ring),
@@ -69,14 +69,14 @@ pub fn schedule(
     }
     if shape.size == 1 {
         let plan = if in_place && !operation.reduces() || !operation.moves_data() {
-            Plan::Nothing
+            Plan::Empty
         } else {
-            Plan::Alone { len: shape.count }
+            Plan::SingleRank { len: shape.count }
         };
         return Ok(plan.into());
     }
     if shape.count == 0 && operation.moves_data() {
-        return Ok(Plan::Nothing.into());
+        return Ok(Plan::Empty.into());
     }
     // A round cannot use a longer chunk, and this bound keeps later products from overflowing.
     shape.chunk = shape.chunk.min(shape.count.max(1));
@@ -185,8 +185,8 @@ impl Steps for Schedule {
             return None;
         }
         match &self.plan {
-            Plan::Nothing | Plan::Tree(_) => None,
-            Plan::Alone { len } => (index == 0 && *len > 0)
+            Plan::Empty | Plan::Tree(_) => None,
+            Plan::SingleRank { len } => (index == 0 && *len > 0)
                 .then(|| Step::copy(0, Span::input(0, *len), Span::output(0, *len))),
             Plan::Ring(ring) => ring.step(index),
             Plan::Direct(direct) => direct.step(index),

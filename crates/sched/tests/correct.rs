@@ -122,7 +122,7 @@ prove! {
 }
 
 #[test]
-fn algorithms_are_where_the_table_of_operations_says() {
+fn algorithms_match_the_table_of_operations() {
     for operation in Operation::ALL {
         let algorithms = Algorithm::of(operation);
         assert_eq!(

@@ -199,7 +199,7 @@ fn flows_share_a_card() {
 
 /// Every rank forwards what its neighbours send past it.
 #[test]
-fn what_is_passed_on_takes_the_ports_of_those_between() {
+fn forwarded_messages_use_the_ports_in_between() {
     let bytes = 64 << 20;
     let slower = |algorithm| {
         let time = |fabric: &Fabric| simulated(algorithm, fabric, 16, bytes);

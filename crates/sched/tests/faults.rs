@@ -71,7 +71,7 @@ fn problem(case: Case, tamper: impl Fn(Rank, u64, Step) -> Option<Step> + Copy) 
 }
 
 #[test]
-fn a_missing_step_leaves_others_waiting_or_messages_lying() {
+fn a_missing_step_causes_a_deadlock_or_leftover_messages() {
     let chain = case(Operation::Broadcast, Algorithm::Chain, true);
     let lost = fault(chain, |rank, _, step| (rank != 1).then_some(step));
     assert!(

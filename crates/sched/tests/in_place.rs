@@ -20,7 +20,7 @@ fn messages(schedule: &Schedule, channel: u32) -> Messages {
     steps.filter(|step| *step != (None, None)).collect()
 }
 
-/// The messages of every rank, in place and out of place; `None` if the algorithm lacks one of the
+/// The messages of `shape.rank`, out of place and in place; `None` if the algorithm lacks one of the
 /// two.
 fn both(operation: Operation, algorithm: Algorithm, shape: Shape) -> Option<[[Messages; 2]; 2]> {
     let of = |in_place| {
@@ -33,7 +33,7 @@ fn both(operation: Operation, algorithm: Algorithm, shape: Shape) -> Option<[[Me
 /// In-place and out-of-place ranks may therefore be mixed, except in exchanges of three ranks or
 /// more, whose partners must all run in place.
 #[test]
-fn messages_do_not_depend_on_it_but_for_exchanges_of_three_and_more() {
+fn messages_are_the_same_in_place_except_in_all_to_all_of_three_or_more() {
     for operation in Operation::ALL {
         for &algorithm in Algorithm::of(operation) {
             let mut differ = false;

@@ -29,12 +29,12 @@ prop_compose! {
         slice in prop_oneof![1..20_u64, 30..400_u64],
     ) -> Case {
         // In place, each rank would overwrite what others read.
-        let is_exchange = operation == Operation::AllToAll && algorithm == Algorithm::OneSided;
+        let is_one_sided_exchange = operation == Operation::AllToAll && algorithm == Algorithm::OneSided;
         let root = root.index(size as usize) as Rank;
         // Links for unlimited chunks would hold everything: they would find nothing, and need too
         // much memory.
         let slice = if chunk > 400 { chunk } else { slice };
-        let in_place = in_place && !is_exchange;
+        let in_place = in_place && !is_one_sided_exchange;
         Case { operation, algorithm, in_place, size, count, root, chunk, slice }
     }
 }

@@ -13,7 +13,7 @@
 //! Every ring starts by sending at most a chunk per link, and from then on receives before it
 //! sends.
 
-use crate::hosts::{Circle, Hosts};
+use crate::hosts::{Hosts, RingPosition};
 use crate::rounds::{Piece, Rounds, Split, before};
 use crate::shape::Shape;
 use crate::step::{Rank, Span, Step};
@@ -63,7 +63,7 @@ impl Hierarchical {
     /// pass around the ring of the host's ranks, and one step of the ring of hosts.
     pub(crate) fn step(&self, index: u64) -> Option<Step> {
         let (round, place) = self.rounds.locate(index)?;
-        let Circle { size: hosts, .. } = self.hosts.across;
+        let RingPosition { size: hosts, .. } = self.hosts.across;
         let inside = u64::from(self.hosts.inside.size);
         let turn = (place / (inside + 1)) as u32;
         let k = (place % (inside + 1)) as u32;
@@ -79,7 +79,7 @@ impl Hierarchical {
 
     /// Step `k` of the ring of the host's ranks that leaves each share with its owner.
     fn reduce_scatter(&self, round: Piece, turn: u32, k: u32) -> Step {
-        let Circle {
+        let RingPosition {
             index,
             size,
             next,
@@ -89,7 +89,7 @@ impl Hierarchical {
             return Step::nothing(self.rank);
         }
         let owner = before(index, k + 1, size);
-        let Piece { offset, len } = self.group(round, owner, self.begun(round, turn));
+        let Piece { offset, len } = self.group(round, owner, self.group_to_reduce(round, turn));
         let input = Span::input(offset, len);
         if k == 0 {
             Step::send(self.rank, next, input)
@@ -104,7 +104,7 @@ impl Hierarchical {
     /// Step `k` of the ring of hosts, which handles the block of the host `k` positions before this
     /// one.
     fn across(&self, round: Piece, k: u32) -> Step {
-        let Circle {
+        let RingPosition {
             size, next, prev, ..
         } = self.hosts.across;
         let lane = self.hosts.inside.index;
@@ -135,7 +135,7 @@ impl Hierarchical {
 
     /// Step `k` of the ring of the host's ranks that gives all shares to each rank.
     fn all_gather(&self, round: Piece, turn: u32, k: u32) -> Step {
-        let Circle {
+        let RingPosition {
             index,
             size,
             next,
@@ -145,7 +145,7 @@ impl Hierarchical {
             return Step::nothing(self.rank);
         }
         let owner = before(index, k, size);
-        let Piece { offset, len } = self.group(round, owner, self.ended(round, turn));
+        let Piece { offset, len } = self.group(round, owner, self.group_to_gather(round, turn));
         let output = Span::output(offset, len);
         if k == 0 {
             Step::send(self.rank, next, output)
@@ -158,13 +158,13 @@ impl Hierarchical {
 
     /// The block that step `k` of the ring of hosts handles.
     fn block(&self, k: u32) -> u32 {
-        let Circle { index, size, .. } = self.hosts.across;
+        let RingPosition { index, size, .. } = self.hosts.across;
         before(index, if k < size { k } else { k - size }, size)
     }
 
     /// The group of blocks, processed together within a host, whose first block the ring of hosts
     /// needs in its step `k`; `None` if it needs no first block there.
-    fn begun(&self, round: Piece, k: u32) -> Option<u32> {
+    fn group_to_reduce(&self, round: Piece, k: u32) -> Option<u32> {
         let per_turn = self.cut(round).per_turn;
         let group = |k| self.block(k) / per_turn;
         // The blocks count down from the own one, and wrap around: the first group may occur again.
@@ -174,7 +174,7 @@ impl Hierarchical {
 
     /// The group of blocks whose last block the ring of hosts completes in turn `turn`; `None` if
     /// it completes no last block there.
-    fn ended(&self, round: Piece, turn: u32) -> Option<u32> {
+    fn group_to_gather(&self, round: Piece, turn: u32) -> Option<u32> {
         let per_turn = self.cut(round).per_turn;
         let last = self.hosts.across.size - 1;
         let group = |turn| self.block(last + turn) / per_turn;

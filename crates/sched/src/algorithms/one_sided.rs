@@ -66,8 +66,8 @@ impl OneSided {
             Goal::AllReduce(_) | Goal::ReduceScatter => self.all_at_once(index),
             Goal::AllGather | Goal::AllToAll => self.all_as_ready(index),
             Goal::Broadcast if is_root && !self.in_place => self.publish(index),
-            Goal::Broadcast | Goal::Scatter if is_root => self.lend(index),
-            Goal::Broadcast | Goal::Scatter => self.borrow(self.root, index),
+            Goal::Broadcast | Goal::Scatter if is_root => self.serve(index),
+            Goal::Broadcast | Goal::Scatter => self.read_from(self.root, index),
             Goal::Reduce if is_root => self.reduce(index),
             Goal::Gather if is_root => self.gather(index),
             Goal::Reduce | Goal::Gather => match index {
@@ -82,15 +82,15 @@ impl OneSided {
     fn all_at_once(&self, index: u32) -> Option<Step> {
         let round = 2 * self.peers();
         if index < round {
-            return self.meet(index);
+            return self.barrier(index);
         }
         if index == round {
             return Some(self.work());
         }
-        self.meet(index - round - 1)
+        self.barrier(index - round - 1)
     }
 
-    fn meet(&self, index: u32) -> Option<Step> {
+    fn barrier(&self, index: u32) -> Option<Step> {
         self.signal_peer(index)
             .or_else(|| self.wait_peer(index - self.peers()))
     }
@@ -123,7 +123,7 @@ impl OneSided {
         }
         if index < 3 * self.peers() {
             let owner = before(self.rank, index / 3 + 1, self.size);
-            return self.borrow(owner, index % 3);
+            return self.read_from(owner, index % 3);
         }
         self.wait_peer(index - 3 * self.peers())
     }
@@ -136,12 +136,12 @@ impl OneSided {
                 let dst = Span::output(0, self.count);
                 Some(Step::copy(self.rank, src, dst))
             }
-            Some(index) => self.meet(index),
+            Some(index) => self.barrier(index),
         }
     }
 
     /// Signals all, copies the own block, and waits for all.
-    fn lend(&self, index: u32) -> Option<Step> {
+    fn serve(&self, index: u32) -> Option<Step> {
         if let Some(signal) = self.signal_peer(index) {
             return Some(signal);
         }
@@ -177,7 +177,7 @@ impl OneSided {
     fn gather(&self, index: u32) -> Option<Step> {
         if index < 3 * self.peers() {
             let owner = before(self.rank, index / 3 + 1, self.size);
-            return self.borrow(owner, index % 3);
+            return self.read_from(owner, index % 3);
         }
         (index == 3 * self.peers() && !self.in_place).then(|| {
             let (src, dst) = self.block(self.rank);
@@ -186,7 +186,7 @@ impl OneSided {
     }
 
     /// Waits until `owner` is ready, reads the block, and signals that it is done.
-    fn borrow(&self, owner: Rank, index: u32) -> Option<Step> {
+    fn read_from(&self, owner: Rank, index: u32) -> Option<Step> {
         match index {
             0 => Some(Step::wait(self.rank, owner)),
             1 => {

@@ -155,7 +155,7 @@ impl Steps for AllToAllV<'_> {
     fn step(&self, channel: u32, index: u64) -> Option<Step> {
         let index = u32::try_from(index).ok()?;
         if channel != 0 {
-            return self.meet(index).filter(|_| channel == 1);
+            return self.barrier(index).filter(|_| channel == 1);
         }
         let (to, from) = shift(self.rank, self.size, index)?;
         let (t, f) = (to as usize, from as usize);
@@ -171,7 +171,7 @@ impl Steps for AllToAllV<'_> {
 
 impl AllToAllV<'_> {
     /// Signals all peers, then waits for all.
-    fn meet(&self, index: u32) -> Option<Step> {
+    fn barrier(&self, index: u32) -> Option<Step> {
         let peers = self.size - 1;
         if index < peers {
             let peer = after(self.rank, index + 1, self.size);

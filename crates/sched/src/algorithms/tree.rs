@@ -71,37 +71,9 @@ impl Tree {
             Goal::Broadcast | Goal::Reduce => shape.chunk.min(first),
         };
         let root_copies = goal == Goal::Broadcast && !in_place && shape.rank == shape.root;
-        let branch = |tree: u32, offset: u64, len: u64| {
-            let node = topology.node(tree, goal == Goal::AllReduce, shape);
-            let rounds = len.div_ceil(piece);
-            let children = u64::from(node.children.count());
-            let (inward, outward) = match node.parent {
-                Some(_) => (children.max(1), children.max(1)),
-                None => (children, children + u64::from(root_copies)),
-            };
-            let (up, down, lead) = match goal {
-                Goal::AllReduce => {
-                    let lead = 2 * u64::from(topology.depth(tree, true, shape)) + 1;
-                    (inward, outward, rounds.min(lead))
-                }
-                Goal::Reduce => (inward, 0, rounds),
-                Goal::Broadcast => (0, outward, 0),
-            };
-            let rounds = Rounds {
-                total: len,
-                piece,
-                steps: up + down,
-            };
-            let scratch = u64::from(tree) * piece;
-            Branch {
-                node,
-                offset,
-                rounds,
-                scratch,
-                up,
-                down,
-                lead,
-            }
+        let branch = |tree, offset, len| {
+            let share = Piece { offset, len };
+            Branch::new(goal, topology, root_copies, shape, tree, share, piece)
         };
         let branches = [
             branch(0, 0, first),
@@ -198,6 +170,46 @@ enum Direction {
 }
 
 impl Branch {
+    /// Tree `tree` for the elements of `share`, in rounds of `piece` elements.
+    fn new(
+        goal: Goal,
+        topology: Topology,
+        root_copies: bool,
+        shape: &Shape,
+        tree: u32,
+        share: Piece,
+        piece: u64,
+    ) -> Self {
+        let node = topology.node(tree, goal == Goal::AllReduce, shape);
+        let rounds = share.len.div_ceil(piece);
+        let children = u64::from(node.children.count());
+        let (inward, outward) = match node.parent {
+            Some(_) => (children.max(1), children.max(1)),
+            None => (children, children + u64::from(root_copies)),
+        };
+        let (up, down, lead) = match goal {
+            Goal::AllReduce => {
+                let lead = 2 * u64::from(topology.depth(tree, true, shape)) + 1;
+                (inward, outward, rounds.min(lead))
+            }
+            Goal::Reduce => (inward, 0, rounds),
+            Goal::Broadcast => (0, outward, 0),
+        };
+        Self {
+            node,
+            offset: share.offset,
+            rounds: Rounds {
+                total: share.len,
+                piece,
+                steps: up + down,
+            },
+            scratch: u64::from(tree) * piece,
+            up,
+            down,
+            lead,
+        }
+    }
+
     /// The direction and the round of step `index`, and its index within the round.
     ///
     /// First `lead` rounds go up; then one comes down for each that goes up; then the rest come

@@ -19,7 +19,7 @@ pub(super) struct Cell<V> {
 }
 
 /// The index of an element within a step, and what is wrong with it.
-pub(super) type Wrong = (u64, Problem);
+pub(super) type ElementProblem = (u64, Problem);
 
 pub(super) struct Memory<V> {
     cells: Vec<Option<Cell<V>>>,
@@ -60,7 +60,7 @@ impl<V: Value> Memory<V> {
     }
 
     /// The position of a slice of a span.
-    pub(super) fn range(&self, span: Span, slice: Slice) -> Result<Range<usize>, Wrong> {
+    pub(super) fn range(&self, span: Span, slice: Slice) -> Result<Range<usize>, ElementProblem> {
         let (start, len) = match span.buf {
             Buf::Input => self.layout.input,
             Buf::Output => self.layout.output,
@@ -80,7 +80,7 @@ impl<V: Value> Memory<V> {
         channel: u32,
         span: Span,
         slice: Slice,
-    ) -> Result<Vec<Cell<V>>, Wrong> {
+    ) -> Result<Vec<Cell<V>>, ElementProblem> {
         let range = self.range(span, slice)?;
         self.touch(channel, range.clone(), false, slice)?;
         let cells = &self.cells[range];
@@ -107,7 +107,7 @@ impl<V: Value> Memory<V> {
         span: Span,
         slice: Slice,
         data: &[Cell<V>],
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), ElementProblem> {
         if span.buf == Buf::Input {
             return Err((slice.offset, Problem::WroteInput));
         }
@@ -126,7 +126,7 @@ impl<V: Value> Memory<V> {
         range: Range<usize>,
         is_write: bool,
         slice: Slice,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), ElementProblem> {
         let own = 1 << channel;
         for (element, at) in (slice.offset..).zip(range) {
             let others = if is_write {
@@ -149,7 +149,7 @@ pub(super) fn reduce<V: Value>(
     left: &[Cell<V>],
     right: &[Cell<V>],
     slice: Slice,
-) -> Result<Vec<Cell<V>>, Wrong> {
+) -> Result<Vec<Cell<V>>, ElementProblem> {
     let reduce = |(element, (left, right)): (u64, (&Cell<V>, &Cell<V>))| {
         let wrong = |problem| (slice.offset + element, problem);
         if left.index != right.index {

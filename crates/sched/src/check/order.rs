@@ -11,7 +11,7 @@ mod tests;
 use std::ops::Range;
 
 use crate::fault::Fault;
-use crate::lockstep::Place;
+use crate::lockstep::ProcessId;
 use crate::step::Rank;
 pub(super) use clocks::Clock;
 use clocks::Clocks;
@@ -50,28 +50,34 @@ impl Order {
     }
 
     /// The clock that a message carries. It does not cover what the sender does later.
-    pub(super) fn send(&mut self, at: Place) -> Clock {
+    pub(super) fn send(&mut self, at: ProcessId) -> Clock {
         self.clocks.send(at)
     }
 
     /// Orders everything that the receiver does from now on after everything that `carried` covers.
-    pub(super) fn receive(&mut self, at: Place, carried: &Clock) {
+    pub(super) fn receive(&mut self, at: ProcessId, carried: &Clock) {
         self.clocks.receive(at, carried);
     }
 
-    pub(super) fn access(&mut self, at: Place, owner: Rank, range: Range<usize>, is_write: bool) {
-        self.note(at, owner, range, is_write, false);
+    pub(super) fn access(
+        &mut self,
+        at: ProcessId,
+        owner: Rank,
+        range: Range<usize>,
+        is_write: bool,
+    ) {
+        self.record(at, owner, range, is_write, false);
     }
 
     /// A read by a receiver in the sender's memory. The owner waits for it before it ends.
-    pub(super) fn borrow(&mut self, at: Place, owner: Rank, range: Range<usize>) {
-        self.note(at, owner, range, false, true);
+    pub(super) fn borrow(&mut self, at: ProcessId, owner: Rank, range: Range<usize>) {
+        self.record(at, owner, range, false, true);
     }
 
     /// Finds races with earlier accesses, and with the owner's uses before it began.
-    fn note(
+    fn record(
         &mut self,
-        at: Place,
+        at: ProcessId,
         owner: Rank,
         range: Range<usize>,
         is_write: bool,
@@ -87,7 +93,7 @@ impl Order {
             is_awaited,
         };
         memory.accesses += 1;
-        if !is_awaited && !clocks.has_heard_of(at, owner) {
+        if !is_awaited && !clocks.is_after_some_event_of(at, owner) {
             keep_first(&mut memory.race, Race::with_owner(&access, owner));
         }
         let is_before = clocks.is_before(at);

@@ -6,12 +6,12 @@
 //! Between the ends there is a latency. [`simulate`] follows every message; [`estimate`] is a
 //! closed form that stays close to it.
 
-mod calendar;
 mod closed;
 mod fabric;
 mod simulate;
+mod timeline;
 
-pub use closed::estimate;
+pub use dropped_until::estimate;
 pub use fabric::Fabric;
 pub use simulate::simulate;
 

@@ -1,9 +1,9 @@
 //! Simulates every message of all ranks.
 
-use super::calendar::Calendar;
 use super::fabric::{Fabric, PORTS};
+use super::timeline::Timeline;
 use crate::fault::Fault;
-use crate::lockstep::{self, Model, Place, Slice, Window};
+use crate::lockstep::{self, Model, ProcessId, Slice, Window};
 use crate::step::{Kind, Rank, Step};
 use crate::steps::Steps;
 
@@ -28,8 +28,8 @@ pub fn simulate<S: Steps>(
         size: ranks.len() as u32,
         channels,
         now: vec![0.0; ranks.len() * channels],
-        processors: vec![Calendar::default(); ranks.len()],
-        ports: vec![Calendar::default(); ranks.len() * PORTS],
+        processors: vec![Timeline::default(); ranks.len()],
+        ports: vec![Timeline::default(); ranks.len() * PORTS],
     };
     lockstep::run_model(ranks, Window::for_chunk(chunk, slice.max(1)), &mut clocks)?;
     Ok(clocks.now.into_iter().fold(0.0, f64::max))
@@ -43,8 +43,8 @@ struct Clocks<'a> {
     size: u32,
     channels: usize,
     now: Vec<f64>,
-    processors: Vec<Calendar>,
-    ports: Vec<Calendar>,
+    processors: Vec<Timeline>,
+    ports: Vec<Timeline>,
 }
 
 impl Model for Clocks<'_> {
@@ -53,7 +53,7 @@ impl Model for Clocks<'_> {
 
     fn act(
         &mut self,
-        at: Place,
+        at: ProcessId,
         step: &Step,
         slice: Slice,
         received: Option<f64>,
@@ -61,7 +61,7 @@ impl Model for Clocks<'_> {
         let process = at.rank as usize * self.channels + at.channel as usize;
         let ready = self.now[process].max(received.unwrap_or(0.0));
         let work = self.work(at.rank, step, slice);
-        let end = self.processors[at.rank as usize].book(ready, work) + work;
+        let end = self.processors[at.rank as usize].reserve(ready, work) + work;
         self.now[process] = end;
         let sends = step.kind.sends();
         Ok(sends.then(|| self.carry(at.rank, step.send_to, slice, end)))
@@ -75,8 +75,8 @@ impl Clocks<'_> {
         let link = self.fabric.link(from, to);
         let wire = slice.len as f64 * self.bytes_per_element * link.wire_us_per_byte;
         for hop in self.fabric.route(from, to, self.size) {
-            let left = self.ports[hop.out].book(time, wire);
-            time = self.ports[hop.into].book(left + link.latency_us, wire);
+            let left = self.ports[hop.out].reserve(time, wire);
+            time = self.ports[hop.into].reserve(left + link.latency_us, wire);
         }
         time + wire
     }

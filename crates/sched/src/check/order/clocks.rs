@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::lockstep::Place;
+use crate::lockstep::ProcessId;
 use crate::step::Rank;
 
 /// One clock per rank and channel, because messages stay within a channel.
@@ -30,7 +30,7 @@ pub(in crate::check) struct Clock {
 /// The period of a process between two messages that it sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Event {
-    pub(super) at: Place,
+    pub(super) at: ProcessId,
     epoch: u32,
 }
 
@@ -47,7 +47,7 @@ impl Clocks {
         }
     }
 
-    pub(super) fn send(&mut self, at: Place) -> Clock {
+    pub(super) fn send(&mut self, at: ProcessId) -> Clock {
         let sent = self.now(at);
         let index = self.index(at);
         let process = &mut self.processes[index];
@@ -58,7 +58,7 @@ impl Clocks {
         }
     }
 
-    pub(super) fn receive(&mut self, at: Place, carried: &Clock) {
+    pub(super) fn receive(&mut self, at: ProcessId, carried: &Clock) {
         debug_assert_eq!(at.channel, carried.sent.at.channel);
         let index = self.index(at);
         let known = Rc::make_mut(&mut self.processes[index].known);
@@ -69,13 +69,13 @@ impl Clocks {
         *sender = (*sender).max(carried.sent.epoch);
     }
 
-    pub(super) fn now(&self, at: Place) -> Event {
+    pub(super) fn now(&self, at: ProcessId) -> Event {
         let epoch = self.processes[self.index(at)].epoch;
         Event { at, epoch }
     }
 
     /// Returns whether an event comes before everything that `at` does from now on.
-    pub(super) fn is_before(&self, at: Place) -> impl Fn(Event) -> bool {
+    pub(super) fn is_before(&self, at: ProcessId) -> impl Fn(Event) -> bool {
         let known = &self.processes[self.index(at)].known;
         move |event| {
             let is_known = || known[event.at.rank as usize] >= event.epoch;
@@ -86,15 +86,15 @@ impl Clocks {
     /// Whether `event` comes before everything that `rank` does from now on.
     pub(super) fn is_known_to(&self, rank: Rank, event: Event) -> bool {
         let channel = event.at.channel;
-        event.at.rank == rank || self.is_before(Place { rank, channel })(event)
+        event.at.rank == rank || self.is_before(ProcessId { rank, channel })(event)
     }
 
     /// Whether a message orders what `at` does after something that `rank` did.
-    pub(super) fn has_heard_of(&self, at: Place, rank: Rank) -> bool {
+    pub(super) fn is_after_some_event_of(&self, at: ProcessId, rank: Rank) -> bool {
         at.rank == rank || self.processes[self.index(at)].known[rank as usize] > 0
     }
 
-    fn index(&self, at: Place) -> usize {
+    fn index(&self, at: ProcessId) -> usize {
         at.channel as usize * self.size + at.rank as usize
     }
 }

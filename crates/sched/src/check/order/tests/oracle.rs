@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{CHANNELS, Event, SIZE, Use};
-use crate::lockstep::Place;
+use crate::lockstep::ProcessId;
 use crate::step::Rank;
 
 /// The accesses and the ranks that come before.
@@ -16,7 +16,7 @@ pub(super) struct Past {
 #[derive(Default)]
 pub(super) struct Oracle {
     pasts: Vec<Past>,
-    mail: Vec<(Place, Past)>,
+    in_flight: Vec<(ProcessId, Past)>,
     /// Each access, with what came before it.
     pub(super) uses: Vec<(Use, Past)>,
 }
@@ -37,11 +37,11 @@ impl Oracle {
         match event {
             Event::Send { from, to } => {
                 self.pasts[index(*from)].ranks.insert(from.rank);
-                let to = Place { rank: *to, ..*from };
-                self.mail.push((to, self.pasts[index(*from)].clone()));
+                let to = ProcessId { rank: *to, ..*from };
+                self.in_flight.push((to, self.pasts[index(*from)].clone()));
             }
-            Event::Arrive(which) if !self.mail.is_empty() => {
-                let (to, past) = self.mail.remove(which.index(self.mail.len()));
+            Event::Arrive(which) if !self.in_flight.is_empty() => {
+                let (to, past) = self.in_flight.remove(which.index(self.in_flight.len()));
                 let own = &mut self.pasts[index(to)];
                 own.uses.extend(past.uses);
                 own.ranks.extend(past.ranks);
@@ -66,7 +66,7 @@ impl Oracle {
     fn is_outside(&self, number: usize) -> bool {
         let (used, past) = &self.uses[number];
         let ends = |channel| {
-            let owner = Place {
+            let owner = ProcessId {
                 rank: used.owner,
                 channel,
             };
@@ -95,6 +95,6 @@ impl Oracle {
     }
 }
 
-fn index(at: Place) -> usize {
+fn index(at: ProcessId) -> usize {
     at.rank as usize * CHANNELS as usize + at.channel as usize
 }

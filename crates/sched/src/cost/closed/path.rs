@@ -27,14 +27,14 @@ pub(super) const RECV_COPY_SEND: Work = work(2.0, 2.0, 0.0);
 
 /// A path that messages take.
 #[derive(Clone, Copy)]
-pub(super) struct Way<'a> {
+pub(super) struct Path<'a> {
     pub(super) cost: &'a LinkCost,
     /// The number of messages that share the busiest port of the path; and the number of hops.
     pub(super) sharing: f64,
     pub(super) hops: f64,
 }
 
-impl<'a> Way<'a> {
+impl<'a> Path<'a> {
     pub(super) fn new(cost: &'a LinkCost) -> Self {
         Self {
             cost,
@@ -54,13 +54,13 @@ impl<'a> Way<'a> {
     /// The time from the start of sending to the end of receiving. If only one of the ranks sends
     /// (`one_way`), the other receives slices while later ones are sent; otherwise each rank does
     /// both.
-    pub(super) fn hop(&self, send: Work, receive: Work, bytes: f64, apart: bool) -> f64 {
+    pub(super) fn hop(&self, send: Work, receive: Work, bytes: f64, one_way: bool) -> f64 {
         let slice = self.slice(bytes);
         let (sent, taken) = (self.busy(send, bytes), self.busy(receive, bytes));
         let wire = self.wire(bytes);
         let start = self.busy(send, slice) + self.wire(slice) + self.latency();
         let end = self.busy(receive, slice);
-        if apart {
+        if one_way {
             start + sent.max(taken).max(wire)
         } else {
             (sent + taken).max(start + wire + end - self.wire(slice))
@@ -72,12 +72,12 @@ impl<'a> Way<'a> {
         let shared = self.wire(bytes);
         self.busy(work, bytes)
             .max(shared)
-            .max(self.alone(work, bytes))
+            .max(self.slice_time(work, bytes))
     }
 
     /// The time from when a slice is ready at one rank to when it is ready at the next. In a ring,
     /// messages that share a port come to alternate, so none waits for another.
-    pub(super) fn alone(&self, work: Work, bytes: f64) -> f64 {
+    pub(super) fn slice_time(&self, work: Work, bytes: f64) -> f64 {
         let slice = self.slice(bytes);
         self.busy(work, slice) + self.wire(slice) / self.sharing + self.latency()
     }
