@@ -11,7 +11,7 @@ mod fabric;
 mod simulate;
 mod timeline;
 
-pub use dropped_until::estimate;
+pub use closed::estimate;
 pub use fabric::Fabric;
 pub use simulate::simulate;
 
