@@ -14,13 +14,13 @@
 //!     library.group(|| {
 //!         for (comm, start) in comms.iter().zip(buffers) {
 //!             let device = comm.device()?;
-//! SAFETY: nothing else uses the buffers until both streams have drained.
+//!             // SAFETY: nothing else uses the buffers until both streams have drained.
 //!             let buffer = unsafe { DeviceSlice::from_raw(start, 1 << 20, DType::F32, device) };
 //!             comm.all_reduce(buffer, buffer, RedOp::Sum, Stream::null(device))?;
 //!         }
 //!         Ok::<_, Error>(())
 //!     })?;
-//! Wait for the streams here, and poll `async_error` meanwhile.
+//!     // Wait for the streams here, and poll `async_error` meanwhile.
 //!     Communicator::finalize_all(comms)
 //! }
 //! ```

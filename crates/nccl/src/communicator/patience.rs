@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// # fn stop(comm: spark_ccl_nccl::Communicator) -> Result<(), spark_ccl_nccl::Error> {
 /// let patience = comm.patience();
 /// let caller = std::thread::spawn(move || comm.split(Some(0), 0, None));
-/// A rank is known to have failed.
+/// // A rank is known to have failed.
 /// patience.set(std::time::Duration::ZERO);
 /// # drop(caller);
 /// # Ok(())
