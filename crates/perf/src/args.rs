@@ -1,4 +1,4 @@
-//! The command line, with nccl-tests' flags and ours.
+//! The command line: nccl-tests' flags, and our own.
 
 use std::path::PathBuf;
 
@@ -337,7 +337,7 @@ pub(crate) enum BackendArg {
     Nccl,
 }
 
-/// `--memory`, which has two meanings: ours, and the long name of nccl-tests' `-M`.
+/// `--memory`, which is both our own flag and the long name of nccl-tests' `-M`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MemoryArg {
     /// Plain allocations
@@ -366,18 +366,18 @@ pub(crate) enum PathArg {
 /// `--buffers`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BuffersArg {
-    /// The same in every call.
+    /// Every call uses the same memory.
     Hot,
-    /// Parts of so many bytes in turn.
+    /// Calls use parts of this many bytes in turn.
     Rotating(u64),
 }
 
-/// A wrong element to plant.
+/// An element to corrupt before each check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plant {
-    /// In whose result.
+    /// The rank whose result it is in.
     pub(crate) rank: usize,
-    /// Where.
+    /// Its index there.
     pub(crate) index: usize,
 }
 

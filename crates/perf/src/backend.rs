@@ -1,4 +1,4 @@
-//! Who does the collectives: the library's own engine in host memory, or NCCL on GPUs.
+//! Chooses what executes the collectives: the library's own engine in host memory, or NCCL on GPUs.
 
 use std::path::Path;
 
@@ -7,33 +7,33 @@ use spark_ccl::{Communicator, RedOp};
 use crate::args::{Args, BackendArg, MemoryArg};
 use crate::error::Error;
 
-/// NVIDIA's driver is loaded where this is.
+/// Exists if NVIDIA's driver is loaded.
 const DRIVER: &str = "/dev/nvidiactl";
 
-/// What was chosen.
+/// The chosen backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) backend: BackendArg,
-    /// Why not NCCL, where somebody may wonder.
+    /// Why it is not NCCL, if that may be unexpected.
     pub(crate) note: Option<String>,
-    /// GPUs that this process may use; 0 if nobody has looked.
+    /// The number of GPUs that this process may use; 0 if that was not determined.
     gpus: usize,
 }
 
-/// What is there of what NCCL needs.
+/// What the machine has of what NCCL needs.
 trait Machine {
-    /// How many GPUs there are for NCCL.
+    /// The number of GPUs for NCCL.
     fn gpus(&self) -> Result<usize, Error>;
 
-    /// Whether it looks as if there were a GPU, by a quick look.
+    /// A cheap test whether there may be a GPU.
     fn seems_to_have_gpus(&self) -> bool;
 }
 
-/// This one.
+/// This machine.
 struct Here;
 
 impl Choice {
-    /// Decides by the arguments and by what is there.
+    /// Chooses by the arguments and by what the machine has.
     pub(crate) fn new(args: &Args) -> Result<Self, Error> {
         Self::on(&Here, args)
     }
@@ -80,7 +80,7 @@ impl Choice {
         }
     }
 
-    /// The arguments, with all GPUs where nothing says how many ranks there are.
+    /// The arguments; uses all GPUs if nothing gives the number of ranks.
     pub(crate) fn complete(&self, args: &Args) -> Result<Args, Error> {
         let mut args = args.clone();
         let ranks = &mut args.ranks;
@@ -91,8 +91,8 @@ impl Choice {
         Ok(args)
     }
 
-    /// Refuses a run whose processes have chosen differently: a launcher may have started some where there are no
-    /// GPUs.
+    /// Refuses a run whose processes have chosen differently: a launcher may have started some on
+    /// machines without GPUs.
     pub(crate) fn agree(&self, comm: &Communicator) -> Result<(), Error> {
         let mut with_nccl = [u64::from(self.backend == BackendArg::Nccl)];
         comm.all_reduce_in_place(&mut with_nccl, RedOp::Sum)
@@ -110,7 +110,7 @@ impl Choice {
         )))
     }
 
-    /// Arguments by which the processes that this one starts choose the same.
+    /// The arguments that make started processes choose the same.
     pub(crate) fn handed_on(&self) -> Vec<String> {
         let name = match self.backend {
             BackendArg::Host => "host",
@@ -142,7 +142,7 @@ impl Machine for Here {
     }
 }
 
-/// The first flag that makes sense in host memory only.
+/// The first given flag that only makes sense in host memory.
 fn host_flag(args: &Args) -> Option<&'static str> {
     let flags = [
         (

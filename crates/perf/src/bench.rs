@@ -1,4 +1,4 @@
-//! The sweep: every type, operation, root and size.
+//! Runs the sweep: every type, operation, root and size.
 
 use spark_ccl::{Communicator, DType, Element, RedOp, ReduceOp};
 
@@ -10,23 +10,23 @@ use crate::options::Options;
 use crate::report::{Device, Key, Measure, Row};
 use crate::timing::Timed;
 
-/// Where rows go as they are measured. Ranks other than 0 drop them.
+/// Receives the rows as they are measured. Ranks other than 0 drop them.
 pub(crate) trait Sink {
-    /// A line of the table is complete.
+    /// Called for each complete row of the table.
     fn row(&mut self, row: Row) -> Result<(), Error>;
 }
 
-/// What a run found.
+/// The summary of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
-    /// Checks, over all ranks, that found something wrong.
+    /// The number of checks, over all ranks, that found wrong elements.
     pub(crate) out_of_bounds: u64,
     bus_bw: f64,
     measures: u64,
 }
 
 impl Findings {
-    /// Mean bus bandwidth of all measures, GB/s.
+    /// The mean bus bandwidth of all measurements, in GB/s.
     pub(crate) fn average_bus_bw(&self) -> f64 {
         if self.measures == 0 {
             0.0
@@ -36,52 +36,53 @@ impl Findings {
     }
 }
 
-/// Where calls are measured: a kind of memory, and ranks that call.
+/// The memory and the ranks with which calls are measured.
 pub(crate) trait Ground {
-    /// How many ranks there are.
+    /// The number of ranks.
     fn ranks(&self) -> usize;
 
-    /// What it is called: `host memory`.
+    /// A name such as `host memory`.
     fn name(&self) -> &'static str;
 
-    /// What the JSON report says of the memory.
+    /// The description of the memory in the JSON report.
     fn memory(&self, options: &Options) -> &'static str;
 
-    /// The version of NCCL, where that does the calls.
+    /// The version of NCCL, if NCCL executes the calls.
     fn nccl_version(&self) -> Option<&str>;
 
-    /// Whether all ranks can compute with a type.
+    /// Whether all ranks support an element type.
     fn knows(&self, dtype: DType) -> bool;
 
-    /// Each rank's line of the header.
+    /// The header's line for each rank.
     fn devices(&self) -> &[Device];
 
-    /// Further lines of the header, which say what is used for these sizes.
+    /// Further lines of the header, which describe what these sizes use.
     fn lines(&self, options: &Options, sizes: &[u64]) -> Result<Vec<String>, Error>;
 
-    /// What limits each rank's memory.
+    /// The memory limits of each rank.
     fn rooms(&self) -> &[Vec<Room>];
 
-    /// Bytes of a rank's buffers if the largest size is `bytes`.
+    /// The bytes of a rank's buffers if the largest size is `bytes`.
     fn need(&self, options: &Options, bytes: u64) -> u64;
 
-    /// Makes memory for a type, and has the bench measure there.
+    /// Allocates buffers for a type, and runs the bench on them.
     fn measure<T: Element>(&mut self, bench: &mut Bench<'_>) -> Result<(), Error>;
 }
 
-/// Ranks with memory for calls on elements of a type.
+/// Ranks with buffers for elements of one type.
 pub(crate) trait Bed<T: Element> {
-    /// Runs a case untimed, out of place.
+    /// Runs a case without timing it, out of place.
     fn warm_up(&mut self, case: &Case) -> Result<(), Error>;
 
     /// Times a case.
     fn time(&mut self, case: &Case, way: Way) -> Result<Timed, Error>;
 
-    /// Runs a case on known data; wrong elements of this thread's ranks. Each seed gives other data.
+    /// Runs a case on known data; returns the number of wrong elements of this thread's ranks. Each
+    /// seed gives different data.
     fn check(&mut self, case: &Case, way: Way, seed: u64) -> Result<u64, Error>;
 }
 
-/// Runs everything; `comm` joins the threads that measure.
+/// Runs everything; `comm` connects the threads that measure.
 pub(crate) fn run<G: Ground>(
     comm: &Communicator,
     ground: &mut G,
@@ -123,15 +124,15 @@ pub(crate) struct Bench<'a> {
     ranks: usize,
     sink: &'a mut dyn Sink,
     findings: Findings,
-    /// Number of checks so far: each gets its own data.
+    /// The number of checks so far: each uses its own data.
     checks: u64,
 }
 
 impl Bench<'_> {
-    /// All operations and roots.
+    /// Runs all operations and roots.
     pub(crate) fn sweeps<T: Element>(&mut self, bed: &mut impl Bed<T>) -> Result<(), Error> {
         let options = self.options;
-        // Collectives that do not reduce run once; the operation says nothing to them.
+        // Collectives that do not reduce run once, and ignore the operation.
         let ops = if options.ops.is_empty() {
             &[ReduceOp::Sum]
         } else {
@@ -234,7 +235,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Runs the call on known data; wrong elements over all ranks.
+    /// Runs the call on known data; returns the number of wrong elements over all ranks.
     fn check<T: Element>(
         &mut self,
         bed: &mut impl Bed<T>,

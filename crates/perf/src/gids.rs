@@ -1,4 +1,4 @@
-//! `spark-perf gids`: RDMA ports and their addresses, and which of them would be used.
+//! `spark-perf gids`: lists RDMA ports and their addresses, and shows which would be used.
 
 use std::fmt::Write as _;
 
@@ -57,11 +57,11 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     print(&text)
 }
 
-/// What there is to say of a port.
+/// The information about one port.
 struct Row {
     port: Port,
     state: PortState,
-    /// Of the network interface.
+    /// The MTU of the network interface.
     mtu: Option<u32>,
 }
 
@@ -137,7 +137,7 @@ impl Row {
         format!("{device}:{number}  {state}  {mtu} B  {speed}  {netdev}  {pci}\n")
     }
 
-    /// The index of the address that would be used, and why; or why there is none.
+    /// The index of the address that would be used, and why; or why none would.
     fn used(&self, settings: &Rdma) -> Result<(u8, String), String> {
         if self.state != PortState::Active {
             let netdev = self.port.netdev.as_deref().unwrap_or("the port");
@@ -156,7 +156,7 @@ impl Row {
     }
 }
 
-/// An Ethernet MTU that holds the largest RDMA packet, of 4096 bytes and its headers.
+/// An Ethernet MTU that fits the largest RDMA packet: 4096 bytes and its headers.
 const LARGE_PACKETS: u32 = 4200;
 
 fn unknown() -> String {

@@ -1,4 +1,4 @@
-//! Measuring in host memory: every thread is a rank.
+//! Measures in host memory, where every thread is a rank.
 
 use spark_ccl::{Communicator, DType, Element, Registered};
 
@@ -17,7 +17,7 @@ use crate::report::Device;
 use crate::size::human;
 use crate::timing::{self, Buffers, Timed};
 
-/// Bytes of a rank's buffers if the largest size is `bytes`.
+/// The bytes of a rank's buffers if the largest size is `bytes`.
 pub(crate) fn need(options: &Options, ranks: usize, bytes: u64) -> u64 {
     let of_type = |dtype: &DType| {
         let layout = options.collective.layout(bytes, dtype.size(), ranks);
@@ -27,7 +27,7 @@ pub(crate) fn need(options: &Options, ranks: usize, bytes: u64) -> u64 {
     options.dtypes.iter().map(of_type).max().unwrap_or(0)
 }
 
-/// Elements of a rank's send and receive buffer if `layout` is that of the largest size.
+/// The lengths of a rank's send and receive buffer if `layout` is that of the largest size.
 fn lengths(options: &Options, layout: &Layout, element: usize) -> (usize, usize) {
     let room = match options.buffers {
         Some(BuffersArg::Rotating(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX) / element,
@@ -37,7 +37,7 @@ fn lengths(options: &Options, layout: &Layout, element: usize) -> (usize, usize)
     (length(layout.send), length(layout.larger()))
 }
 
-/// This rank, and what all of them find.
+/// This rank, and what all ranks have reported.
 pub(crate) struct Host<'a> {
     comm: &'a Communicator,
     rooms: Vec<Vec<Room>>,
@@ -45,7 +45,7 @@ pub(crate) struct Host<'a> {
 }
 
 impl<'a> Host<'a> {
-    /// Asks all ranks, together.
+    /// Collects the information of all ranks; a collective call.
     pub(crate) fn new(comm: &'a Communicator) -> Result<Self, Error> {
         let cards = hosts::exchange(comm)?;
         Ok(Self {
@@ -55,11 +55,11 @@ impl<'a> Host<'a> {
         })
     }
 
-    /// Which links there are.
+    /// The kinds of links in use.
     fn links(&self) -> String {
         let mut links: Vec<String> = Vec::new();
         for link in self.comm.links() {
-            // Of links that are not made yet only the kind is known.
+            // A link that is not connected yet only has its kind as a name.
             let is_told = |other: &String| other.starts_with(&link);
             if link != "self" && !links.iter().any(is_told) {
                 links.retain(|other| !link.starts_with(other.as_str()));
@@ -103,7 +103,7 @@ impl Ground for Host<'_> {
         &self.devices
     }
 
-    /// Which memory and links the run takes, and which algorithm for each of the sizes.
+    /// The memory and the links of the run, and the algorithm for each of the sizes.
     fn lines(&self, options: &Options, sizes: &[u64]) -> Result<Vec<String>, Error> {
         let buffers = match options.buffers {
             None => "as the last size takes, used in turn".to_owned(),
@@ -151,7 +151,7 @@ impl Ground for Host<'_> {
     }
 }
 
-/// This rank's memory for a type.
+/// This rank's buffers for one element type.
 struct Memory<'a, B> {
     comm: &'a Communicator,
     options: &'a Options,
@@ -216,7 +216,7 @@ impl<T: Element, B: Buffer<T>> Bed<T> for Memory<'_, B> {
     }
 }
 
-/// Writes a piece's values.
+/// Writes the values of a piece.
 fn write<T: Element>(check: &Check<'_, T>, piece: &Piece, buffer: &mut [T]) {
     let pattern = check.pattern(piece);
     for copy in buffer[piece.range.clone()].chunks_mut(PERIOD) {
@@ -224,13 +224,13 @@ fn write<T: Element>(check: &Check<'_, T>, piece: &Piece, buffer: &mut [T]) {
     }
 }
 
-/// Counts a piece's elements that are not as expected.
+/// Counts the elements of a piece that differ from the expected ones.
 fn wrong<T: Element>(check: &Check<'_, T>, piece: &Piece, buffer: &[T]) -> u64 {
     let pattern = check.pattern(piece);
     let tolerance = check.tolerance(piece);
     let wrong = |chunk: &[T]| {
         let pattern = &pattern[..chunk.len()];
-        // As bytes: floats of different bits can be equal.
+        // Compares bytes, because floats with different bits can be equal.
         if bytemuck::cast_slice::<T, u8>(chunk) == bytemuck::cast_slice::<T, u8>(pattern) {
             return 0;
         }
@@ -267,7 +267,7 @@ mod tests {
             memory[index] = check.spoiled(&memory[index]);
         }
         assert_eq!(wrong(&check, piece, &memory), 6);
-        // Data that is off by one message.
+        // Data that is displaced by one message.
         memory.rotate_left(1 << 14);
         assert!(wrong(&check, piece, &memory) > PERIOD as u64);
     }

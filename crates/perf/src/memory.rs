@@ -1,4 +1,4 @@
-//! How much memory a run may take, and the sweep that fits into it.
+//! Limits the sweep to the memory that is available.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,25 +7,25 @@ use std::path::{Path, PathBuf};
 use crate::size::human;
 use crate::sweep::Sweep;
 
-/// Memory that each rank needs besides its buffers: stacks, the program.
+/// What each rank needs besides its buffers: stacks and the program.
 const PER_RANK: u64 = 16 << 20;
-/// Memory that each rank needs for each rank of its host: the slots of the link between them.
+/// What each rank needs for each rank of its host: the slots of the link between them.
 const PER_LINK: u64 = 2 << 20;
-/// How the names of GPUs' rooms begin.
+/// The prefix of the names of GPUs' limits.
 pub(crate) const GPU: &str = "gpu";
-/// What stays free for everybody else, as a fraction of what is available.
+/// The fraction of the available memory that is left free for other programs.
 const RESERVE_FRACTION: u64 = 16;
 
-/// The memory that a rank finds: one limit per thing that several ranks may share.
+/// A limit on the memory of a rank, which other ranks may share.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Room {
     /// What is limited: ranks with the same name share the bytes.
     pub(crate) name: String,
-    /// Bytes that can be taken without swapping or being killed.
+    /// The bytes that can be allocated without swapping or being killed.
     pub(crate) bytes: u64,
 }
 
-/// The limits that apply to this process. A limit that cannot be read is left out.
+/// The memory limits of this process. A limit that cannot be read is omitted.
 pub(crate) fn rooms() -> Vec<Room> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let boot = boot.trim();
@@ -44,10 +44,10 @@ pub(crate) fn rooms() -> Vec<Room> {
     host.into_iter().chain(group).collect()
 }
 
-/// The sweep with its end lowered to what fits, and the line that says so.
+/// Lowers the end of the sweep to what fits, and returns a line that says so.
 ///
-/// `rooms` holds one entry per rank; `need` is the number of bytes of a rank's buffers if the
-/// largest size of the sweep is the argument.
+/// `rooms` has one entry per rank. `need` returns the bytes of a rank's buffers if its argument is
+/// the largest size of the sweep.
 pub(crate) fn clamp(
     sweep: Sweep,
     rooms: &[Vec<Room>],
@@ -79,7 +79,7 @@ pub(crate) fn clamp(
     Ok((Sweep { max, ..sweep }, Some(line)))
 }
 
-/// The largest size of the sweep that fits; the first one does.
+/// The largest size of the sweep that fits; the first size must fit.
 fn largest(sweep: Sweep, fits: impl Fn(u64) -> bool) -> u64 {
     if sweep.factor > 1 {
         return sweep
@@ -100,7 +100,7 @@ fn largest(sweep: Sweep, fits: impl Fn(u64) -> bool) -> u64 {
     sweep.min + low * sweep.step
 }
 
-/// The limit that leaves the least to each of its ranks.
+/// The limit that leaves the fewest bytes to each of its ranks.
 struct Tight {
     per_rank: u64,
     available: u64,
@@ -145,7 +145,7 @@ fn tightest(rooms: &[Vec<Room>]) -> Option<Tight> {
         .min_by_key(|tight| tight.per_rank)
 }
 
-/// What a rank needs besides its buffers, with `ranks` on its host.
+/// What a rank needs besides its buffers, with `ranks` ranks on its host.
 fn library(ranks: u64) -> u64 {
     PER_RANK + PER_LINK * ranks
 }
@@ -165,17 +165,18 @@ fn field(text: &str, name: &str) -> Option<u64> {
     })
 }
 
-/// Peak of the resident memory of this process.
+/// The peak resident memory of this process.
 pub(crate) fn peak_resident() -> Option<u64> {
     field(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:").map(|kib| kib * 1024)
 }
 
-/// The control group with the least room, of this process's and its parents.
+/// The control group with the least memory available, among this process's group and its ancestors.
 fn cgroup_room() -> Option<(PathBuf, u64)> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let (root, path, names) = memory_group(&groups)?;
     let own = root.join(path.trim_start_matches('/'));
-    // Inside a container the path may be the host's, while the mount shows the group itself.
+    // In a container, the path may be the host's, while the mount shows the container's group
+    // itself.
     let own = if own.exists() { own } else { root.clone() };
     own.ancestors()
         .take_while(|group| group.starts_with(&root))
@@ -183,7 +184,8 @@ fn cgroup_room() -> Option<(PathBuf, u64)> {
         .min_by_key(|(_, bytes)| *bytes)
 }
 
-/// Files of a control group: limit, use, and the statistics' name for cache that can be dropped.
+/// The names of a control group's files for limit and usage, and of the statistic for cache that
+/// can be dropped.
 struct Names {
     limit: &'static str,
     used: &'static str,
@@ -224,7 +226,8 @@ fn room_of(group: &Path, names: &Names) -> Option<u64> {
             .parse::<u64>()
             .ok()
     };
-    // "max" does not parse: no limit. So does the old interface's number for no limit.
+    // "max", which means no limit, does not parse; the filter removes the old interface's number
+    // for no limit.
     let limit = number(names.limit).filter(|&limit| limit < 1 << 60)?;
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
     let cache = field(&stat, &format!("{} ", names.cache)).unwrap_or(0);
@@ -263,8 +266,8 @@ mod tests {
 
     #[test]
     fn end_is_lowered_to_a_size_of_the_sweep() {
-        // 2 GiB less a sixteenth, for two ranks: 960 MiB less 20 MiB each, which two buffers of
-        // 256 MiB fit, and two of 512 MiB do not.
+        // 2 GiB minus a sixteenth, for two ranks: 960 MiB minus 20 MiB each, which is enough for
+        // two buffers of 256 MiB, but not of 512 MiB.
         let (lowered, line) =
             clamp(SWEEP, &[host(2 << 30), host(2 << 30)], |size| 2 * size).unwrap();
         assert_eq!(lowered.max, 256 << 20);

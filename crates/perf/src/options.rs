@@ -1,4 +1,4 @@
-//! Checked arguments: everything that can be refused without knowing the ranks is refused here.
+//! Checked arguments. Whatever can be refused without knowing the ranks is refused here.
 
 use spark_ccl::{DType, ReduceOp};
 
@@ -9,7 +9,7 @@ use crate::op;
 use crate::report::table::Columns;
 use crate::sweep::Sweep;
 
-/// Far beyond every alignment that matters.
+/// Far more than any alignment that matters.
 const MOST_UNALIGNED: usize = 1 << 20;
 
 /// What to run.
@@ -22,20 +22,20 @@ pub(crate) struct Options {
     pub(crate) ops: Vec<ReduceOp>,
     pub(crate) root: Root,
     pub(crate) registered: bool,
-    /// `None`: as large as the last size of the sweep takes, and used in turn.
+    /// `None`: as large as the last size of the sweep needs, and used in turn.
     pub(crate) buffers: Option<BuffersArg>,
     pub(crate) iterations: usize,
     pub(crate) aggregated: usize,
     pub(crate) warm_up: usize,
-    /// Launches of the graph that all iterations are put into; 0: no graph.
+    /// How many times a graph of all iterations is launched; 0 for no graph.
     pub(crate) graph_launches: u32,
-    /// Whether calls go to the null stream.
+    /// Whether calls use the null stream.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
     pub(crate) null_stream: bool,
-    /// With NCCL.
+    /// The registration with NCCL.
     #[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code))]
     pub(crate) registration: Registered,
-    /// 0: for ever.
+    /// 0 means endless.
     pub(crate) cycles: u64,
     pub(crate) blocking: Blocking,
     pub(crate) average: Average,
@@ -43,11 +43,11 @@ pub(crate) struct Options {
     pub(crate) unalign: usize,
     pub(crate) per_iteration: Option<usize>,
     pub(crate) columns: Columns,
-    /// Ranks that are threads of one process, and share its processor time.
+    /// The ranks that are threads of one process, and share its processor time.
     pub(crate) ranks_per_process: usize,
     pub(crate) memory_report: bool,
     pub(crate) plant: Option<Plant>,
-    /// Lines for the header about arguments that have no effect.
+    /// Lines of the header about arguments without effect.
     pub(crate) notes: Vec<String>,
 }
 
@@ -68,20 +68,20 @@ pub(crate) enum Registered {
     Symmetric,
 }
 
-/// `-z`: where barriers stand, and GPUs are waited for.
+/// `-z`: where barriers and waits for GPUs are placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blocking {
-    /// Nowhere.
+    /// Neither barriers nor waits.
     None,
     /// No barriers, but GPUs are waited for after each call.
     Wait,
-    /// After each call, timed.
+    /// A barrier after each call, which is timed.
     Call,
-    /// After each iteration, not timed.
+    /// A barrier after each iteration, which is not timed.
     Iteration,
 }
 
-/// `-a`: whose time is reported.
+/// `-a`: which rank's time is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Average {
     First,
@@ -191,7 +191,7 @@ impl Options {
         Ok(())
     }
 
-    /// The roots to run with; one meaningless 0 for collectives without.
+    /// The roots to run with; a single unused 0 for collectives without a root.
     pub(crate) fn roots(&self, ranks: usize) -> Vec<usize> {
         match self.root {
             Root::Each if self.collective.operation().is_rooted() => (0..ranks).collect(),
@@ -285,7 +285,7 @@ fn per_iteration(args: &Args) -> Result<(Option<usize>, Vec<String>), Error> {
     Ok((Some(skip), Vec::new()))
 }
 
-/// One line for each flag that was given and means nothing for host memory.
+/// One line for each given flag that has no effect on host memory.
 fn no_effect(args: &Args) -> Vec<String> {
     let flags = [
         (args.cudagraph.is_some_and(|n| n > 0), "-G (graphs)"),

@@ -1,4 +1,4 @@
-//! One rank's run: header, sweep, footer, files.
+//! The run of one thread: header, sweep, footer and files.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -21,7 +21,8 @@ use crate::report::{Row, Totals};
 use crate::size::human;
 use crate::sweep::Sweep;
 
-/// Runs as one thread of those that `comm` joins, on its part of the ground; the process's exit code.
+/// Runs as one of the threads that `comm` connects, on its part of the platform; returns the
+/// process's exit code.
 pub(crate) fn thread<G: Ground>(
     comm: &Communicator,
     ground: &mut G,
@@ -37,7 +38,7 @@ pub(crate) fn thread<G: Ground>(
     }
 }
 
-/// Rank 0 prints the algorithm of every size.
+/// Rank 0 prints the algorithm for every size.
 fn explain(comm: &Communicator, ground: &impl Ground, options: &Options) -> Result<u8, Error> {
     if comm.rank() == 0 {
         let sizes: Vec<_> = options.sweep.sizes().collect();
@@ -47,7 +48,7 @@ fn explain(comm: &Communicator, ground: &impl Ground, options: &Options) -> Resu
     Ok(0)
 }
 
-/// Any thread but the first.
+/// Runs on any thread but the first.
 fn silent(comm: &Communicator, ground: &mut impl Ground, options: &Options) -> Result<u8, Error> {
     let (options, _) = fitted(ground, options)?;
     let findings = bench::run(comm, ground, &options, &mut Nowhere)?;
@@ -64,7 +65,7 @@ impl Sink for Nowhere {
     }
 }
 
-/// Rank 0, which prints.
+/// Runs on rank 0, which prints.
 fn reporter(
     comm: &Communicator,
     ground: &mut impl Ground,
@@ -94,7 +95,7 @@ fn reporter(
     let totals = match result {
         Ok(totals) => totals,
         Err(error) => {
-            // What was measured is kept. Failing to save it must not hide the error itself.
+            // Saves what was measured. A failure to save must not hide the error itself.
             let _ = reporter.save(None, &[error.to_string()]);
             return Err(error);
         }
@@ -180,7 +181,7 @@ impl Sink for Reporter {
     }
 }
 
-/// Refuses a run that this host's memory cannot hold, before any of its `ranks` starts.
+/// Refuses a run for which this host has too little memory, before any of its `ranks` starts.
 pub(crate) fn check_memory(options: &Options, ranks: usize) -> Result<(), Error> {
     let rooms = vec![memory::rooms(); ranks];
     let need = |bytes| host::need(options, ranks, bytes);
@@ -189,7 +190,7 @@ pub(crate) fn check_memory(options: &Options, ranks: usize) -> Result<(), Error>
         .map_err(Error::Usage)
 }
 
-/// Refuses file arguments that cannot work, before anything runs.
+/// Refuses invalid file arguments before anything runs.
 pub(crate) fn check_files(args: &Args) -> Result<(), Error> {
     if let Some(path) = &args.plot {
         plot_kind(path)?;
@@ -217,7 +218,7 @@ pub(crate) fn draw(path: &Path, chart: &Chart) -> Result<(), Error> {
     })
 }
 
-/// What a plot's file name asks for.
+/// The format that a plot's file name asks for.
 pub(crate) fn plot_kind(path: &Path) -> Result<plot::Kind, Error> {
     plot::Kind::of(path).ok_or_else(|| {
         Error::Usage(format!(
@@ -227,8 +228,8 @@ pub(crate) fn plot_kind(path: &Path) -> Result<plot::Kind, Error> {
     })
 }
 
-/// The options with the sweep lowered to what fits into memory, and the line that says so; of all types, those
-/// that there are.
+/// The options with the sweep lowered to what fits into memory, and a line that says so. If several
+/// types are requested, unsupported ones are dropped.
 fn fitted(ground: &impl Ground, options: &Options) -> Result<(Options, Option<String>), Error> {
     let mut options = options.clone();
     if options.dtypes.len() > 1 {
@@ -331,14 +332,14 @@ fn config(ground: &impl Ground, args: &Args, options: &Options) -> Config {
     }
 }
 
-/// As NCCL numbers its versions: 22809 for 2.28.9.
+/// The number that NCCL uses for a version: 22809 for 2.28.9.
 pub(crate) fn version_code(text: &str) -> u32 {
     text.split('.')
         .map(|part| part.parse().unwrap_or(0))
         .fold(0, |code: u32, part: u32| code * 100 + part)
 }
 
-/// Lines of the whole table; 0: without end.
+/// The number of rows of the whole table; 0 if it is endless.
 fn lines(options: &Options, ranks: usize) -> u64 {
     let per_type = options.ops.len().max(1) * options.roots(ranks).len();
     let sweeps = options
@@ -375,7 +376,7 @@ fn memory_line(options: &Options, ground: &impl Ground) -> String {
     )
 }
 
-/// Says that rails failed meanwhile, where some did.
+/// Reports rails that failed during the run, if any.
 fn rails_line((dropped, returned): (u64, u64)) -> String {
     if dropped == 0 {
         return String::new();

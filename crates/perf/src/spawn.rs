@@ -1,4 +1,4 @@
-//! Starts local processes: this program again, once per rank (or group of ranks).
+//! Starts local processes: this program again, for each rank or group of ranks.
 
 use std::io::{BufRead, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -13,7 +13,7 @@ use crate::console;
 use crate::error::{Error, exit};
 use crate::ranks::Member;
 
-/// How long the other processes may take to report after the first has failed.
+/// How long the other processes have to report their errors after the first has failed.
 const GRACE: Duration = Duration::from_secs(3);
 
 enum Event {
@@ -21,9 +21,10 @@ enum Event {
     Signalled(i32),
 }
 
-/// Runs this program's command line in `processes` processes; the exit code for them all.
+/// Runs this program's command line in `processes` processes, with the further arguments `more`;
+/// returns the exit code for all.
 ///
-/// The ranks meet through `id`, which this process serves. They get `more` arguments than this one.
+/// The ranks connect through `id`, which this process serves.
 pub(crate) fn launch(processes: usize, id: &UniqueId, more: &[String]) -> Result<u8, Error> {
     let (events, inbox) = unbounded();
     forward_signals(events.clone())?;
@@ -43,9 +44,9 @@ pub(crate) fn launch(processes: usize, id: &UniqueId, more: &[String]) -> Result
     Ok(wait(&mut family, &inbox))
 }
 
-/// For a process that was started so: the unique id, from standard input.
+/// Reads the unique id from standard input, in a process that `launch` has started.
 ///
-/// From here on the process dies with its parent.
+/// From then on this process dies with its parent.
 pub(crate) fn join(member: Member) -> Result<UniqueId, Error> {
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| Error::system("tying this process to its parent")(error.into()))?;
@@ -69,7 +70,7 @@ pub(crate) fn join(member: Member) -> Result<UniqueId, Error> {
 fn start(process: usize, processes: usize, id: &UniqueId, more: &[String]) -> Result<Child, Error> {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| "spark-perf".into());
-    // The id holds the secret: it goes through a pipe, since everybody can read arguments.
+    // The id contains the secret, and arguments are public, so it is passed through a pipe.
     let mut child = Command::new("/proc/self/exe")
         .arg0(name)
         .args(arguments)
@@ -80,13 +81,13 @@ fn start(process: usize, processes: usize, id: &UniqueId, more: &[String]) -> Re
         .spawn()
         .map_err(Error::system(format!("starting process {process}")))?;
     if let Some(mut pipe) = child.stdin.take() {
-        // A child that died already is reported by its exit status.
+        // The exit status of a child that has already died reports the error.
         let _ = writeln!(pipe, "{id}");
     }
     Ok(child)
 }
 
-/// The processes, by index.
+/// The started processes, by index.
 struct Family {
     pids: Vec<Option<Pid>>,
     running: Vec<bool>,
@@ -98,7 +99,7 @@ impl Family {
         self.running.push(true);
         std::thread::spawn(move || {
             let status = child.wait();
-            // The receiver is gone only when this program is about to end.
+            // The receiver is dropped only when this program is about to exit.
             let _ = events.send(Event::Exited(process, status));
         });
     }
@@ -106,14 +107,14 @@ impl Family {
     fn signal_all(&self, signal: Signal) {
         for (pid, running) in self.pids.iter().zip(&self.running) {
             if let (Some(pid), true) = (pid, running) {
-                // It may have ended meanwhile.
+                // It may have exited meanwhile.
                 let _ = kill_process(*pid, signal);
             }
         }
     }
 }
 
-/// Waits for all; after the first failure the others get a while to report theirs.
+/// Waits for all processes. After the first failure, the others have some time to report theirs.
 fn wait(family: &mut Family, inbox: &Receiver<Event>) -> u8 {
     let mut verdict = Verdict::default();
     let mut deadline = None;
@@ -147,21 +148,21 @@ fn wait(family: &mut Family, inbox: &Receiver<Event>) -> u8 {
     verdict.code()
 }
 
-/// What the processes' ends amount to.
+/// The combined result of the processes.
 #[derive(Debug, Default)]
 struct Verdict {
-    /// First exit code of a process that reported an error itself.
+    /// The first exit code of a process that reported an error itself.
     reported: Option<u8>,
-    /// Whether one was killed by a signal.
+    /// Whether a signal has killed a process.
     killed: bool,
-    /// Whether we are the ones who kill.
+    /// Whether this process kills the others.
     killing: bool,
-    /// The signal that we were sent.
+    /// The signal that this process has received.
     signalled: Option<i32>,
 }
 
 impl Verdict {
-    /// Takes note of a process's end; whether it is a failure.
+    /// Records the end of a process; returns whether it failed.
     fn failed(&mut self, process: usize, status: &std::io::Result<ExitStatus>) -> bool {
         match status {
             Ok(status) if status.success() => return false,
@@ -231,7 +232,7 @@ mod tests {
 
     #[test]
     fn the_first_report_wins_over_deaths() {
-        // Raw wait statuses: an exit code is shifted by 8, a signal is not.
+        // Raw wait statuses: an exit code is shifted by 8 bits, a signal is not.
         assert_eq!(verdict(&[0, 0]), 0);
         assert_eq!(verdict(&[0, 6 << 8]), 6);
         assert_eq!(verdict(&[9, 4 << 8, 3 << 8]), 4);

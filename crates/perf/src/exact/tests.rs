@@ -1,4 +1,4 @@
-// Exactness is what is tested.
+// These tests compare for exactness.
 #![allow(clippy::float_cmp)]
 
 use super::*;
@@ -32,7 +32,7 @@ fn sign_extend(bits: u32, signed: bool, raw: u64) -> i128 {
     }
 }
 
-/// Every partial result, forwards and backwards, must be a number of the type, and the last one
+/// Every partial result, in both directions, must be representable in the type, and the last one
 /// must be the expected result.
 fn check_float(dtype: DType, op: ReduceOp, ranks: usize) {
     let Format::Float {
@@ -123,7 +123,7 @@ fn check_int(dtype: DType, op: ReduceOp, ranks: usize) {
             ReduceOp::Prod => inputs.fold(1u64, u64::wrapping_mul),
             ReduceOp::Max => inputs.map(wide).max().map_or(0, |x| x as u64),
             ReduceOp::Min => inputs.map(wide).min().map_or(0, |x| x as u64),
-            // No wrap-around on the way, so that dividing means the same in every width.
+            // No partial sum may wrap, so that the division gives the same result in every width.
             ReduceOp::Avg => {
                 let sum: i128 = inputs.map(wide).inspect(|&x| assert!(x >= 0)).sum();
                 assert!(sum <= i128::from(u64::MAX >> (65 - bits)));
@@ -150,7 +150,7 @@ fn every_type_operation_and_rank_count_is_exact() {
     }
 }
 
-/// Taking one rank twice and leaving another out must change results.
+/// Counting one rank twice and omitting another must change results.
 #[test]
 fn a_missing_contribution_shows() {
     for dtype in [DType::F32, DType::F8E4M3, DType::Bf16, DType::I32] {

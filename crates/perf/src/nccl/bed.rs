@@ -1,4 +1,4 @@
-//! Calls of a thread's GPUs: warm-up, timing, checks.
+//! Runs the calls of a thread's GPUs: warm-up, timing and checks.
 
 use std::time::{Duration, Instant};
 
@@ -15,17 +15,17 @@ use crate::invocation::{Case, Way};
 use crate::options::{Blocking, Options};
 use crate::timing::Timed;
 
-/// Seed of what buffers hold while calls are timed. Checks count from 1.
+/// The seed of the buffers' contents while calls are timed. The seeds of checks start at 1.
 const TIMED: u64 = 0;
 
-/// The GPUs of a thread, with memory.
+/// The GPUs of a thread, with buffers.
 pub(super) struct GpuBed<'a> {
     pub(super) control: &'a Communicator,
     pub(super) options: &'a Options,
     pub(super) gpus: &'a mut Vec<Gpu>,
 }
 
-/// How long the calls took: until all were enqueued, and until all had run.
+/// The time until all calls were enqueued, and until all had run.
 struct Spent {
     enqueued: Duration,
     total: Duration,
@@ -75,7 +75,7 @@ impl<T: Element> Bed<T> for GpuBed<'_> {
 }
 
 impl GpuBed<'_> {
-    /// Each GPU's call.
+    /// The call of each GPU.
     fn calls<T: Element>(&self, case: &Case, way: Way) -> Result<Calls<'_, T>, Error> {
         let calls = self.gpus.iter().map(|gpu| self.call(gpu, case, way));
         Ok(Calls {
@@ -162,7 +162,7 @@ impl GpuBed<'_> {
         })
     }
 
-    /// Launches a graph of all iterations, time and again.
+    /// Launches a graph of all iterations repeatedly.
     fn replay<T: Element>(&self, calls: &Calls<'_, T>) -> Result<Spent, Error> {
         let options = self.options;
         let graphs = calls.captured(|| {
@@ -191,7 +191,7 @@ impl GpuBed<'_> {
         gpus.try_for_each(|(gpu, call)| check::fill(&mut gpu.kernels, call, seed))
     }
 
-    /// Counts this thread's wrong elements after a checked run.
+    /// Counts the wrong elements of this thread's GPUs after a checked run.
     fn wrong<T: Element>(&mut self, case: &Case, way: Way, seed: u64) -> Result<u64, Error> {
         let plant = self.options.plant;
         let calls = self.calls::<T>(case, way)?.calls;

@@ -9,28 +9,29 @@ use super::gpu::Gpu;
 use crate::collective::Collective;
 use crate::invocation::{Case, Invocation, Way};
 
-/// A call, whose turns go through the buffers.
+/// A call that uses the parts of the buffers in turn.
 #[derive(Debug)]
 pub(super) struct Call<T> {
     pub(super) invocation: Invocation<T>,
-    /// What NCCL has no form in place of is called out of place, from the receive buffer into the other.
+    /// A collective without an in-place form is called out of place instead, from the receive
+    /// buffer to the send buffer.
     pub(super) way: Way,
     send: DeviceSlice<T>,
     pub(super) recv: DeviceSlice<T>,
-    /// How many parts of the buffers calls take in turn.
+    /// The number of parts of the buffers that calls use in turn.
     turns: usize,
 }
 
-/// Where and when a call starts.
+/// The GPU on which a call starts, and when.
 #[derive(Clone, Copy)]
 pub(super) struct Start<'a, 'g> {
     pub(super) gpu: &'a Gpu,
-    /// At its end, if there is one.
+    /// If there is a group, the call starts at its end.
     pub(super) group: Option<&'g Group<'a>>,
 }
 
 impl<T: Element> Call<T> {
-    /// Of `rank`, on buffers of which a call of the largest size takes `largest` elements.
+    /// The call of `rank`, on buffers in which a call of the largest size uses `largest` elements.
     pub(super) fn new(
         case: &Case,
         way: Way,
@@ -53,17 +54,17 @@ impl<T: Element> Call<T> {
         }
     }
 
-    /// The part of a checked run's buffer.
+    /// The part of the send buffer in a checked run.
     pub(super) fn sent(&self, range: &Range<usize>) -> Result<DeviceSlice<T>, Error> {
         part(self.send, range.clone())
     }
 
-    /// The same of the receive buffer.
+    /// The part of the receive buffer in a checked run.
     pub(super) fn received(&self, range: &Range<usize>) -> Result<DeviceSlice<T>, Error> {
         part(self.recv, range.clone())
     }
 
-    /// How many calls of NCCL's it is, one after the other.
+    /// The number of NCCL calls that this call consists of, which run one after the other.
     pub(super) fn rounds(&self) -> u32 {
         match self.invocation.collective {
             Collective::Hypercube => self.invocation.ranks.ilog2().max(1),
@@ -71,7 +72,8 @@ impl<T: Element> Call<T> {
         }
     }
 
-    /// Enqueues a round of the call, on the `turn`th parts of the buffers: now, or when the group ends.
+    /// Enqueues one round of the call, on the parts of the buffers for turn `turn`: now, or when
+    /// the group ends.
     pub(super) fn enqueue(
         &self,
         start: Start<'_, '_>,
@@ -152,12 +154,12 @@ impl<T: Element> Call<T> {
             Collective::Gather => start.call(comm.gather_in_place(both, root)),
             Collective::Scatter => start.call(comm.scatter_in_place(both, root)),
             Collective::Hypercube => self.edge(start, both, round),
-            // `new` has made them calls out of place.
+            // `new` has turned these into out-of-place calls.
             Collective::AllToAll | Collective::AllToAllV | Collective::SendRecv => Ok(()),
         }
     }
 
-    /// All-gather, one edge of the hypercube: both ends exchange all that they have.
+    /// All-gather, one edge of the hypercube: both ends exchange all blocks that they have.
     fn edge(&self, start: Start<'_, '_>, whole: DeviceSlice<T>, round: u32) -> Result<(), Error> {
         let call = &self.invocation;
         let width = 1 << round;
@@ -189,7 +191,7 @@ impl<'a> Start<'a, '_> {
     }
 }
 
-/// Whether NCCL can do it in place.
+/// Whether NCCL has an in-place form.
 fn has_place(collective: Collective) -> bool {
     !matches!(
         collective,
@@ -223,7 +225,7 @@ mod tests {
             root: 0,
             ranks: 4,
         };
-        // SAFETY: nothing is called.
+        // SAFETY: the slices are not used in any call.
         let slice = |address| unsafe { DeviceSlice::from_raw(address, 1 << 20, 0) };
         Call::new(&case, way, 1, [slice(1 << 30), slice(1 << 40)], 1 << 20)
     }
@@ -235,7 +237,7 @@ mod tests {
             1 << 19
         );
         assert_eq!(call(Collective::AllReduce, 4 << 20, Way::InPlace).turns, 1);
-        // Of 3 MiB, there is one; of nothing, too.
+        // 3 MiB fit once; so does nothing.
         assert_eq!(call(Collective::AllGather, 3 << 20, Way::InPlace).turns, 1);
         assert_eq!(call(Collective::AllGather, 8, Way::InPlace).turns, 1);
     }

@@ -1,4 +1,4 @@
-//! Checked runs: what they need is written, and what comes out compared, on the GPU.
+//! Checked runs: writes the inputs and compares the results on the GPU.
 
 use spark_ccl::Element;
 
@@ -8,7 +8,7 @@ use crate::args::Plant;
 use crate::check::Check;
 use crate::error::Error;
 
-/// Writes what a rank has before its call.
+/// Writes the inputs of a rank's call.
 pub(super) fn fill<T: Element>(
     kernels: &mut Kernels,
     call: &Call<T>,
@@ -28,7 +28,7 @@ pub(super) fn fill<T: Element>(
     Ok(())
 }
 
-/// Counts a rank's wrong elements after its call. One is planted before, if that is wanted.
+/// Counts a rank's wrong elements after its call, after corrupting one if `plant` asks for it.
 pub(super) fn wrong<T: Element>(
     kernels: &mut Kernels,
     call: &Call<T>,

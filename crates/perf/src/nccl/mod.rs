@@ -1,6 +1,6 @@
-//! Measuring NCCL on GPUs, as nccl-tests does: every thread has one GPU or several.
+//! Measures NCCL on GPUs, as nccl-tests does: every thread has one or more GPUs.
 
-// What the driver is handed has no lifetimes that the compiler knows.
+// Unsafe: the driver keeps addresses and handles whose lifetimes the compiler cannot check.
 #[allow(unsafe_code)]
 mod gpu;
 #[allow(unsafe_code)]

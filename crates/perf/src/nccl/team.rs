@@ -1,4 +1,4 @@
-//! The GPUs of a thread, among those of all threads.
+//! The GPUs of a thread, and what is known about those of all threads.
 
 use serde::{Deserialize, Serialize};
 use spark_ccl::cuda::{Registration, devices, nccl_version};
@@ -17,14 +17,14 @@ use crate::report::Device;
 use crate::run::version_code;
 use crate::world;
 
-/// Memory of GPUs is allocated in such pieces.
+/// GPU memory is allocated in multiples of this.
 const PIECE: u64 = 2 << 20;
-/// NCCL reduces float8 since this version, on GPUs since this generation (Hopper).
+/// NCCL reduces float8 from this version on, on GPUs of this generation (Hopper) or later.
 const FLOAT8: (u32, i32) = (22_400, 9);
-/// Bytes of the largest element.
+/// The size of the largest element.
 const LARGEST_ELEMENT: u64 = 8;
 
-/// The GPUs of a thread, and what the threads have told each other.
+/// The GPUs of a thread, and the information about the GPUs of all threads.
 pub(crate) struct Team<'a> {
     control: &'a Communicator,
     gpus: Vec<Gpu>,
@@ -35,7 +35,7 @@ pub(crate) struct Team<'a> {
     allocated: bool,
 }
 
-/// What a thread tells the others about one of its GPUs.
+/// What a thread reports about one of its GPUs.
 #[derive(Debug, Serialize, Deserialize)]
 struct Card {
     pid: u32,
@@ -47,7 +47,7 @@ struct Card {
 }
 
 impl<'a> Team<'a> {
-    /// Makes communicators for `each` GPUs of every thread that `control` joins.
+    /// Creates communicators for `each` GPUs of every thread of `control`; a collective call.
     pub(crate) fn form(
         control: &'a Communicator,
         builder: &Builder,
@@ -59,7 +59,7 @@ impl<'a> Team<'a> {
         let builder = &builder.clone().backend(Backend::Nccl);
         let first = control.rank() * each;
         let size = control.size() * each;
-        // Making one waits for all the others.
+        // Connecting one rank waits for all others, so each needs a thread.
         let connect = |rank| move || Ok(builder.connect(id, rank, size)?);
         let comms = world::in_threads(first, (first..first + each).map(connect).collect());
         let gpus = comms.into_iter().map(|(_, comm)| Gpu::new(comm?, options));
@@ -82,7 +82,7 @@ impl<'a> Team<'a> {
         })
     }
 
-    /// Memory for the largest size.
+    /// Allocates buffers for the largest size.
     fn allocate(&mut self, options: &Options) -> Result<(), Error> {
         let bytes = bytes(options, options.sweep.last()) as usize;
         let kind = match options.registration {
@@ -92,7 +92,7 @@ impl<'a> Team<'a> {
         };
         let first = self.control.rank() * self.gpus.len();
         let allocate = |gpu| move || Gpu::allocate(gpu, bytes, kind);
-        // A symmetric window waits for all the others.
+        // Registering a symmetric window waits for all other ranks.
         let done = world::in_threads(first, self.gpus.iter_mut().map(allocate).collect());
         let used = done.into_iter().map(|(_, done)| done);
         let used = used.collect::<Result<Vec<_>, Error>>()?;
@@ -171,7 +171,7 @@ impl Ground for Team<'_> {
     }
 }
 
-/// Bytes of a buffer if the largest size is `size`, whatever the type.
+/// The bytes of a buffer if the largest size is `size`, for any element type.
 fn bytes(options: &Options, size: u64) -> u64 {
     let bytes = size.saturating_add(options.unalign as u64 * LARGEST_ELEMENT);
     bytes.checked_next_multiple_of(PIECE).unwrap_or(bytes)
@@ -194,9 +194,9 @@ fn cards(gpus: &[Gpu]) -> Result<Vec<Card>, Error> {
     gpus.iter().map(card).collect()
 }
 
-/// A rank's line of the header.
+/// The header's line for a rank.
 fn device((rank, (host, card)): (usize, (&String, &Card))) -> Device {
-    // Without the function, which is 0.
+    // Without the PCI function, which is always 0.
     let (place, _) = card.bus.split_once('.').unwrap_or((&card.bus, ""));
     Device {
         rank,

@@ -84,7 +84,7 @@ pub(crate) struct LatencyArgs {
     maxbytes: u64,
 }
 
-/// What both have.
+/// The arguments that both commands have.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Common {
     /// What carries the data
@@ -183,5 +183,5 @@ impl Common {
     }
 }
 
-/// Of a message, by InfiniBand's rules.
+/// The largest message, by InfiniBand's rules.
 const MOST_BYTES: u64 = 1 << 31;

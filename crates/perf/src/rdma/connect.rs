@@ -1,5 +1,5 @@
-//! How the two ranks of a measurement connect: as the library's links do, but what they say goes over
-//! the communicator.
+//! Connects the two ranks of a measurement, as the library's links do, but exchanges what is needed
+//! over the communicator.
 
 use std::time::{Duration, Instant};
 
@@ -19,23 +19,23 @@ use super::lane::{Connection, Lane, memory};
 use crate::error::Error;
 use crate::hosts::share;
 
-/// For so long a rail that may not exist is tried.
+/// How long to try a rail that may not exist.
 const PROBE: Duration = Duration::from_secs(2);
 /// The most pairs of ports that are tried.
 const MOST_CANDIDATES: usize = 64;
-/// Messages of up to about so many bytes need not be fetched by the device.
+/// Messages of up to about this many bytes are sent inline: the device need not fetch them.
 const INLINE: u32 = 128;
-/// Reads in flight on a queue pair, where the devices can.
+/// The most reads in flight on a queue pair, if the devices support as many.
 const MOST_READS: u8 = 16;
 
-/// A queue pair as the peer must know it.
+/// What the peer needs to know about a queue pair.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct End {
     qp_num: u32,
     reads_answered: u8,
 }
 
-/// Memory as the peer must know it.
+/// What the peer needs to know about the memory.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Target {
     addr: u64,
@@ -75,7 +75,7 @@ pub(super) fn connect(
     site.lanes(comm, used.collect())
 }
 
-/// Says what this rank has or why it has not, and hears the same of the other.
+/// Sends this rank's value, or why it has none, to the other rank, and returns the other's value.
 fn exchange<T: Serialize + DeserializeOwned + Clone>(
     comm: &Communicator,
     own: Result<T, String>,
@@ -88,7 +88,7 @@ fn exchange<T: Serialize + DeserializeOwned + Clone>(
         .map_err(|reason| Error::Rdma(format!("rank {other} cannot: {reason}")))
 }
 
-/// What the ranks know of each other while they connect.
+/// What a rank needs while it connects.
 struct Site<'a> {
     nics: &'a Nics,
     settings: &'a Rdma,
@@ -97,7 +97,7 @@ struct Site<'a> {
 }
 
 impl Site<'_> {
-    /// The rails that answer, and their connections.
+    /// Returns the rails that answer, and their connections.
     fn connect(
         &self,
         comm: &Communicator,
@@ -134,7 +134,7 @@ impl Site<'_> {
         Ok((rails, chosen))
     }
 
-    /// A queue pair for a rail, and what the peer must know of it.
+    /// Creates a queue pair for a rail, and returns what the peer needs to know about it.
     fn make(&self, rail: &Rail) -> Result<(Connection<Init>, End), spark_ccl_verbs::Error> {
         let (local, domain) = &self.nics.ports()[rail.own.port];
         let limits = local.context.limits()?;
@@ -167,7 +167,7 @@ impl Site<'_> {
         Ok((made, end))
     }
 
-    /// Connects a queue pair, if that is possible.
+    /// Connects a queue pair, if possible.
     fn finish(
         &self,
         rail: &Rail,
@@ -181,7 +181,7 @@ impl Site<'_> {
                 .way(rail, self.theirs, peer.qp_num, self.settings)?;
             let receive = ReceiveOptions {
                 reads_answered: own.reads_answered,
-                // Receives are posted again at once.
+                // Receives are reposted at once, so a short timer is enough.
                 rnr_timer: 1,
                 ..ReceiveOptions::default()
             };
@@ -198,11 +198,11 @@ impl Site<'_> {
                 events: made.events,
             })
         };
-        // That is common: not all ports have a cable to all others.
+        // A failure is common, because not all ports are connected with each other.
         connect().ok()
     }
 
-    /// Gives the rails memory.
+    /// Allocates the memory of the rails.
     fn lanes(
         &self,
         comm: &Communicator,
@@ -249,7 +249,7 @@ impl Site<'_> {
     }
 }
 
-/// What both ranks say yes to.
+/// Whether both ranks have true, for each entry.
 fn agree(comm: &Communicator, own: &[bool]) -> Result<Vec<bool>, Error> {
     let peer = exchange(comm, Ok(own.to_vec()), Error::Rdma)?;
     Ok(own.iter().zip(peer).map(|(a, b)| *a && b).collect())
@@ -263,11 +263,12 @@ fn keep<S>(connections: &mut [Option<Connection<S>>], kept: &[bool]) {
     }
 }
 
-/// Greets the peer by every connection, and waits for its greetings; by which of them both went.
+/// Sends a probe over every connection, and waits for the peer's; returns over which connections
+/// both arrived.
 fn probe(connections: &mut [Option<Connection<Rts>>]) -> Vec<bool> {
     let until = Instant::now() + PROBE;
     let mut room = PollRoom::default();
-    // Whether this rank's greeting has gone, and the peer's has come.
+    // Whether this rank's probe was sent, and whether the peer's has arrived.
     let mut done = vec![[false; 2]; connections.len()];
     for slot in connections.iter_mut() {
         if slot.as_mut().is_some_and(|one| one.greet().is_err()) {

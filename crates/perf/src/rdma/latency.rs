@@ -18,10 +18,10 @@ const HEAD: &str = "\
 #        (B)                        (us)      (us)      (us)      (us)      (us)
 ";
 
-/// Every so many requests, one is told when it has ended, and all before it.
+/// One in this many requests is signalled, which also shows that all before it are complete.
 const TOLD_EVERY: u64 = 16;
 
-/// Measures all sizes on every rail; the exit code.
+/// Measures all sizes on every rail; returns the exit code.
 pub(super) fn rank(
     comm: &Communicator,
     args: &LatencyArgs,
@@ -63,13 +63,13 @@ struct Turns<'a, 'w> {
     comm: &'a Communicator,
     args: &'a LatencyArgs,
     waiter: &'a mut Waiter<'w>,
-    /// One.
+    /// A slice of one lane.
     lane: &'a mut [Lane],
     bytes: usize,
 }
 
 impl Turns<'_, '_> {
-    /// The times, in microseconds, on rank 0, and how many bytes were wrong on both ranks.
+    /// The times in microseconds, on rank 0, and the number of wrong bytes on both ranks.
     fn measure(&mut self, first_seed: u64) -> Result<(Vec<f64>, u64), Error> {
         let rank = self.comm.rank() as u64;
         self.pass(self.args.common.warm_up)?;
@@ -90,7 +90,7 @@ impl Turns<'_, '_> {
         Ok((times, wrong[0]))
     }
 
-    /// Takes turns; the times in microseconds, on rank 0.
+    /// Alternates with the other rank; returns the times in microseconds, on rank 0.
     fn pass(&mut self, count: u64) -> Result<Vec<f64>, Error> {
         let mut times = Vec::new();
         let mut last = Instant::now();
@@ -138,7 +138,7 @@ impl Turns<'_, '_> {
         Ok(lane.post(work, self.bytes, told)?)
     }
 
-    /// Waits for the message that follows those that were heard: both ranks speak by turns.
+    /// Waits for the next message after those that were consumed: the ranks send alternately.
     fn hear(&mut self) -> Result<(), Error> {
         let heard = self.lane[0].heard;
         while self.lane[0].received == heard {

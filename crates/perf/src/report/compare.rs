@@ -1,4 +1,4 @@
-//! This run beside an earlier one.
+//! Compares this run with an earlier one.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -32,13 +32,13 @@ struct Result {
 
 #[derive(Debug, Deserialize)]
 struct Way {
-    /// With `-C`, nccl-tests leaves it out.
+    /// nccl-tests omits it with `-C`.
     time: Option<f64>,
     bus_bw: f64,
 }
 
 impl Earlier {
-    /// Reads a JSON report, of spark-perf or nccl-tests.
+    /// Reads a JSON report of spark-perf or nccl-tests.
     pub(crate) fn read(path: &Path) -> std::result::Result<Self, String> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| format!("--compare {}: {error}", path.display()))?;
@@ -54,7 +54,7 @@ impl Earlier {
         })
     }
 
-    /// A table of comment lines: both times and bandwidths, and how much faster this run is.
+    /// A table, as comment lines, of both times and bandwidths, and the speedup of this run.
     pub(crate) fn table(&self, rows: &[Row]) -> String {
         let mut text = format!(
             "#\n# Beside {} (ratio: bus bandwidth now / then)\n",
@@ -122,7 +122,7 @@ impl Earlier {
     }
 }
 
-/// By bandwidth, or by time where both bandwidths are nothing (one rank, no data).
+/// The ratio of the bandwidths, or of the times if both bandwidths are 0 (one rank, or no data).
 fn ratio(then: &Way, bus_bw: f64, time_us: f64) -> String {
     let ratio = if then.bus_bw > 0.0 {
         bus_bw / then.bus_bw

@@ -1,4 +1,4 @@
-//! The JSON report, version 3 of nccl-tests' format.
+//! The JSON report, in version 3 of nccl-tests' format.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, Write};
@@ -12,7 +12,7 @@ use crate::stats::PerIteration;
 
 const VERSION: u32 = 3;
 
-/// What the header says about the run.
+/// The configuration of the run.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Config {
     pub(crate) nthreads: usize,
@@ -34,13 +34,13 @@ pub(crate) struct Config {
     pub(crate) parallel_init: Text,
     pub(crate) collective: &'static str,
     pub(crate) memory: &'static str,
-    /// As a number, 22809 for 2.28.9; 0 without NCCL.
+    /// As a number: 22809 for 2.28.9, and 0 without NCCL.
     #[serde(skip)]
     pub(crate) nccl_version: u32,
     pub(crate) devices: Vec<DeviceEntry>,
 }
 
-/// A boolean as nccl-tests writes it: a string.
+/// A boolean as a string, as in nccl-tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Text {
@@ -165,7 +165,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Creates the file: `path`, or the first of `path.0`, `path.1`, ... that does not exist yet.
+    /// Creates the file: `path`, or the first of `path.0`, `path.1`, ... that does not exist.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let (file, path) = create_new(path)?;
         Ok(Self {
@@ -179,18 +179,18 @@ impl Report {
         })
     }
 
-    /// Where the report goes.
+    /// The path of the report.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Sets what is known once the ranks are.
+    /// Sets what is known only when the ranks are.
     pub(crate) fn configure(&mut self, config: Config, cpu_time: bool) {
         self.config = Some(config);
         self.cpu_time = cpu_time;
     }
 
-    /// Writes everything known so far, in place of what was written before.
+    /// Writes everything that is known so far, and replaces what was written before.
     pub(crate) fn save(
         &mut self,
         rows: &[Row],
@@ -259,7 +259,7 @@ fn create_new(path: &Path) -> io::Result<(File, PathBuf)> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Our own and NCCL's variables, without those that hold secrets.
+/// The variables of this library and of NCCL, except those with secrets.
 fn environment(all: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString)>) -> Vec<String> {
     let mut kept: Vec<String> = all
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))

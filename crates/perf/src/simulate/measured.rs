@@ -1,4 +1,4 @@
-//! The points of a real run.
+//! Reads the points of a real run.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::error::Error;
 
-/// A measured collective.
+/// The time of a measured collective.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Point {
     pub(super) ranks: u32,
@@ -42,7 +42,7 @@ struct Way {
     time: f64,
 }
 
-/// Reads a JSON report of a collective; in-place times where there are some.
+/// Reads a JSON report of a collective; uses the in-place times if there are any.
 pub(super) fn read(path: &Path, collective: &str) -> Result<Vec<Point>, Error> {
     let refused = |why: String| Error::Usage(format!("--measured {}: {why}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;

@@ -28,7 +28,7 @@ Examples:
   SPARK_CCL_SHM=0 spark-perf tune all_reduce   the same over TCP
   mpirun -n 4 spark-perf tune -e 256M";
 
-/// What competes: collectives that have several algorithms.
+/// The collectives that have several algorithms.
 const ALL: [Collective; 5] = [
     Collective::AllReduce,
     Collective::AllGather,
@@ -64,7 +64,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Refuses what cannot be measured.
+    /// Refuses sizes and collectives that cannot be measured.
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.minbytes == 0 || self.minbytes > self.maxbytes {
             return Err(Error::Usage(format!(

@@ -1,4 +1,4 @@
-//! Times the algorithms of one collective beside each other.
+//! Compares the times of the algorithms of one collective.
 
 use std::time::{Duration, Instant};
 
@@ -11,29 +11,29 @@ use crate::collective::Collective;
 use crate::error::Error;
 use crate::invocation::{Case, Invocation, Way};
 
-/// The best of several rounds counts: what disturbs a measurement makes it longer. There are more of them
-/// until the best two agree by so much.
+/// The best of several rounds counts, because every disturbance makes a measurement longer. Rounds
+/// are added until the best two differ by at most `AGREEMENT`.
 const FEWEST_ROUNDS: usize = 3;
 const MOST_ROUNDS: usize = 40;
 const AGREEMENT: f64 = 0.03;
-/// How long one time measurement should take.
+/// How long one sample should take.
 const STRETCH: Duration = Duration::from_millis(5);
 const MOST_PAIRS: f64 = 1000.0;
-/// Beyond, it is out of the question: it keeps what all other ranks send.
+/// The largest size for `direct`, which stores what all other ranks send.
 const DIRECT_BYTES: u64 = 1 << 20;
 
-/// The ranks and buffers of a collective.
+/// The ranks and the buffers of a collective.
 pub(super) struct Contest<'a> {
     comm: &'a Communicator,
     collective: Collective,
-    /// A communicator that takes nothing else for each algorithm.
+    /// For each algorithm, a communicator that uses no other.
     contenders: Vec<(Algorithm, Communicator)>,
     send: Vec<f32>,
     recv: Vec<f32>,
 }
 
 impl<'a> Contest<'a> {
-    /// For sizes up to `largest` bytes of a rank's larger buffer.
+    /// Allocates for sizes up to `largest` bytes of a rank's larger buffer.
     pub(super) fn new(
         comm: &'a Communicator,
         collective: Collective,
@@ -51,7 +51,7 @@ impl<'a> Contest<'a> {
             .map(|algorithm| Ok((algorithm, comm.restricted(&algorithm.to_string())?)))
             .collect::<Result<_, Error>>()?;
         let layout = collective.layout(largest, size_of::<f32>(), comm.size());
-        // In place, what receives holds the larger of both.
+        // In place, the receive buffer holds the larger of both.
         let [mut send, mut recv] =
             [layout.send, layout.larger()].map(|len| Vec::allocate(comm, len));
         for buffer in [&mut send, &mut recv].into_iter().flatten() {
@@ -70,7 +70,7 @@ impl<'a> Contest<'a> {
         self.contenders.iter().map(|(algorithm, _)| *algorithm)
     }
 
-    /// Times all algorithms at a size, by turns.
+    /// Times all algorithms for one size, in turn.
     pub(super) fn measure(&mut self, size: u64) -> Result<Point, Error> {
         let case = Case {
             collective: self.collective,
@@ -87,7 +87,7 @@ impl<'a> Contest<'a> {
             let entered = self.algorithms().filter(|algorithm| fits(*algorithm));
             runs = entered.map(Runs::new).collect();
         }
-        // The first times find out how many calls to time.
+        // The first sample determines how many calls the others time.
         for runs in &mut runs {
             let seconds = self.repeat(&call, runs.algorithm, 1)?;
             runs.pairs = (STRETCH.as_secs_f64() / seconds).clamp(1.0, MOST_PAIRS) as u32;
@@ -109,7 +109,7 @@ impl<'a> Contest<'a> {
         })
     }
 
-    /// Seconds for a call out of place and one in place, of the slowest rank.
+    /// The seconds that one call out of place and one in place take on the slowest rank.
     fn repeat(
         &mut self,
         call: &Invocation<f32>,
@@ -136,12 +136,12 @@ impl<'a> Contest<'a> {
     }
 }
 
-/// What was measured of an algorithm at a size; alike on all ranks.
+/// The samples of an algorithm for one size; the same on all ranks.
 struct Runs {
     algorithm: Algorithm,
-    /// Calls of each kind in a time measurement.
+    /// The number of calls of each mode in one sample.
     pairs: u32,
-    /// Microseconds of a call, in the best round and in the one after it.
+    /// The microseconds of a call, in the best round and in the second best.
     best: f64,
     second: f64,
 }

@@ -1,4 +1,4 @@
-//! `spark-perf tune`: measures which algorithms are the fastest, and keeps it for the library.
+//! `spark-perf tune`: measures which algorithms are fastest, and stores the result for the library.
 
 mod args;
 mod fastest;
@@ -19,7 +19,7 @@ pub(crate) use args::Args;
 use fastest::{Point, steps};
 use measure::Contest;
 
-/// Measures, prints and writes.
+/// Measures, prints, and writes the file.
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     args.check()?;
     let world = World::find(&args.ranks)?;
@@ -50,7 +50,7 @@ fn rank(comm: &Communicator, args: &Args) -> Result<(), Error> {
     Ok(())
 }
 
-/// All sizes of a collective; rank 0 prints each as it is measured.
+/// Measures all sizes of a collective; rank 0 prints each as it is measured.
 fn sweep(comm: &Communicator, args: &Args, collective: Collective) -> Result<Vec<Point>, Error> {
     let mut contest = Contest::new(comm, collective, args.maxbytes)?;
     let reports = comm.rank() == 0;
@@ -60,7 +60,7 @@ fn sweep(comm: &Communicator, args: &Args, collective: Collective) -> Result<Vec
     let mut points: Vec<Point> = Vec::new();
     for size in args.sweep().sizes() {
         let point = contest.measure(size)?;
-        // Shares of a rank are rounded: small sizes may be none, or the same.
+        // A rank's share is rounded, so small sizes may be empty, or equal to the one before.
         if points.last().map_or(0, |last| last.bytes) >= point.bytes {
             continue;
         }
@@ -104,7 +104,7 @@ fn keep(entries: Vec<TuningEntry>) -> Result<(), Error> {
     ))
 }
 
-/// Where the library looks.
+/// The file that the library reads.
 fn file() -> Result<Option<PathBuf>, Error> {
     Ok(crate::settings()?.tuning)
 }

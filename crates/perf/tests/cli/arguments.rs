@@ -1,8 +1,8 @@
-//! What is refused, what is accepted, and with which exit code.
+//! Which arguments are refused or accepted, and with which exit code.
 
 use crate::program::{command, run, succeed};
 
-/// Arguments that make no sense, and a word of the message about each.
+/// Invalid arguments, each with a word from its error message.
 const BAD: [(&str, &str); 35] = [
     ("", "COLLECTIVE"),
     ("all_to_none", "all_to_none"),

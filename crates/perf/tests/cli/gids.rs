@@ -1,4 +1,4 @@
-//! RDMA ports, or the lack of them.
+//! The list of RDMA ports, and its absence.
 
 use spark_ccl_testing::{Need, has};
 

@@ -1,4 +1,5 @@
-//! What stands where: the title, the legend, and a panel each for time and bandwidth, one above the other.
+//! The layout of a page: the title, the legend, and two panels, one above the other, for time and
+//! bandwidth.
 
 use super::axis::{Axis, Unit};
 use super::font::{Font, wrap};
@@ -9,22 +10,22 @@ pub(super) const WIDTH: f32 = 1000.0;
 const MARGIN: f32 = 24.0;
 const TITLE: f32 = 20.0;
 const LETTERS: f32 = 13.0;
-/// From a line of text to the next, as a multiple of its size.
+/// The distance between lines of text, as a multiple of their size.
 const LEADING: f32 = 1.5;
-/// A sample of a line in the legend, and the gaps behind it and its name.
+/// The length of a line's sample in the legend, and the gaps after the sample and after its name.
 const SAMPLE: f32 = 34.0;
 const GAP: f32 = 8.0;
 const COLUMN_GAP: f32 = 28.0;
-/// Of a panel's frame.
+/// The left margin and the height of a panel's frame.
 const LEFT: f32 = 96.0;
 const HEIGHT: f32 = 330.0;
 const TICK: f32 = 5.0;
-/// More points are a line without marks.
+/// A line with more points has no marks.
 const MOST_MARKS: usize = 40;
-/// Labels of an axis, across and upwards.
+/// The most labels of the horizontal and of the vertical axis.
 const ROOM: (usize, usize) = (15, 10);
 
-/// Apart for eyes that do not tell red from green, too, and on grey paper.
+/// Colours that remain distinct for red-green blindness, and in greyscale.
 const COLORS: [Color; 8] = [
     Color(0, 114, 178),
     Color(213, 94, 0),
@@ -64,7 +65,7 @@ impl Page {
         }
     }
 
-    /// In as many columns as are wide enough for the longest name.
+    /// Draws the legend in as many columns as fit the longest name.
     fn legend(&mut self, series: &[Series], font: &Font) {
         let longest = WIDTH - 2.0 * MARGIN - SAMPLE - GAP;
         let names: Vec<_> = series
@@ -89,7 +90,8 @@ impl Page {
         self.size.1 = top + rows as f32 * LETTERS * LEADING;
     }
 
-    /// Curves in a frame; nothing, where no value is above 0: a logarithmic axis has no place for it.
+    /// Draws the curves in a frame; nothing if no value is positive, because a logarithmic axis
+    /// cannot show it.
     fn panel(&mut self, chart: &Chart, unit: Unit, value: fn(&Point) -> f64) {
         let visible =
             |point: &&Point| point.x > 0.0 && value(point) > 0.0 && value(point).is_finite();
@@ -174,7 +176,7 @@ impl Page {
         });
     }
 
-    /// Of a point; its form changes where the colours begin again.
+    /// Draws the mark of a point, whose form changes when the colours repeat.
     fn mark(&mut self, look: Look, place: Place) {
         let (form, color) = (look.color / COLORS.len(), look.color % COLORS.len());
         self.shapes
@@ -201,7 +203,7 @@ impl Page {
     }
 }
 
-/// A name that is too long ends in an ellipsis.
+/// Shortens a name that is too long with an ellipsis.
 fn shortened(font: &Font, name: &str, width: f32) -> String {
     if font.width(name, LETTERS) <= width {
         return name.to_owned();
@@ -211,7 +213,7 @@ fn shortened(font: &Font, name: &str, width: f32) -> String {
     short + "…"
 }
 
-/// Of a panel.
+/// The frame of a panel.
 struct Frame {
     left: f32,
     right: f32,
@@ -220,7 +222,7 @@ struct Frame {
 }
 
 impl Frame {
-    /// From the lower left corner (0, 0) to the upper right one (1, 1).
+    /// From the lower left corner (0, 0) to the upper right corner (1, 1).
     fn place(&self, across: f32, up: f32) -> Place {
         (
             self.left + across * (self.right - self.left),
@@ -228,7 +230,7 @@ impl Frame {
         )
     }
 
-    /// And back to the first.
+    /// All corners, and the first one again.
     fn corners(&self) -> Vec<Place> {
         [(0., 0.), (1., 0.), (1., 1.), (0., 1.), (0., 0.)]
             .map(|(across, up)| self.place(across, up))

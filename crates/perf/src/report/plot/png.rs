@@ -1,4 +1,4 @@
-//! A page as PNG, with two pixels for each unit.
+//! Renders a page as PNG, with two pixels per unit.
 
 use std::error::Error;
 
@@ -67,7 +67,7 @@ fn draw(pixmap: &mut Pixmap, shape: &Shape, font: &Font) {
     }
 }
 
-/// From the beginning of the text's base line to its place on the page.
+/// From the start of the text's baseline to its position on the page.
 fn placed(text: &Text, font: &Font) -> Transform {
     let width = font.width(&text.line, text.size);
     let shift = match text.anchor {
@@ -81,7 +81,7 @@ fn placed(text: &Text, font: &Font) -> Transform {
         .pre_translate(shift, 0.0)
 }
 
-/// `None` for fewer than two places, and for such as are no numbers.
+/// `None` for fewer than two positions, and for positions that are not finite.
 fn path(places: &[Place], closed: bool) -> Option<Path> {
     let mut builder = PathBuilder::new();
     let (first, rest) = places.split_first()?;
@@ -104,7 +104,7 @@ fn paint(Color(red, green, blue): Color) -> Paint<'static> {
     paint
 }
 
-/// Takes a font's outlines, whose heights grow upwards.
+/// Receives a font's outlines, whose vertical axis points up.
 struct Pen {
     path: PathBuilder,
     left: f32,

@@ -1,6 +1,6 @@
-//! What a page consists of.
+//! The shapes that a page consists of.
 
-/// Red, green, blue.
+/// Red, green and blue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Color(pub(super) u8, pub(super) u8, pub(super) u8);
 
@@ -9,7 +9,8 @@ const WHITE: Color = Color(255, 255, 255);
 pub(super) const FRAME: Color = Color(120, 120, 120);
 pub(super) const GRID: Color = Color(228, 228, 228);
 
-/// From the upper left corner of the page; a unit is a pixel of a plain screen.
+/// A position relative to the upper left corner of the page; a unit is one pixel of an ordinary
+/// screen.
 pub(super) type Place = (f32, f32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub(super) enum Anchor {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Shape {
-    /// A line through the places.
+    /// A line through the positions.
     Line {
         places: Vec<Place>,
         color: Color,
@@ -39,19 +40,19 @@ pub(super) enum Shape {
 /// A line of text in black.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Text {
-    /// On its base line: where it begins, has its middle, or ends.
+    /// The position of its anchor on the baseline: its start, its middle or its end.
     pub(super) place: Place,
     pub(super) anchor: Anchor,
     pub(super) size: f32,
-    /// Turned by a quarter: it runs upwards.
+    /// Rotated by 90 degrees, so that it runs upwards.
     pub(super) upright: bool,
     pub(super) line: String,
 }
 
-/// Dashes and the gaps between them.
+/// The lengths of dashes and of the gaps between them.
 pub(super) const DASHES: [f32; 2] = [6.0, 4.0];
 
-/// The mark of a point: a circle, square, diamond or triangle, which may be hollow.
+/// The mark of a point: a circle, square, diamond or triangle, possibly hollow.
 pub(super) fn mark(form: usize, place: Place, color: Color, hollow: bool) -> Vec<Shape> {
     let whole = Shape::Area {
         corners: corners(form, place, 1.0),

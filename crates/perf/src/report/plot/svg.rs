@@ -1,4 +1,4 @@
-//! A page as SVG.
+//! Renders a page as SVG.
 
 use std::fmt::Write;
 

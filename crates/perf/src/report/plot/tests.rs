@@ -1,3 +1,5 @@
+//! Checks the layout of plots, and their form as PNG and SVG.
+
 use super::shape::{Anchor, Place, Shape};
 use super::*;
 use crate::report::Key;
@@ -41,7 +43,7 @@ fn chart(rows: &[Row]) -> Chart {
     Chart::of_rows("all_reduce, 2 ranks, host".into(), rows)
 }
 
-/// One curve and many, one size, equal steps and steps that are small, long names.
+/// One curve and many, one size, equal steps and small steps, and long names.
 fn charts() -> Vec<(&'static str, Chart)> {
     let long = Chart {
         title: LONG.repeat(3),
@@ -68,7 +70,7 @@ fn charts() -> Vec<(&'static str, Chart)> {
     ]
 }
 
-/// Left, top, right and bottom of a text.
+/// The left, top, right and bottom edges of each text.
 fn boxes(page: &Page, font: &Font) -> Vec<(String, [f32; 4])> {
     let boxed = |shape: &Shape| {
         let Shape::Text(text) = shape else {
@@ -177,7 +179,7 @@ fn labels_are_readable_and_differ() {
         let all = sizes.len();
         sizes.sort();
         sizes.dedup();
-        // Both panels have each.
+        // Both panels have each label.
         assert_eq!(sizes.len() * 2, all, "{name}: {labels:?}");
     }
 }
@@ -215,7 +217,8 @@ fn png_shows_what_the_page_says() {
         let pixel = picture.pixel((x * 2.0) as u32, (y * 2.0) as u32).unwrap();
         [pixel.red(), pixel.green(), pixel.blue()]
     };
-    // Every text has black in it, and greys at the edges of its letters, as outlines have and bitmaps have not.
+    // Every text contains black, and greys at the edges of its letters, because it is drawn from
+    // outlines, not bitmaps.
     for (text, [left, top, right, bottom]) in boxes(&page, &font) {
         let places =
             (0..200).flat_map(|x| (0..40).map(move |y| (x as f32 / 200.0, y as f32 / 40.0)));
@@ -227,7 +230,7 @@ fn png_shows_what_the_page_says() {
             "{text}"
         );
     }
-    // The first curve's points are where the page has them.
+    // The points of the first curve are at their positions on the page.
     let curve = page.shapes.iter().find_map(|shape| match shape {
         Shape::Line { places, .. } if places.len() == powers().len() => Some(places),
         _ => None,
