@@ -90,10 +90,16 @@ pub(crate) struct Args {
     pub(crate) note: Option<String>,
 
     /// First size: a number with K, M or G (binary)
-    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "32M", value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes")]
+    #[arg(
+        short = 'b', long = "minbytes", value_name = "SIZE", default_value = "32M",
+        value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes"
+    )]
     pub(crate) minbytes: u64,
     /// Last size
-    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "32M", value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes")]
+    #[arg(
+        short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "32M",
+        value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes"
+    )]
     pub(crate) maxbytes: u64,
     /// Multiply the size by this at each step; 1: add -i instead
     #[arg(
@@ -105,7 +111,10 @@ pub(crate) struct Args {
     )]
     pub(crate) stepfactor: u64,
     /// Add this to the size at each step, if -f is 1
-    #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", default_value = "1M", value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes")]
+    #[arg(
+        short = 'i', long = "stepbytes", value_name = "SIZE", default_value = "1M",
+        value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes"
+    )]
     pub(crate) stepbytes: u64,
 
     /// Operation: sum, prod, max, min, avg, mulsum (a factor per rank, then sum) or all
@@ -203,10 +212,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "hot|SIZE", value_parser = parse_buffers, help_heading = "Timing")]
     pub(crate) buffers: Option<BuffersArg>,
     /// 1: barrier after each call; 2: none, but GPUs are waited for; 3: barrier after each iteration, not timed
-    #[arg(short = 'z', long = "blocking", value_name = "0-3", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3), help_heading = "Timing")]
+    #[arg(
+        short = 'z', long = "blocking", value_name = "0-3", default_value_t = 0,
+        value_parser = clap::value_parser!(u8).range(0..=3), help_heading = "Timing"
+    )]
     pub(crate) blocking: u8,
     /// Time of: 0 rank 0; 1 the average; 2 the fastest; 3 the slowest rank
-    #[arg(short = 'a', long = "average", value_name = "0-3", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=3), help_heading = "Timing")]
+    #[arg(
+        short = 'a', long = "average", value_name = "0-3", default_value_t = 1,
+        value_parser = clap::value_parser!(u8).range(0..=3), help_heading = "Timing"
+    )]
     pub(crate) average: u8,
     /// Seconds after which an operation is given up (exit 4); 0: the library's default
     #[arg(
@@ -218,7 +233,11 @@ pub(crate) struct Args {
     )]
     pub(crate) timeout: u64,
     /// 1: time each iteration (maximum over ranks), report minimum, maximum, 99th percentile, variation
-    #[arg(short = 'I', long = "per_iter_timing", alias = "per-iter-timing", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Timing")]
+    #[arg(
+        short = 'I', long = "per_iter_timing", alias = "per-iter-timing", value_name = "0|1",
+        default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1),
+        help_heading = "Timing"
+    )]
     pub(crate) per_iter_timing: u8,
     /// Leading iterations that the summary of -I leaves out
     #[arg(
@@ -232,7 +251,11 @@ pub(crate) struct Args {
     pub(crate) per_iter_skip: usize,
     /// 1: the time column is the processor time of a rank, user and system, barriers of -z included; on GPUs the
     /// time until a call is enqueued; bandwidths stay by the clock
-    #[arg(short = 'C', long = "report_cputime", alias = "report-cputime", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Timing")]
+    #[arg(
+        short = 'C', long = "report_cputime", alias = "report-cputime", value_name = "0|1",
+        default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1),
+        help_heading = "Timing"
+    )]
     pub(crate) report_cputime: u8,
 
     /// Checked runs after timing; 0: no check
@@ -264,14 +287,25 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE.json", help_heading = "Reports")]
     pub(crate) compare: Option<PathBuf>,
     /// 1: add a column with the time of day (UTC)
-    #[arg(short = 'S', long = "report_timestamps", alias = "report-timestamps", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Reports")]
+    #[arg(
+        short = 'S', long = "report_timestamps", alias = "report-timestamps", value_name = "0|1",
+        default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1),
+        help_heading = "Reports"
+    )]
     pub(crate) report_timestamps: u8,
     /// 1: report the memory that the run used
-    #[arg(short = 'M', long = "memory_report", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Reports")]
+    #[arg(
+        short = 'M', long = "memory_report", value_name = "0|1", default_value_t = 0,
+        value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Reports"
+    )]
     pub(crate) memory_report: u8,
 
     /// 1: buffers are registered with NCCL; 2: as symmetric windows; on host memory, both are --memory registered
-    #[arg(short = 'R', long = "local_register", alias = "local-register", value_name = "0-2", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2), help_heading = "For GPUs (accepted, with little effect on host memory)")]
+    #[arg(
+        short = 'R', long = "local_register", alias = "local-register", value_name = "0-2",
+        default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2),
+        help_heading = "For GPUs (accepted, with little effect on host memory)"
+    )]
     pub(crate) local_register: u8,
     /// Threads start in parallel
     #[arg(

@@ -30,12 +30,12 @@ trait Machine {
 }
 
 /// This machine.
-struct Here;
+struct LocalMachine;
 
 impl Choice {
     /// Chooses by the arguments and by what the machine has.
     pub(crate) fn new(args: &Args) -> Result<Self, Error> {
-        Self::on(&Here, args)
+        Self::on(&LocalMachine, args)
     }
 
     fn on(machine: &impl Machine, args: &Args) -> Result<Self, Error> {
@@ -111,7 +111,7 @@ impl Choice {
     }
 
     /// The arguments that make started processes choose the same.
-    pub(crate) fn handed_on(&self) -> Vec<String> {
+    pub(crate) fn child_arguments(&self) -> Vec<String> {
         let name = match self.backend {
             BackendArg::Host => "host",
             BackendArg::Nccl => "nccl",
@@ -122,7 +122,7 @@ impl Choice {
     }
 }
 
-impl Machine for Here {
+impl Machine for LocalMachine {
     #[cfg(feature = "cuda")]
     fn gpus(&self) -> Result<usize, Error> {
         let gpus = spark_ccl::cuda::devices()?;
@@ -166,25 +166,25 @@ mod tests {
     use super::*;
     use clap::Parser;
 
-    struct Machines {
+    struct FakeMachine {
         driver: bool,
         gpus: Option<usize>,
     }
 
-    const WITH_GPUS: Machines = Machines {
+    const WITH_GPUS: FakeMachine = FakeMachine {
         driver: true,
         gpus: Some(8),
     };
-    const WITHOUT_NCCL: Machines = Machines {
+    const WITHOUT_NCCL: FakeMachine = FakeMachine {
         driver: true,
         gpus: None,
     };
-    const WITHOUT_GPUS: Machines = Machines {
+    const WITHOUT_GPUS: FakeMachine = FakeMachine {
         driver: false,
         gpus: None,
     };
 
-    impl Machine for Machines {
+    impl Machine for FakeMachine {
         fn gpus(&self) -> Result<usize, Error> {
             let missing = || Error::NotImplemented("no libnccl".into());
             self.gpus.ok_or_else(missing)
@@ -200,7 +200,7 @@ mod tests {
         Args::try_parse_from(words.chain(text.split_whitespace())).unwrap()
     }
 
-    fn choice(machine: &Machines, text: &str) -> Result<(BackendArg, Option<String>), Error> {
+    fn choice(machine: &FakeMachine, text: &str) -> Result<(BackendArg, Option<String>), Error> {
         let choice = Choice::on(machine, &args(text))?;
         Ok((choice.backend, choice.note))
     }
@@ -263,7 +263,7 @@ mod tests {
         let first = Choice::on(&WITH_GPUS, &args("--algo ring")).unwrap();
         let words: Vec<_> = ["spark-perf".to_owned(), "all_reduce".to_owned()]
             .into_iter()
-            .chain(first.handed_on())
+            .chain(first.child_arguments())
             .collect();
         let args = Args::try_parse_from(words).unwrap();
         assert_eq!(Choice::on(&WITHOUT_GPUS, &args).unwrap(), first);

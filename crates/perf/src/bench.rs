@@ -3,8 +3,8 @@
 use spark_ccl::{Communicator, DType, Element, RedOp, ReduceOp};
 
 use crate::error::Error;
-use crate::invocation::{Case, Way};
-use crate::memory::Room;
+use crate::invocation::{BufferMode, Case};
+use crate::memory::MemoryLimit;
 use crate::op;
 use crate::options::Options;
 use crate::report::{Device, Key, Measure, Row};
@@ -37,7 +37,7 @@ impl Findings {
 }
 
 /// The memory and the ranks with which calls are measured.
-pub(crate) trait Ground {
+pub(crate) trait Platform {
     /// The number of ranks.
     fn ranks(&self) -> usize;
 
@@ -51,7 +51,7 @@ pub(crate) trait Ground {
     fn nccl_version(&self) -> Option<&str>;
 
     /// Whether all ranks support an element type.
-    fn knows(&self, dtype: DType) -> bool;
+    fn supports(&self, dtype: DType) -> bool;
 
     /// The header's line for each rank.
     fn devices(&self) -> &[Device];
@@ -60,7 +60,7 @@ pub(crate) trait Ground {
     fn lines(&self, options: &Options, sizes: &[u64]) -> Result<Vec<String>, Error>;
 
     /// The memory limits of each rank.
-    fn rooms(&self) -> &[Vec<Room>];
+    fn limits(&self) -> &[Vec<MemoryLimit>];
 
     /// The bytes of a rank's buffers if the largest size is `bytes`.
     fn need(&self, options: &Options, bytes: u64) -> u64;
@@ -70,29 +70,29 @@ pub(crate) trait Ground {
 }
 
 /// Ranks with buffers for elements of one type.
-pub(crate) trait Bed<T: Element> {
+pub(crate) trait Runner<T: Element> {
     /// Runs a case without timing it, out of place.
     fn warm_up(&mut self, case: &Case) -> Result<(), Error>;
 
     /// Times a case.
-    fn time(&mut self, case: &Case, way: Way) -> Result<Timed, Error>;
+    fn time(&mut self, case: &Case, mode: BufferMode) -> Result<Timed, Error>;
 
     /// Runs a case on known data; returns the number of wrong elements of this thread's ranks. Each
     /// seed gives different data.
-    fn check(&mut self, case: &Case, way: Way, seed: u64) -> Result<u64, Error>;
+    fn check(&mut self, case: &Case, mode: BufferMode, seed: u64) -> Result<u64, Error>;
 }
 
 /// Runs everything; `comm` connects the threads that measure.
-pub(crate) fn run<G: Ground>(
+pub(crate) fn run<G: Platform>(
     comm: &Communicator,
-    ground: &mut G,
+    platform: &mut G,
     options: &Options,
     sink: &mut dyn Sink,
 ) -> Result<Findings, Error> {
     let mut bench = Bench {
         comm,
         options,
-        ranks: ground.ranks(),
+        ranks: platform.ranks(),
         sink,
         findings: Findings::default(),
         checks: 0,
@@ -100,18 +100,18 @@ pub(crate) fn run<G: Ground>(
     for &dtype in &options.dtypes {
         let bench = &mut bench;
         match dtype {
-            DType::I8 => ground.measure::<i8>(bench),
-            DType::U8 => ground.measure::<u8>(bench),
-            DType::I32 => ground.measure::<i32>(bench),
-            DType::U32 => ground.measure::<u32>(bench),
-            DType::I64 => ground.measure::<i64>(bench),
-            DType::U64 => ground.measure::<u64>(bench),
-            DType::F16 => ground.measure::<spark_ccl::f16>(bench),
-            DType::F32 => ground.measure::<f32>(bench),
-            DType::F64 => ground.measure::<f64>(bench),
-            DType::Bf16 => ground.measure::<spark_ccl::bf16>(bench),
-            DType::F8E4M3 => ground.measure::<spark_ccl::F8E4M3>(bench),
-            DType::F8E5M2 => ground.measure::<spark_ccl::F8E5M2>(bench),
+            DType::I8 => platform.measure::<i8>(bench),
+            DType::U8 => platform.measure::<u8>(bench),
+            DType::I32 => platform.measure::<i32>(bench),
+            DType::U32 => platform.measure::<u32>(bench),
+            DType::I64 => platform.measure::<i64>(bench),
+            DType::U64 => platform.measure::<u64>(bench),
+            DType::F16 => platform.measure::<spark_ccl::f16>(bench),
+            DType::F32 => platform.measure::<f32>(bench),
+            DType::F64 => platform.measure::<f64>(bench),
+            DType::Bf16 => platform.measure::<spark_ccl::bf16>(bench),
+            DType::F8E4M3 => platform.measure::<spark_ccl::F8E4M3>(bench),
+            DType::F8E5M2 => platform.measure::<spark_ccl::F8E5M2>(bench),
         }?;
     }
     Ok(bench.findings)
@@ -130,7 +130,7 @@ pub(crate) struct Bench<'a> {
 
 impl Bench<'_> {
     /// Runs all operations and roots.
-    pub(crate) fn sweeps<T: Element>(&mut self, bed: &mut impl Bed<T>) -> Result<(), Error> {
+    pub(crate) fn sweeps<T: Element>(&mut self, runner: &mut impl Runner<T>) -> Result<(), Error> {
         let options = self.options;
         // Collectives that do not reduce run once, and ignore the operation.
         let ops = if options.ops.is_empty() {
@@ -140,7 +140,7 @@ impl Bench<'_> {
         };
         for &op in ops {
             for root in options.roots(self.ranks) {
-                self.sweep(bed, op, root)?;
+                self.sweep(runner, op, root)?;
             }
         }
         Ok(())
@@ -148,7 +148,7 @@ impl Bench<'_> {
 
     fn sweep<T: Element>(
         &mut self,
-        bed: &mut impl Bed<T>,
+        runner: &mut impl Runner<T>,
         op: ReduceOp,
         root: usize,
     ) -> Result<(), Error> {
@@ -162,21 +162,21 @@ impl Bench<'_> {
             ranks,
         };
         for size in options.sweep.warm_up() {
-            bed.warm_up(&case(size))?;
+            runner.warm_up(&case(size))?;
         }
         let mut cycle = 0;
         while options.cycles == 0 || cycle < options.cycles {
             for size in options.sweep.sizes() {
-                self.line(bed, &case(size))?;
+                self.line(runner, &case(size))?;
             }
             cycle += 1;
         }
         Ok(())
     }
 
-    fn line<T: Element>(&mut self, bed: &mut impl Bed<T>, case: &Case) -> Result<(), Error> {
-        let out_of_place = self.measure(bed, case, Way::OutOfPlace)?;
-        let in_place = self.measure(bed, case, Way::InPlace)?;
+    fn line<T: Element>(&mut self, runner: &mut impl Runner<T>, case: &Case) -> Result<(), Error> {
+        let out_of_place = self.measure(runner, case, BufferMode::OutOfPlace)?;
+        let in_place = self.measure(runner, case, BufferMode::InPlace)?;
         let collective = case.collective;
         let layout = case.layout::<T>();
         let key = Key {
@@ -204,11 +204,11 @@ impl Bench<'_> {
 
     fn measure<T: Element>(
         &mut self,
-        bed: &mut impl Bed<T>,
+        runner: &mut impl Runner<T>,
         case: &Case,
-        way: Way,
+        mode: BufferMode,
     ) -> Result<Measure, Error> {
-        let timed = bed.time(case, way)?;
+        let timed = runner.time(case, mode)?;
         let (algorithm_bw, bus_bw) = case.collective.bandwidth(
             &case.layout::<T>(),
             size_of::<T>(),
@@ -219,7 +219,7 @@ impl Bench<'_> {
         self.findings.measures += 1;
         let mut wrong = None;
         for _ in 0..self.options.checks {
-            let found = self.check(bed, case, way)?;
+            let found = self.check(runner, case, mode)?;
             wrong = Some(wrong.unwrap_or(0) + found);
             if found > 0 {
                 break;
@@ -238,12 +238,12 @@ impl Bench<'_> {
     /// Runs the call on known data; returns the number of wrong elements over all ranks.
     fn check<T: Element>(
         &mut self,
-        bed: &mut impl Bed<T>,
+        runner: &mut impl Runner<T>,
         case: &Case,
-        way: Way,
+        mode: BufferMode,
     ) -> Result<u64, Error> {
         self.checks += 1;
-        let own = bed.check(case, way, self.checks)?;
+        let own = runner.check(case, mode, self.checks)?;
         let mut sums = [own, u64::from(own > 0)];
         self.comm
             .all_reduce_in_place(&mut sums, RedOp::Sum)

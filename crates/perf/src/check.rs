@@ -6,7 +6,7 @@ use spark_ccl::Element;
 
 use crate::collective::Collective;
 use crate::exact::{Format, PERIOD, Reduction, from_bits, moved, to_bits};
-use crate::invocation::{Invocation, Way};
+use crate::invocation::{BufferMode, Invocation};
 
 /// The "rank" whose data fills receive buffers, and must still be there where nothing may be
 /// written.
@@ -16,7 +16,7 @@ const BEFORE: usize = 1 << 23;
 #[derive(Debug)]
 pub(crate) struct Check<'a, T> {
     call: &'a Invocation<T>,
-    way: Way,
+    mode: BufferMode,
     seed: u64,
     format: Format,
     reduction: Reduction,
@@ -54,11 +54,11 @@ pub(crate) struct Inputs {
 
 impl<'a, T: Element> Check<'a, T> {
     /// `seed` differs between checks, so that the results of an earlier check are wrong.
-    pub(crate) fn new(call: &'a Invocation<T>, way: Way, seed: u64, base: usize) -> Self {
+    pub(crate) fn new(call: &'a Invocation<T>, mode: BufferMode, seed: u64, base: usize) -> Self {
         let reduction = Reduction::new(T::DTYPE, call.op, call.ranks, seed);
         Self {
             call,
-            way,
+            mode,
             seed,
             format: Format::of(T::DTYPE),
             reduction,
@@ -68,14 +68,16 @@ impl<'a, T: Element> Check<'a, T> {
 
     /// This rank's input, and a known pattern everywhere else.
     pub(crate) fn inputs(&self) -> Inputs {
-        let whole = self.call.recv_range(self.base, 0, self.way);
+        let whole = self.call.recv_range(self.base, 0, self.mode);
         let mut recv = vec![piece(whole, Values::Of(BEFORE), 0)];
         let mut send = None;
-        match self.way {
-            Way::OutOfPlace => {
+        match self.mode {
+            BufferMode::OutOfPlace => {
                 send = Some(piece(self.call.send_range(self.base, 0), Values::Input, 0));
             }
-            Way::InPlace => recv.push(self.received(self.in_place_input(), Values::Input, 0)),
+            BufferMode::InPlace => {
+                recv.push(self.received(self.in_place_input(), Values::Input, 0))
+            }
         }
         Inputs { recv, send }
     }
@@ -126,7 +128,7 @@ impl<'a, T: Element> Check<'a, T> {
 
     /// The index of element `index` of the result in the receive buffer; `None` if the result is
     /// shorter.
-    pub(crate) fn place(&self, index: usize) -> Option<usize> {
+    pub(crate) fn result_index(&self, index: usize) -> Option<usize> {
         let result = self.result();
         (index < result.len()).then_some(self.base + result.start + index)
     }
@@ -139,9 +141,9 @@ impl<'a, T: Element> Check<'a, T> {
 
     /// The part of the receive range that is checked.
     fn result(&self) -> Range<usize> {
-        match (self.way, self.call.collective) {
+        match (self.mode, self.call.collective) {
             // In place, only the own block is defined afterwards.
-            (Way::InPlace, Collective::ReduceScatter | Collective::Scatter) => {
+            (BufferMode::InPlace, Collective::ReduceScatter | Collective::Scatter) => {
                 self.call.own_block()
             }
             _ => 0..self.call.layout.recv,
@@ -157,9 +159,9 @@ impl<'a, T: Element> Check<'a, T> {
 
     /// The expected buffer of a rank without a result. In place, it contains the rank's input.
     fn untouched(&self, whole: Range<usize>) -> Vec<Piece> {
-        let input = match self.way {
-            Way::InPlace => self.in_place_input(),
-            Way::OutOfPlace => 0..0,
+        let input = match self.mode {
+            BufferMode::InPlace => self.in_place_input(),
+            BufferMode::OutOfPlace => 0..0,
         };
         let before = |range: Range<usize>| {
             let first = range.start;
@@ -243,7 +245,7 @@ mod tests {
     #[test]
     fn patterns_are_what_every_element_asks_for() {
         let call = call(Collective::ReduceScatter, 2);
-        let check = Check::new(&call, Way::OutOfPlace, 5, 7);
+        let check = Check::new(&call, BufferMode::OutOfPlace, 5, 7);
         let piece = &check.results()[0];
         let pattern = check.pattern(piece);
         assert_eq!((piece.range.start, pattern.len()), (7, PERIOD));
@@ -265,15 +267,19 @@ mod tests {
     #[test]
     fn nothing_is_left_out_and_nothing_counted_twice() {
         for collective in <Collective as clap::ValueEnum>::value_variants() {
-            for (rank, way) in [(0, Way::OutOfPlace), (1, Way::InPlace), (2, Way::InPlace)] {
+            for (rank, mode) in [
+                (0, BufferMode::OutOfPlace),
+                (1, BufferMode::InPlace),
+                (2, BufferMode::InPlace),
+            ] {
                 let call = call(*collective, rank);
-                let check = Check::new(&call, way, 1, 3);
+                let check = Check::new(&call, mode, 1, 3);
                 let mut pieces = check.results();
                 pieces.retain(|piece| !piece.range.is_empty());
                 pieces.sort_by_key(|piece| piece.range.start);
                 let first = check.place(0).unwrap();
                 let end = pieces.iter().fold(first, |end, piece| {
-                    assert_eq!(piece.range.start, end, "{collective:?} {rank} {way:?}");
+                    assert_eq!(piece.range.start, end, "{collective:?} {rank} {mode:?}");
                     piece.range.end
                 });
                 assert_eq!(check.place(end - first), None);

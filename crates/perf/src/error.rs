@@ -46,7 +46,7 @@ pub(crate) enum Error {
         "no request over RDMA has ended for {seconds} s: {state}; is the other rank alive, and its \
          cable plugged in? -T sets how long to wait"
     )]
-    Silent {
+    Stalled {
         /// How long.
         seconds: u64,
         /// What is in flight.
@@ -77,7 +77,7 @@ impl Error {
             Self::NotImplemented(_) => exit::NOT_IMPLEMENTED,
             Self::System { .. } | Self::NoRdma(_) => exit::SYSTEM,
             Self::Library(error) => library_code(error),
-            Self::Silent { .. } => exit::TIMEOUT,
+            Self::Stalled { .. } => exit::TIMEOUT,
             Self::Rdma(_) | Self::Panicked { .. } => exit::LIBRARY,
         }
     }

@@ -235,7 +235,7 @@ rocep1s0f0:1  active  4096 B  200 Gbit/s  enp1s0f0np0 (MTU 9000)  0000:01:00.0
     }
 
     #[test]
-    fn what_makes_it_slow_or_unknown_is_said() {
+    fn small_packets_and_unknown_values_are_reported() {
         let mut small = row();
         small.mtu = Some(1500);
         small.port.mtu = 1024;

@@ -3,15 +3,15 @@
 use spark_ccl::{Communicator, DType, Element, Registered};
 
 use crate::args::BuffersArg;
-use crate::bench::{Bed, Bench, Ground};
+use crate::bench::{Bench, Platform, Runner};
 use crate::buffer::Buffer;
 use crate::check::{Check, Piece};
 use crate::collective::Layout;
 use crate::error::Error;
 use crate::exact::{PERIOD, to_bits};
 use crate::hosts;
-use crate::invocation::{Case, Invocation, Way};
-use crate::memory::Room;
+use crate::invocation::{BufferMode, Case, Invocation};
+use crate::memory::MemoryLimit;
 use crate::options::Options;
 use crate::report::Device;
 use crate::size::human;
@@ -40,18 +40,18 @@ fn lengths(options: &Options, layout: &Layout, element: usize) -> (usize, usize)
 /// This rank, and what all ranks have reported.
 pub(crate) struct Host<'a> {
     comm: &'a Communicator,
-    rooms: Vec<Vec<Room>>,
+    limits: Vec<Vec<MemoryLimit>>,
     devices: Vec<Device>,
 }
 
 impl<'a> Host<'a> {
     /// Collects the information of all ranks; a collective call.
     pub(crate) fn new(comm: &'a Communicator) -> Result<Self, Error> {
-        let cards = hosts::exchange(comm)?;
+        let infos = hosts::exchange(comm)?;
         Ok(Self {
             comm,
-            devices: hosts::devices(comm, &cards)?,
-            rooms: cards.into_iter().map(|card| card.rooms).collect(),
+            devices: hosts::devices(comm, &infos)?,
+            limits: infos.into_iter().map(|info| info.limits).collect(),
         })
     }
 
@@ -74,7 +74,7 @@ impl<'a> Host<'a> {
     }
 }
 
-impl Ground for Host<'_> {
+impl Platform for Host<'_> {
     fn ranks(&self) -> usize {
         self.comm.size()
     }
@@ -95,7 +95,7 @@ impl Ground for Host<'_> {
         None
     }
 
-    fn knows(&self, _: DType) -> bool {
+    fn supports(&self, _: DType) -> bool {
         true
     }
 
@@ -133,8 +133,8 @@ impl Ground for Host<'_> {
         Ok(lines)
     }
 
-    fn rooms(&self) -> &[Vec<Room>] {
-        &self.rooms
+    fn limits(&self) -> &[Vec<MemoryLimit>] {
+        &self.limits
     }
 
     fn need(&self, options: &Options, bytes: u64) -> u64 {
@@ -180,21 +180,21 @@ impl<'a, B> Memory<'a, B> {
     }
 }
 
-impl<T: Element, B: Buffer<T>> Bed<T> for Memory<'_, B> {
+impl<T: Element, B: Buffer<T>> Runner<T> for Memory<'_, B> {
     fn warm_up(&mut self, case: &Case) -> Result<(), Error> {
         let call = Invocation::new(case, self.comm.rank());
         timing::warm_up(self.comm, &call, &mut self.buffers, self.options)
     }
 
-    fn time(&mut self, case: &Case, way: Way) -> Result<Timed, Error> {
+    fn time(&mut self, case: &Case, mode: BufferMode) -> Result<Timed, Error> {
         let call = Invocation::new(case, self.comm.rank());
-        timing::time(self.comm, &call, &mut self.buffers, way, self.options)
+        timing::time(self.comm, &call, &mut self.buffers, mode, self.options)
     }
 
-    fn check(&mut self, case: &Case, way: Way, seed: u64) -> Result<u64, Error> {
+    fn check(&mut self, case: &Case, mode: BufferMode, seed: u64) -> Result<u64, Error> {
         let Buffers { send, recv, base } = &mut self.buffers;
         let call = Invocation::<T>::new(case, self.comm.rank());
-        let check = Check::new(&call, way, seed, *base);
+        let check = Check::new(&call, mode, seed, *base);
         let inputs = check.inputs();
         inputs
             .recv
@@ -204,7 +204,7 @@ impl<T: Element, B: Buffer<T>> Bed<T> for Memory<'_, B> {
             .send
             .iter()
             .for_each(|piece| write(&check, piece, send));
-        call.run(self.comm, send, recv, *base, 0, way)?;
+        call.run(self.comm, send, recv, *base, 0, mode)?;
         if let Some(plant) = self.options.plant
             && plant.rank == call.rank
             && let Some(at) = check.place(plant.index)
@@ -258,7 +258,7 @@ mod tests {
             ranks: 2,
         };
         let call = Invocation::<f32>::new(&case, 1);
-        let check = Check::new(&call, Way::OutOfPlace, 3, 0);
+        let check = Check::new(&call, BufferMode::OutOfPlace, 3, 0);
         let piece = &check.results()[0];
         let mut memory = vec![0f32; 3 * PERIOD + 10];
         write(&check, piece, &mut memory);

@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 use spark_ccl::{Communicator, RedOp};
 
 use crate::error::Error;
-use crate::memory::{self, Room};
+use crate::memory::{self, MemoryLimit};
 use crate::report::{Device, NO_BUS};
 
 /// What a rank reports about itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Card {
+pub(crate) struct RankInfo {
     pid: u32,
     cpu: String,
     /// The limits on its memory.
-    pub(crate) rooms: Vec<Room>,
+    pub(crate) limits: Vec<MemoryLimit>,
 }
 
 /// The information of all ranks, in rank order.
-pub(crate) fn exchange(comm: &Communicator) -> Result<Vec<Card>, Error> {
-    let own = Card {
+pub(crate) fn exchange(comm: &Communicator) -> Result<Vec<RankInfo>, Error> {
+    let own = RankInfo {
         pid: std::process::id(),
         cpu: cpu(),
-        rooms: memory::rooms(),
+        limits: memory::limits(),
     };
     share(comm, &own)
 }
@@ -68,18 +68,18 @@ pub(crate) fn rails(comm: &Communicator) -> Result<(u64, u64), Error> {
 }
 
 /// The header's lines for all ranks.
-pub(crate) fn devices(comm: &Communicator, cards: &[Card]) -> Result<Vec<Device>, Error> {
+pub(crate) fn devices(comm: &Communicator, infos: &[RankInfo]) -> Result<Vec<Device>, Error> {
     let mut devices: Vec<Device> = Vec::new();
-    for (rank, card) in cards.iter().enumerate() {
+    for (rank, info) in infos.iter().enumerate() {
         let host = comm.peer(rank)?.host;
         let index = devices.iter().filter(|device| device.host == host).count();
         devices.push(Device {
             rank,
-            pid: card.pid,
+            pid: info.pid,
             host,
             index,
             bus: NO_BUS.to_owned(),
-            name: card.cpu.clone(),
+            name: info.cpu.clone(),
         });
     }
     Ok(devices)

@@ -15,7 +15,7 @@ const PAGE: usize = 4096;
 
 /// Whether the result replaces the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum BufferMode {
     OutOfPlace,
     InPlace,
 }
@@ -91,10 +91,10 @@ impl<T: Element> Invocation<T> {
     }
 
     /// The same for the receive buffer; in place, it holds the larger of both.
-    pub(crate) fn recv_range(&self, base: usize, turn: usize, way: Way) -> Range<usize> {
-        let len = match way {
-            Way::OutOfPlace => self.layout.recv,
-            Way::InPlace => self.layout.larger(),
+    pub(crate) fn recv_range(&self, base: usize, turn: usize, mode: BufferMode) -> Range<usize> {
+        let len = match mode {
+            BufferMode::OutOfPlace => self.layout.recv,
+            BufferMode::InPlace => self.layout.larger(),
         };
         let start = base + turn * self.recv_stride();
         start..start + len
@@ -141,15 +141,15 @@ impl<T: Element> Invocation<T> {
         recv: &mut B,
         base: usize,
         turn: usize,
-        way: Way,
+        mode: BufferMode,
     ) -> Result<(), Error> {
         let (from, to) = (
             self.send_range(base, turn),
-            self.recv_range(base, turn, way),
+            self.recv_range(base, turn, mode),
         );
-        match way {
-            Way::OutOfPlace => self.out_of_place(comm, send, from, recv, to),
-            Way::InPlace => self.in_place(comm, send, from, recv, to),
+        match mode {
+            BufferMode::OutOfPlace => self.out_of_place(comm, send, from, recv, to),
+            BufferMode::InPlace => self.in_place(comm, send, from, recv, to),
         }
     }
 

@@ -94,7 +94,7 @@ fn outcome<A>(args: Result<A, clap::Error>, run: impl FnOnce(&A) -> Result<u8, E
     match run(&args) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            console::complain(format_args!("{error}"));
+            console::print_error(format_args!("{error}"));
             ExitCode::from(error.exit_code())
         }
     }
@@ -117,10 +117,10 @@ fn start(args: &Args) -> Result<u8, Error> {
     }
     let builder = world::builder(args);
     if let World::Parent { processes } = world {
-        return spawn::launch(processes, &builder.unique_id()?, &choice.handed_on());
+        return spawn::launch(processes, &builder.unique_id()?, &choice.child_arguments());
     }
     if host {
-        return play(world, &args.ranks, &builder, |comm| {
+        return run_ranks(world, &args.ranks, &builder, |comm| {
             choice.agree(&comm)?;
             run::thread(&comm, &mut Host::new(&comm)?, args, &options)
         });
@@ -144,7 +144,7 @@ fn on_gpus(
     let each = args.ranks.ngpus.unwrap_or(1);
     let results = world::run(world, &threads, builder, |comm| {
         choice.agree(&comm)?;
-        let mut team = nccl::Team::form(&comm, builder, each, options)?;
+        let mut team = nccl::Team::connect(&comm, builder, each, options)?;
         run::thread(&comm, &mut team, args, options)
     })?;
     // Errors name a thread by its first rank.
@@ -162,7 +162,7 @@ fn on_gpus(_: World, _: &Builder, _: &Args, _: &Options, _: &Choice) -> Result<u
 }
 
 /// Runs `body` as each rank of the world; returns the exit code.
-fn play<F>(world: World, ranks: &RankArgs, builder: &Builder, body: F) -> Result<u8, Error>
+fn run_ranks<F>(world: World, ranks: &RankArgs, builder: &Builder, body: F) -> Result<u8, Error>
 where
     F: Fn(Communicator) -> Result<u8, Error> + Sync,
 {
@@ -181,7 +181,7 @@ fn report(results: world::Results<u8>) -> u8 {
             Err(error) => {
                 // Bad arguments are the same on every rank.
                 if rank == 0 || !matches!(error, Error::Usage(_)) {
-                    console::complain(format_args!("rank {rank}: {error}"));
+                    console::print_error(format_args!("rank {rank}: {error}"));
                 }
                 error.exit_code()
             }

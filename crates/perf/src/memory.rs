@@ -18,7 +18,7 @@ const RESERVE_FRACTION: u64 = 16;
 
 /// A limit on the memory of a rank, which other ranks may share.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Room {
+pub(crate) struct MemoryLimit {
     /// What is limited: ranks with the same name share the bytes.
     pub(crate) name: String,
     /// The bytes that can be allocated without swapping or being killed.
@@ -26,18 +26,18 @@ pub(crate) struct Room {
 }
 
 /// The memory limits of this process. A limit that cannot be read is omitted.
-pub(crate) fn rooms() -> Vec<Room> {
+pub(crate) fn limits() -> Vec<MemoryLimit> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let boot = boot.trim();
     let host = fs::read_to_string("/proc/meminfo")
         .ok()
         .as_deref()
         .and_then(mem_available);
-    let host = host.map(|bytes| Room {
+    let host = host.map(|bytes| MemoryLimit {
         name: format!("machine {boot}"),
         bytes,
     });
-    let group = cgroup_room().map(|(path, bytes)| Room {
+    let group = cgroup_limit().map(|(path, bytes)| MemoryLimit {
         name: format!("control group {} of {boot}", path.display()),
         bytes,
     });
@@ -46,14 +46,14 @@ pub(crate) fn rooms() -> Vec<Room> {
 
 /// Lowers the end of the sweep to what fits, and returns a line that says so.
 ///
-/// `rooms` has one entry per rank. `need` returns the bytes of a rank's buffers if its argument is
+/// `limits` has one entry per rank. `need` returns the bytes of a rank's buffers if its argument is
 /// the largest size of the sweep.
 pub(crate) fn clamp(
     sweep: Sweep,
-    rooms: &[Vec<Room>],
+    limits: &[Vec<MemoryLimit>],
     need: impl Fn(u64) -> u64,
 ) -> Result<(Sweep, Option<String>), String> {
-    let Some(tight) = tightest(rooms) else {
+    let Some(tight) = tightest(limits) else {
         return Ok((sweep, None));
     };
     let fits = |size: u64| need(size) <= tight.per_rank;
@@ -101,39 +101,39 @@ fn largest(sweep: Sweep, fits: impl Fn(u64) -> bool) -> u64 {
 }
 
 /// The limit that leaves the fewest bytes to each of its ranks.
-struct Tight {
+struct TightestLimit {
     per_rank: u64,
     available: u64,
     ranks: u64,
-    place: &'static str,
+    location: &'static str,
 }
 
-impl std::fmt::Display for Tight {
+impl std::fmt::Display for TightestLimit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
             "{} available {}, a {RESERVE_FRACTION}th kept free, {} ranks, {} each for the library",
             human(self.available),
-            self.place,
+            self.location,
             self.ranks,
             human(library(self.ranks))
         )
     }
 }
 
-fn tightest(rooms: &[Vec<Room>]) -> Option<Tight> {
+fn tightest(limits: &[Vec<MemoryLimit>]) -> Option<TightestLimit> {
     let mut shared: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    for room in rooms.iter().flatten() {
-        let (bytes, ranks) = shared.entry(&room.name).or_insert((room.bytes, 0));
-        *bytes = room.bytes.min(*bytes);
+    for limit in limits.iter().flatten() {
+        let (bytes, ranks) = shared.entry(&limit.name).or_insert((limit.bytes, 0));
+        *bytes = limit.bytes.min(*bytes);
         *ranks += 1;
     }
-    let tight = |(name, (available, ranks)): (&str, (u64, u64))| Tight {
+    let tight = |(name, (available, ranks)): (&str, (u64, u64))| TightestLimit {
         per_rank: ((available - available / RESERVE_FRACTION) / ranks)
             .saturating_sub(library(ranks)),
         available,
         ranks,
-        place: match name.split_whitespace().next() {
+        location: match name.split_whitespace().next() {
             Some("control") => "in the control group",
             Some(GPU) => "on the GPU",
             _ => "on the host",
@@ -171,7 +171,7 @@ pub(crate) fn peak_resident() -> Option<u64> {
 }
 
 /// The control group with the least memory available, among this process's group and its ancestors.
-fn cgroup_room() -> Option<(PathBuf, u64)> {
+fn cgroup_limit() -> Option<(PathBuf, u64)> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let (root, path, names) = memory_group(&groups)?;
     let own = root.join(path.trim_start_matches('/'));
@@ -180,7 +180,7 @@ fn cgroup_room() -> Option<(PathBuf, u64)> {
     let own = if own.exists() { own } else { root.clone() };
     own.ancestors()
         .take_while(|group| group.starts_with(&root))
-        .filter_map(|group| Some((group.to_path_buf(), room_of(group, &names)?)))
+        .filter_map(|group| Some((group.to_path_buf(), limit_of(group, &names)?)))
         .min_by_key(|(_, bytes)| *bytes)
 }
 
@@ -218,7 +218,7 @@ fn memory_group(groups: &str) -> Option<(PathBuf, String, Names)> {
     Some((PathBuf::from("/sys/fs/cgroup"), path.to_owned(), names))
 }
 
-fn room_of(group: &Path, names: &Names) -> Option<u64> {
+fn limit_of(group: &Path, names: &Names) -> Option<u64> {
     let number = |name: &str| {
         fs::read_to_string(group.join(name))
             .ok()?
@@ -245,8 +245,8 @@ mod tests {
         step: 1,
     };
 
-    fn host(bytes: u64) -> Vec<Room> {
-        vec![Room {
+    fn host(bytes: u64) -> Vec<MemoryLimit> {
+        vec![MemoryLimit {
             name: "machine a".into(),
             bytes,
         }]
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn ranks_of_other_hosts_do_not_count() {
-        let other = vec![Room {
+        let other = vec![MemoryLimit {
             name: "machine b".into(),
             bytes: 4 << 30,
         }];
@@ -313,18 +313,18 @@ mod tests {
 
     #[test]
     fn control_group_can_be_tighter() {
-        let group = Room {
+        let group = MemoryLimit {
             name: "control group x".into(),
             bytes: 256 << 20,
         };
-        let rooms = vec![
-            Room {
+        let limits = vec![
+            MemoryLimit {
                 name: "machine a".into(),
                 bytes: 64 << 30,
             },
             group,
         ];
-        let (lowered, line) = clamp(SWEEP, &[rooms], |size| 2 * size).unwrap();
+        let (lowered, line) = clamp(SWEEP, &[limits], |size| 2 * size).unwrap();
         assert_eq!(lowered.max, 64 << 20);
         assert!(line.unwrap().contains("control group"));
     }
@@ -335,7 +335,7 @@ mod tests {
             mem_available("MemTotal: 10 kB\nMemAvailable:   2048 kB\n"),
             Some(2 << 20)
         );
-        assert!(rooms().iter().any(|room| room.bytes > 0));
+        assert!(limits().iter().any(|limit| limit.bytes > 0));
         let (root, path, _) = memory_group("0::/user.slice/x\n").unwrap();
         assert_eq!(
             (root.as_path(), path.as_str()),

@@ -18,7 +18,8 @@ pub(crate) struct RankArgs {
     /// GPUs of each thread, or further threads in host memory; ranks = processes x t x g
     #[arg(short = 'g', long = "ngpus", value_name = "N", help_heading = "Ranks")]
     pub(crate) ngpus: Option<usize>,
-    /// Local processes to start; with a launcher, must be the launcher's number [default: 2 without launcher, -t, -g and GPUs]
+    /// Local processes to start; with a launcher, must be the launcher's number
+    /// [default: 2 without launcher, -t, -g and GPUs]
     #[arg(long, value_name = "N", help_heading = "Ranks")]
     pub(crate) procs: Option<usize>,
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use spark_ccl::Communicator;
 
 use crate::args::Args;
-use crate::bench::{self, Findings, Ground, Sink};
+use crate::bench::{self, Findings, Platform, Sink};
 use crate::error::{Error, exit};
 use crate::host;
 use crate::hosts;
@@ -23,43 +23,47 @@ use crate::sweep::Sweep;
 
 /// Runs as one of the threads that `comm` connects, on its part of the platform; returns the
 /// process's exit code.
-pub(crate) fn thread<G: Ground>(
+pub(crate) fn thread<G: Platform>(
     comm: &Communicator,
-    ground: &mut G,
+    platform: &mut G,
     args: &Args,
     options: &Options,
 ) -> Result<u8, Error> {
     if args.explain {
-        explain(comm, ground, options)
+        explain(comm, platform, options)
     } else if comm.rank() == 0 {
-        reporter(comm, ground, args, options)
+        reporter(comm, platform, args, options)
     } else {
-        silent(comm, ground, options)
+        non_reporter(comm, platform, options)
     }
 }
 
 /// Rank 0 prints the algorithm for every size.
-fn explain(comm: &Communicator, ground: &impl Ground, options: &Options) -> Result<u8, Error> {
+fn explain(comm: &Communicator, platform: &impl Platform, options: &Options) -> Result<u8, Error> {
     if comm.rank() == 0 {
         let sizes: Vec<_> = options.sweep.sizes().collect();
-        print(&(ground.lines(options, &sizes)?.join("\n") + "\n"))?;
+        print(&(platform.lines(options, &sizes)?.join("\n") + "\n"))?;
     }
     comm.barrier().run()?;
     Ok(0)
 }
 
 /// Runs on any thread but the first.
-fn silent(comm: &Communicator, ground: &mut impl Ground, options: &Options) -> Result<u8, Error> {
-    let (options, _) = fitted(ground, options)?;
-    let findings = bench::run(comm, ground, &options, &mut Nowhere)?;
+fn non_reporter(
+    comm: &Communicator,
+    platform: &mut impl Platform,
+    options: &Options,
+) -> Result<u8, Error> {
+    let (options, _) = fit_to_memory(platform, options)?;
+    let findings = bench::run(comm, platform, &options, &mut NullSink)?;
     hosts::rails(comm)?;
     comm.barrier().run()?;
     Ok(code(&totals(&findings)))
 }
 
-struct Nowhere;
+struct NullSink;
 
-impl Sink for Nowhere {
+impl Sink for NullSink {
     fn row(&mut self, _: Row) -> Result<(), Error> {
         Ok(())
     }
@@ -68,7 +72,7 @@ impl Sink for Nowhere {
 /// Runs on rank 0, which prints.
 fn reporter(
     comm: &Communicator,
-    ground: &mut impl Ground,
+    platform: &mut impl Platform,
     args: &Args,
     options: &Options,
 ) -> Result<u8, Error> {
@@ -91,7 +95,7 @@ fn reporter(
         rows: Vec::new(),
         json,
     };
-    let result = reporter.measure(comm, ground, args, options);
+    let result = reporter.measure(comm, platform, args, options);
     let totals = match result {
         Ok(totals) => totals,
         Err(error) => {
@@ -101,13 +105,13 @@ fn reporter(
         }
     };
     reporter.save(Some(&totals), &[])?;
-    reporter.plot(args, ground)?;
+    reporter.plot(args, platform)?;
     let mut closing = table::footer(&totals, &options.collective.program());
     if let Some(earlier) = earlier {
         closing.push_str(&earlier.table(&reporter.rows));
     }
     if options.memory_report {
-        closing.push_str(&memory_line(options, ground));
+        closing.push_str(&memory_line(options, platform));
     }
     closing.push_str(&rails_line(hosts::rails(comm)?));
     print(&closing)?;
@@ -126,24 +130,24 @@ impl Reporter {
     fn measure(
         &mut self,
         comm: &Communicator,
-        ground: &mut impl Ground,
+        platform: &mut impl Platform,
         args: &Args,
         options: &Options,
     ) -> Result<Totals, Error> {
-        let (options, lowered) = fitted(ground, options)?;
-        print(&header(ground, args, &options, lowered.as_deref())?)?;
+        let (options, lowered) = fit_to_memory(platform, options)?;
+        print(&header(platform, args, &options, lowered.as_deref())?)?;
         if let Some(json) = &mut self.json {
             print(&format!(
                 "# Writing JSON output to {}\n",
                 json.path().display()
             ))?;
-            json.configure(config(ground, args, &options), options.columns.cpu_time);
+            json.configure(config(platform, args, &options), options.columns.cpu_time);
             json.save(&[], None, &[])
                 .map_err(Error::system(format!("writing {}", json.path().display())))?;
         }
         print(&table::column_heads(self.columns))?;
-        self.progress = Some(Progress::new(lines(&options, ground.ranks())));
-        let findings = bench::run(comm, ground, &options, self);
+        self.progress = Some(Progress::new(lines(&options, platform.ranks())));
+        let findings = bench::run(comm, platform, &options, self);
         self.progress = None;
         Ok(totals(&findings?))
     }
@@ -156,15 +160,15 @@ impl Reporter {
             .map_err(Error::system(format!("writing {}", json.path().display())))
     }
 
-    fn plot(&self, args: &Args, ground: &impl Ground) -> Result<(), Error> {
+    fn plot(&self, args: &Args, platform: &impl Platform) -> Result<(), Error> {
         let Some(path) = &args.plot else {
             return Ok(());
         };
         let title = format!(
             "{}, {} ranks, {}",
             args.collective.name(),
-            ground.ranks(),
-            ground.name()
+            platform.ranks(),
+            platform.name()
         );
         draw(path, &Chart::of_rows(title, &self.rows))
     }
@@ -183,9 +187,9 @@ impl Sink for Reporter {
 
 /// Refuses a run for which this host has too little memory, before any of its `ranks` starts.
 pub(crate) fn check_memory(options: &Options, ranks: usize) -> Result<(), Error> {
-    let rooms = vec![memory::rooms(); ranks];
+    let limits = vec![memory::limits(); ranks];
     let need = |bytes| host::need(options, ranks, bytes);
-    memory::clamp(options.sweep, &rooms, need)
+    memory::clamp(options.sweep, &limits, need)
         .map(drop)
         .map_err(Error::Usage)
 }
@@ -230,19 +234,23 @@ pub(crate) fn plot_kind(path: &Path) -> Result<plot::Kind, Error> {
 
 /// The options with the sweep lowered to what fits into memory, and a line that says so. If several
 /// types are requested, unsupported ones are dropped.
-fn fitted(ground: &impl Ground, options: &Options) -> Result<(Options, Option<String>), Error> {
+fn fit_to_memory(
+    platform: &impl Platform,
+    options: &Options,
+) -> Result<(Options, Option<String>), Error> {
     let mut options = options.clone();
     if options.dtypes.len() > 1 {
-        options.dtypes.retain(|&dtype| ground.knows(dtype));
+        options.dtypes.retain(|&dtype| platform.supports(dtype));
     }
-    let need = |bytes| ground.need(&options, bytes);
-    let (sweep, line) = memory::clamp(options.sweep, ground.rooms(), need).map_err(Error::Usage)?;
+    let need = |bytes| platform.need(&options, bytes);
+    let (sweep, line) =
+        memory::clamp(options.sweep, platform.limits(), need).map_err(Error::Usage)?;
     options.sweep = sweep;
     Ok((options, line))
 }
 
 fn header(
-    ground: &impl Ground,
+    platform: &impl Platform,
     args: &Args,
     options: &Options,
     lowered: Option<&str>,
@@ -269,7 +277,8 @@ fn header(
             options.collective.program()
         ),
         format!(
-            "# nThread {} nGpus {} minBytes {min} maxBytes {max} step: {step}({unit}) warmup iters: {} iters: {} agg iters: {} validation: {} graph: {} unalign: {}",
+            "# nThread {} nGpus {} minBytes {min} maxBytes {max} step: {step}({unit}) \
+             warmup iters: {} iters: {} agg iters: {} validation: {} graph: {} unalign: {}",
             args.ranks.nthreads.unwrap_or(1),
             args.ranks.ngpus.unwrap_or(1),
             options.warm_up,
@@ -281,7 +290,7 @@ fn header(
         ),
     ];
     lines.extend(
-        ground
+        platform
             .nccl_version()
             .map(|version| format!("# NCCL version {version}")),
     );
@@ -294,15 +303,15 @@ fn header(
     );
     lines.push("#".into());
     lines.push("# Using devices".into());
-    lines.extend(ground.devices().iter().map(table::device));
+    lines.extend(platform.devices().iter().map(table::device));
     lines.push("#".into());
     let mut sizes = vec![min, options.sweep.last()];
     sizes.dedup();
-    lines.extend(ground.lines(options, &sizes)?);
+    lines.extend(platform.lines(options, &sizes)?);
     Ok(lines.join("\n") + "\n")
 }
 
-fn config(ground: &impl Ground, args: &Args, options: &Options) -> Config {
+fn config(platform: &impl Platform, args: &Args, options: &Options) -> Config {
     let Sweep {
         min,
         max,
@@ -326,9 +335,9 @@ fn config(ground: &impl Ground, args: &Args, options: &Options) -> Config {
         per_iter_skip: options.per_iteration.unwrap_or(0),
         parallel_init: (args.parallel_init.is_some_and(|value| value > 0)).into(),
         collective: options.collective.name(),
-        memory: ground.memory(options),
-        nccl_version: ground.nccl_version().map_or(0, version_code),
-        devices: ground.devices().iter().map(DeviceEntry::from).collect(),
+        memory: platform.memory(options),
+        nccl_version: platform.nccl_version().map_or(0, version_code),
+        devices: platform.devices().iter().map(DeviceEntry::from).collect(),
     }
 }
 
@@ -367,8 +376,8 @@ fn code(totals: &Totals) -> u8 {
     }
 }
 
-fn memory_line(options: &Options, ground: &impl Ground) -> String {
-    let buffers = human(ground.need(options, options.sweep.last()));
+fn memory_line(options: &Options, platform: &impl Platform) -> String {
+    let buffers = human(platform.need(options, options.sweep.last()));
     let peak = memory::peak_resident().map_or_else(|| "unknown".to_owned(), human);
     format!(
         "# {:<20} : buffers {buffers} a rank | peak resident of rank 0's process {peak}\n",

@@ -26,22 +26,22 @@ enum Event {
 ///
 /// The ranks connect through `id`, which this process serves.
 pub(crate) fn launch(processes: usize, id: &UniqueId, more: &[String]) -> Result<u8, Error> {
-    let (events, inbox) = unbounded();
+    let (events, receiver) = unbounded();
     forward_signals(events.clone())?;
-    let mut family = Family {
+    let mut children = Children {
         pids: Vec::new(),
         running: Vec::new(),
     };
     for process in 0..processes {
         match start(process, processes, id, more) {
-            Ok(child) => family.adopt(child, process, events.clone()),
+            Ok(child) => children.add(child, process, events.clone()),
             Err(error) => {
-                family.signal_all(Signal::KILL);
+                children.signal_all(Signal::KILL);
                 return Err(error);
             }
         }
     }
-    Ok(wait(&mut family, &inbox))
+    Ok(wait(&mut children, &receiver))
 }
 
 /// Reads the unique id from standard input, in a process that `launch` has started.
@@ -88,13 +88,13 @@ fn start(process: usize, processes: usize, id: &UniqueId, more: &[String]) -> Re
 }
 
 /// The started processes, by index.
-struct Family {
+struct Children {
     pids: Vec<Option<Pid>>,
     running: Vec<bool>,
 }
 
-impl Family {
-    fn adopt(&mut self, mut child: Child, process: usize, events: Sender<Event>) {
+impl Children {
+    fn add(&mut self, mut child: Child, process: usize, events: Sender<Event>) {
         self.pids.push(Pid::from_raw(child.id() as i32));
         self.running.push(true);
         std::thread::spawn(move || {
@@ -115,55 +115,55 @@ impl Family {
 }
 
 /// Waits for all processes. After the first failure, the others have some time to report theirs.
-fn wait(family: &mut Family, inbox: &Receiver<Event>) -> u8 {
-    let mut verdict = Verdict::default();
+fn wait(children: &mut Children, receiver: &Receiver<Event>) -> u8 {
+    let mut outcome = Outcome::default();
     let mut deadline = None;
-    while family.running.contains(&true) {
+    while children.running.contains(&true) {
         let event = match deadline {
-            None => inbox.recv().map_err(RecvTimeoutError::from),
-            Some(deadline) => inbox.recv_deadline(deadline),
+            None => receiver.recv().map_err(RecvTimeoutError::from),
+            Some(deadline) => receiver.recv_deadline(deadline),
         };
         match event {
             Ok(Event::Exited(process, status)) => {
-                family.running[process] = false;
-                if verdict.failed(process, &status) {
+                children.running[process] = false;
+                if outcome.record(process, &status) {
                     deadline.get_or_insert(Instant::now() + GRACE);
                 }
             }
             Ok(Event::Signalled(number)) => {
-                verdict.signalled.get_or_insert(number);
+                outcome.signalled.get_or_insert(number);
                 if let Some(signal) = Signal::from_named_raw(number) {
-                    family.signal_all(signal);
+                    children.signal_all(signal);
                 }
                 deadline.get_or_insert(Instant::now() + GRACE);
             }
             Err(RecvTimeoutError::Timeout) => {
-                verdict.killing = true;
-                family.signal_all(Signal::KILL);
+                outcome.past_deadline = true;
+                children.signal_all(Signal::KILL);
                 deadline = None;
             }
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    verdict.code()
+    outcome.code()
 }
 
 /// The combined result of the processes.
 #[derive(Debug, Default)]
-struct Verdict {
+struct Outcome {
     /// The first exit code of a process that reported an error itself.
     reported: Option<u8>,
     /// Whether a signal has killed a process.
     killed: bool,
     /// Whether this process kills the others.
-    killing: bool,
+    past_deadline: bool,
     /// The signal that this process has received.
     signalled: Option<i32>,
 }
 
-impl Verdict {
+impl Outcome {
     /// Records the end of a process; returns whether it failed.
-    fn failed(&mut self, process: usize, status: &std::io::Result<ExitStatus>) -> bool {
+    fn record(&mut self, process: usize, status: &std::io::Result<ExitStatus>) -> bool {
         match status {
             Ok(status) if status.success() => return false,
             Ok(status) => match (status.code(), status.signal()) {
@@ -173,13 +173,13 @@ impl Verdict {
                 }
                 (None, signal) => {
                     self.killed = true;
-                    if self.signalled.is_none() && !self.killing {
-                        console::complain(format_args!(
+                    if self.signalled.is_none() && !self.past_deadline {
+                        console::print_error(format_args!(
                             "process {process} was killed by signal {}",
                             signal.unwrap_or(0)
                         ));
-                    } else if self.killing && self.signalled.is_none() {
-                        console::complain(format_args!(
+                    } else if self.past_deadline && self.signalled.is_none() {
+                        console::print_error(format_args!(
                             "process {process} did not end within {} s of the first failure and was killed",
                             GRACE.as_secs()
                         ));
@@ -187,7 +187,7 @@ impl Verdict {
                 }
             },
             Err(error) => {
-                console::complain(format_args!("waiting for process {process}: {error}"));
+                console::print_error(format_args!("waiting for process {process}: {error}"));
                 self.killed = true;
             }
         }
@@ -222,20 +222,20 @@ fn forward_signals(events: Sender<Event>) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    fn verdict(raw: &[i32]) -> u8 {
-        let mut verdict = Verdict::default();
+    fn outcome(raw: &[i32]) -> u8 {
+        let mut outcome = Outcome::default();
         for (process, raw) in raw.iter().enumerate() {
-            verdict.failed(process, &Ok(ExitStatus::from_raw(*raw)));
+            outcome.record(process, &Ok(ExitStatus::from_raw(*raw)));
         }
-        verdict.code()
+        outcome.code()
     }
 
     #[test]
     fn the_first_report_wins_over_deaths() {
         // Raw wait statuses: an exit code is shifted by 8 bits, a signal is not.
-        assert_eq!(verdict(&[0, 0]), 0);
-        assert_eq!(verdict(&[0, 6 << 8]), 6);
-        assert_eq!(verdict(&[9, 4 << 8, 3 << 8]), 4);
-        assert_eq!(verdict(&[9, 0]), 3);
+        assert_eq!(outcome(&[0, 0]), 0);
+        assert_eq!(outcome(&[0, 6 << 8]), 6);
+        assert_eq!(outcome(&[9, 4 << 8, 3 << 8]), 4);
+        assert_eq!(outcome(&[9, 0]), 3);
     }
 }

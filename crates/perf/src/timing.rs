@@ -9,7 +9,7 @@ use crate::args::BuffersArg;
 use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::exact::{from_bits, whole_number};
-use crate::invocation::{Invocation, Way};
+use crate::invocation::{BufferMode, Invocation};
 use crate::options::{Average, Blocking, Options};
 use crate::stats::PerIteration;
 
@@ -99,7 +99,7 @@ pub(crate) fn warm_up<T: Element, B: Buffer<T>>(
             &mut buffers.recv,
             buffers.base,
             iteration % turns,
-            Way::OutOfPlace,
+            BufferMode::OutOfPlace,
         )?;
     }
     Ok(())
@@ -110,7 +110,7 @@ pub(crate) fn time<T: Element, B: Buffer<T>>(
     comm: &Communicator,
     call: &Invocation<T>,
     buffers: &mut Buffers<B>,
-    way: Way,
+    mode: BufferMode,
     options: &Options,
 ) -> Result<Timed, Error> {
     let turns = buffers.turns(call, options);
@@ -121,12 +121,12 @@ pub(crate) fn time<T: Element, B: Buffer<T>>(
         Some(BuffersArg::Rotating(_)) => turns,
         _ => turns.min(calls),
     };
-    prepare(comm, call, buffers, way, touched)?;
+    prepare(comm, call, buffers, mode, touched)?;
 
     comm.barrier().run()?;
     // Without barriers in between, the clock is only read around all iterations: reading it takes
     // up to a tenth of the time of a small call.
-    let stretch = if options.per_iteration.is_some() || options.blocking == Blocking::Iteration {
+    let batch = if options.per_iteration.is_some() || options.blocking == Blocking::Iteration {
         1
     } else {
         options.iterations
@@ -135,13 +135,13 @@ pub(crate) fn time<T: Element, B: Buffer<T>>(
     let mut times = Vec::new();
     let mut turn = (0..turns).cycle();
     let busy = processor_time();
-    for _ in (0..options.iterations).step_by(stretch.max(1)) {
+    for _ in (0..options.iterations).step_by(batch.max(1)) {
         let start = Instant::now();
-        for turn in turn.by_ref().take(stretch * options.aggregated) {
+        for turn in turn.by_ref().take(batch * options.aggregated) {
             let Buffers {
                 send, recv, base, ..
             } = buffers;
-            call.run(comm, send, recv, *base, turn, way)?;
+            call.run(comm, send, recv, *base, turn, mode)?;
             if options.blocking == Blocking::Call {
                 comm.barrier().run()?;
             }
@@ -167,7 +167,7 @@ fn prepare<T: Element, B: Buffer<T>>(
     comm: &Communicator,
     call: &Invocation<T>,
     buffers: &mut Buffers<B>,
-    way: Way,
+    mode: BufferMode,
     turns: usize,
 ) -> Result<(), Error> {
     touch(call, buffers, turns);
@@ -177,7 +177,7 @@ fn prepare<T: Element, B: Buffer<T>>(
         &mut buffers.recv,
         buffers.base,
         turns - 1,
-        way,
+        mode,
     )
 }
 

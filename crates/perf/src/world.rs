@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_something_is_refused() {
+    fn zero_counts_are_refused() {
         for flag in ["--procs", "-t", "-g"] {
             assert_eq!(world(&[flag, "0"]).unwrap_err().exit_code(), 6);
         }

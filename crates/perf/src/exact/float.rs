@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_the_compiler_writes_them() {
+    fn bits_match_the_compiler() {
         for (mantissa, exponent) in [
             (1u64, 0),
             (3, -1),

@@ -38,7 +38,7 @@ pub(crate) struct Reduction {
 }
 
 /// A rank's position in the reduction of one element.
-struct Place {
+struct Position {
     hash: u64,
     /// The position of the rank in this element's rotation.
     at: u64,
@@ -63,10 +63,10 @@ impl Reduction {
 
     /// The bits that `rank` contributes at `index`.
     pub(crate) fn input(&self, rank: usize, index: usize) -> u64 {
-        let place = self.place(rank as u64, index as u64);
+        let position = self.position(rank as u64, index as u64);
         match self.format {
             Format::Int { bits, signed } => {
-                self.int_input(&place, rank as u64, bits, signed) & self.format.mask()
+                self.int_input(&position, rank as u64, bits, signed) & self.format.mask()
             }
             Format::Float {
                 bits,
@@ -74,7 +74,7 @@ impl Reduction {
                 bias,
             } => {
                 let (negative, mantissa, exponent) =
-                    self.float_input(&place, rank as u64, fraction, bias);
+                    self.float_input(&position, rank as u64, fraction, bias);
                 encode(bits, fraction, bias, negative, mantissa, exponent)
             }
         }
@@ -117,10 +117,10 @@ impl Reduction {
         spread(self.seed, index)
     }
 
-    fn place(&self, rank: u64, index: u64) -> Place {
+    fn position(&self, rank: u64, index: u64) -> Position {
         let hash = self.hash(index);
         let turned = rank + self.rotation(hash);
-        Place {
+        Position {
             hash,
             at: if turned >= self.ranks {
                 turned - self.ranks
@@ -140,11 +140,11 @@ impl Reduction {
             - ((total * self.cuts[at as usize]) >> CUT_BITS)
     }
 
-    fn int_input(&self, place: &Place, rank: u64, bits: u32, signed: bool) -> u64 {
+    fn int_input(&self, position: &Position, rank: u64, bits: u32, signed: bool) -> u64 {
         match self.op {
-            ReduceOp::Sum => self.ring_share(place),
+            ReduceOp::Sum => self.ring_share(position),
             ReduceOp::PreMulSum => {
-                self.ring_share(place)
+                self.ring_share(position)
                     .wrapping_mul(if Self::factor(rank as usize) == 1 {
                         2
                     } else {
@@ -152,21 +152,25 @@ impl Reduction {
                     })
             }
             ReduceOp::Prod => {
-                let power = power_of_three(self.cut(place.hash >> 58, place.at));
-                if place.at == 0 {
-                    power.wrapping_mul(place.hash >> 16)
+                let power = power_of_three(self.cut(position.hash >> 58, position.at));
+                if position.at == 0 {
+                    power.wrapping_mul(position.hash >> 16)
                 } else {
                     power
                 }
             }
-            ReduceOp::Max => int_peak(place.hash, bits, signed).wrapping_sub(distance(place, 63)),
-            ReduceOp::Min => int_peak(place.hash, bits, signed).wrapping_add(distance(place, 63)),
+            ReduceOp::Max => {
+                int_peak(position.hash, bits, signed).wrapping_sub(distance(position, 63))
+            }
+            ReduceOp::Min => {
+                int_peak(position.hash, bits, signed).wrapping_add(distance(position, 63))
+            }
             ReduceOp::Avg => {
-                let total = int_total(place.hash, bits);
+                let total = int_total(position.hash, bits);
                 let upto = |k: u64| {
                     ((u128::from(total) * u128::from(self.cuts[k as usize])) >> CUT_BITS) as u64
                 };
-                upto(place.at + 1) - upto(place.at)
+                upto(position.at + 1) - upto(position.at)
             }
         }
     }
@@ -182,22 +186,28 @@ impl Reduction {
     }
 
     /// Arbitrary integers, one per rank of the ring, whose wrapping sum is the hash.
-    fn ring_share(&self, place: &Place) -> u64 {
-        let next = if place.at + 1 == self.ranks {
+    fn ring_share(&self, position: &Position) -> u64 {
+        let next = if position.at + 1 == self.ranks {
             0
         } else {
-            place.at + 1
+            position.at + 1
         };
-        let difference = mix(place.hash ^ next).wrapping_sub(mix(place.hash ^ place.at));
-        if place.at == 0 {
-            difference.wrapping_add(place.hash)
+        let difference = mix(position.hash ^ next).wrapping_sub(mix(position.hash ^ position.at));
+        if position.at == 0 {
+            difference.wrapping_add(position.hash)
         } else {
             difference
         }
     }
 
-    fn float_input(&self, place: &Place, rank: u64, fraction: u32, bias: i32) -> (bool, u64, i32) {
-        let hash = place.hash;
+    fn float_input(
+        &self,
+        position: &Position,
+        rank: u64,
+        fraction: u32,
+        bias: i32,
+    ) -> (bool, u64, i32) {
+        let hash = position.hash;
         match self.op {
             ReduceOp::Sum | ReduceOp::PreMulSum => {
                 let (negative, total, exponent) = float_total(hash, fraction);
@@ -206,28 +216,28 @@ impl Reduction {
                 let up = self.op == ReduceOp::PreMulSum && Self::factor(rank as usize) == 1;
                 (
                     negative,
-                    self.cut(total, place.at),
+                    self.cut(total, position.at),
                     exponent + i32::from(up),
                 )
             }
             ReduceOp::Prod => {
                 let (up, down) = exponents(hash, bias);
                 // The negative exponents are assigned in reverse order, to other ranks.
-                let exponent = self.cut(up, place.at) as i32
-                    - self.cut(down, self.ranks - 1 - place.at) as i32;
-                if place.at == 0 {
+                let exponent = self.cut(up, position.at) as i32
+                    - self.cut(down, self.ranks - 1 - position.at) as i32;
+                if position.at == 0 {
                     let (negative, mantissa) = float_mantissa(hash, fraction);
                     (negative, mantissa, exponent - fraction as i32)
                 } else {
                     (false, 1, exponent)
                 }
             }
-            ReduceOp::Max => signed_int(float_peak(hash, fraction) - distance(place, 3) as i64),
-            ReduceOp::Min => signed_int(float_peak(hash, fraction) + distance(place, 3) as i64),
-            ReduceOp::Avg => match place.at {
+            ReduceOp::Max => signed_int(float_peak(hash, fraction) - distance(position, 3) as i64),
+            ReduceOp::Min => signed_int(float_peak(hash, fraction) + distance(position, 3) as i64),
+            ReduceOp::Avg => match position.at {
                 0 | 1 => (
                     false,
-                    average_mantissa(hash, place.at, fraction),
+                    average_mantissa(hash, position.at, fraction),
                     6 - fraction as i32,
                 ),
                 _ => (false, 0, 0),
@@ -264,11 +274,11 @@ impl Reduction {
 }
 
 /// The distance of a rank's value from the result of max or min; 0 for one rank.
-fn distance(place: &Place, spread: u64) -> u64 {
-    if place.at == 0 {
+fn distance(position: &Position, spread: u64) -> u64 {
+    if position.at == 0 {
         0
     } else {
-        1 + (mix(place.hash ^ place.at) & spread)
+        1 + (mix(position.hash ^ position.at) & spread)
     }
 }
 

@@ -7,7 +7,7 @@ use spark_ccl::{Element, Error};
 
 use super::gpu::Gpu;
 use crate::collective::Collective;
-use crate::invocation::{Case, Invocation, Way};
+use crate::invocation::{BufferMode, Case, Invocation};
 
 /// A call that uses the parts of the buffers in turn.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(super) struct Call<T> {
     pub(super) invocation: Invocation<T>,
     /// A collective without an in-place form is called out of place instead, from the receive
     /// buffer to the send buffer.
-    pub(super) way: Way,
+    pub(super) mode: BufferMode,
     send: DeviceSlice<T>,
     pub(super) recv: DeviceSlice<T>,
     /// The number of parts of the buffers that calls use in turn.
@@ -34,13 +34,13 @@ impl<T: Element> Call<T> {
     /// The call of `rank`, on buffers in which a call of the largest size uses `largest` elements.
     pub(super) fn new(
         case: &Case,
-        way: Way,
+        mode: BufferMode,
         rank: usize,
         [send, recv]: [DeviceSlice<T>; 2],
         largest: usize,
     ) -> Self {
         let invocation = Invocation::new(case, rank);
-        let swapped = way == Way::InPlace && !has_place(case.collective);
+        let swapped = mode == BufferMode::InPlace && !has_in_place_form(case.collective);
         let (send, recv) = if swapped { (recv, send) } else { (send, recv) };
         Self {
             turns: largest
@@ -48,7 +48,11 @@ impl<T: Element> Call<T> {
                 .unwrap_or(1)
                 .max(1),
             invocation,
-            way: if swapped { Way::OutOfPlace } else { way },
+            mode: if swapped {
+                BufferMode::OutOfPlace
+            } else {
+                mode
+            },
             send,
             recv,
         }
@@ -82,13 +86,13 @@ impl<T: Element> Call<T> {
     ) -> Result<(), Error> {
         let layout = &self.invocation.layout;
         let first = turn % self.turns * layout.larger();
-        match self.way {
-            Way::OutOfPlace => {
+        match self.mode {
+            BufferMode::OutOfPlace => {
                 let send = part(self.send, first..first + layout.send)?;
                 let recv = part(self.recv, first..first + layout.recv)?;
                 self.out_of_place(start, send, recv, round)
             }
-            Way::InPlace => {
+            BufferMode::InPlace => {
                 let both = part(self.recv, first..first + layout.larger())?;
                 self.in_place(start, both, round)
             }
@@ -192,7 +196,7 @@ impl<'a> Start<'a, '_> {
 }
 
 /// Whether NCCL has an in-place form.
-fn has_place(collective: Collective) -> bool {
+fn has_in_place_form(collective: Collective) -> bool {
     !matches!(
         collective,
         Collective::AllToAll | Collective::AllToAllV | Collective::SendRecv
@@ -217,7 +221,7 @@ mod tests {
     use super::*;
     use spark_ccl::ReduceOp;
 
-    fn call(collective: Collective, bytes: u64, way: Way) -> Call<f32> {
+    fn call(collective: Collective, bytes: u64, mode: BufferMode) -> Call<f32> {
         let case = Case {
             collective,
             bytes,
@@ -227,32 +231,41 @@ mod tests {
         };
         // SAFETY: the slices are not used in any call.
         let slice = |address| unsafe { DeviceSlice::from_raw(address, 1 << 20, 0) };
-        Call::new(&case, way, 1, [slice(1 << 30), slice(1 << 40)], 1 << 20)
+        Call::new(&case, mode, 1, [slice(1 << 30), slice(1 << 40)], 1 << 20)
     }
 
     #[test]
     fn turns_go_through_the_buffers_as_in_nccl_tests() {
         assert_eq!(
-            call(Collective::AllReduce, 8, Way::OutOfPlace).turns,
+            call(Collective::AllReduce, 8, BufferMode::OutOfPlace).turns,
             1 << 19
         );
-        assert_eq!(call(Collective::AllReduce, 4 << 20, Way::InPlace).turns, 1);
+        assert_eq!(
+            call(Collective::AllReduce, 4 << 20, BufferMode::InPlace).turns,
+            1
+        );
         // 3 MiB fit once; so does nothing.
-        assert_eq!(call(Collective::AllGather, 3 << 20, Way::InPlace).turns, 1);
-        assert_eq!(call(Collective::AllGather, 8, Way::InPlace).turns, 1);
+        assert_eq!(
+            call(Collective::AllGather, 3 << 20, BufferMode::InPlace).turns,
+            1
+        );
+        assert_eq!(call(Collective::AllGather, 8, BufferMode::InPlace).turns, 1);
     }
 
     #[test]
-    fn what_has_no_place_goes_back_from_buffer_to_buffer() {
+    fn collectives_without_an_in_place_form_swap_the_buffers() {
         for collective in [Collective::AllToAll, Collective::SendRecv] {
-            let call = call(collective, 64, Way::InPlace);
-            assert_eq!(call.way, Way::OutOfPlace);
+            let call = call(collective, 64, BufferMode::InPlace);
+            assert_eq!(call.mode, BufferMode::OutOfPlace);
             assert_eq!(
                 (call.send.address(), call.recv.address()),
                 (1 << 40, 1 << 30)
             );
         }
-        let call = call(Collective::AllReduce, 64, Way::InPlace);
-        assert_eq!((call.way, call.recv.address()), (Way::InPlace, 1 << 40));
+        let call = call(Collective::AllReduce, 64, BufferMode::InPlace);
+        assert_eq!(
+            (call.mode, call.recv.address()),
+            (BufferMode::InPlace, 1 << 40)
+        );
     }
 }

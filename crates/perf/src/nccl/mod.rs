@@ -6,12 +6,12 @@ mod gpu;
 #[allow(unsafe_code)]
 mod kernels;
 
-mod bed;
 mod call;
 mod calls;
 mod check;
 mod events;
 mod placement;
+mod runner;
 mod team;
 
 pub(crate) use team::Team;

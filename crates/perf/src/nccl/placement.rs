@@ -8,12 +8,12 @@ use crate::hosts::share;
 
 /// The GPUs that the process of a thread may use.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Choices {
+pub(super) struct VisibleGpus {
     /// Their PCI bus ids.
     gpus: Vec<String>,
 }
 
-impl Choices {
+impl VisibleGpus {
     /// The GPUs that this process may use.
     pub(super) fn here() -> Result<Self, Error> {
         let devices = spark_ccl::cuda::devices()?;
@@ -27,7 +27,7 @@ impl Choices {
 /// Refuses runs in which ranks would share a GPU. NCCL also refuses them, but says less. Each
 /// thread of `control` has `each` ranks.
 pub(super) fn check(control: &Communicator, each: usize) -> Result<(), Error> {
-    let threads = share(control, &Choices::here()?)?;
+    let threads = share(control, &VisibleGpus::here()?)?;
     let hosts = (0..threads.len()).map(|thread| Ok(control.peer(thread)?.host));
     let hosts: Vec<String> = hosts.collect::<Result<_, Error>>()?;
     shared(&hosts, &threads, each).map_or(Ok(()), |problem| Err(Error::Usage(problem)))
@@ -35,18 +35,18 @@ pub(super) fn check(control: &Communicator, each: usize) -> Result<(), Error> {
 
 /// Describes which ranks would share a GPU, if any. The ranks of a host use the GPUs that they see
 /// in turn.
-fn shared(hosts: &[String], threads: &[Choices], each: usize) -> Option<String> {
+fn shared(hosts: &[String], threads: &[VisibleGpus], each: usize) -> Option<String> {
     let mut taken: Vec<(&str, &str, usize)> = Vec::new();
-    for (thread, (host, choices)) in hosts.iter().zip(threads).enumerate() {
+    for (thread, (host, visible)) in hosts.iter().zip(threads).enumerate() {
         for rank in thread * each..(thread + 1) * each {
             let before = taken.iter().filter(|(other, ..)| other == host).count();
-            let gpu = choices.gpus.get(before % choices.gpus.len().max(1))?;
+            let gpu = visible.gpus.get(before % visible.gpus.len().max(1))?;
             let same = |(other, place, _): &&(&str, &str, usize)| other == host && place == gpu;
             if let Some((.., other)) = taken.iter().find(same) {
                 return Some(format!(
                     "ranks {other} and {rank} would share GPU {gpu} of {host}, and NCCL wants one for each: {} \
                      visible there; lower -g, -t, --procs, or the number of processes",
-                    match choices.gpus.len() {
+                    match visible.gpus.len() {
                         1 => "1 GPU is".to_owned(),
                         count => format!("{count} GPUs are"),
                     }
@@ -64,7 +64,7 @@ mod tests {
 
     fn problem(hosts: &[&str], gpus: &[&[&str]], each: usize) -> Option<String> {
         let hosts: Vec<_> = hosts.iter().map(ToString::to_string).collect();
-        let threads = gpus.iter().map(|gpus| Choices {
+        let threads = gpus.iter().map(|gpus| VisibleGpus {
             gpus: gpus.iter().map(ToString::to_string).collect(),
         });
         shared(&hosts, &threads.collect::<Vec<_>>(), each)

@@ -58,7 +58,10 @@ pub(crate) struct BandwidthArgs {
     #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "4M", value_parser = size::parse)]
     maxbytes: u64,
     /// Requests under way on each rail
-    #[arg(short = 'd', long = "depth", value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    #[arg(
+        short = 'd', long = "depth", value_name = "N", default_value_t = 128,
+        value_parser = clap::value_parser!(u32).range(1..=8192)
+    )]
     pub(super) depth: u32,
     /// Both ranks at once
     #[arg(long)]
@@ -91,10 +94,16 @@ pub(super) struct Common {
     #[arg(long, value_enum, default_value_t = Verb::Write)]
     pub(super) verb: Verb,
     /// Multiply the size by this at each step
-    #[arg(short = 'f', long = "stepfactor", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
+    #[arg(
+        short = 'f', long = "stepfactor", value_name = "N", default_value_t = 4,
+        value_parser = clap::value_parser!(u64).range(2..)
+    )]
     stepfactor: u64,
     /// Requests of each size
-    #[arg(short = 'n', long = "iters", value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        short = 'n', long = "iters", value_name = "N", default_value_t = 1000,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     pub(super) iterations: u64,
     /// Requests of each size before those
     #[arg(
@@ -112,7 +121,10 @@ pub(super) struct Common {
     #[arg(long, value_enum, default_value_t = Wait::Poll)]
     pub(super) wait: Wait,
     /// Seconds without any completion after which it is given up (exit 4)
-    #[arg(short = 'T', long = "timeout", value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        short = 'T', long = "timeout", value_name = "SECONDS", default_value_t = 30,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     timeout: u64,
     #[command(flatten)]
     pub(super) ranks: RankArgs,

@@ -149,7 +149,7 @@ impl Bench<'_> {
     /// rail is signalled.
     fn post_all(&mut self, bytes: usize, count: u64) -> Result<(), Error> {
         let depth = u64::from(self.args.depth);
-        let told_every = (depth / 4).clamp(1, 16);
+        let signal_every = (depth / 4).clamp(1, 16);
         let work = Work::from(self.args.common.verb);
         let rails = self.lanes.len();
         for number in 0..count {
@@ -165,8 +165,8 @@ impl Bench<'_> {
                 }
                 self.waiter.progress(&mut self.lanes)?;
             };
-            let told = last || lane.posted % told_every == told_every - 1;
-            lane.post(work, bytes, told)?;
+            let signalled = last || lane.posted % signal_every == signal_every - 1;
+            lane.post(work, bytes, signalled)?;
         }
         Ok(())
     }

@@ -30,14 +30,14 @@ const MOST_READS: u8 = 16;
 
 /// What the peer needs to know about a queue pair.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct End {
+struct QueuePairInfo {
     qp_num: u32,
     reads_answered: u8,
 }
 
 /// What the peer needs to know about the memory.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct Target {
+struct MemoryInfo {
     addr: u64,
     rkey: u32,
 }
@@ -60,19 +60,19 @@ pub(super) fn connect(
     let tried = candidates(&own, &theirs, comm.rank() == 0);
     let mut tried = tried.map_err(|error| Error::Rdma(error.to_string()))?;
     tried.truncate(MOST_CANDIDATES);
-    let site = Site {
+    let setup = Setup {
         nics: &nics,
         settings: &settings.rdma,
         theirs: &theirs,
         plan,
     };
-    let (rails, connections) = site.connect(comm, &tried)?;
+    let (rails, connections) = setup.connect(comm, &tried)?;
     let wanted = match args.rails {
         Rails::All => rails.len(),
         Rails::One => 1,
     };
     let used = rails.into_iter().zip(connections).take(wanted);
-    site.lanes(comm, used.collect())
+    setup.lanes(comm, used.collect())
 }
 
 /// Sends this rank's value, or why it has none, to the other rank, and returns the other's value.
@@ -89,14 +89,14 @@ fn exchange<T: Serialize + DeserializeOwned + Clone>(
 }
 
 /// What a rank needs while it connects.
-struct Site<'a> {
+struct Setup<'a> {
     nics: &'a Nics,
     settings: &'a Rdma,
     theirs: &'a [Port],
     plan: Plan,
 }
 
-impl Site<'_> {
+impl Setup<'_> {
     /// Returns the rails that answer, and their connections.
     fn connect(
         &self,
@@ -109,7 +109,7 @@ impl Site<'_> {
             |problem| (Vec::new(), Err(problem)),
             |made| {
                 let (made, ends) = made.into_iter().unzip();
-                (made, Ok::<Vec<End>, _>(ends))
+                (made, Ok::<Vec<QueuePairInfo>, _>(ends))
             },
         );
         let own = ends.clone();
@@ -123,8 +123,8 @@ impl Site<'_> {
             .collect();
         let connected: Vec<_> = connections.iter().map(Option::is_some).collect();
         keep(&mut connections, &agree(comm, &connected)?);
-        let heard = probe(&mut connections);
-        let answered = agree(comm, &heard)?;
+        let probed = probe(&mut connections);
+        let answered = agree(comm, &probed)?;
         let rails = choose(tried, &answered).map_err(|error| Error::Rdma(error.to_string()))?;
         let of_rail = |rail: &Rail| {
             let index = tried.iter().position(|one| one.rail == *rail)?;
@@ -135,7 +135,10 @@ impl Site<'_> {
     }
 
     /// Creates a queue pair for a rail, and returns what the peer needs to know about it.
-    fn make(&self, rail: &Rail) -> Result<(Connection<Init>, End), spark_ccl_verbs::Error> {
+    fn make(
+        &self,
+        rail: &Rail,
+    ) -> Result<(Connection<Init>, QueuePairInfo), spark_ccl_verbs::Error> {
         let (local, domain) = &self.nics.ports()[rail.own.port];
         let limits = local.context.limits()?;
         let Plan {
@@ -156,8 +159,8 @@ impl Site<'_> {
             queue,
             events,
         };
-        made.expect_greeting()?;
-        let end = End {
+        made.post_probe_receive()?;
+        let end = QueuePairInfo {
             qp_num: made.pair.number(),
             reads_answered: limits
                 .reads_answered
@@ -172,11 +175,11 @@ impl Site<'_> {
         &self,
         rail: &Rail,
         made: Connection<Init>,
-        own: End,
-        peer: End,
+        own: QueuePairInfo,
+        peer: QueuePairInfo,
     ) -> Option<Connection<Rts>> {
         let connect = || -> Result<_, Box<dyn std::error::Error>> {
-            let way = self
+            let path = self
                 .nics
                 .way(rail, self.theirs, peer.qp_num, self.settings)?;
             let receive = ReceiveOptions {
@@ -191,7 +194,7 @@ impl Site<'_> {
                 reads_started: own.reads_answered.min(peer.reads_answered),
                 ..SendOptions::default()
             };
-            let pair = made.pair.ready_to_receive(&way, receive)?;
+            let pair = made.pair.ready_to_receive(&path, receive)?;
             Ok(Connection {
                 pair: pair.ready_to_send(send)?,
                 queue: made.queue,
@@ -227,7 +230,7 @@ impl Site<'_> {
         let regions = regions.map_err(|error| error.to_string());
         let target = |region: &spark_ccl_verbs::Exposed| {
             let Remote { addr, rkey } = region.remote(0..2 * half)?;
-            Ok(Target { addr, rkey })
+            Ok(MemoryInfo { addr, rkey })
         };
         let targets = regions.as_ref().map_err(String::clone).and_then(|regions| {
             let targets: Result<Vec<_>, spark_ccl_verbs::Error> =
@@ -237,7 +240,7 @@ impl Site<'_> {
         let theirs = exchange(comm, targets, Error::Rdma)?;
         let regions = regions.map_err(Error::Rdma)?;
         let mut lanes = Vec::new();
-        for (((rail, connection), memory), Target { addr, rkey }) in
+        for (((rail, connection), memory), MemoryInfo { addr, rkey }) in
             rails.into_iter().zip(regions).zip(theirs)
         {
             let remote = Remote { addr, rkey };
@@ -271,7 +274,7 @@ fn probe(connections: &mut [Option<Connection<Rts>>]) -> Vec<bool> {
     // Whether this rank's probe was sent, and whether the peer's has arrived.
     let mut done = vec![[false; 2]; connections.len()];
     for slot in connections.iter_mut() {
-        if slot.as_mut().is_some_and(|one| one.greet().is_err()) {
+        if slot.as_mut().is_some_and(|one| one.send_probe().is_err()) {
             *slot = None;
         }
     }

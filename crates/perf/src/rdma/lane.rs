@@ -29,7 +29,7 @@ pub(super) struct Connection<S> {
 pub(super) enum Work {
     Write,
     /// Writes with an immediate value, which completes a receive at the peer.
-    WriteAndTell,
+    WriteWithImm,
     Read,
     Send,
 }
@@ -48,11 +48,11 @@ pub(super) struct Lane {
     remote: Remote,
     /// The requests that were posted, and those of them that are known to be complete.
     pub(super) posted: u64,
-    ended: u64,
+    completed: u64,
     /// The messages that have arrived.
     pub(super) received: u64,
     /// The messages among them that `latency` has consumed one by one.
-    pub(super) heard: u64,
+    pub(super) consumed: u64,
 }
 
 /// The memory of a lane, before the peer's is known.
@@ -63,7 +63,7 @@ pub(super) fn memory(domain: &ProtectionDomain, half: usize) -> Result<Exposed, 
 
 impl<S: CanReceive> Connection<S> {
     /// Posts a receive for the peer's probe, a message without bytes.
-    pub(super) fn expect_greeting(&mut self) -> Result<(), Error> {
+    pub(super) fn post_probe_receive(&mut self) -> Result<(), Error> {
         let mut receives = self.pair.receives();
         // SAFETY: the receive refers to no memory.
         unsafe { receives.receive(RECEIVE, &[])? };
@@ -73,7 +73,7 @@ impl<S: CanReceive> Connection<S> {
 
 impl Connection<Rts> {
     /// Sends a probe, a message without bytes.
-    pub(super) fn greet(&mut self) -> Result<(), Error> {
+    pub(super) fn send_probe(&mut self) -> Result<(), Error> {
         let mut batch = self.pair.batch();
         // SAFETY: the request refers to no memory.
         unsafe { batch.send(Request::new(0).signalled(), &[])? };
@@ -109,24 +109,24 @@ impl Lane {
             half,
             remote,
             posted: 0,
-            ended: 0,
+            completed: 0,
             received: 0,
-            heard: 0,
+            consumed: 0,
         }
     }
 
     /// The requests that are not known to be complete.
     pub(super) fn in_flight(&self) -> u64 {
-        self.posted - self.ended
+        self.posted - self.completed
     }
 
     /// Posts a request for the first bytes of the memory. Its completion becomes known with that of
     /// the next request that is `signalled`.
-    pub(super) fn post(&mut self, work: Work, bytes: usize, told: bool) -> Result<(), Error> {
+    pub(super) fn post(&mut self, work: Work, bytes: usize, signalled: bool) -> Result<(), Error> {
         let half = self.half;
         let outgoing = self.memory.piece(0..bytes)?;
         let mut request = Request::new(self.posted + 1);
-        if told {
+        if signalled {
             request = request.signalled();
         }
         if work != Work::Read && bytes <= self.connection.pair.most_inline() {
@@ -139,7 +139,7 @@ impl Lane {
         unsafe {
             match work {
                 Work::Write => batch.write(request, &[outgoing], there)?,
-                Work::WriteAndTell => batch.write_with_imm(request, &[outgoing], there, 0)?,
+                Work::WriteWithImm => batch.write_with_imm(request, &[outgoing], there, 0)?,
                 Work::Read => {
                     let incoming = self.memory.piece(half..half + bytes)?;
                     batch.read(request, &[incoming], self.remote)?;
@@ -173,7 +173,7 @@ impl Lane {
     pub(super) fn poll(&mut self, room: &mut PollRoom) -> Result<bool, String> {
         let (last, receives) = self.connection.poll(room)?;
         if let Some(last) = last {
-            self.ended = last;
+            self.completed = last;
         }
         self.received += receives as u64;
         self.post_receives(receives)
@@ -187,12 +187,12 @@ impl Lane {
     }
 
     /// The descriptor that becomes readable when there is an event.
-    pub(super) fn announcements(&self) -> impl AsFd {
+    pub(super) fn event_fd(&self) -> impl AsFd {
         &self.connection.events
     }
 
     /// Consumes an event.
-    pub(super) fn take_announcement(&self) -> Result<(), Error> {
+    pub(super) fn take_event(&self) -> Result<(), Error> {
         self.connection.events.next().map(drop)
     }
 

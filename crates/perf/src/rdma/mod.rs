@@ -25,7 +25,7 @@ pub(crate) use args::{BandwidthArgs, LatencyArgs};
 use lane::Lane;
 
 /// How long a rank waits while the other measures. A rank that dies is noticed at once.
-const LONG: Duration = Duration::from_secs(24 * 3600);
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// What the queue pairs and the memory of a measurement must hold.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +42,7 @@ struct Plan {
 pub(crate) fn bandwidth(args: &BandwidthArgs) -> Result<u8, Error> {
     let sweep = args.sweep()?;
     let settings = crate::settings()?;
-    play(&args.common.ranks, |comm, ranks_here| {
+    run_both(&args.common.ranks, |comm, ranks_here| {
         let plan = Plan {
             sends: args.depth,
             receives: 2 * args.depth,
@@ -57,7 +57,7 @@ pub(crate) fn bandwidth(args: &BandwidthArgs) -> Result<u8, Error> {
 pub(crate) fn latency(args: &LatencyArgs) -> Result<u8, Error> {
     let sweep = args.sweep()?;
     let settings = crate::settings()?;
-    play(&args.common.ranks, |comm, _| {
+    run_both(&args.common.ranks, |comm, _| {
         let plan = Plan {
             sends: 64,
             receives: 64,
@@ -69,7 +69,7 @@ pub(crate) fn latency(args: &LatencyArgs) -> Result<u8, Error> {
 }
 
 /// Runs `body` as both ranks, each with its communicator and the number of ranks in this process.
-fn play(
+fn run_both(
     ranks: &RankArgs,
     body: impl Fn(Communicator, usize) -> Result<u8, Error> + Sync,
 ) -> Result<u8, Error> {
@@ -83,9 +83,9 @@ fn play(
     let here = world::local_ranks(ranks)?;
     // The communicator uses TCP, so that the measurement has the ports for itself.
     let builder = Communicator::builder()
-        .operation_timeout(LONG)
+        .operation_timeout(OPERATION_TIMEOUT)
         .set("SPARK_CCL_NET", "tcp");
-    crate::play(world, ranks, &builder, |comm| body(comm, here))
+    crate::run_ranks(world, ranks, &builder, |comm| body(comm, here))
 }
 
 /// Rank 0 prints its rails.

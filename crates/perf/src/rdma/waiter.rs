@@ -35,26 +35,26 @@ impl<'a> Waiter<'a> {
     /// Waits until something has completed or arrived.
     pub(super) fn progress(&mut self, lanes: &mut [Lane]) -> Result<(), Error> {
         // Most waits end here, and reading the clock is slow on some machines.
-        if self.poll(lanes)? || self.rest(lanes)? {
+        if self.poll(lanes)? || self.pause(lanes)? {
             return Ok(());
         }
         let start = Instant::now();
         let mut checked = start;
-        while !self.rest(lanes)? {
+        while !self.pause(lanes)? {
             let now = Instant::now();
             if now - checked >= CHECK {
                 self.comm.check()?;
                 checked = now;
             }
             if now - start >= self.timeout {
-                return Err(self.silent(lanes));
+                return Err(self.stalled(lanes));
             }
         }
         Ok(())
     }
 
     /// Yields or sleeps for a moment; returns whether something has completed or arrived.
-    fn rest(&mut self, lanes: &mut [Lane]) -> Result<bool, Error> {
+    fn pause(&mut self, lanes: &mut [Lane]) -> Result<bool, Error> {
         match self.how {
             // Costs little if no other thread is ready to run on this processor.
             Wait::Poll => std::thread::yield_now(),
@@ -91,7 +91,7 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    fn silent(&self, lanes: &[Lane]) -> Error {
+    fn stalled(&self, lanes: &[Lane]) -> Error {
         let of = |lane: &Lane| {
             let Lane {
                 name,
@@ -103,7 +103,7 @@ impl<'a> Waiter<'a> {
             format!("{name}: {ended} of {posted} have ended, {received} messages have arrived")
         };
         let states: Vec<_> = lanes.iter().map(of).collect();
-        Error::Silent {
+        Error::Stalled {
             seconds: self.timeout.as_secs(),
             state: states.join("; "),
         }
@@ -112,8 +112,8 @@ impl<'a> Waiter<'a> {
 
 /// Sleeps until a completion event, or until the next check.
 fn sleep(lanes: &[Lane]) -> Result<(), Error> {
-    let announcements: Vec<_> = lanes.iter().map(Lane::announcements).collect();
-    let mut fds: Vec<_> = announcements
+    let event_fds: Vec<_> = lanes.iter().map(Lane::event_fd).collect();
+    let mut fds: Vec<_> = event_fds
         .iter()
         .map(|fd| PollFd::new(fd, PollFlags::IN))
         .collect();
@@ -127,7 +127,7 @@ fn sleep(lanes: &[Lane]) -> Result<(), Error> {
     }
     for (lane, fd) in lanes.iter().zip(&fds) {
         if !fd.revents().is_empty() {
-            lane.take_announcement()?;
+            lane.take_event()?;
         }
     }
     Ok(())

@@ -26,12 +26,12 @@ struct Result {
     dtype: String,
     redop: String,
     root: String,
-    out_of_place: Option<Way>,
-    in_place: Option<Way>,
+    out_of_place: Option<Timing>,
+    in_place: Option<Timing>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Way {
+struct Timing {
     /// nccl-tests omits it with `-C`.
     time: Option<f64>,
     bus_bw: f64,
@@ -62,7 +62,8 @@ impl Earlier {
         );
         let _ = writeln!(
             text,
-            "# {:>12}  {:>8}  {:>6}  {:>4}  {:>31}  {:>31}\n# {:>12}  {:>8}  {:>6}  {:>4}  {:>9} {:>9} {:>11}  {:>9} {:>9} {:>11}",
+            "# {:>12}  {:>8}  {:>6}  {:>4}  {:>31}  {:>31}\n\
+             # {:>12}  {:>8}  {:>6}  {:>4}  {:>9} {:>9} {:>11}  {:>9} {:>9} {:>11}",
             "",
             "",
             "",
@@ -88,14 +89,14 @@ impl Earlier {
                 key.size, key.dtype, key.op, key.root
             );
             let then = self.find(row);
-            for (way, now) in [
+            for (mode, now) in [
                 (
                     then.and_then(|then| then.out_of_place.as_ref()),
                     &row.out_of_place,
                 ),
                 (then.and_then(|then| then.in_place.as_ref()), &row.in_place),
             ] {
-                let _ = match way {
+                let _ = match mode {
                     Some(then) => write!(
                         text,
                         "  {:9.3} {:9.3} {:>11}",
@@ -123,7 +124,7 @@ impl Earlier {
 }
 
 /// The ratio of the bandwidths, or of the times if both bandwidths are 0 (one rank, or no data).
-fn ratio(then: &Way, bus_bw: f64, time_us: f64) -> String {
+fn ratio(then: &Timing, bus_bw: f64, time_us: f64) -> String {
     let ratio = if then.bus_bw > 0.0 {
         bus_bw / then.bus_bw
     } else {
@@ -150,7 +151,7 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let earlier = Earlier::read(&path).unwrap();
         std::fs::remove_file(path).unwrap();
-        let way = Measure {
+        let measure = Measure {
             time_us: 1.0,
             cpu_us: 1.0,
             algorithm_bw: 2.0,
@@ -166,8 +167,8 @@ mod tests {
                 op: "sum",
                 root: -1,
             },
-            out_of_place: way.clone(),
-            in_place: way.clone(),
+            out_of_place: measure.clone(),
+            in_place: measure.clone(),
             timestamp: String::new(),
         };
         let table = earlier.table(&[row(8), row(16)]);

@@ -120,10 +120,10 @@ struct Entry<'a> {
     dtype: &'static str,
     redop: &'static str,
     root: String,
-    out_of_place: Way,
+    out_of_place: Measurement,
     #[serde(skip_serializing_if = "Option::is_none")]
     out_of_place_per_iter: Option<&'a PerIteration>,
-    in_place: Way,
+    in_place: Measurement,
     #[serde(skip_serializing_if = "Option::is_none")]
     in_place_per_iter: Option<&'a PerIteration>,
     actual_iterations: usize,
@@ -131,7 +131,7 @@ struct Entry<'a> {
 }
 
 #[derive(Serialize)]
-struct Way {
+struct Measurement {
     time: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_time: Option<f64>,
@@ -140,7 +140,7 @@ struct Way {
     nwrong: Option<u64>,
 }
 
-impl Way {
+impl Measurement {
     fn new(measure: &Measure, cpu_time: bool) -> Self {
         Self {
             time: measure.time_us,
@@ -230,9 +230,9 @@ impl Report {
             dtype: row.key.dtype,
             redop: row.key.op,
             root: row.key.root.to_string(),
-            out_of_place: Way::new(&row.out_of_place, self.cpu_time),
+            out_of_place: Measurement::new(&row.out_of_place, self.cpu_time),
             out_of_place_per_iter: row.out_of_place.per_iteration.as_ref(),
-            in_place: Way::new(&row.in_place, self.cpu_time),
+            in_place: Measurement::new(&row.in_place, self.cpu_time),
             in_place_per_iter: row.in_place.per_iteration.as_ref(),
             actual_iterations: self.config.as_ref().map_or(0, |config| config.iterations),
             experiment_name: "",
@@ -309,7 +309,7 @@ mod tests {
     fn shape() {
         let directory = directory("shape");
         let mut report = Report::create(&directory.join("a.json")).unwrap();
-        let way = Measure {
+        let measure = Measure {
             time_us: 1.0,
             cpu_us: 0.5,
             algorithm_bw: 2.0,
@@ -326,11 +326,11 @@ mod tests {
         };
         let row = Row {
             key,
-            out_of_place: way.clone(),
+            out_of_place: measure.clone(),
             in_place: Measure {
                 wrong: None,
                 per_iteration: None,
-                ..way
+                ..measure
             },
             timestamp: String::new(),
         };

@@ -222,7 +222,8 @@ mod tests {
 
     #[test]
     fn rows_as_nccl_tests_prints_them() {
-        let plain = "           8             2     float     sum      -1    12.35    1.00    1.50       0    12.35    1.00    1.50       0";
+        let plain = "           8             2     float     sum      -1    12.35    1.00    1.50       0\
+                     \x20   12.35    1.00    1.50       0";
         assert_eq!(row(&sample(Some(0)), Columns::default()), plain);
         assert!(row(&sample(None), Columns::default()).ends_with("   1.50     N/A"));
         let cpu_time = Columns {

@@ -59,7 +59,10 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Collective::AllReduce, hide_possible_values = true)]
     pub(crate) collective: Collective,
     /// Sizes of a rank's larger buffer: numbers with K, M or G (binary), separated by commas
-    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "1K,1M,64M,1G", value_parser = size::parse)]
+    #[arg(
+        long, value_name = "SIZE,...", value_delimiter = ',', default_value = "1K,1M,64M,1G",
+        value_parser = size::parse
+    )]
     pub(crate) bytes: Vec<u64>,
     /// Numbers of ranks, separated by commas
     #[arg(

@@ -117,7 +117,7 @@ impl Machine {
         };
         let is_exact = ranks <= self.exact;
         let us = if is_exact {
-            self.follow(algorithm, shape)
+            self.simulate_messages(algorithm, shape)
                 .map_err(|error| Error::Usage(format!("{algorithm} on {ranks} ranks: {error}")))?
         } else {
             estimate(self.operation, algorithm, &shape, 1, &self.fabric)
@@ -125,7 +125,11 @@ impl Machine {
         Ok(Time { us, is_exact })
     }
 
-    fn follow(&self, algorithm: Algorithm, shape: Shape) -> Result<f64, NotFollowed> {
+    fn simulate_messages(
+        &self,
+        algorithm: Algorithm,
+        shape: Shape,
+    ) -> Result<f64, SimulationError> {
         let ranks = (0..).zip(self.fabric.hosts(shape.size));
         let schedules: Result<Vec<_>, Unsupported> = ranks
             .map(|(rank, hosts)| {
@@ -142,7 +146,7 @@ impl Machine {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum NotFollowed {
+enum SimulationError {
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
     #[error("a defect of the schedule, please report it: {0}")]

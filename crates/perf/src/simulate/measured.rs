@@ -32,12 +32,12 @@ struct Entry {
     size: u64,
     #[serde(rename = "type")]
     dtype: String,
-    out_of_place: Option<Way>,
-    in_place: Option<Way>,
+    out_of_place: Option<Timing>,
+    in_place: Option<Timing>,
 }
 
 #[derive(Deserialize)]
-struct Way {
+struct Timing {
     #[serde(alias = "cpu_time")]
     time: f64,
 }
@@ -60,12 +60,12 @@ pub(super) fn read(path: &Path, collective: &str) -> Result<Vec<Point>, Error> {
     }
     let ranks = document.config.devices.len() as u32;
     let point = |entry: Entry| {
-        let way = entry.in_place.or(entry.out_of_place)?;
+        let timing = entry.in_place.or(entry.out_of_place)?;
         Some(Point {
             ranks,
             bytes: entry.size,
             dtype: entry.dtype,
-            us: way.time,
+            us: timing.time,
         })
     };
     let points: Vec<_> = document.results.into_iter().filter_map(point).collect();

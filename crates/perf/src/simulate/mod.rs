@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         }
     }
     if let Some(points) = points {
-        print(&beside(&machine, &algorithms, &points)?)?;
+        print(&comparison(&machine, &algorithms, &points)?)?;
     }
     match &args.plot {
         Some(path) => draw(path, &chart(args, &algorithms, &rows)),
@@ -167,7 +167,8 @@ fn bus_bw(operation: Operation, ranks: u32, bytes: u64, us: f64) -> f64 {
 
 fn header(args: &Args, machine: &Machine) -> String {
     format!(
-        "# {} on {}, {} path, MODELLED, not measured: {machine}\n# Up to {} ranks every message is followed; ~ marks closed forms. Times in us, busbw in GB/s.\n",
+        "# {} on {}, {} path, MODELLED, not measured: {machine}\n\
+         # Up to {} ranks every message is followed; ~ marks closed forms. Times in us, busbw in GB/s.\n",
         machine.operation,
         value_name(&args.topology),
         value_name(&args.path),
@@ -193,7 +194,11 @@ fn names(algorithms: &[Algorithm]) -> String {
 }
 
 /// Measured times, each with the model's time for the same run.
-fn beside(machine: &Machine, algorithms: &[Algorithm], points: &[Point]) -> Result<String, Error> {
+fn comparison(
+    machine: &Machine,
+    algorithms: &[Algorithm],
+    points: &[Point],
+) -> Result<String, Error> {
     let mut text = format!(
         "#\n# Measured, and modelled / measured\n#{:>9}  {:>10}  {:>8}  {:>12}{}\n",
         "ranks",

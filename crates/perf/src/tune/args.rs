@@ -10,7 +10,7 @@ use crate::sweep::Sweep;
 
 const AFTER_HELP: &str = "\
 What it does:
-  Times every algorithm that competes for a collective, at sizes that double, over the links that the ranks have:
+  Times every algorithm that is_candidate for a collective, at sizes that double, over the links that the ranks have:
   float sums on hot buffers, out of place and in place by turns, the best of several interleaved rounds. The machine
   should do nothing else.
   What was the fastest goes into a file of this machine, which the library reads when it makes a communicator.
@@ -56,10 +56,16 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) ranks: RankArgs,
     /// First size of a rank's larger buffer: a number with K, M or G (binary)
-    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "64", value_parser = size::parse, help_heading = "Sizes")]
+    #[arg(
+        short = 'b', long = "minbytes", value_name = "SIZE", default_value = "64",
+        value_parser = size::parse, help_heading = "Sizes"
+    )]
     minbytes: u64,
     /// Last size
-    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "32M", value_parser = size::parse, help_heading = "Sizes")]
+    #[arg(
+        short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "32M",
+        value_parser = size::parse, help_heading = "Sizes"
+    )]
     pub(super) maxbytes: u64,
 }
 

@@ -67,7 +67,7 @@ fn settings_that_the_library_refuses_exit_with_6_too() {
 }
 
 #[test]
-fn more_than_there_is_memory() {
+fn sizes_beyond_the_memory() {
     let out = run("all_reduce -b 1000T -e 1000T");
     assert_eq!(out.code, Some(6), "{}", out.stderr);
     assert!(out.stderr.contains("available"), "{}", out.stderr);

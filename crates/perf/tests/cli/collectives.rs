@@ -72,7 +72,7 @@ fn registered_memory() {
 }
 
 #[test]
-fn zero_copy_is_demanded_of_what_is_measured_only() {
+fn zero_copy_only_applies_to_measured_calls() {
     for collective in ["all_reduce", "all_gather", "reduce_scatter", "broadcast"] {
         all_right(&format!("{collective} --procs 2 --path zero-copy"));
     }

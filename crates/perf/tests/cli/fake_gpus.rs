@@ -148,7 +148,7 @@ fn buffers_are_registered_as_a_whole() {
 }
 
 #[test]
-fn all_gpus_are_taken_where_nothing_else_is_asked_for() {
+fn all_gpus_are_used_by_default() {
     if let Some(run) = right("all_reduce --backend nccl -b 8 -e 8") {
         assert_eq!(run.stdout.matches("#  Rank ").count(), 4);
         assert!(
@@ -182,7 +182,7 @@ fn registrations_that_nccl_does_not_use_are_told() {
 }
 
 #[test]
-fn what_is_stuck_is_a_timeout() {
+fn a_stuck_call_times_out() {
     if let Some(run) = run("all_reduce --backend nccl -t 2 -b 8 -e 8 -T 1", "stuck") {
         assert_eq!(run.code, Some(4), "{}", run.stderr);
     }

@@ -33,7 +33,7 @@ fn what_is_missing_is_named() {
 
 /// The started processes must not repeat the message.
 #[test]
-fn it_is_said_once() {
+fn the_message_is_printed_once() {
     if !has(Need::NoGpus) {
         return;
     }

@@ -18,7 +18,7 @@ fn ends() -> Option<[&'static str; 2]> {
 }
 
 /// Runs both ranks, each with its devices.
-fn play(devices: [&str; 2], args: &str) -> [Run; 2] {
+fn run_both(devices: [&str; 2], args: &str) -> [Run; 2] {
     let port = TcpListener::bind("127.0.0.1:0")
         .and_then(|listener| listener.local_addr())
         .unwrap()
@@ -42,7 +42,7 @@ fn play(devices: [&str; 2], args: &str) -> [Run; 2] {
 
 /// Runs both ranks, which must succeed; returns what rank 0 printed.
 fn measure(devices: [&str; 2], args: &str) -> Run {
-    let [first, second] = play(devices, args);
+    let [first, second] = run_both(devices, args);
     for run in [&first, &second] {
         let (code, stderr) = (run.code, &run.stderr);
         assert_eq!(code, Some(0), "{args}\n{}\n{stderr}", first.stdout);
@@ -148,7 +148,7 @@ fn ranks_on_different_cables_say_so() {
     if ends().is_none() {
         return;
     }
-    for run in play(["rxe0a", "rxe1b"], "rdma_bw -n 1") {
+    for run in run_both(["rxe0a", "rxe1b"], "rdma_bw -n 1") {
         let Run { code, stderr, .. } = run;
         assert_eq!(code, Some(3), "{stderr}");
         assert!(stderr.contains("has a subnet in common"), "{stderr}");

@@ -51,7 +51,7 @@ fn json_report() {
 }
 
 #[test]
-fn processor_time_stands_beside_the_time() {
+fn processor_time_is_reported_with_the_time() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run.json");
     // Threads share the processor time of their process.

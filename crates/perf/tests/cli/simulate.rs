@@ -50,7 +50,7 @@ fn two_sparks_by_hand() {
 }
 
 #[test]
-fn closed_forms_continue_what_is_followed() {
+fn closed_forms_agree_with_the_simulation() {
     let table = |exact: &str| {
         let args = "simulate --topology hosts8 --bytes 16M --ranks 16,32,64";
         succeed(&format!("{args} --algo hierarchical --exact {exact}"))
@@ -78,7 +78,7 @@ fn fewer_rails_are_slower_and_the_hierarchy_wins_across_hosts() {
 }
 
 #[test]
-fn measured_points_stand_beside_the_model() {
+fn measured_points_are_compared_with_the_model() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run.json");
     let path = path.display();

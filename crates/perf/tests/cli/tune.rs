@@ -13,7 +13,7 @@ fn with_file(file: &Path, args: &str) -> Run {
 }
 
 #[test]
-fn what_is_measured_is_used() {
+fn measured_choices_are_used() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("new/tuning.json");
     let out = with_file(&file, "tune all_reduce all_gather -b 64 -e 1K");
@@ -57,7 +57,7 @@ fn a_file_that_makes_no_sense_is_replaced() {
 }
 
 #[test]
-fn nothing_is_written_where_that_is_off() {
+fn nothing_is_written_if_tuning_is_off() {
     let out = with_file(Path::new("off"), "tune broadcast -b 64 -e 128 -t 2");
     assert!(out.stdout.contains("Not written"), "{}", out.stdout);
     let out = succeed("all_reduce -b 8 -e 8M -f 1024 -t 2 --explain");

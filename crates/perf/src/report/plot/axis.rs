@@ -70,8 +70,12 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// An axis for positive values, with at most `room` labels. `None` if there are no values.
-    pub(super) fn new(unit: Unit, values: impl Iterator<Item = f64>, room: usize) -> Option<Self> {
+    /// An axis for positive values, with at most `most_labels` labels. `None` if there are no values.
+    pub(super) fn new(
+        unit: Unit,
+        values: impl Iterator<Item = f64>,
+        most_labels: usize,
+    ) -> Option<Self> {
         let (least, most) = values.fold((f64::INFINITY, 0f64), |(least, most), value| {
             (least.min(value), most.max(value))
         });
@@ -85,7 +89,7 @@ impl Axis {
         } else {
             least
         };
-        let labels = labels(unit, first, most, room);
+        let labels = labels(unit, first, most, most_labels);
         let marks = if unit.is_binary() {
             powers(2.0, 1, &[1.0], first, most)
         } else {
@@ -122,10 +126,10 @@ fn widened(unit: Unit, least: f64, most: f64) -> (f64, f64) {
 }
 
 /// As many labels as fit: powers, or equal steps if there are too few powers.
-fn labels(unit: Unit, least: f64, most: f64, room: usize) -> Vec<(f64, String)> {
+fn labels(unit: Unit, least: f64, most: f64, most_labels: usize) -> Vec<(f64, String)> {
     let powers = |(base, apart, digits): (f64, i32, &[f64])| {
         let values = powers(base, apart, digits, least, most);
-        (values.len() <= room).then_some(values)
+        (values.len() <= most_labels).then_some(values)
     };
     let forms: &[(f64, i32, &[f64])] = if unit.is_binary() {
         &[
@@ -144,7 +148,7 @@ fn labels(unit: Unit, least: f64, most: f64, room: usize) -> Vec<(f64, String)> 
     };
     let values = forms.iter().copied().find_map(powers).unwrap_or_default();
     if values.len() < 3 {
-        return equal_steps(unit, least, most, room);
+        return equal_steps(unit, least, most, most_labels);
     }
     let label = |value| (value, unit.label(value, value));
     values.into_iter().map(label).collect()
@@ -162,7 +166,7 @@ fn powers(base: f64, apart: i32, digits: &[f64], least: f64, most: f64) -> Vec<f
 }
 
 /// The multiples of the smallest even step whose labels fit.
-fn equal_steps(unit: Unit, least: f64, most: f64, room: usize) -> Vec<(f64, String)> {
+fn equal_steps(unit: Unit, least: f64, most: f64, most_labels: usize) -> Vec<(f64, String)> {
     let steps = if unit == Unit::Bytes {
         powers(2.0, 1, &[1.0], 1.0, most)
     } else {
@@ -172,7 +176,7 @@ fn equal_steps(unit: Unit, least: f64, most: f64, room: usize) -> Vec<(f64, Stri
     let multiples = |step: f64| {
         let (first, last) = ((least / step).ceil() as u64, (most / step).floor() as u64);
         // These labels are longer than those of powers.
-        let fits = last.saturating_sub(first) < room as u64 * 2 / 3;
+        let fits = last.saturating_sub(first) < most_labels as u64 * 2 / 3;
         fits.then(|| (first..=last).map(move |number| number as f64 * step))
     };
     let label = |step| move |value| (value, unit.label(value, step));

@@ -77,13 +77,13 @@ impl Chart {
                 kinds.push(kind.clone());
                 kinds.len() - 1
             });
-            for (way, dashed, measure) in [
+            for (mode, dashed, measure) in [
                 ("out of place", false, &row.out_of_place),
                 ("in place", true, &row.in_place),
             ] {
                 add(
                     &mut series,
-                    format!("{kind}, {way}"),
+                    format!("{kind}, {mode}"),
                     Look { color, dashed },
                     point(row.key.size, measure),
                 );

@@ -3,7 +3,7 @@
 
 use super::axis::{Axis, Unit};
 use super::font::{Font, wrap};
-use super::shape::{Anchor, Color, FRAME, GRID, Place, Shape, Text, mark};
+use super::shape::{Anchor, Color, FRAME, GRID, Position, Shape, Text, mark};
 use super::{Chart, Look, Point, Series};
 
 pub(super) const WIDTH: f32 = 1000.0;
@@ -23,7 +23,7 @@ const TICK: f32 = 5.0;
 /// A line with more points has no marks.
 const MOST_MARKS: usize = 40;
 /// The most labels of the horizontal and of the vertical axis.
-const ROOM: (usize, usize) = (15, 10);
+const MOST_LABELS: (usize, usize) = (15, 10);
 
 /// Colours that remain distinct for red-green blindness, and in greyscale.
 const COLORS: [Color; 8] = [
@@ -60,8 +60,8 @@ impl Page {
     fn title(&mut self, title: &str, font: &Font) {
         for line in wrap(font, title, TITLE, WIDTH - 2.0 * MARGIN) {
             self.size.1 += TITLE * LEADING;
-            let place = (WIDTH / 2.0, self.size.1 - TITLE * 0.5);
-            self.text(place, Anchor::Middle, TITLE, line);
+            let position = (WIDTH / 2.0, self.size.1 - TITLE * 0.5);
+            self.text(position, Anchor::Middle, TITLE, line);
         }
     }
 
@@ -84,8 +84,8 @@ impl Page {
             let y = top + ((number % rows) as f32 + 0.5) * LETTERS * LEADING;
             self.curve(vec![(x, y), (x + SAMPLE, y)], line.look);
             self.mark(line.look, (x + SAMPLE / 2.0, y));
-            let place = (x + SAMPLE + GAP, y + LETTERS * 0.36);
-            self.text(place, Anchor::Start, LETTERS, name);
+            let position = (x + SAMPLE + GAP, y + LETTERS * 0.36);
+            self.text(position, Anchor::Start, LETTERS, name);
         }
         self.size.1 = top + rows as f32 * LETTERS * LEADING;
     }
@@ -102,9 +102,12 @@ impl Page {
                 .flat_map(|line| &line.points)
                 .filter(visible)
         };
-        let Some((across, up)) = Axis::new(chart.across, points().map(|point| point.x), ROOM.0)
-            .zip(Axis::new(unit, points().map(value), ROOM.1))
-        else {
+        let Some((across, up)) = Axis::new(
+            chart.across,
+            points().map(|point| point.x),
+            MOST_LABELS.0,
+        )
+        .zip(Axis::new(unit, points().map(value), MOST_LABELS.1)) else {
             return;
         };
         let frame = Frame {
@@ -115,13 +118,13 @@ impl Page {
         };
         self.axes(&frame, &across, &up);
         for line in &chart.series {
-            let place =
-                |point: &Point| frame.place(across.fraction(point.x), up.fraction(value(point)));
-            let places: Vec<_> = line.points.iter().filter(visible).map(place).collect();
-            self.curve(places.clone(), line.look);
-            if places.len() <= MOST_MARKS {
-                for place in places {
-                    self.mark(line.look, place);
+            let position =
+                |point: &Point| frame.position(across.fraction(point.x), up.fraction(value(point)));
+            let positions: Vec<_> = line.points.iter().filter(visible).map(position).collect();
+            self.curve(positions.clone(), line.look);
+            if positions.len() <= MOST_MARKS {
+                for position in positions {
+                    self.mark(line.look, position);
                 }
             }
         }
@@ -130,23 +133,23 @@ impl Page {
 
     fn axes(&mut self, frame: &Frame, across: &Axis, up: &Axis) {
         for (value, label) in &across.labels {
-            let (x, _) = frame.place(across.fraction(*value), 0.0);
+            let (x, _) = frame.position(across.fraction(*value), 0.0);
             self.line(vec![(x, frame.top), (x, frame.bottom)], GRID);
-            let place = (x, frame.bottom + 1.5 * LETTERS);
-            self.text(place, Anchor::Middle, LETTERS, label.clone());
+            let position = (x, frame.bottom + 1.5 * LETTERS);
+            self.text(position, Anchor::Middle, LETTERS, label.clone());
         }
         for (value, label) in &up.labels {
-            let (_, y) = frame.place(0.0, up.fraction(*value));
+            let (_, y) = frame.position(0.0, up.fraction(*value));
             self.line(vec![(frame.left, y), (frame.right, y)], GRID);
-            let place = (frame.left - GAP, y + LETTERS * 0.36);
-            self.text(place, Anchor::End, LETTERS, label.clone());
+            let position = (frame.left - GAP, y + LETTERS * 0.36);
+            self.text(position, Anchor::End, LETTERS, label.clone());
         }
         for value in &across.marks {
-            let (x, y) = frame.place(across.fraction(*value), 0.0);
+            let (x, y) = frame.position(across.fraction(*value), 0.0);
             self.line(vec![(x, y), (x, y - TICK)], FRAME);
         }
         for value in &up.marks {
-            let (x, y) = frame.place(0.0, up.fraction(*value));
+            let (x, y) = frame.position(0.0, up.fraction(*value));
             self.line(vec![(x, y), (x + TICK, y)], FRAME);
         }
         self.line(frame.corners(), FRAME);
@@ -159,7 +162,7 @@ impl Page {
             across.unit.title().to_owned(),
         );
         self.shapes.push(Shape::Text(Text {
-            place: (MARGIN, f32::midpoint(frame.top, frame.bottom)),
+            position: (MARGIN, f32::midpoint(frame.top, frame.bottom)),
             anchor: Anchor::Middle,
             size: LETTERS,
             upright: true,
@@ -167,9 +170,9 @@ impl Page {
         }));
     }
 
-    fn curve(&mut self, places: Vec<Place>, look: Look) {
+    fn curve(&mut self, positions: Vec<Position>, look: Look) {
         self.shapes.push(Shape::Line {
-            places,
+            positions,
             color: COLORS[look.color % COLORS.len()],
             width: 1.8,
             dashed: look.dashed,
@@ -177,24 +180,24 @@ impl Page {
     }
 
     /// Draws the mark of a point, whose form changes when the colours repeat.
-    fn mark(&mut self, look: Look, place: Place) {
+    fn mark(&mut self, look: Look, position: Position) {
         let (form, color) = (look.color / COLORS.len(), look.color % COLORS.len());
         self.shapes
-            .extend(mark(form, place, COLORS[color], look.dashed));
+            .extend(mark(form, position, COLORS[color], look.dashed));
     }
 
-    fn line(&mut self, places: Vec<Place>, color: Color) {
+    fn line(&mut self, positions: Vec<Position>, color: Color) {
         self.shapes.push(Shape::Line {
-            places,
+            positions,
             color,
             width: 1.0,
             dashed: false,
         });
     }
 
-    fn text(&mut self, place: Place, anchor: Anchor, size: f32, line: String) {
+    fn text(&mut self, position: Position, anchor: Anchor, size: f32, line: String) {
         self.shapes.push(Shape::Text(Text {
-            place,
+            position,
             anchor,
             size,
             upright: false,
@@ -223,7 +226,7 @@ struct Frame {
 
 impl Frame {
     /// From the lower left corner (0, 0) to the upper right corner (1, 1).
-    fn place(&self, across: f32, up: f32) -> Place {
+    fn position(&self, across: f32, up: f32) -> Position {
         (
             self.left + across * (self.right - self.left),
             self.bottom - up * (self.bottom - self.top),
@@ -231,9 +234,9 @@ impl Frame {
     }
 
     /// All corners, and the first one again.
-    fn corners(&self) -> Vec<Place> {
+    fn corners(&self) -> Vec<Position> {
         [(0., 0.), (1., 0.), (1., 1.), (0., 1.), (0., 0.)]
-            .map(|(across, up)| self.place(across, up))
+            .map(|(across, up)| self.position(across, up))
             .to_vec()
     }
 }

@@ -11,7 +11,7 @@ pub(super) const GRID: Color = Color(228, 228, 228);
 
 /// A position relative to the upper left corner of the page; a unit is one pixel of an ordinary
 /// screen.
-pub(super) type Place = (f32, f32);
+pub(super) type Position = (f32, f32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Anchor {
@@ -24,14 +24,14 @@ pub(super) enum Anchor {
 pub(super) enum Shape {
     /// A line through the positions.
     Line {
-        places: Vec<Place>,
+        positions: Vec<Position>,
         color: Color,
         width: f32,
         dashed: bool,
     },
     /// A filled polygon.
     Area {
-        corners: Vec<Place>,
+        corners: Vec<Position>,
         color: Color,
     },
     Text(Text),
@@ -41,7 +41,7 @@ pub(super) enum Shape {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Text {
     /// The position of its anchor on the baseline: its start, its middle or its end.
-    pub(super) place: Place,
+    pub(super) position: Position,
     pub(super) anchor: Anchor,
     pub(super) size: f32,
     /// Rotated by 90 degrees, so that it runs upwards.
@@ -53,13 +53,13 @@ pub(super) struct Text {
 pub(super) const DASHES: [f32; 2] = [6.0, 4.0];
 
 /// The mark of a point: a circle, square, diamond or triangle, possibly hollow.
-pub(super) fn mark(form: usize, place: Place, color: Color, hollow: bool) -> Vec<Shape> {
+pub(super) fn mark(form: usize, position: Position, color: Color, hollow: bool) -> Vec<Shape> {
     let whole = Shape::Area {
-        corners: corners(form, place, 1.0),
+        corners: corners(form, position, 1.0),
         color,
     };
     let hole = Shape::Area {
-        corners: corners(form, place, 0.5),
+        corners: corners(form, position, 0.5),
         color: WHITE,
     };
     if hollow {
@@ -69,7 +69,7 @@ pub(super) fn mark(form: usize, place: Place, color: Color, hollow: bool) -> Vec
     }
 }
 
-fn corners(form: usize, (x, y): Place, scale: f32) -> Vec<Place> {
+fn corners(form: usize, (x, y): Position, scale: f32) -> Vec<Position> {
     let (corners, radius, turn) = match form % 4 {
         0 => (24, 3.4, 0.0),
         1 => (4, 4.2, 0.125),
