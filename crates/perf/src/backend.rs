@@ -41,7 +41,7 @@ impl Choice {
     fn on(machine: &impl Machine, args: &Args) -> Result<Self, Error> {
         match (args.backend, host_flag(args)) {
             (Some(BackendArg::Nccl), Some(flag)) => Err(Error::Usage(format!(
-                "{flag} is about host memory: leave it out, or take --backend host"
+                "{flag} only applies to host memory: leave it out, or use --backend host"
             ))),
             (Some(BackendArg::Nccl), None) => Ok(Self {
                 backend: BackendArg::Nccl,
@@ -57,7 +57,7 @@ impl Choice {
         let flag = flag.or(args.ranks.procs.map(|_| "--procs"));
         let reason = match (flag, machine.seems_to_have_gpus()) {
             (_, false) => return Self::host(None),
-            (Some(flag), true) => format!("{flag} asks for host memory; --backend nccl takes GPUs"),
+            (Some(flag), true) => format!("{flag} implies host memory; --backend nccl uses GPUs"),
             (None, true) => match machine.gpus() {
                 Ok(gpus) => {
                     return Self {
@@ -133,7 +133,7 @@ impl Machine for LocalMachine {
     #[cfg(not(feature = "cuda"))]
     fn gpus(&self) -> Result<usize, Error> {
         Err(Error::NotImplemented(
-            "this spark-perf was built without its feature cuda, and knows no NCCL".into(),
+            "this spark-perf was built without its feature cuda, and has no NCCL".into(),
         ))
     }
 

@@ -277,13 +277,13 @@ mod tests {
                 let mut pieces = check.results();
                 pieces.retain(|piece| !piece.range.is_empty());
                 pieces.sort_by_key(|piece| piece.range.start);
-                let first = check.place(0).unwrap();
+                let first = check.result_index(0).unwrap();
                 let end = pieces.iter().fold(first, |end, piece| {
                     assert_eq!(piece.range.start, end, "{collective:?} {rank} {mode:?}");
                     piece.range.end
                 });
-                assert_eq!(check.place(end - first), None);
-                assert!(check.place(end - first - 1).is_some());
+                assert_eq!(check.result_index(end - first), None);
+                assert!(check.result_index(end - first - 1).is_some());
             }
         }
     }

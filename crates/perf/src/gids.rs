@@ -15,11 +15,11 @@ What it prints:
   A line for each port: device and number, as NCCL_IB_HCA names them; state; payload bytes of a packet;
   speed; network interface and its MTU; PCI address. Below it the port's addresses by index, with the
   length of the subnet's prefix, and which one would be used, or why none. It is used with peers that have
-  an address of the same kind; with others, the best kind that both have decides.
-  Settings count: SPARK_CCL_IB_HCA, SPARK_CCL_IB_GID_INDEX, SPARK_CCL_IBVERBS_LIBRARY, and NCCL's names of them.
+  an address of the same kind; with other peers, the best kind that both have is used.
+  These settings apply: SPARK_CCL_IB_HCA, SPARK_CCL_IB_GID_INDEX, SPARK_CCL_IBVERBS_LIBRARY, and NCCL's names of them.
 
 Exit codes:
-  0 all right     2 no libibverbs, or no RDMA device     6 settings that are not valid";
+  0 success     2 no libibverbs, or no RDMA device     6 settings that are not valid";
 
 /// Lists RDMA ports and their addresses, and says which would be used.
 #[derive(Debug, Clone, Parser)]

@@ -207,7 +207,7 @@ impl<T: Element, B: Buffer<T>> Runner<T> for Memory<'_, B> {
         call.run(self.comm, send, recv, *base, 0, mode)?;
         if let Some(plant) = self.options.plant
             && plant.rank == call.rank
-            && let Some(at) = check.place(plant.index)
+            && let Some(at) = check.result_index(plant.index)
         {
             recv[at] = check.spoiled(&recv[at]);
         }

@@ -39,7 +39,7 @@ pub(super) fn wrong<T: Element>(
     let own = |error: spark_ccl_cuda::Error| error.of_rank(call.invocation.rank);
     let planted = plant
         .filter(|plant| plant.rank == call.invocation.rank)
-        .and_then(|plant| check.place(plant.index));
+        .and_then(|plant| check.result_index(plant.index));
     let mut wrong = 0;
     for piece in check.results() {
         let pattern = check.pattern(&piece);

@@ -137,7 +137,7 @@ impl Drop for Gpu {
         let start = Instant::now();
         while is_idle(&self.stream) == Ok(false) {
             if start.elapsed() > PATIENCE {
-                self.comm.abort("spark-perf ends with calls on its way");
+                self.comm.abort("spark-perf ends with calls in flight");
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));

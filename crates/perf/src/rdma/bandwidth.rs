@@ -83,7 +83,7 @@ pub(super) fn rank(
 }
 
 fn title(args: &BandwidthArgs) -> String {
-    let way = if args.bidirectional {
+    let direction = if args.bidirectional {
         "both ways"
     } else {
         "one way"
@@ -93,7 +93,10 @@ fn title(args: &BandwidthArgs) -> String {
         Verb::Read => "read",
         Verb::Send => "send",
     };
-    format!("{verb}, {way}, {} requests under way on a rail", args.depth)
+    format!(
+        "{verb}, {direction}, {} requests in flight on a rail",
+        args.depth
+    )
 }
 
 impl Bench<'_> {

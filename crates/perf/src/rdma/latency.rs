@@ -29,9 +29,9 @@ pub(super) fn rank(
     mut lanes: Vec<Lane>,
 ) -> Result<u8, Error> {
     let title = match args.common.verb {
-        Verb::Write => "write with a number, half of there and back",
+        Verb::Write => "write with immediate, half the round trip",
         Verb::Read => "read",
-        Verb::Send => "send, half of there and back",
+        Verb::Send => "send, half the round trip",
     };
     print_rails(comm, title, &lanes)?;
     if comm.rank() == 0 {
