@@ -89,7 +89,7 @@ pub enum Error {
     Unusable {
         /// This rank, if it is known.
         operation: &'static str,
-        /// The rank here, where it is known.
+        /// This rank, if it is known.
         rank: Option<usize>,
         /// Whether it was revoked.
         revoked: bool,

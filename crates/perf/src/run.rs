@@ -255,17 +255,6 @@ fn header(
     options: &Options,
     lowered: Option<&str>,
 ) -> Result<String, Error> {
-    let Sweep {
-        min,
-        max,
-        factor,
-        step,
-    } = options.sweep;
-    let (step, unit) = if factor > 1 {
-        (factor, "factor")
-    } else {
-        (step, "bytes")
-    };
     let mut lines = vec![
         format!(
             "# spark-perf version {} ({})",
@@ -276,18 +265,7 @@ fn header(
             "# Collective test starting: {}",
             options.collective.program()
         ),
-        format!(
-            "# nThread {} nGpus {} minBytes {min} maxBytes {max} step: {step}({unit}) \
-             warmup iters: {} iters: {} agg iters: {} validation: {} graph: {} unalign: {}",
-            args.ranks.nthreads.unwrap_or(1),
-            args.ranks.ngpus.unwrap_or(1),
-            options.warm_up,
-            options.iterations,
-            options.aggregated,
-            options.checks,
-            options.graph_launches,
-            options.unalign,
-        ),
+        settings_line(args, options),
     ];
     lines.extend(
         platform
@@ -305,10 +283,37 @@ fn header(
     lines.push("# Using devices".into());
     lines.extend(platform.devices().iter().map(table::device));
     lines.push("#".into());
-    let mut sizes = vec![min, options.sweep.last()];
+    let mut sizes = vec![options.sweep.min, options.sweep.last()];
     sizes.dedup();
     lines.extend(platform.lines(options, &sizes)?);
     Ok(lines.join("\n") + "\n")
+}
+
+/// The header's line with the arguments, as nccl-tests prints it.
+fn settings_line(args: &Args, options: &Options) -> String {
+    let Sweep {
+        min,
+        max,
+        factor,
+        step,
+    } = options.sweep;
+    let (step, unit) = if factor > 1 {
+        (factor, "factor")
+    } else {
+        (step, "bytes")
+    };
+    format!(
+        "# nThread {} nGpus {} minBytes {min} maxBytes {max} step: {step}({unit}) \
+         warmup iters: {} iters: {} agg iters: {} validation: {} graph: {} unalign: {}",
+        args.ranks.nthreads.unwrap_or(1),
+        args.ranks.ngpus.unwrap_or(1),
+        options.warm_up,
+        options.iterations,
+        options.aggregated,
+        options.checks,
+        options.graph_launches,
+        options.unalign,
+    )
 }
 
 fn config(platform: &impl Platform, args: &Args, options: &Options) -> Config {

@@ -15,8 +15,8 @@ use super::lane::{Lane, Tile};
 /// Lanes of f32 and f64.
 macro_rules! floats {
     ($($lane:ident, $vector:ident, $ty:ident, $nan:ident: $set1:ident, $load:ident, $store:ident,
-        $load_part:ident, $store_part:ident, $first:ident, $add:ident, $mul:ident, $max:ident, $min:ident, $and:ident, $or:ident, $compare:ident,
-        $select:ident;)*) => {$(
+        $load_part:ident, $store_part:ident, $first:ident, $add:ident, $mul:ident, $max:ident,
+        $min:ident, $and:ident, $or:ident, $compare:ident, $select:ident;)*) => {$(
         impl Arithmetic for $vector {
             type Factor = $ty;
 

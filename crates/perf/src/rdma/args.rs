@@ -17,8 +17,8 @@ What it does:
 
 Table:
   time is from the first request to the completion of the last, on the slower rank if both write; GB/s are 10^9
-  bytes, both directions together. CPU is the processor time of both programs per MiB. #wrong counts bytes that differ from what was
-  sent, after the last request. With several rails, a line for each follows.";
+  bytes, both directions together. CPU is the processor time of both programs per MiB. #wrong counts bytes that
+  differ from what was sent, after the last request. With several rails, a line for each follows.";
 
 const LATENCY_HELP: &str = "\
 What it does:

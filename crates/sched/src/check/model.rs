@@ -163,6 +163,20 @@ impl<V: Value> Checker<V> {
         Ok(total)
     }
 
+    /// Reduces the operands in all ranks' registered memory to the `dst` of some ranks.
+    fn get_reduce(
+        &mut self,
+        at: ProcessId,
+        step: &Step,
+        owners: Range<Rank>,
+    ) -> Result<(), ElementProblem> {
+        let cells = self.reduce_all(at, whole(step.src), |other| (other, step.src))?;
+        for owner in owners {
+            self.write(at, owner, step.dst, whole(step.dst), &cells)?;
+        }
+        Ok(())
+    }
+
     /// Does a slice; returns the elements to send.
     fn apply(
         &mut self,
@@ -173,11 +187,6 @@ impl<V: Value> Checker<V> {
     ) -> Result<Vec<Cell<V>>, ElementProblem> {
         let rank = at.rank;
         let (src, dst) = (step.src, step.dst);
-        // A step without messages is done as a whole.
-        let whole = |span: Span| Slice {
-            offset: 0,
-            len: span.len,
-        };
         match step.kind {
             Kind::Send => return self.read(at, rank, src, slice),
             Kind::Recv => self.write(at, rank, dst, slice, &received)?,
@@ -211,18 +220,8 @@ impl<V: Value> Checker<V> {
                 let cells = self.reduce_all(at, whole(src), operand)?;
                 self.write(at, rank, dst, whole(dst), &cells)?;
             }
-            Kind::GetReduce | Kind::GetReducePut => {
-                let cells = self.reduce_all(at, whole(src), |other| (other, src))?;
-                let all = 0..self.memories.len() as Rank;
-                let owners = if step.kind == Kind::GetReducePut {
-                    all
-                } else {
-                    rank..rank + 1
-                };
-                for owner in owners {
-                    self.write(at, owner, dst, whole(dst), &cells)?;
-                }
-            }
+            Kind::GetReduce => self.get_reduce(at, step, rank..rank + 1)?,
+            Kind::GetReducePut => self.get_reduce(at, step, 0..self.memories.len() as Rank)?,
             // Signals and waits have no elements; the halves of an exchange are passed as Send and
             // Recv.
             Kind::Signal | Kind::Wait | Kind::SendRecv => {}
@@ -264,6 +263,14 @@ impl<V: Value> Model for Checker<V> {
             clock: self.order.as_mut().map(|order| order.send(at)),
             loan,
         }))
+    }
+}
+
+/// A step without messages is done as a whole.
+fn whole(span: Span) -> Slice {
+    Slice {
+        offset: 0,
+        len: span.len,
     }
 }
 
