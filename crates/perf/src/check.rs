@@ -76,7 +76,7 @@ impl<'a, T: Element> Check<'a, T> {
                 send = Some(piece(self.call.send_range(self.base, 0), Values::Input, 0));
             }
             BufferMode::InPlace => {
-                recv.push(self.received(self.in_place_input(), Values::Input, 0))
+                recv.push(self.received(self.in_place_input(), Values::Input, 0));
             }
         }
         Inputs { recv, send }
