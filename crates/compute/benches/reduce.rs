@@ -1,7 +1,8 @@
-//! Speed of the reduction kernels beside a memory copy, in bytes of the result per second.
+//! The speed of the reduction kernels, compared with a memory copy, in bytes of the result per
+//! second.
 //!
-//! The operands are slices as the engine cuts them, and stay in the second-level cache; but for
-//! those of `streaming`, which are larger than it.
+//! The operands have the size of the engine's slices, and stay in the L2 cache, except for those of
+//! `streaming`, which are larger than the cache.
 
 #![allow(missing_docs)]
 
@@ -60,7 +61,7 @@ fn shapes(c: &mut Criterion) {
     }
 }
 
-/// What a job costs before it moves many bytes; seven elements leave a rest in every lane.
+/// The fixed cost of a job. Seven elements leave an incomplete group in every lane.
 fn small_jobs(c: &mut Criterion) {
     let mut group = group(c, "small");
     let mut memory = Memory::new(BYTES);
@@ -76,7 +77,7 @@ fn small_jobs(c: &mut Criterion) {
     }
 }
 
-/// Large destinations, through the caches and past them.
+/// Large destinations, written through the caches and past them.
 fn streaming(c: &mut Criterion) {
     let mut group = group(c, "streaming");
     group.sample_size(10);
@@ -119,7 +120,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Two sources into one destination, all of `BYTES`.
+    /// Two sources into one destination, of `BYTES` each.
     fn pair(dtype: DType, op: Combine) -> Self {
         let count = BYTES / dtype.size();
         Self {
@@ -165,13 +166,13 @@ fn bench(group: &mut BenchmarkGroup<'_, WallTime>, name: &str, memory: &mut Memo
                 count,
                 streaming,
             };
-            // SAFETY: every buffer holds `count` elements, and nothing else touches them.
+            // SAFETY: every buffer holds `count` elements, and nothing else accesses them.
             unsafe { cpu.start(black_box(&job)) }
         });
     });
 }
 
-/// Four sources and four destinations. The bytes are finite numbers of every type.
+/// Four sources and four destinations. The bytes are finite numbers in every type.
 struct Memory([Vec<u8>; 8]);
 
 impl Memory {

@@ -1,12 +1,12 @@
-//! A compute that answers "not yet", to test those who wait for one.
+//! A [`Compute`] whose jobs take several polls, to test how callers wait.
 
 use spark_ccl_types::{Combine, DType};
 
 use crate::{Compute, Job, Operand, Started, Ticket};
 
-/// Holds each job for a number of polls, then hands it to another compute.
+/// Holds each job for a number of polls, then passes it to another compute.
 ///
-/// Until then no source is read and no destination written, so a caller that touches either too
+/// Until then no source is read and no destination is written, so a caller that accesses either too
 /// early gets a wrong result.
 #[derive(Debug)]
 pub struct Delayed<C> {
@@ -17,7 +17,7 @@ pub struct Delayed<C> {
 }
 
 impl<C> Delayed<C> {
-    /// Holds each job for `polls` polls that answer "not yet"; it runs in the one after them.
+    /// Each job stays pending for `polls` polls, and runs in the next one.
     pub fn new(inner: C, polls: u32) -> Self {
         Self {
             inner,
@@ -27,7 +27,7 @@ impl<C> Delayed<C> {
         }
     }
 
-    /// Jobs that are started and not done.
+    /// The number of jobs that have started and are not done.
     pub fn held(&self) -> usize {
         self.held.len()
     }
@@ -49,7 +49,7 @@ impl<C: Compute> Compute for Delayed<C> {
     }
 
     /// # Panics
-    /// For a ticket that was never given out, or was reported done before.
+    /// For a ticket that was never issued, or whose job was reported done.
     fn poll(&mut self, ticket: Ticket) -> bool {
         let at = self.held.iter().position(|(held, _)| *held == ticket);
         assert!(at.is_some(), "{ticket:?} is not of a job in progress");
@@ -96,8 +96,8 @@ struct OwnedJob {
     streaming: bool,
 }
 
-// SAFETY: the pointers are only used to run the job, and `Compute::start` demands that its memory
-// stays valid until then, whichever thread polls.
+// SAFETY: the pointers are only used to run the job, and the caller of `Compute::start` keeps its
+// memory valid until then, whichever thread polls.
 unsafe impl Send for OwnedJob {}
 
 impl OwnedJob {
@@ -130,7 +130,8 @@ mod tests {
     use crate::Cpu;
     use spark_ccl_types::Scale;
 
-    /// Starts `dst += src` on one element; the operand lists die with this call.
+    /// Starts `dst += src` on one element; the operand lists are dropped at the end of this
+    /// function.
     fn start(compute: &mut impl Compute, src: &i32, dst: *mut i32) -> Ticket {
         let operand = |ptr| Operand {
             ptr,
@@ -147,7 +148,7 @@ mod tests {
             count: 1,
             streaming: false,
         };
-        // SAFETY: the tests keep both elements alive and only look at `dst` through its pointer.
+        // SAFETY: the tests keep both elements alive, and only access `dst` through its pointer.
         match unsafe { compute.start(&job) } {
             Started::Pending(ticket) => ticket,
             Started::Done => panic!("done at once"),
@@ -166,7 +167,7 @@ mod tests {
             assert_eq!(unsafe { dst.read() }, 3);
         }
         assert!(compute.poll(ticket));
-        // SAFETY: as above.
+        // SAFETY: `dst` is alive, and no job runs outside of `poll`.
         assert_eq!(unsafe { dst.read() }, 5);
         assert_eq!(compute.held(), 0);
     }

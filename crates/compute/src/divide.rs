@@ -4,8 +4,8 @@ use spark_ccl_types::DType;
 
 /// Divides `count` integers in place, rounding towards zero.
 ///
-/// A divisor of 0 or 1 changes nothing. Float types are left alone: their average is a factor
-/// on each source ([`Scale::Float`](spark_ccl_types::Scale::Float)).
+/// A divisor of 0 or 1 changes nothing. Floats are left unchanged: their average is a factor on
+/// each source ([`Scale::Float`](spark_ccl_types::Scale::Float)).
 ///
 /// # Safety
 /// `ptr`, of any alignment, must be readable and writable for `count` elements of `dtype`, and
@@ -15,7 +15,7 @@ pub unsafe fn divide(dtype: DType, ptr: *mut u8, count: usize, divisor: u64) {
         return;
     }
     let signed = i64::try_from(divisor).unwrap_or(i64::MAX);
-    // SAFETY: the caller vouches for `count` elements of the type whose width each arm uses.
+    // SAFETY: the caller vouches for `count` elements of `dtype`, whose width each arm uses.
     unsafe {
         match dtype {
             DType::I8 => map(ptr, count, |x: i8| (i64::from(x) / signed) as i8),
@@ -30,11 +30,12 @@ pub unsafe fn divide(dtype: DType, ptr: *mut u8, count: usize, divisor: u64) {
 }
 
 /// # Safety
-/// As for [`divide`], with elements of `T`.
+/// The same as for [`divide`], with elements of `T`.
 unsafe fn map<T: Copy>(ptr: *mut u8, count: usize, f: impl Fn(T) -> T) {
     let ptr = ptr.cast::<T>();
     for i in 0..count {
-        // SAFETY: `i < count`, and the caller vouches for `count` elements, of any alignment.
+        // SAFETY: the caller vouches for `count` elements, `i < count`, and the accesses need no
+        // alignment.
         unsafe {
             let x = ptr.add(i);
             x.write_unaligned(f(x.read_unaligned()));

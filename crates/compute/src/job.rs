@@ -1,4 +1,4 @@
-//! Reductions as jobs that may finish later.
+//! Reduction jobs, and the trait of whatever runs them, at once or later.
 
 use spark_ccl_types::{Combine, DType, Scale};
 
@@ -7,12 +7,12 @@ use spark_ccl_types::{Combine, DType, Scale};
 pub struct Operand {
     /// First element, of any alignment.
     pub ptr: *const u8,
-    /// Its factor.
+    /// The factor of each element.
     pub scale: Scale,
 }
 
 impl Operand {
-    /// Whether it has no factor.
+    /// Whether there is no factor.
     #[inline(always)]
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self.scale, Scale::One)
@@ -21,48 +21,51 @@ impl Operand {
 
 /// `dsts[..] = srcs[0] op srcs[1] op ...`, elementwise, left to right, over `count` elements.
 ///
-/// One source is a (scaled) copy. Half and 8-bit floats accumulate in f32 over all sources and
-/// round once. A destination may be the same memory as a source, but must not overlap one partly.
+/// With one source, it is a copy, which may be scaled. Half and 8-bit floats accumulate in f32 over
+/// all sources and are rounded once. A destination may be the same memory as a source, but must not
+/// overlap one partly.
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'a> {
-    /// Element type of all operands.
+    /// The element type of all operands.
     pub dtype: DType,
     /// The operation.
     pub op: Combine,
     /// At least one.
     pub srcs: &'a [Operand],
-    /// One or two (or all ranks' buffers, for one-sided steps); any alignment.
+    /// One or two, or all ranks' buffers for one-sided steps; of any alignment.
     pub dsts: &'a [*mut u8],
-    /// Elements.
+    /// The number of elements.
     pub count: usize,
-    /// A hint that nobody reads the destinations before the caches have forgotten them: worth it for
-    /// destinations larger than the caches. The result is the same, and so is its order: as for
-    /// any job, a release store or fence after it was reported done publishes the destinations.
+    /// A hint that the destinations will not be read until the caches have evicted them: useful for
+    /// destinations larger than the caches. It changes neither the result nor its ordering: as for
+    /// any job, a release store or fence after the job is reported done publishes the destinations.
     pub streaming: bool,
 }
 
-/// Names a job that was not finished at once.
+/// Identifies a job that was not done at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket(pub u64);
 
-/// Answer to [`Compute::start`].
+/// The result of [`Compute::start`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Started {
     /// The destinations hold the result.
     Done,
-    /// Not yet: ask [`Compute::poll`]. All memory of the job stays untouched by the caller until then.
+    /// Not done yet: call [`Compute::poll`]. Until it is done, the caller must not touch the job's
+    /// memory.
     Pending(Ticket),
 }
 
-/// Something that runs jobs: the CPU at once, a GPU (or a test's delayed fake) later.
+/// Runs jobs: a CPU at once, a GPU (or a test's delayed fake) later.
 pub trait Compute: Send {
     /// Starts a job.
     ///
     /// # Safety
-    /// Every source must be readable and every destination writable for `count` elements until
-    /// the job is done, and nothing else may write the sources or touch the destinations meanwhile.
+    /// The job must have at least one source, and no destination may overlap a source partly. Every
+    /// source must be readable and every destination writable for `count` elements until the job is
+    /// done, and nothing else may write the sources or touch the destinations meanwhile.
     unsafe fn start(&mut self, job: &Job<'_>) -> Started;
 
-    /// Whether the job is done. A ticket that was reported done is forgotten.
+    /// Whether the job is done. A ticket is no longer valid after its job was reported done.
     fn poll(&mut self, ticket: Ticket) -> bool;
 }

@@ -1,14 +1,15 @@
-//! Reduction kernels, and the trait behind which reductions run.
+//! Reduction kernels, and the trait through which they run.
 //!
-//! Buffers reach this crate as raw bytes with a [`DType`](spark_ccl_types::DType).
-//! [`Cpu`] runs a [`Job`] at once, with the widest vectors the machine has.
+//! Buffers are passed to this crate as raw bytes with a [`DType`](spark_ccl_types::DType). [`Cpu`]
+//! runs a [`Job`] immediately, with the widest vectors that the machine has.
 //!
-//! **Bits.** The result of a job depends on its operands and their order alone: not on the
-//! machine's vector width, the alignment, or which operand is updated in place. To make that true
-//! for NaN as well, every NaN that a job computes is the type's canonical one (a plain copy keeps
-//! its bits). `Max` takes +0 over -0, `Min` takes -0 over +0.
+//! **Bits.** The result of a job depends only on its operands and their order: not on the machine's
+//! vector width, on alignment, or on which operand is updated in place. This includes NaN: every
+//! NaN that a job computes is the type's canonical one (a plain copy keeps its bits). `Max` takes
+//! +0 over -0, `Min` takes -0 over +0.
 
-// Kernels reach the instructions of a vector width only by inlining into a function that has them.
+// Kernels can use the instructions of a vector width only in functions that are inlined into one
+// compiled for it.
 #![allow(clippy::inline_always)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -1,8 +1,9 @@
-//! What cudarc knows of a buffer: its address, and the events that keep its uses in order.
+//! cudarc's buffers: their addresses, and the events that order their uses in several streams.
 //!
-//! cudarc hands out an event only with a wait for it in a stream, and leaves an error of that wait in a slot of the
-//! context, which the next call of any thread empties. So a wait that failed may look as if it had been made. Here the
-//! events are read without a wait, and calls wait by themselves, with errors that are theirs.
+//! cudarc gives access to an event only together with a wait for it in a stream. If that wait
+//! fails, cudarc stores the error in the context, where the next call of any thread takes it, so a
+//! failed wait can look successful. This module reads the events without a wait, and waits itself,
+//! so that each call gets its own errors.
 
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -16,47 +17,49 @@ use cudarc::driver::{
 use crate::stream::{make_current, wait_for};
 use crate::{Error, checked};
 
-/// A buffer of cudarc's.
+/// The state of a cudarc buffer.
 #[derive(Debug, Clone)]
 pub struct Buffer {
-    /// Its address, for CUDA.
+    /// Its address on the device.
     pub address: u64,
     /// How many elements it has.
     pub len: usize,
-    /// The stream that it was made with, and is freed in.
+    /// The stream in which it was allocated, and is freed.
     pub stream: Arc<CudaStream>,
-    /// Of the last read by cudarc, and of the last write; null where it has none, since it was made while cudarc's
-    /// event tracking was off.
+    /// The events of cudarc's last read and of the last write; null if the buffer was made while
+    /// cudarc's event tracking was off.
     read: sys::CUevent,
     write: sys::CUevent,
 }
 
-// SAFETY: the driver takes events on any thread; the handles are numbers to all else.
+// SAFETY: the driver accepts events on any thread, and the handles are never dereferenced here.
 unsafe impl Send for Buffer {}
-// SAFETY: nothing is done with the handles through a shared reference but to pass them to the driver, which locks.
+// SAFETY: through a shared reference, the handles are only passed to the driver, which locks.
 unsafe impl Sync for Buffer {}
 
-/// A buffer of cudarc's whose events can be read.
+/// A cudarc buffer whose events can be read.
 ///
-/// A `CudaView` is none: it keeps the event of the last write, for which later readers wait, to itself.
+/// A `CudaView` does not qualify: it gives no access to the event of the last write, for which
+/// later readers must wait.
 pub trait Observed {
-    /// What cudarc knows of it. The events are there as long as the buffer is.
+    /// Reads the buffer's state. The events live as long as the buffer does.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver fails.
     fn observe(&self) -> Result<Buffer, Error>;
 }
 
-// A slice whose fields are others may not be read as `observe` does.
+// `observe` copies these structures, and is only sound for the fields that it was written for.
 const _: () = assert!(
     size_of::<CudaSlice<u8>>() == 56,
-    "this version of cudarc has other buffers than those that spark-ccl knows"
+    "this version of cudarc has another buffer layout than spark-ccl supports"
 );
 
 impl<T> Observed for CudaSlice<T> {
     fn observe(&self) -> Result<Buffer, Error> {
-        // SAFETY: a slice of cudarc 0.19 is an address, a length, two handles of events and counted references, none
-        // of which asking for its events changes; the copy is not dropped, and gone before `self` is.
+        // SAFETY: in cudarc 0.19 a slice consists of an address, a length, two event handles and
+        // reference-counted pointers, and reading its events changes none of them. `ManuallyDrop`
+        // keeps the copy from being dropped, and `self` outlives it.
         let copy = ManuallyDrop::new(unsafe { std::ptr::read(self) });
         observe(copy)
     }
@@ -64,8 +67,9 @@ impl<T> Observed for CudaSlice<T> {
 
 impl<T> Observed for CudaViewMut<'_, T> {
     fn observe(&self) -> Result<Buffer, Error> {
-        // SAFETY: a mutable view of cudarc 0.19 is an address, a length and shared references to what its slice has,
-        // none of which asking for its events changes; it has nothing to drop, and is gone before `self` is.
+        // SAFETY: in cudarc 0.19 a mutable view consists of an address, a length and shared
+        // references into its slice, and reading its events changes none of them. It has nothing to
+        // drop, and `self` outlives the copy.
         let copy = ManuallyDrop::new(unsafe { std::ptr::read(self) });
         observe(copy)
     }
@@ -75,12 +79,12 @@ fn observe<T, B: DevicePtr<T> + DevicePtrMut<T>>(
     mut buffer: ManuallyDrop<B>,
 ) -> Result<Buffer, Error> {
     let stream = Arc::clone(buffer.stream());
-    let nowhere = Nowhere::find(stream.context().ordinal())?;
-    let (address, read) = nowhere.with(|nowhere| {
-        let (address, read) = buffer.device_ptr(nowhere);
+    let failing = FailingStream::find(stream.context().ordinal())?;
+    let (address, read) = failing.with(|failing| {
+        let (address, read) = buffer.device_ptr(failing);
         (address, event(read))
     });
-    let write = nowhere.with(|nowhere| event(buffer.device_ptr_mut(nowhere).1));
+    let write = failing.with(|failing| event(buffer.device_ptr_mut(failing).1));
     Ok(Buffer {
         address,
         len: buffer.len(),
@@ -90,7 +94,7 @@ fn observe<T, B: DevicePtr<T> + DevicePtrMut<T>>(
     })
 }
 
-/// The event, which is not recorded.
+/// Takes the event from a guard, without recording it as the guard's drop would.
 fn event(record: SyncOnDrop<'_>) -> sys::CUevent {
     let event = match &record {
         SyncOnDrop::Record(Some((event, _))) => event.cu_event(),
@@ -101,75 +105,81 @@ fn event(record: SyncOnDrop<'_>) -> sys::CUevent {
 }
 
 impl Buffer {
-    /// Makes a stream wait for the last write; and for the last reads, before it `writes` itself.
+    /// Makes a stream wait for the last write; if the stream `writes`, also for the last reads.
     ///
     /// # Errors
-    /// The driver's; then the stream may not wait.
+    /// The driver fails; the stream may then not wait.
     pub fn hold_back(&self, stream: &CudaStream, writes: bool) -> Result<(), Error> {
         let events = [Some(self.write), writes.then_some(self.read)];
         for event in events.into_iter().flatten() {
             if self.is_tracked(event) {
-                // SAFETY: the buffer lives, as `observe` demands, and with it the event.
+                // SAFETY: the events live as long as the buffer, which the caller of `observe`
+                // keeps alive.
                 unsafe { wait_for(stream, event)? };
             }
         }
         Ok(())
     }
 
-    /// Whether it tells of its uses in other streams: the program has not taken the order of streams upon itself.
+    /// Whether its uses in several streams are tracked; otherwise the program orders its streams
+    /// itself.
     pub fn is_kept_in_order(&self) -> bool {
         self.is_tracked(self.write)
     }
 
-    /// Makes all who use it next wait for the stream, where it is read or written up to here.
+    /// Makes all later users of the buffer wait for what the stream has enqueued so far, where it
+    /// reads or writes the buffer.
     ///
-    /// That is the event of a write, also after a read: who reads next by cudarc makes it forget earlier reads. Calls
-    /// of a group, or of several threads, may read it at the same time: the stream waits for those that are noted
-    /// already, so that who waits for the last one waits for all.
+    /// It records the event of a write, even after a read, because cudarc overwrites the event of
+    /// earlier reads at its next read. The calls of a group, or of several threads, may read the
+    /// buffer at the same time: the stream first waits for the uses already recorded, so that a
+    /// wait for the last use is a wait for all.
     ///
     /// # Errors
-    /// The driver's; then nobody waits.
+    /// The driver fails; later users then do not wait.
     pub fn was_used(&self, stream: &CudaStream) -> Result<(), Error> {
-        /// Nobody records the event between the wait for it and its next record.
+        /// Keeps other threads from recording the event between this wait and this record.
         static NOTING: Mutex<()> = Mutex::new(());
         if !self.is_tracked(self.write) {
             return Ok(());
         }
         let device = make_current(stream.context())?;
         let _noting = NOTING.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the buffer lives, as `observe` demands, and with it the event.
+        // SAFETY: the events live as long as the buffer, which the caller of `observe` keeps alive.
         unsafe { wait_for(stream, self.write)? };
-        // SAFETY: the buffer lives, as `observe` demands, and with it the event; the stream is borrowed.
+        // SAFETY: the event lives as long as the buffer, which the caller of `observe` keeps alive;
+        // the stream is borrowed.
         let recorded = unsafe { result::event::record(self.write, stream.cu_stream()) };
         checked("cuEventRecord", device, recorded)
     }
 
-    /// Whether an event is there, and the program has not taken the order of streams upon itself.
+    /// Whether there is an event, and cudarc's event tracking is on.
     fn is_tracked(&self, event: sys::CUevent) -> bool {
         !event.is_null() && self.stream.context().is_event_tracking()
     }
 }
 
-/// A stream in which cudarc cannot do anything: its context has an error waiting for the next call, so that call
-/// returns it, and leaves it there again.
-struct Nowhere(Mutex<Arc<CudaStream>>);
+/// A stream in which every cudarc call fails: its context stores an error for the next call, which
+/// returns that error and stores it again.
+struct FailingStream(Mutex<Arc<CudaStream>>);
 
-impl Nowhere {
-    /// One for all, while somebody needs it: its context is the device's primary one, which is retained with it.
+impl FailingStream {
+    /// One stream for all devices, as long as it is in use. Its context is a primary context, which
+    /// it retains.
     fn find(ordinal: usize) -> Result<Arc<Self>, Error> {
-        static KNOWN: Mutex<Weak<Nowhere>> = Mutex::new(Weak::new());
+        static KNOWN: Mutex<Weak<FailingStream>> = Mutex::new(Weak::new());
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(nowhere) = known.upgrade() {
-            return Ok(nowhere);
+        if let Some(failing) = known.upgrade() {
+            return Ok(failing);
         }
         let context = checked(
             "cuDevicePrimaryCtxRetain",
             ordinal,
             CudaContext::new(ordinal),
         )?;
-        let nowhere = Arc::new(Self(Mutex::new(context.default_stream())));
-        *known = Arc::downgrade(&nowhere);
-        Ok(nowhere)
+        let failing = Arc::new(Self(Mutex::new(context.default_stream())));
+        *known = Arc::downgrade(&failing);
+        Ok(failing)
     }
 
     fn with<R>(&self, ask: impl FnOnce(&CudaStream) -> R) -> R {
@@ -180,17 +190,19 @@ impl Nowhere {
     }
 }
 
-/// Keeps what [`Observed::observe`] needs, which takes a while to make.
+/// Keeps the stream that [`Observed::observe`] uses, which is slow to create.
 #[derive(Clone)]
-pub struct Observer(#[expect(dead_code, reason = "it is there to be kept")] Arc<Nowhere>);
+pub struct Observer(
+    #[expect(dead_code, reason = "only keeps the stream alive")] Arc<FailingStream>,
+);
 
 impl Observer {
-    /// For buffers of a device.
+    /// For the buffers of a device.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver fails.
     pub fn new(ordinal: usize) -> Result<Self, Error> {
-        Nowhere::find(ordinal).map(Self)
+        FailingStream::find(ordinal).map(Self)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The GPUs of this machine.
+//! The GPUs of this machine, and their primary contexts.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -12,13 +12,13 @@ use crate::{Error, checked, open};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Device {
-    /// CUDA's number.
+    /// CUDA's device ordinal.
     pub ordinal: usize,
-    /// What it is called: `NVIDIA H200`.
+    /// The name, such as `NVIDIA H200`.
     pub name: String,
-    /// Its place on the PCI bus: `0000:1b:00.0`.
+    /// The PCI bus id, such as `0000:1b:00.0`.
     pub bus_id: String,
-    /// Bytes of its memory.
+    /// The size of its memory, in bytes.
     pub memory: usize,
 }
 
@@ -34,7 +34,7 @@ pub fn devices() -> Result<Vec<Device>, Error> {
 /// How many GPUs this process may use, at least one.
 ///
 /// # Errors
-/// As of [`devices`].
+/// The same as for [`devices`].
 pub fn count() -> Result<usize, Error> {
     open()?;
     checked("cuInit", 0, result::init()).or_else(|error| match error {
@@ -56,7 +56,7 @@ impl Device {
     fn look(ordinal: usize) -> Result<Self, Error> {
         let device = checked("cuDeviceGet", ordinal, result::device::get(ordinal as i32))?;
         let name = checked("cuDeviceGetName", ordinal, result::device::get_name(device))?;
-        // SAFETY: the device was just given by the driver.
+        // SAFETY: the driver has just returned the device.
         let memory = unsafe { result::device::total_mem(device) };
         let memory = checked("cuDeviceTotalMem", ordinal, memory)?;
         Ok(Self {
@@ -68,7 +68,8 @@ impl Device {
     }
 }
 
-/// The place of a device on the PCI bus, by which processes that see other devices tell them apart: `0000:1b:00.0`.
+/// The PCI bus id of a device, such as `0000:1b:00.0`. It identifies the device among processes
+/// with different sets of visible devices.
 ///
 /// # Errors
 /// There is no driver, or no such device.
@@ -76,16 +77,16 @@ pub fn bus_id(ordinal: usize) -> Result<String, Error> {
     open()?;
     let device = checked("cuDeviceGet", ordinal, result::device::get(ordinal as i32))?;
     let mut text = [0; 32];
-    // SAFETY: it fills in a text of up to 32 bytes, with a zero at its end.
-    let said = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), 32, device) };
-    checked("cuDeviceGetPCIBusId", ordinal, said.result())?;
-    // SAFETY: as above.
+    // SAFETY: the driver writes at most 32 bytes to `text`, including the zero at the end.
+    let status = unsafe { sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), 32, device) };
+    checked("cuDeviceGetPCIBusId", ordinal, status.result())?;
+    // SAFETY: the call has succeeded, so `text` has a zero at its end.
     let text = unsafe { CStr::from_ptr(text.as_ptr()) };
     Ok(text.to_string_lossy().to_lowercase())
 }
 
-/// The primary context of a device, which the runtime API and NCCL use: one object for all who use it at the
-/// same time, since cudarc counts streams and keeps events in order by the object.
+/// The primary context of a device, which the runtime API and NCCL use. Concurrent users share one
+/// object, because cudarc counts streams and orders the uses of buffers per object.
 ///
 /// # Errors
 /// There is no driver, or no such device.

@@ -1,4 +1,4 @@
-//! Whether the driver is there.
+//! Loads CUDA's driver, and checks that it has all functions that this project uses.
 
 use std::error::Error as _;
 
@@ -7,7 +7,7 @@ use once_cell::race::OnceBox;
 
 use crate::Error;
 
-/// Every function of the driver that this project calls, mostly through cudarc. All are in CUDA 11.4.
+/// All driver functions that this project calls, mostly through cudarc. CUDA 11.4 has all of them.
 const USED: &[&str] = &[
     "cuInit",
     "cuGetErrorName",
@@ -60,12 +60,12 @@ const USED: &[&str] = &[
     "cuLaunchKernel",
 ];
 
-/// Looks for the driver, once. After it has succeeded, cudarc finds all that this project calls.
+/// Looks for the driver, once. After success, cudarc finds every function that this project calls.
 ///
 /// # Errors
 /// There is no driver, or it is too old.
 pub fn open() -> Result<(), Error> {
-    // A forked child has not got the thread that may be at it; to look twice does no harm.
+    // Not a lock: a forked child may lack the thread that holds it. A second look is harmless.
     static FOUND: OnceBox<Result<(), Error>> = OnceBox::new();
     FOUND.get_or_init(|| Box::new(look())).clone()
 }
@@ -73,7 +73,7 @@ pub fn open() -> Result<(), Error> {
 fn look() -> Result<(), Error> {
     let library = library()?;
     for symbol in USED {
-        // SAFETY: it is looked for, not called.
+        // SAFETY: the symbol is only looked up, not called.
         if unsafe { library.get::<unsafe extern "C" fn()>(*symbol) }.is_err() {
             return Err(Error::Symbol { symbol });
         }
@@ -83,25 +83,27 @@ fn look() -> Result<(), Error> {
 }
 
 fn library() -> Result<Library, Error> {
-    // SAFETY: the driver's initialisers only set up its own state.
+    // SAFETY: the initialisers of the driver's library only set up its own state.
     let open = |name| unsafe { Library::new(name) };
-    // As cudarc: in a folder for linking, the first name may be another library than the second.
+    // The same order as cudarc's. In a folder for linking, the first name may be another library
+    // than the second.
     let library = open("libcuda.so").or_else(|_| open("libcuda.so.1"));
     library.map_err(|error| Error::Library {
-        // The loader's own words are the source.
+        // The wrapped error is the loader's own message.
         reason: error
             .source()
             .map_or_else(|| error.to_string(), ToString::to_string),
     })
 }
 
-/// A function of the driver that cudarc takes in a later version only.
+/// A driver function that cudarc only offers in its bindings for later versions.
 ///
 /// # Safety
-/// It has the type `F`.
+/// The function must have the type `F`.
 pub(crate) unsafe fn function<F: Copy>(symbol: &'static str) -> Result<F, Error> {
     open()?;
-    // SAFETY: as the caller promises; the driver stays loaded, since `open` has succeeded.
+    // SAFETY: the caller promises that the function has the type `F`. The pointer stays valid,
+    // because `open` has succeeded and never unloads the driver.
     let found = unsafe { library()?.get::<F>(symbol).map(|found| *found) };
     found.map_err(|_| Error::Symbol { symbol })
 }

@@ -1,6 +1,8 @@
+//! The errors of the driver.
+
 use cudarc::driver::DriverError;
 
-/// Why CUDA cannot be used, or what failed.
+/// Why CUDA cannot be used, or which call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,7 +20,7 @@ pub enum Error {
         /// The function.
         symbol: &'static str,
     },
-    /// A driver, but no GPU.
+    /// There is a driver, but no GPU.
     #[error(
         "CUDA's driver finds no GPU; does nvidia-smi list one, and does CUDA_VISIBLE_DEVICES hide it?"
     )]
@@ -26,23 +28,23 @@ pub enum Error {
     /// A call of the driver failed.
     #[error("{operation} on device {device}{}: {text} ({name} {code})", of(*rank))]
     Call {
-        /// The rank that made it, where one did.
+        /// The rank that made the call, if any.
         rank: Option<usize>,
         /// The function.
         operation: &'static str,
-        /// CUDA's number of the device.
+        /// CUDA's device ordinal.
         device: usize,
-        /// CUDA's number of the error.
+        /// CUDA's error number.
         code: u32,
         /// Its name.
         name: String,
-        /// CUDA's words for it.
+        /// CUDA's description.
         text: String,
     },
 }
 
 impl Error {
-    /// The driver's error of an operation on a device.
+    /// The error of an operation on a device.
     #[must_use]
     pub fn of(operation: &'static str, device: usize, error: DriverError) -> Self {
         let text = |words: Result<&std::ffi::CStr, DriverError>| {
@@ -61,7 +63,7 @@ impl Error {
         }
     }
 
-    /// Whether it is about a graph that is being captured, and not about what ran.
+    /// Whether it is an error of a graph capture, not of what ran.
     #[must_use]
     pub fn is_of_a_capture(&self) -> bool {
         // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD.
@@ -74,7 +76,7 @@ impl Error {
         )
     }
 
-    /// The same error, of a rank.
+    /// The same error, with the rank that made the call.
     #[must_use]
     pub fn of_rank(mut self, number: usize) -> Self {
         if let Self::Call { rank, .. } = &mut self {
@@ -88,10 +90,10 @@ fn of(rank: Option<usize>) -> String {
     rank.map_or_else(String::new, |rank| format!(" of rank {rank}"))
 }
 
-/// Names the operation and the device of a call that failed.
+/// Adds the operation and the device to the error of a call.
 ///
 /// # Errors
-/// The call's.
+/// The call failed.
 pub fn checked<T>(
     operation: &'static str,
     device: usize,

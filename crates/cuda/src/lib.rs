@@ -1,8 +1,8 @@
-//! CUDA's driver, opened at run time: whether it is there, the devices, and the few things that
-//! cudarc does not do.
+//! CUDA's driver, loaded at run time: whether it is there, which devices it has, and the few
+//! operations that cudarc lacks.
 //!
-//! cudarc panics where libcuda, or a function of it, is missing. [`open`] looks first, and says what is
-//! missing; nothing of cudarc's is called before it has succeeded.
+//! cudarc panics if libcuda, or one of its functions, is missing. [`open`] checks first, and
+//! reports what is missing; nothing calls cudarc before it has succeeded.
 //!
 //! ```no_run
 //! for device in spark_ccl_cuda::devices()? {

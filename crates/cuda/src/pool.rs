@@ -1,15 +1,15 @@
-//! Memory from `cuMemAllocAsync`, for the other GPUs of the process.
+//! Peer access to memory from `cuMemAllocAsync`.
 
 use cudarc::driver::{CudaContext, result, sys};
 
 use crate::{Error, checked};
 
-/// Lets the other GPUs of this machine reach what is allocated from a device's default pool, as they
-/// reach what `cuMemAlloc` gives: between GPUs of one process, NCCL's kernels write straight into the
-/// receiver's buffer, and cudarc allocates from that pool.
+/// Lets the other GPUs of this machine access memory from a device's default pool, as they can
+/// access memory from `cuMemAlloc`. Between GPUs of one process, NCCL's kernels write straight into
+/// the receiver's buffer, and cudarc allocates from that pool.
 ///
 /// # Errors
-/// The driver's.
+/// The driver fails.
 pub fn share_default_pool(context: &CudaContext) -> Result<(), Error> {
     let own = context.ordinal();
     if !context.has_async_alloc() {
@@ -27,17 +27,18 @@ pub fn share_default_pool(context: &CudaContext) -> Result<(), Error> {
     if peers.is_empty() {
         return Ok(());
     }
-    // SAFETY: the pool is the device's, and as many descriptions are read as there are.
-    let said = unsafe { sys::cuMemPoolSetAccess(pool, peers.as_ptr(), peers.len()) };
-    checked("cuMemPoolSetAccess", own, said.result())
+    // SAFETY: the pool is the device's, and the driver reads the `peers.len()` descriptions in
+    // `peers`.
+    let status = unsafe { sys::cuMemPoolSetAccess(pool, peers.as_ptr(), peers.len()) };
+    checked("cuMemPoolSetAccess", own, status.result())
 }
 
-/// Whether a device reaches the memory of another.
+/// Whether a device can access the memory of another.
 fn reaches(from: usize, to: usize) -> bool {
     let mut can = 0;
-    // SAFETY: it fills in a number.
-    let said = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, from as i32, to as i32) };
-    said == sys::CUresult::CUDA_SUCCESS && can != 0
+    // SAFETY: the driver writes one number to `can`.
+    let status = unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, from as i32, to as i32) };
+    status == sys::CUresult::CUDA_SUCCESS && can != 0
 }
 
 fn access(ordinal: usize) -> sys::CUmemAccessDesc {
@@ -46,13 +47,14 @@ fn access(ordinal: usize) -> sys::CUmemAccessDesc {
         device: ordinal as i32,
     };
     sys::CUmemAccessDesc {
-        // SAFETY: both are the C type, of a kind and a number of 32 bits each; the compiler checks the size.
+        // SAFETY: both are the same C structure of a 32-bit enumeration and a 32-bit number; the
+        // compiler checks that the sizes are equal.
         location: unsafe { std::mem::transmute::<Location, sys::CUmemLocation>(location) },
         flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     }
 }
 
-/// `CUmemLocation`, whose second field has other names in cudarc for other versions of CUDA.
+/// `CUmemLocation`. The name of its second field in cudarc depends on the version of CUDA.
 #[repr(C)]
 struct Location {
     kind: sys::CUmemLocationType,

@@ -1,4 +1,4 @@
-//! Events that are recorded once each, from a pool.
+//! Events from a pool, each of which is recorded once.
 
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -8,38 +8,38 @@ use cudarc::driver::{CudaContext, CudaStream, result, sys};
 use crate::stream::{make_current, relaxed, wait_for};
 use crate::{Error, checked};
 
-/// Events of a context. To make one takes the driver longer than to record one.
+/// The events of a context. The driver takes longer to create an event than to record one.
 #[derive(Debug)]
 pub struct EventPool {
     context: Arc<CudaContext>,
     idle: Mutex<Vec<Event>>,
-    /// How many were recorded.
+    /// How many events have been recorded.
     recorded: Mutex<u64>,
 }
 
-/// A place in a stream: the end of all that was enqueued there before.
+/// A position in a stream: the end of everything that was enqueued there before.
 ///
-/// It holds neither the stream nor what runs there.
+/// It keeps neither the stream nor the enqueued work alive.
 #[derive(Debug)]
 pub struct RecordedEvent {
     event: ManuallyDrop<Event>,
     pool: Arc<EventPool>,
     stream: Weak<CudaStream>,
-    /// How many the pool had recorded before.
+    /// How many events the pool had recorded before.
     place: u64,
 }
 
-/// An event of the driver's.
+/// A driver event.
 #[derive(Debug)]
 struct Event(sys::CUevent);
 
-// SAFETY: the driver takes an event on any thread; the handle is a number to all else.
+// SAFETY: the driver accepts an event on any thread, and the handle is never dereferenced here.
 unsafe impl Send for Event {}
-// SAFETY: nothing is done with the handle through a shared reference but to pass it to the driver, which locks.
+// SAFETY: through a shared reference, the handle is only passed to the driver, which locks.
 unsafe impl Sync for Event {}
 
 impl EventPool {
-    /// No events yet.
+    /// A pool without events.
     pub fn new(context: Arc<CudaContext>) -> Arc<Self> {
         Arc::new(Self {
             context,
@@ -48,10 +48,10 @@ impl EventPool {
         })
     }
 
-    /// Records an event in a stream of the same context, which captures no graph.
+    /// Records an event in a stream of the same context, which must not be capturing a graph.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver fails.
     pub fn record(self: &Arc<Self>, stream: &Arc<CudaStream>) -> Result<RecordedEvent, Error> {
         let device = make_current(&self.context)?;
         let idle = self
@@ -60,7 +60,8 @@ impl EventPool {
             .unwrap_or_else(PoisonError::into_inner)
             .pop();
         let event = idle.map_or_else(|| Event::new(device), Ok)?;
-        // Locked until it is recorded: the places of a stream's events are in the stream's order.
+        // Locked until the event is recorded, so that the events of a stream are numbered in the
+        // stream's order.
         let mut count = self.recorded.lock().unwrap_or_else(PoisonError::into_inner);
         let recorded = RecordedEvent {
             event: ManuallyDrop::new(event),
@@ -69,9 +70,9 @@ impl EventPool {
             place: *count,
         };
         *count += 1;
-        // SAFETY: the event lives, since `recorded` has it, and so does the stream, which is borrowed.
-        let said = unsafe { result::event::record(recorded.event.0, stream.cu_stream()) };
-        checked("cuEventRecord", device, said)?;
+        // SAFETY: `recorded` owns the event, and the stream is borrowed.
+        let status = unsafe { result::event::record(recorded.event.0, stream.cu_stream()) };
+        checked("cuEventRecord", device, status)?;
         Ok(recorded)
     }
 }
@@ -80,15 +81,16 @@ impl Drop for EventPool {
     fn drop(&mut self) {
         let idle = self.idle.get_mut().unwrap_or_else(PoisonError::into_inner);
         for Event(event) in idle.drain(..) {
-            // SAFETY: it was made by the driver, is in no other place than the pool, and its context lives. Streams
-            // that wait for it go on to do so. It fails where the context has failed, and takes its events with it.
+            // SAFETY: the driver created the event, only the pool has it, and the pool keeps its
+            // context alive. Streams that wait for it continue to wait. The call fails only if the
+            // context has failed, which frees its events.
             let _ = unsafe { result::event::destroy(event) };
         }
     }
 }
 
 impl Event {
-    /// In the context that is current.
+    /// Creates an event in the current context.
     fn new(device: usize) -> Result<Self, Error> {
         let _relaxed = relaxed(device)?;
         let made = result::event::create(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING);
@@ -97,50 +99,53 @@ impl Event {
 }
 
 impl RecordedEvent {
-    /// Whether the stream has come there. What was drawn into a graph that is being captured is taken to have.
+    /// Whether the stream has reached the event. An event recorded in a graph that is being
+    /// captured counts as reached.
     ///
     /// # Errors
-    /// An error of the driver, also of what ran before.
+    /// The driver reports an error, possibly of earlier work.
     pub fn is_complete(&self) -> Result<bool, Error> {
         let device = make_current(&self.pool.context)?;
         let _relaxed = relaxed(device)?;
-        // SAFETY: the event lives.
-        let said = unsafe { sys::cuEventQuery(self.event.0) };
-        if said == sys::CUresult::CUDA_ERROR_NOT_READY {
+        // SAFETY: `self` owns the event.
+        let status = unsafe { sys::cuEventQuery(self.event.0) };
+        if status == sys::CUresult::CUDA_ERROR_NOT_READY {
             return Ok(false);
         }
-        let complete = checked("cuEventQuery", device, said.result()).map(|()| true);
+        let complete = checked("cuEventQuery", device, status.result()).map(|()| true);
         complete.or_else(|error| error.is_of_a_capture().then_some(true).ok_or(error))
     }
 
-    /// Whether it was recorded in this very stream: what is enqueued there now runs behind it.
+    /// Whether it was recorded in this stream: then whatever is enqueued there now runs after it.
     pub fn is_in(&self, stream: &Arc<CudaStream>) -> bool {
-        // While there is a `Weak`, nothing else gets the address.
+        // The `Weak` keeps the address from being reused.
         std::ptr::eq(self.stream.as_ptr(), Arc::as_ptr(stream))
     }
 
-    /// Whether it is known to come behind another one: of the same pool, it was recorded later in the same stream.
+    /// Whether it is certain to come after `other`: both are of the same pool and stream, and it
+    /// was recorded later.
     pub fn follows(&self, other: &Self) -> bool {
         self.stream.ptr_eq(&other.stream)
             && Arc::ptr_eq(&self.pool, &other.pool)
             && self.place > other.place
     }
 
-    /// Makes a stream wait for it.
+    /// Makes a stream wait for the event.
     ///
     /// # Errors
-    /// The driver's; then it does not wait.
+    /// The driver fails; the stream then does not wait.
     pub fn hold_back(&self, stream: &CudaStream) -> Result<(), Error> {
-        // SAFETY: the event lives.
+        // SAFETY: `self` owns the event.
         unsafe { wait_for(stream, self.event.0) }
     }
 }
 
 impl Drop for RecordedEvent {
     fn drop(&mut self) {
-        // SAFETY: it is taken only here.
+        // SAFETY: this is the only place that takes it, and `drop` runs once.
         let event = unsafe { ManuallyDrop::take(&mut self.event) };
-        // Streams that wait for it wait for what it stood for when they were told to.
+        // Streams that wait for it wait for what was recorded when their wait was enqueued, so it
+        // can be recorded again.
         let idle = &self.pool.idle;
         idle.lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -1,10 +1,12 @@
+//! Reasons for which an argument is refused before NCCL is called.
+
 use spark_ccl_types::DType;
 
 /// What was wrong with an argument.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArgumentError {
-    /// A buffer has another length than the call needs.
+    /// The length of a buffer is not the one that the call needs.
     #[error("the {buffer} buffer has {seen} elements, but must have {expected}")]
     Length {
         /// Which buffer.
@@ -14,7 +16,7 @@ pub enum ArgumentError {
         /// How many it has.
         seen: usize,
     },
-    /// A buffer cannot be dealt out to the ranks.
+    /// A buffer cannot be split equally between the ranks.
     #[error("the {buffer} buffer has {seen} elements, which {ranks} ranks cannot share equally")]
     Shares {
         /// Which buffer.
@@ -32,54 +34,54 @@ pub enum ArgumentError {
         /// The root, which is this rank.
         root: usize,
     },
-    /// A buffer, or a reduction, has another element type than the call's.
+    /// The element type of a buffer, or of a reduction, is not the call's.
     #[error("the {what} is of {seen}, but must be of {expected}")]
     DType {
-        /// Of what.
+        /// What has the wrong type.
         what: &'static str,
         /// The type that it must have.
         expected: DType,
         /// The type that it has.
         seen: DType,
     },
-    /// A buffer or stream is of another device than the communicator.
+    /// A buffer or stream belongs to another device than the communicator.
     #[error("the {what} is of device {seen}, but the communicator of device {expected}")]
     Device {
-        /// Of what.
+        /// What belongs to another device.
         what: &'static str,
         /// The communicator's device.
         expected: i32,
         /// The other device.
         seen: i32,
     },
-    /// NCCL takes a setting with another one only.
+    /// NCCL accepts a setting only together with another one.
     #[error("{what} needs {with} as well")]
     Alone {
-        /// What was set.
+        /// The setting that was given.
         what: &'static str,
-        /// What was not.
+        /// The setting that is missing.
         with: &'static str,
     },
-    /// No such rank.
+    /// There is no such rank.
     #[error("the {what} is {seen}, but there are {ranks} ranks, from 0 on")]
     Rank {
-        /// Which rank it was meant to be: the root, the peer, this rank.
+        /// Which rank it should be: the root, the peer, or this rank.
         what: &'static str,
         /// The number given.
         seen: usize,
         /// How many ranks there are.
         ranks: usize,
     },
-    /// The buffers overlap other than in the way that is in place.
+    /// The buffers overlap, but not in the way that this call supports in place.
     #[error(
         "the send and receive buffers overlap; they must be apart, or {}",
         in_place.unwrap_or("in two calls: this is never done in place")
     )]
     Overlap {
-        /// What in place means for the call; `None` where nothing does.
+        /// How the buffers must lie for the call in place; `None` if it is never done in place.
         in_place: Option<&'static str>,
     },
-    /// The memory does not start where it must.
+    /// The memory is not aligned.
     #[error("the memory at {address:#x} must be a multiple of {needs} bytes")]
     Alignment {
         /// Where it starts.
@@ -87,28 +89,28 @@ pub enum ArgumentError {
         /// What its address must be a multiple of.
         needs: usize,
     },
-    /// What was made with one communicator was used with another.
+    /// An object of one communicator was used with another.
     #[error("the {what} was made with another communicator")]
     OtherCommunicator {
-        /// What was used.
+        /// The object.
         what: &'static str,
     },
-    /// A number is more, or less, than NCCL takes.
+    /// A number is out of NCCL's range.
     #[error("{what} is {seen}, but must be from {least} to {most}")]
     Beyond {
-        /// Of what.
+        /// Which number.
         what: &'static str,
         /// The number given.
         seen: usize,
-        /// The least there may be.
+        /// The lower bound.
         least: usize,
-        /// The most there may be.
+        /// The upper bound.
         most: usize,
     },
-    /// A text for C has a zero byte.
+    /// A C string would contain a zero byte.
     #[error("{what} has a zero byte")]
     ZeroByte {
-        /// Which text.
+        /// Which string.
         what: &'static str,
     },
 }

@@ -1,3 +1,6 @@
+//! A rank of a communicator: its state, its waits for NCCL, and its handle. The submodules have the
+//! calls.
+
 mod collectives;
 mod create;
 mod end;
@@ -28,9 +31,9 @@ use crate::{Error, Library};
 
 /// One rank of a communicator, on one device.
 ///
-/// NCCL takes one call at a time, and none while it aborts: so a communicator moves between threads,
-/// but is not shared by them; with a mutex around it, any thread can abort it. A call that blocks holds
-/// up the abort: where a peer may be gone, make communicators that do not block
+/// NCCL takes one call at a time, and none while it aborts. A communicator can therefore move
+/// between threads, but threads cannot share it; with a mutex around it, any thread can abort it. A
+/// blocking call delays the abort: where a peer may fail, make communicators that do not block
 /// ([`Config::blocking`](crate::Config::blocking)).
 ///
 /// ```compile_fail
@@ -38,33 +41,33 @@ use crate::{Error, Library};
 /// shared::<spark_ccl_nccl::Communicator>();
 /// ```
 ///
-/// After an error other than of arguments it can only be aborted, or shrunk. When it is dropped, it is
-/// aborted: what has been enqueued may not run to its end. [`finalize`](Self::finalize) waits for that.
+/// After an error, other than one about an argument, it can only be aborted or shrunk. Dropping it
+/// aborts it: enqueued operations may not complete. [`finalize`](Self::finalize) waits for them.
 pub struct Communicator {
     pub(crate) inner: Arc<Inner>,
     not_sync: PhantomData<Cell<()>>,
 }
 
-/// What groups share with the communicator. Its atomics carry nothing: what brings it to another
-/// thread is whatever moves the communicator, or the lock of [`group`](Self::group).
+/// The part of a communicator that its group shares. Its atomics order nothing else: whatever moves
+/// the communicator to another thread, or the lock of `group`, synchronizes the threads.
 pub(crate) struct Inner {
     pub(crate) library: Library,
-    /// Null before NCCL has written it, and after the end.
+    /// Null until NCCL has written it, and after the end.
     raw: AtomicPtr<ncclComm>,
-    /// Not the address, which may be another's later.
+    /// Identifies the communicator. Its address does not: a later one may have the same.
     number: u64,
     rank: OnceLock<usize>,
     size: OnceLock<usize>,
     device: OnceLock<i32>,
     patience: Patience,
     state: AtomicU8,
-    /// The number of the group that has calls of it.
+    /// The number of the group that has calls of this communicator.
     pub(crate) group: Mutex<Option<u64>>,
-    /// Where NCCL may write until the communicator is aborted, and so must live as long.
+    /// Memory that NCCL may write until the communicator is aborted: it must live until then.
     kept: Mutex<Vec<Arc<dyn Any + Send + Sync>>>,
 }
 
-/// What a communicator can do, from all to least.
+/// What a communicator can still do, from the best state to the worst.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
     Ready,
@@ -72,32 +75,32 @@ enum State {
     Failed,
 }
 
-/// A number that nothing else has.
+/// A number that is unique in this process.
 pub(crate) fn serial() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    // It carries nothing.
+    // Relaxed: only the number's uniqueness matters.
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// How far a communicator is that does not block.
+/// The progress of a nonblocking communicator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// All calls have been done.
+    /// All calls are complete.
     Done,
-    /// NCCL is still at work at a call.
+    /// NCCL still works on a call.
     InProgress,
 }
 
 /// GPU memory that NCCL holds for a communicator, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryStats {
-    /// All of it.
+    /// The sum.
     pub total: u64,
-    /// What can be given back for a while.
+    /// The part that can be released temporarily.
     pub suspendable: u64,
-    /// What cannot.
+    /// The part that cannot.
     pub persistent: u64,
-    /// Whether the suspendable part is given back now.
+    /// Whether the suspendable part is released now.
     pub suspended: bool,
 }
 
@@ -106,7 +109,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// It was made in a group that has not ended.
+    /// The communicator was made in a group that has not ended.
     pub fn rank(&self) -> Result<usize, Error> {
         let api = self.inner.library.api;
         let count = self
@@ -126,7 +129,7 @@ impl Communicator {
             .query("ncclCommCount", &self.inner.size, api.ncclCommCount)
     }
 
-    /// CUDA's number of the device, which was current on the thread that made the communicator.
+    /// CUDA's ordinal of the device, which was current on the thread that made the communicator.
     ///
     /// # Errors
     ///
@@ -137,12 +140,13 @@ impl Communicator {
             .query("ncclCommCuDevice", &self.inner.device, api.ncclCommCuDevice)
     }
 
-    /// What went wrong since the last call, be it in a kernel, on the network, or at a peer. Whoever
-    /// waits for a stream asks this now and then; kernels of a communicator with an error may never end.
+    /// Returns an error that has happened since the last call, in a kernel, on the network or at a
+    /// peer. Poll it while waiting for a stream: kernels of a communicator with an error may never
+    /// end.
     ///
     /// # Errors
     ///
-    /// What went wrong.
+    /// The error that has happened.
     pub fn async_error(&self) -> Result<Progress, Error> {
         const NAME: &str = "ncclCommGetAsyncError";
         group::join(&self.inner, NAME)?;
@@ -153,12 +157,12 @@ impl Communicator {
         }
     }
 
-    /// How long its calls are waited for, which is [`Config::timeout`](crate::Config::timeout) at first.
+    /// How long this waits for NCCL's calls: at first [`Config::timeout`](crate::Config::timeout).
     pub fn patience(&self) -> Patience {
         self.inner.patience.clone()
     }
 
-    /// The memory of the GPU that NCCL holds for it.
+    /// The GPU memory that NCCL holds for the communicator.
     ///
     /// # Errors
     ///
@@ -168,7 +172,8 @@ impl Communicator {
         let read = |stat| {
             let mut value = 0;
             self.call("ncclCommMemStats", |_, raw| {
-                // SAFETY: the communicator lives; a number is filled in.
+                // SAFETY: `raw` is the handle of a live communicator, and NCCL writes one number to
+                // `value`.
                 unsafe { function(raw, stat, &raw mut value) }
             })?;
             Ok::<_, Error>(value)
@@ -181,7 +186,7 @@ impl Communicator {
         })
     }
 
-    /// A call that needs nothing but the communicator.
+    /// Makes a call that takes only the communicator.
     fn call(
         &self,
         name: &'static str,
@@ -194,7 +199,7 @@ impl Communicator {
 }
 
 impl Inner {
-    /// With its size and rank, where they are known before NCCL knows them.
+    /// With its size and rank, if they are known before NCCL has made the communicator.
     fn new(library: Library, timeout: Duration, of: Option<(usize, usize)>) -> Self {
         let known = |value: Option<usize>| value.map_or_else(OnceLock::new, OnceLock::from);
         Self {
@@ -211,7 +216,7 @@ impl Inner {
         }
     }
 
-    /// The rank, where it is known.
+    /// The rank, if it is known.
     pub(crate) fn rank(&self) -> Option<usize> {
         self.rank.get().copied()
     }
@@ -232,24 +237,24 @@ impl Inner {
         self.state.store(state as u8, Ordering::Relaxed);
     }
 
-    /// Whether NCCL knows of nothing that is wrong with it.
-    pub(crate) fn is_fine(&self) -> bool {
+    /// Whether NCCL reports no error of the communicator.
+    pub(crate) fn has_no_error(&self) -> bool {
         matches!(self.async_code(), Ok(Code::SUCCESS))
     }
 
-    /// Takes a note that it can only be aborted.
+    /// Records that the communicator can only be aborted.
     pub(crate) fn fail(&self) {
         self.set_state(State::Failed);
     }
 
-    /// Lets something live until the communicator is aborted.
+    /// Keeps an object alive until the communicator is aborted.
     pub(crate) fn keep(&self, what: Arc<dyn Any + Send + Sync>) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push(what);
     }
 
-    /// Turns the result of a call into a value or an error. In a group, its end settles what is in
-    /// progress.
+    /// Turns NCCL's result into the call's, and waits if the call is in progress. In a group, the
+    /// group's end waits instead.
     fn settle(&self, operation: &'static str, code: u32, grouped: bool) -> Result<(), Error> {
         match Code(code) {
             Code::SUCCESS => Ok(()),
@@ -259,8 +264,8 @@ impl Inner {
         }
     }
 
-    /// As [`settle`](Self::settle), for calls of which NCCL says that they are done when it has only
-    /// begun them.
+    /// Like [`settle`](Self::settle), for calls that return success when NCCL has only started
+    /// them.
     fn settle_begun(&self, operation: &'static str, code: u32, grouped: bool) -> Result<(), Error> {
         self.settle(operation, code, grouped)?;
         if grouped {
@@ -270,8 +275,8 @@ impl Inner {
         }
     }
 
-    /// Waits until NCCL has done what was called. A rank that is not in a communicator has nothing to
-    /// wait for.
+    /// Waits until NCCL has completed the call. On a rank that is not part of the new communicator
+    /// there is nothing to wait for.
     pub(crate) fn wait(&self, operation: &'static str) -> Result<(), Error> {
         if self.raw().is_null() {
             return Ok(());
@@ -297,8 +302,9 @@ impl Inner {
     fn async_code(&self) -> Result<Code, Error> {
         const NAME: &str = "ncclCommGetAsyncError";
         let mut result = 0;
-        let raw = self.made(NAME)?;
-        // SAFETY: the communicator lives; a number is filled in.
+        let raw = self.handle(NAME)?;
+        // SAFETY: `raw` is the handle of a live communicator, and NCCL writes one number to
+        // `result`.
         match Code(unsafe { (self.library.api.ncclCommGetAsyncError)(raw, &raw mut result) }) {
             Code::SUCCESS => Ok(Code(result)),
             code => {
@@ -308,8 +314,8 @@ impl Inner {
         }
     }
 
-    /// The error of a call; only one about arguments leaves the communicator as it was, unless NCCL keeps that, as it
-    /// does for those that do not block.
+    /// The error of a call. Only an invalid argument leaves the communicator usable, and not if
+    /// NCCL records it as the communicator's error, as it does for nonblocking communicators.
     fn failed(&self, operation: &'static str, code: Code) -> Error {
         let error = self.library.failed(operation, self.rank(), code);
         let goes_on = || matches!(self.async_code(), Ok(Code::SUCCESS | Code::IN_PROGRESS));
@@ -319,8 +325,8 @@ impl Inner {
         error
     }
 
-    /// NCCL's handle, once there is one.
-    fn made(&self, operation: &'static str) -> Result<ncclComm_t, Error> {
+    /// NCCL's handle, if NCCL has made the communicator.
+    fn handle(&self, operation: &'static str) -> Result<ncclComm_t, Error> {
         let raw = self.raw();
         let elsewhere = false;
         let none = Error::Grouped {
@@ -330,7 +336,7 @@ impl Inner {
         if raw.is_null() { Err(none) } else { Ok(raw) }
     }
 
-    /// What NCCL says about the communicator, asked once.
+    /// Asks NCCL for a property of the communicator, once.
     fn query<T: TryFrom<i32> + Copy>(
         &self,
         name: &'static str,
@@ -340,9 +346,10 @@ impl Inner {
         if let Some(value) = known.get() {
             return Ok(*value);
         }
-        let raw = self.made(name)?;
+        let raw = self.handle(name)?;
         let mut value = 0;
-        // SAFETY: the communicator lives; a number is filled in.
+        // SAFETY: `raw` is the handle of a live communicator, and `ask` writes one number to
+        // `value`.
         let code = unsafe { ask(raw, &raw mut value) };
         match T::try_from(value) {
             Ok(value) if Code(code) == Code::SUCCESS => Ok(*known.get_or_init(|| value)),
@@ -351,15 +358,16 @@ impl Inner {
         }
     }
 
-    /// Ends what runs and frees everything.
+    /// Stops what runs and frees everything.
     fn abort(&self) -> Result<(), Error> {
         let raw = self.raw.swap(ptr::null_mut(), Ordering::Relaxed);
         if raw.is_null() {
             return Ok(());
         }
-        // SAFETY: nobody else has the handle now, and no call of it is under way.
+        // SAFETY: the swap left null, so no other call can get the handle. A communicator is not
+        // shared between threads, so no other call of it is in progress.
         let code = Code(unsafe { (self.library.api.ncclCommAbort)(raw) });
-        // One that does not block may say that it is still at it, and frees itself.
+        // A nonblocking communicator may still be aborting; it then frees itself.
         if matches!(code, Code::SUCCESS | Code::IN_PROGRESS) {
             return Ok(());
         }
@@ -367,7 +375,7 @@ impl Inner {
     }
 }
 
-/// NCCL enqueues within some 10 us, and needs milliseconds to connect.
+/// NCCL enqueues within about 10 us, but needs milliseconds to connect.
 fn pause(waited: Duration) {
     if waited < Duration::from_millis(1) {
         std::thread::yield_now();

@@ -1,10 +1,12 @@
+//! The configuration of a communicator, and its form in C.
+
 use std::ffi::{CString, c_int, c_uint};
 use std::time::Duration;
 
 use crate::raw::ncclConfig_t;
 use crate::{ArgumentError, Error, Library, Version};
 
-/// How a communicator is made. What is `None` is for NCCL to decide, also by its environment.
+/// The configuration of a communicator. NCCL and its environment variables decide what is `None`.
 ///
 /// ```
 /// # use spark_ccl_nccl::Config;
@@ -12,25 +14,25 @@ use crate::{ArgumentError, Error, Library, Version};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Whether NCCL's calls block, which is quicker, but they block for ever when a peer is gone.
-    /// Where they do not, they run on a thread of NCCL, and this crate waits for
-    /// [`timeout`](Self::timeout) at most. The default is that they block, as NCCL has it.
+    /// Whether NCCL's calls block. Blocking calls are faster, but never return if a peer is gone.
+    /// Nonblocking calls run on a thread of NCCL, and this crate waits for them for at most
+    /// [`timeout`](Self::timeout). The default is to block, as in NCCL.
     pub blocking: bool,
-    /// How long a call of a communicator that does not block may take. The default is 60 s.
+    /// How long a call of a nonblocking communicator may take. The default is 60 s.
     pub timeout: Duration,
-    /// Its name in NCCL's logs, which stays in memory; from 2.27.3 on.
+    /// The name in NCCL's logs, whose memory is never freed; needs 2.27.3.
     pub name: Option<String>,
-    /// The fewest CTAs that a kernel uses; with [`max_ctas`](Self::max_ctas) only.
+    /// The fewest CTAs that a kernel uses; only together with [`max_ctas`](Self::max_ctas).
     pub min_ctas: Option<u32>,
     /// The most CTAs that a kernel uses.
     pub max_ctas: Option<u32>,
     /// How many CTAs make a cluster, up to 8.
     pub cga_cluster_size: Option<u32>,
-    /// What is preferred where several ways to run kernels are as fast; from 2.27.3 on.
+    /// Which of several equally fast ways to run kernels to prefer; needs 2.27.3.
     pub cta_policy: Option<CtaPolicy>,
     /// The network to use, such as `IB` or `Socket`.
     pub net: Option<String>,
-    /// The network's traffic class; from 2.26.2 on.
+    /// The network's traffic class; needs 2.26.2.
     pub traffic_class: Option<u32>,
 }
 
@@ -50,18 +52,18 @@ impl Default for Config {
     }
 }
 
-/// How kernels use the GPU's CTAs.
+/// How many of the GPU's CTAs kernels use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CtaPolicy {
-    /// As many as are fastest.
+    /// As many as give the best speed.
     Default = 0,
-    /// Fewer, where that costs little.
+    /// Fewer, if that costs little speed.
     Efficiency = 1,
-    /// None, where the network or copy engines can do the work.
+    /// None, if the network or copy engines can do the work.
     Zero = 2,
 }
 
-/// NCCL's own, with the text that it points to and NCCL copies.
+/// NCCL's configuration, with the string that it points to. NCCL copies that string.
 pub(crate) struct RawConfig {
     pub(crate) raw: ncclConfig_t,
     _net: Option<CString>,
@@ -79,7 +81,7 @@ impl Config {
             rank: None,
             error,
         };
-        // NCCL compares the two before it puts in what it takes itself.
+        // NCCL compares the two before it fills in its own defaults.
         if self.min_ctas.is_some() && self.max_ctas.is_none() {
             return Err(argument(ArgumentError::Alone {
                 what: "Config::min_ctas",
@@ -96,7 +98,8 @@ impl Config {
             maxCTAs: number("Config::max_ctas", self.max_ctas)?,
             trafficClass: number("Config::traffic_class", self.traffic_class)?,
             CTAPolicy: self.cta_policy.map_or(UNDEFINED, |policy| policy as c_int),
-            // NCCL keeps the pointer, in what is made from the communicator as well: so it is never freed.
+            // NCCL keeps this pointer, and passes it on to communicators derived from this one: it
+            // is never freed.
             commName: name.map_or(std::ptr::null(), |name| name.into_raw().cast_const()),
             netName: net.as_ref().map_or(std::ptr::null(), |net| net.as_ptr()),
             ..INITIAL
@@ -104,7 +107,7 @@ impl Config {
         Ok(RawConfig { raw, _net: net })
     }
 
-    /// An older library would leave out what it does not know, and say nothing.
+    /// Fails if the library is too old for a field that is set: it would ignore the field silently.
     fn supported(&self, library: Library) -> Result<(), Error> {
         let late = [
             ("Config::name", self.name.is_some(), Version::new(2, 27, 3)),
@@ -131,8 +134,8 @@ impl Config {
 /// `NCCL_CONFIG_UNDEF_INT`.
 const UNDEFINED: c_int = c_int::MIN;
 
-/// `NCCL_CONFIG_INITIALIZER`, as of the last version with the fields that cudarc knows. Older and
-/// newer libraries take it: they read as much as both know.
+/// `NCCL_CONFIG_INITIALIZER` of the last version whose fields cudarc has. Older and newer libraries
+/// accept it: they read the fields that both have.
 const INITIAL: ncclConfig_t = ncclConfig_t {
     size: size_of::<ncclConfig_t>(),
     magic: 0xcafe_beef,

@@ -1,3 +1,5 @@
+//! The errors of this crate, and NCCL's results.
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,21 +8,21 @@ use cudarc::nccl::sys::ncclResult_t;
 
 use crate::{ArgumentError, Version};
 
-/// Why something of this crate failed.
+/// Why a call of this crate failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// NCCL could not be opened.
+    /// libnccl could not be loaded.
     #[error(
         "NCCL was not found ({}); install it (NVIDIA's package libnccl2, or pip install \
          nvidia-nccl-cu12), or say where libnccl.so.2 is with SPARK_CCL_NCCL_LIBRARY",
         listed(tried)
     )]
     Library {
-        /// What was tried, and how each try failed.
+        /// What was tried, and why each attempt failed.
         tried: Vec<Refusal>,
     },
-    /// What was opened lacks a function that every NCCL has.
+    /// The library lacks a function that every NCCL has.
     #[error(
         "{} has no function {symbol}: it is not NCCL, or one older than {}; install a newer one",
         path.display(), Version::OLDEST
@@ -31,7 +33,7 @@ pub enum Error {
         /// The function.
         symbol: &'static str,
     },
-    /// The library is older than all that work.
+    /// The library is older than the oldest supported version.
     #[error(
         "{} is NCCL {found}; install {} or newer", path.display(), Version::OLDEST
     )]
@@ -41,30 +43,30 @@ pub enum Error {
         /// Its version.
         found: Version,
     },
-    /// The library is older than what was asked of it.
+    /// The library is too old for what was requested.
     #[error("{what} is not in NCCL {found}; it needs {since} or newer")]
     Unsupported {
         /// A function, a data type, or a field of [`Config`](crate::Config).
         what: &'static str,
-        /// The first version that has it.
+        /// The first version that supports it.
         since: Version,
-        /// The version here.
+        /// The library's version.
         found: Version,
     },
-    /// A call of NCCL failed.
+    /// NCCL returned an error.
     #[error(transparent)]
     Call(#[from] Box<CallError>),
-    /// An argument was wrong; nothing was called.
+    /// An argument was wrong; NCCL was not called.
     #[error("{operation}{}: {error}", on(*rank))]
     Argument {
         /// The function.
         operation: &'static str,
-        /// The rank here, where it is known.
+        /// This rank, if it is known.
         rank: Option<usize>,
         /// What was wrong.
         error: ArgumentError,
     },
-    /// A communicator that does not block was not ready in time. It can only be aborted.
+    /// A nonblocking communicator was not ready in time. It can only be aborted.
     #[error(
         "{operation}{}: not done after {waited:?}; is a rank missing, or stuck? Abort the \
          communicator, or give Config::timeout more time",
@@ -73,26 +75,26 @@ pub enum Error {
     Timeout {
         /// The function.
         operation: &'static str,
-        /// The rank here, where it is known.
+        /// This rank, if it is known.
         rank: Option<usize>,
-        /// How long it was waited for.
+        /// How long this waited.
         waited: Duration,
     },
-    /// The communicator cannot do this any more.
+    /// The communicator can no longer do this.
     #[error(
         "{operation}{}: the communicator has {}; abort it and make another",
         on(*rank),
         if *revoked { "been revoked" } else { "failed before" }
     )]
     Unusable {
-        /// The function.
+        /// This rank, if it is known.
         operation: &'static str,
-        /// The rank here, where it is known.
+        /// This rank, if it is known.
         rank: Option<usize>,
         /// Whether it was revoked.
         revoked: bool,
     },
-    /// The communicator, or what is to be made, belongs to a group that has not ended.
+    /// The communicator, or the object to create, belongs to a group that has not ended.
     #[error("{operation}: cannot be done {}", if *elsewhere {
         "while another thread has a group with this communicator"
     } else {
@@ -101,13 +103,13 @@ pub enum Error {
     Grouped {
         /// The function.
         operation: &'static str,
-        /// Whether the group is another thread's.
+        /// Whether the group belongs to another thread.
         elsewhere: bool,
     },
 }
 
 impl Error {
-    /// NCCL's result, if a call of it failed.
+    /// NCCL's result, if NCCL returned an error.
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::Call(call) => Some(call.code),
@@ -115,7 +117,7 @@ impl Error {
         }
     }
 
-    /// Whether NCCL goes on with the call, which it may do until its communicator is aborted.
+    /// Whether NCCL still works on the call. It may do so until the communicator is aborted.
     pub fn goes_on(&self) -> bool {
         matches!(self, Self::Timeout { .. }) || self.code() == Some(Code::IN_PROGRESS)
     }
@@ -126,7 +128,7 @@ impl Error {
     }
 }
 
-/// A library that could not be opened, and why.
+/// A library that could not be loaded, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The path, or the name that the system's loader was asked for.
@@ -137,7 +139,7 @@ pub struct Refusal {
 
 impl Refusal {
     pub(crate) fn new(path: &Path, error: &libloading::Error) -> Self {
-        // The loader's own words are the source.
+        // The wrapped error is the loader's own message.
         let reason =
             std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
         Self {
@@ -154,19 +156,19 @@ fn listed(tried: &[Refusal]) -> String {
     each.collect::<Vec<_>>().join("; ")
 }
 
-/// A failed call of NCCL.
+/// An error that NCCL returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallError {
     /// The function.
     pub operation: &'static str,
-    /// The rank here, where it is known.
+    /// This rank, if it is known.
     pub rank: Option<usize>,
     /// The result.
     pub code: Code,
-    /// NCCL's words for the result.
+    /// NCCL's text for the result.
     pub text: String,
-    /// NCCL's account of the last error of this process; it may be of another call, and is empty if
-    /// there is none.
+    /// NCCL's description of the last error in this process. It may be about another call; it is
+    /// empty if there was none.
     pub last_error: String,
 }
 
@@ -192,22 +194,22 @@ fn on(rank: Option<usize>) -> String {
     rank.map_or_else(String::new, |rank| format!(" on rank {rank}"))
 }
 
-/// NCCL's result of a call, also one that this crate does not know.
+/// NCCL's result of a call; may be a value that this crate does not list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Code(pub u32);
 
 impl Code {
-    /// All went well.
+    /// The call succeeded.
     pub const SUCCESS: Self = Self(ncclResult_t::ncclSuccess as u32);
     /// A call of CUDA failed.
     pub const CUDA: Self = Self(ncclResult_t::ncclUnhandledCudaError as u32);
     /// A call of the operating system failed.
     pub const SYSTEM: Self = Self(ncclResult_t::ncclSystemError as u32);
-    /// A mistake in NCCL, or memory that was overwritten.
+    /// A bug in NCCL, or corrupted memory.
     pub const INTERNAL: Self = Self(ncclResult_t::ncclInternalError as u32);
     /// An argument was wrong. The call had no effect.
     pub const INVALID_ARGUMENT: Self = Self(ncclResult_t::ncclInvalidArgument as u32);
-    /// The call was wrong there and then.
+    /// The call is not allowed in this state.
     pub const INVALID_USAGE: Self = Self(ncclResult_t::ncclInvalidUsage as u32);
     /// A peer failed, or the network.
     pub const REMOTE: Self = Self(ncclResult_t::ncclRemoteError as u32);

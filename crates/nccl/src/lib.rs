@@ -1,8 +1,8 @@
-//! NCCL, safely: collectives between NVIDIA's GPUs.
+//! Safe bindings to NCCL: collectives between NVIDIA GPUs.
 //!
-//! libnccl is opened at run time ([`Library::open`]), so that a program runs where there is none, and
-//! builds without CUDA. Versions from 2.18 on work; what an older one lacks is
-//! [`Error::Unsupported`], which names the version that has it.
+//! libnccl is loaded at run time ([`Library::open`]): a program builds without CUDA, and runs on
+//! machines without NCCL. Versions from 2.18 on are supported. What an older version lacks fails
+//! with [`Error::Unsupported`], which names the version that has it.
 //!
 //! ```no_run
 //! use spark_ccl_nccl::{Communicator, DType, DeviceSlice, Error, Library, RedOp, Stream};
@@ -14,33 +14,35 @@
 //!     library.group(|| {
 //!         for (comm, start) in comms.iter().zip(buffers) {
 //!             let device = comm.device()?;
-//!             // SAFETY: nothing else uses the buffers until the streams have come to their ends.
+//!             // SAFETY: nothing else uses the buffers until both streams have drained.
 //!             let buffer = unsafe { DeviceSlice::from_raw(start, 1 << 20, DType::F32, device) };
 //!             comm.all_reduce(buffer, buffer, RedOp::Sum, Stream::null(device))?;
 //!         }
 //!         Ok::<_, Error>(())
 //!     })?;
-//!     // Here the streams are waited for, while `async_error` is asked now and then.
+//!     // Wait for the streams here, and poll `async_error` meanwhile.
 //!     Communicator::finalize_all(comms)
 //! }
 //! ```
 //!
-//! Lengths, element types, devices, roots and peers are checked before NCCL is called. Device memory
-//! and streams enter by their addresses; whoever makes a [`DeviceSlice`] or a [`Stream`] of one promises
-//! that it lasts, since no borrow can follow a stream. Nothing depends on what is dropped, or when: a
-//! group keeps its communicators, and what is not deregistered goes with its communicator.
+//! Lengths, element types, devices, roots and peers are checked before NCCL is called. Device
+//! memory and streams are passed by address. No borrow can follow a stream, so the caller that
+//! creates a [`DeviceSlice`] or a [`Stream`] promises that the memory or the stream lives long
+//! enough. Soundness does not depend on what is dropped, or when: a group keeps its communicators
+//! alive, and what is still registered ends with its communicator.
 //!
 //! # Why cudarc, and only its types
 //!
-//! cudarc is what programs have their device memory from. It adds one crate and 3 to 5 s to a clean
-//! build. Its loader is not used: it looks for `libnccl.so`, which few systems have, takes no path, and
-//! panics where something is missing. Its enumerations are not used for what a library returns: one of
-//! a later version may return another value.
+//! Programs commonly allocate their device memory with cudarc. It adds one crate and 3 to 5 s to a
+//! clean build. Its loader is not used: it looks for `libnccl.so`, which few systems have, takes no
+//! path, and panics if something is missing. Its enumerations are not used for values that a
+//! library returns, because a later version may return a value that they lack.
 //!
-//! cudarc's features exclude each other: with two versions of CUDA, or of NCCL, it does not build. So
-//! none is named here for CUDA: it takes the program's choice, or the build machine's, or its newest,
-//! which makes no difference to NCCL's types. These are of NCCL 2.30; a program must not ask cudarc for
-//! others. Where it asks for `dynamic-linking`, it is linked with libnccl as well.
+//! cudarc's features exclude each other: it does not build with two versions of CUDA, or of NCCL.
+//! This crate therefore selects no version of CUDA: cudarc uses the one that the program selects,
+//! the build machine's, or its newest; NCCL's types are the same in all. They are those of NCCL
+//! 2.30, and a program must not select another version of NCCL in cudarc. If a program enables
+//! cudarc's `dynamic-linking`, the program is linked with libnccl as well.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

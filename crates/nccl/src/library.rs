@@ -1,3 +1,5 @@
+//! Finds and loads libnccl.
+
 use std::ffi::{CStr, c_char};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -7,9 +9,9 @@ use crate::error::{CallError, Code, Refusal};
 use crate::raw::Api;
 use crate::{Error, Version};
 
-/// NCCL, opened at run time.
+/// NCCL, loaded at run time.
 ///
-/// It stays open until the process ends: it has threads of its own, and does not expect to be closed.
+/// It is never unloaded: it runs threads of its own, and does not support being unloaded.
 ///
 /// ```no_run
 /// # use std::path::Path;
@@ -24,25 +26,27 @@ pub struct Library {
     pub(crate) api: &'static Api,
 }
 
-/// Where a PyTorch wheel, or NVIDIA's, has its copy, from `site-packages`, `nvidia/nccl` or its `lib`.
+/// Where PyTorch's wheels and NVIDIA's put the library, relative to `site-packages`, `nvidia/nccl`
+/// or its `lib`.
 const IN_FOLDER: [&str; 3] = [
     "libnccl.so.2",
     "lib/libnccl.so.2",
     "nvidia/nccl/lib/libnccl.so.2",
 ];
 
-/// What the system's loader is asked for: what packages and wheels install, then what only
-/// development packages do.
+/// The names that the system's loader is asked for. Packages and wheels install the first,
+/// development packages the second as well.
 const BY_NAME: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
 impl Library {
-    /// Opens `path`, a library or a folder with one (also a `site-packages` folder), and nothing
-    /// else; or, without a path, `libnccl.so.2` or `libnccl.so` where the system's loader finds it.
+    /// Loads the library at `path`, which may also be a folder that contains one, or a
+    /// `site-packages` folder; nothing else is tried. Without a path, loads `libnccl.so.2` or
+    /// `libnccl.so` from where the system's loader finds it.
     ///
     /// # Errors
     ///
-    /// No library is found, what is found lacks functions, or it is older than
-    /// [`Version::OLDEST`]. The error says what was tried, and how each try failed.
+    /// No library is found, it lacks functions, or it is older than [`Version::OLDEST`]. The error
+    /// lists what was tried, and why each attempt failed.
     pub fn open(path: Option<&Path>) -> Result<Self, Error> {
         let candidates = match path {
             Some(path) if path.is_dir() => IN_FOLDER.map(|name| path.join(name)).to_vec(),
@@ -51,8 +55,8 @@ impl Library {
         };
         let mut tried = Vec::new();
         for candidate in candidates {
-            // SAFETY: the library's initialisers only read the environment and set up its own
-            // state; a caller that names another file names one that it trusts as much.
+            // SAFETY: NCCL's initialisers only read the environment and set up the library's own
+            // state. A caller that passes the path of another library trusts its initialisers.
             match unsafe { libloading::Library::new(&candidate) } {
                 Ok(library) => return Self::with(library, &candidate),
                 Err(error) => tried.push(Refusal::new(&candidate, &error)),
@@ -68,11 +72,11 @@ impl Library {
             return Err(Error::TooOld { path, found });
         }
         std::mem::forget(library);
-        Ok(Self::known(api))
+        Ok(Self::shared(api))
     }
 
-    /// The same for the same library, by whatever path it was opened.
-    fn known(api: Api) -> Self {
+    /// Returns the same `Api` for the same library, whatever path it was loaded by.
+    fn shared(api: Api) -> Self {
         static KNOWN: Mutex<Vec<&'static Api>> = Mutex::new(Vec::new());
         let mut all = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         let same =
@@ -85,7 +89,7 @@ impl Library {
         Self { api }
     }
 
-    /// What was opened: a path, or the name that the system's loader found.
+    /// What was loaded: a path, or the name that the system's loader found.
     pub fn path(self) -> &'static Path {
         &self.api.path
     }
@@ -95,27 +99,28 @@ impl Library {
         self.api.version
     }
 
-    /// The functions that this library is too old for, with the version that has each. What needs
-    /// one of them returns [`Error::Unsupported`].
+    /// The functions that this library is too old for, with the version that added each. A call
+    /// that needs one of them returns [`Error::Unsupported`].
     pub fn missing(self) -> impl Iterator<Item = (&'static str, Version)> {
         let late = self.api.late().into_iter();
         late.filter_map(|(name, since, here)| (!here).then_some((name, since)))
     }
 
-    /// NCCL's words for a result.
+    /// NCCL's text for a result.
     pub fn error_text(self, code: Code) -> String {
-        // SAFETY: it takes any number, and gives constants of a library that is never closed.
+        // SAFETY: the function takes any number, and returns null or a constant string of a library
+        // that is never unloaded.
         unsafe { text_at((self.api.ncclGetErrorString)(code.0)) }
     }
 
-    /// What NCCL says about the last error in this process; empty if there was none.
+    /// NCCL's description of the last error in this process; empty if there was none.
     pub fn last_error(self) -> String {
-        // SAFETY: the communicator may be null; the text stands in a buffer of the library, which
-        // has a zero at its end at all times.
+        // SAFETY: NCCL accepts a null communicator here. It returns a buffer of the library, which
+        // is never unloaded, and whose last byte is always zero.
         unsafe { text_at((self.api.ncclGetLastError)(std::ptr::null_mut())) }
     }
 
-    /// Fails if this library is older than `since`.
+    /// Fails if the library is older than `since`.
     pub(crate) fn needs(self, what: &'static str, since: Version) -> Result<(), Error> {
         let found = self.version();
         if found < since {
@@ -124,7 +129,7 @@ impl Library {
         Ok(())
     }
 
-    /// Turns the result of a call into an error; `ncclInProgress` is one.
+    /// Turns the result of a call into a `Result`; `ncclInProgress` is an error here.
     pub(crate) fn check(self, operation: &'static str, code: u32) -> Result<(), Error> {
         match Code(code) {
             Code::SUCCESS => Ok(()),
@@ -143,23 +148,24 @@ impl Library {
     }
 }
 
-/// A text of the library; empty where there is none.
+/// Copies a string of the library; empty if the pointer is null.
 ///
 /// # Safety
 ///
-/// `text` is null, or has a zero at its end until this returns.
+/// `text` must be null, or a string with a zero at its end that is valid until this returns.
 unsafe fn text_at(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: as the caller says.
+    // SAFETY: `text` is not null, so the caller promises that it is a valid string with a zero at
+    // its end.
     unsafe { CStr::from_ptr(text) }
         .to_string_lossy()
         .into_owned()
 }
 
 impl PartialEq for Library {
-    /// Whether both are the same opened library.
+    /// Whether both are the same loaded library.
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self.api, other.api)
     }

@@ -1,3 +1,5 @@
+//! Device memory and CUDA streams, by address.
+
 use std::ffi::c_void;
 
 use spark_ccl_types::DType;
@@ -5,7 +7,7 @@ use spark_ccl_types::DType;
 use crate::raw::cudaStream_t;
 use crate::{Error, Library};
 
-/// Memory of a device, by its address: so many elements of a type.
+/// A range of device memory, by its address: a number of elements of one type.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceSlice {
     start: *mut c_void,
@@ -14,20 +16,23 @@ pub struct DeviceSlice {
     device: i32,
 }
 
-// SAFETY: it is a number; whoever made it answers for what it points to, on any thread.
+// SAFETY: this is an address, which this crate never dereferences. `from_raw`'s caller promises
+// that the memory stays valid, whichever thread uses the value.
 unsafe impl Send for DeviceSlice {}
-// SAFETY: as above.
+// SAFETY: a shared reference only gives copies of the address, length, type and device.
 unsafe impl Sync for DeviceSlice {}
 
 impl DeviceSlice {
-    /// `len` elements of `dtype` at `start`, in memory that `device` (CUDA's number) reads and writes.
+    /// `len` elements of `dtype` at `start`, in memory that `device` (CUDA's ordinal) can read and
+    /// write.
     ///
     /// # Safety
     ///
-    /// The memory stays allocated until all that was enqueued with this value, or with a part of it,
-    /// has run, and until it is not registered any more, or its communicator has ended on all ranks of
-    /// this process, which NCCL frees together. Meanwhile nothing else writes what operations read, and
-    /// nothing else touches what they write.
+    /// The memory must stay allocated until everything that was enqueued with this value, or with a
+    /// part of it, has run. If it was registered, it must also stay allocated until it is
+    /// deregistered, or until its communicator has ended on all ranks of this process, whose
+    /// resources NCCL frees together. Until then nothing else may write what an operation reads,
+    /// and nothing else may access what an operation writes.
     pub const unsafe fn from_raw(
         start: *mut c_void,
         len: usize,
@@ -42,7 +47,7 @@ impl DeviceSlice {
         }
     }
 
-    /// `len` elements of it, from `offset` on; `None` where it ends before.
+    /// The `len` elements from `offset` on; `None` if the slice is too short.
     pub fn part(self, offset: usize, len: usize) -> Option<Self> {
         let inside = offset.checked_add(len)? <= self.len;
         inside.then(|| Self {
@@ -77,7 +82,7 @@ impl DeviceSlice {
         self.dtype
     }
 
-    /// CUDA's number of its device.
+    /// CUDA's ordinal of its device.
     pub const fn device(self) -> i32 {
         self.device
     }
@@ -88,35 +93,37 @@ impl DeviceSlice {
     }
 }
 
-/// A CUDA stream, by its handle: what is enqueued in it runs in order.
+/// A CUDA stream, by its handle. What is enqueued in a stream runs in order.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream {
     raw: *mut c_void,
     device: i32,
 }
 
-// SAFETY: CUDA's functions take a stream on any thread.
+// SAFETY: CUDA's functions accept a stream's handle on any thread.
 unsafe impl Send for Stream {}
-// SAFETY: as above.
+// SAFETY: a shared reference only gives copies of the handle, which CUDA's functions accept on
+// several threads at once.
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// The stream with the handle `raw` (a `cudaStream_t`, or a `CUstream`), of `device`.
+    /// The stream of `device` with the handle `raw` (a `cudaStream_t` or a `CUstream`).
     ///
     /// # Safety
     ///
-    /// It is a stream of that device, and is not destroyed while this value is used.
+    /// `raw` must be a stream of that device, and must not be destroyed while this value is used.
     pub const unsafe fn from_raw(raw: *mut c_void, device: i32) -> Self {
         Self { raw, device }
     }
 
-    /// The null stream of a device, which waits for its other streams, and they for it.
+    /// The null stream of a device. It synchronizes with the device's other streams in both
+    /// directions.
     pub const fn null(device: i32) -> Self {
         let raw = std::ptr::null_mut();
         Self { raw, device }
     }
 
-    /// CUDA's number of its device.
+    /// CUDA's ordinal of its device.
     pub const fn device(self) -> i32 {
         self.device
     }
@@ -126,9 +133,9 @@ impl Stream {
     }
 }
 
-/// Device memory from NCCL, which suits its registrations and windows best.
+/// Device memory allocated by NCCL, which is best suited to registrations and windows.
 ///
-/// It is freed by [`free`](Self::free) only: when it is dropped, something may still be at work in it.
+/// Only [`free`](Self::free) frees it: when it is dropped, an operation may still use it.
 #[derive(Debug)]
 #[must_use = "it is freed by `free` only"]
 pub struct Allocation {
@@ -137,9 +144,9 @@ pub struct Allocation {
     bytes: usize,
 }
 
-// SAFETY: it is owned, and is freed on any thread.
+// SAFETY: it owns the memory, which NCCL can free on any thread.
 unsafe impl Send for Allocation {}
-// SAFETY: nothing is done through a shared reference.
+// SAFETY: a shared reference only gives the address and the length.
 unsafe impl Sync for Allocation {}
 
 impl Library {
@@ -150,7 +157,7 @@ impl Library {
     /// There is no device, or no memory left; NCCL is older than 2.19.1.
     pub fn allocate(self, bytes: usize) -> Result<Allocation, Error> {
         let mut start = std::ptr::null_mut();
-        // SAFETY: it fills in the address.
+        // SAFETY: NCCL writes the address to `start`, which is valid for that.
         let code = unsafe { self.api.ncclMemAlloc()?(&raw mut start, bytes) };
         self.check("ncclMemAlloc", code)?;
         Ok(Allocation {
@@ -176,13 +183,15 @@ impl Allocation {
     ///
     /// # Safety
     ///
-    /// Nothing uses the memory any more: all that was enqueued has run, and it is registered nowhere.
+    /// Nothing may use the memory any more: everything enqueued with it has run, and it is not
+    /// registered.
     ///
     /// # Errors
     ///
     /// CUDA fails.
     pub unsafe fn free(self) -> Result<(), Error> {
-        // SAFETY: it was allocated by the same library, and only once is it freed.
+        // SAFETY: `start` was allocated by this library, and `self` is consumed, so it is freed
+        // only once. The caller promises that nothing uses it.
         let code = unsafe { self.library.api.ncclMemFree()?(self.start) };
         self.library.check("ncclMemFree", code)
     }

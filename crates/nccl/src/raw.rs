@@ -1,8 +1,8 @@
-//! NCCL's functions, of a library that was opened at run time.
+//! The functions of a libnccl that was loaded at run time.
 //!
-//! What a library may return or take beyond what cudarc's enumerations list (results of later
-//! versions, reductions that were made) has the type of their numbers here: an enumeration of Rust
-//! must not hold another value.
+//! Results and reductions have integer types here, not cudarc's enumerations: a library may return
+//! a result of a later version, or take the number of a reduction that was created at run time, and
+//! a Rust enum must not hold a value that it does not list.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
@@ -14,14 +14,14 @@ pub(crate) use cudarc::nccl::sys::{
 
 use crate::{Error, Version};
 
-/// An `ncclResult_t`, also one that is not known here.
+/// An `ncclResult_t`; may be a value that this crate does not list.
 pub(crate) type Code = c_uint;
 /// An `ncclDataType_t`.
 pub(crate) type DataType = c_uint;
-/// An `ncclRedOp_t`, also one that was made.
+/// An `ncclRedOp_t`; may be one that was created at run time.
 pub(crate) type RedOp = c_uint;
 
-/// Declares [`Api`]: functions that all have, and those that came with a version of NCCL.
+/// Declares [`Api`]: the functions that all supported versions have, and those that came later.
 macro_rules! api {
     (
         always { $($name:ident($($argument:ty),*) -> $result:ty;)* }
@@ -41,27 +41,30 @@ macro_rules! api {
 
         #[allow(non_snake_case)]
         impl Api {
-            /// Finds the functions, and asks for the version.
+            /// Looks up the functions, and asks for the version.
             pub(crate) fn find(library: &libloading::Library, path: &Path) -> Result<Self, Error> {
                 let missing = |symbol| Error::Symbol { path: path.to_owned(), symbol };
                 let mut api = Self {
                     path: path.to_owned(),
                     version: Version::from_code(0),
-                    // SAFETY: the types are those of the functions of these names in nccl.h.
+                    // SAFETY: each field has the type that nccl.h declares for the function of its
+                    // name.
                     $($name: unsafe { find(library, concat!(stringify!($name), "\0")) }
                         .ok_or_else(|| missing(stringify!($name)))?,)*
-                    // SAFETY: as above.
+                    // SAFETY: each field has the type that nccl.h declares for the function of its
+                    // name.
                     $($($late: unsafe { find(library, concat!(stringify!($late), "\0")) },)*)*
                 };
                 let mut version = 0;
-                // SAFETY: it fills in one number. What fails leaves version 0, which is too old.
+                // SAFETY: NCCL writes one `int` to `version`. If the call fails, `version` stays 0,
+                // which is refused as too old.
                 unsafe { (api.ncclGetVersion)(&raw mut version) };
                 api.version = Version::from_code(version.cast_unsigned());
                 Ok(api)
             }
 
-            /// The functions that came later, with the version that brought each, and whether they
-            /// are here.
+            /// The functions that came later, with the version that added each, and whether this
+            /// library has them.
             pub(crate) fn late(&self) -> Vec<(&'static str, Version, bool)> {
                 vec![$($((
                     stringify!($late),
@@ -71,7 +74,7 @@ macro_rules! api {
             }
 
             $($(
-                /// The function, where the library is new enough for it.
+                /// The function, if the library is new enough.
                 pub(crate) fn $late(
                     &self,
                 ) -> Result<unsafe extern "C" fn($($late_argument),*) -> Code, Error> {
@@ -151,13 +154,13 @@ api! {
     }
 }
 
-/// A function by its name, which ends with a zero byte.
+/// Looks up a function by its name, which ends with a zero byte.
 ///
 /// # Safety
 ///
-/// `F` is the type of a pointer to the function.
+/// `F` must be the function's pointer type.
 unsafe fn find<F: Copy>(library: &libloading::Library, name: &str) -> Option<F> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller promises that `F` is the type of the function that `name` refers to.
     unsafe { library.get::<F>(name.as_bytes()) }
         .ok()
         .map(|symbol| *symbol)

@@ -1,16 +1,19 @@
+//! The id by which the ranks of a new communicator find each other.
+
 use std::fmt;
 
 use crate::raw::ncclUniqueId;
 use crate::{Error, Library};
 
-/// What the ranks of a communicator must share to find each other: one makes it, all are given it.
+/// The id by which the ranks of a communicator find each other: one rank creates it, and all get a
+/// copy.
 ///
-/// Whoever has it can join: pass it on as a secret.
+/// It admits any process that has it to the communicator: treat it as a secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId(pub(crate) [u8; 128]);
 
 impl UniqueId {
-    /// The one that has these bytes.
+    /// The id with these bytes.
     pub const fn from_bytes(bytes: [u8; 128]) -> Self {
         Self(bytes)
     }
@@ -32,14 +35,14 @@ impl UniqueId {
 }
 
 impl Library {
-    /// A new one. This process listens for the ranks until all have come.
+    /// Creates an id. This process listens for the ranks until all have connected.
     ///
     /// # Errors
     ///
     /// There is no network interface that NCCL may use.
     pub fn unique_id(self) -> Result<UniqueId, Error> {
         let mut raw = UniqueId([0; 128]).raw();
-        // SAFETY: it fills in the bytes.
+        // SAFETY: `raw` is a valid `ncclUniqueId`, which NCCL overwrites before it returns.
         let code = unsafe { (self.api.ncclGetUniqueId)(&raw mut raw) };
         self.check("ncclGetUniqueId", code)?;
         Ok(UniqueId::from_raw(raw))
@@ -47,7 +50,7 @@ impl Library {
 }
 
 impl fmt::Debug for UniqueId {
-    /// Without the bytes, which are secret.
+    /// Leaves out the bytes, which are secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("UniqueId(..)")
     }

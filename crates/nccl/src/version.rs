@@ -1,3 +1,5 @@
+//! NCCL's version numbers.
+
 use std::fmt;
 
 /// A version of NCCL.
@@ -12,7 +14,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// The oldest that works.
+    /// The oldest supported version.
     pub const OLDEST: Self = Self::new(2, 18, 0);
 
     pub(crate) const fn new(major: u32, minor: u32, patch: u32) -> Self {
@@ -23,13 +25,13 @@ impl Version {
         }
     }
 
-    /// What `ncclGetVersion` gives; versions up to 2.8 had a digit less for the major number.
+    /// From the number that `ncclGetVersion` returns. Up to version 2.8 it had one digit less.
     pub(crate) const fn from_code(code: u32) -> Self {
         let major = if code < 10_000 { 1000 } else { 10_000 };
         Self::new(code / major, code % major / 100, code % 100)
     }
 
-    /// The number that NCCL has for it.
+    /// The number that NCCL uses for it.
     pub(crate) const fn code(self) -> u32 {
         self.major * 10_000 + self.minor * 100 + self.patch
     }

@@ -1,6 +1,6 @@
-//! The crate on NVIDIA's own libraries, as far as they go without a GPU: `tests/nccl.sh` fetches the
-//! oldest and the newest that are supported, and names their folders in
-//! `SPARK_CCL_TEST_NCCL`, the oldest first.
+//! Tests with NVIDIA's libraries, as far as these work without a GPU. `tests/nccl.sh` fetches the
+//! oldest and the newest supported version, and lists their folders in `SPARK_CCL_TEST_NCCL`,
+//! oldest first.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -10,7 +10,7 @@ use std::env;
 use spark_ccl_nccl::{Code, Communicator, Config, Error, Library, Version};
 use spark_ccl_testing::{Need, has};
 
-/// The libraries; none where they have not been fetched.
+/// The libraries; empty if they have not been fetched.
 fn libraries() -> Vec<Library> {
     if !has(Need::Nccl) {
         return Vec::new();

@@ -1,9 +1,9 @@
-// Fills memory for a checked run, and counts what came out wrong, without a copy to the host.
+// Fills memory for a checked run, and counts wrong results, without a copy to the host.
 //
-// What is written and what is expected repeats after `period` elements. Each block takes every
-// gridDim.x-th period of the range, so an element's place in the period costs no division.
+// Values and expected results repeat after `period` elements. Each block processes every
+// gridDim.x-th period of the range, so an element's index in the period needs no division.
 //
-// Made into check.ptx by ptx.sh. No headers of the CUDA toolkit.
+// ptx.sh compiles this file to check.ptx. It uses no headers of the CUDA toolkit.
 
 typedef unsigned long long u64;
 
@@ -17,8 +17,8 @@ __device__ void repeat(T* out, u64 len, const T* pattern, u64 period) {
     }
 }
 
-// Adds to `wrong` the number of elements that are further from the pattern than `tolerance`, in units
-// of their bits taken as unsigned integers.
+// Adds to `wrong` the number of elements that differ from the pattern by more than `tolerance`,
+// with the bits of both taken as unsigned integers.
 template <typename T>
 __device__ void count(const T* got, u64 len, const T* pattern, u64 period, T tolerance, u64* wrong) {
     u64 found = 0;

@@ -1,6 +1,7 @@
 #!/bin/bash
-# Makes check.ptx from check.cu, by NVRTC from PyPI (23 MB, kept in $XDG_CACHE_HOME/spark-ccl/nvrtc). It is the
-# one of CUDA 11.8: drivers refuse PTX that is newer than they are.
+# Compiles check.cu to check.ptx with NVRTC from PyPI (23 MB, cached in
+# $XDG_CACHE_HOME/spark-ccl/nvrtc). It uses the NVRTC of CUDA 11.8, because drivers refuse PTX that
+# is newer than they are.
 #   ptx.sh            writes the file
 #   ptx.sh --check    fails if the file is not what the source gives; without a network it is skipped
 set -euo pipefail
@@ -15,7 +16,7 @@ aarch64) hash=8ab17ed51e7c4928f7170a0551e3e3b42f89d973bd267ced9688c238b3e10aef ;
 *) echo "SKIPPED: NVIDIA has no NVRTC for $(uname -m)" >&2 && exit 0 ;;
 esac
 
-# What NVRTC says, without its comments about itself.
+# The output of NVRTC, without its comments about itself.
 ptx() {
     /usr/bin/python3 ptx.py "$folder/libnvrtc.so.11.2" check.cu | sed '/^\/\//d'
 }

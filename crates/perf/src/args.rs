@@ -1,4 +1,4 @@
-//! The command line, with nccl-tests' flags and ours.
+//! The command line: nccl-tests' flags, and our own.
 
 use std::path::PathBuf;
 
@@ -10,19 +10,19 @@ use crate::{pair, size};
 
 const AFTER_HELP: &str = "\
 Ranks:
-  Started by torchrun, mpirun (Open MPI, MPICH) or srun, spark-perf takes the ranks that the launcher
-  made. Otherwise it starts 2 local processes, or as many as --procs says. With -t or -g, every process
-  runs t x g ranks as threads; without --procs and without a launcher that is one process.
+  If torchrun, mpirun (Open MPI, MPICH) or srun starts spark-perf, it uses the launcher's ranks. Otherwise it
+  starts 2 local processes, or the number that --procs gives. With -t or -g, every process runs t x g ranks
+  as threads; without --procs and without a launcher, there is one process.
 
 GPUs:
-  With NCCL every rank has a GPU, the ranks of a host the first, the second and so on of those that CUDA shows, and
-  each of the t threads of a process makes the calls of g GPUs, together. Without -t, -g, --procs and a launcher, one
-  thread takes all GPUs. Results are checked on the GPUs.
+  With NCCL every rank has a GPU: the ranks of a host use the GPUs that CUDA lists, in order. Each of the t threads
+  of a process makes the calls of g GPUs together. Without -t, -g, --procs and a launcher, one thread uses all GPUs.
+  Results are checked on the GPUs.
 
 Table:
   size and count are per rank, as nccl-tests defines them for each collective; time is of one
   call; algbw is size / time; busbw is algbw times a factor that makes it comparable with the speed of
-  the hardware whatever the number of ranks: 2(n-1)/n for all_reduce, (n-1)/n for all_gather,
+  the hardware for any number of ranks: 2(n-1)/n for all_reduce, (n-1)/n for all_gather,
   reduce_scatter, gather, scatter, alltoall and alltoallv, 1 for the others.
   #wrong counts the elements that differ from the exact result, over all ranks; the inputs are chosen so that
   no rounding happens in any order (only avg of float types has a tolerance, of 2 units).
@@ -30,18 +30,18 @@ Table:
 
 Differences from nccl-tests:
   Unknown operations, types and flags, a factor that is not a whole number, and a first size of 0 are errors (exit 6).
-  In-place sendrecv, alltoall and alltoallv are checked. For sendrecv and alltoallv, which
-  have no in-place form, the in-place columns include a copy of the data to a second buffer. With NCCL, which has
-  none for alltoall either, they show the call from the receive buffer to the send buffer, checked as well.
-  In host memory an operation runs inside the call, so -m repeats calls. The cpu time of -C is what a rank's processor
-  was busy, in the program and in the system; bandwidths are by the clock. The JSON file then holds both times.
+  In-place sendrecv, alltoall and alltoallv are checked. sendrecv and alltoallv have no in-place form: their
+  in-place columns include a copy of the data to a second buffer. With NCCL, alltoall has no in-place form either:
+  the in-place columns of all three show the call from the receive buffer to the send buffer, also checked.
+  In host memory an operation runs inside the call, so -m repeats calls. The cpu time of -C is a rank's processor
+  time, in the program and in the system; bandwidths still use the elapsed time. The JSON file then has both times.
   With NCCL, -z waits for the -m calls of an iteration together, since they start together; -C divides by the launches
-  of a graph, as the time does. -x, -D and -V are not there (exit 5), and -G goes without -z, -y and -I.
-  The end of the sweep is lowered to what fits the memory that is available now, all local ranks counted.
+  of a graph, as the time does. -x, -D and -V are not supported (exit 5), and -G excludes -z, -y and -I.
+  The end of the sweep is lowered to what fits the memory that is available now, for all local ranks together.
   The JSON file holds only the variables SPARK_CCL_* and NCCL_* of the environment, and no secrets.
 
 Exit codes:
-  0 all right             2 the operating system or CUDA refused something, or is not there
+  0 success               2 a call of the operating system or of CUDA failed, or CUDA is missing
   3 an error of the library                4 timeout                   5 not implemented
   6 bad arguments         7 wrong data, or average bus bandwidth below 0.9 x NCCL_TESTS_MIN_BW
 
@@ -54,7 +54,7 @@ Examples:
   mpirun -n 4 spark-perf reduce -r 1 -o max -J reduce.json --plot reduce.svg
   spark-perf all_reduce -b 8 -e 1G -f 2 --explain  what would run, and why
   spark-perf tune --help                           measures which algorithms are the fastest here
-  spark-perf simulate --help                       models all_reduce on machines that are not at hand
+  spark-perf simulate --help                       models all_reduce on other machines
   spark-perf gids                                  RDMA ports and addresses, and which would be used
   spark-perf rdma_bw --help                        bandwidth of RDMA between two ranks, without collectives
   spark-perf rdma_lat --help                       its latency";
@@ -81,8 +81,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) ranks: RankArgs,
 
-    /// Who does the collectives, and where: the library's own engine in host memory, or NCCL on GPUs
-    /// [default: nccl where a GPU and NCCL are found, and nothing else asks for host memory]
+    /// What executes the collectives, and where: the library's own engine in host memory, or NCCL on GPUs
+    /// [default: nccl if a GPU and NCCL are found, and no other flag asks for host memory]
     #[arg(long, value_enum, value_name = "BACKEND", help_heading = "Ranks")]
     pub(crate) backend: Option<BackendArg>,
     /// A line for the header, from the process that started this one
@@ -90,10 +90,16 @@ pub(crate) struct Args {
     pub(crate) note: Option<String>,
 
     /// First size: a number with K, M or G (binary)
-    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "32M", value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes")]
+    #[arg(
+        short = 'b', long = "minbytes", value_name = "SIZE", default_value = "32M",
+        value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes"
+    )]
     pub(crate) minbytes: u64,
     /// Last size
-    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "32M", value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes")]
+    #[arg(
+        short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "32M",
+        value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes"
+    )]
     pub(crate) maxbytes: u64,
     /// Multiply the size by this at each step; 1: add -i instead
     #[arg(
@@ -105,7 +111,10 @@ pub(crate) struct Args {
     )]
     pub(crate) stepfactor: u64,
     /// Add this to the size at each step, if -f is 1
-    #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", default_value = "1M", value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes")]
+    #[arg(
+        short = 'i', long = "stepbytes", value_name = "SIZE", default_value = "1M",
+        value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes"
+    )]
     pub(crate) stepbytes: u64,
 
     /// Operation: sum, prod, max, min, avg, mulsum (a factor per rank, then sum) or all
@@ -145,7 +154,7 @@ pub(crate) struct Args {
     /// Algorithm instead of the tuner's choice, as the header names them: ring, direct, chain, ...
     #[arg(long, value_name = "NAME", help_heading = "Operation")]
     pub(crate) algo: Option<String>,
-    /// Print the algorithm for each size and why it is taken, and measure nothing
+    /// Print the algorithm for each size and why it is chosen, and measure nothing
     #[arg(long, help_heading = "Operation")]
     pub(crate) explain: bool,
     /// Shift the buffers by N elements, off their alignment
@@ -197,18 +206,24 @@ pub(crate) struct Args {
         help_heading = "Timing"
     )]
     pub(crate) run_cycles: u64,
-    /// Which memory successive calls use: hot, the same in every call, so that the caches hold what they can; or a
-    /// SIZE, of each buffer, whose parts they use in turn, so that larger caches than this do not flatter.
-    /// By default calls take turns through what the last size of the sweep takes, as in nccl-tests
+    /// Which memory successive calls use. hot: the same in every call, so that it stays in the caches if it fits;
+    /// SIZE: each buffer has this size, and calls use its parts in turn, so that caches smaller than it do not help.
+    /// By default the buffers have the last size of the sweep, and calls use their parts in turn, as in nccl-tests
     #[arg(long, value_name = "hot|SIZE", value_parser = parse_buffers, help_heading = "Timing")]
     pub(crate) buffers: Option<BuffersArg>,
-    /// 1: barrier after each call; 2: none, but GPUs are waited for; 3: barrier after each iteration, not timed
-    #[arg(short = 'z', long = "blocking", value_name = "0-3", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3), help_heading = "Timing")]
+    /// 1: barrier after each call; 2: no barrier, but wait for the GPUs; 3: barrier after each iteration, not timed
+    #[arg(
+        short = 'z', long = "blocking", value_name = "0-3", default_value_t = 0,
+        value_parser = clap::value_parser!(u8).range(0..=3), help_heading = "Timing"
+    )]
     pub(crate) blocking: u8,
     /// Time of: 0 rank 0; 1 the average; 2 the fastest; 3 the slowest rank
-    #[arg(short = 'a', long = "average", value_name = "0-3", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=3), help_heading = "Timing")]
+    #[arg(
+        short = 'a', long = "average", value_name = "0-3", default_value_t = 1,
+        value_parser = clap::value_parser!(u8).range(0..=3), help_heading = "Timing"
+    )]
     pub(crate) average: u8,
-    /// Seconds after which an operation is given up (exit 4); 0: the library's default
+    /// Seconds after which an operation times out (exit 4); 0: the library's default
     #[arg(
         short = 'T',
         long = "timeout",
@@ -218,7 +233,11 @@ pub(crate) struct Args {
     )]
     pub(crate) timeout: u64,
     /// 1: time each iteration (maximum over ranks), report minimum, maximum, 99th percentile, variation
-    #[arg(short = 'I', long = "per_iter_timing", alias = "per-iter-timing", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Timing")]
+    #[arg(
+        short = 'I', long = "per_iter_timing", alias = "per-iter-timing", value_name = "0|1",
+        default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1),
+        help_heading = "Timing"
+    )]
     pub(crate) per_iter_timing: u8,
     /// Leading iterations that the summary of -I leaves out
     #[arg(
@@ -230,9 +249,13 @@ pub(crate) struct Args {
         help_heading = "Timing"
     )]
     pub(crate) per_iter_skip: usize,
-    /// 1: the time column is the processor time of a rank, user and system, barriers of -z included; on GPUs the
-    /// time until a call is enqueued; bandwidths stay by the clock
-    #[arg(short = 'C', long = "report_cputime", alias = "report-cputime", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Timing")]
+    /// 1: the time column is the processor time of a rank, user and system, including barriers of -z; on GPUs the
+    /// time until a call is enqueued; bandwidths still use the elapsed time
+    #[arg(
+        short = 'C', long = "report_cputime", alias = "report-cputime", value_name = "0|1",
+        default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1),
+        help_heading = "Timing"
+    )]
     pub(crate) report_cputime: u8,
 
     /// Checked runs after timing; 0: no check
@@ -244,11 +267,11 @@ pub(crate) struct Args {
         help_heading = "Check"
     )]
     pub(crate) check: usize,
-    /// Self test of the check: spoil element INDEX of rank RANK's result before each check
+    /// Self test of the check: corrupt element INDEX of rank RANK's result before each check
     #[arg(long, value_name = "RANK:INDEX", value_parser = parse_plant, help_heading = "Check")]
     pub(crate) plant: Option<Plant>,
 
-    /// Write a JSON report; an existing file is kept, and FILE.0, FILE.1, ... taken instead
+    /// Write a JSON report; if the file exists, FILE.0, FILE.1, ... is used instead
     #[arg(
         short = 'J',
         long = "output_file",
@@ -260,18 +283,29 @@ pub(crate) struct Args {
     /// Draw time and bus bandwidth against size
     #[arg(long, value_name = "FILE.svg|.png", help_heading = "Reports")]
     pub(crate) plot: Option<PathBuf>,
-    /// Show this run beside an earlier one's JSON report
+    /// Compare this run with the JSON report of an earlier one
     #[arg(long, value_name = "FILE.json", help_heading = "Reports")]
     pub(crate) compare: Option<PathBuf>,
     /// 1: add a column with the time of day (UTC)
-    #[arg(short = 'S', long = "report_timestamps", alias = "report-timestamps", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Reports")]
+    #[arg(
+        short = 'S', long = "report_timestamps", alias = "report-timestamps", value_name = "0|1",
+        default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1),
+        help_heading = "Reports"
+    )]
     pub(crate) report_timestamps: u8,
     /// 1: report the memory that the run used
-    #[arg(short = 'M', long = "memory_report", value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Reports")]
+    #[arg(
+        short = 'M', long = "memory_report", value_name = "0|1", default_value_t = 0,
+        value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Reports"
+    )]
     pub(crate) memory_report: u8,
 
-    /// 1: buffers are registered with NCCL; 2: as symmetric windows; on host memory, both are --memory registered
-    #[arg(short = 'R', long = "local_register", alias = "local-register", value_name = "0-2", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2), help_heading = "For GPUs (accepted, with little effect on host memory)")]
+    /// 1: register buffers with NCCL; 2: as symmetric windows; in host memory, both mean --memory registered
+    #[arg(
+        short = 'R', long = "local_register", alias = "local-register", value_name = "0-2",
+        default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2),
+        help_heading = "For GPUs (accepted, with little effect on host memory)"
+    )]
     pub(crate) local_register: u8,
     /// Threads start in parallel
     #[arg(
@@ -291,7 +325,7 @@ pub(crate) struct Args {
         help_heading = "For GPUs (accepted, with little effect on host memory)"
     )]
     pub(crate) stream_null: Option<u8>,
-    /// CUDA graph of all iterations, launched so many times
+    /// Capture all iterations in a CUDA graph, and launch it N times
     #[arg(
         short = 'G',
         long = "cudagraph",
@@ -337,7 +371,7 @@ pub(crate) enum BackendArg {
     Nccl,
 }
 
-/// `--memory`, which has two meanings: ours, and the long name of nccl-tests' `-M`.
+/// `--memory`, which is both our own flag and the long name of nccl-tests' `-M`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MemoryArg {
     /// Plain allocations
@@ -366,18 +400,18 @@ pub(crate) enum PathArg {
 /// `--buffers`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BuffersArg {
-    /// The same in every call.
+    /// Every call uses the same memory.
     Hot,
-    /// Parts of so many bytes in turn.
+    /// Calls use parts of this many bytes in turn.
     Rotating(u64),
 }
 
-/// A wrong element to plant.
+/// An element to corrupt before each check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plant {
-    /// In whose result.
+    /// The rank whose result it is in.
     pub(crate) rank: usize,
-    /// Where.
+    /// Its index there.
     pub(crate) index: usize,
 }
 

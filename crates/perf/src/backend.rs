@@ -1,4 +1,4 @@
-//! Who does the collectives: the library's own engine in host memory, or NCCL on GPUs.
+//! Chooses what executes the collectives: the library's own engine in host memory, or NCCL on GPUs.
 
 use std::path::Path;
 
@@ -7,41 +7,41 @@ use spark_ccl::{Communicator, RedOp};
 use crate::args::{Args, BackendArg, MemoryArg};
 use crate::error::Error;
 
-/// NVIDIA's driver is loaded where this is.
+/// Exists if NVIDIA's driver is loaded.
 const DRIVER: &str = "/dev/nvidiactl";
 
-/// What was chosen.
+/// The chosen backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) backend: BackendArg,
-    /// Why not NCCL, where somebody may wonder.
+    /// Why it is not NCCL, if that may be unexpected.
     pub(crate) note: Option<String>,
-    /// GPUs that this process may use; 0 if nobody has looked.
+    /// The number of GPUs that this process may use; 0 if that was not determined.
     gpus: usize,
 }
 
-/// What is there of what NCCL needs.
+/// What the machine has of what NCCL needs.
 trait Machine {
-    /// How many GPUs there are for NCCL.
+    /// The number of GPUs for NCCL.
     fn gpus(&self) -> Result<usize, Error>;
 
-    /// Whether it looks as if there were a GPU, by a quick look.
+    /// A cheap test whether there may be a GPU.
     fn seems_to_have_gpus(&self) -> bool;
 }
 
-/// This one.
-struct Here;
+/// This machine.
+struct LocalMachine;
 
 impl Choice {
-    /// Decides by the arguments and by what is there.
+    /// Chooses by the arguments and by what the machine has.
     pub(crate) fn new(args: &Args) -> Result<Self, Error> {
-        Self::on(&Here, args)
+        Self::on(&LocalMachine, args)
     }
 
     fn on(machine: &impl Machine, args: &Args) -> Result<Self, Error> {
         match (args.backend, host_flag(args)) {
             (Some(BackendArg::Nccl), Some(flag)) => Err(Error::Usage(format!(
-                "{flag} is about host memory: leave it out, or take --backend host"
+                "{flag} only applies to host memory: leave it out, or use --backend host"
             ))),
             (Some(BackendArg::Nccl), None) => Ok(Self {
                 backend: BackendArg::Nccl,
@@ -57,7 +57,7 @@ impl Choice {
         let flag = flag.or(args.ranks.procs.map(|_| "--procs"));
         let reason = match (flag, machine.seems_to_have_gpus()) {
             (_, false) => return Self::host(None),
-            (Some(flag), true) => format!("{flag} asks for host memory; --backend nccl takes GPUs"),
+            (Some(flag), true) => format!("{flag} implies host memory; --backend nccl uses GPUs"),
             (None, true) => match machine.gpus() {
                 Ok(gpus) => {
                     return Self {
@@ -80,7 +80,7 @@ impl Choice {
         }
     }
 
-    /// The arguments, with all GPUs where nothing says how many ranks there are.
+    /// The arguments; uses all GPUs if nothing gives the number of ranks.
     pub(crate) fn complete(&self, args: &Args) -> Result<Args, Error> {
         let mut args = args.clone();
         let ranks = &mut args.ranks;
@@ -91,8 +91,8 @@ impl Choice {
         Ok(args)
     }
 
-    /// Refuses a run whose processes have chosen differently: a launcher may have started some where there are no
-    /// GPUs.
+    /// Refuses a run whose processes have chosen differently: a launcher may have started some on
+    /// machines without GPUs.
     pub(crate) fn agree(&self, comm: &Communicator) -> Result<(), Error> {
         let mut with_nccl = [u64::from(self.backend == BackendArg::Nccl)];
         comm.all_reduce_in_place(&mut with_nccl, RedOp::Sum)
@@ -110,8 +110,8 @@ impl Choice {
         )))
     }
 
-    /// Arguments by which the processes that this one starts choose the same.
-    pub(crate) fn handed_on(&self) -> Vec<String> {
+    /// The arguments that make started processes choose the same.
+    pub(crate) fn child_arguments(&self) -> Vec<String> {
         let name = match self.backend {
             BackendArg::Host => "host",
             BackendArg::Nccl => "nccl",
@@ -122,7 +122,7 @@ impl Choice {
     }
 }
 
-impl Machine for Here {
+impl Machine for LocalMachine {
     #[cfg(feature = "cuda")]
     fn gpus(&self) -> Result<usize, Error> {
         let gpus = spark_ccl::cuda::devices()?;
@@ -133,7 +133,7 @@ impl Machine for Here {
     #[cfg(not(feature = "cuda"))]
     fn gpus(&self) -> Result<usize, Error> {
         Err(Error::NotImplemented(
-            "this spark-perf was built without its feature cuda, and knows no NCCL".into(),
+            "this spark-perf was built without its feature cuda, and has no NCCL".into(),
         ))
     }
 
@@ -142,7 +142,7 @@ impl Machine for Here {
     }
 }
 
-/// The first flag that makes sense in host memory only.
+/// The first given flag that only makes sense in host memory.
 fn host_flag(args: &Args) -> Option<&'static str> {
     let flags = [
         (
@@ -166,25 +166,25 @@ mod tests {
     use super::*;
     use clap::Parser;
 
-    struct Machines {
+    struct FakeMachine {
         driver: bool,
         gpus: Option<usize>,
     }
 
-    const WITH_GPUS: Machines = Machines {
+    const WITH_GPUS: FakeMachine = FakeMachine {
         driver: true,
         gpus: Some(8),
     };
-    const WITHOUT_NCCL: Machines = Machines {
+    const WITHOUT_NCCL: FakeMachine = FakeMachine {
         driver: true,
         gpus: None,
     };
-    const WITHOUT_GPUS: Machines = Machines {
+    const WITHOUT_GPUS: FakeMachine = FakeMachine {
         driver: false,
         gpus: None,
     };
 
-    impl Machine for Machines {
+    impl Machine for FakeMachine {
         fn gpus(&self) -> Result<usize, Error> {
             let missing = || Error::NotImplemented("no libnccl".into());
             self.gpus.ok_or_else(missing)
@@ -200,7 +200,7 @@ mod tests {
         Args::try_parse_from(words.chain(text.split_whitespace())).unwrap()
     }
 
-    fn choice(machine: &Machines, text: &str) -> Result<(BackendArg, Option<String>), Error> {
+    fn choice(machine: &FakeMachine, text: &str) -> Result<(BackendArg, Option<String>), Error> {
         let choice = Choice::on(machine, &args(text))?;
         Ok((choice.backend, choice.note))
     }
@@ -263,7 +263,7 @@ mod tests {
         let first = Choice::on(&WITH_GPUS, &args("--algo ring")).unwrap();
         let words: Vec<_> = ["spark-perf".to_owned(), "all_reduce".to_owned()]
             .into_iter()
-            .chain(first.handed_on())
+            .chain(first.child_arguments())
             .collect();
         let args = Args::try_parse_from(words).unwrap();
         assert_eq!(Choice::on(&WITHOUT_GPUS, &args).unwrap(), first);

@@ -1,32 +1,32 @@
-//! The sweep: every type, operation, root and size.
+//! Runs the sweep: every type, operation, root and size.
 
 use spark_ccl::{Communicator, DType, Element, RedOp, ReduceOp};
 
 use crate::error::Error;
-use crate::invocation::{Case, Way};
-use crate::memory::Room;
+use crate::invocation::{BufferMode, Case};
+use crate::memory::MemoryLimit;
 use crate::op;
 use crate::options::Options;
 use crate::report::{Device, Key, Measure, Row};
 use crate::timing::Timed;
 
-/// Where rows go as they are measured. Ranks other than 0 drop them.
+/// Receives the rows as they are measured. Ranks other than 0 drop them.
 pub(crate) trait Sink {
-    /// A line of the table is complete.
+    /// Called for each complete row of the table.
     fn row(&mut self, row: Row) -> Result<(), Error>;
 }
 
-/// What a run found.
+/// The summary of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
-    /// Checks, over all ranks, that found something wrong.
+    /// The number of checks, over all ranks, that found wrong elements.
     pub(crate) out_of_bounds: u64,
     bus_bw: f64,
     measures: u64,
 }
 
 impl Findings {
-    /// Mean bus bandwidth of all measures, GB/s.
+    /// The mean bus bandwidth of all measurements, in GB/s.
     pub(crate) fn average_bus_bw(&self) -> f64 {
         if self.measures == 0 {
             0.0
@@ -36,62 +36,63 @@ impl Findings {
     }
 }
 
-/// Where calls are measured: a kind of memory, and ranks that call.
-pub(crate) trait Ground {
-    /// How many ranks there are.
+/// The memory and the ranks with which calls are measured.
+pub(crate) trait Platform {
+    /// The number of ranks.
     fn ranks(&self) -> usize;
 
-    /// What it is called: `host memory`.
+    /// A name such as `host memory`.
     fn name(&self) -> &'static str;
 
-    /// What the JSON report says of the memory.
+    /// The description of the memory in the JSON report.
     fn memory(&self, options: &Options) -> &'static str;
 
-    /// The version of NCCL, where that does the calls.
+    /// The version of NCCL, if NCCL executes the calls.
     fn nccl_version(&self) -> Option<&str>;
 
-    /// Whether all ranks can compute with a type.
-    fn knows(&self, dtype: DType) -> bool;
+    /// Whether all ranks support an element type.
+    fn supports(&self, dtype: DType) -> bool;
 
-    /// Each rank's line of the header.
+    /// The header's line for each rank.
     fn devices(&self) -> &[Device];
 
-    /// Further lines of the header, which say what is used for these sizes.
+    /// Further lines of the header, which describe what these sizes use.
     fn lines(&self, options: &Options, sizes: &[u64]) -> Result<Vec<String>, Error>;
 
-    /// What limits each rank's memory.
-    fn rooms(&self) -> &[Vec<Room>];
+    /// The memory limits of each rank.
+    fn limits(&self) -> &[Vec<MemoryLimit>];
 
-    /// Bytes of a rank's buffers if the largest size is `bytes`.
+    /// The bytes of a rank's buffers if the largest size is `bytes`.
     fn need(&self, options: &Options, bytes: u64) -> u64;
 
-    /// Makes memory for a type, and has the bench measure there.
+    /// Allocates buffers for a type, and runs the bench on them.
     fn measure<T: Element>(&mut self, bench: &mut Bench<'_>) -> Result<(), Error>;
 }
 
-/// Ranks with memory for calls on elements of a type.
-pub(crate) trait Bed<T: Element> {
-    /// Runs a case untimed, out of place.
+/// Ranks with buffers for elements of one type.
+pub(crate) trait Runner<T: Element> {
+    /// Runs a case without timing it, out of place.
     fn warm_up(&mut self, case: &Case) -> Result<(), Error>;
 
     /// Times a case.
-    fn time(&mut self, case: &Case, way: Way) -> Result<Timed, Error>;
+    fn time(&mut self, case: &Case, mode: BufferMode) -> Result<Timed, Error>;
 
-    /// Runs a case on known data; wrong elements of this thread's ranks. Each seed gives other data.
-    fn check(&mut self, case: &Case, way: Way, seed: u64) -> Result<u64, Error>;
+    /// Runs a case on known data; returns the number of wrong elements of this thread's ranks. Each
+    /// seed gives different data.
+    fn check(&mut self, case: &Case, mode: BufferMode, seed: u64) -> Result<u64, Error>;
 }
 
-/// Runs everything; `comm` joins the threads that measure.
-pub(crate) fn run<G: Ground>(
+/// Runs everything; `comm` connects the threads that measure.
+pub(crate) fn run<G: Platform>(
     comm: &Communicator,
-    ground: &mut G,
+    platform: &mut G,
     options: &Options,
     sink: &mut dyn Sink,
 ) -> Result<Findings, Error> {
     let mut bench = Bench {
         comm,
         options,
-        ranks: ground.ranks(),
+        ranks: platform.ranks(),
         sink,
         findings: Findings::default(),
         checks: 0,
@@ -99,18 +100,18 @@ pub(crate) fn run<G: Ground>(
     for &dtype in &options.dtypes {
         let bench = &mut bench;
         match dtype {
-            DType::I8 => ground.measure::<i8>(bench),
-            DType::U8 => ground.measure::<u8>(bench),
-            DType::I32 => ground.measure::<i32>(bench),
-            DType::U32 => ground.measure::<u32>(bench),
-            DType::I64 => ground.measure::<i64>(bench),
-            DType::U64 => ground.measure::<u64>(bench),
-            DType::F16 => ground.measure::<spark_ccl::f16>(bench),
-            DType::F32 => ground.measure::<f32>(bench),
-            DType::F64 => ground.measure::<f64>(bench),
-            DType::Bf16 => ground.measure::<spark_ccl::bf16>(bench),
-            DType::F8E4M3 => ground.measure::<spark_ccl::F8E4M3>(bench),
-            DType::F8E5M2 => ground.measure::<spark_ccl::F8E5M2>(bench),
+            DType::I8 => platform.measure::<i8>(bench),
+            DType::U8 => platform.measure::<u8>(bench),
+            DType::I32 => platform.measure::<i32>(bench),
+            DType::U32 => platform.measure::<u32>(bench),
+            DType::I64 => platform.measure::<i64>(bench),
+            DType::U64 => platform.measure::<u64>(bench),
+            DType::F16 => platform.measure::<spark_ccl::f16>(bench),
+            DType::F32 => platform.measure::<f32>(bench),
+            DType::F64 => platform.measure::<f64>(bench),
+            DType::Bf16 => platform.measure::<spark_ccl::bf16>(bench),
+            DType::F8E4M3 => platform.measure::<spark_ccl::F8E4M3>(bench),
+            DType::F8E5M2 => platform.measure::<spark_ccl::F8E5M2>(bench),
         }?;
     }
     Ok(bench.findings)
@@ -123,15 +124,15 @@ pub(crate) struct Bench<'a> {
     ranks: usize,
     sink: &'a mut dyn Sink,
     findings: Findings,
-    /// Number of checks so far: each gets its own data.
+    /// The number of checks so far: each uses its own data.
     checks: u64,
 }
 
 impl Bench<'_> {
-    /// All operations and roots.
-    pub(crate) fn sweeps<T: Element>(&mut self, bed: &mut impl Bed<T>) -> Result<(), Error> {
+    /// Runs all operations and roots.
+    pub(crate) fn sweeps<T: Element>(&mut self, runner: &mut impl Runner<T>) -> Result<(), Error> {
         let options = self.options;
-        // Collectives that do not reduce run once; the operation says nothing to them.
+        // Collectives that do not reduce run once, and ignore the operation.
         let ops = if options.ops.is_empty() {
             &[ReduceOp::Sum]
         } else {
@@ -139,7 +140,7 @@ impl Bench<'_> {
         };
         for &op in ops {
             for root in options.roots(self.ranks) {
-                self.sweep(bed, op, root)?;
+                self.sweep(runner, op, root)?;
             }
         }
         Ok(())
@@ -147,7 +148,7 @@ impl Bench<'_> {
 
     fn sweep<T: Element>(
         &mut self,
-        bed: &mut impl Bed<T>,
+        runner: &mut impl Runner<T>,
         op: ReduceOp,
         root: usize,
     ) -> Result<(), Error> {
@@ -161,21 +162,21 @@ impl Bench<'_> {
             ranks,
         };
         for size in options.sweep.warm_up() {
-            bed.warm_up(&case(size))?;
+            runner.warm_up(&case(size))?;
         }
         let mut cycle = 0;
         while options.cycles == 0 || cycle < options.cycles {
             for size in options.sweep.sizes() {
-                self.line(bed, &case(size))?;
+                self.line(runner, &case(size))?;
             }
             cycle += 1;
         }
         Ok(())
     }
 
-    fn line<T: Element>(&mut self, bed: &mut impl Bed<T>, case: &Case) -> Result<(), Error> {
-        let out_of_place = self.measure(bed, case, Way::OutOfPlace)?;
-        let in_place = self.measure(bed, case, Way::InPlace)?;
+    fn line<T: Element>(&mut self, runner: &mut impl Runner<T>, case: &Case) -> Result<(), Error> {
+        let out_of_place = self.measure(runner, case, BufferMode::OutOfPlace)?;
+        let in_place = self.measure(runner, case, BufferMode::InPlace)?;
         let collective = case.collective;
         let layout = case.layout::<T>();
         let key = Key {
@@ -203,11 +204,11 @@ impl Bench<'_> {
 
     fn measure<T: Element>(
         &mut self,
-        bed: &mut impl Bed<T>,
+        runner: &mut impl Runner<T>,
         case: &Case,
-        way: Way,
+        mode: BufferMode,
     ) -> Result<Measure, Error> {
-        let timed = bed.time(case, way)?;
+        let timed = runner.time(case, mode)?;
         let (algorithm_bw, bus_bw) = case.collective.bandwidth(
             &case.layout::<T>(),
             size_of::<T>(),
@@ -218,7 +219,7 @@ impl Bench<'_> {
         self.findings.measures += 1;
         let mut wrong = None;
         for _ in 0..self.options.checks {
-            let found = self.check(bed, case, way)?;
+            let found = self.check(runner, case, mode)?;
             wrong = Some(wrong.unwrap_or(0) + found);
             if found > 0 {
                 break;
@@ -234,15 +235,15 @@ impl Bench<'_> {
         })
     }
 
-    /// Runs the call on known data; wrong elements over all ranks.
+    /// Runs the call on known data; returns the number of wrong elements over all ranks.
     fn check<T: Element>(
         &mut self,
-        bed: &mut impl Bed<T>,
+        runner: &mut impl Runner<T>,
         case: &Case,
-        way: Way,
+        mode: BufferMode,
     ) -> Result<u64, Error> {
         self.checks += 1;
-        let own = bed.check(case, way, self.checks)?;
+        let own = runner.check(case, mode, self.checks)?;
         let mut sums = [own, u64::from(own > 0)];
         self.comm
             .all_reduce_in_place(&mut sums, RedOp::Sum)

@@ -1,4 +1,4 @@
-//! The memory that a collective works on.
+//! The buffers of measured calls, in ordinary or registered memory.
 
 use std::ops::{DerefMut, Range};
 
@@ -6,7 +6,7 @@ use spark_ccl::{Communicator, Element, RecvBuf, Registered, SendBuf};
 
 use crate::error::Error;
 
-/// A kind of memory, and how parts of it are handed to a call.
+/// A kind of memory, parts of which can be passed to calls.
 pub(crate) trait Buffer<T: Element>: DerefMut<Target = [T]> + Sized {
     /// A part to send from.
     type Part<'a>: SendBuf<T>
@@ -17,7 +17,7 @@ pub(crate) trait Buffer<T: Element>: DerefMut<Target = [T]> + Sized {
     where
         Self: 'a;
 
-    /// Allocates `len` elements, on all ranks together.
+    /// Allocates `len` elements; a collective call.
     fn allocate(comm: &Communicator, len: usize) -> Result<Self, Error>;
 
     /// A part to send from.

@@ -1,4 +1,4 @@
-//! What a checked run puts into buffers, and what must come out.
+//! The inputs of a checked run, and the expected contents of the buffers afterwards.
 
 use std::ops::Range;
 
@@ -6,58 +6,59 @@ use spark_ccl::Element;
 
 use crate::collective::Collective;
 use crate::exact::{Format, PERIOD, Reduction, from_bits, moved, to_bits};
-use crate::invocation::{Invocation, Way};
+use crate::invocation::{BufferMode, Invocation};
 
-/// The "rank" whose data fills receive buffers, and must be found where nothing may be written.
+/// The "rank" whose data fills receive buffers, and must still be there where nothing may be
+/// written.
 const BEFORE: usize = 1 << 23;
 
 /// A checked run of a rank's call.
 #[derive(Debug)]
 pub(crate) struct Check<'a, T> {
     call: &'a Invocation<T>,
-    way: Way,
+    mode: BufferMode,
     seed: u64,
     format: Format,
     reduction: Reduction,
     base: usize,
 }
 
-/// A part of a buffer, and the values that belong there. They repeat after `PERIOD` elements.
+/// A part of a buffer, and the values that belong there. These repeat after `PERIOD` elements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Elements of the buffer.
+    /// The elements of the buffer.
     pub(crate) range: Range<usize>,
     values: Values,
-    /// Number of the first one among the values.
+    /// The index of the first element among the values.
     first: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Values {
-    /// What this rank contributes.
+    /// This rank's contribution.
     Input,
     /// The reduction of all inputs.
     Reduced,
-    /// What a rank has that only moves its data.
+    /// The data of a rank, for collectives that only move data.
     Of(usize),
 }
 
-/// What a rank writes before a checked run, one after the other.
+/// What a rank writes before a checked run, in this order.
 #[derive(Debug)]
 pub(crate) struct Inputs {
-    /// To its receive buffer.
+    /// Written to the receive buffer.
     pub(crate) recv: Vec<Piece>,
-    /// To its send buffer.
+    /// Written to the send buffer.
     pub(crate) send: Option<Piece>,
 }
 
 impl<'a, T: Element> Check<'a, T> {
-    /// `seed` differs from check to check, so that results of an earlier one are wrong.
-    pub(crate) fn new(call: &'a Invocation<T>, way: Way, seed: u64, base: usize) -> Self {
+    /// `seed` differs between checks, so that the results of an earlier check are wrong.
+    pub(crate) fn new(call: &'a Invocation<T>, mode: BufferMode, seed: u64, base: usize) -> Self {
         let reduction = Reduction::new(T::DTYPE, call.op, call.ranks, seed);
         Self {
             call,
-            way,
+            mode,
             seed,
             format: Format::of(T::DTYPE),
             reduction,
@@ -67,19 +68,21 @@ impl<'a, T: Element> Check<'a, T> {
 
     /// This rank's input, and a known pattern everywhere else.
     pub(crate) fn inputs(&self) -> Inputs {
-        let whole = self.call.recv_range(self.base, 0, self.way);
+        let whole = self.call.recv_range(self.base, 0, self.mode);
         let mut recv = vec![piece(whole, Values::Of(BEFORE), 0)];
         let mut send = None;
-        match self.way {
-            Way::OutOfPlace => {
+        match self.mode {
+            BufferMode::OutOfPlace => {
                 send = Some(piece(self.call.send_range(self.base, 0), Values::Input, 0));
             }
-            Way::InPlace => recv.push(self.received(self.in_place_input(), Values::Input, 0)),
+            BufferMode::InPlace => {
+                recv.push(self.received(self.in_place_input(), Values::Input, 0));
+            }
         }
         Inputs { recv, send }
     }
 
-    /// What must be in this rank's receive buffer afterwards.
+    /// The expected contents of this rank's receive buffer afterwards.
     pub(crate) fn results(&self) -> Vec<Piece> {
         let result = self.result();
         if !self.has_result() {
@@ -100,7 +103,7 @@ impl<'a, T: Element> Check<'a, T> {
         }
     }
 
-    /// The first values of a piece, `PERIOD` at most.
+    /// The first values of a piece, at most `PERIOD`.
     pub(crate) fn pattern(&self, piece: &Piece) -> Vec<T> {
         let value = |index: usize| match piece.values {
             Values::Input if self.call.collective.operation().reduces() => {
@@ -123,23 +126,24 @@ impl<'a, T: Element> Check<'a, T> {
         }
     }
 
-    /// Where element `index` of the result lies in the receive buffer, if there are that many.
-    pub(crate) fn place(&self, index: usize) -> Option<usize> {
+    /// The index of element `index` of the result in the receive buffer; `None` if the result is
+    /// shorter.
+    pub(crate) fn result_index(&self, index: usize) -> Option<usize> {
         let result = self.result();
         (index < result.len()).then_some(self.base + result.start + index)
     }
 
     /// A wrong value for an element.
     pub(crate) fn spoiled(&self, element: &T) -> T {
-        // The second highest bit: far enough off for any tolerance.
+        // Flips the second highest bit, which exceeds any tolerance.
         from_bits(to_bits(element) ^ 1 << (self.format.bits() - 2))
     }
 
-    /// The part of the receive range that is looked at.
+    /// The part of the receive range that is checked.
     fn result(&self) -> Range<usize> {
-        match (self.way, self.call.collective) {
+        match (self.mode, self.call.collective) {
             // In place, only the own block is defined afterwards.
-            (Way::InPlace, Collective::ReduceScatter | Collective::Scatter) => {
+            (BufferMode::InPlace, Collective::ReduceScatter | Collective::Scatter) => {
                 self.call.own_block()
             }
             _ => 0..self.call.layout.recv,
@@ -153,11 +157,11 @@ impl<'a, T: Element> Check<'a, T> {
         ) || self.call.rank == self.call.root
     }
 
-    /// What a rank that gets no result has in its buffer. In place, its input is part of that.
+    /// The expected buffer of a rank without a result. In place, it contains the rank's input.
     fn untouched(&self, whole: Range<usize>) -> Vec<Piece> {
-        let input = match self.way {
-            Way::InPlace => self.in_place_input(),
-            Way::OutOfPlace => 0..0,
+        let input = match self.mode {
+            BufferMode::InPlace => self.in_place_input(),
+            BufferMode::OutOfPlace => 0..0,
         };
         let before = |range: Range<usize>| {
             let first = range.start;
@@ -170,7 +174,7 @@ impl<'a, T: Element> Check<'a, T> {
         ]
     }
 
-    /// Where the input lies within the buffer of an in-place call; empty for who has none.
+    /// The range of the input in the buffer of an in-place call; empty on ranks without an input.
     fn in_place_input(&self) -> Range<usize> {
         match self.call.collective {
             Collective::AllGather | Collective::Gather | Collective::Hypercube => {
@@ -181,7 +185,7 @@ impl<'a, T: Element> Check<'a, T> {
         }
     }
 
-    /// One block of each rank, each the part of what its rank has that begins at `first`.
+    /// One block of each rank: the part of that rank's data that starts at `first`.
     fn blocks(&self, first: usize) -> Vec<Piece> {
         let count = self.call.layout.count;
         (0..self.call.ranks)
@@ -203,7 +207,7 @@ impl<'a, T: Element> Check<'a, T> {
             .collect()
     }
 
-    /// A piece of what is received; `range` counts from where that starts.
+    /// A piece of the received data; `range` is relative to the start of that data.
     fn received(&self, range: Range<usize>, values: Values, first: usize) -> Piece {
         piece(
             self.base + range.start..self.base + range.end,
@@ -241,7 +245,7 @@ mod tests {
     #[test]
     fn patterns_are_what_every_element_asks_for() {
         let call = call(Collective::ReduceScatter, 2);
-        let check = Check::new(&call, Way::OutOfPlace, 5, 7);
+        let check = Check::new(&call, BufferMode::OutOfPlace, 5, 7);
         let piece = &check.results()[0];
         let pattern = check.pattern(piece);
         assert_eq!((piece.range.start, pattern.len()), (7, PERIOD));
@@ -263,19 +267,23 @@ mod tests {
     #[test]
     fn nothing_is_left_out_and_nothing_counted_twice() {
         for collective in <Collective as clap::ValueEnum>::value_variants() {
-            for (rank, way) in [(0, Way::OutOfPlace), (1, Way::InPlace), (2, Way::InPlace)] {
+            for (rank, mode) in [
+                (0, BufferMode::OutOfPlace),
+                (1, BufferMode::InPlace),
+                (2, BufferMode::InPlace),
+            ] {
                 let call = call(*collective, rank);
-                let check = Check::new(&call, way, 1, 3);
+                let check = Check::new(&call, mode, 1, 3);
                 let mut pieces = check.results();
                 pieces.retain(|piece| !piece.range.is_empty());
                 pieces.sort_by_key(|piece| piece.range.start);
-                let first = check.place(0).unwrap();
+                let first = check.result_index(0).unwrap();
                 let end = pieces.iter().fold(first, |end, piece| {
-                    assert_eq!(piece.range.start, end, "{collective:?} {rank} {way:?}");
+                    assert_eq!(piece.range.start, end, "{collective:?} {rank} {mode:?}");
                     piece.range.end
                 });
-                assert_eq!(check.place(end - first), None);
-                assert!(check.place(end - first - 1).is_some());
+                assert_eq!(check.result_index(end - first), None);
+                assert!(check.result_index(end - first - 1).is_some());
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Time of day as text.
+//! The time of day as text.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -1,4 +1,4 @@
-//! The collectives that can be measured: names, sizes, bandwidth formulas.
+//! The collectives that can be measured: names, sizes, and bandwidth formulas.
 
 use clap::ValueEnum;
 use spark_ccl::{Operation, Side};
@@ -6,7 +6,7 @@ use spark_ccl::{Operation, Side};
 use crate::size::floor_to_16_bytes;
 use crate::uneven;
 
-/// What is measured.
+/// The measured collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(crate) enum Collective {
@@ -40,26 +40,26 @@ pub(crate) enum Collective {
     Hypercube,
 }
 
-/// How many elements a rank's buffers hold for one size of the sweep.
+/// The lengths of a rank's buffers for one size of the sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// The table's count column: the count argument of the call.
+    /// The table's count column, which is the count argument of the call.
     pub(crate) count: usize,
-    /// Elements in the send buffer.
+    /// The length of the send buffer in elements.
     pub(crate) send: usize,
-    /// Elements in the receive buffer.
+    /// The length of the receive buffer in elements.
     pub(crate) recv: usize,
 }
 
 impl Layout {
-    /// Elements of the larger buffer: the size column is this times the element size.
+    /// The length of the larger buffer; the size column is this times the element size.
     pub(crate) fn larger(&self) -> usize {
         self.send.max(self.recv)
     }
 }
 
 impl Collective {
-    /// The name in the table's header and footer: nccl-tests' program name.
+    /// The name in the table's header and footer: that of nccl-tests' program.
     pub(crate) fn program(self) -> String {
         format!("{}_perf", self.name())
     }
@@ -75,7 +75,7 @@ impl Collective {
         }
     }
 
-    /// The operation of the library that it is, or is made of.
+    /// The library's operation that it is, or consists of.
     pub(crate) const fn operation(self) -> Operation {
         match self {
             Self::AllReduce => Operation::AllReduce,
@@ -91,7 +91,7 @@ impl Collective {
         }
     }
 
-    /// What the redop column says where `-o` does not matter (nccl-tests' words).
+    /// The text of the redop column if `-o` has no effect, as in nccl-tests.
     pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::SendRecv => "sum",
@@ -100,7 +100,7 @@ impl Collective {
         }
     }
 
-    /// Element counts for a size of `bytes`, with shares of a rank floored to 16 bytes.
+    /// The element counts for a size of `bytes`; a rank's share is rounded down to 16 bytes.
     pub(crate) fn layout(self, bytes: u64, element: usize, ranks: usize) -> Layout {
         let count = usize::try_from(bytes).unwrap_or(usize::MAX) / element;
         let share = floor_to_16_bytes(count / ranks, element);
@@ -136,7 +136,7 @@ impl Collective {
         }
     }
 
-    /// Algorithm and bus bandwidth in GB/s (1e9) for a call that took `seconds`.
+    /// The algorithm bandwidth and the bus bandwidth, in GB/s (1e9), of a call that took `seconds`.
     pub(crate) fn bandwidth(
         self,
         layout: &Layout,
@@ -177,7 +177,7 @@ mod tests {
                 recv: 256
             }
         );
-        // 256 / 3 = 85, floored to a multiple of four floats.
+        // 256 / 3 = 85, rounded down to a multiple of four floats.
         assert_eq!(
             layout(Collective::AllGather, 1024, 3),
             Layout {

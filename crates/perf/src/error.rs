@@ -1,33 +1,33 @@
-//! What can go wrong, and the exit code of each.
+//! The errors of a run, and their exit codes.
 
 use std::io;
 
-/// Exit codes as nccl-tests numbers them.
+/// The exit codes, numbered as in nccl-tests.
 pub(crate) mod exit {
     /// A system call failed (nccl-tests: CUDA).
     pub(crate) const SYSTEM: u8 = 2;
     /// The library reported an error.
     pub(crate) const LIBRARY: u8 = 3;
-    /// An operation or the start ran past its deadline.
+    /// An operation, or the start, exceeded its deadline.
     pub(crate) const TIMEOUT: u8 = 4;
-    /// What nccl-tests does and spark-perf does not.
+    /// A feature of nccl-tests that spark-perf lacks.
     pub(crate) const NOT_IMPLEMENTED: u8 = 5;
-    /// Arguments that make no sense.
+    /// Invalid arguments.
     pub(crate) const USAGE: u8 = 6;
-    /// Wrong data, or less bandwidth than `NCCL_TESTS_MIN_BW` asks for.
+    /// Wrong data, or less bandwidth than `NCCL_TESTS_MIN_BW` requires.
     pub(crate) const WRONG: u8 = 7;
 }
 
 /// Why a run ended early.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    /// Bad arguments, or arguments that this machine cannot serve.
+    /// Invalid arguments, or arguments that this machine cannot satisfy.
     #[error("{0}")]
     Usage(String),
-    /// Something that spark-perf, or this build of it, cannot do.
+    /// A feature that spark-perf, or this build of it, lacks.
     #[error("{0}")]
     NotImplemented(String),
-    /// The operating system refused something.
+    /// A call of the operating system failed.
     #[error("{what}: {source}")]
     System {
         /// What was attempted.
@@ -41,43 +41,43 @@ pub(crate) enum Error {
     /// RDMA does not work between the ranks.
     #[error("{0}")]
     Rdma(String),
-    /// Nothing was heard of requests over RDMA.
+    /// No RDMA request has completed for a while.
     #[error(
         "no request over RDMA has ended for {seconds} s: {state}; is the other rank alive, and its \
          cable plugged in? -T sets how long to wait"
     )]
-    Silent {
-        /// For how long.
+    Stalled {
+        /// How long.
         seconds: u64,
-        /// What is under way.
+        /// What is in flight.
         state: String,
     },
-    /// From the library.
+    /// An error of the library.
     #[error(transparent)]
     Library(#[from] spark_ccl::Error),
-    /// A thread of this process panicked: a defect of spark-perf.
+    /// A thread of this process panicked: a bug in spark-perf.
     #[error("rank {rank} panicked; this is a defect of spark-perf, please report it")]
     Panicked {
-        /// The rank whose thread it was.
+        /// The rank of that thread.
         rank: usize,
     },
 }
 
 impl Error {
-    /// For `map_err`: an I/O error with what was attempted.
+    /// For `map_err`: adds what was attempted to an I/O error.
     pub(crate) fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let what = what.into();
         move |source| Self::System { what, source }
     }
 
-    /// The process's exit code for this error.
+    /// The exit code for this error.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => exit::USAGE,
             Self::NotImplemented(_) => exit::NOT_IMPLEMENTED,
             Self::System { .. } | Self::NoRdma(_) => exit::SYSTEM,
             Self::Library(error) => library_code(error),
-            Self::Silent { .. } => exit::TIMEOUT,
+            Self::Stalled { .. } => exit::TIMEOUT,
             Self::Rdma(_) | Self::Panicked { .. } => exit::LIBRARY,
         }
     }

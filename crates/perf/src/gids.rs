@@ -1,4 +1,4 @@
-//! `spark-perf gids`: RDMA ports and their addresses, and which of them would be used.
+//! `spark-perf gids`: lists RDMA ports and their addresses, and shows which would be used.
 
 use std::fmt::Write as _;
 
@@ -15,11 +15,11 @@ What it prints:
   A line for each port: device and number, as NCCL_IB_HCA names them; state; payload bytes of a packet;
   speed; network interface and its MTU; PCI address. Below it the port's addresses by index, with the
   length of the subnet's prefix, and which one would be used, or why none. It is used with peers that have
-  an address of the same kind; with others, the best kind that both have decides.
-  Settings count: SPARK_CCL_IB_HCA, SPARK_CCL_IB_GID_INDEX, SPARK_CCL_IBVERBS_LIBRARY, and NCCL's names of them.
+  an address of the same kind; with other peers, the best kind that both have is used.
+  These settings apply: SPARK_CCL_IB_HCA, SPARK_CCL_IB_GID_INDEX, SPARK_CCL_IBVERBS_LIBRARY, and NCCL's names of them.
 
 Exit codes:
-  0 all right     2 no libibverbs, or no RDMA device     6 settings that are not valid";
+  0 success     2 no libibverbs, or no RDMA device     6 settings that are not valid";
 
 /// Lists RDMA ports and their addresses, and says which would be used.
 #[derive(Debug, Clone, Parser)]
@@ -57,11 +57,11 @@ pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     print(&text)
 }
 
-/// What there is to say of a port.
+/// The information about one port.
 struct Row {
     port: Port,
     state: PortState,
-    /// Of the network interface.
+    /// The MTU of the network interface.
     mtu: Option<u32>,
 }
 
@@ -137,7 +137,7 @@ impl Row {
         format!("{device}:{number}  {state}  {mtu} B  {speed}  {netdev}  {pci}\n")
     }
 
-    /// The index of the address that would be used, and why; or why there is none.
+    /// The index of the address that would be used, and why; or why none would.
     fn used(&self, settings: &Rdma) -> Result<(u8, String), String> {
         if self.state != PortState::Active {
             let netdev = self.port.netdev.as_deref().unwrap_or("the port");
@@ -156,7 +156,7 @@ impl Row {
     }
 }
 
-/// An Ethernet MTU that holds the largest RDMA packet, of 4096 bytes and its headers.
+/// An Ethernet MTU that fits the largest RDMA packet: 4096 bytes and its headers.
 const LARGE_PACKETS: u32 = 4200;
 
 fn unknown() -> String {
@@ -235,7 +235,7 @@ rocep1s0f0:1  active  4096 B  200 Gbit/s  enp1s0f0np0 (MTU 9000)  0000:01:00.0
     }
 
     #[test]
-    fn what_makes_it_slow_or_unknown_is_said() {
+    fn small_packets_and_unknown_values_are_reported() {
         let mut small = row();
         small.mtu = Some(1500);
         small.port.mtu = 1024;

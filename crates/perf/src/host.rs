@@ -1,23 +1,23 @@
-//! Measuring in host memory: every thread is a rank.
+//! Measures in host memory, where every thread is a rank.
 
 use spark_ccl::{Communicator, DType, Element, Registered};
 
 use crate::args::BuffersArg;
-use crate::bench::{Bed, Bench, Ground};
+use crate::bench::{Bench, Platform, Runner};
 use crate::buffer::Buffer;
 use crate::check::{Check, Piece};
 use crate::collective::Layout;
 use crate::error::Error;
 use crate::exact::{PERIOD, to_bits};
 use crate::hosts;
-use crate::invocation::{Case, Invocation, Way};
-use crate::memory::Room;
+use crate::invocation::{BufferMode, Case, Invocation};
+use crate::memory::MemoryLimit;
 use crate::options::Options;
 use crate::report::Device;
 use crate::size::human;
 use crate::timing::{self, Buffers, Timed};
 
-/// Bytes of a rank's buffers if the largest size is `bytes`.
+/// The bytes of a rank's buffers if the largest size is `bytes`.
 pub(crate) fn need(options: &Options, ranks: usize, bytes: u64) -> u64 {
     let of_type = |dtype: &DType| {
         let layout = options.collective.layout(bytes, dtype.size(), ranks);
@@ -27,7 +27,7 @@ pub(crate) fn need(options: &Options, ranks: usize, bytes: u64) -> u64 {
     options.dtypes.iter().map(of_type).max().unwrap_or(0)
 }
 
-/// Elements of a rank's send and receive buffer if `layout` is that of the largest size.
+/// The lengths of a rank's send and receive buffer if `layout` is that of the largest size.
 fn lengths(options: &Options, layout: &Layout, element: usize) -> (usize, usize) {
     let room = match options.buffers {
         Some(BuffersArg::Rotating(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX) / element,
@@ -37,29 +37,29 @@ fn lengths(options: &Options, layout: &Layout, element: usize) -> (usize, usize)
     (length(layout.send), length(layout.larger()))
 }
 
-/// This rank, and what all of them find.
+/// This rank, and what all ranks have reported.
 pub(crate) struct Host<'a> {
     comm: &'a Communicator,
-    rooms: Vec<Vec<Room>>,
+    limits: Vec<Vec<MemoryLimit>>,
     devices: Vec<Device>,
 }
 
 impl<'a> Host<'a> {
-    /// Asks all ranks, together.
+    /// Collects the information of all ranks; a collective call.
     pub(crate) fn new(comm: &'a Communicator) -> Result<Self, Error> {
-        let cards = hosts::exchange(comm)?;
+        let infos = hosts::exchange(comm)?;
         Ok(Self {
             comm,
-            devices: hosts::devices(comm, &cards)?,
-            rooms: cards.into_iter().map(|card| card.rooms).collect(),
+            devices: hosts::devices(comm, &infos)?,
+            limits: infos.into_iter().map(|info| info.limits).collect(),
         })
     }
 
-    /// Which links there are.
+    /// The kinds of links in use.
     fn links(&self) -> String {
         let mut links: Vec<String> = Vec::new();
         for link in self.comm.links() {
-            // Of links that are not made yet only the kind is known.
+            // A link that is not connected yet only has its kind as a name.
             let is_told = |other: &String| other.starts_with(&link);
             if link != "self" && !links.iter().any(is_told) {
                 links.retain(|other| !link.starts_with(other.as_str()));
@@ -74,7 +74,7 @@ impl<'a> Host<'a> {
     }
 }
 
-impl Ground for Host<'_> {
+impl Platform for Host<'_> {
     fn ranks(&self) -> usize {
         self.comm.size()
     }
@@ -95,7 +95,7 @@ impl Ground for Host<'_> {
         None
     }
 
-    fn knows(&self, _: DType) -> bool {
+    fn supports(&self, _: DType) -> bool {
         true
     }
 
@@ -103,7 +103,7 @@ impl Ground for Host<'_> {
         &self.devices
     }
 
-    /// Which memory and links the run takes, and which algorithm for each of the sizes.
+    /// The memory and the links of the run, and the algorithm for each of the sizes.
     fn lines(&self, options: &Options, sizes: &[u64]) -> Result<Vec<String>, Error> {
         let buffers = match options.buffers {
             None => "as the last size takes, used in turn".to_owned(),
@@ -133,8 +133,8 @@ impl Ground for Host<'_> {
         Ok(lines)
     }
 
-    fn rooms(&self) -> &[Vec<Room>] {
-        &self.rooms
+    fn limits(&self) -> &[Vec<MemoryLimit>] {
+        &self.limits
     }
 
     fn need(&self, options: &Options, bytes: u64) -> u64 {
@@ -151,7 +151,7 @@ impl Ground for Host<'_> {
     }
 }
 
-/// This rank's memory for a type.
+/// This rank's buffers for one element type.
 struct Memory<'a, B> {
     comm: &'a Communicator,
     options: &'a Options,
@@ -180,21 +180,21 @@ impl<'a, B> Memory<'a, B> {
     }
 }
 
-impl<T: Element, B: Buffer<T>> Bed<T> for Memory<'_, B> {
+impl<T: Element, B: Buffer<T>> Runner<T> for Memory<'_, B> {
     fn warm_up(&mut self, case: &Case) -> Result<(), Error> {
         let call = Invocation::new(case, self.comm.rank());
         timing::warm_up(self.comm, &call, &mut self.buffers, self.options)
     }
 
-    fn time(&mut self, case: &Case, way: Way) -> Result<Timed, Error> {
+    fn time(&mut self, case: &Case, mode: BufferMode) -> Result<Timed, Error> {
         let call = Invocation::new(case, self.comm.rank());
-        timing::time(self.comm, &call, &mut self.buffers, way, self.options)
+        timing::time(self.comm, &call, &mut self.buffers, mode, self.options)
     }
 
-    fn check(&mut self, case: &Case, way: Way, seed: u64) -> Result<u64, Error> {
+    fn check(&mut self, case: &Case, mode: BufferMode, seed: u64) -> Result<u64, Error> {
         let Buffers { send, recv, base } = &mut self.buffers;
         let call = Invocation::<T>::new(case, self.comm.rank());
-        let check = Check::new(&call, way, seed, *base);
+        let check = Check::new(&call, mode, seed, *base);
         let inputs = check.inputs();
         inputs
             .recv
@@ -204,10 +204,10 @@ impl<T: Element, B: Buffer<T>> Bed<T> for Memory<'_, B> {
             .send
             .iter()
             .for_each(|piece| write(&check, piece, send));
-        call.run(self.comm, send, recv, *base, 0, way)?;
+        call.run(self.comm, send, recv, *base, 0, mode)?;
         if let Some(plant) = self.options.plant
             && plant.rank == call.rank
-            && let Some(at) = check.place(plant.index)
+            && let Some(at) = check.result_index(plant.index)
         {
             recv[at] = check.spoiled(&recv[at]);
         }
@@ -216,7 +216,7 @@ impl<T: Element, B: Buffer<T>> Bed<T> for Memory<'_, B> {
     }
 }
 
-/// Writes a piece's values.
+/// Writes the values of a piece.
 fn write<T: Element>(check: &Check<'_, T>, piece: &Piece, buffer: &mut [T]) {
     let pattern = check.pattern(piece);
     for copy in buffer[piece.range.clone()].chunks_mut(PERIOD) {
@@ -224,13 +224,13 @@ fn write<T: Element>(check: &Check<'_, T>, piece: &Piece, buffer: &mut [T]) {
     }
 }
 
-/// Counts a piece's elements that are not as expected.
+/// Counts the elements of a piece that differ from the expected ones.
 fn wrong<T: Element>(check: &Check<'_, T>, piece: &Piece, buffer: &[T]) -> u64 {
     let pattern = check.pattern(piece);
     let tolerance = check.tolerance(piece);
     let wrong = |chunk: &[T]| {
         let pattern = &pattern[..chunk.len()];
-        // As bytes: floats of different bits can be equal.
+        // Compares bytes, because floats with different bits can be equal.
         if bytemuck::cast_slice::<T, u8>(chunk) == bytemuck::cast_slice::<T, u8>(pattern) {
             return 0;
         }
@@ -258,7 +258,7 @@ mod tests {
             ranks: 2,
         };
         let call = Invocation::<f32>::new(&case, 1);
-        let check = Check::new(&call, Way::OutOfPlace, 3, 0);
+        let check = Check::new(&call, BufferMode::OutOfPlace, 3, 0);
         let piece = &check.results()[0];
         let mut memory = vec![0f32; 3 * PERIOD + 10];
         write(&check, piece, &mut memory);
@@ -267,7 +267,7 @@ mod tests {
             memory[index] = check.spoiled(&memory[index]);
         }
         assert_eq!(wrong(&check, piece, &memory), 6);
-        // Data that is off by one message.
+        // Data that is displaced by one message.
         memory.rotate_left(1 << 14);
         assert!(wrong(&check, piece, &memory) > PERIOD as u64);
     }

@@ -1,4 +1,4 @@
-//! Who takes part, and what each of them finds: gathered once at the start.
+//! Information about all ranks, which they exchange once at the start.
 
 use std::fs;
 
@@ -7,29 +7,29 @@ use serde::{Deserialize, Serialize};
 use spark_ccl::{Communicator, RedOp};
 
 use crate::error::Error;
-use crate::memory::{self, Room};
+use crate::memory::{self, MemoryLimit};
 use crate::report::{Device, NO_BUS};
 
-/// What a rank tells the others about itself.
+/// What a rank reports about itself.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Card {
+pub(crate) struct RankInfo {
     pid: u32,
     cpu: String,
-    /// Limits on memory.
-    pub(crate) rooms: Vec<Room>,
+    /// The limits on its memory.
+    pub(crate) limits: Vec<MemoryLimit>,
 }
 
-/// All ranks' cards, in rank order.
-pub(crate) fn exchange(comm: &Communicator) -> Result<Vec<Card>, Error> {
-    let own = Card {
+/// The information of all ranks, in rank order.
+pub(crate) fn exchange(comm: &Communicator) -> Result<Vec<RankInfo>, Error> {
+    let own = RankInfo {
         pid: std::process::id(),
         cpu: cpu(),
-        rooms: memory::rooms(),
+        limits: memory::limits(),
     };
     share(comm, &own)
 }
 
-/// What every rank says, in rank order.
+/// The value of every rank, in rank order; a collective call.
 pub(crate) fn share<T: Serialize + DeserializeOwned>(
     comm: &Communicator,
     own: &T,
@@ -53,7 +53,8 @@ pub(crate) fn share<T: Serialize + DeserializeOwned>(
         .collect()
 }
 
-/// How often rails were dropped, and came back, on all links. Both ends of a link count these.
+/// How often rails were dropped, and how often they returned, on all links. Both ends of a link
+/// count each event.
 pub(crate) fn rails(comm: &Communicator) -> Result<(u64, u64), Error> {
     let mut counts = vec![0; 2];
     for rails in comm.rails() {
@@ -66,19 +67,19 @@ pub(crate) fn rails(comm: &Communicator) -> Result<(u64, u64), Error> {
     Ok((counts[0].div_ceil(2), counts[1] / 2))
 }
 
-/// The header's lines.
-pub(crate) fn devices(comm: &Communicator, cards: &[Card]) -> Result<Vec<Device>, Error> {
+/// The header's lines for all ranks.
+pub(crate) fn devices(comm: &Communicator, infos: &[RankInfo]) -> Result<Vec<Device>, Error> {
     let mut devices: Vec<Device> = Vec::new();
-    for (rank, card) in cards.iter().enumerate() {
+    for (rank, info) in infos.iter().enumerate() {
         let host = comm.peer(rank)?.host;
         let index = devices.iter().filter(|device| device.host == host).count();
         devices.push(Device {
             rank,
-            pid: card.pid,
+            pid: info.pid,
             host,
             index,
             bus: NO_BUS.to_owned(),
-            name: card.cpu.clone(),
+            name: info.cpu.clone(),
         });
     }
     Ok(devices)

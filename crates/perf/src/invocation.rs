@@ -1,4 +1,4 @@
-//! One measured call: which method of the communicator, with which parts of the buffers.
+//! One measured call: the method of the communicator, and the parts of the buffers that it uses.
 
 use std::ops::Range;
 
@@ -10,24 +10,24 @@ use crate::error::Error;
 use crate::exact::{Reduction, from_bits};
 use crate::uneven::{self, Side};
 
-/// Bytes; larger pages do not matter here.
+/// Bytes of a page; larger pages make no difference here.
 const PAGE: usize = 4096;
 
 /// Whether the result replaces the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum BufferMode {
     OutOfPlace,
     InPlace,
 }
 
-/// What is called at one size: the same on every rank.
+/// What is called for one size: the same on every rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) collective: Collective,
     pub(crate) bytes: u64,
-    /// Matters only where the collective reduces.
+    /// Only used if the collective reduces.
     pub(crate) op: ReduceOp,
-    /// Matters only where the collective has one.
+    /// Only used if the collective has a root.
     pub(crate) root: usize,
     pub(crate) ranks: usize,
 }
@@ -40,7 +40,7 @@ impl Case {
     }
 }
 
-/// One rank's call, with everything but its buffers.
+/// One rank's call, without the buffers.
 #[derive(Debug)]
 pub(crate) struct Invocation<T> {
     pub(crate) collective: Collective,
@@ -56,7 +56,7 @@ pub(crate) struct Invocation<T> {
 }
 
 impl<T: Element> Invocation<T> {
-    /// The part of `rank` in a case.
+    /// The call of `rank` in a case.
     pub(crate) fn new(case: &Case, rank: usize) -> Self {
         let Case {
             collective,
@@ -84,23 +84,23 @@ impl<T: Element> Invocation<T> {
         }
     }
 
-    /// Where the send buffer's part lies if the `turn`th part of the buffers is used.
+    /// The range of the send buffer that the call uses in turn `turn`.
     pub(crate) fn send_range(&self, base: usize, turn: usize) -> Range<usize> {
         let start = base + turn * self.send_stride();
         start..start + self.layout.send
     }
 
-    /// The same for the receive buffer; in place it holds the larger of both.
-    pub(crate) fn recv_range(&self, base: usize, turn: usize, way: Way) -> Range<usize> {
-        let len = match way {
-            Way::OutOfPlace => self.layout.recv,
-            Way::InPlace => self.layout.larger(),
+    /// The same for the receive buffer; in place, it holds the larger of both.
+    pub(crate) fn recv_range(&self, base: usize, turn: usize, mode: BufferMode) -> Range<usize> {
+        let len = match mode {
+            BufferMode::OutOfPlace => self.layout.recv,
+            BufferMode::InPlace => self.layout.larger(),
         };
         let start = base + turn * self.recv_stride();
         start..start + len
     }
 
-    /// Elements from one part of the send buffer to the next.
+    /// The distance in elements between the parts of the send buffer.
     pub(crate) fn send_stride(&self) -> usize {
         whole_pages::<T>(self.layout.send)
     }
@@ -110,30 +110,30 @@ impl<T: Element> Invocation<T> {
         whole_pages::<T>(self.layout.larger())
     }
 
-    /// This rank's block in a buffer that holds one of each rank.
+    /// This rank's block in a buffer with one block for each rank.
     pub(crate) fn own_block(&self) -> Range<usize> {
         let start = self.rank * self.layout.count;
         start..start + self.layout.count
     }
 
-    /// Where, among what `source` sends, the block for this rank starts (alltoallv).
+    /// The offset of the block for this rank in what `source` sends (alltoallv).
     pub(crate) fn uneven_offset(&self, source: usize) -> usize {
         let whole = self.layout.count * self.ranks;
         uneven::sends(whole, size_of::<T>(), self.ranks, source).displacements[self.rank]
     }
 
-    /// Counts and displacements of what this rank sends (alltoallv).
+    /// The counts and displacements of what this rank sends (alltoallv).
     #[cfg(feature = "cuda")]
     pub(crate) fn uneven_sends(&self) -> &Side {
         &self.sends
     }
 
-    /// Counts and displacements of what this rank receives (alltoallv).
+    /// The counts and displacements of what this rank receives (alltoallv).
     pub(crate) fn uneven_receives(&self) -> &Side {
         &self.receives
     }
 
-    /// Runs the call, on the `turn`th parts of both buffers.
+    /// Runs the call on the parts of both buffers for turn `turn`.
     pub(crate) fn run<B: Buffer<T>>(
         &self,
         comm: &Communicator,
@@ -141,15 +141,15 @@ impl<T: Element> Invocation<T> {
         recv: &mut B,
         base: usize,
         turn: usize,
-        way: Way,
+        mode: BufferMode,
     ) -> Result<(), Error> {
         let (from, to) = (
             self.send_range(base, turn),
-            self.recv_range(base, turn, way),
+            self.recv_range(base, turn, mode),
         );
-        match way {
-            Way::OutOfPlace => self.out_of_place(comm, send, from, recv, to),
-            Way::InPlace => self.in_place(comm, send, from, recv, to),
+        match mode {
+            BufferMode::OutOfPlace => self.out_of_place(comm, send, from, recv, to),
+            BufferMode::InPlace => self.in_place(comm, send, from, recv, to),
         }
     }
 
@@ -213,7 +213,7 @@ impl<T: Element> Invocation<T> {
         to: Range<usize>,
     ) -> Result<(), Error> {
         match self.collective {
-            // No in-place form: what is sent must be kept while its place is received into.
+            // These have no in-place form: a copy keeps what is sent, while the buffer receives.
             Collective::SendRecv | Collective::AllToAllV => {
                 send[from.clone()].copy_from_slice(&recv[to.clone()]);
                 return self.out_of_place(comm, send, from, recv, to);
@@ -242,7 +242,7 @@ impl<T: Element> Invocation<T> {
         Ok(())
     }
 
-    /// All-gather: at each edge of the hypercube, both ends exchange all that they have.
+    /// All-gather: at each edge of the hypercube, both ends exchange all blocks that they have.
     fn hypercube(&self, comm: &Communicator, whole: &mut [T]) -> Result<(), Error> {
         let mut width = 1;
         while width < self.ranks {
@@ -273,8 +273,8 @@ impl<T: Element> Invocation<T> {
     }
 }
 
-/// Parts start on pages of their own: else small ones would find themselves in the caches, brought there
-/// with the part before.
+/// Parts start on separate pages: otherwise the hardware would prefetch small parts into the caches
+/// together with the part before.
 fn whole_pages<T>(elements: usize) -> usize {
     elements.next_multiple_of(PAGE / size_of::<T>())
 }

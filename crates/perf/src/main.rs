@@ -1,4 +1,4 @@
-//! spark-perf measures collectives, with the flags, table and checks of nccl-tests.
+//! spark-perf measures collectives, with the flags, the table and the checks of nccl-tests.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
@@ -53,7 +53,8 @@ use spark_ccl_config::{Env, Settings};
 use world::World;
 
 fn main() -> ExitCode {
-    // nccl-tests' flags leave no room for subcommands, but its collectives have other names.
+    // nccl-tests' flags leave no room for clap's subcommands, but no collective has one of these
+    // names.
     let arguments = std::env::args_os().skip(1);
     match std::env::args_os().nth(1) {
         Some(word) if word == "simulate" => {
@@ -76,12 +77,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs with the arguments, if they can be read.
+/// Runs `run` with the arguments, if they are valid.
 fn outcome<A>(args: Result<A, clap::Error>, run: impl FnOnce(&A) -> Result<u8, Error>) -> ExitCode {
     let args = match args {
         Ok(args) => args,
         Err(error) => {
-            // Nothing can be done about a closed terminal.
+            // A failure to print cannot be reported.
             let _ = error.print();
             return if error.use_stderr() {
                 ExitCode::from(exit::USAGE)
@@ -93,7 +94,7 @@ fn outcome<A>(args: Result<A, clap::Error>, run: impl FnOnce(&A) -> Result<u8, E
     match run(&args) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
-            console::complain(format_args!("{error}"));
+            console::print_error(format_args!("{error}"));
             ExitCode::from(error.exit_code())
         }
     }
@@ -116,10 +117,10 @@ fn start(args: &Args) -> Result<u8, Error> {
     }
     let builder = world::builder(args);
     if let World::Parent { processes } = world {
-        return spawn::launch(processes, &builder.unique_id()?, &choice.handed_on());
+        return spawn::launch(processes, &builder.unique_id()?, &choice.child_arguments());
     }
     if host {
-        return play(world, &args.ranks, &builder, |comm| {
+        return run_ranks(world, &args.ranks, &builder, |comm| {
             choice.agree(&comm)?;
             run::thread(&comm, &mut Host::new(&comm)?, args, &options)
         });
@@ -127,7 +128,7 @@ fn start(args: &Args) -> Result<u8, Error> {
     on_gpus(world, &builder, args, &options, &choice)
 }
 
-/// Every thread has a rank among threads, and several GPUs.
+/// With NCCL: every thread is a rank among the threads, and has `ngpus` GPUs.
 #[cfg(feature = "cuda")]
 fn on_gpus(
     world: World,
@@ -143,10 +144,10 @@ fn on_gpus(
     let each = args.ranks.ngpus.unwrap_or(1);
     let results = world::run(world, &threads, builder, |comm| {
         choice.agree(&comm)?;
-        let mut team = nccl::Team::form(&comm, builder, each, options)?;
+        let mut team = nccl::Team::connect(&comm, builder, each, options)?;
         run::thread(&comm, &mut team, args, options)
     })?;
-    // A thread is called by its first rank.
+    // Errors name a thread by its first rank.
     let results = results.into_iter();
     Ok(report(
         results
@@ -160,8 +161,8 @@ fn on_gpus(_: World, _: &Builder, _: &Args, _: &Options, _: &Choice) -> Result<u
     unreachable!("only chosen where GPUs were found")
 }
 
-/// Runs `body` as every rank of the world; the exit code.
-fn play<F>(world: World, ranks: &RankArgs, builder: &Builder, body: F) -> Result<u8, Error>
+/// Runs `body` as each rank of the world; returns the exit code.
+fn run_ranks<F>(world: World, ranks: &RankArgs, builder: &Builder, body: F) -> Result<u8, Error>
 where
     F: Fn(Communicator) -> Result<u8, Error> + Sync,
 {
@@ -171,7 +172,7 @@ where
     Ok(report(world::run(world, ranks, builder, body)?))
 }
 
-/// Prints the ranks' errors; the exit code of the first that did not succeed.
+/// Prints the ranks' errors; returns the exit code of the first rank that failed.
 fn report(results: world::Results<u8>) -> u8 {
     let mut code = 0;
     for (rank, result) in results {
@@ -180,7 +181,7 @@ fn report(results: world::Results<u8>) -> u8 {
             Err(error) => {
                 // Bad arguments are the same on every rank.
                 if rank == 0 || !matches!(error, Error::Usage(_)) {
-                    console::complain(format_args!("rank {rank}: {error}"));
+                    console::print_error(format_args!("rank {rank}: {error}"));
                 }
                 error.exit_code()
             }
@@ -192,7 +193,7 @@ fn report(results: world::Results<u8>) -> u8 {
     code
 }
 
-/// What is set in this process's environment.
+/// The settings from this process's environment.
 fn settings() -> Result<Settings, Error> {
     Settings::from_env(&Env::from_process()).map_err(|error| Error::Usage(error.to_string()))
 }

@@ -1,4 +1,4 @@
-//! How much memory a run may take, and the sweep that fits into it.
+//! Limits the sweep to the memory that is available.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,53 +7,53 @@ use std::path::{Path, PathBuf};
 use crate::size::human;
 use crate::sweep::Sweep;
 
-/// Memory that each rank needs besides its buffers: stacks, the program.
+/// What each rank needs besides its buffers: stacks and the program.
 const PER_RANK: u64 = 16 << 20;
-/// Memory that each rank needs for each rank of its host: the slots of the link between them.
+/// What each rank needs for each rank of its host: the slots of the link between them.
 const PER_LINK: u64 = 2 << 20;
-/// How the names of GPUs' rooms begin.
+/// The prefix of the names of GPUs' limits.
 pub(crate) const GPU: &str = "gpu";
-/// What stays free for everybody else, as a fraction of what is available.
+/// The fraction of the available memory that is left free for other programs.
 const RESERVE_FRACTION: u64 = 16;
 
-/// The memory that a rank finds: one limit per thing that several ranks may share.
+/// A limit on the memory of a rank, which other ranks may share.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(crate) struct Room {
+pub(crate) struct MemoryLimit {
     /// What is limited: ranks with the same name share the bytes.
     pub(crate) name: String,
-    /// Bytes that can be taken without swapping or being killed.
+    /// The bytes that can be allocated without swapping or being killed.
     pub(crate) bytes: u64,
 }
 
-/// The limits that apply to this process. A limit that cannot be read is left out.
-pub(crate) fn rooms() -> Vec<Room> {
+/// The memory limits of this process. A limit that cannot be read is omitted.
+pub(crate) fn limits() -> Vec<MemoryLimit> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let boot = boot.trim();
     let host = fs::read_to_string("/proc/meminfo")
         .ok()
         .as_deref()
         .and_then(mem_available);
-    let host = host.map(|bytes| Room {
+    let host = host.map(|bytes| MemoryLimit {
         name: format!("machine {boot}"),
         bytes,
     });
-    let group = cgroup_room().map(|(path, bytes)| Room {
+    let group = cgroup_limit().map(|(path, bytes)| MemoryLimit {
         name: format!("control group {} of {boot}", path.display()),
         bytes,
     });
     host.into_iter().chain(group).collect()
 }
 
-/// The sweep with its end lowered to what fits, and the line that says so.
+/// Lowers the end of the sweep to what fits, and returns a line that says so.
 ///
-/// `rooms` holds one entry per rank; `need` is the number of bytes of a rank's buffers if the
-/// largest size of the sweep is the argument.
+/// `limits` has one entry per rank. `need` returns the bytes of a rank's buffers if its argument is
+/// the largest size of the sweep.
 pub(crate) fn clamp(
     sweep: Sweep,
-    rooms: &[Vec<Room>],
+    limits: &[Vec<MemoryLimit>],
     need: impl Fn(u64) -> u64,
 ) -> Result<(Sweep, Option<String>), String> {
-    let Some(tight) = tightest(rooms) else {
+    let Some(tight) = tightest(limits) else {
         return Ok((sweep, None));
     };
     let fits = |size: u64| need(size) <= tight.per_rank;
@@ -79,7 +79,7 @@ pub(crate) fn clamp(
     Ok((Sweep { max, ..sweep }, Some(line)))
 }
 
-/// The largest size of the sweep that fits; the first one does.
+/// The largest size of the sweep that fits; the first size must fit.
 fn largest(sweep: Sweep, fits: impl Fn(u64) -> bool) -> u64 {
     if sweep.factor > 1 {
         return sweep
@@ -100,40 +100,40 @@ fn largest(sweep: Sweep, fits: impl Fn(u64) -> bool) -> u64 {
     sweep.min + low * sweep.step
 }
 
-/// The limit that leaves the least to each of its ranks.
-struct Tight {
+/// The limit that leaves the fewest bytes to each of its ranks.
+struct TightestLimit {
     per_rank: u64,
     available: u64,
     ranks: u64,
-    place: &'static str,
+    location: &'static str,
 }
 
-impl std::fmt::Display for Tight {
+impl std::fmt::Display for TightestLimit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
             "{} available {}, a {RESERVE_FRACTION}th kept free, {} ranks, {} each for the library",
             human(self.available),
-            self.place,
+            self.location,
             self.ranks,
             human(library(self.ranks))
         )
     }
 }
 
-fn tightest(rooms: &[Vec<Room>]) -> Option<Tight> {
+fn tightest(limits: &[Vec<MemoryLimit>]) -> Option<TightestLimit> {
     let mut shared: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    for room in rooms.iter().flatten() {
-        let (bytes, ranks) = shared.entry(&room.name).or_insert((room.bytes, 0));
-        *bytes = room.bytes.min(*bytes);
+    for limit in limits.iter().flatten() {
+        let (bytes, ranks) = shared.entry(&limit.name).or_insert((limit.bytes, 0));
+        *bytes = limit.bytes.min(*bytes);
         *ranks += 1;
     }
-    let tight = |(name, (available, ranks)): (&str, (u64, u64))| Tight {
+    let tight = |(name, (available, ranks)): (&str, (u64, u64))| TightestLimit {
         per_rank: ((available - available / RESERVE_FRACTION) / ranks)
             .saturating_sub(library(ranks)),
         available,
         ranks,
-        place: match name.split_whitespace().next() {
+        location: match name.split_whitespace().next() {
             Some("control") => "in the control group",
             Some(GPU) => "on the GPU",
             _ => "on the host",
@@ -145,7 +145,7 @@ fn tightest(rooms: &[Vec<Room>]) -> Option<Tight> {
         .min_by_key(|tight| tight.per_rank)
 }
 
-/// What a rank needs besides its buffers, with `ranks` on its host.
+/// What a rank needs besides its buffers, with `ranks` ranks on its host.
 fn library(ranks: u64) -> u64 {
     PER_RANK + PER_LINK * ranks
 }
@@ -165,25 +165,27 @@ fn field(text: &str, name: &str) -> Option<u64> {
     })
 }
 
-/// Peak of the resident memory of this process.
+/// The peak resident memory of this process.
 pub(crate) fn peak_resident() -> Option<u64> {
     field(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:").map(|kib| kib * 1024)
 }
 
-/// The control group with the least room, of this process's and its parents.
-fn cgroup_room() -> Option<(PathBuf, u64)> {
+/// The control group with the least memory available, among this process's group and its ancestors.
+fn cgroup_limit() -> Option<(PathBuf, u64)> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let (root, path, names) = memory_group(&groups)?;
     let own = root.join(path.trim_start_matches('/'));
-    // Inside a container the path may be the host's, while the mount shows the group itself.
+    // In a container, the path may be the host's, while the mount shows the container's group
+    // itself.
     let own = if own.exists() { own } else { root.clone() };
     own.ancestors()
         .take_while(|group| group.starts_with(&root))
-        .filter_map(|group| Some((group.to_path_buf(), room_of(group, &names)?)))
+        .filter_map(|group| Some((group.to_path_buf(), limit_of(group, &names)?)))
         .min_by_key(|(_, bytes)| *bytes)
 }
 
-/// Files of a control group: limit, use, and the statistics' name for cache that can be dropped.
+/// The names of a control group's files for limit and usage, and of the statistic for cache that
+/// can be dropped.
 struct Names {
     limit: &'static str,
     used: &'static str,
@@ -216,7 +218,7 @@ fn memory_group(groups: &str) -> Option<(PathBuf, String, Names)> {
     Some((PathBuf::from("/sys/fs/cgroup"), path.to_owned(), names))
 }
 
-fn room_of(group: &Path, names: &Names) -> Option<u64> {
+fn limit_of(group: &Path, names: &Names) -> Option<u64> {
     let number = |name: &str| {
         fs::read_to_string(group.join(name))
             .ok()?
@@ -224,7 +226,8 @@ fn room_of(group: &Path, names: &Names) -> Option<u64> {
             .parse::<u64>()
             .ok()
     };
-    // "max" does not parse: no limit. So does the old interface's number for no limit.
+    // "max", which means no limit, does not parse; the filter removes the old interface's number
+    // for no limit.
     let limit = number(names.limit).filter(|&limit| limit < 1 << 60)?;
     let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
     let cache = field(&stat, &format!("{} ", names.cache)).unwrap_or(0);
@@ -242,8 +245,8 @@ mod tests {
         step: 1,
     };
 
-    fn host(bytes: u64) -> Vec<Room> {
-        vec![Room {
+    fn host(bytes: u64) -> Vec<MemoryLimit> {
+        vec![MemoryLimit {
             name: "machine a".into(),
             bytes,
         }]
@@ -263,8 +266,8 @@ mod tests {
 
     #[test]
     fn end_is_lowered_to_a_size_of_the_sweep() {
-        // 2 GiB less a sixteenth, for two ranks: 960 MiB less 20 MiB each, which two buffers of
-        // 256 MiB fit, and two of 512 MiB do not.
+        // 2 GiB minus a sixteenth, for two ranks: 960 MiB minus 20 MiB each, which is enough for
+        // two buffers of 256 MiB, but not of 512 MiB.
         let (lowered, line) =
             clamp(SWEEP, &[host(2 << 30), host(2 << 30)], |size| 2 * size).unwrap();
         assert_eq!(lowered.max, 256 << 20);
@@ -298,7 +301,7 @@ mod tests {
 
     #[test]
     fn ranks_of_other_hosts_do_not_count() {
-        let other = vec![Room {
+        let other = vec![MemoryLimit {
             name: "machine b".into(),
             bytes: 4 << 30,
         }];
@@ -310,18 +313,18 @@ mod tests {
 
     #[test]
     fn control_group_can_be_tighter() {
-        let group = Room {
+        let group = MemoryLimit {
             name: "control group x".into(),
             bytes: 256 << 20,
         };
-        let rooms = vec![
-            Room {
+        let limits = vec![
+            MemoryLimit {
                 name: "machine a".into(),
                 bytes: 64 << 30,
             },
             group,
         ];
-        let (lowered, line) = clamp(SWEEP, &[rooms], |size| 2 * size).unwrap();
+        let (lowered, line) = clamp(SWEEP, &[limits], |size| 2 * size).unwrap();
         assert_eq!(lowered.max, 64 << 20);
         assert!(line.unwrap().contains("control group"));
     }
@@ -332,7 +335,7 @@ mod tests {
             mem_available("MemTotal: 10 kB\nMemAvailable:   2048 kB\n"),
             Some(2 << 20)
         );
-        assert!(rooms().iter().any(|room| room.bytes > 0));
+        assert!(limits().iter().any(|limit| limit.bytes > 0));
         let (root, path, _) = memory_group("0::/user.slice/x\n").unwrap();
         assert_eq!(
             (root.as_path(), path.as_str()),

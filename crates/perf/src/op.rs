@@ -1,4 +1,5 @@
-//! Reduction names of the command line: nccl-tests', which calls a pre-multiplied sum `mulsum`.
+//! The names of reductions on the command line: those of nccl-tests, in which a pre-multiplied sum
+//! is `mulsum`.
 
 use spark_ccl::ReduceOp;
 
@@ -10,7 +11,7 @@ pub(crate) const fn name(op: ReduceOp) -> &'static str {
     }
 }
 
-/// The reduction that `-o` names.
+/// The reduction with the name that `-o` gives.
 pub(crate) fn parse(text: &str) -> Result<ReduceOp, String> {
     ReduceOp::ALL
         .into_iter()

@@ -1,4 +1,4 @@
-//! Checked arguments: everything that can be refused without knowing the ranks is refused here.
+//! Checked arguments. Whatever can be refused without knowing the ranks is refused here.
 
 use spark_ccl::{DType, ReduceOp};
 
@@ -9,7 +9,7 @@ use crate::op;
 use crate::report::table::Columns;
 use crate::sweep::Sweep;
 
-/// Far beyond every alignment that matters.
+/// Far more than any alignment that matters.
 const MOST_UNALIGNED: usize = 1 << 20;
 
 /// What to run.
@@ -22,20 +22,20 @@ pub(crate) struct Options {
     pub(crate) ops: Vec<ReduceOp>,
     pub(crate) root: Root,
     pub(crate) registered: bool,
-    /// `None`: as large as the last size of the sweep takes, and used in turn.
+    /// `None`: as large as the last size of the sweep needs, and used in turn.
     pub(crate) buffers: Option<BuffersArg>,
     pub(crate) iterations: usize,
     pub(crate) aggregated: usize,
     pub(crate) warm_up: usize,
-    /// Launches of the graph that all iterations are put into; 0: no graph.
+    /// How many times a graph of all iterations is launched; 0 for no graph.
     pub(crate) graph_launches: u32,
-    /// Whether calls go to the null stream.
+    /// Whether calls use the null stream.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
     pub(crate) null_stream: bool,
-    /// With NCCL.
+    /// The registration with NCCL.
     #[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code))]
     pub(crate) registration: Registered,
-    /// 0: for ever.
+    /// 0 means endless.
     pub(crate) cycles: u64,
     pub(crate) blocking: Blocking,
     pub(crate) average: Average,
@@ -43,11 +43,11 @@ pub(crate) struct Options {
     pub(crate) unalign: usize,
     pub(crate) per_iteration: Option<usize>,
     pub(crate) columns: Columns,
-    /// Ranks that are threads of one process, and share its processor time.
+    /// The ranks that are threads of one process, and share its processor time.
     pub(crate) ranks_per_process: usize,
     pub(crate) memory_report: bool,
     pub(crate) plant: Option<Plant>,
-    /// Lines for the header about arguments that have no effect.
+    /// Lines of the header about arguments without effect.
     pub(crate) notes: Vec<String>,
 }
 
@@ -68,26 +68,58 @@ pub(crate) enum Registered {
     Symmetric,
 }
 
-/// `-z`: where barriers stand, and GPUs are waited for.
+impl Registered {
+    fn new(flag: u8) -> Self {
+        match flag {
+            0 => Self::No,
+            1 => Self::Local,
+            _ => Self::Symmetric,
+        }
+    }
+}
+
+/// `-z`: where barriers and waits for GPUs are placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Blocking {
-    /// Nowhere.
+    /// Neither barriers nor waits.
     None,
     /// No barriers, but GPUs are waited for after each call.
     Wait,
-    /// After each call, timed.
+    /// A barrier after each call, which is timed.
     Call,
-    /// After each iteration, not timed.
+    /// A barrier after each iteration, which is not timed.
     Iteration,
 }
 
-/// `-a`: whose time is reported.
+impl Blocking {
+    fn new(flag: u8) -> Self {
+        match flag {
+            1 => Self::Call,
+            2 => Self::Wait,
+            3 => Self::Iteration,
+            _ => Self::None,
+        }
+    }
+}
+
+/// `-a`: which rank's time is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Average {
     First,
     Mean,
     Min,
     Max,
+}
+
+impl Average {
+    fn new(flag: u8) -> Self {
+        match flag {
+            0 => Self::First,
+            2 => Self::Min,
+            3 => Self::Max,
+            _ => Self::Mean,
+        }
+    }
 }
 
 impl Options {
@@ -99,17 +131,7 @@ impl Options {
             BackendArg::Host => notes.extend(no_effect(args)),
             BackendArg::Nccl => on_gpus(args)?,
         }
-        positive("-n", args.iters)?;
-        if args.unalign > MOST_UNALIGNED {
-            return Err(Error::Usage(format!(
-                "-u {}: at most {MOST_UNALIGNED} elements",
-                args.unalign
-            )));
-        }
-        positive("-m", args.agg_iters)?;
-        if args.agg_iters.checked_mul(args.iters).is_none() {
-            return Err(Error::Usage("-n times -m is too large".into()));
-        }
+        check_counts(args)?;
         Ok(Self {
             collective: args.collective,
             sweep,
@@ -128,24 +150,10 @@ impl Options {
                 BackendArg::Nccl => args.cudagraph.unwrap_or(0),
             },
             null_stream: args.stream_null.is_some_and(|n| n > 0),
-            registration: match args.local_register {
-                0 => Registered::No,
-                1 => Registered::Local,
-                _ => Registered::Symmetric,
-            },
+            registration: Registered::new(args.local_register),
             cycles: args.run_cycles,
-            blocking: match args.blocking {
-                1 => Blocking::Call,
-                2 => Blocking::Wait,
-                3 => Blocking::Iteration,
-                _ => Blocking::None,
-            },
-            average: match args.average {
-                0 => Average::First,
-                2 => Average::Min,
-                3 => Average::Max,
-                _ => Average::Mean,
-            },
+            blocking: Blocking::new(args.blocking),
+            average: Average::new(args.average),
             checks: args.check,
             unalign: args.unalign,
             per_iteration,
@@ -191,7 +199,7 @@ impl Options {
         Ok(())
     }
 
-    /// The roots to run with; one meaningless 0 for collectives without.
+    /// The roots to run with; a single unused 0 for collectives without a root.
     pub(crate) fn roots(&self, ranks: usize) -> Vec<usize> {
         match self.root {
             Root::Each if self.collective.operation().is_rooted() => (0..ranks).collect(),
@@ -199,6 +207,21 @@ impl Options {
             _ => vec![0],
         }
     }
+}
+
+fn check_counts(args: &Args) -> Result<(), Error> {
+    positive("-n", args.iters)?;
+    if args.unalign > MOST_UNALIGNED {
+        return Err(Error::Usage(format!(
+            "-u {}: at most {MOST_UNALIGNED} elements",
+            args.unalign
+        )));
+    }
+    positive("-m", args.agg_iters)?;
+    if args.agg_iters.checked_mul(args.iters).is_none() {
+        return Err(Error::Usage("-n times -m is too large".into()));
+    }
+    Ok(())
 }
 
 fn sweep(args: &Args) -> Result<Sweep, Error> {
@@ -285,7 +308,7 @@ fn per_iteration(args: &Args) -> Result<(Option<usize>, Vec<String>), Error> {
     Ok((Some(skip), Vec::new()))
 }
 
-/// One line for each flag that was given and means nothing for host memory.
+/// One line for each given flag that has no effect on host memory.
 fn no_effect(args: &Args) -> Vec<String> {
     let flags = [
         (args.cudagraph.is_some_and(|n| n > 0), "-G (graphs)"),
@@ -364,131 +387,4 @@ fn positive(flag: &str, value: usize) -> Result<(), Error> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    fn options(args: &[&str]) -> Result<Options, Error> {
-        let all = ["spark-perf"].iter().chain(args).copied();
-        Options::new(&Args::try_parse_from(all).unwrap(), BackendArg::Host)
-    }
-
-    fn refusal(args: &[&str]) -> String {
-        match options(args) {
-            Err(error) => {
-                assert_eq!(error.exit_code(), 6);
-                error.to_string()
-            }
-            Ok(options) => panic!("{args:?} gave {options:?}"),
-        }
-    }
-
-    #[test]
-    fn defaults() {
-        let options = options(&["all_reduce"]).unwrap();
-        assert_eq!(
-            (
-                options.sweep.min,
-                options.sweep.max,
-                options.iterations,
-                options.warm_up,
-                options.checks
-            ),
-            (32 << 20, 32 << 20, 20, 1, 1)
-        );
-        assert_eq!(
-            (options.ops.as_slice(), options.dtypes.as_slice()),
-            (&[ReduceOp::Sum][..], &[DType::F32][..])
-        );
-        assert!(options.notes.is_empty());
-    }
-
-    #[test]
-    fn refusals_say_what() {
-        assert!(refusal(&["all_reduce", "-b", "0"]).contains("at least 1 byte"));
-        assert!(refusal(&["all_reduce", "-b", "2M", "-e", "1M"]).contains("larger than the last"));
-        assert!(refusal(&["all_reduce", "-o", "xor"]).contains("xor"));
-        assert!(refusal(&["broadcast", "-o", "xor"]).contains("xor"));
-        assert!(refusal(&["all_reduce", "-d", "float128"]).contains("bfloat16"));
-        assert!(refusal(&["reduce", "-r", "-2"]).contains("-1"));
-        assert!(refusal(&["all_reduce", "-n", "0"]).contains("-n 0"));
-        assert!(refusal(&["all_reduce", "-u", "2000000"]).contains("-u 2000000"));
-        assert!(refusal(&["all_reduce", "-f", "0"]).contains("-f 0"));
-        assert!(refusal(&["all_reduce", "-b", "8", "-i", "0"]).contains("-i 0"));
-        assert!(refusal(&["all_reduce", "-I", "1", "-K", "20"]).contains("-K 20"));
-    }
-
-    #[test]
-    fn ranks_matter() {
-        let reduce = options(&["reduce", "-r", "3"]).unwrap();
-        assert!(reduce.check_ranks(4).is_ok());
-        assert!(reduce.check_ranks(3).is_err());
-        assert!(options(&["hypercube"]).unwrap().check_ranks(6).is_err());
-        assert!(
-            options(&["all_reduce", "--plant", "2:0"])
-                .unwrap()
-                .check_ranks(2)
-                .is_err()
-        );
-        assert_eq!(
-            options(&["reduce", "-r", "-1"]).unwrap().roots(3),
-            [0, 1, 2]
-        );
-        assert_eq!(options(&["all_reduce", "-r", "-1"]).unwrap().roots(3), [0]);
-    }
-
-    #[test]
-    fn flags_for_gpus_get_a_note_each() {
-        let options = options(&[
-            "all_reduce",
-            "-G",
-            "1",
-            "-x",
-            "0",
-            "-D",
-            "1",
-            "-V",
-            "16",
-            "-y",
-            "1",
-            "-R",
-            "2",
-            "-p",
-            "1",
-        ])
-        .unwrap();
-        assert_eq!(options.notes.len(), 7);
-        assert!(options.registered);
-    }
-
-    #[test]
-    fn what_cannot_be_done_with_nccl_is_refused() {
-        let on_gpus = |args: &[&str]| {
-            let all = ["spark-perf", "all_reduce"].iter().chain(args).copied();
-            Options::new(&Args::try_parse_from(all).unwrap(), BackendArg::Nccl)
-        };
-        for (args, code) in [
-            (&["-G", "2", "-z", "1"][..], 6),
-            (&["-G", "1", "-y", "1"], 6),
-            (&["-G", "1", "-I", "1"], 6),
-            (&["-x", "0"], 5),
-            (&["-D", "1"], 5),
-            (&["-V", "16"], 5),
-        ] {
-            let error = on_gpus(args).unwrap_err();
-            assert_eq!(error.exit_code(), code, "{args:?}: {error}");
-            let flag = args.last_chunk::<2>().unwrap()[0];
-            assert!(error.to_string().contains(flag), "{error}");
-        }
-        let options = on_gpus(&["-G", "3", "-R", "2", "-D", "0"]).unwrap();
-        assert_eq!(options.graph_launches, 3);
-        assert_eq!(options.registration, Registered::Symmetric);
-        assert!(options.notes.is_empty());
-    }
-
-    #[test]
-    fn all_types_and_operations() {
-        let options = options(&["all_reduce", "-d", "all", "-o", "all"]).unwrap();
-        assert_eq!((options.dtypes.len(), options.ops.len()), (12, 6));
-    }
-}
+mod tests;

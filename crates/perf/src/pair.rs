@@ -1,8 +1,8 @@
-//! Arguments of two parts.
+//! Arguments that consist of two values.
 
 use std::str::FromStr;
 
-/// Parses two values with a colon between them; `expected` is for the error.
+/// Parses two values separated by a colon; `expected` describes them in the error.
 pub(crate) fn parse<A: FromStr, B: FromStr>(text: &str, expected: &str) -> Result<(A, B), String> {
     text.split_once(':')
         .and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)))

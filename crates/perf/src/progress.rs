@@ -1,13 +1,13 @@
-//! A progress bar on standard error, for terminals and long runs only.
+//! A progress bar on standard error, only for terminals and long runs.
 
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A run shorter than this shows no bar.
+/// Shorter runs show no bar.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Progress through the lines of the table.
+/// Progress through the rows of the table.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
@@ -15,7 +15,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// For a table of `lines` lines; 0: unknown.
+    /// For a table of `lines` rows; 0 if the number is unknown.
     pub(crate) fn new(lines: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(lines), ProgressDrawTarget::hidden());
         if let Ok(style) =
@@ -29,14 +29,14 @@ impl Progress {
         }
     }
 
-    /// A line is done; `print` writes it while the bar is out of the way.
+    /// Counts a row; `print` writes it while the bar is hidden.
     pub(crate) fn line<R>(&self, print: impl FnOnce() -> R) -> R {
         let result = self.bar.suspend(print);
         if self.bar.is_hidden()
             && self.bar.length().is_some_and(|lines| lines > 1)
             && self.start.elapsed() > PATIENCE
         {
-            // Stays hidden where standard error is not a terminal.
+            // Stays hidden if standard error is not a terminal.
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
         self.bar.inc(1);

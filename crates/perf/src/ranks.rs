@@ -1,10 +1,10 @@
-//! Arguments that say how many ranks there are.
+//! The arguments that determine the number of ranks.
 
 use clap::{ArgAction, Args};
 
 use crate::pair;
 
-/// How many processes and threads to run.
+/// The numbers of processes and threads to run.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RankArgs {
     /// Threads of each process
@@ -18,7 +18,8 @@ pub(crate) struct RankArgs {
     /// GPUs of each thread, or further threads in host memory; ranks = processes x t x g
     #[arg(short = 'g', long = "ngpus", value_name = "N", help_heading = "Ranks")]
     pub(crate) ngpus: Option<usize>,
-    /// Local processes to start; with a launcher, must be the launcher's number [default: 2 without launcher, -t, -g and GPUs]
+    /// Local processes to start; with a launcher, must be the launcher's number
+    /// [default: 2 without launcher, -t, -g and GPUs]
     #[arg(long, value_name = "N", help_heading = "Ranks")]
     pub(crate) procs: Option<usize>,
 
@@ -27,12 +28,12 @@ pub(crate) struct RankArgs {
     pub(crate) member: Option<Member>,
 }
 
-/// This process's place among those that spark-perf started.
+/// Which of the processes that spark-perf has started this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Member {
-    /// Index of the process.
+    /// The index of the process.
     pub(crate) process: usize,
-    /// The process that started it and whose death it must not survive.
+    /// The process that started it, and with which it must die.
     pub(crate) parent: u32,
 }
 

@@ -1,4 +1,4 @@
-//! One rank's run: header, sweep, footer, files.
+//! The run of one thread: header, sweep, footer and files.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use spark_ccl::Communicator;
 
 use crate::args::Args;
-use crate::bench::{self, Findings, Ground, Sink};
+use crate::bench::{self, Findings, Platform, Sink};
 use crate::error::{Error, exit};
 use crate::host;
 use crate::hosts;
@@ -21,53 +21,58 @@ use crate::report::{Row, Totals};
 use crate::size::human;
 use crate::sweep::Sweep;
 
-/// Runs as one thread of those that `comm` joins, on its part of the ground; the process's exit code.
-pub(crate) fn thread<G: Ground>(
+/// Runs as one of the threads that `comm` connects, on its part of the platform; returns the
+/// process's exit code.
+pub(crate) fn thread<G: Platform>(
     comm: &Communicator,
-    ground: &mut G,
+    platform: &mut G,
     args: &Args,
     options: &Options,
 ) -> Result<u8, Error> {
     if args.explain {
-        explain(comm, ground, options)
+        explain(comm, platform, options)
     } else if comm.rank() == 0 {
-        reporter(comm, ground, args, options)
+        reporter(comm, platform, args, options)
     } else {
-        silent(comm, ground, options)
+        non_reporter(comm, platform, options)
     }
 }
 
-/// Rank 0 prints the algorithm of every size.
-fn explain(comm: &Communicator, ground: &impl Ground, options: &Options) -> Result<u8, Error> {
+/// Rank 0 prints the algorithm for every size.
+fn explain(comm: &Communicator, platform: &impl Platform, options: &Options) -> Result<u8, Error> {
     if comm.rank() == 0 {
         let sizes: Vec<_> = options.sweep.sizes().collect();
-        print(&(ground.lines(options, &sizes)?.join("\n") + "\n"))?;
+        print(&(platform.lines(options, &sizes)?.join("\n") + "\n"))?;
     }
     comm.barrier().run()?;
     Ok(0)
 }
 
-/// Any thread but the first.
-fn silent(comm: &Communicator, ground: &mut impl Ground, options: &Options) -> Result<u8, Error> {
-    let (options, _) = fitted(ground, options)?;
-    let findings = bench::run(comm, ground, &options, &mut Nowhere)?;
+/// Runs on any thread but the first.
+fn non_reporter(
+    comm: &Communicator,
+    platform: &mut impl Platform,
+    options: &Options,
+) -> Result<u8, Error> {
+    let (options, _) = fit_to_memory(platform, options)?;
+    let findings = bench::run(comm, platform, &options, &mut NullSink)?;
     hosts::rails(comm)?;
     comm.barrier().run()?;
     Ok(code(&totals(&findings)))
 }
 
-struct Nowhere;
+struct NullSink;
 
-impl Sink for Nowhere {
+impl Sink for NullSink {
     fn row(&mut self, _: Row) -> Result<(), Error> {
         Ok(())
     }
 }
 
-/// Rank 0, which prints.
+/// Runs on rank 0, which prints.
 fn reporter(
     comm: &Communicator,
-    ground: &mut impl Ground,
+    platform: &mut impl Platform,
     args: &Args,
     options: &Options,
 ) -> Result<u8, Error> {
@@ -90,23 +95,23 @@ fn reporter(
         rows: Vec::new(),
         json,
     };
-    let result = reporter.measure(comm, ground, args, options);
+    let result = reporter.measure(comm, platform, args, options);
     let totals = match result {
         Ok(totals) => totals,
         Err(error) => {
-            // What was measured is kept. Failing to save it must not hide the error itself.
+            // Saves what was measured. A failure to save must not hide the error itself.
             let _ = reporter.save(None, &[error.to_string()]);
             return Err(error);
         }
     };
     reporter.save(Some(&totals), &[])?;
-    reporter.plot(args, ground)?;
+    reporter.plot(args, platform)?;
     let mut closing = table::footer(&totals, &options.collective.program());
     if let Some(earlier) = earlier {
         closing.push_str(&earlier.table(&reporter.rows));
     }
     if options.memory_report {
-        closing.push_str(&memory_line(options, ground));
+        closing.push_str(&memory_line(options, platform));
     }
     closing.push_str(&rails_line(hosts::rails(comm)?));
     print(&closing)?;
@@ -125,24 +130,24 @@ impl Reporter {
     fn measure(
         &mut self,
         comm: &Communicator,
-        ground: &mut impl Ground,
+        platform: &mut impl Platform,
         args: &Args,
         options: &Options,
     ) -> Result<Totals, Error> {
-        let (options, lowered) = fitted(ground, options)?;
-        print(&header(ground, args, &options, lowered.as_deref())?)?;
+        let (options, lowered) = fit_to_memory(platform, options)?;
+        print(&header(platform, args, &options, lowered.as_deref())?)?;
         if let Some(json) = &mut self.json {
             print(&format!(
                 "# Writing JSON output to {}\n",
                 json.path().display()
             ))?;
-            json.configure(config(ground, args, &options), options.columns.cpu_time);
+            json.configure(config(platform, args, &options), options.columns.cpu_time);
             json.save(&[], None, &[])
                 .map_err(Error::system(format!("writing {}", json.path().display())))?;
         }
         print(&table::column_heads(self.columns))?;
-        self.progress = Some(Progress::new(lines(&options, ground.ranks())));
-        let findings = bench::run(comm, ground, &options, self);
+        self.progress = Some(Progress::new(lines(&options, platform.ranks())));
+        let findings = bench::run(comm, platform, &options, self);
         self.progress = None;
         Ok(totals(&findings?))
     }
@@ -155,15 +160,15 @@ impl Reporter {
             .map_err(Error::system(format!("writing {}", json.path().display())))
     }
 
-    fn plot(&self, args: &Args, ground: &impl Ground) -> Result<(), Error> {
+    fn plot(&self, args: &Args, platform: &impl Platform) -> Result<(), Error> {
         let Some(path) = &args.plot else {
             return Ok(());
         };
         let title = format!(
             "{}, {} ranks, {}",
             args.collective.name(),
-            ground.ranks(),
-            ground.name()
+            platform.ranks(),
+            platform.name()
         );
         draw(path, &Chart::of_rows(title, &self.rows))
     }
@@ -180,16 +185,16 @@ impl Sink for Reporter {
     }
 }
 
-/// Refuses a run that this host's memory cannot hold, before any of its `ranks` starts.
+/// Refuses a run for which this host has too little memory, before any of its `ranks` starts.
 pub(crate) fn check_memory(options: &Options, ranks: usize) -> Result<(), Error> {
-    let rooms = vec![memory::rooms(); ranks];
+    let limits = vec![memory::limits(); ranks];
     let need = |bytes| host::need(options, ranks, bytes);
-    memory::clamp(options.sweep, &rooms, need)
+    memory::clamp(options.sweep, &limits, need)
         .map(drop)
         .map_err(Error::Usage)
 }
 
-/// Refuses file arguments that cannot work, before anything runs.
+/// Refuses invalid file arguments before anything runs.
 pub(crate) fn check_files(args: &Args) -> Result<(), Error> {
     if let Some(path) = &args.plot {
         plot_kind(path)?;
@@ -217,7 +222,7 @@ pub(crate) fn draw(path: &Path, chart: &Chart) -> Result<(), Error> {
     })
 }
 
-/// What a plot's file name asks for.
+/// The format that a plot's file name asks for.
 pub(crate) fn plot_kind(path: &Path) -> Result<plot::Kind, Error> {
     plot::Kind::of(path).ok_or_else(|| {
         Error::Usage(format!(
@@ -227,36 +232,29 @@ pub(crate) fn plot_kind(path: &Path) -> Result<plot::Kind, Error> {
     })
 }
 
-/// The options with the sweep lowered to what fits into memory, and the line that says so; of all types, those
-/// that there are.
-fn fitted(ground: &impl Ground, options: &Options) -> Result<(Options, Option<String>), Error> {
+/// The options with the sweep lowered to what fits into memory, and a line that says so. If several
+/// types are requested, unsupported ones are dropped.
+fn fit_to_memory(
+    platform: &impl Platform,
+    options: &Options,
+) -> Result<(Options, Option<String>), Error> {
     let mut options = options.clone();
     if options.dtypes.len() > 1 {
-        options.dtypes.retain(|&dtype| ground.knows(dtype));
+        options.dtypes.retain(|&dtype| platform.supports(dtype));
     }
-    let need = |bytes| ground.need(&options, bytes);
-    let (sweep, line) = memory::clamp(options.sweep, ground.rooms(), need).map_err(Error::Usage)?;
+    let need = |bytes| platform.need(&options, bytes);
+    let (sweep, line) =
+        memory::clamp(options.sweep, platform.limits(), need).map_err(Error::Usage)?;
     options.sweep = sweep;
     Ok((options, line))
 }
 
 fn header(
-    ground: &impl Ground,
+    platform: &impl Platform,
     args: &Args,
     options: &Options,
     lowered: Option<&str>,
 ) -> Result<String, Error> {
-    let Sweep {
-        min,
-        max,
-        factor,
-        step,
-    } = options.sweep;
-    let (step, unit) = if factor > 1 {
-        (factor, "factor")
-    } else {
-        (step, "bytes")
-    };
     let mut lines = vec![
         format!(
             "# spark-perf version {} ({})",
@@ -267,20 +265,10 @@ fn header(
             "# Collective test starting: {}",
             options.collective.program()
         ),
-        format!(
-            "# nThread {} nGpus {} minBytes {min} maxBytes {max} step: {step}({unit}) warmup iters: {} iters: {} agg iters: {} validation: {} graph: {} unalign: {}",
-            args.ranks.nthreads.unwrap_or(1),
-            args.ranks.ngpus.unwrap_or(1),
-            options.warm_up,
-            options.iterations,
-            options.aggregated,
-            options.checks,
-            options.graph_launches,
-            options.unalign,
-        ),
+        settings_line(args, options),
     ];
     lines.extend(
-        ground
+        platform
             .nccl_version()
             .map(|version| format!("# NCCL version {version}")),
     );
@@ -293,15 +281,42 @@ fn header(
     );
     lines.push("#".into());
     lines.push("# Using devices".into());
-    lines.extend(ground.devices().iter().map(table::device));
+    lines.extend(platform.devices().iter().map(table::device));
     lines.push("#".into());
-    let mut sizes = vec![min, options.sweep.last()];
+    let mut sizes = vec![options.sweep.min, options.sweep.last()];
     sizes.dedup();
-    lines.extend(ground.lines(options, &sizes)?);
+    lines.extend(platform.lines(options, &sizes)?);
     Ok(lines.join("\n") + "\n")
 }
 
-fn config(ground: &impl Ground, args: &Args, options: &Options) -> Config {
+/// The header's line with the arguments, as nccl-tests prints it.
+fn settings_line(args: &Args, options: &Options) -> String {
+    let Sweep {
+        min,
+        max,
+        factor,
+        step,
+    } = options.sweep;
+    let (step, unit) = if factor > 1 {
+        (factor, "factor")
+    } else {
+        (step, "bytes")
+    };
+    format!(
+        "# nThread {} nGpus {} minBytes {min} maxBytes {max} step: {step}({unit}) \
+         warmup iters: {} iters: {} agg iters: {} validation: {} graph: {} unalign: {}",
+        args.ranks.nthreads.unwrap_or(1),
+        args.ranks.ngpus.unwrap_or(1),
+        options.warm_up,
+        options.iterations,
+        options.aggregated,
+        options.checks,
+        options.graph_launches,
+        options.unalign,
+    )
+}
+
+fn config(platform: &impl Platform, args: &Args, options: &Options) -> Config {
     let Sweep {
         min,
         max,
@@ -325,20 +340,20 @@ fn config(ground: &impl Ground, args: &Args, options: &Options) -> Config {
         per_iter_skip: options.per_iteration.unwrap_or(0),
         parallel_init: (args.parallel_init.is_some_and(|value| value > 0)).into(),
         collective: options.collective.name(),
-        memory: ground.memory(options),
-        nccl_version: ground.nccl_version().map_or(0, version_code),
-        devices: ground.devices().iter().map(DeviceEntry::from).collect(),
+        memory: platform.memory(options),
+        nccl_version: platform.nccl_version().map_or(0, version_code),
+        devices: platform.devices().iter().map(DeviceEntry::from).collect(),
     }
 }
 
-/// As NCCL numbers its versions: 22809 for 2.28.9.
+/// The number that NCCL uses for a version: 22809 for 2.28.9.
 pub(crate) fn version_code(text: &str) -> u32 {
     text.split('.')
         .map(|part| part.parse().unwrap_or(0))
         .fold(0, |code: u32, part: u32| code * 100 + part)
 }
 
-/// Lines of the whole table; 0: without end.
+/// The number of rows of the whole table; 0 if it is endless.
 fn lines(options: &Options, ranks: usize) -> u64 {
     let per_type = options.ops.len().max(1) * options.roots(ranks).len();
     let sweeps = options
@@ -366,8 +381,8 @@ fn code(totals: &Totals) -> u8 {
     }
 }
 
-fn memory_line(options: &Options, ground: &impl Ground) -> String {
-    let buffers = human(ground.need(options, options.sweep.last()));
+fn memory_line(options: &Options, platform: &impl Platform) -> String {
+    let buffers = human(platform.need(options, options.sweep.last()));
     let peak = memory::peak_resident().map_or_else(|| "unknown".to_owned(), human);
     format!(
         "# {:<20} : buffers {buffers} a rank | peak resident of rank 0's process {peak}\n",
@@ -375,7 +390,7 @@ fn memory_line(options: &Options, ground: &impl Ground) -> String {
     )
 }
 
-/// Says that rails failed meanwhile, where some did.
+/// Reports rails that failed during the run, if any.
 fn rails_line((dropped, returned): (u64, u64)) -> String {
     if dropped == 0 {
         return String::new();

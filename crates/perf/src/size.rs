@@ -1,4 +1,4 @@
-//! Byte sizes as nccl-tests writes them: a number with at most one binary suffix.
+//! Byte sizes in nccl-tests' notation: a number with at most one binary suffix.
 
 /// Parses `8`, `4K`, `1.5M`, `1G`, `2T` (binary multiples) into bytes.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
@@ -21,7 +21,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     }
     let value: f64 = digits.parse().map_err(|_| expected())?;
     let bytes = value * factor as f64;
-    // Above 2^53 a double no longer holds every byte count; no machine has such a buffer.
+    // Above 2^53 an f64 cannot hold every byte count; no machine has such a buffer.
     if bytes > 2f64.powi(53) {
         return Err(format!("'{text}' is more than 8192T"));
     }
@@ -31,7 +31,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
-/// A size for people: the largest binary unit in which it is at least one.
+/// A readable size, in the largest binary unit in which it is at least one.
 pub(crate) fn human(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -47,7 +47,7 @@ pub(crate) fn human(bytes: u64) -> String {
     }
 }
 
-/// So many elements of that size as fill whole units of 16 bytes.
+/// Rounds a number of elements down to a multiple of 16 bytes.
 pub(crate) fn floor_to_16_bytes(count: usize, element: usize) -> usize {
     count - count % (16 / element)
 }

@@ -1,4 +1,4 @@
-//! Starts local processes: this program again, once per rank (or group of ranks).
+//! Starts local processes: this program again, for each rank or group of ranks.
 
 use std::io::{BufRead, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -13,7 +13,7 @@ use crate::console;
 use crate::error::{Error, exit};
 use crate::ranks::Member;
 
-/// How long the other processes may take to report after the first has failed.
+/// How long the other processes have to report their errors after the first has failed.
 const GRACE: Duration = Duration::from_secs(3);
 
 enum Event {
@@ -21,31 +21,32 @@ enum Event {
     Signalled(i32),
 }
 
-/// Runs this program's command line in `processes` processes; the exit code for them all.
+/// Runs this program's command line in `processes` processes, with the further arguments `more`;
+/// returns the exit code for all.
 ///
-/// The ranks meet through `id`, which this process serves. They get `more` arguments than this one.
+/// The ranks connect through `id`, which this process serves.
 pub(crate) fn launch(processes: usize, id: &UniqueId, more: &[String]) -> Result<u8, Error> {
-    let (events, inbox) = unbounded();
+    let (events, receiver) = unbounded();
     forward_signals(events.clone())?;
-    let mut family = Family {
+    let mut children = Children {
         pids: Vec::new(),
         running: Vec::new(),
     };
     for process in 0..processes {
         match start(process, processes, id, more) {
-            Ok(child) => family.adopt(child, process, events.clone()),
+            Ok(child) => children.add(child, process, events.clone()),
             Err(error) => {
-                family.signal_all(Signal::KILL);
+                children.signal_all(Signal::KILL);
                 return Err(error);
             }
         }
     }
-    Ok(wait(&mut family, &inbox))
+    Ok(wait(&mut children, &receiver))
 }
 
-/// For a process that was started so: the unique id, from standard input.
+/// Reads the unique id from standard input, in a process that `launch` has started.
 ///
-/// From here on the process dies with its parent.
+/// From then on this process dies with its parent.
 pub(crate) fn join(member: Member) -> Result<UniqueId, Error> {
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| Error::system("tying this process to its parent")(error.into()))?;
@@ -69,7 +70,7 @@ pub(crate) fn join(member: Member) -> Result<UniqueId, Error> {
 fn start(process: usize, processes: usize, id: &UniqueId, more: &[String]) -> Result<Child, Error> {
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_else(|| "spark-perf".into());
-    // The id holds the secret: it goes through a pipe, since everybody can read arguments.
+    // The id contains the secret, and arguments are public, so it is passed through a pipe.
     let mut child = Command::new("/proc/self/exe")
         .arg0(name)
         .args(arguments)
@@ -80,25 +81,25 @@ fn start(process: usize, processes: usize, id: &UniqueId, more: &[String]) -> Re
         .spawn()
         .map_err(Error::system(format!("starting process {process}")))?;
     if let Some(mut pipe) = child.stdin.take() {
-        // A child that died already is reported by its exit status.
+        // The exit status of a child that has already died reports the error.
         let _ = writeln!(pipe, "{id}");
     }
     Ok(child)
 }
 
-/// The processes, by index.
-struct Family {
+/// The started processes, by index.
+struct Children {
     pids: Vec<Option<Pid>>,
     running: Vec<bool>,
 }
 
-impl Family {
-    fn adopt(&mut self, mut child: Child, process: usize, events: Sender<Event>) {
+impl Children {
+    fn add(&mut self, mut child: Child, process: usize, events: Sender<Event>) {
         self.pids.push(Pid::from_raw(child.id() as i32));
         self.running.push(true);
         std::thread::spawn(move || {
             let status = child.wait();
-            // The receiver is gone only when this program is about to end.
+            // The receiver is dropped only when this program is about to exit.
             let _ = events.send(Event::Exited(process, status));
         });
     }
@@ -106,63 +107,63 @@ impl Family {
     fn signal_all(&self, signal: Signal) {
         for (pid, running) in self.pids.iter().zip(&self.running) {
             if let (Some(pid), true) = (pid, running) {
-                // It may have ended meanwhile.
+                // It may have exited meanwhile.
                 let _ = kill_process(*pid, signal);
             }
         }
     }
 }
 
-/// Waits for all; after the first failure the others get a while to report theirs.
-fn wait(family: &mut Family, inbox: &Receiver<Event>) -> u8 {
-    let mut verdict = Verdict::default();
+/// Waits for all processes. After the first failure, the others have some time to report theirs.
+fn wait(children: &mut Children, receiver: &Receiver<Event>) -> u8 {
+    let mut outcome = Outcome::default();
     let mut deadline = None;
-    while family.running.contains(&true) {
+    while children.running.contains(&true) {
         let event = match deadline {
-            None => inbox.recv().map_err(RecvTimeoutError::from),
-            Some(deadline) => inbox.recv_deadline(deadline),
+            None => receiver.recv().map_err(RecvTimeoutError::from),
+            Some(deadline) => receiver.recv_deadline(deadline),
         };
         match event {
             Ok(Event::Exited(process, status)) => {
-                family.running[process] = false;
-                if verdict.failed(process, &status) {
+                children.running[process] = false;
+                if outcome.record(process, &status) {
                     deadline.get_or_insert(Instant::now() + GRACE);
                 }
             }
             Ok(Event::Signalled(number)) => {
-                verdict.signalled.get_or_insert(number);
+                outcome.signalled.get_or_insert(number);
                 if let Some(signal) = Signal::from_named_raw(number) {
-                    family.signal_all(signal);
+                    children.signal_all(signal);
                 }
                 deadline.get_or_insert(Instant::now() + GRACE);
             }
             Err(RecvTimeoutError::Timeout) => {
-                verdict.killing = true;
-                family.signal_all(Signal::KILL);
+                outcome.past_deadline = true;
+                children.signal_all(Signal::KILL);
                 deadline = None;
             }
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    verdict.code()
+    outcome.code()
 }
 
-/// What the processes' ends amount to.
+/// The combined result of the processes.
 #[derive(Debug, Default)]
-struct Verdict {
-    /// First exit code of a process that reported an error itself.
+struct Outcome {
+    /// The first exit code of a process that reported an error itself.
     reported: Option<u8>,
-    /// Whether one was killed by a signal.
+    /// Whether a signal has killed a process.
     killed: bool,
-    /// Whether we are the ones who kill.
-    killing: bool,
-    /// The signal that we were sent.
+    /// Whether this process kills the others.
+    past_deadline: bool,
+    /// The signal that this process has received.
     signalled: Option<i32>,
 }
 
-impl Verdict {
-    /// Takes note of a process's end; whether it is a failure.
-    fn failed(&mut self, process: usize, status: &std::io::Result<ExitStatus>) -> bool {
+impl Outcome {
+    /// Records the end of a process; returns whether it failed.
+    fn record(&mut self, process: usize, status: &std::io::Result<ExitStatus>) -> bool {
         match status {
             Ok(status) if status.success() => return false,
             Ok(status) => match (status.code(), status.signal()) {
@@ -172,13 +173,13 @@ impl Verdict {
                 }
                 (None, signal) => {
                     self.killed = true;
-                    if self.signalled.is_none() && !self.killing {
-                        console::complain(format_args!(
+                    if self.signalled.is_none() && !self.past_deadline {
+                        console::print_error(format_args!(
                             "process {process} was killed by signal {}",
                             signal.unwrap_or(0)
                         ));
-                    } else if self.killing && self.signalled.is_none() {
-                        console::complain(format_args!(
+                    } else if self.past_deadline && self.signalled.is_none() {
+                        console::print_error(format_args!(
                             "process {process} did not end within {} s of the first failure and was killed",
                             GRACE.as_secs()
                         ));
@@ -186,7 +187,7 @@ impl Verdict {
                 }
             },
             Err(error) => {
-                console::complain(format_args!("waiting for process {process}: {error}"));
+                console::print_error(format_args!("waiting for process {process}: {error}"));
                 self.killed = true;
             }
         }
@@ -221,20 +222,20 @@ fn forward_signals(events: Sender<Event>) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    fn verdict(raw: &[i32]) -> u8 {
-        let mut verdict = Verdict::default();
+    fn outcome(raw: &[i32]) -> u8 {
+        let mut outcome = Outcome::default();
         for (process, raw) in raw.iter().enumerate() {
-            verdict.failed(process, &Ok(ExitStatus::from_raw(*raw)));
+            outcome.record(process, &Ok(ExitStatus::from_raw(*raw)));
         }
-        verdict.code()
+        outcome.code()
     }
 
     #[test]
     fn the_first_report_wins_over_deaths() {
-        // Raw wait statuses: an exit code is shifted by 8, a signal is not.
-        assert_eq!(verdict(&[0, 0]), 0);
-        assert_eq!(verdict(&[0, 6 << 8]), 6);
-        assert_eq!(verdict(&[9, 4 << 8, 3 << 8]), 4);
-        assert_eq!(verdict(&[9, 0]), 3);
+        // Raw wait statuses: an exit code is shifted by 8 bits, a signal is not.
+        assert_eq!(outcome(&[0, 0]), 0);
+        assert_eq!(outcome(&[0, 6 << 8]), 6);
+        assert_eq!(outcome(&[9, 4 << 8, 3 << 8]), 4);
+        assert_eq!(outcome(&[9, 0]), 3);
     }
 }

@@ -1,6 +1,6 @@
-//! Statistics of single iterations.
+//! Statistics over single iterations.
 
-/// Summary of the iterations' times, in microseconds.
+/// A summary of the iterations' times, in microseconds.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub(crate) struct PerIteration {
     pub(crate) skipped_iterations: usize,
@@ -16,7 +16,7 @@ pub(crate) struct PerIteration {
 }
 
 impl PerIteration {
-    /// Summarises all times but the first `skip`, of which at least one must be left.
+    /// Summarises all times except the first `skip`; at least one must remain.
     pub(crate) fn new(times_us: Vec<f64>, skip: usize) -> Self {
         let mut sorted = times_us[skip..].to_vec();
         sorted.sort_by(f64::total_cmp);

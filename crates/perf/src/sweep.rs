@@ -1,6 +1,6 @@
-//! The sizes of a run.
+//! The sizes that a run measures.
 
-/// From `min` to `max` bytes, by a factor (if above 1) or by a step.
+/// Sizes from `min` to `max` bytes, by a factor (if it is above 1) or by a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sweep {
     pub(crate) min: u64,
@@ -10,13 +10,13 @@ pub(crate) struct Sweep {
 }
 
 impl Sweep {
-    /// The sizes that are measured.
+    /// The sizes to measure.
     pub(crate) fn sizes(self) -> impl Iterator<Item = u64> {
         std::iter::successors(Some(self.min), move |&size| self.next(size))
             .take_while(move |&size| size <= self.max)
     }
 
-    /// The sizes of the warm-up: doubling from the first, up to the largest that is measured.
+    /// The sizes of the warm-up: powers of two times the first, up to the largest measured size.
     pub(crate) fn warm_up(self) -> impl Iterator<Item = u64> {
         let doubling = Self {
             factor: 2,
@@ -26,7 +26,7 @@ impl Sweep {
         doubling.sizes()
     }
 
-    /// The largest size that is measured.
+    /// The largest measured size.
     pub(crate) fn last(self) -> u64 {
         if self.factor > 1 {
             self.sizes().last().unwrap_or(self.min)
@@ -35,7 +35,7 @@ impl Sweep {
         }
     }
 
-    /// How many sizes are measured.
+    /// The number of measured sizes.
     pub(crate) fn len(self) -> u64 {
         if self.factor > 1 {
             self.sizes().count() as u64

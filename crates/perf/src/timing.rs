@@ -1,4 +1,4 @@
-//! Times calls.
+//! Times calls in host memory.
 
 use std::time::{Duration, Instant};
 
@@ -9,31 +9,32 @@ use crate::args::BuffersArg;
 use crate::buffer::Buffer;
 use crate::error::Error;
 use crate::exact::{from_bits, whole_number};
-use crate::invocation::{Invocation, Way};
+use crate::invocation::{BufferMode, Invocation};
 use crate::options::{Average, Blocking, Options};
 use crate::stats::PerIteration;
 
-/// The buffers of a run. They can be larger than a call needs: calls move through them.
+/// The buffers of a run. They may be larger than one call needs: calls then use their parts in
+/// turn.
 #[derive(Debug)]
 pub(crate) struct Buffers<B> {
     pub(crate) send: B,
     pub(crate) recv: B,
-    /// First element in use.
+    /// The first element in use.
     pub(crate) base: usize,
 }
 
-/// Time of one call, over all ranks.
+/// The time of one call, combined over all ranks.
 #[derive(Debug)]
 pub(crate) struct Timed {
     pub(crate) seconds: f64,
-    /// Of the processor, in the program and in the system.
+    /// Processor time, in the program and in the system.
     pub(crate) cpu_seconds: f64,
     pub(crate) per_iteration: Option<PerIteration>,
 }
 
 impl Timed {
-    /// Reduces a thread's own seconds (by the clock, and of the processor) of a call, and the microseconds
-    /// of a call in each iteration, over all threads.
+    /// Combines over all threads the seconds of a call on this thread (by the clock, and of the
+    /// processor), and the microseconds of a call in each iteration.
     pub(crate) fn agreed(
         comm: &Communicator,
         own: [f64; 2],
@@ -68,7 +69,7 @@ impl Timed {
 }
 
 impl<B> Buffers<B> {
-    /// How many parts of the buffers calls take in turn.
+    /// The number of parts of the buffers that calls use in turn.
     fn turns<T: Element>(&self, call: &Invocation<T>, options: &Options) -> usize
     where
         B: Buffer<T>,
@@ -83,7 +84,7 @@ impl<B> Buffers<B> {
     }
 }
 
-/// Runs the calls of a line untimed, out of place.
+/// Runs the calls of a row without timing them, out of place.
 pub(crate) fn warm_up<T: Element, B: Buffer<T>>(
     comm: &Communicator,
     call: &Invocation<T>,
@@ -98,7 +99,7 @@ pub(crate) fn warm_up<T: Element, B: Buffer<T>>(
             &mut buffers.recv,
             buffers.base,
             iteration % turns,
-            Way::OutOfPlace,
+            BufferMode::OutOfPlace,
         )?;
     }
     Ok(())
@@ -109,22 +110,23 @@ pub(crate) fn time<T: Element, B: Buffer<T>>(
     comm: &Communicator,
     call: &Invocation<T>,
     buffers: &mut Buffers<B>,
-    way: Way,
+    mode: BufferMode,
     options: &Options,
 ) -> Result<Timed, Error> {
     let turns = buffers.turns(call, options);
     let calls = options.iterations * options.aggregated;
-    // All parts of buffers that are to be colder than the caches: the first ones leave them again.
+    // Buffers that should be colder than the caches are touched completely, which evicts their
+    // first parts again.
     let touched = match options.buffers {
         Some(BuffersArg::Rotating(_)) => turns,
         _ => turns.min(calls),
     };
-    prepare(comm, call, buffers, way, touched)?;
+    prepare(comm, call, buffers, mode, touched)?;
 
     comm.barrier().run()?;
-    // Without barriers in between, the clock is read once per stretch: reading it takes as long as
-    // a tenth of a small call.
-    let stretch = if options.per_iteration.is_some() || options.blocking == Blocking::Iteration {
+    // Without barriers in between, the clock is only read around all iterations: reading it takes
+    // up to a tenth of the time of a small call.
+    let batch = if options.per_iteration.is_some() || options.blocking == Blocking::Iteration {
         1
     } else {
         options.iterations
@@ -133,13 +135,13 @@ pub(crate) fn time<T: Element, B: Buffer<T>>(
     let mut times = Vec::new();
     let mut turn = (0..turns).cycle();
     let busy = processor_time();
-    for _ in (0..options.iterations).step_by(stretch.max(1)) {
+    for _ in (0..options.iterations).step_by(batch.max(1)) {
         let start = Instant::now();
-        for turn in turn.by_ref().take(stretch * options.aggregated) {
+        for turn in turn.by_ref().take(batch * options.aggregated) {
             let Buffers {
                 send, recv, base, ..
             } = buffers;
-            call.run(comm, send, recv, *base, turn, way)?;
+            call.run(comm, send, recv, *base, turn, mode)?;
             if options.blocking == Blocking::Call {
                 comm.barrier().run()?;
             }
@@ -159,12 +161,13 @@ pub(crate) fn time<T: Element, B: Buffer<T>>(
     Timed::agreed(comm, own, times.iter().map(micros).collect(), options)
 }
 
-/// Touches the first `turns` parts of the buffers, and runs the call untimed on the last of them.
+/// Touches the first `turns` parts of the buffers, and runs the call once, untimed, on the last of
+/// them.
 fn prepare<T: Element, B: Buffer<T>>(
     comm: &Communicator,
     call: &Invocation<T>,
     buffers: &mut Buffers<B>,
-    way: Way,
+    mode: BufferMode,
     turns: usize,
 ) -> Result<(), Error> {
     touch(call, buffers, turns);
@@ -174,12 +177,12 @@ fn prepare<T: Element, B: Buffer<T>>(
         &mut buffers.recv,
         buffers.base,
         turns - 1,
-        way,
+        mode,
     )
 }
 
-/// Writes ones where calls will read and write: no page faults are timed, and repeated
-/// reductions in place meet no slow (subnormal) numbers.
+/// Writes ones wherever calls will read and write: this avoids page faults in timed calls, and
+/// subnormal numbers, which are slow, in repeated in-place reductions.
 fn touch<T: Element, B: Buffer<T>>(call: &Invocation<T>, buffers: &mut Buffers<B>, turns: usize) {
     let one: T = from_bits(whole_number(T::DTYPE, 1));
     let base = buffers.base;
@@ -192,7 +195,7 @@ fn touch<T: Element, B: Buffer<T>>(call: &Invocation<T>, buffers: &mut Buffers<B
     touch(&mut buffers.recv, call.recv_stride());
 }
 
-/// Seconds that all threads of this process have kept processors busy.
+/// The processor seconds that all threads of this process have used.
 pub(crate) fn processor_time() -> f64 {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::ProcessCPUTime);
     tv_sec as f64 + tv_nsec as f64 * 1e-9

@@ -1,11 +1,12 @@
-//! The counts of alltoallv: what a rank sends grows with the distance to the receiver.
+//! The counts of alltoallv, in which the amount grows with the distance to the receiver.
 
 use crate::size::floor_to_16_bytes;
 
-/// Elements that any rank sends to the rank `distance` ahead of it, of `whole` elements in all.
+/// The number of elements that any rank sends to the rank at `distance` after it, of `whole`
+/// elements in total.
 ///
-/// Distance 0 (itself) gets nothing, the farthest the most; the sum over the distances is at most
-/// `whole`, and equal on every rank, for sending as for receiving.
+/// Distance 0 (the rank itself) gets nothing, and the largest distance the most. The sum over all
+/// distances is at most `whole`, and the same on every rank, for sends and for receives.
 pub(crate) fn share(whole: usize, element: usize, ranks: usize, distance: usize) -> usize {
     if ranks == 1 {
         return floor_to_16_bytes(whole, element);
@@ -15,7 +16,7 @@ pub(crate) fn share(whole: usize, element: usize, ranks: usize, distance: usize)
     floor_to_16_bytes(exact as usize, element)
 }
 
-/// Elements that a rank sends, and receives, in all.
+/// The number of elements that a rank sends in total; it receives the same number.
 pub(crate) fn total(whole: usize, element: usize, ranks: usize) -> usize {
     (0..ranks)
         .map(|distance| share(whole, element, ranks, distance))

@@ -1,4 +1,4 @@
-//! The ranks of a run: from a launcher, from processes of our own, or threads.
+//! Where the ranks of a run come from: a launcher, processes that spark-perf starts, or threads.
 
 use std::time::Duration;
 
@@ -9,39 +9,39 @@ use crate::error::Error;
 use crate::ranks::{Member, RankArgs};
 use crate::spawn;
 
-/// As many ranks as schedules are tested for, and inputs of checks are exact for.
+/// The most ranks for which schedules are tested, and for which the inputs of checks are exact.
 const MOST_RANKS: usize = 4096;
-/// Ranks that are threads of one process.
+/// The most ranks that may be threads of one process.
 const MOST_THREADS: usize = 1024;
 
 /// Where the ranks come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum World {
-    /// Processes of a launcher.
+    /// The launcher has started the processes.
     Launched {
-        /// This process among them.
+        /// The index of this process.
         process: usize,
-        /// How many.
+        /// The number of processes.
         processes: usize,
     },
-    /// Processes that this one starts.
+    /// This process starts the others.
     Parent {
-        /// How many.
+        /// The number of processes.
         processes: usize,
     },
-    /// One of those.
+    /// Another spark-perf has started this process.
     Member {
-        /// Which.
+        /// Which of the processes this is.
         member: Member,
-        /// How many.
+        /// The number of processes.
         processes: usize,
     },
-    /// This process alone.
+    /// This is the only process.
     Alone,
 }
 
 impl World {
-    /// Decides from the arguments and the environment.
+    /// Chooses by the arguments and the environment.
     pub(crate) fn find(args: &RankArgs) -> Result<Self, Error> {
         for (flag, value) in [
             ("--procs", args.procs),
@@ -72,7 +72,7 @@ impl World {
         })
     }
 
-    /// Number of processes.
+    /// The number of processes.
     pub(crate) fn processes(self) -> usize {
         match self {
             Self::Launched { processes, .. }
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// Number of ranks, in all processes.
+    /// The number of ranks in all processes.
     pub(crate) fn ranks(self, args: &RankArgs) -> Result<usize, Error> {
         let (processes, each) = (self.processes(), local_ranks(args)?);
         processes
@@ -95,7 +95,7 @@ impl World {
             })
     }
 
-    /// This process's number; rank 0 is in the first.
+    /// The index of this process; rank 0 is in the first process.
     pub(crate) fn process(self) -> usize {
         match self {
             Self::Launched { process, .. } => process,
@@ -105,7 +105,7 @@ impl World {
     }
 }
 
-/// Ranks that are threads of one process.
+/// The ranks that are threads of one process.
 pub(crate) fn local_ranks(args: &RankArgs) -> Result<usize, Error> {
     let (threads, each) = (args.nthreads.unwrap_or(1), args.ngpus.unwrap_or(1));
     threads
@@ -118,7 +118,7 @@ pub(crate) fn local_ranks(args: &RankArgs) -> Result<usize, Error> {
         })
 }
 
-/// A builder with what the arguments set.
+/// A builder with the settings from the arguments.
 pub(crate) fn builder(args: &Args) -> Builder {
     let mut builder = Communicator::builder().backend(Backend::Host);
     if args.timeout > 0 {
@@ -141,7 +141,7 @@ pub(crate) fn builder(args: &Args) -> Builder {
 /// What each rank of this process returned.
 pub(crate) type Results<R> = Vec<(usize, Result<R, Error>)>;
 
-/// Runs `body` as each of this process's ranks.
+/// Runs `body` as each rank of this process.
 pub(crate) fn run<R, F>(
     world: World,
     args: &RankArgs,
@@ -179,7 +179,7 @@ where
     }
 }
 
-/// A new unique id, for more ranks than those that share it so.
+/// A new unique id, shared through `comm`, for a communicator with more ranks than `comm` has.
 pub(crate) fn share_id(builder: &Builder, comm: &Communicator) -> Result<UniqueId, Error> {
     let own = if comm.rank() == 0 {
         Some(builder.unique_id()?)
@@ -194,7 +194,7 @@ pub(crate) fn share_id(builder: &Builder, comm: &Communicator) -> Result<UniqueI
     }
 }
 
-/// Runs each body in a thread of its own (the only one, in this thread).
+/// Runs each body in a thread of its own; a single one runs in this thread.
 pub(crate) fn in_threads<R: Send, F: FnOnce() -> Result<R, Error> + Send>(
     first: usize,
     mut bodies: Vec<F>,
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_of_something_is_refused() {
+    fn zero_counts_are_refused() {
         for flag in ["--procs", "-t", "-g"] {
             assert_eq!(world(&[flag, "0"]).unwrap_err().exit_code(), 6);
         }

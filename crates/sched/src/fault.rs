@@ -1,15 +1,15 @@
-//! What can be wrong with the schedules of a collective.
+//! The faults that the schedules of a collective can have.
 
 use std::fmt;
 
 use crate::step::{Rank, Step};
 
-/// Something wrong with the schedules of a collective.
+/// A fault in the schedules of a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// Nobody can go on.
+    /// No rank can continue.
     Deadlock {
-        /// Where everyone is who has not ended.
+        /// The channels that have not ended.
         stuck: Vec<Stuck>,
     },
     /// The two ends of a link disagree on the length of a message. A signal has length 0.
@@ -25,82 +25,83 @@ pub enum Fault {
         /// Elements in the message.
         seen: u64,
     },
-    /// Everyone has ended, and there are messages that nobody took.
+    /// All ranks have ended, but messages were never received.
     Leftover {
         /// The sender.
         from: Rank,
-        /// Who should have received.
+        /// The rank that should have received them.
         to: Rank,
         /// The channel.
         channel: u32,
-        /// How many.
+        /// The number of messages.
         messages: usize,
     },
     /// A message to or from the rank itself, or a rank that does not exist.
     Peer {
-        /// Whose step it is.
+        /// The rank of the step.
         rank: Rank,
         /// The step.
         step: Step,
     },
-    /// A step did something it must not do.
+    /// A step did something forbidden.
     Data {
-        /// Whose step it is.
+        /// The rank of the step.
         rank: Rank,
         /// The step.
         step: Step,
-        /// Element of the step.
+        /// The element within the step.
         element: u64,
         /// What it did.
         problem: Problem,
     },
     /// An output element is wrong at the end.
     Result {
-        /// Whose output.
+        /// The rank of the output.
         rank: Rank,
         /// Element of the output.
         element: u64,
-        /// What is there instead.
+        /// What it is instead.
         seen: String,
     },
-    /// Two accesses to the same memory, at least one a write, with no message to order them.
+    /// Two accesses to the same memory, at least one of them a write, that no message orders.
     Race {
-        /// Whose memory.
+        /// The owner of the memory.
         owner: Rank,
-        /// Who accesses it; the owner's own use before or after the collective counts as well.
+        /// The ranks that access it. The owner's own uses before and after the collective count as
+        /// accesses.
         ranks: [Rank; 2],
     },
 }
 
-/// Where a rank's channel stands.
+/// The step that a channel of a rank waits in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stuck {
     /// The rank.
     pub rank: Rank,
     /// The channel.
     pub channel: u32,
-    /// Index of the step.
+    /// The index of the step.
     pub index: u64,
     /// The step.
     pub step: Step,
 }
 
-/// What a step did that it must not do.
+/// What a step did that is forbidden.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Problem {
-    /// Reached beyond the end of a buffer (one that a rank does not have is empty).
+    /// Accessed elements beyond the end of a buffer. A buffer that the rank does not have is empty.
     OutOfBounds,
     /// Wrote to the input buffer, by that name.
     WroteInput,
-    /// Read what nobody has written.
+    /// Read an element that was never written.
     ReadNothing,
-    /// Read as input what was written over in the meantime.
+    /// Read an input element that had been overwritten.
     ReadOverwrittenInput,
-    /// Reduced a contribution that was not read as input, so may not be scaled.
+    /// Reduced a contribution that was not read as input, so that it would not be scaled.
     ReadUnscaled,
-    /// Reduced two different elements with each other.
+    /// Reduced two elements with different indices.
     MixedElements,
-    /// Wrote what another channel of the rank uses, or used what another wrote.
+    /// Wrote what another channel of the rank uses, or used what another channel wrote.
     SharedByChannels,
     /// Reduced two values that have a contribution in common.
     ReducedTwice,

@@ -1,30 +1,30 @@
-//! Which ranks share a host, as one rank sees it.
+//! Which ranks share a host, from one rank's view.
 
 use std::collections::BTreeMap;
 
 use crate::rounds::{after, before};
 use crate::step::Rank;
 
-/// The place of a rank among the ranks of its host, and of its host among the hosts.
+/// The position of a rank among the ranks of its host, and of its host among the hosts.
 ///
-/// Ranks of a host need not follow one another, and hosts may differ in size.
+/// The ranks of a host need not be consecutive, and hosts may differ in size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Hosts {
     rank: Rank,
     ranks: u32,
-    /// The ranks of this host.
-    pub(crate) inside: Circle,
-    /// The ranks with the same place on all hosts. Where some host has no such place, the
-    /// neighbours mean nothing.
-    pub(crate) across: Circle,
-    /// Places that every host has: ranks of the smallest host.
+    /// The ring of the ranks of this host.
+    pub(crate) inside: RingPosition,
+    /// The ring of the ranks with the same position on all hosts. If a host has no such position,
+    /// the neighbours are meaningless.
+    pub(crate) across: RingPosition,
+    /// The positions that every host has: the number of ranks of the smallest host.
     pub(crate) lanes: u32,
 }
 
-/// Some ranks in a circle, as one of them sees it.
+/// The position of one rank in a ring of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Circle {
-    /// The place of the one.
+pub(crate) struct RingPosition {
+    /// The index of this rank.
     pub(crate) index: u32,
     pub(crate) size: u32,
     pub(crate) next: Rank,
@@ -32,14 +32,14 @@ pub(crate) struct Circle {
 }
 
 impl Hosts {
-    /// What each rank sees, where rank `r` is on the host named `host_of[r]`.
+    /// The view of each rank, where rank `r` is on the host named `host_of[r]`.
     pub fn of_all<H: Ord>(host_of: &[H]) -> Vec<Self> {
         let mut by_name = BTreeMap::<&H, Vec<Rank>>::new();
         for (rank, host) in (0..).zip(host_of) {
             by_name.entry(host).or_default().push(rank);
         }
         let mut hosts: Vec<_> = by_name.into_values().collect();
-        // By their first ranks, so that names do not matter.
+        // Ordered by their first ranks, so that names do not matter.
         hosts.sort_unstable();
         let lanes = hosts.iter().map(Vec::len).min().unwrap_or(0) as u32;
         let mut all: Vec<_> = (0..)
@@ -54,8 +54,8 @@ impl Hosts {
                     there.copied().unwrap_or(*rank)
                 };
                 all[*rank as usize] = Self {
-                    inside: Circle::new(place, host.len() as u32, inside),
-                    across: Circle::new(row, hosts.len() as u32, across),
+                    inside: RingPosition::new(place, host.len() as u32, inside),
+                    across: RingPosition::new(row, hosts.len() as u32, across),
                     lanes,
                     ..all[*rank as usize]
                 };
@@ -64,24 +64,24 @@ impl Hosts {
         all
     }
 
-    /// What rank `rank` of `ranks` sees if all are on one host.
+    /// The view of rank `rank` of `ranks` if all are on one host.
     pub(crate) fn one(rank: Rank, ranks: u32) -> Self {
         Self {
             rank,
             ranks,
-            inside: Circle::new(rank, ranks, |place| place),
-            across: Circle::new(0, 1, |_| rank),
+            inside: RingPosition::new(rank, ranks, |place| place),
+            across: RingPosition::new(0, 1, |_| rank),
             lanes: ranks,
         }
     }
 
-    /// Whether this is what rank `rank` of `ranks` sees.
+    /// Whether this is the view of rank `rank` of `ranks`.
     pub(crate) fn is_of(&self, rank: Rank, ranks: u32) -> bool {
         (self.rank, self.ranks) == (rank, ranks)
     }
 }
 
-impl Circle {
+impl RingPosition {
     fn new(index: u32, size: u32, rank_at: impl Fn(u32) -> Rank) -> Self {
         Self {
             index,
@@ -101,22 +101,22 @@ mod tests {
         let all = Hosts::of_all(&["b", "a", "b", "a", "a"]);
         assert!((0..).zip(&all).all(|(rank, hosts)| hosts.is_of(rank, 5)));
         assert!(all.iter().all(|hosts| hosts.lanes == 2));
-        let circle = |index, size, next, prev| Circle {
+        let position = |index, size, next, prev| RingPosition {
             index,
             size,
             next,
             prev,
         };
         // Rank 0 is on the first host, with rank 2; ranks 1, 3 and 4 are on the second.
-        assert_eq!(all[2].inside, circle(1, 2, 0, 0));
-        assert_eq!(all[2].across, circle(0, 2, 3, 3));
-        assert_eq!(all[3].inside, circle(1, 3, 4, 1));
-        assert_eq!(all[3].across, circle(1, 2, 2, 2));
-        assert_eq!(all[4].inside, circle(2, 3, 1, 3));
+        assert_eq!(all[2].inside, position(1, 2, 0, 0));
+        assert_eq!(all[2].across, position(0, 2, 3, 3));
+        assert_eq!(all[3].inside, position(1, 3, 4, 1));
+        assert_eq!(all[3].across, position(1, 2, 2, 2));
+        assert_eq!(all[4].inside, position(2, 3, 1, 3));
     }
 
     #[test]
-    fn one_host_is_what_one_name_gives() {
+    fn one_name_gives_one_host() {
         for ranks in 1..5 {
             let one: Vec<_> = (0..ranks).map(|rank| Hosts::one(rank, ranks)).collect();
             assert_eq!(Hosts::of_all(&vec![7; ranks as usize]), one);

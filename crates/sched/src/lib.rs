@@ -1,9 +1,9 @@
 //! Collective algorithms as data.
 //!
-//! A [`Schedule`] says what one rank sends, receives, reduces and copies, as a sequence of
+//! A [`Schedule`] lists what one rank sends, receives, reduces and copies, as a sequence of
 //! fixed-size, pointer-free [`Step`]s per channel. It is a pure function of the rank and the
-//! [`Shape`]: nothing is stored, steps are computed when asked for. The same schedules feed the
-//! executor, the checker and the cost model.
+//! [`Shape`]: it stores no steps, but computes each when it is requested. The executor, the checker
+//! and the cost model all use the same schedules.
 //!
 //! ```
 //! use spark_ccl_sched::{Algorithm, Kind, Shape, Steps, schedule};

@@ -1,8 +1,8 @@
 //! Runs the schedules of all ranks together, over links that hold a limited number of messages.
 //!
-//! Each rank and channel is a sequential process that blocks on first-in-first-out links with one
-//! sender and one receiver. The outcome of such a network does not depend on the order in which
-//! processes run, so one run proves that no order deadlocks.
+//! Each rank and channel is a sequential process. It blocks on FIFO links, each of which has one
+//! sender and one receiver. The outcome of such a network does not depend on the order in which its
+//! processes run, so one run without a deadlock proves that no order deadlocks.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,17 +10,17 @@ use crate::fault::{Fault, Stuck};
 use crate::step::{Kind, Rank, Step};
 use crate::steps::Steps;
 
-/// What a link holds without its receiver's help.
+/// How much a link holds until its receiver takes messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Most elements of one message, at least 1.
+    /// The most elements of one message, at least 1.
     pub slice: u64,
-    /// Most messages that are under way, at least 1.
+    /// The most messages in flight, at least 1.
     pub slots: usize,
 }
 
 impl Window {
-    /// The smallest window that schedules of this `chunk` are made for: room for two chunks.
+    /// The smallest window for which schedules of this `chunk` are made: two chunks.
     pub fn for_chunk(chunk: u64, slice: u64) -> Self {
         let slice = slice.clamp(1, chunk.max(1));
         Self {
@@ -30,60 +30,67 @@ impl Window {
     }
 }
 
-/// What a run did.
+/// What a run has counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// Steps of all ranks that had something to do.
+    /// The non-empty steps of all ranks.
     pub steps: u64,
     /// Messages between all ranks.
     pub messages: u64,
 }
 
-/// A rank's channel.
+/// One channel of one rank: identifies a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ProcessId {
     pub(crate) rank: Rank,
     pub(crate) channel: u32,
 }
 
-/// Elements of a step, from its first.
+/// A part of a step's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slice {
     pub(crate) offset: u64,
     pub(crate) len: u64,
 }
 
-/// What happens when steps are done.
+/// What the steps of a run do.
 pub(crate) trait Model {
     type Message;
 
-    /// Does one slice of a step (all of it, where it moves no message): takes what was received,
-    /// and returns what is sent. The halves of a [`Kind::SendRecv`] come as steps of their own.
+    /// Does one slice of a step (all of it, if the step moves no message): takes the received
+    /// message, and returns the one to send. The halves of a [`Kind::SendRecv`] are passed as
+    /// separate steps.
     fn act(
         &mut self,
-        at: Place,
+        at: ProcessId,
         step: &Step,
         slice: Slice,
         received: Option<Self::Message>,
     ) -> Result<Option<Self::Message>, Fault>;
 }
 
-/// Runs the steps of all ranks to their end. Entry `r` of `ranks` belongs to rank `r`.
+/// Runs the steps of all ranks to the end. Entry `r` of `ranks` belongs to rank `r`.
 ///
 /// # Errors
 ///
 /// [`Fault::Deadlock`], [`Fault::Length`], [`Fault::Leftover`] or [`Fault::Peer`].
 pub fn run<S: Steps>(ranks: &[S], window: Window) -> Result<Totals, Fault> {
-    run_model(ranks, window, &mut Nothing)
+    run_model(ranks, window, &mut MessagesOnly)
 }
 
-/// For the order of messages alone.
-struct Nothing;
+/// Checks only the order and the lengths of messages.
+struct MessagesOnly;
 
-impl Model for Nothing {
+impl Model for MessagesOnly {
     type Message = ();
 
-    fn act(&mut self, _: Place, step: &Step, _: Slice, _: Option<()>) -> Result<Option<()>, Fault> {
+    fn act(
+        &mut self,
+        _: ProcessId,
+        step: &Step,
+        _: Slice,
+        _: Option<()>,
+    ) -> Result<Option<()>, Fault> {
         Ok(step.kind.sends().then_some(()))
     }
 }
@@ -114,11 +121,11 @@ struct Network<'a, S, M: Model> {
 }
 
 struct Process {
-    at: Place,
-    /// Index of the next step.
+    at: ProcessId,
+    /// The index of the next step.
     next: u64,
     current: Option<Step>,
-    /// Elements of the current step that are done.
+    /// The elements of the current step that are done, for each half.
     sent: u64,
     received: u64,
     out: Route,
@@ -126,7 +133,7 @@ struct Process {
     is_ready: bool,
 }
 
-/// The link last used; most steps use the same one again.
+/// A cached link: most steps use the same one as the step before.
 #[derive(Clone, Copy)]
 struct Route {
     peer: Rank,
@@ -139,7 +146,7 @@ const NO_ROUTE: Route = Route {
 };
 
 struct Link<T> {
-    /// Lengths and contents.
+    /// The length and the content of each message.
     messages: VecDeque<(u64, T)>,
     sender: usize,
     receiver: usize,
@@ -148,7 +155,7 @@ struct Link<T> {
 impl<'a, S: Steps, M: Model> Network<'a, S, M> {
     fn new(ranks: &'a [S], window: Window, model: &'a mut M) -> Self {
         let channels = ranks.iter().map(Steps::channels).max().unwrap_or(1);
-        let place = |rank| (0..channels).map(move |channel| Place { rank, channel });
+        let place = |rank| (0..channels).map(move |channel| ProcessId { rank, channel });
         let processes: Vec<_> = (0..ranks.len() as Rank)
             .flat_map(place)
             .map(|at| Process {
@@ -175,7 +182,7 @@ impl<'a, S: Steps, M: Model> Network<'a, S, M> {
         }
     }
 
-    /// Goes on until the process blocks or ends.
+    /// Runs the process until it blocks or ends.
     fn advance(&mut self, process: usize) -> Result<(), Fault> {
         loop {
             let step = match self.processes[process].current {
@@ -196,9 +203,9 @@ impl<'a, S: Steps, M: Model> Network<'a, S, M> {
         }
     }
 
-    /// The next step that has something to do becomes the current one.
+    /// Makes the next step that is not empty the current one.
     fn load(&mut self, process: usize) -> Result<Option<Step>, Fault> {
-        let Place { rank, channel } = self.processes[process].at;
+        let ProcessId { rank, channel } = self.processes[process].at;
         let step = loop {
             let index = self.processes[process].next;
             let Some(step) = self.ranks[rank as usize].step(channel, index) else {
@@ -247,7 +254,7 @@ impl<'a, S: Steps, M: Model> Network<'a, S, M> {
         })
     }
 
-    /// One slice of a step that does all its parts at once. False if it must wait.
+    /// Does one slice of a step whose parts are done together. Returns false if it must wait.
     fn slice(&mut self, process: usize, step: &Step) -> Result<bool, Fault> {
         let receives = step.kind.receives();
         let sends = step.kind.sends();
@@ -275,7 +282,8 @@ impl<'a, S: Steps, M: Model> Network<'a, S, M> {
         Ok(true)
     }
 
-    /// What can be done of a step whose halves go at their own pace. False if neither could go on.
+    /// Does as much as possible of a step whose halves are independent. Returns false if neither
+    /// half can continue.
     fn exchange(&mut self, process: usize, step: &Step) -> Result<bool, Fault> {
         let at = self.processes[process].at;
         let mut moved = false;

@@ -1,32 +1,33 @@
-//! Cutting vectors into rounds and blocks, and walking around the ring of ranks.
+//! Divides vectors into rounds and blocks, and ranks into neighbours on a ring.
 
 use crate::step::Rank;
 
-/// Elements per cache line of the common types; blocks start at multiples of it where they can.
+/// The elements of a cache line, for the common types. Blocks start at multiples of it if possible.
 const ALIGN: u64 = 16;
 
-/// A run of elements, in no particular buffer.
+/// A range of elements, in an unspecified buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) offset: u64,
     pub(crate) len: u64,
 }
 
-/// A vector that is done in rounds of equal numbers of steps. The last round may be shorter.
+/// A vector that is processed in rounds, each with the same number of steps. The last round may be
+/// shorter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rounds {
-    /// Elements of the vector.
+    /// The elements of the vector.
     pub(crate) total: u64,
-    /// Elements of a round, at least 1.
+    /// The elements of a round, at least 1.
     pub(crate) piece: u64,
-    /// Steps of a round, at least 1.
+    /// The steps of a round, at least 1.
     pub(crate) steps: u64,
 }
 
 impl Rounds {
-    /// The round that step `index` belongs to, and the step's place in it.
+    /// The round of step `index`, and the step's index within it.
     pub(crate) fn locate(&self, index: u64) -> Option<(Piece, u64)> {
-        // Small operations have one round, and pay for no division.
+        // Avoids the divisions for small operations, which have one round.
         let (round, place) = if index < self.steps {
             (0, index)
         } else {
@@ -45,7 +46,7 @@ impl Rounds {
     }
 }
 
-/// A vector cut into one block per rank, of nearly equal lengths.
+/// A vector that is divided into one block per rank, of nearly equal lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Split {
     total: u64,
@@ -55,9 +56,9 @@ pub(crate) struct Split {
 }
 
 impl Split {
-    /// Cuts `total` elements into `parts` blocks of at most `limit`, where `total` is no more
-    /// than `parts * limit`. Blocks start at multiples of [`ALIGN`] if that makes the longest
-    /// at most an eighth longer.
+    /// Divides `total` elements into `parts` blocks of at most `limit`, where `total` must be at
+    /// most `parts * limit`. Blocks start at multiples of [`ALIGN`] if that makes the longest block
+    /// longer by at most an eighth.
     pub(crate) fn new(total: u64, parts: u32, limit: u64) -> Self {
         let parts = u64::from(parts);
         let aligned = Self::of_units(total, parts, ALIGN);
@@ -92,7 +93,7 @@ impl Split {
         }
     }
 
-    /// Elements of the longest block, or somewhat more.
+    /// The length of the longest block, or slightly more.
     pub(crate) fn longest(&self) -> u64 {
         (self.quotient + u64::from(self.remainder > 0)) * self.unit
     }
@@ -103,14 +104,14 @@ impl Split {
     }
 }
 
-/// The rank `by` places after `rank`, where `by` is at most `size`.
+/// The rank `by` positions after `rank`, where `by` is at most `size`.
 pub(crate) const fn after(rank: Rank, by: u32, size: u32) -> Rank {
-    // `rank + by` may not fit; `size - by` does.
+    // `rank + by` may overflow; `size - by` does not.
     let gap = size - by;
     if rank >= gap { rank - gap } else { rank + by }
 }
 
-/// The rank `by` places before `rank`, where `by` is at most `size`.
+/// The rank `by` positions before `rank`, where `by` is at most `size`.
 pub(crate) const fn before(rank: Rank, by: u32, size: u32) -> Rank {
     if rank >= by {
         rank - by

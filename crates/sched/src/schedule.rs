@@ -1,4 +1,4 @@
-//! From an operation and an algorithm to the steps of one rank.
+//! Chooses the algorithm's plan for one rank, and computes its steps.
 
 use spark_ccl_types::Operation;
 
@@ -20,9 +20,9 @@ pub struct Schedule {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plan {
-    Nothing,
-    /// The only rank has its own input as the result.
-    Alone {
+    Empty,
+    /// The only rank copies its own input to the output.
+    SingleRank {
         len: u64,
     },
     Ring(Ring),
@@ -37,18 +37,18 @@ enum Plan {
     OneSided(OneSided),
 }
 
-/// The schedule of `shape.rank`. All ranks must ask with the same arguments, but for the rank.
+/// The schedule of `shape.rank`. All ranks must use the same arguments, except for the rank.
 ///
-/// In place means: input and output are the same memory (`all_reduce`, `broadcast`, `reduce`,
-/// `all_to_all`); the input is the rank's own block of the output (`all_gather`, `gather`); the
-/// output is the rank's own block of the input (`reduce_scatter`, `scatter`).
+/// In place means that input and output are the same memory (`all_reduce`, `broadcast`, `reduce`,
+/// `all_to_all`); that the input is the rank's own block of the output (`all_gather`, `gather`); or
+/// that the output is the rank's own block of the input (`reduce_scatter`, `scatter`).
 ///
-/// A lone rank that reduces gets a copy step also in place, because an executor may scale what it
+/// A lone rank that reduces has a copy step even in place, because an executor may scale what it
 /// reads from the input.
 ///
 /// # Errors
 ///
-/// [`Unsupported`] if the algorithm does not fit the operation, or the shape makes no sense.
+/// [`Unsupported`] if the operation does not have the algorithm, or the shape is invalid.
 pub fn schedule(
     operation: Operation,
     algorithm: Algorithm,
@@ -69,16 +69,16 @@ pub fn schedule(
     }
     if shape.size == 1 {
         let plan = if in_place && !operation.reduces() || !operation.moves_data() {
-            Plan::Nothing
+            Plan::Empty
         } else {
-            Plan::Alone { len: shape.count }
+            Plan::SingleRank { len: shape.count }
         };
         return Ok(plan.into());
     }
     if shape.count == 0 && operation.moves_data() {
-        return Ok(Plan::Nothing.into());
+        return Ok(Plan::Empty.into());
     }
-    // A round has no use for more, and its end stays countable.
+    // A round cannot use a longer chunk, and this bound keeps later products from overflowing.
     shape.chunk = shape.chunk.min(shape.count.max(1));
     let tree = |topology| Tree::new(operation, topology, in_place, &shape).map(Plan::Tree);
     let plan = match algorithm {
@@ -101,7 +101,7 @@ pub fn schedule(
     plan.map(|plan| Schedule {
         plan,
         may_lend: match (operation, algorithm) {
-            // What they receive replaces what they send at the same time.
+            // What they receive replaces what they send in the same step.
             (Operation::AllToAll, _) => !in_place,
             (Operation::AllReduce, Algorithm::Direct | Algorithm::RecursiveDoubling) => false,
             _ => true,
@@ -111,7 +111,7 @@ pub fn schedule(
 }
 
 impl From<Plan> for Schedule {
-    /// Of a plan that sends nothing.
+    /// A plan that sends nothing.
     fn from(plan: Plan) -> Self {
         Self {
             plan,
@@ -120,7 +120,7 @@ impl From<Plan> for Schedule {
     }
 }
 
-/// More than any machine has; sums of a few ranks stay far from overflow.
+/// More ranks than any machine has. Sums of a few ranks stay far from overflow.
 const MAX_RANKS: u32 = 1 << 24;
 
 fn check(operation: Operation, shape: &Shape) -> Result<(), &'static str> {
@@ -147,9 +147,10 @@ fn check(operation: Operation, shape: &Shape) -> Result<(), &'static str> {
 }
 
 impl Schedule {
-    /// Whether it is one exchange: the whole input to every other rank, beginning with the next
-    /// one, then the whole input of every other rank, all reduced in the order of ranks to the
-    /// output. An executor may then do all of it at once, instead of step by step.
+    /// Whether it consists of one exchange: the whole input is sent to every other rank, starting
+    /// with the next one; then the whole input of every other rank is received, and all are reduced
+    /// in rank order to the output. An executor may then do all of it at once instead of step by
+    /// step.
     #[inline]
     pub fn is_exchange(&self) -> bool {
         matches!(&self.plan, Plan::Direct(direct) if direct.is_exchange())
@@ -184,8 +185,8 @@ impl Steps for Schedule {
             return None;
         }
         match &self.plan {
-            Plan::Nothing | Plan::Tree(_) => None,
-            Plan::Alone { len } => (index == 0 && *len > 0)
+            Plan::Empty | Plan::Tree(_) => None,
+            Plan::SingleRank { len } => (index == 0 && *len > 0)
                 .then(|| Step::copy(0, Span::input(0, *len), Span::output(0, *len))),
             Plan::Ring(ring) => ring.step(index),
             Plan::Direct(direct) => direct.step(index),

@@ -1,4 +1,4 @@
-//! What a schedule is made from: the algorithm and the sizes.
+//! The inputs of a schedule: the algorithm and the sizes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,28 +8,28 @@ use spark_ccl_types::{Operation, Side};
 use crate::hosts::Hosts;
 use crate::step::Rank;
 
-/// A way to do an operation.
+/// How an operation is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Algorithm {
-    /// Blocks travel around the ring of all ranks; the least bytes per link.
+    /// Blocks travel around the ring of all ranks: the fewest bytes per link.
     Ring,
-    /// Everyone sends to everyone; one message of latency.
+    /// Each rank sends to every other: the latency of one message.
     Direct,
     /// Partners at distance 1, 2, 4, ... exchange whole vectors.
     RecursiveDoubling,
-    /// Partners at distance 1, 2, 4, ... exchange halves of what is left, and back; the least
+    /// Partners at distance 1, 2, 4, ... exchange halves of what is left, and back: the fewest
     /// bytes at logarithmic latency.
     HalvingDoubling,
-    /// Within hosts, between hosts, within hosts: the least bytes between hosts, shared out among
-    /// the ranks of each.
+    /// Within hosts, between hosts, within hosts: the fewest bytes between hosts, divided among the
+    /// ranks of each host.
     Hierarchical,
-    /// A binomial tree; logarithmic latency.
+    /// A binomial tree: logarithmic latency.
     Binomial,
     /// Two complementary binary trees, each for half of the data.
     DoubleTree,
     /// A pipelined chain from (or to) the root.
     Chain,
-    /// Everyone exchanges with one partner at a time.
+    /// Each rank exchanges with one partner at a time.
     Pairwise,
     /// The root serves the ranks one after another.
     Linear,
@@ -56,7 +56,8 @@ impl Algorithm {
         Self::OneSided,
     ];
 
-    /// The algorithms that [`schedule`](crate::schedule) knows for an operation: none where it has no schedule.
+    /// The algorithms that [`schedule`](crate::schedule) has for an operation; empty if it has
+    /// none.
     pub const fn of(operation: Operation) -> &'static [Self] {
         match operation {
             Operation::AllReduce => &[
@@ -78,7 +79,7 @@ impl Algorithm {
             ],
             Operation::Gather | Operation::Scatter => &[Self::Linear, Self::OneSided],
             Operation::AllToAll => &[Self::Pairwise, Self::OneSided],
-            // Ranks meet to allocate.
+            // Ranks synchronize before they allocate.
             Operation::Barrier | Operation::Alloc => &[Self::Dissemination],
             Operation::AllToAllV | Operation::Send | Operation::Recv | Operation::SendRecv => &[],
         }
@@ -108,7 +109,7 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// A name that is no [`Algorithm`].
+/// A name that is not an [`Algorithm`]'s.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownAlgorithm(String);
 
@@ -127,7 +128,7 @@ impl std::error::Error for UnknownAlgorithm {}
 impl FromStr for Algorithm {
     type Err = UnknownAlgorithm;
 
-    /// Reads what `Display` writes; case, `-` and `_` do not matter.
+    /// Parses the output of `Display`; ignores case, `-` and `_`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let plain = |name: &str| name.replace(['-', '_'], "").to_ascii_lowercase();
         Self::ALL
@@ -137,29 +138,30 @@ impl FromStr for Algorithm {
     }
 }
 
-/// The sizes of an operation, as one rank sees them.
+/// The sizes of an operation, for one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shape {
-    /// Whose schedule it is.
+    /// The rank that the schedule is for.
     pub rank: Rank,
     /// Number of ranks.
     pub size: u32,
-    /// Elements: of the vector (`all_reduce`, `broadcast`, `reduce`); that each rank contributes
-    /// (`all_gather`, `gather`) or receives (`reduce_scatter`, `scatter`); per pair of ranks
-    /// (`all_to_all`).
+    /// The number of elements: of the vector (`all_reduce`, `broadcast`, `reduce`); of what each
+    /// rank contributes (`all_gather`, `gather`) or receives (`reduce_scatter`, `scatter`); for
+    /// each pair of ranks (`all_to_all`).
     pub count: u64,
-    /// The root, where there is one.
+    /// The root, if the operation has one.
     pub root: Rank,
-    /// The most elements that may be left unreceived on one link and channel, at least 1. A link
-    /// must take twice as much without its receiver's help.
+    /// The most elements that may be unreceived on one link and channel, at least 1. A link must
+    /// hold twice as many until its receiver takes any.
     pub chunk: u64,
-    /// Who shares a host, for [`Algorithm::Hierarchical`]. `None`: not known, so all are taken to
-    /// share one.
+    /// Which ranks share a host, for [`Algorithm::Hierarchical`]. `None` means unknown, and is
+    /// treated as a single host.
     pub hosts: Option<Hosts>,
 }
 
 impl Shape {
-    /// Elements of a buffer that [`rank`](Self::rank) has in an operation: 0 where only the root has it.
+    /// The length of a buffer of [`rank`](Self::rank) in an operation; 0 for a buffer that only the
+    /// root has.
     pub const fn elements(&self, operation: Operation, side: Side) -> u64 {
         if operation.uses(side, self.rank == self.root) {
             operation.extent(side).elements(self.count, self.size)
@@ -172,9 +174,9 @@ impl Shape {
 /// Why there is no schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unsupported {
-    /// The collective asked for.
+    /// The requested operation.
     pub operation: Operation,
-    /// The algorithm asked for.
+    /// The requested algorithm.
     pub algorithm: Algorithm,
     /// What is wrong.
     pub reason: &'static str,

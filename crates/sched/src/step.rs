@@ -1,80 +1,82 @@
-//! The vocabulary of schedules.
+//! The steps of schedules, and the buffers to which they refer.
 
 /// A rank of the communicator, `0..size`.
 pub type Rank = u32;
 
-/// Which of an operation's buffers a [`Span`] lies in.
+/// The buffer in which a [`Span`] lies.
 ///
-/// `Input` and `Output` may be the same memory (in place); they stay different roles: data read
-/// from `Input` is this rank's own, not yet scaled contribution.
+/// `Input` and `Output` may be the same memory (in place), but they remain different roles: data
+/// that is read from `Input` is this rank's own contribution, not scaled yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Buf {
     /// The caller's send buffer.
     Input,
     /// The caller's receive buffer.
     Output,
-    /// Memory that the executor provides, [`Steps::scratch`](crate::Steps::scratch) elements.
+    /// Memory of the executor, with [`Steps::scratch`](crate::Steps::scratch) elements.
     Scratch,
 }
 
-/// A run of elements in one buffer.
+/// A range of elements in one buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Span {
     /// The buffer.
     pub buf: Buf,
-    /// First element.
+    /// The first element.
     pub offset: u64,
-    /// Number of elements.
+    /// The number of elements.
     pub len: u64,
 }
 
-/// What a step does. "link" is the message stream to or from a peer on the step's channel.
+/// What a step does. A link is the message stream to or from a peer on the step's channel.
 ///
-/// A step with a `src` and a `dst` covers the same number of elements in both, but for
+/// A step with a `src` and a `dst` covers the same number of elements in both, except for
 /// [`Kind::SendRecv`], whose halves are independent. Spans that a kind does not use are
-/// [`Span::EMPTY`]. A span is cut into slices, each one message; so a step (or half) of no
-/// elements moves no message, on either side.
+/// [`Span::EMPTY`]. A span is divided into slices, each of which is one message; so a step (or
+/// half) without elements moves no message, in either direction.
 ///
-/// Where two operands are reduced, the left one is that of the lower rank, so that partners that
+/// When two operands are reduced, the left one is that of the lower rank, so that partners that
 /// reduce the same two operands get the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// `src` to the link of `send_to`.
+    /// Sends `src` on the link to `send_to`.
     Send,
-    /// The link of `recv_from` to `dst`.
+    /// Receives `dst` from the link of `recv_from`.
     Recv,
-    /// Both at once, each at its own pace: `src` to `send_to`, and `recv_from` to `dst`.
+    /// Sends `src` to `send_to`, and receives `dst` from `recv_from`, independently of each other.
     ///
-    /// Slice *i* is received only after slice *i* was sent, so that `src` and `dst` may be the
-    /// same memory when both peers are the same rank.
+    /// Slice *i* is only received after slice *i* has been sent, so `src` and `dst` may be the same
+    /// memory if both peers are the same rank.
     SendRecv,
-    /// Received, reduced with `src`, kept in `dst`.
+    /// Receives, reduces with `src`, and stores in `dst`.
     RecvReduce,
-    /// Received, reduced with `src`, sent on, not kept.
+    /// Receives, reduces with `src`, and forwards without storing.
     RecvReduceSend,
-    /// Received, reduced with `src`, kept in `dst` and sent on.
+    /// Receives, reduces with `src`, stores in `dst`, and forwards.
     RecvReduceCopySend,
-    /// Received, kept in `dst` and sent on.
+    /// Receives, stores in `dst`, and forwards.
     RecvCopySend,
-    /// `src` to `dst`, both local.
+    /// Copies `src` to `dst`, both local.
     Copy,
-    /// Local reduction in rank order: operand *r* is `src` for this rank itself, and elements
-    /// `r * src.len ..` of `Scratch` for every other rank. The result goes to `dst`.
+    /// Reduces locally in rank order. The operand of rank *r* is at elements `r * src.len ..` of
+    /// `Scratch`; this rank's own is `src`. The result is stored in `dst`.
     ReduceLocal,
-    /// An empty message to `send_to`: "what I wrote before this is yours to read".
+    /// Sends an empty message to `send_to`, after which it may read what this rank wrote before.
     Signal,
-    /// Waits for the empty message of `recv_from`.
+    /// Waits for the empty message from `recv_from`.
     Wait,
-    /// Registered memory: `src` of `recv_from`'s buffer to the own `dst`.
+    /// Registered memory: copies `src` of `recv_from`'s buffer to this rank's `dst`.
     Get,
-    /// Registered memory: `src` of every rank's buffer, reduced in rank order, to the own `dst`.
+    /// Registered memory: reduces `src` of every rank's buffer, in rank order, to this rank's
+    /// `dst`.
     GetReduce,
-    /// Registered memory: like [`Kind::GetReduce`], with the result in `dst` of *every* rank.
+    /// Registered memory: like [`Kind::GetReduce`], but the result is stored in `dst` of *every*
+    /// rank.
     GetReducePut,
 }
 
 impl Kind {
-    /// Whether it puts messages on the link of `send_to`.
+    /// Whether it puts messages on the link to `send_to`.
     pub const fn sends(self) -> bool {
         matches!(
             self,
@@ -107,9 +109,9 @@ impl Kind {
 pub struct Step {
     /// What to do.
     pub kind: Kind,
-    /// The peer of the sending half; this rank itself where nothing is sent.
+    /// The peer of the sending half; this rank itself if nothing is sent.
     pub send_to: Rank,
-    /// The peer of the receiving half; this rank itself where nothing is received.
+    /// The peer of the receiving half; this rank itself if nothing is received.
     pub recv_from: Rank,
     /// What is read locally (or remotely, for the `Get` kinds).
     pub src: Span,
@@ -125,7 +127,7 @@ impl Span {
         len: 0,
     };
 
-    /// `len` elements of the input, from `offset`.
+    /// `len` elements of the input from `offset` on.
     pub const fn input(offset: u64, len: u64) -> Self {
         Self {
             buf: Buf::Input,
@@ -134,7 +136,7 @@ impl Span {
         }
     }
 
-    /// `len` elements of the output, from `offset`.
+    /// `len` elements of the output from `offset` on.
     pub const fn output(offset: u64, len: u64) -> Self {
         Self {
             buf: Buf::Output,
@@ -143,7 +145,7 @@ impl Span {
         }
     }
 
-    /// `len` elements of the scratch memory, from `offset`.
+    /// `len` elements of the scratch memory from `offset` on.
     pub const fn scratch(offset: u64, len: u64) -> Self {
         Self {
             buf: Buf::Scratch,
@@ -154,7 +156,7 @@ impl Span {
 }
 
 impl Step {
-    /// Elements sent to `send_to`, as data messages.
+    /// The elements sent to `send_to` in data messages.
     pub const fn send_len(&self) -> u64 {
         match self.kind {
             Kind::Send | Kind::SendRecv | Kind::RecvReduceSend | Kind::RecvReduceCopySend => {
@@ -165,7 +167,7 @@ impl Step {
         }
     }
 
-    /// Elements received from `recv_from`, as data messages.
+    /// The elements received from `recv_from` in data messages.
     pub const fn recv_len(&self) -> u64 {
         match self.kind {
             Kind::Recv | Kind::SendRecv | Kind::RecvReduceCopySend | Kind::RecvCopySend => {
@@ -176,7 +178,7 @@ impl Step {
         }
     }
 
-    /// Whether there is nothing to do: no element to move and nobody to signal or wait for.
+    /// Whether there is nothing to do: no elements to move, no signal and no wait.
     pub const fn is_empty(&self) -> bool {
         !matches!(self.kind, Kind::Signal | Kind::Wait) && self.src.len == 0 && self.dst.len == 0
     }

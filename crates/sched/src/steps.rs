@@ -1,17 +1,17 @@
-//! The steps of a rank, wherever they come from.
+//! The steps of a rank, independent of what computes them.
 
 use crate::step::Step;
 
-/// What one rank does, channel by channel.
+/// The steps of one rank, per channel.
 pub trait Steps {
-    /// Number of channels, 1 or 2. They are independent of each other.
+    /// The number of channels, 1 or 2. Channels are independent of each other.
     fn channels(&self) -> u32;
 
-    /// Elements of [`Buf::Scratch`](crate::Buf::Scratch) that the steps use.
+    /// The number of elements of [`Buf::Scratch`](crate::Buf::Scratch) that the steps use.
     fn scratch(&self) -> u64;
 
-    /// Whether messages may be read where they lie, as late as their receivers get there: nothing is
-    /// written there before. That concerns steps that send what is in memory.
+    /// Whether receivers may read messages directly from the sender's memory, however late they do:
+    /// the schedule writes nothing there before. This concerns steps that send what is in memory.
     fn may_lend(&self) -> bool;
 
     /// Step `index` of `channel`, or `None` after the last. The steps of a channel are done in
@@ -31,7 +31,7 @@ pub trait Steps {
     }
 }
 
-/// Iterator over the steps of a channel that have something to do.
+/// Iterates over the steps of a channel, without the empty ones.
 #[derive(Debug, Clone)]
 pub struct Walk<'a, S> {
     steps: &'a S,

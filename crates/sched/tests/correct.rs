@@ -1,12 +1,13 @@
-//! Every collective, algorithm and number of ranks up to 64: each contribution arrives exactly
-//! once, all ranks get the same bits, nothing deadlocks or races.
+//! Every collective and algorithm, with up to 64 ranks: each contribution arrives exactly once, all
+//! ranks get the same bits, and nothing deadlocks or races.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use spark_ccl_sched::Algorithm;
 use spark_ccl_sched::check::{Case, Contributions, check};
 use spark_ccl_types::{InPlaceRule, Operation};
 
-/// Small, so that a few elements make several rounds. Some do a chunk per rank in each.
+/// Small, so that few elements make several rounds. Some algorithms need a chunk per rank in each
+/// round.
 fn chunk(algorithm: Algorithm, size: u32) -> u64 {
     match algorithm {
         Algorithm::Ring
@@ -17,7 +18,8 @@ fn chunk(algorithm: Algorithm, size: u32) -> u64 {
     }
 }
 
-/// Nothing, less than one element per rank, about one, and several rounds with an odd rest.
+/// No elements, fewer than one per rank, about one per rank, and several rounds with an odd
+/// remainder.
 fn counts(operation: Operation, algorithm: Algorithm, size: u32) -> Vec<u64> {
     let chunk = chunk(algorithm, size);
     let size = u64::from(size);
@@ -30,7 +32,7 @@ fn counts(operation: Operation, algorithm: Algorithm, size: u32) -> Vec<u64> {
         {
             vec![0, 1, size - 1, size, size + 1, 2 * size * chunk + 5]
         }
-        // Everyone sends everything to everyone, which is slow to check.
+        // Each rank sends everything to every other, which is slow to check.
         _ if algorithm == Algorithm::Direct => vec![0, 1, chunk, 2 * chunk + 1],
         Operation::AllReduce | Operation::Broadcast | Operation::Reduce => {
             vec![0, 1, size - 1, size, size + 1, 2 * size + 12 * chunk + 2]
@@ -76,7 +78,7 @@ fn cases(operation: Operation, algorithm: Algorithm, size: u32) -> impl Iterator
                         count,
                         root,
                         chunk: chunk(algorithm, size),
-                        // Sizes differ in how messages are cut as well.
+                        // Different sizes also have different slices.
                         slice: 1 + u64::from(size) % 5,
                     })
             })
@@ -120,7 +122,7 @@ prove! {
 }
 
 #[test]
-fn algorithms_are_where_the_table_of_operations_says() {
+fn algorithms_match_the_table_of_operations() {
     for operation in Operation::ALL {
         let algorithms = Algorithm::of(operation);
         assert_eq!(

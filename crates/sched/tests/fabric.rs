@@ -1,5 +1,5 @@
-//! `all_reduce` on machines of many hosts: the closed forms stay close to following every message
-//! of the real schedules, and both give the known formulas where those apply.
+//! `all_reduce` on machines of many hosts: the closed forms stay close to the simulation of the
+//! real schedules, and both agree with the textbook formulas where those apply.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use spark_ccl_sched::cost::{Fabric, LinkCost, estimate, simulate};
@@ -52,7 +52,7 @@ fn schedules(algorithm: Algorithm, fabric: &Fabric, size: u32, bytes: u64) -> Ve
         .collect()
 }
 
-/// Elements are bytes.
+/// One element is one byte.
 fn shape(size: u32, bytes: u64) -> Shape {
     Shape {
         rank: 0,
@@ -129,7 +129,7 @@ fn closed_forms_on_a_ring_of_cables() {
     close(Algorithm::DoubleTree, &fabric, &[2, 4, 7, 8, 16, 64], 0.25);
 }
 
-/// With nothing but a latency and a time per byte, and messages that are not cut.
+/// With only a latency and a time per byte, and messages that are not divided into slices.
 #[test]
 fn latency_and_bandwidth_give_the_textbook_formulas() {
     let (alpha, beta) = (7.0, 1e-3);
@@ -146,7 +146,7 @@ fn latency_and_bandwidth_give_the_textbook_formulas() {
         let n = f64::from(size);
         for bytes in [64_u64, 1 << 20] {
             let moved = 2.0 * (n - 1.0) / n * bytes as f64 * beta;
-            // Rings of as many ranks as go evenly into two halves of the bits.
+            // Rings of consecutive ranks: the bits of the rank are divided as equally as possible.
             let (inside, across) = (f64::from(1 << (log / 2)), f64::from(1 << (log - log / 2)));
             for (algorithm, messages) in [
                 (Algorithm::Ring, 2.0 * (n - 1.0)),
@@ -169,8 +169,9 @@ fn latency_and_bandwidth_give_the_textbook_formulas() {
     }
 }
 
-/// What a host sends through one card is shared by its ranks; the hierarchy sends no more than
-/// needed, and halving and doubling the same; a ring has one flow per host anyway.
+/// The ranks of a host share what it sends through one card. The hierarchical algorithm sends no
+/// more than necessary, and nor does halving and doubling; a ring has one flow per host in any
+/// case.
 #[test]
 fn flows_share_a_card() {
     let Fabric::Hosts { inside, across, .. } = HOSTS else {
@@ -189,15 +190,16 @@ fn flows_share_a_card() {
     assert!((slower(Algorithm::Ring) - 1.0).abs() < 0.01);
     assert!(slower(Algorithm::Hierarchical) > 2.0);
     assert!(slower(Algorithm::HalvingDoubling) > 2.0);
-    // All of the vector but the host's own share leaves and enters through the card, twice.
+    // Everything except the host's own share of the vector leaves and enters through the card,
+    // twice.
     let card = 2.0 * 3.0 / 4.0 * bytes as f64 * across.wire_us_per_byte;
     let time = simulated(Algorithm::Hierarchical, &shared, 32, bytes);
     assert!((1.0..1.1).contains(&(time / card)), "{time} for {card}");
 }
 
-/// Every rank passes on what its neighbours send past it.
+/// Every rank forwards what its neighbours send past it.
 #[test]
-fn what_is_passed_on_takes_the_ports_of_those_between() {
+fn forwarded_messages_use_the_ports_in_between() {
     let bytes = 64 << 20;
     let slower = |algorithm| {
         let time = |fabric: &Fabric| simulated(algorithm, fabric, 16, bytes);

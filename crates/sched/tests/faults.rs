@@ -1,4 +1,4 @@
-//! The checker finds what is planted.
+//! The checker finds planted faults.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use spark_ccl_sched::check::{Case, Contributions, check};
@@ -6,7 +6,7 @@ use spark_ccl_sched::lockstep::Window;
 use spark_ccl_sched::{Algorithm, Buf, Fault, Kind, Problem, Rank, Schedule, Span, Step, Steps};
 use spark_ccl_types::Operation;
 
-/// A schedule whose steps are tampered with: changed, or left out (`None`).
+/// A schedule whose steps are changed, or left out (`None`).
 struct Tampered<F> {
     schedule: Schedule,
     rank: Rank,
@@ -71,7 +71,7 @@ fn problem(case: Case, tamper: impl Fn(Rank, u64, Step) -> Option<Step> + Copy) 
 }
 
 #[test]
-fn a_missing_step_leaves_others_waiting_or_messages_lying() {
+fn a_missing_step_causes_a_deadlock_or_leftover_messages() {
     let chain = case(Operation::Broadcast, Algorithm::Chain, true);
     let lost = fault(chain, |rank, _, step| (rank != 1).then_some(step));
     assert!(
@@ -101,7 +101,7 @@ fn windows_too_small_for_the_chunk_deadlock() {
     };
     let ranks = ring.schedules().unwrap();
     let window = |slots| Window { slice: 1, slots };
-    // A ring leaves a chunk under way, and needs one slot to move on.
+    // A ring has a chunk in flight, and needs one more slot to continue.
     let stopped = check::<Contributions, _>(&ring, &ranks, window(8)).unwrap_err();
     assert!(matches!(stopped, Fault::Deadlock { .. }), "{stopped}");
     check::<Contributions, _>(&ring, &ranks, window(9)).unwrap();
@@ -147,7 +147,7 @@ fn a_doubled_contribution_is_named() {
 fn another_order_of_reduction_is_a_wrong_result() {
     let direct = case(Operation::AllReduce, Algorithm::Direct, false);
     let fault = fault(direct, |rank, _, mut step| {
-        // Rank 3 swaps where it keeps the contributions of ranks 0 and 1.
+        // Rank 3 swaps where it stores the contributions of ranks 0 and 1.
         if rank == 3 && step.kind == Kind::Recv && step.recv_from < 2 {
             step.dst.offset = u64::from(1 - step.recv_from) * step.dst.len;
         }
@@ -168,7 +168,8 @@ fn reading_and_writing_the_wrong_memory_is_named() {
             Some(step)
         }
     };
-    // The element received is complete, the own one raw or reduced: never right.
+    // The received element is complete, and the own one is either unscaled or already reduced: both
+    // are wrong.
     assert_eq!(problem(ring, late(Buf::Input)), Problem::ReducedTwice);
     assert_eq!(problem(ring, late(Buf::Output)), Problem::ReadUnscaled);
 
@@ -240,8 +241,8 @@ fn ends_that_disagree_on_lengths_are_named() {
 #[test]
 fn a_missing_signal_is_a_race() {
     let gather = case(Operation::AllGather, Algorithm::OneSided, true);
-    // Nobody waits until the others are done; or until they are ready. Both need the messages gone
-    // on both sides, so that nothing else is wrong.
+    // No rank waits until the others are done; or until they are ready. Both need the messages
+    // removed on both sides, so that nothing else is wrong.
     let is_final_wait = |index: u64| index >= 3 + 9;
     let done = fault(gather, |_, index, step| {
         let is_borrowing = (3..3 + 9).contains(&index);

@@ -1,4 +1,4 @@
-//! The hierarchical all-reduce over hosts of all kinds.
+//! The hierarchical all-reduce over hosts of different sizes and orders.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use proptest::prelude::*;
@@ -32,7 +32,7 @@ fn schedules(case: &Case, host_of: &[u32]) -> Vec<Schedule> {
         .collect()
 }
 
-/// Which host each of `size` ranks is on: equal and unequal hosts, with ranks in order and not.
+/// The host of each of `size` ranks: equal and unequal hosts, with consecutive ranks and not.
 fn worlds(size: u32) -> Vec<Vec<u32>> {
     let world = |host: &dyn Fn(u32) -> u32| (0..size).map(host).collect::<Vec<_>>();
     let mut worlds = vec![
@@ -41,7 +41,7 @@ fn worlds(size: u32) -> Vec<Vec<u32>> {
         world(&|rank| rank / 8),
         world(&|rank| rank % 3),
         world(&|rank| size - rank % 4),
-        // 1, 2, 4, ... ranks; and all but one together.
+        // 1, 2, 4, ... ranks; and all ranks but one together.
         world(&|rank| (rank + 1).ilog2()),
         world(&|rank| u32::from(rank + 1 == size)),
     ];
@@ -65,7 +65,7 @@ fn every_size_is_done_right_on_hosts_of_all_kinds() {
     }
 }
 
-/// Counted by the messages' ends: what crosses between hosts is as little as can be.
+/// Counts what crosses between hosts at the messages' ends: it is the minimum.
 #[test]
 fn each_share_crosses_between_hosts_as_in_a_ring_of_hosts() {
     let host_of: Vec<_> = (0..24).map(|rank| rank / 8).collect();
@@ -79,7 +79,7 @@ fn each_share_crosses_between_hosts_as_in_a_ring_of_hosts() {
             .map(|step| step.send_len())
             .sum();
     }
-    // A share of 3 * 128 elements per rank, of which a ring of 3 sends 2 * 2 / 3.
+    // A share has 3 * 128 elements per rank, of which a ring of 3 sends 2 * 2 / 3.
     assert_eq!(sent, [4 * 128; 24]);
 }
 

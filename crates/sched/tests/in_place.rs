@@ -1,10 +1,10 @@
-//! Ranks that are in place together with ranks that are not.
+//! Ranks that run in place, together with ranks that do not.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use spark_ccl_sched::{Algorithm, Kind, Rank, Schedule, Shape, Steps, schedule};
 use spark_ccl_types::Operation;
 
-/// What goes to whom, and comes from whom, in order.
+/// The peer and the length of each message sent and received, in order.
 type Messages = Vec<(Option<(Rank, u64)>, Option<(Rank, u64)>)>;
 
 fn messages(schedule: &Schedule, channel: u32) -> Messages {
@@ -20,7 +20,8 @@ fn messages(schedule: &Schedule, channel: u32) -> Messages {
     steps.filter(|step| *step != (None, None)).collect()
 }
 
-/// Of every rank, in and out of place; nothing where one of them is not done like that.
+/// The messages of `shape.rank`, out of place and in place; `None` if the algorithm lacks one of the
+/// two.
 fn both(operation: Operation, algorithm: Algorithm, shape: Shape) -> Option<[[Messages; 2]; 2]> {
     let of = |in_place| {
         let schedule = schedule(operation, algorithm, in_place, shape).ok()?;
@@ -29,9 +30,10 @@ fn both(operation: Operation, algorithm: Algorithm, shape: Shape) -> Option<[[Me
     Some([of(false)?, of(true)?])
 }
 
-/// So they may be mixed. Who exchanges in place needs partners that do so, too.
+/// In-place and out-of-place ranks may therefore be mixed, except in exchanges of three ranks or
+/// more, whose partners must all run in place.
 #[test]
-fn messages_do_not_depend_on_it_but_for_exchanges_of_three_and_more() {
+fn messages_are_the_same_in_place_except_in_all_to_all_of_three_or_more() {
     for operation in Operation::ALL {
         for &algorithm in Algorithm::of(operation) {
             let mut differ = false;

@@ -1,5 +1,5 @@
-//! Lock-step to thousands of ranks: nothing deadlocks, and all messages find their match; where
-//! there are few elements, their sums are right.
+//! Lock-step runs with thousands of ranks: nothing deadlocks, and all messages match; with few
+//! elements, their sums are right.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use spark_ccl_sched::check::{Case, Sums, check};

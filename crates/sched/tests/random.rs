@@ -28,22 +28,23 @@ prop_compose! {
         chunk in prop_oneof![1..20_u64, 30..400_u64, Just(u64::MAX / 2)],
         slice in prop_oneof![1..20_u64, 30..400_u64],
     ) -> Case {
-        // In place everyone would overwrite what others read.
-        let is_exchange = operation == Operation::AllToAll && algorithm == Algorithm::OneSided;
+        // In place, each rank would overwrite what others read.
+        let is_one_sided_exchange = operation == Operation::AllToAll && algorithm == Algorithm::OneSided;
         let root = root.index(size as usize) as Rank;
-        // Links of boundless chunks would hold everything: nothing to find, and no such memory.
+        // Links for unlimited chunks would hold everything: they would find nothing, and need too
+        // much memory.
         let slice = if chunk > 400 { chunk } else { slice };
-        let in_place = in_place && !is_exchange;
+        let in_place = in_place && !is_one_sided_exchange;
         Case { operation, algorithm, in_place, size, count, root, chunk, slice }
     }
 }
 
-/// An all-to-all with a length for every pair; blocks lie in the order of ranks, with gaps.
+/// An all-to-all with a length for every pair. Blocks lie in the order of ranks, with gaps.
 #[derive(Debug, Clone)]
 struct Exchange {
     size: usize,
     gap: u64,
-    /// `lens[from][to]`
+    /// `lens[from][to]`.
     lens: Vec<Vec<u64>>,
 }
 

@@ -1,14 +1,14 @@
-//! What kernels compute with: numbers, and vectors of them.
+//! The values with which kernels compute: numbers, and vectors of numbers.
 
 use spark_ccl_types::Scale;
 
-/// Values on which the operations of reductions are defined.
+/// Values for which the reductions' operations are defined.
 ///
-/// The results are those of plain Rust but for floats' `max` and `min`: NaN wins and is canonical,
-/// +0 is larger than -0. Everything is `inline(always)`, to be compiled with the instructions of
-/// the kernel around it.
+/// Results are those of plain Rust, except for `max` and `min` of floats: if an operand is NaN, the
+/// result is the canonical NaN, and +0 is larger than -0. All methods are `inline(always)`, so that
+/// they are compiled with the instructions of the kernel that calls them.
 pub(super) trait Arithmetic: Copy {
-    /// A factor as it is multiplied with.
+    /// A factor in the form in which it is applied.
     type Factor: Copy;
 
     fn factor(scale: Scale) -> Self::Factor;
@@ -19,8 +19,8 @@ pub(super) trait Arithmetic: Copy {
     fn min(self, other: Self) -> Self;
 }
 
-/// A factor for float types. NaN is canonical, so that the payload of one that is computed stays
-/// within the bits of the smallest type.
+/// A factor for floats. A NaN factor is canonical, so that the payload of a computed NaN has no
+/// bits that the smallest type lacks.
 pub(super) fn float_factor(scale: Scale) -> f64 {
     match scale {
         Scale::One => 1.0,
@@ -78,8 +78,9 @@ macro_rules! integers {
 
 integers! { i8 u8 i32 u32 i64 u64 }
 
-/// The larger or smaller of two floats, whatever their order: for equal operands the zeros decide,
-/// whose sign bits `and` clears unless both are set, and `or` sets if one is.
+/// The larger or smaller of two floats, independent of their order. Equal operands may be zeros of
+/// different sign: `and` of the bits clears the sign unless both have it, `or` sets it if one has
+/// it.
 macro_rules! pick {
     ($ty:ty, $a:ident $wins:tt $b:ident, $zeros:tt) => {{
         let equal = <$ty>::from_bits($a.to_bits() $zeros $b.to_bits());
@@ -131,8 +132,8 @@ macro_rules! floats {
 
 floats! { f32 f64 }
 
-/// An array of `N`, by index. With a loop instead of `from_fn`, for closures are compiled without a
-/// kernel's instructions.
+/// An array of `N` elements, by index. Uses a loop, not `from_fn`, because closures are not
+/// compiled with a kernel's instructions.
 macro_rules! each {
     ($i:ident => $value:expr) => {{
         let $i = 0;

@@ -1,7 +1,7 @@
-//! The small floats with AVX2 and F16C.
+//! Float lanes with AVX2 and F16C.
 //!
-//! As for AVX-512, the instructions are beyond the baseline, and the methods are called only from
-//! kernels compiled for a level that was found on the machine, into which they are inlined.
+//! These instructions are beyond the architecture's baseline. The lanes' methods are called only
+//! from kernels of a level that the machine supports, into which they are inlined.
 
 #![allow(clippy::wildcard_imports)]
 
@@ -12,11 +12,11 @@ use spark_ccl_types::Scale;
 use super::arithmetic::{Arithmetic, float_factor};
 use super::lane::{Lane, Tile};
 
-/// Vectors of f32 and of f64, and the types themselves.
+/// Lanes of f32 and f64.
 macro_rules! floats {
     ($($lane:ident, $vector:ident, $ty:ident, $nan:ident: $set1:ident, $load:ident, $store:ident,
-        $load_part:ident, $store_part:ident, $first:ident, $add:ident, $mul:ident, $max:ident, $min:ident, $and:ident, $or:ident, $compare:ident,
-        $select:ident;)*) => {$(
+        $load_part:ident, $store_part:ident, $first:ident, $add:ident, $mul:ident, $max:ident,
+        $min:ident, $and:ident, $or:ident, $compare:ident, $select:ident;)*) => {$(
         impl Arithmetic for $vector {
             type Factor = $ty;
 
@@ -27,49 +27,49 @@ macro_rules! floats {
 
             #[inline(always)]
             fn times(self, factor: $ty) -> Self {
-                // SAFETY: called only where the level's instructions exist.
+                // SAFETY: this is called only from kernels of a level that the machine supports.
                 unsafe { $mul(self, $set1(factor)) }
             }
 
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
-                // SAFETY: as in `times`.
+                // SAFETY: this is called only from kernels of a level that the machine supports.
                 unsafe { $add(self, other) }
             }
 
             #[inline(always)]
             fn prod(self, other: Self) -> Self {
-                // SAFETY: as in `times`.
+                // SAFETY: this is called only from kernels of a level that the machine supports.
                 unsafe { $mul(self, other) }
             }
 
-            // The instructions return their second operand for two zeros and for NaN. Combining
-            // both orders settles the zeros' sign (`and` keeps it only if both have it, `or` if one
-            // has it); equal to each other they change nothing.
+            // For two zeros and for NaN, these instructions return their second operand. Both
+            // orders are therefore combined, which settles the sign of zero: `and` keeps a sign bit
+            // that both have, `or` one that either has. Equal values stay as they are.
             #[inline(always)]
             fn max(self, other: Self) -> Self {
-                // SAFETY: as in `times`.
+                // SAFETY: this is called only from kernels of a level that the machine supports.
                 unsafe { $nan($and($max(self, other), $max(other, self)), self, other) }
             }
 
             #[inline(always)]
             fn min(self, other: Self) -> Self {
-                // SAFETY: as in `times`.
+                // SAFETY: this is called only from kernels of a level that the machine supports.
                 unsafe { $nan($or($min(self, other), $min(other, self)), self, other) }
             }
         }
 
-        /// `number`, or NaN where `a` or `b` is.
+        /// `number`, or NaN where `a` or `b` is NaN.
         ///
         /// # Safety
         /// The machine must have AVX.
         #[inline(always)]
         unsafe fn $nan(number: $vector, a: $vector, b: $vector) -> $vector {
-            // SAFETY: passed on from the caller.
+            // SAFETY: the caller ensures that the machine has AVX.
             unsafe { $select(number, $set1($ty::NAN), $compare::<_CMP_UNORD_Q>(a, b)) }
         }
 
-        /// A vector of them.
+        /// One vector of elements.
         pub(super) struct $lane;
 
         impl Lane for $lane {
@@ -81,13 +81,13 @@ macro_rules! floats {
 
             #[inline(always)]
             unsafe fn read(ptr: *const u8) -> $vector {
-                // SAFETY: the caller vouches for 32 bytes; the load is an unaligned one.
+                // SAFETY: the caller vouches for 32 bytes; the load needs no alignment.
                 unsafe { $load(ptr.cast()) }
             }
 
             #[inline(always)]
             unsafe fn write(ptr: *mut u8, packed: $vector) {
-                // SAFETY: the caller vouches for 32 bytes; the store is an unaligned one.
+                // SAFETY: the caller vouches for 32 bytes; the store needs no alignment.
                 unsafe { $store(ptr.cast(), packed) }
             }
 
@@ -98,7 +98,7 @@ macro_rules! floats {
 
             #[inline(always)]
             fn pack(acc: $vector) -> $vector {
-                // SAFETY: called only where the level's instructions exist.
+                // SAFETY: this is called only from kernels of a level that the machine supports.
                 unsafe { $nan(acc, acc, acc) }
             }
 
@@ -109,13 +109,13 @@ macro_rules! floats {
 
             #[inline(always)]
             unsafe fn read_part(ptr: *const u8, len: usize) -> $vector {
-                // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+                // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
                 unsafe { $load_part(ptr.cast(), $first(len)) }
             }
 
             #[inline(always)]
             unsafe fn write_part(ptr: *mut u8, packed: $vector, len: usize) {
-                // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+                // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
                 unsafe { $store_part(ptr.cast(), $first(len), packed) };
             }
         }
@@ -131,26 +131,26 @@ floats! {
         _mm256_max_pd, _mm256_min_pd, _mm256_and_pd, _mm256_or_pd, _mm256_cmp_pd, _mm256_blendv_pd;
 }
 
-/// All bits of the first `len` 32-bit elements.
+/// A mask with all bits set in the first `len` 32-bit elements.
 ///
 /// # Safety
 /// The machine must have AVX2.
 #[inline(always)]
 unsafe fn first_words(len: usize) -> __m256i {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX2.
     unsafe {
         let index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
         _mm256_cmpgt_epi32(_mm256_set1_epi32(len as i32), index)
     }
 }
 
-/// All bits of the first `len` 64-bit elements.
+/// A mask with all bits set in the first `len` 64-bit elements.
 ///
 /// # Safety
 /// The machine must have AVX2.
 #[inline(always)]
 unsafe fn first_double_words(len: usize) -> __m256i {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX2.
     unsafe {
         let index = _mm256_setr_epi64x(0, 1, 2, 3);
         _mm256_cmpgt_epi64(_mm256_set1_epi64x(len as i64), index)
@@ -169,7 +169,7 @@ impl Lane for F16 {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: the caller vouches for 32 bytes; the loads are unaligned ones.
+        // SAFETY: the caller vouches for 32 bytes; the loads need no alignment.
         unsafe {
             [
                 _mm_loadu_si128(ptr.cast()),
@@ -180,7 +180,7 @@ impl Lane for F16 {
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, [low, high]: Self::Packed) {
-        // SAFETY: the caller vouches for 32 bytes; the stores are unaligned ones.
+        // SAFETY: the caller vouches for 32 bytes; the stores need no alignment.
         unsafe {
             _mm_storeu_si128(ptr.cast(), low);
             _mm_storeu_si128(ptr.add(16).cast(), high);
@@ -189,20 +189,20 @@ impl Lane for F16 {
 
     #[inline(always)]
     fn unpack([low, high]: Self::Packed) -> Self::Acc {
-        // SAFETY: called only where the level's instructions exist.
+        // SAFETY: this is called only from kernels of a level that the machine supports.
         unsafe { [_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)] }
     }
 
     #[inline(always)]
     fn pack([low, high]: Self::Acc) -> Self::Packed {
-        // SAFETY: as in `unpack`.
+        // SAFETY: this is called only from kernels of a level that the machine supports.
         Self::pack_exact(unsafe { [or_nan(low, low, low), or_nan(high, high, high)] })
     }
 
     #[inline(always)]
     fn pack_exact([low, high]: Self::Acc) -> Self::Packed {
         const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
-        // SAFETY: as in `unpack`.
+        // SAFETY: this is called only from kernels of a level that the machine supports.
         unsafe {
             [
                 _mm256_cvtps_ph::<NEAREST>(low),
@@ -212,7 +212,8 @@ impl Lane for F16 {
     }
 }
 
-/// 16 bfloat16 as the halves of 8 words; see [`avx512::Bf16`](super::avx512::Bf16).
+/// 16 bfloat16 numbers as the halves of 8 words, for the reasons given at
+/// [`avx512::Bf16`](super::avx512::Bf16).
 pub(super) struct Bf16;
 
 impl Lane for Bf16 {
@@ -224,19 +225,19 @@ impl Lane for Bf16 {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: the caller vouches for 32 bytes; the load is an unaligned one.
+        // SAFETY: the caller vouches for 32 bytes; the load needs no alignment.
         unsafe { _mm256_loadu_si256(ptr.cast()) }
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
-        // SAFETY: the caller vouches for 32 bytes; the store is an unaligned one.
+        // SAFETY: the caller vouches for 32 bytes; the store needs no alignment.
         unsafe { _mm256_storeu_si256(ptr.cast(), packed) }
     }
 
     #[inline(always)]
     fn unpack(words: Self::Packed) -> Self::Acc {
-        // SAFETY: called only where the level's instructions exist.
+        // SAFETY: this is called only from kernels of a level that the machine supports.
         unsafe {
             let upper = _mm256_set1_epi32(0xffff_0000_u32 as i32);
             [
@@ -248,10 +249,11 @@ impl Lane for Bf16 {
 
     #[inline(always)]
     fn pack([low, high]: Self::Acc) -> Self::Packed {
-        // SAFETY: as in `unpack`.
+        // SAFETY: this is called only from kernels of a level that the machine supports.
         unsafe {
             let words = join(round_upper(low), round_upper(high));
-            // No NaN comes with bits in the lower half, so rounding left it NaN.
+            // No NaN gets here with bits in its lower half, so rounding cannot turn it into a
+            // number.
             let magnitude = _mm256_and_si256(words, _mm256_set1_epi16(0x7fff));
             let nan = _mm256_cmpgt_epi16(magnitude, _mm256_set1_epi16(0x7f80));
             _mm256_blendv_epi8(words, _mm256_set1_epi16(0x7fc0), nan)
@@ -260,28 +262,28 @@ impl Lane for Bf16 {
 
     #[inline(always)]
     fn pack_exact([low, high]: Self::Acc) -> Self::Packed {
-        // SAFETY: as in `unpack`.
+        // SAFETY: this is called only from kernels of a level that the machine supports.
         unsafe { join(_mm256_castps_si256(low), _mm256_castps_si256(high)) }
     }
 }
 
-/// The upper halves.
+/// Joins the upper halves of the words.
 ///
 /// # Safety
 /// The machine must have AVX2.
 #[inline(always)]
 unsafe fn join(low: __m256i, high: __m256i) -> __m256i {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX2.
     unsafe { _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(low), high) }
 }
 
-/// Rounds to the upper half, as `round_bf16` in `lane` does, but for NaN.
+/// Rounds to the upper half of each word like `round_bf16` in `lane`, except for NaN.
 ///
 /// # Safety
 /// The machine must have AVX2.
 #[inline(always)]
 unsafe fn round_upper(x: __m256) -> __m256i {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX2.
     unsafe {
         let bits = _mm256_castps_si256(x);
         let last = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));

@@ -1,11 +1,11 @@
-//! The small floats with AVX-512.
+//! Float lanes with AVX-512.
 //!
-//! Vectors compute in f32; what is here is mostly conversion, for which the machine has few ports,
-//! so each is made of as few instructions as possible. The conversions to bfloat16 of
-//! `avx512_bf16` are of no use: they make zeros of subnormals.
+//! Vectors compute in f32. Most of the code converts, for which machines have few ports, so each
+//! conversion uses as few instructions as possible. The conversions to bfloat16 in `avx512_bf16`
+//! cannot be used: they flush subnormals to zero.
 //!
-//! The methods contain instructions beyond the architecture's baseline. They are called only from
-//! kernels compiled for a level that was found on the machine, into which they are inlined.
+//! These instructions are beyond the architecture's baseline. The lanes' methods are called only
+//! from kernels of a level that the machine supports, into which they are inlined.
 
 #![allow(clippy::wildcard_imports)]
 
@@ -18,7 +18,7 @@ use super::arithmetic::{Arithmetic, each, float_factor};
 use super::fp16;
 use super::lane::{Lane, Op, Tile};
 
-/// Vectors of f32 and of f64, and the types themselves.
+/// Lanes of f32 and f64.
 macro_rules! floats {
     ($($lane:ident, $vector:ident, $ty:ident, $nan:ident: $set1:ident, $load:ident, $store:ident,
         $load_part:ident, $store_part:ident, $add:ident, $mul:ident, $range:ident,
@@ -33,47 +33,47 @@ macro_rules! floats {
 
             #[inline(always)]
             fn times(self, factor: $ty) -> Self {
-                // SAFETY: called only where the level's instructions exist.
+                // SAFETY: this is called only from kernels of a level that the machine supports.
                 unsafe { $mul(self, $set1(factor)) }
             }
 
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
-                // SAFETY: as in `times`.
+                // SAFETY: this is called only from kernels of a level that the machine supports.
                 unsafe { $add(self, other) }
             }
 
             #[inline(always)]
             fn prod(self, other: Self) -> Self {
-                // SAFETY: as in `times`.
+                // SAFETY: this is called only from kernels of a level that the machine supports.
                 unsafe { $mul(self, other) }
             }
 
             // `range` orders the zeros, and prefers numbers to NaN.
             #[inline(always)]
             fn max(self, other: Self) -> Self {
-                // SAFETY: as in `times`.
+                // SAFETY: this is called only from kernels of a level that the machine supports.
                 unsafe { $nan($range::<0b0101>(self, other), self, other) }
             }
 
             #[inline(always)]
             fn min(self, other: Self) -> Self {
-                // SAFETY: as in `times`.
+                // SAFETY: this is called only from kernels of a level that the machine supports.
                 unsafe { $nan($range::<0b0100>(self, other), self, other) }
             }
         }
 
-        /// `number`, or NaN where `a` or `b` is.
+        /// `number`, or NaN where `a` or `b` is NaN.
         ///
         /// # Safety
         /// The machine must have AVX-512F.
         #[inline(always)]
         unsafe fn $nan(number: $vector, a: $vector, b: $vector) -> $vector {
-            // SAFETY: passed on from the caller.
+            // SAFETY: the caller ensures that the machine has AVX-512F.
             unsafe { $select(number, $unordered::<_CMP_UNORD_Q>(a, b), $set1($ty::NAN)) }
         }
 
-        /// A vector of them.
+        /// One vector of elements.
         pub(super) struct $lane;
 
         impl Lane for $lane {
@@ -85,13 +85,13 @@ macro_rules! floats {
 
             #[inline(always)]
             unsafe fn read(ptr: *const u8) -> $vector {
-                // SAFETY: the caller vouches for 64 bytes; the load is an unaligned one.
+                // SAFETY: the caller vouches for 64 bytes; the load needs no alignment.
                 unsafe { $load(ptr.cast()) }
             }
 
             #[inline(always)]
             unsafe fn write(ptr: *mut u8, packed: $vector) {
-                // SAFETY: the caller vouches for 64 bytes; the store is an unaligned one.
+                // SAFETY: the caller vouches for 64 bytes; the store needs no alignment.
                 unsafe { $store(ptr.cast(), packed) }
             }
 
@@ -102,7 +102,7 @@ macro_rules! floats {
 
             #[inline(always)]
             fn pack(acc: $vector) -> $vector {
-                // SAFETY: called only where the level's instructions exist.
+                // SAFETY: this is called only from kernels of a level that the machine supports.
                 unsafe { $nan(acc, acc, acc) }
             }
 
@@ -113,13 +113,13 @@ macro_rules! floats {
 
             #[inline(always)]
             unsafe fn read_part(ptr: *const u8, len: usize) -> $vector {
-                // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+                // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
                 unsafe { $load_part((1 << len) - 1, ptr.cast()) }
             }
 
             #[inline(always)]
             unsafe fn write_part(ptr: *mut u8, packed: $vector, len: usize) {
-                // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+                // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
                 unsafe { $store_part(ptr.cast(), (1 << len) - 1, packed) };
             }
         }
@@ -135,15 +135,15 @@ floats! {
         _mm512_cmp_pd_mask, _mm512_mask_mov_pd;
 }
 
-/// Makes any NaN canonical. There seldom is one, so vectors are asked two at a time, and all
-/// together.
+/// Makes NaN canonical. NaN is rare, so two vectors are tested at a time, and one branch covers
+/// all.
 ///
 /// # Safety
 /// The machine must have AVX-512F.
 #[inline(always)]
 unsafe fn canonical<const N: usize>(mut acc: [[__m512; 2]; N]) -> [[__m512; 2]; N] {
     let mut numbers = __mmask16::MAX;
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX-512F.
     unsafe {
         for [low, high] in acc {
             numbers = _mm512_mask_cmp_ps_mask::<_CMP_ORD_Q>(numbers, low, high);
@@ -157,13 +157,13 @@ unsafe fn canonical<const N: usize>(mut acc: [[__m512; 2]; N]) -> [[__m512; 2]; 
     acc
 }
 
-/// The first `len` of 16-bit elements.
+/// A mask of the first `len` 16-bit elements.
 #[inline(always)]
 fn first_words(len: usize) -> __mmask32 {
     (1 << len) - 1
 }
 
-/// `N` times 32 halves; `NATIVE` where the machine computes with them.
+/// `N` vectors of 32 halves; `NATIVE` if the machine has half-precision arithmetic.
 pub(super) struct F16<const N: usize, const NATIVE: bool>;
 
 impl<const N: usize, const NATIVE: bool> Lane for F16<N, NATIVE> {
@@ -175,67 +175,67 @@ impl<const N: usize, const NATIVE: bool> Lane for F16<N, NATIVE> {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: the caller vouches for 64 bytes of each vector; the load is an unaligned one.
+        // SAFETY: the caller vouches for 64 bytes per vector; the load needs no alignment.
         each!(i => unsafe { _mm512_loadu_si512(ptr.add(i * 64).cast()) })
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
         for (i, halves) in packed.into_iter().enumerate() {
-            // SAFETY: the caller vouches for 64 bytes of each vector; the store is an unaligned one.
+            // SAFETY: the caller vouches for 64 bytes per vector; the store needs no alignment.
             unsafe { _mm512_storeu_si512(ptr.add(i * 64).cast(), halves) };
         }
     }
 
     #[inline(always)]
     fn unpack(packed: Self::Packed) -> Self::Acc {
-        // SAFETY: called only where the level's instructions exist.
+        // SAFETY: this is called only from kernels of a level that the machine supports.
         each!(i => unsafe { widen(packed[i]) })
     }
 
     #[inline(always)]
     fn pack(acc: Self::Acc) -> Self::Packed {
-        // SAFETY: as in `unpack`.
+        // SAFETY: this is called only from kernels of a level that the machine supports.
         Self::pack_exact(unsafe { canonical(acc) })
     }
 
     #[inline(always)]
     fn pack_exact(acc: Self::Acc) -> Self::Packed {
-        // SAFETY: as in `unpack`.
+        // SAFETY: this is called only from kernels of a level that the machine supports.
         each!(i => unsafe { narrow(acc[i]) })
     }
 
-    /// One operation in half precision rounds as one in f32 that is rounded to half again: f32 has
-    /// more than twice the bits.
+    /// A single operation in half precision gives the same result as one in f32 that is then
+    /// rounded to half, because f32 has more than twice as many bits.
     #[inline(always)]
     fn combine<O: Op>(a: Self::Packed, b: Self::Packed) -> Self::Packed {
         if !NATIVE {
             return O::pack::<Self>(O::apply(Self::unpack(a), Self::unpack(b)));
         }
-        // SAFETY: as in `unpack`.
+        // SAFETY: this is called only from kernels of a level that the machine supports.
         each!(i => unsafe { fp16::canonical(fp16::combine::<O>(a[i], b[i])) })
     }
 
     #[inline(always)]
     unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
-        // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+        // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
         unsafe { [_mm512_maskz_loadu_epi16(first_words(len), ptr.cast()); N] }
     }
 
     #[inline(always)]
     unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
-        // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+        // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
         unsafe { _mm512_mask_storeu_epi16(ptr.cast(), first_words(len), packed[0]) };
     }
 }
 
-/// Widens halves.
+/// Widens halves to f32.
 ///
 /// # Safety
 /// The machine must have AVX-512F.
 #[inline(always)]
 pub(super) unsafe fn widen(halves: __m512i) -> [__m512; 2] {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX-512F.
     unsafe {
         [
             _mm512_cvtph_ps(_mm512_castsi512_si256(halves)),
@@ -244,24 +244,24 @@ pub(super) unsafe fn widen(halves: __m512i) -> [__m512; 2] {
     }
 }
 
-/// Rounds to halves.
+/// Rounds f32 to halves.
 ///
 /// # Safety
 /// The machine must have AVX-512F.
 #[inline(always)]
 pub(super) unsafe fn narrow([low, high]: [__m512; 2]) -> __m512i {
     const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX-512F.
     unsafe {
         let low = _mm512_castsi256_si512(_mm512_cvtps_ph::<NEAREST>(low));
         _mm512_inserti64x4::<1>(low, _mm512_cvtps_ph::<NEAREST>(high))
     }
 }
 
-/// `N` times 32 bfloat16, as the halves of 16 words.
+/// `N` vectors of 32 bfloat16 numbers, as the halves of 16 words.
 ///
-/// Such words widen with a shift and a mask, and narrow with a shuffle into one another, all within
-/// 32-bit lanes. In order, elements would have to move from 16-bit to 32-bit lanes and back, for
+/// Such words are widened with a shift and a mask, and narrowed with a shuffle, all within 32-bit
+/// lanes. In their natural order, elements would have to move between 16-bit and 32-bit lanes, for
 /// which machines have a single port.
 pub(super) struct Bf16<const N: usize>;
 
@@ -274,27 +274,27 @@ impl<const N: usize> Lane for Bf16<N> {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: the caller vouches for 64 bytes of each vector; the load is an unaligned one.
+        // SAFETY: the caller vouches for 64 bytes per vector; the load needs no alignment.
         each!(i => unsafe { _mm512_loadu_si512(ptr.add(i * 64).cast()) })
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
         for (i, words) in packed.into_iter().enumerate() {
-            // SAFETY: the caller vouches for 64 bytes of each vector; the store is an unaligned one.
+            // SAFETY: the caller vouches for 64 bytes per vector; the store needs no alignment.
             unsafe { _mm512_storeu_si512(ptr.add(i * 64).cast(), words) };
         }
     }
 
     #[inline(always)]
     fn unpack(packed: Self::Packed) -> Self::Acc {
-        // SAFETY: called only where the level's instructions exist.
+        // SAFETY: this is called only from kernels of a level that the machine supports.
         each!(i => unsafe { split(packed[i]) })
     }
 
     #[inline(always)]
     fn pack(acc: Self::Acc) -> Self::Packed {
-        // SAFETY: as in `unpack`.
+        // SAFETY: this is called only from kernels of a level that the machine supports.
         unsafe {
             let acc = canonical(acc);
             each!(i => join(round_upper(acc[i][0]), round_upper(acc[i][1])))
@@ -303,7 +303,7 @@ impl<const N: usize> Lane for Bf16<N> {
 
     #[inline(always)]
     fn pack_exact(acc: Self::Acc) -> Self::Packed {
-        // SAFETY: as in `unpack`.
+        // SAFETY: this is called only from kernels of a level that the machine supports.
         each!(i => unsafe {
             join(_mm512_castps_si512(acc[i][0]), _mm512_castps_si512(acc[i][1]))
         })
@@ -311,13 +311,13 @@ impl<const N: usize> Lane for Bf16<N> {
 
     #[inline(always)]
     unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
-        // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+        // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
         unsafe { [_mm512_maskz_loadu_epi16(first_words(len), ptr.cast()); N] }
     }
 
     #[inline(always)]
     unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
-        // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+        // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
         unsafe { _mm512_mask_storeu_epi16(ptr.cast(), first_words(len), packed[0]) };
     }
 }
@@ -326,7 +326,7 @@ impl<const N: usize> Lane for Bf16<N> {
 /// The machine must have AVX-512F.
 #[inline(always)]
 unsafe fn split(words: __m512i) -> [__m512; 2] {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX-512F.
     unsafe {
         let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
         [
@@ -336,17 +336,18 @@ unsafe fn split(words: __m512i) -> [__m512; 2] {
     }
 }
 
-/// The upper halves.
+/// Joins the upper halves of the words.
 ///
 /// # Safety
 /// The machine must have AVX-512BW.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn join(low: __m512i, mut high: __m512i) -> __m512i {
-    // SAFETY: passed on from the caller; on registers alone.
+    // SAFETY: the caller ensures that the machine has AVX-512BW. The assembly only uses registers.
     unsafe {
         // Moves the third and fourth byte of each word of `low` to the first and second of `high`.
-        // LLVM would make the intrinsic a permutation across lanes, which takes three times as long.
+        // For the intrinsic, LLVM emits a permutation across lanes, which takes three times as
+        // long.
         asm!(
             "vpshufb {high}{{{mask}}}, {low}, {down}",
             high = inout(zmm_reg) high,
@@ -359,32 +360,33 @@ unsafe fn join(low: __m512i, mut high: __m512i) -> __m512i {
     high
 }
 
-/// Rounds to the upper half, as `round_bf16` in `lane` does but for NaN.
+/// Rounds to the upper half of each word like `round_bf16` in `lane`, except for NaN.
 ///
 /// # Safety
 /// The machine must have AVX-512F and VNNI.
 #[inline(always)]
 unsafe fn round_upper(x: __m512) -> __m512i {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX-512F and VNNI.
     unsafe {
         let bits = _mm512_castps_si512(x);
         let (last, half) = (_mm512_set1_epi32(1 << 16), _mm512_set1_epi32(0x7fff));
-        // bits & last | half: the two halves are what is to be added.
+        // bits & last | half: the two halves of each word are its addends.
         let addends = _mm512_ternarylogic_epi32::<0xea>(bits, last, half);
         add_halves(bits, addends)
     }
 }
 
-/// `sum` and both halves of each of the words.
+/// Adds both halves of each word to `sum`.
 ///
 /// # Safety
 /// The machine must have AVX-512BW and VNNI.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn add_halves(mut sum: __m512i, words: __m512i) -> __m512i {
-    // SAFETY: passed on from the caller; on registers alone.
+    // SAFETY: the caller ensures that the machine has AVX-512BW and VNNI. The assembly only uses
+    // registers.
     unsafe {
-        // LLVM would take the intrinsic apart into two instructions, which have less latency.
+        // For the intrinsic, LLVM emits two instructions, which have less latency.
         asm!(
             "vpdpwssd {sum}, {words}, {ones}",
             sum = inout(zmm_reg) sum,

@@ -1,10 +1,10 @@
-//! The 8-bit floats with AVX-512.
+//! 8-bit float lanes with AVX-512.
 //!
-//! In the upper byte of a half, both formats are halves, or nearly: the one with five exponent bits
-//! as it is, the one with four after a shift, and but for a factor. The machine converts those.
+//! As the upper byte of a half, the format with five exponent bits is a half; the one with four is
+//! a half after a shift, except for a factor. The machine can convert halves.
 //!
-//! As in [`avx512`](super::avx512), what is here is called only from kernels compiled for the level,
-//! into which it is inlined.
+//! These instructions are beyond the architecture's baseline. The lanes' methods are called only
+//! from kernels of a level that the machine supports, into which they are inlined.
 
 #![allow(clippy::wildcard_imports)]
 
@@ -19,33 +19,34 @@ use super::avx512::{narrow, widen};
 use super::fp16;
 use super::lane::{Lane, Op};
 
-/// What the two formats do differently. Their functions are unsafe because the machine must have
+/// The differences between the two formats. The functions are unsafe because the machine must have
 /// the level's instructions.
 pub(super) trait Format {
-    /// Mantissa bits.
+    /// The number of mantissa bits.
     const MAN: i32;
-    /// The smallest value that is not subnormal.
+    /// The smallest normal value.
     const NORMAL: f32;
-    /// The value after the largest: infinity, or where there is none, the NaN.
+    /// The value after the largest one: infinity, or NaN in a format without infinity.
     const OVERFLOW: f32;
     const INFINITY: bool;
-    /// The factor to halves with the format's exponents.
+    /// The factor from a value to the half with the format's exponent bits.
     const SCALE: f32;
 
-    /// From the bytes that are the upper ones of 16-bit words.
+    /// The halves, from the upper bytes of 16-bit words.
     unsafe fn halves(words: __m512i) -> __m512i;
 
-    /// The inverse. The lower bytes are any.
+    /// The inverse. The lower bytes are undefined.
     unsafe fn words(halves: __m512i) -> __m512i;
 
-    /// Rounds halves, from [`Format::halves`] or computed with them, to those that the format has.
+    /// Rounds halves, which [`Format::halves`] made or which were computed from such, to values of
+    /// the format.
     unsafe fn round(halves: __m512i) -> __m512i;
 
-    /// The bytes that are NaN.
+    /// A mask of the bytes that are NaN.
     unsafe fn nan(bytes: __m512i) -> __mmask64;
 }
 
-/// Five exponent bits.
+/// The format with five exponent bits.
 pub(super) struct E5M2;
 
 impl Format for E5M2 {
@@ -57,7 +58,7 @@ impl Format for E5M2 {
 
     #[inline(always)]
     unsafe fn halves(words: __m512i) -> __m512i {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller ensures that the machine has the level's instructions.
         unsafe { _mm512_and_si512(words, _mm512_set1_epi16(0xff00_u16 as i16)) }
     }
 
@@ -66,16 +67,16 @@ impl Format for E5M2 {
         halves
     }
 
-    // As `round_bf16` in `lane` does; no NaN has bits in the lower byte.
+    // Like `round_bf16` in `lane`. No NaN has bits in the lower byte.
     #[inline(always)]
     unsafe fn round(halves: __m512i) -> __m512i {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller ensures that the machine has the level's instructions.
         unsafe { half_to_even::<8>(halves) }
     }
 
     #[inline(always)]
     unsafe fn nan(bytes: __m512i) -> __mmask64 {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller ensures that the machine has the level's instructions.
         unsafe {
             let magnitude = _mm512_and_si512(bytes, _mm512_set1_epi8(0x7f));
             _mm512_cmpgt_epi8_mask(magnitude, _mm512_set1_epi8(0x7c))
@@ -83,7 +84,7 @@ impl Format for E5M2 {
     }
 }
 
-/// Four exponent bits.
+/// The format with four exponent bits.
 pub(super) struct E4M3;
 
 impl Format for E4M3 {
@@ -95,7 +96,7 @@ impl Format for E4M3 {
 
     #[inline(always)]
     unsafe fn halves(words: __m512i) -> __m512i {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller ensures that the machine has the level's instructions.
         unsafe {
             let halves = _mm512_srai_epi16::<1>(words);
             let halves = _mm512_and_si512(halves, _mm512_set1_epi16(0xbf80_u16 as i16));
@@ -107,7 +108,7 @@ impl Format for E4M3 {
 
     #[inline(always)]
     unsafe fn words(halves: __m512i) -> __m512i {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller ensures that the machine has the level's instructions.
         unsafe {
             let sign = _mm512_set1_epi16(0x8000_u16 as i16);
             // halves & sign | (halves << 1) & !sign
@@ -115,10 +116,10 @@ impl Format for E4M3 {
         }
     }
 
-    // What is too large becomes the NaN, NaN included.
+    // Values that are too large become NaN; NaN stays NaN.
     #[inline(always)]
     unsafe fn round(halves: __m512i) -> __m512i {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller ensures that the machine has the level's instructions.
         unsafe {
             let sign = _mm512_set1_epi16(0x8000_u16 as i16);
             let magnitude = half_to_even::<7>(_mm512_andnot_si512(sign, halves));
@@ -130,7 +131,7 @@ impl Format for E4M3 {
 
     #[inline(always)]
     unsafe fn nan(bytes: __m512i) -> __mmask64 {
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller ensures that the machine has the level's instructions.
         unsafe {
             let nan = _mm512_set1_epi8(0x7f);
             _mm512_cmpeq_epi8_mask(_mm512_and_si512(bytes, nan), nan)
@@ -138,13 +139,13 @@ impl Format for E4M3 {
     }
 }
 
-/// Rounds to multiples of `1 << BITS`, ties to even; the lower bits are any.
+/// Rounds to multiples of `1 << BITS`, ties to even; the lower bits are undefined.
 ///
 /// # Safety
 /// The machine must have AVX-512BW.
 #[inline(always)]
 unsafe fn half_to_even<const BITS: u32>(words: __m512i) -> __m512i {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX-512BW.
     unsafe {
         let last = _mm512_and_si512(_mm512_srli_epi16::<BITS>(words), _mm512_set1_epi16(1));
         let half = _mm512_set1_epi16((1 << (BITS - 1)) - 1);
@@ -152,8 +153,8 @@ unsafe fn half_to_even<const BITS: u32>(words: __m512i) -> __m512i {
     }
 }
 
-/// `N` times 64 bytes: the even ones of each half, and the odd ones of each half. `NATIVE` where
-/// the machine computes with halves.
+/// `N` vectors of 64 bytes. An accumulator has the even bytes of each half of a vector, then the
+/// odd ones. `NATIVE` if the machine has half-precision arithmetic.
 pub(super) struct Float8<F, const N: usize, const NATIVE: bool>(PhantomData<F>);
 
 impl<F: Format, const N: usize, const NATIVE: bool> Lane for Float8<F, N, NATIVE> {
@@ -165,21 +166,21 @@ impl<F: Format, const N: usize, const NATIVE: bool> Lane for Float8<F, N, NATIVE
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: the caller vouches for 64 bytes of each vector; the load is an unaligned one.
+        // SAFETY: the caller vouches for 64 bytes per vector; the load needs no alignment.
         each!(i => unsafe { _mm512_loadu_si512(ptr.add(i * 64).cast()) })
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
         for (i, bytes) in packed.into_iter().enumerate() {
-            // SAFETY: the caller vouches for 64 bytes of each vector; the store is an unaligned one.
+            // SAFETY: the caller vouches for 64 bytes per vector; the store needs no alignment.
             unsafe { _mm512_storeu_si512(ptr.add(i * 64).cast(), bytes) };
         }
     }
 
     #[inline(always)]
     fn unpack(packed: Self::Packed) -> Self::Acc {
-        // SAFETY: called only where the level's instructions exist.
+        // SAFETY: this is called only from kernels of a level that the machine supports.
         each!(i => unsafe {
             let [even, odd] = split::<F>(packed[i]);
             let ([a, b], [c, d]) = (floats::<F>(even), floats::<F>(odd));
@@ -189,7 +190,7 @@ impl<F: Format, const N: usize, const NATIVE: bool> Lane for Float8<F, N, NATIVE
 
     #[inline(always)]
     fn pack(acc: Self::Acc) -> Self::Packed {
-        // SAFETY: as in `unpack`.
+        // SAFETY: this is called only from kernels of a level that the machine supports.
         each!(i => unsafe {
             let [a, b, c, d] = acc[i];
             let even = halves::<F>([round::<F>(a), round::<F>(b)]);
@@ -199,7 +200,7 @@ impl<F: Format, const N: usize, const NATIVE: bool> Lane for Float8<F, N, NATIVE
 
     #[inline(always)]
     fn pack_exact(acc: Self::Acc) -> Self::Packed {
-        // SAFETY: as in `unpack`.
+        // SAFETY: this is called only from kernels of a level that the machine supports.
         each!(i => unsafe {
             let [a, b, c, d] = acc[i];
             let even = halves::<F>([limit::<F>(a), limit::<F>(b)]);
@@ -207,13 +208,14 @@ impl<F: Format, const N: usize, const NATIVE: bool> Lane for Float8<F, N, NATIVE
         })
     }
 
-    /// Half precision has more than twice the bits, so that its rounding does not show.
+    /// Half precision has more than twice as many bits as the format, so rounding twice gives the
+    /// same result.
     #[inline(always)]
     fn combine<O: Op>(a: Self::Packed, b: Self::Packed) -> Self::Packed {
         if !NATIVE {
             return O::pack::<Self>(O::apply(Self::unpack(a), Self::unpack(b)));
         }
-        // SAFETY: as in `unpack`.
+        // SAFETY: this is called only from kernels of a level that the machine supports.
         each!(i => unsafe {
             let ([a, b], [c, d]) = (split::<F>(a[i]), split::<F>(b[i]));
             join::<F>([native::<F, O>(a, c), native::<F, O>(b, d)])
@@ -222,13 +224,13 @@ impl<F: Format, const N: usize, const NATIVE: bool> Lane for Float8<F, N, NATIVE
 
     #[inline(always)]
     unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
-        // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+        // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
         unsafe { [_mm512_maskz_loadu_epi8((1 << len) - 1, ptr.cast()); N] }
     }
 
     #[inline(always)]
     unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
-        // SAFETY: the caller vouches for `len` elements; nothing else is accessed.
+        // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
         unsafe { _mm512_mask_storeu_epi8(ptr.cast(), (1 << len) - 1, packed[0]) };
     }
 }
@@ -239,17 +241,17 @@ impl<F: Format, const N: usize, const NATIVE: bool> Lane for Float8<F, N, NATIVE
 /// The machine must have AVX-512BW.
 #[inline(always)]
 unsafe fn split<F: Format>(bytes: __m512i) -> [__m512i; 2] {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX-512BW.
     unsafe { [F::halves(_mm512_slli_epi16::<8>(bytes)), F::halves(bytes)] }
 }
 
-/// The inverse, of halves that the format has. Makes NaN canonical.
+/// The inverse, for halves that are values of the format. Makes NaN canonical.
 ///
 /// # Safety
 /// The machine must have AVX-512BW.
 #[inline(always)]
 unsafe fn join<F: Format>([even, odd]: [__m512i; 2]) -> __m512i {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX-512BW.
     unsafe {
         let even = _mm512_srli_epi16::<8>(F::words(even));
         let upper = _mm512_set1_epi16(0xff00_u16 as i16);
@@ -265,9 +267,9 @@ unsafe fn join<F: Format>([even, odd]: [__m512i; 2]) -> __m512i {
 /// The machine must have AVX512-FP16.
 #[inline(always)]
 unsafe fn native<F: Format, O: Op>(mut a: __m512i, b: __m512i) -> __m512i {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX512-FP16.
     unsafe {
-        // The factor of one of the two has to go.
+        // A product has the factor of both operands; this removes one.
         if O::NAME == Combine::Prod && !F::INFINITY {
             a = fp16::mul(a, _mm512_set1_epi16(0x5c00));
         }
@@ -279,7 +281,7 @@ unsafe fn native<F: Format, O: Op>(mut a: __m512i, b: __m512i) -> __m512i {
 /// The machine must have AVX-512F.
 #[inline(always)]
 unsafe fn floats<F: Format>(halves: __m512i) -> [__m512; 2] {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX-512F.
     unsafe {
         let scale = _mm512_set1_ps(1.0 / F::SCALE);
         let [low, high] = widen(halves);
@@ -291,14 +293,14 @@ unsafe fn floats<F: Format>(halves: __m512i) -> [__m512; 2] {
 /// The machine must have AVX-512F.
 #[inline(always)]
 unsafe fn halves<F: Format>([low, high]: [__m512; 2]) -> __m512i {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX-512F.
     unsafe {
         let scale = _mm512_set1_ps(F::SCALE);
         narrow([_mm512_mul_ps(low, scale), _mm512_mul_ps(high, scale)])
     }
 }
 
-/// Makes NaN, and what is larger, the overflow that stands for it.
+/// Limits x to the overflow value, which stands for NaN, in a format without infinity.
 ///
 /// # Safety
 /// The machine must have AVX-512DQ.
@@ -307,21 +309,21 @@ unsafe fn limit<F: Format>(x: __m512) -> __m512 {
     if F::INFINITY {
         return x;
     }
-    // The smaller magnitude, which is that of a number and not of NaN; the sign of `x`.
-    // SAFETY: passed on from the caller.
+    // The smaller magnitude, or the number if one is NaN, with the sign of `x`.
+    // SAFETY: the caller ensures that the machine has AVX-512DQ.
     unsafe { _mm512_range_ps::<0b0010>(x, _mm512_set1_ps(F::OVERFLOW)) }
 }
 
-/// Rounds to a value that the format has, to nearest, ties to even.
+/// Rounds to a value of the format, to nearest, ties to even.
 ///
-/// Adds and subtracts a number whose last place is the format's for values like this: the addition
-/// rounds.
+/// Adds and subtracts a number whose last place is that of the format's values of this magnitude:
+/// the addition rounds.
 ///
 /// # Safety
 /// The machine must have AVX-512F and DQ.
 #[inline(always)]
 unsafe fn round<F: Format>(x: __m512) -> __m512 {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX-512F and DQ.
     unsafe {
         let infinity = _mm512_set1_ps(f32::INFINITY);
         let overflow = _mm512_set1_ps(F::OVERFLOW);
@@ -332,10 +334,10 @@ unsafe fn round<F: Format>(x: __m512) -> __m512 {
         } else {
             exponent
         };
-        // Half as much again keeps what is negative in the same place.
+        // The factor 1.5 keeps the exponent the same for negative values.
         let shift = _mm512_set1_ps(1.5 * (1 << (23 - F::MAN)) as f32);
         let rounded = _mm512_fnmadd_ps(exponent, shift, _mm512_fmadd_ps(exponent, shift, x));
-        // The sign of what became zero.
+        // Restores the sign of values that became zero.
         let sign = _mm512_and_ps(x, _mm512_set1_ps(-0.0));
         _mm512_or_ps(rounded, sign)
     }

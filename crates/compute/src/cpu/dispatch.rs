@@ -1,4 +1,4 @@
-//! The kernels for each type and operation, compiled for each instruction set.
+//! Compiles the kernels of each type and operation for each instruction set, and chooses the set.
 
 use half::{bf16, f16};
 #[cfg(target_arch = "x86_64")]
@@ -15,25 +15,27 @@ use super::neon;
 use super::{avx2, avx512};
 use crate::Job;
 
-/// Runs a job of its type and operation whose sources start some bytes after their operands say.
+/// Runs a job of the kernel's type and operation, whose sources start a number of bytes after the
+/// addresses in its operands.
 ///
-/// Unsafe as [`Compute::start`](crate::Compute::start), and because the machine must have the
-/// instructions that it was compiled for.
+/// It has the safety conditions of [`Compute::start`](crate::Compute::start), and the machine must
+/// have the instructions that it was compiled for.
 pub(super) type Kernel = unsafe fn(&Job<'_>, usize);
 
-/// By the numbers of the type and the operation.
+/// Indexed by the type and the operation.
 pub(super) type Kernels = [[Kernel; 4]; 12];
 
-/// An instruction set. Values come from [`Level::available`] alone, so one that exists can run.
+/// An instruction set. All values come from [`Level::available`], so the machine supports each of
+/// them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
-    /// What every machine of the architecture has, and no intrinsics.
+    /// The architecture's baseline, without intrinsics.
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// With arithmetic in half precision.
+    /// With half-precision arithmetic.
     #[cfg(target_arch = "x86_64")]
     Avx512Fp16,
     #[cfg(target_arch = "aarch64")]
@@ -41,7 +43,7 @@ pub(super) enum Level {
 }
 
 impl Level {
-    /// What the machine has, the best first. (`std` caches the look-up.)
+    /// The levels that the machine supports, best first. (`std` caches the detection.)
     pub(super) fn available() -> impl Iterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
         let avx512 = is_x86_feature_detected!("avx512f")
@@ -97,8 +99,8 @@ impl Level {
     }
 }
 
-/// Defines `ops`, the kernels of a type for a level, with the attribute on each: the loops are
-/// inlined there, and so compiled with its features.
+/// Defines `ops`, the kernels of a type at a level. Each kernel has the attribute, so the loops
+/// that are inlined into it are compiled with its features.
 macro_rules! level {
     ($name:ident $(, #[$features:meta])?) => {
         mod $name {
@@ -106,11 +108,12 @@ macro_rules! level {
 
             $(#[$features])?
             unsafe fn kernel<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
-                // SAFETY: passed on from the caller.
+                // SAFETY: this function has the same contract as `reduce`.
                 unsafe { super::kernel::reduce::<L, O>(job, from) }
             }
 
-            /// `Wrapping` is for what makes no difference between signed and unsigned integers.
+            /// `Wrapping` is the lane of the operations that are the same for signed and unsigned
+            /// integers.
             pub(super) const fn ops<L: Lane, Wrapping: Lane>() -> [Kernel; 4] {
                 [
                     kernel::<Wrapping, Sum>,
@@ -123,7 +126,7 @@ macro_rules! level {
     };
 }
 
-/// All kernels of a level, by its lanes of the floats.
+/// All kernels of a level, by its float lanes.
 macro_rules! kernels {
     ($level:ident: $half:ty, $float:ty, $double:ty, $bfloat16:ty, $e4m3:ty, $e5m2:ty) => {
         [

@@ -1,4 +1,4 @@
-//! The loops over single elements, for LLVM to make vectors of.
+//! Loops over single elements, which LLVM vectorizes.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -9,21 +9,22 @@ use super::arithmetic::Arithmetic;
 use super::lane::{Lane, Op};
 use crate::Operand;
 
-/// Intermediate values stay in the first-level cache.
+/// Small enough for intermediate values to stay in the L1 cache.
 const BLOCK: usize = 4096;
 
-/// Two sources into one destination.
+/// Reduces two sources into one destination.
 ///
-/// A loop that LLVM makes vectors of asks at its start whether its operands overlap, and if so goes one by one. Where
-/// the destination is a source, the loop must therefore say so. That swaps the operands of
-/// `dst = a op dst`, which changes nothing: the operations commute, and any NaN is canonical.
+/// A vectorized loop checks at its start whether its operands overlap, and then runs element by
+/// element if they do. If the destination is a source, the loop must therefore be written in place.
+/// That swaps the operands of `dst = a op dst`, which does not change the result: the operations
+/// commute, and NaN is canonical.
 ///
 /// # Safety
 /// Sources and destination must hold `len` elements, and overlap not at all or entirely; `L` must
 /// have groups of one.
 #[inline(always)]
 pub(super) unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller vouches for `len` elements of all operands, and `i < len`.
     unsafe {
         if ptr::eq(dst, a) {
             in_place::<L, O>(dst, b, len);
@@ -42,11 +43,11 @@ pub(super) unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const 
 /// `dst = dst op src`.
 ///
 /// # Safety
-/// As for [`pair`].
+/// The same as for [`pair`].
 #[inline(always)]
 unsafe fn in_place<L: Lane, O: Op>(dst: *mut u8, src: *const u8, len: usize) {
     for i in 0..len {
-        // SAFETY: element `i` lies within the operands.
+        // SAFETY: the caller vouches for `len` elements of both operands, and `i < len`.
         unsafe {
             let dst = dst.add(i * L::SIZE);
             L::write(
@@ -60,7 +61,7 @@ unsafe fn in_place<L: Lane, O: Op>(dst: *mut u8, src: *const u8, len: usize) {
 #[repr(C, align(64))]
 struct Scratch([MaybeUninit<u8>; BLOCK]);
 
-/// The general case: any number of sources, with factors. Accumulates block by block.
+/// The general case: any number of sources, with factors. It accumulates block by block.
 ///
 /// # Safety
 /// The sources must hold `len` elements from `from` bytes on, and the destination as many; they may
@@ -73,8 +74,9 @@ pub(super) unsafe fn many<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: 
     let mut first = 0;
     while first < len {
         let (at, block) = (first * L::SIZE, most.min(len - first));
-        // SAFETY: `block` elements from `at` on lie within the operands and the scratch, which is
-        // aligned for accumulators, and initialised by the first source.
+        // SAFETY: the caller vouches for the operands, and `block` elements from `at` on lie within
+        // them. They fit into the scratch, which is aligned for accumulators, and which the first
+        // source initialises.
         unsafe {
             for (i, src) in srcs.iter().enumerate() {
                 let ptr = src.ptr.add(from + at);
@@ -94,10 +96,10 @@ pub(super) unsafe fn many<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: 
     }
 }
 
-/// `acc = acc op src * scale`, or without the parts that are not wanted.
+/// `acc = acc op src * scale`; without `acc` if `FIRST`, without `scale` unless `SCALED`.
 ///
 /// # Safety
-/// Both must hold `len` elements; `acc` aligned.
+/// Both must hold `len` elements, and `acc` must be aligned.
 #[inline(always)]
 unsafe fn fold<L: Lane, O: Op, const FIRST: bool, const SCALED: bool>(
     acc: *mut L::Acc,
@@ -107,7 +109,7 @@ unsafe fn fold<L: Lane, O: Op, const FIRST: bool, const SCALED: bool>(
 ) {
     let factor = L::Acc::factor(scale);
     for i in 0..len {
-        // SAFETY: `i < len`.
+        // SAFETY: the caller vouches for `len` elements of both, and `i < len`.
         unsafe {
             let mut x = L::unpack(L::read(src.add(i * L::SIZE)));
             if SCALED {

@@ -1,6 +1,7 @@
-//! Arithmetic with halves, which machines with AVX512-FP16 have.
+//! Half-precision arithmetic with AVX512-FP16.
 //!
-//! Its intrinsics need a type that is not stable yet: hence the assembly. Vectors are of 32 halves.
+//! Its intrinsics need a type that is not stable yet, so this uses assembly. A vector has 32
+//! halves.
 
 use core::arch::asm;
 use core::arch::x86_64::{
@@ -11,43 +12,43 @@ use spark_ccl_types::Combine;
 
 use super::lane::Op;
 
-/// `a op b`, rounded to half. Any NaN is NaN, but not canonical.
+/// `a op b`, rounded to half. NaN stays NaN, but is not canonical.
 ///
 /// # Safety
 /// The machine must have AVX512-FP16.
 #[inline(always)]
 pub(super) unsafe fn combine<O: Op>(a: __m512i, b: __m512i) -> __m512i {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX512-FP16.
     unsafe {
         match O::NAME {
             Combine::Sum => add(a, b),
             Combine::Prod => mul(a, b),
-            // The instructions return their second operand for two zeros and for NaN. Combining
-            // both orders settles the zeros' sign (`and` keeps it only if both have it, `or` if
-            // one has it); equal to each other they change nothing.
+            // For two zeros and for NaN, these instructions return their second operand. Both
+            // orders are therefore combined, which settles the sign of zero: `and` keeps a sign bit
+            // that both have, `or` one that either has. Equal values stay as they are.
             Combine::Max => or_nan(_mm512_and_si512(max(a, b), max(b, a)), a, b),
             Combine::Min => or_nan(_mm512_or_si512(min(a, b), min(b, a)), a, b),
         }
     }
 }
 
-/// Makes any NaN canonical.
+/// Makes NaN canonical.
 ///
 /// # Safety
 /// The machine must have AVX512-FP16.
 #[inline(always)]
 pub(super) unsafe fn canonical(x: __m512i) -> __m512i {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX512-FP16.
     unsafe { or_nan(x, x, x) }
 }
 
-/// `number`, or NaN where `a` or `b` is.
+/// `number`, or NaN where `a` or `b` is NaN.
 ///
 /// # Safety
 /// The machine must have AVX512-FP16.
 #[inline(always)]
 unsafe fn or_nan(number: __m512i, a: __m512i, b: __m512i) -> __m512i {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that the machine has AVX512-FP16.
     unsafe { _mm512_mask_mov_epi16(number, unordered(a, b), _mm512_set1_epi16(0x7e00)) }
 }
 
@@ -57,7 +58,8 @@ unsafe fn or_nan(number: __m512i, a: __m512i, b: __m512i) -> __m512i {
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn unordered(a: __m512i, b: __m512i) -> u32 {
     let mask;
-    // SAFETY: passed on from the caller; on registers alone.
+    // SAFETY: the caller ensures that the machine has AVX512-FP16. The assembly only uses
+    // registers.
     unsafe {
         asm!(
             "vcmpunordph {mask}, {a}, {b}",
@@ -78,7 +80,8 @@ macro_rules! instructions {
         #[target_feature(enable = "avx512f")]
         pub(super) unsafe fn $name(a: __m512i, b: __m512i) -> __m512i {
             let result;
-            // SAFETY: passed on from the caller; on registers alone.
+            // SAFETY: the caller ensures that the machine has AVX512-FP16. The assembly only uses
+            // registers.
             unsafe {
                 asm!(
                     concat!($instruction, " {result}, {a}, {b}"),

@@ -1,19 +1,20 @@
-//! The loops over groups of elements, by intrinsics.
+//! Loops over groups of elements, for lanes that use intrinsics.
 
 use super::arithmetic::Arithmetic;
 use super::lane::{Lane, Op};
 use crate::Operand;
 
-/// Two sources into one destination.
+/// Reduces two sources into one destination.
 ///
 /// # Safety
 /// Sources and destination must hold `len` elements, and overlap not at all or entirely.
 #[inline(always)]
 pub(super) unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
-    // SAFETY: passed on from the caller: the three parts make up `len`.
+    // SAFETY: the caller vouches for `len` elements of all operands, and the three parts add up to
+    // `len`.
     unsafe {
-        let done = whole::<L::Tile, O>(dst, a, b, 0, len);
-        let done = whole::<L, O>(dst, a, b, done, len);
+        let done = whole_groups::<L::Tile, O>(dst, a, b, 0, len);
+        let done = whole_groups::<L, O>(dst, a, b, done, len);
         if done < len {
             let (at, rest) = (done * L::SIZE, len - done);
             let (a, b) = (L::read_part(a.add(at), rest), L::read_part(b.add(at), rest));
@@ -22,12 +23,12 @@ pub(super) unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const 
     }
 }
 
-/// As many groups as there are between two elements. Returns where they end.
+/// Reduces whole groups, as many as lie between two elements. Returns the element after them.
 ///
 /// # Safety
-/// As for [`pair`].
+/// The same as for [`pair`].
 #[inline(always)]
-unsafe fn whole<L: Lane, O: Op>(
+unsafe fn whole_groups<L: Lane, O: Op>(
     dst: *mut u8,
     a: *const u8,
     b: *const u8,
@@ -36,7 +37,8 @@ unsafe fn whole<L: Lane, O: Op>(
 ) -> usize {
     while last - first >= L::WIDTH {
         let at = first * L::SIZE;
-        // SAFETY: the group lies before `last`.
+        // SAFETY: the caller vouches for the elements before `last`, and the group ends at `last`
+        // or earlier.
         unsafe {
             let packed = L::combine::<O>(L::read(a.add(at)), L::read(b.add(at)));
             L::write(dst.add(at), packed);
@@ -46,8 +48,8 @@ unsafe fn whole<L: Lane, O: Op>(
     first
 }
 
-/// The general case: any number of sources, with factors. A group is written after all its sources
-/// are read.
+/// The general case: any number of sources, with factors. A group is written after all sources of
+/// it have been read.
 ///
 /// # Safety
 /// The sources must hold `len` elements from `from` bytes on, and the destination as many; they may
@@ -55,7 +57,8 @@ unsafe fn whole<L: Lane, O: Op>(
 #[inline(always)]
 pub(super) unsafe fn many<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: usize, len: usize) {
     let mut first = 0;
-    // SAFETY: the groups lie within the operands.
+    // SAFETY: the caller vouches for `len` elements of all operands, and all groups lie within
+    // them.
     unsafe {
         while len - first >= L::Tile::WIDTH {
             let at = first * L::SIZE;
@@ -75,13 +78,14 @@ pub(super) unsafe fn many<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: 
     }
 }
 
-/// One group of all sources.
+/// Combines one group of all sources.
 ///
 /// # Safety
 /// There must be a source, and all must hold `len` elements, a group or less, at the offset.
 #[inline(always)]
 unsafe fn fold<L: Lane, O: Op>(srcs: &[Operand], at: usize, len: usize) -> L::Packed {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller ensures that there is a source, and that each holds `len` elements at the
+    // offset.
     unsafe {
         let mut acc = operand::<L>(srcs.get_unchecked(0), at, len);
         for src in srcs.get_unchecked(1..) {
@@ -95,7 +99,7 @@ unsafe fn fold<L: Lane, O: Op>(srcs: &[Operand], at: usize, len: usize) -> L::Pa
 /// The source must hold `len` elements, a group or less, at the offset.
 #[inline(always)]
 unsafe fn operand<L: Lane>(src: &Operand, at: usize, len: usize) -> L::Acc {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller vouches for `len` elements at the offset, and only those are read.
     let packed = unsafe {
         if len == L::WIDTH {
             L::read(src.ptr.add(at))

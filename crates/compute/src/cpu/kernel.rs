@@ -1,7 +1,7 @@
-//! From a job to the loops for it. Everything here and in the loops is inlined into a function
+//! Chooses the loops for a job. Everything here and in the loops is inlined into a function that is
 //! compiled for one instruction set (`dispatch`).
 //!
-//! All access is through raw pointers and unaligned: operands may start at any byte, and may be
+//! All accesses use raw pointers without alignment: operands may start at any byte, and may be
 //! memory that other processes map.
 
 use std::ptr;
@@ -10,36 +10,38 @@ use super::lane::{Lane, Op};
 use super::{elements, groups};
 use crate::{Job, Operand};
 
-/// The piece in which several destinations are written stays in the first-level cache.
+/// Small enough for a block to stay in the L1 cache until all destinations have been written.
 const BLOCK: usize = 4096;
 
-/// Runs a job whose sources start `from` bytes after their operands say.
+/// Runs a job whose sources start `from` bytes after the addresses in its operands.
 ///
 /// # Safety
-/// As for [`Compute::start`](crate::Compute::start), for those sources; `L` must be a lane of the
-/// job's type, and the machine must have its instructions.
+/// The same as for [`Compute::start`](crate::Compute::start), with sources that start `from` bytes
+/// later. `L` must be a lane of the job's type, and the machine must have its instructions.
 #[inline(always)]
 pub(super) unsafe fn reduce<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller promises all that the loops need: operands of `job.count` elements, a lane
+    // of the job's type, and a machine with its instructions.
     unsafe {
         match (job.srcs, job.dsts) {
-            // A way of its own, for a job may be as small as an element.
+            // A short path, because a job may have as little as one element.
             ([a, b], &[dst]) if a.is_plain() && b.is_plain() => {
                 pair::<L, O>(dst, a.ptr.add(from), b.ptr.add(from), job.count);
             }
-            _ => into_all::<L, O>(job, from),
+            _ => reduce_into_all::<L, O>(job, from),
         }
     }
 }
 
-/// The general case. A single destination is written in one go; several, block by block: into the
-/// first, and from there, while it is in the cache, into the others. (Stores to all at once are
-/// slower, much so where they are not aligned.) A block's sources are no longer needed by then.
+/// The general case. A single destination is written in one pass. Several are written block by
+/// block: the first by the loops, and the others by copies of it while it is in the cache. (Storing
+/// to all destinations at once is slower, and much slower if they are not aligned.) A block's
+/// sources are no longer needed when it is copied.
 ///
 /// # Safety
-/// As for [`reduce`].
+/// The same as for [`reduce`].
 #[inline(always)]
-unsafe fn into_all<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
+unsafe fn reduce_into_all<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
     let Some((&dst, others)) = job.dsts.split_first() else {
         return;
     };
@@ -51,11 +53,12 @@ unsafe fn into_all<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
     let mut first = 0;
     while first < job.count {
         let (at, len) = (first * L::SIZE, most.min(job.count - first));
-        // SAFETY: `len` elements from `at` on lie within the operands.
+        // SAFETY: the caller vouches for `job.count` elements of all operands, and `len` elements
+        // from `at` on lie within them.
         unsafe {
-            into_one::<L, O>(dst.add(at), job.srcs, from + at, len);
+            reduce_into_one::<L, O>(dst.add(at), job.srcs, from + at, len);
             for other in others {
-                // Does not mind a destination that is given twice.
+                // `ptr::copy` allows a destination that is listed twice.
                 ptr::copy(dst.add(at), other.add(at), len * L::SIZE);
             }
         }
@@ -63,13 +66,15 @@ unsafe fn into_all<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
     }
 }
 
-/// `len` elements of all sources, from `from` bytes on, into one destination.
+/// Reduces `len` elements of all sources, which start `from` bytes after their addresses, into one
+/// destination.
 ///
 /// # Safety
-/// As for [`reduce`].
+/// The same as for [`reduce`], with `len` elements.
 #[inline(always)]
-unsafe fn into_one<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: usize, len: usize) {
-    // SAFETY: passed on from the caller.
+unsafe fn reduce_into_one<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: usize, len: usize) {
+    // SAFETY: the caller vouches for `len` elements of all operands, and for a machine with the
+    // lane's instructions.
     unsafe {
         match srcs {
             [a, b] if a.is_plain() && b.is_plain() => {
@@ -85,7 +90,8 @@ unsafe fn into_one<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: usize, 
 /// Sources and destination must hold `len` elements, and overlap not at all or entirely.
 #[inline(always)]
 unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
-    // SAFETY: passed on from the caller.
+    // SAFETY: the caller vouches for `len` elements of all operands. The first loop runs only if a
+    // group is one element.
     unsafe {
         if L::WIDTH == 1 {
             elements::pair::<L, O>(dst, a, b, len);

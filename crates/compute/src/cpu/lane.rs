@@ -1,4 +1,4 @@
-//! How elements are loaded and stored: the part of a kernel that depends on the type.
+//! How elements are loaded, converted and stored: the part of a kernel that depends on the type.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -11,20 +11,21 @@ use super::arithmetic::{Arithmetic, each};
 
 /// A group of adjacent elements that a kernel handles at once.
 ///
-/// For types that need no intrinsics, a group is one element, and LLVM makes vectors of them.
-/// Everything is `inline(always)`, to be compiled with the instructions of the kernel around it;
-/// the safe methods of a lane that has such instructions are called only from there.
+/// A type that needs no intrinsics has groups of one element, which LLVM vectorizes. All methods
+/// are `inline(always)`, so that they are compiled with the instructions of the kernel that calls
+/// them. Some lanes' safe methods use instructions beyond the baseline: they may be called only
+/// from a kernel that is compiled for those.
 pub(super) trait Lane: Sized {
     /// Elements in a group.
     const WIDTH: usize;
     /// Bytes of an element.
     const SIZE: usize;
-    /// A group as it is in memory.
+    /// A group as it is stored in memory.
     type Packed: Copy;
-    /// A group as it is computed with.
+    /// A group as it is used in computations.
     type Acc: Arithmetic;
-    /// Several groups: what is held in registers while many sources are gone through. The same,
-    /// where a group is one element.
+    /// Several groups, to be held in registers while many sources are read. The lane itself, if a
+    /// group is one element.
     type Tile: Lane;
 
     /// # Safety
@@ -40,7 +41,7 @@ pub(super) trait Lane: Sized {
     /// Rounds to the type, and makes NaN canonical.
     fn pack(acc: Self::Acc) -> Self::Packed;
 
-    /// Packs values that were unpacked, or are the canonical NaN: there is nothing to round.
+    /// Packs values that were unpacked, or are the canonical NaN: these need no rounding.
     #[inline(always)]
     fn pack_exact(acc: Self::Acc) -> Self::Packed {
         Self::pack(acc)
@@ -52,14 +53,15 @@ pub(super) trait Lane: Sized {
         O::pack::<Self>(O::apply(Self::unpack(a), Self::unpack(b)))
     }
 
-    /// Reads `len` elements; the rest of the group is any number.
+    /// Reads `len` elements; the rest of the group is unspecified.
     ///
     /// # Safety
     /// `ptr` must be readable for `len` elements, less than a group.
     #[inline(always)]
     unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
         let mut group = Group([0; 64]);
-        // SAFETY: passed on from the caller; a group fits.
+        // SAFETY: the caller vouches for `len` elements. A group fits into the buffer, which is
+        // initialised.
         unsafe {
             ptr::copy_nonoverlapping(ptr, group.0.as_mut_ptr(), len * Self::SIZE);
             Self::read(group.0.as_ptr())
@@ -73,7 +75,7 @@ pub(super) trait Lane: Sized {
     #[inline(always)]
     unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
         let mut group = Group([0; 64]);
-        // SAFETY: passed on from the caller; a group fits.
+        // SAFETY: the caller vouches for `len` elements. A group fits into the buffer.
         unsafe {
             Self::write(group.0.as_mut_ptr(), packed);
             ptr::copy_nonoverlapping(group.0.as_ptr(), ptr, len * Self::SIZE);
@@ -81,7 +83,7 @@ pub(super) trait Lane: Sized {
     }
 }
 
-/// An elementwise operation, by its type.
+/// An elementwise operation as a type.
 pub(super) trait Op {
     const NAME: Combine;
 
@@ -118,11 +120,12 @@ macro_rules! ops {
 
 ops! { Sum Prod Max Min }
 
-/// Room for the largest group that is not a tile.
+/// Space for the largest group that is not a tile.
 #[repr(align(64))]
 struct Group([u8; 64]);
 
-/// Types whose elements are handled one by one: what they are computed in, and their conversions.
+/// Types whose elements are handled one by one: the type in which they are computed, and the
+/// conversions.
 macro_rules! lanes {
     ($($ty:ty, $acc:ty: $unpack:expr, $pack:expr;)*) => {$(
         impl Lane for $ty {
@@ -134,13 +137,13 @@ macro_rules! lanes {
 
             #[inline(always)]
             unsafe fn read(ptr: *const u8) -> $ty {
-                // SAFETY: passed on from the caller; these types allow any bits.
+                // SAFETY: the caller vouches for an element; any bits are a value of these types.
                 unsafe { ptr.cast::<$ty>().read_unaligned() }
             }
 
             #[inline(always)]
             unsafe fn write(ptr: *mut u8, packed: $ty) {
-                // SAFETY: passed on from the caller.
+                // SAFETY: the caller vouches for an element.
                 unsafe { ptr.cast::<$ty>().write_unaligned(packed) }
             }
 
@@ -186,14 +189,14 @@ impl<L: Lane, const N: usize> Lane for Tile<L, N> {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: passed on from the caller, for each of the groups.
+        // SAFETY: the caller vouches for `N` groups, of which this is one.
         each!(i => unsafe { L::read(ptr.add(i * L::WIDTH * L::SIZE)) })
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
         for (i, packed) in packed.into_iter().enumerate() {
-            // SAFETY: passed on from the caller, for each of the groups.
+            // SAFETY: the caller vouches for `N` groups, of which this is one.
             unsafe { L::write(ptr.add(i * L::WIDTH * L::SIZE), packed) };
         }
     }
@@ -232,9 +235,9 @@ fn canonical_f64(x: f64) -> f64 {
     }
 }
 
-/// To nearest, ties to even, by the upper half of the bits: half of the last place is added, less
-/// the least bit if that makes it even. The carry may run into the exponent, up to infinity, as it
-/// should.
+/// Rounds to nearest, ties to even, by the upper half of the bits. It adds half of the last place,
+/// minus the lowest bit unless the result would then be odd. The carry may reach the exponent, up
+/// to infinity, which is correct.
 #[inline(always)]
 fn round_bf16(x: f32) -> bf16 {
     let bits = x.to_bits();

@@ -28,8 +28,8 @@ use spark_ccl_types::Scale;
 use crate::{Compute, Job, Started, Ticket};
 use dispatch::{Kernels, Level};
 
-/// Runs each job at once, on the calling thread, with the widest vectors that the machine has.
-/// Allocates nothing.
+/// Runs each job immediately, on the calling thread, with the widest vectors that the machine has.
+/// Does not allocate.
 #[derive(Debug, Clone, Copy)]
 pub struct Cpu {
     level: Level,
@@ -37,7 +37,7 @@ pub struct Cpu {
 }
 
 impl Cpu {
-    /// Looks up what the machine can do.
+    /// Detects what the machine supports.
     pub fn new() -> Self {
         Self::at(Level::best())
     }
@@ -63,8 +63,8 @@ impl Compute for Cpu {
     unsafe fn start(&mut self, job: &Job<'_>) -> Started {
         debug_assert!(!job.srcs.is_empty(), "a job needs a source");
         let kernel = self.kernels[job.dtype as usize][job.op as usize];
-        // SAFETY: the caller vouches for the job's memory; the kernels are those of a level that
-        // the machine has.
+        // SAFETY: the caller vouches for the job's memory. The kernels are those of a level that
+        // the machine supports.
         unsafe {
             match job.srcs {
                 #[cfg(target_arch = "x86_64")]
@@ -90,7 +90,7 @@ impl Compute for Cpu {
 unsafe fn copy(src: *const u8, job: &Job<'_>) {
     for &dst in job.dsts {
         if !ptr::eq(src, dst) {
-            // SAFETY: see above; `ptr::copy` asks nothing about overlap.
+            // SAFETY: the caller vouches for the job's elements, and `ptr::copy` allows overlap.
             unsafe { ptr::copy(src, dst, job.count * job.dtype.size()) };
         }
     }

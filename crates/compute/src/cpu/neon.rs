@@ -1,7 +1,7 @@
-//! The floats with the instructions of AArch64's baseline.
+//! Float lanes with the instructions of AArch64's baseline.
 //!
-//! Those that convert halves have intrinsics only in newer compilers than this crate needs: hence
-//! the assembly.
+//! Intrinsics for conversions of halves only exist in newer compilers than this crate supports, so
+//! these use assembly.
 
 #![allow(clippy::wildcard_imports)]
 
@@ -13,7 +13,7 @@ use spark_ccl_types::Scale;
 use super::arithmetic::{Arithmetic, float_factor};
 use super::lane::{Lane, Tile};
 
-/// Vectors of f32 and of f64, and the types themselves.
+/// Lanes of f32 and f64.
 macro_rules! floats {
     ($($lane:ident, $vector:ident, $ty:ident, $canonical:ident: $splat:ident, $load:ident,
         $store:ident, $times:ident, $add:ident, $mul:ident, $max:ident, $min:ident, $equal:ident,
@@ -34,26 +34,26 @@ macro_rules! floats {
 
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
-                // SAFETY: as in `times`.
+                // SAFETY: NEON belongs to the architecture's baseline.
                 unsafe { $add(self, other) }
             }
 
             #[inline(always)]
             fn prod(self, other: Self) -> Self {
-                // SAFETY: as in `times`.
+                // SAFETY: NEON belongs to the architecture's baseline.
                 unsafe { $mul(self, other) }
             }
 
             // The instructions propagate NaN and order the zeros.
             #[inline(always)]
             fn max(self, other: Self) -> Self {
-                // SAFETY: as in `times`.
+                // SAFETY: NEON belongs to the architecture's baseline.
                 unsafe { $max(self, other) }
             }
 
             #[inline(always)]
             fn min(self, other: Self) -> Self {
-                // SAFETY: as in `times`.
+                // SAFETY: NEON belongs to the architecture's baseline.
                 unsafe { $min(self, other) }
             }
         }
@@ -64,7 +64,7 @@ macro_rules! floats {
             unsafe { $select($equal(x, x), x, $splat($ty::NAN)) }
         }
 
-        /// A vector of them.
+        /// One vector of elements.
         pub(super) struct $lane;
 
         impl Lane for $lane {
@@ -74,16 +74,15 @@ macro_rules! floats {
             type Acc = $vector;
             type Tile = Tile<Self, 4>;
 
-            // Of bytes, for any alignment.
             #[inline(always)]
             unsafe fn read(ptr: *const u8) -> $vector {
-                // SAFETY: the caller vouches for 16 bytes.
+                // SAFETY: the caller vouches for 16 bytes; byte accesses need no alignment.
                 unsafe { $load(vld1q_u8(ptr)) }
             }
 
             #[inline(always)]
             unsafe fn write(ptr: *mut u8, packed: $vector) {
-                // SAFETY: the caller vouches for 16 bytes.
+                // SAFETY: the caller vouches for 16 bytes; byte accesses need no alignment.
                 unsafe { vst1q_u8(ptr, $store(packed)) }
             }
 
@@ -119,20 +118,20 @@ impl Lane for F16 {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> uint16x8_t {
-        // SAFETY: the caller vouches for 16 bytes, of any alignment.
+        // SAFETY: the caller vouches for 16 bytes; byte accesses need no alignment.
         unsafe { vreinterpretq_u16_u8(vld1q_u8(ptr)) }
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: uint16x8_t) {
-        // SAFETY: the caller vouches for 16 bytes, of any alignment.
+        // SAFETY: the caller vouches for 16 bytes; byte accesses need no alignment.
         unsafe { vst1q_u8(ptr, vreinterpretq_u8_u16(packed)) }
     }
 
     #[inline(always)]
     fn unpack(halves: uint16x8_t) -> [float32x4_t; 2] {
         let (low, high): (float32x4_t, float32x4_t);
-        // SAFETY: instructions of the baseline, on registers alone.
+        // SAFETY: instructions of the baseline, which only use registers.
         unsafe {
             asm!(
                 "fcvtl {low:v}.4s, {halves:v}.4h",
@@ -150,7 +149,7 @@ impl Lane for F16 {
     fn pack([low, high]: [float32x4_t; 2]) -> uint16x8_t {
         let (low, high) = (canonical(low), canonical(high));
         let halves: uint16x8_t;
-        // SAFETY: as in `unpack`.
+        // SAFETY: instructions of the baseline, which only use registers.
         unsafe {
             asm!(
                 "fcvtn {halves:v}.4h, {low:v}.4s",
@@ -165,7 +164,7 @@ impl Lane for F16 {
     }
 }
 
-/// Eight bfloat16 as the halves of four words, which widen and narrow within 32-bit lanes.
+/// Eight bfloat16 numbers as the halves of four words, which widen and narrow within 32-bit lanes.
 pub(super) struct Bf16;
 
 impl Lane for Bf16 {
@@ -177,13 +176,13 @@ impl Lane for Bf16 {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> uint32x4_t {
-        // SAFETY: the caller vouches for 16 bytes, of any alignment.
+        // SAFETY: the caller vouches for 16 bytes; byte accesses need no alignment.
         unsafe { vreinterpretq_u32_u8(vld1q_u8(ptr)) }
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: uint32x4_t) {
-        // SAFETY: the caller vouches for 16 bytes, of any alignment.
+        // SAFETY: the caller vouches for 16 bytes; byte accesses need no alignment.
         unsafe { vst1q_u8(ptr, vreinterpretq_u8_u32(packed)) }
     }
 
@@ -200,12 +199,12 @@ impl Lane for Bf16 {
 
     #[inline(always)]
     fn pack([low, high]: [float32x4_t; 2]) -> uint32x4_t {
-        // SAFETY: as in `unpack`. Shifts the upper half of `low` into the lower half.
+        // SAFETY: NEON belongs to the architecture's baseline.
         unsafe { vsriq_n_u32::<16>(round_upper(high), round_upper(low)) }
     }
 }
 
-/// Rounds to the upper half, as `round_bf16` in `lane` does.
+/// Rounds to the upper half of each word like `round_bf16` in `lane`.
 #[inline(always)]
 fn round_upper(x: float32x4_t) -> uint32x4_t {
     // SAFETY: NEON belongs to the architecture's baseline.

@@ -1,8 +1,8 @@
-//! Results that go past the caches, straight to memory.
+//! Results that are stored past the caches, straight to memory.
 //!
-//! A store to a line that is not in the cache reads it first, and pushes out another. Streaming
-//! stores do neither, if they fill the line. While they are on their way, nothing would be read: so
-//! the lines that are needed next are asked for meanwhile.
+//! A store to a line that is not cached first reads that line, and evicts another. Streaming stores
+//! that fill whole lines do neither. No reads would happen while they are in progress, so the lines
+//! needed next are prefetched meanwhile.
 
 use core::arch::x86_64::{
     __m128i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm_sfence, _mm_stream_si128,
@@ -13,14 +13,14 @@ use std::ptr;
 use super::dispatch::Kernel;
 use crate::{Job, Operand};
 
-/// Bytes of a line of the cache.
+/// The size of a cache line in bytes.
 const LINE: usize = 64;
 
-/// The pieces in which results are computed before they are streamed stay in the first-level cache.
+/// Results are computed in blocks that fit into the L1 cache, and then streamed.
 const BLOCK: usize = 8192;
 
-/// How far ahead of a copy its source is asked for: a page, where the hardware's own prefetching
-/// ends.
+/// How far ahead of a copy its source is prefetched: a page, at whose end the hardware's own
+/// prefetching stops.
 const AHEAD: usize = 4096;
 
 #[repr(C, align(64))]
@@ -28,26 +28,27 @@ struct Block([MaybeUninit<u8>; BLOCK]);
 
 /// Runs a job block by block.
 ///
-/// Where a destination is a source, its lines are in the cache anyhow: the results are put there,
-/// and streamed to the others only.
+/// If a destination is also a source, its lines are cached anyway: the results are computed there,
+/// and only streamed to the other destinations.
 ///
 /// # Safety
-/// As for the kernel, which must be that of the job.
+/// The same as for the kernel, which must be the job's.
 pub(super) unsafe fn reduce(kernel: Kernel, job: &Job<'_>) {
-    let in_place = |dst: &*mut u8| job.srcs.iter().any(|src| ptr::eq(src.ptr, *dst));
-    let home = job.dsts.iter().position(in_place);
+    let is_source = |dst: &*mut u8| job.srcs.iter().any(|src| ptr::eq(src.ptr, *dst));
+    let in_place = job.dsts.iter().position(is_source);
     let mut block = Block([MaybeUninit::uninit(); BLOCK]);
     let size = job.dtype.size();
-    // Ends the first block with a line of the first destination.
+    // The first block ends at a line boundary of the first destination.
     let lead = job.dsts.first().map_or(0, |dst| dst.addr() % LINE);
     let mut most = (BLOCK - lead) / size;
     let mut first = 0;
     while first < job.count {
         let (at, count) = (first * size, most.min(job.count - first));
-        // SAFETY: `count` elements from `at` on lie within the operands, and fit the block. The
-        // block's sources are read before anything else than `home` is written.
+        // SAFETY: the caller vouches for `job.count` elements of all operands. `count` elements
+        // from `at` on lie within them, and fit into the block. The kernel has read a block's
+        // sources before any destination but `in_place` is written.
         unsafe {
-            let result = home.map_or(block.0.as_mut_ptr().cast(), |i| job.dsts[i].add(at));
+            let result = in_place.map_or(block.0.as_mut_ptr().cast(), |i| job.dsts[i].add(at));
             let part = Job {
                 dsts: &[result],
                 count,
@@ -55,7 +56,7 @@ pub(super) unsafe fn reduce(kernel: Kernel, job: &Job<'_>) {
             };
             kernel(&part, at);
             for (i, dst) in job.dsts.iter().enumerate() {
-                if home != Some(i) {
+                if in_place != Some(i) {
                     let len = count * size;
                     stream(result, dst.add(at), len, job.srcs, at + len);
                 }
@@ -75,28 +76,30 @@ pub(super) unsafe fn copy(src: *const u8, job: &Job<'_>) {
     for &dst in job.dsts {
         if !ptr::eq(src, dst) {
             let len = job.count * job.dtype.size();
-            // SAFETY: see above.
+            // SAFETY: the caller vouches for the job's elements. A job's operands do not overlap
+            // partly, and the destination is not the source.
             unsafe { stream(src, dst, len, job.srcs, AHEAD) };
         }
     }
     fence();
 }
 
-/// Copies with streaming stores, but for the parts of lines at either end. For each line, asks for
-/// one of each of the sources `next`, from `at` on.
+/// Copies with streaming stores, except for incomplete lines at either end. For each line,
+/// prefetches one line of each source in `next`, from `at` on.
 ///
 /// # Safety
-/// `src` and `dst` must hold `len` bytes, and overlap not at all.
+/// `src` and `dst` must hold `len` bytes, and must not overlap.
 unsafe fn stream(src: *const u8, dst: *mut u8, len: usize, next: &[Operand], at: usize) {
     let head = dst.align_offset(LINE).min(len);
     let lines = (len - head) / LINE;
     let last = head + lines * LINE;
-    // SAFETY: the three parts make up `len`; that of whole lines is aligned.
+    // SAFETY: the caller vouches for `len` bytes of both. The three parts add up to `len`, and the
+    // whole lines are aligned in `dst`.
     unsafe {
         ptr::copy_nonoverlapping(src, dst, head);
         for i in 0..lines {
             for operand in next {
-                // May lie beyond the source, which a prefetch does not mind.
+                // May lie beyond the source; a prefetch does not fault.
                 _mm_prefetch::<_MM_HINT_T0>(operand.ptr.wrapping_add(at + i * LINE).cast());
             }
             for piece in 0..LINE / size_of::<__m128i>() {
@@ -108,9 +111,10 @@ unsafe fn stream(src: *const u8, dst: *mut u8, len: usize, next: &[Operand], at:
     }
 }
 
-/// Orders streaming stores before all later ones. No other fence of this architecture, and no
-/// release store, does: whoever is told that the job is done would else see old memory.
+/// Orders streaming stores before all later stores. On this architecture neither a release store
+/// nor another kind of fence does: without this fence, another thread could learn that the job is
+/// done and still read the old memory.
 fn fence() {
-    // SAFETY: an instruction of the baseline.
+    // SAFETY: the instruction is in the architecture's baseline.
     unsafe { _mm_sfence() };
 }

@@ -1,4 +1,4 @@
-//! Every kernel, at every level the machine has, against a plain loop: bit for bit.
+//! Compares every kernel, at every level of the machine, with a plain loop, bit for bit.
 
 mod reference;
 
@@ -23,7 +23,7 @@ struct Case {
     srcs: usize,
     dsts: usize,
     scale: Option<Scale>,
-    /// The source that the first destination is, if it is one.
+    /// The source that is also the first destination, if any.
     alias: Option<usize>,
     streaming: bool,
     seed: u64,
@@ -31,7 +31,7 @@ struct Case {
 
 const GUARD: u8 = 0xa5;
 
-/// A buffer of elements, off its alignment, between guard bytes.
+/// A buffer of elements, possibly misaligned, between guard bytes.
 struct Buffer {
     bytes: Vec<u8>,
     start: usize,
@@ -79,62 +79,77 @@ impl Case {
         let sources: Vec<Vec<T>> = (0..self.srcs)
             .map(|_| (0..self.count).map(|_| T::sample(random.next())).collect())
             .collect();
-        // Every other source is scaled.
-        let scale = |i: usize| {
-            self.scale
-                .filter(|_| i.is_multiple_of(2))
-                .unwrap_or(Scale::One)
-        };
-        let expected: Vec<T> = (0..self.count)
+        let expected = self.expected(&sources);
+        for level in Level::available() {
+            self.check_level(level, &sources, &expected, &mut random);
+        }
+    }
+
+    /// The factor of source `i`: every other source has one.
+    fn scale(&self, i: usize) -> Scale {
+        self.scale
+            .filter(|_| i.is_multiple_of(2))
+            .unwrap_or(Scale::One)
+    }
+
+    fn expected<T: Reference>(&self, sources: &[Vec<T>]) -> Vec<T> {
+        (0..self.count)
             .map(|at| {
                 let values = sources
                     .iter()
                     .enumerate()
-                    .map(|(i, s)| s[at].scaled(scale(i)));
+                    .map(|(i, s)| s[at].scaled(self.scale(i)));
                 T::combine(self.op, values)
             })
+            .collect()
+    }
+
+    /// Runs on one level, in buffers of random alignment.
+    fn check_level<T: Reference>(
+        &self,
+        level: Level,
+        sources: &[Vec<T>],
+        expected: &[T],
+        random: &mut Random,
+    ) {
+        let mut shift = || (random.next() % 9) as usize;
+        let mut srcs: Vec<Buffer> = sources
+            .iter()
+            .map(|values| Buffer::new(values, shift()))
             .collect();
+        let mut dsts: Vec<Buffer> = (0..self.dsts)
+            .map(|_| Buffer::new(&vec![T::default(); self.count], shift()))
+            .collect();
+        let operands: Vec<Operand> = (0..)
+            .zip(&mut srcs)
+            .map(|(i, src)| Operand {
+                ptr: src.ptr(),
+                scale: self.scale(i),
+            })
+            .collect();
+        let mut targets: Vec<*mut u8> = dsts.iter_mut().map(Buffer::ptr).collect();
+        if let Some(alias) = self.alias {
+            targets[0] = operands[alias].ptr.cast_mut();
+        }
+        let job = Job {
+            dtype: T::DTYPE,
+            op: self.op,
+            srcs: &operands,
+            dsts: &targets,
+            count: self.count,
+            streaming: self.streaming,
+        };
+        // SAFETY: every buffer holds `count` elements, and only this job accesses them.
+        let started = unsafe { Cpu::at(level).start(&job) };
 
-        for level in Level::available() {
-            let mut shift = || (random.next() % 9) as usize;
-            let mut srcs: Vec<Buffer> = sources
-                .iter()
-                .map(|values| Buffer::new(values, shift()))
-                .collect();
-            let mut dsts: Vec<Buffer> = (0..self.dsts)
-                .map(|_| Buffer::new(&vec![T::default(); self.count], shift()))
-                .collect();
-            let operands: Vec<Operand> = (0..)
-                .zip(&mut srcs)
-                .map(|(i, src)| Operand {
-                    ptr: src.ptr(),
-                    scale: scale(i),
-                })
-                .collect();
-            let mut targets: Vec<*mut u8> = dsts.iter_mut().map(Buffer::ptr).collect();
-            if let Some(alias) = self.alias {
-                targets[0] = operands[alias].ptr.cast_mut();
-            }
-            let job = Job {
-                dtype: T::DTYPE,
-                op: self.op,
-                srcs: &operands,
-                dsts: &targets,
-                count: self.count,
-                streaming: self.streaming,
-            };
-            // SAFETY: the buffers hold `count` elements, and are touched by this job alone.
-            let started = unsafe { Cpu::at(level).start(&job) };
-
-            assert_eq!(started, Started::Done);
-            let what = (T::DTYPE, level, self);
-            for (i, src) in srcs.iter().enumerate() {
-                let aliased = self.alias == Some(i);
-                src.assert_holds(if aliased { &expected } else { &sources[i] }, &what);
-            }
-            for dst in dsts.iter().skip(usize::from(self.alias.is_some())) {
-                dst.assert_holds(&expected, &what);
-            }
+        assert_eq!(started, Started::Done);
+        let what = (T::DTYPE, level, self);
+        for (i, src) in srcs.iter().enumerate() {
+            let aliased = self.alias == Some(i);
+            src.assert_holds(if aliased { expected } else { &sources[i] }, &what);
+        }
+        for dst in dsts.iter().skip(usize::from(self.alias.is_some())) {
+            dst.assert_holds(expected, &what);
         }
     }
 
@@ -194,7 +209,7 @@ fn every_type_operation_and_shape() {
     }
 }
 
-/// All there is to know about the 8-bit floats: each with each.
+/// Exhaustive: every 8-bit float with every other.
 #[test]
 fn every_pair_of_8_bit_floats() {
     let e4m3: Vec<F8E4M3> = (0..=u8::MAX).map(F8E4M3::from_bits).collect();
@@ -205,7 +220,7 @@ fn every_pair_of_8_bit_floats() {
     }
 }
 
-/// Every half with those at the edges of its ranges.
+/// Every half with each half at the edges of the format's ranges.
 #[test]
 fn halves_with_those_at_the_edges() {
     let edges = [
@@ -217,21 +232,21 @@ fn halves_with_those_at_the_edges() {
     }
 }
 
-/// Where one is left out, none of the tests here tries it.
+/// A level that is not detected would not be tested at all.
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn every_level_of_the_processor_is_tried() {
+fn every_level_of_the_processor_is_tested() {
     for (need, level) in [
         (Need::Avx2, Level::Avx2),
         (Need::Avx512, Level::Avx512),
         (Need::Avx512Fp16, Level::Avx512Fp16),
     ] {
-        let is_tried = Level::available().any(|available| available == level);
-        assert_eq!(is_tried, has(need), "{}", level.name());
+        let is_tested = Level::available().any(|available| available == level);
+        assert_eq!(is_tested, has(need), "{}", level.name());
     }
 }
 
-/// Each of the one values with each of the others, at every level.
+/// Each value of `some` with each of `others`, at every level.
 #[track_caller]
 fn check_pairs<T: Reference>(op: Combine, some: &[T], others: &[T]) {
     let (a, b): (Vec<T>, Vec<T>) = some
@@ -255,7 +270,7 @@ fn check_pairs<T: Reference>(op: Combine, some: &[T], others: &[T]) {
             count: a.len(),
             streaming: false,
         };
-        // SAFETY: all three hold an element for each pair, and nothing else touches them.
+        // SAFETY: all three buffers hold an element for each pair, and nothing else accesses them.
         unsafe { Cpu::at(level).start(&job) };
         result.assert_holds(&expected, &(T::DTYPE, op, level));
     }
@@ -270,7 +285,7 @@ fn cases() -> impl Strategy<Value = (DType, Case)> {
     (
         prop::sample::select(DType::ALL.to_vec()),
         prop::sample::select(Combine::ALL.to_vec()),
-        // Up to several blocks of the widest type's.
+        // Up to several blocks of the widest type.
         prop_oneof![0..200usize, 0..10_000usize],
         1..=5usize,
         1..=3usize,
@@ -349,14 +364,14 @@ fn reduce_two(op: Combine, pair: [f32; 2]) -> f32 {
         count: 1,
         streaming: false,
     };
-    // SAFETY: one element each, alive and not otherwise touched.
+    // SAFETY: the operands are one element each, alive, and accessed by this job only.
     unsafe { Cpu::new().start(&job) };
     result
 }
 
 #[test]
 fn one_rounding_over_all_sources() {
-    // In half precision 2048 + 1 is 2048; the two ones together do count.
+    // In half precision 2048 + 1 rounds to 2048, but 2048 + 2 is exact.
     let [big, one] = [f16::from_f32(2048.0), f16::from_f32(1.0)];
     assert_eq!(
         f16::combine(Combine::Sum, [big, one, one].into_iter()),
@@ -396,7 +411,7 @@ fn both_destinations_are_sources() {
             count: 5000,
             streaming,
         };
-        // SAFETY: both buffers hold 5000 elements and are touched by this job alone.
+        // SAFETY: both buffers hold 5000 elements, and only this job accesses them.
         unsafe { Cpu::new().start(&job) };
         let expected: Vec<i32> = (7..5007).collect();
         assert_eq!((&a, &b), (&expected, &expected));

@@ -1,4 +1,4 @@
-//! Collectives. They return when they are enqueued in the stream.
+//! Collectives. They return as soon as they are enqueued in the stream.
 
 use std::ffi::c_void;
 
@@ -8,8 +8,8 @@ use super::{Communicator, RedOp};
 use crate::{DeviceSlice, Error, Stream};
 
 impl Communicator {
-    /// Reduces `send` of all ranks, element by element, into `recv` of all. In place where both are
-    /// the same.
+    /// Reduces the `send` buffers of all ranks, element by element, into the `recv` buffer of each.
+    /// In place if both are the same.
     ///
     /// # Errors
     ///
@@ -22,12 +22,13 @@ impl Communicator {
         stream: Stream,
     ) -> Result<(), Error> {
         let call = self.begin("ncclAllReduce")?;
-        call.places(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
-        call.length(RECEIVE, recv, send.len())?;
-        call.apart(recv, send, SAME)?;
+        call.check_buffers(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
+        call.check_len(RECEIVE, recv, send.len())?;
+        call.check_overlap(recv, send, SAME)?;
         let op = call.reduction(op, send.dtype())?;
-        // SAFETY: the communicator lives, and is this thread's; both buffers are as long as NCCL is
-        // told, and live as long as whoever made them promised.
+        // SAFETY: `begin` returned the handle of a live communicator of this thread. Both buffers
+        // have the length that NCCL is given, and the callers of `from_raw` promised that buffers
+        // and stream live until the operation has run.
         let code = unsafe {
             (call.api().ncclAllReduce)(
                 send.start(),
@@ -42,8 +43,8 @@ impl Communicator {
         call.finish(code)
     }
 
-    /// Reduces `send` of all ranks into `recv` of the root, which others need not have. In place
-    /// where both are the same.
+    /// Reduces the `send` buffers of all ranks into the root's `recv`, which other ranks need not
+    /// pass. In place if both are the same.
     ///
     /// # Errors
     ///
@@ -57,14 +58,17 @@ impl Communicator {
         stream: Stream,
     ) -> Result<(), Error> {
         let call = self.begin("ncclReduce")?;
-        call.places(&[(SEND, Some(send)), (RECEIVE, recv)], Some(stream))?;
+        call.check_buffers(&[(SEND, Some(send)), (RECEIVE, recv)], Some(stream))?;
         let root_rank = call.rank(ROOT, root)?;
-        if let Some(recv) = call.at_root(root, RECEIVE, recv)? {
-            call.length(RECEIVE, recv, send.len())?;
-            call.apart(recv, send, SAME)?;
+        if let Some(recv) = call.root_buffer(root, RECEIVE, recv)? {
+            call.check_len(RECEIVE, recv, send.len())?;
+            call.check_overlap(recv, send, SAME)?;
         }
         let op = call.reduction(op, send.dtype())?;
-        // SAFETY: as in `all_reduce`; only the root's receive buffer is written.
+        // SAFETY: `begin` returned the handle of a live communicator of this thread. Only the
+        // root's receive buffer is written, and there both buffers have the length that NCCL is
+        // given. The callers of `from_raw` promised that buffers and stream live until the
+        // operation has run.
         let code = unsafe {
             (call.api().ncclReduce)(
                 send.start(),
@@ -80,8 +84,8 @@ impl Communicator {
         call.finish(code)
     }
 
-    /// Copies `send` of the root, which others need not have, into `recv` of all. In place where both
-    /// are the same.
+    /// Copies the root's `send`, which other ranks need not pass, into the `recv` buffer of each
+    /// rank. In place if both are the same.
     ///
     /// # Errors
     ///
@@ -94,13 +98,16 @@ impl Communicator {
         stream: Stream,
     ) -> Result<(), Error> {
         let call = self.begin("ncclBroadcast")?;
-        call.places(&[(RECEIVE, Some(recv)), (SEND, send)], Some(stream))?;
+        call.check_buffers(&[(RECEIVE, Some(recv)), (SEND, send)], Some(stream))?;
         let root_rank = call.rank(ROOT, root)?;
-        if let Some(send) = call.at_root(root, SEND, send)? {
-            call.length(SEND, send, recv.len())?;
-            call.apart(recv, send, SAME)?;
+        if let Some(send) = call.root_buffer(root, SEND, send)? {
+            call.check_len(SEND, send, recv.len())?;
+            call.check_overlap(recv, send, SAME)?;
         }
-        // SAFETY: as in `all_reduce`; only the root's send buffer is read.
+        // SAFETY: `begin` returned the handle of a live communicator of this thread. Only the
+        // root's send buffer is read, and there both buffers have the length that NCCL is given.
+        // The callers of `from_raw` promised that buffers and stream live until the operation has
+        // run.
         let code = unsafe {
             (call.api().ncclBroadcast)(
                 start(send),
@@ -115,8 +122,8 @@ impl Communicator {
         call.finish(code)
     }
 
-    /// Copies `send` of all ranks into `recv` of all, one after the other. In place where `send` is
-    /// this rank's part of `recv`.
+    /// Concatenates the `send` buffers of all ranks in the `recv` buffer of each. In place if
+    /// `send` is this rank's part of `recv`.
     ///
     /// # Errors
     ///
@@ -128,10 +135,12 @@ impl Communicator {
         stream: Stream,
     ) -> Result<(), Error> {
         let call = self.begin("ncclAllGather")?;
-        call.places(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
-        call.length(SEND, send, call.share(RECEIVE, recv)?)?;
-        call.apart(recv, send, Some(own_part(self.rank()?, send.len())))?;
-        // SAFETY: as in `all_reduce`; the receive buffer has a part for each rank.
+        call.check_buffers(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
+        call.check_len(SEND, send, call.per_rank(RECEIVE, recv)?)?;
+        call.check_overlap(recv, send, Some(own_part(self.rank()?, send.len())))?;
+        // SAFETY: `begin` returned the handle of a live communicator of this thread. The receive
+        // buffer has a part for each rank, as long as the send buffer. The callers of `from_raw`
+        // promised that buffers and stream live until the operation has run.
         let code = unsafe {
             (call.api().ncclAllGather)(
                 send.start(),
@@ -145,8 +154,8 @@ impl Communicator {
         call.finish(code)
     }
 
-    /// Reduces `send` of all ranks, and leaves a part of the result to each. In place where `recv` is
-    /// this rank's part of `send`.
+    /// Reduces the `send` buffers of all ranks, and gives each rank one part of the result. In
+    /// place if `recv` is this rank's part of `send`.
     ///
     /// # Errors
     ///
@@ -159,11 +168,13 @@ impl Communicator {
         stream: Stream,
     ) -> Result<(), Error> {
         let call = self.begin("ncclReduceScatter")?;
-        call.places(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
-        call.length(RECEIVE, recv, call.share(SEND, send)?)?;
-        call.apart(send, recv, Some(own_part(self.rank()?, recv.len())))?;
+        call.check_buffers(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
+        call.check_len(RECEIVE, recv, call.per_rank(SEND, send)?)?;
+        call.check_overlap(send, recv, Some(own_part(self.rank()?, recv.len())))?;
         let op = call.reduction(op, send.dtype())?;
-        // SAFETY: as in `all_reduce`; the send buffer has a part for each rank.
+        // SAFETY: `begin` returned the handle of a live communicator of this thread. The send
+        // buffer has a part for each rank, as long as the receive buffer. The callers of `from_raw`
+        // promised that buffers and stream live until the operation has run.
         let code = unsafe {
             (call.api().ncclReduceScatter)(
                 send.start(),
@@ -178,8 +189,8 @@ impl Communicator {
         call.finish(code)
     }
 
-    /// Copies part `r` of `send` to rank `r`, which has it as part `self.rank()` of its `recv`. Never
-    /// in place. Before NCCL 2.28.3 these are sends and receives.
+    /// Copies part `r` of `send` to rank `r`, where it becomes part `self.rank()` of `recv`. Never
+    /// in place. Before NCCL 2.28.3 this is done with sends and receives.
     ///
     /// # Errors
     ///
@@ -191,14 +202,16 @@ impl Communicator {
         stream: Stream,
     ) -> Result<(), Error> {
         let call = self.begin("ncclAlltoAll")?;
-        call.places(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
-        call.length(RECEIVE, recv, send.len())?;
-        let count = call.share(SEND, send)?;
-        call.apart(send, recv, None)?;
+        call.check_buffers(&[(SEND, Some(send)), (RECEIVE, Some(recv))], Some(stream))?;
+        call.check_len(RECEIVE, recv, send.len())?;
+        let count = call.per_rank(SEND, send)?;
+        call.check_overlap(send, recv, None)?;
         let Ok(function) = call.api().ncclAlltoAll() else {
-            return self.deal(Some((send, All)), Some((recv, All)), stream);
+            return self.send_and_receive(Some((send, All)), Some((recv, All)), stream);
         };
-        // SAFETY: as in `all_reduce`; both buffers have a part for each rank.
+        // SAFETY: `begin` returned the handle of a live communicator of this thread. Both buffers
+        // have a part of `count` elements for each rank. The callers of `from_raw` promised that
+        // buffers and stream live until the operation has run.
         let code = unsafe {
             function(
                 send.start(),
@@ -212,9 +225,9 @@ impl Communicator {
         call.finish(code)
     }
 
-    /// Copies `send` of all ranks into `recv` of the root, one after the other; others need not have
-    /// it. In place where `send` is the root's part of `recv`. Before NCCL 2.28.3 these are sends and
-    /// receives.
+    /// Concatenates the `send` buffers of all ranks in the root's `recv`, which other ranks need
+    /// not pass. In place if `send` is the root's part of `recv`. Before NCCL 2.28.3 this is done
+    /// with sends and receives.
     ///
     /// # Errors
     ///
@@ -227,18 +240,21 @@ impl Communicator {
         stream: Stream,
     ) -> Result<(), Error> {
         let call = self.begin("ncclGather")?;
-        call.places(&[(SEND, Some(send)), (RECEIVE, recv)], Some(stream))?;
+        call.check_buffers(&[(SEND, Some(send)), (RECEIVE, recv)], Some(stream))?;
         let root_rank = call.rank(ROOT, root)?;
-        let used = call.at_root(root, RECEIVE, recv)?;
+        let used = call.root_buffer(root, RECEIVE, recv)?;
         if let Some(recv) = used {
-            call.length(SEND, send, call.share(RECEIVE, recv)?)?;
-            call.apart(recv, send, Some(own_part(root, send.len())))?;
+            call.check_len(SEND, send, call.per_rank(RECEIVE, recv)?)?;
+            call.check_overlap(recv, send, Some(own_part(root, send.len())))?;
         }
         let Ok(function) = call.api().ncclGather() else {
             let all = used.map(|recv| (recv, All));
-            return self.deal(Some((send, One(root))), all, stream);
+            return self.send_and_receive(Some((send, One(root))), all, stream);
         };
-        // SAFETY: as in `all_reduce`; the root's receive buffer has a part for each rank.
+        // SAFETY: `begin` returned the handle of a live communicator of this thread. Only the
+        // root's receive buffer is written, and it has a part for each rank, as long as the send
+        // buffer. The callers of `from_raw` promised that buffers and stream live until the
+        // operation has run.
         let code = unsafe {
             function(
                 send.start(),
@@ -253,8 +269,9 @@ impl Communicator {
         call.finish(code)
     }
 
-    /// Copies part `r` of the root's `send`, which others need not have, to `recv` of rank `r`. In
-    /// place where `recv` is the root's part of `send`. Before NCCL 2.28.3 these are sends and receives.
+    /// Copies part `r` of the root's `send`, which other ranks need not pass, to the `recv` buffer
+    /// of rank `r`. In place if `recv` is the root's part of `send`. Before NCCL 2.28.3 this is
+    /// done with sends and receives.
     ///
     /// # Errors
     ///
@@ -267,18 +284,21 @@ impl Communicator {
         stream: Stream,
     ) -> Result<(), Error> {
         let call = self.begin("ncclScatter")?;
-        call.places(&[(RECEIVE, Some(recv)), (SEND, send)], Some(stream))?;
+        call.check_buffers(&[(RECEIVE, Some(recv)), (SEND, send)], Some(stream))?;
         let root_rank = call.rank(ROOT, root)?;
-        let used = call.at_root(root, SEND, send)?;
+        let used = call.root_buffer(root, SEND, send)?;
         if let Some(send) = used {
-            call.length(RECEIVE, recv, call.share(SEND, send)?)?;
-            call.apart(send, recv, Some(own_part(root, recv.len())))?;
+            call.check_len(RECEIVE, recv, call.per_rank(SEND, send)?)?;
+            call.check_overlap(send, recv, Some(own_part(root, recv.len())))?;
         }
         let Ok(function) = call.api().ncclScatter() else {
             let all = used.map(|send| (send, All));
-            return self.deal(all, Some((recv, One(root))), stream);
+            return self.send_and_receive(all, Some((recv, One(root))), stream);
         };
-        // SAFETY: as in `all_reduce`; the root's send buffer has a part for each rank.
+        // SAFETY: `begin` returned the handle of a live communicator of this thread. Only the
+        // root's send buffer is read, and it has a part for each rank, as long as the receive
+        // buffer. The callers of `from_raw` promised that buffers and stream live until the
+        // operation has run.
         let code = unsafe {
             function(
                 start(send),
@@ -293,8 +313,8 @@ impl Communicator {
         call.finish(code)
     }
 
-    /// Sends and receives in one group: the buffers' parts, each with its peer.
-    fn deal(
+    /// Sends and receives the parts of the buffers, each to or from its peer, in one group.
+    fn send_and_receive(
         &self,
         send: Option<(DeviceSlice, Peers)>,
         recv: Option<(DeviceSlice, Peers)>,
@@ -313,12 +333,12 @@ impl Communicator {
     }
 }
 
-/// Whom the elements of a buffer are for, or from.
+/// The peers that a buffer's elements go to or come from.
 #[derive(Clone, Copy)]
 enum Peers {
-    /// All ranks, each with a part.
+    /// All ranks, each with one part.
     All,
-    /// One.
+    /// One rank, with the whole buffer.
     One(usize),
 }
 
@@ -337,7 +357,8 @@ fn parts(
     })
 }
 
-/// A buffer that only the root needs. What others give is not used, but NCCL may choose by it.
+/// The address of a buffer that only the root needs. NCCL does not access another rank's, but its
+/// choices may depend on the address.
 fn start(buffer: Option<DeviceSlice>) -> *mut c_void {
     buffer.map_or(std::ptr::null_mut(), DeviceSlice::start)
 }
@@ -346,10 +367,10 @@ const SEND: &str = "send";
 const RECEIVE: &str = "receive";
 const ROOT: &str = "root";
 
-/// What is in place where both buffers are as long.
+/// In place, if both buffers have the same length.
 const SAME: Option<(usize, &str)> = Some((0, "the same"));
 
-/// What is in place where one buffer has a part for each rank.
+/// In place, if one buffer has a part for each rank.
 fn own_part(rank: usize, count: usize) -> (usize, &'static str) {
     (rank * count, "one this rank's part of the other")
 }

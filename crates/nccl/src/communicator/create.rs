@@ -1,3 +1,5 @@
+//! Making communicators: from an id, for all devices of a process, or from another communicator.
+
 use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::ops::RangeInclusive;
@@ -9,21 +11,22 @@ use super::{Communicator, Inner, State, group};
 use crate::raw::{self, ncclComm_t, ncclConfig_t};
 use crate::{ArgumentError, Config, Error, Library, UniqueId};
 
-/// What happens to the communicator that is shrunk.
+/// What happens to the old communicator when it is shrunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShrinkMode {
-    /// Nothing is under way on it, and nothing happens to it.
+    /// Nothing: no operation may be in progress on it.
     Default = 0,
-    /// What is under way on it is ended first; also for one that has failed.
+    /// Operations in progress on it are stopped first. This also works after it has failed.
     Abort = 1,
 }
 
-/// The first call of a new communicator: where NCCL writes it, and its configuration.
-type First<'a> = &'a dyn Fn(*mut ncclComm_t, *mut ncclConfig_t) -> raw::Code;
+/// The call that makes a communicator: it takes where NCCL writes the handle, and the
+/// configuration.
+type CreateCall<'a> = &'a dyn Fn(*mut ncclComm_t, *mut ncclConfig_t) -> raw::Code;
 
 impl Communicator {
-    /// Makes rank `rank` of `size`, on the device that is current on this thread. All ranks do this
-    /// with the same `id`, on threads of their own or in one [`group`](Library::group).
+    /// Makes rank `rank` of `size`, on this thread's current device. All ranks do this with the
+    /// same `id`, each on its own thread or all in one [`group`](Library::group).
     ///
     /// ```no_run
     /// # use spark_ccl_nccl::{Communicator, Config, Error, Library};
@@ -37,7 +40,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// An argument is wrong, NCCL fails, or, if it does not block, it is not done in time.
+    /// An argument is wrong, NCCL fails, or a nonblocking communicator is not ready in time.
     pub fn init_rank(
         library: Library,
         size: usize,
@@ -48,13 +51,14 @@ impl Communicator {
         const NAME: &str = "ncclCommInitRankConfig";
         let (ranks, number) = checked(NAME, size, rank)?;
         let function = library.api.ncclCommInitRankConfig;
-        // SAFETY: `first` gives a place for the communicator and a configuration.
+        // SAFETY: `create` passes valid pointers to the handle and to the configuration; the other
+        // arguments are values.
         let call = |comm, config| unsafe { function(comm, ranks, id.raw(), number, config) };
-        Self::first(NAME, library, (size, rank), config, &call)
+        Self::create(NAME, library, (size, rank), config, &call)
     }
 
-    /// As [`init_rank`](Self::init_rank), with several ids, in the same order on all ranks: each
-    /// serves some of the ranks, so that many start sooner.
+    /// Like [`init_rank`](Self::init_rank), with several ids in the same order on all ranks. Each
+    /// id serves some of the ranks, so that a large communicator starts sooner.
     ///
     /// # Errors
     ///
@@ -72,13 +76,14 @@ impl Communicator {
         let function = library.api.ncclCommInitRankScalable()?;
         let ids: Vec<_> = ids.iter().map(|id| id.raw()).collect();
         let (first, count) = (ids.as_ptr().cast_mut(), ids.len() as c_int);
-        // SAFETY: as in `init_rank`; NCCL only reads the ids, before it returns.
+        // SAFETY: `create` passes valid pointers to the handle and to the configuration. `ids` has
+        // `count` elements and outlives the call; NCCL only reads them, before it returns.
         let call = |comm, config| unsafe { function(comm, ranks, number, count, first, config) };
-        Self::first(NAME, library, (size, rank), config, &call)
+        Self::create(NAME, library, (size, rank), config, &call)
     }
 
-    /// Joins a communicator that grows to `size` ranks, as the new rank `rank`; `id` is what
-    /// [`growth_id`](Self::growth_id) gave.
+    /// Joins a communicator that grows to `size` ranks, as the new rank `rank`; `id` is the result
+    /// of [`growth_id`](Self::growth_id).
     ///
     /// # Errors
     ///
@@ -95,18 +100,19 @@ impl Communicator {
         let function = library.api.ncclCommGrow()?;
         let id = id.raw();
         let none = ptr::null_mut();
-        // SAFETY: as in `init_rank`; NCCL only reads the id, before it returns.
+        // SAFETY: `create` passes valid pointers to the handle and to the configuration. New ranks
+        // pass a null parent, and NCCL only reads the id, before it returns.
         let call =
             |comm, config| unsafe { function(none, ranks, &raw const id, number, comm, config) };
-        Self::first(NAME, library, (size, rank), config, &call)
+        Self::create(NAME, library, (size, rank), config, &call)
     }
 
-    /// Makes one communicator for each device, all of this process; rank `r` is on `devices[r]`. They
-    /// block.
+    /// Makes one blocking communicator for each device, all in this process. Rank `r` is on
+    /// `devices[r]`.
     ///
     /// # Errors
     ///
-    /// NCCL fails, or this is in a group.
+    /// NCCL fails, or this thread has an open group.
     pub fn init_all(library: Library, devices: &[i32]) -> Result<Vec<Self>, Error> {
         const NAME: &str = "ncclCommInitAll";
         if group::is_open(library) {
@@ -119,7 +125,7 @@ impl Communicator {
         let size = devices.len();
         let (ranks, _) = checked(NAME, size, 0)?;
         let mut raw = vec![ptr::null_mut(); size];
-        // SAFETY: both have as many elements as NCCL is told.
+        // SAFETY: `raw` and `devices` both have `ranks` elements.
         let code =
             unsafe { (library.api.ncclCommInitAll)(raw.as_mut_ptr(), ranks, devices.as_ptr()) };
         library.check(NAME, code)?;
@@ -131,8 +137,9 @@ impl Communicator {
         Ok(raw.into_iter().enumerate().map(made).collect())
     }
 
-    /// Makes a communicator of the ranks that give the same `color`, in the order of `key`. All ranks
-    /// do this; who gives no color gets no communicator. Without a configuration, it has this one's.
+    /// Makes a communicator of the ranks that pass the same `color`, ordered by `key`. All ranks
+    /// take part; a rank without a color gets no communicator. Without a configuration, the new one
+    /// has this one's.
     ///
     /// # Errors
     ///
@@ -153,14 +160,15 @@ impl Communicator {
         )?;
         let function = self.inner.library.api.ncclCommSplit;
         let split = self.derive(State::Revoked, NAME, config, |parent, child, config| {
-            // SAFETY: the communicator lives, and is this thread's; `derive` gives the rest.
+            // SAFETY: `derive` passes the handle of a live communicator of this thread, a valid
+            // pointer for the new handle, and a valid or null configuration.
             unsafe { function(parent, number, key, child, config) }
         })?;
         Ok(color.map(|_| split))
     }
 
-    /// Makes a communicator without some of the ranks, which do not take part. Without a
-    /// configuration, it has this one's.
+    /// Makes a communicator without some of the ranks, which do not take part in the call. Without
+    /// a configuration, the new one has this one's.
     ///
     /// # Errors
     ///
@@ -183,30 +191,32 @@ impl Communicator {
         let count = excluded.len() as c_int;
         self.derive(worst, NAME, config, |parent, child, config| {
             let list = excluded.as_mut_ptr();
-            // SAFETY: as in `split`; the list has as many ranks as NCCL is told, and is read before
-            // it returns.
+            // SAFETY: `derive` passes the handle of a live communicator of this thread, a valid
+            // pointer for the new handle, and a valid or null configuration. The list has `count`
+            // ranks, and NCCL reads it before it returns.
             unsafe { function(parent, list, count, child, config, mode as c_int) }
         })
     }
 
-    /// What new ranks need to join ([`init_grown`](Self::init_grown)). One rank makes it, passes it on,
-    /// and gives it to [`grow`](Self::grow).
+    /// Makes the id with which new ranks join ([`init_grown`](Self::init_grown)). One rank makes
+    /// it, sends it to the new ranks, and passes it to [`grow`](Self::grow).
     ///
     /// # Errors
     ///
-    /// NCCL is older than 2.29.2, or another one has not been used.
+    /// NCCL is older than 2.29.2, or an earlier id has not been used.
     pub fn growth_id(&self) -> Result<UniqueId, Error> {
         let function = self.inner.library.api.ncclCommGetUniqueId()?;
         let mut id = UniqueId([0; 128]).raw();
-        // SAFETY: the communicator lives; the bytes are filled in.
+        // SAFETY: `raw` is the handle of a live communicator, and NCCL overwrites the bytes of
+        // `id`.
         self.call("ncclCommGetUniqueId", |_, raw| unsafe {
             function(raw, &raw mut id)
         })?;
         Ok(UniqueId::from_raw(id))
     }
 
-    /// Makes a communicator of `size` ranks: these, with their numbers, and new ones that join. The
-    /// rank that made the id gives it, the others none.
+    /// Makes a communicator of `size` ranks: the present ones, which keep their numbers, and new
+    /// ones. The rank that made the id passes it, the others pass none.
     ///
     /// # Errors
     ///
@@ -228,7 +238,9 @@ impl Communicator {
         let id = id.map(UniqueId::raw);
         let id = id.as_ref().map_or(ptr::null(), ptr::from_ref);
         self.derive(State::Ready, NAME, config, |parent, child, config| {
-            // SAFETY: as in `split`; the id is null, or read before this returns.
+            // SAFETY: `derive` passes the handle of a live communicator of this thread, a valid
+            // pointer for the new handle, and a valid or null configuration. The id is null, or
+            // lives in this function, and NCCL reads it before it returns.
             unsafe { function(parent, size as c_int, id, KEEP_RANK, child, config) }
         })
     }
@@ -240,13 +252,13 @@ impl Communicator {
         Self { inner, not_sync }
     }
 
-    /// Makes a communicator that comes from no other.
-    fn first(
+    /// Makes a communicator that is not derived from another.
+    fn create(
         name: &'static str,
         library: Library,
         of: (usize, usize),
         config: &Config,
-        call: First<'_>,
+        call: CreateCall<'_>,
     ) -> Result<Self, Error> {
         let mut config_raw = config.raw(library, name)?;
         let made = Self::of(Arc::new(Inner::new(library, config.timeout, Some(of))));
@@ -256,7 +268,7 @@ impl Communicator {
         Ok(made)
     }
 
-    /// Makes a communicator from this one. It is null for a rank that is not in it.
+    /// Makes a communicator from this one. Its handle is null on a rank that is not part of it.
     fn derive(
         &self,
         worst: State,
@@ -285,11 +297,11 @@ impl Communicator {
         settled.map(|()| made)
     }
 
-    /// Waits until NCCL has made a communicator from this one, which it says to have done when it has
-    /// only begun.
+    /// Waits until NCCL has made `child` from this communicator: it returns success when it has
+    /// only started.
     fn wait_for_child(&self, name: &'static str, child: &Inner) -> Result<(), Error> {
         match self.inner.wait(name) {
-            // A communicator that had failed before it was shrunk goes on to say so.
+            // If the communicator had failed before it was shrunk, NCCL still reports that failure.
             Err(Error::Call(_)) if !child.raw().is_null() => {}
             waited => waited?,
         }
@@ -297,12 +309,15 @@ impl Communicator {
     }
 }
 
-/// Checks a rank and the number of ranks; gives the number, then the rank, for NCCL.
+/// Checks the number of ranks and a rank, and converts both, in that order, to NCCL's type.
 fn checked(name: &'static str, ranks: usize, seen: usize) -> Result<(c_int, c_int), Error> {
     within(name, "the number of ranks", ranks, 1..=c_int::MAX as usize)?;
     if seen >= ranks {
         let what = "rank";
-        return Err(refused(name, ArgumentError::Rank { what, seen, ranks }));
+        return Err(argument_error(
+            name,
+            ArgumentError::Rank { what, seen, ranks },
+        ));
     }
     Ok((ranks as c_int, seen as c_int))
 }
@@ -317,7 +332,7 @@ fn within(
     if range.contains(&seen) {
         return Ok(());
     }
-    Err(refused(
+    Err(argument_error(
         name,
         ArgumentError::Beyond {
             what,
@@ -328,7 +343,7 @@ fn within(
     ))
 }
 
-fn refused(operation: &'static str, error: ArgumentError) -> Error {
+fn argument_error(operation: &'static str, error: ArgumentError) -> Error {
     let rank = None;
     Error::Argument {
         operation,
@@ -340,5 +355,5 @@ fn refused(operation: &'static str, error: ArgumentError) -> Error {
 /// `NCCL_SPLIT_NOCOLOR`.
 const NO_COLOR: c_int = -1;
 
-/// What ranks that were there before give as their number when a communicator grows.
+/// The rank that present ranks pass when a communicator grows.
 const KEEP_RANK: c_int = -1;

@@ -1,3 +1,5 @@
+//! The ends of a communicator: abort, revoke, and finalize.
+
 use std::ptr;
 use std::sync::atomic::Ordering;
 
@@ -6,12 +8,12 @@ use crate::error::Code;
 use crate::{Error, Library};
 
 impl Communicator {
-    /// Ends at once what runs and what is under way, and frees everything. When one rank is gone, all
-    /// others do this.
+    /// Stops at once everything that is enqueued or in progress, and frees everything. When one
+    /// rank has failed, all others call this.
     ///
     /// # Errors
     ///
-    /// NCCL fails; or it is in a group, and is aborted when that ends.
+    /// NCCL fails; or the communicator is in a group, and is aborted when the group ends.
     pub fn abort(self) -> Result<(), Error> {
         const NAME: &str = "ncclCommAbort";
         if group::join(&self.inner, NAME)? {
@@ -25,7 +27,7 @@ impl Communicator {
         self.inner.abort()
     }
 
-    /// Ends at once what runs and what is under way, but keeps the communicator for
+    /// Stops at once everything that is enqueued or in progress, but keeps the communicator for
     /// [`split`](Self::split), [`shrink`](Self::shrink) and [`finalize`](Self::finalize).
     ///
     /// # Errors
@@ -33,16 +35,16 @@ impl Communicator {
     /// NCCL fails, or is older than 2.28.7.
     pub fn revoke(&self) -> Result<(), Error> {
         let call = self.begin_up_to(State::Failed, "ncclCommRevoke")?;
-        call.alone()?;
+        call.refuse_in_group()?;
         let function = call.api().ncclCommRevoke()?;
-        // SAFETY: the communicator lives, and is this thread's.
+        // SAFETY: `begin_up_to` returned the handle of a live communicator of this thread.
         let code = unsafe { function(call.raw, REVOKE_DEFAULT) };
         call.finish(code)?;
         self.inner.set_state(State::Revoked);
         Ok(())
     }
 
-    /// Waits for all that has been enqueued, on all ranks, and frees everything.
+    /// Waits for everything that has been enqueued, on all ranks, and frees everything.
     ///
     /// # Errors
     ///
@@ -55,41 +57,43 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// One has failed, NCCL fails, or it is not done in time; then all are aborted.
+    /// A communicator has failed, NCCL fails, or it does not complete in time; then all are
+    /// aborted.
     pub fn finalize_all(communicators: Vec<Self>) -> Result<(), Error> {
         let Some(first) = communicators.first() else {
             return Ok(());
         };
         let library = first.inner.library;
-        alone(library)?;
+        refuse_in_group(library)?;
         library.group(|| communicators.iter().try_for_each(Self::flush))?;
         communicators.into_iter().try_for_each(Self::destroy)
     }
 
-    /// Starts to wait for all that has been enqueued; what was revoked has nothing left.
+    /// Starts to wait for everything enqueued. Nothing is left to wait for after a revoke.
     fn flush(&self) -> Result<(), Error> {
         let call = self.begin_up_to(State::Revoked, "ncclCommFinalize")?;
         if self.inner.state() == State::Revoked {
             return Ok(());
         }
-        // SAFETY: the communicator lives, and is this thread's.
+        // SAFETY: `begin_up_to` returned the handle of a live communicator of this thread.
         let code = unsafe { (call.api().ncclCommFinalize)(call.raw) };
         call.finish(code)
     }
 
     fn destroy(self) -> Result<(), Error> {
         let raw = self.inner.raw.swap(ptr::null_mut(), Ordering::Relaxed);
-        // SAFETY: nobody else has the handle now, and no call of it is under way.
+        // SAFETY: the swap left null, so no other call can get the handle. A communicator is not
+        // shared between threads, so no other call of it is in progress.
         let code = Code(unsafe { (self.inner.library.api.ncclCommDestroy)(raw) });
         match code {
-            // One that does not block may still be at it, and frees itself.
+            // A nonblocking communicator may still be ending; it then frees itself.
             Code::SUCCESS | Code::IN_PROGRESS => Ok(()),
             code => Err(self.inner.failed("ncclCommDestroy", code)),
         }
     }
 }
 
-fn alone(library: Library) -> Result<(), Error> {
+fn refuse_in_group(library: Library) -> Result<(), Error> {
     if group::is_open(library) {
         return Err(Error::Grouped {
             operation: "ncclCommFinalize",

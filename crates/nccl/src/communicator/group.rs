@@ -1,3 +1,6 @@
+//! Groups of calls. A group keeps its communicators, and the memory that NCCL writes, alive until
+//! it ends.
+
 use std::cell::RefCell;
 use std::ptr;
 use std::sync::atomic::AtomicPtr;
@@ -11,27 +14,28 @@ thread_local! {
     static OPEN: RefCell<Option<Open>> = const { RefCell::new(None) };
 }
 
-/// This thread's group.
+/// The open group of this thread.
 struct Open {
     library: Library,
     number: u64,
     depth: usize,
-    /// The communicators with calls in it: they live until it ends, whoever drops them.
+    /// The communicators that have calls in the group. They live until it ends, even if they are
+    /// dropped.
     members: Vec<Arc<Inner>>,
-    /// Where NCCL may write a handle as late as at its end.
+    /// Where NCCL may write a handle, at the latest when the group ends.
     slots: Vec<Arc<Slot>>,
 }
 
-/// Where NCCL writes a handle, at the latest when the group of the call ends.
+/// Where NCCL writes a handle, at the latest when the call's group ends.
 pub(super) type Slot = AtomicPtr<std::ffi::c_void>;
 
 impl Library {
-    /// Does the calls of `body` as one: they start together when it returns, so that one thread can
-    /// do them for several communicators, and sends and receives cannot wait for each other.
-    /// Groups within groups end with the outermost.
+    /// Combines the calls of `body`: they start together when it returns. One thread can thus make
+    /// the calls of several communicators, and sends and receives cannot wait for each other.
+    /// Nested groups end with the outermost.
     ///
-    /// When `body` fails, nothing of the group starts. Its communicators are as they were if they block; others can only be
-    /// aborted.
+    /// If `body` fails, no call of the group starts. Blocking communicators of the group remain
+    /// usable; nonblocking ones can only be aborted.
     ///
     /// ```no_run
     /// # use spark_ccl_nccl::{Communicator, DeviceSlice, Error, Library, Stream};
@@ -47,12 +51,12 @@ impl Library {
     /// # Errors
     ///
     /// The error of `body`; else NCCL's, after which all communicators of the group can only be
-    /// aborted; or a communicator that does not block was not ready in time.
+    /// aborted; or a nonblocking communicator was not ready in time.
     pub fn group<T, E: From<Error>>(self, body: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let group = Group::start(self)?;
         let outcome = body();
         if outcome.is_err() {
-            group.call_off();
+            group.cancel();
         }
         let ended = group.end();
         let value = outcome?;
@@ -61,7 +65,7 @@ impl Library {
     }
 }
 
-/// A started group, or one within it; it ends also when its closure panics.
+/// A group that has started, possibly within another. It also ends if its closure panics.
 struct Group {
     library: Library,
     ended: bool,
@@ -77,7 +81,7 @@ impl Group {
                 elsewhere: false,
             });
         }
-        // SAFETY: it takes nothing.
+        // SAFETY: the function takes no arguments, and may be called on any thread.
         library.check(NAME, unsafe { (library.api.ncclGroupStart)() })?;
         OPEN.with_borrow_mut(|open| open.get_or_insert_with(|| Open::new(library)).depth += 1);
         Ok(Self {
@@ -86,10 +90,12 @@ impl Group {
         })
     }
 
-    /// Has NCCL refuse the group when it ends: one refused call does, and this one always is.
-    fn call_off(&self) {
+    /// Makes NCCL refuse the group when it ends: one refused call is enough, and this call is
+    /// always refused.
+    fn cancel(&self) {
         let (nothing, none, constant) = (ptr::null_mut(), ptr::null_mut(), ptr::null());
-        // SAFETY: NCCL looks at the communicator first, and there is none.
+        // SAFETY: NCCL checks the communicator first, and refuses a null one before it uses any
+        // other argument.
         unsafe {
             (self.library.api.ncclAllReduce)(constant, nothing, 0, 0, 0, none, ptr::null_mut())
         };
@@ -104,8 +110,8 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if !self.ended {
-            self.call_off();
-            // It says that it was called off.
+            self.cancel();
+            // The error only says that the group was cancelled.
             let _ = end(self.library);
         }
     }
@@ -113,7 +119,8 @@ impl Drop for Group {
 
 fn end(library: Library) -> Result<(), Error> {
     const NAME: &str = "ncclGroupEnd";
-    // SAFETY: a group was started on this thread, and what its calls point to lives.
+    // SAFETY: a group is open on this thread. Its members and slots, to which its calls point, live
+    // in `OPEN` until this returns.
     let code = Code(unsafe { (library.api.ncclGroupEnd)() });
     let open = OPEN.with_borrow_mut(|open| {
         let depth = &mut open.as_mut()?.depth;
@@ -143,21 +150,21 @@ impl Open {
         }
     }
 
-    /// Lets the communicators go, once NCCL has.
+    /// Releases the communicators after NCCL has ended the group.
     fn close(self, code: Code, failed: bool) {
         for member in &self.members {
-            // One that does not block goes on to say that the group was called off.
-            let spared = code == Code::INVALID_ARGUMENT && member.is_fine();
+            // A nonblocking communicator keeps reporting that the group was cancelled.
+            let spared = code == Code::INVALID_ARGUMENT && member.has_no_error();
             if failed && !spared {
                 member.fail();
-                // NCCL may still write there, until the communicator has been aborted.
+                // NCCL may still write there until the communicator has been aborted.
                 self.slots.iter().for_each(|slot| member.keep(slot.clone()));
             }
             *group_of(member) = None;
         }
     }
 
-    /// Makes a communicator a member; says whether no other group has it.
+    /// Makes a communicator a member. Returns false if it is a member of another group.
     fn add(&mut self, inner: &Arc<Inner>) -> bool {
         let number = *group_of(inner).get_or_insert_with(|| {
             self.members.push(inner.clone());
@@ -171,7 +178,7 @@ fn group_of(inner: &Inner) -> MutexGuard<'_, Option<u64>> {
     inner.group.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes a communicator part of this thread's group, if there is one; says whether there is.
+/// Adds a communicator to this thread's group, if there is one. Returns whether there is.
 pub(super) fn join(inner: &Arc<Inner>, operation: &'static str) -> Result<bool, Error> {
     let (grouped, free) = OPEN.with_borrow_mut(|open| match open {
         Some(open) if open.library == inner.library => (true, open.add(inner)),
@@ -185,12 +192,12 @@ pub(super) fn join(inner: &Arc<Inner>, operation: &'static str) -> Result<bool, 
     if free { Ok(grouped) } else { Err(taken) }
 }
 
-/// Whether this thread has a group of this library.
+/// Whether this thread has an open group of this library.
 pub(super) fn is_open(library: Library) -> bool {
     OPEN.with_borrow(|open| open.as_ref().is_some_and(|open| open.library == library))
 }
 
-/// Keeps what NCCL will write until the group has ended.
+/// Keeps alive until the group ends what NCCL will write.
 pub(super) fn keep(slot: &Arc<Slot>) {
     OPEN.with_borrow_mut(|open| {
         if let Some(open) = open {

@@ -1,3 +1,5 @@
+//! The steps that all calls of a communicator share: checks of state and arguments, and the result.
+
 use std::ffi::c_int;
 
 use spark_ccl_types::DType;
@@ -6,7 +8,8 @@ use super::{Communicator, State, group};
 use crate::raw::{self, Api, ncclComm_t};
 use crate::{ArgumentError, DeviceSlice, Error, RedOp, Stream, Version};
 
-/// A call that is being made: what it needs from the communicator, and the checks of its arguments.
+/// A call that is being prepared: what it needs from the communicator, and the checks of its
+/// arguments.
 pub(super) struct Operation<'a> {
     pub(super) comm: &'a Communicator,
     name: &'static str,
@@ -15,12 +18,12 @@ pub(super) struct Operation<'a> {
 }
 
 impl Communicator {
-    /// Begins a call of a communicator that is all right.
+    /// Begins a call that needs a communicator without errors.
     pub(super) fn begin(&self, name: &'static str) -> Result<Operation<'_>, Error> {
         self.begin_up_to(State::Ready, name)
     }
 
-    /// Begins a call that also a communicator in a worse state can do.
+    /// Begins a call that also works in a worse state.
     pub(super) fn begin_up_to(
         &self,
         worst: State,
@@ -38,7 +41,7 @@ impl Communicator {
         Ok(Operation {
             comm: self,
             name,
-            raw: self.inner.made(name)?,
+            raw: self.inner.handle(name)?,
             grouped,
         })
     }
@@ -54,15 +57,15 @@ impl Operation<'_> {
         self.comm.inner.settle(self.name, code, self.grouped)
     }
 
-    /// As [`finish`](Self::finish), for calls of which NCCL says that they are done when it has only
-    /// begun them.
+    /// Like [`finish`](Self::finish), for calls that return success when NCCL has only started
+    /// them.
     pub(super) fn finish_begun(self, code: raw::Code) -> Result<(), Error> {
         let inner = &self.comm.inner;
         inner.settle_begun(self.name, code, self.grouped)
     }
 
-    /// What a call in a group would have to wait for the group's end to know.
-    pub(super) fn alone(&self) -> Result<(), Error> {
+    /// Refuses to run in a group: the result would be known only when the group ends.
+    pub(super) fn refuse_in_group(&self) -> Result<(), Error> {
         let error = Error::Grouped {
             operation: self.name,
             elsewhere: false,
@@ -78,9 +81,9 @@ impl Operation<'_> {
         })
     }
 
-    /// Checks that buffers and stream are the communicator's device's, and of one type, which the
-    /// library knows.
-    pub(super) fn places(
+    /// Checks that the buffers and the stream belong to the communicator's device, and that the
+    /// buffers have one element type, which the library supports.
+    pub(super) fn check_buffers(
         &self,
         buffers: &[(&'static str, Option<DeviceSlice>)],
         stream: Option<Stream>,
@@ -113,10 +116,10 @@ impl Operation<'_> {
                 });
             }
         }
-        self.known(expected)
+        self.check_dtype(expected)
     }
 
-    fn known(&self, dtype: DType) -> Result<(), Error> {
+    fn check_dtype(&self, dtype: DType) -> Result<(), Error> {
         let since = Version::new(2, 24, 3);
         match dtype {
             DType::F8E4M3 => self.comm.inner.library.needs("f8e4m3", since),
@@ -126,7 +129,7 @@ impl Operation<'_> {
     }
 
     /// Checks how many elements a buffer has.
-    pub(super) fn length(
+    pub(super) fn check_len(
         &self,
         buffer: &'static str,
         slice: DeviceSlice,
@@ -143,8 +146,12 @@ impl Operation<'_> {
         Ok(())
     }
 
-    /// The elements for each rank in a buffer with something for all.
-    pub(super) fn share(&self, buffer: &'static str, slice: DeviceSlice) -> Result<usize, Error> {
+    /// The number of elements for each rank, in a buffer with an equal part for each.
+    pub(super) fn per_rank(
+        &self,
+        buffer: &'static str,
+        slice: DeviceSlice,
+    ) -> Result<usize, Error> {
         let (seen, ranks) = (slice.len(), self.comm.size()?);
         if !seen.is_multiple_of(ranks) {
             return self.refuse(ArgumentError::Shares {
@@ -156,8 +163,9 @@ impl Operation<'_> {
         Ok(seen / ranks)
     }
 
-    /// Checks that two buffers are apart, or that one starts where it must in the other.
-    pub(super) fn apart(
+    /// Checks that two buffers do not overlap, or that `inner` starts in `outer` where in place
+    /// requires.
+    pub(super) fn check_overlap(
         &self,
         outer: DeviceSlice,
         inner: DeviceSlice,
@@ -175,7 +183,7 @@ impl Operation<'_> {
         self.refuse(ArgumentError::Overlap { in_place })
     }
 
-    /// The number of another rank, for NCCL.
+    /// Checks a rank, and converts it to NCCL's type.
     pub(super) fn rank(&self, what: &'static str, seen: usize) -> Result<c_int, Error> {
         let ranks = self.comm.size()?;
         if seen >= ranks {
@@ -184,8 +192,8 @@ impl Operation<'_> {
         Ok(seen as c_int)
     }
 
-    /// The buffer that the root, and only the root, must have; nothing on other ranks.
-    pub(super) fn at_root(
+    /// The buffer that the root must pass; `None` on other ranks.
+    pub(super) fn root_buffer(
         &self,
         root: usize,
         buffer: &'static str,
@@ -198,13 +206,13 @@ impl Operation<'_> {
         }
     }
 
-    /// NCCL's number for a reduction of elements of a type.
+    /// NCCL's number of a reduction for elements of this type.
     pub(super) fn reduction(&self, op: RedOp<'_>, expected: DType) -> Result<raw::RedOp, Error> {
         let RedOp::PreMulSum(made) = op else {
             return Ok(op.code());
         };
         let (what, seen) = ("reduction", made.dtype);
-        self.own(what, made.communicator)?;
+        self.check_owner(what, made.communicator)?;
         if seen != expected {
             return self.refuse(ArgumentError::DType {
                 what,
@@ -215,8 +223,8 @@ impl Operation<'_> {
         Ok(op.code())
     }
 
-    /// Checks that something was made with this communicator.
-    pub(super) fn own(&self, what: &'static str, communicator: u64) -> Result<(), Error> {
+    /// Checks that an object was made with this communicator.
+    pub(super) fn check_owner(&self, what: &'static str, communicator: u64) -> Result<(), Error> {
         if communicator != self.comm.inner.number {
             return self.refuse(ArgumentError::OtherCommunicator { what });
         }

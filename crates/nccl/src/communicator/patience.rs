@@ -1,21 +1,23 @@
+//! The time limit of a communicator's calls.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long calls of a communicator that does not block are waited for. Any thread may change it, also while
-/// another one waits: with zero, that ends at once.
+/// The time limit of a nonblocking communicator's calls. Any thread may change it, even while
+/// another thread waits: zero ends that wait at once.
 ///
 /// ```no_run
 /// # fn stop(comm: spark_ccl_nccl::Communicator) -> Result<(), spark_ccl_nccl::Error> {
 /// let patience = comm.patience();
 /// let caller = std::thread::spawn(move || comm.split(Some(0), 0, None));
-/// // A rank is known to be gone.
+/// // A rank is known to have failed.
 /// patience.set(std::time::Duration::ZERO);
 /// # drop(caller);
 /// # Ok(())
 /// # }
 /// ```
-// In nanoseconds. It carries nothing but itself.
+// In nanoseconds. Relaxed: only the value itself matters.
 #[derive(Clone, Debug)]
 pub struct Patience(Arc<AtomicU64>);
 
@@ -26,7 +28,7 @@ impl Patience {
         patience
     }
 
-    /// Lets calls take so long from their beginning on.
+    /// Sets the time limit, which counts from the start of each call.
     pub fn set(&self, timeout: Duration) {
         let nanos = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         self.0.store(nanos, Ordering::Relaxed);
@@ -36,7 +38,7 @@ impl Patience {
         Duration::from_nanos(self.0.load(Ordering::Relaxed))
     }
 
-    /// Whether it is over for a call that began then.
+    /// Whether the time limit of a call that began at `start` has passed.
     pub(super) fn is_over(&self, start: Instant) -> bool {
         start.elapsed() >= self.get()
     }

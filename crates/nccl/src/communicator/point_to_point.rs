@@ -1,20 +1,24 @@
+//! Sends and receives between two ranks.
+
 use super::Communicator;
 use crate::{DeviceSlice, Error, Stream};
 
 impl Communicator {
-    /// Sends to a peer, which receives as many elements of the same type. It ends when the peer
-    /// receives: what must go on at the same time goes into one [`group`](crate::Library::group).
+    /// Sends to a peer, which receives the same number of elements of the same type. The send
+    /// completes when the peer receives: put sends and receives that must progress together into
+    /// one [`group`](crate::Library::group).
     ///
     /// # Errors
     ///
     /// An argument is wrong, the communicator has failed, or NCCL fails.
     pub fn send(&self, buffer: DeviceSlice, peer: usize, stream: Stream) -> Result<(), Error> {
         let call = self.begin("ncclSend")?;
-        call.places(&[("send", Some(buffer))], Some(stream))?;
+        call.check_buffers(&[("send", Some(buffer))], Some(stream))?;
         let peer = call.rank("peer", peer)?;
         let dtype = buffer.dtype().code().into();
-        // SAFETY: the communicator lives, and is this thread's; the buffer is as long as NCCL is
-        // told, and lives as long as whoever made it promised.
+        // SAFETY: `begin` returned the handle of a live communicator of this thread. NCCL is given
+        // the buffer's own length, and the callers of `from_raw` promised that buffer and stream
+        // live until the send has run.
         let code = unsafe {
             (call.api().ncclSend)(
                 buffer.start(),
@@ -28,17 +32,19 @@ impl Communicator {
         call.finish(code)
     }
 
-    /// Receives what a peer [`send`](Self::send)s.
+    /// Receives what a peer sends with [`send`](Self::send).
     ///
     /// # Errors
     ///
     /// As for [`send`](Self::send).
     pub fn recv(&self, buffer: DeviceSlice, peer: usize, stream: Stream) -> Result<(), Error> {
         let call = self.begin("ncclRecv")?;
-        call.places(&[("receive", Some(buffer))], Some(stream))?;
+        call.check_buffers(&[("receive", Some(buffer))], Some(stream))?;
         let peer = call.rank("peer", peer)?;
         let dtype = buffer.dtype().code().into();
-        // SAFETY: as in `send`.
+        // SAFETY: `begin` returned the handle of a live communicator of this thread. NCCL is given
+        // the buffer's own length, and the callers of `from_raw` promised that buffer and stream
+        // live until the receive has run.
         let code = unsafe {
             (call.api().ncclRecv)(
                 buffer.start(),

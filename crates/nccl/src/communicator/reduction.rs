@@ -1,3 +1,5 @@
+//! The reductions that NCCL has, and those made at run time.
+
 use spark_ccl_types::{DType, Element};
 
 use super::Communicator;
@@ -17,7 +19,7 @@ pub enum RedOp<'a> {
     Min,
     /// The sum, divided by the number of ranks.
     Avg,
-    /// The sum of each rank's elements times its own factor.
+    /// The sum of the ranks' elements, each multiplied by its rank's factor.
     PreMulSum(&'a PreMulSum),
 }
 
@@ -34,7 +36,7 @@ impl RedOp<'_> {
     }
 }
 
-/// A sum with a factor, made by [`Communicator::pre_mul_sum`] for that communicator.
+/// A sum with a factor, made by [`Communicator::pre_mul_sum`] for that communicator only.
 #[derive(Debug)]
 pub struct PreMulSum {
     pub(crate) code: raw::RedOp,
@@ -43,16 +45,17 @@ pub struct PreMulSum {
 }
 
 impl Communicator {
-    /// Makes a sum that multiplies this rank's elements, of type `T`, by a factor first.
+    /// Makes a sum that first multiplies this rank's elements, of type `T`, by a factor.
     ///
     /// # Errors
     ///
-    /// NCCL's.
+    /// NCCL fails.
     pub fn pre_mul_sum<T: Element>(&self, mut factor: T) -> Result<PreMulSum, Error> {
         let operation = self.begin("ncclRedOpCreatePreMulSum")?;
         let mut code = 0;
         let dtype = T::DTYPE;
-        // SAFETY: the communicator lives; the factor is of that type, and is read before this returns.
+        // SAFETY: `begin` returned the handle of a live communicator. `factor` has the type that
+        // NCCL is told, and NCCL reads it before it returns; NCCL writes one number to `code`.
         let result = unsafe {
             (operation.api().ncclRedOpCreatePreMulSum)(
                 &raw mut code,
@@ -70,17 +73,18 @@ impl Communicator {
         })
     }
 
-    /// Frees a reduction, which otherwise lasts as long as the communicator. Calls that have returned
-    /// do not need it any more.
+    /// Frees a reduction, which otherwise lives as long as the communicator. Calls that have
+    /// returned no longer need it.
     ///
     /// # Errors
     ///
-    /// It is another communicator's.
+    /// It belongs to another communicator.
     #[expect(clippy::needless_pass_by_value, reason = "it must not be used again")]
     pub fn destroy_op(&self, op: PreMulSum) -> Result<(), Error> {
         let operation = self.begin("ncclRedOpDestroy")?;
-        operation.own("reduction", op.communicator)?;
-        // SAFETY: the communicator lives, and made it.
+        operation.check_owner("reduction", op.communicator)?;
+        // SAFETY: `begin` returned the handle of a live communicator. `check_owner` has checked that it
+        // made the reduction, which is consumed here, so it is freed only once.
         let code = unsafe { (operation.api().ncclRedOpDestroy)(op.code, operation.raw) };
         operation.finish(code)
     }

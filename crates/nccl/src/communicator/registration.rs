@@ -1,4 +1,4 @@
-//! Memory that NCCL is told of, so that it can go straight there.
+//! Registration of device memory, with which NCCL can access the memory directly.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -9,57 +9,61 @@ use super::Communicator;
 use super::group::{self, Slot};
 use crate::{ArgumentError, DeviceSlice, Error};
 
-/// Memory that is registered with a communicator, until [`Communicator::deregister`] or its end.
+/// Memory that is registered with a communicator until [`Communicator::deregister`], or until the
+/// communicator ends.
 #[derive(Debug)]
 pub struct Registration {
     handle: Option<NonNull<c_void>>,
     communicator: u64,
 }
 
-// SAFETY: it is a number to all but NCCL, which is given it with its communicator only.
+// SAFETY: the handle is never dereferenced here. NCCL takes it only together with its communicator,
+// whose calls are not concurrent.
 unsafe impl Send for Registration {}
-// SAFETY: as above.
+// SAFETY: a shared reference only says whether there is a handle.
 unsafe impl Sync for Registration {}
 
-/// Memory that all ranks have registered together, until [`Communicator::deregister_window`] or the
-/// communicator's end.
+/// Memory that all ranks have registered together, until [`Communicator::deregister_window`] or
+/// until the communicator ends.
 #[derive(Debug)]
 pub struct Window {
     slot: Arc<Slot>,
     communicator: u64,
 }
 
-/// What a window is for.
+/// Which buffers a window may consist of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowKind {
-    /// What the ranks register may differ.
+    /// The ranks' buffers may differ.
     Default = 0,
-    /// All ranks register buffers of the same size, at the same offset of an allocation.
+    /// All ranks register buffers of the same size, at the same offset in an allocation.
     Symmetric = 1,
 }
 
 impl Registration {
-    /// Whether NCCL made use of it. It leaves out what it would not gain from.
+    /// Whether NCCL uses the registration. It ignores memory from which it would not benefit.
     pub fn is_used(&self) -> bool {
         self.handle.is_some()
     }
 }
 
 impl Communicator {
-    /// Registers a buffer from [`Library::allocate`](crate::Library::allocate), or one that can be
-    /// shared with other GPUs in another way, for this rank.
+    /// Registers a buffer for this rank. It must come from
+    /// [`Library::allocate`](crate::Library::allocate), or be shareable with other GPUs in another
+    /// way.
     ///
     /// # Errors
     ///
-    /// The buffer is another device's, NCCL cannot register it, or is older than 2.19.1.
+    /// The buffer belongs to another device, NCCL cannot register it, or NCCL is older than 2.19.1.
     pub fn register(&self, buffer: DeviceSlice) -> Result<Registration, Error> {
         let call = self.begin("ncclCommRegister")?;
-        call.alone()?;
-        call.places(&[("registered", Some(buffer))], None)?;
+        call.refuse_in_group()?;
+        call.check_buffers(&[("registered", Some(buffer))], None)?;
         let function = call.api().ncclCommRegister()?;
         let mut handle = ptr::null_mut();
-        // SAFETY: the communicator lives, and is this thread's; the buffer lives as long as it is
-        // registered, as whoever made it promised.
+        // SAFETY: `begin` returned the handle of a live communicator of this thread, and NCCL
+        // writes the new handle to `handle`. `DeviceSlice::from_raw`'s caller promised that the
+        // memory lives while it is registered.
         let code = unsafe { function(call.raw, buffer.start(), buffer.bytes(), &raw mut handle) };
         call.finish(code)?;
         Ok(Registration {
@@ -72,17 +76,18 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// It is another communicator's.
+    /// It belongs to another communicator.
     #[expect(clippy::needless_pass_by_value, reason = "it must not be used again")]
     pub fn deregister(&self, registration: Registration) -> Result<(), Error> {
         let call = self.begin("ncclCommDeregister")?;
-        call.own("registration", registration.communicator)?;
+        call.check_owner("registration", registration.communicator)?;
         let function = call.api().ncclCommDeregister()?;
-        // NCCL has no handle for what it would not gain from.
+        // NCCL returned no handle if it does not use the registration.
         let Some(handle) = registration.handle else {
             return Ok(());
         };
-        // SAFETY: the communicator lives, and made the registration, which is given up with this.
+        // SAFETY: `begin` returned the handle of a live communicator. `check_owner` has checked that it
+        // made the registration, which is consumed here, so it ends only once.
         let code = unsafe { function(call.raw, handle.as_ptr()) };
         call.finish(code)
     }
@@ -91,11 +96,11 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// The buffer is another device's, or does not start at a multiple of 4 KiB; NCCL cannot register
-    /// it, or is older than 2.27.3.
+    /// The buffer belongs to another device, or does not start at a multiple of 4 KiB; NCCL cannot
+    /// register it, or is older than 2.27.3.
     pub fn register_window(&self, buffer: DeviceSlice, kind: WindowKind) -> Result<Window, Error> {
         let call = self.begin("ncclCommWindowRegister")?;
-        call.places(&[("registered", Some(buffer))], None)?;
+        call.check_buffers(&[("registered", Some(buffer))], None)?;
         let (address, needs) = (buffer.start().addr(), WINDOW_ALIGNMENT);
         if !address.is_multiple_of(needs) {
             return call.refuse(ArgumentError::Alignment { address, needs });
@@ -103,8 +108,11 @@ impl Communicator {
         let function = call.api().ncclCommWindowRegister()?;
         let slot = Arc::new(AtomicPtr::new(ptr::null_mut()));
         group::keep(&slot);
-        // SAFETY: as in `register`; what NCCL fills in lives until it is settled, or its group has
-        // ended, or the communicator has.
+        // SAFETY: `begin` returned the handle of a live communicator of this thread.
+        // `DeviceSlice::from_raw`'s caller promised that the memory lives while it is registered.
+        // NCCL writes the window's handle to `slot`, which lives until the call is settled; this
+        // thread's group, if it has one, keeps it until the group ends, and after an error the
+        // communicator keeps it.
         let code = unsafe {
             function(
                 call.raw,
@@ -128,26 +136,27 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// It is another communicator's.
+    /// It belongs to another communicator.
     pub fn deregister_window(&self, window: Window) -> Result<(), Error> {
         let Window { slot, communicator } = window;
         let call = self.begin("ncclCommWindowDeregister")?;
-        call.own("window", communicator)?;
+        call.check_owner("window", communicator)?;
         let function = call.api().ncclCommWindowDeregister()?;
         let handle = slot.load(Ordering::Relaxed);
         if handle.is_null() {
             return Ok(());
         }
-        // SAFETY: the communicator lives, and made the window, which is given up with this.
+        // SAFETY: `begin` returned the handle of a live communicator. `check_owner` has checked that it
+        // made the window, which is consumed here, so it ends only once.
         let code = unsafe { function(call.raw, handle.cast()) };
         call.finish(code)
     }
 }
 
 impl Window {
-    /// Whether NCCL made one. It leaves it out where it cannot use it, and works without.
+    /// Whether NCCL made a window. If it cannot use one, it makes none and works without.
     pub fn is_used(&self) -> bool {
-        // It carries nothing: NCCL has written it when its call, or the group, was over.
+        // Relaxed: NCCL wrote the handle before its call, or the group, ended.
         !self.slot.load(Ordering::Relaxed).is_null()
     }
 }

@@ -1,10 +1,12 @@
+//! Arguments that are refused before NCCL is called.
+
 use spark_ccl_nccl::{
     ArgumentError, Communicator, Config, CtaPolicy, DType, Error, RedOp, Stream, WindowKind,
 };
 
 use crate::{Fake, floats, slice, stream};
 
-/// What was wrong; and that NCCL was not called.
+/// The argument error; checks that NCCL was not called.
 fn refused(fake: &Fake, result: Result<(), Error>) -> ArgumentError {
     assert_eq!(fake.journal(), [""; 0]);
     match result.unwrap_err() {
@@ -71,7 +73,7 @@ fn lengths() {
 }
 
 #[test]
-fn places_types_and_ranks() {
+fn devices_types_and_ranks() {
     let fake = Fake::new();
     let comm = fake.rank(&Config::default());
     let refused = |result| refused(&fake, result);
@@ -157,7 +159,7 @@ fn overlaps() {
 }
 
 #[test]
-fn what_other_communicators_made() {
+fn objects_of_other_communicators_are_refused() {
     let fake = Fake::new();
     let [comm, other] = [(); 2].map(|()| fake.rank(&Config::default()));
     let (send, recv) = (floats(0x1000, 8), floats(0x2000, 8));
@@ -198,7 +200,7 @@ fn what_other_communicators_made() {
 }
 
 #[test]
-fn before_there_is_a_communicator() {
+fn arguments_are_checked_before_creation() {
     let fake = Fake::new();
     let id = fake.library.unique_id().unwrap();
     let init = |size, rank, config: &Config| {
@@ -229,7 +231,7 @@ fn before_there_is_a_communicator() {
 }
 
 #[test]
-fn an_old_library_says_what_it_does_not_know() {
+fn an_old_library_refuses_unsupported_settings() {
     let fake = Fake::of(21_803);
     let id = fake.library.unique_id().unwrap();
     let configs = [

@@ -1,3 +1,5 @@
+//! The calls that NCCL gets, with their arguments.
+
 use spark_ccl_nccl::{
     Communicator, Config, CtaPolicy, DType, Progress, RedOp, ShrinkMode, Stream, WindowKind,
 };
@@ -160,7 +162,7 @@ fn communicators_come_from_others() {
 }
 
 #[test]
-fn memory_and_what_is_made() {
+fn memory_and_reductions() {
     let fake = Fake::new();
     let comm = fake.rank(&Config::default());
     let memory = fake.library.allocate(4096).unwrap();
@@ -171,14 +173,14 @@ fn memory_and_what_is_made() {
     let op = comm.pre_mul_sum(0.25_f32).unwrap();
     comm.all_reduce(buffer, buffer, RedOp::PreMulSum(&op), stream())
         .unwrap();
-    // NCCL's numbers of reductions that were made go on.
+    // NCCL numbers the reductions made at run time consecutively.
     let second = comm.pre_mul_sum(1.0_f32).unwrap();
     comm.reduce(buffer, None, RedOp::PreMulSum(&second), 0, stream())
         .unwrap();
     comm.destroy_op(op).unwrap();
     comm.deregister_window(window).unwrap();
     comm.deregister(registration).unwrap();
-    // SAFETY: the fake has not used it.
+    // SAFETY: the fake has not used the memory.
     unsafe { memory.free() }.unwrap();
     let stats = comm.memory_stats().unwrap();
     assert_eq!(

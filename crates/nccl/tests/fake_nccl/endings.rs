@@ -1,3 +1,5 @@
+//! Errors, and the ends of communicators.
+
 use spark_ccl_nccl::{Communicator, Config, Error, RedOp, ShrinkMode};
 
 use crate::{Fake, floats, stream};
@@ -23,7 +25,7 @@ fn an_error_has_all_that_nccl_says() {
         (&*call.text, &*call.last_error),
         ("other error", "the cable is out")
     );
-    // A result that is not known here, of a later version.
+    // A result of a later version, which this crate does not list.
     let comm = fake.rank(&Config::default());
     fake.fail("ncclAllReduce", 77);
     assert!(
@@ -71,7 +73,7 @@ fn an_invalid_argument_changes_nothing_unless_nccl_keeps_it() {
     fake.fail("ncclAllReduce", 4);
     assert!(sum(&comm).is_err());
     sum(&comm).unwrap();
-    // One that does not block keeps it.
+    // A nonblocking communicator keeps the error.
     fake.asynchronous(4);
     fake.fail("ncclAllReduce", 4);
     assert_eq!(sum(&comm).unwrap_err().code().unwrap().0, 4);
@@ -79,7 +81,7 @@ fn an_invalid_argument_changes_nothing_unless_nccl_keeps_it() {
 }
 
 #[test]
-fn what_goes_wrong_later_is_asked_for() {
+fn asynchronous_errors_are_reported() {
     let fake = Fake::new();
     let comm = fake.rank(&Config::default());
     fake.asynchronous(6);
@@ -159,7 +161,7 @@ fn a_revoked_one_splits_and_ends() {
 }
 
 #[test]
-fn a_failed_beginning_leaves_nothing() {
+fn a_failed_creation_leaks_nothing() {
     let fake = Fake::new();
     let id = fake.library.unique_id().unwrap();
     let init = || Communicator::init_rank(fake.library, 2, id, 0, &Config::default());
@@ -171,7 +173,7 @@ fn a_failed_beginning_leaves_nothing() {
             .contains("ncclCommInitRankConfig on rank 0: ")
     );
     assert_eq!(fake.journal().len(), 2);
-    // NCCL leaves one that can be aborted.
+    // NCCL leaves a communicator that must be aborted.
     fake.fail("ncclCommInitRankConfig", 2);
     assert!(init().is_err());
     assert_eq!(fake.journal().last().unwrap(), "ncclCommAbort #0");

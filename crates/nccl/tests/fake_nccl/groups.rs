@@ -1,3 +1,5 @@
+//! Groups, and the communicators in them.
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::thread;
@@ -33,7 +35,7 @@ fn groups_nest() {
     let value = library.group(|| {
         sum(&comms[0])?;
         library.group(|| sum(&comms[1]))?;
-        // The inner end did not end it: still a member.
+        // The end of the inner group did not end the outer one: still a member.
         assert!(matches!(
             comms[0].revoke(),
             Err(Error::Grouped {
@@ -58,7 +60,7 @@ fn groups_nest() {
 }
 
 #[test]
-fn a_group_whose_body_fails_is_called_off() {
+fn a_group_whose_body_fails_is_cancelled() {
     let fake = Fake::new();
     let comms = pair(&fake);
     let failed = fake.library.group(|| {
@@ -166,7 +168,7 @@ fn communicators_are_made_in_groups() {
 }
 
 #[test]
-fn what_is_dropped_in_a_group_lives_until_its_end() {
+fn communicators_dropped_in_a_group_live_until_it_ends() {
     let fake = Fake::new();
     let mut comms = pair(&fake);
     let [last, first] = [comms.pop().unwrap(), comms.pop().unwrap()];
@@ -241,7 +243,7 @@ fn groups_of_two_libraries_do_not_mix() {
     // A communicator of the other library is in no group.
     let comms = pair(&other);
     one.library.group(|| sum(&comms[0])).unwrap();
-    // The first group, which was called off, and the second.
+    // The first group, which was cancelled, and the second.
     assert_eq!(names(&one.journal()).len(), 3 + 2);
     comms.into_iter().next().unwrap().abort().unwrap();
 }

@@ -1,3 +1,5 @@
+//! How a library is found, loaded and checked.
+
 use std::fs;
 use std::path::Path;
 

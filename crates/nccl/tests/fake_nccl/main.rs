@@ -1,4 +1,4 @@
-//! The crate on a libnccl of our own, which writes down how it is called and answers as it is told.
+//! Tests with a fake libnccl, which records how it is called and returns what the test has set.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -17,7 +17,7 @@ use std::process::Command;
 use spark_ccl_nccl::{Communicator, Config, DType, DeviceSlice, Library, Stream};
 use tempfile::TempDir;
 
-/// A copy of the fake, with a journal of its own.
+/// A loaded copy of the fake, with a journal of its own.
 struct Fake {
     library: Library,
     itself: libloading::Library,
@@ -25,7 +25,7 @@ struct Fake {
 }
 
 impl Fake {
-    /// As the newest version that is known.
+    /// The fake with the newest known version.
     fn new() -> Self {
         Self::of(23_007)
     }
@@ -35,7 +35,7 @@ impl Fake {
         let path = compile(folder.path(), &[&format!("-DVERSION={version}")]);
         Self {
             library: Library::open(Some(&path)).unwrap(),
-            // SAFETY: it has no initialisers.
+            // SAFETY: the fake has no initialisers.
             itself: unsafe { libloading::Library::new(&path) }.unwrap(),
             _folder: folder,
         }
@@ -49,14 +49,15 @@ impl Fake {
         comm
     }
 
-    /// The calls since this was asked last.
+    /// The calls since the journal was last read.
     fn journal(&self) -> Vec<String> {
-        // SAFETY: the types are those in nccl.c.
+        // SAFETY: the type is that of `fake_journal` in nccl.c, which takes nothing and returns its
+        // buffer.
         let text = unsafe { self.get::<extern "C" fn() -> *const c_char>("fake_journal")() };
-        // SAFETY: it ends with a zero, and nobody writes meanwhile.
+        // SAFETY: the journal ends with a zero, and only this thread calls the fake meanwhile.
         let text = unsafe { CStr::from_ptr(text) }.to_str().unwrap();
         let lines = text.lines().map(str::to_owned).collect();
-        // SAFETY: as above.
+        // SAFETY: the type is that of `fake_clear` in nccl.c.
         unsafe { self.get::<extern "C" fn()>("fake_clear")() };
         lines
     }
@@ -64,28 +65,28 @@ impl Fake {
     /// Makes the next call of a function fail.
     fn fail(&self, function: &str, code: i32) {
         let function = CString::new(function).unwrap();
-        // SAFETY: as above.
+        // SAFETY: the type is that of `fake_fail` in nccl.c.
         let fail = unsafe { self.get::<extern "C" fn(*const c_char, i32)>("fake_fail") };
         fail(function.as_ptr(), code);
     }
 
-    /// Makes calls take so many looks.
+    /// Makes each call complete only after this many polls.
     fn progress(&self, looks: i32) {
-        // SAFETY: as above.
+        // SAFETY: the type is that of `fake_progress` in nccl.c.
         unsafe { self.get::<extern "C" fn(i32)>("fake_progress")(looks) };
     }
 
-    /// Makes communicators say that something went wrong.
+    /// Makes communicators report an asynchronous error.
     fn asynchronous(&self, code: i32) {
-        // SAFETY: as above.
+        // SAFETY: the type is that of `fake_async` in nccl.c.
         unsafe { self.get::<extern "C" fn(i32)>("fake_async")(code) };
     }
 
     /// # Safety
     ///
-    /// `F` is the function's type.
+    /// `F` must be the function's type.
     unsafe fn get<F: Copy>(&self, name: &str) -> F {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller promises that `F` is the type of the function `name`.
         *unsafe { self.itself.get::<F>(name) }.unwrap()
     }
 }
@@ -109,18 +110,18 @@ fn compile(folder: &Path, flags: &[&str]) -> PathBuf {
     library
 }
 
-/// Floats at an address that nobody looks at, on device 1.
+/// Floats at an address that is never accessed, on device 1.
 fn floats(start: usize, len: usize) -> DeviceSlice {
     slice(start, len, DType::F32, 1)
 }
 
 fn slice(start: usize, len: usize, dtype: DType, device: i32) -> DeviceSlice {
-    // SAFETY: the fake does not touch it.
+    // SAFETY: the fake never accesses the memory.
     unsafe { DeviceSlice::from_raw(start as *mut c_void, len, dtype, device) }
 }
 
 /// A stream of device 1.
 fn stream() -> Stream {
-    // SAFETY: the fake does not touch it.
+    // SAFETY: the fake never uses the stream.
     unsafe { Stream::from_raw(0x99 as *mut c_void, 1) }
 }

@@ -1,5 +1,5 @@
-/* A libnccl that communicates nothing: it writes down how it is called, and answers as it is told.
- * It shows what is passed to NCCL, and in which order; about NCCL itself it shows nothing.
+/* A fake libnccl that communicates nothing: it records its calls, and returns what the test has set.
+ * It shows what is passed to NCCL, and in which order; it shows nothing about NCCL itself.
  *
  *   -DVERSION=23007      its version; functions that came later are left out
  *   -DWITHOUT_SEND       leaves out a function that every version has
@@ -33,7 +33,7 @@ typedef struct {
     int rank, size, device, blocking, ended;
 } *Comm;
 
-/* What the tests set. */
+/* Set by the tests. */
 static char journal[1 << 16];
 static char failing[64];
 static int failure;
@@ -42,15 +42,15 @@ static int async_result;
 
 const char *fake_journal(void) { return journal; }
 void fake_clear(void) { journal[0] = 0; }
-/* The next call of a function has this result. */
+/* Makes the next call of a function return this result. */
 void fake_fail(const char *name, int result) {
     snprintf(failing, sizeof failing, "%s", name);
     failure = result;
 }
-/* Each call of a communicator that does not block is in progress for so many looks at it; in a group,
- * from its end on. */
+/* Makes each call of a nonblocking communicator complete only after this many polls, which count in a
+ * group from its end on. */
 void fake_progress(int looks) { polls = looks; }
-/* Communicators say that this went wrong. */
+/* Makes communicators report this error. */
 void fake_async(int result) { async_result = result; }
 
 static void note(const char *format, ...) {
@@ -64,7 +64,7 @@ static void note(const char *format, ...) {
 
 static int depth, looks, pending, refused;
 
-/* What NCCL writes when a group ends, or when what is in progress does. */
+/* Where to write handles when a group ends, or when the call in progress completes. */
 static struct {
     void **slot, *value;
 } later[16];
@@ -89,7 +89,7 @@ static int done(const char *name, Comm comm) {
     return IN_PROGRESS;
 }
 
-/* The same for calls that are done in the background and say that they are done at once. */
+/* The result of a call that runs in the background, but returns success at once. */
 static int begun(const char *name, Comm comm) {
     int result = done(name, comm);
     return result == IN_PROGRESS ? SUCCESS : result;
@@ -251,7 +251,7 @@ int ncclRedOpDestroy(int op, Comm comm) {
         return done(#name, comm);                                                                  \
     }
 int ncclAllReduce(void *send, void *recv, size_t count, int type, int op, Comm comm, void *stream) {
-    /* As NCCL: a call that is refused has the group refused. */
+    /* Like NCCL: a refused call makes the group fail. */
     if (!comm) {
         note("ncclAllReduce without a communicator");
         refused = depth > 0;

@@ -1,3 +1,5 @@
+//! Nonblocking communicators: waits, time limits, and handles that NCCL writes late.
+
 use std::time::{Duration, Instant};
 
 use spark_ccl_nccl::{Communicator, Config, Error, Progress, RedOp, ShrinkMode, WindowKind};
@@ -50,7 +52,7 @@ fn calls_are_waited_for() {
 }
 
 #[test]
-fn who_waits_can_be_stopped_by_others() {
+fn another_thread_can_end_a_wait() {
     let fake = Fake::new();
     let comm = fake.rank(&patient());
     let patience = comm.patience();
@@ -67,7 +69,7 @@ fn who_waits_can_be_stopped_by_others() {
 }
 
 #[test]
-fn what_says_too_early_that_it_is_done_is_waited_for() {
+fn calls_that_report_success_early_are_waited_for() {
     let fake = Fake::new();
     let (library, id) = (fake.library, fake.library.unique_id().unwrap());
     let comm = fake.rank(&patient());
@@ -85,7 +87,7 @@ fn what_says_too_early_that_it_is_done_is_waited_for() {
 }
 
 #[test]
-fn ranks_without_a_color_hold_up_no_group() {
+fn ranks_without_a_color_do_not_block_a_group() {
     let fake = Fake::new();
     let comms = [(); 2].map(|()| fake.rank(&patient()));
     fake.progress(3);
@@ -120,7 +122,7 @@ fn calls_without_an_end_time_out() {
 }
 
 #[test]
-fn so_do_beginnings_groups_and_ends() {
+fn creation_groups_and_finalize_time_out() {
     let fake = Fake::new();
     let id = fake.library.unique_id().unwrap();
     let comm = fake.rank(&hasty());

@@ -4,7 +4,7 @@ use spark_ccl_testing::scramble;
 use crate::cuda::Gpu;
 use crate::{Machine, machine, nonblocking, wait};
 
-/// A collective, and what each rank has of it in the end.
+/// A collective, and what each rank's result must be.
 struct Case {
     name: &'static str,
     /// Whether the send and the receive buffer have a part for each rank.
@@ -31,12 +31,12 @@ struct Element {
 }
 
 impl Element {
-    /// What the ranks sent at this place.
+    /// The values that the ranks sent at this position.
     fn sent(self) -> impl Iterator<Item = f64> {
         (0..self.ranks).map(move |rank| sent(rank, self.index))
     }
 
-    /// The rank that the part is of, and the place in the part.
+    /// The rank whose part this is, and the position in the part.
     fn part(self) -> (usize, usize) {
         (self.index / self.len, self.index % self.len)
     }
@@ -167,14 +167,14 @@ fn all_reduce(comm: &Communicator, buffers: &Buffers, op: RedOp<'_>) -> Result<(
     comm.all_reduce(buffers.send, buffers.recv, op, buffers.stream)
 }
 
-/// The reduction is given up before it has run.
+/// The reduction is freed before it has run.
 fn pre_multiplied(comm: &Communicator, buffers: &Buffers) -> Result<(), Error> {
     let op = comm.pre_mul_sum((comm.rank()? + 1) as f64)?;
     all_reduce(comm, buffers, RedOp::PreMulSum(&op))?;
     comm.destroy_op(op)
 }
 
-/// Sends to the next rank, and receives from the one before.
+/// Sends to the next rank, and receives from the previous one.
 fn ring(comm: &Communicator, buffers: &Buffers) -> Result<(), Error> {
     let (ranks, rank) = (comm.size()?, comm.rank()?);
     buffers.library.group(|| {
@@ -183,7 +183,7 @@ fn ring(comm: &Communicator, buffers: &Buffers) -> Result<(), Error> {
     })
 }
 
-/// The last rank, which is no default of anything.
+/// The last rank, which is never a default.
 fn root(comm: &Communicator) -> Result<usize, Error> {
     Ok(comm.size()? - 1)
 }
@@ -192,7 +192,7 @@ fn at_root(comm: &Communicator, buffer: DeviceSlice) -> Result<Option<DeviceSlic
     Ok((comm.rank()? == root(comm)?).then_some(buffer))
 }
 
-/// Few, an odd number, and more than one chunk.
+/// A few elements, an odd number of them, and more than a chunk.
 const LENGTHS: [usize; 3] = [1, 1003, 1 << 18];
 
 fn cases() -> impl Iterator<Item = (Case, usize)> {
@@ -228,7 +228,7 @@ impl Case {
             };
             let expected = (self.expected)(element);
             let name = self.name;
-            // Sums of small whole numbers are exact; an average may be rounded twice.
+            // Sums of small integers are exact; an average may be rounded twice.
             assert!(
                 (seen - expected).abs() < 1e-12 * expected.abs(),
                 "{name} of {len}, rank {rank}: element {index} is {seen}, not {expected}"
@@ -316,7 +316,7 @@ fn every_type_is_summed() {
         for dtype in DType::ALL {
             let ones = bits(dtype, 1).repeat(100);
             let bytes = gpu.buffer(&ones);
-            // SAFETY: it is the same memory.
+            // SAFETY: it is a valid allocation of 100 elements of this type.
             let buffer =
                 unsafe { DeviceSlice::from_raw(bytes.start(), 100, dtype, bytes.device()) };
             match comm.all_reduce(buffer, buffer, RedOp::Sum, gpu.stream()) {
@@ -335,7 +335,7 @@ fn every_type_is_summed() {
     });
 }
 
-/// A small whole number, from 1 on, in a type.
+/// A small positive integer, as the bytes of a type.
 fn bits(dtype: DType, number: u64) -> Vec<u8> {
     let bits = match dtype {
         DType::F16 => float(number, 5, 10),
@@ -349,7 +349,8 @@ fn bits(dtype: DType, number: u64) -> Vec<u8> {
     bits.to_le_bytes()[..dtype.size()].to_vec()
 }
 
-/// A number as a float with so many bits of exponent and fraction, which it fits into.
+/// An integer as a float with the given number of exponent and fraction bits, which must represent
+/// it exactly.
 fn float(number: u64, exponent_bits: u32, fraction_bits: u32) -> u64 {
     let exponent = number.ilog2();
     let fraction = (number << fraction_bits >> exponent) - (1 << fraction_bits);

@@ -1,3 +1,5 @@
+//! Making communicators on real GPUs.
+
 use std::sync::OnceLock;
 
 use spark_ccl_nccl::{Communicator, Config, ShrinkMode, UniqueId, Version};

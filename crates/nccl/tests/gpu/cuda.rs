@@ -1,4 +1,4 @@
-//! As much of CUDA as the tests need: the driver's functions, device memory and streams.
+//! The part of CUDA that the tests need: the driver's functions, device memory and streams.
 
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -18,7 +18,8 @@ macro_rules! driver {
         impl Driver {
             fn find(library: &libloading::Library) -> Result<Self, libloading::Error> {
                 Ok(Self {
-                    // SAFETY: the types are those of the functions of these names in cuda.h.
+                    // SAFETY: each field has the type that cuda.h declares for the function of its
+                    // name.
                     $($name: *unsafe { library.get($symbol) }?,)*
                 })
             }
@@ -47,11 +48,11 @@ impl Driver {
         let mut name = ptr::null();
         match code {
             0 => Ok(()),
-            // SAFETY: it fills in the address of a constant, or null.
+            // SAFETY: CUDA writes the address of a constant string, or null, to `name`.
             _ if unsafe { (self.error_name)(code, &raw mut name) } != 0 => {
                 Err(format!("CUDA's error {code}"))
             }
-            // SAFETY: it ends with a zero.
+            // SAFETY: the call succeeded, so `name` is a constant string with a zero at its end.
             _ => Err(unsafe { CStr::from_ptr(name) }
                 .to_string_lossy()
                 .into_owned()),
@@ -59,8 +60,8 @@ impl Driver {
     }
 }
 
-/// A GPU, with a stream of its own. Neither is given back, nor is memory: so that nothing that is in
-/// the stream can outlive them.
+/// A GPU, with a stream of its own. Neither the stream nor any memory is ever freed, so nothing
+/// that is enqueued can outlive them.
 pub(crate) struct Gpu {
     driver: &'static Driver,
     pub(crate) number: i32,
@@ -68,21 +69,21 @@ pub(crate) struct Gpu {
     stream: Handle,
 }
 
-// SAFETY: CUDA takes its handles on any thread.
+// SAFETY: CUDA accepts its handles on any thread.
 unsafe impl Send for Gpu {}
-// SAFETY: as above.
+// SAFETY: CUDA accepts its handles on several threads at once.
 unsafe impl Sync for Gpu {}
 
 /// All GPUs, or why there are none.
 pub(crate) fn gpus() -> Result<Vec<Gpu>, String> {
-    // SAFETY: the driver's library only sets up its own state.
+    // SAFETY: the initialisers of the driver's library only set up its own state.
     let library = unsafe { libloading::Library::new("libcuda.so.1") };
     let library = library.map_err(|error| explained(&error))?;
     let driver = Driver::find(&library).map_err(|error| explained(&error))?;
     std::mem::forget(library);
     let driver: &'static Driver = Box::leak(Box::new(driver));
     let (mut count, mut version) = (0, 0);
-    // SAFETY: they fill in a number.
+    // SAFETY: the functions take values, or pointers to numbers that they write.
     unsafe {
         driver.check((driver.init)(0))?;
         driver.check((driver.version)(&raw mut version))?;
@@ -92,7 +93,7 @@ pub(crate) fn gpus() -> Result<Vec<Gpu>, String> {
     (0..count).map(|number| Gpu::open(driver, number)).collect()
 }
 
-/// With the loader's own words, which are the source.
+/// The loader's own message, which is the source of the error.
 fn explained(error: &libloading::Error) -> String {
     error
         .source()
@@ -104,7 +105,8 @@ impl Gpu {
         const WITHOUT_NULL_STREAM: c_uint = 1;
         let (mut context, mut stream) = (ptr::null_mut(), ptr::null_mut());
         let mut name = [0; 100];
-        // SAFETY: they fill in handles, and a text of up to 100 bytes with a zero at its end.
+        // SAFETY: the functions write handles, and at most 100 bytes of text with a zero at its
+        // end.
         unsafe {
             driver.check((driver.device_name)(name.as_mut_ptr(), 100, number))?;
             println!("{number}: {:?}", CStr::from_ptr(name.as_ptr()));
@@ -120,21 +122,21 @@ impl Gpu {
         })
     }
 
-    /// Makes it this thread's current device.
+    /// Makes it the current device of this thread.
     pub(crate) fn enter(&self) {
-        // SAFETY: the context is never given back.
+        // SAFETY: the context is never destroyed.
         self.done(unsafe { (self.driver.set_context)(self.context) });
     }
 
     pub(crate) fn stream(&self) -> Stream {
-        // SAFETY: it is never destroyed.
+        // SAFETY: the stream is never destroyed.
         unsafe { Stream::from_raw(self.stream, self.number) }
     }
 
-    /// Whether all in the stream has run.
+    /// Whether everything in the stream has run.
     pub(crate) fn is_idle(&self) -> bool {
         const NOT_READY: c_int = 600;
-        // SAFETY: the stream lives.
+        // SAFETY: the stream is never destroyed.
         match unsafe { (self.driver.query_stream)(self.stream) } {
             NOT_READY => false,
             code => {
@@ -155,9 +157,9 @@ impl Gpu {
     pub(crate) fn allocate(&self, len: usize, dtype: DType) -> DeviceSlice {
         self.enter();
         let mut start = ptr::null_mut();
-        // SAFETY: it fills in the address.
+        // SAFETY: CUDA writes the address to `start`.
         self.done(unsafe { (self.driver.allocate)(&raw mut start, len * dtype.size()) });
-        // SAFETY: it is never freed.
+        // SAFETY: the memory is never freed.
         unsafe { DeviceSlice::from_raw(start, len, dtype, self.number) }
     }
 
@@ -165,7 +167,7 @@ impl Gpu {
         assert_eq!((to.len(), to.dtype()), (values.len(), T::DTYPE));
         self.enter();
         let from = values.as_ptr().cast();
-        // SAFETY: both are as long, and live until the stream has been waited for.
+        // SAFETY: both ranges have the same length, and live until the stream has drained.
         self.done(unsafe {
             (self.driver.to_device)(to.start(), from, size_of_val(values), self.stream)
         });
@@ -177,14 +179,15 @@ impl Gpu {
         self.enter();
         let mut values = vec![T::default(); from.len()];
         let to = values.as_mut_ptr().cast();
-        // SAFETY: as in `write`; all bytes are valid values.
+        // SAFETY: both ranges have the same length, and live until the stream has drained. Any
+        // bytes are a valid value of `T`.
         self.done(unsafe { (self.driver.to_host)(to, from.start(), from.bytes(), self.stream) });
         self.wait();
         values
     }
 
     fn wait(&self) {
-        // SAFETY: the stream lives.
+        // SAFETY: the stream is never destroyed.
         self.done(unsafe { (self.driver.wait_for_stream)(self.stream) });
     }
 

@@ -1,3 +1,5 @@
+//! The ends of communicators, with operations in progress and with peers that are gone.
+
 use std::env;
 use std::io::{Read, Write, stdin};
 use std::process::{Command, Stdio};
@@ -10,17 +12,17 @@ use spark_ccl_nccl::{Communicator, Config, DType, Error, RedOp, ShrinkMode, Uniq
 use crate::cuda::Gpu;
 use crate::{machine, nonblocking, start_sum, sum_of_ranks, sum_to, supported, wait};
 
-/// Long enough for a sum that waits for nobody.
+/// Longer than a sum takes that waits for no peer.
 const MOMENT: Duration = Duration::from_millis(200);
 
-/// Starts a sum that the peers have no part in.
+/// Starts a sum in which the peers do not take part.
 fn start_alone(gpu: &Gpu, comm: &Communicator) {
     start_sum(gpu, comm).unwrap();
     thread::sleep(MOMENT);
     assert!(!gpu.is_idle(), "the sum ended without the peers");
 }
 
-/// Waits until the stream has let go of what was ended.
+/// Waits until the stream has dropped the operations that were stopped.
 fn wait_for_stream(gpu: &Gpu) {
     while !gpu.is_idle() {
         thread::sleep(Duration::from_micros(50));
@@ -82,7 +84,7 @@ fn a_first_collective_without_a_peer_times_out() {
     let ended = Barrier::new(machine.gpus.len());
     machine.each_rank(&nonblocking(Duration::from_secs(2)), |gpu, comm| {
         if comm.rank().unwrap() == 0 {
-            // NCCL may connect while it is called, or have its kernel wait.
+            // NCCL may connect in the call, or let its kernel wait.
             match start_sum(gpu, &comm) {
                 Ok(()) => assert!(!gpu.is_idle()),
                 Err(error) => assert!(matches!(error, Error::Timeout { .. }), "{error}"),
@@ -95,7 +97,7 @@ fn a_first_collective_without_a_peer_times_out() {
 }
 
 #[test]
-fn a_beginning_without_a_peer_times_out() {
+fn creation_without_a_peer_times_out() {
     let Some(machine) = machine(1) else { return };
     machine.gpus[0].enter();
     let config = nonblocking(Duration::from_secs(2));
@@ -150,7 +152,7 @@ fn revoking_ends_what_waits_for_a_peer() {
     });
 }
 
-/// Set for the process that is killed, which is told the id on its standard input.
+/// Set for the process that is killed. It reads the id from its standard input.
 const PEER: &str = "SPARK_CCL_TEST_PEER";
 
 #[test]
@@ -179,9 +181,9 @@ fn abort_ends_what_waits_for_a_killed_process() {
     wait_for_stream(gpu);
 }
 
-/// The process that the test above kills; no test by itself.
+/// The process that `abort_ends_what_waits_for_a_killed_process` starts and kills.
 #[test]
-#[ignore = "a process that other tests start"]
+#[ignore = "a child process: abort_ends_what_waits_for_a_killed_process runs it with --ignored --exact"]
 fn peer() {
     if env::var_os(PEER).is_none() {
         return;
@@ -195,6 +197,6 @@ fn peer() {
     let comm = Communicator::init_rank(machine.library, 2, id, 1, &config).unwrap();
     start_sum(gpu, &comm).unwrap();
     wait(gpu, &comm);
-    // Until it is killed, or has nobody to kill it.
+    // Until it is killed, or the parent exits.
     stdin().read_to_end(&mut Vec::new()).unwrap();
 }

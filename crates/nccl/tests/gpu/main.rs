@@ -1,5 +1,5 @@
-//! The crate with NVIDIA's GPUs, all that are here, and the libnccl that `SPARK_CCL_NCCL_LIBRARY`
-//! names, or the system's. Where there are none, or too few, tests are skipped.
+//! Tests with all NVIDIA GPUs of the machine, and with the libnccl that `SPARK_CCL_NCCL_LIBRARY`
+//! names, or else the system's. Without GPUs, or with too few, tests are skipped.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -21,7 +21,7 @@ use cuda::Gpu;
 use spark_ccl_nccl::{Communicator, Config, DType, Error, Library, Progress, RedOp};
 use spark_ccl_testing::{Need, found, has};
 
-/// What a test has for itself while it runs.
+/// The machine, which one test at a time uses exclusively.
 struct Machine {
     library: Library,
     gpus: &'static [Gpu],
@@ -29,10 +29,10 @@ struct Machine {
     _watched: Sender<()>,
 }
 
-/// The machine, unless there are fewer GPUs than the test needs ranks.
+/// The machine; `None` if it has fewer GPUs than the test needs.
 fn machine(ranks: usize) -> Option<Machine> {
     static FOUND: OnceLock<(Library, Vec<Gpu>)> = OnceLock::new();
-    // Kernels of several communicators, and what frees memory, may wait for each other for ever.
+    // Kernels of several communicators, and calls that free memory, can deadlock with each other.
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     if !has(Need::Gpus(ranks)) {
@@ -55,14 +55,14 @@ fn find() -> (Library, Vec<Gpu>) {
     (library, gpus)
 }
 
-/// Ends the process if the test does not end: a thread that is stuck in NCCL or CUDA cannot be.
+/// Aborts the process if the test hangs: a thread that is stuck in NCCL or CUDA cannot be stopped.
 fn watch() -> Sender<()> {
     const PATIENCE: Duration = Duration::from_secs(60);
     let (watched, end) = mpsc::channel();
     let test = thread::current().name().unwrap_or_default().to_owned();
     thread::spawn(move || {
         if end.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
-            // Not captured, unlike what `eprintln!` writes.
+            // The test harness captures what `eprintln!` writes, but not this.
             let _ = writeln!(std::io::stderr(), "{test} hangs after {PATIENCE:?}");
             std::process::abort();
         }
@@ -71,7 +71,7 @@ fn watch() -> Sender<()> {
 }
 
 impl Machine {
-    /// Runs `body` for each GPU, on a thread of its own, with its rank of a communicator.
+    /// Runs `body` for each GPU, on a thread of its own, with one rank of a communicator.
     fn each_rank<T: Send>(
         &self,
         config: &Config,
@@ -85,7 +85,7 @@ impl Machine {
         })
     }
 
-    /// Runs `body` for each GPU, on a thread of its own where it is the current device.
+    /// Runs `body` for each GPU, on a thread of its own whose current device the GPU is.
     fn each_gpu<T: Send>(&self, body: impl Fn(usize, &'static Gpu) -> T + Sync) -> Vec<T> {
         let body = &body;
         thread::scope(|scope| {
@@ -110,7 +110,7 @@ fn nonblocking(timeout: Duration) -> Config {
     }
 }
 
-/// Waits for what is in the stream, as a program should.
+/// Waits for the stream, and polls for errors as a program should.
 fn wait(gpu: &Gpu, comm: &Communicator) {
     while !gpu.is_idle() {
         comm.async_error().unwrap();
@@ -119,7 +119,7 @@ fn wait(gpu: &Gpu, comm: &Communicator) {
     assert_eq!(comm.async_error().unwrap(), Progress::Done);
 }
 
-/// Sums each rank's number, and one: shows that the communicator works, and has these ranks.
+/// Sums each rank's number plus one: shows that the communicator works, and has these ranks.
 fn sum_of_ranks(gpu: &Gpu, comm: &Communicator) -> u64 {
     let mine = gpu.buffer(&[comm.rank().unwrap() as u64 + 1]);
     comm.all_reduce(mine, mine, RedOp::Sum, gpu.stream())
@@ -128,18 +128,19 @@ fn sum_of_ranks(gpu: &Gpu, comm: &Communicator) -> u64 {
     gpu.read(mine)[0]
 }
 
-/// What [`sum_of_ranks`] gives for so many.
+/// The result of [`sum_of_ranks`] for this many ranks.
 fn sum_to(ranks: usize) -> u64 {
     (ranks * (ranks + 1) / 2) as u64
 }
 
-/// Starts a sum. The first one connects, which takes all ranks; later ones start without the peers.
+/// Starts a sum. The first one connects, for which all ranks are needed; later ones start without
+/// the peers.
 fn start_sum(gpu: &Gpu, comm: &Communicator) -> Result<(), Error> {
     let buffer = gpu.allocate(1 << 20, DType::F32);
     comm.all_reduce(buffer, buffer, RedOp::Sum, gpu.stream())
 }
 
-/// What the library is new enough for. (Which version brought what is tried on NVIDIA's libraries by `real_nccl`.)
+/// The result, if the library is new enough. (`real_nccl` tests which version added what.)
 fn supported<T>(result: Result<T, Error>) -> Option<T> {
     let probed = match result {
         Err(Error::Unsupported { what, since, found }) => {

@@ -7,18 +7,18 @@ use crate::{Machine, machine, nonblocking, sum_of_ranks, supported, wait};
 
 const LEN: usize = 1 << 20;
 
-/// Memory of NCCL's on a device, where it has such. What is not freed after a failure goes with the
-/// process.
+/// Device memory allocated by NCCL, if the library can. What a failed test does not free is freed
+/// when the process exits.
 fn allocate(machine: &Machine, gpu: &Gpu) -> Option<(Allocation, DeviceSlice)> {
     gpu.enter();
     let allocation = supported(machine.library.allocate(LEN * DType::F32.size()))?;
     assert_eq!(allocation.bytes(), LEN * 4);
-    // SAFETY: the allocation is freed when all that uses it has run.
+    // SAFETY: the allocation is freed after everything that uses it has run.
     let slice = unsafe { DeviceSlice::from_raw(allocation.start(), LEN, DType::F32, gpu.number) };
     Some((allocation, slice))
 }
 
-/// Sums ones in place: that the buffer works.
+/// Sums ones in place, which shows that the buffer works.
 fn check(gpu: &Gpu, comm: &Communicator, buffer: DeviceSlice) {
     gpu.write(buffer, &vec![1.0_f32; LEN]);
     comm.all_reduce(buffer, buffer, RedOp::Sum, gpu.stream())
@@ -29,7 +29,7 @@ fn check(gpu: &Gpu, comm: &Communicator, buffer: DeviceSlice) {
 }
 
 fn free(allocation: Allocation) {
-    // SAFETY: its communicator has ended on all ranks, and so has all that used it.
+    // SAFETY: the communicator has ended on all ranks, so everything that used the memory has run.
     unsafe { allocation.free() }.unwrap();
 }
 
@@ -43,7 +43,7 @@ fn local() {
             check(gpu, &comm, buffer);
             comm.deregister(registration).unwrap();
             check(gpu, &comm, buffer);
-            // What is not deregistered goes with the communicator.
+            // What is not deregistered ends with the communicator.
             comm.register(buffer).unwrap();
             comm.finalize().unwrap();
             Some(allocation)

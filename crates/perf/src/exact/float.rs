@@ -1,22 +1,22 @@
-//! Bit patterns of the element types, written and read without the types' own arithmetic.
+//! The bit patterns of the element types, encoded and decoded without the types' own arithmetic.
 
 use spark_ccl::DType;
 
-/// How a type's bits are laid out.
+/// The layout of a type's bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// Two's complement or unsigned.
+    /// Two's complement, or unsigned.
     Int {
-        /// Width.
+        /// The width.
         bits: u32,
-        /// Whether negative numbers exist.
+        /// Whether there are negative numbers.
         signed: bool,
     },
     /// Sign, exponent, fraction.
     Float {
-        /// Width.
+        /// The width.
         bits: u32,
-        /// Stored bits of the fraction.
+        /// The stored bits of the fraction.
         fraction: u32,
         /// What is added to the exponent.
         bias: i32,
@@ -84,21 +84,21 @@ impl Format {
         }
     }
 
-    /// Bits of an element.
+    /// The width of an element in bits.
     pub(crate) const fn bits(self) -> u32 {
         match self {
             Self::Int { bits, .. } | Self::Float { bits, .. } => bits,
         }
     }
 
-    /// Mask of an element's bits.
+    /// A mask of an element's bits.
     pub(crate) const fn mask(self) -> u64 {
         u64::MAX >> (64 - self.bits())
     }
 }
 
-/// The bits of `±mantissa * 2^exponent`, rounded to nearest even where the type has fewer bits.
-/// Zero is always positive. The value must not exceed the type's range.
+/// The bits of `±mantissa * 2^exponent`, rounded to nearest even if the type has fewer bits. Zero
+/// is always positive. The value must be within the type's range.
 pub(crate) fn encode(
     bits: u32,
     fraction: u32,
@@ -111,17 +111,17 @@ pub(crate) fn encode(
         return 0;
     }
     let top = 63 - mantissa.leading_zeros() as i32;
-    // The power of two of the last stored bit: that of a normal number, or of the subnormals.
+    // The exponent of the last stored bit, for a normal number or a subnormal.
     let unit = (top + exponent).max(1 - bias) - fraction as i32;
     let scaled = shift_rounding(mantissa, exponent - unit);
     let biased = (unit + fraction as i32 + bias) as u64;
-    // A scaled mantissa with its leading one adds one to the exponent field below; a carry out of
-    // rounding adds another, which is the right result as well.
+    // The leading one of the scaled mantissa adds one to the exponent field below. A carry from
+    // rounding adds another, which gives the right result as well.
     let magnitude = ((biased - 1) << fraction) + scaled;
     magnitude | u64::from(negative) << (bits - 1)
 }
 
-/// `value * 2^shift`, to nearest even.
+/// `value * 2^shift`, rounded to nearest even.
 fn shift_rounding(value: u64, shift: i32) -> u64 {
     if shift >= 0 {
         return value << shift;
@@ -136,7 +136,7 @@ fn shift_rounding(value: u64, shift: i32) -> u64 {
     kept + u64::from(rest > half || (rest == half && kept & 1 == 1))
 }
 
-/// The bits nearest to a finite, non-negative double.
+/// The bits of the number nearest to a finite, non-negative f64.
 pub(crate) fn encode_f64(bits: u32, fraction: u32, bias: i32, value: f64) -> u64 {
     let raw = value.to_bits();
     let exponent = (raw >> 52) as i32 & 0x7ff;
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_the_compiler_writes_them() {
+    fn bits_match_the_compiler() {
         for (mantissa, exponent) in [
             (1u64, 0),
             (3, -1),
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn halves_round_as_the_half_crate_does() {
-        // From f32: from f64 the crate rounds twice.
+        // From f32, because the crate rounds twice when it converts from f64.
         for i in 0..2000u16 {
             let value = f32::from(i) * 0.37 + 1e-4;
             let wide = f64::from(value);

@@ -1,15 +1,16 @@
-//! Inputs whose reduction is exact in any order, for any number of ranks, and the results to expect.
+//! Inputs whose reduction is exact in any order, for any number of ranks, and the expected results.
 //!
-//! For each index a hash picks the total, and the ranks' shares are the differences between
-//! cut points of that total. So shares sum to the total whatever the number of ranks, the result is
-//! known without a loop over the ranks, and no partial sum is larger than the total, which fits the
-//! type's mantissa: every order of additions is exact. Which rank holds which share rotates with the
-//! index. Shares differ in size, so that one rank taken twice and another left out is seen.
-//! Products do the same with exponents. Only the average of floats is rounded by its nature; there,
-//! two ranks contribute to an element and the result may be off by two units.
+//! For each index, a hash selects the total, and the ranks' shares are the differences between cut
+//! points of that total. So the shares add up to the total for any number of ranks, and the result
+//! is known without a loop over the ranks. No partial sum is larger than the total, which fits the
+//! type's mantissa, so every order of additions is exact. Which rank has which share rotates with
+//! the index. The shares differ in size, so that counting one rank twice and omitting another is
+//! detected. Products use exponents in the same way. Only the average of floats must be rounded:
+//! there, two ranks contribute to an element, and the result may differ by two units.
 //!
-//! All values repeat after [`PERIOD`] elements, so that large buffers are filled and compared at
-//! the speed of memory. It is a prime: data that is off by any block or message shows.
+//! All values repeat after [`PERIOD`] elements, so that large buffers can be filled and compared at
+//! the speed of memory. The period is a prime, so that data displaced by any block or message is
+//! detected.
 
 mod float;
 
@@ -18,33 +19,33 @@ use spark_ccl::{DType, Element, ReduceOp};
 pub(crate) use float::Format;
 use float::{encode, encode_f64};
 
-/// Elements after which inputs and results repeat.
+/// The number of elements after which inputs and results repeat.
 pub(crate) const PERIOD: usize = 65_521;
 /// Cut points are fractions with this many bits.
 const CUT_BITS: u32 = 24;
-/// Most bits of a float's total: with a cut point it must fit 64 bits.
+/// The most bits of a float's total: its product with a cut point must fit 64 bits.
 const TOTAL_BITS: u32 = 40;
 
-/// Inputs and results of a reduction.
+/// The inputs and the results of a reduction.
 #[derive(Debug, Clone)]
 pub(crate) struct Reduction {
     format: Format,
     op: ReduceOp,
     seed: u64,
     ranks: u64,
-    /// `ranks + 1` increasing fractions of `2^CUT_BITS`, the first 0, the last 1.
+    /// `ranks + 1` increasing fractions of `2^CUT_BITS`, from 0 to 1.
     cuts: Vec<u64>,
 }
 
-/// A rank's part in the reduction of one element.
-struct Place {
+/// A rank's position in the reduction of one element.
+struct Position {
     hash: u64,
-    /// Position of the rank in this element's rotation.
+    /// The position of the rank in this element's rotation.
     at: u64,
 }
 
 impl Reduction {
-    /// Inputs for `ranks` ranks; another seed gives other values.
+    /// Inputs for `ranks` ranks; each seed gives different values.
     pub(crate) fn new(dtype: DType, op: ReduceOp, ranks: usize, seed: u64) -> Self {
         let ranks = ranks as u64;
         let square = u128::from(ranks) * u128::from(ranks);
@@ -62,10 +63,10 @@ impl Reduction {
 
     /// The bits that `rank` contributes at `index`.
     pub(crate) fn input(&self, rank: usize, index: usize) -> u64 {
-        let place = self.place(rank as u64, index as u64);
+        let position = self.position(rank as u64, index as u64);
         match self.format {
             Format::Int { bits, signed } => {
-                self.int_input(&place, rank as u64, bits, signed) & self.format.mask()
+                self.int_input(&position, rank as u64, bits, signed) & self.format.mask()
             }
             Format::Float {
                 bits,
@@ -73,7 +74,7 @@ impl Reduction {
                 bias,
             } => {
                 let (negative, mantissa, exponent) =
-                    self.float_input(&place, rank as u64, fraction, bias);
+                    self.float_input(&position, rank as u64, fraction, bias);
                 encode(bits, fraction, bias, negative, mantissa, exponent)
             }
         }
@@ -100,10 +101,10 @@ impl Reduction {
         }
     }
 
-    /// By how much the bits of a result may differ from those expected.
+    /// By how much the bits of a result may differ from the expected ones.
     pub(crate) fn tolerance(&self) -> u64 {
         let rounded = self.op == ReduceOp::Avg && matches!(self.format, Format::Float { .. });
-        // Averages are positive, so neighbouring numbers have neighbouring bits.
+        // Averages are positive, so adjacent numbers have adjacent bits.
         if rounded { 2 } else { 0 }
     }
 
@@ -116,10 +117,10 @@ impl Reduction {
         spread(self.seed, index)
     }
 
-    fn place(&self, rank: u64, index: u64) -> Place {
+    fn position(&self, rank: u64, index: u64) -> Position {
         let hash = self.hash(index);
         let turned = rank + self.rotation(hash);
-        Place {
+        Position {
             hash,
             at: if turned >= self.ranks {
                 turned - self.ranks
@@ -139,11 +140,11 @@ impl Reduction {
             - ((total * self.cuts[at as usize]) >> CUT_BITS)
     }
 
-    fn int_input(&self, place: &Place, rank: u64, bits: u32, signed: bool) -> u64 {
+    fn int_input(&self, position: &Position, rank: u64, bits: u32, signed: bool) -> u64 {
         match self.op {
-            ReduceOp::Sum => self.ring_share(place),
+            ReduceOp::Sum => self.ring_share(position),
             ReduceOp::PreMulSum => {
-                self.ring_share(place)
+                self.ring_share(position)
                     .wrapping_mul(if Self::factor(rank as usize) == 1 {
                         2
                     } else {
@@ -151,21 +152,25 @@ impl Reduction {
                     })
             }
             ReduceOp::Prod => {
-                let power = power_of_three(self.cut(place.hash >> 58, place.at));
-                if place.at == 0 {
-                    power.wrapping_mul(place.hash >> 16)
+                let power = power_of_three(self.cut(position.hash >> 58, position.at));
+                if position.at == 0 {
+                    power.wrapping_mul(position.hash >> 16)
                 } else {
                     power
                 }
             }
-            ReduceOp::Max => int_peak(place.hash, bits, signed).wrapping_sub(distance(place, 63)),
-            ReduceOp::Min => int_peak(place.hash, bits, signed).wrapping_add(distance(place, 63)),
+            ReduceOp::Max => {
+                int_peak(position.hash, bits, signed).wrapping_sub(distance(position, 63))
+            }
+            ReduceOp::Min => {
+                int_peak(position.hash, bits, signed).wrapping_add(distance(position, 63))
+            }
             ReduceOp::Avg => {
-                let total = int_total(place.hash, bits);
+                let total = int_total(position.hash, bits);
                 let upto = |k: u64| {
                     ((u128::from(total) * u128::from(self.cuts[k as usize])) >> CUT_BITS) as u64
                 };
-                upto(place.at + 1) - upto(place.at)
+                upto(position.at + 1) - upto(position.at)
             }
         }
     }
@@ -180,52 +185,59 @@ impl Reduction {
         }
     }
 
-    /// Arbitrary integers around the ring of ranks that sum, wrapping, to the hash.
-    fn ring_share(&self, place: &Place) -> u64 {
-        let next = if place.at + 1 == self.ranks {
+    /// Arbitrary integers, one per rank of the ring, whose wrapping sum is the hash.
+    fn ring_share(&self, position: &Position) -> u64 {
+        let next = if position.at + 1 == self.ranks {
             0
         } else {
-            place.at + 1
+            position.at + 1
         };
-        let difference = mix(place.hash ^ next).wrapping_sub(mix(place.hash ^ place.at));
-        if place.at == 0 {
-            difference.wrapping_add(place.hash)
+        let difference = mix(position.hash ^ next).wrapping_sub(mix(position.hash ^ position.at));
+        if position.at == 0 {
+            difference.wrapping_add(position.hash)
         } else {
             difference
         }
     }
 
-    fn float_input(&self, place: &Place, rank: u64, fraction: u32, bias: i32) -> (bool, u64, i32) {
-        let hash = place.hash;
+    fn float_input(
+        &self,
+        position: &Position,
+        rank: u64,
+        fraction: u32,
+        bias: i32,
+    ) -> (bool, u64, i32) {
+        let hash = position.hash;
         match self.op {
             ReduceOp::Sum | ReduceOp::PreMulSum => {
                 let (negative, total, exponent) = float_total(hash, fraction);
-                // With a factor of one, double the value, as the factor of two does for others.
+                // If the factor is one, doubles the value, as the factor of two does on other
+                // ranks.
                 let up = self.op == ReduceOp::PreMulSum && Self::factor(rank as usize) == 1;
                 (
                     negative,
-                    self.cut(total, place.at),
+                    self.cut(total, position.at),
                     exponent + i32::from(up),
                 )
             }
             ReduceOp::Prod => {
                 let (up, down) = exponents(hash, bias);
-                // The negative exponents go around the other way, to other ranks.
-                let exponent = self.cut(up, place.at) as i32
-                    - self.cut(down, self.ranks - 1 - place.at) as i32;
-                if place.at == 0 {
+                // The negative exponents are assigned in reverse order, to other ranks.
+                let exponent = self.cut(up, position.at) as i32
+                    - self.cut(down, self.ranks - 1 - position.at) as i32;
+                if position.at == 0 {
                     let (negative, mantissa) = float_mantissa(hash, fraction);
                     (negative, mantissa, exponent - fraction as i32)
                 } else {
                     (false, 1, exponent)
                 }
             }
-            ReduceOp::Max => signed_int(float_peak(hash, fraction) - distance(place, 3) as i64),
-            ReduceOp::Min => signed_int(float_peak(hash, fraction) + distance(place, 3) as i64),
-            ReduceOp::Avg => match place.at {
+            ReduceOp::Max => signed_int(float_peak(hash, fraction) - distance(position, 3) as i64),
+            ReduceOp::Min => signed_int(float_peak(hash, fraction) + distance(position, 3) as i64),
+            ReduceOp::Avg => match position.at {
                 0 | 1 => (
                     false,
-                    average_mantissa(hash, place.at, fraction),
+                    average_mantissa(hash, position.at, fraction),
                     6 - fraction as i32,
                 ),
                 _ => (false, 0, 0),
@@ -261,21 +273,21 @@ impl Reduction {
     }
 }
 
-/// How far a rank's value is from the result of max or min: nothing for one rank.
-fn distance(place: &Place, spread: u64) -> u64 {
-    if place.at == 0 {
+/// The distance of a rank's value from the result of max or min; 0 for one rank.
+fn distance(position: &Position, spread: u64) -> u64 {
+    if position.at == 0 {
         0
     } else {
-        1 + (mix(place.hash ^ place.at) & spread)
+        1 + (mix(position.hash ^ position.at) & spread)
     }
 }
 
-/// Bits that a collective which only moves data carries for (`source`, `index`): finite numbers.
+/// The bits of (`source`, `index`) in a collective that only moves data: finite numbers.
 pub(crate) fn moved(format: Format, seed: u64, source: usize, index: usize) -> u64 {
     let random = mix(spread(seed, index as u64) ^ (source as u64) << 40);
     match format {
         Format::Int { .. } => random & format.mask(),
-        // Without the top bit of the exponent a float is neither infinite nor NaN.
+        // With the top bit of its exponent clear, a float is neither infinite nor NaN.
         Format::Float { bits, .. } => random & format.mask() & !(1 << (bits - 2)),
     }
 }
@@ -297,7 +309,7 @@ pub(crate) fn from_bits<T: Element>(bits: u64) -> T {
     bytemuck::pod_read_unaligned(&bits.to_le_bytes()[..size_of::<T>()])
 }
 
-/// An element's bits.
+/// The bits of an element.
 pub(crate) fn to_bits<T: Element>(value: &T) -> u64 {
     let mut bytes = [0; 8];
     bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(value));
@@ -309,7 +321,7 @@ fn spread(seed: u64, index: u64) -> u64 {
     mix(seed.wrapping_mul(0xd605_1e95_d1b3_9a4d) ^ mix(index % PERIOD as u64))
 }
 
-/// The finaliser of splitmix64: every input bit changes every output bit.
+/// The finaliser of splitmix64: every input bit affects every output bit.
 fn mix(value: u64) -> u64 {
     let x = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -317,27 +329,28 @@ fn mix(value: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Sign, total of at most the type's precision, and shared exponent of a sum.
+/// The sign, the total with at most the type's precision, and the shared exponent of a sum.
 fn float_total(hash: u64, fraction: u32) -> (bool, u64, i32) {
     let bits = (fraction + 1).min(TOTAL_BITS);
     let total = hash >> (64 - bits);
-    // Exponents of -2..=1 keep even doubled totals of the narrowest types within range.
+    // Exponents of -2..=1 keep even doubled totals of the narrowest types in range.
     (hash & 1 == 1, total, (hash >> 1 & 3) as i32 - 2)
 }
 
-/// Sums of positive and of negative exponents in a product.
+/// The sums of the positive and of the negative exponents in a product.
 fn exponents(hash: u64, bias: i32) -> (u64, u64) {
     let most = (bias as u64 / 2).min(20);
     let pick = |bits: u64| ((bits & 0xff) * (most + 1)) >> 8;
     (pick(hash >> 48), pick(hash >> 56))
 }
 
-/// Sign and full mantissa of the one rank in a product that has one.
+/// The sign and the full mantissa of the single rank in a product that has one.
 fn float_mantissa(hash: u64, fraction: u32) -> (bool, u64) {
     (hash & 1 == 1, 1 << fraction | mix(hash) >> (64 - fraction))
 }
 
-/// A value in [64, 128) times `2^(fraction - 6)`: so large that a 4096th is still a normal number.
+/// A value in [64, 128) times `2^(fraction - 6)`: large enough that a 4096th of it is a normal
+/// number.
 fn average_mantissa(hash: u64, at: u64, fraction: u32) -> u64 {
     1 << fraction | mix(hash ^ at) >> (64 - fraction)
 }

@@ -1,4 +1,4 @@
-// Exactness is what is tested.
+// These tests compare for exactness.
 #![allow(clippy::float_cmp)]
 
 use super::*;
@@ -32,52 +32,100 @@ fn sign_extend(bits: u32, signed: bool, raw: u64) -> i128 {
     }
 }
 
-/// Every partial result, forwards and backwards, must be a number of the type, and the last one
-/// must be the expected result.
-fn check_float(dtype: DType, op: ReduceOp, ranks: usize) {
-    let Format::Float {
-        bits,
-        fraction,
-        bias,
-    } = Format::of(dtype)
-    else {
-        return;
-    };
-    let reduction = Reduction::new(dtype, op, ranks, 7);
-    let decode = |raw| float::decode(bits, fraction, bias, raw);
-    let largest = if dtype == DType::F8E4M3 {
-        448.0
-    } else {
-        2f64.powi(bias) * (2.0 - 2f64.powi(-(fraction as i32)))
-    };
-    let exact = |value: f64| {
+/// The float type that a test checks, and the case that its messages name.
+struct FloatCase {
+    dtype: DType,
+    op: ReduceOp,
+    ranks: usize,
+    bits: u32,
+    fraction: u32,
+    bias: i32,
+}
+
+impl FloatCase {
+    /// `None` for integer types.
+    fn new(dtype: DType, op: ReduceOp, ranks: usize) -> Option<Self> {
+        let Format::Float {
+            bits,
+            fraction,
+            bias,
+        } = Format::of(dtype)
+        else {
+            return None;
+        };
+        Some(Self {
+            dtype,
+            op,
+            ranks,
+            bits,
+            fraction,
+            bias,
+        })
+    }
+
+    fn largest(&self) -> f64 {
+        if self.dtype == DType::F8E4M3 {
+            448.0
+        } else {
+            2f64.powi(self.bias) * (2.0 - 2f64.powi(-(self.fraction as i32)))
+        }
+    }
+
+    fn encode(&self, value: f64) -> u64 {
+        encode_f64(self.bits, self.fraction, self.bias, value)
+    }
+
+    fn decode(&self, raw: u64) -> f64 {
+        float::decode(self.bits, self.fraction, self.bias, raw)
+    }
+
+    /// Checks that the type can represent a value.
+    fn exact(&self, value: f64) -> f64 {
+        let Self {
+            dtype, op, ranks, ..
+        } = self;
         assert!(
-            value.abs() <= largest,
+            value.abs() <= self.largest(),
             "{dtype:?} {op} {ranks}: {value} is out of range"
         );
         assert_eq!(
-            decode(encode_f64(bits, fraction, bias, value.abs())),
+            self.decode(self.encode(value.abs())),
             value.abs(),
             "{dtype:?} {op} {ranks}: {value} is rounded"
         );
         value
-    };
-    for index in indices(ranks) {
-        let operand = |rank| {
-            let raw = decode(reduction.input(rank, index));
-            if op == ReduceOp::PreMulSum {
-                exact(raw * Reduction::factor(rank) as f64)
-            } else {
-                raw
-            }
-        };
-        let combine = |a: f64, b: f64| match op {
-            ReduceOp::Sum | ReduceOp::PreMulSum => exact(a + b),
-            ReduceOp::Prod => exact(a * b),
+    }
+
+    fn operand(&self, reduction: &Reduction, rank: usize, index: usize) -> f64 {
+        let raw = self.decode(reduction.input(rank, index));
+        if self.op == ReduceOp::PreMulSum {
+            self.exact(raw * Reduction::factor(rank) as f64)
+        } else {
+            raw
+        }
+    }
+
+    fn combine(&self, a: f64, b: f64) -> f64 {
+        match self.op {
+            ReduceOp::Sum | ReduceOp::PreMulSum => self.exact(a + b),
+            ReduceOp::Prod => self.exact(a * b),
             ReduceOp::Max => a.max(b),
             ReduceOp::Min => a.min(b),
             ReduceOp::Avg => a + b,
-        };
+        }
+    }
+}
+
+/// Every partial result, in both directions, must be representable in the type, and the last one
+/// must be the expected result.
+fn check_float(dtype: DType, op: ReduceOp, ranks: usize) {
+    let Some(case) = FloatCase::new(dtype, op, ranks) else {
+        return;
+    };
+    let reduction = Reduction::new(dtype, op, ranks, 7);
+    for index in indices(ranks) {
+        let operand = |rank| case.operand(&reduction, rank, index);
+        let combine = |a, b| case.combine(a, b);
         let forwards = (1..ranks).map(operand).fold(operand(0), combine);
         let backwards = (0..ranks - 1)
             .rev()
@@ -85,19 +133,16 @@ fn check_float(dtype: DType, op: ReduceOp, ranks: usize) {
             .fold(operand(ranks - 1), combine);
         assert_eq!(forwards.to_bits(), backwards.to_bits());
         let expected = reduction.expected(index);
-        let result = if op == ReduceOp::Avg {
-            encode_f64(bits, fraction, bias, forwards / ranks as f64)
-        } else {
-            0
-        };
         if op == ReduceOp::Avg {
-            assert!(forwards <= largest);
+            assert!(forwards <= case.largest());
+            let result = case.encode(forwards / ranks as f64);
             assert!(
                 result.abs_diff(expected) <= reduction.tolerance(),
                 "{dtype:?} {ranks} {index}: {result:x} {expected:x}"
             );
         } else {
-            assert_eq!(decode(expected), forwards, "{dtype:?} {op} {ranks} {index}");
+            let expected = case.decode(expected);
+            assert_eq!(expected, forwards, "{dtype:?} {op} {ranks} {index}");
         }
     }
 }
@@ -123,7 +168,7 @@ fn check_int(dtype: DType, op: ReduceOp, ranks: usize) {
             ReduceOp::Prod => inputs.fold(1u64, u64::wrapping_mul),
             ReduceOp::Max => inputs.map(wide).max().map_or(0, |x| x as u64),
             ReduceOp::Min => inputs.map(wide).min().map_or(0, |x| x as u64),
-            // No wrap-around on the way, so that dividing means the same in every width.
+            // No partial sum may wrap, so that the division gives the same result in every width.
             ReduceOp::Avg => {
                 let sum: i128 = inputs.map(wide).inspect(|&x| assert!(x >= 0)).sum();
                 assert!(sum <= i128::from(u64::MAX >> (65 - bits)));
@@ -150,7 +195,7 @@ fn every_type_operation_and_rank_count_is_exact() {
     }
 }
 
-/// Taking one rank twice and leaving another out must change results.
+/// Counting one rank twice and omitting another must change results.
 #[test]
 fn a_missing_contribution_shows() {
     for dtype in [DType::F32, DType::F8E4M3, DType::Bf16, DType::I32] {

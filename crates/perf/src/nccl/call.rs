@@ -7,39 +7,40 @@ use spark_ccl::{Element, Error};
 
 use super::gpu::Gpu;
 use crate::collective::Collective;
-use crate::invocation::{Case, Invocation, Way};
+use crate::invocation::{BufferMode, Case, Invocation};
 
-/// A call, whose turns go through the buffers.
+/// A call that uses the parts of the buffers in turn.
 #[derive(Debug)]
 pub(super) struct Call<T> {
     pub(super) invocation: Invocation<T>,
-    /// What NCCL has no form in place of is called out of place, from the receive buffer into the other.
-    pub(super) way: Way,
+    /// A collective without an in-place form is called out of place instead, from the receive
+    /// buffer to the send buffer.
+    pub(super) mode: BufferMode,
     send: DeviceSlice<T>,
     pub(super) recv: DeviceSlice<T>,
-    /// How many parts of the buffers calls take in turn.
+    /// The number of parts of the buffers that calls use in turn.
     turns: usize,
 }
 
-/// Where and when a call starts.
+/// The GPU on which a call starts, and when.
 #[derive(Clone, Copy)]
 pub(super) struct Start<'a, 'g> {
     pub(super) gpu: &'a Gpu,
-    /// At its end, if there is one.
+    /// If there is a group, the call starts at its end.
     pub(super) group: Option<&'g Group<'a>>,
 }
 
 impl<T: Element> Call<T> {
-    /// Of `rank`, on buffers of which a call of the largest size takes `largest` elements.
+    /// The call of `rank`, on buffers in which a call of the largest size uses `largest` elements.
     pub(super) fn new(
         case: &Case,
-        way: Way,
+        mode: BufferMode,
         rank: usize,
         [send, recv]: [DeviceSlice<T>; 2],
         largest: usize,
     ) -> Self {
         let invocation = Invocation::new(case, rank);
-        let swapped = way == Way::InPlace && !has_place(case.collective);
+        let swapped = mode == BufferMode::InPlace && !has_in_place_form(case.collective);
         let (send, recv) = if swapped { (recv, send) } else { (send, recv) };
         Self {
             turns: largest
@@ -47,23 +48,27 @@ impl<T: Element> Call<T> {
                 .unwrap_or(1)
                 .max(1),
             invocation,
-            way: if swapped { Way::OutOfPlace } else { way },
+            mode: if swapped {
+                BufferMode::OutOfPlace
+            } else {
+                mode
+            },
             send,
             recv,
         }
     }
 
-    /// The part of a checked run's buffer.
+    /// The part of the send buffer in a checked run.
     pub(super) fn sent(&self, range: &Range<usize>) -> Result<DeviceSlice<T>, Error> {
         part(self.send, range.clone())
     }
 
-    /// The same of the receive buffer.
+    /// The part of the receive buffer in a checked run.
     pub(super) fn received(&self, range: &Range<usize>) -> Result<DeviceSlice<T>, Error> {
         part(self.recv, range.clone())
     }
 
-    /// How many calls of NCCL's it is, one after the other.
+    /// The number of NCCL calls that this call consists of, which run one after the other.
     pub(super) fn rounds(&self) -> u32 {
         match self.invocation.collective {
             Collective::Hypercube => self.invocation.ranks.ilog2().max(1),
@@ -71,7 +76,8 @@ impl<T: Element> Call<T> {
         }
     }
 
-    /// Enqueues a round of the call, on the `turn`th parts of the buffers: now, or when the group ends.
+    /// Enqueues one round of the call, on the parts of the buffers for turn `turn`: now, or when
+    /// the group ends.
     pub(super) fn enqueue(
         &self,
         start: Start<'_, '_>,
@@ -80,13 +86,13 @@ impl<T: Element> Call<T> {
     ) -> Result<(), Error> {
         let layout = &self.invocation.layout;
         let first = turn % self.turns * layout.larger();
-        match self.way {
-            Way::OutOfPlace => {
+        match self.mode {
+            BufferMode::OutOfPlace => {
                 let send = part(self.send, first..first + layout.send)?;
                 let recv = part(self.recv, first..first + layout.recv)?;
                 self.out_of_place(start, send, recv, round)
             }
-            Way::InPlace => {
+            BufferMode::InPlace => {
                 let both = part(self.recv, first..first + layout.larger())?;
                 self.in_place(start, both, round)
             }
@@ -152,12 +158,12 @@ impl<T: Element> Call<T> {
             Collective::Gather => start.call(comm.gather_in_place(both, root)),
             Collective::Scatter => start.call(comm.scatter_in_place(both, root)),
             Collective::Hypercube => self.edge(start, both, round),
-            // `new` has made them calls out of place.
+            // `new` has turned these into out-of-place calls.
             Collective::AllToAll | Collective::AllToAllV | Collective::SendRecv => Ok(()),
         }
     }
 
-    /// All-gather, one edge of the hypercube: both ends exchange all that they have.
+    /// All-gather, one edge of the hypercube: both ends exchange all blocks that they have.
     fn edge(&self, start: Start<'_, '_>, whole: DeviceSlice<T>, round: u32) -> Result<(), Error> {
         let call = &self.invocation;
         let width = 1 << round;
@@ -189,8 +195,8 @@ impl<'a> Start<'a, '_> {
     }
 }
 
-/// Whether NCCL can do it in place.
-fn has_place(collective: Collective) -> bool {
+/// Whether NCCL has an in-place form.
+fn has_in_place_form(collective: Collective) -> bool {
     !matches!(
         collective,
         Collective::AllToAll | Collective::AllToAllV | Collective::SendRecv
@@ -215,7 +221,7 @@ mod tests {
     use super::*;
     use spark_ccl::ReduceOp;
 
-    fn call(collective: Collective, bytes: u64, way: Way) -> Call<f32> {
+    fn call(collective: Collective, bytes: u64, mode: BufferMode) -> Call<f32> {
         let case = Case {
             collective,
             bytes,
@@ -223,34 +229,43 @@ mod tests {
             root: 0,
             ranks: 4,
         };
-        // SAFETY: nothing is called.
+        // SAFETY: the slices are not used in any call.
         let slice = |address| unsafe { DeviceSlice::from_raw(address, 1 << 20, 0) };
-        Call::new(&case, way, 1, [slice(1 << 30), slice(1 << 40)], 1 << 20)
+        Call::new(&case, mode, 1, [slice(1 << 30), slice(1 << 40)], 1 << 20)
     }
 
     #[test]
     fn turns_go_through_the_buffers_as_in_nccl_tests() {
         assert_eq!(
-            call(Collective::AllReduce, 8, Way::OutOfPlace).turns,
+            call(Collective::AllReduce, 8, BufferMode::OutOfPlace).turns,
             1 << 19
         );
-        assert_eq!(call(Collective::AllReduce, 4 << 20, Way::InPlace).turns, 1);
-        // Of 3 MiB, there is one; of nothing, too.
-        assert_eq!(call(Collective::AllGather, 3 << 20, Way::InPlace).turns, 1);
-        assert_eq!(call(Collective::AllGather, 8, Way::InPlace).turns, 1);
+        assert_eq!(
+            call(Collective::AllReduce, 4 << 20, BufferMode::InPlace).turns,
+            1
+        );
+        // 3 MiB fit once; so does nothing.
+        assert_eq!(
+            call(Collective::AllGather, 3 << 20, BufferMode::InPlace).turns,
+            1
+        );
+        assert_eq!(call(Collective::AllGather, 8, BufferMode::InPlace).turns, 1);
     }
 
     #[test]
-    fn what_has_no_place_goes_back_from_buffer_to_buffer() {
+    fn collectives_without_an_in_place_form_swap_the_buffers() {
         for collective in [Collective::AllToAll, Collective::SendRecv] {
-            let call = call(collective, 64, Way::InPlace);
-            assert_eq!(call.way, Way::OutOfPlace);
+            let call = call(collective, 64, BufferMode::InPlace);
+            assert_eq!(call.mode, BufferMode::OutOfPlace);
             assert_eq!(
                 (call.send.address(), call.recv.address()),
                 (1 << 40, 1 << 30)
             );
         }
-        let call = call(Collective::AllReduce, 64, Way::InPlace);
-        assert_eq!((call.way, call.recv.address()), (Way::InPlace, 1 << 40));
+        let call = call(Collective::AllReduce, 64, BufferMode::InPlace);
+        assert_eq!(
+            (call.mode, call.recv.address()),
+            (BufferMode::InPlace, 1 << 40)
+        );
     }
 }

@@ -9,20 +9,20 @@ use spark_ccl_cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCapt
 use super::call::{Call, Start};
 use super::gpu::Gpu;
 
-/// A call of each GPU.
+/// The call of each GPU.
 pub(super) struct Calls<'a, T> {
     pub(super) gpus: &'a [Gpu],
     pub(super) calls: Vec<Call<T>>,
 }
 
 impl<T: Element> Calls<'_, T> {
-    /// Starts all turns of a range together, on all GPUs.
+    /// Starts all turns of a range together on all GPUs.
     pub(super) fn start(&self, turns: Range<usize>) -> Result<(), Error> {
         let rounds = self.calls[0].rounds();
         if rounds == 1 {
             return self.together(turns, 0);
         }
-        // Each round needs what the one before has brought.
+        // Each round needs the results of the one before.
         for turn in turns {
             for round in 0..rounds {
                 self.together(turn..turn + 1, round)?;
@@ -53,12 +53,13 @@ impl<T: Element> Calls<'_, T> {
         self.gpus.iter().try_for_each(Gpu::wait)
     }
 
-    /// What `body` enqueues, as a graph of each GPU.
+    /// Captures what `body` enqueues into one graph for each GPU.
     pub(super) fn captured(
         &self,
         body: impl FnOnce() -> Result<(), Error>,
     ) -> Result<Vec<CudaGraph>, Error> {
-        // One thread may capture for several GPUs, and makes the graph of one while the others still capture.
+        // In relaxed mode, one thread may capture for several GPUs, and create the graph of one
+        // while the others still capture.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         for gpu in self.gpus {
             let begun = gpu.stream.begin_capture(mode);
@@ -66,11 +67,11 @@ impl<T: Element> Calls<'_, T> {
         }
         let enqueued = body();
         let end = |gpu: &Gpu| {
-            // Without flags, as nccl-tests.
+            // Without flags, as nccl-tests does.
             let graph = gpu.stream.end_capture(CUgraphInstantiate_flags(0));
             gpu.checked("cuStreamEndCapture", graph)
         };
-        // Before a failure is reported, all streams leave the capture.
+        // All streams end their captures before a failure is reported.
         let graphs: Vec<_> = self.gpus.iter().map(end).collect();
         enqueued?;
         let graphs = graphs.into_iter().filter_map(Result::transpose);
@@ -78,7 +79,7 @@ impl<T: Element> Calls<'_, T> {
     }
 }
 
-/// Launches graphs once.
+/// Launches each graph once.
 pub(super) fn launch(graphs: &[CudaGraph], gpus: &[Gpu]) -> Result<(), Error> {
     for (graph, gpu) in graphs.iter().zip(gpus) {
         gpu.checked("cuGraphLaunch", graph.launch())?;

@@ -1,4 +1,4 @@
-//! Checked runs: what they need is written, and what comes out compared, on the GPU.
+//! Checked runs: writes the inputs and compares the results on the GPU.
 
 use spark_ccl::Element;
 
@@ -8,13 +8,13 @@ use crate::args::Plant;
 use crate::check::Check;
 use crate::error::Error;
 
-/// Writes what a rank has before its call.
+/// Writes the inputs of a rank's call.
 pub(super) fn fill<T: Element>(
     kernels: &mut Kernels,
     call: &Call<T>,
     seed: u64,
 ) -> Result<(), Error> {
-    let check = Check::new(&call.invocation, call.way, seed, 0);
+    let check = Check::new(&call.invocation, call.mode, seed, 0);
     let own = |error: spark_ccl_cuda::Error| error.of_rank(call.invocation.rank);
     let inputs = check.inputs();
     if let Some(piece) = inputs.send {
@@ -28,18 +28,18 @@ pub(super) fn fill<T: Element>(
     Ok(())
 }
 
-/// Counts a rank's wrong elements after its call. One is planted before, if that is wanted.
+/// Counts a rank's wrong elements after its call, after corrupting one if `plant` asks for it.
 pub(super) fn wrong<T: Element>(
     kernels: &mut Kernels,
     call: &Call<T>,
     seed: u64,
     plant: Option<Plant>,
 ) -> Result<u64, Error> {
-    let check = Check::new(&call.invocation, call.way, seed, 0);
+    let check = Check::new(&call.invocation, call.mode, seed, 0);
     let own = |error: spark_ccl_cuda::Error| error.of_rank(call.invocation.rank);
     let planted = plant
         .filter(|plant| plant.rank == call.invocation.rank)
-        .and_then(|plant| check.place(plant.index));
+        .and_then(|plant| check.result_index(plant.index));
     let mut wrong = 0;
     for piece in check.results() {
         let pattern = check.pattern(&piece);

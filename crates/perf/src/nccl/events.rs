@@ -6,8 +6,8 @@ use spark_ccl_cuda::{Error, elapsed_ms};
 
 use super::gpu::Gpu;
 
-/// For each GPU, an event before each iteration and after the last; or, where something comes between two
-/// iterations, one before and one after each.
+/// For each GPU, one event before each iteration and one after the last; or, if there is other work
+/// between iterations, one before and one after each.
 #[derive(Debug)]
 pub(super) struct Events {
     of_gpus: Vec<Vec<CudaEvent>>,
@@ -16,7 +16,7 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// None of them recorded yet.
+    /// Events that have not been recorded yet.
     pub(super) fn new(gpus: &[Gpu], iterations: usize, paired: bool) -> Result<Self, Error> {
         let count = if paired {
             2 * iterations
@@ -36,7 +36,8 @@ impl Events {
         })
     }
 
-    /// Marks where an iteration begins; one after the last is the end of that.
+    /// Records the begin of an iteration; the begin after the last iteration is the end of the
+    /// last.
     pub(super) fn begin(&self, gpus: &[Gpu], iteration: usize) -> Result<(), Error> {
         self.record(
             gpus,
@@ -48,7 +49,7 @@ impl Events {
         )
     }
 
-    /// Marks where an iteration ends, of events in pairs.
+    /// Records the end of an iteration, if events are paired.
     pub(super) fn end(&self, gpus: &[Gpu], iteration: usize) -> Result<(), Error> {
         self.record(gpus, 2 * iteration + 1)
     }
@@ -61,7 +62,7 @@ impl Events {
         Ok(())
     }
 
-    /// Microseconds of each iteration, on the GPU where it took longest.
+    /// The microseconds of each iteration, on the GPU where it took longest.
     pub(super) fn micros(&self, gpus: &[Gpu]) -> Result<Vec<f64>, Error> {
         (0..self.iterations)
             .map(|iteration| self.longest(gpus, iteration))

@@ -13,7 +13,7 @@ use super::kernels::Kernels;
 use crate::error::Error;
 use crate::options::Options;
 
-/// A rank.
+/// One rank on one GPU.
 #[derive(Debug)]
 pub(super) struct Gpu {
     pub(super) comm: Communicator,
@@ -23,7 +23,7 @@ pub(super) struct Gpu {
 }
 
 impl Gpu {
-    /// Of a communicator that has one.
+    /// The rank's communicator must have a GPU.
     pub(super) fn new(comm: Communicator, options: &Options) -> Result<Self, Error> {
         let own = |error: spark_ccl_cuda::Error| error.of_rank(comm.rank());
         let context = comm.context()?;
@@ -41,12 +41,12 @@ impl Gpu {
         })
     }
 
-    /// CUDA's number.
+    /// CUDA's device ordinal.
     pub(super) fn ordinal(&self) -> usize {
         self.stream.context().ordinal()
     }
 
-    /// Names the operation, the device and the rank of a call of CUDA's that failed.
+    /// Adds the operation, the device and the rank to the error of a CUDA call.
     pub(super) fn checked<T>(
         &self,
         operation: &'static str,
@@ -56,22 +56,22 @@ impl Gpu {
         result.map_err(|error| error.of_rank(self.comm.rank()))
     }
 
-    /// The first number of its compute capability.
+    /// The major number of the compute capability.
     pub(super) fn generation(&self) -> Result<i32, Error> {
         let major = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
         let generation = self.stream.context().attribute(major);
         Ok(self.checked("cuDeviceGetAttribute", generation)?)
     }
 
-    /// Bytes of its memory that are free.
+    /// The free bytes of its memory.
     pub(super) fn free(&self) -> Result<u64, Error> {
         let info = self.stream.context().mem_get_info();
         let (free, _) = self.checked("cuMemGetInfo", info)?;
         Ok(free as u64)
     }
 
-    /// Makes a send and a receive buffer of so many bytes each. Whether NCCL makes use of their registration, if
-    /// there is one.
+    /// Allocates a send and a receive buffer of `bytes` each. Returns whether NCCL uses their
+    /// registration; true if they are not registered.
     pub(super) fn allocate(
         &mut self,
         bytes: usize,
@@ -88,20 +88,21 @@ impl Gpu {
         Ok(is_used)
     }
 
-    /// Its send and its receive buffer, from an element on.
+    /// The send and the receive buffer, from element `base` on.
     pub(super) fn slices<T: Element>(&self, base: usize) -> Option<[DeviceSlice<T>; 2]> {
         let [send, recv] = self.buffers.as_ref()?;
         let slice = |memory: &DeviceMemory<u8>| {
             let len = memory.len() / size_of::<T>();
-            // SAFETY: the memory lives as long as this GPU, which waits for its stream before it goes; all
-            // that uses the memory is enqueued in that stream.
+            // SAFETY: the memory lives as long as this GPU, whose drop waits for its stream first;
+            // all work that uses the memory is enqueued in that stream.
             let slice = unsafe { DeviceSlice::from_raw(memory.address(), len, self.ordinal()) };
             slice.part(base, len.checked_sub(base)?)
         };
         Some([slice(send)?, slice(recv)?])
     }
 
-    /// Copies within its memory, in its stream; both parts are equally long, and apart.
+    /// Copies within its memory, in its stream. Both parts must have the same length, and must not
+    /// overlap.
     pub(super) fn copy<T: Element>(
         &self,
         from: DeviceSlice<T>,
@@ -110,7 +111,8 @@ impl Gpu {
         let bytes = from.len().min(to.len()) * size_of::<T>();
         let context = self.stream.context();
         let copied = context.bind_to_thread().and_then(|()| {
-            // SAFETY: the slices' makers answer for the memory; the stream lives.
+            // SAFETY: the callers of `from_raw` promised that the memory is valid; `bytes` exceeds
+            // neither part, and the stream is alive.
             unsafe {
                 result::memcpy_dtod_async(
                     to.address(),
@@ -135,12 +137,12 @@ impl Drop for Gpu {
         let start = Instant::now();
         while is_idle(&self.stream) == Ok(false) {
             if start.elapsed() > PATIENCE {
-                self.comm.abort("spark-perf ends with calls on its way");
+                self.comm.abort("spark-perf ends with calls in flight");
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        // Whatever comes of it, nothing uses the memory any more.
+        // Even if this fails, nothing uses the memory any more.
         let _ = self.wait();
     }
 }

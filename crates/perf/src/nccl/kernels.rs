@@ -1,4 +1,4 @@
-//! The kernels that fill memory for checked runs, and count what came out wrong.
+//! The kernels that fill memory for checked runs, and count wrong elements.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use spark_ccl_cuda::{Error, checked};
 
 use crate::exact::PERIOD;
 
-/// Made from `check.cu`. Every driver and GPU can take it.
+/// Compiled from `check.cu`, for every driver and GPU.
 const PTX: &str = include_str!("../../kernels/check.ptx");
 const THREADS: u32 = 512;
-/// More than any GPU runs at once: blocks go through longer ranges in turns.
+/// More blocks than any GPU runs at once; each block processes several parts of a longer range.
 const MOST_BLOCKS: usize = 1 << 14;
 
-/// The kernels on one device, and the little memory that they need. What they do is done when their
-/// functions return.
+/// The kernels on one device, and the memory that they need. The functions return when the kernels
+/// are done.
 #[derive(Debug)]
 pub(super) struct Kernels {
     stream: Arc<CudaStream>,
@@ -31,7 +31,7 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
-    /// For use in a stream.
+    /// Loads the kernels for use in a stream.
     pub(super) fn load(stream: &Arc<CudaStream>) -> Result<Self, Error> {
         let device = stream.context().ordinal();
         let module = stream.context().load_module(Ptx::from_src(PTX));
@@ -46,7 +46,7 @@ impl Kernels {
         })
     }
 
-    /// Writes a pattern over and over.
+    /// Fills a part of memory with a repeated pattern.
     pub(super) fn fill<T: Element>(
         &mut self,
         part: DeviceSlice<T>,
@@ -83,8 +83,9 @@ impl Kernels {
         let mut kernel = self.stream.launch_builder(&self.repeat[class::<T>()]);
         kernel.arg(&address).arg(&len).arg(&self.pattern);
         kernel.arg(&period);
-        // SAFETY: the arguments are those that `check.cu` declares, in a kernel for elements of this size. The
-        // slice's maker answers for its memory; the pattern is as long as the period.
+        // SAFETY: the arguments are those that `check.cu` declares, for elements of this size.
+        // `from_raw`'s caller promised that the part's memory is valid, and `upload` has stored
+        // `period` elements of the pattern.
         unsafe { kernel.launch(grid(part.len())) }?;
         self.stream.synchronize()
     }
@@ -101,7 +102,9 @@ impl Kernels {
         let mut kernel = self.stream.launch_builder(&self.count[class::<T>()]);
         kernel.arg(&address).arg(&len).arg(&self.pattern);
         kernel.arg(&period).arg(&tolerance).arg(&mut self.wrong);
-        // SAFETY: as in `repeat`.
+        // SAFETY: the arguments are those that `check.cu` declares, for elements of this size.
+        // `from_raw`'s caller promised that the part's memory is valid, `upload` has stored
+        // `period` elements of the pattern, and `wrong` has room for the count.
         unsafe { kernel.launch(grid(part.len())) }?;
         let mut wrong = [0];
         self.stream.memcpy_dtoh(&self.wrong, &mut wrong)?;
@@ -109,7 +112,7 @@ impl Kernels {
         Ok(wrong[0])
     }
 
-    /// Its length.
+    /// Copies the pattern to the device; returns its length.
     fn upload<T: Element>(&mut self, pattern: &[T]) -> Result<u64, DriverError> {
         let bytes: &[u8] = bytemuck::cast_slice(pattern);
         self.stream.memcpy_htod(bytes, &mut self.pattern)?;
@@ -117,13 +120,13 @@ impl Kernels {
     }
 }
 
-/// A kernel for each size of elements.
+/// The kernel for each size of elements.
 fn family(module: &Arc<CudaModule>, name: &str) -> Result<[CudaFunction; 4], DriverError> {
     let of = |bits: u32| module.load_function(&format!("{name}_{bits}"));
     Ok([of(8)?, of(16)?, of(32)?, of(64)?])
 }
 
-/// The place of a type's kernels.
+/// The index of the kernels for a type.
 fn class<T>() -> usize {
     size_of::<T>().trailing_zeros() as usize
 }
@@ -165,7 +168,7 @@ mod tests {
         let mut kernels = Kernels::load(&stream).unwrap();
         let len = 5 * PERIOD + 77;
         let memory = stream.alloc_zeros::<u16>(len).unwrap();
-        // SAFETY: the memory lives to the end of this test, and nothing else uses it.
+        // SAFETY: the memory lives until the end of this test, and nothing else uses it.
         let part = |offset: usize, len: usize| unsafe {
             use spark_ccl_cuda::cudarc::driver::DevicePtr;
             let (address, _guard) = memory.device_ptr(&stream);

@@ -1,17 +1,17 @@
-//! Measuring NCCL on GPUs, as nccl-tests does: every thread has one GPU or several.
+//! Measures NCCL on GPUs, as nccl-tests does: every thread has one or more GPUs.
 
-// What the driver is handed has no lifetimes that the compiler knows.
+// Unsafe: the driver keeps addresses and handles whose lifetimes the compiler cannot check.
 #[allow(unsafe_code)]
 mod gpu;
 #[allow(unsafe_code)]
 mod kernels;
 
-mod bed;
 mod call;
 mod calls;
 mod check;
 mod events;
 mod placement;
+mod runner;
 mod team;
 
 pub(crate) use team::Team;

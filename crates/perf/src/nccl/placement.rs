@@ -1,4 +1,4 @@
-//! Which rank has which GPU.
+//! Assigns GPUs to ranks.
 
 use serde::{Deserialize, Serialize};
 use spark_ccl::Communicator;
@@ -6,15 +6,15 @@ use spark_ccl::Communicator;
 use crate::error::Error;
 use crate::hosts::share;
 
-/// What a thread says of the GPUs that its process may use.
+/// The GPUs that the process of a thread may use.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Choices {
-    /// Their places on the PCI bus.
+pub(super) struct VisibleGpus {
+    /// Their PCI bus ids.
     gpus: Vec<String>,
 }
 
-impl Choices {
-    /// Those of this process.
+impl VisibleGpus {
+    /// The GPUs that this process may use.
     pub(super) fn here() -> Result<Self, Error> {
         let devices = spark_ccl::cuda::devices()?;
         let gpus = devices.into_iter().map(|device| device.bus_id);
@@ -24,28 +24,29 @@ impl Choices {
     }
 }
 
-/// Refuses runs in which ranks would share a GPU: NCCL does, too, but says less. Each thread of `control` has
-/// `each` ranks.
+/// Refuses runs in which ranks would share a GPU. NCCL also refuses them, but says less. Each
+/// thread of `control` has `each` ranks.
 pub(super) fn check(control: &Communicator, each: usize) -> Result<(), Error> {
-    let threads = share(control, &Choices::here()?)?;
+    let threads = share(control, &VisibleGpus::here()?)?;
     let hosts = (0..threads.len()).map(|thread| Ok(control.peer(thread)?.host));
     let hosts: Vec<String> = hosts.collect::<Result<_, Error>>()?;
     shared(&hosts, &threads, each).map_or(Ok(()), |problem| Err(Error::Usage(problem)))
 }
 
-/// Who would share a GPU, if anybody. The ranks of a host take its GPUs in turn, each of those that it sees.
-fn shared(hosts: &[String], threads: &[Choices], each: usize) -> Option<String> {
+/// Describes which ranks would share a GPU, if any. The ranks of a host use the GPUs that they see
+/// in turn.
+fn shared(hosts: &[String], threads: &[VisibleGpus], each: usize) -> Option<String> {
     let mut taken: Vec<(&str, &str, usize)> = Vec::new();
-    for (thread, (host, choices)) in hosts.iter().zip(threads).enumerate() {
+    for (thread, (host, visible)) in hosts.iter().zip(threads).enumerate() {
         for rank in thread * each..(thread + 1) * each {
             let before = taken.iter().filter(|(other, ..)| other == host).count();
-            let gpu = choices.gpus.get(before % choices.gpus.len().max(1))?;
+            let gpu = visible.gpus.get(before % visible.gpus.len().max(1))?;
             let same = |(other, place, _): &&(&str, &str, usize)| other == host && place == gpu;
             if let Some((.., other)) = taken.iter().find(same) {
                 return Some(format!(
                     "ranks {other} and {rank} would share GPU {gpu} of {host}, and NCCL wants one for each: {} \
                      visible there; lower -g, -t, --procs, or the number of processes",
-                    match choices.gpus.len() {
+                    match visible.gpus.len() {
                         1 => "1 GPU is".to_owned(),
                         count => format!("{count} GPUs are"),
                     }
@@ -63,7 +64,7 @@ mod tests {
 
     fn problem(hosts: &[&str], gpus: &[&[&str]], each: usize) -> Option<String> {
         let hosts: Vec<_> = hosts.iter().map(ToString::to_string).collect();
-        let threads = gpus.iter().map(|gpus| Choices {
+        let threads = gpus.iter().map(|gpus| VisibleGpus {
             gpus: gpus.iter().map(ToString::to_string).collect(),
         });
         shared(&hosts, &threads.collect::<Vec<_>>(), each)
@@ -73,7 +74,7 @@ mod tests {
     fn a_gpu_has_one_rank() {
         assert_eq!(problem(&["x"], &[&["a", "b"]], 2), None);
         assert_eq!(problem(&["x", "x"], &[&["a", "b"], &["a", "b"]], 1), None);
-        // A launcher has given each process a GPU of its own.
+        // The launcher has given each process its own GPU.
         assert_eq!(problem(&["x", "x"], &[&["a"], &["b"]], 1), None);
         assert_eq!(problem(&["x", "y"], &[&["a"], &["a"]], 1), None);
 

@@ -1,43 +1,43 @@
-//! The GPUs of a thread, among those of all threads.
+//! The GPUs of a thread, and what is known about those of all threads.
 
 use serde::{Deserialize, Serialize};
 use spark_ccl::cuda::{Registration, devices, nccl_version};
 use spark_ccl::{Backend, Builder, Communicator, DType, Element};
 
-use super::bed::GpuBed;
 use super::gpu::Gpu;
 use super::placement;
-use crate::bench::{Bench, Ground};
+use super::runner::GpuRunner;
+use crate::bench::{Bench, Platform};
 use crate::console;
 use crate::error::Error;
 use crate::hosts::share;
-use crate::memory::{GPU, Room};
+use crate::memory::{GPU, MemoryLimit};
 use crate::options::{Options, Registered};
 use crate::report::Device;
 use crate::run::version_code;
 use crate::world;
 
-/// Memory of GPUs is allocated in such pieces.
+/// GPU memory is allocated in multiples of this.
 const PIECE: u64 = 2 << 20;
-/// NCCL reduces float8 since this version, on GPUs since this generation (Hopper).
+/// NCCL reduces float8 from this version on, on GPUs of this generation (Hopper) or later.
 const FLOAT8: (u32, i32) = (22_400, 9);
-/// Bytes of the largest element.
+/// The size of the largest element.
 const LARGEST_ELEMENT: u64 = 8;
 
-/// The GPUs of a thread, and what the threads have told each other.
+/// The GPUs of a thread, and the information about the GPUs of all threads.
 pub(crate) struct Team<'a> {
     control: &'a Communicator,
     gpus: Vec<Gpu>,
     version: String,
     devices: Vec<Device>,
-    rooms: Vec<Vec<Room>>,
+    limits: Vec<Vec<MemoryLimit>>,
     float8: bool,
     allocated: bool,
 }
 
-/// What a thread tells the others about one of its GPUs.
+/// What a thread reports about one of its GPUs.
 #[derive(Debug, Serialize, Deserialize)]
-struct Card {
+struct GpuInfo {
     pid: u32,
     ordinal: usize,
     bus: String,
@@ -47,8 +47,8 @@ struct Card {
 }
 
 impl<'a> Team<'a> {
-    /// Makes communicators for `each` GPUs of every thread that `control` joins.
-    pub(crate) fn form(
+    /// Creates communicators for `each` GPUs of every thread of `control`; a collective call.
+    pub(crate) fn connect(
         control: &'a Communicator,
         builder: &Builder,
         each: usize,
@@ -59,30 +59,30 @@ impl<'a> Team<'a> {
         let builder = &builder.clone().backend(Backend::Nccl);
         let first = control.rank() * each;
         let size = control.size() * each;
-        // Making one waits for all the others.
+        // Connecting one rank waits for all others, so each needs a thread.
         let connect = |rank| move || Ok(builder.connect(id, rank, size)?);
         let comms = world::in_threads(first, (first..first + each).map(connect).collect());
         let gpus = comms.into_iter().map(|(_, comm)| Gpu::new(comm?, options));
         let gpus = gpus.collect::<Result<Vec<_>, Error>>()?;
-        let cards = share(control, &cards(&gpus)?)?;
+        let infos = share(control, &infos(&gpus)?)?;
         let hosts = (0..control.size()).map(|thread| Ok(control.peer(thread)?.host));
         let hosts = hosts.collect::<Result<Vec<_>, Error>>()?;
         let of_ranks = || {
-            let threads = hosts.iter().zip(&cards);
-            threads.flat_map(|(host, cards)| cards.iter().map(move |card| (host, card)))
+            let threads = hosts.iter().zip(&infos);
+            threads.flat_map(|(host, infos)| infos.iter().map(move |info| (host, info)))
         };
         Ok(Self {
             control,
             gpus,
             version: nccl_version()?,
-            float8: of_ranks().all(|(_, card)| card.float8),
+            float8: of_ranks().all(|(_, info)| info.float8),
             devices: of_ranks().enumerate().map(device).collect(),
-            rooms: of_ranks().map(room).collect(),
+            limits: of_ranks().map(limit).collect(),
             allocated: false,
         })
     }
 
-    /// Memory for the largest size.
+    /// Allocates buffers for the largest size.
     fn allocate(&mut self, options: &Options) -> Result<(), Error> {
         let bytes = bytes(options, options.sweep.last()) as usize;
         let kind = match options.registration {
@@ -92,7 +92,7 @@ impl<'a> Team<'a> {
         };
         let first = self.control.rank() * self.gpus.len();
         let allocate = |gpu| move || Gpu::allocate(gpu, bytes, kind);
-        // A symmetric window waits for all the others.
+        // Registering a symmetric window waits for all other ranks.
         let done = world::in_threads(first, self.gpus.iter_mut().map(allocate).collect());
         let used = done.into_iter().map(|(_, done)| done);
         let used = used.collect::<Result<Vec<_>, Error>>()?;
@@ -100,7 +100,7 @@ impl<'a> Team<'a> {
         if used.contains(&false) && self.control.rank() == 0 {
             let ranks = used.iter().enumerate().filter(|(_, used)| !**used);
             let ranks: Vec<_> = ranks.map(|(rank, _)| rank.to_string()).collect();
-            console::complain(format_args!(
+            console::print_error(format_args!(
                 "NCCL makes no use of the registration (-R {}) of ranks {}: what follows is of ordinary device \
                  memory (NCCL_DEBUG=INFO tells more)",
                 options.registration as u8,
@@ -111,7 +111,7 @@ impl<'a> Team<'a> {
     }
 }
 
-impl Ground for Team<'_> {
+impl Platform for Team<'_> {
     fn ranks(&self) -> usize {
         self.devices.len()
     }
@@ -132,7 +132,7 @@ impl Ground for Team<'_> {
         Some(&self.version)
     }
 
-    fn knows(&self, dtype: DType) -> bool {
+    fn supports(&self, dtype: DType) -> bool {
         self.float8 || !matches!(dtype, DType::F8E4M3 | DType::F8E5M2)
     }
 
@@ -147,8 +147,8 @@ impl Ground for Team<'_> {
         )])
     }
 
-    fn rooms(&self) -> &[Vec<Room>] {
-        &self.rooms
+    fn limits(&self) -> &[Vec<MemoryLimit>] {
+        &self.limits
     }
 
     fn need(&self, options: &Options, size: u64) -> u64 {
@@ -162,27 +162,27 @@ impl Ground for Team<'_> {
             self.allocate(bench.options)?;
             self.allocated = true;
         }
-        let mut bed = GpuBed {
+        let mut runner = GpuRunner {
             control: self.control,
             options: bench.options,
             gpus: &mut self.gpus,
         };
-        bench.sweeps::<T>(&mut bed)
+        bench.sweeps::<T>(&mut runner)
     }
 }
 
-/// Bytes of a buffer if the largest size is `size`, whatever the type.
+/// The bytes of a buffer if the largest size is `size`, for any element type.
 fn bytes(options: &Options, size: u64) -> u64 {
     let bytes = size.saturating_add(options.unalign as u64 * LARGEST_ELEMENT);
     bytes.checked_next_multiple_of(PIECE).unwrap_or(bytes)
 }
 
-fn cards(gpus: &[Gpu]) -> Result<Vec<Card>, Error> {
+fn infos(gpus: &[Gpu]) -> Result<Vec<GpuInfo>, Error> {
     let devices = devices()?;
     let version = version_code(&nccl_version()?);
-    let card = |gpu: &Gpu| {
+    let info = |gpu: &Gpu| {
         let device = devices.get(gpu.ordinal());
-        Ok(Card {
+        Ok(GpuInfo {
             pid: std::process::id(),
             ordinal: gpu.ordinal(),
             bus: device.map_or_else(String::new, |device| device.bus_id.clone()),
@@ -191,26 +191,26 @@ fn cards(gpus: &[Gpu]) -> Result<Vec<Card>, Error> {
             float8: version >= FLOAT8.0 && gpu.generation()? >= FLOAT8.1,
         })
     };
-    gpus.iter().map(card).collect()
+    gpus.iter().map(info).collect()
 }
 
-/// A rank's line of the header.
-fn device((rank, (host, card)): (usize, (&String, &Card))) -> Device {
-    // Without the function, which is 0.
-    let (place, _) = card.bus.split_once('.').unwrap_or((&card.bus, ""));
+/// The header's line for a rank.
+fn device((rank, (host, info)): (usize, (&String, &GpuInfo))) -> Device {
+    // Without the PCI function, which is always 0.
+    let (place, _) = info.bus.split_once('.').unwrap_or((&info.bus, ""));
     Device {
         rank,
-        pid: card.pid,
+        pid: info.pid,
         host: host.clone(),
-        index: card.ordinal,
+        index: info.ordinal,
         bus: place.to_owned(),
-        name: card.name.clone(),
+        name: info.name.clone(),
     }
 }
 
-fn room((host, card): (&String, &Card)) -> Vec<Room> {
-    vec![Room {
-        name: format!("{GPU} {} of {host}", card.bus),
-        bytes: card.free,
+fn limit((host, info): (&String, &GpuInfo)) -> Vec<MemoryLimit> {
+    vec![MemoryLimit {
+        name: format!("{GPU} {} of {host}", info.bus),
+        bytes: info.free,
     }]
 }

@@ -11,29 +11,29 @@ use crate::sweep::Sweep;
 
 const BANDWIDTH_HELP: &str = "\
 What it does:
-  Rank 0 writes to rank 1 (sends to it, reads from it), as fast as the rails take it: each request goes by
-  the rail with the fewest requests under way. The ranks find the rails as the library does: every pair of ports that
-  may be on one network is tried.
+  Rank 0 writes to rank 1 (sends to it, reads from it), as fast as the rails accept requests: each request is posted
+  on the rail with the fewest requests in flight. The ranks find the rails as the library does: they try every pair
+  of ports that may be on the same network.
 
 Table:
-  time is from the first request to the end of the last, of the slower rank where both write; GB/s are 10^9 bytes,
-  both directions together. CPU is what both programs used per MiB. #wrong counts bytes that differ from what was
-  sent, after the last request. With several rails, a line for each follows.";
+  time is from the first request to the completion of the last, on the slower rank if both write; GB/s are 10^9
+  bytes, both directions together. CPU is the processor time of both programs per MiB. #wrong counts bytes that
+  differ from what was sent, after the last request. With several rails, a line for each follows.";
 
 const LATENCY_HELP: &str = "\
 What it does:
-  Rank 0 writes to rank 1 (sends to it), which answers in the same way; the time is half of that, as perftest has it.
-  Writes carry a number, so that their arrival is a completion, as the library does it. For reads the
-  time is that of the whole request. Every rail is measured by itself.";
+  Rank 0 writes to rank 1 (sends to it), which answers in the same way; the time is half the round trip, as in
+  perftest. Writes carry an immediate value, so that they complete a receive, as in the library. For reads the
+  time is that of the whole request. Every rail is measured separately.";
 
 const RANKS_HELP: &str = "\
 Ranks:
   Two, as for collectives: those of torchrun, mpirun or srun; else 2 local processes, which reach each
-  other through the devices of this machine. What they tell each other goes over TCP.
-  Settings count: SPARK_CCL_IB_HCA, SPARK_CCL_IB_GID_INDEX, SPARK_CCL_IB_TC and so on, and NCCL's names of them.
+  other through the devices of this machine. They exchange what they need to connect over TCP.
+  These settings apply: SPARK_CCL_IB_HCA, SPARK_CCL_IB_GID_INDEX, SPARK_CCL_IB_TC and so on, and NCCL's names of them.
 
 Exit codes:
-  0 all right     2 no RDMA device     3 RDMA fails     4 timeout     6 bad arguments     7 wrong data
+  0 success     2 no RDMA device     3 RDMA fails     4 timeout     6 bad arguments     7 wrong data
 
 Examples:
   mpirun -n 2 --host spark-a,spark-b spark-perf rdma_bw
@@ -57,8 +57,11 @@ pub(crate) struct BandwidthArgs {
     /// Last size
     #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "4M", value_parser = size::parse)]
     maxbytes: u64,
-    /// Requests under way on each rail
-    #[arg(short = 'd', long = "depth", value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    /// Requests in flight on each rail
+    #[arg(
+        short = 'd', long = "depth", value_name = "N", default_value_t = 128,
+        value_parser = clap::value_parser!(u32).range(1..=8192)
+    )]
     pub(super) depth: u32,
     /// Both ranks at once
     #[arg(long)]
@@ -84,17 +87,23 @@ pub(crate) struct LatencyArgs {
     maxbytes: u64,
 }
 
-/// What both have.
+/// The arguments that both commands have.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Common {
     /// What carries the data
     #[arg(long, value_enum, default_value_t = Verb::Write)]
     pub(super) verb: Verb,
     /// Multiply the size by this at each step
-    #[arg(short = 'f', long = "stepfactor", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
+    #[arg(
+        short = 'f', long = "stepfactor", value_name = "N", default_value_t = 4,
+        value_parser = clap::value_parser!(u64).range(2..)
+    )]
     stepfactor: u64,
     /// Requests of each size
-    #[arg(short = 'n', long = "iters", value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(
+        short = 'n', long = "iters", value_name = "N", default_value_t = 1000,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     pub(super) iterations: u64,
     /// Requests of each size before those
     #[arg(
@@ -108,11 +117,14 @@ pub(super) struct Common {
     /// Which rails: all that lead from one rank to the other, or the best
     #[arg(long, value_enum, default_value_t = Rails::All)]
     pub(super) rails: Rails,
-    /// How to wait for completions: ask again and again, letting other programs run, or sleep
+    /// How to wait for completions: poll and yield to other programs, or sleep
     #[arg(long, value_enum, default_value_t = Wait::Poll)]
     pub(super) wait: Wait,
-    /// Seconds without any completion after which it is given up (exit 4)
-    #[arg(short = 'T', long = "timeout", value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Seconds without any completion after which the run times out (exit 4)
+    #[arg(
+        short = 'T', long = "timeout", value_name = "SECONDS", default_value_t = 30,
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
     timeout: u64,
     #[command(flatten)]
     pub(super) ranks: RankArgs,
@@ -139,9 +151,9 @@ pub(super) enum Rails {
 /// `--wait`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Wait {
-    /// Ask again and again
+    /// Poll
     Poll,
-    /// Sleep until the device says so
+    /// Sleep until a completion event
     Events,
 }
 
@@ -183,5 +195,5 @@ impl Common {
     }
 }
 
-/// Of a message, by InfiniBand's rules.
+/// The largest message, by InfiniBand's rules.
 const MOST_BYTES: u64 = 1 << 31;

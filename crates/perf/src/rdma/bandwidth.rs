@@ -1,4 +1,4 @@
-//! Bandwidth: as many requests under way as the rails take.
+//! Bandwidth: as many requests in flight as the rails accept.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -21,14 +21,14 @@ const HEAD: &str = "\
 #        (B)                           (us)                       (us/MiB)
 ";
 
-/// What a rank has seen of one size.
+/// What a rank has measured for one size.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Seen {
     seconds: f64,
     cpu_seconds: f64,
-    /// Requests by rail.
+    /// The number of requests by rail.
     carried: Vec<u64>,
-    /// Bytes.
+    /// The number of wrong bytes.
     wrong: u64,
 }
 
@@ -39,11 +39,11 @@ struct Bench<'a> {
     lanes: Vec<Lane>,
     waiter: Waiter<'a>,
     ranks_here: usize,
-    /// Messages that shall have arrived by the end of the pass.
+    /// The number of messages that must have arrived at the end of the pass.
     awaited: u64,
 }
 
-/// Measures all sizes; the exit code.
+/// Measures all sizes; returns the exit code.
 pub(super) fn rank(
     comm: &Communicator,
     args: &BandwidthArgs,
@@ -83,7 +83,7 @@ pub(super) fn rank(
 }
 
 fn title(args: &BandwidthArgs) -> String {
-    let way = if args.bidirectional {
+    let direction = if args.bidirectional {
         "both ways"
     } else {
         "one way"
@@ -93,7 +93,10 @@ fn title(args: &BandwidthArgs) -> String {
         Verb::Read => "read",
         Verb::Send => "send",
     };
-    format!("{verb}, {way}, {} requests under way on a rail", args.depth)
+    format!(
+        "{verb}, {direction}, {} requests in flight on a rail",
+        args.depth
+    )
 }
 
 impl Bench<'_> {
@@ -123,12 +126,12 @@ impl Bench<'_> {
         })
     }
 
-    /// Whether a rank posts the requests.
+    /// Whether a rank posts requests.
     fn drives(&self, rank: usize) -> bool {
         rank == 0 || self.args.bidirectional
     }
 
-    /// Makes this rank's requests, and takes the other's messages.
+    /// Posts this rank's requests, and receives the other's messages.
     fn pass(&mut self, bytes: usize, count: u64) -> Result<(), Error> {
         let rank = self.comm.rank();
         if self.args.common.verb == Verb::Send && self.drives(1 - rank) {
@@ -145,10 +148,11 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Each request goes by the rail that has the fewest under way; the last of each rail is told.
+    /// Posts each request on the rail with the fewest requests in flight. The last request of each
+    /// rail is signalled.
     fn post_all(&mut self, bytes: usize, count: u64) -> Result<(), Error> {
         let depth = u64::from(self.args.depth);
-        let told_every = (depth / 4).clamp(1, 16);
+        let signal_every = (depth / 4).clamp(1, 16);
         let work = Work::from(self.args.common.verb);
         let rails = self.lanes.len();
         for number in 0..count {
@@ -164,8 +168,8 @@ impl Bench<'_> {
                 }
                 self.waiter.progress(&mut self.lanes)?;
             };
-            let told = last || lane.posted % told_every == told_every - 1;
-            lane.post(work, bytes, told)?;
+            let signalled = last || lane.posted % signal_every == signal_every - 1;
+            lane.post(work, bytes, signalled)?;
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! How the two ranks of a measurement connect: as the library's links do, but what they say goes over
-//! the communicator.
+//! Connects the two ranks of a measurement, as the library's links do, but exchanges what is needed
+//! over the communicator.
 
 use std::time::{Duration, Instant};
 
@@ -19,25 +19,25 @@ use super::lane::{Connection, Lane, memory};
 use crate::error::Error;
 use crate::hosts::share;
 
-/// For so long a rail that may not exist is tried.
+/// How long to try a rail that may not exist.
 const PROBE: Duration = Duration::from_secs(2);
 /// The most pairs of ports that are tried.
 const MOST_CANDIDATES: usize = 64;
-/// Messages of up to about so many bytes need not be fetched by the device.
+/// Messages of up to about this many bytes are sent inline: the device need not fetch them.
 const INLINE: u32 = 128;
-/// Reads in flight on a queue pair, where the devices can.
+/// The most reads in flight on a queue pair, if the devices support as many.
 const MOST_READS: u8 = 16;
 
-/// A queue pair as the peer must know it.
+/// What the peer needs to know about a queue pair.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct End {
+struct QueuePairInfo {
     qp_num: u32,
     reads_answered: u8,
 }
 
-/// Memory as the peer must know it.
+/// What the peer needs to know about the memory.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-struct Target {
+struct MemoryInfo {
     addr: u64,
     rkey: u32,
 }
@@ -60,22 +60,22 @@ pub(super) fn connect(
     let tried = candidates(&own, &theirs, comm.rank() == 0);
     let mut tried = tried.map_err(|error| Error::Rdma(error.to_string()))?;
     tried.truncate(MOST_CANDIDATES);
-    let site = Site {
+    let setup = Setup {
         nics: &nics,
         settings: &settings.rdma,
         theirs: &theirs,
         plan,
     };
-    let (rails, connections) = site.connect(comm, &tried)?;
+    let (rails, connections) = setup.connect(comm, &tried)?;
     let wanted = match args.rails {
         Rails::All => rails.len(),
         Rails::One => 1,
     };
     let used = rails.into_iter().zip(connections).take(wanted);
-    site.lanes(comm, used.collect())
+    setup.lanes(comm, used.collect())
 }
 
-/// Says what this rank has or why it has not, and hears the same of the other.
+/// Sends this rank's value, or why it has none, to the other rank, and returns the other's value.
 fn exchange<T: Serialize + DeserializeOwned + Clone>(
     comm: &Communicator,
     own: Result<T, String>,
@@ -88,16 +88,16 @@ fn exchange<T: Serialize + DeserializeOwned + Clone>(
         .map_err(|reason| Error::Rdma(format!("rank {other} cannot: {reason}")))
 }
 
-/// What the ranks know of each other while they connect.
-struct Site<'a> {
+/// What a rank needs while it connects.
+struct Setup<'a> {
     nics: &'a Nics,
     settings: &'a Rdma,
     theirs: &'a [Port],
     plan: Plan,
 }
 
-impl Site<'_> {
-    /// The rails that answer, and their connections.
+impl Setup<'_> {
+    /// Returns the rails that answer, and their connections.
     fn connect(
         &self,
         comm: &Communicator,
@@ -109,7 +109,7 @@ impl Site<'_> {
             |problem| (Vec::new(), Err(problem)),
             |made| {
                 let (made, ends) = made.into_iter().unzip();
-                (made, Ok::<Vec<End>, _>(ends))
+                (made, Ok::<Vec<QueuePairInfo>, _>(ends))
             },
         );
         let own = ends.clone();
@@ -123,8 +123,8 @@ impl Site<'_> {
             .collect();
         let connected: Vec<_> = connections.iter().map(Option::is_some).collect();
         keep(&mut connections, &agree(comm, &connected)?);
-        let heard = probe(&mut connections);
-        let answered = agree(comm, &heard)?;
+        let probed = probe(&mut connections);
+        let answered = agree(comm, &probed)?;
         let rails = choose(tried, &answered).map_err(|error| Error::Rdma(error.to_string()))?;
         let of_rail = |rail: &Rail| {
             let index = tried.iter().position(|one| one.rail == *rail)?;
@@ -134,8 +134,11 @@ impl Site<'_> {
         Ok((rails, chosen))
     }
 
-    /// A queue pair for a rail, and what the peer must know of it.
-    fn make(&self, rail: &Rail) -> Result<(Connection<Init>, End), spark_ccl_verbs::Error> {
+    /// Creates a queue pair for a rail, and returns what the peer needs to know about it.
+    fn make(
+        &self,
+        rail: &Rail,
+    ) -> Result<(Connection<Init>, QueuePairInfo), spark_ccl_verbs::Error> {
         let (local, domain) = &self.nics.ports()[rail.own.port];
         let limits = local.context.limits()?;
         let Plan {
@@ -156,8 +159,8 @@ impl Site<'_> {
             queue,
             events,
         };
-        made.expect_greeting()?;
-        let end = End {
+        made.post_probe_receive()?;
+        let end = QueuePairInfo {
             qp_num: made.pair.number(),
             reads_answered: limits
                 .reads_answered
@@ -167,21 +170,21 @@ impl Site<'_> {
         Ok((made, end))
     }
 
-    /// Connects a queue pair, if that is possible.
+    /// Connects a queue pair, if possible.
     fn finish(
         &self,
         rail: &Rail,
         made: Connection<Init>,
-        own: End,
-        peer: End,
+        own: QueuePairInfo,
+        peer: QueuePairInfo,
     ) -> Option<Connection<Rts>> {
         let connect = || -> Result<_, Box<dyn std::error::Error>> {
-            let way = self
+            let path = self
                 .nics
                 .way(rail, self.theirs, peer.qp_num, self.settings)?;
             let receive = ReceiveOptions {
                 reads_answered: own.reads_answered,
-                // Receives are posted again at once.
+                // Receives are reposted at once, so a short timer is enough.
                 rnr_timer: 1,
                 ..ReceiveOptions::default()
             };
@@ -191,18 +194,18 @@ impl Site<'_> {
                 reads_started: own.reads_answered.min(peer.reads_answered),
                 ..SendOptions::default()
             };
-            let pair = made.pair.ready_to_receive(&way, receive)?;
+            let pair = made.pair.ready_to_receive(&path, receive)?;
             Ok(Connection {
                 pair: pair.ready_to_send(send)?,
                 queue: made.queue,
                 events: made.events,
             })
         };
-        // That is common: not all ports have a cable to all others.
+        // A failure is common, because not all ports are connected with each other.
         connect().ok()
     }
 
-    /// Gives the rails memory.
+    /// Allocates the memory of the rails.
     fn lanes(
         &self,
         comm: &Communicator,
@@ -227,7 +230,7 @@ impl Site<'_> {
         let regions = regions.map_err(|error| error.to_string());
         let target = |region: &spark_ccl_verbs::Exposed| {
             let Remote { addr, rkey } = region.remote(0..2 * half)?;
-            Ok(Target { addr, rkey })
+            Ok(MemoryInfo { addr, rkey })
         };
         let targets = regions.as_ref().map_err(String::clone).and_then(|regions| {
             let targets: Result<Vec<_>, spark_ccl_verbs::Error> =
@@ -237,7 +240,7 @@ impl Site<'_> {
         let theirs = exchange(comm, targets, Error::Rdma)?;
         let regions = regions.map_err(Error::Rdma)?;
         let mut lanes = Vec::new();
-        for (((rail, connection), memory), Target { addr, rkey }) in
+        for (((rail, connection), memory), MemoryInfo { addr, rkey }) in
             rails.into_iter().zip(regions).zip(theirs)
         {
             let remote = Remote { addr, rkey };
@@ -249,7 +252,7 @@ impl Site<'_> {
     }
 }
 
-/// What both ranks say yes to.
+/// Whether both ranks have true, for each entry.
 fn agree(comm: &Communicator, own: &[bool]) -> Result<Vec<bool>, Error> {
     let peer = exchange(comm, Ok(own.to_vec()), Error::Rdma)?;
     Ok(own.iter().zip(peer).map(|(a, b)| *a && b).collect())
@@ -263,14 +266,15 @@ fn keep<S>(connections: &mut [Option<Connection<S>>], kept: &[bool]) {
     }
 }
 
-/// Greets the peer by every connection, and waits for its greetings; by which of them both went.
+/// Sends a probe over every connection, and waits for the peer's; returns over which connections
+/// both arrived.
 fn probe(connections: &mut [Option<Connection<Rts>>]) -> Vec<bool> {
     let until = Instant::now() + PROBE;
     let mut room = PollRoom::default();
-    // Whether this rank's greeting has gone, and the peer's has come.
+    // Whether this rank's probe was sent, and whether the peer's has arrived.
     let mut done = vec![[false; 2]; connections.len()];
     for slot in connections.iter_mut() {
-        if slot.as_mut().is_some_and(|one| one.greet().is_err()) {
+        if slot.as_mut().is_some_and(|one| one.send_probe().is_err()) {
             *slot = None;
         }
     }

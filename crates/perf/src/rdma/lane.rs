@@ -1,6 +1,6 @@
-//! One rail of a measurement: a queue pair and the memory that goes over it.
+//! One rail of a measurement: a queue pair and the memory that it transfers.
 //!
-//! This is the only place of spark-perf with unsafe code: requests name memory by its address.
+//! The code is unsafe because requests refer to memory by its address.
 
 #![allow(unsafe_code)]
 
@@ -13,10 +13,10 @@ use spark_ccl_verbs::{
 
 use super::args::Verb;
 
-/// The number of all receives; those of other requests are less.
+/// The number of all receives; those of other requests are smaller.
 const RECEIVE: u64 = 1 << 62;
 
-/// A queue pair and where its requests end.
+/// A queue pair, and the queue of its completions.
 #[derive(Debug)]
 pub(super) struct Connection<S> {
     pub(super) pair: QueuePair<S>,
@@ -24,63 +24,63 @@ pub(super) struct Connection<S> {
     pub(super) events: CompletionChannel,
 }
 
-/// What a request does.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Work {
     Write,
-    /// Writes, and tells the peer.
-    WriteAndTell,
+    /// Writes with an immediate value, which completes a receive at the peer.
+    WriteWithImm,
     Read,
     Send,
 }
 
-/// A rail that is connected, with memory at both ends.
+/// A connected rail, with memory at both ends.
 #[derive(Debug)]
 pub(super) struct Lane {
     pub(super) name: String,
-    // Dropped before the memory: then no device reaches it.
+    // Dropped before the memory, after which no device accesses that.
     connection: Connection<Rts>,
-    /// What goes out, then as much that comes in.
+    /// The outgoing bytes, then as many incoming ones.
     memory: Exposed,
-    /// Bytes of either.
+    /// The number of bytes of each.
     half: usize,
     /// The peer's memory.
     remote: Remote,
-    /// Requests posted, and those of them that are known to have ended.
+    /// The requests that were posted, and those of them that are known to be complete.
     pub(super) posted: u64,
-    ended: u64,
-    /// Messages that have arrived.
+    completed: u64,
+    /// The messages that have arrived.
     pub(super) received: u64,
-    /// Those of them that were waited for one by one.
-    pub(super) heard: u64,
+    /// The messages among them that `latency` has consumed one by one.
+    pub(super) consumed: u64,
 }
 
-/// Memory of a lane, before the peer's is known.
+/// The memory of a lane, before the peer's is known.
 pub(super) fn memory(domain: &ProtectionDomain, half: usize) -> Result<Exposed, Error> {
     use spark_ccl_verbs::Access;
     domain.expose(2 * half, Access::REMOTE_WRITE | Access::REMOTE_READ)
 }
 
 impl<S: CanReceive> Connection<S> {
-    /// Takes a message without bytes.
-    pub(super) fn expect_greeting(&mut self) -> Result<(), Error> {
+    /// Posts a receive for the peer's probe, a message without bytes.
+    pub(super) fn post_probe_receive(&mut self) -> Result<(), Error> {
         let mut receives = self.pair.receives();
-        // SAFETY: it names no memory.
+        // SAFETY: the receive refers to no memory.
         unsafe { receives.receive(RECEIVE, &[])? };
         receives.post().map_err(|post| post.error)
     }
 }
 
 impl Connection<Rts> {
-    /// Sends a message without bytes.
-    pub(super) fn greet(&mut self) -> Result<(), Error> {
+    /// Sends a probe, a message without bytes.
+    pub(super) fn send_probe(&mut self) -> Result<(), Error> {
         let mut batch = self.pair.batch();
-        // SAFETY: it names no memory.
+        // SAFETY: the request refers to no memory.
         unsafe { batch.send(Request::new(0).signalled(), &[])? };
         batch.post().map_err(|post| post.error)
     }
 
-    /// What has ended: requests, by the number of the last, and receives.
+    /// Returns what has completed: the number of the last request, and the number of receives.
     pub(super) fn poll(&self, room: &mut PollRoom) -> Result<(Option<u64>, usize), String> {
         let (mut last, mut receives) = (None, 0);
         for completion in self.queue.poll(room).map_err(|error| error.to_string())? {
@@ -109,24 +109,24 @@ impl Lane {
             half,
             remote,
             posted: 0,
-            ended: 0,
+            completed: 0,
             received: 0,
-            heard: 0,
+            consumed: 0,
         }
     }
 
-    /// Requests that are not known to have ended.
+    /// The requests that are not known to be complete.
     pub(super) fn in_flight(&self) -> u64 {
-        self.posted - self.ended
+        self.posted - self.completed
     }
 
-    /// Posts a request about the first bytes of the memory. Its end becomes known with the next one that
-    /// is `told`.
-    pub(super) fn post(&mut self, work: Work, bytes: usize, told: bool) -> Result<(), Error> {
+    /// Posts a request for the first bytes of the memory. Its completion becomes known with that of
+    /// the next request that is `signalled`.
+    pub(super) fn post(&mut self, work: Work, bytes: usize, signalled: bool) -> Result<(), Error> {
         let half = self.half;
         let outgoing = self.memory.piece(0..bytes)?;
         let mut request = Request::new(self.posted + 1);
-        if told {
+        if signalled {
             request = request.signalled();
         }
         if work != Work::Read && bytes <= self.connection.pair.most_inline() {
@@ -134,12 +134,12 @@ impl Lane {
         }
         let there = self.remote.offset(half as u64);
         let mut batch = self.connection.pair.batch();
-        // SAFETY: the memory is only touched by atomic operations, and is deregistered and freed only
-        // when the queue pair is destroyed, which is dropped first.
+        // SAFETY: the memory is only accessed with atomic operations. It is deregistered and freed
+        // only after the queue pair has been destroyed, which is dropped first.
         unsafe {
             match work {
                 Work::Write => batch.write(request, &[outgoing], there)?,
-                Work::WriteAndTell => batch.write_with_imm(request, &[outgoing], there, 0)?,
+                Work::WriteWithImm => batch.write_with_imm(request, &[outgoing], there, 0)?,
                 Work::Read => {
                     let incoming = self.memory.piece(half..half + bytes)?;
                     batch.read(request, &[incoming], self.remote)?;
@@ -152,13 +152,14 @@ impl Lane {
         Ok(())
     }
 
-    /// Takes so many more messages.
+    /// Posts receives for `count` more messages.
     pub(super) fn post_receives(&mut self, mut count: usize) -> Result<(), Error> {
         let incoming: Piece = self.memory.piece(self.half..2 * self.half)?;
         while count > 0 {
             let mut receives = self.connection.pair.receives();
             while count > 0 && !receives.is_full() {
-                // SAFETY: as for `post`.
+                // SAFETY: the memory is only accessed with atomic operations. It is deregistered
+                // and freed only after the queue pair has been destroyed, which is dropped first.
                 unsafe { receives.receive(RECEIVE, &[incoming])? };
                 count -= 1;
             }
@@ -167,12 +168,12 @@ impl Lane {
         Ok(())
     }
 
-    /// Takes note of what has ended and arrived, and makes room for as many messages; whether there was
-    /// anything.
+    /// Records completions and arrived messages, and reposts the receives; returns whether there
+    /// were any.
     pub(super) fn poll(&mut self, room: &mut PollRoom) -> Result<bool, String> {
         let (last, receives) = self.connection.poll(room)?;
         if let Some(last) = last {
-            self.ended = last;
+            self.completed = last;
         }
         self.received += receives as u64;
         self.post_receives(receives)
@@ -180,28 +181,28 @@ impl Lane {
         Ok(last.is_some() || receives > 0)
     }
 
-    /// Asks for an announcement of the next completion.
+    /// Requests an event for the next completion.
     pub(super) fn arm(&self) -> Result<(), Error> {
         self.connection.queue.arm(false)
     }
 
-    /// What is readable when there is one.
-    pub(super) fn announcements(&self) -> impl AsFd {
+    /// The descriptor that becomes readable when there is an event.
+    pub(super) fn event_fd(&self) -> impl AsFd {
         &self.connection.events
     }
 
-    /// Takes it.
-    pub(super) fn take_announcement(&self) -> Result<(), Error> {
+    /// Consumes an event.
+    pub(super) fn take_event(&self) -> Result<(), Error> {
         self.connection.events.next().map(drop)
     }
 
-    /// Makes the first bytes to go out those of `seed`, and forgets what came in.
+    /// Fills the first outgoing bytes with those of `seed`, and clears the incoming ones.
     pub(super) fn prepare(&mut self, seed: u64, bytes: usize) -> Result<(), Error> {
         self.memory.write(0, &pattern(seed, bytes))?;
         self.memory.write(self.half, &vec![0; bytes])
     }
 
-    /// How many of the first bytes that came in are not those of `seed`.
+    /// The number of the first incoming bytes that differ from those of `seed`.
     pub(super) fn wrong(&self, seed: u64, bytes: usize) -> Result<u64, Error> {
         let mut seen = vec![0; bytes];
         self.memory.read(self.half, &mut seen)?;

@@ -18,10 +18,10 @@ const HEAD: &str = "\
 #        (B)                        (us)      (us)      (us)      (us)      (us)
 ";
 
-/// Every so many requests, one is told when it has ended, and all before it.
-const TOLD_EVERY: u64 = 16;
+/// One in this many requests is signalled, which also shows that all before it are complete.
+const SIGNAL_EVERY: u64 = 16;
 
-/// Measures all sizes on every rail; the exit code.
+/// Measures all sizes on every rail; returns the exit code.
 pub(super) fn rank(
     comm: &Communicator,
     args: &LatencyArgs,
@@ -29,9 +29,9 @@ pub(super) fn rank(
     mut lanes: Vec<Lane>,
 ) -> Result<u8, Error> {
     let title = match args.common.verb {
-        Verb::Write => "write with a number, half of there and back",
+        Verb::Write => "write with immediate, half the round trip",
         Verb::Read => "read",
-        Verb::Send => "send, half of there and back",
+        Verb::Send => "send, half the round trip",
     };
     print_rails(comm, title, &lanes)?;
     if comm.rank() == 0 {
@@ -41,14 +41,14 @@ pub(super) fn rank(
     let mut all_wrong = 0;
     for (index, bytes) in sweep.sizes().enumerate() {
         for rail in 0..lanes.len() {
-            let mut turns = Turns {
+            let mut ping_pong = PingPong {
                 comm,
                 args,
                 waiter: &mut waiter,
                 lane: &mut lanes[rail..=rail],
                 bytes: bytes as usize,
             };
-            let (times, wrong) = turns.measure(seed(index, rail, 0))?;
+            let (times, wrong) = ping_pong.measure(seed(index, rail, 0))?;
             all_wrong += wrong;
             if comm.rank() == 0 {
                 print(&row(bytes, rail, times, wrong))?;
@@ -59,17 +59,17 @@ pub(super) fn rank(
 }
 
 /// One size on one rail.
-struct Turns<'a, 'w> {
+struct PingPong<'a, 'w> {
     comm: &'a Communicator,
     args: &'a LatencyArgs,
     waiter: &'a mut Waiter<'w>,
-    /// One.
+    /// A slice of one lane.
     lane: &'a mut [Lane],
     bytes: usize,
 }
 
-impl Turns<'_, '_> {
-    /// The times, in microseconds, on rank 0, and how many bytes were wrong on both ranks.
+impl PingPong<'_, '_> {
+    /// The times in microseconds, on rank 0, and the number of wrong bytes on both ranks.
     fn measure(&mut self, first_seed: u64) -> Result<(Vec<f64>, u64), Error> {
         let rank = self.comm.rank() as u64;
         self.pass(self.args.common.warm_up)?;
@@ -90,7 +90,7 @@ impl Turns<'_, '_> {
         Ok((times, wrong[0]))
     }
 
-    /// Takes turns; the times in microseconds, on rank 0.
+    /// Alternates with the other rank; returns the times in microseconds, on rank 0.
     fn pass(&mut self, count: u64) -> Result<Vec<f64>, Error> {
         let mut times = Vec::new();
         let mut last = Instant::now();
@@ -99,12 +99,12 @@ impl Turns<'_, '_> {
                 (Verb::Read, 0) => self.read()?,
                 (Verb::Read, _) => break,
                 (_, 0) => {
-                    self.say()?;
-                    self.hear()?;
+                    self.send()?;
+                    self.receive()?;
                 }
                 _ => {
-                    self.hear()?;
-                    self.say()?;
+                    self.receive()?;
+                    self.send()?;
                     continue;
                 }
             }
@@ -128,23 +128,23 @@ impl Turns<'_, '_> {
         Ok(())
     }
 
-    fn say(&mut self) -> Result<(), Error> {
+    fn send(&mut self) -> Result<(), Error> {
         let work = match self.args.common.verb {
             Verb::Send => Work::Send,
-            Verb::Write | Verb::Read => Work::WriteAndTell,
+            Verb::Write | Verb::Read => Work::WriteWithImm,
         };
         let lane = &mut self.lane[0];
-        let told = lane.posted % TOLD_EVERY == TOLD_EVERY - 1;
-        Ok(lane.post(work, self.bytes, told)?)
+        let signalled = lane.posted % SIGNAL_EVERY == SIGNAL_EVERY - 1;
+        Ok(lane.post(work, self.bytes, signalled)?)
     }
 
-    /// Waits for the message that follows those that were heard: both ranks speak by turns.
-    fn hear(&mut self) -> Result<(), Error> {
-        let heard = self.lane[0].heard;
-        while self.lane[0].received == heard {
+    /// Waits for the next message after those that were consumed: the ranks send alternately.
+    fn receive(&mut self) -> Result<(), Error> {
+        let consumed = self.lane[0].consumed;
+        while self.lane[0].received == consumed {
             self.waiter.progress(self.lane)?;
         }
-        self.lane[0].heard += 1;
+        self.lane[0].consumed += 1;
         Ok(())
     }
 }
@@ -160,7 +160,8 @@ fn row(bytes: u64, rail: usize, times: Vec<f64>, wrong: u64) -> String {
         ..
     } = PerIteration::new(times, 0);
     format!(
-        "{bytes:>12} {rail:>5} {:>11} {min_us:>9.2} {p50_us:>9.2} {avg_us:>9.2} {p99_us:>9.2} {max_us:>9.2} {wrong:>7}\n",
+        "{bytes:>12} {rail:>5} {:>11} {min_us:>9.2} {p50_us:>9.2} {avg_us:>9.2} \
+         {p99_us:>9.2} {max_us:>9.2} {wrong:>7}\n",
         times_us.len()
     )
 }

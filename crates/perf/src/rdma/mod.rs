@@ -1,7 +1,9 @@
-//! `spark-perf rdma_bw` and `rdma_lat`: what RDMA gives between two ranks, without the library's links.
+//! `spark-perf rdma_bw` and `rdma_lat`: measure RDMA between two ranks, without the library's
+//! links.
 //!
-//! The ranks come from where all ranks of spark-perf come from, and what they tell each other goes by
-//! collectives over a communicator: so launchers, peers that die, and errors are as everywhere.
+//! The ranks come from the same sources as all ranks of spark-perf, and exchange what they need
+//! with collectives over a communicator. Launchers, failed peers and errors are therefore handled
+//! as everywhere.
 
 mod args;
 mod bandwidth;
@@ -22,25 +24,25 @@ use crate::world::{self, World};
 pub(crate) use args::{BandwidthArgs, LatencyArgs};
 use lane::Lane;
 
-/// For so long a rank waits while the other measures; one that dies is noticed at once.
-const LONG: Duration = Duration::from_secs(24 * 3600);
+/// How long a rank waits while the other measures. A rank that dies is noticed at once.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// What the queue pairs and the memory of a measurement must hold.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
-    /// Requests.
+    /// The number of requests.
     sends: u32,
-    /// Messages.
+    /// The number of messages.
     receives: u32,
-    /// Bytes of the largest.
+    /// The bytes of the largest message.
     bytes: usize,
 }
 
-/// Measures bandwidth; the exit code.
+/// Measures bandwidth; returns the exit code.
 pub(crate) fn bandwidth(args: &BandwidthArgs) -> Result<u8, Error> {
     let sweep = args.sweep()?;
     let settings = crate::settings()?;
-    play(&args.common.ranks, |comm, ranks_here| {
+    run_both(&args.common.ranks, |comm, ranks_here| {
         let plan = Plan {
             sends: args.depth,
             receives: 2 * args.depth,
@@ -51,11 +53,11 @@ pub(crate) fn bandwidth(args: &BandwidthArgs) -> Result<u8, Error> {
     })
 }
 
-/// Measures latency; the exit code.
+/// Measures latency; returns the exit code.
 pub(crate) fn latency(args: &LatencyArgs) -> Result<u8, Error> {
     let sweep = args.sweep()?;
     let settings = crate::settings()?;
-    play(&args.common.ranks, |comm, _| {
+    run_both(&args.common.ranks, |comm, _| {
         let plan = Plan {
             sends: 64,
             receives: 64,
@@ -66,8 +68,8 @@ pub(crate) fn latency(args: &LatencyArgs) -> Result<u8, Error> {
     })
 }
 
-/// Runs `body` as both ranks, each with its communicator and the number of ranks of this process.
-fn play(
+/// Runs `body` as both ranks, each with its communicator and the number of ranks in this process.
+fn run_both(
     ranks: &RankArgs,
     body: impl Fn(Communicator, usize) -> Result<u8, Error> + Sync,
 ) -> Result<u8, Error> {
@@ -79,14 +81,14 @@ fn play(
         )));
     }
     let here = world::local_ranks(ranks)?;
-    // Both ranks' queue pairs have the ports for themselves.
+    // The communicator uses TCP, so that the measurement has the ports for itself.
     let builder = Communicator::builder()
-        .operation_timeout(LONG)
+        .operation_timeout(OPERATION_TIMEOUT)
         .set("SPARK_CCL_NET", "tcp");
-    crate::play(world, ranks, &builder, |comm| body(comm, here))
+    crate::run_ranks(world, ranks, &builder, |comm| body(comm, here))
 }
 
-/// Rank 0 prints the rails, as rank 0 sees them.
+/// Rank 0 prints its rails.
 fn print_rails(comm: &Communicator, what: &str, lanes: &[Lane]) -> Result<(), Error> {
     if comm.rank() != 0 {
         return Ok(());
@@ -98,7 +100,7 @@ fn print_rails(comm: &Communicator, what: &str, lanes: &[Lane]) -> Result<(), Er
     print(&text)
 }
 
-/// What the bytes of a lane that a rank sends are made of.
+/// The seed of the bytes that a rank sends on a lane.
 fn seed(size: usize, lane: usize, rank: usize) -> u64 {
     ((size * 256 + lane) * 2 + rank) as u64 + 1
 }

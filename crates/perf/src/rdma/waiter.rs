@@ -1,4 +1,4 @@
-//! Waiting for completions.
+//! Waits for completions, with a deadline.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use super::args::{Common, Wait};
 use super::lane::Lane;
 use crate::error::Error;
 
-/// So often a rank that waits asks whether the other is alive.
+/// How often a waiting rank checks that the other is alive.
 const CHECK: Duration = Duration::from_millis(100);
 
-/// Waits for completions of lanes, but not for ever.
+/// Waits for completions on lanes until a timeout.
 pub(super) struct Waiter<'a> {
     comm: &'a Communicator,
     how: Wait,
@@ -32,37 +32,37 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// Waits until anything has ended or arrived.
+    /// Waits until something has completed or arrived.
     pub(super) fn progress(&mut self, lanes: &mut [Lane]) -> Result<(), Error> {
-        // Most waits end here, and some machines are slow to tell the time.
-        if self.poll(lanes)? || self.rest(lanes)? {
+        // Most waits end here, and reading the clock is slow on some machines.
+        if self.poll(lanes)? || self.pause(lanes)? {
             return Ok(());
         }
         let start = Instant::now();
         let mut checked = start;
-        while !self.rest(lanes)? {
+        while !self.pause(lanes)? {
             let now = Instant::now();
             if now - checked >= CHECK {
                 self.comm.check()?;
                 checked = now;
             }
             if now - start >= self.timeout {
-                return Err(self.silent(lanes));
+                return Err(self.stalled(lanes));
             }
         }
         Ok(())
     }
 
-    /// Lets others run for a moment; whether there is anything then.
-    fn rest(&mut self, lanes: &mut [Lane]) -> Result<bool, Error> {
+    /// Yields or sleeps for a moment; returns whether something has completed or arrived.
+    fn pause(&mut self, lanes: &mut [Lane]) -> Result<bool, Error> {
         match self.how {
-            // On a processor of their own, nobody else wants to run.
+            // Costs little if no other thread is ready to run on this processor.
             Wait::Poll => std::thread::yield_now(),
             Wait::Events => {
                 for lane in &*lanes {
                     lane.arm()?;
                 }
-                // What came before that is not announced.
+                // Earlier completions cause no event.
                 if self.poll(lanes)? {
                     return Ok(true);
                 }
@@ -81,7 +81,8 @@ impl<'a> Waiter<'a> {
         Ok(any)
     }
 
-    /// Why a request failed: the end of a rank is known a moment later than that of its queue pairs.
+    /// Returns why a request failed. The end of a rank is noticed slightly later than that of its
+    /// queue pairs.
     fn cause(&self, problem: String) -> Error {
         std::thread::sleep(CHECK);
         match self.comm.check() {
@@ -90,7 +91,7 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    fn silent(&self, lanes: &[Lane]) -> Error {
+    fn stalled(&self, lanes: &[Lane]) -> Error {
         let of = |lane: &Lane| {
             let Lane {
                 name,
@@ -102,17 +103,17 @@ impl<'a> Waiter<'a> {
             format!("{name}: {ended} of {posted} have ended, {received} messages have arrived")
         };
         let states: Vec<_> = lanes.iter().map(of).collect();
-        Error::Silent {
+        Error::Stalled {
             seconds: self.timeout.as_secs(),
             state: states.join("; "),
         }
     }
 }
 
-/// Sleeps until a completion is announced, or until it is time for a check.
+/// Sleeps until a completion event, or until the next check.
 fn sleep(lanes: &[Lane]) -> Result<(), Error> {
-    let announcements: Vec<_> = lanes.iter().map(Lane::announcements).collect();
-    let mut fds: Vec<_> = announcements
+    let event_fds: Vec<_> = lanes.iter().map(Lane::event_fd).collect();
+    let mut fds: Vec<_> = event_fds
         .iter()
         .map(|fd| PollFd::new(fd, PollFlags::IN))
         .collect();
@@ -126,7 +127,7 @@ fn sleep(lanes: &[Lane]) -> Result<(), Error> {
     }
     for (lane, fd) in lanes.iter().zip(&fds) {
         if !fd.revents().is_empty() {
-            lane.take_announcement()?;
+            lane.take_event()?;
         }
     }
     Ok(())

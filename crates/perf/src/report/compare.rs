@@ -1,4 +1,4 @@
-//! This run beside an earlier one.
+//! Compares this run with an earlier one.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -26,19 +26,19 @@ struct Result {
     dtype: String,
     redop: String,
     root: String,
-    out_of_place: Option<Way>,
-    in_place: Option<Way>,
+    out_of_place: Option<Timing>,
+    in_place: Option<Timing>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Way {
-    /// With `-C`, nccl-tests leaves it out.
+struct Timing {
+    /// nccl-tests omits it with `-C`.
     time: Option<f64>,
     bus_bw: f64,
 }
 
 impl Earlier {
-    /// Reads a JSON report, of spark-perf or nccl-tests.
+    /// Reads a JSON report of spark-perf or nccl-tests.
     pub(crate) fn read(path: &Path) -> std::result::Result<Self, String> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| format!("--compare {}: {error}", path.display()))?;
@@ -54,7 +54,7 @@ impl Earlier {
         })
     }
 
-    /// A table of comment lines: both times and bandwidths, and how much faster this run is.
+    /// A table, as comment lines, of both times and bandwidths, and the speedup of this run.
     pub(crate) fn table(&self, rows: &[Row]) -> String {
         let mut text = format!(
             "#\n# Beside {} (ratio: bus bandwidth now / then)\n",
@@ -62,7 +62,8 @@ impl Earlier {
         );
         let _ = writeln!(
             text,
-            "# {:>12}  {:>8}  {:>6}  {:>4}  {:>31}  {:>31}\n# {:>12}  {:>8}  {:>6}  {:>4}  {:>9} {:>9} {:>11}  {:>9} {:>9} {:>11}",
+            "# {:>12}  {:>8}  {:>6}  {:>4}  {:>31}  {:>31}\n\
+             # {:>12}  {:>8}  {:>6}  {:>4}  {:>9} {:>9} {:>11}  {:>9} {:>9} {:>11}",
             "",
             "",
             "",
@@ -88,14 +89,14 @@ impl Earlier {
                 key.size, key.dtype, key.op, key.root
             );
             let then = self.find(row);
-            for (way, now) in [
+            for (mode, now) in [
                 (
                     then.and_then(|then| then.out_of_place.as_ref()),
                     &row.out_of_place,
                 ),
                 (then.and_then(|then| then.in_place.as_ref()), &row.in_place),
             ] {
-                let _ = match way {
+                let _ = match mode {
                     Some(then) => write!(
                         text,
                         "  {:9.3} {:9.3} {:>11}",
@@ -122,8 +123,8 @@ impl Earlier {
     }
 }
 
-/// By bandwidth, or by time where both bandwidths are nothing (one rank, no data).
-fn ratio(then: &Way, bus_bw: f64, time_us: f64) -> String {
+/// The ratio of the bandwidths, or of the times if both bandwidths are 0 (one rank, or no data).
+fn ratio(then: &Timing, bus_bw: f64, time_us: f64) -> String {
     let ratio = if then.bus_bw > 0.0 {
         bus_bw / then.bus_bw
     } else {
@@ -150,7 +151,7 @@ mod tests {
         std::fs::write(&path, text).unwrap();
         let earlier = Earlier::read(&path).unwrap();
         std::fs::remove_file(path).unwrap();
-        let way = Measure {
+        let measure = Measure {
             time_us: 1.0,
             cpu_us: 1.0,
             algorithm_bw: 2.0,
@@ -166,8 +167,8 @@ mod tests {
                 op: "sum",
                 root: -1,
             },
-            out_of_place: way.clone(),
-            in_place: way.clone(),
+            out_of_place: measure.clone(),
+            in_place: measure.clone(),
             timestamp: String::new(),
         };
         let table = earlier.table(&[row(8), row(16)]);

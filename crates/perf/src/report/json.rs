@@ -1,4 +1,4 @@
-//! The JSON report, version 3 of nccl-tests' format.
+//! The JSON report, in version 3 of nccl-tests' format.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, Write};
@@ -12,7 +12,7 @@ use crate::stats::PerIteration;
 
 const VERSION: u32 = 3;
 
-/// What the header says about the run.
+/// The configuration of the run.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Config {
     pub(crate) nthreads: usize,
@@ -34,13 +34,13 @@ pub(crate) struct Config {
     pub(crate) parallel_init: Text,
     pub(crate) collective: &'static str,
     pub(crate) memory: &'static str,
-    /// As a number, 22809 for 2.28.9; 0 without NCCL.
+    /// As a number: 22809 for 2.28.9, and 0 without NCCL.
     #[serde(skip)]
     pub(crate) nccl_version: u32,
     pub(crate) devices: Vec<DeviceEntry>,
 }
 
-/// A boolean as nccl-tests writes it: a string.
+/// A boolean as a string, as in nccl-tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Text {
@@ -120,10 +120,10 @@ struct Entry<'a> {
     dtype: &'static str,
     redop: &'static str,
     root: String,
-    out_of_place: Way,
+    out_of_place: Measurement,
     #[serde(skip_serializing_if = "Option::is_none")]
     out_of_place_per_iter: Option<&'a PerIteration>,
-    in_place: Way,
+    in_place: Measurement,
     #[serde(skip_serializing_if = "Option::is_none")]
     in_place_per_iter: Option<&'a PerIteration>,
     actual_iterations: usize,
@@ -131,7 +131,7 @@ struct Entry<'a> {
 }
 
 #[derive(Serialize)]
-struct Way {
+struct Measurement {
     time: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     cpu_time: Option<f64>,
@@ -140,7 +140,7 @@ struct Way {
     nwrong: Option<u64>,
 }
 
-impl Way {
+impl Measurement {
     fn new(measure: &Measure, cpu_time: bool) -> Self {
         Self {
             time: measure.time_us,
@@ -165,7 +165,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Creates the file: `path`, or the first of `path.0`, `path.1`, ... that does not exist yet.
+    /// Creates the file: `path`, or the first of `path.0`, `path.1`, ... that does not exist.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let (file, path) = create_new(path)?;
         Ok(Self {
@@ -179,18 +179,18 @@ impl Report {
         })
     }
 
-    /// Where the report goes.
+    /// The path of the report.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Sets what is known once the ranks are.
+    /// Sets what is known only when the ranks are.
     pub(crate) fn configure(&mut self, config: Config, cpu_time: bool) {
         self.config = Some(config);
         self.cpu_time = cpu_time;
     }
 
-    /// Writes everything known so far, in place of what was written before.
+    /// Writes everything that is known so far, and replaces what was written before.
     pub(crate) fn save(
         &mut self,
         rows: &[Row],
@@ -230,9 +230,9 @@ impl Report {
             dtype: row.key.dtype,
             redop: row.key.op,
             root: row.key.root.to_string(),
-            out_of_place: Way::new(&row.out_of_place, self.cpu_time),
+            out_of_place: Measurement::new(&row.out_of_place, self.cpu_time),
             out_of_place_per_iter: row.out_of_place.per_iteration.as_ref(),
-            in_place: Way::new(&row.in_place, self.cpu_time),
+            in_place: Measurement::new(&row.in_place, self.cpu_time),
             in_place_per_iter: row.in_place.per_iteration.as_ref(),
             actual_iterations: self.config.as_ref().map_or(0, |config| config.iterations),
             experiment_name: "",
@@ -259,7 +259,7 @@ fn create_new(path: &Path) -> io::Result<(File, PathBuf)> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Our own and NCCL's variables, without those that hold secrets.
+/// The variables of this library and of NCCL, except those with secrets.
 fn environment(all: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString)>) -> Vec<String> {
     let mut kept: Vec<String> = all
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -309,7 +309,7 @@ mod tests {
     fn shape() {
         let directory = directory("shape");
         let mut report = Report::create(&directory.join("a.json")).unwrap();
-        let way = Measure {
+        let measure = Measure {
             time_us: 1.0,
             cpu_us: 0.5,
             algorithm_bw: 2.0,
@@ -326,11 +326,11 @@ mod tests {
         };
         let row = Row {
             key,
-            out_of_place: way.clone(),
+            out_of_place: measure.clone(),
             in_place: Measure {
                 wrong: None,
                 per_iteration: None,
-                ..way
+                ..measure
             },
             timestamp: String::new(),
         };

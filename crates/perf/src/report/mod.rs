@@ -1,4 +1,4 @@
-//! What a run reports: rows, and the forms in which they are shown.
+//! The results of a run, and the formats in which they are reported.
 
 pub(crate) mod compare;
 pub(crate) mod json;
@@ -7,39 +7,39 @@ pub(crate) mod table;
 
 use crate::stats::PerIteration;
 
-/// What was measured in a row.
+/// What a row measures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key {
-    /// Bytes of the larger buffer of a rank.
+    /// The bytes of a rank's larger buffer.
     pub(crate) size: u64,
-    /// The call's count argument.
+    /// The count argument of the call.
     pub(crate) count: u64,
-    /// Name of the element type.
+    /// The name of the element type.
     pub(crate) dtype: &'static str,
-    /// Name of the operation.
+    /// The name of the operation.
     pub(crate) op: &'static str,
-    /// Root, or -1.
+    /// The root, or -1.
     pub(crate) root: i64,
 }
 
-/// The result of one way (out of place or in place) of a row.
+/// The result of a row for one mode (out of place or in place).
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Measure {
-    /// Time of one call.
+    /// The time of one call.
     pub(crate) time_us: f64,
-    /// Processor time of one call, in a rank's program and in the system.
+    /// The processor time of one call on a rank, in the program and in the system.
     pub(crate) cpu_us: f64,
-    /// Algorithm bandwidth, GB/s.
+    /// The algorithm bandwidth in GB/s.
     pub(crate) algorithm_bw: f64,
-    /// Bus bandwidth, GB/s.
+    /// The bus bandwidth in GB/s.
     pub(crate) bus_bw: f64,
-    /// Wrong elements over all ranks, if checked.
+    /// The number of wrong elements over all ranks, if checked.
     pub(crate) wrong: Option<u64>,
-    /// With `-I`.
+    /// Only with `-I`.
     pub(crate) per_iteration: Option<PerIteration>,
 }
 
-/// A line of the table.
+/// A row of the table.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Row {
     pub(crate) key: Key,
@@ -48,36 +48,36 @@ pub(crate) struct Row {
     pub(crate) timestamp: String,
 }
 
-/// Who takes part: a line of the header.
+/// A rank's line of the header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Device {
     pub(crate) rank: usize,
     pub(crate) pid: u32,
     pub(crate) host: String,
-    /// Number of the rank on its host, or CUDA's of the device.
+    /// The number of the rank on its host, or CUDA's ordinal of the device.
     pub(crate) index: usize,
-    /// Place of the device on the PCI bus; none is `0000:00:00`.
+    /// The PCI bus id of the device; `0000:00:00` if it has none.
     pub(crate) bus: String,
-    /// What holds the buffers.
+    /// The device that holds the buffers.
     pub(crate) name: String,
 }
 
-/// The place of what is on no bus.
+/// The bus id of a device without one.
 pub(crate) const NO_BUS: &str = "0000:00:00";
 
 /// The numbers of the footer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Totals {
-    /// Checks, over all ranks, that found a wrong element.
+    /// The number of checks, over all ranks, that found a wrong element.
     pub(crate) out_of_bounds: u64,
-    /// Mean of all rows' bus bandwidths, GB/s.
+    /// The mean of all rows' bus bandwidths in GB/s.
     pub(crate) average_bus_bw: f64,
-    /// `NCCL_TESTS_MIN_BW`, GB/s.
+    /// `NCCL_TESTS_MIN_BW` in GB/s.
     pub(crate) required_bus_bw: Option<f64>,
 }
 
 impl Totals {
-    /// Whether the bandwidth is at least 0.9 of what was asked for; `None` if nothing was.
+    /// Whether the bandwidth is at least 0.9 times the required one; `None` if none is required.
     pub(crate) fn bandwidth_okay(&self) -> Option<bool> {
         self.required_bus_bw
             .map(|required| self.average_bus_bw >= 0.9 * required)

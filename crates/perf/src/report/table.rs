@@ -1,10 +1,10 @@
-//! nccl-tests' table.
+//! The table, in nccl-tests' format.
 
 use std::fmt::Write;
 
 use super::{Device, Measure, Row, Totals};
 
-/// Which optional columns there are.
+/// The optional columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Columns {
     pub(crate) per_iteration: bool,
@@ -12,7 +12,7 @@ pub(crate) struct Columns {
     pub(crate) timestamps: bool,
 }
 
-/// A rank's line in the header.
+/// The header's line for a rank.
 pub(crate) fn device(device: &Device) -> String {
     let Device {
         rank,
@@ -114,7 +114,7 @@ fn half(measure: &Measure, cpu_time: bool) -> String {
     text
 }
 
-/// The lines after the last row.
+/// The lines below the last row.
 pub(crate) fn footer(totals: &Totals, program: &str) -> String {
     let okay = |good: bool| if good { "OK" } else { "FAILED" };
     let bandwidth = totals.bandwidth_okay().map_or("", okay);
@@ -128,7 +128,7 @@ pub(crate) fn footer(totals: &Totals, program: &str) -> String {
     )
 }
 
-/// A number with as many decimals (two, one, none) as fit, else with an exponent.
+/// A number with as many decimals (two, one or none) as fit, or else with an exponent.
 fn fit(value: f64, width: usize) -> String {
     for decimals in (0..=2).rev() {
         let text = format!("{value:width$.decimals$}");
@@ -141,7 +141,7 @@ fn fit(value: f64, width: usize) -> String {
     } else {
         format!("{value:.0e}")
     };
-    // As C writes exponents: a sign and at least two digits.
+    // The exponent in C's format: a sign and at least two digits.
     match text.split_once('e') {
         Some((mantissa, exponent)) => {
             let exponent: i32 = exponent.parse().unwrap_or(0);
@@ -222,7 +222,8 @@ mod tests {
 
     #[test]
     fn rows_as_nccl_tests_prints_them() {
-        let plain = "           8             2     float     sum      -1    12.35    1.00    1.50       0    12.35    1.00    1.50       0";
+        let plain = "           8             2     float     sum      -1    12.35    1.00    1.50       0\
+                     \x20   12.35    1.00    1.50       0";
         assert_eq!(row(&sample(Some(0)), Columns::default()), plain);
         assert!(row(&sample(None), Columns::default()).ends_with("   1.50     N/A"));
         let cpu_time = Columns {

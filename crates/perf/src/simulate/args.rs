@@ -10,31 +10,32 @@ use crate::size;
 const AFTER_HELP: &str = "\
 What it prints:
   Times of one in-place collective of bytes, MODELLED: nothing runs, and nothing here is a measurement. Up to
-  --exact ranks, every message of the schedules that spark-ccl would run is followed through the ports
-  it takes; beyond, closed forms are used, marked with ~, that stay within about 10 % of that (within 35 %
-  where ranks pass on messages of others, and for double-tree across hosts). Sizes and busbw are as in the
+  --exact ranks, every message of the schedules that spark-ccl would run is simulated in the ports
+  on its route. For more ranks, closed forms are used, marked with ~. They are within about 10 % of the simulation
+  (within 35 % if ranks forward messages of others, and for double-tree across hosts). Sizes and busbw are as in the
   measured tables: 2(n-1)/n x bytes / time for all_reduce, (n-1)/n for all_gather.
 
 The model:
-  A message costs alpha microseconds from end to end, and its bytes divided by beta in each port that it
-  goes through, where it takes turns with other messages. Received bytes are reduced and copied at the speed
-  of the rank's memory, of which a copy moves two bytes per byte and a reduction three.
-  --path safe: bytes are copied into and out of slots; zero-copy: they are not, and each message costs
-  alpha three times, since its receiver fetches it once it knows where it is.
+  A message costs alpha microseconds from end to end, and its bytes divided by beta in each port on its route,
+  where it queues with other messages. Received bytes are reduced and copied at the speed of the rank's memory;
+  a copy moves two bytes per byte, and a reduction three.
+  --path safe: bytes are copied into and out of slots; zero-copy: they are not, but each message costs alpha
+  three times, since its receiver fetches it after it was announced.
   sparks      every rank is a host with one port of 23.7 GB/s (what its users measure) to a switch that is
               never the bottleneck; alpha 5 us (assumed: RDMA); memory of 273 GB/s
-  spark-ring  the same without a switch: cables to the two neighbours; both go through the host's 23.7 GB/s,
-              and so does what a rank passes on for others (store and forward per packet, 5 us per host)
+  spark-ring  the same without a switch: cables to the two neighbours; both share the host's 23.7 GB/s,
+              as does what a rank forwards for others (store and forward per packet, 5 us per host)
   hosts8      hosts of 8 GPUs; within, 337 GB/s per GPU (between what NCCL reaches on two and on four H200)
               and 1 us (assumed); across, a rail of 50 GB/s per GPU to a switch, and 5 us (assumed)
 
 Algorithms:
   Of all_reduce ring, double-tree, halving-doubling, and hierarchical: within hosts, between hosts, within
-  hosts (where every rank is a host, it takes ranks in a row as one, as near to the square root of all as
-  goes); if named, also direct and recursive-doubling. Of all_gather ring, pairwise and direct.
+  hosts (if every rank is a host, consecutive ranks count as one host: as many as the largest divisor up to the
+  square root of the number of ranks); if named, also direct and recursive-doubling. Of all_gather ring, pairwise
+  and direct.
 
 Exit codes:
-  0 all right     2 the operating system refused something     6 bad arguments
+  0 success     2 a call of the operating system failed     6 bad arguments
 
 Examples:
   spark-perf simulate
@@ -43,7 +44,7 @@ Examples:
   spark-perf simulate --alpha 30 --beta 1.2 --measured run.json
   spark-perf simulate --collective all_gather --ranks 2 --path zero-copy --beta 12 --memory 25";
 
-/// Models collectives on machines that are not at hand: time against ranks and sizes.
+/// Models the time of collectives on other machines, by number of ranks and size.
 #[derive(Debug, Clone, Parser)]
 #[command(
     name = "spark-perf simulate",
@@ -59,7 +60,10 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "NAME", default_value_t = Collective::AllReduce, hide_possible_values = true)]
     pub(crate) collective: Collective,
     /// Sizes of a rank's larger buffer: numbers with K, M or G (binary), separated by commas
-    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', default_value = "1K,1M,64M,1G", value_parser = size::parse)]
+    #[arg(
+        long, value_name = "SIZE,...", value_delimiter = ',', default_value = "1K,1M,64M,1G",
+        value_parser = size::parse
+    )]
     pub(crate) bytes: Vec<u64>,
     /// Numbers of ranks, separated by commas
     #[arg(
@@ -88,7 +92,7 @@ pub(crate) struct Args {
     /// Network cards that the ranks of a host share (hosts8)
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub(crate) rails: u32,
-    /// Follow every message up to this many ranks; beyond, take closed forms
+    /// Simulate every message up to this many ranks; use closed forms for more
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) exact: u32,
     /// Show the points of a measured run (a JSON report of spark-perf or nccl-tests) beside the model's

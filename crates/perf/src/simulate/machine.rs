@@ -1,4 +1,4 @@
-//! The machines that are modelled.
+//! The modelled machines.
 
 use std::fmt;
 
@@ -9,22 +9,23 @@ use spark_ccl_sched::{Algorithm, Fault, Shape, Unsupported, schedule};
 use super::args::{Args, Path, Topology};
 use crate::error::Error;
 
-/// Bytes of a message, and what a link takes in without its receiver's help, halved.
+/// The bytes of a message, and half of what a link holds until its receiver takes messages.
 const SLICE: u64 = 128 << 10;
 const CHUNK: u64 = 1 << 20;
-/// GB/s of a DGX Spark's memory, of which a reduction moves three bytes per byte and a copy two.
+/// The GB/s of a DGX Spark's memory. A reduction moves three bytes per byte, and a copy two.
 const SPARK_MEMORY: f64 = 273.0;
 const GPU_MEMORY: f64 = 4800.0;
 
-/// Latencies of a message that its receiver fetches: to hear of it, to ask, and to get it.
+/// The latencies of a message that its receiver fetches: of the announcement, the request, and the
+/// data.
 const FETCH: f64 = 3.0;
 
-/// A machine with any number of ranks, and what they do.
+/// A machine with any number of ranks, and the operation that they run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Machine {
     pub(super) operation: Operation,
     pub(super) fabric: Fabric,
-    /// Ranks up to which every message is followed.
+    /// Up to this number of ranks, every message is simulated.
     exact: u32,
 }
 
@@ -32,11 +33,11 @@ pub(super) struct Machine {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Time {
     pub(super) us: f64,
-    /// Whether every message was followed.
+    /// Whether every message was simulated.
     pub(super) is_exact: bool,
 }
 
-/// Microseconds, marked where they are a closed form's.
+/// Writes microseconds, with a mark at those of a closed form.
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mark = if self.is_exact { ' ' } else { '~' };
@@ -100,7 +101,7 @@ impl Machine {
         })
     }
 
-    /// How long it takes if the larger buffer of a rank has so many bytes.
+    /// The time if the larger buffer of a rank has `bytes` bytes.
     pub(super) fn time(&self, algorithm: Algorithm, ranks: u32, bytes: u64) -> Result<Time, Error> {
         let shape = Shape {
             rank: 0,
@@ -116,7 +117,7 @@ impl Machine {
         };
         let is_exact = ranks <= self.exact;
         let us = if is_exact {
-            self.follow(algorithm, shape)
+            self.simulate_messages(algorithm, shape)
                 .map_err(|error| Error::Usage(format!("{algorithm} on {ranks} ranks: {error}")))?
         } else {
             estimate(self.operation, algorithm, &shape, 1, &self.fabric)
@@ -124,7 +125,11 @@ impl Machine {
         Ok(Time { us, is_exact })
     }
 
-    fn follow(&self, algorithm: Algorithm, shape: Shape) -> Result<f64, NotFollowed> {
+    fn simulate_messages(
+        &self,
+        algorithm: Algorithm,
+        shape: Shape,
+    ) -> Result<f64, SimulationError> {
         let ranks = (0..).zip(self.fabric.hosts(shape.size));
         let schedules: Result<Vec<_>, Unsupported> = ranks
             .map(|(rank, hosts)| {
@@ -141,7 +146,7 @@ impl Machine {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum NotFollowed {
+enum SimulationError {
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
     #[error("a defect of the schedule, please report it: {0}")]

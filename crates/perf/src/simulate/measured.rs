@@ -1,4 +1,4 @@
-//! The points of a real run.
+//! Reads the points of a real run.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::error::Error;
 
-/// A measured collective.
+/// The time of a measured collective.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Point {
     pub(super) ranks: u32,
@@ -32,17 +32,17 @@ struct Entry {
     size: u64,
     #[serde(rename = "type")]
     dtype: String,
-    out_of_place: Option<Way>,
-    in_place: Option<Way>,
+    out_of_place: Option<Timing>,
+    in_place: Option<Timing>,
 }
 
 #[derive(Deserialize)]
-struct Way {
+struct Timing {
     #[serde(alias = "cpu_time")]
     time: f64,
 }
 
-/// Reads a JSON report of a collective; in-place times where there are some.
+/// Reads a JSON report of a collective; uses the in-place times if there are any.
 pub(super) fn read(path: &Path, collective: &str) -> Result<Vec<Point>, Error> {
     let refused = |why: String| Error::Usage(format!("--measured {}: {why}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;
@@ -60,12 +60,12 @@ pub(super) fn read(path: &Path, collective: &str) -> Result<Vec<Point>, Error> {
     }
     let ranks = document.config.devices.len() as u32;
     let point = |entry: Entry| {
-        let way = entry.in_place.or(entry.out_of_place)?;
+        let timing = entry.in_place.or(entry.out_of_place)?;
         Some(Point {
             ranks,
             bytes: entry.size,
             dtype: entry.dtype,
-            us: way.time,
+            us: timing.time,
         })
     };
     let points: Vec<_> = document.results.into_iter().filter_map(point).collect();

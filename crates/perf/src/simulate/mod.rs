@@ -1,4 +1,4 @@
-//! `spark-perf simulate`: time against ranks, on paper.
+//! `spark-perf simulate`: modelled times by number of ranks and size.
 
 mod args;
 mod machine;
@@ -18,9 +18,9 @@ pub(crate) use args::Args;
 use machine::{Machine, Time};
 use measured::Point;
 
-/// More is no machine's, and takes long to model.
+/// More ranks than any machine has; more would also take long to model.
 const MOST_RANKS: u32 = 1 << 20;
-/// Far beyond every vector.
+/// Far more than any vector has.
 const MOST_BYTES: u64 = 1 << 43;
 
 /// Prints the tables, and draws the plot.
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
         }
     }
     if let Some(points) = points {
-        print(&beside(&machine, &algorithms, &points)?)?;
+        print(&comparison(&machine, &algorithms, &points)?)?;
     }
     match &args.plot {
         Some(path) => draw(path, &chart(args, &algorithms, &rows)),
@@ -62,7 +62,7 @@ fn operation(args: &Args) -> Result<Operation, Error> {
     }
 }
 
-/// Those that are named, or else those that suit many ranks.
+/// The named algorithms, or else those that suit many ranks.
 fn algorithms(operation: Operation, names: &[String]) -> Result<Vec<Algorithm>, Error> {
     let known = Algorithm::of(operation).iter().copied();
     let known: Vec<_> = known.filter(|one| *one != Algorithm::OneSided).collect();
@@ -110,7 +110,7 @@ fn check(args: &Args) -> Result<(), Error> {
     Ok(())
 }
 
-/// The modelled times of one size on one number of ranks.
+/// The modelled times of one size for one number of ranks.
 struct Row {
     operation: Operation,
     ranks: u32,
@@ -154,7 +154,7 @@ impl Row {
     }
 }
 
-/// GB/s, as in the measured tables.
+/// Bus bandwidth in GB/s, as in the measured tables.
 fn bus_bw(operation: Operation, ranks: u32, bytes: u64, us: f64) -> f64 {
     let ranks = f64::from(ranks);
     let turns = if operation == Operation::AllReduce {
@@ -167,7 +167,8 @@ fn bus_bw(operation: Operation, ranks: u32, bytes: u64, us: f64) -> f64 {
 
 fn header(args: &Args, machine: &Machine) -> String {
     format!(
-        "# {} on {}, {} path, MODELLED, not measured: {machine}\n# Up to {} ranks every message is followed; ~ marks closed forms. Times in us, busbw in GB/s.\n",
+        "# {} on {}, {} path, MODELLED, not measured: {machine}\n\
+         # Up to {} ranks every message is simulated; ~ marks closed forms. Times in us, busbw in GB/s.\n",
         machine.operation,
         value_name(&args.topology),
         value_name(&args.path),
@@ -175,7 +176,7 @@ fn header(args: &Args, machine: &Machine) -> String {
     )
 }
 
-/// What it is called on the command line.
+/// The value's name on the command line.
 fn value_name(value: &impl ValueEnum) -> String {
     let value = value.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
@@ -186,14 +187,18 @@ fn heads(bytes: u64, algorithms: &[Algorithm]) -> String {
     format!("#\n# {}\n#{:>9}{names}  best\n", human(bytes), "ranks")
 }
 
-/// The algorithms' names, each above a time and a number that belongs to it.
+/// The algorithms' names, each above a time and a bandwidth.
 fn names(algorithms: &[Algorithm]) -> String {
     let names: Vec<_> = algorithms.iter().map(|a| format!("  {a:>21}")).collect();
     names.concat()
 }
 
-/// Measured times, and the model's for the same.
-fn beside(machine: &Machine, algorithms: &[Algorithm], points: &[Point]) -> Result<String, Error> {
+/// Measured times, each with the model's time for the same run.
+fn comparison(
+    machine: &Machine,
+    algorithms: &[Algorithm],
+    points: &[Point],
+) -> Result<String, Error> {
     let mut text = format!(
         "#\n# Measured, and modelled / measured\n#{:>9}  {:>10}  {:>8}  {:>12}{}\n",
         "ranks",
@@ -219,8 +224,8 @@ fn beside(machine: &Machine, algorithms: &[Algorithm], points: &[Point]) -> Resu
     Ok(text)
 }
 
-/// Lines per algorithm (and size, if there are several) against ranks; against size, where there
-/// is one number of ranks only.
+/// One line per algorithm (and size, if there are several) against the number of ranks; against the
+/// size, if there is only one number of ranks.
 fn chart(args: &Args, algorithms: &[Algorithm], rows: &[Row]) -> Chart {
     let by_size = args.ranks.len() == 1;
     let named = args.bytes.len() > 1 && !by_size;

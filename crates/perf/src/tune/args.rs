@@ -10,12 +10,12 @@ use crate::sweep::Sweep;
 
 const AFTER_HELP: &str = "\
 What it does:
-  Times every algorithm that competes for a collective, at sizes that double, over the links that the ranks have:
-  float sums on hot buffers, out of place and in place by turns, the best of several interleaved rounds. The machine
-  should do nothing else.
-  What was the fastest goes into a file of this machine, which the library reads when it makes a communicator.
-  Results count for the same links, number of ranks and number of hosts only: run it once for each. Other
-  entries of the file stay. Rank 0's file is used by all ranks of a communicator.
+  Times every candidate algorithm of a collective, at sizes that double, over the links that the ranks have:
+  float sums on hot buffers, alternately out of place and in place, the best of several interleaved rounds. The
+  machine should be otherwise idle.
+  The fastest algorithms are written to a file of this machine, which the library reads when it creates a
+  communicator. Results only apply to the same links, number of ranks and number of hosts: run it once for each.
+  Other entries of the file are kept. All ranks of a communicator use rank 0's file.
 
 The file:
   $XDG_CACHE_HOME/spark-ccl/tuning-<host>.json, or in ~/.cache; SPARK_CCL_TUNING names another, or is off.
@@ -28,7 +28,7 @@ Examples:
   SPARK_CCL_SHM=0 spark-perf tune all_reduce   the same over TCP
   mpirun -n 4 spark-perf tune -e 256M";
 
-/// What competes: collectives that have several algorithms.
+/// The collectives that have several algorithms.
 const ALL: [Collective; 5] = [
     Collective::AllReduce,
     Collective::AllGather,
@@ -37,7 +37,7 @@ const ALL: [Collective; 5] = [
     Collective::Reduce,
 ];
 
-/// Measures which algorithms are the fastest here, and keeps it for the library.
+/// Measures which algorithms are the fastest here, and stores the result for the library.
 #[derive(Debug, Clone, Parser)]
 #[command(
     name = "spark-perf tune",
@@ -56,15 +56,21 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) ranks: RankArgs,
     /// First size of a rank's larger buffer: a number with K, M or G (binary)
-    #[arg(short = 'b', long = "minbytes", value_name = "SIZE", default_value = "64", value_parser = size::parse, help_heading = "Sizes")]
+    #[arg(
+        short = 'b', long = "minbytes", value_name = "SIZE", default_value = "64",
+        value_parser = size::parse, help_heading = "Sizes"
+    )]
     minbytes: u64,
     /// Last size
-    #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "32M", value_parser = size::parse, help_heading = "Sizes")]
+    #[arg(
+        short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "32M",
+        value_parser = size::parse, help_heading = "Sizes"
+    )]
     pub(super) maxbytes: u64,
 }
 
 impl Args {
-    /// Refuses what cannot be measured.
+    /// Refuses sizes and collectives that cannot be measured.
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.minbytes == 0 || self.minbytes > self.maxbytes {
             return Err(Error::Usage(format!(

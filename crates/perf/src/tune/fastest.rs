@@ -1,17 +1,17 @@
-//! From measured times to the sizes at which to change the algorithm.
+//! Turns measured times into the sizes at which the algorithm changes.
 
 use spark_ccl_config::TuningStep;
 use spark_ccl_sched::Algorithm;
 
-/// What is faster by less than this is taken for equally fast: times vary by that much.
+/// Times vary by this much, so smaller differences are ignored.
 const NOISE: f64 = 0.03;
 
-/// One size of a collective.
+/// The measured times for one size of a collective.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Point {
-    /// Of the call's count.
+    /// The bytes of the call's count argument.
     pub(super) bytes: u64,
-    /// Microseconds of a call.
+    /// The microseconds of a call, by algorithm.
     pub(super) times: Vec<(Algorithm, f64)>,
 }
 
@@ -28,7 +28,7 @@ impl Point {
         times.min_by(|(_, a), (_, b)| a.total_cmp(b))
     }
 
-    /// Whether nothing is clearly faster.
+    /// Whether no other algorithm is clearly faster.
     fn is_good(&self, algorithm: Algorithm) -> bool {
         let best = self.fastest().map_or(0.0, |(_, time)| time);
         let own = self.time(algorithm);
@@ -36,7 +36,8 @@ impl Point {
     }
 }
 
-/// The steps of an entry. An algorithm is kept until something is clearly faster at two sizes in a row.
+/// The steps of an entry. An algorithm is kept until another one is clearly faster at two
+/// consecutive sizes.
 pub(super) fn steps(points: &[Point]) -> Vec<TuningStep> {
     let mut steps: Vec<(u64, Algorithm)> = Vec::new();
     for (index, point) in points.iter().enumerate() {
@@ -90,7 +91,7 @@ mod tests {
         };
         assert_eq!(steps(&points), [step(512, "direct"), step(4096, "ring")]);
         assert!(steps(&[]).is_empty());
-        // What is no longer measured is no longer taken.
+        // An algorithm that is no longer measured is not kept.
         let ended = [points[0].clone(), points[6].clone()];
         assert_eq!(steps(&ended), [step(64, "direct"), step(4096, "ring")]);
     }

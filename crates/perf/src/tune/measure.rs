@@ -1,4 +1,4 @@
-//! Times the algorithms of one collective beside each other.
+//! Compares the times of the algorithms of one collective.
 
 use std::time::{Duration, Instant};
 
@@ -9,49 +9,49 @@ use super::fastest::Point;
 use crate::buffer::Buffer;
 use crate::collective::Collective;
 use crate::error::Error;
-use crate::invocation::{Case, Invocation, Way};
+use crate::invocation::{BufferMode, Case, Invocation};
 
-/// The best of several rounds counts: what disturbs a measurement makes it longer. There are more of them
-/// until the best two agree by so much.
+/// The best of several rounds counts, because every disturbance makes a measurement longer. Rounds
+/// are added until the best two differ by at most `AGREEMENT`.
 const FEWEST_ROUNDS: usize = 3;
 const MOST_ROUNDS: usize = 40;
 const AGREEMENT: f64 = 0.03;
-/// How long one time measurement should take.
-const STRETCH: Duration = Duration::from_millis(5);
+/// How long one sample should take.
+const SAMPLE_TIME: Duration = Duration::from_millis(5);
 const MOST_PAIRS: f64 = 1000.0;
-/// Beyond, it is out of the question: it keeps what all other ranks send.
+/// The largest size for `direct`, which stores what all other ranks send.
 const DIRECT_BYTES: u64 = 1 << 20;
 
-/// The ranks and buffers of a collective.
-pub(super) struct Contest<'a> {
+/// The ranks and the buffers of a collective.
+pub(super) struct Comparison<'a> {
     comm: &'a Communicator,
     collective: Collective,
-    /// A communicator that takes nothing else for each algorithm.
-    contenders: Vec<(Algorithm, Communicator)>,
+    /// For each algorithm, a communicator that uses no other.
+    candidates: Vec<(Algorithm, Communicator)>,
     send: Vec<f32>,
     recv: Vec<f32>,
 }
 
-impl<'a> Contest<'a> {
-    /// For sizes up to `largest` bytes of a rank's larger buffer.
+impl<'a> Comparison<'a> {
+    /// Allocates for sizes up to `largest` bytes of a rank's larger buffer.
     pub(super) fn new(
         comm: &'a Communicator,
         collective: Collective,
         largest: u64,
     ) -> Result<Self, Error> {
         let Layout { hosts, ranks, .. } = comm.layout();
-        let competes = |algorithm: &Algorithm| match algorithm {
+        let is_candidate = |algorithm: &Algorithm| match algorithm {
             Algorithm::OneSided => false,
             Algorithm::Hierarchical => (2..ranks).contains(&hosts),
             _ => true,
         };
         let algorithms = Algorithm::of(collective.operation()).iter().copied();
-        let contenders = algorithms
-            .filter(competes)
+        let candidates = algorithms
+            .filter(is_candidate)
             .map(|algorithm| Ok((algorithm, comm.restricted(&algorithm.to_string())?)))
             .collect::<Result<_, Error>>()?;
         let layout = collective.layout(largest, size_of::<f32>(), comm.size());
-        // In place, what receives holds the larger of both.
+        // In place, the receive buffer holds the larger of both.
         let [mut send, mut recv] =
             [layout.send, layout.larger()].map(|len| Vec::allocate(comm, len));
         for buffer in [&mut send, &mut recv].into_iter().flatten() {
@@ -60,17 +60,17 @@ impl<'a> Contest<'a> {
         Ok(Self {
             comm,
             collective,
-            contenders,
+            candidates,
             send: send?,
             recv: recv?,
         })
     }
 
     pub(super) fn algorithms(&self) -> impl Iterator<Item = Algorithm> {
-        self.contenders.iter().map(|(algorithm, _)| *algorithm)
+        self.candidates.iter().map(|(algorithm, _)| *algorithm)
     }
 
-    /// Times all algorithms at a size, by turns.
+    /// Times all algorithms for one size, in turn.
     pub(super) fn measure(&mut self, size: u64) -> Result<Point, Error> {
         let case = Case {
             collective: self.collective,
@@ -82,49 +82,51 @@ impl<'a> Contest<'a> {
         let call = Invocation::<f32>::new(&case, self.comm.rank());
         let bytes = (call.layout.count * size_of::<f32>()) as u64;
         let fits = |algorithm: Algorithm| algorithm != Algorithm::Direct || size <= DIRECT_BYTES;
-        let mut runs: Vec<Runs> = Vec::new();
+        let mut samples: Vec<Samples> = Vec::new();
         if bytes > 0 {
-            let entered = self.algorithms().filter(|algorithm| fits(*algorithm));
-            runs = entered.map(Runs::new).collect();
+            let measured = self.algorithms().filter(|algorithm| fits(*algorithm));
+            samples = measured.map(Samples::new).collect();
         }
-        // The first times find out how many calls to time.
-        for runs in &mut runs {
-            let seconds = self.repeat(&call, runs.algorithm, 1)?;
-            runs.pairs = (STRETCH.as_secs_f64() / seconds).clamp(1.0, MOST_PAIRS) as u32;
+        // The first sample determines how many calls the others time.
+        for samples in &mut samples {
+            let seconds = self.repeat(&call, samples.algorithm, 1)?;
+            samples.pairs = (SAMPLE_TIME.as_secs_f64() / seconds).clamp(1.0, MOST_PAIRS) as u32;
         }
         for round in 0..MOST_ROUNDS {
-            if round >= FEWEST_ROUNDS && runs.iter().all(Runs::agree) {
+            if round >= FEWEST_ROUNDS && samples.iter().all(Samples::agree) {
                 break;
             }
-            for runs in &mut runs {
-                self.repeat(&call, runs.algorithm, 1)?;
-                let seconds = self.repeat(&call, runs.algorithm, runs.pairs)?;
-                runs.add(seconds * 1e6 / 2.0);
+            for samples in &mut samples {
+                self.repeat(&call, samples.algorithm, 1)?;
+                let seconds = self.repeat(&call, samples.algorithm, samples.pairs)?;
+                samples.add(seconds * 1e6 / 2.0);
             }
         }
-        let times = runs.iter().map(|runs| (runs.algorithm, runs.best));
+        let times = samples
+            .iter()
+            .map(|samples| (samples.algorithm, samples.best));
         Ok(Point {
             bytes,
             times: times.collect(),
         })
     }
 
-    /// Seconds for a call out of place and one in place, of the slowest rank.
+    /// The seconds that one call out of place and one in place take on the slowest rank.
     fn repeat(
         &mut self,
         call: &Invocation<f32>,
         algorithm: Algorithm,
         pairs: u32,
     ) -> Result<f64, Error> {
-        let mut contenders = self.contenders.iter();
-        let Some((_, comm)) = contenders.find(|(known, _)| *known == algorithm) else {
+        let mut candidates = self.candidates.iter();
+        let Some((_, comm)) = candidates.find(|(known, _)| *known == algorithm) else {
             return Ok(f64::INFINITY);
         };
         self.comm.barrier().run()?;
         let start = Instant::now();
         for _ in 0..pairs {
-            for way in [Way::OutOfPlace, Way::InPlace] {
-                call.run(comm, &mut self.send, &mut self.recv, 0, 0, way)?;
+            for mode in [BufferMode::OutOfPlace, BufferMode::InPlace] {
+                call.run(comm, &mut self.send, &mut self.recv, 0, 0, mode)?;
             }
         }
         let mut seconds = [start.elapsed().as_secs_f64() / f64::from(pairs)];
@@ -136,17 +138,17 @@ impl<'a> Contest<'a> {
     }
 }
 
-/// What was measured of an algorithm at a size; alike on all ranks.
-struct Runs {
+/// The samples of an algorithm for one size; the same on all ranks.
+struct Samples {
     algorithm: Algorithm,
-    /// Calls of each kind in a time measurement.
+    /// The number of calls of each mode in one sample.
     pairs: u32,
-    /// Microseconds of a call, in the best round and in the one after it.
+    /// The microseconds of a call, in the best round and in the second best.
     best: f64,
     second: f64,
 }
 
-impl Runs {
+impl Samples {
     fn new(algorithm: Algorithm) -> Self {
         Self {
             algorithm,
@@ -172,11 +174,11 @@ mod tests {
 
     #[test]
     fn the_best_two_are_kept() {
-        let mut runs = Runs::new(Algorithm::Ring);
+        let mut samples = Samples::new(Algorithm::Ring);
         for (time, agree) in [(5.0, false), (4.0, false), (9.0, false), (4.1, true)] {
-            runs.add(time);
-            assert_eq!(runs.agree(), agree, "{time}");
+            samples.add(time);
+            assert_eq!(samples.agree(), agree, "{time}");
         }
-        assert!((runs.best, runs.second) == (4.0, 4.1));
+        assert!((samples.best, samples.second) == (4.0, 4.1));
     }
 }

@@ -1,4 +1,4 @@
-//! `spark-perf tune`: measures which algorithms are the fastest, and keeps it for the library.
+//! `spark-perf tune`: measures which algorithms are fastest, and stores the result for the library.
 
 mod args;
 mod fastest;
@@ -17,15 +17,15 @@ use crate::run::print;
 use crate::world::World;
 pub(crate) use args::Args;
 use fastest::{Point, steps};
-use measure::Contest;
+use measure::Comparison;
 
-/// Measures, prints and writes.
+/// Measures, prints, and writes the file.
 pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     args.check()?;
     let world = World::find(&args.ranks)?;
     world.ranks(&args.ranks)?;
     let builder = Communicator::builder();
-    crate::play(world, &args.ranks, &builder, |comm| {
+    crate::run_ranks(world, &args.ranks, &builder, |comm| {
         rank(&comm, args).map(|()| 0)
     })
 }
@@ -50,22 +50,22 @@ fn rank(comm: &Communicator, args: &Args) -> Result<(), Error> {
     Ok(())
 }
 
-/// All sizes of a collective; rank 0 prints each as it is measured.
+/// Measures all sizes of a collective; rank 0 prints each as it is measured.
 fn sweep(comm: &Communicator, args: &Args, collective: Collective) -> Result<Vec<Point>, Error> {
-    let mut contest = Contest::new(comm, collective, args.maxbytes)?;
+    let mut comparison = Comparison::new(comm, collective, args.maxbytes)?;
     let reports = comm.rank() == 0;
     if reports {
-        print(&table::head(collective, contest.algorithms()))?;
+        print(&table::head(collective, comparison.algorithms()))?;
     }
     let mut points: Vec<Point> = Vec::new();
     for size in args.sweep().sizes() {
-        let point = contest.measure(size)?;
-        // Shares of a rank are rounded: small sizes may be none, or the same.
+        let point = comparison.measure(size)?;
+        // A rank's share is rounded, so small sizes may be empty, or equal to the one before.
         if points.last().map_or(0, |last| last.bytes) >= point.bytes {
             continue;
         }
         if reports {
-            print(&table::row(&point, contest.algorithms()))?;
+            print(&table::row(&point, comparison.algorithms()))?;
         }
         points.push(point);
     }
@@ -89,7 +89,7 @@ fn keep(entries: Vec<TuningEntry>) -> Result<(), Error> {
         return print(&text);
     };
     let mut tuning = Tuning::read(&path).unwrap_or_else(|error| {
-        console::complain(format_args!("{} begins anew: {error}", path.display()));
+        console::print_error(format_args!("{} begins anew: {error}", path.display()));
         Tuning::default()
     });
     for entry in entries {
@@ -104,7 +104,7 @@ fn keep(entries: Vec<TuningEntry>) -> Result<(), Error> {
     ))
 }
 
-/// Where the library looks.
+/// The file that the library reads.
 fn file() -> Result<Option<PathBuf>, Error> {
     Ok(crate::settings()?.tuning)
 }

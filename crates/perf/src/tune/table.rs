@@ -1,4 +1,4 @@
-//! What is printed.
+//! The table and the summary that `spark-perf tune` prints.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ pub(super) fn head(collective: Collective, algorithms: impl Iterator<Item = Algo
     text + "\n"
 }
 
-/// The fastest is marked.
+/// A row of times, with a mark at the fastest.
 pub(super) fn row(point: &Point, algorithms: impl Iterator<Item = Algorithm>) -> String {
     let best = point
         .times

@@ -1,8 +1,8 @@
-//! What is refused, what is accepted, and with which exit code.
+//! Which arguments are refused or accepted, and with which exit code.
 
 use crate::program::{command, run, succeed};
 
-/// Arguments that make no sense, and a word of the message about each.
+/// Invalid arguments, each with a word from its error message.
 const BAD: [(&str, &str); 35] = [
     ("", "COLLECTIVE"),
     ("all_to_none", "all_to_none"),
@@ -67,7 +67,7 @@ fn settings_that_the_library_refuses_exit_with_6_too() {
 }
 
 #[test]
-fn more_than_there_is_memory() {
+fn sizes_beyond_the_memory() {
     let out = run("all_reduce -b 1000T -e 1000T");
     assert_eq!(out.code, Some(6), "{}", out.stderr);
     assert!(out.stderr.contains("available"), "{}", out.stderr);

@@ -2,8 +2,8 @@
 
 use crate::program::{Run, run, succeed};
 
-/// Small enough for a loaded machine; the sizes meet every algorithm of the tuner, and counts that
-/// are less than the number of ranks.
+/// Small enough for a loaded machine. The sizes cover every algorithm of the tuner, and counts
+/// below the number of ranks.
 const SWEEP: &str = "-b 8 -e 600K -f 64 -n 1 -w 0";
 
 fn all_right(args: &str) -> usize {
@@ -72,7 +72,7 @@ fn registered_memory() {
 }
 
 #[test]
-fn zero_copy_is_demanded_of_what_is_measured_only() {
+fn zero_copy_only_applies_to_measured_calls() {
     for collective in ["all_reduce", "all_gather", "reduce_scatter", "broadcast"] {
         all_right(&format!("{collective} --procs 2 --path zero-copy"));
     }
@@ -123,11 +123,11 @@ fn planted_wrong_elements_are_counted_exactly() {
         ("all_reduce --procs 3 --plant 1:3", 1),
         ("all_gather --procs 2 --plant 0:5 -d bfloat16", 1),
         ("alltoallv --procs 3 --plant 2:0 -d int8", 1),
-        // A rank whose receive buffer must stay as it was.
+        // The rank's receive buffer must remain unchanged.
         ("reduce --procs 2 --plant 1:0", 1),
-        // The average of floats has a tolerance, which must not hide it.
+        // The average of floats has a tolerance, which must not hide the error.
         ("reduce_scatter --procs 2 --plant 0:7 -o avg -d half", 1),
-        // Where the values repeat.
+        // Beyond the first period of the values.
         ("all_reduce --procs 2 -b 1M -e 1M --plant 0:131045", 1),
         // Beyond the end.
         ("all_reduce --procs 2 --plant 1:1000000", 0),

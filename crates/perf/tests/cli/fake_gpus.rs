@@ -1,5 +1,5 @@
-//! The whole way of `--backend nccl`, on GPUs and an NCCL that are none (`tests/fake_gpu`): which calls are made
-//! on which memory, and how results are looked at. About NCCL itself this shows nothing.
+//! `--backend nccl` end to end, on a fake driver and a fake NCCL (`tests/fake_gpu`): which calls
+//! are made on which memory, and how results are checked. This shows nothing about NCCL itself.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::gpus::COLLECTIVES;
 use crate::program::{Run, command};
 
-/// A folder with both libraries, or `None` where there is no compiler.
+/// A folder with both libraries; `None` without a C++ compiler.
 fn libraries() -> Option<&'static Path> {
     static MADE: OnceLock<TempDir> = OnceLock::new();
     if !has(Need::CppCompiler) {
@@ -20,7 +20,7 @@ fn libraries() -> Option<&'static Path> {
     let made = MADE.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_gpu");
-        // NCCL enqueues in CUDA's streams: both are one library.
+        // NCCL enqueues in CUDA's streams, so one library contains both.
         let library = folder.path().join("libcuda.so");
         let compiled = Command::new("c++")
             .args([
@@ -45,7 +45,7 @@ fn libraries() -> Option<&'static Path> {
     Some(made.path())
 }
 
-/// Runs on four of these GPUs.
+/// Runs on four fake GPUs.
 fn run(args: &str, failure: &str) -> Option<Run> {
     let args: Vec<&str> = args.split_whitespace().collect();
     let out = command(&args)
@@ -58,7 +58,7 @@ fn run(args: &str, failure: &str) -> Option<Run> {
     Some(out.into())
 }
 
-/// Runs without errors; all results are right.
+/// Runs without errors, and all results are right.
 fn right(args: &str) -> Option<Run> {
     let run = run(args, "")?;
     assert_eq!(run.code, Some(0), "{args}\n{}\n{}", run.stdout, run.stderr);
@@ -103,7 +103,7 @@ fn types_and_operations() {
             "alltoall --backend nccl -g 3 -b 64 -e 512K -f 64 -n 1 -d {dtype}"
         ));
     }
-    // These GPUs are older than float8.
+    // These GPUs are too old for float8.
     if let Some(run) = right("alltoall --backend nccl -g 3 -b 64 -e 64 -n 1 -d all") {
         assert_eq!(run.rows().len(), 10);
     }
@@ -141,14 +141,14 @@ fn buffers_are_registered_as_a_whole() {
         )) else {
             return;
         };
-        // Two buffers of two GPUs, of 3 MiB each, in pieces of 2 MiB.
+        // Two buffers of two GPUs, each of 3 MiB, allocated in multiples of 2 MiB.
         let whole = format!("{words}{}", 4 << 20);
         assert_eq!(run.stderr.matches(&whole).count(), 4, "{}", run.stderr);
     }
 }
 
 #[test]
-fn all_gpus_are_taken_where_nothing_else_is_asked_for() {
+fn all_gpus_are_used_by_default() {
     if let Some(run) = right("all_reduce --backend nccl -b 8 -e 8") {
         assert_eq!(run.stdout.matches("#  Rank ").count(), 4);
         assert!(
@@ -182,7 +182,7 @@ fn registrations_that_nccl_does_not_use_are_told() {
 }
 
 #[test]
-fn what_is_stuck_is_a_timeout() {
+fn a_stuck_call_times_out() {
     if let Some(run) = run("all_reduce --backend nccl -t 2 -b 8 -e 8 -T 1", "stuck") {
         assert_eq!(run.code, Some(4), "{}", run.stderr);
     }
@@ -190,7 +190,7 @@ fn what_is_stuck_is_a_timeout() {
 
 #[test]
 fn more_than_the_gpus_hold() {
-    // 256 MiB of each, less a sixteenth and what the library needs: two buffers of 64 MiB.
+    // Each has 256 MiB; minus a sixteenth and what the library needs, two buffers of 64 MiB fit.
     if let Some(run) = right("all_reduce --backend nccl -g 2 -b 64M -e 512M -f 2 -n 1 -c 0") {
         assert!(run.stdout.contains("on the GPU"), "{}", run.stdout);
         assert_eq!(run.rows().len(), 1);

@@ -1,4 +1,4 @@
-//! RDMA ports, or the lack of them.
+//! The list of RDMA ports, and its absence.
 
 use spark_ccl_testing::{Need, has};
 
@@ -9,7 +9,7 @@ fn with(name: &str, value: &str) -> Run {
 }
 
 #[test]
-fn it_is_said_that_there_are_none() {
+fn missing_rdma_is_reported() {
     let run = run("gids");
     // This machine may have a device.
     assert!(

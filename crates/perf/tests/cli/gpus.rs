@@ -1,4 +1,4 @@
-//! NCCL on the GPUs of this machine, and what is said where there are none.
+//! NCCL on the GPUs of this machine, and the messages on machines without any.
 
 use spark_ccl_testing::{Need, has};
 
@@ -31,9 +31,9 @@ fn what_is_missing_is_named() {
     assert_eq!(run.stdout, "");
 }
 
-/// The processes that it starts would each say the same.
+/// The started processes must not repeat the message.
 #[test]
-fn it_is_said_once() {
+fn the_message_is_printed_once() {
     if !has(Need::NoGpus) {
         return;
     }

@@ -1,4 +1,4 @@
-//! The program itself, run with real processes.
+//! Runs the program itself, with real processes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -8,7 +8,7 @@ use std::net::TcpListener;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// Against deadlock only.
+/// Only guards against deadlock.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const ENDLESS: [&str; 9] = [
@@ -23,7 +23,7 @@ const ENDLESS: [&str; 9] = [
     "3",
 ];
 
-/// A run without end, of which some rows have been seen.
+/// An endless run that has already printed some rows.
 struct Endless {
     parent: Child,
     pid: Pid,
@@ -47,14 +47,14 @@ impl Endless {
                 break;
             }
         }
-        // The table must not fill the pipe.
+        // Keeps reading, so that the table does not fill the pipe.
         std::thread::spawn(move || lines.for_each(drop));
         let pid = Pid::from_raw(parent.id().try_into().unwrap()).unwrap();
         assert_eq!(ranks.len(), 3);
         Self { parent, pid, ranks }
     }
 
-    /// Waits for the end of all; the exit code and what was said.
+    /// Waits until all processes have ended; returns the exit code and the standard error.
     fn end(mut self) -> (Option<i32>, String) {
         let mut text = String::new();
         let mut errors = self.parent.stderr.take().unwrap();
@@ -73,7 +73,7 @@ impl Endless {
     }
 }
 
-/// Whether a process runs. A dead one that its new parent has not collected yet does not.
+/// Whether a process runs. A zombie that has not been reaped yet does not.
 fn alive(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).unwrap_or_default();
     let state = stat.rsplit(") ").next().unwrap_or_default();
@@ -89,7 +89,7 @@ fn a_killed_rank_ends_the_run() {
         assert_eq!(code, Some(3), "{text}");
         let killed = format!("process {victim} was killed by signal 9");
         assert!(text.contains(&killed), "{text}");
-        // The survivors say who is gone.
+        // The survivors report which rank has died.
         for rank in (0..3).filter(|rank| *rank != victim) {
             let reporter = format!("spark-perf: rank {rank}: ");
             let report = text.lines().find(|line| line.starts_with(&reporter));
@@ -137,7 +137,7 @@ fn secrets_are_not_among_the_arguments() {
     run.end();
 }
 
-/// As torchrun starts processes: a rank, a size, and where rank 0 listens.
+/// Starts a process as torchrun does: with a rank, a size, and the address of rank 0.
 fn launched(args: &[&str], rank: usize, port: u16) -> Command {
     let mut command = command(args);
     command.envs([

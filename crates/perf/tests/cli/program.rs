@@ -1,4 +1,4 @@
-//! Runs spark-perf and reads its table.
+//! Runs spark-perf and parses its table.
 
 use std::process::{Command, Output, Stdio};
 
@@ -9,23 +9,23 @@ pub(crate) struct Run {
     pub(crate) stderr: String,
 }
 
-/// What is no measurement of collectives.
+/// The commands that do not measure collectives.
 const COMMANDS: [&str; 5] = ["simulate", "tune", "gids", "rdma_bw", "rdma_lat"];
 
-/// The program with arguments, in an environment without launchers and settings. Unless the arguments say it
-/// differently, it measures host memory, also where there are GPUs.
+/// The program with arguments, in an environment without launchers and settings. Unless the
+/// arguments choose a backend, it measures host memory, even on machines with GPUs.
 pub(crate) fn command(args: &[&str]) -> Command {
     let measures = !args.first().is_some_and(|first| COMMANDS.contains(first));
     let backend = measures && !args.contains(&"--backend");
     let mut command = Command::new(env!("CARGO_BIN_EXE_spark-perf"));
-    // Where the libraries of GPUs are.
+    // The variables that locate the GPUs' libraries.
     let libraries = ["LD_LIBRARY_PATH", "SPARK_CCL_NCCL_LIBRARY"];
     let kept = libraries.map(|name| std::env::var_os(name).map(|value| (name, value)));
     command
         .env_clear()
         .envs(kept.into_iter().flatten())
         .args(args)
-        // Against deadlock only; given flags win, and not all commands have it.
+        // Only guards against deadlock. A given -T takes precedence, and not all commands have it.
         .args(
             if args.contains(&"-T") || matches!(args.first(), Some(&("simulate" | "tune" | "gids")))
             {
@@ -45,7 +45,7 @@ pub(crate) fn command(args: &[&str]) -> Command {
     command
 }
 
-/// Runs the program to its end; `args` are separated by spaces.
+/// Runs the program to the end; `args` are separated by spaces.
 pub(crate) fn run(args: &str) -> Run {
     let args: Vec<&str> = args.split_whitespace().collect();
     command(&args).output().unwrap().into()
@@ -69,13 +69,13 @@ impl From<Output> for Run {
 }
 
 impl Run {
-    /// The table's rows, in words.
+    /// The rows of the table, split into words.
     pub(crate) fn rows(&self) -> Vec<Vec<&str>> {
         let rows = self.stdout.lines().filter(|line| !line.starts_with('#'));
         rows.map(|line| line.split_whitespace().collect()).collect()
     }
 
-    /// The `#wrong` columns of a row without empty and additional columns.
+    /// The `#wrong` columns of a row without empty or additional columns.
     pub(crate) fn wrong(row: &[&str]) -> [u64; 2] {
         assert_eq!(row.len(), 13, "{row:?}");
         [row[8].parse().unwrap(), row[12].parse().unwrap()]

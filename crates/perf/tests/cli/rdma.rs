@@ -1,4 +1,4 @@
-//! RDMA between two ranks, or the lack of it.
+//! RDMA between two ranks, and its absence.
 
 use std::net::TcpListener;
 
@@ -6,7 +6,8 @@ use spark_ccl_testing::{Need, found};
 
 use crate::program::{Run, command, run};
 
-/// The devices of two ranks that are joined by cables; `None` where the rails are not laid out so.
+/// The devices of two ranks that are connected by cables; `None` if the rails are laid out
+/// differently.
 fn ends() -> Option<[&'static str; 2]> {
     let layout = std::env::var("RAILS").unwrap_or_default();
     let probed = match layout.as_str() {
@@ -17,7 +18,7 @@ fn ends() -> Option<[&'static str; 2]> {
 }
 
 /// Runs both ranks, each with its devices.
-fn play(devices: [&str; 2], args: &str) -> [Run; 2] {
+fn run_both(devices: [&str; 2], args: &str) -> [Run; 2] {
     let port = TcpListener::bind("127.0.0.1:0")
         .and_then(|listener| listener.local_addr())
         .unwrap()
@@ -39,9 +40,9 @@ fn play(devices: [&str; 2], args: &str) -> [Run; 2] {
     ranks.map(|rank| rank.wait_with_output().unwrap().into())
 }
 
-/// Runs both ranks, which must succeed; what rank 0 printed.
+/// Runs both ranks, which must succeed; returns what rank 0 printed.
 fn measure(devices: [&str; 2], args: &str) -> Run {
-    let [first, second] = play(devices, args);
+    let [first, second] = run_both(devices, args);
     for run in [&first, &second] {
         let (code, stderr) = (run.code, &run.stderr);
         assert_eq!(code, Some(0), "{args}\n{}\n{stderr}", first.stdout);
@@ -99,7 +100,7 @@ fn bandwidth_over_all_rails_and_one_with_every_verb() {
             for (row, bytes) in rows.iter().zip([100, 40_000]) {
                 let number = |column: usize| row[column].parse::<u64>().unwrap();
                 assert_eq!([0, 1, 2, 7].map(number), [bytes, rails, requests, 0]);
-                // One packet lost, and the rate of little bytes is shown as 0.
+                // One packet may be lost, and the rate of a few bytes is rounded to 0.
                 let [us, rate] = [3, 4].map(|column: usize| row[column].parse::<f64>().unwrap());
                 let exact = (requests * bytes) as f64 / us / 1e3;
                 assert!(
@@ -147,7 +148,7 @@ fn ranks_on_different_cables_say_so() {
     if ends().is_none() {
         return;
     }
-    for run in play(["rxe0a", "rxe1b"], "rdma_bw -n 1") {
+    for run in run_both(["rxe0a", "rxe1b"], "rdma_bw -n 1") {
         let Run { code, stderr, .. } = run;
         assert_eq!(code, Some(3), "{stderr}");
         assert!(stderr.contains("has a subnet in common"), "{stderr}");

@@ -1,4 +1,4 @@
-//! Files: JSON, plots, comparison.
+//! Files: JSON, plots, comparisons.
 
 use crate::program::{command, run, succeed};
 use serde_json::Value;
@@ -43,7 +43,7 @@ fn json_report() {
     assert_eq!(report["out_of_bounds"]["okay"], "true");
     assert_eq!(report["errors"].as_array().unwrap().len(), 0);
 
-    // The second report goes beside the first.
+    // The second report is written to another file.
     let first = std::fs::read(&path).unwrap();
     succeed(&args);
     assert_eq!(std::fs::read(&path).unwrap(), first);
@@ -51,7 +51,7 @@ fn json_report() {
 }
 
 #[test]
-fn processor_time_stands_beside_the_time() {
+fn processor_time_is_reported_with_the_time() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run.json");
     // Threads share the processor time of their process.
@@ -91,7 +91,7 @@ fn comparison() {
         path.display()
     ));
     let beside = out.stdout.split("# Beside").nth(1).unwrap();
-    // Two of the three sizes are in both runs.
+    // Both runs have two of the three sizes.
     let ratios = beside.lines().filter(|line| line.ends_with('x')).count();
     assert_eq!(ratios, 2, "{beside}");
 }

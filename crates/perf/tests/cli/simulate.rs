@@ -1,8 +1,8 @@
-//! Time on paper.
+//! Modelled times.
 
 use crate::program::{Run, run, succeed};
 
-/// Columns of a row with one algorithm: ranks, time, bus bandwidth, best.
+/// The columns of a row with one algorithm: ranks, time, bus bandwidth, best.
 fn cells(run: &Run) -> Vec<(u32, f64, f64)> {
     let number = |cell: &str| cell.trim_start_matches('~').parse().unwrap();
     run.rows()
@@ -13,14 +13,14 @@ fn cells(run: &Run) -> Vec<(u32, f64, f64)> {
 
 #[test]
 fn known_formulas() {
-    // 2 (n - 1) messages of 7 us; 1 KiB takes no time to speak of at 100 GB/s.
+    // 2 (n - 1) messages of 7 us; the time of 1 KiB at 100 GB/s is negligible.
     let out = succeed("simulate --algo ring --bytes 1K --ranks 2,8,512 --alpha 7 --beta 100");
     assert!(out.stdout.contains("MODELLED, not measured"));
     for (ranks, us, _) in cells(&out) {
         let known = 7.0 * 2.0 * f64::from(ranks - 1);
         assert!((us - known).abs() < 0.2, "{ranks} ranks: {us} for {known}");
     }
-    // Bandwidth is what counts at 1 GiB.
+    // At 1 GiB, bandwidth dominates.
     let out = succeed("simulate --algo ring --bytes 1G --ranks 8 --beta 10");
     let bus_bw = cells(&out)[0].2;
     assert!((9.8..=10.0).contains(&bus_bw), "{bus_bw}");
@@ -32,14 +32,14 @@ fn two_sparks_by_hand() {
         let all = format!("simulate --ranks 2 --alpha 2 --beta 20 --memory 30 {args}");
         cells(&succeed(&all))[0]
     };
-    // Without copies, an all_gather is as fast as the wire; else one core copies each byte that is sent, and
-    // each that is received, at 15 GB/s.
+    // Without copies, an all_gather is as fast as the wire. Otherwise one core copies each sent and
+    // each received byte, at 15 GB/s.
     let gather = "--collective all_gather --algo pairwise --bytes 1G";
     let bus_bw = two(&format!("{gather} --path zero-copy")).2;
     assert!((19.8..=20.0).contains(&bus_bw), "{bus_bw}");
     let bus_bw = two(gather).2;
     assert!((7.4..=7.5).contains(&bus_bw), "{bus_bw}");
-    // One message each way; a message that is fetched costs three latencies.
+    // One message in each direction; a message that is fetched costs three latencies.
     for (path, us) in [("safe", 2.0), ("zero-copy", 6.0)] {
         for collective in ["all_reduce", "all_gather"] {
             let args = format!("--collective {collective} --algo direct --bytes 8 --path {path}");
@@ -50,7 +50,7 @@ fn two_sparks_by_hand() {
 }
 
 #[test]
-fn closed_forms_continue_what_is_followed() {
+fn closed_forms_agree_with_the_simulation() {
     let table = |exact: &str| {
         let args = "simulate --topology hosts8 --bytes 16M --ranks 16,32,64";
         succeed(&format!("{args} --algo hierarchical --exact {exact}"))
@@ -78,7 +78,7 @@ fn fewer_rails_are_slower_and_the_hierarchy_wins_across_hosts() {
 }
 
 #[test]
-fn measured_points_stand_beside_the_model() {
+fn measured_points_are_compared_with_the_model() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("run.json");
     let path = path.display();

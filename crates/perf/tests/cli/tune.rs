@@ -3,7 +3,7 @@
 use crate::program::{Run, command, run, succeed};
 use std::path::Path;
 
-/// The program with a file of measured choices.
+/// Runs the program with a file of measured choices.
 fn with_file(file: &Path, args: &str) -> Run {
     let args: Vec<&str> = args.split_whitespace().collect();
     let output = command(&args).env("SPARK_CCL_TUNING", file).output();
@@ -13,12 +13,12 @@ fn with_file(file: &Path, args: &str) -> Run {
 }
 
 #[test]
-fn what_is_measured_is_used() {
+fn measured_choices_are_used() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("new/tuning.json");
     let out = with_file(&file, "tune all_reduce all_gather -b 64 -e 1K");
     let sizes: Vec<_> = out.rows().iter().map(|row| row[0].to_owned()).collect();
-    // Of an all_gather, a rank's share counts.
+    // For an all_gather, the size is that of a rank's share.
     assert_eq!(sizes[..5], ["64", "128", "256", "512", "1024"]);
     assert_eq!(sizes[5..], ["32", "64", "128", "256", "512"]);
     for row in out.rows() {
@@ -39,7 +39,7 @@ fn what_is_measured_is_used() {
     assert_eq!(measured(&explained("all_reduce -t 3")), 0);
     assert_eq!(measured(&explained("all_reduce -t 2")), 3);
 
-    // Other entries stay.
+    // Other entries are kept.
     with_file(&file, "tune all_reduce -b 64 -e 64 -t 3");
     assert_eq!(measured(&explained("all_reduce -t 3")), 3);
     assert_eq!(measured(&explained("all_gather")), 3);
@@ -57,7 +57,7 @@ fn a_file_that_makes_no_sense_is_replaced() {
 }
 
 #[test]
-fn nothing_is_written_where_that_is_off() {
+fn nothing_is_written_if_tuning_is_off() {
     let out = with_file(Path::new("off"), "tune broadcast -b 64 -e 128 -t 2");
     assert!(out.stdout.contains("Not written"), "{}", out.stdout);
     let out = succeed("all_reduce -b 8 -e 8M -f 1024 -t 2 --explain");

@@ -8,11 +8,12 @@ std::recursive_mutex everything;
 thread_local int current = 0;
 
 static std::vector<Stream *> streams;
-// A device of which a kernel has gone astray, until its context is reset; here, for good.
+// The device on which a kernel has failed. A real one recovers when its context is reset; this one
+// never does.
 static std::atomic<int> broken{-1};
 static std::map<int, Stream *> default_streams;
 long counts[COUNTS];
-// So many waits for events fail.
+// How many of the next waits for events fail.
 static int failing_waits;
 enum { GLOBAL, THREAD_LOCAL, RELAXED };
 static thread_local int capture_mode = GLOBAL;
@@ -30,7 +31,7 @@ Stream *stream_of(void *handle, int device) {
     return stream;
 }
 
-// A stream that is used in a call of the driver's.
+// The stream that a call of the driver uses.
 static Stream *used(void *handle) {
     Guard guard(everything);
     Stream *stream = stream_of(handle, current);
@@ -90,7 +91,7 @@ static double milliseconds() {
     return duration<double, std::milli>(steady_clock::now().time_since_epoch()).count();
 }
 
-// What an event was recorded for.
+// The work that an event was recorded after.
 struct Record {
     bool reached;
     double time;
@@ -105,7 +106,7 @@ struct Event {
     bool is_captured() const { return last && last->captured; }
 };
 
-// One for each device; a context's handle is its place.
+// One per device; the address of an entry is the handle of the device's context.
 static char contexts[64];
 
 extern "C" {
@@ -160,7 +161,7 @@ int cuMemGetInfo_v2(size_t *free, size_t *total) {
 }
 int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
     if (int said = unsafe_in_captures()) return said;
-    // On pages of its own, as a symmetric window must be; not zero, as memory may be found.
+    // Separate pages, as a symmetric window requires. The contents are not zero, as in real memory.
     size_t pages = (bytes + 4095) / 4096 * 4096;
     void *memory = aligned_alloc(4096, pages);
     memset(memory, 0xee, pages);
@@ -189,7 +190,7 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream)
     });
     return SUCCESS;
 }
-// As CUDA with memory that is not pinned: it returns when all is there.
+// Like CUDA with memory that is not pinned: returns when the copy is complete.
 int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
     cuMemcpyDtoDAsync_v2(reinterpret_cast<uint64_t>(to), from, bytes, stream);
     return cuStreamSynchronize(stream);
@@ -209,7 +210,7 @@ int cuStreamCreate(void **stream, unsigned) {
     *stream = streams.back();
     return SUCCESS;
 }
-// What is in it goes on. It is kept, to find who uses it all the same.
+// Work in the stream still runs. The stream itself is kept, to detect a use after its end.
 int cuStreamDestroy_v2(void *handle) {
     Guard guard(everything);
     return static_cast<Stream *>(handle)->destroyed = true, SUCCESS;
@@ -281,7 +282,7 @@ int cuEventRecord(void *handle, void *stream_handle) {
     });
     return SUCCESS;
 }
-// A stream waits for what the event was recorded for when it is told to.
+// The stream waits for the work that the event was recorded after at the time of this call.
 int cuStreamWaitEvent(void *stream_handle, void *handle, unsigned) {
     Guard guard(everything);
     Stream *stream = used(stream_handle);
@@ -291,7 +292,7 @@ int cuStreamWaitEvent(void *stream_handle, void *handle, unsigned) {
     if (!event->last) return SUCCESS;
     Stream *captured = event->last->captured;
     if (stream->capture && captured != stream) return stream->capture->invalid = true, CAPTURE_ISOLATION;
-    // It would become a part of the capture.
+    // Waiting would make it a part of the capture.
     if (captured && captured->capture) return captured->capture->invalid = true, CAPTURE_ISOLATION;
     auto record = event->last;
     enqueue(stream, [=] { return [=] { return record->reached; }; });
@@ -321,7 +322,7 @@ int cuEventElapsedTime(float *elapsed, void *start, void *end) {
     return SUCCESS;
 }
 
-// For tests: no work of a device is done any more, and its streams say why; waits fail; what was counted.
+// For tests: work of a device no longer runs, and its streams report why; waits fail; counters.
 int fake_break(int device) { return broken = device, 0; }
 int fake_fail_waits(int count) {
     Guard guard(everything);
@@ -342,7 +343,7 @@ int cuModuleGetFunction(void **function, void *, const char *name) {
 
 }  // extern "C"
 
-// The kernels themselves: their threads run one after the other.
+// Runs the kernels themselves: their threads run one after the other.
 struct Place {
     unsigned x;
 };

@@ -1,5 +1,5 @@
-// GPUs that are none, for tests: their memory is the host's, and what is enqueued in their streams is
-// done by whoever looks at one of them. All of it is one process's.
+// Fake GPUs for tests. Their memory is host memory, and work in their streams runs when some thread
+// queries or waits for a stream. All of it belongs to one process.
 #pragma once
 
 #include <cstddef>
@@ -30,9 +30,9 @@ enum {
     CAPTURED_EVENT = 907,
 };
 
-// Does something, if it can be done now; says whether it was.
+// Does something, if it can be done now; returns whether it was done.
 using Step = std::function<bool()>;
-// Makes a step, anew for each launch of a graph.
+// Creates the step, anew for each launch of a graph.
 using Work = std::function<Step()>;
 
 using Graph = std::vector<Work>;
@@ -42,20 +42,20 @@ struct Capture {
     std::unique_ptr<Graph> graph;
     int mode;
     std::thread::id thread;
-    // Something was done that CUDA does not allow meanwhile.
+    // Something was done that CUDA does not allow during a capture.
     bool invalid;
 };
 
 struct Stream {
     int device;
-    // The thread that made it.
+    // The thread that created it.
     std::thread::id maker;
     std::deque<Step> steps;
     std::unique_ptr<Capture> capture;
     bool destroyed;
 };
 
-// Protects all that follows.
+// Protects everything below.
 extern std::recursive_mutex everything;
 using Guard = std::lock_guard<std::recursive_mutex>;
 
@@ -64,15 +64,17 @@ extern thread_local int current;
 
 int device_count();
 
-// What tests ask for, by its number.
+// The counters that tests read, by index.
 enum Count { LOOKS, STRANGERS, MISUSES, BLOCKS, REGISTRATIONS, COUNTS };
 extern long counts[COUNTS];
 
-// What a thread must not do during captures of the strict kind, its own or another's, unless it is relaxed: they end.
+// A call that is not allowed during captures. Unless the calling thread is in relaxed mode, it fails if
+// a capture in global mode or this thread's own capture in thread-local mode is open, and invalidates it.
 int unsafe_in_captures();
-// A handle as the driver's API has it, where 0 is the default stream of the current device.
+// The stream for a handle of the driver's API, in which 0 is the default stream of the current
+// device.
 Stream *stream_of(void *handle, int device);
-// Puts work into a stream, or into the graph that the stream captures.
+// Enqueues work in a stream, or in the graph that the stream captures.
 void enqueue(Stream *stream, Work work);
-// Work that can be done as soon as it is its turn.
+// Enqueues work that can run as soon as all work before it has run.
 void enqueue_now(Stream *stream, std::function<void()> action);

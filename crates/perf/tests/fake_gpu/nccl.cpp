@@ -1,5 +1,5 @@
-// A libnccl 2.28.9 for those GPUs. FAKE_NCCL=wrong makes it spoil an element, FAKE_NCCL=stuck never end, and
-// FAKE_NCCL=unregistered make no use of registrations.
+// A libnccl 2.28.9 for the fake GPUs. FAKE_NCCL=wrong corrupts an element, FAKE_NCCL=stuck never
+// completes, and FAKE_NCCL=unregistered ignores registrations.
 #include "device.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ struct Comm {
     int rank, size, device;
     uint64_t calls;
     bool aborted;
-    // Factors of the reductions that it made.
+    // The factors of the reductions that it created.
     std::map<unsigned, std::vector<char>> factors;
 };
 
@@ -93,7 +93,7 @@ static void reduce(const Collective &all, char *to, size_t first, size_t count) 
     }
 }
 
-// What a rank gets.
+// Computes what a rank receives.
 static void deliver(const Collective &all, size_t rank) {
     const Call &call = all.calls[rank];
     size_t count = call.count, bytes = count * size_of(call.type);
@@ -131,7 +131,7 @@ static void perform(Collective &all) {
         bool whole = call.kind == Kind::ReduceScatter || call.kind == Kind::AllToAll ||
                      call.kind == Kind::Scatter;
         size_t bytes = call.count * size_of(call.type) * (whole ? ranks : 1);
-        // In place, results replace inputs that others have not read yet.
+        // In place, results would overwrite inputs that other ranks have not read yet.
         if (reads) inputs[rank].assign(call.from, call.from + bytes);
         call.from = inputs[rank].data();
     }
@@ -150,7 +150,7 @@ struct Batch {
 static thread_local int depth;
 static thread_local std::vector<Batch> group;
 
-// Everything of a batch goes on at once.
+// Combines work into one step, which makes progress on all of it.
 static Work together(std::vector<Work> works) {
     return [=] {
         auto steps = std::make_shared<std::vector<Step>>();
@@ -185,7 +185,7 @@ static int put(Comm *comm, void *stream, Call call) {
     std::vector<char> factor = made == comm->factors.end() ? std::vector<char>() : made->second;
     return put(comm, stream, [=] {
         auto mine = std::make_shared<std::shared_ptr<Collective>>();
-        // In the order in which they are enqueued, whichever streams they are in.
+        // Calls are matched in the order in which they are enqueued, in any streams.
         uint64_t place = comm->calls++;
         return [=] {
             if (comm->aborted) return true;
@@ -283,7 +283,7 @@ int ncclScatter(char *from, char *to, size_t count, int type, int root, Comm *co
     return put(comm, stream, Call{Kind::Scatter, from, to, count, type, 0, root});
 }
 
-// For tests: ncclSend does not come back, as when it connects to a peer that is not there.
+// For tests: ncclSend does not return, as when it connects to a missing peer.
 static std::atomic<bool> blocked;
 int fake_block(int now) { return blocked = now, 0; }
 
@@ -318,7 +318,7 @@ int ncclRecv(void *to, size_t count, int type, int peer, Comm *comm, void *strea
     });
 }
 
-// What was allocated, by its address; a device has as much as cuMemGetInfo says.
+// Allocations by address. A device has as much memory as cuMemGetInfo reports.
 static std::map<void *, std::pair<int, size_t>> blocks;
 
 int ncclMemAlloc(void **memory, size_t bytes) {
@@ -339,7 +339,7 @@ int ncclMemFree(void *memory) {
     return free(memory), SUCCESS;
 }
 
-// Says what is registered, for the tests to look at.
+// Records a registration for the tests.
 static int note(const char *how, size_t bytes, void *memory, void **handle) {
     Guard guard(everything);
     fprintf(stderr, "registered %s: %zu\n", how, bytes);
@@ -358,7 +358,7 @@ int ncclCommWindowRegister(Comm *, void *memory, size_t bytes, void **handle, in
     return note("as window", bytes, memory, handle);
 }
 int ncclCommDeregister(Comm *, void *) { return forget(); }
-// For tests: so many windows are not given up.
+// For tests: how many of the next deregistrations of windows fail.
 static std::atomic<int> refusals;
 int fake_refuse_windows(int count) { return refusals = count, 0; }
 int ncclCommWindowDeregister(Comm *, void *) {

@@ -1,4 +1,5 @@
-//! Everyone sends to everyone, then receives from everyone. One message of latency; for small data.
+//! Each rank sends to every other, then receives from every other: the latency of one message, for
+//! small data.
 
 use spark_ccl_types::Operation;
 
@@ -23,10 +24,10 @@ enum Goal {
 }
 
 impl Direct {
-    /// `operation` is `AllReduce`, `AllGather` or `ReduceScatter`; `None` for others.
+    /// `operation` is `AllReduce`, `AllGather` or `ReduceScatter`; returns `None` for others.
     pub(crate) fn new(operation: Operation, in_place: bool, shape: &Shape) -> Option<Self> {
         let exchange = 2 * (u64::from(shape.size) - 1);
-        // Two ranks reduce what they receive; more keep it to reduce in rank order.
+        // Two ranks reduce what they receive; more ranks store it, and then reduce in rank order.
         let reduce = u64::from(shape.size > 2);
         let (goal, steps) = match operation {
             Operation::AllReduce => (Goal::AllReduce, exchange + reduce),
@@ -109,7 +110,7 @@ impl Direct {
         Step::recv(self.rank, from, kept)
     }
 
-    /// What this rank has for `owner`.
+    /// This rank's contribution for `owner`.
     fn contribution(&self, owner: Rank, round: Piece) -> Span {
         let block = match self.goal {
             Goal::AllReduce | Goal::AllGather { .. } => 0,

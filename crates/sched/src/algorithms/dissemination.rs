@@ -1,4 +1,5 @@
-//! A barrier: after the signals of distance 1, 2, 4, ... everyone has heard of everyone.
+//! A barrier: after signals at distance 1, 2, 4, ... every rank has, directly or indirectly,
+//! received from every other.
 
 use crate::rounds::{after, before};
 use crate::shape::Shape;

@@ -1,7 +1,7 @@
 //! Recursive doubling: partners at distance 1, 2, 4, ... exchange and reduce whole vectors.
 //!
-//! Ranks from the largest power of two on first fold their vector into that of a proxy, and get
-//! the result from it at the end.
+//! Ranks beyond the largest power of two first send their vector to a proxy, which reduces it into
+//! its own, and receive the result from it at the end.
 
 use crate::rounds::{Piece, Rounds};
 use crate::shape::Shape;
@@ -16,9 +16,9 @@ pub(crate) struct Doubling {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// Has a proxy.
+    /// A rank beyond the power of two, and its proxy.
     Extra(Rank),
-    /// Exchanges; also for an extra rank, if it has one.
+    /// A rank that exchanges, possibly as the proxy of an extra rank.
     Core { extra: Option<Rank>, phases: u32 },
 }
 

@@ -1,11 +1,12 @@
-//! Halving and doubling: partners at distance 1, 2, 4, ... exchange halves of what they still have,
-//! so that each ends with one block; then, backwards, they give each other what they have.
+//! Halving and doubling: partners at distance 1, 2, 4, ... exchange halves of what they have left,
+//! until each has one block; then they exchange what they have in reverse order.
 //!
-//! The most data goes to the nearest rank. Ranks from the largest power of two on first fold their
-//! vector into that of a proxy, and get the result from it at the end.
+//! Most of the data goes to the nearest rank. Ranks beyond the largest power of two first send
+//! their vector to a proxy, which reduces it into its own, and receive the result from it at the
+//! end.
 //!
-//! Partners exchange one chunk after the other, each receiving one before it sends the next, so a
-//! link holds at most what two of them are.
+//! Partners exchange one chunk after the other, and receive each before they send the next, so a
+//! link holds at most two chunks.
 
 use crate::rounds::{Piece, Rounds, Split};
 use crate::shape::Shape;
@@ -15,7 +16,7 @@ use crate::step::{Rank, Span, Step};
 pub(crate) struct Halving {
     rank: Rank,
     part: Part,
-    /// Exchanges halve a round this many times.
+    /// How many times exchanges halve a round.
     phases: u32,
     rounds: Rounds,
     full: Cut,
@@ -24,14 +25,14 @@ pub(crate) struct Halving {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// Has a proxy.
+    /// A rank beyond the power of two, and its proxy.
     Extra(Rank),
-    /// Exchanges; also for an extra rank, if it has one.
+    /// A rank that exchanges, possibly as the proxy of an extra rank.
     Core { extra: Option<Rank> },
 }
 
-/// How a round is cut: into a block per rank that exchanges. A chunk has room for `1 << joined`
-/// blocks; exchanges of more are cut into so many at a time.
+/// How a round is divided: into one block per exchanging rank. A chunk holds `1 << joined` blocks;
+/// an exchange of more blocks is done in parts of that many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cut {
     blocks: Split,
@@ -87,7 +88,8 @@ impl Halving {
             Part::Core { extra: Some(extra) } => (Some(extra), place - 1),
             Part::Core { extra: None } => (None, place),
         };
-        // The last round has no more steps than the others, and is shorter where it has fewer.
+        // The last round has at most as many steps as the others; if it has fewer, it simply ends
+        // earlier.
         let exchanges = self.cut(round).exchanges(self.phases);
         let (exchange, is_send) = (place / 2, place.is_multiple_of(2));
         if exchange < exchanges {
@@ -101,7 +103,7 @@ impl Halving {
         }
     }
 
-    /// Sends a part of what the partner keeps, and receives one of what this rank keeps.
+    /// Sends a part of what the partner keeps, and receives a part of what this rank keeps.
     fn halve(&self, round: Piece, exchange: u64, is_send: bool) -> Step {
         let (phase, place) = self.cut(round).locate(exchange, self.phases);
         let partner = self.rank ^ (1 << phase);
@@ -139,7 +141,7 @@ impl Halving {
     fn kept(&self, round: Piece, keeper: Rank, phase: u32, place: u32) -> Piece {
         let Cut { blocks, joined } = *self.cut(round);
         let left = self.phases - phase - 1;
-        // A clear bit keeps the lower half, and each phase halves what the one before left.
+        // A clear bit keeps the lower half, and each phase halves what the previous one left.
         let choices = keeper & ((2 << phase) - 1);
         let first = choices.reverse_bits() >> (u32::BITS - self.phases);
         let first = first + (place << joined);
@@ -160,19 +162,19 @@ impl Halving {
 }
 
 impl Cut {
-    /// Exchanges in all phases: half of the chunks, a quarter, ..., one, and again one in each
-    /// phase that has less than a chunk left.
+    /// The number of exchanges in all phases: half of the chunks, a quarter, ..., one; and then one
+    /// in each phase in which less than a chunk is left.
     fn exchanges(&self, phases: u32) -> u64 {
         (1 << (phases - self.joined)) - 1 + u64::from(self.joined)
     }
 
-    /// The phase of exchange `index`, and its place there.
+    /// The phase of exchange `index`, and its index within the phase.
     fn locate(&self, index: u64, phases: u32) -> (u32, u32) {
         let long = phases - self.joined;
         let chunks = 1_u64 << long;
         match (chunks - 1).checked_sub(index) {
             None | Some(0) => (long + (index - (chunks - 1)) as u32, 0),
-            // What is left is halved once more in every phase.
+            // Each phase halves what is left.
             Some(left) => {
                 let phase = long - left.ilog2() - 1;
                 (phase, (index - (chunks - (chunks >> phase))) as u32)

@@ -1,19 +1,19 @@
-//! All-reduce in two levels: the ranks of a host share out what crosses between hosts.
+//! All-reduce in two levels: the ranks of a host divide among them what crosses between hosts.
 //!
-//! A round is cut into a share per lane, which is a place that every host has, and each share into
-//! a block per host. The ranks of a host reduce a share onto the rank whose place is that lane,
-//! around their ring; the ranks of a lane reduce and distribute the blocks around the ring of
-//! hosts; the ranks of a host pass the shares around. Ranks beyond the lanes, on hosts that are
-//! larger than the smallest, own no share: they are part of the host's rings only.
+//! A lane is a position that every host has. A round is divided into one share per lane, and each
+//! share into one block per host. The ranks of a host reduce each share, around their ring, onto
+//! the rank whose position is the share's lane; the ranks of a lane reduce and distribute the
+//! blocks around the ring of hosts; the ranks of a host pass the shares around. On hosts larger
+//! than the smallest, ranks beyond the lanes own no share: they only take part in the host's rings.
 //!
-//! A block is reduced within the hosts just before the ring of hosts takes it up, and passed on
-//! just after it is complete there, so messages between hosts are under way while the ranks of a
-//! host are busy with each other. Small blocks are done several at a time within a host.
+//! A block is reduced within the hosts just before the ring of hosts needs it, and distributed just
+//! after it is complete there, so messages between hosts are in flight while the ranks of a host
+//! exchange with each other. Several small blocks are processed at a time within a host.
 //!
-//! Every ring starts by sending at most a chunk per link, and receives before it sends from then
-//! on.
+//! Every ring starts by sending at most a chunk per link, and from then on receives before it
+//! sends.
 
-use crate::hosts::{Circle, Hosts};
+use crate::hosts::{Hosts, RingPosition};
 use crate::rounds::{Piece, Rounds, Split, before};
 use crate::shape::Shape;
 use crate::step::{Rank, Span, Step};
@@ -27,11 +27,11 @@ pub(crate) struct Hierarchical {
     last: Cut,
 }
 
-/// How a round is cut: into the blocks of lane 0, those of lane 1, and so on.
+/// How a round is divided: into the blocks of lane 0, those of lane 1, and so on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cut {
     blocks: Split,
-    /// Blocks of a share that the ranks of a host do in one turn.
+    /// The number of blocks of a share that the ranks of a host process in one turn.
     per_turn: u32,
 }
 
@@ -59,27 +59,27 @@ impl Hierarchical {
         }
     }
 
-    /// A round is a turn per block for reducing, then one per block for distributing; each is a
-    /// ring of the host's ranks and one step of the ring of hosts.
+    /// A round has one turn per block to reduce, then one per block to distribute. A turn is one
+    /// pass around the ring of the host's ranks, and one step of the ring of hosts.
     pub(crate) fn step(&self, index: u64) -> Option<Step> {
         let (round, place) = self.rounds.locate(index)?;
-        let Circle { size: hosts, .. } = self.hosts.across;
+        let RingPosition { size: hosts, .. } = self.hosts.across;
         let inside = u64::from(self.hosts.inside.size);
         let turn = (place / (inside + 1)) as u32;
         let k = (place % (inside + 1)) as u32;
         Some(match (turn.checked_sub(hosts), k) {
             (None, k) if k == self.hosts.inside.size => self.across(round, turn),
             (None, k) => self.reduce_scatter(round, turn, k),
-            // The first block is complete since the last turn of reducing.
+            // The last turn of the reduction has already completed the first block.
             (Some(0), 0) => Step::nothing(self.rank),
             (Some(turn), 0) => self.across(round, hosts - 1 + turn),
             (Some(turn), k) => self.all_gather(round, turn, k - 1),
         })
     }
 
-    /// Step `k` of the ring of the host's ranks, which leaves each share with its owner.
+    /// Step `k` of the ring of the host's ranks that leaves each share with its owner.
     fn reduce_scatter(&self, round: Piece, turn: u32, k: u32) -> Step {
-        let Circle {
+        let RingPosition {
             index,
             size,
             next,
@@ -89,7 +89,7 @@ impl Hierarchical {
             return Step::nothing(self.rank);
         }
         let owner = before(index, k + 1, size);
-        let Piece { offset, len } = self.group(round, owner, self.begun(round, turn));
+        let Piece { offset, len } = self.group(round, owner, self.group_to_reduce(round, turn));
         let input = Span::input(offset, len);
         if k == 0 {
             Step::send(self.rank, next, input)
@@ -101,9 +101,10 @@ impl Hierarchical {
         }
     }
 
-    /// Step `k` of the ring of hosts, which handles the block of `k` hosts before this one.
+    /// Step `k` of the ring of hosts, which handles the block of the host `k` positions before this
+    /// one.
     fn across(&self, round: Piece, k: u32) -> Step {
-        let Circle {
+        let RingPosition {
             size, next, prev, ..
         } = self.hosts.across;
         let lane = self.hosts.inside.index;
@@ -113,7 +114,7 @@ impl Hierarchical {
         let block = self.block(k);
         let Piece { offset, len } = self.piece(round, lane, block, block + 1);
         let output = Span::output(offset, len);
-        // A lone rank has nothing but its own contribution.
+        // A rank that is alone on its host only has its own contribution.
         let partial = if self.hosts.inside.size == 1 {
             Span::input(offset, len)
         } else {
@@ -132,9 +133,9 @@ impl Hierarchical {
         }
     }
 
-    /// Step `k` of the ring of the host's ranks, which gives everyone all shares.
+    /// Step `k` of the ring of the host's ranks that gives all shares to each rank.
     fn all_gather(&self, round: Piece, turn: u32, k: u32) -> Step {
-        let Circle {
+        let RingPosition {
             index,
             size,
             next,
@@ -144,7 +145,7 @@ impl Hierarchical {
             return Step::nothing(self.rank);
         }
         let owner = before(index, k, size);
-        let Piece { offset, len } = self.group(round, owner, self.ended(round, turn));
+        let Piece { offset, len } = self.group(round, owner, self.group_to_gather(round, turn));
         let output = Span::output(offset, len);
         if k == 0 {
             Step::send(self.rank, next, output)
@@ -157,23 +158,23 @@ impl Hierarchical {
 
     /// The block that step `k` of the ring of hosts handles.
     fn block(&self, k: u32) -> u32 {
-        let Circle { index, size, .. } = self.hosts.across;
+        let RingPosition { index, size, .. } = self.hosts.across;
         before(index, if k < size { k } else { k - size }, size)
     }
 
-    /// The group of blocks, done together within a host, that the ring of hosts takes up with its
-    /// step `k`, if it is the first of them.
-    fn begun(&self, round: Piece, k: u32) -> Option<u32> {
+    /// The group of blocks, processed together within a host, whose first block the ring of hosts
+    /// needs in its step `k`; `None` if it needs no first block there.
+    fn group_to_reduce(&self, round: Piece, k: u32) -> Option<u32> {
         let per_turn = self.cut(round).per_turn;
         let group = |k| self.block(k) / per_turn;
-        // The blocks go down from the own one, and around: the first group may come again.
+        // The blocks count down from the own one, and wrap around: the first group may occur again.
         let is_first = k == 0 || group(k) != group(k - 1) && group(k) != group(0);
         is_first.then(|| group(k))
     }
 
-    /// The group of blocks of which the ring of hosts completes the last with its `turn`-th step
-    /// that completes one, if it does.
-    fn ended(&self, round: Piece, turn: u32) -> Option<u32> {
+    /// The group of blocks whose last block the ring of hosts completes in turn `turn`; `None` if
+    /// it completes no last block there.
+    fn group_to_gather(&self, round: Piece, turn: u32) -> Option<u32> {
         let per_turn = self.cut(round).per_turn;
         let last = self.hosts.across.size - 1;
         let group = |turn| self.block(last + turn) / per_turn;
@@ -181,7 +182,7 @@ impl Hierarchical {
         is_last.then(|| group(turn))
     }
 
-    /// What `owner` owns of a group.
+    /// The part of a group that `owner` owns.
     fn group(&self, round: Piece, owner: u32, group: Option<u32>) -> Piece {
         match group {
             Some(group) if owner < self.hosts.lanes => {

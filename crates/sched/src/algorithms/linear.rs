@@ -1,4 +1,4 @@
-//! The root serves the other ranks one after another, in rounds of a chunk for each.
+//! The root exchanges with the other ranks in turn, in rounds of a chunk for each.
 
 use spark_ccl_types::Operation;
 
@@ -17,7 +17,7 @@ pub(crate) struct Linear {
 }
 
 impl Linear {
-    /// `operation` is `Gather` or `Scatter`; `None` for others.
+    /// `operation` is `Gather` or `Scatter`; returns `None` for others.
     pub(crate) fn new(operation: Operation, in_place: bool, shape: &Shape) -> Option<Self> {
         let gather = match operation {
             Operation::Gather => true,
@@ -47,7 +47,7 @@ impl Linear {
         let (round, place) = self.rounds.locate(index)?;
         let short = round.offset;
         let is_root = self.rank == self.root;
-        // The root comes last in its own order, so that it copies while the others are busy.
+        // The root's own block comes last, so that it is copied while the others are busy.
         let peer = after(self.root, place as u32 + 1, self.size);
         let long = u64::from(peer) * self.count + short;
         let len = round.len;

@@ -1,5 +1,5 @@
-//! One module per family of algorithms. Each holds a small `Copy` plan of one rank, for two ranks
-//! or more and at least one element, that computes its steps.
+//! The algorithms, one module per family. Each has a small `Copy` plan of one rank, from which it
+//! computes the rank's steps; plans need at least two ranks and one element.
 
 mod direct;
 mod dissemination;

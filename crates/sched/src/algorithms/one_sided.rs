@@ -1,5 +1,5 @@
-//! Ranks read and write each other's registered memory, between two rounds of signals: "my buffers
-//! are ready" and "I am done with yours".
+//! Ranks read and write each other's registered memory, between two rounds of signals: the first
+//! means that a rank's buffers are ready, the second that it no longer uses its peers' buffers.
 
 use spark_ccl_types::Operation;
 
@@ -19,22 +19,22 @@ pub(crate) struct OneSided {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Goal {
-    /// Everyone works on everyone's memory once all are ready.
+    /// All ranks work on the memory of all once all are ready.
     AllReduce(Split),
     ReduceScatter,
-    /// Everyone reads from each peer as that becomes ready.
+    /// Each rank reads from each peer as soon as that peer is ready.
     AllGather,
     AllToAll,
-    /// Everyone reads from the root.
+    /// All ranks read from the root.
     Broadcast,
     Scatter,
-    /// The root reads from everyone.
+    /// The root reads from all ranks.
     Reduce,
     Gather,
 }
 
 impl OneSided {
-    /// `None` for operations that have no one-sided form.
+    /// Returns `None` for operations without a one-sided form.
     pub(crate) fn new(operation: Operation, in_place: bool, shape: &Shape) -> Option<Self> {
         let goal = match operation {
             Operation::AllReduce => {
@@ -66,8 +66,8 @@ impl OneSided {
             Goal::AllReduce(_) | Goal::ReduceScatter => self.all_at_once(index),
             Goal::AllGather | Goal::AllToAll => self.all_as_ready(index),
             Goal::Broadcast if is_root && !self.in_place => self.publish(index),
-            Goal::Broadcast | Goal::Scatter if is_root => self.lend(index),
-            Goal::Broadcast | Goal::Scatter => self.borrow(self.root, index),
+            Goal::Broadcast | Goal::Scatter if is_root => self.serve(index),
+            Goal::Broadcast | Goal::Scatter => self.read_from(self.root, index),
             Goal::Reduce if is_root => self.reduce(index),
             Goal::Gather if is_root => self.gather(index),
             Goal::Reduce | Goal::Gather => match index {
@@ -78,19 +78,19 @@ impl OneSided {
         }
     }
 
-    /// Signal to all, wait for all, work, and once more signal and wait.
+    /// Signals all, waits for all, works, and again signals all and waits for all.
     fn all_at_once(&self, index: u32) -> Option<Step> {
         let round = 2 * self.peers();
         if index < round {
-            return self.meet(index);
+            return self.barrier(index);
         }
         if index == round {
             return Some(self.work());
         }
-        self.meet(index - round - 1)
+        self.barrier(index - round - 1)
     }
 
-    fn meet(&self, index: u32) -> Option<Step> {
+    fn barrier(&self, index: u32) -> Option<Step> {
         self.signal_peer(index)
             .or_else(|| self.wait_peer(index - self.peers()))
     }
@@ -108,7 +108,7 @@ impl OneSided {
         Step::local(self.rank, Kind::GetReduce, src, dst)
     }
 
-    /// Signal to all, copy the own block, borrow from each, wait for all.
+    /// Signals all, copies the own block, reads from each peer, and waits for all.
     fn all_as_ready(&self, index: u32) -> Option<Step> {
         if let Some(signal) = self.signal_peer(index) {
             return Some(signal);
@@ -123,12 +123,12 @@ impl OneSided {
         }
         if index < 3 * self.peers() {
             let owner = before(self.rank, index / 3 + 1, self.size);
-            return self.borrow(owner, index % 3);
+            return self.read_from(owner, index % 3);
         }
         self.wait_peer(index - 3 * self.peers())
     }
 
-    /// Copy to the own output, signal to all, wait for all.
+    /// Copies to the own output, signals all, and waits for all.
     fn publish(&self, index: u32) -> Option<Step> {
         match index.checked_sub(1) {
             None => {
@@ -136,12 +136,12 @@ impl OneSided {
                 let dst = Span::output(0, self.count);
                 Some(Step::copy(self.rank, src, dst))
             }
-            Some(index) => self.meet(index),
+            Some(index) => self.barrier(index),
         }
     }
 
-    /// Signal to all, copy the own block, wait for all.
-    fn lend(&self, index: u32) -> Option<Step> {
+    /// Signals all, copies the own block, and waits for all.
+    fn serve(&self, index: u32) -> Option<Step> {
         if let Some(signal) = self.signal_peer(index) {
             return Some(signal);
         }
@@ -158,7 +158,7 @@ impl OneSided {
         }
     }
 
-    /// Wait for all, reduce, signal to all.
+    /// Waits for all, reduces, and signals all.
     fn reduce(&self, index: u32) -> Option<Step> {
         if let Some(wait) = self.wait_peer(index) {
             return Some(wait);
@@ -173,11 +173,11 @@ impl OneSided {
         }
     }
 
-    /// Borrow from each, then copy the own block.
+    /// Reads from each peer, then copies the own block.
     fn gather(&self, index: u32) -> Option<Step> {
         if index < 3 * self.peers() {
             let owner = before(self.rank, index / 3 + 1, self.size);
-            return self.borrow(owner, index % 3);
+            return self.read_from(owner, index % 3);
         }
         (index == 3 * self.peers() && !self.in_place).then(|| {
             let (src, dst) = self.block(self.rank);
@@ -185,13 +185,13 @@ impl OneSided {
         })
     }
 
-    /// Wait until `owner` is ready, read the block, say so.
-    fn borrow(&self, owner: Rank, index: u32) -> Option<Step> {
+    /// Waits until `owner` is ready, reads the block, and signals that it is done.
+    fn read_from(&self, owner: Rank, index: u32) -> Option<Step> {
         match index {
             0 => Some(Step::wait(self.rank, owner)),
             1 => {
                 let (src, dst) = self.block(owner);
-                // The vector of a broadcast is read where all ranks have theirs.
+                // A broadcast's vector is read from the root's output, where all ranks have it.
                 let src = match self.goal {
                     Goal::Broadcast => dst,
                     _ => src,
@@ -203,7 +203,7 @@ impl OneSided {
         }
     }
 
-    /// The block that `owner` has for this rank: where it is there, and where it goes here.
+    /// The block that `owner` has for this rank: its position there, and its destination here.
     fn block(&self, owner: Rank) -> (Span, Span) {
         let of = |rank: Rank| u64::from(rank) * self.count;
         let (from, to) = match self.goal {

@@ -1,4 +1,4 @@
-//! All-to-all and all-gather: everyone exchanges with one partner at a time.
+//! All-to-all and all-gather: each rank exchanges with one partner at a time.
 
 use spark_ccl_types::Operation;
 
@@ -14,12 +14,12 @@ pub(crate) struct Pairwise {
     size: u32,
     count: u64,
     in_place: bool,
-    /// Everyone gets the same block.
+    /// Whether all ranks get the same block.
     gathers: bool,
 }
 
 impl Pairwise {
-    /// `operation` is `AllToAll` or `AllGather`; `None` for others.
+    /// `operation` is `AllToAll` or `AllGather`; returns `None` for others.
     pub(crate) fn new(operation: Operation, in_place: bool, shape: &Shape) -> Option<Self> {
         let gathers = match operation {
             Operation::AllToAll => false,
@@ -42,7 +42,7 @@ impl Pairwise {
         }
         let (to, from) = shift(self.rank, self.size, index)?;
         if to == self.rank && self.in_place {
-            // The own block of an all-gather is where it belongs.
+            // The own block of an all-gather is already in its position.
             return None;
         }
         let block = if self.gathers { 0 } else { to };
@@ -55,9 +55,9 @@ impl Pairwise {
         })
     }
 
-    /// In place both partners must exchange the same block, so they must be each other's partner:
-    /// in turn `t` the ranks pair up whose sum is `t` modulo the size. Each rank sits out one
-    /// turn, which takes no step.
+    /// In place, both partners must exchange the same block, so the relation must be mutual: in
+    /// turn `t`, two ranks are partners if their sum is `t` modulo the size. Each rank is idle in
+    /// one turn, which takes no step.
     fn mutual(&self, index: u32) -> Option<Step> {
         if index >= self.size - 1 {
             return None;
@@ -72,9 +72,10 @@ impl Pairwise {
     }
 }
 
-/// All-to-all with a length and a place for every block, out of place.
+/// All-to-all with a length and an offset for every block, out of place.
 ///
-/// Also fits any other pattern of blocks in which everyone knows what it sends and receives.
+/// This also fits any other pattern of blocks in which each rank can compute what it sends and
+/// receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AllToAllV<'a> {
     rank: Rank,
@@ -85,14 +86,14 @@ pub struct AllToAllV<'a> {
     recv_offsets: &'a [u64],
 }
 
-/// The schedule of `rank` for an all-to-all with tables of one entry per rank: where in the input
-/// the block for that rank begins and how many elements it has, and the same for the output and
+/// The schedule of `rank` for an all-to-all. The tables have one entry per rank: the offset in the
+/// input and the length of the block for that rank, and the offset in the output and the length of
 /// the block from that rank.
 ///
 /// # Errors
 ///
-/// [`Unsupported`] if the tables differ in length, hold no entry for `rank`, disagree on the
-/// block that `rank` keeps, or reach beyond what a `u64` counts.
+/// [`Unsupported`] if the tables differ in length, have no entry for `rank`, disagree on the length
+/// of `rank`'s own block, or exceed the range of a `u64`.
 pub fn all_to_all_v<'a>(
     rank: Rank,
     send_counts: &'a [u64],
@@ -141,8 +142,8 @@ impl Steps for AllToAllV<'_> {
         true
     }
 
-    /// The blocks go through the first one. Through the second one, everyone signals to everyone, so that ranks
-    /// can tell each other how long the blocks are, while these are on their way.
+    /// The first channel carries the blocks. On the second, each rank signals every other, so that
+    /// ranks can tell each other the lengths of the blocks while these are in flight.
     fn channels(&self) -> u32 {
         2
     }
@@ -154,7 +155,7 @@ impl Steps for AllToAllV<'_> {
     fn step(&self, channel: u32, index: u64) -> Option<Step> {
         let index = u32::try_from(index).ok()?;
         if channel != 0 {
-            return self.meet(index).filter(|_| channel == 1);
+            return self.barrier(index).filter(|_| channel == 1);
         }
         let (to, from) = shift(self.rank, self.size, index)?;
         let (t, f) = (to as usize, from as usize);
@@ -169,8 +170,8 @@ impl Steps for AllToAllV<'_> {
 }
 
 impl AllToAllV<'_> {
-    /// Signal to all, wait for all.
-    fn meet(&self, index: u32) -> Option<Step> {
+    /// Signals all peers, then waits for all.
+    fn barrier(&self, index: u32) -> Option<Step> {
         let peers = self.size - 1;
         if index < peers {
             let peer = after(self.rank, index + 1, self.size);
@@ -181,7 +182,8 @@ impl AllToAllV<'_> {
     }
 }
 
-/// Whom to send to and receive from in turn `index`; the rank itself in the last one.
+/// The ranks to send to and to receive from in turn `index`; both are the rank itself in the last
+/// turn.
 fn shift(rank: Rank, size: u32, index: u32) -> Option<(Rank, Rank)> {
     let distance = index.checked_add(1).filter(|far| *far <= size)?;
     Some((after(rank, distance, size), before(rank, distance, size)))

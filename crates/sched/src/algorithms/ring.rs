@@ -1,7 +1,7 @@
-//! Blocks travel around the ring of all ranks, being reduced or kept on the way.
+//! Blocks travel around the ring of all ranks, and are reduced or stored on the way.
 //!
 //! Every rank starts a round by sending, so each link holds what one step sends (at most a chunk)
-//! before anyone has received; from then on every step receives before it sends.
+//! before any rank has received. From then on every step receives before it sends.
 
 use spark_ccl_types::Operation;
 
@@ -22,7 +22,7 @@ pub(crate) struct Ring {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Goal {
-    /// `chunk` elements per block in full rounds; `last` is the last, shorter round.
+    /// Full rounds have blocks of `chunk` elements; `last` is the last, shorter round.
     AllReduce {
         chunk: u64,
         last: Split,
@@ -34,7 +34,7 @@ enum Goal {
 }
 
 impl Ring {
-    /// `operation` is `AllReduce`, `AllGather` or `ReduceScatter`; `None` for others.
+    /// `operation` is `AllReduce`, `AllGather` or `ReduceScatter`; returns `None` for others.
     pub(crate) fn new(operation: Operation, in_place: bool, shape: &Shape) -> Option<Self> {
         let size = u64::from(shape.size);
         let (goal, piece, steps) = match operation {
@@ -76,8 +76,9 @@ impl Ring {
         })
     }
 
-    /// Step `k` handles the block of `k` ranks before this one: reduced on the first turn around
-    /// the ring, complete after `size - 1` steps, distributed on the second.
+    /// Step `k` handles the block of the rank `k` positions before this one. Blocks are reduced on
+    /// the first turn around the ring, complete after `size - 1` steps, and distributed on the
+    /// second turn.
     fn all_reduce(&self, round: Piece, k: u32, chunk: u64, last: &Split) -> Step {
         let n = self.size;
         let turn = if k < n { k } else { k - n };
@@ -112,7 +113,7 @@ impl Ring {
             let offset = u64::from(owner) * self.count + round.offset;
             Span::output(offset, round.len)
         };
-        // The own block is copied while its first message is under way.
+        // The own block is copied while its first message is in flight.
         let k = match (place, in_place) {
             (0, _) => return Step::send(self.rank, self.next, own),
             (1, false) => return Step::copy(self.rank, own, block(self.rank)),

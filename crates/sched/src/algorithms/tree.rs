@@ -1,8 +1,9 @@
 //! Broadcast down a tree, reduction up a tree, or both.
 //!
-//! One way, messages flow along a tree, so whoever is furthest behind can always go on. Both ways,
-//! a rank lets some rounds go up before it waits for the first to come down: two more on each level
-//! away from the root, so that all levels are busy, and no link holds more than two rounds.
+//! In one direction messages flow along the tree, so the rank that is furthest behind can always
+//! continue. In both directions, a rank sends some rounds up before it waits for the first to come
+//! down: two more with each level of distance from the root. This keeps all levels busy, and no
+//! link holds more than two rounds.
 
 mod topology;
 
@@ -18,7 +19,7 @@ use crate::step::{Rank, Span, Step};
 pub(crate) struct Tree {
     goal: Goal,
     rank: Rank,
-    /// Broadcast with an output of its own: the root copies.
+    /// Whether this is the root of a broadcast with a separate output, to which it copies.
     root_copies: bool,
     branches: [Branch; 2],
     channels: u32,
@@ -36,20 +37,20 @@ enum Goal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Branch {
     node: Node,
-    /// First element of the share.
+    /// The first element of the share.
     offset: u64,
     rounds: Rounds,
-    /// Where partial results go, other than to the output.
+    /// The offset of partial results that are not stored in the output.
     scratch: u64,
-    /// Steps per round towards the root, and away from it.
+    /// The steps per round towards the root, and away from it.
     up: u64,
     down: u64,
-    /// Rounds that start upwards before the first comes down.
+    /// The number of rounds that go up before the first comes down.
     lead: u64,
 }
 
 impl Tree {
-    /// `operation` is `AllReduce` (with [`Topology::DoubleTree`]), `Broadcast` or `Reduce`;
+    /// `operation` is `AllReduce` (with [`Topology::DoubleTree`]), `Broadcast` or `Reduce`; returns
     /// `None` for others.
     pub(crate) fn new(
         operation: Operation,
@@ -70,37 +71,9 @@ impl Tree {
             Goal::Broadcast | Goal::Reduce => shape.chunk.min(first),
         };
         let root_copies = goal == Goal::Broadcast && !in_place && shape.rank == shape.root;
-        let branch = |tree: u32, offset: u64, len: u64| {
-            let node = topology.node(tree, goal == Goal::AllReduce, shape);
-            let rounds = len.div_ceil(piece);
-            let children = u64::from(node.children.count());
-            let (inward, outward) = match node.parent {
-                Some(_) => (children.max(1), children.max(1)),
-                None => (children, children + u64::from(root_copies)),
-            };
-            let (up, down, lead) = match goal {
-                Goal::AllReduce => {
-                    let lead = 2 * u64::from(topology.depth(tree, true, shape)) + 1;
-                    (inward, outward, rounds.min(lead))
-                }
-                Goal::Reduce => (inward, 0, rounds),
-                Goal::Broadcast => (0, outward, 0),
-            };
-            let rounds = Rounds {
-                total: len,
-                piece,
-                steps: up + down,
-            };
-            let scratch = u64::from(tree) * piece;
-            Branch {
-                node,
-                offset,
-                rounds,
-                scratch,
-                up,
-                down,
-                lead,
-            }
+        let branch = |tree, offset, len| {
+            let share = Piece { offset, len };
+            Branch::new(goal, topology, root_copies, shape, tree, share, piece)
         };
         let branches = [
             branch(0, 0, first),
@@ -149,7 +122,7 @@ impl Tree {
         })
     }
 
-    /// Contributions come in from the children, and go on to the parent with the last of them.
+    /// Receives contributions from the children, and sends the sum to the parent with the last one.
     fn reduce(&self, branch: &Branch, piece: Piece, place: u32) -> Step {
         let input = Span::input(piece.offset, piece.len);
         let output = Span::output(piece.offset, piece.len);
@@ -168,7 +141,8 @@ impl Tree {
         }
     }
 
-    /// The data comes in from the parent, on its way to the first child, and goes on to the others.
+    /// Receives the data from the parent, forwards it to the first child in the same step, and then
+    /// sends it to the others.
     fn broadcast(&self, branch: &Branch, piece: Piece, place: u32) -> Step {
         let input = Span::input(piece.offset, piece.len);
         let output = Span::output(piece.offset, piece.len);
@@ -196,9 +170,50 @@ enum Direction {
 }
 
 impl Branch {
-    /// Which way step `index` goes, in which round, and its place there.
+    /// Tree `tree` for the elements of `share`, in rounds of `piece` elements.
+    fn new(
+        goal: Goal,
+        topology: Topology,
+        root_copies: bool,
+        shape: &Shape,
+        tree: u32,
+        share: Piece,
+        piece: u64,
+    ) -> Self {
+        let node = topology.node(tree, goal == Goal::AllReduce, shape);
+        let rounds = share.len.div_ceil(piece);
+        let children = u64::from(node.children.count());
+        let (inward, outward) = match node.parent {
+            Some(_) => (children.max(1), children.max(1)),
+            None => (children, children + u64::from(root_copies)),
+        };
+        let (up, down, lead) = match goal {
+            Goal::AllReduce => {
+                let lead = 2 * u64::from(topology.depth(tree, true, shape)) + 1;
+                (inward, outward, rounds.min(lead))
+            }
+            Goal::Reduce => (inward, 0, rounds),
+            Goal::Broadcast => (0, outward, 0),
+        };
+        Self {
+            node,
+            offset: share.offset,
+            rounds: Rounds {
+                total: share.len,
+                piece,
+                steps: up + down,
+            },
+            scratch: u64::from(tree) * piece,
+            up,
+            down,
+            lead,
+        }
+    }
+
+    /// The direction and the round of step `index`, and its index within the round.
     ///
-    /// `lead` rounds go up; then one comes down for each that goes up; then the rest comes down.
+    /// First `lead` rounds go up; then one comes down for each that goes up; then the rest come
+    /// down.
     fn locate(&self, index: u64) -> Option<(Direction, u64, u64)> {
         let (up, down) = (self.up, self.down);
         let Some(index) = index.checked_sub(self.lead * up) else {
@@ -221,13 +236,13 @@ impl Branch {
     }
 }
 
-/// Elements of the first of `trees` trees.
+/// The elements of the first of `trees` trees.
 fn shares(count: u64, trees: u32) -> u64 {
     if trees == 1 {
         return count;
     }
     let half = count.div_ceil(2);
-    // The second half starts at a cache line where that costs no balance.
+    // The second half starts at a cache line if that does not cost balance.
     if half >= 128 {
         half.next_multiple_of(16)
     } else {

@@ -1,44 +1,44 @@
-//! What a collective should leave behind.
+//! The result that a collective should have.
 
 use spark_ccl_types::{Operation, Side};
 
 use super::Case;
 use crate::step::Rank;
 
-/// Where the buffers of a rank lie in its memory.
+/// The positions of a rank's buffers in its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Layout {
-    /// First element and number of elements of the input.
+    /// The first element and the number of elements of the input.
     pub input: (u64, u64),
-    /// First element and number of elements of the output.
+    /// The first element and the number of elements of the output.
     pub output: (u64, u64),
 }
 
-/// What an output element should be.
+/// The value that an output element should have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
     /// Input element `index` of `rank`.
     Copy {
-        /// Whose input.
+        /// The rank of the input.
         rank: Rank,
-        /// Which element.
+        /// The index of the element.
         index: u64,
     },
     /// Input element `index` of all ranks, reduced.
     Total {
-        /// Which element.
+        /// The index of the element.
         index: u64,
     },
-    /// What was there before.
+    /// What it was before the collective.
     Same,
 }
 
-/// What a collective starts from and should leave behind.
+/// The initial memory of a collective, and the result that it should have.
 pub trait Goal {
     /// The memory of a rank.
     fn layout(&self, rank: Rank) -> Layout;
 
-    /// What output element `index` of `rank` should be.
+    /// The value that output element `index` of `rank` should have.
     fn want(&self, rank: Rank, index: u64) -> Want;
 
     /// Whether contributions are reduced.
@@ -85,12 +85,12 @@ impl Goal for Case {
                 rank: owner(index),
                 index: index % block,
             },
-            // In place nothing copies the own block, which is right where it is.
+            // In place nothing copies the own block, which is already in its position.
             Operation::AllToAll => Want::Copy {
                 rank: owner(index),
                 index: own_block + index % block,
             },
-            // The others have no schedule, or move nothing.
+            // The other operations have no schedule, or move nothing.
             _ => Want::Same,
         }
     }

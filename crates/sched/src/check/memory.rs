@@ -1,4 +1,4 @@
-//! The memory of one rank, in which each element knows where it comes from.
+//! The memory of one rank, in which each element records its origin.
 
 use std::ops::Range;
 
@@ -11,21 +11,21 @@ use crate::step::{Buf, Rank, Span};
 /// One element.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Cell<V> {
-    /// Which input element it was.
+    /// The index of the input element that it was.
     pub(super) index: u64,
     pub(super) value: V,
-    /// Not touched since the collective began.
+    /// Whether it is unchanged since the collective began.
     pub(super) is_fresh: bool,
 }
 
-/// A problem with an element of a slice.
-pub(super) type Wrong = (u64, Problem);
+/// The index of an element within a step, and what is wrong with it.
+pub(super) type ElementProblem = (u64, Problem);
 
 pub(super) struct Memory<V> {
     cells: Vec<Option<Cell<V>>>,
     layout: Layout,
     scratch: (u64, u64),
-    /// Which channels read and which wrote each element.
+    /// The channels that have read and that have written each element, as bits.
     readers: Vec<u8>,
     writers: Vec<u8>,
     /// Whether contributions must be read as input.
@@ -59,8 +59,8 @@ impl<V: Value> Memory<V> {
         self.cells[(self.layout.output.0 + index) as usize]
     }
 
-    /// Where a slice of a span lies.
-    pub(super) fn range(&self, span: Span, slice: Slice) -> Result<Range<usize>, Wrong> {
+    /// The position of a slice of a span.
+    pub(super) fn range(&self, span: Span, slice: Slice) -> Result<Range<usize>, ElementProblem> {
         let (start, len) = match span.buf {
             Buf::Input => self.layout.input,
             Buf::Output => self.layout.output,
@@ -74,13 +74,13 @@ impl<V: Value> Memory<V> {
         Ok(first..first + slice.len as usize)
     }
 
-    /// The elements of a slice of a span, as they are sent or reduced.
+    /// Reads the elements of a slice of a span, to be sent or reduced.
     pub(super) fn read(
         &mut self,
         channel: u32,
         span: Span,
         slice: Slice,
-    ) -> Result<Vec<Cell<V>>, Wrong> {
+    ) -> Result<Vec<Cell<V>>, ElementProblem> {
         let range = self.range(span, slice)?;
         self.touch(channel, range.clone(), false, slice)?;
         let cells = &self.cells[range];
@@ -107,7 +107,7 @@ impl<V: Value> Memory<V> {
         span: Span,
         slice: Slice,
         data: &[Cell<V>],
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), ElementProblem> {
         if span.buf == Buf::Input {
             return Err((slice.offset, Problem::WroteInput));
         }
@@ -119,14 +119,14 @@ impl<V: Value> Memory<V> {
         Ok(())
     }
 
-    /// Channels run side by side, so none may write what another uses.
+    /// Records an access. Channels run concurrently, so none may write what another uses.
     fn touch(
         &mut self,
         channel: u32,
         range: Range<usize>,
         is_write: bool,
         slice: Slice,
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), ElementProblem> {
         let own = 1 << channel;
         for (element, at) in (slice.offset..).zip(range) {
             let others = if is_write {
@@ -144,12 +144,12 @@ impl<V: Value> Memory<V> {
     }
 }
 
-/// Reduces element by element; `left` is of the lower rank.
+/// Reduces element by element; `left` is that of the lower rank.
 pub(super) fn reduce<V: Value>(
     left: &[Cell<V>],
     right: &[Cell<V>],
     slice: Slice,
-) -> Result<Vec<Cell<V>>, Wrong> {
+) -> Result<Vec<Cell<V>>, ElementProblem> {
     let reduce = |(element, (left, right)): (u64, (&Cell<V>, &Cell<V>))| {
         let wrong = |problem| (slice.offset + element, problem);
         if left.index != right.index {

@@ -1,10 +1,10 @@
-//! Proves that schedules do what their collective says.
+//! Proves that schedules compute the result of their collective.
 //!
-//! All ranks' schedules run in lock-step over links of limited size, on memory in which each
-//! element remembers what it is made of. Found are: deadlocks, messages whose ends disagree, lost
-//! and doubled contributions, results that differ between ranks in the order of reduction,
-//! contributions that are read other than as input (which an executor would not scale), writes
-//! outside of what a rank owns, and races in registered memory.
+//! All ranks' schedules run in lock-step over links of limited size, on memory whose elements
+//! record their origin. This finds deadlocks, messages whose two ends disagree, lost and duplicate
+//! contributions, results whose order of reduction differs between ranks, contributions that are
+//! not read as input (which an executor would not scale), writes outside of what a rank owns, and
+//! races in registered memory.
 
 mod goal;
 mod memory;
@@ -25,24 +25,24 @@ use crate::step::Rank;
 use crate::steps::Steps;
 use model::Checker;
 
-/// A collective among some ranks.
+/// A collective of a number of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
     /// The collective.
     pub operation: Operation,
-    /// How it is done.
+    /// The algorithm.
     pub algorithm: Algorithm,
     /// Whether the buffers share memory.
     pub in_place: bool,
-    /// Number of ranks.
+    /// The number of ranks.
     pub size: u32,
-    /// Elements, see [`Shape::count`].
+    /// The number of elements, as in [`Shape::count`].
     pub count: u64,
-    /// The root, where there is one.
+    /// The root, if there is one.
     pub root: Rank,
-    /// See [`Shape::chunk`]; links hold twice as much.
+    /// As in [`Shape::chunk`]; links hold twice as much.
     pub chunk: u64,
-    /// Elements per message.
+    /// The elements of a message.
     pub slice: u64,
 }
 
@@ -51,7 +51,7 @@ impl Case {
     ///
     /// # Errors
     ///
-    /// Those of [`schedule`].
+    /// The same as for [`schedule`].
     pub fn schedules(&self) -> Result<Vec<Schedule>, Unsupported> {
         (0..self.size)
             .map(|rank| {
@@ -65,7 +65,7 @@ impl Case {
             .collect()
     }
 
-    /// What `rank` sees of it.
+    /// The shape for `rank`.
     pub fn shape(&self, rank: Rank) -> Shape {
         Shape {
             rank,
@@ -83,7 +83,7 @@ impl Case {
     }
 }
 
-/// Runs `ranks` on elements of kind `V`, and compares all that they leave in memory with `goal`.
+/// Runs `ranks` on elements of type `V`, and compares the whole memory with `goal` at the end.
 ///
 /// # Errors
 ///

@@ -1,34 +1,34 @@
-//! Does the steps of all ranks on checked memory.
+//! Runs the steps of all ranks on checked memory.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use super::goal::{Goal, Want};
-use super::memory::{Cell, Memory, Wrong, reduce};
+use super::memory::{Cell, ElementProblem, Memory, reduce};
 use super::order::{Clock, Order};
 use super::value::Value;
 use crate::fault::Fault;
-use crate::lockstep::{Model, Place, Slice};
+use crate::lockstep::{Model, ProcessId, Slice};
 use crate::step::{Kind, Rank, Span, Step};
 use crate::steps::Steps;
 
 pub(super) struct Checker<V> {
     memories: Vec<Memory<V>>,
-    /// Which ranks may lend what they send.
-    lends: Vec<bool>,
-    /// Only where ranks access each other's memory.
+    /// The ranks whose messages may be read from their memory.
+    may_lend: Vec<bool>,
+    /// Only if ranks access each other's memory.
     order: Option<Order>,
 }
 
-/// A message: its elements, and what the sender knew.
-pub(super) struct Letter<V> {
+/// A message: its elements, and the sender's vector clock.
+pub(super) struct Envelope<V> {
     cells: Vec<Cell<V>>,
     clock: Option<Clock>,
-    lent: Option<Lent>,
+    loan: Option<Loan>,
 }
 
-/// Memory of the sender that the receiver of a message reads.
-struct Lent {
+/// Memory of the sender from which the receiver reads a message.
+struct Loan {
     owner: Rank,
     range: Range<usize>,
 }
@@ -41,18 +41,18 @@ impl<V: Value> Checker<V> {
         let channels = ranks.iter().map(Steps::channels).max().unwrap_or(1);
         let is_remote =
             |steps: &S| (0..channels).any(|channel| steps.walk(channel).any(is_one_sided));
-        let lends: Vec<bool> = ranks.iter().map(Steps::may_lend).collect();
-        let is_shared = ranks.iter().any(is_remote) || lends.contains(&true);
+        let may_lend: Vec<bool> = ranks.iter().map(Steps::may_lend).collect();
+        let is_shared = ranks.iter().any(is_remote) || may_lend.contains(&true);
         Self {
             memories: (0..).zip(ranks).map(memory).collect(),
-            lends,
+            may_lend,
             order: is_shared.then(|| Order::new(ranks.len(), channels)),
         }
     }
 
-    /// Compares the outputs with what they should be, and between ranks.
+    /// Compares the outputs with the expected values, and between ranks.
     pub(super) fn finish(&self, goal: &impl Goal) -> Result<(), Fault> {
-        // A race explains a wrong result, not the other way round.
+        // A race can be the cause of a wrong result, but not the other way round.
         self.order.as_ref().map_or(Ok(()), Order::finish)?;
         let size = self.memories.len() as u32;
         let mut totals = HashMap::new();
@@ -88,11 +88,11 @@ impl<V: Value> Checker<V> {
 
     fn read(
         &mut self,
-        at: Place,
+        at: ProcessId,
         owner: Rank,
         span: Span,
         slice: Slice,
-    ) -> Result<Vec<Cell<V>>, Wrong> {
+    ) -> Result<Vec<Cell<V>>, ElementProblem> {
         let memory = &mut self.memories[owner as usize];
         if let Some(order) = &mut self.order {
             order.access(at, owner, memory.range(span, slice)?, false);
@@ -102,12 +102,12 @@ impl<V: Value> Checker<V> {
 
     fn write(
         &mut self,
-        at: Place,
+        at: ProcessId,
         owner: Rank,
         span: Span,
         slice: Slice,
         cells: &[Cell<V>],
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), ElementProblem> {
         let memory = &mut self.memories[owner as usize];
         if let Some(order) = &mut self.order {
             order.access(at, owner, memory.range(span, slice)?, true);
@@ -115,28 +115,29 @@ impl<V: Value> Checker<V> {
         memory.write(at.channel, span, slice, cells)
     }
 
-    /// Where the elements of a message are, if the rank may lend them.
-    fn lent(&self, rank: Rank, step: &Step, slice: Slice) -> Result<Option<Lent>, Wrong> {
+    /// The position of a message's elements in the sender's memory, if the receiver may read them
+    /// there.
+    fn loan(&self, rank: Rank, step: &Step, slice: Slice) -> Result<Option<Loan>, ElementProblem> {
         let span = match step.kind {
             Kind::Send => step.src,
             Kind::RecvCopySend | Kind::RecvReduceCopySend => step.dst,
             _ => return Ok(None),
         };
-        if !self.lends[rank as usize] {
+        if !self.may_lend[rank as usize] {
             return Ok(None);
         }
         let range = self.memories[rank as usize].range(span, slice)?;
-        Ok(Some(Lent { owner: rank, range }))
+        Ok(Some(Loan { owner: rank, range }))
     }
 
-    /// Received cells, reduced with the own ones.
+    /// Reduces the received elements with this rank's own.
     fn combine(
         &mut self,
-        at: Place,
+        at: ProcessId,
         step: &Step,
         slice: Slice,
         received: &[Cell<V>],
-    ) -> Result<Vec<Cell<V>>, Wrong> {
+    ) -> Result<Vec<Cell<V>>, ElementProblem> {
         let own = self.read(at, at.rank, step.src, slice)?;
         if step.recv_from < at.rank {
             reduce(received, &own, slice)
@@ -145,13 +146,13 @@ impl<V: Value> Checker<V> {
         }
     }
 
-    /// The operands of all ranks, reduced in rank order.
+    /// Reduces the operands of all ranks in rank order.
     fn reduce_all(
         &mut self,
-        at: Place,
+        at: ProcessId,
         slice: Slice,
         operand: impl Fn(Rank) -> (Rank, Span),
-    ) -> Result<Vec<Cell<V>>, Wrong> {
+    ) -> Result<Vec<Cell<V>>, ElementProblem> {
         let (owner, span) = operand(0);
         let mut total = self.read(at, owner, span, slice)?;
         for rank in 1..self.memories.len() as Rank {
@@ -162,21 +163,30 @@ impl<V: Value> Checker<V> {
         Ok(total)
     }
 
-    /// Does a slice; returns the cells to send.
+    /// Reduces the operands in all ranks' registered memory to the `dst` of some ranks.
+    fn get_reduce(
+        &mut self,
+        at: ProcessId,
+        step: &Step,
+        owners: Range<Rank>,
+    ) -> Result<(), ElementProblem> {
+        let cells = self.reduce_all(at, whole(step.src), |other| (other, step.src))?;
+        for owner in owners {
+            self.write(at, owner, step.dst, whole(step.dst), &cells)?;
+        }
+        Ok(())
+    }
+
+    /// Does a slice; returns the elements to send.
     fn apply(
         &mut self,
-        at: Place,
+        at: ProcessId,
         step: &Step,
         slice: Slice,
         received: Vec<Cell<V>>,
-    ) -> Result<Vec<Cell<V>>, Wrong> {
+    ) -> Result<Vec<Cell<V>>, ElementProblem> {
         let rank = at.rank;
         let (src, dst) = (step.src, step.dst);
-        // What moves no message is done as a whole.
-        let whole = |span: Span| Slice {
-            offset: 0,
-            len: span.len,
-        };
         match step.kind {
             Kind::Send => return self.read(at, rank, src, slice),
             Kind::Recv => self.write(at, rank, dst, slice, &received)?,
@@ -210,19 +220,10 @@ impl<V: Value> Checker<V> {
                 let cells = self.reduce_all(at, whole(src), operand)?;
                 self.write(at, rank, dst, whole(dst), &cells)?;
             }
-            Kind::GetReduce | Kind::GetReducePut => {
-                let cells = self.reduce_all(at, whole(src), |other| (other, src))?;
-                let all = 0..self.memories.len() as Rank;
-                let owners = if step.kind == Kind::GetReducePut {
-                    all
-                } else {
-                    rank..rank + 1
-                };
-                for owner in owners {
-                    self.write(at, owner, dst, whole(dst), &cells)?;
-                }
-            }
-            // Signals and waits have no elements; the halves of an exchange come as Send and Recv.
+            Kind::GetReduce => self.get_reduce(at, step, rank..rank + 1)?,
+            Kind::GetReducePut => self.get_reduce(at, step, 0..self.memories.len() as Rank)?,
+            // Signals and waits have no elements; the halves of an exchange are passed as Send and
+            // Recv.
             Kind::Signal | Kind::Wait | Kind::SendRecv => {}
         }
         Ok(Vec::new())
@@ -230,24 +231,24 @@ impl<V: Value> Checker<V> {
 }
 
 impl<V: Value> Model for Checker<V> {
-    type Message = Letter<V>;
+    type Message = Envelope<V>;
 
     fn act(
         &mut self,
-        at: Place,
+        at: ProcessId,
         step: &Step,
         slice: Slice,
-        received: Option<Letter<V>>,
-    ) -> Result<Option<Letter<V>>, Fault> {
+        received: Option<Envelope<V>>,
+    ) -> Result<Option<Envelope<V>>, Fault> {
         let mut cells = Vec::new();
-        if let Some(letter) = received {
-            if let (Some(order), Some(clock)) = (&mut self.order, &letter.clock) {
+        if let Some(envelope) = received {
+            if let (Some(order), Some(clock)) = (&mut self.order, &envelope.clock) {
                 order.receive(at, clock);
-                if let Some(Lent { owner, range }) = letter.lent {
+                if let Some(Loan { owner, range }) = envelope.loan {
                     order.borrow(at, owner, range);
                 }
             }
-            cells = letter.cells;
+            cells = envelope.cells;
         }
         let fault = |(element, problem)| Fault::Data {
             rank: at.rank,
@@ -256,12 +257,20 @@ impl<V: Value> Model for Checker<V> {
             problem,
         };
         let cells = self.apply(at, step, slice, cells).map_err(fault)?;
-        let lent = self.lent(at.rank, step, slice).map_err(fault)?;
-        Ok(step.kind.sends().then(|| Letter {
+        let loan = self.loan(at.rank, step, slice).map_err(fault)?;
+        Ok(step.kind.sends().then(|| Envelope {
             cells,
             clock: self.order.as_mut().map(|order| order.send(at)),
-            lent,
+            loan,
         }))
+    }
+}
+
+/// A step without messages is done as a whole.
+fn whole(span: Span) -> Slice {
+    Slice {
+        offset: 0,
+        len: span.len,
     }
 }
 

@@ -1,7 +1,7 @@
-//! Finds pairs of memory accesses that no chain of messages puts in order.
+//! Finds pairs of memory accesses that no chain of messages orders.
 //!
-//! The order that messages give does not depend on the order in which ranks happen to run, so one
-//! run finds the races of all.
+//! The order that messages impose does not depend on the order in which ranks happen to run, so one
+//! run finds the races of all runs.
 
 mod clocks;
 mod open;
@@ -11,7 +11,7 @@ mod tests;
 use std::ops::Range;
 
 use crate::fault::Fault;
-use crate::lockstep::Place;
+use crate::lockstep::ProcessId;
 use crate::step::Rank;
 pub(super) use clocks::Clock;
 use clocks::Clocks;
@@ -19,24 +19,24 @@ use open::{Access, Open};
 
 pub(super) struct Order {
     clocks: Clocks,
-    /// Per owner of the memory.
+    /// Indexed by the owner of the memory.
     memories: Vec<Memory>,
 }
 
 #[derive(Default)]
 struct Memory {
     open: Open,
-    /// How many there were.
+    /// The number of accesses so far.
     accesses: u32,
-    /// The first of those found so far.
+    /// The first race found so far.
     race: Option<Race>,
 }
 
-/// Races compare by where they are in memory, then by when they were.
+/// Races are ordered by their position in memory, then by the order of the accesses.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Race {
     access: (usize, u32),
-    /// `None` is what the owner does before it begins and after it ends.
+    /// `None` for the owner's uses before the collective begins and after it ends.
     other: Option<(usize, u32)>,
     ranks: [Rank; 2],
 }
@@ -49,29 +49,35 @@ impl Order {
         }
     }
 
-    /// What a message carries. What the sender does from now on is not covered by it.
-    pub(super) fn send(&mut self, at: Place) -> Clock {
+    /// The clock that a message carries. It does not cover what the sender does later.
+    pub(super) fn send(&mut self, at: ProcessId) -> Clock {
         self.clocks.send(at)
     }
 
-    /// What the receiver does from now on comes after all that `carried` covers.
-    pub(super) fn receive(&mut self, at: Place, carried: &Clock) {
+    /// Orders everything that the receiver does from now on after everything that `carried` covers.
+    pub(super) fn receive(&mut self, at: ProcessId, carried: &Clock) {
         self.clocks.receive(at, carried);
     }
 
-    pub(super) fn access(&mut self, at: Place, owner: Rank, range: Range<usize>, is_write: bool) {
-        self.note(at, owner, range, is_write, false);
-    }
-
-    /// Reads what the owner has lent, and waits for before it ends.
-    pub(super) fn borrow(&mut self, at: Place, owner: Rank, range: Range<usize>) {
-        self.note(at, owner, range, false, true);
-    }
-
-    /// Looks for races with earlier accesses, and with what the owner did before it began.
-    fn note(
+    pub(super) fn access(
         &mut self,
-        at: Place,
+        at: ProcessId,
+        owner: Rank,
+        range: Range<usize>,
+        is_write: bool,
+    ) {
+        self.record(at, owner, range, is_write, false);
+    }
+
+    /// A read by a receiver in the sender's memory. The owner waits for it before it ends.
+    pub(super) fn borrow(&mut self, at: ProcessId, owner: Rank, range: Range<usize>) {
+        self.record(at, owner, range, false, true);
+    }
+
+    /// Finds races with earlier accesses, and with the owner's uses before it began.
+    fn record(
+        &mut self,
+        at: ProcessId,
         owner: Rank,
         range: Range<usize>,
         is_write: bool,
@@ -87,7 +93,7 @@ impl Order {
             is_awaited,
         };
         memory.accesses += 1;
-        if !is_awaited && !clocks.has_heard_of(at, owner) {
+        if !is_awaited && !clocks.is_after_some_event_of(at, owner) {
             keep_first(&mut memory.race, Race::with_owner(&access, owner));
         }
         let is_before = clocks.is_before(at);
@@ -96,7 +102,7 @@ impl Order {
         });
     }
 
-    /// Looks for races with what owners do after they have ended as well.
+    /// Finds races with the owners' uses after they have ended, and reports the first race.
     pub(super) fn finish(&self) -> Result<(), Fault> {
         for (owner, memory) in (0..).zip(&self.memories) {
             let mut race = memory.race;

@@ -1,4 +1,4 @@
-//! What the elements of checked memory are made of.
+//! The values of the elements in checked memory.
 
 use std::fmt::Debug;
 
@@ -9,7 +9,7 @@ pub trait Value: Copy + PartialEq + Debug {
     /// Input element `index` of `rank`.
     fn input(rank: Rank, index: u64) -> Self;
 
-    /// The reduction of two values, `left` being that of the lower rank. `None` if they have a
+    /// The reduction of two values, where `left` is that of the lower rank. `None` if they have a
     /// contribution in common.
     fn reduce(left: Self, right: Self) -> Option<Self>;
 
@@ -17,13 +17,13 @@ pub trait Value: Copy + PartialEq + Debug {
     fn is_total(self, size: u32, index: u64) -> bool;
 }
 
-/// Which ranks contributed, and in which order they were reduced. For at most 64 ranks; with
-/// more, nothing is ever total.
+/// The ranks that contributed, and the order in which they were reduced. For at most 64 ranks; with
+/// more, no value is ever a total.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contributions {
     /// One bit per rank.
     ranks: u64,
-    /// A hash of the tree of reductions: equal for equal bits of a floating-point result.
+    /// A hash of the tree of reductions: equal if a floating-point result would have equal bits.
     order: u64,
 }
 
@@ -47,7 +47,7 @@ impl Value for Contributions {
     }
 }
 
-/// Numbers that are added up. For any number of ranks.
+/// Numbers that are added up, for any number of ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sums(u64);
 
@@ -66,7 +66,7 @@ impl Value for Sums {
     }
 }
 
-/// Different pairs (also with the two swapped) give different numbers, but for rare accidents.
+/// Maps different pairs, also swapped ones, to different numbers, except for rare collisions.
 fn mix(a: u64, b: u64) -> u64 {
     let mut hash = a.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ b;
     hash = (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);

@@ -1,20 +1,21 @@
-//! Closed forms.
+//! Closed-form estimates of the time of an operation.
 
 mod all_reduce;
 mod double_tree;
-mod way;
+mod path;
 
 use spark_ccl_types::Operation;
 
 use super::{Fabric, LinkCost};
 use crate::shape::{Algorithm, Shape};
-use way::{RECV, RECV_COPY_SEND, RECV_REDUCE, RECV_REDUCE_SEND, SEND, Way, Work};
+use path::{Path, RECV, RECV_COPY_SEND, RECV_REDUCE, RECV_REDUCE_SEND, SEND, Work};
 
-/// Microseconds that an operation takes, in place; infinite if there is no such schedule.
+/// The microseconds that an operation takes, in place; infinite if there is no such schedule.
 ///
-/// `shape.rank`, `shape.root` and `shape.hosts` do not matter: [`Algorithm::Hierarchical`] is taken to
-/// use [`Fabric::hosts`]. Ring, trees, halving and doubling, and hierarchical `all_reduce` know what
-/// the ports of `fabric` share; for all else its slowest link counts.
+/// `shape.rank`, `shape.root` and `shape.hosts` are ignored: [`Algorithm::Hierarchical`] is assumed
+/// to use [`Fabric::hosts`]. The forms for `all_reduce` with rings, double trees, halving and
+/// doubling, and the hierarchical algorithm account for shared ports of `fabric`; all others use
+/// its slowest link.
 pub fn estimate(
     operation: Operation,
     algorithm: Algorithm,
@@ -29,9 +30,9 @@ pub fn estimate(
         return 0.0;
     }
     let cost = fabric.outer(shape.size);
-    let form = Form {
+    let form = ClosedForm {
         fabric,
-        way: Way::new(cost),
+        path: Path::new(cost),
         size: shape.size,
         ranks: f64::from(shape.size),
         levels: f64::from(shape.size.next_power_of_two().ilog2()),
@@ -43,48 +44,49 @@ pub fn estimate(
             form.doubling(shape.size.is_power_of_two())
         }
         (_, Algorithm::Dissemination) => form.levels * (2.0 * cost.overhead_us + cost.latency_us),
-        (Operation::AllReduce, Algorithm::Ring) => form.ring_of_all(),
+        (Operation::AllReduce, Algorithm::Ring) => form.all_reduce_ring(),
         (Operation::AllReduce, Algorithm::HalvingDoubling) => form.halving(),
         (Operation::AllReduce, Algorithm::Hierarchical) => form.hierarchical(),
-        (Operation::AllReduce, Algorithm::DoubleTree) => form.double_tree_of_all(),
+        (Operation::AllReduce, Algorithm::DoubleTree) => form.all_reduce_double_tree(),
         (_, Algorithm::Ring) => form.ring(operation),
         (_, Algorithm::Direct) => form.direct(operation),
         (_, Algorithm::Chain) => form.chain(operation),
         (_, Algorithm::Binomial) => form.binomial(operation),
         (_, Algorithm::DoubleTree) => form.double_tree(operation),
         (_, Algorithm::Linear) => form.linear(),
-        (_, Algorithm::Pairwise) => (form.ranks - 1.0) * form.way.exchange(form.bytes),
+        (_, Algorithm::Pairwise) => (form.ranks - 1.0) * form.path.exchange(form.bytes),
         (_, Algorithm::OneSided) => form.one_sided(operation),
         _ => f64::INFINITY,
     }
 }
 
-struct Form<'a> {
+struct ClosedForm<'a> {
     fabric: &'a Fabric,
-    /// Over the slowest link.
-    way: Way<'a>,
+    /// The path over the slowest link.
+    path: Path<'a>,
     size: u32,
     ranks: f64,
-    /// Of a binary tree.
+    /// The levels of a binary tree.
     levels: f64,
-    /// Of the shape's count, and of its chunk.
+    /// The bytes of the shape's count, and of its chunk.
     bytes: f64,
     chunk: f64,
 }
 
-impl Form<'_> {
-    /// Every step waits for the neighbour's step before, slice by slice.
+impl ClosedForm<'_> {
+    /// Every step waits for the neighbour's previous step, slice by slice.
     fn ring(&self, operation: Operation) -> f64 {
         let inner = self.ranks - 2.0;
         self.rounds(self.bytes, |bytes| {
-            self.way.busy(SEND, bytes)
+            self.path.busy(SEND, bytes)
                 + match operation {
                     Operation::AllGather => {
-                        inner * self.way.stage(RECV_COPY_SEND, bytes) + self.way.stage(RECV, bytes)
+                        inner * self.path.stage(RECV_COPY_SEND, bytes)
+                            + self.path.stage(RECV, bytes)
                     }
                     _ => {
-                        inner * self.way.stage(RECV_REDUCE_SEND, bytes)
-                            + self.way.stage(RECV_REDUCE, bytes)
+                        inner * self.path.stage(RECV_REDUCE_SEND, bytes)
+                            + self.path.stage(RECV_REDUCE, bytes)
                     }
                 }
         })
@@ -95,17 +97,17 @@ impl Form<'_> {
         let peers = self.ranks - 1.0;
         let reduces = operation.reduces();
         self.rounds(self.bytes, |bytes| {
-            let send = peers * self.way.busy(SEND, bytes).max(self.way.wire(bytes));
+            let send = peers * self.path.busy(SEND, bytes).max(self.path.wire(bytes));
             let receive = match (reduces, self.ranks > 2.0) {
-                (true, false) => self.way.busy(RECV_REDUCE, bytes),
-                _ => peers * self.way.busy(RECV, bytes),
+                (true, false) => self.path.busy(RECV_REDUCE, bytes),
+                _ => peers * self.path.busy(RECV, bytes),
             };
             let reduce = if reduces && self.ranks > 2.0 {
-                self.ranks * bytes * self.way.cost.reduce_us_per_byte
+                self.ranks * bytes * self.path.cost.reduce_us_per_byte
             } else {
                 0.0
             };
-            send + self.way.cost.latency_us + receive + reduce
+            send + self.path.cost.latency_us + receive + reduce
         })
     }
 
@@ -116,9 +118,9 @@ impl Form<'_> {
             (self.levels - 1.0, 1.0)
         };
         self.rounds(self.bytes, |bytes| {
-            let phase = self.way.hop(SEND, RECV_REDUCE, bytes, false);
-            let fold = self.way.hop(SEND, RECV_REDUCE, bytes, true)
-                + self.way.hop(SEND, RECV, bytes, true);
+            let phase = self.path.hop(SEND, RECV_REDUCE, bytes, false);
+            let fold = self.path.hop(SEND, RECV_REDUCE, bytes, true)
+                + self.path.hop(SEND, RECV, bytes, true);
             phases * phase + folds * fold
         })
     }
@@ -126,19 +128,19 @@ impl Form<'_> {
     /// Slices flow through all ranks.
     fn chain(&self, operation: Operation) -> f64 {
         let (inner, last) = Self::relay(operation);
-        let slice = self.way.slice(self.bytes);
-        let fill = self.way.busy(SEND, slice)
-            + (self.ranks - 2.0) * self.way.busy(inner, slice)
-            + (self.ranks - 1.0) * (self.way.wire(slice) + self.way.cost.latency_us);
+        let slice = self.path.slice(self.bytes);
+        let fill = self.path.busy(SEND, slice)
+            + (self.ranks - 2.0) * self.path.busy(inner, slice)
+            + (self.ranks - 1.0) * (self.path.wire(slice) + self.path.cost.latency_us);
         let slowest = if self.ranks > 2.0 { inner } else { last };
         let flow = self
-            .way
+            .path
             .busy(slowest, self.bytes)
-            .max(self.way.busy(last, self.bytes));
-        fill + flow.max(self.way.wire(self.bytes))
+            .max(self.path.busy(last, self.bytes));
+        fill + flow.max(self.path.wire(self.bytes))
     }
 
-    /// The root is busy with a child on every level in every round.
+    /// In every round, the root exchanges with one child on each level.
     fn binomial(&self, operation: Operation) -> f64 {
         let (_, last) = Self::relay(operation);
         let root = if operation == Operation::Reduce {
@@ -146,38 +148,38 @@ impl Form<'_> {
         } else {
             SEND
         };
-        let slice = self.way.slice(self.chunk);
-        let fill = self.levels * (self.way.wire(slice) + self.way.cost.latency_us)
-            + self.way.busy(SEND, slice)
-            + self.way.busy(last, slice);
+        let slice = self.path.slice(self.chunk);
+        let fill = self.levels * (self.path.wire(slice) + self.path.cost.latency_us)
+            + self.path.busy(SEND, slice)
+            + self.path.busy(last, slice);
         let flow = self.levels
             * self
-                .way
+                .path
                 .busy(root, self.bytes)
-                .max(self.way.wire(self.bytes));
+                .max(self.path.wire(self.bytes));
         fill + flow
     }
 
-    /// Each rank is an inner node for one half of the data and a leaf for the other. Two channels
-    /// share the processor and the wire.
+    /// Each rank is an inner node for one half of the data, and a leaf for the other. The two
+    /// channels share the processor and the wire.
     fn double_tree(&self, operation: Operation) -> f64 {
         let half = self.bytes / 2.0;
         let piece = self.chunk.min(half);
-        // Two ranks have no inner nodes: one of them has just the other as its child.
+        // With two ranks there are no inner nodes: the only child of the root is the other rank.
         let inner = f64::from(self.ranks > 2.0);
         let busy = |relay: Work, other: Work, ends: f64| {
-            let relay = inner * self.way.busy(relay, half);
-            let processor = relay + self.way.busy(other, half) + ends;
-            processor.max(2.0 * (1.0 + inner) * self.way.wire(half))
+            let relay = inner * self.path.busy(relay, half);
+            let processor = relay + self.path.busy(other, half) + ends;
+            processor.max(2.0 * (1.0 + inner) * self.path.wire(half))
         };
         let level = |relay: Work, other: Work| {
-            self.way.busy(relay, self.way.slice(piece))
-                + self.way.busy(other, piece)
-                + 2.0 * self.way.wire(piece)
-                + self.way.cost.latency_us
+            self.path.busy(relay, self.path.slice(piece))
+                + self.path.busy(other, piece)
+                + 2.0 * self.path.wire(piece)
+                + self.path.cost.latency_us
         };
-        let up = busy(RECV_REDUCE_SEND, RECV_REDUCE, self.way.busy(SEND, half));
-        let down = busy(RECV_COPY_SEND, SEND, self.way.busy(RECV, half));
+        let up = busy(RECV_REDUCE_SEND, RECV_REDUCE, self.path.busy(SEND, half));
+        let down = busy(RECV_COPY_SEND, SEND, self.path.busy(RECV, half));
         let up_level = level(RECV_REDUCE_SEND, RECV_REDUCE);
         let down_level = level(RECV_COPY_SEND, SEND);
         let (flow, level) = match operation {
@@ -188,16 +190,16 @@ impl Form<'_> {
         self.levels * level + flow * (rounds - 1.0) / rounds
     }
 
-    /// The root is busy with everyone.
+    /// The root exchanges with all ranks in turn.
     fn linear(&self) -> f64 {
         let peers = self.ranks - 1.0;
-        let slice = self.way.slice(self.bytes);
+        let slice = self.path.slice(self.bytes);
         let flow = peers
             * self
-                .way
+                .path
                 .busy(SEND, self.bytes)
-                .max(self.way.wire(self.bytes));
-        flow + self.way.cost.latency_us + self.way.busy(RECV, slice)
+                .max(self.path.wire(self.bytes));
+        flow + self.path.cost.latency_us + self.path.busy(RECV, slice)
     }
 
     fn one_sided(&self, operation: Operation) -> f64 {
@@ -207,14 +209,14 @@ impl Form<'_> {
             copy_us_per_byte: copy,
             reduce_us_per_byte: reduce,
             ..
-        } = *self.way.cost;
+        } = *self.path.cost;
         let peers = self.ranks - 1.0;
-        let meet = 2.0 * peers * overhead_us + latency_us;
+        let barrier = 2.0 * peers * overhead_us + latency_us;
         let end = peers * overhead_us + overhead_us + latency_us;
         match operation {
-            Operation::AllReduce => 2.0 * meet + self.bytes * (reduce + copy),
-            Operation::ReduceScatter => 2.0 * meet + self.ranks * self.bytes * reduce,
-            Operation::AllGather | Operation::AllToAll => 2.0 * meet + peers * self.bytes * copy,
+            Operation::AllReduce => 2.0 * barrier + self.bytes * (reduce + copy),
+            Operation::ReduceScatter => 2.0 * barrier + self.ranks * self.bytes * reduce,
+            Operation::AllGather | Operation::AllToAll => 2.0 * barrier + peers * self.bytes * copy,
             Operation::Reduce => 2.0 * end + self.ranks * self.bytes * reduce,
             Operation::Gather => end + peers * (self.bytes * copy + overhead_us) + latency_us,
             Operation::Broadcast | Operation::Scatter => 2.0 * end + self.bytes * copy,
@@ -222,7 +224,7 @@ impl Form<'_> {
         }
     }
 
-    /// What inner ranks and the last rank of a broadcast or reduction do.
+    /// The work of the inner ranks and of the last rank in a broadcast or reduction.
     fn relay(operation: Operation) -> (Work, Work) {
         match operation {
             Operation::Reduce => (RECV_REDUCE_SEND, RECV_REDUCE),
@@ -230,7 +232,7 @@ impl Form<'_> {
         }
     }
 
-    /// `round` for every chunk of `bytes`, the last of which may be shorter.
+    /// Adds up `round` for every chunk of `bytes`, of which the last may be shorter.
     fn rounds(&self, bytes: f64, round: impl Fn(f64) -> f64) -> f64 {
         let full = (bytes / self.chunk).floor();
         let rest = bytes - full * self.chunk;

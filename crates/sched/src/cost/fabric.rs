@@ -1,53 +1,54 @@
-//! What ranks are connected by.
+//! How ranks are connected.
 
 use super::LinkCost;
 use crate::hosts::Hosts;
 use crate::rounds::{after, before};
 use crate::step::Rank;
 
-/// What ranks are connected by. Every rank sends through one port and receives through another
-/// (or through those of its host), and what passes through a port at the same time shares it.
+/// How ranks are connected. Every rank sends through one port and receives through another (or
+/// through those of its host). Messages that pass a port at the same time share its bandwidth.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Fabric {
     /// A switch that is never the bottleneck.
     Switch(LinkCost),
-    /// Cables between neighbouring ranks, and between the last and the first. Ranks pass on, the
-    /// shorter way around, what is for others; that goes through their ports as well.
+    /// Cables between neighbouring ranks, and between the last and the first. Ranks forward
+    /// messages for others the shorter way around, through their own ports.
     Cables(LinkCost),
-    /// Hosts of `per_host` ranks, in the order of ranks, with a switch between them.
+    /// Hosts of `per_host` consecutive ranks, with a switch between the hosts.
     Hosts {
-        /// Ranks of each host, at least 1; the last may have fewer.
+        /// The ranks of each host, at least 1; the last host may have fewer.
         per_host: u32,
-        /// Network cards of each host, at least 1: the rank at place `i` of a host uses card `i % cards`.
+        /// The network cards of each host, at least 1: the rank at position `i` of a host uses card
+        /// `i % cards`.
         cards: u32,
-        /// Between ranks of a host; every rank has ports of its own.
+        /// The links between ranks of a host; every rank has ports of its own.
         inside: LinkCost,
-        /// Between hosts; the ports are those of the cards.
+        /// The links between hosts; the ports are those of the cards.
         across: LinkCost,
     },
 }
 
-/// One stretch of a message's way: out of one port and into another.
+/// One hop of a route: out of one port and into another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hop {
     pub(super) out: usize,
     pub(super) into: usize,
 }
 
-/// Ports of a rank: out and in, within its host and to others.
+/// The ports of a rank: out and in, within its host and to other hosts.
 pub(super) const PORTS: usize = 4;
 
 impl Fabric {
-    /// What each of `ranks` ranks sees of the hosts. Where every rank is a host of its own, ranks
-    /// that follow one another count as one, as near to the square root of all as goes evenly: two
-    /// short rings instead of a long one.
+    /// The view that each of `ranks` ranks has of the hosts. If every rank is a host of its own,
+    /// consecutive ranks are grouped as if they were a host. The group size is the largest divisor
+    /// up to the square root of the number of ranks: two short rings instead of a long one.
     pub fn hosts(&self, ranks: u32) -> Vec<Hosts> {
         let per_host = self.per_host(ranks);
         let host_of: Vec<_> = (0..ranks).map(|rank| rank / per_host).collect();
         Hosts::of_all(&host_of)
     }
 
-    /// What a message from one rank to another costs, on each stretch of its way.
+    /// The cost of each hop of a message from one rank to another.
     pub fn link(&self, from: Rank, to: Rank) -> &LinkCost {
         match self {
             Self::Switch(link) | Self::Cables(link) => link,
@@ -71,7 +72,7 @@ impl Fabric {
         self.link(0, ranks.max(1) - 1)
     }
 
-    /// Ranks that count as a host among `ranks` ranks.
+    /// The number of ranks that count as a host, among `ranks` ranks.
     pub(super) fn per_host(&self, ranks: u32) -> u32 {
         match self {
             Self::Hosts { per_host, .. } => *per_host,
@@ -83,7 +84,7 @@ impl Fabric {
         }
     }
 
-    /// The way of a message among `ranks` ranks.
+    /// The route of a message among `ranks` ranks.
     pub(super) fn route(&self, from: Rank, to: Rank, ranks: u32) -> impl Iterator<Item = Hop> {
         let ahead = before(to, from, ranks);
         let is_forward = ahead <= ranks - ahead;

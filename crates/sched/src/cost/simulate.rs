@@ -1,18 +1,18 @@
-//! Follows every message of all ranks.
+//! Simulates every message of all ranks.
 
-use super::calendar::Calendar;
 use super::fabric::{Fabric, PORTS};
+use super::timeline::Timeline;
 use crate::fault::Fault;
-use crate::lockstep::{self, Model, Place, Slice, Window};
+use crate::lockstep::{self, Model, ProcessId, Slice, Window};
 use crate::step::{Kind, Rank, Step};
 use crate::steps::Steps;
 
-/// Microseconds until the last rank of `ranks` has ended, over links that hold as many messages
+/// The microseconds until the last rank of `ranks` has ended, over links that hold as many messages
 /// as a `chunk` (in elements) needs.
 ///
 /// # Errors
 ///
-/// Those of [`lockstep::run`].
+/// The same as for [`lockstep::run`].
 pub fn simulate<S: Steps>(
     ranks: &[S],
     chunk: u64,
@@ -28,32 +28,32 @@ pub fn simulate<S: Steps>(
         size: ranks.len() as u32,
         channels,
         now: vec![0.0; ranks.len() * channels],
-        processors: vec![Calendar::default(); ranks.len()],
-        ports: vec![Calendar::default(); ranks.len() * PORTS],
+        processors: vec![Timeline::default(); ranks.len()],
+        ports: vec![Timeline::default(); ranks.len() * PORTS],
     };
     lockstep::run_model(ranks, Window::for_chunk(chunk, slice.max(1)), &mut clocks)?;
     Ok(clocks.now.into_iter().fold(0.0, f64::max))
 }
 
-/// The time on each rank's channels. The channels of a rank share its processor, and everything
-/// that passes a port shares that.
+/// The current time of each rank's channels. The channels of a rank share its processor, and
+/// messages share the ports on their routes.
 struct Clocks<'a> {
     fabric: &'a Fabric,
     bytes_per_element: f64,
     size: u32,
     channels: usize,
     now: Vec<f64>,
-    processors: Vec<Calendar>,
-    ports: Vec<Calendar>,
+    processors: Vec<Timeline>,
+    ports: Vec<Timeline>,
 }
 
 impl Model for Clocks<'_> {
-    /// When it arrives.
+    /// The time of arrival.
     type Message = f64;
 
     fn act(
         &mut self,
-        at: Place,
+        at: ProcessId,
         step: &Step,
         slice: Slice,
         received: Option<f64>,
@@ -61,7 +61,7 @@ impl Model for Clocks<'_> {
         let process = at.rank as usize * self.channels + at.channel as usize;
         let ready = self.now[process].max(received.unwrap_or(0.0));
         let work = self.work(at.rank, step, slice);
-        let end = self.processors[at.rank as usize].book(ready, work) + work;
+        let end = self.processors[at.rank as usize].reserve(ready, work) + work;
         self.now[process] = end;
         let sends = step.kind.sends();
         Ok(sends.then(|| self.carry(at.rank, step.send_to, slice, end)))
@@ -69,19 +69,19 @@ impl Model for Clocks<'_> {
 }
 
 impl Clocks<'_> {
-    /// When a message that leaves at `time` has arrived. A port is free for the next message when
-    /// this one has left it, and passes on what it has of it in the meantime.
+    /// The time at which a message that leaves at `time` has arrived. A port forwards a message
+    /// while it receives it, and is free for the next one when this one has left.
     fn carry(&mut self, from: Rank, to: Rank, slice: Slice, mut time: f64) -> f64 {
         let link = self.fabric.link(from, to);
         let wire = slice.len as f64 * self.bytes_per_element * link.wire_us_per_byte;
         for hop in self.fabric.route(from, to, self.size) {
-            let left = self.ports[hop.out].book(time, wire);
-            time = self.ports[hop.into].book(left + link.latency_us, wire);
+            let left = self.ports[hop.out].reserve(time, wire);
+            time = self.ports[hop.into].reserve(left + link.latency_us, wire);
         }
         time + wire
     }
 
-    /// What the processor has to do.
+    /// The time that the processor needs for a slice.
     fn work(&self, rank: Rank, step: &Step, slice: Slice) -> f64 {
         let (sends, receives) = (step.kind.sends(), step.kind.receives());
         let sent = self.fabric.link(rank, step.send_to);
@@ -103,7 +103,7 @@ impl Clocks<'_> {
                 Kind::Copy | Kind::Get => whole_copy,
                 Kind::ReduceLocal | Kind::GetReduce => whole_reduce,
                 Kind::GetReducePut => whole_reduce + f64::from(self.size) * whole_copy,
-                // An exchange comes as its halves.
+                // The halves of an exchange are passed as separate steps.
                 Kind::Signal | Kind::Wait | Kind::SendRecv => 0.0,
             }
     }

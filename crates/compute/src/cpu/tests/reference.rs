@@ -1,13 +1,13 @@
-//! What the kernels should compute, written without their code.
+//! The expected results of the kernels, computed without their code.
 
 use half::{bf16, f16};
 use spark_ccl_types::{Combine, Element, F8E4M3, F8E5M2, Scale};
 
-/// What the tests know about a type.
+/// What the tests need to know about a type.
 pub(super) trait Reference: Element {
     fn combine(op: Combine, values: impl Iterator<Item = Self>) -> Self;
     fn scaled(self, scale: Scale) -> Self;
-    /// A value made of random bits: any at all, or a small number.
+    /// A value made from random bits: either arbitrary bits or a small number.
     fn sample(bits: u64) -> Self;
 }
 

@@ -1,6 +1,6 @@
-//! Logarithmic axes: what they span, and where their labels stand.
+//! Logarithmic axes: their range and their labels.
 
-/// What an axis shows.
+/// The quantity on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
     Bytes,
@@ -23,7 +23,7 @@ impl Unit {
         matches!(self, Self::Bytes | Self::Ranks)
     }
 
-    /// How values that are apart by `step` are written.
+    /// The label of a value, for labels at a distance of `step`.
     fn label(self, value: f64, step: f64) -> String {
         match self {
             Self::Bytes => bytes(value, step),
@@ -35,7 +35,7 @@ impl Unit {
     }
 }
 
-/// In the largest unit of which the step is a multiple, so that no digit is lost.
+/// Uses the largest unit of which the step is a multiple, so that no digit is lost.
 fn bytes(value: f64, step: f64) -> String {
     let units = [(1u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     let unit = units.iter().find(|unit| step % unit.0 as f64 == 0.0);
@@ -45,7 +45,7 @@ fn bytes(value: f64, step: f64) -> String {
     }
 }
 
-/// At most six digits, of which none is a trailing zero behind the point.
+/// At most six digits, without trailing zeros after the decimal point.
 fn plain(value: f64) -> String {
     let digits = value.abs().log10().floor() as i32;
     let decimals = 5_i32.saturating_sub(digits).clamp(0, 9) as usize;
@@ -63,15 +63,19 @@ pub(super) struct Axis {
     pub(super) unit: Unit,
     least: f64,
     most: f64,
-    /// Values, and how they are written.
+    /// The labelled values, and their labels.
     pub(super) labels: Vec<(f64, String)>,
-    /// Values between them that have a short mark only.
+    /// Further values, with a short tick only.
     pub(super) marks: Vec<f64>,
 }
 
 impl Axis {
-    /// For values above nothing, with at most `room` labels. `None` where there is no value.
-    pub(super) fn new(unit: Unit, values: impl Iterator<Item = f64>, room: usize) -> Option<Self> {
+    /// An axis for positive values, with at most `most_labels` labels. `None` if there are no values.
+    pub(super) fn new(
+        unit: Unit,
+        values: impl Iterator<Item = f64>,
+        most_labels: usize,
+    ) -> Option<Self> {
         let (least, most) = values.fold((f64::INFINITY, 0f64), |(least, most), value| {
             (least.min(value), most.max(value))
         });
@@ -79,13 +83,13 @@ impl Axis {
             return None;
         }
         let (least, most) = widened(unit, least, most);
-        // Halves of a byte, or of a rank, are nothing to be labelled.
+        // Fractions of a byte or of a rank have no label.
         let first = if unit.is_binary() {
             least.max(1.0)
         } else {
             least
         };
-        let labels = labels(unit, first, most, room);
+        let labels = labels(unit, first, most, most_labels);
         let marks = if unit.is_binary() {
             powers(2.0, 1, &[1.0], first, most)
         } else {
@@ -100,16 +104,17 @@ impl Axis {
         })
     }
 
-    /// From 0 at the axis's begin to 1 at its end.
+    /// From 0 at the begin of the axis to 1 at its end.
     pub(super) fn fraction(&self, value: f64) -> f32 {
         ((value / self.least).ln() / (self.most / self.least).ln()) as f32
     }
 }
 
-/// With room on either side, so that no curve is drawn on the frame, and a single value has an axis, too.
+/// Adds a margin on either side, so that no curve is drawn on the frame, and a single value has an
+/// axis as well.
 fn widened(unit: Unit, least: f64, most: f64) -> (f64, f64) {
     let ratio = most / least;
-    // Small differences of measured values are noise, and shall not look like more.
+    // Small differences between measured values are noise, and must not look large.
     let ratio = match (unit.is_binary(), ratio > 1.0) {
         (true, true) => ratio,
         (true, false) => 4.0,
@@ -120,11 +125,11 @@ fn widened(unit: Unit, least: f64, most: f64) -> (f64, f64) {
     (middle / half, middle * half)
 }
 
-/// The most that there is room for: powers, and where there are too few of them, equal steps.
-fn labels(unit: Unit, least: f64, most: f64, room: usize) -> Vec<(f64, String)> {
+/// As many labels as fit: powers, or equal steps if there are too few powers.
+fn labels(unit: Unit, least: f64, most: f64, most_labels: usize) -> Vec<(f64, String)> {
     let powers = |(base, apart, digits): (f64, i32, &[f64])| {
         let values = powers(base, apart, digits, least, most);
-        (values.len() <= room).then_some(values)
+        (values.len() <= most_labels).then_some(values)
     };
     let forms: &[(f64, i32, &[f64])] = if unit.is_binary() {
         &[
@@ -143,16 +148,16 @@ fn labels(unit: Unit, least: f64, most: f64, room: usize) -> Vec<(f64, String)> 
     };
     let values = forms.iter().copied().find_map(powers).unwrap_or_default();
     if values.len() < 3 {
-        return equal_steps(unit, least, most, room);
+        return equal_steps(unit, least, most, most_labels);
     }
     let label = |value| (value, unit.label(value, value));
     values.into_iter().map(label).collect()
 }
 
-/// The multiples, by the digits, of every `apart`-th power of the base.
+/// The multiples, by `digits`, of every `apart`-th power of the base.
 fn powers(base: f64, apart: i32, digits: &[f64], least: f64, most: f64) -> Vec<f64> {
     let exponent = |value: f64| (value.ln() / base.ln()).floor() as i32;
-    // Logarithms are rounded: the filter decides.
+    // Logarithms are rounded, so the filter decides.
     (exponent(least)..=exponent(most) + 1)
         .filter(|exponent| exponent % apart == 0)
         .flat_map(|exponent| digits.iter().map(move |digit| digit * base.powi(exponent)))
@@ -160,8 +165,8 @@ fn powers(base: f64, apart: i32, digits: &[f64], least: f64, most: f64) -> Vec<f
         .collect()
 }
 
-/// Multiples of the smallest even step for whose labels there is room.
-fn equal_steps(unit: Unit, least: f64, most: f64, room: usize) -> Vec<(f64, String)> {
+/// The multiples of the smallest even step whose labels fit.
+fn equal_steps(unit: Unit, least: f64, most: f64, most_labels: usize) -> Vec<(f64, String)> {
     let steps = if unit == Unit::Bytes {
         powers(2.0, 1, &[1.0], 1.0, most)
     } else {
@@ -170,8 +175,8 @@ fn equal_steps(unit: Unit, least: f64, most: f64, room: usize) -> Vec<(f64, Stri
     };
     let multiples = |step: f64| {
         let (first, last) = ((least / step).ceil() as u64, (most / step).floor() as u64);
-        // They are longer than those of powers.
-        let fits = last.saturating_sub(first) < room as u64 * 2 / 3;
+        // These labels are longer than those of powers.
+        let fits = last.saturating_sub(first) < most_labels as u64 * 2 / 3;
         fits.then(|| (first..=last).map(move |number| number as f64 * step))
     };
     let label = |step| move |value| (value, unit.label(value, step));

@@ -1,12 +1,13 @@
-//! The font of plots: `DejaVu Sans`, cut down to Latin letters. Its licence is in `font/LICENSE`.
+//! The font of plots: `DejaVu Sans`, reduced to Latin letters. Its licence is in `font/LICENSE`.
 
 use ttf_parser::{Face, FaceParsingError, GlyphId, OutlineBuilder};
 
-/// Made by fonttools' `pyftsubset DejaVuSans.ttf --no-hinting --layout-features= --name-IDs='*'
+/// Created by fonttools' `pyftsubset DejaVuSans.ttf --no-hinting --layout-features= --name-IDs='*'
 /// --unicodes=U+0020-007E,U+00A0-00FF,U+03BC,U+2013,U+2014,U+2026`, from version 2.37.
 static DEJAVU_SANS: &[u8] = include_bytes!("../../../font/DejaVuSans.ttf");
 
-/// Families for viewers of SVG, the embedded one first. It is the widest of them, so what fits here fits there.
+/// The font families for SVG viewers, the embedded one first. It is the widest, so what fits with
+/// it fits with the others.
 pub(super) const FAMILIES: &str = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif";
 
 pub(super) struct Font {
@@ -25,7 +26,7 @@ impl Font {
         units as f32 * self.scale(size)
     }
 
-    /// The glyphs of a line of text that begins at 0, each with the place where it begins.
+    /// The glyphs of a line of text that begins at 0, each with its position.
     pub(super) fn glyphs(&self, text: &str, size: f32) -> impl Iterator<Item = (GlyphId, f32)> {
         let scale = self.scale(size);
         text.chars().scan(0, move |units, character| {
@@ -36,12 +37,12 @@ impl Font {
         })
     }
 
-    /// Draws a glyph in the font's units; a space has nothing to draw.
+    /// Draws a glyph in the font's units; a space draws nothing.
     pub(super) fn outline(&self, glyph: GlyphId, pen: &mut impl OutlineBuilder) {
         let _ = self.face.outline_glyph(glyph, pen);
     }
 
-    /// Of a question mark, for a character that the font lacks.
+    /// The glyph of a character, or of a question mark if the font lacks the character.
     fn glyph(&self, character: char) -> GlyphId {
         let known = |character| self.face.glyph_index(character);
         known(character).or_else(|| known('?')).unwrap_or_default()
@@ -54,13 +55,13 @@ impl Font {
             .into()
     }
 
-    /// Of the font's units, for letters of that size.
+    /// The scale from the font's units to letters of a size.
     pub(super) fn scale(&self, size: f32) -> f32 {
         size / f32::from(self.face.units_per_em())
     }
 }
 
-/// Lines of at most that width, broken between words; a word that is wider has a line of its own.
+/// Breaks text between words into lines of at most a width; a wider word has a line of its own.
 pub(super) fn wrap(font: &Font, text: &str, size: f32, width: f32) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -1,4 +1,4 @@
-//! Time and bus bandwidth against size or ranks, as SVG or PNG.
+//! Plots of time and bus bandwidth against size or ranks, as SVG or PNG.
 
 mod axis;
 mod font;
@@ -17,7 +17,7 @@ pub(crate) use axis::Unit;
 use font::Font;
 use page::Page;
 
-/// What a file name's ending asks for.
+/// The format that a file name's extension selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Svg,
@@ -25,7 +25,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// By the ending; `None` for others.
+    /// By the extension; `None` for other extensions.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "svg" => Some(Self::Svg),
@@ -38,7 +38,7 @@ impl Kind {
 /// What to draw.
 pub(crate) struct Chart {
     pub(crate) title: String,
-    /// What the horizontal axis shows.
+    /// The quantity on the horizontal axis.
     pub(crate) across: Unit,
     pub(crate) series: Vec<Series>,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Series {
     pub(crate) points: Vec<Point>,
 }
 
-/// How a line looks: what goes together has one colour and mark.
+/// The look of a line. Related lines share a colour and a mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Look {
     pub(crate) color: usize,
@@ -66,7 +66,7 @@ pub(crate) struct Point {
 }
 
 impl Chart {
-    /// Measured rows against their sizes: a line per type, operation, root and way.
+    /// Measured rows against their sizes: one line per type, operation, root and mode.
     pub(crate) fn of_rows(title: String, rows: &[Row]) -> Self {
         let mut series = Vec::new();
         let mut kinds: Vec<String> = Vec::new();
@@ -77,13 +77,13 @@ impl Chart {
                 kinds.push(kind.clone());
                 kinds.len() - 1
             });
-            for (way, dashed, measure) in [
+            for (mode, dashed, measure) in [
                 ("out of place", false, &row.out_of_place),
                 ("in place", true, &row.in_place),
             ] {
                 add(
                     &mut series,
-                    format!("{kind}, {way}"),
+                    format!("{kind}, {mode}"),
                     Look { color, dashed },
                     point(row.key.size, measure),
                 );
@@ -117,7 +117,7 @@ fn point(size: u64, measure: &Measure) -> Point {
     }
 }
 
-/// Adds a point to the line of that name, which begins with it where there is none yet.
+/// Adds a point to the line with that name, which is created if it does not exist.
 pub(crate) fn add(series: &mut Vec<Series>, name: String, look: Look, point: Point) {
     match series.iter_mut().find(|known| known.name == name) {
         Some(line) => line.points.push(point),

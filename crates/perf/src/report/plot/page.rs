@@ -1,30 +1,31 @@
-//! What stands where: the title, the legend, and a panel each for time and bandwidth, one above the other.
+//! The layout of a page: the title, the legend, and two panels, one above the other, for time and
+//! bandwidth.
 
 use super::axis::{Axis, Unit};
 use super::font::{Font, wrap};
-use super::shape::{Anchor, Color, FRAME, GRID, Place, Shape, Text, mark};
+use super::shape::{Anchor, Color, FRAME, GRID, Position, Shape, Text, mark};
 use super::{Chart, Look, Point, Series};
 
 pub(super) const WIDTH: f32 = 1000.0;
 const MARGIN: f32 = 24.0;
 const TITLE: f32 = 20.0;
 const LETTERS: f32 = 13.0;
-/// From a line of text to the next, as a multiple of its size.
+/// The distance between lines of text, as a multiple of their size.
 const LEADING: f32 = 1.5;
-/// A sample of a line in the legend, and the gaps behind it and its name.
+/// The length of a line's sample in the legend, and the gaps after the sample and after its name.
 const SAMPLE: f32 = 34.0;
 const GAP: f32 = 8.0;
 const COLUMN_GAP: f32 = 28.0;
-/// Of a panel's frame.
+/// The left margin and the height of a panel's frame.
 const LEFT: f32 = 96.0;
 const HEIGHT: f32 = 330.0;
 const TICK: f32 = 5.0;
-/// More points are a line without marks.
+/// A line with more points has no marks.
 const MOST_MARKS: usize = 40;
-/// Labels of an axis, across and upwards.
-const ROOM: (usize, usize) = (15, 10);
+/// The most labels of the horizontal and of the vertical axis.
+const MOST_LABELS: (usize, usize) = (15, 10);
 
-/// Apart for eyes that do not tell red from green, too, and on grey paper.
+/// Colours that remain distinct for red-green blindness, and in greyscale.
 const COLORS: [Color; 8] = [
     Color(0, 114, 178),
     Color(213, 94, 0),
@@ -59,12 +60,12 @@ impl Page {
     fn title(&mut self, title: &str, font: &Font) {
         for line in wrap(font, title, TITLE, WIDTH - 2.0 * MARGIN) {
             self.size.1 += TITLE * LEADING;
-            let place = (WIDTH / 2.0, self.size.1 - TITLE * 0.5);
-            self.text(place, Anchor::Middle, TITLE, line);
+            let position = (WIDTH / 2.0, self.size.1 - TITLE * 0.5);
+            self.text(position, Anchor::Middle, TITLE, line);
         }
     }
 
-    /// In as many columns as are wide enough for the longest name.
+    /// Draws the legend in as many columns as fit the longest name.
     fn legend(&mut self, series: &[Series], font: &Font) {
         let longest = WIDTH - 2.0 * MARGIN - SAMPLE - GAP;
         let names: Vec<_> = series
@@ -83,13 +84,14 @@ impl Page {
             let y = top + ((number % rows) as f32 + 0.5) * LETTERS * LEADING;
             self.curve(vec![(x, y), (x + SAMPLE, y)], line.look);
             self.mark(line.look, (x + SAMPLE / 2.0, y));
-            let place = (x + SAMPLE + GAP, y + LETTERS * 0.36);
-            self.text(place, Anchor::Start, LETTERS, name);
+            let position = (x + SAMPLE + GAP, y + LETTERS * 0.36);
+            self.text(position, Anchor::Start, LETTERS, name);
         }
         self.size.1 = top + rows as f32 * LETTERS * LEADING;
     }
 
-    /// Curves in a frame; nothing, where no value is above 0: a logarithmic axis has no place for it.
+    /// Draws the curves in a frame; nothing if no value is positive, because a logarithmic axis
+    /// cannot show it.
     fn panel(&mut self, chart: &Chart, unit: Unit, value: fn(&Point) -> f64) {
         let visible =
             |point: &&Point| point.x > 0.0 && value(point) > 0.0 && value(point).is_finite();
@@ -100,9 +102,12 @@ impl Page {
                 .flat_map(|line| &line.points)
                 .filter(visible)
         };
-        let Some((across, up)) = Axis::new(chart.across, points().map(|point| point.x), ROOM.0)
-            .zip(Axis::new(unit, points().map(value), ROOM.1))
-        else {
+        let Some((across, up)) = Axis::new(
+            chart.across,
+            points().map(|point| point.x),
+            MOST_LABELS.0,
+        )
+        .zip(Axis::new(unit, points().map(value), MOST_LABELS.1)) else {
             return;
         };
         let frame = Frame {
@@ -113,13 +118,13 @@ impl Page {
         };
         self.axes(&frame, &across, &up);
         for line in &chart.series {
-            let place =
-                |point: &Point| frame.place(across.fraction(point.x), up.fraction(value(point)));
-            let places: Vec<_> = line.points.iter().filter(visible).map(place).collect();
-            self.curve(places.clone(), line.look);
-            if places.len() <= MOST_MARKS {
-                for place in places {
-                    self.mark(line.look, place);
+            let position =
+                |point: &Point| frame.position(across.fraction(point.x), up.fraction(value(point)));
+            let positions: Vec<_> = line.points.iter().filter(visible).map(position).collect();
+            self.curve(positions.clone(), line.look);
+            if positions.len() <= MOST_MARKS {
+                for position in positions {
+                    self.mark(line.look, position);
                 }
             }
         }
@@ -128,23 +133,23 @@ impl Page {
 
     fn axes(&mut self, frame: &Frame, across: &Axis, up: &Axis) {
         for (value, label) in &across.labels {
-            let (x, _) = frame.place(across.fraction(*value), 0.0);
+            let (x, _) = frame.position(across.fraction(*value), 0.0);
             self.line(vec![(x, frame.top), (x, frame.bottom)], GRID);
-            let place = (x, frame.bottom + 1.5 * LETTERS);
-            self.text(place, Anchor::Middle, LETTERS, label.clone());
+            let position = (x, frame.bottom + 1.5 * LETTERS);
+            self.text(position, Anchor::Middle, LETTERS, label.clone());
         }
         for (value, label) in &up.labels {
-            let (_, y) = frame.place(0.0, up.fraction(*value));
+            let (_, y) = frame.position(0.0, up.fraction(*value));
             self.line(vec![(frame.left, y), (frame.right, y)], GRID);
-            let place = (frame.left - GAP, y + LETTERS * 0.36);
-            self.text(place, Anchor::End, LETTERS, label.clone());
+            let position = (frame.left - GAP, y + LETTERS * 0.36);
+            self.text(position, Anchor::End, LETTERS, label.clone());
         }
         for value in &across.marks {
-            let (x, y) = frame.place(across.fraction(*value), 0.0);
+            let (x, y) = frame.position(across.fraction(*value), 0.0);
             self.line(vec![(x, y), (x, y - TICK)], FRAME);
         }
         for value in &up.marks {
-            let (x, y) = frame.place(0.0, up.fraction(*value));
+            let (x, y) = frame.position(0.0, up.fraction(*value));
             self.line(vec![(x, y), (x + TICK, y)], FRAME);
         }
         self.line(frame.corners(), FRAME);
@@ -157,7 +162,7 @@ impl Page {
             across.unit.title().to_owned(),
         );
         self.shapes.push(Shape::Text(Text {
-            place: (MARGIN, f32::midpoint(frame.top, frame.bottom)),
+            position: (MARGIN, f32::midpoint(frame.top, frame.bottom)),
             anchor: Anchor::Middle,
             size: LETTERS,
             upright: true,
@@ -165,34 +170,34 @@ impl Page {
         }));
     }
 
-    fn curve(&mut self, places: Vec<Place>, look: Look) {
+    fn curve(&mut self, positions: Vec<Position>, look: Look) {
         self.shapes.push(Shape::Line {
-            places,
+            positions,
             color: COLORS[look.color % COLORS.len()],
             width: 1.8,
             dashed: look.dashed,
         });
     }
 
-    /// Of a point; its form changes where the colours begin again.
-    fn mark(&mut self, look: Look, place: Place) {
+    /// Draws the mark of a point, whose form changes when the colours repeat.
+    fn mark(&mut self, look: Look, position: Position) {
         let (form, color) = (look.color / COLORS.len(), look.color % COLORS.len());
         self.shapes
-            .extend(mark(form, place, COLORS[color], look.dashed));
+            .extend(mark(form, position, COLORS[color], look.dashed));
     }
 
-    fn line(&mut self, places: Vec<Place>, color: Color) {
+    fn line(&mut self, positions: Vec<Position>, color: Color) {
         self.shapes.push(Shape::Line {
-            places,
+            positions,
             color,
             width: 1.0,
             dashed: false,
         });
     }
 
-    fn text(&mut self, place: Place, anchor: Anchor, size: f32, line: String) {
+    fn text(&mut self, position: Position, anchor: Anchor, size: f32, line: String) {
         self.shapes.push(Shape::Text(Text {
-            place,
+            position,
             anchor,
             size,
             upright: false,
@@ -201,7 +206,7 @@ impl Page {
     }
 }
 
-/// A name that is too long ends in an ellipsis.
+/// Shortens a name that is too long with an ellipsis.
 fn shortened(font: &Font, name: &str, width: f32) -> String {
     if font.width(name, LETTERS) <= width {
         return name.to_owned();
@@ -211,7 +216,7 @@ fn shortened(font: &Font, name: &str, width: f32) -> String {
     short + "…"
 }
 
-/// Of a panel.
+/// The frame of a panel.
 struct Frame {
     left: f32,
     right: f32,
@@ -220,18 +225,18 @@ struct Frame {
 }
 
 impl Frame {
-    /// From the lower left corner (0, 0) to the upper right one (1, 1).
-    fn place(&self, across: f32, up: f32) -> Place {
+    /// From the lower left corner (0, 0) to the upper right corner (1, 1).
+    fn position(&self, across: f32, up: f32) -> Position {
         (
             self.left + across * (self.right - self.left),
             self.bottom - up * (self.bottom - self.top),
         )
     }
 
-    /// And back to the first.
-    fn corners(&self) -> Vec<Place> {
+    /// All corners, and the first one again.
+    fn corners(&self) -> Vec<Position> {
         [(0., 0.), (1., 0.), (1., 1.), (0., 1.), (0., 0.)]
-            .map(|(across, up)| self.place(across, up))
+            .map(|(across, up)| self.position(across, up))
             .to_vec()
     }
 }

@@ -1,4 +1,4 @@
-//! A page as PNG, with two pixels for each unit.
+//! Renders a page as PNG, with two pixels per unit.
 
 use std::error::Error;
 
@@ -7,7 +7,7 @@ use ttf_parser::OutlineBuilder;
 
 use super::font::Font;
 use super::page::Page;
-use super::shape::{Anchor, BLACK, Color, DASHES, Place, Shape, Text};
+use super::shape::{Anchor, BLACK, Color, DASHES, Position, Shape, Text};
 
 const SCALE: f32 = 2.0;
 
@@ -27,7 +27,7 @@ fn draw(pixmap: &mut Pixmap, shape: &Shape, font: &Font) {
     let scale = Transform::from_scale(SCALE, SCALE);
     match shape {
         Shape::Line {
-            places,
+            positions,
             color,
             width,
             dashed,
@@ -40,7 +40,7 @@ fn draw(pixmap: &mut Pixmap, shape: &Shape, font: &Font) {
                     .flatten(),
                 ..Stroke::default()
             };
-            if let Some(path) = path(places, false) {
+            if let Some(path) = path(positions, false) {
                 pixmap.stroke_path(&path, &paint(*color), &stroke, scale, None);
             }
         }
@@ -60,14 +60,14 @@ fn draw(pixmap: &mut Pixmap, shape: &Shape, font: &Font) {
                 font.outline(glyph, &mut pen);
             }
             if let Some(path) = pen.path.finish() {
-                let place = scale.pre_concat(placed(text, font));
-                pixmap.fill_path(&path, &paint(BLACK), FillRule::Winding, place, None);
+                let position = scale.pre_concat(placed(text, font));
+                pixmap.fill_path(&path, &paint(BLACK), FillRule::Winding, position, None);
             }
         }
     }
 }
 
-/// From the beginning of the text's base line to its place on the page.
+/// From the start of the text's baseline to its position on the page.
 fn placed(text: &Text, font: &Font) -> Transform {
     let width = font.width(&text.line, text.size);
     let shift = match text.anchor {
@@ -76,18 +76,18 @@ fn placed(text: &Text, font: &Font) -> Transform {
         Anchor::End => -width,
     };
     let turn = if text.upright { -90.0 } else { 0.0 };
-    Transform::from_translate(text.place.0, text.place.1)
+    Transform::from_translate(text.position.0, text.position.1)
         .pre_rotate(turn)
         .pre_translate(shift, 0.0)
 }
 
-/// `None` for fewer than two places, and for such as are no numbers.
-fn path(places: &[Place], closed: bool) -> Option<Path> {
+/// `None` for fewer than two positions, and for positions that are not finite.
+fn path(positions: &[Position], closed: bool) -> Option<Path> {
     let mut builder = PathBuilder::new();
-    let (first, rest) = places.split_first()?;
+    let (first, rest) = positions.split_first()?;
     builder.move_to(first.0, first.1);
-    for place in rest {
-        builder.line_to(place.0, place.1);
+    for position in rest {
+        builder.line_to(position.0, position.1);
     }
     if closed {
         builder.close();
@@ -104,7 +104,7 @@ fn paint(Color(red, green, blue): Color) -> Paint<'static> {
     paint
 }
 
-/// Takes a font's outlines, whose heights grow upwards.
+/// Receives a font's outlines, whose vertical axis points up.
 struct Pen {
     path: PathBuilder,
     left: f32,
@@ -112,7 +112,7 @@ struct Pen {
 }
 
 impl Pen {
-    fn at(&self, x: f32, y: f32) -> Place {
+    fn at(&self, x: f32, y: f32) -> Position {
         (self.left + x * self.scale, -y * self.scale)
     }
 }

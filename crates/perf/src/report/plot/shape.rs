@@ -1,6 +1,6 @@
-//! What a page consists of.
+//! The shapes that a page consists of.
 
-/// Red, green, blue.
+/// Red, green and blue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Color(pub(super) u8, pub(super) u8, pub(super) u8);
 
@@ -9,8 +9,9 @@ const WHITE: Color = Color(255, 255, 255);
 pub(super) const FRAME: Color = Color(120, 120, 120);
 pub(super) const GRID: Color = Color(228, 228, 228);
 
-/// From the upper left corner of the page; a unit is a pixel of a plain screen.
-pub(super) type Place = (f32, f32);
+/// A position relative to the upper left corner of the page; a unit is one pixel of an ordinary
+/// screen.
+pub(super) type Position = (f32, f32);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Anchor {
@@ -21,16 +22,16 @@ pub(super) enum Anchor {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Shape {
-    /// A line through the places.
+    /// A line through the positions.
     Line {
-        places: Vec<Place>,
+        positions: Vec<Position>,
         color: Color,
         width: f32,
         dashed: bool,
     },
     /// A filled polygon.
     Area {
-        corners: Vec<Place>,
+        corners: Vec<Position>,
         color: Color,
     },
     Text(Text),
@@ -39,26 +40,26 @@ pub(super) enum Shape {
 /// A line of text in black.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Text {
-    /// On its base line: where it begins, has its middle, or ends.
-    pub(super) place: Place,
+    /// The position of its anchor on the baseline: its start, its middle or its end.
+    pub(super) position: Position,
     pub(super) anchor: Anchor,
     pub(super) size: f32,
-    /// Turned by a quarter: it runs upwards.
+    /// Rotated by 90 degrees, so that it runs upwards.
     pub(super) upright: bool,
     pub(super) line: String,
 }
 
-/// Dashes and the gaps between them.
+/// The lengths of dashes and of the gaps between them.
 pub(super) const DASHES: [f32; 2] = [6.0, 4.0];
 
-/// The mark of a point: a circle, square, diamond or triangle, which may be hollow.
-pub(super) fn mark(form: usize, place: Place, color: Color, hollow: bool) -> Vec<Shape> {
+/// The mark of a point: a circle, square, diamond or triangle, possibly hollow.
+pub(super) fn mark(form: usize, position: Position, color: Color, hollow: bool) -> Vec<Shape> {
     let whole = Shape::Area {
-        corners: corners(form, place, 1.0),
+        corners: corners(form, position, 1.0),
         color,
     };
     let hole = Shape::Area {
-        corners: corners(form, place, 0.5),
+        corners: corners(form, position, 0.5),
         color: WHITE,
     };
     if hollow {
@@ -68,7 +69,7 @@ pub(super) fn mark(form: usize, place: Place, color: Color, hollow: bool) -> Vec
     }
 }
 
-fn corners(form: usize, (x, y): Place, scale: f32) -> Vec<Place> {
+fn corners(form: usize, (x, y): Position, scale: f32) -> Vec<Position> {
     let (corners, radius, turn) = match form % 4 {
         0 => (24, 3.4, 0.0),
         1 => (4, 4.2, 0.125),

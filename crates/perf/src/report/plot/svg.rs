@@ -1,15 +1,18 @@
-//! A page as SVG.
+//! Renders a page as SVG.
 
 use std::fmt::Write;
 
 use super::font::FAMILIES;
 use super::page::Page;
-use super::shape::{Anchor, BLACK, Color, DASHES, Place, Shape, Text};
+use super::shape::{Anchor, BLACK, Color, DASHES, Position, Shape, Text};
 
 pub(super) fn text(page: &Page) -> String {
     let (width, height) = page.size;
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" viewBox=\"0 0 {width} {height}\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n<g font-family=\"{FAMILIES}\" stroke-linejoin=\"round\">\n"
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
+         viewBox=\"0 0 {width} {height}\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
+         <g font-family=\"{FAMILIES}\" stroke-linejoin=\"round\">\n"
     );
     for shape in &page.shapes {
         svg.push_str(&element(shape));
@@ -22,7 +25,7 @@ pub(super) fn text(page: &Page) -> String {
 fn element(shape: &Shape) -> String {
     match shape {
         Shape::Line {
-            places,
+            positions,
             color,
             width,
             dashed,
@@ -35,7 +38,7 @@ fn element(shape: &Shape) -> String {
             };
             format!(
                 "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{width}\"{dashes}/>",
-                list(places),
+                list(positions),
                 hex(*color)
             )
         }
@@ -51,7 +54,7 @@ fn element(shape: &Shape) -> String {
 }
 
 fn words(text: &Text) -> String {
-    let (x, y) = text.place;
+    let (x, y) = text.position;
     let anchor = match text.anchor {
         Anchor::Start => "start",
         Anchor::Middle => "middle",
@@ -70,9 +73,9 @@ fn words(text: &Text) -> String {
     )
 }
 
-fn list(places: &[Place]) -> String {
+fn list(positions: &[Position]) -> String {
     let mut text = String::new();
-    for (x, y) in places {
+    for (x, y) in positions {
         let _ = write!(text, "{x:.1},{y:.1} ");
     }
     text.pop();

@@ -1,4 +1,6 @@
-use super::shape::{Anchor, Place, Shape};
+//! Checks the layout of plots, and their form as PNG and SVG.
+
+use super::shape::{Anchor, Position, Shape};
 use super::*;
 use crate::report::Key;
 
@@ -6,7 +8,8 @@ const TYPES: [&str; 12] = [
     "float", "double", "half", "bfloat16", "int8", "uint8", "int32", "uint32", "int64", "uint64",
     "f8e4m3", "f8e5m2",
 ];
-const LONG: &str = "a type whose name is longer than a line of the legend can be, and so has to be cut somewhere, wherever that may be";
+const LONG: &str = "a type whose name is longer than a line of the legend can be, \
+    and so has to be cut somewhere, wherever that may be";
 
 fn rows(types: &[&'static str], sizes: &[u64]) -> Vec<Row> {
     let measure = |size: u64, factor: f64| Measure {
@@ -41,7 +44,7 @@ fn chart(rows: &[Row]) -> Chart {
     Chart::of_rows("all_reduce, 2 ranks, host".into(), rows)
 }
 
-/// One curve and many, one size, equal steps and steps that are small, long names.
+/// One curve and many, one size, equal steps and small steps, and long names.
 fn charts() -> Vec<(&'static str, Chart)> {
     let long = Chart {
         title: LONG.repeat(3),
@@ -68,7 +71,7 @@ fn charts() -> Vec<(&'static str, Chart)> {
     ]
 }
 
-/// Left, top, right and bottom of a text.
+/// The left, top, right and bottom edges of each text.
 fn boxes(page: &Page, font: &Font) -> Vec<(String, [f32; 4])> {
     let boxed = |shape: &Shape| {
         let Shape::Text(text) = shape else {
@@ -80,7 +83,7 @@ fn boxes(page: &Page, font: &Font) -> Vec<(String, [f32; 4])> {
             Anchor::Middle => width / 2.0,
             Anchor::End => width,
         };
-        let (x, y) = text.place;
+        let (x, y) = text.position;
         let (above, below) = (text.size * 0.76, text.size * 0.24);
         let edges = if text.upright {
             [x - above, y - width + before, x + below, y + before]
@@ -126,12 +129,12 @@ fn nothing_is_drawn_on_the_legend() {
             .filter(|(text, _)| names.iter().any(|name| text.starts_with(name)));
         let legend: Vec<_> = legend.map(|(_, edges)| edges).collect();
         assert!(legend.len() >= chart.series.len(), "{name}");
-        let places = page.shapes.iter().flat_map(|shape| match shape {
-            Shape::Line { places, .. } => &places[..],
+        let positions = page.shapes.iter().flat_map(|shape| match shape {
+            Shape::Line { positions, .. } => &positions[..],
             Shape::Area { corners, .. } => corners,
             Shape::Text(_) => &[],
         });
-        for &(x, y) in places {
+        for &(x, y) in positions {
             let on = |edges: &&[f32; 4]| {
                 (edges[0]..edges[2]).contains(&x) && (edges[1]..edges[3]).contains(&y)
             };
@@ -177,7 +180,7 @@ fn labels_are_readable_and_differ() {
         let all = sizes.len();
         sizes.sort();
         sizes.dedup();
-        // Both panels have each.
+        // Both panels have each label.
         assert_eq!(sizes.len() * 2, all, "{name}: {labels:?}");
     }
 }
@@ -211,29 +214,31 @@ fn png_shows_what_the_page_says() {
     let page = Page::new(&chart(&rows(&["int8"], &powers())), &font);
     let bytes = png::bytes(&page, &font).unwrap();
     let picture = tiny_skia::Pixmap::decode_png(&bytes).unwrap();
-    let at = |(x, y): Place| {
+    let at = |(x, y): Position| {
         let pixel = picture.pixel((x * 2.0) as u32, (y * 2.0) as u32).unwrap();
         [pixel.red(), pixel.green(), pixel.blue()]
     };
-    // Every text has black in it, and greys at the edges of its letters, as outlines have and bitmaps have not.
+    // Every text contains black, and greys at the edges of its letters, because it is drawn from
+    // outlines, not bitmaps.
     for (text, [left, top, right, bottom]) in boxes(&page, &font) {
-        let places =
+        let positions =
             (0..200).flat_map(|x| (0..40).map(move |y| (x as f32 / 200.0, y as f32 / 40.0)));
-        let places = places.map(|(x, y)| (left + x * (right - left), top + y * (bottom - top)));
-        let pixels: Vec<_> = places.map(at).collect();
+        let positions =
+            positions.map(|(x, y)| (left + x * (right - left), top + y * (bottom - top)));
+        let pixels: Vec<_> = positions.map(at).collect();
         assert!(pixels.iter().any(|pixel| pixel[0] < 70), "{text}");
         assert!(
             pixels.iter().any(|pixel| (90..190).contains(&pixel[0])),
             "{text}"
         );
     }
-    // The first curve's points are where the page has them.
+    // The points of the first curve are at their positions on the page.
     let curve = page.shapes.iter().find_map(|shape| match shape {
-        Shape::Line { places, .. } if places.len() == powers().len() => Some(places),
+        Shape::Line { positions, .. } if positions.len() == powers().len() => Some(positions),
         _ => None,
     });
-    for place in curve.unwrap() {
-        assert_eq!(at(*place), [0, 114, 178], "{place:?}");
+    for position in curve.unwrap() {
+        assert_eq!(at(*position), [0, 114, 178], "{position:?}");
     }
 }
 

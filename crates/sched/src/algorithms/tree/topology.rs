@@ -1,4 +1,4 @@
-//! Who is whose parent.
+//! The parent and the children of each rank in a tree.
 
 use crate::rounds::{after, before};
 use crate::shape::Shape;
@@ -9,9 +9,10 @@ use crate::step::Rank;
 pub(crate) enum Topology {
     /// Every rank has at most one child.
     Chain,
-    /// The ranks `1, 2, 4, ...` places after the root are its children, and so on.
+    /// The ranks `1, 2, 4, ...` positions after the root are its children, and so on.
     Binomial,
-    /// Two binary trees; inner nodes of one are leaves of the other. A given root feeds both.
+    /// Two binary trees, in which the inner nodes of one are leaves of the other. A given root is
+    /// the parent of both roots.
     DoubleTree,
 }
 
@@ -26,21 +27,21 @@ pub(crate) struct Node {
 /// The children of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Children {
-    /// The first `count`.
+    /// The first `count` entries.
     Listed { ranks: [Rank; 2], count: u32 },
-    /// The ranks `1, 2, 4, ...` places after `rank`, of `size` ranks.
+    /// The ranks `1, 2, 4, ...` positions after `rank`, of `size` ranks.
     Doubling { rank: Rank, size: u32, count: u32 },
 }
 
 impl Children {
-    /// How many there are.
+    /// The number of children.
     pub(crate) fn count(self) -> u32 {
         match self {
             Self::Listed { count, .. } | Self::Doubling { count, .. } => count,
         }
     }
 
-    /// Child `index` in the order for data going out: the one with most to do first.
+    /// Child `index` in the order for outgoing data: the child with the largest subtree first.
     pub(crate) fn outward(self, index: u32) -> Option<Rank> {
         let last = self.count().checked_sub(1)?;
         match self {
@@ -49,7 +50,7 @@ impl Children {
         }
     }
 
-    /// Child `index` in the order for data coming in: the one that is ready first comes first.
+    /// Child `index` in the order for incoming data: the child that is ready first.
     pub(crate) fn inward(self, index: u32) -> Option<Rank> {
         self.get(index)
     }
@@ -72,7 +73,7 @@ impl Children {
 }
 
 impl Topology {
-    /// How many trees there are.
+    /// The number of trees.
     pub(crate) fn trees(self) -> u32 {
         match self {
             Self::Chain | Self::Binomial => 1,
@@ -80,7 +81,7 @@ impl Topology {
         }
     }
 
-    /// How far `shape.rank` is from the root of tree `tree`.
+    /// The distance of `shape.rank` from the root of tree `tree`.
     pub(crate) fn depth(self, tree: u32, free: bool, shape: &Shape) -> u32 {
         let parent = |shape: &Shape| {
             let rank = self.node(tree, free, shape).parent?;
@@ -89,8 +90,8 @@ impl Topology {
         std::iter::successors(parent(shape), parent).count() as u32
     }
 
-    /// The place of `shape.rank` in tree `tree`. If the tree is `free` to have any root, a double
-    /// tree has different roots, and `shape.root` has no meaning.
+    /// The neighbours of `shape.rank` in tree `tree`. If the tree is `free` to have any root, the
+    /// two trees of a double tree have different roots, and `shape.root` is ignored.
     pub(crate) fn node(self, tree: u32, free: bool, shape: &Shape) -> Node {
         let size = shape.size;
         let root = if free { 0 } else { shape.root };
@@ -129,24 +130,24 @@ impl Topology {
     }
 }
 
-/// How many of the places `1, 2, 4, ...` after `place` are its children in a binomial tree: those
-/// below its lowest set bit that exist.
+/// How many of the positions `1, 2, 4, ...` after `place` are its children in a binomial tree:
+/// those below its lowest set bit that exist.
 fn doublings(place: u32, size: u32) -> u32 {
     let room = size - place;
     let exist = room.ilog2() + u32::from(!room.is_power_of_two());
     exist.min(place.trailing_zeros())
 }
 
-/// A binary tree whose nodes are numbered from left to right, from 1: the odd ones are leaves.
-/// The second tree (`tree` 1) has every rank one number further, so leaves and inner nodes swap,
-/// but for one rank that is a leaf of both if the number of nodes is odd.
+/// A binary tree whose nodes are numbered from left to right, from 1: odd ones are leaves. In the
+/// second tree (`tree` 1), every rank has the next number, so leaves and inner nodes are swapped.
+/// If the number of nodes is odd, one rank is a leaf of both.
 #[derive(Debug, Clone, Copy)]
 struct InOrder {
     tree: u32,
     nodes: u32,
 }
 
-/// Neighbours by place, `0..nodes`.
+/// The neighbours, by position in `0..nodes`.
 struct Places {
     parent: Option<u32>,
     children: [Option<u32>; 2],
@@ -185,7 +186,7 @@ impl InOrder {
         before(number - 1, self.tree, self.nodes)
     }
 
-    /// The next node above; those with numbers that do not exist are skipped.
+    /// The next existing node above; numbers that do not exist are skipped.
     fn parent(self, number: u32) -> Option<u32> {
         let mut number = u64::from(number);
         let nodes = u64::from(self.nodes);
@@ -201,7 +202,7 @@ impl InOrder {
         }
     }
 
-    /// The top of the subtree under `number`, whose upper nodes may not exist.
+    /// The top existing node of the subtree under `number`.
     fn existing(self, mut number: u32) -> Option<u32> {
         while number > self.nodes {
             let low = number & number.wrapping_neg();
@@ -232,7 +233,7 @@ mod tests {
             .collect()
     }
 
-    /// Parents and children agree, and everyone hangs on one root.
+    /// Checks that parents and children agree, and that all nodes descend from one root.
     fn depth(nodes: &[Node]) -> usize {
         let mut deepest = 0;
         assert_eq!(nodes.iter().filter(|node| node.parent.is_none()).count(), 1);

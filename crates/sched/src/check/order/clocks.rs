@@ -1,24 +1,24 @@
-//! What the ranks know of each other's past, as vector clocks.
+//! Vector clocks: which events of other ranks are ordered before a rank's next one.
 
 use std::rc::Rc;
 
-use crate::lockstep::Place;
+use crate::lockstep::ProcessId;
 use crate::step::Rank;
 
-/// Messages stay within a channel, so each channel has clocks of its own.
+/// One clock per rank and channel, because messages stay within a channel.
 pub(super) struct Clocks {
     size: usize,
     processes: Vec<Process>,
 }
 
 struct Process {
-    /// Counts the messages sent, from 1.
+    /// The number of the next message, from 1.
     epoch: u32,
     known: Known,
 }
 
-/// Per rank, the last epoch that is known. Messages share it with their sender until that one
-/// learns more: with thousands of ranks, copies of it would take most of the memory.
+/// The last known epoch of each rank. A message shares it with its sender until the sender receives
+/// more: with thousands of ranks, copies would take most of the memory.
 type Known = Rc<[u32]>;
 
 /// What a message carries.
@@ -27,10 +27,10 @@ pub(in crate::check) struct Clock {
     known: Known,
 }
 
-/// What a process does between two messages that it sends.
+/// The period of a process between two messages that it sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Event {
-    pub(super) at: Place,
+    pub(super) at: ProcessId,
     epoch: u32,
 }
 
@@ -47,7 +47,7 @@ impl Clocks {
         }
     }
 
-    pub(super) fn send(&mut self, at: Place) -> Clock {
+    pub(super) fn send(&mut self, at: ProcessId) -> Clock {
         let sent = self.now(at);
         let index = self.index(at);
         let process = &mut self.processes[index];
@@ -58,7 +58,7 @@ impl Clocks {
         }
     }
 
-    pub(super) fn receive(&mut self, at: Place, carried: &Clock) {
+    pub(super) fn receive(&mut self, at: ProcessId, carried: &Clock) {
         debug_assert_eq!(at.channel, carried.sent.at.channel);
         let index = self.index(at);
         let known = Rc::make_mut(&mut self.processes[index].known);
@@ -69,13 +69,13 @@ impl Clocks {
         *sender = (*sender).max(carried.sent.epoch);
     }
 
-    pub(super) fn now(&self, at: Place) -> Event {
+    pub(super) fn now(&self, at: ProcessId) -> Event {
         let epoch = self.processes[self.index(at)].epoch;
         Event { at, epoch }
     }
 
-    /// Tells which events come before all that `at` does from now on.
-    pub(super) fn is_before(&self, at: Place) -> impl Fn(Event) -> bool {
+    /// Returns whether an event comes before everything that `at` does from now on.
+    pub(super) fn is_before(&self, at: ProcessId) -> impl Fn(Event) -> bool {
         let known = &self.processes[self.index(at)].known;
         move |event| {
             let is_known = || known[event.at.rank as usize] >= event.epoch;
@@ -83,18 +83,18 @@ impl Clocks {
         }
     }
 
-    /// Whether `rank` has learned of `event` by now.
+    /// Whether `event` comes before everything that `rank` does from now on.
     pub(super) fn is_known_to(&self, rank: Rank, event: Event) -> bool {
         let channel = event.at.channel;
-        event.at.rank == rank || self.is_before(Place { rank, channel })(event)
+        event.at.rank == rank || self.is_before(ProcessId { rank, channel })(event)
     }
 
-    /// Whether what `at` does comes after anything that `rank` did.
-    pub(super) fn has_heard_of(&self, at: Place, rank: Rank) -> bool {
+    /// Whether a message orders what `at` does after something that `rank` did.
+    pub(super) fn is_after_some_event_of(&self, at: ProcessId, rank: Rank) -> bool {
         at.rank == rank || self.processes[self.index(at)].known[rank as usize] > 0
     }
 
-    fn index(&self, at: Place) -> usize {
+    fn index(&self, at: ProcessId) -> usize {
         at.channel as usize * self.size + at.rank as usize
     }
 }

@@ -1,4 +1,4 @@
-//! The accesses to a rank's memory that something may still race with.
+//! The accesses to a rank's memory with which a later access may still race.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ pub(super) struct Access {
     pub(super) by: Event,
     /// The first element.
     pub(super) start: usize,
-    /// Counts the accesses to the rank's memory.
+    /// The number of the access to the rank's memory.
     pub(super) index: u32,
     pub(super) is_write: bool,
     /// The owner waits for it before it ends.
@@ -18,20 +18,20 @@ pub(super) struct Access {
 
 #[derive(Default)]
 pub(super) struct Open {
-    pieces: Vec<Piece>,
-    /// Per element, which piece it is in.
-    piece_of: Vec<u32>,
+    segments: Vec<Segment>,
+    /// The index of the segment of each element.
+    segment_of: Vec<u32>,
 }
 
-/// A run of elements that were accessed alike.
-struct Piece {
+/// A range of elements with the same accesses.
+struct Segment {
     range: Range<usize>,
     accesses: Vec<Access>,
 }
 
 impl Open {
-    /// Calls `on_race` with the earlier accesses that `access` races with, perhaps repeatedly. Of
-    /// those to the same element, it may leave out what comes before another.
+    /// Calls `on_race` with the earlier accesses that `access` races with, possibly repeatedly. It
+    /// may omit an access that comes before another one to the same element.
     pub(super) fn add(
         &mut self,
         access: Access,
@@ -42,63 +42,63 @@ impl Open {
         self.extend(range.end);
         let mut start = range.start;
         while start < range.end {
-            let piece = self.cut(start..range.end);
-            start = piece.range.end;
-            piece.accesses.retain(|earlier| {
+            let segment = self.cut(start..range.end);
+            start = segment.range.end;
+            segment.accesses.retain(|earlier| {
                 let is_before = is_before(earlier.by);
                 if !is_before && (earlier.is_write || access.is_write) {
                     on_race(earlier);
                 }
-                !(is_before && access.closes(earlier))
+                !(is_before && access.supersedes(earlier))
             });
-            piece.accesses.push(access);
+            segment.accesses.push(access);
         }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Access> {
-        self.pieces.iter().flat_map(|piece| &piece.accesses)
+        self.segments.iter().flat_map(|segment| &segment.accesses)
     }
 
     fn extend(&mut self, end: usize) {
-        let start = self.piece_of.len();
+        let start = self.segment_of.len();
         if start < end {
-            self.piece_of.resize(end, self.pieces.len() as u32);
-            self.pieces.push(Piece {
+            self.segment_of.resize(end, self.segments.len() as u32);
+            self.segments.push(Segment {
                 range: start..end,
                 accesses: Vec::new(),
             });
         }
     }
 
-    /// The piece that begins where `range` does, and ends no later.
-    fn cut(&mut self, range: Range<usize>) -> &mut Piece {
-        let piece_at_start = |open: &Self| open.piece_of[range.start] as usize;
+    /// The segment that starts where `range` does, and that ends with it or earlier.
+    fn cut(&mut self, range: Range<usize>) -> &mut Segment {
+        let segment_at_start = |open: &Self| open.segment_of[range.start] as usize;
         for at in [range.start, range.end] {
-            let index = piece_at_start(self);
-            let piece = &self.pieces[index].range;
-            if piece.start < at && at < piece.end {
+            let index = segment_at_start(self);
+            let segment = &self.segments[index].range;
+            if segment.start < at && at < segment.end {
                 self.split(index, at);
             }
         }
-        let index = piece_at_start(self);
-        &mut self.pieces[index]
+        let index = segment_at_start(self);
+        &mut self.segments[index]
     }
 
-    /// The shorter part becomes a new piece, so that no element changes its piece often, however
-    /// finely a long one is cut.
+    /// Makes the shorter part the new segment, so that each element changes its segment only rarely,
+    /// however finely a long segment is divided.
     fn split(&mut self, index: usize, at: usize) {
-        let new = self.pieces.len() as u32;
-        let piece = &mut self.pieces[index];
-        let (left, right) = (piece.range.start..at, at..piece.range.end);
+        let new = self.segments.len() as u32;
+        let segment = &mut self.segments[index];
+        let (left, right) = (segment.range.start..at, at..segment.range.end);
         let (short, long) = if left.len() < right.len() {
             (left, right)
         } else {
             (right, left)
         };
-        piece.range = long;
-        let accesses = piece.accesses.clone();
-        self.piece_of[short.clone()].fill(new);
-        self.pieces.push(Piece {
+        segment.range = long;
+        let accesses = segment.accesses.clone();
+        self.segment_of[short.clone()].fill(new);
+        self.segments.push(Segment {
             range: short,
             accesses,
         });
@@ -110,11 +110,12 @@ impl Access {
         (self.start, self.index)
     }
 
-    /// Whether `earlier`, which comes before this, can be forgotten: what comes after this comes
-    /// after both, so all that will race with `earlier` will race with this as well.
-    fn closes(&self, earlier: &Self) -> bool {
+    /// Whether `earlier`, which comes before this access, can be dropped: whatever comes after this
+    /// access also comes after `earlier`, so whatever races with `earlier` later races with this
+    /// one as well.
+    fn supersedes(&self, earlier: &Self) -> bool {
         let races_alike = self.is_write || !earlier.is_write;
-        // Only what is not awaited will be compared with the end of the owner.
+        // Only accesses that are not awaited are compared with the owner's end.
         let ends_alike = earlier.is_awaited || !self.is_awaited;
         races_alike && ends_alike
     }

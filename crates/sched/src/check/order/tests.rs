@@ -1,3 +1,5 @@
+//! Compares the race detection with an oracle on random events.
+
 mod oracle;
 
 use std::collections::BTreeSet;
@@ -9,7 +11,7 @@ use proptest::sample::Index;
 use super::Order;
 use super::open::Access;
 use crate::fault::Fault;
-use crate::lockstep::Place;
+use crate::lockstep::ProcessId;
 use crate::step::Rank;
 use oracle::Oracle;
 
@@ -20,17 +22,17 @@ const ELEMENTS: usize = 12;
 #[derive(Debug, Clone)]
 enum Event {
     Send {
-        from: Place,
+        from: ProcessId,
         to: Rank,
     },
-    /// One of the messages that are under way.
+    /// Receives one of the messages in flight.
     Arrive(Index),
     Access(Use),
 }
 
 #[derive(Debug, Clone)]
 struct Use {
-    at: Place,
+    at: ProcessId,
     owner: Rank,
     range: Range<usize>,
     is_write: bool,
@@ -45,17 +47,17 @@ impl Use {
     }
 }
 
-fn any_place() -> impl Strategy<Value = Place> {
-    (0..SIZE as Rank, 0..CHANNELS).prop_map(|(rank, channel)| Place { rank, channel })
+fn any_process() -> impl Strategy<Value = ProcessId> {
+    (0..SIZE as Rank, 0..CHANNELS).prop_map(|(rank, channel)| ProcessId { rank, channel })
 }
 
 fn any_event() -> impl Strategy<Value = Event> {
-    let send = (any_place(), 1..SIZE as Rank).prop_map(|(from, distance)| Event::Send {
+    let send = (any_process(), 1..SIZE as Rank).prop_map(|(from, distance)| Event::Send {
         from,
         to: (from.rank + distance) % SIZE as Rank,
     });
     let used = (
-        any_place(),
+        any_process(),
         0..SIZE as Rank,
         0..ELEMENTS,
         1..6_usize,
@@ -74,18 +76,18 @@ fn any_event() -> impl Strategy<Value = Event> {
     prop_oneof![3 => send, 4 => arrive, 2 => access]
 }
 
-/// Has `on_access` do the accesses.
+/// Replays the events; `on_access` does the accesses.
 fn replay(events: &[Event], mut on_access: impl FnMut(&mut Order, &Use)) -> Order {
     let mut order = Order::new(SIZE, CHANNELS);
-    let mut mail = Vec::new();
+    let mut in_flight = Vec::new();
     for event in events {
         match event {
             Event::Send { from, to } => {
-                let to = Place { rank: *to, ..*from };
-                mail.push((to, order.send(*from)));
+                let to = ProcessId { rank: *to, ..*from };
+                in_flight.push((to, order.send(*from)));
             }
-            Event::Arrive(which) if !mail.is_empty() => {
-                let (to, clock) = mail.remove(which.index(mail.len()));
+            Event::Arrive(which) if !in_flight.is_empty() => {
+                let (to, clock) = in_flight.remove(which.index(in_flight.len()));
                 order.receive(to, &clock);
             }
             Event::Arrive(_) => {}
@@ -95,8 +97,8 @@ fn replay(events: &[Event], mut on_access: impl FnMut(&mut Order, &Use)) -> Orde
     order
 }
 
-fn at(rank: Rank) -> Place {
-    Place { rank, channel: 0 }
+fn at(rank: Rank) -> ProcessId {
+    ProcessId { rank, channel: 0 }
 }
 
 proptest! {
@@ -141,7 +143,7 @@ proptest! {
         let oracle = Oracle::of(&events);
         let order = replay(&events, |order, used| {
             let Use { at, owner, range, is_write, is_awaited } = used.clone();
-            order.note(at, owner, range, is_write, is_awaited);
+            order.record(at, owner, range, is_write, is_awaited);
         });
         let raced = (0..SIZE as Rank).find(|owner| !oracle.ranks(*owner).is_empty());
         match (order.finish(), raced) {
@@ -169,7 +171,7 @@ fn the_first_race_in_memory_is_reported() {
 }
 
 #[test]
-fn what_is_ordered_is_forgotten() {
+fn ordered_accesses_are_dropped() {
     let mut order = Order::new(2, 1);
     for turn in 0..100 {
         let (rank, other) = (turn % 2, (turn + 1) % 2);
@@ -179,6 +181,6 @@ fn what_is_ordered_is_forgotten() {
         order.receive(at(other), &clock);
     }
     let open = order.memories[0].open.iter().count();
-    // The last write, in three pieces, and the read of one of them.
+    // The last write, in three segments, and the read of one of them.
     assert_eq!(open, 4);
 }

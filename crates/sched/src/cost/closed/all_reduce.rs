@@ -1,17 +1,17 @@
-//! `all_reduce` with regard to what is shared.
+//! Closed forms of `all_reduce`, which account for shared ports.
 
 use super::super::Fabric;
-use super::Form;
-use super::way::{
-    RECV, RECV_COPY_SEND, RECV_REDUCE, RECV_REDUCE_COPY_SEND, RECV_REDUCE_SEND, SEND, Way, Work,
+use super::ClosedForm;
+use super::path::{
+    Path, RECV, RECV_COPY_SEND, RECV_REDUCE, RECV_REDUCE_COPY_SEND, RECV_REDUCE_SEND, SEND, Work,
 };
 
-impl Form<'_> {
-    /// Messages go around the ring of all ranks twice, within hosts mostly.
-    pub(super) fn ring_of_all(&self) -> f64 {
+impl ClosedForm<'_> {
+    /// Messages go around the ring of all ranks twice, mostly within hosts.
+    pub(super) fn all_reduce_ring(&self) -> f64 {
         let inner = self.ranks - 2.0;
         self.rounds(self.bytes / self.ranks, |bytes| {
-            self.way.busy(SEND, bytes)
+            self.path.busy(SEND, bytes)
                 + inner * self.ring_step(RECV_REDUCE_SEND, bytes)
                 + self.ring_step(RECV_REDUCE_COPY_SEND, bytes)
                 + inner * self.ring_step(RECV_COPY_SEND, bytes)
@@ -19,20 +19,20 @@ impl Form<'_> {
         })
     }
 
-    /// The slowest link keeps all waiting if it is busy throughout; a latency is met only as often
-    /// as its link is.
+    /// A link that is always busy determines the time of all steps; otherwise each latency counts
+    /// as often as its kind of link occurs in the ring.
     fn ring_step(&self, work: Work, bytes: f64) -> f64 {
-        let step = self.way.stage(work, bytes);
+        let step = self.path.stage(work, bytes);
         match self.fabric {
             Fabric::Hosts {
                 per_host, inside, ..
             } if self.size > *per_host => {
-                let inside = Way::new(inside);
+                let inside = Path::new(inside);
                 let hosts = f64::from(self.size.div_ceil(*per_host));
-                let alone = hosts * self.way.alone(work, bytes)
-                    + (self.ranks - hosts) * inside.alone(work, bytes);
-                let flow = self.way.busy(work, bytes).max(self.way.wire(bytes));
-                flow.max(alone / self.ranks)
+                let around = hosts * self.path.slice_time(work, bytes)
+                    + (self.ranks - hosts) * inside.slice_time(work, bytes);
+                let flow = self.path.busy(work, bytes).max(self.path.wire(bytes));
+                flow.max(around / self.ranks)
             }
             _ => step,
         }
@@ -43,10 +43,10 @@ impl Form<'_> {
         let phases = self.size.ilog2();
         let core = 1 << phases;
         let exchange = |phase: u32| {
-            let way = self.way_at(1 << phase);
+            let path = self.path_at(1 << phase);
             let bytes = self.bytes / f64::from(2_u32 << phase);
             self.rounds(bytes, |bytes| {
-                way.hop(SEND, RECV_REDUCE, bytes, false) + way.hop(SEND, RECV, bytes, false)
+                path.hop(SEND, RECV_REDUCE, bytes, false) + path.hop(SEND, RECV, bytes, false)
             })
         };
         let exchanges: f64 = (0..phases).map(exchange).sum();
@@ -54,34 +54,34 @@ impl Form<'_> {
             return exchanges;
         }
         let extras = f64::from(self.size - core);
-        let way = self.way_at(core);
-        let way = Way {
-            sharing: way.sharing.min(extras),
-            ..way
+        let path = self.path_at(core);
+        let path = Path {
+            sharing: path.sharing.min(extras),
+            ..path
         };
-        let fold = |receive, bytes| way.hop(SEND, receive, bytes, true);
+        let fold = |receive, bytes| path.hop(SEND, receive, bytes, true);
         let round = self.bytes.min(f64::from(core) * self.chunk);
         let rounds = self.bytes / round;
         exchanges + rounds * (fold(RECV_REDUCE, round) + fold(RECV, round))
     }
 
-    /// The way of messages that all ranks exchange with the rank `distance` away.
-    fn way_at(&self, distance: u32) -> Way<'_> {
+    /// The path of messages that all ranks exchange with the rank at `distance`.
+    fn path_at(&self, distance: u32) -> Path<'_> {
         match self.fabric {
-            Fabric::Switch(_) => self.way,
+            Fabric::Switch(_) => self.path,
             Fabric::Cables(_) => {
                 let short = distance.min(self.size - distance);
-                // A rank passes on what all between it and the partners send, in both directions;
-                // half way around, all send in the same one.
+                // A rank forwards, in both directions, what the ranks between it and its partners
+                // send. At half the ring's length, all send in the same direction.
                 let sharing = if 2 * distance == self.size {
                     distance
                 } else {
                     2 * short - 1
                 };
-                Way {
+                Path {
                     hops: f64::from(short),
                     sharing: f64::from(sharing),
-                    ..self.way
+                    ..self.path
                 }
             }
             Fabric::Hosts {
@@ -91,11 +91,11 @@ impl Form<'_> {
                 ..
             } => {
                 if distance < *per_host && per_host.is_multiple_of(2 * distance) {
-                    Way::new(inside)
+                    Path::new(inside)
                 } else {
-                    Way {
+                    Path {
                         sharing: f64::from(per_host.div_ceil(*cards)),
-                        ..self.way
+                        ..self.path
                     }
                 }
             }
@@ -111,8 +111,8 @@ impl Form<'_> {
             last => last,
         };
         let levels = Levels {
-            inside: self.way_inside(per_host),
-            across: self.way_to_next_host(per_host, lanes),
+            inside: self.path_inside(per_host),
+            across: self.path_to_next_host(per_host, lanes),
             per_host: f64::from(per_host),
             hosts: f64::from(hosts),
             is_one_port: !matches!(self.fabric, Fabric::Hosts { .. }),
@@ -123,49 +123,49 @@ impl Form<'_> {
         })
     }
 
-    /// The way of messages that the ranks of all lanes send to the rank `per_host` further.
-    fn way_to_next_host(&self, per_host: u32, lanes: u32) -> Way<'_> {
-        let way = self.way_at(per_host);
+    /// The path of messages that the ranks of all lanes send to the rank `per_host` further.
+    fn path_to_next_host(&self, per_host: u32, lanes: u32) -> Path<'_> {
+        let path = self.path_at(per_host);
         match self.fabric {
-            Fabric::Cables(_) => Way {
-                sharing: way.hops,
-                ..way
+            Fabric::Cables(_) => Path {
+                sharing: path.hops,
+                ..path
             },
-            Fabric::Hosts { cards, .. } => Way {
+            Fabric::Hosts { cards, .. } => Path {
                 sharing: f64::from(lanes.div_ceil(*cards)),
-                ..way
+                ..path
             },
-            Fabric::Switch(_) => way,
+            Fabric::Switch(_) => path,
         }
     }
 
-    /// The way of messages between neighbours of a host's ring.
-    fn way_inside(&self, per_host: u32) -> Way<'_> {
+    /// The path of messages between neighbours in a host's ring.
+    fn path_inside(&self, per_host: u32) -> Path<'_> {
         match self.fabric {
-            Fabric::Switch(_) => self.way,
-            // From the last rank of a host to the first, through all between.
-            Fabric::Cables(_) => Way {
+            Fabric::Switch(_) => self.path,
+            // From the last rank of a host to the first, through all ranks between them.
+            Fabric::Cables(_) => Path {
                 sharing: if per_host > 2 { 2.0 } else { 1.0 },
                 hops: 2.0 * f64::from(per_host - 1) / f64::from(per_host),
-                ..self.way
+                ..self.path
             },
-            Fabric::Hosts { inside, .. } => Way::new(inside),
+            Fabric::Hosts { inside, .. } => Path::new(inside),
         }
     }
 }
 
 /// The two rings of a hierarchical `all_reduce`.
 struct Levels<'a> {
-    inside: Way<'a>,
-    across: Way<'a>,
+    inside: Path<'a>,
+    across: Path<'a>,
     per_host: f64,
     hosts: f64,
-    /// Whether both go through the same ports.
+    /// Whether both rings go through the same ports.
     is_one_port: bool,
 }
 
 impl Levels<'_> {
-    /// A round with blocks of `block` bytes, of which the ranks of a host do `fit` at a time.
+    /// A round with blocks of `block` bytes, of which the ranks of a host process `fit` at a time.
     fn round(&self, block: f64, fit: f64) -> f64 {
         let turns = (self.hosts / fit).ceil();
         let reduce = self.turn(RECV_REDUCE_SEND, RECV_REDUCE, block * fit);
@@ -177,16 +177,17 @@ impl Levels<'_> {
             let step = self.across.stage(work, block);
             let busy = self.across.busy(work, block);
             let wire = self.across.wire(block);
-            // Where both go through one port, what the ring of hosts sends goes first.
+            // If both rings use one port, messages of the ring of hosts go first.
             let port = if self.is_one_port && self.per_host > 1.0 {
                 let inside = (self.per_host - 1.0) * self.inside.wire(block * fit);
-                inside + wire + self.inside.alone(SEND, block * fit)
+                inside + wire + self.inside.slice_time(SEND, block * fit)
             } else {
                 0.0
             };
             let begin = (turn + busy).max(wire).max(port);
-            // What waits for what: following a block around, a rank meets each latency, and one
-            // turn; staying, it meets all turns, and only what the messages between take.
+            // The longest chain of dependencies. One that follows a block around has each latency
+            // once, and one turn. One that stays at a rank has all turns, but between them only the
+            // time that the messages take.
             let longest = |turns: f64| {
                 let stay = (turns - 1.0) * (fit - 1.0);
                 let around = (steps - turns - stay).max(0.0);
@@ -196,16 +197,16 @@ impl Levels<'_> {
                 later if later >= 1.0 => longest(1.0).max(longest(later)),
                 _ => steps * step,
             };
-            // The ring of hosts has run dry during the first turn. Short messages wait for each
-            // other's latency anyway.
-            let fill = (step - self.across.alone(work, block)).min(self.across.latency());
+            // The ring of hosts is idle during the first turn. Short messages wait for each other's
+            // latency in any case.
+            let fill = (step - self.across.slice_time(work, block)).min(self.across.latency());
             turn + others + fill
         };
         half(reduce, RECV_REDUCE_SEND, self.hosts - 1.0)
             + half(gather, RECV_COPY_SEND, self.hosts - 1.0)
     }
 
-    /// The ring of a host's ranks, one way.
+    /// One pass around the ring of a host's ranks.
     fn turn(&self, inner: Work, last: Work, bytes: f64) -> f64 {
         if self.per_host < 2.0 {
             return 0.0;

@@ -1,12 +1,12 @@
-//! Compares all pairs of accesses, without clocks.
+//! Finds races by comparing all pairs of accesses, without clocks.
 
 use std::collections::BTreeSet;
 
 use super::{CHANNELS, Event, SIZE, Use};
-use crate::lockstep::Place;
+use crate::lockstep::ProcessId;
 use crate::step::Rank;
 
-/// Which uses came before, and which ranks were heard of.
+/// The accesses and the ranks that come before.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Past {
     uses: BTreeSet<usize>,
@@ -16,8 +16,8 @@ pub(super) struct Past {
 #[derive(Default)]
 pub(super) struct Oracle {
     pasts: Vec<Past>,
-    mail: Vec<(Place, Past)>,
-    /// With what was known then.
+    in_flight: Vec<(ProcessId, Past)>,
+    /// Each access, with what came before it.
     pub(super) uses: Vec<(Use, Past)>,
 }
 
@@ -37,11 +37,11 @@ impl Oracle {
         match event {
             Event::Send { from, to } => {
                 self.pasts[index(*from)].ranks.insert(from.rank);
-                let to = Place { rank: *to, ..*from };
-                self.mail.push((to, self.pasts[index(*from)].clone()));
+                let to = ProcessId { rank: *to, ..*from };
+                self.in_flight.push((to, self.pasts[index(*from)].clone()));
             }
-            Event::Arrive(which) if !self.mail.is_empty() => {
-                let (to, past) = self.mail.remove(which.index(self.mail.len()));
+            Event::Arrive(which) if !self.in_flight.is_empty() => {
+                let (to, past) = self.in_flight.remove(which.index(self.in_flight.len()));
                 let own = &mut self.pasts[index(to)];
                 own.uses.extend(past.uses);
                 own.ranks.extend(past.ranks);
@@ -55,18 +55,18 @@ impl Oracle {
         }
     }
 
-    /// The earlier uses that use `number` races with.
+    /// The earlier accesses that access `number` races with.
     pub(super) fn races(&self, number: usize) -> impl Iterator<Item = usize> {
         let (used, past) = &self.uses[number];
         (0..number)
             .filter(|earlier| self.uses[*earlier].0.conflicts(used) && !past.uses.contains(earlier))
     }
 
-    /// Whether use `number` races with what the owner does before it begins or after it ends.
+    /// Whether access `number` races with the owner's uses before it begins or after it ends.
     fn is_outside(&self, number: usize) -> bool {
         let (used, past) = &self.uses[number];
         let ends = |channel| {
-            let owner = Place {
+            let owner = ProcessId {
                 rank: used.owner,
                 channel,
             };
@@ -76,7 +76,7 @@ impl Oracle {
         used.at.rank != used.owner && !used.is_awaited && !is_inside
     }
 
-    /// All races for memory of `owner`, in both orders.
+    /// All races in memory of `owner`, in both orders.
     pub(super) fn ranks(&self, owner: Rank) -> BTreeSet<[Rank; 2]> {
         let mut ranks = BTreeSet::new();
         for (later, (used, _)) in self.uses.iter().enumerate() {
@@ -95,6 +95,6 @@ impl Oracle {
     }
 }
 
-fn index(at: Place) -> usize {
+fn index(at: ProcessId) -> usize {
     at.rank as usize * CHANNELS as usize + at.channel as usize
 }

@@ -1,8 +1,8 @@
-//! What a message and a step cost on one kind of way.
+//! The cost of messages and steps on a path.
 
 use super::super::LinkCost;
 
-/// Per-message overheads and passes over the data that a step costs the processor.
+/// The overheads per message, and the passes over the data, that a step costs the processor.
 #[derive(Clone, Copy)]
 pub(super) struct Work {
     messages: f64,
@@ -25,16 +25,16 @@ pub(super) const RECV_REDUCE_SEND: Work = work(2.0, 0.0, 1.0);
 pub(super) const RECV_REDUCE_COPY_SEND: Work = work(2.0, 1.0, 1.0);
 pub(super) const RECV_COPY_SEND: Work = work(2.0, 2.0, 0.0);
 
-/// A way that messages take.
+/// A path that messages take.
 #[derive(Clone, Copy)]
-pub(super) struct Way<'a> {
+pub(super) struct Path<'a> {
     pub(super) cost: &'a LinkCost,
-    /// Messages that share the busiest port of the way, and stretches of the way.
+    /// The number of messages that share the busiest port of the path; and the number of hops.
     pub(super) sharing: f64,
     pub(super) hops: f64,
 }
 
-impl<'a> Way<'a> {
+impl<'a> Path<'a> {
     pub(super) fn new(cost: &'a LinkCost) -> Self {
         Self {
             cost,
@@ -43,7 +43,7 @@ impl<'a> Way<'a> {
         }
     }
 
-    /// Both ends of an exchange: send all, and receive.
+    /// Both ends of an exchange: sends all, and receives.
     pub(super) fn exchange(&self, bytes: f64) -> f64 {
         let both = self.busy(SEND, bytes) + self.busy(RECV, bytes);
         let slice = self.slice(bytes);
@@ -51,37 +51,38 @@ impl<'a> Way<'a> {
         both.max(ends + self.wire(bytes) + self.latency())
     }
 
-    /// From the start of sending to the end of receiving. If the ranks differ (`apart`), slices
-    /// are received while others are sent.
-    pub(super) fn hop(&self, send: Work, receive: Work, bytes: f64, apart: bool) -> f64 {
+    /// The time from the start of sending to the end of receiving. If only one of the ranks sends
+    /// (`one_way`), the other receives slices while later ones are sent; otherwise each rank does
+    /// both.
+    pub(super) fn hop(&self, send: Work, receive: Work, bytes: f64, one_way: bool) -> f64 {
         let slice = self.slice(bytes);
         let (sent, taken) = (self.busy(send, bytes), self.busy(receive, bytes));
         let wire = self.wire(bytes);
         let start = self.busy(send, slice) + self.wire(slice) + self.latency();
         let end = self.busy(receive, slice);
-        if apart {
+        if one_way {
             start + sent.max(taken).max(wire)
         } else {
             (sent + taken).max(start + wire + end - self.wire(slice))
         }
     }
 
-    /// A step of a ring in which everyone does the same.
+    /// The time of a ring's step, if all ranks do the same.
     pub(super) fn stage(&self, work: Work, bytes: f64) -> f64 {
         let shared = self.wire(bytes);
         self.busy(work, bytes)
             .max(shared)
-            .max(self.alone(work, bytes))
+            .max(self.slice_time(work, bytes))
     }
 
-    /// From when a slice can be worked on to when it can be at the next rank. In a ring, those who
-    /// share a port come to take turns, so none waits for another.
-    pub(super) fn alone(&self, work: Work, bytes: f64) -> f64 {
+    /// The time from when a slice is ready at one rank to when it is ready at the next. In a ring,
+    /// messages that share a port come to alternate, so none waits for another.
+    pub(super) fn slice_time(&self, work: Work, bytes: f64) -> f64 {
         let slice = self.slice(bytes);
         self.busy(work, slice) + self.wire(slice) / self.sharing + self.latency()
     }
 
-    /// Time that the processor needs.
+    /// The time that the processor needs.
     pub(super) fn busy(&self, work: Work, bytes: f64) -> f64 {
         let messages = (bytes / self.slice_bytes()).ceil();
         messages * work.messages * self.cost.overhead_us
