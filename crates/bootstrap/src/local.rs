@@ -34,6 +34,15 @@ struct LocalWorld {
     state: Mutex<State>,
 }
 
+/// What came of a look at all talks.
+enum Advance {
+    Progressed,
+    /// Some can go on in a moment.
+    Held,
+    /// None can, before another rank attends.
+    Nothing,
+}
+
 #[derive(Debug)]
 struct State {
     /// By rank.
@@ -91,10 +100,13 @@ impl LocalRank {
     /// Makes a link's stream and delivers both of its ends, unless it exists already.
     pub(crate) fn reach(&self, peer: u32, purpose: Purpose, ways: &[Via]) -> Result<(), Error> {
         let (low, high) = (self.rank.min(peer), self.rank.max(peer));
-        if !self.world.established.lock().insert((low, high, purpose)) {
+        let mut established = self.world.established.lock();
+        if established.contains(&(low, high, purpose)) {
             return Ok(());
         }
         let (near, far) = pair(ways.first().copied().unwrap_or(Via::Unix))?;
+        established.insert((low, high, purpose));
+        drop(established);
         let ends = [
             (self.rank, peer, near, End::Caller),
             (peer, self.rank, far, End::Called),
@@ -124,17 +136,11 @@ impl LocalRank {
 
     /// Advances all talks as far as possible.
     pub(crate) fn talk(&self) {
-        let mut talks = self.world.talks.lock();
         for _ in 0..MAX_ROUNDS {
-            let mut progressed = false;
-            for (talks, contexts) in talks.iter_mut().zip(&self.world.contexts) {
-                progressed |= talks.go_on(|context| contexts.is_over(context));
-            }
-            if !progressed {
-                if !talks.iter().any(Talks::any_to_retry) {
-                    return;
-                }
-                std::thread::sleep(RETRY_PAUSE);
+            match self.world.advance_talks() {
+                Advance::Progressed => {}
+                Advance::Held => std::thread::sleep(RETRY_PAUSE),
+                Advance::Nothing => return,
             }
         }
     }
@@ -209,9 +215,30 @@ fn pair(via: Via) -> Result<(Socket, Socket), Error> {
 
 impl LocalWorld {
     fn deliver(&self, rank: u32, delivery: Delivery) {
-        let (rank, context) = (rank as usize, delivery.purpose.context);
+        let (rank, peer) = (rank as usize, delivery.peer);
+        let context = delivery.purpose.context;
         if let Some(talk) = self.contexts[rank].deliver(delivery) {
-            self.talks.lock()[rank].begin(context, talk);
+            self.talks.lock()[rank].begin(peer, context, talk);
+        }
+    }
+
+    fn advance_talks(&self) -> Advance {
+        let mut talks = self.talks.lock();
+        let mut progressed = false;
+        for (talks, contexts) in talks.iter_mut().zip(&self.contexts) {
+            progressed |= talks.go_on(|context| contexts.is_over(context));
+        }
+        // What the other end has written to a TCP connection may take the kernel a while.
+        let is_on_its_way =
+            |(peer, context): (u32, u64)| self.contexts[peer as usize].is_attended(context);
+        if progressed {
+            Advance::Progressed
+        } else if talks.iter().any(Talks::any_to_retry)
+            || talks.iter().flat_map(Talks::reading).any(is_on_its_way)
+        {
+            Advance::Held
+        } else {
+            Advance::Nothing
         }
     }
 

@@ -69,6 +69,10 @@ impl Contexts {
         self.0.lock().insert(context, Context::Over);
     }
 
+    pub(crate) fn is_attended(&self, context: u64) -> bool {
+        matches!(self.0.lock().get(&context), Some(Context::Attended(_)))
+    }
+
     pub(crate) fn is_over(&self, context: u64) -> bool {
         matches!(self.0.lock().get(&context), Some(Context::Over))
     }
@@ -213,9 +217,9 @@ impl LinkStreams {
     }
 
     fn deliver(&mut self, delivery: Delivery) {
-        let context = delivery.purpose.context;
+        let (peer, context) = (delivery.peer, delivery.purpose.context);
         if let Some(talk) = self.contexts.deliver(delivery) {
-            self.talks.begin(context, talk);
+            self.talks.begin(peer, context, talk);
         }
     }
 

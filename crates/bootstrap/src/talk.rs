@@ -32,38 +32,59 @@ pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(2);
 
 /// The talks that are not over.
 #[derive(Default)]
-pub(crate) struct Talks(Vec<(u64, Box<dyn Talk>, Turn)>);
+pub(crate) struct Talks(Vec<Begun>);
+
+struct Begun {
+    peer: u32,
+    context: u64,
+    talk: Box<dyn Talk>,
+    turn: Turn,
+}
 
 impl Talks {
-    pub(crate) fn begin(&mut self, context: u64, talk: Box<dyn Talk>) {
-        self.0.push((context, talk, Turn::Later));
+    pub(crate) fn begin(&mut self, peer: u32, context: u64, talk: Box<dyn Talk>) {
+        self.0.push(Begun {
+            peer,
+            context,
+            talk,
+            turn: Turn::Later,
+        });
     }
 
     /// Advances all talks that can be, and drops those of contexts that are over. Returns whether any has progressed.
     pub(crate) fn go_on(&mut self, is_over: impl Fn(u64) -> bool) -> bool {
         let mut progressed = false;
-        self.0.retain_mut(|(context, talk, turn)| {
-            if is_over(*context) {
+        self.0.retain_mut(|begun| {
+            if is_over(begun.context) {
                 return false;
             }
-            if *turn == Turn::Later || is_readable(talk.stream()) {
-                *turn = talk.go_on();
-                progressed |= *turn != Turn::Later;
+            if begun.turn == Turn::Later || is_readable(begun.talk.stream()) {
+                begun.turn = begun.talk.go_on();
+                progressed |= begun.turn != Turn::Later;
             }
-            *turn != Turn::Over
+            begun.turn != Turn::Over
         });
         progressed
     }
 
     /// Whether any talk is waiting for its retry.
     pub(crate) fn any_to_retry(&self) -> bool {
-        self.0.iter().any(|(_, _, turn)| *turn == Turn::Later)
+        self.0.iter().any(|begun| begun.turn == Turn::Later)
+    }
+
+    /// The peers, and the contexts, of the talks that wait for their stream to be readable.
+    pub(crate) fn reading(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.to_read().map(|begun| (begun.peer, begun.context))
     }
 
     /// Adds the descriptors that wake [`go_on`](Self::go_on).
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
-        let reading = self.0.iter().filter(|(_, _, turn)| *turn == Turn::Reading);
-        fds.extend(reading.map(|(_, talk, _)| PollFd::new(talk.stream(), PollFlags::IN)));
+        let streams = self.to_read().map(|begun| begun.talk.stream());
+        fds.extend(streams.map(|stream| PollFd::new(stream, PollFlags::IN)));
+    }
+
+    fn to_read(&self) -> impl Iterator<Item = &Begun> {
+        self.0.iter().filter(|begun| begun.turn == Turn::Reading)
     }
 }
 

@@ -80,6 +80,8 @@ struct Chat {
     stream: Socket,
     turn: Turn,
     received: Sender<u8>,
+    /// How late the byte arrives at the other end.
+    delay: Duration,
 }
 
 impl Talk for Chat {
@@ -91,7 +93,16 @@ impl Talk for Chat {
         self.turn = match self.turn {
             Turn::Over => Turn::Later,
             Turn::Later => {
-                (&self.stream).write_all(&[7]).unwrap();
+                let (mut stream, delay) = (self.stream.try_clone().unwrap(), self.delay);
+                let mut say = move || {
+                    std::thread::sleep(delay);
+                    stream.write_all(&[7]).unwrap();
+                };
+                if delay.is_zero() {
+                    say();
+                } else {
+                    std::thread::spawn(say);
+                }
                 Turn::Reading
             }
             Turn::Reading => {
@@ -107,6 +118,16 @@ impl Talk for Chat {
 
 #[test]
 fn ends_talk_before_or_after_both_attend() {
+    ends_talk(Duration::ZERO);
+}
+
+/// A loaded kernel may deliver what is written to a TCP connection late.
+#[test]
+fn ends_talk_where_the_kernel_takes_its_time() {
+    ends_talk(Duration::from_millis(200));
+}
+
+fn ends_talk(delay: Duration) {
     for sessions in worlds(2) {
         for context in [CONTEXT, CONTEXT + 1] {
             let (received, arrivals) = channel();
@@ -115,6 +136,7 @@ fn ends_talk_before_or_after_both_attend() {
                     stream: delivery.stream.unwrap().0,
                     turn: Turn::Over,
                     received: received.clone(),
+                    delay,
                 }))
             });
             sessions[0].attend(context, &attendant);
