@@ -123,14 +123,12 @@ impl Communicator {
     /// Changes how long each operation may take, from the next call on.
     pub fn set_timeout(&self, timeout: Duration) {
         let set = self.inner.shared.with(|engine| engine.timeout = timeout);
-        if set.is_err() {
-            // In a forked child there are no operations.
-            return;
-        }
         #[cfg(feature = "cuda")]
-        if let Some(device) = &self.device {
+        if let (Ok(()), Some(device)) = (&set, &self.device) {
             device.set_timeout(timeout);
         }
+        // In a forked child there are no operations.
+        drop(set);
     }
 
     /// The algorithm that a collective of `count` elements would take, and why; with what the cost model

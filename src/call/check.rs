@@ -7,7 +7,7 @@ use crate::engine::{Blocks, Program, Programs, Request, Task};
 use crate::error::Error;
 use crate::plan::Place;
 use spark_ccl_sched::{Steps, all_to_all_v};
-use spark_ccl_types::{DType, Element, Extent, Operation, Reduction, Side, Signature};
+use spark_ccl_types::{DType, Extent, Operation, Reduction, Side, Signature};
 use std::sync::Arc;
 
 /// Completes the task of a collective that has a schedule, whose buffers are still those that the caller passed.
@@ -66,7 +66,7 @@ pub(super) fn requests(
 
 /// Checks the buffers of a call of device memory; its signature.
 #[cfg(feature = "cuda")]
-pub(crate) fn signature<T: Element>(
+pub(crate) fn signature<T: spark_ccl_types::Element>(
     comm: &Communicator,
     spec: &Spec,
     [input, output]: [&Region; 2],
