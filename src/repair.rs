@@ -1,4 +1,4 @@
-//! Control streams that break, and how they are made anew.
+//! Control streams that break, and how they are opened again.
 
 use socket2::Socket;
 use spark_ccl_bootstrap::{Kind, Purpose, Session};
