@@ -1,16 +1,17 @@
 //! Memory that links can use as it is: allocating it, by all ranks together, and registering what is there.
 
-use crate::call::{Call, InPlace, Nothing, Spec};
+use crate::call::{Call, InPlace, Nothing};
 use crate::communicator::Communicator;
 use crate::deadline::deadline_in;
 use crate::error::Error;
 use crate::mesh::shares_memory;
 use crate::registered::{Allocation, Hold, Holder, Registered, Segment};
+use crate::task::Spec;
 use socket2::Socket;
 use spark_ccl_bootstrap::{Error as BootstrapError, Kind, Purpose, Via};
 use spark_ccl_transport::memory::{MemoryError, SharedMemory, available_bytes, recv_fd, send_fd};
 use spark_ccl_transport::rdma::{Memory, Registration};
-use spark_ccl_types::{Element, Operation, RedOp, Reduction};
+use spark_ccl_types::{DType, Element, Operation, RedOp, Reduction};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -35,7 +36,7 @@ impl Communicator {
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Registered<T>, Error> {
         let operation = Spec {
             elements: len,
-            ..Spec::new(Operation::Alloc)
+            ..Spec::new(Operation::Alloc, T::DTYPE)
         };
         Call::<T, _>::new(self, operation, Nothing).run()?;
         let here = self.here();
@@ -158,7 +159,7 @@ impl Communicator {
         let minimum = Reduction::new(RedOp::<u8>::Min, self.planner().size);
         let agreement = Spec {
             by_any_path: true,
-            ..Spec::reducing(Operation::AllReduce, minimum).in_place()
+            ..Spec::reducing(Operation::AllReduce, DType::U8, minimum).in_place()
         };
         Call::<u8, _>::new(self, agreement, InPlace(&mut everyone)).run()?;
         let failed = |problem| Error::Memory {

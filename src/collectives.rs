@@ -1,9 +1,11 @@
 //! The collectives and messages of a communicator, each as a [`Call`].
 
 use crate::buffer::{RecvBuf, SendBuf};
-use crate::call::{Call, InPlace, Nothing, OutOfPlace, Receiving, Sending, Spec, Tables};
+use crate::call::{Call, InPlace, Nothing, OutOfPlace, Receiving, Sending};
 use crate::communicator::Communicator;
-use spark_ccl_types::{Element, Operation, RedOp, Reduction};
+use crate::task::{Spec, Tables};
+use spark_ccl_types::{DType, Element, Operation, RedOp, Reduction};
+use std::sync::Arc;
 
 impl Communicator {
     /// `recv[i] = op over all ranks of send[i]`, on every rank.
@@ -47,7 +49,7 @@ impl Communicator {
     {
         Call::new(
             self,
-            Spec::new(Operation::AllGather),
+            Spec::new(Operation::AllGather, T::DTYPE),
             OutOfPlace(send, recv),
         )
     }
@@ -58,7 +60,7 @@ impl Communicator {
         T: Element,
         B: RecvBuf<T>,
     {
-        let spec = Spec::new(Operation::AllGather).in_place();
+        let spec = Spec::new(Operation::AllGather, T::DTYPE).in_place();
         Call::new(self, spec, InPlace(buffer))
     }
 
@@ -96,7 +98,7 @@ impl Communicator {
         S: SendBuf<T>,
         R: RecvBuf<T>,
     {
-        let spec = Spec::new(Operation::Broadcast).root(root);
+        let spec = Spec::new(Operation::Broadcast, T::DTYPE).root(root);
         Call::new(self, spec, OutOfPlace(send, recv))
     }
 
@@ -106,7 +108,9 @@ impl Communicator {
         T: Element,
         B: RecvBuf<T>,
     {
-        let spec = Spec::new(Operation::Broadcast).root(root).in_place();
+        let spec = Spec::new(Operation::Broadcast, T::DTYPE)
+            .root(root)
+            .in_place();
         Call::new(self, spec, InPlace(buffer))
     }
 
@@ -150,7 +154,7 @@ impl Communicator {
         S: SendBuf<T>,
         R: RecvBuf<T>,
     {
-        let spec = Spec::new(Operation::Gather).root(root);
+        let spec = Spec::new(Operation::Gather, T::DTYPE).root(root);
         Call::new(self, spec, OutOfPlace(send, recv))
     }
 
@@ -161,7 +165,7 @@ impl Communicator {
         T: Element,
         B: RecvBuf<T>,
     {
-        let spec = Spec::new(Operation::Gather).root(root).in_place();
+        let spec = Spec::new(Operation::Gather, T::DTYPE).root(root).in_place();
         Call::new(self, spec, InPlace(buffer))
     }
 
@@ -173,7 +177,7 @@ impl Communicator {
         S: SendBuf<T>,
         R: RecvBuf<T>,
     {
-        let spec = Spec::new(Operation::Scatter).root(root);
+        let spec = Spec::new(Operation::Scatter, T::DTYPE).root(root);
         Call::new(self, spec, OutOfPlace(send, recv))
     }
 
@@ -184,7 +188,9 @@ impl Communicator {
         T: Element,
         B: RecvBuf<T>,
     {
-        let spec = Spec::new(Operation::Scatter).root(root).in_place();
+        let spec = Spec::new(Operation::Scatter, T::DTYPE)
+            .root(root)
+            .in_place();
         Call::new(self, spec, InPlace(buffer))
     }
 
@@ -195,7 +201,11 @@ impl Communicator {
         S: SendBuf<T>,
         R: RecvBuf<T>,
     {
-        Call::new(self, Spec::new(Operation::AllToAll), OutOfPlace(send, recv))
+        Call::new(
+            self,
+            Spec::new(Operation::AllToAll, T::DTYPE),
+            OutOfPlace(send, recv),
+        )
     }
 
     /// [`all_to_all`](Self::all_to_all) of a buffer onto itself. Of three ranks and more, all must do so or
@@ -205,7 +215,7 @@ impl Communicator {
         T: Element,
         B: RecvBuf<T>,
     {
-        let spec = Spec::new(Operation::AllToAll).in_place();
+        let spec = Spec::new(Operation::AllToAll, T::DTYPE).in_place();
         Call::new(self, spec, InPlace(buffer))
     }
 
@@ -234,8 +244,8 @@ impl Communicator {
             recv_displs: recv_displs.to_vec(),
         };
         let spec = Spec {
-            tables: Some(Box::new(tables)),
-            ..Spec::new(Operation::AllToAllV)
+            tables: Some(Arc::new(tables)),
+            ..Spec::new(Operation::AllToAllV, T::DTYPE)
         };
         Call::new(self, spec, OutOfPlace(send, recv))
     }
@@ -249,7 +259,11 @@ impl Communicator {
         T: Element,
         S: SendBuf<T>,
     {
-        Call::new(self, Spec::new(Operation::Send).root(to), Sending(buffer))
+        Call::new(
+            self,
+            Spec::new(Operation::Send, T::DTYPE).root(to),
+            Sending(buffer),
+        )
     }
 
     /// A message from one rank; type and count must be those of the [`send`](Self::send) there.
@@ -258,7 +272,7 @@ impl Communicator {
         T: Element,
         R: RecvBuf<T>,
     {
-        let spec = Spec::new(Operation::Recv).from(from);
+        let spec = Spec::new(Operation::Recv, T::DTYPE).from(from);
         Call::new(self, spec, Receiving(buffer))
     }
 
@@ -275,16 +289,16 @@ impl Communicator {
         S: SendBuf<T>,
         R: RecvBuf<T>,
     {
-        let spec = Spec::new(Operation::SendRecv).root(to).from(from);
+        let spec = Spec::new(Operation::SendRecv, T::DTYPE).root(to).from(from);
         Call::new(self, spec, OutOfPlace(send, recv))
     }
 
     /// Returns on no rank before it was called on all.
     pub fn barrier(&self) -> Call<'_, u8, Nothing> {
-        Call::new(self, Spec::new(Operation::Barrier), Nothing)
+        Call::new(self, Spec::new(Operation::Barrier, DType::U8), Nothing)
     }
 
     fn reducing<T: Element>(&self, operation: Operation, op: RedOp<T>) -> Spec {
-        Spec::reducing(operation, Reduction::new(op, self.planner().size))
+        Spec::reducing(operation, T::DTYPE, Reduction::new(op, self.planner().size))
     }
 }

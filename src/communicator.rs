@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::plan::Planner;
 use crate::stay::Stay;
+use crate::task::Ranks;
 use crate::world::World;
 use spark_ccl_config::{Backend, Layout};
 use spark_ccl_control::{Fault, Watch};
@@ -37,7 +38,6 @@ pub struct Communicator {
 /// What a communicator and its progress thread share.
 pub(crate) struct Inner {
     pub(crate) shared: Arc<Stay>,
-    pub(crate) planner: Planner,
     pub(crate) watch: Arc<Watch>,
     pub(crate) world: Owned<Arc<World>>,
     pub(crate) context: u64,
@@ -66,12 +66,12 @@ pub struct PeerInfo {
 impl Communicator {
     /// This process's or thread's rank, `0..size`.
     pub fn rank(&self) -> usize {
-        self.inner.planner.rank as usize
+        self.planner().rank as usize
     }
 
     /// Number of ranks.
     pub fn size(&self) -> usize {
-        self.inner.planner.size as usize
+        self.planner().size as usize
     }
 
     /// Host and process of a rank.
@@ -183,7 +183,7 @@ impl Communicator {
     pub fn abort(&self, reason: &str) {
         let watch = &self.inner.watch;
         watch.raise(Fault::Aborted {
-            by: watch.member(self.inner.planner.rank),
+            by: watch.member(self.planner().rank),
             reason: reason.to_owned(),
         });
     }
@@ -224,8 +224,15 @@ impl Communicator {
         &self.inner.shared
     }
 
+    pub(crate) fn ranks(&self) -> Ranks {
+        Ranks {
+            own: self.rank(),
+            size: self.size(),
+        }
+    }
+
     pub(crate) fn planner(&self) -> &Planner {
-        &self.inner.planner
+        self.inner.shared.planner()
     }
 }
 
@@ -248,8 +255,8 @@ impl Drop for Communicator {
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Communicator")
-            .field("rank", &self.planner.rank)
-            .field("size", &self.planner.size)
+            .field("rank", &self.shared.planner().rank)
+            .field("size", &self.shared.planner().size)
             .field("context", &self.context)
             .finish_non_exhaustive()
     }

@@ -29,6 +29,7 @@ mod registered;
 mod repair;
 mod split;
 mod stay;
+mod task;
 mod world;
 
 /// How to use the library, chapter by chapter. All code here is compiled and run by the tests.

@@ -64,8 +64,6 @@ pub(crate) fn communicator(
     let mut others = members.iter().filter(|&&member| member != own);
     let one_host = others.all(|&member| shares_memory(&world.session, settings, member));
     let network = world.network(&members, one_host)?;
-    let shared = engine(world, &watch, context, &members, rank, one_host)?;
-    let shared = Arc::new(Stay::new(shared, Arc::clone(&watch), rank as u32));
     let hosts = members
         .iter()
         .map(|&member| world.session.peer(member).host_id);
@@ -79,11 +77,12 @@ pub(crate) fn communicator(
         &world.tuning,
         network,
     );
-    let is_wanted = planner.over_rdma() && settings.path != Path::Safe;
+    let shared = engine(world, &watch, context, &members, planner)?;
+    let shared = Arc::new(Stay::new(shared, Arc::clone(&watch), rank as u32));
+    let is_wanted = shared.planner().over_rdma() && settings.path != Path::Safe;
     let registry = is_wanted.then(|| Arc::clone(world.nics().registry()));
     let inner = Arc::new(Inner {
         shared,
-        planner,
         watch,
         world: Owned::new(Arc::clone(world)),
         context,
@@ -109,27 +108,26 @@ fn engine(
     watch: &Arc<Watch>,
     context: u64,
     members: &[u32],
-    rank: usize,
-    one_host: bool,
+    planner: Planner,
 ) -> Result<Arc<Shared>, Error> {
     let bell = Bell::shared().map_err(|error| Error::System {
         what: "making an eventfd to be woken up by".to_owned(),
         problem: error.to_string(),
     })?;
-    let slot_bytes = world.settings.slot_bytes(one_host);
+    let (rank, slot_bytes) = (planner.rank, planner.slot_bytes);
     let mesh = Mesh::new(Site {
         world: Arc::clone(world),
         watch: Arc::clone(watch),
         context,
         members: members.to_vec(),
-        rank: rank as u32,
+        rank,
         slot_bytes,
         bell: Arc::clone(&bell),
         interfaces: OnceLock::new(),
     });
     let door = mesh.door();
     let wires = Wires::new(
-        rank as u32,
+        rank,
         members.len() as u32,
         slot_bytes,
         mesh,
@@ -138,7 +136,7 @@ fn engine(
     );
     watch.on_fault(move || bell.ring());
     let timeout = world.settings.operation_timeout;
-    let shared = Shared::new(Engine::new(wires, Arc::clone(watch), timeout));
+    let shared = Shared::new(Engine::new(wires, Arc::clone(watch), timeout), planner);
     let engine = Arc::downgrade(&shared);
     door.open(Arc::new(move || {
         if let Some(engine) = engine.upgrade() {

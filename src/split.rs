@@ -1,12 +1,13 @@
 //! Splitting a communicator.
 
-use crate::call::{Call, InPlace, Spec};
+use crate::call::{Call, InPlace};
 use crate::communicator::Communicator;
 use crate::deadline::deadline_in;
 use crate::error::Error;
 use crate::opening::{communicator, with_devices};
+use crate::task::Spec;
 use spark_ccl_config::AlgorithmChoice;
-use spark_ccl_types::{Operation, RedOp, Reduction};
+use spark_ccl_types::{DType, Operation, RedOp, Reduction};
 use std::sync::atomic::Ordering;
 
 impl Communicator {
@@ -24,7 +25,7 @@ impl Communicator {
         let sum = Reduction::new(RedOp::<i64>::Sum, self.planner().size);
         let gather = Spec {
             by_any_path: true,
-            ..Spec::reducing(Operation::AllReduce, sum).in_place()
+            ..Spec::reducing(Operation::AllReduce, DType::I64, sum).in_place()
         };
         Call::<i64, _>::new(self, gather, InPlace(&mut all)).run()?;
         let count = self.inner.splits.fetch_add(1, Ordering::Relaxed);

@@ -1,20 +1,18 @@
 //! Calls: operations as values that run, start, or start within a scope.
 
-pub(crate) mod check;
 mod operands;
 mod pending;
 mod scope;
-mod spec;
 
 pub use operands::{InPlace, Nothing, Operands, OutOfPlace, Receiving, Sending};
 pub use pending::{Failed, Pending};
 pub use scope::{Scope, ScopedPending};
-pub(crate) use spec::{Spec, Tables};
 
+use crate::buffer::Region;
 use crate::communicator::Communicator;
-use crate::engine::{OpId, Shared, Task};
+use crate::engine::Ids;
 use crate::error::Error;
-use spark_ccl_fork::Forked;
+use crate::task::{Spec, check};
 use spark_ccl_types::Element;
 use std::marker::PhantomData;
 
@@ -62,25 +60,16 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
     /// [`Error::Invalid`] for arguments that cannot be right, before anything was sent;
     /// [`Error::Failed`] when the communicator has failed or fails meanwhile.
     pub fn run(self) -> Result<O::Back, Error> {
+        let comm = self.comm;
         let mut operands = self.operands;
-        let (comm, spec) = (self.comm, &self.spec);
-        let mut task = spec.task(T::DTYPE, operands.regions());
+        let mut task = self.spec.task(operands.regions());
+        check(&self.spec, &mut task, comm.ranks())?;
         #[cfg(feature = "cuda")]
         if task.is_on_device() {
-            comm.engine(spec.operation.name())?.run::<T>(
-                comm,
-                spec,
-                [&task.input, &task.output],
-            )?;
+            comm.engine(task.operation().name())?.run(comm, &task)?;
             return Ok(operands.back());
         }
-        or_abort(|| {
-            if spec.operation.has_schedule() {
-                run(comm, spec, &mut task)
-            } else {
-                issue(comm, spec, task)?.wait(comm.shared())
-            }
-        })?;
+        or_abort(|| comm.shared().run(&mut task))?;
         Ok(operands.back())
     }
 
@@ -92,11 +81,16 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
     where
         O: Send + 'static,
     {
-        let mut operands = Box::new(self.operands);
-        let task = self.spec.task(T::DTYPE, operands.regions());
-        match or_abort(|| issue(self.comm, &self.spec, task)) {
+        let Self {
+            comm,
+            spec,
+            operands,
+            ..
+        } = self;
+        let mut operands = Box::new(operands);
+        match begin(comm, &spec, operands.regions()) {
             Ok(ids) => Ok(Pending::new(
-                std::sync::Arc::clone(self.comm.shared()),
+                std::sync::Arc::clone(comm.shared()),
                 ids,
                 operands,
             )),
@@ -115,42 +109,21 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
     where
         O: 'scope,
     {
-        let mut operands = Box::new(self.operands);
-        let task = self.spec.task(T::DTYPE, operands.regions());
-        let ids = or_abort(|| issue(self.comm, &self.spec, task))?;
-        Ok(scope.adopt(self.comm.shared(), ids, operands))
+        let Self {
+            comm,
+            spec,
+            operands,
+            ..
+        } = self;
+        let mut operands = Box::new(operands);
+        let ids = begin(comm, &spec, operands.regions())?;
+        Ok(scope.adopt(comm.shared(), ids, operands))
     }
 }
 
-/// The engine's names of one call: two for an exchange, else one.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Ids(OpId, Option<OpId>);
-
-impl Ids {
-    /// Waits for all of the call.
-    fn wait(self, shared: &Shared) -> Result<(), Error> {
-        let first = shared.wait(self.0);
-        let second = self.1.map_or(Ok(()), |id| shared.wait(id));
-        first.and(second)
-    }
-
-    /// Waits for all of the call and leaves its results to [`wait`](Self::wait).
-    fn settle(self, shared: &Shared) -> Result<(), Forked> {
-        shared.settle(self.0)?;
-        self.1.map_or(Ok(()), |id| shared.settle(id))
-    }
-}
-
-/// Checks a collective that has a schedule, and runs it to its end.
-fn run(comm: &Communicator, spec: &Spec, task: &mut Task) -> Result<(), Error> {
-    let place = check::collective(comm, spec, task)?;
-    comm.shared().run(task, |programs| {
-        check::program(comm, spec, task, &place, programs)
-    })
-}
-
-/// Checks a call and queues it.
-fn issue(comm: &Communicator, spec: &Spec, task: Task) -> Result<Ids, Error> {
+/// Checks a call and has the engine of host memory begin it.
+fn begin(comm: &Communicator, spec: &Spec, regions: (Region, Region)) -> Result<Ids, Error> {
+    let mut task = spec.task(regions);
     if task.is_on_device() {
         return Err(Error::Invalid {
             operation: spec.operation.name(),
@@ -158,8 +131,8 @@ fn issue(comm: &Communicator, spec: &Spec, task: Task) -> Result<Ids, Error> {
                 .to_owned(),
         });
     }
-    let make = |programs: &mut _| check::requests(comm, spec, task, programs);
-    comm.shared().issue(make).map(|(a, b)| Ids(a, b))
+    check(spec, &mut task, comm.ranks())?;
+    or_abort(|| comm.shared().submit(task))
 }
 
 /// Runs `work`; a panic in it ends the process. Should progress panic, operations in flight would

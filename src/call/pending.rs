@@ -1,6 +1,7 @@
 //! Operations in flight that own their buffers.
 
-use super::{Ids, Operands};
+use super::Operands;
+use crate::engine::Ids;
 use crate::error::Error;
 use crate::stay::Stay;
 use parking_lot::Mutex;

@@ -1,7 +1,8 @@
 //! Operations in flight on borrowed buffers.
 
-use super::{Ids, Operands, or_abort};
+use super::{Operands, or_abort};
 use crate::communicator::Communicator;
+use crate::engine::Ids;
 use crate::error::Error;
 use crate::stay::Stay;
 use parking_lot::Mutex;

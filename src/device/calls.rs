@@ -1,8 +1,8 @@
 //! One of our calls as calls of NCCL's.
 
-use crate::call::Spec;
+use crate::task::Task;
 use spark_ccl_nccl::{Communicator, DeviceSlice, Error, Library, RedOp, Stream};
-use spark_ccl_types::{Element, Operation, ReduceOp};
+use spark_ccl_types::{Operation, ReduceOp};
 
 /// What a call needs besides its arguments.
 #[derive(Clone, Copy)]
@@ -16,41 +16,42 @@ pub(super) struct Place<'a> {
 
 impl Place<'_> {
     /// Enqueues the call. In place, both buffers are the same, and as long as the larger one is.
-    pub(super) fn enqueue<T: Element>(
+    pub(super) fn enqueue(
         self,
-        spec: &Spec,
+        task: &Task,
         input: DeviceSlice,
         output: DeviceSlice,
     ) -> Result<(), Error> {
-        let (nccl, stream, root) = (self.nccl, self.stream, spec.root);
-        match spec.operation {
+        let (nccl, stream, root) = (self.nccl, self.stream, task.signature.root as usize);
+        let (to, from) = (task.to as usize, task.from as usize);
+        match task.operation() {
             Operation::AllReduce => {
-                self.reducing::<T>(spec, |op| nccl.all_reduce(input, output, op, stream))
+                self.reducing(task, |op| nccl.all_reduce(input, output, op, stream))
             }
-            Operation::Reduce => self.reducing::<T>(spec, |op| {
+            Operation::Reduce => self.reducing(task, |op| {
                 nccl.reduce(input, self.at(root, output), op, root, stream)
             }),
             Operation::ReduceScatter => {
-                let output = self.own_part(spec, output);
-                self.reducing::<T>(spec, |op| nccl.reduce_scatter(input, output, op, stream))
+                let output = self.own_part(task, output);
+                self.reducing(task, |op| nccl.reduce_scatter(input, output, op, stream))
             }
-            Operation::AllGather => nccl.all_gather(self.own_part(spec, input), output, stream),
+            Operation::AllGather => nccl.all_gather(self.own_part(task, input), output, stream),
             Operation::Broadcast => nccl.broadcast(self.at(root, input), output, root, stream),
             Operation::Gather => {
-                let input = self.own_part(spec, input);
+                let input = self.own_part(task, input);
                 nccl.gather(input, self.at(root, output), root, stream)
             }
             Operation::Scatter => {
-                let output = self.own_part(spec, output);
+                let output = self.own_part(task, output);
                 nccl.scatter(self.at(root, input), output, root, stream)
             }
             Operation::AllToAll => nccl.all_to_all(input, output, stream),
-            Operation::AllToAllV => self.all_to_all_v(spec, input, output),
-            Operation::Send => nccl.send(input, root, stream),
-            Operation::Recv => nccl.recv(output, spec.from, stream),
+            Operation::AllToAllV => self.all_to_all_v(task, input, output),
+            Operation::Send => nccl.send(input, to, stream),
+            Operation::Recv => nccl.recv(output, from, stream),
             Operation::SendRecv => self.library.group(|| {
-                nccl.send(input, root, stream)?;
-                nccl.recv(output, spec.from, stream)
+                nccl.send(input, to, stream)?;
+                nccl.recv(output, from, stream)
             }),
             // They have no buffers, and so no way here.
             Operation::Barrier | Operation::Alloc => Ok(()),
@@ -64,8 +65,8 @@ impl Place<'_> {
 
     /// In place, this rank's part of a buffer with one for each; a buffer that cannot be shared out as it
     /// is, for NCCL's checks to refuse.
-    fn own_part(self, spec: &Spec, buffer: DeviceSlice) -> DeviceSlice {
-        if !spec.in_place {
+    fn own_part(self, task: &Task, buffer: DeviceSlice) -> DeviceSlice {
+        if !task.in_place {
             return buffer;
         }
         let count = buffer.len() / self.size;
@@ -74,11 +75,11 @@ impl Place<'_> {
 
     fn all_to_all_v(
         self,
-        spec: &Spec,
+        task: &Task,
         input: DeviceSlice,
         output: DeviceSlice,
     ) -> Result<(), Error> {
-        let Some(tables) = &spec.tables else {
+        let Some(tables) = &task.tables else {
             return Ok(());
         };
         let part = |buffer: DeviceSlice, displs: &[usize], counts: &[usize], peer: usize| {
@@ -98,31 +99,31 @@ impl Place<'_> {
         })
     }
 
-    fn reducing<T: Element>(
+    fn reducing(
         self,
-        spec: &Spec,
+        task: &Task,
         call: impl FnOnce(RedOp<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let plain = match ReduceOp::from_code(spec.reduction.code) {
+        let plain = match ReduceOp::from_code(task.reduction.code) {
             Some(ReduceOp::Sum) => RedOp::Sum,
             Some(ReduceOp::Prod) => RedOp::Prod,
             Some(ReduceOp::Max) => RedOp::Max,
             Some(ReduceOp::Min) => RedOp::Min,
             Some(ReduceOp::Avg) => RedOp::Avg,
             Some(ReduceOp::PreMulSum) | None => {
-                return self.with_factor::<T>(spec.reduction.factor, call);
+                return self.with_factor(task, call);
             }
         };
         call(plain)
     }
 
-    fn with_factor<T: Element>(
+    fn with_factor(
         self,
-        factor: [u8; 8],
+        task: &Task,
         call: impl FnOnce(RedOp<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let factor: T = bytemuck::pod_read_unaligned(&factor[..size_of::<T>()]);
-        let made = self.nccl.pre_mul_sum(factor)?;
+        let dtype = task.signature.dtype;
+        let made = self.nccl.pre_mul_sum_of(dtype, task.reduction.factor)?;
         let called = call(RedOp::PreMulSum(&made));
         // What is enqueued does not need it any more.
         let freed = self.nccl.destroy_op(made);

@@ -8,13 +8,14 @@ use super::mark::Mark;
 use super::order::{self, hold_back, were_lost, were_used};
 use crate::buffer::Region;
 use crate::error::Error;
+use crate::task::Task;
 use parking_lot::{Mutex, MutexGuard};
 use spark_ccl_control::{DEVICE, Fault, Member, Watch};
 use spark_ccl_cuda::cudarc::driver::sys::CUresult;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream, DriverError};
 use spark_ccl_cuda::{RecordedEvent, is_capturing, is_of_the_thread, make_current};
 use spark_ccl_nccl::{self as nccl, DeviceSlice, Library, Patience};
-use spark_ccl_types::DType;
+use spark_ccl_types::{DType, Operation};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -101,12 +102,14 @@ impl Engine {
 
     /// Checks a stream and where buffers are, before anything is done in it, and makes the device current: NCCL
     /// goes back to the one that was.
-    pub(super) fn admit(
-        &self,
-        operation: &'static str,
-        places: [&Region; 2],
-        stream: &CudaStream,
-    ) -> Result<(), Error> {
+    pub(super) fn admit(&self, task: &Task, stream: &CudaStream) -> Result<(), Error> {
+        let (operation, places) = (task.operation().name(), task.regions());
+        if task.in_place && task.operation() == Operation::AllToAll {
+            return Err(Error::Invalid {
+                operation,
+                problem: "device memory is not exchanged in place".to_owned(),
+            });
+        }
         if !Arc::ptr_eq(stream.context(), &self.context) {
             return Err(self.other(operation, "stream", stream.context().ordinal()));
         }

@@ -5,23 +5,19 @@ use super::kind::Kind;
 use super::meeting::Meeting;
 use super::{Engine, order};
 use crate::buffer::Region;
-use crate::call::{Spec, check};
 use crate::communicator::Communicator;
 use crate::error::Error;
+use crate::task::Task;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_nccl::{self as nccl, Stream};
-use spark_ccl_types::{Element, Signature};
+use spark_ccl_types::Signature;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Engine {
     /// Runs a call in the stream that its memory comes with, and waits for it.
-    pub(crate) fn run<T: Element>(
-        self: &Arc<Self>,
-        comm: &Communicator,
-        spec: &Spec,
-        regions: [&Region; 2],
-    ) -> Result<(), Error> {
+    pub(crate) fn run(self: &Arc<Self>, comm: &Communicator, task: &Task) -> Result<(), Error> {
+        let regions = task.regions();
         let stream = order::stream_of(regions);
         let stream = stream.unwrap_or_else(|| self.context.default_stream());
         // Those of another context are refused.
@@ -31,28 +27,26 @@ impl Engine {
                 self.own(end.hold_back(&stream))?;
             }
         }
-        self.enqueue::<T>(comm, spec, regions, &stream)?;
+        self.enqueue(comm, task, &stream)?;
         self.wait(&stream)
     }
 
-    /// Checks, meets for, enqueues and notes a call that is in no group.
-    pub(super) fn enqueue<T: Element>(
+    /// Admits, meets for, enqueues and notes a checked call that is in no group.
+    pub(super) fn enqueue(
         self: &Arc<Self>,
         comm: &Communicator,
-        spec: &Spec,
-        regions: [&Region; 2],
+        task: &Task,
         stream: &Arc<CudaStream>,
     ) -> Result<(), Error> {
-        let operation = spec.operation.name();
-        self.admit(operation, regions, stream)?;
-        let signature = check::signature::<T>(comm, spec, regions)?;
-        if let Some(meeting) = self.meet(comm, signature)? {
+        let (operation, regions) = (task.operation().name(), task.regions());
+        self.admit(task, stream)?;
+        if let Some(meeting) = self.meet(comm, task.signature)? {
             meeting.wait()?;
         }
         self.hold_back(operation, regions, stream)?;
         let mut goes_on = false;
         let called = self.with(operation, |calls, nccl| {
-            let done = self.call::<T>(nccl, spec, regions, stream);
+            let done = self.call(nccl, task, stream);
             goes_on = done.as_ref().is_err_and(nccl::Error::goes_on);
             done.map(|()| self.record(calls, stream))
         });
@@ -90,25 +84,20 @@ impl Engine {
     }
 
     /// Makes a call part of this thread's group of NCCL's.
-    pub(super) fn group<T: Element>(
-        &self,
-        spec: &Spec,
-        regions: [&Region; 2],
-        stream: &CudaStream,
-    ) -> Result<(), Error> {
-        self.with(spec.operation.name(), |_, nccl| {
-            self.call::<T>(nccl, spec, regions, stream)
+    pub(super) fn group(&self, task: &Task, stream: &CudaStream) -> Result<(), Error> {
+        self.with(task.operation().name(), |_, nccl| {
+            self.call(nccl, task, stream)
         })
     }
 
-    fn call<T: Element>(
+    fn call(
         &self,
         nccl: &nccl::Communicator,
-        spec: &Spec,
-        regions: [&Region; 2],
+        task: &Task,
         stream: &CudaStream,
     ) -> Result<(), nccl::Error> {
-        let [input, output] = regions.map(|region| self.slice(region, T::DTYPE));
+        let slice = |region: &Region| self.slice(region, task.signature.dtype);
+        let [input, output] = task.regions().map(slice);
         let place = Place {
             library: self.library,
             nccl,
@@ -117,6 +106,6 @@ impl Engine {
             // SAFETY: it is a stream of that device, which the caller keeps meanwhile.
             stream: unsafe { Stream::from_raw(stream.cu_stream().cast(), self.device() as i32) },
         };
-        place.enqueue::<T>(spec, input, output)
+        place.enqueue(task, input, output)
     }
 }

@@ -3,13 +3,15 @@
 use super::meeting::Meeting;
 use super::{DeviceOperands, Engine};
 use crate::buffer::Region;
-use crate::call::{Call, check};
+use crate::call::{Call, Operands};
 use crate::communicator::Communicator;
 use crate::error::Error;
+use crate::task::{Spec, Task, check};
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_nccl as nccl;
-use spark_ccl_types::{Element, Signature};
+use spark_ccl_types::Element;
 use std::cell::RefCell;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -18,7 +20,7 @@ use std::sync::atomic::Ordering;
 /// Its buffers are used after the closure has returned that put them into it: what that borrows must be from
 /// outside of it.
 pub struct Group<'env> {
-    calls: RefCell<Vec<Box<dyn Step + 'env>>>,
+    calls: RefCell<Vec<Queued<'env>>>,
 }
 
 impl Communicator {
@@ -74,25 +76,31 @@ impl<'env> Group<'env> {
         call: Call<'env, T, O>,
         stream: &Arc<CudaStream>,
     ) {
-        self.calls.borrow_mut().push(Box::new(Queued {
-            call,
+        let Call {
+            comm,
+            spec,
+            operands,
+            ..
+        } = call;
+        self.calls.borrow_mut().push(Queued {
+            comm,
+            spec,
+            buffers: Box::new(Typed(operands, PhantomData)),
             stream: Arc::clone(stream),
-            ready: None,
-        }));
+        });
     }
 
     fn end(&self, engine: &Engine) -> Result<(), Error> {
-        let mut calls = self.calls.take();
-        for call in &mut calls {
-            call.check()?;
-        }
+        let mut queued = self.calls.take();
+        let calls = queued.iter_mut().map(Queued::check);
+        let calls = calls.collect::<Result<Vec<_>, _>>()?;
         // All ranks' meetings are under way before any is waited for: they may be this thread's.
         let mut meetings = Vec::new();
         for call in &calls {
             meetings.extend(call.meet()?);
         }
         meetings.into_iter().try_for_each(Meeting::wait)?;
-        calls.iter().try_for_each(|call| call.hold_back())?;
+        calls.iter().try_for_each(Checked::hold_back)?;
         for call in &calls {
             call.goes_inside(true);
         }
@@ -114,11 +122,11 @@ impl<'env> Group<'env> {
                 let error = Arc::new(error);
                 let mut said = None;
                 for call in &calls {
-                    said = call.failed(&error).or(said);
+                    said = Some(call.failed(&error));
                 }
                 // Once all ranks are told.
                 let unknown = calls.iter().filter(|_| goes_on);
-                unknown.for_each(|call| call.outlive());
+                unknown.for_each(Checked::outlive);
                 said.unwrap_or_else(|| engine.failed("group", error))
             }
         })?;
@@ -138,108 +146,91 @@ impl From<nccl::Error> for Failure {
     }
 }
 
-/// A call of any type and buffers.
-trait Step {
-    fn check(&mut self) -> Result<(), Error>;
-    fn meet(&self) -> Result<Option<Meeting>, Error>;
-    /// Makes its stream wait for its memory.
-    fn hold_back(&self) -> Result<(), Error>;
-    fn enqueue(&self) -> Result<(), Error>;
-    /// The group is about to end, from which NCCL may not come back; or has ended.
-    fn goes_inside(&self, inside: bool);
-    /// Notes it, after the group's end.
-    fn note(&self) -> Result<(), Error>;
-    /// Keeps its memory: NCCL goes on with it.
-    fn outlive(&self);
-    /// Fails its communicator for the error of the group.
-    fn failed(&self, error: &Arc<nccl::Error>) -> Option<Error>;
+/// The buffers of a call of any type.
+trait Buffers {
+    fn regions(&mut self) -> (Region, Region);
 }
 
-struct Queued<'c, T, O> {
-    call: Call<'c, T, O>,
+struct Typed<T, O>(O, PhantomData<T>);
+
+impl<T: Element, O: Operands<T>> Buffers for Typed<T, O> {
+    fn regions(&mut self) -> (Region, Region) {
+        self.0.regions()
+    }
+}
+
+/// A call that the group keeps, with its buffers, until it ends.
+struct Queued<'env> {
+    comm: &'env Communicator,
+    spec: Spec,
+    buffers: Box<dyn Buffers + 'env>,
     stream: Arc<CudaStream>,
-    ready: Option<Ready>,
 }
 
-/// What a checked call has.
-struct Ready {
-    engine: Arc<Engine>,
-    input: Region,
-    output: Region,
-    signature: Signature,
-}
-
-impl<T: Element, O: DeviceOperands<T>> Step for Queued<'_, T, O> {
-    fn check(&mut self) -> Result<(), Error> {
-        let Call {
+impl Queued<'_> {
+    fn check(&mut self) -> Result<Checked<'_>, Error> {
+        let Self {
             comm,
             spec,
-            operands,
-            ..
-        } = &mut self.call;
+            buffers,
+            stream,
+        } = self;
         let engine = comm.engine(spec.operation.name())?;
-        let (input, output) = operands.regions();
-        engine.admit(spec.operation.name(), [&input, &output], &self.stream)?;
-        let signature = check::signature::<T>(comm, spec, [&input, &output])?;
-        self.ready = Some(Ready {
-            engine: Arc::clone(engine),
-            input,
-            output,
-            signature,
-        });
-        Ok(())
+        let mut task = spec.task(buffers.regions());
+        check(spec, &mut task, comm.ranks())?;
+        engine.admit(&task, stream)?;
+        Ok(Checked {
+            comm,
+            engine,
+            task,
+            stream,
+        })
     }
+}
 
+/// A call that was checked.
+struct Checked<'a> {
+    comm: &'a Communicator,
+    engine: &'a Arc<Engine>,
+    task: Task,
+    stream: &'a Arc<CudaStream>,
+}
+
+impl Checked<'_> {
     fn meet(&self) -> Result<Option<Meeting>, Error> {
-        match &self.ready {
-            Some(ready) => ready.engine.meet(self.call.comm, ready.signature),
-            None => Ok(None),
-        }
+        self.engine.meet(self.comm, self.task.signature)
     }
 
+    /// Makes its stream wait for its memory.
     fn hold_back(&self) -> Result<(), Error> {
-        let operation = self.call.spec.operation.name();
-        self.with_ready(|ready, regions| ready.engine.hold_back(operation, regions, &self.stream))
+        let operation = self.task.operation().name();
+        self.engine
+            .hold_back(operation, self.task.regions(), self.stream)
     }
 
     fn enqueue(&self) -> Result<(), Error> {
-        self.with_ready(|ready, regions| {
-            let spec = &self.call.spec;
-            ready.engine.group::<T>(spec, regions, &self.stream)
-        })
+        self.engine.group(&self.task, self.stream)
     }
 
+    /// The group is about to end, from which NCCL may not come back; or has ended.
     fn goes_inside(&self, inside: bool) {
-        if let Some(ready) = &self.ready {
-            let engine = &ready.engine;
-            let count = if inside { &engine.begun } else { &engine.ended };
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+        let Engine { begun, ended, .. } = &**self.engine;
+        let count = if inside { begun } else { ended };
+        count.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Notes it, after the group's end.
     fn note(&self) -> Result<(), Error> {
-        self.with_ready(|ready, regions| ready.engine.note(regions, &self.stream))
+        self.engine.note(self.task.regions(), self.stream)
     }
 
+    /// Keeps its memory: NCCL goes on with it.
     fn outlive(&self) {
-        if let Some(ready) = &self.ready {
-            ready.engine.outlive([&ready.input, &ready.output]);
-        }
+        self.engine.outlive(self.task.regions());
     }
 
-    fn failed(&self, error: &Arc<nccl::Error>) -> Option<Error> {
-        let ready = self.ready.as_ref()?;
-        Some(ready.engine.failed("group", Arc::clone(error)))
-    }
-}
-
-impl<T, O> Queued<'_, T, O> {
-    /// Does something with a call that was checked.
-    fn with_ready(
-        &self,
-        work: impl FnOnce(&Ready, [&Region; 2]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let ready = self.ready.as_ref();
-        ready.map_or(Ok(()), |ready| work(ready, [&ready.input, &ready.output]))
+    /// Fails its communicator for the error of the group.
+    fn failed(&self, error: &Arc<nccl::Error>) -> Error {
+        self.engine.failed("group", Arc::clone(error))
     }
 }

@@ -3,6 +3,7 @@
 use crate::call::{Call, InPlace, Operands, OutOfPlace, Receiving, Sending};
 use crate::device::{DeviceRecv, DeviceSend};
 use crate::error::Error;
+use crate::task::check;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_types::Element;
 use std::sync::Arc;
@@ -29,10 +30,12 @@ impl<T: Element, O: DeviceOperands<T>> Call<'_, T, O> {
     /// [`Error::Invalid`] for arguments that cannot be right; [`Error::Unsupported`] where the communicator's
     /// backend, or the version of NCCL, cannot do it; [`Error::Failed`] when the communicator has failed.
     pub fn on(self, stream: &Arc<CudaStream>) -> Result<O::Back, Error> {
-        let engine = self.comm.engine(self.spec.operation.name())?;
+        let comm = self.comm;
+        let engine = comm.engine(self.spec.operation.name())?;
         let mut operands = self.operands;
-        let (input, output) = operands.regions();
-        engine.enqueue::<T>(self.comm, &self.spec, [&input, &output], stream)?;
+        let mut task = self.spec.task(operands.regions());
+        check(&self.spec, &mut task, comm.ranks())?;
+        engine.enqueue(comm, &task, stream)?;
         Ok(operands.back())
     }
 }

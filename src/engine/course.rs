@@ -3,9 +3,9 @@
 use super::exchange::{self, Progress};
 use super::exec::{Cursor, Run, Turn};
 use super::patience::Patience;
-use super::request::Program;
 use super::stall::Stall;
 use super::wires::{Obstacle, Wires};
+use crate::plan::Program;
 use spark_ccl_sched::Kind;
 use std::ops::Range;
 

@@ -3,8 +3,8 @@
 //! On the links it is what the schedule's steps are, so that a rank may take it while others do not.
 
 use super::exec::Run;
-use super::request::Task;
 use super::wires::{CHANNEL, Wires};
+use crate::task::Task;
 use spark_ccl_compute::{Job, Operand};
 use spark_ccl_sched::Rank;
 use spark_ccl_types::Scale;

@@ -2,8 +2,9 @@
 
 use super::flow::Flow;
 use super::loans::Loans;
-use super::request::{Program, Task};
 use super::wires::{CHANNEL, Obstacle, Wires};
+use crate::plan::Program;
+use crate::task::Task;
 use spark_ccl_compute::{Compute, Job, Operand, Started, Ticket};
 use spark_ccl_sched::{Buf, Kind, Span, Step};
 use spark_ccl_transport::{Direct, LinkError};

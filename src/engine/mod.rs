@@ -12,7 +12,6 @@ mod ops;
 mod pair_tag;
 mod patience;
 mod patrol;
-mod programs;
 mod request;
 mod shared;
 mod signal;
@@ -24,21 +23,22 @@ mod terms;
 mod tests;
 mod wires;
 
-pub(crate) use ops::OpId;
-pub(crate) use programs::Programs;
-pub(crate) use request::{Blocks, Program, Request, Task};
-pub(crate) use shared::Shared;
+use ops::OpId;
+pub(crate) use shared::{Ids, Shared};
 pub(crate) use wires::Wires;
 
 use crate::error::Error;
+use crate::plan::{Planner, Program, Programs};
+use crate::task::Task;
 use active::Active;
 use course::{Advance, Course};
 use exec::Run;
 use loans::Loans;
 use ops::Ops;
 use patience::Patience;
+use request::Request;
 use spark_ccl_control::Watch;
-use spark_ccl_sched::Rank;
+use spark_ccl_sched::{Kind, Rank, Step};
 use spark_ccl_transport::Rails;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -121,13 +121,9 @@ impl Engine {
 
     /// Runs a collective to its end if that is near; else queues it and answers its name. Most small
     /// ones get by without a place in the queue.
-    fn rush(
-        &mut self,
-        task: &Task,
-        program: impl FnOnce(&mut Programs) -> Result<&Program, Error>,
-    ) -> Result<Option<OpId>, Error> {
+    fn rush(&mut self, task: &Task, planner: &Planner) -> Result<Option<OpId>, Error> {
         self.check()?;
-        let program = program(&mut self.programs)?;
+        let program = self.programs.get(planner, task)?;
         let number = enter(&mut self.sequence, task, &self.watch);
         let (mut course, mut loans) = (Course::default(), Loans::default());
         if self.collectives.is_empty() {
@@ -159,8 +155,8 @@ impl Engine {
     /// Queues an operation.
     fn issue(&mut self, request: Request) -> OpId {
         self.has_news = true;
-        if let Some(key) = request.program.stream() {
-            let stream = self.streams.entry(key).or_default();
+        if let Program::PointToPoint(step) = &request.program {
+            let stream = self.streams.entry(stream_of(step)).or_default();
             stream.sequence += 1;
             let id = self.ops.insert(Active::pair(request, stream.sequence));
             stream.queue.push_back(id);
@@ -253,6 +249,14 @@ impl Engine {
 struct Number {
     sequence: u64,
     tag: u64,
+}
+
+/// The stream of a point-to-point operation.
+fn stream_of(step: &Step) -> (Rank, Way) {
+    match step.kind {
+        Kind::Send => (step.send_to, Way::Out),
+        _ => (step.recv_from, Way::In),
+    }
 }
 
 /// Gives a collective its number, which the control plane learns, and its tag.

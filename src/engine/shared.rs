@@ -2,8 +2,11 @@
 
 use super::blocked::wake_others;
 use super::patience::{Pause, Rest};
-use super::{Engine, OpId, Program, Programs, Request, Task};
+use super::request::Request;
+use super::{Engine, OpId};
 use crate::error::Error;
+use crate::plan::Planner;
+use crate::task::Task;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use spark_ccl_fork::{Forked, Owned, PerProcess};
 use std::any::Any;
@@ -61,9 +64,29 @@ pub(super) fn deserted_engines(mut work: impl FnMut(&Shared)) {
     }
 }
 
+/// The engine's names of one task: two for an exchange of messages, else one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ids(pub(crate) OpId, pub(crate) Option<OpId>);
+
+impl Ids {
+    /// Waits for all of the task.
+    pub(crate) fn wait(self, shared: &Shared) -> Result<(), Error> {
+        let first = shared.wait(self.0);
+        let second = self.1.map_or(Ok(()), |id| shared.wait(id));
+        first.and(second)
+    }
+
+    /// Waits for all of the task and leaves its results to [`wait`](Self::wait).
+    pub(crate) fn settle(self, shared: &Shared) -> Result<(), Forked> {
+        shared.settle(self.0)?;
+        self.1.map_or(Ok(()), |id| shared.settle(id))
+    }
+}
+
 /// An engine that threads share. In a forked child it refuses everything: a thread of the parent may have it locked,
 /// and its links are the parent's.
 pub(crate) struct Shared {
+    planner: Planner,
     pub(super) engine: Owned<Mutex<Engine>>,
     /// Signalled when the thread that blocked on the links does so no more.
     pub(super) woken: Condvar,
@@ -73,8 +96,9 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(engine: Engine) -> Arc<Self> {
+    pub(crate) fn new(engine: Engine, planner: Planner) -> Arc<Self> {
         let shared = Arc::new(Self {
+            planner,
             engine: Owned::new(Mutex::new(engine)),
             woken: Condvar::new(),
             issued: Condvar::new(),
@@ -100,15 +124,19 @@ impl Shared {
         self.engine.process().check()
     }
 
-    /// Runs a checked collective to its end.
-    pub(crate) fn run(
-        &self,
-        task: &Task,
-        program: impl FnOnce(&mut Programs) -> Result<&Program, Error>,
-    ) -> Result<(), Error> {
+    pub(crate) fn planner(&self) -> &Planner {
+        &self.planner
+    }
+
+    /// Runs a checked task to its end: on this stack, if it comes to its end at once.
+    pub(crate) fn run(&self, task: &mut Task) -> Result<(), Error> {
+        if !task.operation().has_schedule() {
+            return self.submit(task.clone())?.wait(self);
+        }
         self.check_process()?;
+        self.planner.locate(task)?;
         let mut engine = self.engine.lock();
-        let id = engine.rush(task, program)?;
+        let id = engine.rush(task, &self.planner)?;
         unlock(engine);
         match id {
             None => Ok(()),
@@ -119,16 +147,16 @@ impl Shared {
         }
     }
 
-    /// Checks one operation, or two that belong together, queues them and gives them a first push.
-    pub(crate) fn issue(
-        &self,
-        check: impl FnOnce(&mut Programs) -> Result<(Request, Option<Request>), Error>,
-    ) -> Result<(OpId, Option<OpId>), Error> {
+    /// Queues a checked task, and begins it.
+    pub(crate) fn submit(&self, mut task: Task) -> Result<Ids, Error> {
         self.check_process()?;
+        if task.operation().has_schedule() {
+            self.planner.locate(&mut task)?;
+        }
         let mut engine = self.engine.lock();
         engine.check()?;
-        let (first, second) = check(&mut engine.programs)?;
-        let ids = (
+        let (first, second) = Request::of(task, &self.planner, &mut engine.programs)?;
+        let ids = Ids(
             engine.issue(first),
             second.map(|request| engine.issue(request)),
         );

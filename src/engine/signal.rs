@@ -1,10 +1,10 @@
 //! Signals: messages without elements, by which two ranks make sure that they mean the same.
 
 use super::exec::Run;
-use super::request::Program;
 use super::terms::{Disagreement, Terms};
 use super::wires::{CHANNEL, Obstacle};
 use crate::buffer::Home;
+use crate::plan::Program;
 use spark_ccl_sched::Rank;
 use spark_ccl_types::Side;
 

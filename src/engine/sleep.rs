@@ -85,27 +85,17 @@ impl Shared {
 mod tests {
     use crate::buffer::Region;
     use crate::communicator::Communicator;
-    use crate::engine::{Program, Request, Task};
-    use spark_ccl_types::{DType, Operation, Reduction, Signature};
+    use crate::engine::request::Request;
+    use crate::plan::Program;
+    use crate::task::Spec;
+    use spark_ccl_types::{DType, Operation};
 
     fn receipt(word: &mut u32) -> Request {
-        let signature = Signature {
-            operation: Operation::SendRecv,
-            dtype: DType::U32,
-            op: Reduction::NONE.code,
-            in_place: false,
-            root: 0,
-            count: 1,
-            place: 0,
-        };
+        let mut task = Spec::new(Operation::Recv, DType::U32)
+            .task((Region::empty(), Region::host(std::ptr::from_mut(word), 1)));
+        task.signature.count = 1;
         Request {
-            task: Task {
-                signature,
-                input: Region::empty(),
-                output: Region::host(std::ptr::from_mut(word), 1),
-                reduction: Reduction::NONE,
-                input_block: None,
-            },
+            task,
             program: Program::recv(1, 0, 1),
         }
     }

@@ -3,12 +3,12 @@
 
 use super::*;
 use crate::buffer::Region;
-use crate::call::{Call, InPlace, Operands, OutOfPlace, Spec};
+use crate::call::{Call, InPlace, Operands, OutOfPlace};
 use crate::communicator::Communicator;
-use crate::plan::Place;
 use crate::registered::Registered;
+use crate::task::Spec;
 use spark_ccl_compute::{Compute, Cpu, Job, Started, Ticket};
-use spark_ccl_types::{DType, Operation, RedOp, Reduction, Signature};
+use spark_ccl_types::{DType, Operation, RedOp, Reduction};
 use std::collections::HashMap;
 use std::sync::Barrier;
 
@@ -159,25 +159,15 @@ fn so_it_is_in_place() {
 /// Two places in the memory that the digest in messages' tags does not tell apart.
 fn alike(comm: &Communicator, memory: &Registered<u8>) -> [usize; 2] {
     let planner = comm.planner();
-    let spec = Spec::reducing(
-        Operation::AllReduce,
-        Reduction::new(RedOp::<u8>::Sum, planner.size),
-    )
-    .in_place();
+    let sum = Reduction::new(RedOp::<u8>::Sum, planner.size);
+    let spec = Spec::reducing(Operation::AllReduce, DType::U8, sum).in_place();
     let mut seen = HashMap::new();
     for offset in 0..=memory.len() - LEN {
         let region = Region::registered(memory.segment(), offset, LEN);
-        let place = Place::of(&spec, &region, &region, planner).unwrap();
-        let signature = Signature {
-            operation: Operation::AllReduce,
-            dtype: DType::U8,
-            op: spec.reduction.code,
-            in_place: false,
-            root: 0,
-            count: LEN as u64,
-            place: place.code(),
-        };
-        if let Some(other) = seen.insert(signature.digest(), offset) {
+        let mut task = spec.task((region.clone(), region));
+        task.signature.count = LEN as u64;
+        planner.locate(&mut task).unwrap();
+        if let Some(other) = seen.insert(task.signature.digest(), offset) {
             return [other, offset];
         }
     }

@@ -2,13 +2,17 @@
 
 mod measured;
 mod place;
+mod program;
+mod programs;
 mod topology;
 mod tuner;
 
-pub(crate) use place::Place;
+pub(crate) use program::Program;
+pub(crate) use programs::Programs;
 pub(crate) use topology::Network;
 
 use crate::error::Error;
+use crate::task::Task;
 use measured::Measured;
 use spark_ccl_config::{AlgorithmChoice, Layout, Path, Settings, Tuning};
 use spark_ccl_sched::cost::{Fabric, estimate};
@@ -111,15 +115,27 @@ impl Planner {
         self.topology.layout()
     }
 
-    /// The schedule of a call.
-    pub(crate) fn schedule(
-        &self,
-        signature: Signature,
-        in_place: bool,
-        place: &Place,
-    ) -> Result<Schedule, Error> {
+    /// Finds out where a checked task's memory is, and leaves of its buffers what its steps use.
+    #[inline]
+    pub(crate) fn locate(&self, task: &mut Task) -> Result<(), Error> {
+        task.narrow(self.rank);
+        let place = place::place(task, self)?;
+        task.signature.place = place;
+        // Whether all ranks must be in place, or none.
+        let rule = task.operation().in_place();
+        task.signature.in_place = task.in_place && rule.binds(self.size as usize, place != 0);
+        Ok(())
+    }
+
+    /// The steps of a collective that has algorithms.
+    pub(crate) fn program(&self, task: &Task) -> Result<Program, Error> {
+        let schedule = self.schedule(task.signature, task.in_place)?;
+        Ok(Program::schedule(schedule))
+    }
+
+    fn schedule(&self, signature: Signature, in_place: bool) -> Result<Schedule, Error> {
         let Choice { algorithm, reason } =
-            tuner::choose(self, signature, in_place, place.is_registered());
+            tuner::choose(self, signature, in_place, signature.place != 0);
         let schedule = schedule(
             signature.operation,
             algorithm,
@@ -142,6 +158,19 @@ impl Planner {
             describe(signature.words())
         );
         Ok(schedule)
+    }
+
+    /// The steps of an `all_to_all_v`.
+    pub(crate) fn blocks(&self, task: &Task) -> Result<Program, Error> {
+        let invalid = |problem: &str| Error::Invalid {
+            operation: task.operation().name(),
+            problem: problem.to_owned(),
+        };
+        let tables = task
+            .tables
+            .as_ref()
+            .ok_or_else(|| invalid("no tables of counts"))?;
+        Program::blocks(self.rank, tables).map_err(|unsupported| invalid(&unsupported.to_string()))
     }
 
     fn shape(&self, signature: Signature) -> Shape {

@@ -2,68 +2,43 @@
 
 use super::Planner;
 use crate::buffer::{Home, Region};
-use crate::call::Spec;
 use crate::error::Error;
+use crate::task::Task;
 use spark_ccl_config::Path;
 use spark_ccl_types::{Operation, Side};
 
-/// Where the buffers of a call are, as far as all ranks must agree on it.
-#[derive(Debug)]
-pub(crate) enum Place {
-    /// Anywhere: data goes through the links.
-    Ordinary,
-    /// The same registered memory on every rank; the code tells allocations and offsets apart.
-    Registered(u64),
-}
-
-impl Place {
-    /// Decides, for every rank alike, by the buffers that all ranks pass.
-    pub(crate) fn of(
-        spec: &Spec,
-        input: &Region,
-        output: &Region,
-        planner: &Planner,
-    ) -> Result<Self, Error> {
-        if planner.path == Path::Safe || planner.size == 1 {
-            return Ok(Self::Ordinary);
-        }
-        // Nobody but the rank itself knows by what to multiply its contribution.
-        let shared = match spec.operation {
-            operation if !operation.moves_data() => return Ok(Self::Ordinary),
-            _ if spec.reduction.differs_by_rank() => None,
-            operation => operation.shared(spec.in_place),
-        };
-        let home = |side| match side {
-            Side::Input => input.home.as_ref(),
-            Side::Output => output.home.as_ref(),
-        };
-        let registered = match shared.map(|sides| sides.map(home)) {
-            Some([Some(a), Some(b)]) => code([a, b], planner.communicator),
-            _ => None,
-        };
-        match registered {
-            Some(code) => Ok(Self::Registered(code)),
-            None if planner.path == Path::ZeroCopy && !spec.by_any_path => {
-                let within_reach = [input, output].into_iter().all(is_within_reach_of_devices);
-                if planner.over_rdma() && within_reach {
-                    return Ok(Self::Ordinary);
-                }
-                Err(refusal(spec.operation, planner))
+/// The code of the registered memory that a call's buffers are in, on every rank alike; it tells allocations and
+/// offsets apart. 0 for ordinary memory, where data goes through the links.
+pub(super) fn place(task: &Task, planner: &Planner) -> Result<u64, Error> {
+    if planner.path == Path::Safe || planner.size == 1 {
+        return Ok(0);
+    }
+    // Nobody but the rank itself knows by what to multiply its contribution.
+    let shared = match task.operation() {
+        operation if !operation.moves_data() => return Ok(0),
+        _ if task.reduction.differs_by_rank() => None,
+        operation => operation.shared(task.in_place),
+    };
+    let home = |side| match side {
+        Side::Input => task.input.home.as_ref(),
+        Side::Output => task.output.home.as_ref(),
+    };
+    let registered = match shared.map(|sides| sides.map(home)) {
+        Some([Some(a), Some(b)]) => code([a, b], planner.communicator),
+        _ => None,
+    };
+    match registered {
+        Some(code) => Ok(code),
+        None if planner.path == Path::ZeroCopy && !task.by_any_path => {
+            let within_reach = [&task.input, &task.output]
+                .into_iter()
+                .all(is_within_reach_of_devices);
+            if planner.over_rdma() && within_reach {
+                return Ok(0);
             }
-            None => Ok(Self::Ordinary),
+            Err(refusal(task.operation(), planner))
         }
-    }
-
-    pub(crate) fn is_registered(&self) -> bool {
-        matches!(self, Self::Registered(_))
-    }
-
-    /// For the signature; 0 for ordinary memory.
-    pub(crate) fn code(&self) -> u64 {
-        match self {
-            Self::Ordinary => 0,
-            Self::Registered(code) => *code,
-        }
+        None => Ok(0),
     }
 }
 

@@ -185,7 +185,7 @@ fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Network, Place};
+    use super::super::Network;
     use super::*;
     use spark_ccl_config::{
         AlgorithmChoice, Layout, Links, Settings, Tuning, TuningEntry, TuningStep,
@@ -295,8 +295,7 @@ mod tests {
                     operation,
                     ..of(bytes)
                 };
-                let place = Place::Ordinary;
-                let schedule = planner.schedule(signature, false, &place).unwrap();
+                let schedule = planner.schedule(signature, false).unwrap();
                 let steps = (0..schedule.channels()).flat_map(|channel| schedule.walk(channel));
                 let peers: BTreeSet<u32> = steps
                     .flat_map(|step| [step.send_to, step.recv_from])

@@ -50,10 +50,23 @@ impl Communicator {
     /// # Errors
     ///
     /// NCCL fails.
-    pub fn pre_mul_sum<T: Element>(&self, mut factor: T) -> Result<PreMulSum, Error> {
+    pub fn pre_mul_sum<T: Element>(&self, factor: T) -> Result<PreMulSum, Error> {
+        let mut bytes = [0; 8];
+        bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&factor));
+        self.pre_mul_sum_of(T::DTYPE, bytes)
+    }
+
+    /// [`pre_mul_sum`](Self::pre_mul_sum) of elements whose type is known at run time. The factor's bytes are the first
+    /// ones; the rest is not used.
+    ///
+    /// # Errors
+    ///
+    /// NCCL's.
+    pub fn pre_mul_sum_of(&self, dtype: DType, factor: [u8; 8]) -> Result<PreMulSum, Error> {
         let operation = self.begin("ncclRedOpCreatePreMulSum")?;
         let mut code = 0;
-        let dtype = T::DTYPE;
+        // NCCL reads it as a number of its type.
+        let mut factor = u64::from_ne_bytes(factor);
         // SAFETY: `begin` returned the handle of a live communicator. `factor` has the type that
         // NCCL is told, and NCCL reads it before it returns; NCCL writes one number to `code`.
         let result = unsafe {

@@ -1,13 +1,15 @@
 //! What a call asks for, without its buffers.
 
+use super::Task;
 use crate::buffer::Region;
-use crate::engine::Task;
 use spark_ccl_types::{DType, Operation, Reduction, Signature};
+use std::sync::Arc;
 
 /// A call without its buffers.
 #[derive(Debug, Clone)]
 pub(crate) struct Spec {
     pub(crate) operation: Operation,
+    pub(crate) dtype: DType,
     pub(crate) reduction: Reduction,
     /// The root, or the peer that is sent to.
     pub(crate) root: usize,
@@ -18,7 +20,7 @@ pub(crate) struct Spec {
     pub(crate) by_any_path: bool,
     /// Elements of an allocation.
     pub(crate) elements: usize,
-    pub(crate) tables: Option<Box<Tables>>,
+    pub(crate) tables: Option<Arc<Tables>>,
 }
 
 /// Counts and displacements of an `all_to_all_v`, in elements.
@@ -31,9 +33,10 @@ pub(crate) struct Tables {
 }
 
 impl Spec {
-    pub(crate) fn new(operation: Operation) -> Self {
+    pub(crate) fn new(operation: Operation, dtype: DType) -> Self {
         Self {
             operation,
+            dtype,
             reduction: Reduction::NONE,
             root: 0,
             from: 0,
@@ -44,40 +47,40 @@ impl Spec {
         }
     }
 
-    pub(crate) fn reducing(operation: Operation, reduction: Reduction) -> Self {
+    pub(crate) fn reducing(operation: Operation, dtype: DType, reduction: Reduction) -> Self {
         Self {
             reduction,
-            ..Self::new(operation)
+            ..Self::new(operation, dtype)
         }
     }
 
     /// The task of a call with these buffers, unchecked.
     #[inline]
-    pub(super) fn task(&self, dtype: DType, (input, output): (Region, Region)) -> Task {
-        Task {
-            signature: self.signature(dtype, 0),
-            input,
-            output,
-            reduction: self.reduction,
-            input_block: None,
-        }
-    }
-
-    #[inline]
-    pub(super) fn signature(&self, dtype: DType, count: usize) -> Signature {
+    pub(crate) fn task(&self, (input, output): (Region, Region)) -> Task {
         let root = if self.operation.is_rooted() {
             self.root as u32
         } else {
             0
         };
-        Signature {
-            operation: self.operation,
-            dtype,
-            op: self.reduction.code,
-            in_place: false,
-            root,
-            count: count as u64,
-            place: 0,
+        Task {
+            signature: Signature {
+                operation: self.operation,
+                dtype: self.dtype,
+                op: self.reduction.code,
+                in_place: false,
+                root,
+                count: 0,
+                place: 0,
+            },
+            input,
+            output,
+            reduction: self.reduction,
+            in_place: self.in_place,
+            input_block: None,
+            by_any_path: self.by_any_path,
+            to: self.root as u32,
+            from: self.from as u32,
+            tables: self.tables.clone(),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Programs of calls that were made before.
 
-use super::request::Program;
+use super::{Planner, Program};
 use crate::error::Error;
-use spark_ccl_types::Signature;
+use crate::task::Task;
 use std::collections::HashMap;
 
 /// Programs that are remembered; more than a training step has different calls.
@@ -24,33 +24,24 @@ struct Key {
 }
 
 impl Programs {
-    /// The program of a call; `make` makes it the first time.
+    /// The program of a checked collective; the planner makes it the first time.
     #[inline]
-    pub(crate) fn get(
-        &mut self,
-        signature: Signature,
-        in_place: bool,
-        make: impl FnOnce() -> Result<Program, Error>,
-    ) -> Result<&Program, Error> {
+    pub(crate) fn get(&mut self, planner: &Planner, task: &Task) -> Result<&Program, Error> {
         let key = Key {
-            words: signature.words(),
-            in_place,
+            words: task.signature.words(),
+            in_place: task.in_place,
         };
         if self.all.get(self.last).is_none_or(|(last, _)| *last != key) {
-            self.last = self.find(key, make)?;
+            self.last = self.find(key, planner, task)?;
         }
         Ok(&self.all[self.last].1)
     }
 
-    fn find(
-        &mut self,
-        key: Key,
-        make: impl FnOnce() -> Result<Program, Error>,
-    ) -> Result<usize, Error> {
+    fn find(&mut self, key: Key, planner: &Planner, task: &Task) -> Result<usize, Error> {
         if let Some(&place) = self.index.get(&key) {
             return Ok(place);
         }
-        let program = make()?;
+        let program = planner.program(task)?;
         if self.all.len() >= LIMIT {
             self.all.clear();
             self.index.clear();

@@ -1,0 +1,121 @@
+//! Where the steps of an operation come from.
+
+use crate::task::Tables;
+use spark_ccl_sched::{Buf, Kind, Rank, Schedule, Span, Step, Steps, Unsupported, all_to_all_v};
+use std::sync::Arc;
+
+/// The steps of an operation. A schedule is cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) enum Program {
+    Schedule(Arc<Schedule>),
+    /// Written out, where it depends on more than the shape.
+    Blocks(Arc<Blocks>),
+    /// One message stream: half of a pair, matched with the peer's by order.
+    PointToPoint(Step),
+}
+
+impl Program {
+    /// Of a collective that has an algorithm.
+    pub(crate) fn schedule(schedule: Schedule) -> Self {
+        Self::Schedule(Arc::new(schedule))
+    }
+
+    /// Of an `all_to_all_v` with these counts and displacements, which were checked.
+    pub(crate) fn blocks(own: Rank, tables: &Tables) -> Result<Self, Unsupported> {
+        let wide = |table: &[usize]| table.iter().map(|&x| x as u64).collect::<Vec<_>>();
+        let (sent, expected) = (wide(&tables.send_counts), wide(&tables.recv_counts));
+        let displs = [&tables.send_displs, &tables.recv_displs].map(|displs| wide(displs));
+        let steps = all_to_all_v(own, &sent, &displs[0], &expected, &displs[1])?;
+        Ok(Self::Blocks(Arc::new(Blocks {
+            steps: [0, 1].map(|channel| steps.walk(channel).collect()),
+            sent,
+            expected,
+        })))
+    }
+
+    /// `len` elements of the input to `to`.
+    pub(crate) fn send(rank: Rank, to: Rank, len: u64) -> Self {
+        Self::PointToPoint(Step {
+            kind: Kind::Send,
+            send_to: to,
+            recv_from: rank,
+            src: span(Buf::Input, len),
+            dst: span(Buf::Output, 0),
+        })
+    }
+
+    /// `len` elements from `from` to the output.
+    pub(crate) fn recv(rank: Rank, from: Rank, len: u64) -> Self {
+        Self::PointToPoint(Step {
+            kind: Kind::Recv,
+            send_to: rank,
+            recv_from: from,
+            src: span(Buf::Input, 0),
+            dst: span(Buf::Output, len),
+        })
+    }
+
+    pub(crate) fn channels(&self) -> u32 {
+        match self {
+            Self::Schedule(schedule) => schedule.channels(),
+            Self::Blocks(_) => 2,
+            Self::PointToPoint(_) => 1,
+        }
+    }
+
+    pub(crate) fn step(&self, channel: u32, index: u64) -> Option<Step> {
+        match self {
+            Self::Schedule(schedule) => schedule.step(channel, index),
+            Self::Blocks(blocks) => {
+                let steps = blocks.steps.get(channel as usize)?;
+                steps.get(index as usize).copied()
+            }
+            Self::PointToPoint(step) => (index == 0).then_some(*step),
+        }
+    }
+
+    /// Whether nothing is written to memory from which a message was sent.
+    pub(crate) fn may_lend(&self) -> bool {
+        match self {
+            Self::Schedule(schedule) => schedule.may_lend(),
+            // These have a buffer to send from that they only read.
+            Self::Blocks(_) | Self::PointToPoint(_) => true,
+        }
+    }
+
+    /// Whether it is one message, which moves though it may be empty: its receiver is told of its length.
+    pub(crate) fn is_message(&self) -> bool {
+        matches!(self, Self::PointToPoint(_))
+    }
+
+    /// Whether it is an all-reduce in which everyone sends its vector to everyone.
+    pub(crate) fn is_exchange(&self) -> bool {
+        matches!(self, Self::Schedule(schedule) if schedule.is_exchange())
+    }
+
+    /// Elements of scratch memory.
+    pub(crate) fn scratch(&self) -> u64 {
+        match self {
+            Self::Schedule(schedule) => schedule.scratch(),
+            Self::Blocks(_) | Self::PointToPoint(_) => 0,
+        }
+    }
+}
+
+fn span(buf: Buf, len: u64) -> Span {
+    Span {
+        buf,
+        offset: 0,
+        len,
+    }
+}
+
+/// An exchange of blocks whose lengths are known to the ranks at both ends alone.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    /// By channel: the blocks, and signals that say how long they are.
+    pub(crate) steps: [Vec<Step>; 2],
+    /// By rank: elements that this one sends it, and expects from it.
+    pub(crate) sent: Vec<u64>,
+    pub(crate) expected: Vec<u64>,
+}

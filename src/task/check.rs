@@ -1,0 +1,198 @@
+//! Checks the arguments of a call.
+
+use super::{Ranks, Spec, Tables, Task};
+use crate::buffer::Region;
+use crate::error::Error;
+use spark_ccl_types::{Extent, Operation, Side};
+
+/// Checks a task whose buffers are those that the caller passed, and counts its elements.
+///
+/// By reference: a task is several cache lines that were written a moment ago, and to copy them waits for those
+/// stores.
+///
+/// # Errors
+/// [`Error::Invalid`] for ranks that do not exist, and buffers that do not fit the operation or each other.
+pub(crate) fn check(spec: &Spec, task: &mut Task, ranks: Ranks) -> Result<(), Error> {
+    let call = Checked { spec, ranks };
+    let count = match spec.operation {
+        Operation::Send | Operation::Recv | Operation::SendRecv => call.message(task)?,
+        Operation::AllToAllV => call.tables(&task.input, &task.output).map(|()| 0)?,
+        _ => call.count(&task.input, &task.output)?,
+    };
+    task.signature.count = count as u64;
+    Ok(())
+}
+
+/// A call under examination.
+struct Checked<'a> {
+    spec: &'a Spec,
+    ranks: Ranks,
+}
+
+impl Checked<'_> {
+    /// The elements that are sent and received.
+    fn message(&self, task: &Task) -> Result<usize, Error> {
+        if self.spec.operation != Operation::Recv {
+            self.peer("destination", self.spec.root)?;
+        }
+        if self.spec.operation != Operation::Send {
+            self.peer("source", self.spec.from)?;
+        }
+        self.disjoint(&task.input, &task.output)?;
+        Ok(task.input.len + task.output.len)
+    }
+
+    /// The elements that the operation counts, if the buffers fit it and each other.
+    fn count(&self, input: &Region, output: &Region) -> Result<usize, Error> {
+        let operation = self.spec.operation;
+        if operation.is_rooted() {
+            self.peer("root", self.spec.root)?;
+        }
+        if !operation.moves_data() {
+            return Ok(self.spec.elements);
+        }
+        if self.spec.in_place {
+            return self.share(output.len, operation.is_divided());
+        }
+        let uses_both = self.uses(Side::Input) && self.uses(Side::Output);
+        let counted = operation.counted();
+        let (seen, other) = match counted {
+            Side::Input => (input.len, output.len),
+            Side::Output => (output.len, input.len),
+        };
+        if uses_both {
+            self.fits(seen, other)?;
+        }
+        let count = self.share(seen, operation.extent(counted) == Extent::Blocks)?;
+        if uses_both {
+            self.disjoint(input, output)?;
+        }
+        Ok(count)
+    }
+
+    /// Checks the length of one buffer by that of the one that says the count.
+    fn fits(&self, counted: usize, seen: usize) -> Result<(), Error> {
+        let operation = self.spec.operation;
+        let what = match operation.counted() {
+            Side::Input => "receive buffer",
+            Side::Output => "send buffer",
+        };
+        // Where one buffer is a block, the other has one for each rank.
+        let expected = match operation.own_block() {
+            Some(_) => counted.saturating_mul(self.ranks.size),
+            None => counted,
+        };
+        self.equal(what, expected, seen)
+    }
+
+    /// A rank's share of a buffer, or all of it where it is not divided.
+    fn share(&self, len: usize, is_divided: bool) -> Result<usize, Error> {
+        if !is_divided {
+            return Ok(len);
+        }
+        self.divisible(len)?;
+        Ok(len / self.ranks.size)
+    }
+
+    /// Whether this rank takes part with a buffer.
+    fn uses(&self, side: Side) -> bool {
+        let is_root = self.ranks.own == self.spec.root;
+        self.spec.operation.uses(side, is_root)
+    }
+
+    /// Checks the counts and displacements of an `all_to_all_v`.
+    fn tables(&self, input: &Region, output: &Region) -> Result<(), Error> {
+        let Some(tables) = self.spec.tables.as_deref() else {
+            return Err(self.invalid("no tables of counts".to_owned()));
+        };
+        let Tables {
+            send_counts,
+            send_displs,
+            recv_counts,
+            recv_displs,
+        } = tables;
+        self.table("send", send_counts, send_displs, input.len)?;
+        self.table("receive", recv_counts, recv_displs, output.len)?;
+        let own = self.ranks.own;
+        let (give, take) = (send_counts[own], recv_counts[own]);
+        if give != take {
+            return Err(self.invalid(format!(
+                "rank {own} sends itself {give} elements and receives {take} from itself"
+            )));
+        }
+        self.disjoint(input, output)
+    }
+
+    fn table(
+        &self,
+        side: &str,
+        counts: &[usize],
+        displs: &[usize],
+        len: usize,
+    ) -> Result<(), Error> {
+        let size = self.ranks.size;
+        if counts.len() != size || displs.len() != size {
+            return Err(self.invalid(format!(
+                "{} {side} counts and {} displacements for {size} ranks",
+                counts.len(),
+                displs.len()
+            )));
+        }
+        for (rank, (&count, &displ)) in counts.iter().zip(displs).enumerate() {
+            if displ.checked_add(count).is_none_or(|end| end > len) {
+                return Err(self.invalid(format!(
+                    "the {side} block of rank {rank} ({count} elements from {displ}) exceeds the \
+                     buffer of {len} elements"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn peer(&self, what: &str, rank: usize) -> Result<(), Error> {
+        let size = self.ranks.size;
+        if rank < size {
+            return Ok(());
+        }
+        Err(self.invalid(format!(
+            "{what} is rank {rank}, and the communicator has ranks 0 to {}",
+            size - 1
+        )))
+    }
+
+    fn equal(&self, what: &str, expected: usize, seen: usize) -> Result<(), Error> {
+        if expected == seen {
+            return Ok(());
+        }
+        Err(self.invalid(format!(
+            "the {what} must have {expected} elements and has {seen}"
+        )))
+    }
+
+    fn divisible(&self, len: usize) -> Result<(), Error> {
+        let size = self.ranks.size;
+        if len.is_multiple_of(size) {
+            return Ok(());
+        }
+        Err(self.invalid(format!(
+            "{len} elements cannot be divided among {size} ranks"
+        )))
+    }
+
+    fn disjoint(&self, input: &Region, output: &Region) -> Result<(), Error> {
+        let bytes = self.spec.dtype.size();
+        let (a, b) = (input.ptr as usize, output.ptr as usize);
+        let apart = a + input.len * bytes <= b || b + output.len * bytes <= a;
+        if apart || input.len == 0 || output.len == 0 {
+            return Ok(());
+        }
+        Err(self.invalid("send and receive buffers overlap; use the in-place variant".to_owned()))
+    }
+
+    fn invalid(&self, problem: String) -> Error {
+        Error::Invalid {
+            operation: self.spec.operation.name(),
+            problem,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The untyped core of a call: what is to be done with which memory.
+//!
+//! A [`Spec`] is a call without its buffers. With them it becomes a [`Task`], which is [checked](check()) before any
+//! engine sees it. Nothing here knows communicators, plans or engines.
+
+mod check;
+mod spec;
+
+pub(crate) use check::check;
+pub(crate) use spec::{Spec, Tables};
+
+use crate::buffer::Region;
+use spark_ccl_sched::Rank;
+use spark_ccl_types::{Operation, Reduction, Side, Signature};
+use std::sync::Arc;
+
+/// This rank, and how many there are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ranks {
+    pub(crate) own: usize,
+    pub(crate) size: usize,
+}
+
+/// A call with its buffers.
+#[derive(Debug, Clone)]
+pub(crate) struct Task {
+    pub(crate) signature: Signature,
+    pub(crate) input: Region,
+    pub(crate) output: Region,
+    pub(crate) reduction: Reduction,
+    /// The caller passed one buffer. [`Signature::in_place`] says so only where all ranks must agree on it.
+    pub(crate) in_place: bool,
+    /// In place, with each rank's input in its block of the output: elements of a block.
+    pub(crate) input_block: Option<u64>,
+    /// The zero-copy path is not demanded of this call, whatever the settings say.
+    pub(crate) by_any_path: bool,
+    /// Of messages: the rank that they go to, and the one that they come from.
+    pub(crate) to: Rank,
+    pub(crate) from: Rank,
+    /// Of `all_to_all_v`.
+    pub(crate) tables: Option<Arc<Tables>>,
+}
+
+impl Task {
+    pub(crate) fn operation(&self) -> Operation {
+        self.signature.operation
+    }
+
+    pub(crate) fn is_on_device(&self) -> bool {
+        self.input.site.is_some() || self.output.site.is_some()
+    }
+
+    /// What is read and what is written, as the caller passed it.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn regions(&self) -> [&Region; 2] {
+        [&self.input, &self.output]
+    }
+
+    /// Whether peers may write to its output: they do so in this operation alone, if all ranks' buffers are
+    /// registered memory of theirs.
+    pub(crate) fn is_written_by_peers(&self) -> bool {
+        self.signature.place != 0 && self.operation() == Operation::AllReduce
+    }
+
+    /// Leaves of the caller's buffers what this rank reads and writes.
+    pub(crate) fn narrow(&mut self, own: Rank) {
+        let operation = self.operation();
+        let count = self.signature.count as usize;
+        let bytes = self.signature.dtype.size();
+        let block = |all: &Region| all.part(own as usize * count, count, bytes);
+        match operation.own_block() {
+            Some(Side::Input) if self.in_place => {
+                self.input = block(&self.output);
+                self.input_block = Some(count as u64);
+                return;
+            }
+            Some(Side::Output) if self.in_place => {
+                self.output = block(&self.output);
+                return;
+            }
+            _ => {}
+        }
+        let is_root = self.signature.root == own;
+        // In place, what is read is what the rank has as its output in any case.
+        if !self.in_place && !operation.uses(Side::Input, is_root) {
+            self.input = Region::empty();
+        }
+        if !operation.uses(Side::Output, is_root) {
+            self.output = Region::empty();
+        }
+    }
+}
