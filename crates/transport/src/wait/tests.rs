@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
-use super::{Bell, Wait, take_part};
+use super::{Bell, Wait, register_for_barriers};
 use crate::memory::{MemoryError, send_fd};
 use crate::{Geometry, LinkError, LinkRx, LinkTx, shm, tcp};
 
@@ -123,7 +123,7 @@ fn over_sockets() -> (End, End) {
 /// Links whose ends can block here: the kernel may refuse the barrier.
 fn links() -> Vec<(End, End)> {
     let mut links = vec![over_sockets()];
-    if take_part() {
+    if register_for_barriers() {
         links.push(over_memory());
     }
     links

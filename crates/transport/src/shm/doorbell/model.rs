@@ -11,7 +11,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use std::sync::atomic::Ordering;
 
-use super::{get_up, knock, lie_down};
+use super::{arm, disarm, ring_if_asleep};
 
 /// The words of a link with one message after the other, and the sleeper's bell.
 #[derive(Default)]
@@ -39,19 +39,19 @@ impl Link {
 
     fn send(&self, number: u64) {
         self.sent.store(number, Ordering::Release);
-        knock(&self.asleep, || self.ring());
+        ring_if_asleep(&self.asleep, || self.ring());
     }
 
     /// Waits for a message as the engine does.
     fn await_message(&self, number: u64) {
         let has_come = || self.sent.load(Ordering::Acquire) >= number;
         while !has_come() {
-            lie_down(&self.asleep);
+            arm(&self.asleep);
             fence(Ordering::SeqCst);
             if !has_come() {
                 self.block();
             }
-            get_up(&self.asleep);
+            disarm(&self.asleep);
         }
     }
 }
