@@ -22,7 +22,7 @@ fn write(memory: &SharedMemory, at: usize, value: u8) {
 
 fn read(memory: &SharedMemory, at: usize) -> u8 {
     assert!(at < memory.len());
-    // SAFETY: as in `write`.
+    // SAFETY: `at` is within the mapping, and each test uses its memory from one thread.
     unsafe { memory.as_ptr().add(at).read_volatile() }
 }
 
