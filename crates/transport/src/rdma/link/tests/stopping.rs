@@ -3,7 +3,7 @@
 use spark_ccl_verbs::testing;
 
 use crate::LinkError;
-use crate::rdma::link::core::{Core, Place};
+use crate::rdma::link::core::{Core, Destination};
 use crate::rdma::link::cost::alone;
 use crate::rdma::link::immediate::Immediate;
 use crate::rdma::link::lent::Lent;
@@ -34,9 +34,13 @@ fn reading_without_end() -> Core {
         channel,
         number: number as u32,
     };
-    core.pretend(arrival, (HEADER_BYTES + bytes.len()) as u32);
+    core.inject(arrival, (HEADER_BYTES + bytes.len()) as u32);
     testing::hold(true);
-    assert!(core.read_lent(channel, Place::Slots).unwrap().is_none());
+    assert!(
+        core.read_lent(channel, Destination::Slots)
+            .unwrap()
+            .is_none()
+    );
     testing::hold(false);
     testing::keep_pairs(libc::EIO);
     core
