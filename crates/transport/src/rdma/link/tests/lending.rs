@@ -1,4 +1,4 @@
-//! Messages that are read where they lie, by real devices.
+//! Messages that real devices read in the lender's memory.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const SLOTS: Geometry = Geometry {
     channels: 2,
 };
 
-/// Memory that the devices of a side reach; unregistered before it is freed.
+/// Registered memory of one side; deregistered before it is freed.
 pub(super) struct Lot {
     pub(super) registration: Registration,
     pub(super) memory: Box<[u8]>,
@@ -24,8 +24,8 @@ impl Lot {
     pub(super) fn new(registry: &Arc<Registry>, bytes: usize) -> Self {
         let mut memory = vec![0; bytes].into_boxed_slice();
         let start = NonNull::from(&mut *memory).cast();
-        // SAFETY: the registration goes before the memory, and each test waits for what it has lent and
-        // borrowed, or deregisters the memory.
+        // SAFETY: `registration` is declared first, so it is dropped before the memory is freed. Each test waits
+        // for its loans in both directions, or deregisters the memory, before it uses the memory for anything else.
         let registration = unsafe { registry.register(Memory::Host { start, bytes }) }.unwrap();
         Self {
             registration,
@@ -33,7 +33,7 @@ impl Lot {
         }
     }
 
-    /// Of which every byte is different from those near it.
+    /// Memory in which every byte differs from those near it.
     pub(super) fn filled(registry: &Arc<Registry>, bytes: usize) -> Self {
         let mut lot = Self::new(registry, bytes);
         for (index, byte) in lot.memory.iter_mut().enumerate() {
@@ -51,7 +51,8 @@ pub(super) fn linked(sides: &[Side; 2]) -> [(Tx, Rx); 2] {
 }
 
 pub(super) fn lend(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
-    // SAFETY: the payload is of memory that outlives the link, or is lent until it has returned.
+    // SAFETY: the payload is part of memory that outlives the link, or the test keeps it unchanged until it has
+    // returned.
     match unsafe { tx.lend(0, payload, tag) }.unwrap() {
         Lending::Lent(number) => number,
         other => panic!("{other:?}"),
@@ -70,9 +71,9 @@ fn borrow(rx: &mut Rx, room: &mut [u8], tag: u64) -> usize {
     }
 }
 
-/// Asks for what has been lent, on all rails at once; how much of it is there already.
+/// Starts reading everything that has been lent, on all rails at once. Returns how much has already been received.
 pub(super) fn ask(rx: &mut Rx, room: &mut [u8]) -> usize {
-    // So that all of it can be asked for.
+    // Gives all of the lent messages time to arrive.
     thread::sleep(Duration::from_millis(200));
     let until = soon();
     let mut done = 0;
