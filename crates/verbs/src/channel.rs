@@ -78,8 +78,8 @@ impl CompletionChannel {
                 )),
             };
         }
-        // SAFETY: the announcement was taken just now, and is acknowledged once. The queue lives
-        // until then: destroying it waits for this.
+        // SAFETY: the notification was taken by the call above and is acknowledged once. Its queue still exists:
+        // destroying a queue waits until every notification that was taken is acknowledged.
         unsafe { (api.ibv_ack_cq_events)(queue, 1) };
         Ok(Some(id.addr() as u64))
     }

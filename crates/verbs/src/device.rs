@@ -112,7 +112,7 @@ struct List {
 
 // SAFETY: the list is only read until it is freed, and any thread may free it.
 unsafe impl Send for List {}
-// SAFETY: shared references only read the list.
+// SAFETY: the list does not change after it was made, and shared references only read it.
 unsafe impl Sync for List {}
 
 impl Drop for List {

@@ -1,4 +1,4 @@
-//! Two ends that block for each other: neither blocks for longer than the other takes to act.
+//! Tests of two ends that block for each other: neither blocks longer than the other takes to act.
 
 use std::io::Write;
 use std::os::fd::AsFd;

@@ -49,14 +49,14 @@ pub fn connect(
     let theirs = decode(&talk.exchange_bytes(&encode(&mut own))?)?;
     let mut tried = candidates(&own, &theirs, first)?;
     tried.truncate(MOST_CANDIDATES.min(MOST_LANES / settings.qps_per_connection));
-    let site = Setup {
+    let setup = Setup {
         nics,
         settings,
         geometry,
         theirs: &theirs,
         first,
     };
-    let (mut made, peer) = site.offer(&talk, &tried)?;
+    let (mut made, peer) = setup.offer(&talk, &tried)?;
     let rails = connect_all(&mut made, &peer);
     let mut rails = agree(&talk, rails)?;
     let is_certain = tried.iter().any(|candidate| candidate.certain);

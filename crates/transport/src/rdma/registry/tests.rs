@@ -1,4 +1,5 @@
-//! With a stand-in for the device: this proves which numbers are handed over, not that a device takes them.
+//! Tests with the fake device: they check which numbers are passed to a device, not that a real device accepts
+//! them.
 
 use std::os::fd::{AsFd, AsRawFd};
 

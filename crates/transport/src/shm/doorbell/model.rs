@@ -1,8 +1,8 @@
-//! Every interleaving of an end that blocks and one that sends.
+//! Model check of every interleaving of an end that blocks and one that sends.
 //!
-//! Loom has no barrier on all cores. It is modelled as a fence on either side: where the barrier falls
-//! between two instructions of the other core, it is a full fence there; that the fence stands between
-//! the store and the load is what the barrier guarantees to whoever does not see the other's store.
+//! Loom has no barrier on all cores. It is modelled as a fence on each side. The barrier acts as a full fence
+//! between two instructions of the other core; to an end that does not see the other's store, it guarantees that
+//! this fence is between the other's store and load.
 //!
 //! Run with `tests/models.sh`.
 
@@ -42,7 +42,7 @@ impl Link {
         ring_if_asleep(&self.asleep, || self.ring());
     }
 
-    /// Waits for a message as the engine does.
+    /// Waits for a message as the engine does: arm, barrier, check, block.
     fn await_message(&self, number: u64) {
         let has_come = || self.sent.load(Ordering::Acquire) >= number;
         while !has_come() {
@@ -75,7 +75,7 @@ fn who_blocks_for_a_message_is_woken_up() {
 
 #[test]
 fn who_blocks_again_is_woken_up_again() {
-    // There are too many interleavings to see them all.
+    // There are too many interleavings to check all of them.
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     all_wake_up(2, &model);

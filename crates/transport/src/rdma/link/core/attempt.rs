@@ -53,7 +53,7 @@ pub(super) enum Outcome {
 #[derive(Debug)]
 struct Greeting {
     rail: Rail,
-    has_send_greetinged: bool,
+    has_greeted: bool,
     has_heard: bool,
     until: Instant,
 }
@@ -145,7 +145,7 @@ impl Try {
     }
 
     /// Advances as far as possible without blocking.
-    pub(super) fn advance(&mut self, mut site: Environment<'_>, is_ending: bool) {
+    pub(super) fn advance(&mut self, mut environment: Environment<'_>, is_ending: bool) {
         if self.said.is_some() {
             return;
         }
@@ -153,62 +153,67 @@ impl Try {
         if is_ending || self.heard == Some(false) {
             discard(std::mem::replace(&mut self.stage, Stage::Over(None)));
             if !is_unknown_to_peer {
-                self.say(false, &mut site);
+                self.say(false, &mut environment);
             }
             return;
         }
         let stage = std::mem::replace(&mut self.stage, Stage::Over(None));
-        match stage.run(&mut site) {
+        match stage.run(&mut environment) {
             Ok(stage) => self.stage = stage,
             Err(problem) => {
-                let rail = &site.plan.rail;
+                let rail = &environment.plan.rail;
                 tracing::debug!("{rail} does not carry again yet: {problem}");
             }
         }
         match &self.stage {
-            Stage::Over(rail) if !is_unknown_to_peer => self.say(rail.is_some(), &mut site),
+            Stage::Over(rail) if !is_unknown_to_peer => self.say(rail.is_some(), &mut environment),
             _ => {}
         }
     }
 
-    fn say(&mut self, works: bool, site: &mut Environment<'_>) {
+    fn say(&mut self, works: bool, environment: &mut Environment<'_>) {
         self.said = Some(works);
-        let rail = site.rail;
-        site.control.say(&Message::Verdict { rail, works });
+        let rail = environment.rail;
+        environment.control.say(&Message::Verdict { rail, works });
     }
 }
 
 impl Stage {
     /// Runs stages until one takes time, or the last one is reached.
-    fn run(mut self, site: &mut Environment<'_>) -> Result<Self, String> {
+    fn run(mut self, environment: &mut Environment<'_>) -> Result<Self, String> {
         loop {
-            match self.step(site)? {
+            match self.step(environment)? {
                 Continue(next) => self = next,
                 Break(last) => return Ok(last),
             }
         }
     }
 
-    /// Runs one stage. `Continue` if the next one can run now, `Break` if it takes time.
-    fn step(self, site: &mut Environment<'_>) -> Result<ControlFlow<Self, Self>, String> {
+    /// Runs one stage. `Continue` if the next one can run now; `Break` if it takes time, or there is none.
+    fn step(self, environment: &mut Environment<'_>) -> Result<ControlFlow<Self, Self>, String> {
         match self {
             Self::Making(job, peer) if job.has_ended() => {
                 let lane = job.outcome()?;
                 let own = lane.end();
                 let Some(peer) = peer else {
-                    site.offer(own);
+                    environment.offer(own);
                     return Ok(Break(Self::Offered(lane)));
                 };
-                Ok(Continue(connecting(lane, peer, site.start, Some(own))))
+                Ok(Continue(connecting(
+                    lane,
+                    peer,
+                    environment.start,
+                    Some(own),
+                )))
             }
             Self::Connecting(job, own) if job.has_ended() => {
                 let greeting = Greeting::new(job.outcome()?);
                 if let Some(own) = own {
-                    site.offer(own);
+                    environment.offer(own);
                 }
                 Ok(Continue(Self::Greeting(greeting)))
             }
-            Self::Greeting(mut greeting) => match greeting.advance(site) {
+            Self::Greeting(mut greeting) => match greeting.advance(environment) {
                 Ok(true) => Ok(Break(Self::Over(Some(greeting.rail)))),
                 Ok(false) => Ok(Break(Self::Greeting(greeting))),
                 Err(problem) => {
@@ -229,7 +234,7 @@ impl Greeting {
     fn new(rail: Rail) -> Self {
         Self {
             rail,
-            has_send_greetinged: false,
+            has_greeted: false,
             has_heard: false,
             until: Instant::now() + GREETING,
         }
@@ -237,20 +242,20 @@ impl Greeting {
 
     /// Whether both ends have greeted each other. The first end greets first: when its greeting arrives, the other
     /// end knows that the first is connected.
-    fn advance(&mut self, site: &Environment<'_>) -> Result<bool, String> {
+    fn advance(&mut self, environment: &Environment<'_>) -> Result<bool, String> {
         let Self {
             rail,
-            has_send_greetinged,
+            has_greeted,
             has_heard,
             until,
         } = self;
         let listened = listen(rail, has_heard, &mut PollRoom::default());
         listened.map_err(|error| error.to_string())?;
-        if !*has_send_greetinged && (site.plan.is_first || *has_heard) {
-            send_greeting(rail, site.slots).map_err(|error| error.to_string())?;
-            *has_send_greetinged = true;
+        if !*has_greeted && (environment.plan.is_first || *has_heard) {
+            send_greeting(rail, environment.slots).map_err(|error| error.to_string())?;
+            *has_greeted = true;
         }
-        let is_done = *has_send_greetinged && *has_heard && rail.ended.well == rail.posted;
+        let is_done = *has_greeted && *has_heard && rail.ended.well == rail.posted;
         if !is_done && Instant::now() > *until {
             return Err(format!("no greeting within {GREETING:?}"));
         }

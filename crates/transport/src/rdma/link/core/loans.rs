@@ -102,12 +102,12 @@ impl Core {
     pub(in super::super) fn read_lent(
         &mut self,
         channel: usize,
-        place: Destination,
+        destination: Destination,
     ) -> Result<Option<Here>, LinkError> {
         if self.is_awaited(channel) {
             self.poll()?;
         }
-        self.take_on(channel, place)?;
+        self.take_on(channel, destination)?;
         self.ask(channel);
         let first = self.loans[channel].front();
         let here = first.filter(|loan| loan.is_here());
@@ -130,7 +130,7 @@ impl Core {
     }
 
     /// Assigns a destination to lent messages that have been announced.
-    fn take_on(&mut self, channel: usize, place: Destination) -> Result<(), LinkError> {
+    fn take_on(&mut self, channel: usize, destination: Destination) -> Result<(), LinkError> {
         let mut taken = 0;
         let mut first_tag = None;
         for ahead in 0.. {
@@ -138,7 +138,7 @@ impl Core {
                 break;
             };
             let header = self.incoming.read_header(channel, number)?;
-            let tag = *first_tag.get_or_insert(match place {
+            let tag = *first_tag.get_or_insert(match destination {
                 Destination::Room { tag, .. } => tag,
                 Destination::Slots => header.tag,
             });
@@ -151,7 +151,7 @@ impl Core {
             }
             let lent = self.lent(channel, number, len)?;
             let bytes = lent.bytes as usize;
-            let to = match place {
+            let to = match destination {
                 Destination::Slots => self.incoming.payload(channel, number) as u64,
                 Destination::Room {
                     start, bytes: room, ..
@@ -161,7 +161,7 @@ impl Core {
             taken += bytes;
             self.loans[channel].push_back(Loan {
                 lent,
-                in_slot: matches!(place, Destination::Slots),
+                in_slot: matches!(destination, Destination::Slots),
                 to,
                 state: State::Waiting,
             });

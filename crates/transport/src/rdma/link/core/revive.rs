@@ -33,14 +33,14 @@ impl Core {
             let Some(attempt) = &mut dead.attempt else {
                 continue;
             };
-            let site = Environment {
+            let environment = Environment {
                 plan: &dead.plan,
                 rail: dead.rail,
                 start: dead.start,
                 slots: &self.outgoing,
                 control: &mut self.control,
             };
-            attempt.advance(site, is_ending);
+            attempt.advance(environment, is_ending);
             self.order.set_silent(dead.rail, !attempt.may_be_in_use());
             match attempt.outcome() {
                 None => {}

@@ -233,7 +233,7 @@ fn a_sender_is_not_gone_while_something_is_to_be_sent_again() {
 }
 
 #[test]
-fn a_failed_rail_is_no_farewell() {
+fn a_failed_rail_does_not_announce_a_closed_peer() {
     let mut here = Order::new(GEOMETRY, 1);
     let there = report(&Order::new(GEOMETRY, 1));
     here.note_report(&there, |_| {}).unwrap();

@@ -1,4 +1,4 @@
-//! Rails that failed and carry again.
+//! Tests of failed rails that return.
 
 use std::io::Write;
 use std::sync::Arc;
