@@ -1,7 +1,9 @@
-//! The descriptors that children are not to keep.
+//! Replaces registered descriptors in a forked child, so that the child does not keep the parent's connections
+//! open.
 //!
-//! The kernel closes a dead process's connections only when no child has them open. So a child puts a dead end in
-//! their place: its copies of the handles find a socket that is closed, and may close it once more.
+//! The kernel closes a dead process's connections only when no child has them open. A child therefore replaces each
+//! registered descriptor by a socket whose other end is closed: its copies of the handles see a closed connection,
+//! and may close the descriptor as usual.
 
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -11,7 +13,7 @@ use crate::list::List;
 
 const NONE: RawFd = -1;
 
-/// A descriptor that is not to be shared, or none.
+/// A descriptor that children must not keep, or none.
 pub(crate) struct Entry(AtomicI32);
 
 impl Default for Entry {
@@ -21,9 +23,9 @@ impl Default for Entry {
 }
 
 impl Entry {
-    /// The descriptor is about to be closed by its owner.
+    /// Frees the entry. The owner is about to close the descriptor.
     pub(crate) fn free(&self) {
-        // Pairs with the exchange in `enlist`, which takes the entry for another.
+        // Pairs with the exchange in `enlist` that reuses the entry.
         self.0.store(NONE, Ordering::Release);
     }
 }
@@ -32,18 +34,18 @@ static LIST: List<Entry> = List::new([const { Entry(AtomicI32::new(NONE)) }; 64]
 /// A socket whose other end is closed.
 static DEAD_END: AtomicI32 = AtomicI32::new(NONE);
 
-/// Makes sure of what children put in the place of descriptors.
+/// Creates the dead end on the first call.
 pub(crate) fn make_dead_end() {
-    // Pairs with nothing, and the exchange below neither: only the number is published, which a child reads in a
+    // Pairs with nothing, nor does the exchange below: only the number is published, and a child reads it from its
     // copy of this memory.
     if DEAD_END.load(Ordering::Relaxed) != NONE {
         return;
     }
-    // Without one, children keep the descriptors: what they had before.
+    // Without a dead end, children keep the descriptors, as they would without this crate.
     let Ok((end, _closed)) = UnixStream::pair() else {
         return;
     };
-    // Of several threads, which do not wait for each other here, the first one's stays.
+    // Threads do not wait for each other here. If several get here, the first one's socket stays.
     let (relaxed, fd) = (Ordering::Relaxed, end.as_raw_fd());
     if DEAD_END
         .compare_exchange(NONE, fd, relaxed, relaxed)
@@ -56,22 +58,23 @@ pub(crate) fn make_dead_end() {
 /// From now on, children do not keep the descriptor.
 pub(crate) fn enlist(fd: RawFd) -> &'static Entry {
     LIST.enlist(|Entry(entry)| {
-        // Pairs with the store in `free`: an entry is free once its descriptor is no longer in it.
+        // Pairs with the store in `free`.
         let taken = entry.compare_exchange(NONE, fd, Ordering::Acquire, Ordering::Relaxed);
         taken.is_ok()
     })
 }
 
-/// In a child, while it is alone: puts the dead end in the place of all that is not to be shared.
+/// Replaces every registered descriptor by the dead end. Called in a child while it has a single thread.
 pub(crate) fn leave_to_parent() {
     // Pairs with nothing: this process has no other thread, and its memory is a copy.
     let dead_end = DEAD_END.load(Ordering::Relaxed);
     LIST.for_each(|Entry(entry)| {
-        // Pairs with nothing, like the load before. The child may take the entry for a descriptor of its own.
+        // Pairs with nothing: this process has no other thread. The entry becomes free for the child's own
+        // descriptors.
         let fd = entry.swap(NONE, Ordering::Relaxed);
         if fd != NONE {
-            // SAFETY: both are numbers; the descriptor that is replaced is the one that was enlisted, whose
-            // owner takes it off the list before it closes it.
+            // SAFETY: `dup3` accesses no memory of this process. `fd` is still the descriptor that was enlisted,
+            // because its owner frees the entry before it closes the descriptor.
             unsafe { libc::dup3(dead_end, fd, libc::O_CLOEXEC) };
         }
     });

@@ -1,15 +1,17 @@
-//! What a forked child must leave alone.
+//! Keeps a forked child from disturbing its parent's handles, connections and shared memory.
 //!
 //! A child of `fork` has copies of all handles, but none of the threads behind them, and it shares sockets and
-//! memory with its parent. So each handle knows its [`Process`]; a child's copies refuse to work, and take nothing
-//! down ([`Owned`]). Descriptors whose end tells others that a process died are not left to children ([`Unshared`]), nor
-//! is memory that other processes share ([`UnsharedMemory`]).
-//! What all of a process share, each process has for itself ([`PerProcess`]). Who is at the other end of a socket, the
-//! kernel knows ([`peer_process`]).
+//! memory with its parent. Each handle therefore stores the [`Process`] that made it. In a child, copies of handles
+//! return errors, and dropping them releases nothing ([`Owned`]). Children do not keep descriptors whose closing
+//! tells peers that the process died ([`Unshared`]), nor memory shared with other processes ([`UnsharedMemory`]).
+//! Statics are separate for each process ([`PerProcess`]). [`peer_process`] asks the kernel which process is at the
+//! other end of a socket.
 //!
-//! A child is recognised by a handler of `pthread_atfork`, which costs nothing until there is a fork, and then one
-//! relaxed load per question. `vfork` and `posix_spawn` do not call it, and need not: what comes of them runs
-//! another program. Who calls `clone` of the kernel directly is not recognised.
+//! This crate depends on no other crate of the workspace.
+//!
+//! A handler registered with `pthread_atfork` recognises children. It costs nothing until there is a fork; a check
+//! is one relaxed load. `vfork` and `posix_spawn` do not call the handler and need not, because their children run
+//! another program. Children made by a direct `clone` system call are not recognised.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -1,4 +1,4 @@
-//! What the handler in a child goes through.
+//! A lock-free list with static storage, which the fork handler can walk in a child.
 
 use std::array::from_fn;
 
@@ -6,14 +6,14 @@ use once_cell::race::OnceBox;
 
 const ENTRIES: usize = 64;
 
-/// A list that only grows: a child may walk it at any moment.
+/// A list that only grows, so that a child may walk it whenever its parent forked.
 pub(crate) struct List<E: 'static> {
     entries: [E; ENTRIES],
     next: OnceBox<List<E>>,
 }
 
 impl<E: Default> List<E> {
-    /// One of entries that are free.
+    /// A list that starts with these entries, all free.
     pub(crate) const fn new(entries: [E; ENTRIES]) -> Self {
         Self {
             entries,
@@ -21,7 +21,7 @@ impl<E: Default> List<E> {
         }
     }
 
-    /// The first entry that `take` takes. It takes one that is free, and that nobody else has taken meanwhile.
+    /// Returns the first entry for which `take` returns true. `take` atomically claims an entry if it is free.
     pub(crate) fn enlist(&'static self, take: impl Fn(&E) -> bool) -> &'static E {
         let mut list = self;
         loop {
@@ -33,7 +33,7 @@ impl<E: Default> List<E> {
         }
     }
 
-    /// Without allocating, or waiting for anyone.
+    /// Calls `work` with every entry. Neither allocates nor waits.
     pub(crate) fn for_each(&self, mut work: impl FnMut(&E)) {
         let mut list = Some(self);
         while let Some(Self { entries, next }) = list {

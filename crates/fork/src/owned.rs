@@ -1,4 +1,4 @@
-//! What only its own process takes down.
+//! Values that only the process that made them may drop.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -6,14 +6,14 @@ use std::ops::{Deref, DerefMut};
 
 use crate::Process;
 
-/// A value that is dropped by the process that made it, and by no child: there, dropping this does nothing.
+/// A value that only the process that made it drops. In a forked child, dropping this does nothing.
 pub struct Owned<T> {
     process: Process,
     value: ManuallyDrop<T>,
 }
 
 impl<T> Owned<T> {
-    /// A value of this process.
+    /// A value owned by this process.
     pub fn new(value: T) -> Self {
         Self {
             process: Process::here(),
@@ -21,10 +21,11 @@ impl<T> Owned<T> {
         }
     }
 
-    /// The value, in its own process.
+    /// Takes the value out; `None` in a child, where the value is leaked.
     pub fn into_inner(self) -> Option<T> {
         let mut this = ManuallyDrop::new(self);
-        // SAFETY: this value is neither dropped nor used after this, so that nobody else takes what is in it.
+        // SAFETY: `this` is a `ManuallyDrop` that is neither dropped nor read as a value again, so the value is
+        // taken only once.
         let value = unsafe { ManuallyDrop::take(&mut this.value) };
         if this.process.is_here() {
             return Some(value);
@@ -33,7 +34,7 @@ impl<T> Owned<T> {
         None
     }
 
-    /// Whose it is.
+    /// The process that made it.
     #[inline]
     pub fn process(&self) -> Process {
         self.process
@@ -59,7 +60,8 @@ impl<T> DerefMut for Owned<T> {
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
         if self.process.is_here() {
-            // SAFETY: this is the only place that drops the value, and nobody sees it after this.
+            // SAFETY: `drop` runs at most once, and `into_inner`, which also takes the value, keeps it from
+            // running. Nothing can access the value afterwards.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
     }

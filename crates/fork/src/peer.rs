@@ -4,14 +4,15 @@ use std::mem::MaybeUninit;
 use std::num::NonZeroI32;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The process at the other end of a Unix socket, as this one names it: `None` where the kernel does not tell, or where
-/// it has no name here, being of another namespace of processes.
+/// The process at the other end of a Unix socket, by its id in this process's PID namespace. `None` if the kernel
+/// does not tell, or if the peer has no id in this namespace.
 ///
-/// For that the kernel says 0, which the type of rustix has no room for.
+/// The kernel reports 0 for such a peer, which rustix's type cannot represent.
 pub fn peer_process(socket: impl AsFd) -> Option<NonZeroI32> {
     let mut peer = MaybeUninit::<libc::ucred>::uninit();
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the descriptor is borrowed, and the kernel writes no more than `len` bytes to a local of that size.
+    // SAFETY: the borrow keeps the descriptor open, and the kernel writes at most `len` bytes to `peer`, which has
+    // that size.
     let outcome = unsafe {
         let fd = socket.as_fd().as_raw_fd();
         let (peer, len) = (peer.as_mut_ptr().cast(), &raw mut len);
@@ -20,6 +21,6 @@ pub fn peer_process(socket: impl AsFd) -> Option<NonZeroI32> {
     if outcome != 0 || len as usize != size_of::<libc::ucred>() {
         return None;
     }
-    // SAFETY: the kernel has written all of it.
+    // SAFETY: the call succeeded and reported the full size, so the kernel has written the whole structure.
     NonZeroI32::new(unsafe { peer.assume_init() }.pid)
 }

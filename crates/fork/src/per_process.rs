@@ -1,24 +1,25 @@
-//! What all of a process share, and its children do not.
+//! Statics that each process, also each forked child, has for itself.
 
 use once_cell::race::OnceBox;
 
 use crate::Process;
 
-/// A static of which each process has its own, empty at first. What a child inherits may be locked by a thread that it
-/// has not got. For the same reason nobody waits for who fills it first: several may try, and one of them does.
+/// A static value that each process has for itself, by default at first. A child must not use what it inherits: it
+/// may be locked by a thread that does not exist in the child. For the same reason initialisation does not block:
+/// several threads may try at once, and one of the values is kept.
 pub struct PerProcess<T> {
-    first: OnceBox<Age<T>>,
+    first: OnceBox<Node<T>>,
 }
 
-/// The value of one process, and those of the children forked from it on the way to this one.
-struct Age<T> {
+/// The value of one process. `next` is that of a child that was forked from it.
+struct Node<T> {
     process: Process,
     value: T,
-    next: OnceBox<Age<T>>,
+    next: OnceBox<Node<T>>,
 }
 
 impl<T: Default> PerProcess<T> {
-    /// Nothing yet.
+    /// An empty static.
     #[expect(clippy::new_without_default, reason = "for statics")]
     pub const fn new() -> Self {
         Self {
@@ -26,17 +27,17 @@ impl<T: Default> PerProcess<T> {
         }
     }
 
-    /// That of this process.
+    /// This process's value.
     pub fn get(&self) -> &T {
-        let mut age = self.first.get_or_init(|| Box::new(Age::new()));
-        while !age.process.is_here() {
-            age = age.next.get_or_init(|| Box::new(Age::new()));
+        let mut node = self.first.get_or_init(|| Box::new(Node::new()));
+        while !node.process.is_here() {
+            node = node.next.get_or_init(|| Box::new(Node::new()));
         }
-        &age.value
+        &node.value
     }
 }
 
-impl<T: Default> Age<T> {
+impl<T: Default> Node<T> {
     fn new() -> Self {
         Self {
             process: Process::here(),

@@ -1,10 +1,10 @@
-//! Which process something belongs to.
+//! Tells a process apart from the children that it forks.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::{descriptors, ranges};
 
-/// Grows with each fork between the first process of this program and this one.
+/// Counts the forks between the first process of this program and this one.
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
 /// A process, told apart from the children that it forks.
@@ -14,7 +14,7 @@ pub struct Process {
     id: u32,
 }
 
-/// Something was used by a process that inherited it.
+/// The error of a forked child that uses what it inherited.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("it belongs to process {owner}, of which this one, {here}, is a forked child")]
 pub struct Forked {
@@ -28,12 +28,13 @@ impl Process {
     /// This process.
     pub fn here() -> Self {
         static IS_HANDLED: AtomicBool = AtomicBool::new(false);
-        // Pairs with the store below: a fork that comes after this finds the handler.
+        // Pairs with the store below: the handler is registered before any fork that follows.
         if !IS_HANDLED.load(Ordering::Acquire) {
-            // No thread waits for another one here, which a child would not have. So several may get here at a time;
-            // to count one fork twice, or thrice, does no harm.
-            // SAFETY: the handler does nothing but what a handler of signals may do, and does not unwind. It
-            // fails only for want of memory, and then children are not recognised.
+            // Threads do not wait for each other here: a child does not have the thread that it would wait for.
+            // Several threads may therefore register the handler. Counting one fork more than once does no harm.
+            //
+            // SAFETY: the handler is async-signal-safe and does not unwind.
+            // Registration fails only for lack of memory; then children are not recognised.
             unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
             // Pairs with the load above.
             IS_HANDLED.store(true, Ordering::Release);
@@ -44,13 +45,13 @@ impl Process {
         }
     }
 
-    /// Whether this process is it, not a child that was forked from it.
+    /// Whether this is the current process. False in a forked child.
     #[inline]
     pub fn is_here(self) -> bool {
         self.generation == generation()
     }
 
-    /// An error in a forked child.
+    /// Returns an error in a forked child.
     ///
     /// # Errors
     /// [`Forked`] names both processes.
@@ -73,13 +74,13 @@ impl Process {
 
 #[inline]
 fn generation() -> u64 {
-    // Pairs with nothing: it changes in a child that has only the thread which changes it.
+    // Pairs with nothing: it only changes in a new child, by the child's only thread.
     GENERATION.load(Ordering::Relaxed)
 }
 
 /// The child's only thread runs this before `fork` returns.
 extern "C" fn in_child() {
-    // Pairs with nothing, as in `generation`.
+    // Pairs with nothing: this thread is the process's only one.
     GENERATION.fetch_add(1, Ordering::Relaxed);
     descriptors::leave_to_parent();
     ranges::leave_to_parent();

@@ -1,19 +1,20 @@
-//! The memory that children are not to share.
+//! Replaces registered shared memory by private zero pages in a forked child.
 //!
-//! A child inherits what its parent maps. Of memory that is shared with other processes it gets no copy, but the memory
-//! itself, so that what it writes to buffers which it takes for its own reaches its parent and everyone else. So it
-//! finds zeros of its own there, at the same address: a copy would have to be made at each fork, while others write.
+//! A child inherits its parent's mappings. It gets no copy of shared memory, but the memory itself: what it writes
+//! there, to buffers that it believes to be its own, reaches its parent and all other processes. The handler
+//! therefore maps private zeros at the same address. A copy is not possible: it would have to be made at each fork,
+//! while other processes write.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::list::List;
 
-/// The address of an entry that is free, and of one that is being filled.
+/// Values of `start` for an entry that is free, and for one that is being filled.
 const FREE: usize = 0;
 const TAKEN: usize = 1;
 
-/// Memory that is not to be shared, or none.
+/// Memory that children must not share, or none.
 pub(crate) struct Range {
     start: AtomicUsize,
     bytes: AtomicUsize,
@@ -28,16 +29,16 @@ impl Range {
     }
 
     fn take(&self) -> bool {
-        // Pairs with the store in `free`: an entry is free once its range is no longer in it.
+        // Pairs with the store in `free`.
         let taken = self
             .start
             .compare_exchange(FREE, TAKEN, Ordering::Acquire, Ordering::Relaxed);
         taken.is_ok()
     }
 
-    /// The memory is about to be unmapped by its owner.
+    /// Frees the entry. The owner is about to unmap the memory.
     pub(crate) fn free(&self) {
-        // Pairs with the exchange in `take`, which takes the entry for another range.
+        // Pairs with the exchange in `take` that reuses the entry.
         self.start.store(FREE, Ordering::Release);
     }
 }
@@ -50,7 +51,7 @@ impl Default for Range {
 
 impl std::fmt::Debug for Range {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Pairs with nothing: for people.
+        // Pairs with nothing: for debug output only.
         let start = self.start.load(Ordering::Relaxed);
         write!(f, "{start:#x}")
     }
@@ -61,37 +62,39 @@ static LIST: List<Range> = List::new([const { Range::new() }; 64]);
 /// From now on, children do not share this memory.
 ///
 /// # Safety
-/// The range is of whole pages that are mapped to be read and written, and stays mapped until the entry is free. Zeros
-/// are valid for all who use it.
+/// The range consists of whole pages, mapped for reading and writing, and stays mapped until the entry is freed.
+/// Zeros are a valid value for every use of the memory.
 pub(crate) unsafe fn enlist(start: NonNull<u8>, bytes: usize) -> &'static Range {
     let entry = LIST.enlist(Range::take);
     // Pairs with nothing: the store that follows publishes it.
     entry.bytes.store(bytes, Ordering::Relaxed);
-    // Pairs with the load in a child's copy of this memory, which then has the length, too.
+    // Pairs with the swap in `leave_to_parent`, in a child's copy of this memory: it sees the length as well.
     entry
         .start
         .store(start.as_ptr() as usize, Ordering::Release);
     entry
 }
 
-/// In a child, while it is alone: puts zeros in the place of all that is not to be shared.
+/// Replaces every registered range by zeros. Called in a child while it has a single thread.
 pub(crate) fn leave_to_parent() {
     LIST.for_each(|Range { start, bytes }| {
-        // Pairs with the store in `enlist`. The child may take the entry for memory of its own.
+        // Pairs with the store in `enlist`. The entry becomes free for the child's own memory.
         let start = start.swap(FREE, Ordering::Acquire);
         if start == FREE || start == TAKEN {
             return;
         }
-        // Pairs with nothing: see the swap.
+        // Pairs with nothing: the swap above has acquired it.
         let bytes = bytes.load(Ordering::Relaxed);
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: the range is mapped, and who enlisted it has promised that zeros are valid there. No other thread is there, and no
-        // reference of this one's sees anything but valid values.
+        // SAFETY: by the contract of `enlist` the range is whole pages that are still mapped, so nothing else is
+        // replaced, and zeros are valid for every use of it. The child has no other thread that could be accessing
+        // it.
         let mapped = unsafe { libc::mmap(start as *mut libc::c_void, bytes, access, flags, -1, 0) };
         if mapped == libc::MAP_FAILED {
-            // The child could write to what its parent takes for its own.
-            // SAFETY: ends this process, as a handler of signals may.
+            // The child would otherwise go on to write to its parent's memory.
+            //
+            // SAFETY: `abort` has no preconditions, and is async-signal-safe.
             unsafe { libc::abort() };
         }
     });

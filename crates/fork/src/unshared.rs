@@ -37,7 +37,7 @@ impl<T: AsFd> Deref for Unshared<T> {
 }
 
 impl<T: AsFd> Drop for Unshared<T> {
-    /// Before the value closes the descriptor, whose number may be anybody's afterwards.
+    /// Runs before `value` is dropped, which closes the descriptor: its number may be reused from then on.
     fn drop(&mut self) {
         if self.process.is_here() {
             self.entry.free();

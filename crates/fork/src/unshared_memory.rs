@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use crate::Process;
 use crate::ranges::{Range, enlist};
 
-/// Memory that is shared with other processes, and not with children of `fork`: they find zeros there.
+/// Memory that is shared with other processes, but not with children of `fork`, which find zeros there.
 #[derive(Debug)]
 pub struct UnsharedMemory {
     entry: &'static Range,
@@ -16,18 +16,19 @@ impl UnsharedMemory {
     /// From now on, children do not share this memory.
     ///
     /// # Safety
-    /// The range is of whole pages that the caller has mapped to be read and written, and stays mapped until this
-    /// value is dropped. Zeros are valid for all who use it.
+    /// The range consists of whole pages that the caller has mapped for reading and writing, and stays mapped until
+    /// this value is dropped. Zeros are a valid value for every use of the memory.
     pub unsafe fn new(start: NonNull<u8>, bytes: usize) -> Self {
         let process = Process::here();
-        // SAFETY: as the caller says; the entry is free once this value is dropped.
+        // SAFETY: the caller promises that the range is whole pages, mapped for reading and writing until this
+        // value is dropped, and that zeros are valid there. Only dropping this value frees the entry.
         let entry = unsafe { enlist(start, bytes) };
         Self { entry, process }
     }
 }
 
 impl Drop for UnsharedMemory {
-    /// Before the range is unmapped, which may be anybody's afterwards.
+    /// Runs before the owner unmaps the range: the addresses may be reused from then on.
     fn drop(&mut self) {
         if self.process.is_here() {
             self.entry.free();

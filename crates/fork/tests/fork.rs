@@ -1,4 +1,4 @@
-//! What a forked child finds.
+//! Tests of what a forked child can and cannot use of its parent.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::Read;
@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 use spark_ccl_fork::{Owned, PerProcess, Process, Unshared, UnsharedMemory, peer_process};
 use spark_ccl_testing::{Need, has};
 
-/// Runs `work` in a child; its pid, to be waited for. The child ends by `_exit` with 0 if `work` says so.
+/// Runs `work` in a child and returns its pid, for `waitpid`. The child exits with 0 if `work` returns true.
 fn fork(work: impl FnOnce() -> bool) -> libc::pid_t {
-    // SAFETY: the child does what a single thread may do, and ends without unwinding into the test harness.
+    // SAFETY: the child runs only `work`, which needs no thread or lock of its parent, and exits without unwinding
+    // into the test harness.
     match unsafe { libc::fork() } {
         0 => {
             let fine =
                 std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(false);
-            // SAFETY: ends this process.
+            // SAFETY: `_exit` has no preconditions.
             unsafe { libc::_exit(i32::from(!fine)) }
         }
         child => child,
@@ -27,23 +28,23 @@ fn fork(work: impl FnOnce() -> bool) -> libc::pid_t {
 
 fn ended_well(child: libc::pid_t) -> bool {
     let mut status = 0;
-    // SAFETY: the status is written to a local.
+    // SAFETY: `waitpid` only writes to `status`, a local.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     waited == child && status == 0
 }
 
-/// The same of a child that may hang; it does not outlive this.
+/// Like `ended_well`, for a child that may hang: it is killed after 20 s.
 fn ends_well_soon(child: libc::pid_t) -> bool {
     let mut status = 0;
     let watchdog = Instant::now() + Duration::from_secs(20);
     while Instant::now() < watchdog {
-        // SAFETY: the status is written to a local.
+        // SAFETY: `waitpid` only writes to `status`, a local.
         if unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == child {
             return status == 0;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    // SAFETY: it is a child of this process that has not been waited for.
+    // SAFETY: `kill` accesses no memory. The child has not been waited for, so its pid has not been reused.
     unsafe { libc::kill(child, libc::SIGKILL) };
     ended_well(child)
 }
@@ -106,7 +107,7 @@ fn the_parents_connections_end_though_a_child_lives() {
     let mut here = Some(Unshared::new(here));
     let (mut orders, order) = UnixStream::pair().unwrap();
     let child = fork(|| {
-        // Lives until it is told to end; its own copy is a dead end, which it may close.
+        // The child lives until it is told to exit. Its copy is a dead end, which it may close.
         let copy = here.take().unwrap();
         let dead = (&*copy).read(&mut [0]).is_ok_and(|read| read == 0);
         drop(copy);
@@ -118,10 +119,10 @@ fn the_parents_connections_end_though_a_child_lives() {
     assert!(ended_well(child));
 }
 
-/// Numbers are used again: those that are closed are nobody's business any more.
+/// The number of a closed descriptor may be reused, so a child must not touch it.
 #[test]
 fn a_closed_descriptor_is_off_the_list() {
-    // Far from the numbers that other tests get meanwhile.
+    // Far from the numbers that concurrent tests get.
     let number = 700;
     let (stream, _there) = UnixStream::pair().unwrap();
     let duplicate = || rustix::io::fcntl_dupfd_cloexec(&stream, number).unwrap();
@@ -133,7 +134,7 @@ fn a_closed_descriptor_is_off_the_list() {
     assert!(ended_well(fork(|| inode() == before)), "the child lost it");
 }
 
-/// More than fit into one part of the list.
+/// More than fit into one segment of the list.
 #[test]
 fn all_of_many_descriptors_are_kept_from_children() {
     let (stream, _there) = UnixStream::pair().unwrap();
@@ -159,9 +160,9 @@ fn only_the_owner_takes_the_value_out() {
     assert_eq!(there.read(&mut [0; 9]).unwrap(), 7);
 }
 
-/// A static whose first value is made by one thread while another one forks.
+/// One thread is initialising a static while another one forks.
 #[test]
-fn a_child_does_not_wait_for_who_was_first_in_its_parent() {
+fn a_child_does_not_wait_for_an_initialiser_in_its_parent() {
     static ENTERED: Barrier = Barrier::new(2);
     static LEFT: Barrier = Barrier::new(2);
     static SLOW: PerProcess<Slow> = PerProcess::new();
@@ -171,7 +172,7 @@ fn a_child_does_not_wait_for_who_was_first_in_its_parent() {
 
     impl Default for Slow {
         fn default() -> Self {
-            // Only the thread of the first process waits.
+            // Waits in the parent only.
             if OWNER.load(Ordering::Relaxed) == std::process::id() {
                 ENTERED.wait();
                 LEFT.wait();
@@ -190,13 +191,13 @@ fn a_child_does_not_wait_for_who_was_first_in_its_parent() {
         });
         let fine = ends_well_soon(child);
         LEFT.wait();
-        assert!(fine, "the child waits for a thread that it has not got");
+        assert!(fine, "the child waits for a thread that it does not have");
     });
 }
 
-/// The other end of a pair is whoever made it.
+/// The peer of a socket pair is the process that made it.
 #[test]
-fn a_process_of_another_namespace_is_nobody_that_is_known() {
+fn a_peer_in_another_pid_namespace_has_no_id() {
     let (here, _there) = UnixStream::pair().unwrap();
     let own = std::process::id() as i32;
     let known = || peer_process(&here).map(std::num::NonZeroI32::get);
@@ -206,7 +207,8 @@ fn a_process_of_another_namespace_is_nobody_that_is_known() {
     assert_eq!(peer_process(file), None, "that is no socket");
     if has(Need::Namespaces) {
         let child = fork(|| {
-            // SAFETY: it only decides in which namespace the next child is.
+            // SAFETY: `unshare(CLONE_NEWPID)` only decides in which namespace the next child is; it accesses no
+            // memory.
             let is_apart = unsafe { libc::unshare(libc::CLONE_NEWPID) } == 0;
             is_apart && ended_well(fork(|| known().is_none()))
         });
@@ -214,26 +216,27 @@ fn a_process_of_another_namespace_is_nobody_that_is_known() {
     }
 }
 
-/// More than fit into one part of the list, and one that is not on it any more.
+/// More than fit into one segment of the list, and one that has been removed.
 #[test]
 fn a_child_finds_zeros_where_its_parent_shares_memory() {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
     const BYTES: usize = 8192;
     let map = || {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new memory at a place that the kernel chooses.
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
         let start =
             unsafe { mmap_anonymous(std::ptr::null_mut(), BYTES, access, MapFlags::SHARED) };
         std::ptr::NonNull::new(start.unwrap().cast::<u8>()).unwrap()
     };
-    // SAFETY: the mappings stay, each byte of them is touched by one thread only, and any value is valid.
+    // SAFETY: the mappings are never unmapped, the offset is within them, and the bytes are only accessed as
+    // atomics.
     let byte =
         |at: std::ptr::NonNull<u8>| unsafe { &*at.as_ptr().cast::<AtomicU8>().add(BYTES - 1) };
     let all: Vec<_> = (0..200).map(|_| map()).collect();
     for &at in &all {
         byte(at).store(7, Ordering::Relaxed);
     }
-    // SAFETY: whole pages that are mapped until the end of this process.
+    // SAFETY: whole pages, mapped for reading and writing until the process ends; zeros are valid bytes.
     let mut unshared: Vec<_> = all
         .iter()
         .map(|&at| unsafe { UnsharedMemory::new(at, BYTES) })

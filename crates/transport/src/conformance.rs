@@ -1,7 +1,7 @@
-//! What every link does, as one suite that runs over any transport.
+//! The contract of every link, as a test suite that runs over any transport.
 //!
-//! A transport implements [`Harness`] and calls [`run`] in a test, or the properties one by one.
-//! All of it runs on one thread: both ends of a link are driven in turn.
+//! A transport implements [`Harness`] and calls [`run`] in a test, or the properties one by one. The suite runs on
+//! one thread, which drives both ends of a link in turn.
 
 #![allow(clippy::panic, clippy::missing_panics_doc)]
 
@@ -28,9 +28,9 @@ pub use slots::{
     reserving_repeats_itself, what_was_reserved_is_what_is_sent,
 };
 
-/// How long something that must happen may take on a loaded machine.
+/// Watchdog against deadlock: how long an expected event may take on a loaded machine.
 const WATCHDOG: Duration = Duration::from_secs(30);
-/// How many times "not yet" must be answered before it is believed to be final.
+/// How many consecutive "not yet" results count as final.
 const QUIET: usize = 200;
 
 /// One end of a link.
@@ -55,13 +55,13 @@ pub trait Harness {
     /// Two ends of a new link.
     fn connect(&mut self, geometry: Geometry) -> (End, End);
 
-    /// Lets time pass: called between one poll and the next.
+    /// Lets time pass; called between polls.
     fn pass_time(&mut self) {
         std::thread::yield_now();
     }
 
-    /// Whether a channel takes exactly `slots` messages without the receiver's help. One that
-    /// has other room besides takes `slots` or more.
+    /// Whether a channel accepts exactly `slots` messages while the receiver does nothing. A transport with other
+    /// buffers accepts `slots` or more.
     fn exact_credits(&self) -> bool {
         true
     }
@@ -93,7 +93,7 @@ const SMALL: Geometry = Geometry {
     channels: 3,
 };
 
-/// Fills and commits one message, if the link takes it now.
+/// Fills and commits one message, if the link accepts it now.
 fn try_send(tx: &mut dyn LinkTx, channel: usize, payload: &[u8], tag: u64) -> bool {
     match tx.reserve(channel, payload.len()) {
         Ok(Some(slot)) => {
@@ -113,7 +113,7 @@ fn commit(tx: &mut dyn LinkTx, channel: usize, len: usize, tag: u64) {
     }
 }
 
-/// Sends one message, however long it takes for a slot to come free without the receiver's help.
+/// Sends one message; waits for a free slot, which must come without any action of the receiver.
 fn send(h: &mut dyn Harness, tx: &mut dyn LinkTx, channel: usize, payload: &[u8], tag: u64) {
     eventually(h, "a slot to send from", || {
         let sent = try_send(tx, channel, payload, tag);
@@ -122,7 +122,7 @@ fn send(h: &mut dyn Harness, tx: &mut dyn LinkTx, channel: usize, payload: &[u8]
     });
 }
 
-/// Fills a channel until the link takes no more for good (or `most` messages); how many it took.
+/// Sends until the link accepts no more for good, or `most` messages. Returns how many were sent.
 fn fill(
     h: &mut dyn Harness,
     tx: &mut dyn LinkTx,
@@ -152,7 +152,7 @@ fn flush(tx: &mut dyn LinkTx) -> bool {
     }
 }
 
-/// The message at the head of a channel, copied and left there, if it is there now.
+/// A copy of the channel's next message, if it is there now. Does not release it.
 fn peeked(rx: &mut dyn LinkRx, channel: usize) -> Option<(u64, Vec<u8>)> {
     match rx.peek(channel) {
         Ok(arrival) => arrival.map(|Arrival { tag, payload }| (tag, payload.to_vec())),
@@ -160,7 +160,7 @@ fn peeked(rx: &mut dyn LinkRx, channel: usize) -> Option<(u64, Vec<u8>)> {
     }
 }
 
-/// Waits for the head of a channel, and leaves it there.
+/// Waits for the channel's next message. Does not release it.
 fn wait_peeked(
     h: &mut dyn Harness,
     tx: &mut dyn LinkTx,
@@ -197,7 +197,7 @@ fn stays_empty(h: &mut dyn Harness, rx: &mut dyn LinkRx, channel: usize) {
     }
 }
 
-/// Polls until there is an answer.
+/// Polls until there is a result.
 fn eventually<T>(h: &mut dyn Harness, what: &str, mut poll: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -209,7 +209,7 @@ fn eventually<T>(h: &mut dyn Harness, what: &str, mut poll: impl FnMut() -> Opti
     }
 }
 
-/// Bytes that differ from message to message and from place to place.
+/// Bytes that differ from message to message and from offset to offset.
 fn pattern(message: usize, len: usize) -> Vec<u8> {
     (0..len)
         .map(|at| (message.wrapping_mul(131) ^ at.wrapping_mul(31) ^ (at >> 8)) as u8)

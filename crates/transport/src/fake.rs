@@ -1,10 +1,9 @@
-//! A link within one process over a virtual clock, with the weather that a test asks for.
+//! A simulated link within one process over a virtual clock, with faults and delays that a test chooses.
 //!
-//! Messages take a while, channels overtake each other, calls answer "not yet" although they could
-//! go ahead, bytes leave a few at a time, and the link may break at a given time. What happens
-//! depends on the seed, the calls and the clock alone, so a run on one thread can be repeated.
-//! Nothing moves but by [`LinkTx::flush`](crate::LinkTx::flush), and no time passes but by
-//! [`Clock::tick`].
+//! Messages are delayed, channels overtake each other, calls return "not yet" although they could proceed, a flush
+//! may move only a few bytes, and the link may break at a given time. Everything depends only on the seed, the
+//! calls and the clock, so a run on one thread is reproducible. Only [`LinkTx::flush`](crate::LinkTx::flush) moves
+//! bytes, and only [`Clock::tick`] advances the time.
 
 mod direction;
 mod random;
@@ -22,46 +21,46 @@ use random::Random;
 pub use rx::Rx;
 pub use tx::Tx;
 
-/// A clock that moves when it is told to. Copies show the same time.
+/// A manual clock. Clones share the time.
 #[derive(Debug, Clone, Default)]
 pub struct Clock(Arc<AtomicU64>);
 
 impl Clock {
-    /// A clock that shows 0.
+    /// A clock at time 0.
     pub fn new() -> Self {
         Self::default()
     }
 
     /// The time, in ticks.
     pub fn now(&self) -> u64 {
-        // Relaxed: the links' states have locks of their own.
+        // Relaxed: no other data is published through the clock; the links' state is behind locks.
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Moves on by one tick.
+    /// Advances the clock by one tick.
     pub fn tick(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// What a fake link does to its messages.
+/// The faults and delays of a fake link.
 #[derive(Debug, Clone)]
 pub struct Weather {
-    /// Where chance starts from.
+    /// The seed of the random generator.
     pub seed: u64,
-    /// Ticks that a message, a freed slot and the news of a closed end take. Each message draws
-    /// its own; a channel keeps its order all the same.
+    /// How many ticks a message, a freed slot and the news of a closed end take. Each is drawn at random; a channel
+    /// keeps its order nevertheless.
     pub delay: RangeInclusive<u64>,
-    /// Of 100 calls that could go ahead, how many answer "not yet" (at most 99).
+    /// Of 100 calls that could proceed, how many return "not yet" (at most 99).
     pub not_yet_percent: u8,
-    /// The most bytes that one flush moves, of all channels together; each flush draws its own.
+    /// The most bytes that one flush moves, over all channels together; each flush draws its limit at random.
     pub flush_bytes: usize,
-    /// The time at which the link breaks: what is on its way is lost.
+    /// The time at which the link breaks: messages in flight are lost.
     pub breaks_at: Option<u64>,
 }
 
 impl Weather {
-    /// No delay, no refusals, everything leaves at once.
+    /// No delays, no spurious "not yet", and each flush moves everything.
     pub fn calm() -> Self {
         Self {
             seed: 0,
@@ -72,7 +71,7 @@ impl Weather {
         }
     }
 
-    /// Some of everything, but the link holds.
+    /// Some of each fault, except that the link does not break.
     pub fn rough(seed: u64) -> Self {
         Self {
             seed,

@@ -1,4 +1,4 @@
-//! What peers may send over sockets and leave in shared memory, for fuzzing.
+//! Fuzz targets for everything that peers send over sockets or write to shared memory.
 
 pub(crate) mod input;
 
@@ -11,10 +11,10 @@ use crate::rdma::{Gid, Port, Roce, candidates, decode, encode};
 use crate::tcp::Header;
 use crate::{Arrival, Geometry, LinkRx, LinkTx, shm, tcp};
 
-/// A name, what must take any bytes, and right ones.
+/// A name, a function that must accept any bytes, and valid inputs to start from.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
-/// All of this crate.
+/// All targets of this crate.
 pub const TARGETS: &[Target] = &[
     ("tcp-stream", tcp_stream, some_messages),
     ("passed-memory", passed_memory, || {
@@ -52,7 +52,7 @@ const SMALL: Geometry = Geometry {
     channels: 2,
 };
 
-/// Takes what a link has until it ends or has nothing more, but not for ever.
+/// Receives until a link ends or has nothing more, but only a limited number of messages.
 fn take_all(rx: &mut impl LinkRx, channels: usize) {
     for channel in 0..channels {
         for _ in 0..100 {
@@ -93,7 +93,7 @@ fn passed_memory(bytes: &[u8]) {
     assert!(shm::accept(&ours, SMALL, soon()).is_err());
 }
 
-/// The first two bytes say where a peer writes the rest into the memory of a link.
+/// The first two bytes tell at which offset a peer writes the rest into the memory of a link.
 fn shared_memory(bytes: &[u8]) {
     let Some((place, rest)) = bytes.split_first_chunk() else {
         return;
@@ -104,7 +104,8 @@ fn shared_memory(bytes: &[u8]) {
     let memory = SharedMemory::from_fd(&passed.fd, passed.len as usize).unwrap();
     let at = usize::from(u16::from_le_bytes(*place)) % memory.len();
     let len = rest.len().min(memory.len() - at);
-    // SAFETY: the bytes lie within the mapping, and nobody holds a reference to them.
+    // SAFETY: `at + len` is at most the mapping's length, `rest` has at least `len` bytes and is not part of the
+    // mapping, and nothing holds a reference into the mapping.
     unsafe { memory.as_ptr().add(at).copy_from(rest.as_ptr(), len) };
 
     let (ours, theirs) = streams();

@@ -1,9 +1,11 @@
-//! Links between two ranks, and memory that ranks of one host share.
+//! Links between two ranks (shared memory, TCP, RDMA), and memory that ranks of one host share.
 //!
-//! A link carries *messages*: a tag and up to [`Geometry::slot_bytes`] of payload, in order on each
-//! *channel*, with no order between channels. A sender fills a slot that the link lends, a receiver
-//! reads a slot that the link lends, so that data is reduced and forwarded straight out of and into
-//! the link's own memory. Every call answers at once: "not yet" is `None` or `false`.
+//! A link carries *messages*: a tag and up to [`Geometry::slot_bytes`] of payload. Messages are ordered on each
+//! *channel*, but not between channels. The sender fills a slot in the link's memory, and the receiver reads one
+//! there, so data can be reduced and forwarded without another copy. No call blocks: "not yet" is `None` or
+//! `false`.
+//!
+//! This crate knows nothing of collective operations or their algorithms.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -8,8 +8,7 @@ use crate::memory::MemoryError;
 pub struct Geometry {
     /// Payload bytes of one slot; a multiple of 64.
     pub slot_bytes: usize,
-    /// Slots per channel and direction: so many committed messages are taken without any help of
-    /// the receiver.
+    /// Slots per channel and direction: how many messages can be committed before the receiver has to read one.
     pub slots: usize,
     /// Number of channels.
     pub channels: usize,
@@ -24,19 +23,19 @@ pub struct Arrival<'a> {
     pub payload: &'a [u8],
 }
 
-/// How it goes with the rails of a link: the paths, each between two ports, that share its messages. Where
-/// a rail has several queue pairs, each of them counts.
+/// The state of a link's rails: the paths, each between two ports, that share its messages. If a rail has several
+/// queue pairs, each of them counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Rails {
-    /// Those that carry; none over shared memory and TCP, which have no rails that come and go.
+    /// Rails in use; 0 over shared memory and TCP, which have no rails that fail and return.
     pub in_use: usize,
-    /// How often one was dropped, because it failed at either end.
+    /// How often a rail was dropped, because it failed at either end.
     pub dropped: u64,
-    /// How often one that was dropped has come back.
+    /// How often a dropped rail was put back into use.
     pub returned: u64,
 }
 
-/// What ends a link.
+/// Why a link has ended, or refused a call.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LinkError {
     /// The peer closed its end (or died) and nothing is left to read.
@@ -53,89 +52,89 @@ pub enum LinkError {
     /// A connection between two RDMA ports failed.
     #[error("RDMA {rail}: {problem}")]
     Rdma {
-        /// The ports that it joins.
+        /// The two ports of the rail.
         rail: String,
         /// What failed, and what to check.
         problem: String,
     },
-    /// There is no memory for a message on its way.
+    /// There is no memory for a message.
     #[error("{0}")]
     Memory(#[from] MemoryError),
-    /// It could not be made.
+    /// The link could not be set up.
     #[error("{0}")]
     Setup(String),
-    /// The peer sent something that the protocol does not allow.
+    /// The peer violated the protocol.
     #[error("protocol violation: {0}")]
     Protocol(String),
-    /// A call that the order of calls or the geometry does not allow; the link is as it was.
+    /// The order of calls or the geometry does not allow this call. The link is unchanged.
     #[error("misuse of a link: {0}")]
     Misuse(String),
 }
 
-/// How an attempt to move a message without a slot went.
+/// The result of an attempt to move a message without a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direct {
-    /// The message is on its way, or has arrived.
+    /// The message was sent, or received.
     Done,
-    /// Ask again, with the same memory.
+    /// Try again, with the same memory.
     NotYet,
-    /// Not this message, or not over this link; what it needs is a slot.
+    /// Not possible for this message or over this link: use a slot.
     Unable,
 }
 
-/// The longest message that can be lent: its reader looks around before the next one.
+/// The longest message that can be lent. The bound lets its reader do other work between messages.
 pub const LEND_MOST: usize = 1 << 20;
 
-/// What a link can lend to its peer.
+/// What memory a link can lend to its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lends {
-    /// Nothing: all goes through slots.
+    /// None: all messages go through slots.
     Nothing,
-    /// Any memory, in messages of up to [`LEND_MOST`]. The peer's processor copies it.
+    /// Any memory, in messages of up to [`LEND_MOST`] bytes. The peer's processor copies it.
     Anything,
-    /// This memory, because it is registered, in messages of up to a slot's bytes. Devices copy it.
+    /// This memory, because it is registered, in messages of up to a slot's size. Devices copy it.
     Registered,
 }
 
-/// How an attempt to lend a message's payload went.
+/// The result of an attempt to lend a message's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lending {
-    /// It is lent until [`LinkTx::has_returned`] says so of this number, or any later one.
+    /// The payload is lent until [`LinkTx::has_returned`] returns true for this number or a later one.
     Lent(u64),
-    /// Ask again.
+    /// Try again.
     NotYet,
-    /// Not this message, or not over this link.
+    /// Not possible for this message or over this link.
     Unable,
 }
 
-/// How an attempt to receive a lent message went.
+/// The result of an attempt to receive a lent message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Borrowing {
-    /// It is received; so many bytes.
+    /// This many bytes were received.
     Done(usize),
     /// There is no message yet.
     NotYet,
-    /// The next message is not lent, or another one; or the link lends nothing.
+    /// The next message is not lent or has another tag, or the link does not lend.
     Unable,
 }
 
 /// The sending half of a link.
 pub trait LinkTx: Send {
-    /// A slot with room for `len` bytes (at most `slot_bytes`), or `None`: not yet.
+    /// Reserves a slot with room for `len` bytes (at most `slot_bytes`). `None`: not yet.
     ///
-    /// Asking again before [`commit`](Self::commit) lends the same slot.
+    /// Until [`commit`](Self::commit), another call returns the same slot.
     ///
     /// # Errors
     /// When the link has ended.
     fn reserve(&mut self, channel: usize, len: usize) -> Result<Option<&mut [u8]>, LinkError>;
 
-    /// Sends the first `len` bytes of the reserved slot (the `len` that was reserved).
+    /// Sends the reserved slot. `len` must be the length that was reserved.
     ///
     /// # Errors
     /// When the link has ended, or nothing was reserved.
     fn commit(&mut self, channel: usize, len: usize, tag: u64) -> Result<(), LinkError>;
 
-    /// Sends a message from where it lies, where that saves a copy: like reserving, filling and
+    /// Sends a message directly from `payload`, if that saves a copy. It has the effect of reserving, filling and
     /// committing a slot.
     ///
     /// # Errors
@@ -145,22 +144,22 @@ pub trait LinkTx: Send {
         Ok(Direct::Unable)
     }
 
-    /// What can be lent of `bytes` bytes from `start` on.
+    /// How the `bytes` bytes at `start` can be lent.
     fn lends(&self, start: *const u8, bytes: usize) -> Lends {
         let _ = (start, bytes);
         Lends::Nothing
     }
 
-    /// Sends a message that the peer reads where it lies, if it can and that saves a copy. How long it may
-    /// be, [`lends`](Self::lends) says. Until it has returned it may be [held back](Self::holds_back): the
-    /// peer may find that it cannot read it after all.
+    /// Sends a message that the peer reads in place, if the peer can and that saves a copy. [`lends`](Self::lends)
+    /// tells how long it may be. Until it has returned, it may be [held back](Self::holds_back): the peer may find
+    /// out that it cannot read it in place after all.
     ///
     /// # Errors
     /// When the link has ended, or a slot is reserved.
     ///
     /// # Safety
-    /// The payload stays there, and as it is, until it has [returned](Self::has_returned), or until the link
-    /// is [withdrawn](Self::withdraw) or dropped.
+    /// The payload stays valid and unchanged until it has [returned](Self::has_returned), or until the link is
+    /// [withdrawn](Self::withdraw) or dropped.
     unsafe fn lend(
         &mut self,
         channel: usize,
@@ -171,7 +170,7 @@ pub trait LinkTx: Send {
         Ok(Lending::Unable)
     }
 
-    /// Whether the peer has read what was lent under this number.
+    /// Whether the peer has finished reading the loan with this number.
     ///
     /// # Errors
     /// When the link has ended.
@@ -180,27 +179,26 @@ pub trait LinkTx: Send {
         Ok(true)
     }
 
-    /// Takes back what is lent, stops what is being received into memory by both halves, and gives up what
-    /// is on its way, at the price of the link: a peer that reads it from now on finds the link ended.
+    /// Ends the link for both halves: takes back all loans, stops receiving into the caller's memory, and abandons
+    /// messages in flight. A peer that reads from the link afterwards finds it ended.
     fn withdraw(&mut self) {}
 
-    /// How it goes with the link's rails.
+    /// The state of the link's rails.
     fn rails(&self) -> Rails {
         Rails::default()
     }
 
-    /// Whether committed bytes of the channel are still held back: only [`flush`](Self::flush) moves
-    /// them on.
+    /// Whether committed bytes of the channel are still held back, so that only [`flush`](Self::flush) sends them.
     fn holds_back(&self, channel: usize) -> bool;
 
-    /// Moves on what was committed and is still held back; `true` when nothing is.
+    /// Sends what is held back; `true` if nothing is held back any more.
     ///
     /// # Errors
     /// When the link has ended.
     fn flush(&mut self) -> Result<bool, LinkError>;
 
-    /// Adds to `wait` what lets bytes go that are held back. Everything else that a sender waits for
-    /// ends a wait for which the receiving half is [armed](LinkRx::arm).
+    /// Adds to `wait` the events that let held-back bytes be sent. Any other event that a sender waits for wakes a
+    /// wait for which the receiving half is [armed](LinkRx::arm).
     fn watch(&self, wait: &mut Wait) {
         let _ = wait;
     }
@@ -208,21 +206,21 @@ pub trait LinkTx: Send {
 
 /// The receiving half of a link.
 pub trait LinkRx: Send {
-    /// The next message of the channel, or `None`: not yet. Repeats itself until [`release`](Self::release).
+    /// The next message of the channel. `None`: not yet. Returns the same message until [`release`](Self::release).
     ///
     /// # Errors
     /// When the link has ended and every message was read.
     fn peek(&mut self, channel: usize) -> Result<Option<Arrival<'_>>, LinkError>;
 
-    /// Whether there is something to [`peek`](Self::peek) at, be it an error or a lent message that has
-    /// not been asked for.
+    /// Whether [`peek`](Self::peek) would return something, including an error, or a lent message whose contents
+    /// have not been requested.
     fn has_news(&mut self, channel: usize) -> bool {
         !matches!(self.peek(channel), Ok(None))
     }
 
-    /// Receives a message of that tag and the length of `payload` to where it shall lie, where that
-    /// saves a copy: like peeking, copying and releasing. [`Direct::Unable`] where the next message
-    /// is another one. Once begun, nothing else can be done on the channel.
+    /// Receives a message with this tag and the length of `payload` directly into `payload`, if that saves a copy.
+    /// It has the effect of peeking, copying and releasing. [`Direct::Unable`] if the next message is a different
+    /// one. Once begun, it must be completed before the channel can be used for anything else.
     ///
     /// # Errors
     /// When the link has ended before the message was complete.
@@ -236,10 +234,11 @@ pub trait LinkRx: Send {
         Ok(Direct::Unable)
     }
 
-    /// Receives what comes next of a message of that tag that is lent: as much as there is room for.
-    /// Once begun, nothing else can be done on the channel until all of it is received: `room` begins
-    /// there then, for this message and those that follow it, and is left alone. (A device may be
-    /// writing to registered memory from the first call on, until the link is [given up](LinkTx::withdraw).)
+    /// Receives the next bytes of a lent message with this tag, as many as fit into `room`. Once begun, the channel
+    /// can be used for nothing else until the whole message has been received: each further call passes the `room`
+    /// for the bytes that are missing, for this message and those that follow it, and the caller leaves that memory
+    /// alone. (From the first call on, a device may be writing to registered memory, until the link is
+    /// [withdrawn](LinkTx::withdraw).)
     ///
     /// # Errors
     /// When the link has ended.
@@ -253,28 +252,28 @@ pub trait LinkRx: Send {
         Ok(Borrowing::Unable)
     }
 
-    /// Whether the peer still stands by what it has lent, or has said by messages to be ready to be read in
-    /// registered memory: what was read of that until now is then what the peer meant. Never over links that do
-    /// not share memory.
+    /// Whether the peer has not withdrawn its loans, nor the registered memory that it has announced as readable.
+    /// If so, what was read of them until now is valid. Always false over links that do not share memory.
     fn still_lends(&self) -> bool {
         false
     }
 
-    /// Gives the slot of the message last peeked back to the sender; nothing where none was.
+    /// Returns the slot of the message last peeked to the sender. Does nothing if none was peeked.
     fn release(&mut self, channel: usize);
 
-    /// Prepares a wait: from the next look at a channel on, what was not there then ends it; so does what
-    /// the peer does for the link's sending half. For links that cannot do that, the wait is blind.
+    /// Prepares a wait. Check the channels again afterwards: whatever arrives after that check ends the wait, and
+    /// so does progress of the peer for the link's sending half. On a link that cannot promise this, the wait is
+    /// blind.
     fn arm(&mut self, wait: &mut Wait) {
         wait.be_blind();
     }
 
-    /// Adds to `wait` what brings the messages that were looked for since [`arm`](Self::arm), and not
+    /// Adds to `wait` the events that bring the messages that were looked for since [`arm`](Self::arm) and not
     /// found.
     fn watch(&self, wait: &mut Wait) {
         let _ = wait;
     }
 
-    /// The wait is over.
+    /// Ends the wait.
     fn disarm(&mut self) {}
 }

@@ -1,9 +1,9 @@
 //! Memory that processes of one host share.
 //!
-//! A region is an anonymous file of the kernel (`memfd`): it has no name, so nothing is left behind
-//! when every process that maps it is gone, however it went. Its size is sealed, so no process can
-//! cut it short under another; and its pages are set aside before they are written to, if there are enough of
-//! them, so that a lack of memory is an error here and not a signal later.
+//! A region is an anonymous kernel file (`memfd`). It has no name, so nothing is left behind when every process
+//! that maps it has ended, in whatever way. Its size is sealed, so no process can truncate it under another. Its
+//! pages are allocated before they are written to, so that a lack of memory is an error here and not a signal
+//! later.
 
 mod available;
 mod grants;
@@ -35,15 +35,15 @@ pub use pass::{Passed, recv_fd, send_fd};
 /// What keeps memory from being set up or passed on.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum MemoryError {
-    /// There is not so much memory.
+    /// There is not enough memory.
     #[error(
         "no {bytes} bytes of memory: {reason}; use smaller buffers, or raise the memory limit of \
          this user or container"
     )]
     Exhausted {
-        /// The bytes that were asked for.
+        /// The number of bytes requested.
         bytes: usize,
-        /// What the system said.
+        /// The system's reason.
         reason: String,
     },
     /// The operating system reported an error.
@@ -57,24 +57,24 @@ pub enum MemoryError {
     /// The deadline passed.
     #[error("timed out while {doing}")]
     TimedOut {
-        /// What was going on.
+        /// The operation that was under way.
         doing: &'static str,
     },
     /// The peer closed the stream.
     #[error("the peer closed the stream while {doing}")]
     Closed {
-        /// What was going on.
+        /// The operation that was under way.
         doing: &'static str,
     },
-    /// The peer sent something that is not what both sides agreed on.
+    /// The peer sent something that both sides did not agree on.
     #[error("refused the peer's memory: {0}")]
     Refused(String),
-    /// The sizes asked for make no link.
+    /// No link can have these sizes.
     #[error("impossible sizes of a link: {0}")]
     Geometry(String),
 }
 
-/// What helps, after the text of an error.
+/// Advice to append to the text of an error.
 fn advice(error: Errno) -> &'static str {
     match error {
         Errno::MFILE => "; this process has as many files open as it may: raise `ulimit -n`",
@@ -83,8 +83,8 @@ fn advice(error: Errno) -> &'static str {
 }
 
 impl MemoryError {
-    /// Whether it will be over once processes have taken descriptors that are on their way to them: the kernel
-    /// allows a user only so many.
+    /// Whether the error is temporary. The kernel limits how many descriptors of one user may be in flight between
+    /// processes; the error passes once processes have received theirs.
     pub fn may_pass(&self) -> bool {
         matches!(
             self,
@@ -102,36 +102,38 @@ impl MemoryError {
 
 /// A mapping of memory that other processes may map too.
 ///
-/// The memory may change at any time, by any process that maps it; hence only a raw pointer. A forked child does not
-/// share it: it finds zeros of its own.
+/// Any process that maps the memory may change it at any time, so this gives out only a raw pointer. A forked child
+/// does not share it: it finds private zeros.
 #[derive(Debug)]
 pub struct SharedMemory {
     address: NonNull<u8>,
     len: usize,
-    /// Until the mapping goes.
+    /// Dropped before the memory is unmapped.
     unshared: Option<UnsharedMemory>,
 }
 
-// SAFETY: the mapping belongs to the process and not to a thread, and the only ways to the bytes
-// are raw pointers, whose users answer for their own synchronisation.
+// SAFETY: the mapping belongs to the process and not to a thread. The bytes are accessible only through raw
+// pointers, whose users are responsible for synchronisation.
 unsafe impl Send for SharedMemory {}
-// SAFETY: as above; no method touches the value's own fields but Drop, which is exclusive.
+// SAFETY: methods that take `&self` only read the fields, and only system calls change the mapping, which the
+// kernel serialises. The bytes are accessible only through raw pointers, whose users are responsible for
+// synchronisation.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// Makes `len` bytes of zeroed memory (at least one), and the file descriptor by which others
-    /// map it: pass it on with [`send_fd`], then drop it; the mapping does not need it.
+    /// Makes `len` bytes of zeroed memory (at least one), and the file descriptor by which others map it. Pass the
+    /// descriptor on with [`send_fd`], then drop it: the mapping does not need it.
     ///
     /// # Errors
-    /// [`MemoryError::Exhausted`] when there is not so much memory, [`MemoryError::Os`] otherwise.
+    /// [`MemoryError::Exhausted`] when there is not enough memory, [`MemoryError::Os`] otherwise.
     pub fn create(len: usize) -> Result<(Self, OwnedFd), MemoryError> {
         check_available(len, available_bytes())?;
         let fd = create_file(len, len)?;
         Ok((Self::map(&fd, len)?, fd))
     }
 
-    /// Like [`create`](Self::create), but only the first `at_once` bytes are set aside, where the kernel can
-    /// do so for the rest later. That is to be [set aside](Self::set_aside) before anyone writes to it.
+    /// Like [`create`](Self::create), but allocates only the first `at_once` bytes, if the kernel can allocate the
+    /// rest later. The rest must be [set aside](Self::set_aside) before anything is written to it.
     ///
     /// # Errors
     /// As for [`create`](Self::create).
@@ -142,10 +144,10 @@ impl SharedMemory {
         Ok((Self::map_sparse(&fd, len, at_once)?, fd))
     }
 
-    /// Sets memory aside for these bytes, and enters them into this process's page table.
+    /// Allocates memory for these bytes, and enters it into this process's page table.
     ///
     /// # Errors
-    /// [`MemoryError::Exhausted`] when there is not so much memory.
+    /// [`MemoryError::Exhausted`] when there is not enough memory.
     ///
     /// # Panics
     /// The range is not within the memory.
@@ -158,12 +160,13 @@ impl SharedMemory {
         let start = range.start / page * page;
         let bytes = range.end.next_multiple_of(page).min(self.mapped()) - start;
         grants::take(bytes)?;
-        // SAFETY: the range lies within this value's own mapping. Nothing in it changes.
+        // SAFETY: the range is whole pages within this value's writable mapping, as the assertion and the rounding
+        // ensure.
         unsafe { populate(self.as_ptr().add(start), bytes) }.map_err(exhausted(bytes))
     }
 
-    /// Maps memory that another process made, after checking that it is `len` bytes long and that
-    /// nobody can change that.
+    /// Maps memory that another process made, after checking that it is `len` bytes long and that its size is
+    /// sealed.
     ///
     /// # Errors
     /// [`MemoryError::Refused`] when the check fails, [`MemoryError::Os`] when mapping does.
@@ -173,7 +176,7 @@ impl SharedMemory {
     }
 
     /// Like [`from_fd`](Self::from_fd), for memory of which only the first `at_once` bytes are certain to be
-    /// set aside.
+    /// allocated.
     ///
     /// # Errors
     /// As for [`from_fd`](Self::from_fd).
@@ -188,56 +191,56 @@ impl SharedMemory {
         self.address.as_ptr()
     }
 
-    /// Bytes of the memory.
+    /// The length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Asks for large pages where the system gives them to memory files that ask; where not, nothing changes.
+    /// Asks for large pages. This has an effect only if the system gives them to memory files on request.
     pub fn prefer_large_pages(&self) {
-        // SAFETY: the range is this value's own mapping. Nothing in it changes.
+        // SAFETY: the range is this value's own mapping, and the advice does not change its contents.
         let _ = unsafe {
             let start = self.as_ptr().cast::<c_void>();
             rustix::mm::madvise(start, self.mapped(), Advice::LinuxHugepage)
         };
     }
 
-    /// Puts a private copy of the contents in the place of part of the shared memory, at the same address. The
-    /// part begins with a page and has whole pages, or ends where the memory does.
+    /// Replaces part of the shared memory by a private copy, at the same address. The part starts at a page
+    /// boundary, and ends at one or at the end of the memory.
     ///
-    /// From then on no other process can write into that part of what [`as_ptr`](Self::as_ptr) points at, nor
-    /// see what is written there; they keep the old memory among themselves. Of what others write
-    /// during the call, any part may be in the copy. No thread of this process ever sees
-    /// the address unmapped; what threads of this process write during the call may be lost.
+    /// From then on no other process can write to that part of this process's memory, nor see what is written
+    /// there; the others go on sharing the old memory. The copy may contain any part of what others write during
+    /// the call. The address is never unmapped for threads of this process, but what they write during the call may
+    /// be lost.
     ///
     /// # Errors
     /// [`MemoryError::Exhausted`] when there is no memory for the copy, [`MemoryError::Os`] when
     /// the exchange fails; the memory is still shared then.
     ///
     /// # Panics
-    /// There is no such part.
+    /// The part does not start and end as described.
     pub fn make_private(&self, part: Range<usize>) -> Result<(), MemoryError> {
         let (start, len) = (self.part(&part), part.len());
         check_available(len, available_bytes())?;
         let mapped = mapped_bytes(len);
         let writable = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses touches nobody's memory.
+        // SAFETY: the kernel chooses the address of the new mapping, so no existing mapping is replaced.
         let copy = unsafe {
             rustix::mm::mmap_anonymous(ptr::null_mut(), mapped, writable, MapFlags::PRIVATE)
         }
         .map_err(exhausted(len))?;
-        // SAFETY: both are live mappings of at least `len` bytes, and the new one overlaps nothing.
-        // Other processes may write to the source meanwhile; the bytes have no invalid values, and
-        // which of them are copied is left open by this method's contract.
+        // SAFETY: both are live mappings of at least `len` bytes, and they do not overlap. Other processes may
+        // write to the source meanwhile: any byte is valid, and this method's contract leaves open which of their
+        // writes are copied.
         unsafe { ptr::copy_nonoverlapping(start, copy.cast::<u8>(), len) };
-        // SAFETY: both ranges are whole pages that this value owns. No
-        // references exist to either: `as_ptr` gives raw pointers only, and their users see valid
-        // memory before and after, since the kernel exchanges the mappings in one step.
+        // SAFETY: both ranges are whole pages that this function or this value owns, and there are no references to
+        // either. Users of the raw pointers from `as_ptr` see valid memory before and after, because the kernel
+        // exchanges the mappings in one step.
         let moved = unsafe {
             rustix::mm::mremap_fixed(
                 copy,
@@ -258,19 +261,19 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Puts zeroed private memory in the place of part of the shared memory, at the same address: what is
-    /// left where [`make_private`](Self::make_private) finds no memory for a copy.
+    /// Replaces part of the shared memory by zeroed private memory, at the same address: the fallback if
+    /// [`make_private`](Self::make_private) finds no memory for a copy.
     ///
     /// # Errors
     /// [`MemoryError::Os`] when the system refuses; the memory is still shared then.
     ///
     /// # Panics
-    /// As there.
+    /// The part does not start and end as described for [`make_private`](Self::make_private).
     pub fn discard(&self, part: Range<usize>) -> Result<(), MemoryError> {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
         let start = self.part(&part).cast::<c_void>();
-        // SAFETY: the range is whole pages of the mapping that this value owns, and stays mapped; users of
-        // `as_ptr` have raw pointers only.
+        // SAFETY: the range is whole pages of the mapping that this value owns, and it stays mapped. There are no
+        // references to it, because `as_ptr` gives out raw pointers only.
         let replaced = unsafe {
             rustix::mm::mmap_anonymous(
                 start,
@@ -282,13 +285,13 @@ impl SharedMemory {
         replaced.map(drop).map_err(MemoryError::os("mmap"))
     }
 
-    /// Where a part begins that has pages of its own.
+    /// The address of a part, after checking that it consists of whole pages.
     fn part(&self, part: &Range<usize>) -> *mut u8 {
         let page = rustix::param::page_size();
         assert!(part.start <= part.end && part.end <= self.len);
         assert!(part.start.is_multiple_of(page));
         assert!(part.end.is_multiple_of(page) || part.end == self.len);
-        // SAFETY: the part lies within the mapping.
+        // SAFETY: the assertions above ensure that the part lies within the mapping.
         unsafe { self.as_ptr().add(part.start) }
     }
 
@@ -296,21 +299,23 @@ impl SharedMemory {
         Self::map_sparse(fd, len, len)
     }
 
-    /// The pages of the first `at_once` bytes exist already; entered into the page table now, they cost no fault
-    /// in the middle of an operation.
+    /// Maps the file, and enters the first `at_once` bytes, which are allocated already, into the page table: they
+    /// then cause no page fault in the middle of an operation.
     fn map_sparse(fd: impl AsFd, len: usize, at_once: usize) -> Result<Self, MemoryError> {
         let mapped = mapped_bytes(len);
         let address = map(fd.as_fd(), mapped)?;
-        // SAFETY: the range was mapped just now, and is taken off before it is unmapped; what is mapped in its place
-        // meanwhile has the same address and length. Its users have raw pointers only.
+        // SAFETY: the range is whole pages, just mapped for reading and writing. `drop` drops this value before it
+        // unmaps the range; until then the range is only replaced in place. Its users have raw pointers to bytes,
+        // for which zeros are valid.
         let unshared = unsafe { UnsharedMemory::new(address, mapped) };
         let memory = Self {
             address,
             len,
             unshared: Some(unshared),
         };
-        // What cannot be entered now is entered when it is used.
-        // SAFETY: the range lies within the new mapping.
+        // Pages that cannot be entered now are entered when they are used.
+        //
+        // SAFETY: the range is whole pages at the start of the new, writable mapping.
         let _ = unsafe { populate(memory.as_ptr(), mapped_bytes(at_once)) };
         Ok(memory)
     }
@@ -323,19 +328,19 @@ impl SharedMemory {
 impl Drop for SharedMemory {
     fn drop(&mut self) {
         drop(self.unshared.take());
-        // SAFETY: the range is this value's own mapping, and pointers into it are valid only while
-        // the value lives.
+        // SAFETY: the range is this value's own mapping, from `map`, with the same length. Pointers into it may be
+        // used only while the value lives.
         unsafe { unmap(self.address, self.mapped()) };
     }
 }
 
-/// Whole pages, at least one: the kernel maps nothing less.
+/// Rounds up to whole pages, at least one, because the kernel maps no less.
 fn mapped_bytes(len: usize) -> usize {
     let page = rustix::param::page_size();
     len.max(1).next_multiple_of(page)
 }
 
-/// Checks that memory of another process is `len` bytes long, and that nobody can change that.
+/// Checks that a memory file of another process is `len` bytes long, and that its size is sealed.
 fn check_file(fd: impl AsFd, len: usize) -> Result<(), MemoryError> {
     let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|error| {
         MemoryError::Refused(format!("the descriptor is no memory file ({error})"))
@@ -362,7 +367,7 @@ fn required_seals() -> SealFlags {
     SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL
 }
 
-/// A file of `len` bytes, of which the first `at_once` are set aside.
+/// Creates a file of `len` bytes, of which the first `at_once` are allocated.
 fn create_file(len: usize, at_once: usize) -> Result<OwnedFd, MemoryError> {
     let fd = anonymous_file()?;
     set_aside(&fd, len.max(1), at_once.max(1)).map_err(exhausted(at_once))?;
@@ -373,8 +378,7 @@ fn create_file(len: usize, at_once: usize) -> Result<OwnedFd, MemoryError> {
 
 fn anonymous_file() -> Result<OwnedFd, MemoryError> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // A kernel may insist that memory files say they hold no program; one before 6.3 does not know
-    // the flag that says so.
+    // A kernel may require the flag that marks memory files as not executable; kernels before 6.3 reject it.
     rustix::fs::memfd_create("spark-ccl", flags | MemfdFlags::NOEXEC_SEAL)
         .or_else(|error| match error {
             Errno::INVAL => rustix::fs::memfd_create("spark-ccl", flags),
@@ -393,7 +397,7 @@ fn check_available(len: usize, available: Option<u64>) -> Result<(), MemoryError
     }
 }
 
-/// What is available, where so many bytes would leave (nearly) nothing of it to others: a thirty-second stays.
+/// Returns what is available if `bytes` would exceed it. One thirty-second is left to other processes.
 pub(crate) fn too_little(bytes: usize, available: Option<u64>) -> Option<u64> {
     available.filter(|available| bytes as u64 > available - available / 32)
 }
@@ -411,31 +415,31 @@ fn set_aside(fd: &OwnedFd, len: usize, at_once: usize) -> Result<(), Errno> {
     retry_on_intr(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), 0, at_once as u64))
 }
 
-/// Whether the kernel (from 5.14 on) sets memory aside for part of a mapping.
+/// Whether the kernel can allocate part of a mapping in advance (Linux 5.14 and newer).
 fn can_populate() -> bool {
     static CAN: LazyLock<bool> = LazyLock::new(|| {
         let page = rustix::param::page_size();
         let writable = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses touches nobody's memory.
+        // SAFETY: the kernel chooses the address of the new mapping, so no existing mapping is replaced.
         let probe = unsafe {
             rustix::mm::mmap_anonymous(ptr::null_mut(), page, writable, MapFlags::PRIVATE)
         };
         let Ok(probe) = probe else { return false };
-        // SAFETY: it is the mapping made above.
+        // SAFETY: the range is the mapping made above: one page, writable.
         let can = unsafe { populate(probe.cast(), page) }.is_ok();
-        // SAFETY: it is the mapping made above, and nothing else refers to it.
+        // SAFETY: the range is the mapping made above, and nothing else refers to it.
         let _ = unsafe { rustix::mm::munmap(probe, page) };
         can
     });
     *CAN
 }
 
-/// Gives pages their memory, and enters them into the page table.
+/// Allocates the pages of a range, and enters them into the page table.
 ///
 /// # Safety
-/// The range is mapped, writable, and begins with a page.
+/// The range is mapped and writable, and starts at a page boundary.
 unsafe fn populate(start: *mut u8, bytes: usize) -> Result<(), Errno> {
-    // SAFETY: the caller says that it is mapped; nothing in it changes.
+    // SAFETY: the caller promises that the range is mapped and writable. The advice does not change its contents.
     retry_on_intr(|| unsafe {
         rustix::mm::madvise(start.cast::<c_void>(), bytes, Advice::LinuxPopulateWrite)
     })

@@ -1,4 +1,4 @@
-//! Network interfaces: which there are, and which to use.
+//! Network interfaces: listing them, and selecting those to use.
 #![forbid(unsafe_code)]
 
 mod list;
@@ -18,20 +18,20 @@ pub use select::select;
 pub struct Interface {
     /// Its name, such as `eth0`; an alias with its label, such as `eth0:1`.
     pub name: String,
-    /// Its index, which is the scope of its link-local addresses.
+    /// Its index, which is also the scope of its link-local addresses.
     pub index: u32,
     /// The address.
     pub addr: IpAddr,
-    /// Bits of the address that name the subnet.
+    /// The length of the subnet's prefix, in bits.
     pub prefix: u8,
-    /// Speed in Mbit/s, where the driver says it.
+    /// Speed in Mbit/s, if the driver reports it.
     pub speed: Option<u32>,
-    /// Whether it is the loopback.
+    /// Whether it is the loopback interface.
     pub loopback: bool,
 }
 
 impl Interface {
-    /// The address with a port, and with the scope that a link-local one needs to mean anything.
+    /// The address with a port, and with the scope that a link-local address requires.
     pub fn socket_addr(&self, port: u16) -> SocketAddr {
         match self.addr {
             IpAddr::V6(addr) if addr.is_unicast_link_local() => {
@@ -41,14 +41,14 @@ impl Interface {
         }
     }
 
-    /// Whether `addr` is on this interface's subnet. Every link has the same link-local IPv6 subnet,
-    /// so for those this says no more than "perhaps".
+    /// Whether `addr` is on this interface's subnet. Every link has the same link-local IPv6 subnet, so for
+    /// link-local addresses `true` only means "perhaps".
     pub fn reaches(&self, addr: IpAddr) -> bool {
         same_subnet(self.addr, addr, self.prefix)
     }
 }
 
-/// Whether the first `prefix` bits of two addresses of one family are equal.
+/// Whether the first `prefix` bits of two addresses are equal. `false` if they are of different families.
 pub fn same_subnet(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
     match (a, b) {
         (IpAddr::V4(a), IpAddr::V4(b)) => {
@@ -72,25 +72,25 @@ pub fn same_subnet(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
 /// Why there is no interface to use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NetifError {
-    /// The operating system does not list them.
+    /// The operating system failed to list them.
     #[error("the network interfaces cannot be listed: {0}")]
     List(String),
-    /// None has what was asked for.
+    /// None matches the settings.
     #[error("no network interface {wanted}; there are: {present}")]
     NoMatch {
-        /// What was asked for, with the variable that did.
+        /// What was asked for, and the variable that asked for it.
         wanted: String,
-        /// Names and addresses of those there are.
+        /// Names and addresses of the interfaces that exist.
         present: String,
     },
 }
 
-/// The interfaces to use by the settings, the best first, with one line at INFO that says which.
+/// The interfaces to use according to the settings, the best first. Logs them in one line at INFO.
 ///
 /// `root` is the address where the ranks meet, if it is known.
 ///
 /// # Errors
-/// When there is none; the error lists those there are.
+/// When there is none; the error lists the interfaces that exist.
 pub fn find(settings: &Settings, root: Option<IpAddr>) -> Result<Vec<Interface>, NetifError> {
     let choice = settings.socket_ifname.as_ref();
     let found = select(&list()?, choice, settings.socket_family, root)?;

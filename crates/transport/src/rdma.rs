@@ -1,4 +1,4 @@
-//! RDMA between hosts: which ports there are, and which of them lead to a peer.
+//! RDMA between hosts: the local ports, the rails to a peer, and links over them.
 
 mod exchange;
 pub mod link;

@@ -1,31 +1,30 @@
-//! Links through shared memory: between processes of one host, between threads, and to oneself.
+//! Links through shared memory: between processes of one host, between threads, and from a rank to itself.
 //!
-//! One segment per pair of ranks holds, for either direction and each channel, a ring of cells. A
-//! cell is a header line and a body of 8 KiB. The header line holds the number of the message that
-//! filled the cell, its tag and length, and the payload itself where it has at most
-//! [`INLINE_BYTES`]: a small message costs the transfer of one cache line. The receiver polls the
-//! header line that comes next and nothing else. How far it has read stands on a line of its own,
-//! which the sender looks at only when it has filled every cell that it knew to be free.
+//! One segment per pair of ranks holds a ring of cells for each direction and channel. A cell is a header line and
+//! a body of 8 KiB. The header line holds the number of the message in the cell, its tag and length, and the
+//! payload itself if it has at most [`INLINE_BYTES`]: a small message costs the transfer of one cache line. The
+//! receiver polls only the next header line. How far it has read is on a separate line, which the sender reads only
+//! when it has filled every cell that it knew to be free.
 //!
-//! A payload longer than a body stands in a slot. There are fewer slots than cells, so that no more
-//! than `slots` messages may be on their way with a long one, and small ones may be many more. (Bodies, too,
-//! are fewer than cells where a rank has many links; see [`Size`].)
+//! A payload longer than a body is in a slot. There are fewer slots than cells: at most `slots` messages may be in
+//! flight up to a long one, but many more if they are small. (If a rank has many links, there are also fewer bodies
+//! than cells; see [`Size`].)
 //!
-//! Memory is set aside for headers when the link is made, and for a body or slot by its sender, when the first
-//! payload is about to be written there. So a link takes as much as it is used for, and where there is no
-//! memory left, that is an error of the sender and not a signal.
+//! Memory for the headers is allocated when the link is made. The sender allocates memory for a body or slot just
+//! before the first payload is written there. A link therefore takes only as much memory as it uses, and a lack of
+//! memory is an error of the sender and not a signal.
 //!
-//! A longer payload may be lent instead: the header holds its address, and the receiver has the kernel
-//! copy it straight out of the sender's memory ([`Tx::allow_lending`]). Where the kernel refuses that in
-//! the middle of a run, the sender copies what is lent through the bodies of its cells.
+//! A longer payload may be lent instead: the header holds its address, and the receiver has the kernel copy it
+//! directly from the sender's memory ([`Tx::allow_lending`]). If the kernel starts to refuse this during a run, the
+//! sender copies what is lent through the bodies of its cells.
 //!
-//! Whoever waits for long blocks, and is woken up by the other end, if that has its bell
-//! ([`send_bell`], [`receive_bell`]).
+//! An end that has spun for a while blocks. The other end wakes it, if it has its bell ([`send_bell`],
+//! [`receive_bell`]).
 //!
 //! # Trust
-//! The peer may write anything into the segment at any time. Lengths are read once and checked, so
-//! the worst that a peer can do is to send wrong bytes. It may also ring for nothing, or not at all;
-//! nobody blocks for long on its account.
+//! The peer may write anything into the segment at any time. Lengths are read once and checked, so the worst that a
+//! peer can do is to send wrong bytes. It may also ring without need, or not at all, so an end never blocks for
+//! long without checking again.
 
 mod beacon;
 mod doorbell;
@@ -57,20 +56,20 @@ pub use tx::Tx;
 /// One end of a link.
 pub type End = (Tx, Rx);
 
-/// Shorter payloads are copied twice in less time than the kernel needs to find their pages.
+/// Payloads shorter than this are copied twice in less time than the kernel needs to find their pages.
 const LEND_LEAST: usize = 16 << 10;
 
-/// The name under which a segment travels, next to other memory on the same stream.
+/// Identifies a segment among other memory that is passed over the same stream.
 const SEGMENT_ID: u64 = u64::from_le_bytes(*b"shm link");
 
-/// The name under which a bell travels.
+/// Identifies a bell that is passed over the stream.
 const BELL_ID: u64 = u64::from_le_bytes(*b"shm bell");
 
 /// Makes a link and passes it to the peer at the other end of `stream` (a Unix stream socket),
 /// which must [`accept`] it with the same size.
 ///
 /// # Errors
-/// When the size or the memory does not allow it, or the peer is not there by the deadline.
+/// When the size is invalid, there is not enough memory, or the peer does not answer by the deadline.
 pub fn offer(
     stream: &Socket,
     size: impl Into<Size>,
@@ -92,8 +91,7 @@ pub fn offer(
 /// Takes the link that the peer [`offer`]s.
 ///
 /// # Errors
-/// When the peer is not there by the deadline, or offers something else than a link of this
-/// size.
+/// When the peer does not answer by the deadline, or offers anything but a link of this size.
 pub fn accept(
     stream: &Socket,
     size: impl Into<Size>,
@@ -125,22 +123,22 @@ pub fn accept(
 /// [receive](receive_bell) it.
 ///
 /// # Errors
-/// When the peer is not there by the deadline.
+/// When the peer does not answer by the deadline.
 pub fn send_bell(stream: &Socket, bell: &Bell, deadline: Instant) -> Result<(), MemoryError> {
     send_fd(stream, bell.as_fd(), BELL_ID, bell.number(), deadline)
 }
 
-/// Takes the bell that the peer [sends](send_bell): what `end` does wakes up the peer from now on.
+/// Receives the bell that the peer [sends](send_bell): from now on, `end` wakes the peer.
 ///
 /// # Errors
-/// When the peer is not there by the deadline, or sends something else than a bell.
+/// When the peer does not answer by the deadline, or sends anything but a bell.
 pub fn receive_bell(stream: &Socket, end: &mut End, deadline: Instant) -> Result<(), MemoryError> {
     let bell = take_bell(stream, deadline)?;
     Chime::of(end).set(&bell);
     Ok(())
 }
 
-/// Takes the bell that the peer [sends](send_bell), for links that [are told](Chime::set) of it.
+/// Receives the bell that the peer [sends](send_bell), for links that are [given](Chime::set) it later.
 ///
 /// # Errors
 /// As for [`receive_bell`].
@@ -155,10 +153,10 @@ pub fn take_bell(stream: &Socket, deadline: Instant) -> Result<Arc<Bell>, Memory
     })
 }
 
-/// Both ends of a link within this process.
+/// Makes both ends of a link within this process.
 ///
 /// # Errors
-/// When the size or the memory does not allow it.
+/// When the size is invalid, or there is not enough memory.
 pub fn pair(size: impl Into<Size>) -> Result<(End, End), MemoryError> {
     let layout = Layout::new(size.into())?;
     let (memory, _fd) = SharedMemory::create_sparse(layout.bytes(), layout.at_once())?;

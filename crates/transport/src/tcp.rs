@@ -1,16 +1,16 @@
-//! Links over TCP (any connected stream sockets will do).
+//! Links over TCP, or over any other connected stream sockets.
 //!
-//! Each channel has sockets of its own, so that a full channel cannot hold up another. Message `n` of
-//! a channel travels on its socket `n % sockets`: a fixed order needs no numbers to sort by, and
-//! several sockets use several cores and paths of the kernel.
+//! Each channel has sockets of its own, so that a full channel cannot block another. Message `n` of a channel
+//! travels on its socket `n % sockets`: with this fixed order, messages need not be reordered. Several sockets use
+//! several cores and paths of the kernel.
 //!
-//! The sender copies nothing: a slot that it lends is where the message is sent from, at once when it
-//! is committed as far as the kernel takes it, and by `flush` for the rest. Of a large message that
-//! lies elsewhere, only what the kernel does not take at once is copied to a slot. The receiver reads a
-//! little ahead and lends messages out of what it read, or reads them to where they shall lie.
+//! The sender does not copy: a message is sent directly from its slot, as far as the kernel accepts it when it is
+//! committed, and by `flush` for the rest. Of a large message that is not in a slot, only what the kernel does not
+//! accept at once is copied to one. The receiver reads a little ahead and returns messages in its read buffer, or
+//! reads them directly to their destination.
 //!
 //! # Trust
-//! Every header is checked before its length is believed; see [`Header::parse`].
+//! Every header is checked before its length is used; see [`Header::parse`].
 #![forbid(unsafe_code)]
 
 mod header;
@@ -31,23 +31,23 @@ pub use header::{HEADER_BYTES, Header};
 pub use rx::Rx;
 pub use tx::Tx;
 
-/// Messages from this size on are sent from and received to where they lie. Copying a smaller one takes
-/// less than a second call.
+/// Messages from this size on are sent from and received into the caller's memory. Copying a smaller one costs less
+/// than a second system call.
 const DIRECT_BYTES: usize = 8 << 10;
 
-/// A link over connected sockets: `sockets[channel]`, in an order on which both ends agree.
+/// Makes a link over connected sockets: `sockets[channel]`, in an order on which both ends agree.
 ///
 /// # Errors
-/// When the sockets do not fit the geometry, or refuse their options.
+/// When the sockets do not fit the geometry, or an option cannot be set.
 pub fn link(sockets: Vec<Vec<Socket>>, geometry: Geometry) -> Result<(Tx, Rx), LinkError> {
     check(&sockets, geometry)?;
     let mut shared = Vec::with_capacity(sockets.len());
     for channel in sockets {
         let mut channel_shared = Vec::with_capacity(channel.len());
         for socket in channel {
-            send_at_once(&socket)?;
-            if stays_here(&socket) {
-                // Where it is refused, all works as well, but slower.
+            set_nodelay(&socket)?;
+            if is_local(&socket) {
+                // If the kernel refuses, the link still works, but more slowly.
                 let _ = rustix::net::sockopt::set_tcp_congestion(&socket, "reno");
             }
             channel_shared.push(Arc::new(socket));
@@ -73,13 +73,13 @@ fn check(sockets: &[Vec<Socket>], geometry: Geometry) -> Result<(), LinkError> {
     Ok(())
 }
 
-/// No message waits for the acknowledgement of the one before it.
+/// Disables Nagle's algorithm: no message waits for the acknowledgement of an earlier one.
 ///
-/// The buffers' sizes stay with the kernel: it grows them to what the path needs, and beyond what
-/// `setsockopt` may ask for; asking would only stop that.
-fn send_at_once(socket: &Socket) -> Result<(), LinkError> {
+/// The buffer sizes are left to the kernel, which grows them as the path requires, beyond the limit of
+/// `setsockopt`. Setting them would only stop that.
+fn set_nodelay(socket: &Socket) -> Result<(), LinkError> {
     match rustix::net::sockopt::set_tcp_nodelay(socket, true) {
-        // A Unix socket never holds anything back.
+        // A Unix socket has no such delay.
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOPROTOOPT) => Ok(()),
         Err(error) => Err(LinkError::Os {
             call: "setsockopt(TCP_NODELAY)",
@@ -88,9 +88,9 @@ fn send_at_once(socket: &Socket) -> Result<(), LinkError> {
     }
 }
 
-/// Whether what the socket sends does not leave the host. There is nothing to be gentle with then, so
-/// no algorithm shall pace the bytes.
-fn stays_here(socket: &Socket) -> bool {
+/// Whether the socket's traffic stays on this host. There is no network to protect then, so the bytes need no
+/// pacing.
+fn is_local(socket: &Socket) -> bool {
     let addresses = (socket.local_addr(), socket.peer_addr());
     let (Ok(own), Ok(peer)) = addresses else {
         return false;
@@ -99,7 +99,7 @@ fn stays_here(socket: &Socket) -> bool {
     ip(own).is_some_and(|own| ip(peer) == Some(own))
 }
 
-/// What an error of `send` or `recv` means. `None`: not yet.
+/// Translates an error of `send` or `recv`. `None`: not yet.
 fn ended_by(call: &'static str, error: Errno) -> Option<LinkError> {
     match error {
         Errno::AGAIN | Errno::INTR => None,
@@ -108,7 +108,7 @@ fn ended_by(call: &'static str, error: Errno) -> Option<LinkError> {
     }
 }
 
-/// `Vec`s of foreign or user-chosen sizes: running out of memory is an error, not an abort.
+/// Resizes a `Vec` to a size chosen by a peer or a user: a lack of memory is an error, not an abort.
 fn resize(bytes: &mut Vec<u8>, len: usize) -> Result<(), LinkError> {
     bytes
         .try_reserve_exact(len.saturating_sub(bytes.len()))

@@ -1,4 +1,4 @@
-//! What a rank blocks on that has nothing else to do than to wait for its peers.
+//! Blocking until a link has something: what a rank does when spinning no longer pays.
 
 mod barrier;
 mod bell;
@@ -12,19 +12,19 @@ use rustix::io::Errno;
 
 pub use bell::Bell;
 
-pub(crate) use barrier::take_part;
+pub(crate) use barrier::register_for_barriers;
 
-/// For so long a wait sleeps that cannot ask the kernel for anything better.
+/// How long a wait sleeps if it cannot poll.
 const SHORT: Duration = Duration::from_micros(500);
 
-/// Something with a descriptor that can be polled.
+/// An object with a descriptor that can be polled.
 type File = Arc<dyn AsFd + Send + Sync>;
 
-/// The events of some links that a waiter blocks for.
+/// The events of several links for which a rank blocks.
 ///
-/// [`LinkRx::arm`](crate::LinkRx::arm) all links, [`settle`](Self::settle), look at what is waited for
-/// once more, and have that which still lacks something [`watch`](crate::LinkRx::watch); then what comes
-/// after the look ends the block.
+/// The protocol: [`arm`](crate::LinkRx::arm) all links, [`settle`](Self::settle), check once more for what is
+/// awaited, and call [`watch`](crate::LinkRx::watch) on the links where it is still missing. Then whatever comes
+/// after the check ends the block.
 #[derive(Default)]
 pub struct Wait {
     files: Vec<(File, PollFlags)>,
@@ -33,41 +33,41 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Notes that something may come that does not end the block.
+    /// Notes that an event may not end the block.
     pub fn be_blind(&mut self) {
         self.is_blind = true;
     }
 
-    /// Whether something may come that does not end the block. Block for a short time then.
+    /// Whether an event may not end the block. If so, block only for a short time.
     pub fn is_blind(&self) -> bool {
         self.is_blind
     }
 
-    /// Notes that a peer looks at a word of shared memory after it has sent something.
+    /// Notes that a peer checks a word of shared memory after it has sent something.
     pub(crate) fn add_word(&mut self) {
         self.has_words = true;
     }
 
-    /// Blocks for events of this file, too.
+    /// Adds the events of a file.
     pub(crate) fn add(&mut self, file: File, events: PollFlags) {
         self.files.push((file, events));
     }
 
-    /// How many files' events end the block.
+    /// How many files have been added.
     #[cfg(test)]
     pub(crate) fn files(&self) -> usize {
         self.files.len()
     }
 
-    /// Makes sure that peers see the words that arming has stored, or else that whoever looks from now
-    /// on sees what they sent.
+    /// A barrier between arming and the last check: either peers see the words that arming has stored, or the check
+    /// sees what they have sent.
     pub fn settle(&mut self) {
-        if self.has_words && !barrier::everywhere() {
+        if self.has_words && !barrier::on_all_cores() {
             self.be_blind();
         }
     }
 
-    /// Blocks until something comes, `bell` rings, or the time is over; or, at times, for nothing.
+    /// Blocks until an event comes, `bell` rings, or `most` has passed. Spurious wake-ups are possible.
     pub fn block(&self, bell: &Bell, most: Duration) {
         let mut events = vec![PollFd::new(bell, PollFlags::IN)];
         let files = self.files.iter();
@@ -76,7 +76,7 @@ impl Wait {
         match poll(&mut events, timeout.as_ref()) {
             Ok(_) if !events[0].revents().is_empty() => bell.silence(),
             Ok(_) | Err(Errno::INTR) => {}
-            // Out of memory, if anything; it must not make the waiter spin.
+            // Probably out of memory. Sleep, so that the caller does not spin.
             Err(_) => std::thread::sleep(most.min(SHORT)),
         }
     }

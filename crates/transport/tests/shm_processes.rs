@@ -1,4 +1,4 @@
-//! Links through shared memory between processes: this test program starts itself as the peer.
+//! Links over shared memory between processes: this test program starts itself as the peer.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -22,7 +22,7 @@ const GEOMETRY: Geometry = Geometry {
     slots: 4,
     channels: 2,
 };
-/// With slots that are long enough to be worth lending instead.
+/// With slots so large that messages of a slot's size are lent instead.
 const LONG: Geometry = Geometry {
     slot_bytes: 64 << 10,
     ..GEOMETRY
@@ -36,7 +36,7 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// Starts this program again, to run [`peer`] in `role`; its standard input is our stream.
+/// Starts this program again to run [`peer`] in `role`, with the stream as its standard input.
 fn start_peer(role: &str) -> (Child, Socket) {
     let (here, there) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
@@ -49,9 +49,9 @@ fn start_peer(role: &str) -> (Child, Socket) {
     (child, here)
 }
 
-/// No test by itself: the other process of the tests below.
+/// Not a test by itself: the other process of the tests below.
 #[test]
-#[ignore = "a process that other tests start"]
+#[ignore = "not a test: the peer process that the other tests of this file start"]
 fn peer() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
@@ -129,10 +129,10 @@ fn payload(number: u64) -> Vec<u8> {
 }
 
 fn wait_for_byte(stream: &Socket) {
-    hear_byte(stream);
+    receive_byte(stream);
 }
 
-fn hear_byte(mut stream: &Socket) -> u8 {
+fn receive_byte(mut stream: &Socket) -> u8 {
     let mut byte = [0];
     stream
         .set_read_timeout(Some(Duration::from_secs(60)))
@@ -142,12 +142,13 @@ fn hear_byte(mut stream: &Socket) -> u8 {
 }
 
 fn fill(memory: &SharedMemory, value: u8) {
-    // SAFETY: the whole of a live mapping; the other process reads it only after it was told.
+    // SAFETY: the range is the whole of a live mapping, and the other process reads it only after it has been told
+    // that it is written.
     unsafe { memory.as_ptr().write_bytes(value, memory.len()) };
 }
 
 fn all_are(memory: &SharedMemory, value: u8) -> bool {
-    // SAFETY: every index lies within a live mapping.
+    // SAFETY: every index is less than the length of a live mapping, for whose bytes any value is valid.
     (0..memory.len()).all(|at| unsafe { memory.as_ptr().add(at).read_volatile() } == value)
 }
 
@@ -176,7 +177,7 @@ fn a_killed_peer_leaves_the_link_quiet_and_nothing_behind() {
     wait_for_byte(&stream);
     child.kill().unwrap();
     child.wait().unwrap();
-    // Nobody said goodbye: that the peer is dead is for others to find out.
+    // The peer did not close the link; detecting its death is not the link's task.
     assert!(rx.peek(0).unwrap().is_none());
     let mut sent = 0;
     while tx.reserve(0, 1).unwrap().is_some() {
@@ -207,8 +208,8 @@ fn a_private_copy_is_out_of_the_peers_reach() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Lends a message once the receiver has tried whether it can read one, and lets something happen before it
-/// does. Then sends another one, in whichever way.
+/// Lends a message after the receiver has probed whether it can read this process, and calls `change` before the
+/// receiver reads it. Then sends another message, lent if possible.
 fn lend(stream: &Socket, payload: &Payload, change: impl FnOnce()) {
     let (mut tx, _rx) = shm::accept(stream, LONG, soon()).unwrap();
     tx.allow_lending();
@@ -227,9 +228,9 @@ fn lend(stream: &Socket, payload: &Payload, change: impl FnOnce()) {
     wait_for_byte(stream);
 }
 
-/// What came of it, for the other process.
+/// The result, as a byte for the other process.
 fn try_to_lend(tx: &mut Tx, payload: &Payload, tag: u64) -> u8 {
-    // SAFETY: the payload stays until the link is gone.
+    // SAFETY: `payload` is borrowed by the caller for longer than the link `tx` lives, and nothing changes it.
     match unsafe { tx.lend(0, payload.bytes(), tag) }.unwrap() {
         Lending::Lent(_) => b'l',
         Lending::NotYet => b'n',
@@ -237,7 +238,7 @@ fn try_to_lend(tx: &mut Tx, payload: &Payload, tag: u64) -> u8 {
     }
 }
 
-/// Copies what the receiver cannot read, until it has all that was lent.
+/// Provides what the receiver cannot read in place, until all loans have returned.
 fn serve(tx: &mut Tx) {
     let deadline = soon();
     while !tx.flush().unwrap() {
@@ -250,7 +251,7 @@ fn pattern() -> Vec<u8> {
     (0..LENT).map(|index| (index % 251) as u8).collect()
 }
 
-/// What is lent.
+/// Memory to lend.
 enum Payload {
     Ordinary(Vec<u8>),
     /// Mapped, never unmapped.
@@ -265,12 +266,13 @@ impl Payload {
         }
     }
 
-    /// Ordinary memory, and behind it some that the kernel reads for nobody: as device memory is.
+    /// Ordinary memory, followed by memory that the kernel does not read on behalf of other processes; device
+    /// memory is like that.
     fn half_secret() -> Self {
         let bytes = LENT.next_multiple_of(1 << 16);
         let writable = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, of which the second half is replaced by another one that is as long; both
-        // are readable and writable, and never unmapped.
+        // SAFETY: this is a new mapping, whose second half is replaced by another one of the same length. Both are
+        // readable and writable, zeroed, and never unmapped, and only this function has the address.
         let memory = unsafe {
             let null = std::ptr::null_mut();
             let start = mmap_anonymous(null, bytes, writable, MapFlags::PRIVATE).unwrap();
@@ -288,14 +290,15 @@ impl Payload {
     }
 }
 
-/// Receives what a process lends in this way; whether the first message was lent, and the second.
+/// Receives what a process running [`lend`] sends. Returns the answers of `try_to_lend` for the first message and
+/// the second.
 fn take_from((mut child, stream): (Child, Socket)) -> [u8; 2] {
     let (_tx, mut rx) = shm::offer(&stream, LONG, soon()).unwrap();
     assert_eq!(receive(&mut rx, 0), Some((0, vec![7; 64 << 10])));
     let mut answers = [0; 2];
     for (tag, answer) in (1..).zip(&mut answers) {
         stream.send(b"!").unwrap();
-        *answer = hear_byte(&stream);
+        *answer = receive_byte(&stream);
         if tag == 1 {
             stream.send(b"!").unwrap();
             wait_for_byte(&stream);
@@ -342,20 +345,20 @@ fn a_process_that_may_not_be_read_any_more_is_heard_all_the_same() {
         return;
     }
     let peer = start_peer("lend-undumpable");
-    // A superuser may read anything.
+    // With this capability, root may read any process.
     let mut own = capabilities(None).unwrap();
     own.effective.remove(CapabilitySet::SYS_PTRACE);
     set_capabilities(None, own).unwrap();
     assert_eq!(take_from(peer), *b"lu");
 }
 
-/// The sender's process id is another process's here.
+/// In this namespace, the sender's process id belongs to another process.
 #[test]
 fn a_process_of_another_container_is_not_looked_for_among_those_of_this_one() {
     if !has(Need::Namespaces) {
         return;
     }
-    // SAFETY: it concerns the children of this thread alone.
+    // SAFETY: the call takes no pointers, and affects only children that this thread forks from now on.
     let outcome = unsafe { libc::unshare(libc::CLONE_NEWPID) };
     assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
     assert_eq!(take_from(start_peer("lend")), *b"uu");

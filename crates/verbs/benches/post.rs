@@ -1,5 +1,5 @@
-//! What posting costs us: the time from a work request's parts to the call of the provider, and
-//! from its completion back, on a provider that does next to nothing.
+//! Measures this crate's overhead: from the parts of a work request to the provider's call, and from its completion
+//! back, on the fake provider, which does almost nothing.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -53,7 +53,7 @@ fn post(c: &mut Criterion) {
             b.iter(|| {
                 let mut batch = pair.batch();
                 for id in 0..count {
-                    // SAFETY: the provider touches no memory.
+                    // SAFETY: the fake provider does not access the memory of requests.
                     unsafe { batch.write(Request::new(id), black_box(&[piece]), remote) }.unwrap();
                 }
                 batch.post().unwrap();
@@ -65,7 +65,7 @@ fn post(c: &mut Criterion) {
     group.bench_function("a write and an inline flag", |b| {
         b.iter(|| {
             let mut batch = pair.batch();
-            // SAFETY: the provider touches no memory.
+            // SAFETY: the fake provider does not access the memory of requests.
             unsafe { batch.write(Request::new(1), black_box(&[piece]), remote) }.unwrap();
             batch
                 .write_inline(Request::new(2), black_box(&flag), remote)
@@ -78,7 +78,7 @@ fn post(c: &mut Criterion) {
         b.iter(|| {
             let mut batch = pair.batch();
             let request = Request::new(1).signalled();
-            // SAFETY: the provider touches no memory.
+            // SAFETY: the fake provider does not access the memory of requests.
             unsafe { batch.write(request, black_box(&[piece]), remote) }.unwrap();
             batch.post().unwrap();
             let queue = pair.send_queue();

@@ -1,16 +1,16 @@
-//! Where the memory is that work requests are about.
+//! The addresses of local and remote memory in work requests.
 
 use std::fmt;
 
 use crate::raw;
 
-/// A piece of registered memory that a work request here reads or writes.
+/// A piece of local registered memory that a work request reads or writes.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Piece(pub(crate) raw::ibv_sge);
 
 impl Piece {
-    /// Memory from `addr` on, in the region whose key for requests of this process is `lkey`.
+    /// The `bytes` bytes at `addr`, in the region with the local key `lkey`.
     pub const fn new(addr: u64, bytes: u32, lkey: u32) -> Piece {
         Piece(raw::ibv_sge {
             addr,
@@ -19,7 +19,7 @@ impl Piece {
         })
     }
 
-    /// Its bytes.
+    /// Its length in bytes.
     pub const fn bytes(&self) -> u32 {
         self.0.length
     }
@@ -32,17 +32,17 @@ impl fmt::Debug for Piece {
     }
 }
 
-/// Where memory of a peer starts that a work request reads or writes.
+/// The start of the peer's memory that a work request reads or writes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Remote {
-    /// The address, as the peer's region knows it.
+    /// The address in the peer's region.
     pub addr: u64,
-    /// The region's key for requests of peers.
+    /// The region's remote key.
     pub rkey: u32,
 }
 
 impl Remote {
-    /// So many bytes further on.
+    /// The address `bytes` bytes further on, in the same region.
     #[must_use]
     pub const fn offset(self, bytes: u64) -> Remote {
         Remote {

@@ -1,13 +1,15 @@
+//! The barrier between a device's writes and this thread's reads.
+
 use std::sync::atomic::{Ordering, fence};
 
-/// Orders this thread's reads of memory that a device writes: whoever has seen a flag that a device
-/// wrote, and calls this, sees what the device wrote before.
+/// Orders this thread's reads of memory that a device writes: a thread that has seen a flag written by a device,
+/// and then calls this, sees what the device wrote before the flag.
 ///
-/// Polling a completion does this by itself. A device's writes are in a wider domain than those of
-/// other processors, so on aarch64 [`fence`] is not enough.
+/// Polling a completion includes this. On aarch64, [`fence`] is not enough: devices are in the outer shareable
+/// domain, processors in the inner one.
 #[inline]
 pub fn device_fence() {
-    // SAFETY: a barrier, which changes neither memory nor registers.
+    // SAFETY: the instruction is a barrier, which changes neither memory nor registers.
     #[cfg(target_arch = "aarch64")]
     unsafe {
         std::arch::asm!("dmb oshld", options(nostack, preserves_flags));

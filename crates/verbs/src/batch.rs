@@ -1,10 +1,12 @@
+//! Batches of sends, writes, reads and atomics, which take memory by address.
+
 use std::marker::PhantomData;
 
 use crate::pair::{Pair, Rts};
 use crate::post::{OWN_IDS, PostError, check_id};
 use crate::{Error, Piece, QueuePair, Remote, raw};
 
-/// What a work request is called and how it is carried out.
+/// The id and the flags of a work request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Request {
     id: u64,
@@ -12,33 +14,31 @@ pub struct Request {
 }
 
 impl Request {
-    /// A request that completes silently, unless it fails. `id` comes back with its completion; it
-    /// is less than 2^63.
+    /// A request without a completion, unless it fails. The completion returns `id`, which must be less than 2^63.
     pub const fn new(id: u64) -> Request {
         Request { id, flags: 0 }
     }
 
-    /// Whose completion is told. The queue has room again only when one was told and polled, so
-    /// every so many requests one must be.
+    /// Asks for a completion. Requests leave the queue only when a later completion is polled, so a request must be
+    /// signalled at least once per queue depth.
     #[must_use]
     pub const fn signalled(self) -> Request {
         self.with(raw::IBV_SEND_SIGNALED)
     }
 
-    /// Whose data are copied when it is posted: its memory is free again afterwards, and needs no
-    /// key.
+    /// Copies the data when the request is posted: its memory may be reused afterwards, and needs no key.
     #[must_use]
     pub const fn inline(self) -> Request {
         self.with(raw::IBV_SEND_INLINE)
     }
 
-    /// Which starts when all reads and atomics before it have ended.
+    /// Delays the request until all earlier reads and atomics have ended.
     #[must_use]
     pub const fn fenced(self) -> Request {
         self.with(raw::IBV_SEND_FENCE)
     }
 
-    /// Which wakes a peer that waits for solicited requests only.
+    /// Also wakes a peer that waits for solicited requests only.
     #[must_use]
     pub const fn solicited(self) -> Request {
         self.with(raw::IBV_SEND_SOLICITED)
@@ -51,7 +51,7 @@ impl Request {
         }
     }
 
-    /// A told request of the crate's own.
+    /// A signalled request with an id that is reserved for the crate.
     pub(crate) const fn own(number: u64) -> Request {
         Request::new(OWN_IDS | number).signalled()
     }
@@ -72,20 +72,19 @@ impl QueuePair<Rts> {
     }
 }
 
-/// Work requests that are posted together, in their order, by [`Batch::post`]. Dropping it posts
-/// none of them.
+/// Work requests that [`Batch::post`] posts together, in order. Dropping the batch posts none of them.
 ///
 /// # Safety of its functions
 ///
-/// The memory that `from` or `into` names stays as it is from the post on, and is not touched where
-/// the request writes it, until one of:
+/// The memory named by `from` or `into` must stay mapped from the post on. It must not be changed, and must not be
+/// accessed at all if the request writes it, until one of:
 ///
-/// - the request's completion, or that of a later one of the same queue pair, was polled;
-/// - the queue pair was destroyed or reset;
-/// - the memory's region was deregistered.
+/// - the completion of the request, or of a later one of the same queue pair, has been polled;
+/// - the queue pair has been destroyed or reset;
+/// - the memory's region has been deregistered.
 ///
-/// For [inline](Request::inline) requests it only has to be there until the post. A queue pair in
-/// the error state may still touch memory until one of the above.
+/// For [inline](Request::inline) requests this holds only until the post. The device may still access memory of a
+/// queue pair in the error state, until one of the above.
 #[must_use = "nothing is posted but by `post`"]
 pub struct Batch<'b> {
     pair: &'b mut Pair,
@@ -93,7 +92,7 @@ pub struct Batch<'b> {
 }
 
 impl<'b> Batch<'b> {
-    /// Writes memory of the peer.
+    /// Writes to the peer's memory.
     ///
     /// # Safety
     ///
@@ -101,7 +100,7 @@ impl<'b> Batch<'b> {
     ///
     /// # Errors
     ///
-    /// The batch is full, or the request has too many pieces or inline bytes; it is left out then.
+    /// The batch is full, or the request has too many pieces or inline bytes. It is not added.
     pub unsafe fn write(
         &mut self,
         request: Request,
@@ -111,7 +110,7 @@ impl<'b> Batch<'b> {
         self.push(request, raw::IBV_WR_RDMA_WRITE, from, 0, rdma(to))
     }
 
-    /// Writes memory of the peer, and ends a receive there with the number `imm`.
+    /// Writes to the peer's memory, and completes a receive there with the immediate value `imm`.
     ///
     /// # Safety
     ///
@@ -136,7 +135,7 @@ impl<'b> Batch<'b> {
         )
     }
 
-    /// Sends a message into a receive of the peer.
+    /// Sends a message to a receive of the peer.
     ///
     /// # Safety
     ///
@@ -149,7 +148,7 @@ impl<'b> Batch<'b> {
         self.push(request, raw::IBV_WR_SEND, from, 0, NOWHERE)
     }
 
-    /// Sends a message into a receive of the peer, with the number `imm`.
+    /// Sends a message to a receive of the peer, with the immediate value `imm`.
     ///
     /// # Safety
     ///
@@ -167,7 +166,7 @@ impl<'b> Batch<'b> {
         self.push(request, raw::IBV_WR_SEND_WITH_IMM, from, imm, NOWHERE)
     }
 
-    /// Reads memory of the peer.
+    /// Reads the peer's memory.
     ///
     /// # Safety
     ///
@@ -185,8 +184,8 @@ impl<'b> Batch<'b> {
         self.push(request, raw::IBV_WR_RDMA_READ, into, 0, rdma(from))
     }
 
-    /// Adds to the eight bytes at `at`, which is a multiple of 8, and puts what was there into
-    /// `into`, in this machine's order of bytes.
+    /// Adds to the eight bytes at `at`, a multiple of 8, and stores the old value in `into`, in this machine's byte
+    /// order.
     ///
     /// # Safety
     ///
@@ -212,8 +211,8 @@ impl<'b> Batch<'b> {
         )
     }
 
-    /// Replaces the eight bytes at `at`, which is a multiple of 8, by `new` if they are `old`, and
-    /// puts what was there into `into`, in this machine's order of bytes.
+    /// Replaces the eight bytes at `at`, a multiple of 8, by `new` if they equal `old`, and stores the old value in
+    /// `into`, in this machine's byte order.
     ///
     /// # Safety
     ///
@@ -234,7 +233,7 @@ impl<'b> Batch<'b> {
         self.push(request, raw::IBV_WR_ATOMIC_CMP_AND_SWP, &[into], 0, target)
     }
 
-    /// Writes a few bytes, which need not be registered, into memory of the peer.
+    /// Writes a few bytes to the peer's memory. They need not be registered.
     ///
     /// # Errors
     ///
@@ -254,8 +253,8 @@ impl<'b> Batch<'b> {
         )
     }
 
-    /// Writes a few bytes, or none, which need not be registered, into memory of the peer, and ends
-    /// a receive there with the number `imm`.
+    /// Writes a few bytes, or none, to the peer's memory, and completes a receive there with the immediate value
+    /// `imm`. The bytes need not be registered.
     ///
     /// # Errors
     ///
@@ -277,7 +276,7 @@ impl<'b> Batch<'b> {
         )
     }
 
-    /// Sends a message of a few bytes, which need not be registered, into a receive of the peer.
+    /// Sends a message of a few bytes to a receive of the peer. They need not be registered.
     ///
     /// # Errors
     ///
@@ -302,20 +301,21 @@ impl<'b> Batch<'b> {
         self.len() == 0
     }
 
-    /// Whether it takes no more: post it, and start another.
+    /// Whether it is full: post it and start another.
     pub fn is_full(&self) -> bool {
         self.pair.sends.is_full()
     }
 
-    /// Posts them all, in one call.
+    /// Posts all of them in one call.
     ///
     /// # Errors
     ///
     /// The queue is full, or a request is not valid. Those before it were posted.
     pub fn post(self) -> Result<(), PostError> {
         let (post, pair) = (self.pair.post_send, self.pair.raw());
-        // SAFETY: the queue pair lives, and whoever added a request promised that its memory is
-        // there.
+        // SAFETY: the batch borrows the queue pair, so it lives, and `post` is its function. Callers of the unsafe
+        // functions have promised that the memory stays valid, inline data are borrowed by the batch, and
+        // `Requests` owns the buffers that it adds by `push_any`.
         let posted = unsafe { self.pair.sends.post(post, pair) };
         posted.map_err(|error| PostError::new("ibv_post_send", error, &*self.pair))
     }
@@ -333,7 +333,7 @@ impl<'b> Batch<'b> {
         self.push_any(request, opcode, pieces, imm, target)
     }
 
-    /// As `push`, with numbers of the crate, too.
+    /// Adds a request; the id may be one of those reserved for the crate.
     #[inline]
     pub(crate) fn push_any(
         &mut self,
@@ -346,7 +346,7 @@ impl<'b> Batch<'b> {
         if request.flags & raw::IBV_SEND_INLINE != 0 {
             check_inline(pieces, self.pair.capacity.max_inline_data)?;
         }
-        // SAFETY: numbers and pointers, which may be zeros.
+        // SAFETY: `ibv_send_wr` holds only integers, raw pointers and unions of these, for which zeros are valid.
         let mut entry: raw::ibv_send_wr = unsafe { std::mem::zeroed() };
         entry.wr_id = request.id;
         entry.num_sge = pieces.len() as i32;
@@ -384,7 +384,8 @@ pub(crate) const fn atomic(
     }
 }
 
-/// Memory for an inline request, which needs no key. Longer ones are refused by their length.
+/// Memory of an inline request, which needs no key. A length beyond `u32` is clamped, and `check_inline` then
+/// refuses it.
 fn unregistered(data: &[u8]) -> Piece {
     Piece::new(
         data.as_ptr() as u64,

@@ -1,3 +1,5 @@
+//! Registered buffers that a request can own.
+
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
@@ -13,8 +15,8 @@ impl Buffer for Box<[u8]> {}
 mod sealed {
     use std::ptr::NonNull;
 
-    /// Where a buffer's memory is. While a device has it no reference to it exists, nor a value
-    /// that claims to be its only owner.
+    /// A buffer taken apart. While a device has the memory, there must be no reference to it, nor a value such as a
+    /// `Box` that claims unique access to it.
     pub struct Parts {
         pub(super) start: NonNull<u8>,
         pub(super) bytes: usize,
@@ -26,7 +28,7 @@ mod sealed {
 
         /// # Safety
         ///
-        /// The parts are from [`Sealed::into_parts`] of this type, once.
+        /// The parts are from [`Sealed::into_parts`] of this type, and are used only once.
         unsafe fn from_parts(parts: Parts) -> Self;
     }
 }
@@ -37,7 +39,7 @@ impl Sealed for Vec<u8> {
     fn into_parts(self) -> Parts {
         let mut this = ManuallyDrop::new(self);
         let (bytes, capacity) = (this.len(), this.capacity());
-        // SAFETY: a vector's pointer is not null.
+        // SAFETY: a vector's pointer is never null.
         let start = unsafe { NonNull::new_unchecked(this.as_mut_ptr()) };
         Parts {
             start,
@@ -47,7 +49,7 @@ impl Sealed for Vec<u8> {
     }
 
     unsafe fn from_parts(parts: Parts) -> Self {
-        // SAFETY: as the caller says, these are a vector's.
+        // SAFETY: the caller promises that the parts are from a `Vec<u8>` that was forgotten, and are used once.
         unsafe { Vec::from_raw_parts(parts.start.as_ptr(), parts.bytes, parts.capacity) }
     }
 }
@@ -65,15 +67,15 @@ impl Sealed for Box<[u8]> {
 
     unsafe fn from_parts(parts: Parts) -> Self {
         let slice = std::ptr::slice_from_raw_parts_mut(parts.start.as_ptr(), parts.bytes);
-        // SAFETY: as the caller says, these are a box's.
+        // SAFETY: the caller promises that the parts are from a leaked `Box<[u8]>`, and are used once.
         unsafe { Box::from_raw(slice) }
     }
 }
 
-/// A buffer that requests of this process may read and write, and peers may not.
+/// A registered buffer that requests of this process may read and write, but peers may not.
 ///
-/// It goes into a request by value and comes back with its completion, so nothing can touch it
-/// meanwhile. If it cannot be deregistered its memory is never freed.
+/// A request takes it by value and gives it back with its completion, so nothing can access it in between. If
+/// deregistration fails, its memory is leaked.
 pub struct Registered<B: Buffer> {
     region: ManuallyDrop<MemoryRegion>,
     start: NonNull<u8>,
@@ -82,16 +84,16 @@ pub struct Registered<B: Buffer> {
     buffer: PhantomData<B>,
 }
 
-// SAFETY: it owns its memory, as a buffer does.
+// SAFETY: it owns its memory uniquely, its region is `Send`, and so is `B` by the bound of `Buffer`.
 unsafe impl<B: Buffer> Send for Registered<B> {}
-// SAFETY: as above; a shared one is only read.
+// SAFETY: shared references only read the bytes, and its region is `Sync`.
 unsafe impl<B: Buffer> Sync for Registered<B> {}
 
-/// What was not taken, and why.
+/// A value that was refused, and why.
 #[derive(thiserror::Error)]
 #[error("{error}")]
 pub struct Refused<T> {
-    /// It is back.
+    /// The value.
     pub value: T,
     /// The reason.
     #[source]
@@ -109,15 +111,15 @@ impl ProtectionDomain {
     ///
     /// # Errors
     ///
-    /// See [`ProtectionDomain::register`]; the buffer comes back.
+    /// See [`ProtectionDomain::register`]; the error returns the buffer.
     pub fn register_buffer<B: Buffer>(&self, buffer: B) -> Result<Registered<B>, Refused<B>> {
         let Parts {
             start,
             bytes,
             capacity,
         } = buffer.into_parts();
-        // SAFETY: the memory is freed only when the region has been deregistered. Only requests of
-        // this process reach it, and whoever posts them raw answers for them.
+        // SAFETY: the memory is freed only after the region has been deregistered. `LOCAL_WRITE` lets only requests
+        // of this process access it: `Requests` owns the buffer meanwhile, and posting to it by address is unsafe.
         match unsafe { self.register(start, bytes, Access::LOCAL_WRITE) } {
             Ok(region) => {
                 let (region, buffer) = (ManuallyDrop::new(region), PhantomData);
@@ -130,7 +132,8 @@ impl ProtectionDomain {
                 })
             }
             Err(error) => {
-                // SAFETY: these are the buffer's parts, unused.
+                // SAFETY: the parts are from `into_parts` above, and registration failed, so nothing else uses
+                // them.
                 let value = unsafe {
                     B::from_parts(Parts {
                         start,
@@ -150,23 +153,23 @@ impl<B: Buffer> Registered<B> {
         &self.region
     }
 
-    /// Deregisters it and gives the buffer back.
+    /// Deregisters it and returns the buffer.
     ///
     /// # Errors
     ///
-    /// The device still has the memory, which is therefore never freed.
+    /// The device may still access the memory, which is therefore leaked.
     pub fn into_inner(self) -> Result<B, Error> {
-        // SAFETY: it is not used or dropped afterwards.
+        // SAFETY: `self` is consumed, and `ManuallyDrop` keeps it from being dropped, so it is not used afterwards.
         unsafe { ManuallyDrop::new(self).release() }
     }
 
-    /// The end of it.
+    /// Deregisters the region and puts the buffer together again.
     ///
     /// # Safety
     ///
-    /// It is not used or dropped afterwards.
+    /// `self` is not used or dropped afterwards.
     unsafe fn release(&mut self) -> Result<B, Error> {
-        // SAFETY: the region is not used or dropped afterwards, as the caller says.
+        // SAFETY: the caller does not use `self` afterwards, so the region is taken only once.
         unsafe { ManuallyDrop::take(&mut self.region) }.deregister()?;
         let Self {
             start,
@@ -174,8 +177,8 @@ impl<B: Buffer> Registered<B> {
             capacity,
             ..
         } = *self;
-        // SAFETY: these are the buffer's parts; the device has let go of them, and nobody
-        // uses them any more, as the caller says.
+        // SAFETY: the parts are from `into_parts` of a `B`. The device has released the memory, and the caller does
+        // not use `self` afterwards, so they are used only once.
         Ok(unsafe {
             B::from_parts(Parts {
                 start,
@@ -190,14 +193,16 @@ impl<B: Buffer> Deref for Registered<B> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the buffer's memory; no request has it, or it would not be here.
+        // SAFETY: `start` and `bytes` are those of the buffer's initialised memory. A request that owns the buffer
+        // is not here to be borrowed, so the device does not write meanwhile.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 }
 
 impl<B: Buffer> DerefMut for Registered<B> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and borrowed exclusively.
+        // SAFETY: `start` and `bytes` are those of the buffer's initialised memory. No request owns the buffer, and
+        // `self` is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 }
@@ -210,7 +215,7 @@ impl<B: Buffer> std::fmt::Debug for Registered<B> {
 
 impl<B: Buffer> Drop for Registered<B> {
     fn drop(&mut self) {
-        // SAFETY: it is being dropped.
+        // SAFETY: `self` is being dropped, and its fields have no drop of their own that would use them again.
         if let Err(error) = unsafe { self.release() } {
             tracing::warn!(%error, "a buffer is never freed");
         }

@@ -1,3 +1,5 @@
+//! Completion channels: waiting for completions without polling.
+
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{NonNull, null_mut};
@@ -9,8 +11,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use crate::error::{failed, failed_as};
 use crate::{Context, Error, hints, raw};
 
-/// Something to wait on, by `poll` and its like, for completions of any number of queues.
-/// Clones are the same.
+/// A descriptor to wait on, for example by `poll`, for completions of any number of queues. Clones share it.
 #[derive(Clone)]
 pub struct CompletionChannel(Arc<Channel>);
 
@@ -19,13 +20,13 @@ struct Channel {
     raw: NonNull<raw::ibv_comp_channel>,
 }
 
-// SAFETY: libibverbs' functions may be called by several threads on the same channel.
+// SAFETY: libibverbs' functions may be called on a channel by any thread.
 unsafe impl Send for Channel {}
-// SAFETY: as above.
+// SAFETY: libibverbs' functions may be called on the same channel by several threads at once.
 unsafe impl Sync for Channel {}
 
 impl Context {
-    /// Something to wait on for completions.
+    /// Creates a channel to wait on for completions.
     ///
     /// # Errors
     ///
@@ -37,7 +38,7 @@ impl Context {
 
 impl CompletionChannel {
     fn new(context: &Context) -> Result<Self, Error> {
-        // SAFETY: the context is open.
+        // SAFETY: `context` keeps the device open.
         let raw = NonNull::new(unsafe { (context.api().ibv_create_comp_channel)(context.raw()) })
             .ok_or_else(|| {
             failed("ibv_create_comp_channel", context.name(), hints::resources)
@@ -56,8 +57,8 @@ impl CompletionChannel {
         Ok(channel)
     }
 
-    /// Takes an announcement, if there is one, and says which queue it is of
-    /// ([`CompletionQueue::id`](crate::CompletionQueue::id)); it does not block. The queue is no longer armed then.
+    /// Takes a notification, if there is one, and returns the [id](crate::CompletionQueue::id) of its queue, which
+    /// is then no longer armed. Does not block.
     ///
     /// # Errors
     ///
@@ -65,7 +66,7 @@ impl CompletionChannel {
     pub fn next(&self) -> Result<Option<u64>, Error> {
         let (mut queue, mut id) = (null_mut(), null_mut());
         let api = self.0.context.api();
-        // SAFETY: the channel lives, and the function writes both pointers.
+        // SAFETY: `self` keeps the channel alive, and the function writes the two pointers, which are locals.
         let result = unsafe { (api.ibv_get_cq_event)(self.raw(), &raw mut queue, &raw mut id) };
         if result != 0 {
             return match Errno::last() {
@@ -77,8 +78,8 @@ impl CompletionChannel {
                 )),
             };
         }
-        // SAFETY: the announcement was taken just now, and is acknowledged once. The queue lives
-        // until then: destroying it waits for this.
+        // SAFETY: the notification was taken by the call above and is acknowledged once. Its queue still exists:
+        // destroying a queue waits until every notification that was taken is acknowledged.
         unsafe { (api.ibv_ack_cq_events)(queue, 1) };
         Ok(Some(id.addr() as u64))
     }
@@ -93,9 +94,10 @@ impl CompletionChannel {
 }
 
 impl AsFd for CompletionChannel {
-    /// What is readable when [`CompletionChannel::next`] has something.
+    /// A descriptor that becomes readable when [`CompletionChannel::next`] has a notification.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open as long as the channel.
+        // SAFETY: the descriptor is open as long as the channel, which `self` keeps alive for the lifetime of the
+        // borrow.
         unsafe { BorrowedFd::borrow_raw((*self.raw()).fd) }
     }
 }
@@ -110,7 +112,7 @@ impl fmt::Debug for CompletionChannel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: the channel's queues hold it, so none is left.
+        // SAFETY: queues hold their channel, so none is left. Only this destroys the channel.
         let errno = unsafe { (self.context.api().ibv_destroy_comp_channel)(self.raw.as_ptr()) };
         if errno != 0 {
             tracing::warn!(

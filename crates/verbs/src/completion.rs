@@ -1,23 +1,25 @@
+//! The results of work requests, and what a failure means.
+
 use std::fmt;
 
 use crate::{Peer, raw};
 
-/// A work request that has ended well.
+/// A work request that has succeeded.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Completion {
-    /// The number that its poster gave it.
+    /// The id that it was posted with.
     pub wr_id: u64,
-    /// What ended.
+    /// The kind of request.
     pub opcode: Opcode,
-    /// How many bytes arrived; of use for receives, reads and atomics only.
+    /// How many bytes arrived; meaningful for receives, reads and atomics only.
     pub bytes: u32,
-    /// The number that came with the message, for receives.
+    /// The immediate value that came with the message, for receives.
     pub imm: Option<u32>,
-    /// The number of the queue pair here.
+    /// The number of the local queue pair.
     pub qp_num: u32,
 }
 
-/// What ended.
+/// The kind of a completed request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Opcode {
     /// A send.
@@ -30,25 +32,25 @@ pub enum Opcode {
     CompareSwap,
     /// A fetch-and-add.
     FetchAdd,
-    /// A receive, which a send of the peer took.
+    /// A receive that a send of the peer consumed.
     Receive,
-    /// A receive, which a write with a number of the peer took; its memory was not touched.
+    /// A receive that a write with an immediate value consumed; the receive's memory was not written.
     ReceiveOfWrite,
-    /// Something else; the number is libibverbs'.
+    /// Another kind, with libibverbs' number.
     Other(u32),
 }
 
-/// A work request that has failed. Its queue pair is in the error state, and what else is posted on
-/// it ends as [`Status::Flushed`].
+/// A work request that has failed. Its queue pair is in the error state, and all other requests posted on it end as
+/// [`Status::Flushed`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CompletionError {
-    /// The number that its poster gave it.
+    /// The id that it was posted with.
     pub wr_id: u64,
     /// How it failed.
     pub status: Status,
-    /// The device maker's number for it.
+    /// The device vendor's error code.
     pub vendor_error: u32,
-    /// The number of the queue pair here.
+    /// The number of the local queue pair.
     pub qp_num: u32,
 }
 
@@ -73,15 +75,15 @@ impl fmt::Display for CompletionError {
     }
 }
 
-/// A failed work request with whom it was about, for messages; see [`crate::QueuePair::failure`].
+/// A failed work request with its device and peer, for messages; see [`crate::QueuePair::failure`].
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub struct Failure {
     /// How it failed.
     #[source]
     pub error: CompletionError,
-    /// The device here.
+    /// The local device.
     pub device: String,
-    /// Whom the queue pair is connected to.
+    /// The peer that the queue pair is connected to.
     pub peer: Option<Peer>,
 }
 
@@ -95,14 +97,14 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Declares [`Status`]: name, libibverbs' constant, what it means, what to check.
+/// Declares [`Status`]: name, libibverbs' constant, meaning, advice.
 macro_rules! statuses {
     ($($name:ident = $constant:ident, $meaning:literal, $advice:literal;)*) => {
         /// How a work request failed.
         #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
         pub enum Status {
             $(#[doc = concat!("`", stringify!($constant), "`: ", $meaning, ".")] $name,)*
-            /// A number that is unknown here.
+            /// A number that this crate does not know.
             Other(u32),
         }
 
@@ -122,7 +124,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// What has happened.
+            /// What happened.
             pub fn meaning(self) -> &'static str {
                 match self {
                     $(Status::$name => $meaning,)*
@@ -208,7 +210,7 @@ statuses! {
         "tag matching left a message to software", "this crate uses none: see the driver";
 }
 
-/// What a completion says. Of a failed one, only a part of the fields means something.
+/// Translates a completion. Of a failed one, only some fields are valid.
 pub(crate) fn translate(wc: &raw::ibv_wc) -> Result<Completion, CompletionError> {
     let &raw::ibv_wc { wr_id, qp_num, .. } = wc;
     if wc.status != raw::IBV_WC_SUCCESS {
@@ -222,7 +224,7 @@ pub(crate) fn translate(wc: &raw::ibv_wc) -> Result<Completion, CompletionError>
         });
     }
     let with_imm = wc.wc_flags & raw::IBV_WC_WITH_IMM != 0;
-    // SAFETY: the flag says that the field holds a number.
+    // SAFETY: both fields of the union are 32-bit integers; the flag says that this one was meant.
     let imm = with_imm.then(|| u32::from_be(unsafe { wc.__bindgen_anon_1.imm_data }));
     Ok(Completion {
         wr_id,

@@ -1,3 +1,5 @@
+//! Open devices, and queries of their limits, ports and GIDs.
+
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +12,7 @@ use crate::error::{failed, failed_as};
 use crate::sysfs::Sysfs;
 use crate::{Device, Error, Gid, GidEntry, GidKind, Library, Limits, Port, hints, raw};
 
-/// An open device. Clones are the same; it closes with the last of them and of what was made on it.
+/// An open device. Clones share it. It is closed when the last clone, and the last object made on it, is dropped.
 #[derive(Clone)]
 pub struct Context(pub(crate) Arc<Open>);
 
@@ -20,9 +22,9 @@ pub(crate) struct Open {
     pub(crate) name: String,
 }
 
-// SAFETY: libibverbs' functions may be called by several threads on the same context.
+// SAFETY: libibverbs' functions may be called on a context by any thread.
 unsafe impl Send for Open {}
-// SAFETY: as above.
+// SAFETY: libibverbs' functions may be called on the same context by several threads at once.
 unsafe impl Sync for Open {}
 
 impl Device {
@@ -30,8 +32,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// The device is gone, or not accessible: `/dev/infiniband/uverbs*` belongs to others, or is
-    /// not in this container.
+    /// The device is gone, or not accessible: this user may not open `/dev/infiniband/uverbs*`, or it is not in
+    /// this container.
     pub fn open(&self) -> Result<Context, Error> {
         Context::open(self)
     }
@@ -40,7 +42,7 @@ impl Device {
 impl Context {
     fn open(device: &Device) -> Result<Context, Error> {
         let library = device.library();
-        // SAFETY: the device is in a list that is not freed.
+        // SAFETY: `device` holds the list that it belongs to, so it is valid.
         let opened = unsafe { (library.api.ibv_open_device)(device.raw.as_ptr()) };
         let raw = NonNull::new(opened)
             .ok_or_else(|| failed("ibv_open_device", device.name(), hints::open))?;
@@ -68,14 +70,14 @@ impl Context {
         &self.0.name
     }
 
-    /// What the device can do at most.
+    /// The limits of the device.
     ///
     /// # Errors
     ///
     /// The device is gone.
     pub fn limits(&self) -> Result<Limits, Error> {
         let mut limits = MaybeUninit::<raw::ibv_device_attr>::zeroed();
-        // SAFETY: the context is open, and the function writes what it is given.
+        // SAFETY: the context is open, and the function writes one `ibv_device_attr`, to a local.
         let errno = unsafe { (self.api().ibv_query_device)(self.raw(), limits.as_mut_ptr()) };
         if errno != 0 {
             return Err(failed_as(
@@ -85,30 +87,30 @@ impl Context {
                 hints::gone,
             ));
         }
-        // SAFETY: numbers, which zeros are, too.
+        // SAFETY: the structure holds only integers, for which zeros are valid, and was zeroed.
         Ok(Limits::from_raw(unsafe { limits.assume_init_ref() }))
     }
 
-    /// What a port is and does; the first port is 1.
+    /// The attributes and state of a port. Ports are numbered from 1.
     ///
     /// # Errors
     ///
     /// There is no such port, or the device is gone.
     pub fn port(&self, number: u8) -> Result<Port, Error> {
         let mut port = MaybeUninit::<raw::ibv_port_attr>::zeroed();
-        // SAFETY: the context is open. The function writes the leading part of the structure, which
-        // it knows by another name.
+        // SAFETY: the context is open. The function takes a pointer to `_compat_ibv_port_attr`, which is the
+        // leading part of `ibv_port_attr`, and writes no more than that.
         let errno =
             unsafe { (self.api().ibv_query_port)(self.raw(), number, port.as_mut_ptr().cast()) };
         if errno != 0 {
             let port = format_args!("port {number} of {}", self.name()).to_string();
             return Err(failed_as("ibv_query_port", errno, port, hints::port));
         }
-        // SAFETY: numbers, which zeros are, too.
+        // SAFETY: the structure holds only integers, for which zeros are valid, and was zeroed.
         Ok(Port::from_raw(number, unsafe { port.assume_init_ref() }))
     }
 
-    /// The GIDs of a port that are in use, by index. The table changes as addresses come and go.
+    /// The GIDs of a port that are in use, by index. The table changes as addresses are added and removed.
     ///
     /// # Errors
     ///
@@ -122,7 +124,7 @@ impl Context {
             .sum::<Result<u32, Error>>()?;
         let mut entries: Vec<MaybeUninit<raw::ibv_gid_entry>> = Vec::new();
         entries.resize_with(most as usize, MaybeUninit::zeroed);
-        // SAFETY: the context is open. The function writes at most so many entries of that size.
+        // SAFETY: the context is open. The function writes at most `entries.len()` entries of the size given.
         let count = unsafe {
             let first = entries.as_mut_ptr().cast();
             query(
@@ -142,7 +144,7 @@ impl Context {
                 hints::gone,
             ));
         }
-        // SAFETY: numbers, which zeros are, too.
+        // SAFETY: an entry holds only integers and bytes, for which zeros are valid, and was zeroed.
         let entries = entries
             .iter()
             .take(count as usize)
@@ -153,9 +155,10 @@ impl Context {
             .collect())
     }
 
-    /// What is readable when [`Context::next_event`] has something.
+    /// A descriptor that becomes readable when [`Context::next_event`] has an event.
     pub fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is open as long as the context.
+        // SAFETY: the descriptor is open as long as the context, which `self` keeps open for the lifetime of the
+        // borrow.
         unsafe { BorrowedFd::borrow_raw((*self.raw()).async_fd) }
     }
 
@@ -182,7 +185,7 @@ impl fmt::Debug for Context {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // SAFETY: whatever was made on the context holds it, so nothing is left.
+        // SAFETY: everything made on the context holds it, so nothing is left. Only this closes it.
         let result = unsafe { (self.library.api.ibv_close_device)(self.raw.as_ptr()) };
         if result != 0 {
             tracing::warn!(
@@ -199,7 +202,8 @@ fn gid_entry(entry: &raw::ibv_gid_entry) -> GidEntry {
         index => nix::net::if_::if_indextoname(index).ok(),
     };
     GidEntry {
-        // SAFETY: bytes, whichever way they were written.
+        // SAFETY: every field of the union covers the same 16 bytes, all initialised, and any bytes are a valid
+        // `raw`.
         gid: Gid(unsafe { entry.gid.raw }),
         port: entry.port_num as u8,
         index: entry.gid_index,

@@ -1,3 +1,5 @@
+//! The RDMA devices of this machine.
+
 use std::ffi::CStr;
 use std::fmt;
 use std::ptr::NonNull;
@@ -7,7 +9,7 @@ use crate::error::failed;
 use crate::sysfs::Sysfs;
 use crate::{Error, Library, hints, raw};
 
-/// An RDMA device of this machine, not opened.
+/// An RDMA device of this machine, not yet opened.
 #[derive(Clone)]
 pub struct Device {
     list: Arc<List>,
@@ -15,13 +17,15 @@ pub struct Device {
     name: String,
 }
 
-// SAFETY: libibverbs' devices do not change after they were listed, and may be used by any thread.
+// SAFETY: libibverbs does not change a device after it has listed it, and its functions may be called on it by any
+// thread. `list` keeps it valid.
 unsafe impl Send for Device {}
-// SAFETY: as above.
+// SAFETY: libibverbs does not change a device after it has listed it, and several threads may call its functions on it
+// at once.
 unsafe impl Sync for Device {}
 
 impl Library {
-    /// The RDMA devices of this machine; none is no error.
+    /// The RDMA devices of this machine. Having none is not an error.
     ///
     /// # Errors
     ///
@@ -34,7 +38,7 @@ impl Library {
 impl Device {
     fn all(library: Library) -> Result<Vec<Device>, Error> {
         let mut count = 0;
-        // SAFETY: the function writes the number of devices.
+        // SAFETY: the function only writes the number of devices, to a local.
         let first = unsafe { (library.api.ibv_get_device_list)(&raw mut count) };
         let Some(first) = NonNull::new(first) else {
             let error = failed("ibv_get_device_list", "all devices", hints::devices);
@@ -43,9 +47,9 @@ impl Device {
             return if none { Ok(Vec::new()) } else { Err(error) };
         };
         let list = Arc::new(List { library, first });
-        let places = 0..count.max(0) as usize;
-        // SAFETY: the list has that many places.
-        let devices = places.map(|place| unsafe { *first.as_ptr().add(place) });
+        let indices = 0..count.max(0) as usize;
+        // SAFETY: the list has `count` entries, and `index` is less than that.
+        let devices = indices.map(|index| unsafe { *first.as_ptr().add(index) });
         Ok(devices
             .filter_map(NonNull::new)
             .map(|raw| Device {
@@ -56,18 +60,18 @@ impl Device {
             .collect())
     }
 
-    /// Its name, as in `rocep1s0f0`.
+    /// Its name, such as `rocep1s0f0`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The number that its maker gave it; 0 where there is none.
+    /// The GUID that its manufacturer assigned; 0 if there is none.
     pub fn node_guid(&self) -> u64 {
-        // SAFETY: the device is in a list that is not freed.
+        // SAFETY: `self.list` keeps the list that the device belongs to from being freed.
         u64::from_be(unsafe { (self.library().api.ibv_get_device_guid)(self.raw.as_ptr()) })
     }
 
-    /// Its PCI address, as in `0000:01:00.0`; none for a software device.
+    /// Its PCI address, such as `0000:01:00.0`; `None` for a software device.
     pub fn pci_address(&self) -> Option<String> {
         Sysfs::default().pci_address(&self.name)
     }
@@ -89,31 +93,32 @@ impl fmt::Debug for Device {
 }
 
 fn name(library: Library, device: NonNull<raw::ibv_device>) -> String {
-    // SAFETY: the device was just listed.
+    // SAFETY: the device was just listed, and the caller holds the list.
     let name = unsafe { (library.api.ibv_get_device_name)(device.as_ptr()) };
     if name.is_null() {
         return String::new();
     }
-    // SAFETY: a device's name is a string that lives as long as the device's list.
+    // SAFETY: the name is a C string that lives as long as the device's list, which the caller holds.
     unsafe { CStr::from_ptr(name) }
         .to_string_lossy()
         .into_owned()
 }
 
-/// What libibverbs listed. Devices are valid while it is there, or while they are open.
+/// libibverbs' list of devices. A device is valid while its list exists, or while it is open.
 struct List {
     library: Library,
     first: NonNull<*mut raw::ibv_device>,
 }
 
-// SAFETY: a list is only read, and freed once.
+// SAFETY: the list is only read until it is freed, and any thread may free it.
 unsafe impl Send for List {}
-// SAFETY: as above.
+// SAFETY: the list does not change after it was made, and shared references only read it.
 unsafe impl Sync for List {}
 
 impl Drop for List {
     fn drop(&mut self) {
-        // SAFETY: the list is libibverbs', and is freed once.
+        // SAFETY: `first` is from `ibv_get_device_list`, and only this frees it. Every `Device` of the list holds
+        // it, so none is left.
         unsafe { (self.library.api.ibv_free_device_list)(self.first.as_ptr()) };
     }
 }

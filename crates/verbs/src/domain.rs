@@ -1,3 +1,5 @@
+//! Protection domains.
+
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -5,8 +7,8 @@ use std::sync::Arc;
 use crate::error::failed;
 use crate::{Context, Error, hints, raw};
 
-/// A domain of a device: its queue pairs reach its memory regions, and no others.
-/// Clones are the same; it goes with the last of them and of what was made in it.
+/// A protection domain of a device: its queue pairs can access its memory regions, and no others. Clones share it.
+/// It is deallocated when the last clone, and the last object made in it, is dropped.
 #[derive(Clone)]
 pub struct ProtectionDomain(pub(crate) Arc<Domain>);
 
@@ -15,13 +17,13 @@ pub(crate) struct Domain {
     pub(crate) raw: NonNull<raw::ibv_pd>,
 }
 
-// SAFETY: libibverbs' functions may be called by several threads on the same domain.
+// SAFETY: libibverbs' functions may be called on a domain by any thread.
 unsafe impl Send for Domain {}
-// SAFETY: as above.
+// SAFETY: libibverbs' functions may be called on the same domain by several threads at once.
 unsafe impl Sync for Domain {}
 
 impl Context {
-    /// A domain that memory and queue pairs of this device belong to.
+    /// Allocates a protection domain, for memory and queue pairs of this device.
     ///
     /// # Errors
     ///
@@ -68,7 +70,7 @@ impl fmt::Debug for ProtectionDomain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: whatever was made in the domain holds it, so nothing is left.
+        // SAFETY: everything made in the domain holds it, so nothing is left. Only this deallocates it.
         let errno = unsafe { (self.context.api().ibv_dealloc_pd)(self.raw.as_ptr()) };
         if errno != 0 {
             tracing::warn!(device = self.context.name(), errno, "ibv_dealloc_pd failed");

@@ -1,3 +1,5 @@
+//! This crate's errors.
+
 use std::fmt;
 use std::path::PathBuf;
 
@@ -5,7 +7,7 @@ use nix::errno::Errno;
 
 use crate::pair::AddressError;
 
-/// Why something of this crate failed.
+/// Why an operation of this crate failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,10 +17,10 @@ pub enum Error {
          apt install libibverbs1 ibverbs-providers), or say where libibverbs.so.1 is"
     )]
     Library {
-        /// What was tried, and how each try failed.
+        /// What was tried, and how it failed.
         tried: String,
     },
-    /// What was opened lacks a function that every libibverbs has.
+    /// The file that was opened lacks a function that every libibverbs has.
     #[error(
         "{} has no function {symbol}: it is not rdma-core's libibverbs, or one from before 2018; \
          install a current one (Debian and Ubuntu: apt install libibverbs1)",
@@ -30,7 +32,7 @@ pub enum Error {
         /// The function.
         symbol: &'static str,
     },
-    /// The library here is older than what was asked of it.
+    /// This libibverbs is too old for the operation.
     #[error("{call} is not in this libibverbs; it needs rdma-core {needs} or newer")]
     TooOld {
         /// The function.
@@ -44,7 +46,7 @@ pub enum Error {
     /// A connection cannot be made between two addresses.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// What belongs to one device was used with another.
+    /// An object of one device was used with another.
     #[error("a completion queue of {seen} cannot serve a queue pair of {wanted}")]
     OtherDevice {
         /// The queue pair's device, as it was opened.
@@ -52,7 +54,7 @@ pub enum Error {
         /// The queue's device, as it was opened.
         seen: Box<str>,
     },
-    /// A buffer was registered where the queue pair does not reach it.
+    /// A buffer is registered in another protection domain than the queue pair's.
     #[error(
         "a buffer that is registered in another protection domain, of {seen}, cannot serve a queue pair \
          of {wanted}: register it in the queue pair's own domain"
@@ -63,14 +65,14 @@ pub enum Error {
         /// The buffer's device.
         seen: Box<str>,
     },
-    /// More was asked than a device, a queue or a region has.
+    /// The value is beyond the limit of a device, a queue or a region.
     #[error("{what} is {asked}, but must be at most {most}")]
     Beyond {
-        /// What was asked for.
+        /// The parameter.
         what: &'static str,
-        /// How much of it.
+        /// Its value.
         asked: u64,
-        /// The most there is.
+        /// The limit.
         most: u64,
     },
 }
@@ -84,7 +86,7 @@ impl Error {
         }
     }
 
-    /// Whether the library, the driver or the device cannot do what was asked, ever.
+    /// Whether the library, the driver or the device does not support the operation at all.
     pub fn is_unsupported(&self) -> bool {
         match self {
             Error::TooOld { .. } => true,
@@ -94,16 +96,16 @@ impl Error {
     }
 }
 
-/// A failed call of libibverbs: which one, on what, how, and what was likely wrong.
+/// A failed call of libibverbs: the function, its subject, the error, and the likely cause.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct CallError {
-    /// The function, with the state asked for where it changes states.
+    /// The function; for `ibv_modify_qp`, with the target state.
     pub call: &'static str,
     /// The error number.
     pub errno: i32,
     /// What the call was about: a device, a port, an address.
     pub subject: String,
-    /// The attribute that was likely wrong, and what to do; empty where that is not known.
+    /// The attribute that was probably wrong, and what to do; empty if unknown.
     pub hint: String,
 }
 
@@ -121,7 +123,7 @@ impl fmt::Display for CallError {
     }
 }
 
-/// The error of a call that just returned null or -1, with what [`crate::hints`] says about it.
+/// The error of a call that has just returned null or -1, from `errno`, with a hint from [`crate::hints`].
 pub(crate) fn failed(
     call: &'static str,
     subject: impl fmt::Display,

@@ -1,3 +1,5 @@
+//! Asynchronous events of a device.
+
 use std::mem::MaybeUninit;
 
 use nix::errno::Errno;
@@ -5,39 +7,38 @@ use nix::errno::Errno;
 use crate::error::failed;
 use crate::{Context, Error, hints, raw};
 
-/// Something that happened to a device and that no work request asked for.
+/// An asynchronous event of a device, which no work request caused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AsyncEvent {
-    /// A port works, again. It may be the first word of it, or none may come.
+    /// A port has become active. The event may come without an earlier [`AsyncEvent::PortError`], or not at all.
     PortActive(u8),
-    /// A port has stopped working. Not every loss of a link is told.
+    /// A port has stopped working. Not every loss of a link is reported.
     PortError(u8),
-    /// The table of GIDs of a port has changed: indices found before may be wrong.
+    /// The GID table of a port has changed: indices found before may be wrong.
     GidChange(u8),
-    /// A queue pair, by its number, has failed; work in flight may end without completions.
+    /// A queue pair, given by its number, has failed; work in flight may end without completions.
     QueuePairFatal(u32),
-    /// A queue pair has been asked something that it refuses; the number is that of the queue pair.
+    /// A queue pair, given by its number, has refused a request of its peer.
     QueuePairRefused(u32),
-    /// The queue pair's peer spoke before it was ready to send.
+    /// A queue pair, given by its number, has received a message before it was ready to send.
     Established(u32),
     /// A completion queue has overflowed.
     QueueOverflow,
     /// The device has failed: nothing on it works any more.
     DeviceFatal,
-    /// Something else; the number is libibverbs'.
+    /// Another event, with libibverbs' number.
     Other(u32),
 }
 
 impl Context {
-    /// What happened, if something has; it does not block. Wait for it with
-    /// [`Context::async_fd`].
+    /// Takes the next event, if there is one. Does not block; wait on [`Context::async_fd`].
     ///
     /// # Errors
     ///
     /// The device is gone.
     pub fn next_event(&self) -> Result<Option<AsyncEvent>, Error> {
         let mut event = MaybeUninit::<raw::ibv_async_event>::zeroed();
-        // SAFETY: the context is open, and the function writes the event.
+        // SAFETY: `self` keeps the context open, and the function writes the event, which is a local.
         let result = unsafe { (self.api().ibv_get_async_event)(self.raw(), event.as_mut_ptr()) };
         if result != 0 {
             return match Errno::last() {
@@ -45,21 +46,21 @@ impl Context {
                 _ => Err(failed("ibv_get_async_event", self.name(), hints::gone)),
             };
         }
-        // SAFETY: the function has written the event.
+        // SAFETY: the call succeeded, so it has written the event.
         let event = unsafe { event.assume_init_mut() };
         let seen = translate(event);
-        // SAFETY: the event is acknowledged once. What it points at lives until then: destroying it
-        // waits for this.
+        // SAFETY: the event was taken above and is acknowledged once. The object that it points to still exists:
+        // destroying it waits for this acknowledgement.
         unsafe { (self.api().ibv_ack_async_event)(event) };
         Ok(Some(seen))
     }
 }
 
 fn translate(event: &raw::ibv_async_event) -> AsyncEvent {
-    // SAFETY: the event's type says that it is about a port.
+    // SAFETY: called only for event types of a port, for which `port_num` is the field in use.
     let port = || unsafe { event.element.port_num } as u8;
-    // SAFETY: the event's type says that it is about a queue pair, which lives until the event is
-    // acknowledged.
+    // SAFETY: called only for event types of a queue pair, for which `qp` is the field in use. The queue pair
+    // exists until the event is acknowledged.
     let pair = || unsafe { (*event.element.qp).qp_num };
     match event.event_type {
         raw::IBV_EVENT_PORT_ACTIVE => AsyncEvent::PortActive(port()),

@@ -1,25 +1,27 @@
+//! Memory that peers may access at any time.
+
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::{Access, Error, MemoryRegion, Piece, ProtectionDomain, Remote, device_fence};
 
-/// Memory that peers may read and write at any time. So it is never borrowed, only copied from and
-/// to; what a peer writes meanwhile may be seen in part.
+/// Memory that peers may read and write at any time. It is therefore never borrowed, only copied from and to. A
+/// copy may contain only a part of what a peer writes at the same time.
 #[derive(Debug)]
 pub struct Exposed {
-    /// Goes before the words, which the device must have let go of by then.
+    /// Deregistered before `words` is freed. `None` only while it is being made or dropped.
     region: Option<MemoryRegion>,
     words: NonNull<[AtomicU64]>,
 }
 
-// SAFETY: the memory is its own, and is only touched by atomic operations.
+// SAFETY: it owns the memory, which does not refer to a thread.
 unsafe impl Send for Exposed {}
-// SAFETY: as above.
+// SAFETY: shared references access the memory only by atomic operations.
 unsafe impl Sync for Exposed {}
 
 impl ProtectionDomain {
-    /// Zeroed memory of `bytes` bytes, rounded up to a multiple of 8, for peers, with any of
+    /// Allocates `bytes` bytes, rounded up to a multiple of 8 and zeroed, for peers to access by any of
     /// [`Access::REMOTE_WRITE`], [`Access::REMOTE_READ`] and [`Access::REMOTE_ATOMIC`].
     ///
     /// # Errors
@@ -34,8 +36,8 @@ impl ProtectionDomain {
         };
         let start = words.cast::<u8>();
         let bytes = words.len() * 8;
-        // SAFETY: the memory is freed only when the region has been deregistered, and is only
-        // touched by atomic operations.
+        // SAFETY: the memory is freed only after the region has been deregistered, and this process accesses it
+        // only by atomic operations.
         let region = unsafe { self.register(start, bytes, access | Access::LOCAL_WRITE) }?;
         exposed.region = Some(region);
         Ok(exposed)
@@ -48,7 +50,7 @@ impl Exposed {
         self.words.len() * 8
     }
 
-    /// A place in it, for peers.
+    /// The address of a range in it, for peers.
     ///
     /// # Errors
     ///
@@ -56,7 +58,7 @@ impl Exposed {
     pub fn remote(&self, range: Range<usize>) -> Result<Remote, Error> {
         match &self.region {
             Some(region) => region.remote(range),
-            // Not registered: made, but not handed out.
+            // Cannot happen: it is registered before it is handed out.
             None => Err(self.beyond(range.end)),
         }
     }
@@ -77,38 +79,38 @@ impl Exposed {
     ///
     /// # Errors
     ///
-    /// They are not all in it.
+    /// The range is not in it.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), Error> {
         let from = self.cells(offset, into.len())?;
         for (byte, cell) in into.iter_mut().zip(from) {
-            // Carries nothing: a completion or `load` did.
+            // Pairs with nothing: a completion or `load` has acquired the peer's writes.
             *byte = cell.load(Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Copies bytes in. A peer sees them when it is told by a request that is posted afterwards.
+    /// Copies bytes in. A peer is sure to see them only after a request that is posted afterwards.
     ///
     /// # Errors
     ///
-    /// They are not all in it.
+    /// The range is not in it.
     pub fn write(&mut self, offset: usize, from: &[u8]) -> Result<(), Error> {
         let into = self.cells(offset, from.len())?;
         for (cell, byte) in into.iter().zip(from) {
-            // Carries nothing: the post does.
+            // Pairs with nothing: the post publishes it.
             cell.store(*byte, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// The word at an offset, which is a multiple of 8; sees what its writer wrote before it, as far
-    /// as the device writes in order.
+    /// Loads the word at an offset, which is a multiple of 8. What the same peer wrote before that word is visible
+    /// afterwards, provided that the device writes in order.
     ///
     /// # Errors
     ///
-    /// It is not in it.
+    /// The word is not in it.
     pub fn load(&self, offset: usize) -> Result<u64, Error> {
-        // SAFETY: the memory lives as long as this, and is only touched by atomic operations.
+        // SAFETY: the memory lives as long as `self`, and is accessed only by atomic operations.
         let words = unsafe { self.words.as_ref() };
         let place = if offset.is_multiple_of(8) {
             words.get(offset / 8)
@@ -116,7 +118,7 @@ impl Exposed {
             None
         };
         let word = place.ok_or_else(|| self.beyond(offset.saturating_add(8)))?;
-        // Pairs with the device's write; the fence makes it an acquire.
+        // Pairs with the device's write; the fence makes this an acquire.
         let value = word.load(Ordering::Relaxed);
         device_fence();
         Ok(value)
@@ -128,8 +130,9 @@ impl Exposed {
             return Err(self.beyond(end));
         }
         let start = self.words.cast::<AtomicU8>();
-        // SAFETY: within the memory, which lives as long as this and is only touched by atomic
-        // operations. Those of another size are reads, as what writes has it exclusively.
+        // SAFETY: the range was checked to be within the memory, which lives as long as `self` and is accessed only
+        // by atomic operations. Concurrent operations of another size are loads, because `write` takes `self`
+        // exclusively.
         Ok(unsafe { std::slice::from_raw_parts(start.as_ptr().add(offset), bytes) })
     }
 
@@ -147,7 +150,7 @@ impl Drop for Exposed {
     fn drop(&mut self) {
         let deregistered = self.region.take().map_or(Ok(()), MemoryRegion::deregister);
         match deregistered {
-            // SAFETY: nobody has the memory any more.
+            // SAFETY: `words` is from `Box::leak`, the device has released the memory, and `self` is being dropped.
             Ok(()) => drop(unsafe { Box::from_raw(self.words.as_ptr()) }),
             Err(error) => tracing::warn!(%error, "exposed memory is never freed"),
         }

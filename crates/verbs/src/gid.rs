@@ -1,12 +1,14 @@
+//! GIDs, the addresses of ports.
+
 use std::fmt;
 use std::net::{AddrParseError, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// The address of a port: an IPv6 address, which may stand for an IPv4 one.
+/// The address of a port: an IPv6 address, which may be a mapped IPv4 address.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Gid(pub [u8; 16]);
 
-/// What kind of address a GID is. Two ports only reach each other by GIDs of the same class.
+/// The class of a GID's address. Two ports can reach each other only by GIDs of the same class.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum GidClass {
     /// `::ffff:a.b.c.d`, which follows the interface's IPv4 address.
@@ -17,7 +19,7 @@ pub enum GidClass {
     Global,
 }
 
-/// How packets to and from a GID look.
+/// The packet format for a GID.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum GidKind {
     /// InfiniBand.
@@ -35,17 +37,17 @@ pub struct GidEntry {
     pub gid: Gid,
     /// The number of the port.
     pub port: u8,
-    /// The entry's place in the port's table. It is found anew each time: indices change when
-    /// addresses come and go.
+    /// The entry's index in the port's table. Look it up again each time: indices change when addresses are added
+    /// or removed.
     pub index: u32,
-    /// How packets from it look.
+    /// The packet format.
     pub kind: GidKind,
-    /// The network interface that has the address; none on InfiniBand.
+    /// The network interface that has the address; `None` on InfiniBand.
     pub netdev: Option<String>,
 }
 
 impl Gid {
-    /// The kind of address.
+    /// The class of the address.
     pub fn class(self) -> GidClass {
         let address = Ipv6Addr::from(self.0);
         if address.to_ipv4_mapped().is_some() {
@@ -57,12 +59,12 @@ impl Gid {
         }
     }
 
-    /// The IPv4 address that it stands for, if it does.
+    /// The IPv4 address that it maps, if it maps one.
     pub fn ipv4(self) -> Option<Ipv4Addr> {
         Ipv6Addr::from(self.0).to_ipv4_mapped()
     }
 
-    /// Whether it is no address at all.
+    /// Whether it is all zeros, which marks an unused entry.
     pub(crate) fn is_zero(self) -> bool {
         self.0 == [0; 16]
     }

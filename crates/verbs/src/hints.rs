@@ -1,5 +1,5 @@
-//! What a call's error number most likely means, by call: the attribute that is wrong, and what to
-//! do. Devices differ, so where several causes give one number, the texts name all of them.
+//! What an error number most likely means, by call: the attribute that is wrong, and what to do. Devices differ, so
+//! if several causes give one number, the text names all of them.
 
 use rustix::process::{Resource, getrlimit};
 
@@ -69,7 +69,7 @@ pub(crate) fn register(errno: i32, bytes: usize, access: Access) -> String {
     }
 }
 
-/// The limit of locked memory, which registered memory counts for.
+/// A hint about the limit of locked memory, which includes registered memory.
 fn locked_memory() -> String {
     let limit = match getrlimit(Resource::Memlock).current {
         Some(bytes) => format!("{} KiB", bytes / 1024),
@@ -150,7 +150,7 @@ pub(crate) fn to_init(errno: i32, port: u8) -> String {
     }
 }
 
-pub(crate) fn to_rtr(errno: i32, way: &AddressVector) -> String {
+pub(crate) fn to_rtr(errno: i32, path: &AddressVector) -> String {
     let AddressVector {
         port,
         own,
@@ -158,7 +158,7 @@ pub(crate) fn to_rtr(errno: i32, way: &AddressVector) -> String {
         peer,
         mtu,
         ..
-    } = way;
+    } = path;
     let here = format!("GID index {own_index} of port {port} ({own} when it was looked up)");
     let unresolved = match own.class() {
         GidClass::Ipv4Mapped => "ping it, and compare the addresses and netmasks of both ends",

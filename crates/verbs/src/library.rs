@@ -1,3 +1,5 @@
+//! Loads libibverbs and looks up its functions.
+
 use std::path::{Path, PathBuf};
 
 use crate::Error;
@@ -5,22 +7,22 @@ use crate::raw;
 
 /// libibverbs, opened at run time.
 ///
-/// It stays open until the process ends: it and its providers do not expect to be closed.
+/// It stays open until the process ends: libibverbs and its providers do not support being unloaded.
 #[derive(Clone, Copy, Debug)]
 pub struct Library {
     pub(crate) api: &'static Api,
 }
 
 impl Library {
-    /// Opens `path`, or `libibverbs.so.1` where the system's loader finds it.
+    /// Opens `path`, or the `libibverbs.so.1` that the system's loader finds.
     ///
     /// # Errors
     ///
     /// The library, or a function of it, is missing.
     pub fn open(path: Option<&Path>) -> Result<Library, Error> {
         let path = path.unwrap_or(Path::new("libibverbs.so.1"));
-        // SAFETY: the library's initialisers only read the environment and set up its own state; a
-        // caller that names another file names one that it trusts as much.
+        // SAFETY: libibverbs' initialisers only read the environment and set up the library's own state. A caller
+        // that names another file is responsible for that file's initialisers.
         let library = unsafe { libloading::Library::new(path) };
         let library = library.map_err(|error| Error::Library {
             tried: format!("{}: {}", path.display(), reason(&error)),
@@ -33,7 +35,7 @@ impl Library {
     }
 }
 
-/// The loader's own words, which name the file.
+/// The loader's message, which names the file.
 fn reason(error: &libloading::Error) -> String {
     match error {
         libloading::Error::DlOpen { source } => source.to_string(),
@@ -41,10 +43,10 @@ fn reason(error: &libloading::Error) -> String {
     }
 }
 
-/// Declares [`Api`]: functions that all have, and those that came with a version of rdma-core.
+/// Declares [`Api`]: functions that every version has, and those that a version of rdma-core introduced.
 macro_rules! api {
     ($($name:ident)*; $($late:ident from $version:literal,)*) => {
-        /// The functions, of libibverbs or of a stand-in.
+        /// The functions of libibverbs, or of a fake.
         #[derive(Debug)]
         pub(crate) struct Api {
             $(pub(crate) $name: raw::$name,)*
@@ -54,17 +56,19 @@ macro_rules! api {
         impl Api {
             fn load(library: &libloading::Library, path: &Path) -> Result<Api, Error> {
                 Ok(Api {
-                    // SAFETY: the types are those of the functions of these names in verbs.h.
+                    // SAFETY: each type was generated from the declaration of the function of that name in verbs.h,
+                    // and the name ends with a zero byte.
                     $($name: unsafe { find(library, concat!(stringify!($name), "\0")) }.ok_or_else(
                         || Error::Symbol { path: PathBuf::from(path), symbol: stringify!($name) },
                     )?,)*
-                    // SAFETY: as above.
+                    // SAFETY: each type was generated from the declaration of the function of that name in verbs.h, and
+                    // the name ends with a zero byte.
                     $($late: unsafe { find(library, concat!(stringify!($late), "\0")) },)*
                 })
             }
 
             $(
-                /// The function, where the library is new enough for it.
+                /// The function; an error if the library is too old to have it.
                 pub(crate) fn $late(&self) -> Result<raw::$late, Error> {
                     let too_old = Error::TooOld { call: stringify!($late), needs: $version };
                     self.$late.ok_or(too_old)
@@ -88,13 +92,14 @@ api! {
     ibv_reg_dmabuf_mr from "34",
 }
 
-/// A function by its name, which ends with a zero byte.
+/// Looks a function up by its name, which ends with a zero byte.
 ///
 /// # Safety
 ///
 /// `F` is the type of a pointer to the function.
 unsafe fn find<F: Copy>(library: &libloading::Library, name: &str) -> Option<F> {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller promises that `F` is the type of a pointer to this function. The library is never closed,
+    // so the pointer stays valid.
     unsafe { library.get::<F>(name.as_bytes()) }
         .ok()
         .map(|symbol| *symbol)

@@ -1,8 +1,10 @@
+//! The limits of a device.
+
 use std::ffi::CStr;
 
 use crate::raw;
 
-/// What a device can do at most.
+/// The limits of a device.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Limits {
     /// The version of its firmware.
@@ -23,22 +25,22 @@ pub struct Limits {
     pub regions: u32,
     /// Bytes of a memory region.
     pub region_bytes: u64,
-    /// Reads and atomics in flight that a queue pair may answer.
+    /// Incoming reads and atomics in flight per queue pair.
     pub reads_answered: u8,
-    /// Reads and atomics in flight that a queue pair may start.
+    /// Outgoing reads and atomics in flight per queue pair.
     pub reads_started: u8,
-    /// Whether atomics work.
+    /// The support for atomics.
     pub atomics: Atomics,
 }
 
-/// With what a device's atomics are atomic.
+/// What a device's atomics are atomic with respect to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Atomics {
-    /// There are none.
+    /// The device has no atomics.
     None,
-    /// With those of the same device.
+    /// Other atomics of the same device.
     Device,
-    /// With those of the processor, too.
+    /// Also atomics of the processors.
     Everyone,
 }
 

@@ -1,4 +1,4 @@
-//! Queue pairs: their states, and how to get from one to the next.
+//! Queue pairs: their states and the transitions between them.
 
 mod address;
 mod options;
@@ -16,21 +16,21 @@ use crate::{CompletionError, CompletionQueue, Error, Failure, ProtectionDomain, 
 pub use address::{AddressError, AddressVector, Peer};
 pub use options::{PairOptions, ReceiveOptions, SendOptions};
 
-/// A reliable connected queue pair in the state `S`. It keeps its domain and its completion queues;
-/// dropping it destroys it.
+/// A reliable connected queue pair in the state `S`. It keeps its domain and its completion queues alive. Dropping
+/// it destroys it.
 ///
-/// It starts as [`Reset`], becomes [`Init`], from which on receives may be posted, [`Rtr`] (ready to
-/// receive), with the peer's address, and [`Rts`] (ready to send). From any of them it may become
-/// [`Failed`], in which nothing is sent or received and all that is posted ends.
+/// It starts in [`Reset`], goes to [`Init`], from which on receives may be posted, then to [`Rtr`] (ready to
+/// receive), which takes the peer's address, and to [`Rts`] (ready to send). From each of them it may go to
+/// [`Failed`], in which nothing is sent or received and all posted requests end.
 ///
-/// The device moves a queue pair to the error state by itself when a request fails. The type does not
-/// follow: posting goes on, and what is posted ends as [`crate::Status::Flushed`].
+/// The device itself moves a queue pair to the error state when a request fails. The type does not change then:
+/// requests may still be posted, and end as [`crate::Status::Flushed`].
 pub struct QueuePair<S> {
     pub(crate) pair: Box<Pair>,
     state: PhantomData<S>,
 }
 
-/// Just made, or emptied.
+/// Newly created, or reset.
 #[derive(Debug)]
 pub enum Reset {}
 /// Receives may be posted.
@@ -39,10 +39,10 @@ pub enum Init {}
 /// Ready to receive from its peer.
 #[derive(Debug)]
 pub enum Rtr {}
-/// Ready to send, too.
+/// Ready to send and receive.
 #[derive(Debug)]
 pub enum Rts {}
-/// In the error state: nothing is sent or received, and all that is posted ends.
+/// In the error state: nothing is sent or received, and all posted requests end.
 #[derive(Debug)]
 pub enum Failed {}
 
@@ -59,7 +59,7 @@ mod sealed {
     impl Sealed for super::Rts {}
 }
 
-/// The state that the device has a queue pair in.
+/// The state of a queue pair as the device reports it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PairState {
     /// [`Reset`].
@@ -72,16 +72,16 @@ pub enum PairState {
     Rts,
     /// [`Failed`].
     Error,
-    /// Another; the number is libibverbs'.
+    /// Another state, with libibverbs' number.
     Other(u32),
 }
 
 impl ProtectionDomain {
-    /// A reliable connected queue pair, not connected yet.
+    /// Creates a reliable connected queue pair, not connected yet.
     ///
     /// # Errors
     ///
-    /// More is asked than the device has.
+    /// The options are beyond the device's limits.
     pub fn queue_pair(&self, options: &PairOptions) -> Result<QueuePair<Reset>, Error> {
         Pair::create(self, options).map(QueuePair::new)
     }
@@ -95,7 +95,7 @@ impl<S> QueuePair<S> {
         }
     }
 
-    /// Its number, which its peer names it by.
+    /// Its number, by which its peer addresses it.
     pub fn number(&self) -> u32 {
         self.pair.number()
     }
@@ -105,12 +105,12 @@ impl<S> QueuePair<S> {
         &self.pair.domain
     }
 
-    /// The queue that its sends, writes, reads and atomics end in.
+    /// The completion queue of its sends, writes, reads and atomics.
     pub fn send_queue(&self) -> &CompletionQueue {
         &self.pair.send_queue
     }
 
-    /// The queue that its receives end in.
+    /// The completion queue of its receives.
     pub fn receive_queue(&self) -> &CompletionQueue {
         &self.pair.receive_queue
     }
@@ -120,8 +120,8 @@ impl<S> QueuePair<S> {
         self.pair.capacity.max_inline_data as usize
     }
 
-    /// How many sends, writes, reads and atomics it holds, from their posting to the polling of the
-    /// completion of one posted later, or of their own.
+    /// How many sends, writes, reads and atomics it holds. A request counts from its post until its completion, or
+    /// that of a later request, has been polled.
     pub fn send_depth(&self) -> u32 {
         self.pair.capacity.max_send_wr
     }
@@ -131,12 +131,12 @@ impl<S> QueuePair<S> {
         self.pair.capacity.max_recv_wr
     }
 
-    /// Its peer, once it was connected.
+    /// Its peer, once it is connected.
     pub fn peer(&self) -> Option<Peer> {
         self.pair.peer
     }
 
-    /// A failed request of this queue pair, with whom it was about.
+    /// Adds the device and the peer to a failed request of this queue pair.
     pub fn failure(&self, error: CompletionError) -> Failure {
         let device = self.domain().context().name().to_owned();
         Failure {
@@ -146,7 +146,7 @@ impl<S> QueuePair<S> {
         }
     }
 
-    /// The state that the device has it in.
+    /// Asks the device for its state.
     ///
     /// # Errors
     ///
@@ -155,12 +155,12 @@ impl<S> QueuePair<S> {
         self.pair.query_state()
     }
 
-    /// Destroys it. Afterwards nothing that was posted on it touches memory, and what is left in
-    /// its completion queues may still be polled, or may be gone.
+    /// Destroys it. Afterwards no request posted on it accesses memory. Completions that are left in its completion
+    /// queues may or may not be polled.
     ///
     /// # Errors
     ///
-    /// The device still has it; memory that was posted must never be used for anything else.
+    /// The device may still use it: memory that was posted must never be reused or freed.
     pub fn destroy(mut self) -> Result<(), Error> {
         match self.pair.destroy() {
             0 => Ok(()),
@@ -179,11 +179,11 @@ impl<S> fmt::Debug for QueuePair<S> {
     }
 }
 
-/// A queue pair in any state.
+/// A queue pair without its state as a type.
 pub(crate) struct Pair {
     raw: NonNull<raw::ibv_qp>,
     number: u32,
-    /// Whether it is still to be destroyed.
+    /// Whether it has yet to be destroyed.
     exists: bool,
     pub(crate) post_send: PostSend,
     pub(crate) post_recv: PostRecv,
@@ -191,7 +191,7 @@ pub(crate) struct Pair {
     pub(crate) sends: List<raw::ibv_send_wr>,
     pub(crate) receives: List<raw::ibv_recv_wr>,
     peer: Option<Peer>,
-    // These go after the queue pair.
+    // Dropped, in this order, after the queue pair has been destroyed.
     pub(crate) send_queue: CompletionQueue,
     pub(crate) receive_queue: CompletionQueue,
     pub(crate) domain: ProtectionDomain,
@@ -208,10 +208,10 @@ type PostRecv = unsafe extern "C" fn(
     *mut *mut raw::ibv_recv_wr,
 ) -> i32;
 
-// SAFETY: libibverbs' functions may be called by any thread; what changes the queue pair takes it
-// exclusively.
+// SAFETY: libibverbs' functions may be called on a queue pair by any thread, and its lists hold pointers only
+// during a post.
 unsafe impl Send for Pair {}
-// SAFETY: as above.
+// SAFETY: whatever changes the queue pair or its lists borrows it exclusively; shared references only query it.
 unsafe impl Sync for Pair {}
 
 impl Pair {
@@ -219,19 +219,19 @@ impl Pair {
         let context = domain.context();
         options.check(context)?;
         let mut asked = options.to_raw();
-        // SAFETY: the domain and the queues live and are of one device; the function also writes
-        // what it has granted.
+        // SAFETY: `domain` and `options` keep the domain and the queues alive, and `check` has made sure that they
+        // are of one device. The function also writes the granted capacities, to a local.
         let raw = unsafe { (context.api().ibv_create_qp)(domain.raw(), &raw mut asked) };
         let raw = NonNull::new(raw).ok_or_else(|| {
             failed("ibv_create_qp", context.name(), |errno| {
                 hints::create_pair(errno, context.limits().ok())
             })
         })?;
-        // SAFETY: the context is open.
+        // SAFETY: `domain` keeps the context open, and its operations do not change.
         let ops = unsafe { &(*context.raw()).ops };
         let missing = |call| Error::TooOld { call, needs: "17" };
         Ok(Box::new(Pair {
-            // SAFETY: the queue pair was just made.
+            // SAFETY: the queue pair was just created, and nothing has destroyed it.
             number: unsafe { raw.as_ref() }.qp_num,
             raw,
             exists: true,
@@ -259,7 +259,7 @@ impl Pair {
         let mut attributes = MaybeUninit::<raw::ibv_qp_attr>::zeroed();
         let mut options = MaybeUninit::<raw::ibv_qp_init_attr>::zeroed();
         let api = self.domain.context().api();
-        // SAFETY: the queue pair lives, and the function writes both structures.
+        // SAFETY: `self` keeps the queue pair alive, and the function writes the two structures, which are locals.
         let errno = unsafe {
             let (attributes, options) = (attributes.as_mut_ptr(), options.as_mut_ptr());
             (api.ibv_query_qp)(self.raw(), attributes, raw::IBV_QP_STATE as i32, options)
@@ -267,7 +267,7 @@ impl Pair {
         if errno != 0 {
             return Err(failed_as("ibv_query_qp", errno, self, hints::gone));
         }
-        // SAFETY: numbers, which zeros are, too.
+        // SAFETY: the structure holds only integers and bytes, for which zeros are valid, and was zeroed.
         Ok(match unsafe { attributes.assume_init_ref() }.qp_state {
             raw::IBV_QPS_RESET => PairState::Reset,
             raw::IBV_QPS_INIT => PairState::Init,
@@ -278,10 +278,11 @@ impl Pair {
         })
     }
 
-    /// Destroys it, whether or not that succeeds, for good; gives the error number.
+    /// Destroys it and returns the error number. It is not tried again after a failure.
     fn destroy(&mut self) -> i32 {
         self.exists = false;
-        // SAFETY: the queue pair has not been destroyed, and is not used afterwards.
+        // SAFETY: `QueuePair::destroy` and `drop` call this at most once between them, as `exists` shows, and do
+        // not use the queue pair afterwards.
         unsafe { (self.domain.context().api().ibv_destroy_qp)(self.raw()) }
     }
 }

@@ -1,29 +1,31 @@
+//! Ports: their state, MTU and rate.
+
 use std::fmt;
 
 use crate::raw;
 
-/// What a port is and does at the moment.
+/// The attributes of a port, and its state when it was queried.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Port {
     /// Its number; the first is 1.
     pub number: u8,
-    /// Whether it works.
+    /// Its state.
     pub state: PortState,
-    /// What runs on its wire.
+    /// Its link layer.
     pub link_layer: LinkLayer,
-    /// The most bytes per packet that it can carry.
+    /// The largest MTU that it supports.
     pub max_mtu: Mtu,
-    /// The most bytes per packet that it carries now.
+    /// The MTU in use.
     pub active_mtu: Mtu,
-    /// Its rate in Gbit/s; none where the device reports a speed or width unknown here.
+    /// Its rate in Gbit/s; `None` if the device reports a speed or width that is unknown here.
     pub gbits: Option<f64>,
-    /// The length of its table of GIDs, most of which are not in use.
+    /// The length of its GID table; most entries are not in use.
     pub gid_table_len: u32,
-    /// The most bytes of one message.
+    /// The largest message, in bytes.
     pub max_message: u32,
 }
 
-/// Whether a port works.
+/// The state of a port.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum PortState {
     /// No link.
@@ -32,14 +34,14 @@ pub enum PortState {
     Initializing,
     /// It carries packets.
     Active,
-    /// Something else; the number is libibverbs'.
+    /// Another state, with libibverbs' number.
     Other(u32),
 }
 
-/// What runs on a port's wire.
+/// The link layer of a port.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LinkLayer {
-    /// InfiniBand, or a device that does not say.
+    /// InfiniBand, or not specified by the device.
     InfiniBand,
     /// Ethernet, so RoCE.
     Ethernet,
@@ -67,13 +69,13 @@ impl Mtu {
         128 << self as u32
     }
 
-    /// The MTU of so many bytes.
+    /// The MTU of `bytes` bytes, if there is one.
     pub fn from_bytes(bytes: u32) -> Option<Mtu> {
         let all = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096];
         all.into_iter().find(|mtu| mtu.bytes() == bytes)
     }
 
-    /// A device's word for it; what it does not name is the least.
+    /// From libibverbs' encoding; an unknown value is taken for the smallest MTU.
     fn from_raw(mtu: raw::ibv_mtu) -> Mtu {
         128_u32
             .checked_shl(mtu)
@@ -90,7 +92,7 @@ impl fmt::Display for Mtu {
 
 impl Port {
     pub(crate) fn from_raw(number: u8, port: &raw::ibv_port_attr) -> Port {
-        // `enum`s of verbs.h without a name: IBV_LINK_LAYER_ETHERNET.
+        // IBV_LINK_LAYER_ETHERNET, of an unnamed enum of verbs.h, which the bindings leave out.
         let link_layer = if port.link_layer == 2 {
             LinkLayer::Ethernet
         } else {
@@ -114,7 +116,7 @@ impl Port {
     }
 }
 
-/// The rate of a port: lanes times the signalling rate of a lane, as devices name these two.
+/// The rate of a port from libibverbs' encodings: the number of lanes times the signalling rate of a lane.
 fn gbits(speed: u8, width: u8) -> Option<f64> {
     let lane = match speed {
         1 => 2.5,

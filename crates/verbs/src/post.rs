@@ -1,30 +1,29 @@
-//! Lists of work requests, and how they are handed to the device.
+//! Reusable lists of work requests, and posting them.
 
 use std::ptr::null_mut;
 
 use crate::error::failed_as;
 use crate::{Error, Piece, hints, raw};
 
-/// The most work requests of one list.
+/// The most work requests in one list.
 const MOST: u32 = 64;
 
-/// Work request numbers from here on are the crate's own: who gives buffers back upon a completion
-/// must know that nobody else had it posted.
+/// Ids from here on are reserved for the crate: `Requests` returns a buffer upon a completion, so no user may post
+/// a request with the same id.
 pub(crate) const OWN_IDS: u64 = 1 << 63;
 
-/// Work requests of one kind, with room that is used again and again, so that posting allocates
-/// nothing.
+/// Work requests of one type. The memory is reused, so that posting does not allocate.
 pub(crate) struct List<W> {
     requests: Vec<W>,
     pieces: Vec<raw::ibv_sge>,
     most_pieces: u32,
 }
 
-/// A function that posts a list: it says which request was bad, and gives an error number.
+/// A function that posts a list. Upon failure it sets the request that failed and returns an error number.
 type Post<W> = unsafe extern "C" fn(*mut raw::ibv_qp, *mut W, *mut *mut W) -> i32;
 
 impl<W: WorkRequest> List<W> {
-    /// For a queue that holds `depth` requests of `most_pieces` pieces.
+    /// A list for a queue of `depth` requests of at most `most_pieces` pieces.
     pub(crate) fn new(depth: u32, most_pieces: u32) -> Self {
         let most = depth.clamp(1, MOST) as usize;
         Self {
@@ -47,7 +46,7 @@ impl<W: WorkRequest> List<W> {
         self.requests.len() == self.requests.capacity()
     }
 
-    /// Adds a request on these pieces, within the room there is.
+    /// Adds a request and its pieces, if there is room.
     #[inline]
     pub(crate) fn push(&mut self, request: W, pieces: &[Piece]) -> Result<(), Error> {
         if self.is_full() || pieces.len() > self.most_pieces as usize {
@@ -70,12 +69,13 @@ impl<W: WorkRequest> List<W> {
         Error::Beyond { what, asked, most }
     }
 
-    /// Ties the requests to each other and to their pieces, and posts them. An error is an error
-    /// number, and how many were posted.
+    /// Links the requests to each other and to their pieces, and posts them. The error is an error number, and how
+    /// many were posted.
     ///
     /// # Safety
     ///
-    /// `post` posts on `pair`, which lives, and the memory of all requests is there.
+    /// `pair` is alive, `post` is its device's function for this type of request, and the memory of each request
+    /// stays valid until the request has ended.
     pub(crate) unsafe fn post(
         &mut self,
         post: Post<W>,
@@ -93,11 +93,13 @@ impl<W: WorkRequest> List<W> {
             } else {
                 null_mut()
             };
-            // SAFETY: the requests lie one after the other, and so do their pieces.
+            // SAFETY: `place` is less than the number of requests, so the pointer is within the vector. The memory
+            // that `tie` links is in the two vectors, which nothing else accesses.
             pieces = unsafe { (*first.add(place)).tie(pieces, next) };
         }
         let mut bad = null_mut();
-        // SAFETY: a list that ends; the rest as the caller says.
+        // SAFETY: the requests form a list that ends with null, and their pieces are in `self.pieces`. The caller
+        // promises that `pair` is alive, that `post` fits it, and that the memory of the requests is valid.
         match unsafe { post(pair, first, &raw mut bad) } {
             0 => Ok(()),
             errno => {
@@ -108,9 +110,9 @@ impl<W: WorkRequest> List<W> {
     }
 }
 
-/// A request of libibverbs.
+/// A work request of libibverbs.
 pub(crate) trait WorkRequest: Copy {
-    /// Says where its pieces are and which request is next; gives where its pieces end.
+    /// Sets its pieces and the next request; returns the end of its pieces.
     fn tie(&mut self, pieces: *mut raw::ibv_sge, next: *mut Self) -> *mut raw::ibv_sge;
 }
 
@@ -128,13 +130,13 @@ impl WorkRequest for raw::ibv_recv_wr {
     }
 }
 
-/// A batch of which not all was posted.
+/// The error of a batch that was not posted completely.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}; {posted} requests before it were posted")]
 pub struct PostError {
-    /// How many requests were posted, the first ones.
+    /// How many requests, from the first, were posted.
     pub posted: usize,
-    /// What was wrong with the next one.
+    /// Why the next one was not.
     #[source]
     pub error: Error,
 }
@@ -152,7 +154,7 @@ impl PostError {
     }
 }
 
-/// Refuses numbers of the crate's own.
+/// Refuses ids that are reserved for the crate.
 #[inline]
 pub(crate) fn check_id(asked: u64) -> Result<(), Error> {
     if asked >= OWN_IDS {

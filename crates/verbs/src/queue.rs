@@ -1,3 +1,5 @@
+//! Completion queues.
+
 use std::fmt;
 use std::ptr::{NonNull, null_mut, without_provenance_mut};
 use std::sync::Arc;
@@ -8,7 +10,7 @@ use crate::{
     Completion, CompletionChannel, CompletionError, Context, Error, completion, hints, raw,
 };
 
-/// A queue of completions of any number of queue pairs. Clones are the same.
+/// A completion queue, for any number of queue pairs. Clones share it.
 #[derive(Clone)]
 pub struct CompletionQueue(Arc<Queue>);
 
@@ -22,32 +24,32 @@ struct Queue {
 
 type PollCq = unsafe extern "C" fn(*mut raw::ibv_cq, i32, *mut raw::ibv_wc) -> i32;
 
-// SAFETY: libibverbs' functions may be called by several threads on the same queue.
+// SAFETY: libibverbs' functions may be called on a queue by any thread.
 unsafe impl Send for Queue {}
-// SAFETY: as above.
+// SAFETY: libibverbs' functions may be called on the same queue by several threads at once.
 unsafe impl Sync for Queue {}
 
-/// Counts queues; it carries nothing else.
+/// Numbers queues. Only the number is shared, so relaxed ordering is enough.
 static QUEUES: AtomicU64 = AtomicU64::new(1);
 
 impl Context {
-    /// A queue of at least `depth` completions that is only polled.
+    /// Creates a queue of at least `depth` completions, without a channel: it can only be polled.
     ///
     /// # Errors
     ///
-    /// The depth is zero or beyond the device's, or the device has no more queues.
+    /// The depth is zero or beyond the device's limit, or the device has no more queues.
     pub fn completion_queue(&self, depth: u32) -> Result<CompletionQueue, Error> {
         CompletionQueue::new(self, depth, None)
     }
 }
 
 impl CompletionChannel {
-    /// A queue of at least `depth` completions that announces them here, each time it was asked to
-    /// by [`CompletionQueue::arm`].
+    /// Creates a queue of at least `depth` completions that notifies this channel once after each
+    /// [`CompletionQueue::arm`].
     ///
     /// # Errors
     ///
-    /// The depth is zero or beyond the device's, or the device has no more queues.
+    /// The depth is zero or beyond the device's limit, or the device has no more queues.
     pub fn completion_queue(&self, depth: u32) -> Result<CompletionQueue, Error> {
         CompletionQueue::new(self.context(), depth, Some(self))
     }
@@ -62,7 +64,8 @@ impl CompletionQueue {
         let id = QUEUES.fetch_add(1, Ordering::Relaxed);
         let cqe = depth.min(i32::MAX as u32) as i32;
         let announce = channel.map_or(null_mut(), CompletionChannel::raw);
-        // SAFETY: the context is open, and so is the channel, which is of this context.
+        // SAFETY: `context` keeps the device open. The channel is null, or is held by the caller and belongs to
+        // this context. The queue's context pointer is a number that is never dereferenced.
         let raw = unsafe {
             (context.api().ibv_create_cq)(
                 context.raw(),
@@ -78,7 +81,7 @@ impl CompletionQueue {
                 hints::create_queue(errno, context.limits().ok())
             })
         })?;
-        // SAFETY: the context is open.
+        // SAFETY: `context` keeps the device open, and its operations do not change.
         let poll = unsafe { (*context.raw()).ops.poll_cq };
         let poll = poll.ok_or(Error::TooOld {
             call: "ibv_poll_cq",
@@ -94,26 +97,27 @@ impl CompletionQueue {
         })))
     }
 
-    /// Its number in this process, which [`CompletionChannel::next`] names it by.
+    /// Its number in this process, as returned by [`CompletionChannel::next`].
     pub fn id(&self) -> u64 {
         self.0.id
     }
 
     /// How many completions it holds.
     pub fn depth(&self) -> u32 {
-        // SAFETY: the queue lives; its depth does not change.
+        // SAFETY: `self` keeps the queue alive, and its depth does not change.
         unsafe { (*self.raw()).cqe as u32 }
     }
 
-    /// Takes the completions that have arrived, as many as `room` has places.
+    /// Takes the completions that have arrived, at most as many as fit into `room`.
     ///
     /// # Errors
     ///
-    /// The queue has overflowed, or the device is gone. Work requests that failed are no errors
-    /// here, but among the results.
+    /// The queue has overflowed, or the device is gone. Failed work requests are not errors of this call: they are
+    /// among the results.
     pub fn poll<'r>(&self, room: &'r mut PollRoom) -> Result<Polled<'r>, Error> {
         let places = room.0.len() as i32;
-        // SAFETY: the queue lives, and the function writes at most so many completions.
+        // SAFETY: `self` keeps the queue alive, and the function writes at most `places` completions, the length of
+        // `room`.
         let count = unsafe { (self.0.poll)(self.raw(), places, room.0.as_mut_ptr()) };
         if count < 0 {
             return Err(failed_as(
@@ -127,15 +131,15 @@ impl CompletionQueue {
         Ok(Polled(arrived.iter()))
     }
 
-    /// Asks for one announcement, when the next completion arrives: only when that of a peer's
-    /// solicited request or of a failed one does, if `solicited_only`. Poll once more afterwards,
-    /// for what arrived before.
+    /// Asks for one notification when the next completion arrives. With `solicited_only`, only the completion of a
+    /// peer's solicited request, or of a failed one, counts. Poll once more afterwards, for completions that
+    /// arrived before.
     ///
     /// # Errors
     ///
     /// The queue was made without a channel, or the device is gone.
     pub fn arm(&self, solicited_only: bool) -> Result<(), Error> {
-        // SAFETY: the context is open.
+        // SAFETY: `self` keeps the context open, and its operations do not change.
         let request = unsafe { (*self.0.context.raw()).ops.req_notify_cq };
         let (Some(request), Some(_)) = (request, &self.0.channel) else {
             let subject = "a completion queue without a channel";
@@ -146,7 +150,7 @@ impl CompletionQueue {
                 |_| String::new(),
             ));
         };
-        // SAFETY: the queue lives.
+        // SAFETY: `self` keeps the queue alive, and the queue has a channel.
         match unsafe { request(self.raw(), solicited_only.into()) } {
             0 => Ok(()),
             errno => Err(failed_as(
@@ -178,8 +182,8 @@ impl fmt::Debug for CompletionQueue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: the queue's queue pairs hold it, so none is left, and all announcements that were
-        // taken have been acknowledged.
+        // SAFETY: queue pairs hold their queues, so none is left, and `CompletionChannel::next` acknowledges every
+        // notification that it takes. Only this destroys the queue.
         let errno = unsafe { (self.context.api().ibv_destroy_cq)(self.raw.as_ptr()) };
         if errno != 0 {
             tracing::warn!(device = self.context.name(), errno, "ibv_destroy_cq failed");
@@ -187,7 +191,7 @@ impl Drop for Queue {
     }
 }
 
-/// Room for completions, to be used again and again.
+/// Room for the completions of one poll, for reuse.
 pub struct PollRoom([raw::ibv_wc; 32]);
 
 impl fmt::Debug for PollRoom {
@@ -198,12 +202,12 @@ impl fmt::Debug for PollRoom {
 
 impl Default for PollRoom {
     fn default() -> Self {
-        // SAFETY: numbers, which may be zeros.
+        // SAFETY: `ibv_wc` holds only integers and unions of integers, for which zeros are valid.
         Self(unsafe { std::mem::zeroed() })
     }
 }
 
-/// The completions of one poll, in their order.
+/// The completions of one poll, in order.
 pub struct Polled<'r>(std::slice::Iter<'r, raw::ibv_wc>);
 
 impl Iterator for Polled<'_> {

@@ -1,4 +1,4 @@
-//! libibverbs' types, constants and function types, as they are in C.
+//! libibverbs' types, constants and function types, as declared in C.
 //!
 //! Nothing here is linked: [`crate::Library`] looks the functions up at run time.
 
@@ -8,10 +8,10 @@ mod bindings;
 pub use bindings::*;
 pub(crate) use libc::{pthread_cond_t, pthread_mutex_t};
 
-/// Types that are only ever pointed at.
+/// Declares types that are only used behind pointers.
 macro_rules! opaque {
     ($($name:ident)*) => {$(
-        #[doc = concat!("`struct ", stringify!($name), "`, only ever pointed at.")]
+        #[doc = concat!("`struct ", stringify!($name), "`, only used behind pointers.")]
         #[allow(non_camel_case_types)]
         #[repr(C)]
         pub struct $name {
@@ -22,8 +22,8 @@ macro_rules! opaque {
 
 opaque!(_compat_ibv_port_attr ibv_ah ibv_device ibv_mw ibv_mw_bind ibv_srq ibv_wq);
 
-/// The bindings hold for 64-bit machines with unsigned enumerations, which these sizes show.
-/// What contains a pthread mutex has another size on aarch64.
+/// The bindings are valid for 64-bit machines with unsigned enumerations; these sizes check that. Types that
+/// contain a pthread mutex have another size on aarch64.
 const _: () = {
     assert!(size_of::<usize>() == 8);
     assert!(size_of::<ibv_send_wr>() == 128);

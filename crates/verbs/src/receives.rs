@@ -1,3 +1,5 @@
+//! Batches of receives, which take memory by address.
+
 use std::ptr::null_mut;
 
 use crate::pair::{CanReceive, Pair};
@@ -14,31 +16,30 @@ impl<S: CanReceive> QueuePair<S> {
     }
 }
 
-/// Receives that are posted together, in their order, by [`ReceiveBatch::post`]. Dropping it posts
-/// none of them.
+/// Receives that [`ReceiveBatch::post`] posts together, in order. Dropping the batch posts none of them.
 #[must_use = "nothing is posted but by `post`"]
 pub struct ReceiveBatch<'b> {
     pair: &'b mut Pair,
 }
 
 impl ReceiveBatch<'_> {
-    /// Takes one message of the peer into memory here, or the number of a write with one, for which
-    /// `into` may be empty. `id` comes back with its completion; it is less than 2^63.
+    /// Adds a receive, which takes one message of the peer, or the immediate value of a write; for the latter,
+    /// `into` may be empty. The completion returns `id`, which must be less than 2^63.
     ///
     /// # Safety
     ///
-    /// As for [`crate::Batch`], with regard to the completion of this very receive.
+    /// The contract of [`crate::Batch`], except that only the completion of this very receive releases its memory.
     ///
     /// # Errors
     ///
-    /// The batch is full, or the receive has too many pieces; it is left out then.
+    /// The batch is full, or the receive has too many pieces. It is not added.
     #[inline]
     pub unsafe fn receive(&mut self, id: u64, into: &[Piece]) -> Result<(), Error> {
         check_id(id)?;
         self.push(id, into)
     }
 
-    /// As `receive`, with numbers of the crate, too.
+    /// Adds a receive; the id may be one of those reserved for the crate.
     #[inline]
     pub(crate) fn push(&mut self, wr_id: u64, into: &[Piece]) -> Result<(), Error> {
         let num_sge = into.len() as i32;
@@ -61,20 +62,20 @@ impl ReceiveBatch<'_> {
         self.len() == 0
     }
 
-    /// Whether it takes no more: post it, and start another.
+    /// Whether it is full: post it and start another.
     pub fn is_full(&self) -> bool {
         self.pair.receives.is_full()
     }
 
-    /// Posts them all, in one call.
+    /// Posts all of them in one call.
     ///
     /// # Errors
     ///
     /// The queue is full, or a receive is not valid. Those before it were posted.
     pub fn post(self) -> Result<(), PostError> {
         let (post, pair) = (self.pair.post_recv, self.pair.raw());
-        // SAFETY: the queue pair lives, and whoever added a receive promised that its memory is
-        // there.
+        // SAFETY: the batch borrows the queue pair, so it lives, and `post` is its function. Callers of `receive`
+        // have promised that the memory stays valid; `Requests` owns the buffers that it adds by `push`.
         let posted = unsafe { self.pair.receives.post(post, pair) };
         posted.map_err(|error| PostError::new("ibv_post_recv", error, &*self.pair))
     }

@@ -1,3 +1,5 @@
+//! Memory regions: memory registered with a device.
+
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -6,10 +8,10 @@ use std::ptr::NonNull;
 use crate::error::{failed, failed_as};
 use crate::{Access, Error, Piece, ProtectionDomain, Remote, hints, raw};
 
-/// Memory that a device may reach. Dropping it deregisters it.
+/// Memory that a device may access. Dropping it deregisters the memory.
 pub struct MemoryRegion {
     raw: NonNull<raw::ibv_mr>,
-    /// Whether it is still to be deregistered.
+    /// Whether it has yet to be deregistered.
     registered: bool,
     domain: ProtectionDomain,
     start: u64,
@@ -17,47 +19,46 @@ pub struct MemoryRegion {
     access: Access,
 }
 
-// SAFETY: libibverbs' functions may be called by any thread; the region is not changed but when it
-// is deregistered, by its owner.
+// SAFETY: libibverbs' functions may be called by any thread, and the region does not refer to its thread.
 unsafe impl Send for MemoryRegion {}
-// SAFETY: as above.
+// SAFETY: shared references only read the region, and it changes only when its owner deregisters it.
 unsafe impl Sync for MemoryRegion {}
 
 impl ProtectionDomain {
-    /// Registers memory of this process, so that the device may reach it.
+    /// Registers memory of this process, so that the device may access it.
     ///
     /// # Safety
     ///
-    /// While the region lives, which may be as long as the process, the memory stays mapped. If
-    /// `access` is remote, peers read and write it whenever they like: it is only touched through
-    /// atomics, volatile accesses or raw copies that mind this, and nothing borrows it.
+    /// The memory stays mapped as long as the region exists, which may be until the process ends. If `access`
+    /// includes remote access, peers may read and write the memory at any time: it is accessed only through
+    /// atomics, volatile accesses or raw copies that allow for this, and no reference to it exists.
     ///
     /// # Errors
     ///
-    /// The memory limit is too low, the range is not mapped or not writable, or the device has no
-    /// more regions.
+    /// The limit of locked memory is too low, the range is not mapped or not writable, or the device has no more
+    /// regions.
     pub unsafe fn register(
         &self,
         start: NonNull<u8>,
         bytes: usize,
         access: Access,
     ) -> Result<MemoryRegion, Error> {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller promises what `of_host` requires: the two contracts are the same.
         unsafe { MemoryRegion::of_host(self, start, bytes, access) }
     }
 
-    /// Registers `bytes` bytes from `offset` on of a dma-buf, which may be memory of a GPU. Its
-    /// addresses, for work requests here and at peers, start at `iova`, which must be `offset`
-    /// modulo the page size.
+    /// Registers `bytes` bytes of a dma-buf, from `offset` on. A dma-buf may be memory of a GPU. In local and
+    /// remote work requests, the region's addresses start at `iova`, which must equal `offset` modulo the page
+    /// size.
     ///
     /// # Safety
     ///
-    /// As for [`ProtectionDomain::register`], with regard to all that maps the dma-buf.
+    /// The contract of [`ProtectionDomain::register`] applies to every mapping of the dma-buf.
     ///
     /// # Errors
     ///
-    /// The driver, the kernel or rdma-core cannot ([`Error::is_unsupported`]), or the range is not
-    /// in the dma-buf.
+    /// The driver, the kernel or rdma-core does not support dma-bufs ([`Error::is_unsupported`]), or the range is
+    /// not in the dma-buf.
     pub unsafe fn register_dmabuf(
         &self,
         fd: BorrowedFd<'_>,
@@ -66,7 +67,7 @@ impl ProtectionDomain {
         iova: u64,
         access: Access,
     ) -> Result<MemoryRegion, Error> {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller promises what `of_dmabuf` requires: the two contracts are the same.
         unsafe { MemoryRegion::of_dmabuf(self, fd, offset, bytes, iova, access) }
     }
 }
@@ -74,7 +75,7 @@ impl ProtectionDomain {
 impl MemoryRegion {
     /// # Safety
     ///
-    /// See [`ProtectionDomain::register`].
+    /// The contract of [`ProtectionDomain::register`].
     unsafe fn of_host(
         domain: &ProtectionDomain,
         start: NonNull<u8>,
@@ -84,10 +85,11 @@ impl MemoryRegion {
         let api = domain.context().api();
         let iova = start.as_ptr() as u64;
         let memory = start.as_ptr().cast();
-        // SAFETY: the domain lives; as for the memory, the caller promises it.
+        // SAFETY: `domain` keeps the protection domain alive. The caller promises that the memory stays mapped as
+        // long as the region exists, and that nothing conflicts with accesses of peers.
         let (call, raw) = unsafe {
             if access.contains(Access::RELAXED_ORDERING) {
-                // The other function knows no flags that a device may ignore.
+                // `ibv_reg_mr` rejects flags that a device may ignore.
                 let register = api.ibv_reg_mr_iova2()?;
                 (
                     "ibv_reg_mr_iova2",
@@ -119,7 +121,7 @@ impl MemoryRegion {
 
     /// # Safety
     ///
-    /// See [`ProtectionDomain::register_dmabuf`].
+    /// The contract of [`ProtectionDomain::register_dmabuf`].
     unsafe fn of_dmabuf(
         domain: &ProtectionDomain,
         fd: BorrowedFd<'_>,
@@ -130,8 +132,8 @@ impl MemoryRegion {
     ) -> Result<MemoryRegion, Error> {
         let register = domain.context().api().ibv_reg_dmabuf_mr()?;
         let flags = access.bits() as i32;
-        // SAFETY: the domain lives and the descriptor is open; as for the memory, the caller
-        // promises it.
+        // SAFETY: `domain` keeps the protection domain alive, and the borrow keeps the descriptor open. The caller
+        // promises that nothing conflicts with accesses of the device or of peers to the dma-buf.
         let raw = unsafe { register(domain.raw(), offset, bytes, iova, fd.as_raw_fd(), flags) };
         let subject = || {
             format!(
@@ -161,20 +163,20 @@ impl MemoryRegion {
         self.bytes
     }
 
-    /// Who may do what to it.
+    /// The access that it allows.
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// Its key for requests of this process.
+    /// Its local key, for requests of this process.
     pub fn lkey(&self) -> u32 {
-        // SAFETY: the region is registered.
+        // SAFETY: the region is deregistered only when `self` is consumed or dropped, so `raw` is valid.
         unsafe { self.raw.as_ref() }.lkey
     }
 
-    /// Its key for requests of peers.
+    /// Its remote key, for requests of peers.
     pub fn rkey(&self) -> u32 {
-        // SAFETY: the region is registered.
+        // SAFETY: the region is deregistered only when `self` is consumed or dropped, so `raw` is valid.
         unsafe { self.raw.as_ref() }.rkey
     }
 
@@ -183,7 +185,7 @@ impl MemoryRegion {
         &self.domain
     }
 
-    /// A piece of it; `range` counts from its first byte.
+    /// A piece of it. `range` is relative to its first byte.
     ///
     /// # Errors
     ///
@@ -198,7 +200,7 @@ impl MemoryRegion {
         Ok(Piece::new(addr, bytes, self.lkey()))
     }
 
-    /// A place in it, for peers.
+    /// The address of a range in it, for peers.
     ///
     /// # Errors
     ///
@@ -225,11 +227,11 @@ impl MemoryRegion {
         Ok(start as u64)
     }
 
-    /// Deregisters it. Afterwards neither the device nor a peer reaches the memory.
+    /// Deregisters it. Afterwards neither the device nor a peer can access the memory.
     ///
     /// # Errors
     ///
-    /// The device still has it; the memory must never be used for anything else.
+    /// The device may still access the memory, which must never be reused or freed.
     pub fn deregister(mut self) -> Result<(), Error> {
         match self.release() {
             0 => Ok(()),
@@ -240,10 +242,11 @@ impl MemoryRegion {
         }
     }
 
-    /// Deregisters it, whether or not that succeeds, for good; gives the error number.
+    /// Deregisters it and returns the error number. It is not tried again after a failure.
     fn release(&mut self) -> i32 {
         self.registered = false;
-        // SAFETY: the region has not been deregistered, and is not used afterwards.
+        // SAFETY: `deregister` and `drop` call this at most once between them, as `registered` shows, and do not
+        // use the region afterwards.
         unsafe { (self.domain.context().api().ibv_dereg_mr)(self.raw.as_ptr()) }
     }
 }

@@ -1,3 +1,5 @@
+//! Work requests that own their buffers until they complete.
+
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
@@ -8,16 +10,16 @@ use crate::buffer::{Buffer, Refused, Registered};
 use crate::pair::Rts;
 use crate::{Completion, CompletionError, Error, Piece, PollRoom, QueuePair, Remote, Request, raw};
 
-/// Numbers requests of all queue pairs, so that a completion that a queue kept from a queue pair
-/// which is gone ends no other request; it carries nothing else.
+/// Numbers the requests of all queue pairs, so that a stale completion of a destroyed queue pair cannot complete
+/// another request. Only the number is shared, so relaxed ordering is enough.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
-/// A queue pair whose requests own their buffers: they go in by value and come back with the
-/// request's completion. Until then nothing can touch or free them; what never completes never
-/// frees them, unless it is [given up](Requests::give_up).
+/// A queue pair whose requests own their buffers: a request takes its buffer by value, and the completion returns
+/// it. Until then nothing can access or free the buffer. The buffer of a request that never completes is returned
+/// only by [`Requests::give_up`].
 ///
-/// Its completion queues should serve no other queue pair: whatever else is polled from them here is
-/// lost, and what others poll from them never comes back here.
+/// Its completion queues should serve no other queue pair: completions of others that are polled here are lost, and
+/// completions that others poll are lost to this one.
 pub struct Requests<B: Buffer> {
     pair: ManuallyDrop<QueuePair<Rts>>,
     in_flight: ManuallyDrop<HashMap<u64, Registered<B>>>,
@@ -28,21 +30,21 @@ pub struct Requests<B: Buffer> {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Ticket(u64);
 
-/// A request that has ended.
+/// A completed request.
 #[derive(Debug)]
 pub struct Ended<B: Buffer> {
-    /// Which one.
+    /// The request.
     pub ticket: Ticket,
     /// Its buffer.
     pub buffer: Registered<B>,
-    /// How it ended.
+    /// Its result.
     pub result: Result<Completion, CompletionError>,
 }
 
 type Started<B> = Result<Ticket, Refused<Registered<B>>>;
 
 impl<B: Buffer> Requests<B> {
-    /// Requests on a queue pair.
+    /// Wraps a queue pair.
     pub fn new(pair: QueuePair<Rts>) -> Self {
         let (pair, in_flight) = (ManuallyDrop::new(pair), ManuallyDrop::default());
         Self {
@@ -52,17 +54,17 @@ impl<B: Buffer> Requests<B> {
         }
     }
 
-    /// Sends a part of a buffer into a receive of the peer.
+    /// Sends a part of a buffer to a receive of the peer.
     ///
     /// # Errors
     ///
-    /// The buffer is of another protection domain than the queue pair, the range is not in the buffer, or
-    /// the queue is full; the buffer comes back.
+    /// The buffer belongs to another protection domain than the queue pair, the range is not in the buffer, or the
+    /// queue is full. The error returns the buffer.
     pub fn send(&mut self, from: Registered<B>, range: Range<usize>) -> Started<B> {
         self.start(from, range, raw::IBV_WR_SEND, NOWHERE)
     }
 
-    /// Writes a part of a buffer into memory of the peer.
+    /// Writes a part of a buffer to the peer's memory.
     ///
     /// # Errors
     ///
@@ -71,7 +73,7 @@ impl<B: Buffer> Requests<B> {
         self.start(from, range, raw::IBV_WR_RDMA_WRITE, rdma(to))
     }
 
-    /// Reads memory of the peer into a part of a buffer.
+    /// Reads the peer's memory into a part of a buffer.
     ///
     /// # Errors
     ///
@@ -80,7 +82,7 @@ impl<B: Buffer> Requests<B> {
         self.start(into, range, raw::IBV_WR_RDMA_READ, rdma(from))
     }
 
-    /// Adds to eight bytes of the peer's memory, at a multiple of 8; what was there comes in the
+    /// Adds to the eight bytes of the peer's memory at `at`, a multiple of 8. The old value is returned in the
     /// first eight bytes of the buffer.
     ///
     /// # Errors
@@ -95,8 +97,8 @@ impl<B: Buffer> Requests<B> {
         )
     }
 
-    /// Replaces eight bytes of the peer's memory, at a multiple of 8, by `new` if they are `old`;
-    /// what was there comes in the first eight bytes of the buffer.
+    /// Replaces the eight bytes of the peer's memory at `at`, a multiple of 8, by `new` if they equal `old`. The
+    /// old value is returned in the first eight bytes of the buffer.
     ///
     /// # Errors
     ///
@@ -116,7 +118,7 @@ impl<B: Buffer> Requests<B> {
         )
     }
 
-    /// Takes one message of the peer into a buffer.
+    /// Posts a buffer to receive one message of the peer.
     ///
     /// # Errors
     ///
@@ -130,11 +132,11 @@ impl<B: Buffer> Requests<B> {
         })
     }
 
-    /// What has ended since.
+    /// Returns the requests that have completed since the last poll.
     ///
     /// # Errors
     ///
-    /// A queue has overflowed, or the device is gone: give the requests up.
+    /// A queue has overflowed, or the device is gone: call [`Requests::give_up`].
     pub fn poll(&mut self) -> Result<Vec<Ended<B>>, Error> {
         let mut ended = Vec::new();
         let Self {
@@ -173,34 +175,33 @@ impl<B: Buffer> Requests<B> {
         &self.pair
     }
 
-    /// How many have not ended.
+    /// How many requests have not completed.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Ends all that have not ended, as after a timeout, without waiting for completions: the queue
-    /// pair is moved to the error state and destroyed, and each buffer deregistered, so that
-    /// nothing that the peer or the device still do reaches them. Buffers that could not be
-    /// deregistered are missing; they are never freed.
+    /// Abandons all requests in flight, for example after a timeout, without waiting for completions. The queue
+    /// pair is moved to the error state and destroyed, and each buffer is deregistered, so that neither the peer
+    /// nor the device can access it any more. Buffers that cannot be deregistered are leaked and not returned.
     ///
     /// # Errors
     ///
-    /// The queue pair cannot be stopped; no buffer comes back, and none is freed.
+    /// The queue pair cannot be stopped. No buffer is returned, and all are leaked.
     pub fn give_up(self) -> Result<Vec<(Ticket, B)>, Error> {
-        // SAFETY: it is not used or dropped afterwards.
+        // SAFETY: `self` is consumed, and `ManuallyDrop` keeps it from being dropped, so it is not used afterwards.
         let buffers = unsafe { ManuallyDrop::new(self).stop() }?.into_iter();
         Ok(buffers
             .filter_map(|(id, buffer)| Some((Ticket(id), buffer.into_inner().ok()?)))
             .collect())
     }
 
-    /// Ends the queue pair. If that fails, what is in flight is never freed.
+    /// Destroys the queue pair. If that fails, the buffers in flight are leaked.
     ///
     /// # Safety
     ///
-    /// It is not used or dropped afterwards.
+    /// `self` is not used or dropped afterwards.
     unsafe fn stop(&mut self) -> Result<HashMap<u64, Registered<B>>, Error> {
-        // SAFETY: neither is used or dropped afterwards, as the caller says.
+        // SAFETY: the caller does not use or drop `self` afterwards, so each field is taken only once.
         let (pair, in_flight) = unsafe {
             (
                 ManuallyDrop::take(&mut self.pair),
@@ -234,7 +235,8 @@ impl<B: Buffer> Requests<B> {
         })
     }
 
-    /// A device would end such a request with a wrong key, and the queue pair with it.
+    /// Refuses a buffer of another protection domain. The device would fail the request with a protection error,
+    /// which moves the queue pair to the error state.
     fn check_domain(&self, buffer: &Registered<B>) -> Result<(), Error> {
         let [wanted, seen] = [self.pair.domain(), buffer.region().domain()];
         if wanted == seen {
@@ -246,7 +248,7 @@ impl<B: Buffer> Requests<B> {
         })
     }
 
-    /// Posts one request, and keeps its buffer.
+    /// Posts one request, and keeps its buffer until it completes.
     fn post(
         &mut self,
         buffer: Registered<B>,
@@ -283,7 +285,8 @@ impl<B: Buffer> std::fmt::Debug for Requests<B> {
 
 impl<B: Buffer> Drop for Requests<B> {
     fn drop(&mut self) {
-        // SAFETY: it is being dropped.
+        // SAFETY: `self` is being dropped, and the two fields taken are `ManuallyDrop`, so nothing uses them
+        // afterwards.
         if let Err(error) = unsafe { self.stop() } {
             tracing::warn!(%error, "buffers in flight are never freed");
         }

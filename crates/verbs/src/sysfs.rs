@@ -1,11 +1,11 @@
-//! What the kernel's files say about RDMA devices; of use where libibverbs does not.
+//! Reads what libibverbs does not report about RDMA devices from sysfs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::{Gid, GidEntry, GidKind};
 
-/// The folder of devices, `/sys/class/infiniband`.
+/// The directory of devices, `/sys/class/infiniband`.
 #[derive(Debug)]
 pub(crate) struct Sysfs {
     root: PathBuf,
@@ -27,15 +27,15 @@ impl Sysfs {
         }
     }
 
-    /// The PCI address of a device, `0000:01:00.0`; none for a software device.
+    /// The PCI address of a device, such as `0000:01:00.0`; `None` for a software device.
     pub(crate) fn pci_address(&self, device: &str) -> Option<String> {
         let target = fs::canonicalize(self.root.join(device).join("device")).ok()?;
         let name = target.file_name()?.to_str()?;
         is_pci_address(name).then(|| name.to_owned())
     }
 
-    /// The network interfaces of a device: those its GIDs belong to, those of its PCI function, and
-    /// the one that a software device was put upon. Sorted, without repetition.
+    /// The network interfaces of a device: those its GIDs belong to, those of its PCI function, and the parent
+    /// interface of a software device. Sorted, without duplicates.
     pub(crate) fn netdevs(&self, device: &str) -> Vec<String> {
         let folder = self.root.join(device);
         let mut found = names(&folder.join("device/net"));
@@ -65,15 +65,14 @@ impl Sysfs {
     }
 }
 
-/// An entry of a port's table; none where it is not in use, which shows by an address of zeros or
-/// by a type that cannot be read.
+/// An entry of a port's GID table; `None` if it is not in use: its address is zero, or its type cannot be read.
 fn gid(port_folder: &Path, port: u8, index: &str) -> Option<GidEntry> {
     let gid: Gid = text(&port_folder.join("gids").join(index))?.parse().ok()?;
     let attributes = port_folder.join("gid_attrs");
     let netdev = text(&attributes.join("ndevs").join(index));
     let kind = match text(&attributes.join("types").join(index))?.as_str() {
         "RoCE v2" => GidKind::RoceV2,
-        // InfiniBand and RoCE v1 are one type to the kernel; an interface tells them apart.
+        // The kernel reports one type for InfiniBand and RoCE v1. Only RoCE has a network interface.
         _ if netdev.is_some() => GidKind::RoceV1,
         _ => GidKind::Ib,
     };
@@ -87,7 +86,7 @@ fn gid(port_folder: &Path, port: u8, index: &str) -> Option<GidEntry> {
     })
 }
 
-/// Whether a name is of the form `domain:bus:device.function`, as in `0000:01:00.0`.
+/// Whether a name has the form `domain:bus:device.function`, such as `0000:01:00.0`.
 fn is_pci_address(name: &str) -> bool {
     let Some((address, function)) = name.rsplit_once('.') else {
         return false;
@@ -97,7 +96,7 @@ fn is_pci_address(name: &str) -> bool {
     parts.len() == 3 && parts.into_iter().all(hex) && hex(function)
 }
 
-/// The names in a folder; none if it does not exist.
+/// The names in a directory; none if it does not exist.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -105,7 +104,7 @@ fn names(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// A file's only line; none if it cannot be read or is empty.
+/// The single line of a file; `None` if the file is empty or cannot be read.
 fn text(file: &Path) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     let line = text.trim();
@@ -116,7 +115,7 @@ fn text(file: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// A RoCE device on PCI with two GIDs in use of three, and a software device.
+    /// A PCI RoCE device with three GIDs, two of them in use, and a software device.
     fn tree() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {

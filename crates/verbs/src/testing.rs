@@ -1,8 +1,8 @@
-//! A stand-in for libibverbs, in this process, for tests and measurements on machines without a
-//! device: what a device would do at once is done, and nothing is sent.
+//! A fake libibverbs in this process, for tests and measurements on machines without a device. It does at once what
+//! a device would do, and sends nothing.
 //!
-//! Its only device, `null0`, takes all that is posted; what is signalled completes at once, well,
-//! or as [`end_as`] says.
+//! Its only device, `null0`, accepts every post. Signalled requests complete at once, with success or as set by
+//! [`end_as`].
 
 mod calls;
 mod posts;
@@ -14,7 +14,7 @@ use nix::errno::Errno;
 use crate::library::Api;
 use crate::{Library, Piece, QueuePair, Remote, Status, raw};
 
-/// The stand-in.
+/// The fake library.
 pub fn library() -> Library {
     Library { api: &CURRENT }
 }
@@ -57,7 +57,7 @@ static OLD: Api = Api {
     ..API
 };
 
-/// The same, as old as the oldest that works.
+/// The fake library, as old as the oldest that is supported.
 pub fn old_library() -> Library {
     Library { api: &OLD }
 }
@@ -70,8 +70,8 @@ thread_local! {
     static REGISTRATION: Cell<Option<Registration>> = const { Cell::new(None) };
 }
 
-/// Makes the next registration, change of state or post of this thread fail with an error number;
-/// a post at its `place`th request, from 0 on.
+/// Makes the next registration, state transition or post of this thread fail with `errno`. A post fails at its
+/// request number `place`, counted from 0.
 pub fn fail_next(place: usize, errno: i32) {
     FAILURE.set(Some((place, errno)));
 }
@@ -81,25 +81,25 @@ fn failure() -> Option<(usize, i32)> {
     FAILURE.take().inspect(|&(_, errno)| Errno::set_raw(errno))
 }
 
-/// Makes the device keep the queue pairs that this thread wants destroyed, with that error number; 0 is for not at all.
+/// Makes the device refuse, with this error number, to destroy queue pairs of this thread; 0 switches this off.
 pub fn keep_pairs(errno: i32) {
     KEEPS.set(errno);
 }
 
-/// Makes what this thread sends never end.
+/// Keeps requests that this thread sends from completing.
 pub fn hold(holds: bool) {
     HOLDS.set(holds);
 }
 
-/// Makes all that this thread posts end so; `None` is well.
+/// Makes all requests of this thread complete with this status; `None` is success.
 pub fn end_as(status: Option<Status>) {
     ENDS_AS.set(status);
 }
 
-/// What a region was registered with.
+/// The arguments of a registration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Registration {
-    /// The address of memory of the host, or the offset in a dma-buf.
+    /// The address of host memory, or the offset in a dma-buf.
     pub start: u64,
     /// The length.
     pub bytes: usize,
@@ -111,7 +111,7 @@ pub struct Registration {
     pub access: u32,
 }
 
-/// What this thread registered last.
+/// This thread's last registration.
 pub fn last_registration() -> Option<Registration> {
     REGISTRATION.get()
 }
@@ -125,20 +125,21 @@ pub struct Posted {
     pub opcode: Option<raw::ibv_wr_opcode>,
     /// Its flags, as libibverbs has them.
     pub flags: u32,
-    /// Its number for the peer.
+    /// Its immediate value.
     pub imm: u32,
-    /// Its first pieces.
+    /// Its first four pieces.
     pub pieces: [Option<Piece>; 4],
     /// The peer's memory.
     pub remote: Remote,
 }
 
-/// What the last post on a queue pair of the stand-in handed over; nothing, if it is of another.
+/// The requests of the last post on a queue pair of the fake; empty for a queue pair of another library.
 pub fn last_posted<S>(pair: &QueuePair<S>) -> Vec<Posted> {
     let api = pair.domain().context().api();
     if !std::ptr::eq(api, &raw const CURRENT) && !std::ptr::eq(api, &raw const OLD) {
         return Vec::new();
     }
-    // SAFETY: the queue pair is of the stand-in, which has this behind it, and is borrowed.
+    // SAFETY: the functions are the fake's, so `create_qp` made the queue pair as the first field of a `NullPair`.
+    // It is alive, because it is borrowed, and posting borrows it exclusively.
     unsafe { (*pair.pair.raw().cast::<posts::NullPair>()).posted.clone() }
 }

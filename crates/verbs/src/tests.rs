@@ -1,4 +1,4 @@
-//! The library on its stand-in.
+//! Tests of this crate on the fake library.
 
 use std::path::Path;
 
@@ -79,12 +79,12 @@ fn another_library_lacks_functions() {
 #[test]
 fn an_old_library_says_what_it_lacks() {
     let context = testing::old_library().devices().unwrap()[0].open().unwrap();
-    // The kernel's files know no device `null0`.
+    // sysfs has no device `null0`.
     assert_eq!(context.gids(1).unwrap(), []);
     let domain = context.protection_domain().unwrap();
     let memory = regions::memory();
     let access = Access::REMOTE_WRITE | Access::RELAXED_ORDERING;
-    // SAFETY: the stand-in touches no memory.
+    // SAFETY: the fake device does not access registered memory.
     let error = unsafe { domain.register(memory, 8, access) }.unwrap_err();
     assert!(error.is_unsupported(), "{error}");
     assert!(

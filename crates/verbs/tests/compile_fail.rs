@@ -1,4 +1,4 @@
-//! What must not compile, above all the use of memory that a device may write.
+//! Programs that must not compile, above all uses of memory that a device may write.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

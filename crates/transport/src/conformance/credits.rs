@@ -1,9 +1,9 @@
-//! How much a link takes without its receiver.
+//! Credits: how many messages a link accepts while its receiver does nothing.
 
 use super::{Harness, SMALL, fill, pattern, receive, send, wait_peeked};
 use crate::Geometry;
 
-/// A channel takes `slots` messages, of any size, while nobody reads; all of them arrive later.
+/// A channel accepts `slots` messages of any size while the receiver does not read. All of them arrive later.
 pub fn credits_are_the_slots(h: &mut dyn Harness) {
     for slots in [1, 2, 5] {
         for size in [0, 40, 41, 128] {
@@ -31,7 +31,7 @@ pub fn credits_are_the_slots(h: &mut dyn Harness) {
     }
 }
 
-/// Each release makes room for one more message, and peeking alone for none.
+/// Each release makes room for one more message; peeking alone does not.
 pub fn released_slots_return(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
     for round in 0..20 {
@@ -62,11 +62,11 @@ pub fn released_slots_return(h: &mut dyn Harness) {
     }
 }
 
-/// A channel that is full because nobody reads it does not keep another from moving.
+/// A channel that is full because it is not read does not block other channels.
 pub fn a_full_channel_blocks_no_other(h: &mut dyn Harness) {
     for full in 0..SMALL.channels {
         let (mut a, mut b) = h.connect(SMALL);
-        // More than the operating system's buffers hold, too.
+        // Also more than the operating system's buffers hold.
         let stuffed = fill(h, a.tx.as_mut(), full, SMALL.slot_bytes, 1 << 16);
         assert!(stuffed >= SMALL.slots, "{stuffed} messages taken");
         for channel in (0..SMALL.channels).filter(|&channel| channel != full) {

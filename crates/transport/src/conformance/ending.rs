@@ -1,12 +1,12 @@
-//! How a link ends, and what it refuses.
+//! How a link ends, and which calls it refuses.
 
 use super::{
     End, Harness, SMALL, commit, eventually, flush, is_misuse, pattern, receive, send, stays_empty,
 };
 use crate::LinkError;
 
-/// What was sent before the sender closed is still read; then the end is seen, on every channel,
-/// and again and again. The other direction still works.
+/// What was sent before the sender closed can still be read. Then every channel reports the end, repeatedly. The
+/// other direction still works.
 pub fn a_closed_sender_is_seen_after_draining(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
     for number in 0..SMALL.slots {
@@ -36,7 +36,7 @@ pub fn a_closed_sender_is_seen_after_draining(h: &mut dyn Harness) {
     );
 }
 
-/// A sender whose peer is gone finds out, at the latest when the window is full.
+/// A sender whose peer is gone gets an error, at the latest when the window is full.
 pub fn a_closed_peer_ends_sending(h: &mut dyn Harness) {
     let (a, b) = h.connect(SMALL);
     let End { mut tx, rx: _rx } = a;
@@ -53,7 +53,7 @@ pub fn a_closed_peer_ends_sending(h: &mut dyn Harness) {
     });
 }
 
-/// Calls that make no sense are refused, and the link works on.
+/// Invalid calls are refused, and the link continues to work.
 pub fn misuse_is_an_error_and_harms_nothing(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
     let (channels, slot_bytes) = (SMALL.channels, SMALL.slot_bytes);

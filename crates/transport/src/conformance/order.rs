@@ -5,8 +5,7 @@ use super::{
 };
 use crate::Geometry;
 
-/// Messages of one channel arrive in the order in which they were committed, whatever passes on
-/// the others.
+/// Messages of one channel arrive in the order in which they were committed, regardless of the other channels.
 pub fn channels_keep_their_order(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
     let mut sent = [0_usize; 3];
@@ -15,14 +14,14 @@ pub fn channels_keep_their_order(h: &mut dyn Harness) {
     eventually(h, "200 messages on each channel", || {
         for (channel, sent) in sent.iter_mut().enumerate() {
             let number = *sent;
-            // Channels of different lengths of message, so that a mix-up shows.
+            // Each channel has its own message length, so that a mix-up is detected.
             let payload = pattern(number, 8 + 100 * channel);
             if number < 200 && try_send(a.tx.as_mut(), channel, &payload, number as u64) {
                 *sent += 1;
             }
         }
         flush(a.tx.as_mut());
-        // Each channel is read less often than the one before it, so that some run full.
+        // Each channel is read less often than the previous one, so that some fill up.
         turn += 1;
         for channel in (0..3).filter(|channel| turn % (channel + 1) == 0) {
             if let Some((tag, payload)) = peeked(b.rx.as_mut(), channel) {
@@ -39,7 +38,7 @@ pub fn channels_keep_their_order(h: &mut dyn Harness) {
     }
 }
 
-/// Slots are used over and over: many laps, with the window full and with it nearly empty.
+/// Slots are reused over many laps, both with a full window and with a nearly empty one.
 pub fn many_laps_wrap_around(h: &mut dyn Harness) {
     let geometry = Geometry {
         slot_bytes: 128,
@@ -70,7 +69,7 @@ pub fn many_laps_wrap_around(h: &mut dyn Harness) {
     }
 }
 
-/// A window of one slot still moves.
+/// A window of one slot makes progress.
 pub fn one_slot_is_enough(h: &mut dyn Harness) {
     let geometry = Geometry {
         slot_bytes: 64,
@@ -104,7 +103,7 @@ pub fn tags_are_kept(h: &mut dyn Harness) {
     }
 }
 
-/// The two directions do not disturb each other, not even when both are full.
+/// The two directions are independent, even when both are full.
 pub fn traffic_flows_both_ways(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
     for _ in 0..5 {

@@ -1,4 +1,4 @@
-//! What a lent slot holds, and for how long.
+//! What a reserved or peeked slot contains, and for how long.
 
 use super::{
     Harness, SMALL, commit, eventually, flush, pattern, peeked, receive, send, stays_empty,
@@ -6,7 +6,7 @@ use super::{
 };
 use crate::Geometry;
 
-/// Payloads arrive whole: empty ones, around what may travel in a header line, and whole slots.
+/// Payloads of all sizes arrive whole: empty ones, those around the limit for inline payloads, and whole slots.
 pub fn payloads_of_all_sizes_arrive(h: &mut dyn Harness) {
     let geometry = Geometry {
         slot_bytes: 64 << 10,
@@ -49,8 +49,7 @@ pub fn payloads_of_all_sizes_arrive(h: &mut dyn Harness) {
     }
 }
 
-/// Reserving again lends the same slot, with what was written to it, and takes no other; it may be
-/// of another length.
+/// Reserving again returns the same slot with its contents and uses no other slot. The length may be different.
 pub fn reserving_repeats_itself(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
     for size in [8, 40, 41, 256] {
@@ -68,7 +67,7 @@ pub fn reserving_repeats_itself(h: &mut dyn Harness) {
         commit(tx, 0, size, 5);
         assert_eq!(receive(h, tx, b.rx.as_mut(), 0), (5, pattern(size, size)));
     }
-    // The first length asked for does not matter, the last one does.
+    // The last requested length counts, not the first.
     for (first, last) in [(8, 256), (256, 8), (0, 41)] {
         let tx = a.tx.as_mut();
         eventually(h, "a slot", || {
@@ -86,8 +85,8 @@ pub fn reserving_repeats_itself(h: &mut dyn Harness) {
     stays_empty(h, b.rx.as_mut(), 0);
 }
 
-/// Peeking again shows the same message until it is released; releasing once is enough, and
-/// releasing where nothing was peeked does nothing.
+/// Peeking again returns the same message until it is released. Releasing twice is the same as once, and releasing
+/// without a peeked message does nothing.
 pub fn peeking_repeats_itself(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
     b.rx.release(0);
@@ -109,7 +108,7 @@ pub fn peeking_repeats_itself(h: &mut dyn Harness) {
     stays_empty(h, b.rx.as_mut(), 0);
 }
 
-/// Nothing is sent before the commit, and later messages do not change one that was sent.
+/// Nothing is sent before the commit, and later messages do not change a message that was sent.
 pub fn what_was_reserved_is_what_is_sent(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
     let tx = a.tx.as_mut();
@@ -131,8 +130,8 @@ pub fn what_was_reserved_is_what_is_sent(h: &mut dyn Harness) {
     );
 }
 
-/// Flush ends up true, without the receiver's help where the window has room, and what was
-/// flushed arrives without further flushing.
+/// `flush` eventually returns true, without any action of the receiver if the window has room; then everything
+/// arrives without further calls.
 pub fn flush_says_when_nothing_is_held_back(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
     assert!(

@@ -1,4 +1,4 @@
-//! What the two ends of one direction share.
+//! The state that the two ends of one direction share.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,22 +7,22 @@ use parking_lot::Mutex;
 
 use crate::Geometry;
 
-/// One way through a link.
+/// One direction of a link.
 #[derive(Debug)]
 pub(super) struct Direction {
     pub(super) channels: Vec<Channel>,
-    /// When the receiver learns that the sender closed.
+    /// When the receiver finds out that the sender has closed.
     pub(super) sender_closed: Option<u64>,
-    /// When the sender learns that the receiver closed.
+    /// When the sender finds out that the receiver has closed.
     pub(super) receiver_closed: Option<u64>,
 }
 
 /// One ordered stream of messages.
 #[derive(Debug, Default)]
 pub(super) struct Channel {
-    /// Messages on their way, with the times at which they arrive, which never decrease.
-    pub(super) under_way: VecDeque<(u64, Message)>,
-    /// When the sender learns of each freed slot, in order of release; never decreasing.
+    /// Messages in flight, with their arrival times, which never decrease.
+    pub(super) in_flight: VecDeque<(u64, Message)>,
+    /// When the sender finds out about each freed slot, in order of release; never decreasing.
     pub(super) freed: VecDeque<u64>,
 }
 
@@ -43,27 +43,27 @@ impl Direction {
 }
 
 impl Channel {
-    /// Sends a message that arrives at `due`, or with the one before it, whichever is later.
+    /// Sends a message that arrives at `due`, or together with the previous one, whichever is later.
     pub(super) fn send(&mut self, due: u64, message: Message) {
-        let due = due.max(self.under_way.back().map_or(0, |last| last.0));
-        self.under_way.push_back((due, message));
+        let due = due.max(self.in_flight.back().map_or(0, |last| last.0));
+        self.in_flight.push_back((due, message));
     }
 
     /// The next message, if it has arrived by `now`.
     pub(super) fn arrived(&mut self, now: u64) -> Option<Message> {
-        if self.under_way.front()?.0 > now {
+        if self.in_flight.front()?.0 > now {
             return None;
         }
-        self.under_way.pop_front().map(|head| head.1)
+        self.in_flight.pop_front().map(|head| head.1)
     }
 
-    /// Frees a slot, which the sender learns at `due`, or with the one before it.
+    /// Frees a slot. The sender finds out at `due`, or together with the previous one, whichever is later.
     pub(super) fn free(&mut self, due: u64) {
         let due = due.max(self.freed.back().copied().unwrap_or(0));
         self.freed.push_back(due);
     }
 
-    /// How many freed slots the sender learned of since it last asked.
+    /// How many freed slots the sender has found out about since the last call.
     pub(super) fn take_freed(&mut self, now: u64) -> usize {
         let known = self.freed.iter().take_while(|&&due| due <= now).count();
         self.freed.drain(..known);

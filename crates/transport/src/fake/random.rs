@@ -1,4 +1,4 @@
-//! Chance that repeats itself.
+//! Reproducible random numbers.
 
 use std::ops::RangeInclusive;
 
@@ -18,7 +18,7 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// One of the range; its start where the range is empty.
+    /// A number in the range; its start if the range is empty.
     pub(super) fn within(&mut self, range: &RangeInclusive<u64>) -> u64 {
         let span = range.end().saturating_sub(*range.start()).saturating_add(1);
         range.start() + self.next() % span

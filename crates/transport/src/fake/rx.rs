@@ -1,4 +1,4 @@
-//! The receiving half.
+//! The receiving half of a fake link.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub struct Rx {
     weather: Weather,
     random: Random,
     direction: Arc<Mutex<Direction>>,
-    /// The message last peeked, per channel.
+    /// The message last peeked, by channel.
     held: Vec<Option<Message>>,
 }
 
@@ -37,17 +37,17 @@ impl Rx {
         }
     }
 
-    /// The next message of the channel, out of the link.
+    /// Takes the channel's next message out of the link.
     fn next(&mut self, channel: usize) -> Result<Option<Message>, LinkError> {
         let now = self.clock.now();
-        // What arrived before the break can still be read; what was to arrive later never does.
+        // What arrived before the break can still be read; nothing arrives after it.
         let broken = self.weather.breaks_at.is_some_and(|at| at <= now);
         let seen = self.weather.breaks_at.map_or(now, |at| now.min(at));
         let mut direction = self.direction.lock();
         if let Some(message) = direction.channels[channel].arrived(seen) {
             return Ok(Some(message));
         }
-        let drained = direction.channels[channel].under_way.is_empty();
+        let drained = direction.channels[channel].in_flight.is_empty();
         let closed = drained && direction.sender_closed.is_some_and(|at| at <= now);
         if broken || closed {
             Err(LinkError::Closed)

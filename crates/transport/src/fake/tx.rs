@@ -1,4 +1,4 @@
-//! The sending half.
+//! The sending half of a fake link.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,9 +25,9 @@ pub struct Tx {
 struct Channel {
     credits: usize,
     lent: Option<Vec<u8>>,
-    /// What was committed and not yet wholly flushed.
+    /// Messages that were committed but not flushed completely.
     held_back: VecDeque<Message>,
-    /// Bytes of the first of them that have left.
+    /// How many bytes of the first of them have been flushed.
     left: usize,
 }
 
@@ -82,13 +82,13 @@ impl Tx {
         )))
     }
 
-    /// Moves up to `budget` bytes of one channel; what is left of the budget.
+    /// Moves up to `budget` bytes of one channel. Returns the rest of the budget.
     fn move_on(&mut self, channel: usize, mut budget: usize) -> usize {
         let now = self.clock.now();
         let mut direction = self.direction.lock();
         let state = &mut self.channels[channel];
         while let Some(message) = state.held_back.front() {
-            // An empty message costs something too, or a flush could move any number of them.
+            // An empty message counts as one byte, so that a flush cannot move any number of them.
             let missing = message.payload.len().max(1) - state.left;
             if missing > budget {
                 state.left += budget;

@@ -1,4 +1,4 @@
-//! Streams by which a peer says what is tried.
+//! Streams that deliver a fuzz input as if a peer had sent it.
 
 use std::io::Write;
 use std::net::Shutdown;
@@ -14,7 +14,7 @@ pub(super) fn streams() -> (Socket, Socket) {
     Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap()
 }
 
-/// An end of a stream that has these bytes, and then no more; and the peer's end.
+/// An end of a stream that delivers these bytes and then ends; and the peer's end.
 pub(crate) fn heard(bytes: &[u8]) -> (Socket, Socket) {
     let (ours, mut theirs) = streams();
     theirs

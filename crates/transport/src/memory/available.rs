@@ -1,13 +1,13 @@
-//! How much memory can still be had.
+//! How much memory is still available.
 //!
-//! The kernel does not refuse memory files that it has no memory for: it fills them until it has to
-//! kill processes, and not always this one. So the question is asked before.
+//! The kernel does not refuse a memory file that it has no memory for: it fills the file until it has to kill
+//! processes, not necessarily this one. The caller therefore checks first.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes that can still be had, without swapping, on this machine and in each control group (thus
-/// container) that this process is in; `None` where the system does not say.
+/// Bytes available without swapping on this machine and in each control group (so each container) that contains
+/// this process; `None` if the system does not tell.
 pub fn available_bytes() -> Option<u64> {
     #[cfg(test)]
     if let Some(pretended) = PRETENDED.get() {
@@ -28,7 +28,7 @@ thread_local! {
     static PRETENDED: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
 }
 
-/// Has this thread find so many bytes available, and no more.
+/// Makes this thread see this many bytes as available, for tests.
 #[cfg(test)]
 pub(crate) fn pretend_available(bytes: Option<u64>) {
     PRETENDED.set(bytes);
@@ -42,8 +42,8 @@ fn of_machine(meminfo: &str) -> Option<u64> {
     kibibytes.checked_mul(1024)
 }
 
-/// The folders of the memory controller that may limit this process, given `/proc/self/cgroup`:
-/// its group and all those around it. Within a container the inner ones may not be there to see.
+/// The directories of the memory controller that may limit this process, from `/proc/self/cgroup`: its group and
+/// all enclosing groups. Within a container some of them may not be visible.
 fn group_folders(groups: &str) -> Vec<PathBuf> {
     let mut folders = Vec::new();
     for line in groups.lines() {
@@ -71,14 +71,13 @@ fn group_folders(groups: &str) -> Vec<PathBuf> {
 
 fn of_group(folder: &Path) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(folder.join(name)).ok();
-    // Version 2 of the interface, then version 1.
+    // The files of cgroup version 2, then those of version 1.
     let limit = read("memory.max").or_else(|| read("memory.limit_in_bytes"))?;
     let used = read("memory.current").or_else(|| read("memory.usage_in_bytes"))?;
     headroom(&limit, &used, &read("memory.stat").unwrap_or_default())
 }
 
-/// What is left of a group's limit, counting what the kernel can drop from its page cache; `None`
-/// where there is no limit.
+/// What is left of a group's limit, including page cache that the kernel can drop; `None` if there is no limit.
 fn headroom(limit: &str, used: &str, stat: &str) -> Option<u64> {
     let limit: u64 = limit.trim().parse().ok()?;
     let used: u64 = used.trim().parse().ok()?;

@@ -1,16 +1,17 @@
-//! Memory that is taken in small parts: to ask the system for what is available takes longer than to take it.
+//! Checks for available memory in steps of [`GRANT`] bytes: asking the system costs more than allocating a small
+//! part.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{MemoryError, available_bytes, check_available};
 
-/// So many bytes are taken on one answer.
+/// How many bytes one check covers.
 const GRANT: usize = 1 << 20;
 
-/// What is left of the last answer. A number on its own, which publishes nothing.
+/// What is left of the last check. It publishes nothing, so relaxed ordering is enough.
 static LEFT: AtomicUsize = AtomicUsize::new(0);
 
-/// Takes bytes, after a look at what is available where the last one is used up.
+/// Takes bytes; checks what is available if the last check is used up.
 pub(super) fn take(bytes: usize) -> Result<(), MemoryError> {
     let taken = LEFT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
         left.checked_sub(bytes)

@@ -1,8 +1,8 @@
-//! For race detectors, which take an address for the memory behind it: all mappings of a memory
-//! file within this process are one, at one address. So the detector sees what ranks that are
-//! threads do to memory that they share, and what orders it.
+//! For race detectors, which identify memory by its address: maps each memory file only once per process. The
+//! detector then sees how ranks that are threads access the memory that they share, and what orders the accesses.
 //!
-//! Fencing then fences nobody: the private copy is at the address that all have.
+//! Making memory private then has no effect between the threads: the private copy is at the address that all of
+//! them use.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -50,7 +50,7 @@ pub(super) unsafe fn unmap(address: NonNull<u8>, bytes: usize) {
     mappings[at].users -= 1;
     if mappings[at].users == 0 {
         mappings.swap_remove(at);
-        // SAFETY: this was the mapping's last user.
+        // SAFETY: this was the last user of the mapping, which `pages::map` made with this length.
         unsafe { pages::unmap(address, bytes) };
     }
 }

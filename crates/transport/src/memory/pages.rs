@@ -8,11 +8,11 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::MemoryError;
 
-/// Maps `bytes` of a memory file, whole pages, to be read and written.
+/// Maps `bytes` bytes of a memory file, whole pages, for reading and writing.
 pub(super) fn map(fd: BorrowedFd<'_>, bytes: usize) -> Result<NonNull<u8>, MemoryError> {
     let writable = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::SHARED;
-    // SAFETY: a new mapping at an address that the kernel chooses touches nobody's memory.
+    // SAFETY: the kernel chooses the address of the new mapping, so no existing mapping is replaced.
     let address = unsafe { rustix::mm::mmap(ptr::null_mut(), bytes, writable, flags, fd, 0) }
         .map_err(MemoryError::os("mmap"))?;
     NonNull::new(address.cast()).ok_or(MemoryError::Os {
@@ -21,12 +21,12 @@ pub(super) fn map(fd: BorrowedFd<'_>, bytes: usize) -> Result<NonNull<u8>, Memor
     })
 }
 
-/// Gives a mapping back.
+/// Unmaps a mapping.
 ///
 /// # Safety
-/// [`map`] answered `address` for as many bytes, and nobody uses it any more.
+/// [`map`] returned `address` for the same number of bytes, and the mapping is not used any more.
 pub(super) unsafe fn unmap(address: NonNull<u8>, bytes: usize) {
-    // SAFETY: the caller owns the range. An error would mean that it is not mapped: nothing to give
-    // back.
+    // SAFETY: the caller promises that the range is a mapping that is not used any more. An error would mean that
+    // it is not mapped.
     let _ = unsafe { rustix::mm::munmap(address.as_ptr().cast(), bytes) };
 }

@@ -16,7 +16,7 @@ use socket2::Socket;
 
 use super::MemoryError;
 
-/// Marks a frame, so that a stream that carries something else is noticed.
+/// Marks a frame, to detect a stream that carries something else.
 const MAGIC: u64 = u64::from_le_bytes(*b"sparkmem");
 const FRAME_BYTES: usize = 24;
 const MOMENT: Duration = Duration::from_millis(1);
@@ -28,17 +28,17 @@ const RECEIVING: &str = "waiting for a file descriptor";
 pub struct Passed {
     /// The descriptor; closed on exec.
     pub fd: OwnedFd,
-    /// The sender's name for it.
+    /// The sender's identifier for it.
     pub id: u64,
-    /// The bytes that the sender says the memory has.
+    /// The length of the memory, as the sender says.
     pub len: u64,
 }
 
-/// Sends `fd`, named `id` and `len` bytes long, over a connected Unix stream socket.
+/// Sends `fd`, with its identifier and its length in bytes, over a connected Unix stream socket.
 ///
 /// # Errors
-/// When the deadline passes, the peer has closed the stream, it is no Unix socket, or this user's processes have
-/// passed too many descriptors until the deadline that nobody has taken ([`MemoryError::may_pass`]).
+/// When the deadline passes, the peer has closed the stream, the stream is not a Unix socket, or until the deadline
+/// too many descriptors of this user are in flight between processes ([`MemoryError::may_pass`]).
 pub fn send_fd(
     stream: &Socket,
     fd: BorrowedFd<'_>,
@@ -63,7 +63,7 @@ pub fn send_fd(
         match rustix::net::sendmsg(stream, &[IoSlice::new(&frame[sent..])], &mut control, flags) {
             Ok(bytes) => sent += bytes,
             Err(Errno::AGAIN) => wait(stream, PollFlags::OUT, deadline, SENDING)?,
-            // Others have to take theirs first.
+            // Other processes have to receive their descriptors first.
             Err(Errno::TOOMANYREFS) if Instant::now() < deadline => std::thread::sleep(MOMENT),
             Err(Errno::INTR) => {}
             Err(Errno::PIPE | Errno::CONNRESET) => {
@@ -80,7 +80,7 @@ pub fn send_fd(
     Ok(())
 }
 
-/// Receives what the peer's [`send_fd`] sent; reads nothing that comes after it.
+/// Receives what the peer's [`send_fd`] sent, and reads nothing beyond it.
 ///
 /// # Errors
 /// When the deadline passes, the peer closes the stream, or sends something else.
@@ -122,14 +122,14 @@ fn receive_part(
     let message = rustix::net::recvmsg(stream, &mut [IoSliceMut::new(into)], &mut control, flags)?;
     for part in control.drain() {
         if let RecvAncillaryMessage::ScmRights(fds) = part {
-            // One is expected; what a stranger sends beyond it is closed here.
+            // One is expected; any others are closed here.
             for fd in fds {
                 passed.get_or_insert(fd);
             }
         }
     }
     if message.flags.contains(ReturnFlags::CTRUNC) && passed.is_none() {
-        // The kernel could not install the descriptor: this process has no number left for it.
+        // The kernel could not install the descriptor: this process has too many open files.
         return Err(Errno::MFILE);
     }
     Ok(message.bytes)
@@ -145,7 +145,7 @@ fn wait(
     if left.is_zero() {
         return Err(MemoryError::TimedOut { doing });
     }
-    // A deadline too far for the kernel's clock is one that never comes.
+    // A deadline beyond the range of the kernel's clock is no deadline.
     let timeout = Timespec::try_from(left).ok();
     match rustix::event::poll(&mut [PollFd::new(stream, events)], timeout.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),

@@ -22,7 +22,7 @@ fn write(memory: &SharedMemory, at: usize, value: u8) {
 
 fn read(memory: &SharedMemory, at: usize) -> u8 {
     assert!(at < memory.len());
-    // SAFETY: as in `write`.
+    // SAFETY: `at` is within the mapping, and each test uses its memory from one thread.
     unsafe { memory.as_ptr().add(at).read_volatile() }
 }
 
@@ -60,7 +60,7 @@ fn nobody_can_resize_it() {
 
 #[test]
 fn more_than_there_is_is_an_error_before_anything_is_taken() {
-    // Without this answer the kernel would go on to fill all of the machine's memory.
+    // If the available memory were unknown, the kernel would fill all of the machine's memory.
     assert!(available_bytes().unwrap() < 1 << 60);
     let error = SharedMemory::create(1 << 62).unwrap_err();
     assert!(
@@ -227,24 +227,24 @@ fn other_messages_are_refused() {
     assert!(error.to_string().contains("without one"), "{error}");
 }
 
-/// A child may write to what it takes for its own.
+/// A child may write to memory that it takes for its own.
 #[test]
 fn a_forked_child_shares_nothing() {
     let (mine, _fd) = SharedMemory::create(100_000).unwrap();
     write(&mine, 99_999, 7);
-    // SAFETY: the child does what a single thread may do, and ends at once.
+    // SAFETY: the child makes only async-signal-safe calls, and exits at once.
     let child = match unsafe { libc::fork() } {
         0 => {
             let inherited = read(&mine, 99_999);
             write(&mine, 99_999, 9);
             let fine = inherited == 0 && read(&mine, 99_999) == 9;
-            // SAFETY: ends this process.
+            // SAFETY: `_exit` accesses no memory.
             unsafe { libc::_exit(i32::from(!fine)) }
         }
         child => child,
     };
     let mut status = 0;
-    // SAFETY: the status is written to a local.
+    // SAFETY: `status` is a local that may be written.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!((waited, status), (child, 0));
     assert_eq!(read(&mine, 99_999), 7);

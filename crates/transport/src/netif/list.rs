@@ -1,4 +1,4 @@
-//! The interfaces that the operating system lists.
+//! Lists the interfaces that the operating system reports.
 
 use std::net::IpAddr;
 
@@ -29,7 +29,7 @@ fn interface(one: &InterfaceAddress) -> Option<Interface> {
     let addr = ip(one.address.as_ref()?)?;
     let device = Pattern::device(&one.interface_name);
     Some(Interface {
-        // An interface may go away between two calls.
+        // An interface may disappear between the two calls.
         index: if_nametoindex(device).ok()?,
         addr,
         prefix: one.netmask.as_ref().and_then(ip).map_or(full(addr), ones),
@@ -56,7 +56,7 @@ fn ones(mask: IpAddr) -> u8 {
     ones as u8
 }
 
-/// Mbit/s; virtual interfaces say nothing or -1.
+/// Speed in Mbit/s. Virtual interfaces report nothing or -1.
 fn speed(device: &str) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/sys/class/net/{device}/speed")).ok()?;
     text.trim()

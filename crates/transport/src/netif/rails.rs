@@ -1,22 +1,22 @@
-//! Which interfaces lead to a peer side by side.
+//! Selects the interfaces that lead to a peer in parallel.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::Interface;
 use super::select::{is_internal, is_link_local};
 
-/// A way to a peer: from an interface to an address of the peer in the same subnet.
+/// A path to a peer: from an interface to an address of the peer in the same subnet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rail {
     /// The address of the interface.
     pub source: IpAddr,
-    /// Which of the peer's addresses.
+    /// The index of the peer's address.
     pub target: usize,
 }
 
-/// The rails from `own` interfaces, the best first, to a peer: one for each interface that shares a
-/// subnet with the peer, and is as fast as the first that does. Bytes are shared out evenly, so a
-/// slower one would only hold up the others.
+/// The rails from `own` interfaces, the best first, to a peer: one for each interface that shares a subnet with the
+/// peer and is as fast as the first such interface. Bytes are distributed evenly, so a slower interface would only
+/// delay the others.
 pub fn rails(own: &[Interface], peer: &[SocketAddr]) -> Vec<Rail> {
     let mut found: Vec<(&Interface, Rail)> = Vec::new();
     for one in own {
@@ -29,7 +29,7 @@ pub fn rails(own: &[Interface], peer: &[SocketAddr]) -> Vec<Rail> {
         }
         let target = peer.iter().enumerate().position(|(index, there)| {
             one.reaches(there.ip())
-                // Networks of containers have the same addresses on every host.
+                // Container networks use the same addresses on every host.
                 && own.iter().all(|here| here.addr != there.ip())
                 && found.iter().all(|(_, rail)| rail.target != index)
         });
@@ -87,7 +87,7 @@ mod tests {
             one("eth2", 4, "10.0.2.1", None),
         ];
         assert_eq!(targets(&own, &["10.0.1.2", "10.0.0.2", "10.0.2.2"]), [1]);
-        // Where the fast one does not lead there, the next is the first.
+        // If the fast interface does not lead to the peer, the next one comes first.
         assert_eq!(targets(&own, &["10.0.1.2", "10.0.2.2"]), [0]);
     }
 

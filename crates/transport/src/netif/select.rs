@@ -1,4 +1,4 @@
-//! Which interfaces to use, and in which order.
+//! Selects the interfaces to use, and orders them.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -7,20 +7,19 @@ use spark_ccl_config::{Family, InterfaceChoice, Pattern};
 
 use super::{Interface, NetifError};
 
-/// Names of interfaces that lead to containers and virtual machines of this host.
+/// Name prefixes of interfaces to containers and virtual machines on this host.
 const INTERNAL: &[&str] = &[
     "docker", "virbr", "br-", "cni", "flannel", "cali", "lxcbr", "lxdbr", "podman",
 ];
 
-/// The interfaces that may be used, the best first.
+/// The interfaces that may be used, best first.
 ///
-/// Where `choice` names interfaces, in its order. Else InfiniBand first, then the subnet of `root`
-/// (where the ranks meet), then the others, then those that lead to containers and virtual
-/// machines, and the loopback last. Among equals global addresses come before link-local ones, and
-/// faster interfaces before slower ones.
+/// If `choice` names interfaces, in its order. Otherwise InfiniBand first, then the subnet of `root` (where the
+/// ranks meet), then other interfaces, then those that lead to containers and virtual machines, and the loopback
+/// last. Among equals, global addresses come before link-local ones, and faster interfaces before slower ones.
 ///
 /// # Errors
-/// When there is none; the error lists those there are.
+/// When there is none; the error lists the interfaces that exist.
 pub fn select(
     all: &[Interface],
     choice: Option<&InterfaceChoice>,

@@ -1,26 +1,26 @@
-//! What ranks tell each other about their ports.
+//! The descriptions of their ports that ranks exchange.
 
 use super::Port;
 
 /// The most ports that a rank describes.
 const MAX_PORTS: usize = 32;
-/// The most addresses of each.
+/// The most addresses of each port.
 const MAX_GIDS: usize = 64;
 /// The longest name that a peer may give a device, in bytes; the kernel allows 63.
 const MAX_NAME: usize = 64;
 /// The longest description, in bytes.
 pub(super) const MAX_BYTES: usize = MAX_PORTS * (MAX_GIDS * 128 + 4 * MAX_NAME + 256);
 
-/// Why a peer's description of its ports cannot be used.
+/// Why a peer's description of its ports is unusable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExchangeError {
-    /// Longer than anything that a rank sends.
+    /// It is longer than any that a rank sends.
     #[error("{0} bytes that describe RDMA ports, where {MAX_BYTES} are allowed")]
     Long(usize),
-    /// No description.
+    /// It is not a description.
     #[error("bytes that do not describe RDMA ports: {0}")]
     Invalid(String),
-    /// More than a rank describes.
+    /// It has more entries than a rank sends.
     #[error(
         "a description of RDMA ports that goes beyond {MAX_PORTS} ports, {MAX_GIDS} addresses of a \
          port, or {MAX_NAME} bytes of a name"
@@ -28,21 +28,21 @@ pub enum ExchangeError {
     Excessive,
 }
 
-/// The description of ports that a peer gets. What is beyond the limits leaves the list, so that
-/// both ranks know the same.
+/// Encodes the description of ports for a peer. Removes from the list what exceeds the limits, so that both ranks
+/// have the same list.
 pub fn encode(ports: &mut Vec<Port>) -> Vec<u8> {
     ports.truncate(MAX_PORTS);
     for port in ports.iter_mut() {
         port.gids.truncate(MAX_GIDS);
     }
-    // JSON has a form for everything that a port holds.
+    // Cannot fail: JSON can represent every field of a port.
     serde_json::to_vec(ports).unwrap_or_default()
 }
 
-/// The ports that a peer describes.
+/// Decodes the ports that a peer describes.
 ///
 /// # Errors
-/// When a rank of this version would not have sent that.
+/// When a rank of this version would not have sent this.
 pub fn decode(bytes: &[u8]) -> Result<Vec<Port>, ExchangeError> {
     if bytes.len() > MAX_BYTES {
         return Err(ExchangeError::Long(bytes.len()));

@@ -1,23 +1,22 @@
 //! Links over RDMA: reliable connections between the ports of two hosts.
 //!
-//! Each end has memory that the other writes: for every channel, slots, as many as messages may be on
-//! their way. The sender fills a slot of its own and has the device write it, header and payload in one
-//! piece, to the peer's slot of the same place, with a number that says which message of which channel
-//! has arrived. Nobody looks at memory to learn that; the device says it once all of the message is
-//! there. The receiver lends its slot, and then sends back how far it has read, by a number alone.
+//! Each end has memory that the other writes: for every channel, as many slots as messages may be in flight. The
+//! sender fills a slot of its own and has the device write it, header and payload in one piece, to the peer's slot
+//! with the same index, with an immediate value that tells which message of which channel has arrived. Memory is
+//! not polled for this: the completion comes once the whole message is there. The receiver gives out its slot, and
+//! later sends back how far it has read, as an immediate value without data.
 //!
-//! A link has one queue pair for each rail. A message goes by the rail that has the fewest bytes on
-//! their way, so that rails carry what they can; messages overtake each other then, and are put in
-//! order by their numbers. A rail that fails is dropped, and the others carry what it has not, until it
-//! carries again.
+//! A link has one queue pair for each rail. A message takes the rail with the fewest bytes in flight, so that each
+//! rail carries what it can. Messages may therefore overtake each other, and are put in order by their numbers. A
+//! rail that fails is dropped, and the others carry what it has not delivered, until it works again.
 //!
-//! A long message whose payload lies in registered memory ([`Registry`](super::Registry)) is lent: the
-//! message says where that is, and the receiver has its device read it, straight to registered memory of
-//! its own, or to the message's slot where it is to be looked at.
+//! A long message whose payload is in registered memory ([`Registry`](super::Registry)) is lent: the message holds
+//! the payload's address, and the receiver has its device read it directly into registered memory of its own, or
+//! into the message's slot if it is to be peeked at.
 //!
 //! # Trust
-//! The peer may write anything into its slots here at any time, and send any number. Numbers and
-//! lengths are checked, so that the worst that a peer can do is to send wrong bytes.
+//! The peer may write anything into the slots that it fills, at any time, and send any immediate value. Numbers and
+//! lengths are checked, so the worst that a peer can do is to send wrong bytes.
 
 mod connect;
 mod control;

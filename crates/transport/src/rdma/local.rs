@@ -1,4 +1,4 @@
-//! The ports of this machine.
+//! The RDMA ports of this machine.
 
 use std::net::Ipv6Addr;
 
@@ -10,20 +10,20 @@ use spark_ccl_verbs::{
 use super::{Gid, Port, Rail, Roce};
 use crate::netif::{self, Interface};
 
-/// A port of this machine, whose device is open.
+/// A port of this machine, with its device open.
 #[derive(Debug, Clone)]
 pub struct LocalPort {
     /// The device.
     pub context: Context,
-    /// What the port is and does at the moment.
+    /// The port's attributes and state when it was queried.
     pub port: spark_ccl_verbs::Port,
-    /// Its table of addresses.
+    /// Its GID table.
     pub gids: Vec<GidEntry>,
-    /// The port as peers know it, if it is one that they can use.
+    /// The port as described to peers, provided that they can use it.
     pub description: Port,
 }
 
-/// A device of this machine, and its ports, or why they are not known.
+/// A device of this machine, and its ports or why they are unknown.
 pub type LocalDevice = (Device, Result<Vec<LocalPort>, Error>);
 
 /// All devices of this machine with their ports.
@@ -31,7 +31,7 @@ pub type LocalDevice = (Device, Result<Vec<LocalPort>, Error>);
 /// # Errors
 /// When the devices cannot be listed.
 pub fn devices(library: Library) -> Result<Vec<LocalDevice>, Error> {
-    // Without interfaces, subnets are not known, and probes decide.
+    // Without interfaces, the subnets are unknown, and probes decide.
     let interfaces = netif::list().unwrap_or_default();
     let devices = library.devices()?.into_iter();
     Ok(devices
@@ -43,12 +43,12 @@ pub fn devices(library: Library) -> Result<Vec<LocalDevice>, Error> {
 }
 
 impl LocalPort {
-    /// Whether it carries packets.
+    /// Whether the port is active.
     pub fn is_active(&self) -> bool {
         self.port.state == PortState::Active
     }
 
-    /// What has become of it.
+    /// Queries the port again.
     ///
     /// # Errors
     /// When the device is gone.
@@ -61,11 +61,10 @@ impl LocalPort {
         })
     }
 
-    /// The way along a rail, which begins here, to a queue pair of the peer, whose port takes packets of
-    /// so many bytes.
+    /// The path along a rail, which starts at this port, to a queue pair of the peer, whose port has this MTU.
     ///
     /// # Errors
-    /// When the rail's ends do not suit each other, or have changed.
+    /// When the rail's ends do not match, or have changed.
     pub fn way(
         &self,
         rail: &Rail,
@@ -137,10 +136,10 @@ fn port(
     })
 }
 
-/// An address as peers know it; none where it is of no use to RoCE.
+/// An address as described to peers; `None` if RoCE cannot use it.
 fn gid(entry: &GidEntry) -> Option<Gid> {
     Some(Gid {
-        // Queue pairs name it in a byte.
+        // A queue pair stores the index in a byte.
         index: entry.index.try_into().ok()?,
         address: Ipv6Addr::from(entry.gid.0),
         roce: match entry.kind {

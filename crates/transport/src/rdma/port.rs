@@ -8,7 +8,7 @@ use spark_ccl_config::Rdma;
 
 use crate::netif::Interface;
 
-/// A port of an RDMA device that is active.
+/// An active port of an RDMA device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Port {
     /// The device's name, such as `rocep1s0f0`.
@@ -19,29 +19,29 @@ pub struct Port {
     pub pci: Option<String>,
     /// The network interface.
     pub netdev: Option<String>,
-    /// The payload bytes of a packet.
+    /// The MTU: the payload bytes of a packet.
     pub mtu: u32,
-    /// Speed in Mbit/s, where the device says it.
+    /// Speed in Mbit/s, if the device reports it.
     pub speed: Option<u32>,
     /// Its addresses.
     pub gids: Vec<Gid>,
 }
 
-/// An entry of a port's table of addresses.
+/// An entry of a port's GID table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gid {
-    /// Its place in the table.
+    /// Its index in the table.
     pub index: u8,
-    /// The address. One that stands for an IPv4 address is mapped: `::ffff:10.0.0.1`.
+    /// The address. An IPv4 address is mapped: `::ffff:10.0.0.1`.
     pub address: Ipv6Addr,
-    /// How packets look.
+    /// The packet format.
     pub roce: Roce,
-    /// Bits of the address (of the IPv4 address, where it stands for one) that name the subnet, where
-    /// the network interface says it.
+    /// The length of the subnet's prefix in bits (of the IPv4 address, if it is mapped), if the network interface
+    /// tells.
     pub prefix: Option<u8>,
 }
 
-/// How packets look; the better comes first.
+/// The packet format; the better one comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Roce {
     /// UDP.
@@ -50,7 +50,7 @@ pub enum Roce {
     V1,
 }
 
-/// What GIDs must have in common to reach each other; the better comes first.
+/// What two GIDs must have in common to reach each other; the better comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Kind(Roce, Family);
 
@@ -64,17 +64,17 @@ enum Family {
 /// Why a port is not used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// A setting rules it out.
+    /// A setting excludes it.
     #[error("ruled out by {0}")]
     Excluded(String),
-    /// It lacks the only address that may be used.
+    /// It does not have the only address that may be used.
     #[error(
         "its GID table has nothing at index {index}, the only one that NCCL_IB_GID_INDEX allows, but at {present}"
     )]
     Index {
         /// The index that is allowed.
         index: u8,
-        /// Those that there are.
+        /// The entries that exist.
         present: String,
     },
     /// It has no address.
@@ -83,10 +83,10 @@ pub enum Unusable {
 }
 
 impl Port {
-    /// The port with those of its addresses that the settings allow.
+    /// The port with only the addresses that the settings allow.
     ///
     /// # Errors
-    /// When that leaves nothing to use.
+    /// When that leaves no address.
     pub fn usable(&self, settings: &Rdma) -> Result<Port, Unusable> {
         if !settings.hcas.allows(&self.device, self.number) {
             return Err(Unusable::Excluded(settings.hcas.to_string()));
@@ -106,12 +106,12 @@ impl Port {
         Ok(port)
     }
 
-    /// The address to prefer while nothing is known of a peer.
+    /// The preferred address as long as the peer is unknown.
     pub fn preferred(&self) -> Option<&Gid> {
         self.gids.iter().min_by_key(|gid| gid.preference())
     }
 
-    /// Fills in the subnets, which the network interfaces know.
+    /// Fills in the prefix lengths from the network interfaces.
     pub fn set_prefixes(&mut self, interfaces: &[Interface]) {
         for gid in &mut self.gids {
             let interface = interfaces.iter().find(|one| one.addr == gid.ip());
@@ -121,12 +121,12 @@ impl Port {
 }
 
 impl Gid {
-    /// The address that it is or stands for.
+    /// The address; if it is mapped, the IPv4 address.
     pub fn ip(&self) -> IpAddr {
         IpAddr::V6(self.address).to_canonical()
     }
 
-    /// Whether its subnet may be that of other cables, too, as NVIDIA's set-up has it.
+    /// Whether it is link-local: other cables may then have the same subnet, as in NVIDIA's default set-up.
     pub fn is_link_local(&self) -> bool {
         match self.ip() {
             IpAddr::V4(ip) => ip.is_link_local(),
@@ -143,14 +143,14 @@ impl Gid {
         Kind(self.roce, family)
     }
 
-    /// What to order addresses by, the best first.
+    /// The key by which addresses are ordered, the best first.
     pub(super) fn preference(&self) -> (Kind, bool, u8) {
         (self.kind(), self.is_link_local(), self.index)
     }
 }
 
 impl fmt::Display for Port {
-    /// The device and port as settings name them, and the addresses: what errors need.
+    /// Formats the device and port as in settings, and the addresses, for error messages.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let addresses: Vec<_> = self.gids.iter().map(Gid::to_string).collect();
         let Self { device, number, .. } = self;
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// A port of a Spark, with the addresses of a default set-up.
+    /// A port of a DGX Spark, with the addresses of the default set-up.
     fn port() -> Port {
         Port {
             device: "rocep1s0f0".to_owned(),

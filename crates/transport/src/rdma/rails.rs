@@ -1,8 +1,8 @@
-//! Which ports of two ranks lead to each other.
+//! Pairs the ports of two ranks that reach each other into rails.
 //!
-//! Both ranks know both lists of ports. [`candidates`] finds the pairs that may be on one network, by
-//! their addresses; the ranks probe these, and [`choose`] makes rails of those that answered. Both
-//! are pure functions that give both ranks the same, so that the ranks agree without another word.
+//! Both ranks have both lists of ports. [`candidates`] finds, by their addresses, the pairs that may be on one
+//! network; the ranks probe these, and [`choose`] makes rails of those that answered. Both are pure functions with
+//! the same result on both ranks, so the ranks agree without further messages.
 
 use std::fmt;
 
@@ -12,14 +12,14 @@ use crate::netif::same_subnet;
 /// Two ports that may reach each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// Where it starts, and where it leads to.
+    /// Its two ends.
     pub rail: Rail,
-    /// Whether the addresses say that it leads there: the subnet is known, and no other port of
-    /// either rank is on it. Else only a probe can tell.
+    /// Whether the addresses prove the connection: the subnet is known, and no other port of either rank is on it.
+    /// Otherwise only a probe can tell.
     pub certain: bool,
 }
 
-/// A way from a port of this rank to a port of a peer.
+/// A path from a port of this rank to a port of a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rail {
     /// This rank's end.
@@ -31,15 +31,15 @@ pub struct Rail {
 /// An end of a rail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
-    /// The port's place in its rank's list.
+    /// The port's index in its rank's list.
     pub port: usize,
-    /// The name of its device and its number, as settings write it.
+    /// The name of its device and its number, as written in settings.
     pub name: String,
     /// The address that it uses.
     pub gid: Gid,
 }
 
-/// Why no port leads to a peer.
+/// Why no port reaches a peer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoRail {
     /// This rank has no port.
@@ -48,7 +48,7 @@ pub enum NoRail {
     /// The peer has no port.
     #[error("the peer has no RDMA port to use")]
     NoPeerPort,
-    /// No address of one is on a network with one of the other.
+    /// No address of one rank is on a network with an address of the other.
     #[error("no RDMA port here ({own}) has a subnet in common with one of the peer ({peer})")]
     Apart {
         /// This rank's ports.
@@ -56,7 +56,7 @@ pub enum NoRail {
         /// The peer's.
         peer: String,
     },
-    /// Nothing that was tried answers.
+    /// None of the pairs that were tried answers.
     #[error(
         "none of these RDMA ports answers: {tried}; are the cables plugged in, and do the ports \
          have the same MTU?"
@@ -67,9 +67,9 @@ pub enum NoRail {
     },
 }
 
-/// The pairs of ports that may reach each other, the best first. Both ranks find the same, in the
-/// same order, when each passes what [`encode`](super::encode) left of its own list, and exactly one
-/// of them is `first`: the lower rank, say.
+/// The pairs of ports that may reach each other, the best first. Both ranks get the same pairs in the same order if
+/// each passes its own list as [`encode`](super::encode) has left it, and exactly one of them is `first`, for
+/// example the lower rank.
 ///
 /// # Errors
 /// When there are none.
@@ -108,10 +108,9 @@ pub fn candidates(own: &[Port], peer: &[Port], first: bool) -> Result<Vec<Candid
     Ok(pairs.iter().map(candidate).collect())
 }
 
-/// The rails to use: of the candidates that answered, the best, as long as both ports are free.
+/// The rails to use: the best of the candidates that answered, each port at most once.
 ///
-/// What a port reaches is everything on its network, and its network is all that reaches it; so no
-/// choice here costs another pair its rail.
+/// A port reaches exactly the ports on its own network, so no choice here costs another pair its rail.
 ///
 /// # Errors
 /// When nothing answered.
@@ -136,7 +135,7 @@ pub fn choose(candidates: &[Candidate], answered: &[bool]) -> Result<Vec<Rail>, 
     Ok(rails)
 }
 
-/// What may reach each other of two ranks' ports, the best first.
+/// The pairs of two ranks' ports that may reach each other, the best first.
 fn pairs(first: &[Port], second: &[Port]) -> Vec<[End; 2]> {
     let mut found = Vec::new();
     let there = in_order(second);
@@ -144,7 +143,7 @@ fn pairs(first: &[Port], second: &[Port]) -> Vec<[End; 2]> {
         for (column, &(b, other_twin)) in there.iter().enumerate() {
             if let Some(gids) = common_network(&first[a], &second[b]) {
                 let (kind, link_local, _) = gids[0].preference();
-                // Twins share a cable; first with first and second with second is one rail each.
+                // Twins share a cable. Pairing first with first and second with second gives one rail each.
                 let key = (kind, link_local, twin != other_twin, row, column);
                 let ends = [End::new(first, a, gids[0]), End::new(second, b, gids[1])];
                 found.push((key, ends));
@@ -155,10 +154,9 @@ fn pairs(first: &[Port], second: &[Port]) -> Vec<[End; 2]> {
     found.into_iter().map(|(_, ends)| ends).collect()
 }
 
-/// A rank's ports by cage, each with its place among those of its cage.
+/// A rank's ports by cage, each with its index among those of its cage.
 ///
-/// One cage shows up as several PCI devices in domains of their own: `0000:01:00.0` and
-/// `0002:01:00.0` are twins.
+/// One cage appears as several PCI devices in separate domains: `0000:01:00.0` and `0002:01:00.0` are twins.
 fn in_order(ports: &[Port]) -> Vec<(usize, usize)> {
     let cage = |port: usize| {
         let (domain, function) = ports[port].pci.as_deref()?.split_once(':')?;
@@ -177,9 +175,9 @@ fn in_order(ports: &[Port]) -> Vec<(usize, usize)> {
     order.iter().enumerate().map(twin).collect()
 }
 
-/// The best addresses of two ports that are on one network. The best kind that both have decides:
-/// every port has a link-local IPv6 address, and where IPv4 addresses say that two ports are apart,
-/// that would only say "perhaps".
+/// The best addresses of two ports that are on one network. Only the best kind of address that both have counts:
+/// every port has a link-local IPv6 address, which would only say "perhaps" even if the IPv4 addresses show that
+/// the two ports are on different networks.
 fn common_network(a: &Port, b: &Port) -> Option<[Gid; 2]> {
     let all = a
         .gids
@@ -194,9 +192,9 @@ fn common_network(a: &Port, b: &Port) -> Option<[Gid; 2]> {
         .min_by_key(|[x, y]| (x.preference(), y.preference()))
 }
 
-/// Whether two addresses are in one subnet, or may be: where neither says how long its prefix is.
+/// Whether two addresses are in one subnet, or may be because neither prefix length is known.
 fn may_reach(a: &Gid, b: &Gid) -> bool {
-    // Each must think so of the other.
+    // The longer prefix counts: the addresses must be in one subnet for both ends.
     let prefix = a.prefix.max(b.prefix);
     prefix.is_none_or(|prefix| same_subnet(a.ip(), b.ip(), prefix))
 }
@@ -207,7 +205,7 @@ fn list(ports: &[Port]) -> String {
 }
 
 impl Gid {
-    /// Whether its subnet is the name of one network.
+    /// Whether its subnet identifies one network.
     fn names_a_network(&self) -> bool {
         self.prefix.is_some() && !self.is_link_local()
     }

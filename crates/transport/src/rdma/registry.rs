@@ -1,4 +1,4 @@
-//! Memory of this process that RDMA devices reach where it lies.
+//! Registered memory of this process, which RDMA devices access in place.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -8,23 +8,23 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::RwLock;
 use spark_ccl_verbs::{Access, Error, MemoryRegion, ProtectionDomain};
 
-/// Which memory is registered, with each of some domains.
+/// The memory that is registered, with each of several protection domains.
 #[derive(Debug, Default)]
 pub struct Registry {
     domains: Vec<ProtectionDomain>,
     blocks: RwLock<Blocks>,
-    /// A link could not stop a device.
+    /// Set when a link could not stop a device.
     is_out_of_control: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Blocks {
     all: Vec<Block>,
-    /// The number of the next one.
+    /// The number of the next block.
     next: u64,
 }
 
-/// Memory, and its regions in the order of the domains.
+/// A range of memory, and its regions in the order of the domains.
 #[derive(Debug)]
 struct Block {
     number: u64,
@@ -33,7 +33,7 @@ struct Block {
     regions: Vec<MemoryRegion>,
 }
 
-/// The names of a piece of registered memory in a domain.
+/// The keys of registered memory in a domain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keys {
     /// For requests of this process.
@@ -42,7 +42,7 @@ pub struct Keys {
     pub remote: u32,
 }
 
-/// What is registered.
+/// Memory to register.
 #[derive(Debug, Clone, Copy)]
 pub enum Memory<'a> {
     /// Memory of this process.
@@ -52,13 +52,13 @@ pub enum Memory<'a> {
         /// Its length.
         bytes: usize,
     },
-    /// A dma-buf, of which `bytes` bytes from `offset` on have the addresses from `start` on.
+    /// Part of a dma-buf: its `bytes` bytes from `offset` on, which get the addresses from `start` on.
     DmaBuf {
         /// The dma-buf.
         fd: BorrowedFd<'a>,
-        /// Where in it the memory begins, in bytes.
+        /// The offset of the memory in the dma-buf, in bytes.
         offset: u64,
-        /// The address of the first byte; `offset` modulo the size of a page.
+        /// The address of the first byte; equal to `offset` modulo the page size.
         start: NonNull<u8>,
         /// Its length.
         bytes: usize,
@@ -66,7 +66,7 @@ pub enum Memory<'a> {
 }
 
 impl Registry {
-    /// Of no memory yet.
+    /// A registry without memory.
     pub fn new(domains: Vec<ProtectionDomain>) -> Self {
         Self {
             domains,
@@ -75,36 +75,37 @@ impl Registry {
         }
     }
 
-    /// From now on, only deregistering keeps a device from memory that it was to write.
+    /// Notes that a device could not be stopped: from now on, only deregistering keeps it from writing to memory.
     pub(crate) fn lose_control(&self) {
-        // Pairs with the load in `is_out_of_control`, in whatever thread gives memory back after the link was given up;
-        // the lock of the link orders the two.
+        // Pairs with the load in `is_out_of_control`, in the thread that releases memory after the link was
+        // withdrawn. The link's lock orders the two.
         self.is_out_of_control.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn is_out_of_control(&self) -> bool {
-        // Pairs with the store in `lose_control`.
+        // Pairs with the store in `lose_control`; the link's lock orders the two.
         self.is_out_of_control.load(Ordering::Relaxed)
     }
 
-    /// Whether there is a device at all.
+    /// Whether there is any device.
     pub fn has_devices(&self) -> bool {
         !self.domains.is_empty()
     }
 
-    /// Lets the devices of all domains reach the memory, until the registration is
-    /// [given up](Registration::deregister) or dropped.
+    /// Lets the devices of all domains access the memory, until the registration is
+    /// [deregistered](Registration::deregister) or dropped.
     ///
     /// # Safety
-    /// The memory stays where it is while it is registered. What is lent or borrowed by a link is left
-    /// alone as [`LinkTx::lend`](crate::LinkTx::lend) and [`LinkRx::borrow`](crate::LinkRx::borrow) say, or
-    /// until the link is [given up](crate::LinkTx::withdraw).
+    /// The memory stays mapped while it is registered. Memory that is lent or borrowed by a link is left alone as
+    /// [`LinkTx::lend`](crate::LinkTx::lend) and [`LinkRx::borrow`](crate::LinkRx::borrow) require, or until the
+    /// link is [withdrawn](crate::LinkTx::withdraw).
     ///
     /// # Errors
-    /// When a device cannot; then none does.
+    /// When a device cannot register it; then it is registered with none.
     pub unsafe fn register(self: &Arc<Self>, memory: Memory<'_>) -> Result<Registration, Error> {
         let regions = self.domains.iter();
-        // SAFETY: passed on from the caller; peers read only what is lent to them.
+        // SAFETY: the caller promises that the memory stays mapped while it is registered, and that memory which is
+        // lent or borrowed is left alone. Peers get the keys only of what is lent to them.
         let regions = regions.map(|domain| unsafe { memory.register(domain) });
         let regions = regions.collect::<Result<_, _>>()?;
         let (start, bytes) = memory.place();
@@ -124,7 +125,7 @@ impl Registry {
         })
     }
 
-    /// The names, in the domain of that place, of memory that is registered as a whole.
+    /// The keys of a range, in the domain with this index; `None` unless one block contains the whole range.
     pub fn keys(&self, start: u64, bytes: usize, domain: usize) -> Option<Keys> {
         let blocks = self.blocks.read();
         let block = blocks.all.iter().find(|block| block.holds(start, bytes))?;
@@ -144,11 +145,12 @@ impl Registry {
 
 impl Memory<'_> {
     /// # Safety
-    /// See [`ProtectionDomain::register`].
+    /// The contract of [`ProtectionDomain::register`].
     unsafe fn register(&self, domain: &ProtectionDomain) -> Result<MemoryRegion, Error> {
-        // Peers read what is lent to them; devices here write what they read from peers.
+        // Peers read what is lent to them. Local devices write what they read from peers.
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller promises the contract of `ProtectionDomain::register` for this memory, for whichever
+        // way it is registered.
         unsafe {
             match *self {
                 Self::Host { start, bytes } => domain.register(start, bytes, access),
@@ -180,7 +182,7 @@ impl Block {
 pub struct Registration {
     registry: Arc<Registry>,
     number: u64,
-    /// How it was deregistered.
+    /// The result of deregistering it.
     ended: OnceLock<Result<(), Arc<Error>>>,
 }
 
@@ -191,17 +193,17 @@ impl Registration {
         blocks.all.iter().any(|block| block.number == self.number)
     }
 
-    /// Whether a device may write to the memory as long as it is registered, although the links were given up: one
-    /// could not be stopped.
+    /// Whether a device may write to the memory as long as it is registered, even after the links were withdrawn,
+    /// because it could not be stopped.
     pub fn is_out_of_control(&self) -> bool {
         self.registry.is_out_of_control()
     }
 
-    /// Deregisters the memory: afterwards no device and no peer reaches it. Again, it says what became of that
-    /// the first time.
+    /// Deregisters the memory: afterwards no device and no peer can access it. Later calls return the result of the
+    /// first.
     ///
     /// # Errors
-    /// A device still reaches it; the memory must never be used for anything else.
+    /// A device can still access the memory, which must never be reused or freed.
     pub fn deregister(&self) -> Result<(), Arc<Error>> {
         self.ended.get_or_init(|| self.end()).clone()
     }
@@ -210,7 +212,7 @@ impl Registration {
         let block = self.registry.take(self.number);
         let regions = block.map_or_else(Vec::new, |block| block.regions);
         let ended = regions.into_iter().map(MemoryRegion::deregister);
-        // Each of them, whatever becomes of the others.
+        // Deregisters every region, even if one fails.
         ended.fold(Ok(()), Result::and).map_err(Arc::new)
     }
 }

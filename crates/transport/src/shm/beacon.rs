@@ -1,4 +1,4 @@
-//! A random number in this process's memory, by which a peer knows that it reads this process.
+//! A random number in this process's memory, by which a peer can verify that it reads this process's memory.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -7,7 +7,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use rustix::process::{Pid, getpid};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Where a number stands: in which process, and at which address.
+/// The location of a number: its process and its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Spot {
     pub(super) process: u64,
@@ -15,40 +15,40 @@ pub(super) struct Spot {
     pub(super) number: u64,
 }
 
-/// Of this process, or the one that it was forked off. It is never freed, and so is the number.
+/// The beacon of this process, or of the one that it was forked from. Neither it nor its number is ever freed.
 ///
-/// Release where it is stored, Acquire where it is loaded: who sees it sees what is in it.
+/// Stored with Release and loaded with Acquire, so a thread that sees the pointer sees what it points to.
 static LIT: AtomicPtr<Spot> = AtomicPtr::new(ptr::null_mut());
 
-/// Where this process's number stands; `None` if there is no memory for it, or no random one.
+/// The beacon of this process; `None` if there is no memory for it, or no random number.
 pub(super) fn spot() -> Option<Spot> {
     let own = number(getpid());
-    // SAFETY: it is null, or was leaked below, and nothing changes it.
+    // SAFETY: the pointer is null, or was leaked by the store below; the value is never changed or freed.
     let known = unsafe { LIT.load(Ordering::Acquire).as_ref() };
     if let Some(&spot) = known.filter(|spot| spot.process == own) {
         return Some(spot);
     }
-    // Threads that are here at the same time light one each, all of which burn on.
+    // Threads that get here at the same time make one beacon each, all of which stay valid.
     let spot = light(own)?;
     LIT.store(Box::into_raw(Box::new(spot)), Ordering::Release);
     Some(spot)
 }
 
-/// Puts a number on a page of its own, which a process that is forked off this one does not inherit: it
-/// might get this one's process id when that is free.
+/// Puts a number on a page of its own, which a forked child does not inherit: the child might later get the process
+/// id of this process, once that is free.
 fn light(process: u64) -> Option<Spot> {
     let mut number = [0; 8];
     getrandom(&mut number, GetRandomFlags::empty()).ok()?;
     let number = u64::from_ne_bytes(number);
     let bytes = rustix::param::page_size();
     let writable = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address that the kernel chooses touches nobody's memory.
+    // SAFETY: the kernel chooses the address of the new mapping, so no existing mapping is replaced.
     let page = unsafe { mmap_anonymous(ptr::null_mut(), bytes, writable, MapFlags::PRIVATE) };
     let page = page.ok()?.cast::<u64>();
-    // SAFETY: the mapping is this function's, writable, and aligned for a word.
+    // SAFETY: the mapping was made above, is writable, and is aligned for a word.
     unsafe {
         page.write(number);
-        // Kernels before 4.14 refuse; then a forked process has the number, too.
+        // Kernels before 4.14 refuse; then a forked child has the number, too.
         let _ = madvise(page.cast(), bytes, Advice::LinuxWipeOnFork);
     }
     Some(Spot {

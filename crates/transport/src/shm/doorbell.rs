@@ -1,21 +1,19 @@
-//! How an end of a link that blocks is woken up by the other.
+//! Wakes the other end of a link if it blocks.
 //!
-//! An end that is about to block says so in its word `asleep`, has a barrier on all cores, looks at its
-//! rings once more and blocks. The other end, whenever it has stored what the first may wait for, looks
-//! at `asleep`, and rings the first's bell if it is set. That is one load of a line that hardly ever
-//! changes; it has no fence.
+//! An end that is about to block sets its word `asleep`, issues a barrier on all cores, checks its rings once more
+//! and blocks. Whenever the other end has stored something that the first may wait for, it loads `asleep` and, if
+//! that is set, rings the first end's bell. This costs one load of a line that hardly ever changes, and no fence.
 //!
 //! Pairings:
-//! - `asleep` with `filled`, `released`, `wanted`, `given` and the words of ends that are closed: each side
-//!   stores its own and then loads the other's ([`lie_down`], barrier, look; publish, [`knock`]). The
-//!   sleeper's barrier is a full fence on the core of the other, too, at some moment of the call. If the
-//!   other stores after that moment, its load comes later still, and sees `asleep`; if before, the sleeper's
-//!   look sees what it stored.
-//! - `asleep` with itself: whoever rings has reset it before. The bell orders that before the sleeper's
-//!   next [`lie_down`], which it does not undo therefore.
-//! - `rings` and then `asleep`: Release in [`Doorbell::set`], Acquire in [`Doorbell::lie_down`], Release there, and
-//!   the Acquire fence in [`Doorbell::ring`]: whoever rings has the bell that another thread has set, since the sleeper
-//!   relies on it only after that. Elsewhere `rings` says only that, and nothing is read on its account.
+//! - `asleep` with `filled`, `released`, `wanted`, `given` and the `closed` words: each end stores its own word and
+//!   then loads the other's ([`arm`], barrier, check; publish, [`ring_if_asleep`]). The sleeper's barrier is also a
+//!   full fence on the other end's core, at some moment during the call. If the other end stores after that moment,
+//!   its load comes later still and sees `asleep`; if before, the sleeper's check sees what it stored.
+//! - `asleep` with itself: an end that rings has reset it before. The bell orders the reset before the sleeper's
+//!   next [`arm`], so the reset cannot undo that.
+//! - `rings` and then `asleep`: Release in [`Doorbell::set`], Acquire and then Release in [`Doorbell::arm`], and
+//!   the Acquire fence in [`Doorbell::ring`]: the ringing thread sees the bell that another thread has set, because
+//!   the sleeper relies on the bell only after that. All other uses of `rings` publish nothing.
 
 pub(super) mod words;
 
@@ -23,7 +21,7 @@ pub(super) mod words;
 use loom::sync::atomic::fence as light_fence;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, OnceLock};
-// The other half of the fence is the sleeper's barrier.
+// A compiler fence is enough: the sleeper's barrier is the other half.
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::compiler_fence as light_fence;
 
@@ -32,27 +30,27 @@ use words::Words;
 use super::layout::Direction;
 use super::ring::Word;
 use super::segment::Segment;
-use crate::wait::{Bell, Wait, take_part};
+use crate::wait::{Bell, Wait, register_for_barriers};
 
 const RINGS: u64 = 1;
 const SILENT: u64 = 2;
 
-/// Says that this end is about to block. To be followed by a barrier, and another look.
-fn lie_down(asleep: &impl Word) {
+/// Announces that this end is about to block. Must be followed by a barrier and another check.
+fn arm(asleep: &impl Word) {
     asleep.store(1, Ordering::Release);
 }
 
-/// Says that this end does not block any more.
-fn get_up(asleep: &impl Word) {
+/// Announces that this end does not block any more.
+fn disarm(asleep: &impl Word) {
     asleep.store(0, Ordering::Relaxed);
 }
 
-/// Rings if the other end is asleep. What it may wait for was stored before.
+/// Rings if the other end is asleep. What it may wait for must have been stored before.
 #[inline]
-fn knock(asleep: &impl Word, ring: impl FnOnce()) {
+fn ring_if_asleep(asleep: &impl Word, ring: impl FnOnce()) {
     light_fence(Ordering::SeqCst);
     if asleep.load(Ordering::Relaxed) != 0 {
-        // Once is enough.
+        // One ring is enough.
         asleep.store(0, Ordering::Relaxed);
         ring();
     }
@@ -62,33 +60,33 @@ fn knock(asleep: &impl Word, ring: impl FnOnce()) {
 #[derive(Debug, Clone)]
 pub(super) struct Doorbell {
     segment: Arc<Segment>,
-    /// In which this end sends.
+    /// The direction in which this end sends.
     direction: Direction,
-    /// The other end's, once this one has it.
+    /// The other end's bell, once this end has it.
     bell: Arc<OnceLock<Arc<Bell>>>,
 }
 
-/// What wakes up a link's peer, apart from the link: the bell may come later.
+/// Gives a link its peer's bell, independently of the link: the bell may arrive later.
 #[derive(Debug)]
 pub struct Chime(Doorbell);
 
 impl Chime {
-    /// That of this end.
+    /// The chime of this end.
     pub fn of(end: &super::End) -> Self {
         Self(end.0.doorbell.clone())
     }
 
-    /// What the end does wakes up the peer from now on, which has this bell.
+    /// From now on, this end wakes the peer by this bell.
     pub fn set(&self, bell: &Arc<Bell>) {
-        // Where the kernel refuses, the peer does not rely on being woken up.
-        if take_part() {
+        // If the kernel refuses, the peer is told not to rely on being woken.
+        if register_for_barriers() {
             self.0.set(bell);
         } else {
             self.0.own().rings.store(SILENT, Ordering::Relaxed);
         }
     }
 
-    /// Whether the peer has said if it rings. It has had no use for the link before.
+    /// Whether the peer has announced whether it rings. Until then it has not used the link.
     pub fn is_answered(&self) -> bool {
         self.0.other().rings.load(Ordering::Relaxed) != 0
     }
@@ -103,31 +101,31 @@ impl Doorbell {
         }
     }
 
-    /// Rings this bell from now on. Its process takes part in barriers.
+    /// Rings this bell from now on. This process must be registered for barriers.
     fn set(&self, bell: &Arc<Bell>) {
         self.bell.get_or_init(|| Arc::clone(bell));
         self.own().rings.store(RINGS, Ordering::Release);
     }
 
-    /// Rings if the other end is asleep. What it may wait for was stored before.
+    /// Rings if the other end is asleep. What it may wait for must have been stored before.
     #[inline]
-    pub(super) fn knock(&self) {
-        knock(&self.other().asleep, || self.ring());
+    pub(super) fn ring_if_asleep(&self) {
+        ring_if_asleep(&self.other().asleep, || self.ring());
     }
 
-    /// Says that this end is about to block.
-    pub(super) fn lie_down(&self, wait: &mut Wait) {
+    /// Announces that this end is about to block.
+    pub(super) fn arm(&self, wait: &mut Wait) {
         if self.other().rings.load(Ordering::Acquire) == RINGS {
-            lie_down(&self.own().asleep);
+            arm(&self.own().asleep);
             wait.add_word();
         } else {
             wait.be_blind();
         }
     }
 
-    /// Says that this end does not block any more.
-    pub(super) fn get_up(&self) {
-        get_up(&self.own().asleep);
+    /// Announces that this end does not block any more.
+    pub(super) fn disarm(&self) {
+        disarm(&self.own().asleep);
     }
 
     #[cold]

@@ -1,4 +1,4 @@
-//! Where things stand in a segment.
+//! The layout of a segment: the offsets of its words, headers, bodies and slots.
 
 use crate::Geometry;
 use crate::memory::MemoryError;
@@ -8,14 +8,13 @@ pub const INLINE_BYTES: usize = LINE - 24;
 
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
-/// Words that different processes write keep this distance: two lines, since processors fetch
-/// lines in pairs.
+/// The distance between words that different processes write: two lines, because processors fetch lines in pairs.
 const APART: usize = 2 * LINE;
-/// Before the first ring: what the segment is, which ends have closed or sleep, and how to reach their
-/// memory.
+/// The size of the part before the first ring: the segment's identity, which ends have closed or sleep, and how to
+/// read their memory.
 const PROLOGUE: usize = 4 * APART;
 const CLOSED: usize = APART;
-/// On the line that whoever waits has looked at anyway.
+/// On the line of the `closed` words, which a waiter has read anyway.
 const DOORBELL: usize = CLOSED + 4 * 8;
 const REACH: usize = 2 * APART;
 
@@ -25,29 +24,29 @@ pub(super) const FILLED: usize = 0;
 pub(super) const TAG: usize = 8;
 /// Within a cell's header line: the length of the payload, 32 bits, and where it is, 32 bits.
 pub(super) const LEN: usize = 16;
-/// Within a cell's header line: the payload, where it is small, or its address, where it is lent.
+/// Within a cell's header line: the payload if it is small, or its address if it is lent.
 pub(super) const INLINE: usize = 24;
 
 /// From one cell's header line to the next.
 pub(super) const HEADER_STRIDE: usize = APART;
-/// The longest payload that stands in the body of its cell.
+/// The longest payload that fits into the body of its cell.
 pub(super) const BODY_BYTES: usize = 8 << 10;
-/// From one cell's body to the next: no power of two, so that not all fall on the same sets of a cache.
+/// From one cell's body to the next. Not a power of two, so that bodies do not all map to the same cache sets.
 pub(super) const BODY_STRIDE: usize = LINE + BODY_BYTES;
-/// So many that a sender who is ahead fills lines that its receiver is done with for long, which takes
-/// half the time of lines that both are at.
+/// Enough that a sender that is ahead fills lines which the receiver finished long ago: that takes half the time of
+/// lines that both are using.
 const CELLS_PER_SLOT: usize = 8;
-/// What is set aside for a link when it is made ends at a multiple of this, and so does each ring.
+/// The memory that is allocated when a link is made ends at a multiple of this, and so does each ring.
 const PAGE: usize = 4 << 10;
 
-/// Bodies that a rank's links have on a channel together, where that leaves each one for every slot: 17 MB.
+/// How many bodies all links of a rank share per channel, as long as each link has one per slot: 17 MB.
 const BODIES_OF_ALL: usize = 2 << 10;
 
 const MAX_CHANNELS: usize = 1 << 8;
 const MAX_SLOTS: usize = 1 << 20;
 const MAX_SLOT_BYTES: usize = 1 << 30;
 
-/// How large a link is. Both its ends give the same.
+/// The size of a link. Both ends must use the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
     geometry: Geometry,
@@ -56,8 +55,8 @@ pub struct Size {
 }
 
 impl Size {
-    /// For a rank that may talk to so many others through shared memory: with ever more of them, ever
-    /// fewer messages of some kilobytes may be on their way on a link.
+    /// The size for a rank with this many peers on shared memory. The more peers there are, the fewer messages of
+    /// some kilobytes may be in flight on each link.
     pub fn among(peers: usize, geometry: Geometry) -> Self {
         let share = BODIES_OF_ALL / geometry.slots.max(1) / peers.max(1);
         let most = share.clamp(1, CELLS_PER_SLOT);
@@ -71,7 +70,7 @@ impl Size {
         self.geometry
     }
 
-    /// How many messages that stand in bodies may be on their way.
+    /// How many messages in bodies may be in flight.
     #[inline]
     pub(super) fn bodies(self) -> usize {
         self.bodies_per_slot * self.geometry.slots
@@ -83,18 +82,18 @@ impl Size {
 }
 
 impl From<Geometry> for Size {
-    /// Of a link of few.
+    /// The size for a rank with one peer.
     fn from(geometry: Geometry) -> Self {
         Self::among(1, geometry)
     }
 }
 
-/// One of the two ways through a link.
+/// A direction through a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     /// From the end that made the segment.
     Forth,
-    /// To it.
+    /// To that end.
     Back,
 }
 
@@ -116,14 +115,14 @@ pub(super) enum Side {
 
 /// The offsets, in bytes, of everything in a segment of a given size.
 ///
-/// Prologue; two lines per ring, of what its receiver says (how far it has read), and of what its sender
-/// does; the header lines of all rings. So far, memory is set aside when the link is made. Then the rings'
-/// bodies and slots, for which it is when they are used first. All offsets are multiples of 64, and all that
-/// they describe lies within [`bytes`](Self::bytes).
+/// In order: the prologue; two lines per ring, one with the receiver's words (how far it has read) and one with the
+/// sender's; the header lines of all rings. Memory up to here is allocated when the link is made. Then the rings'
+/// bodies and slots, which are allocated on first use. All offsets are multiples of 64, and everything lies within
+/// [`bytes`](Self::bytes).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     size: Size,
-    /// Of the bodies and slots of one ring.
+    /// The size of the bodies and slots of one ring, in bytes.
     room: usize,
     bytes: usize,
 }
@@ -164,42 +163,42 @@ impl Layout {
         self.size
     }
 
-    /// Of the whole segment.
+    /// The size of the whole segment.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Of what every link needs: all but bodies and slots.
+    /// The size of what is allocated at once: everything except bodies and slots.
     pub(super) fn at_once(&self) -> usize {
         at_once(self.size.geometry)
     }
 
-    /// The word that says that this end is closed.
+    /// The word that is set when this end is closed.
     pub(super) fn closed(direction: Direction, side: Side) -> usize {
         CLOSED + 8 * (2 * direction as usize + side as usize)
     }
 
-    /// The doorbell's words of the end that sends in this direction.
+    /// The doorbell words of the end that sends in this direction.
     pub(super) fn doorbell(direction: Direction) -> usize {
         DOORBELL + 16 * direction as usize
     }
 
-    /// The words about reading the memory of the sender of this direction.
+    /// The words for reading the memory of the sender of this direction.
     pub(super) fn reach(direction: Direction) -> usize {
         REACH + APART * direction as usize
     }
 
-    /// The word that says how many messages of the ring were released.
+    /// The word with the number of released messages of the ring.
     pub(super) fn released(&self, direction: Direction, channel: usize) -> usize {
         PROLOGUE + APART * self.ring_index(direction, channel)
     }
 
-    /// The word of the ring that says which piece of a lent message is wanted.
+    /// The word with the piece of a lent message that the receiver asks for.
     pub(super) fn wanted(&self, direction: Direction, channel: usize) -> usize {
         self.released(direction, channel) + 8
     }
 
-    /// The word of the ring that says which piece of a lent message was given: on a line of the sender's.
+    /// The word with the piece of a lent message that was given, on the sender's line.
     pub(super) fn given(&self, direction: Direction, channel: usize) -> usize {
         self.released(direction, channel) + LINE
     }
@@ -226,20 +225,19 @@ impl Layout {
     }
 }
 
-/// Up to the end of all headers.
+/// The offset of the end of all headers.
 fn at_once(geometry: Geometry) -> usize {
     let ring = APART + cells(geometry) * HEADER_STRIDE;
     (PROLOGUE + 2 * geometry.channels * ring).next_multiple_of(PAGE)
 }
 
-/// The number of a ring's cells, a multiple of those of its bodies and slots.
+/// The number of a ring's cells: a multiple of its number of bodies and of its number of slots.
 #[inline]
 pub(super) fn cells(geometry: Geometry) -> usize {
     CELLS_PER_SLOT * geometry.slots
 }
 
-/// From one slot of a ring to the next. It is no power of two, so that not all slots fall on the same
-/// sets of a cache.
+/// From one slot of a ring to the next. Not a power of two, so that slots do not all map to the same cache sets.
 #[inline]
 pub(super) fn slot_stride(geometry: Geometry) -> usize {
     LINE + geometry.slot_bytes

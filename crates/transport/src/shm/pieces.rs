@@ -1,33 +1,33 @@
-//! How a lent message arrives that its receiver cannot read: in pieces, through the body of its cell.
+//! Transfers a lent message that its receiver cannot read in place: in pieces, through the body of its cell.
 //!
-//! The receiver asks for a piece by a word, `wanted`, that says which message and from which byte on.
-//! The sender copies it into the body of the message's cell, and answers by the same value in `given`.
-//! There is one piece on its way at a time. When the receiver has taken the last one, it releases the
-//! message, as always.
+//! The receiver asks for a piece by the word `wanted`, which holds the message's number and the first byte. The
+//! sender copies the piece into the body of the message's cell, and stores the same value in `given`. One piece is
+//! in flight at a time. After the last one, the receiver releases the message as usual.
 //!
 //! Pairings:
-//! - `wanted`: Release in [`ask`], Acquire in [`asked`]: who sees that a piece is wanted overwrites the
-//!   body after the piece before was read.
-//! - `given`: Release in [`give`], Acquire in [`has_come`]: who sees that a piece is given sees the piece.
-//! - `sender_closed`: Release in [`close`](ring::close), Acquire in [`has_come`]: who sees that the sender
-//!   is gone sees all that it gave.
+//! - `wanted`: Release in [`ask`], Acquire in [`asked`]: a sender that sees the request overwrites the body only
+//!   after the previous piece was read.
+//! - `given`: Release in [`give`], Acquire in [`has_come`]: a receiver that sees that a piece was given sees the
+//!   piece.
+//! - `sender_closed`: Release in [`close`](ring::close), Acquire in [`has_come`]: a receiver that sees that the
+//!   sender has closed sees everything that it gave.
 
 use std::sync::atomic::Ordering;
 
 use super::ring::{self, Word};
 use crate::{LEND_MOST, LinkError};
 
-/// The words of a ring, with those about pieces; all zero at first.
+/// The words of a ring, including those for pieces; all are zero at first.
 pub(super) trait Words: ring::Words {
     fn wanted(&self) -> &Self::Word;
     fn given(&self) -> &Self::Word;
 }
 
-/// A piece: of which message, and from which of its bytes on. No two have the same word, and none 0.
+/// A piece: the number of its message and its first byte. The words of all pieces differ, and none is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Piece(u64);
 
-/// The low bits of a piece's word hold the byte.
+/// The low bits of a piece's word hold the first byte.
 const BYTE_BITS: u32 = 20;
 const _: () = assert!(LEND_MOST <= 1 << BYTE_BITS);
 
@@ -45,9 +45,9 @@ impl Piece {
     }
 }
 
-/// Asks for a piece, unless that has been done; whether it was done now.
+/// Asks for a piece, unless it has been asked for; returns whether this call has asked.
 pub(super) fn ask(words: &impl Words, piece: Piece) -> bool {
-    // Nobody else stores this word.
+    // Only this side stores the word.
     let is_new = words.wanted().load(Ordering::Relaxed) != piece.0;
     if is_new {
         words.wanted().store(piece.0, Ordering::Release);
@@ -55,7 +55,7 @@ pub(super) fn ask(words: &impl Words, piece: Piece) -> bool {
     is_new
 }
 
-/// Whether the piece that was asked for stands in the body.
+/// Whether the requested piece is in the body.
 pub(super) fn has_come(words: &impl Words, piece: Piece) -> Result<bool, LinkError> {
     let is_given = || words.given().load(Ordering::Acquire) == piece.0;
     if is_given() {
@@ -64,7 +64,7 @@ pub(super) fn has_come(words: &impl Words, piece: Piece) -> Result<bool, LinkErr
     if words.sender_closed().load(Ordering::Acquire) == 0 {
         return Ok(false);
     }
-    // The sender may have given it, and gone, between the two looks.
+    // The sender may have given it and closed between the two loads.
     if is_given() {
         Ok(true)
     } else {
@@ -72,14 +72,14 @@ pub(super) fn has_come(words: &impl Words, piece: Piece) -> Result<bool, LinkErr
     }
 }
 
-/// The piece that is wanted, if one is.
+/// The requested piece, if there is one.
 pub(super) fn asked(words: &impl Words) -> Option<Piece> {
     let wanted = words.wanted().load(Ordering::Acquire);
-    // Nobody else stores the other word.
+    // Only this side stores `given`.
     (wanted != words.given().load(Ordering::Relaxed)).then_some(Piece(wanted))
 }
 
-/// Says that the piece stands in the body.
+/// Announces that the piece is in the body.
 pub(super) fn give(words: &impl Words, piece: Piece) {
     words.given().store(piece.0, Ordering::Release);
 }

@@ -1,18 +1,18 @@
-//! Reading straight out of the peer's memory, where the kernel lets us: one copy instead of two.
+//! Reads directly from the peer's memory, if the kernel allows it: one copy instead of two.
 //!
-//! The sender of a direction shows where its [beacon](super::beacon) is: its process, and where in its
-//! memory a random number stands. The receiver tries to read that once. Only if it finds the number does
-//! it say so, and only then are messages lent. Another user, a container or a security module may be in
-//! the way; then all goes through slots.
+//! The sender of a direction publishes its [beacon](super::beacon): its process, and the address of a random number
+//! in its memory. The receiver tries once to read it. Only if it finds the number does it tell the sender so, and
+//! only then are messages lent. A different user, a container or a security module may prevent this; then all
+//! messages go through slots.
 //!
-//! The number is read again with each message, by the same call of the kernel's: so what is read is the
-//! sender's, whoever has its process id by now. Where that fails, for whatever reason, the receiver says
-//! that it cannot read any more, and from then on all goes through slots; what is lent already comes in
+//! The same system call that reads a message reads the number again. This proves that the data are the sender's,
+//! even if its process id has been reused. If a read fails for any reason, the receiver announces that it cannot
+//! read any more, and from then on all messages go through slots; messages that are already lent arrive in
 //! [pieces](super::pieces).
 //!
 //! Pairings of the words of a [`Segment`](super::segment::Segment):
-//! - `lit`: Release in [`Words::show`], Acquire in [`Words::spot`]: who sees it sees the other words.
-//! - `verdict`: says only that; nothing is read on its account.
+//! - `lit`: Release in [`Words::show`], Acquire in [`Words::spot`]: a receiver that sees it sees the other words.
+//! - `verdict`: publishes nothing, so relaxed ordering is enough.
 
 use std::fs;
 use std::io::IoSliceMut;
@@ -26,7 +26,7 @@ use rustix::process::{PTracer, set_ptracer};
 use super::beacon::{self, Spot};
 use super::ring::Word;
 
-/// The words of one direction, all zero at first.
+/// The words of one direction; all are zero at first.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct Words<W = AtomicU64> {
@@ -40,17 +40,17 @@ pub(super) struct Words<W = AtomicU64> {
 const READABLE: u64 = 1;
 const UNREADABLE: u64 = 2;
 
-/// Where it stands whether this process may be read by processes that are not its parents.
+/// Yama's setting for whether processes other than its ancestors may read this process's memory.
 const SCOPE: &str = "/proc/sys/kernel/yama/ptrace_scope";
 const DESCENDANTS_ONLY: &str = "1";
 
-/// The peer's memory, which can be read.
+/// Access to the peer's memory.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reach {
     beacon: Spot,
 }
 
-/// Why memory of the peer could not be read.
+/// Why the peer's memory could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unread {
     #[error("process_vm_readv: {0}")]
@@ -61,7 +61,7 @@ pub(super) enum Unread {
     Stranger(u64),
 }
 
-/// Lets the peer read this process's memory, if the kernel does; whether that was possible.
+/// Lets the peer read this process's memory, as far as the kernel allows; returns whether that was possible.
 pub(super) fn admit(words: &Words) -> bool {
     let Some(beacon) = beacon::spot() else {
         return false;
@@ -87,19 +87,19 @@ impl<W: Word> Words<W> {
         })
     }
 
-    /// Whether the receiver has said that it can read the sender's memory.
+    /// Whether the receiver has announced that it can read the sender's memory.
     #[inline]
     pub(super) fn is_readable(&self) -> bool {
         self.verdict.load(Ordering::Relaxed) == READABLE
     }
 
-    /// Says that the receiver cannot read the sender's memory, from now on.
+    /// Announces that the receiver cannot read the sender's memory any more.
     pub(super) fn give_up(&self) {
         self.verdict.store(UNREADABLE, Ordering::Relaxed);
     }
 }
 
-/// Tries to read the sender's memory, and tells it how that went.
+/// Tries to read the sender's memory, and tells the sender whether that worked.
 pub(super) fn probe(words: &Words) -> Option<Reach> {
     let reach = Reach {
         beacon: words.spot()?,
@@ -118,7 +118,7 @@ pub(super) fn probe(words: &Words) -> Option<Reach> {
 }
 
 impl Reach {
-    /// Fills `into` from the address in the peer's memory. After an error it holds anything.
+    /// Fills `into` from the address in the peer's memory. After an error its contents are unspecified.
     pub(super) fn read(self, address: u64, into: &mut [u8]) -> Result<(), Unread> {
         let Spot {
             process, number, ..
@@ -138,14 +138,14 @@ impl Reach {
                 },
             ];
             let missing = rest.len();
-            // One call reads the memory of one process, even if its id has changed hands.
+            // A single call reads from a single process, even if its id has been reused.
             let mut local = [IoSliceMut::new(&mut found), IoSliceMut::new(rest)];
             let read = process_vm_readv(Pid::from_raw(process as i32), &mut local, &remote)
                 .map_err(|error| Unread::Refused(Errno::from_raw_os_error(error as i32)))?;
             if u64::from_ne_bytes(found) != number {
                 return Err(Unread::Stranger(process));
             }
-            // Where the number is there, and then nothing, the kernel has met what it does not read.
+            // If the number was read but nothing after it, the payload is in memory that the kernel does not read.
             match read.saturating_sub(found.len()) {
                 0 => return Err(Unread::Partly(missing)),
                 more => done += more,
@@ -155,11 +155,11 @@ impl Reach {
     }
 }
 
-/// Lets processes of this user read this one where only its parents may (Yama's default on Ubuntu).
+/// Lets processes of this user read this one if only its ancestors may (Yama's default on Ubuntu).
 fn admit_readers() {
     let scope = fs::read_to_string(SCOPE).unwrap_or_default();
     if scope.trim() == DESCENDANTS_ONLY {
-        // The probe finds out whether it helped.
+        // The receiver's probe shows whether it worked.
         let _ = set_ptracer(PTracer::Any);
     }
 }

@@ -1,25 +1,25 @@
-//! The lock-free protocol of one ring, apart from where its words and cells are.
+//! The lock-free protocol of one ring, independent of where its words and cells are.
 //!
-//! Messages are numbered from 1; message `n` goes into cell `(n - 1) % cells`. The sender fills the
-//! cell, then stores `n` into the cell's `filled` word; the receiver reads the cell once it sees
-//! `n` there, then stores `n` into `released`, and the cell may be filled again.
+//! Messages are numbered from 1; message `n` goes into cell `(n - 1) % cells`. The sender fills the cell and then
+//! stores `n` in the cell's `filled` word. The receiver reads the cell once it sees `n` there, and then stores `n`
+//! in `released`; the cell may now be filled again.
 //!
-//! What a message needs beyond its cell is there for the last few messages only: then at most so
-//! many may be on their way, with it, and that is its depth.
+//! A body or slot exists only for the last few messages. The depth of a message is how many messages, including
+//! itself, may be in flight when it is sent.
 //!
 //! Pairings:
-//! - `filled`: Release in [`Producer::publish`], Acquire in [`Consumer::poll`]: who sees the
-//!   number, sees the message.
-//! - `released`: Release in [`Consumer::release`], Acquire in [`Producer::poll`] and
-//!   [`has_returned`]: who sees that a cell is free, or lent memory has returned, overwrites
-//!   it after its message was read.
-//! - `sender_closed`: Release in [`close`], Acquire in [`Consumer::poll`]: who sees that the sender
-//!   is gone, sees all that it published.
-//! - `sender_closed` again, for memory that is lent instead of copied into a slot, and for registered memory of
-//!   the sender's that the receiver reads: the Release fence in [`close`] and the Acquire fence in
-//!   [`was_lent`]: who has read anything that was written after the sender closed sees that it closed.
-//! - `receiver_closed`: Release in [`close`], Acquire in [`has_returned`]: who sees that the
-//!   receiver is gone, sees all that it released.
+//! - `filled`: Release in [`Producer::publish`], Acquire in [`Consumer::poll`]: a receiver that sees the number
+//!   sees the message.
+//! - `released`: Release in [`Consumer::release`], Acquire in [`Producer::poll`] and [`has_returned`]: a sender
+//!   that sees that a cell is free, or that lent memory has returned, overwrites it only after its message was
+//!   read.
+//! - `sender_closed`: Release in [`close`], Acquire in [`Consumer::poll`]: a receiver that sees that the sender has
+//!   closed sees everything that it published.
+//! - `sender_closed` again, for lent memory and for registered memory of the sender that the receiver reads: the
+//!   Release fence in [`close`] and the Acquire fence in [`was_lent`]: a receiver that has read anything that was
+//!   written after the sender closed sees that it has closed.
+//! - `receiver_closed`: Release in [`close`], Acquire in [`has_returned`]: a sender that sees that the receiver has
+//!   closed sees everything that it released.
 
 #[cfg(all(test, loom))]
 use loom::sync::atomic::fence;
@@ -29,7 +29,7 @@ use std::sync::atomic::fence;
 
 use crate::LinkError;
 
-/// A word that both sides of a ring see.
+/// A word that both sides of a ring share.
 pub(super) trait Word {
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, value: u64, order: Ordering);
@@ -47,7 +47,7 @@ impl Word for std::sync::atomic::AtomicU64 {
     }
 }
 
-/// The words of a ring, all zero at first.
+/// The words of a ring; all are zero at first.
 pub(super) trait Words {
     type Word: Word;
 
@@ -68,21 +68,21 @@ impl Cell {
     }
 }
 
-/// Says that an end of a direction is gone. A sender says so before anyone writes to memory that it
-/// has lent.
+/// Announces that an end of a direction has closed. A sender calls this before memory that it has lent is
+/// overwritten.
 pub(super) fn close(word: &impl Word) {
     word.store(1, Ordering::Release);
-    // The store's own order holds back nothing that is written after it.
+    // A Release store does not order the writes that follow it.
     fence(Ordering::Release);
 }
 
-/// Whether the receiver is done with the message of that number.
+/// Whether the receiver has finished with this message.
 pub(super) fn has_returned(words: &impl Words, number: u64) -> Result<bool, LinkError> {
     let is_released = || words.released().load(Ordering::Acquire) >= number;
     if !is_released() && words.receiver_closed().load(Ordering::Acquire) == 0 {
         return Ok(false);
     }
-    // The receiver may have released it, and gone, between the two looks.
+    // The receiver may have released it and closed between the two loads.
     if is_released() {
         Ok(true)
     } else {
@@ -90,7 +90,7 @@ pub(super) fn has_returned(words: &impl Words, number: u64) -> Result<bool, Link
     }
 }
 
-/// Whether what was read from lent or registered memory until now is what the sender meant.
+/// Whether what was read from lent or registered memory until now is valid.
 pub(super) fn was_lent(sender_closed: &impl Word) -> bool {
     fence(Ordering::Acquire);
     sender_closed.load(Ordering::Relaxed) == 0
@@ -100,7 +100,7 @@ pub(super) fn was_lent(sender_closed: &impl Word) -> bool {
 #[derive(Debug)]
 pub(super) struct Producer {
     next: Cursor,
-    /// Messages up to this number are known to be read.
+    /// Messages up to this number are known to have been read.
     released: u64,
 }
 
@@ -112,7 +112,7 @@ impl Producer {
         }
     }
 
-    /// The cell for the next message, if one of this depth (at most the number of cells) may go.
+    /// The cell for the next message, if a message of this depth (at most the number of cells) may be sent.
     #[inline]
     pub(super) fn poll(
         &mut self,
@@ -127,8 +127,8 @@ impl Producer {
         }
     }
 
-    /// Hands the cell that [`poll`](Self::poll) answered, now filled, to the receiver; the
-    /// message's number.
+    /// Passes the cell that [`poll`](Self::poll) returned, now filled, to the receiver; returns the message's
+    /// number.
     #[inline]
     pub(super) fn publish(&mut self, words: &impl Words) -> u64 {
         let number = self.next.number;
@@ -172,7 +172,7 @@ impl Consumer {
         }
     }
 
-    /// The cell of the next message, if it is there.
+    /// The cell of the next message, if it has arrived.
     #[inline]
     pub(super) fn poll(&mut self, words: &impl Words) -> Result<Option<Cell>, LinkError> {
         if self.is_filled(words) {
@@ -181,7 +181,7 @@ impl Consumer {
         if words.sender_closed().load(Ordering::Acquire) == 0 {
             return Ok(None);
         }
-        // The sender may have published between the two looks.
+        // The sender may have published between the two loads.
         if self.is_filled(words) {
             Ok(Some(self.next.cell))
         } else {
@@ -195,7 +195,7 @@ impl Consumer {
         self.next.number
     }
 
-    /// Gives the cell that [`poll`](Self::poll) answered, now read, back to the sender.
+    /// Returns the cell that [`poll`](Self::poll) returned, now read, to the sender.
     #[inline]
     pub(super) fn release(&mut self, words: &impl Words) {
         words.released().store(self.next.number, Ordering::Release);

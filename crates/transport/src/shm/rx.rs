@@ -1,4 +1,4 @@
-//! The receiving half.
+//! The receiving half of a link through shared memory.
 
 use std::slice;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use super::layout::{BODY_BYTES, Direction, Side, cells};
 use super::pieces::{self, Piece};
 use super::reach::{self, Reach};
 use super::ring::{self, Cell, Consumer};
-use super::segment::{Header, Place, Ring, Segment};
+use super::segment::{Header, PayloadLocation, Ring, Segment};
 use crate::{Arrival, Borrowing, LEND_MOST, LinkError, LinkRx, Wait};
 
-/// Once a message is as long, it is worth knowing whether messages could be lent.
+/// From this message length on, it pays to find out whether messages can be lent.
 const PROBE_BYTES: usize = 8 << 10;
 
 /// The receiving half of a link through shared memory.
 ///
-/// Dropping it tells the peer, which sees [`LinkError::Closed`] once it has no free cells left.
+/// Dropping it closes this end: the peer gets [`LinkError::Closed`] once it has no free cells left.
 #[derive(Debug)]
 pub struct Rx {
     segment: Arc<Segment>,
@@ -31,9 +31,9 @@ pub struct Rx {
 struct Channel {
     ring: Ring,
     consumer: Consumer,
-    /// The message last looked at, with its length checked.
+    /// The message at the head, with its length checked.
     held: Option<Held>,
-    /// Room for lent messages that are to be peeked at.
+    /// Holds a lent message that is peeked at.
     copy: Vec<u8>,
 }
 
@@ -42,10 +42,10 @@ struct Held {
     cell: Cell,
     len: usize,
     tag: u64,
-    place: Place,
-    /// Bytes of a lent payload that were borrowed.
+    place: PayloadLocation,
+    /// How many bytes of a lent payload were borrowed.
     borrowed: usize,
-    /// Bytes of a lent payload that are in `copy`.
+    /// How many bytes of a lent payload are in `copy`.
     copied: usize,
 }
 
@@ -56,10 +56,10 @@ impl Held {
     }
 }
 
-/// What is known of reading the peer's memory.
+/// Whether the peer's memory can be read.
 #[derive(Debug, Clone, Copy)]
 enum Lender {
-    /// Nothing, and it is to be found out when there is use for it.
+    /// Not tried yet.
     Unknown,
     Reachable(Reach),
     Unreachable,
@@ -103,12 +103,12 @@ impl Rx {
         let Some(cell) = consumer.poll(ring)? else {
             return Ok(None);
         };
-        // SAFETY: the consumer found the cell filled: it is this side's until released.
+        // SAFETY: the consumer found the cell filled, so it belongs to this side until it is released.
         let Header { len, tag, place } = unsafe { ring.read_header(cell) };
         let len = len as usize;
         let most = match place {
-            Place::Slot => self.slot_bytes,
-            Place::Lent(_) => LEND_MOST,
+            PayloadLocation::Slot => self.slot_bytes,
+            PayloadLocation::Lent(_) => LEND_MOST,
         };
         if len > most {
             return Err(too_long(channel, len, most));
@@ -135,8 +135,8 @@ impl Rx {
         };
     }
 
-    /// Receives what comes next of a lent payload, from this byte on, into `room`, which is no longer than
-    /// the rest; how many bytes, if any have come.
+    /// Receives the next bytes of a lent payload, from this byte on, into `room`, which is no longer than the rest.
+    /// Returns how many, if any have arrived.
     fn receive_lent(
         &mut self,
         channel: usize,
@@ -162,7 +162,7 @@ impl Rx {
         }
     }
 
-    /// Has the sender copy what comes next.
+    /// Has the sender copy the next bytes.
     #[cold]
     fn receive_piece(
         &mut self,
@@ -174,21 +174,21 @@ impl Rx {
         let Channel { ring, consumer, .. } = &self.channels[channel];
         let piece = Piece::new(consumer.number(), byte);
         if pieces::ask(ring, piece) {
-            self.doorbell.knock();
+            self.doorbell.ring_if_asleep();
         }
         if !pieces::has_come(ring, piece)? {
             return Ok(None);
         }
         let count = room.len().min(BODY_BYTES);
-        // SAFETY: the body has as many bytes. The sender has written what was asked for, and writes to it
-        // again only when it is asked for more, which takes `&mut self`; a peer that writes earlier breaks
-        // the protocol, and harms no more than the bytes.
+        // SAFETY: the body has at least `count` bytes. The sender has written what was requested, and writes there
+        // again only upon the next request, which takes `&mut self`. A peer that writes earlier violates the
+        // protocol, and can only corrupt the bytes.
         let body = unsafe { slice::from_raw_parts(ring.body(held.cell), count) };
         room[..count].copy_from_slice(body);
         Ok(Some(count))
     }
 
-    /// Copies a lent payload to where it can be peeked at; whether all of it is there.
+    /// Copies a lent payload into `copy`, to be peeked at; returns whether it is complete.
     #[cold]
     fn copy(&mut self, channel: usize, lent: (Held, u64)) -> Result<bool, LinkError> {
         let mut held = lent.0;
@@ -219,7 +219,7 @@ impl LinkRx for Rx {
             return Ok(None);
         };
         let Held { cell, len, tag, .. } = held;
-        if let Place::Lent(address) = held.place {
+        if let PayloadLocation::Lent(address) = held.place {
             if !held.is_copied() && !self.copy(channel, (held, address))? {
                 return Ok(None);
             }
@@ -227,9 +227,9 @@ impl LinkRx for Rx {
             return Ok(Some(Arrival { tag, payload }));
         }
         let payload = self.channels[channel].ring.payload(cell, len);
-        // SAFETY: the payload lies within the cell or its slot, `len` being at most `slot_bytes`. The cell is
-        // this side's until it is released, which takes `&mut self`, so nothing in this process
-        // writes to it; a peer that does breaks the protocol, and harms no more than the bytes.
+        // SAFETY: the payload lies within the cell or its slot, `len` being at most `slot_bytes`. The cell belongs
+        // to this side until it is released, which takes `&mut self`, so nothing in this process writes to it. A
+        // peer that does violates the protocol, and can only corrupt the bytes.
         let payload = unsafe { slice::from_raw_parts(payload, len) };
         Ok(Some(Arrival { tag, payload }))
     }
@@ -248,7 +248,7 @@ impl LinkRx for Rx {
         match self.look(channel)? {
             Some(
                 held @ Held {
-                    place: Place::Lent(address),
+                    place: PayloadLocation::Lent(address),
                     ..
                 },
             ) if held.tag == tag && !held.is_copied() => {
@@ -286,23 +286,23 @@ impl LinkRx for Rx {
             && held.take().is_some()
         {
             consumer.release(ring);
-            self.doorbell.knock();
+            self.doorbell.ring_if_asleep();
         }
     }
 
     fn arm(&mut self, wait: &mut Wait) {
-        self.doorbell.lie_down(wait);
+        self.doorbell.arm(wait);
     }
 
     fn disarm(&mut self) {
-        self.doorbell.get_up();
+        self.doorbell.disarm();
     }
 }
 
 impl Drop for Rx {
     fn drop(&mut self) {
         ring::close(self.segment.closed(self.direction, Side::Receiver));
-        self.doorbell.knock();
+        self.doorbell.ring_if_asleep();
     }
 }
 

@@ -1,6 +1,6 @@
 //! The shared memory of one link, and its rings as seen from either side.
 
-// The layout's offsets and the start of a mapping are aligned for all that is read there.
+// The layout's offsets and the start of a mapping are aligned for everything that is read there.
 #![allow(clippy::cast_ptr_alignment)]
 
 use std::ptr::NonNull;
@@ -31,16 +31,16 @@ impl Segment {
     pub(super) fn create(memory: SharedMemory, layout: Layout) -> Self {
         let segment = Self { memory, layout };
         let words = identity(layout.size());
-        // SAFETY: the segment begins with a line for these words, and nobody else has it yet.
+        // SAFETY: the segment begins with a line for these words, and nothing else uses it yet.
         unsafe { segment.at(0).cast::<[u64; 5]>().write(words) };
         segment
     }
 
-    /// Takes memory of `layout.bytes()` that a peer laid out.
+    /// Opens memory of `layout.bytes()` bytes that a peer has laid out.
     pub(super) fn open(memory: SharedMemory, layout: Layout) -> Result<Self, MemoryError> {
         let segment = Self { memory, layout };
-        // SAFETY: the segment begins with a line for these words. The peer wrote them before it
-        // passed the memory on; should it write to them now, any values are valid.
+        // SAFETY: the segment begins with a line for these words. The peer wrote them before it passed the memory
+        // on. If it writes to them now, any values are valid.
         let words = unsafe { segment.at(0).cast::<[u64; 5]>().read_volatile() };
         if words == identity(layout.size()) {
             Ok(segment)
@@ -62,43 +62,43 @@ impl Segment {
         self.layout.size()
     }
 
-    /// Makes sure of the memory from `start` on, which lies within the segment.
+    /// Allocates the memory from `start` on, which lies within the segment.
     fn provide(&self, start: *const u8, bytes: usize) -> Result<(), MemoryError> {
         let offset = start as usize - self.memory.as_ptr() as usize;
         self.memory.set_aside(offset..offset + bytes)
     }
 
-    /// The word that says that this end is closed.
+    /// The word that is set when this end is closed.
     pub(super) fn closed(&self, direction: Direction, side: Side) -> &AtomicU64 {
         let word = self.at(Layout::closed(direction, side)).cast::<u64>();
-        // SAFETY: the layout puts an aligned word there, which lives as long as the memory, and is
-        // accessed as an atomic only.
+        // SAFETY: the layout puts an aligned word there. It lives as long as the memory, and is only accessed as an
+        // atomic.
         unsafe { AtomicU64::from_ptr(word) }
     }
 
-    /// The doorbell's words of the end that sends in this direction.
+    /// The doorbell words of the end that sends in this direction.
     #[inline]
     pub(super) fn doorbell(&self, direction: Direction) -> &doorbell::Words {
         let words = self
             .at(Layout::doorbell(direction))
             .cast::<doorbell::Words>();
-        // SAFETY: the layout puts them there, aligned, living as long as the memory. They are atomics,
-        // for which any bytes are valid.
+        // SAFETY: the layout puts these words there, aligned. They live as long as the memory, and are atomics, for
+        // which any bytes are valid.
         unsafe { &*words }
     }
 
-    /// The words about reading the memory of the sender of this direction.
+    /// The words for reading the memory of the sender of this direction.
     pub(super) fn reach(&self, direction: Direction) -> &reach::Words {
         let words = self.at(Layout::reach(direction)).cast::<reach::Words>();
-        // SAFETY: the layout puts them there, aligned, living as long as the memory. They are atomics,
-        // for which any bytes are valid.
+        // SAFETY: the layout puts these words there, aligned. They live as long as the memory, and are atomics, for
+        // which any bytes are valid.
         unsafe { &*words }
     }
 
-    /// A place within the segment, or its end.
+    /// The address of an offset within the segment, or of its end.
     fn at(&self, offset: usize) -> *mut u8 {
         debug_assert!(offset <= self.memory.len());
-        // SAFETY: the layout's offsets lie within the memory, whose length was checked against it.
+        // SAFETY: the layout's offsets lie within the memory, whose length was checked against the layout.
         unsafe { self.memory.as_ptr().add(offset) }
     }
 }
@@ -114,17 +114,17 @@ fn identity(size: Size) -> [u64; 5] {
     ]
 }
 
-/// What a cell says of the message in it.
+/// The header of the message in a cell.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
     pub(super) len: u32,
     pub(super) tag: u64,
-    pub(super) place: Place,
+    pub(super) place: PayloadLocation,
 }
 
 /// Where a message's payload is.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Place {
+pub(super) enum PayloadLocation {
     Slot,
     /// At this address of the sender's memory.
     Lent(u64),
@@ -133,7 +133,7 @@ pub(super) enum Place {
 const IN_SLOT: u64 = 0;
 const LENT: u64 = 1;
 
-/// What of a ring a payload takes.
+/// The part of a ring that holds a payload.
 enum Room {
     /// Part of its cell's header line.
     Header,
@@ -158,8 +158,8 @@ impl Room {
 
 /// One ring of a segment.
 ///
-/// Its cells, each with its body and slot, belong in turn to the sender's side and the receiver's side, as
-/// `ring` decides.
+/// Its cells, each with its body and slot, belong alternately to the sender's and the receiver's side, as `ring`
+/// decides.
 #[derive(Debug)]
 pub(super) struct Ring {
     headers: NonNull<u8>,
@@ -173,19 +173,19 @@ pub(super) struct Ring {
     segment: Arc<Segment>,
 }
 
-// SAFETY: the pointers go into the segment, which is Send and Sync and kept alive by the ring; they
-// are used through methods whose callers own the cell in question.
+// SAFETY: the pointers point into the segment, which is `Send` and `Sync` and kept alive by the ring. They are used
+// only through methods whose callers own the cell in question.
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// Of channel `channel`, which must be one of the geometry's.
+    /// The ring of `channel`, which must be one of the geometry's.
     pub(super) fn new(segment: &Arc<Segment>, direction: Direction, channel: usize) -> Self {
         assert!(
             channel < segment.size().geometry().channels,
             "channel {channel} of a link's own geometry"
         );
         let pointer = |offset| {
-            // SAFETY: a place within a mapping is not null.
+            // SAFETY: an address within a mapping is not null.
             unsafe { NonNull::new_unchecked(segment.at(offset)) }
         };
         Self {
@@ -201,21 +201,22 @@ impl Ring {
         }
     }
 
-    /// Has the processor fetch the headers, whose bytes are all zero still, so that the first lap takes
-    /// hardly longer than those after it.
+    /// Brings the headers, which are still zero, into the cache, so that the first lap is hardly slower than later
+    /// ones.
     ///
     /// # Safety
-    /// The caller is the sender's side, and has sent nothing.
+    /// The caller is the sender's side, and has sent nothing yet.
     pub(super) unsafe fn warm_up(&self) {
         let cells = layout::cells(self.size.geometry());
-        // SAFETY: all headers lie within the ring, and are this side's to write.
+        // SAFETY: all headers lie within the ring. The caller promises to be the sender's side before its first
+        // message, so all cells belong to it.
         unsafe { self.headers.as_ptr().write_bytes(0, cells * HEADER_STRIDE) };
     }
 
-    /// Makes sure of the memory for `len` bytes, at most `slot_bytes`, in the cell's body or, where that is too
-    /// short, its slot: what is written there raises no signal, however little memory there is.
+    /// Allocates the memory for `len` bytes, at most `slot_bytes`, in the cell's body or, if that is too short, in
+    /// its slot. Writing there then raises no signal for lack of memory.
     pub(super) fn provide(&self, cell: Cell, len: usize) -> Result<(), MemoryError> {
-        // A piece of a lent message stands in the body, however short it is.
+        // A piece of a lent message goes into the body, however short it is.
         let start = if len <= BODY_BYTES {
             self.body(cell)
         } else {
@@ -224,7 +225,7 @@ impl Ring {
         self.segment.provide(start, len)
     }
 
-    /// Where among the bodies and then the slots the payload of a message stands that is not inline.
+    /// The index, among the bodies followed by the slots, of the payload of a message that is not inline.
     #[inline]
     pub(super) fn room(&self, cell: Cell, len: usize) -> usize {
         let bodies = self.size.bodies();
@@ -235,7 +236,7 @@ impl Ring {
         }
     }
 
-    /// How many messages may be on their way with one of `len` bytes.
+    /// How many messages may be in flight when one of `len` bytes is sent.
     #[inline]
     pub(super) fn depth(&self, len: usize) -> usize {
         match Room::of(len) {
@@ -245,8 +246,7 @@ impl Ring {
         }
     }
 
-    /// Where the payload of a message of `len` bytes stands, at most `slot_bytes`; 64-byte aligned
-    /// where it is not inline.
+    /// The address of the payload of a message of `len` bytes, at most `slot_bytes`; 64-byte aligned unless inline.
     #[inline]
     pub(super) fn payload(&self, cell: Cell, len: usize) -> *mut u8 {
         match Room::of(len) {
@@ -261,7 +261,7 @@ impl Ring {
     #[inline]
     pub(super) fn body(&self, cell: Cell) -> *mut u8 {
         let body = cell.index() % self.size.bodies();
-        // SAFETY: the body is one of the ring's.
+        // SAFETY: `body` is less than the number of the ring's bodies.
         unsafe { self.bodies.as_ptr().add(body * BODY_STRIDE) }
     }
 
@@ -270,23 +270,24 @@ impl Ring {
     fn slot(&self, cell: Cell) -> *mut u8 {
         let geometry = self.size.geometry();
         let slot = cell.index() % geometry.slots;
-        // SAFETY: the slot is one of the ring's.
+        // SAFETY: `slot` is less than the number of the ring's slots.
         unsafe { self.slots.as_ptr().add(slot * slot_stride(geometry)) }
     }
 
     /// Writes the header of a message.
     ///
     /// # Safety
-    /// The caller is the sender's side and the cell is its.
+    /// The caller is the sender's side, and the cell belongs to it.
     #[inline]
     pub(super) unsafe fn write_header(&self, cell: Cell, header: Header) {
         let line = self.header(cell);
         let (place, address) = match header.place {
-            Place::Slot => (IN_SLOT, None),
-            Place::Lent(address) => (LENT, Some(address)),
+            PayloadLocation::Slot => (IN_SLOT, None),
+            PayloadLocation::Lent(address) => (LENT, Some(address)),
         };
         let len_and_place = u64::from(header.len) | place << 32;
-        // SAFETY: the header line has all fields, aligned, and they are this side's to write.
+        // SAFETY: the header line has room for all fields, aligned. The caller promises that the cell belongs to
+        // its side.
         unsafe {
             line.add(TAG).cast::<u64>().write(header.tag);
             line.add(LEN).cast::<u64>().write(len_and_place);
@@ -299,21 +300,22 @@ impl Ring {
     /// Reads a message's header, once.
     ///
     /// # Safety
-    /// The caller is the receiver's side and the cell is its.
+    /// The caller is the receiver's side, and the cell belongs to it.
     #[inline]
     pub(super) unsafe fn read_header(&self, cell: Cell) -> Header {
         let line = self.header(cell);
-        // SAFETY: the header line has all fields, aligned. A peer that breaks the protocol may
-        // write to them now; volatile, so that what is checked is what is used.
+        // SAFETY: the header line has all fields, aligned, and the caller promises that the cell belongs to its
+        // side. A peer that violates the protocol may still write to them; volatile reads ensure that the value
+        // checked is the value used.
         unsafe {
             let len_and_place = line.add(LEN).cast::<u64>().read_volatile();
             Header {
                 len: len_and_place as u32,
                 tag: line.add(TAG).cast::<u64>().read_volatile(),
                 place: if len_and_place >> 32 == IN_SLOT {
-                    Place::Slot
+                    PayloadLocation::Slot
                 } else {
-                    Place::Lent(line.add(INLINE).cast::<u64>().read_volatile())
+                    PayloadLocation::Lent(line.add(INLINE).cast::<u64>().read_volatile())
                 },
             }
         }
@@ -332,15 +334,15 @@ impl Words for Ring {
 
     #[inline]
     fn filled(&self, cell: Cell) -> &AtomicU64 {
-        // SAFETY: the header line begins with this word, aligned, living as long as the segment,
-        // and accessed as an atomic only.
+        // SAFETY: the header line begins with this word, aligned. It lives as long as the segment, and is only
+        // accessed as an atomic.
         unsafe { AtomicU64::from_ptr(self.header(cell).add(FILLED).cast()) }
     }
 
     #[inline]
     fn released(&self) -> &AtomicU64 {
-        // SAFETY: the layout puts an aligned word there, living as long as the segment, and
-        // accessed as an atomic only.
+        // SAFETY: the layout puts an aligned word there. It lives as long as the segment, and is only accessed as
+        // an atomic.
         unsafe { AtomicU64::from_ptr(self.released.as_ptr()) }
     }
 
@@ -358,15 +360,15 @@ impl Words for Ring {
 impl pieces::Words for Ring {
     #[inline]
     fn wanted(&self) -> &AtomicU64 {
-        // SAFETY: the layout puts an aligned word there, living as long as the segment, and
-        // accessed as an atomic only.
+        // SAFETY: the layout puts an aligned word there. It lives as long as the segment, and is only accessed as
+        // an atomic.
         unsafe { AtomicU64::from_ptr(self.wanted.as_ptr()) }
     }
 
     #[inline]
     fn given(&self) -> &AtomicU64 {
-        // SAFETY: the layout puts an aligned word there, living as long as the segment, and
-        // accessed as an atomic only.
+        // SAFETY: the layout puts an aligned word there. It lives as long as the segment, and is only accessed as
+        // an atomic.
         unsafe { AtomicU64::from_ptr(self.given.as_ptr()) }
     }
 }

@@ -67,7 +67,7 @@ fn a_passed_link_conforms() {
 
 #[test]
 fn different_geometries_do_not_link() {
-    // Another size of segment; and the same size, divided in another way.
+    // A segment of another size; and one of the same size with another layout.
     let equal_bytes = Geometry {
         channels: 1,
         slots: 4,
@@ -143,7 +143,7 @@ fn bodies_are_aligned_for_any_element() {
     );
 }
 
-/// A peer that wrote what it liked where this side's first message is to be.
+/// A receiver whose peer has forged the header of the first message.
 #[allow(clippy::cast_ptr_alignment)]
 fn rx_with_forged(len: u32) -> Rx {
     let layout = Layout::new(GEOMETRY.into()).unwrap();
@@ -151,7 +151,8 @@ fn rx_with_forged(len: u32) -> Rx {
     let forger = SharedMemory::from_fd(&fd, layout.bytes()).unwrap();
     let segment = Arc::new(Segment::create(memory, layout));
     let cell = layout.headers(Direction::Forth, 0);
-    // SAFETY: the header of the ring's first cell lies within the mapping, and nobody reads it yet.
+    // SAFETY: the header of the ring's first cell lies within the mapping, its fields are aligned, and nothing
+    // reads it yet.
     unsafe {
         let header = forger.as_ptr().add(cell);
         header.add(layout::LEN).cast::<u32>().write(len);
@@ -199,7 +200,8 @@ proptest! {
         let (memory, fd) = SharedMemory::create(layout.bytes()).unwrap();
         let theirs = SharedMemory::from_fd(&fd, layout.bytes()).unwrap();
         let _segment = Segment::create(memory, layout);
-        // SAFETY: the segment begins with four words, and nobody reads them yet.
+        // SAFETY: `at` is less than five; the segment begins with the aligned words of its identity, and nothing
+        // else accesses them yet.
         let changed = unsafe {
             let place = theirs.as_ptr().cast::<u64>().add(at);
             place.replace(word) != word
@@ -208,7 +210,7 @@ proptest! {
     }
 }
 
-/// Polls until `poll` breaks; the watchdog against deadlock.
+/// Polls until `poll` breaks; a watchdog ends it on deadlock.
 fn drive(what: &str, mut poll: impl FnMut() -> ControlFlow<()>) {
     let start = Instant::now();
     while poll().is_continue() {
@@ -217,7 +219,7 @@ fn drive(what: &str, mut poll: impl FnMut() -> ControlFlow<()>) {
     }
 }
 
-/// Sends messages 0 to `count` of changing lengths over all channels in turn.
+/// Sends `count` messages of varying lengths over all channels in turn.
 fn stream_out(tx: &mut Tx, count: usize) {
     for number in 0..count {
         let (channel, len) = (number % GEOMETRY.channels, (number * 7) % 257);

@@ -1,4 +1,4 @@
-//! The sending half.
+//! The sending half of a link through shared memory.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -10,13 +10,13 @@ use super::layout::{BODY_BYTES, Direction, Side, cells};
 use super::pieces::{self, Piece};
 use super::reach;
 use super::ring::{self, Cell, Producer};
-use super::segment::{Header, Place, Ring, Segment};
+use super::segment::{Header, PayloadLocation, Ring, Segment};
 use super::{INLINE_BYTES, LEND_LEAST};
 use crate::{LEND_MOST, Lending, Lends, LinkError, LinkTx};
 
 /// The sending half of a link through shared memory.
 ///
-/// Dropping it tells the peer, which sees [`LinkError::Closed`] once it has read what was sent.
+/// Dropping it closes this end: the peer gets [`LinkError::Closed`] once it has read everything that was sent.
 #[derive(Debug)]
 pub struct Tx {
     segment: Arc<Segment>,
@@ -32,15 +32,15 @@ pub struct Tx {
 struct Channel {
     ring: Ring,
     producer: Producer,
-    /// Of each body, and then of each slot: bytes of which memory is set aside.
+    /// For each body and then each slot, how many bytes of it are allocated.
     provided: Box<[u32]>,
-    /// The cell that is reserved, and for how many bytes.
+    /// The reserved cell and the number of bytes it was reserved for.
     reserved: Option<(Cell, usize)>,
-    /// What is lent, in the order of the numbers. What is known to have returned is not here any more.
+    /// Loans that are not known to have returned, in the order of their numbers.
     loans: VecDeque<Loan>,
 }
 
-/// A payload that the peer reads where it lies, or else asks for.
+/// A payload that the peer reads in place, or asks for in pieces.
 #[derive(Debug)]
 struct Loan {
     number: u64,
@@ -48,12 +48,12 @@ struct Loan {
     payload: NonNull<[u8]>,
 }
 
-// SAFETY: the payload is only read, and there to be read until the loan has returned, by whatever thread has
-// the link: so the caller of `lend` has promised.
+// SAFETY: the payload is only read. The caller of `lend` has promised that it stays valid and unchanged until the
+// loan has returned, whichever thread owns the link.
 unsafe impl Send for Loan {}
 
 impl Channel {
-    /// Makes sure of the memory for a payload, which takes the kernel a while the first time.
+    /// Allocates the memory for a payload, which takes the kernel some time on first use.
     #[inline]
     fn provide(&mut self, cell: Cell, len: usize) -> Result<(), LinkError> {
         let provided = &mut self.provided[self.ring.room(cell, len)];
@@ -64,7 +64,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Looks what has returned; whether that is all.
+    /// Removes the loans that have returned; returns whether none is left.
     fn take_back(&mut self) -> Result<bool, LinkError> {
         while let Some(first) = self.loans.front() {
             if !ring::has_returned(&self.ring, first.number)? {
@@ -75,13 +75,13 @@ impl Channel {
         Ok(true)
     }
 
-    /// Forgets what was lent up to this number, for good, whatever the peer says later.
+    /// Removes the loans up to this number for good, whatever the peer reports later.
     fn forget(&mut self, number: u64) {
         let gone = self.loans.partition_point(|loan| loan.number <= number);
         self.loans.drain(..gone);
     }
 
-    /// Copies what the peer asks for into the body of its message's cell.
+    /// Copies the piece that the peer asks for into the body of its message's cell.
     #[cold]
     fn give(&mut self, piece: Piece) -> Result<(), LinkError> {
         let loan = self.loans.iter();
@@ -93,10 +93,11 @@ impl Channel {
             return Err(not_lent(piece));
         };
         self.provide(cell, rest)?;
-        // SAFETY: the payload is there until it has returned or the link is withdrawn, which nobody has been
-        // told, the loan being here; the bytes lie within it, and within the body. The receiver asks only for
-        // what comes first of what it has not released, and reads the body when it has the answer: of other
-        // messages with that body, earlier ones were released, and later ones wait until this one is.
+        // SAFETY: the payload is valid until the caller of `lend` is told that it has returned or the link is
+        // withdrawn; the loan is still listed, so neither has happened. The bytes lie within the payload and within
+        // the body. The receiver asks only for its oldest message that it has not released, and reads the body only
+        // after the answer. Of the other messages that share the body, earlier ones have been released, and later
+        // ones wait until this one is.
         unsafe {
             let from = payload.cast::<u8>().add(piece.byte());
             let to = self.ring.body(cell);
@@ -113,7 +114,7 @@ impl Tx {
         let geometry = size.geometry();
         let channel = |index| {
             let ring = Ring::new(segment, direction, index);
-            // SAFETY: this is the sender's side, and it begins here.
+            // SAFETY: this is the sender's side, which is just being made and has sent nothing.
             unsafe { ring.warm_up() };
             Channel {
                 ring,
@@ -133,13 +134,13 @@ impl Tx {
         }
     }
 
-    /// Lends long payloads, if the peer can read this process's memory. Processes of the same user
-    /// are allowed to, where the kernel would else allow it to this one's parents alone.
+    /// Lends long payloads from now on, if the peer can read this process's memory. If the kernel allows only this
+    /// process's ancestors to read it, this allows all processes of the same user to do so.
     pub fn allow_lending(&mut self) {
         self.may_lend = reach::admit(self.segment.reach(self.direction));
     }
 
-    /// Whether the peer reads this process's memory.
+    /// Whether the peer can read this process's memory.
     fn is_read(&self) -> bool {
         self.may_lend && self.segment.reach(self.direction).is_readable()
     }
@@ -161,10 +162,9 @@ impl LinkTx for Tx {
             channel.provide(cell, len)?;
         }
         channel.reserved = Some((cell, len));
-        // SAFETY: the payload lies within the cell or its slot, `len` being at most `slot_bytes`. The cell is
-        // this side's until it is published, which takes `&mut self`, so the slice is the only
-        // way to it in this process; a peer that writes there breaks the protocol, and harms no
-        // more than the bytes.
+        // SAFETY: the payload lies within the cell or its slot, `len` being at most `slot_bytes`. The cell belongs
+        // to this side until it is published, which takes `&mut self`, so the slice is the only access to it in
+        // this process. A peer that writes there violates the protocol, and can only corrupt the bytes.
         Ok(Some(unsafe {
             slice::from_raw_parts_mut(channel.ring.payload(cell, len), len)
         }))
@@ -184,12 +184,12 @@ impl LinkTx for Tx {
                 let header = Header {
                     len: len as u32,
                     tag,
-                    place: Place::Slot,
+                    place: PayloadLocation::Slot,
                 };
-                // SAFETY: the cell was reserved and not yet published: it is this side's.
+                // SAFETY: the cell was reserved and has not been published, so it belongs to this side.
                 unsafe { ring.write_header(cell, header) };
                 producer.publish(ring);
-                self.doorbell.knock();
+                self.doorbell.ring_if_asleep();
                 Ok(())
             }
             other => Err(not_reserved(channel, len, other.map(|(_, bytes)| bytes))),
@@ -229,9 +229,9 @@ impl LinkTx for Tx {
         let header = Header {
             len: payload.len() as u32,
             tag,
-            place: Place::Lent(payload.as_ptr() as u64),
+            place: PayloadLocation::Lent(payload.as_ptr() as u64),
         };
-        // SAFETY: the cell is free and not yet published: it is this side's.
+        // SAFETY: the producer returned the cell as free and has not published it, so it belongs to this side.
         unsafe { ring.write_header(cell, header) };
         let number = producer.publish(ring);
         loans.push_back(Loan {
@@ -239,7 +239,7 @@ impl LinkTx for Tx {
             cell,
             payload: NonNull::from(payload),
         });
-        self.doorbell.knock();
+        self.doorbell.ring_if_asleep();
         Ok(Lending::Lent(number))
     }
 
@@ -259,7 +259,7 @@ impl LinkTx for Tx {
         }
     }
 
-    /// What is lent may have to be copied yet, should the peer not be able to read it.
+    /// Loans count as held back: they may have to be copied if the peer cannot read them.
     #[inline]
     fn holds_back(&self, channel: usize) -> bool {
         let channel = self.channels.get(channel);
@@ -275,7 +275,7 @@ impl LinkTx for Tx {
             all = false;
             if let Some(piece) = pieces::asked(&channel.ring) {
                 channel.give(piece)?;
-                self.doorbell.knock();
+                self.doorbell.ring_if_asleep();
             }
         }
         Ok(all)
@@ -285,7 +285,7 @@ impl LinkTx for Tx {
 impl Drop for Tx {
     fn drop(&mut self) {
         ring::close(self.segment.closed(self.direction, Side::Sender));
-        self.doorbell.knock();
+        self.doorbell.ring_if_asleep();
     }
 }
 

@@ -1,4 +1,4 @@
-//! What stands before each message.
+//! The header of a message on the wire.
 
 use crate::LinkError;
 
@@ -7,7 +7,7 @@ pub const HEADER_BYTES: usize = 24;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SpkL");
 
-/// What stands before each message; little-endian: magic, sequence number, channel, length, tag.
+/// The header of a message: magic, sequence number, channel, length, tag, all little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// The number of the message on its channel, modulo 2^32.
@@ -21,7 +21,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header's bytes.
+    /// The header as bytes.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
@@ -32,10 +32,10 @@ impl Header {
         bytes
     }
 
-    /// Reads a header of which sequence number, channel and largest length are known.
+    /// Parses a header, whose sequence number, channel and largest length are known.
     ///
     /// # Errors
-    /// [`LinkError::Protocol`] for anything else, with what was expected and seen.
+    /// [`LinkError::Protocol`] for any other header, with what was expected and seen.
     pub fn parse(
         bytes: &[u8; HEADER_BYTES],
         sequence: u32,

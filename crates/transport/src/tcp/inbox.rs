@@ -1,4 +1,4 @@
-//! What was read from one socket and not lent yet.
+//! The read buffer of one socket.
 
 use std::io::IoSliceMut;
 
@@ -9,26 +9,26 @@ use super::header::{HEADER_BYTES, Header};
 use super::{ended_by, resize};
 use crate::{Direct, LinkError};
 
-/// Read ahead of small messages, to save calls. Of large ones only the next header is read ahead: their
-/// bytes may be read to where they shall lie, and what is read last is still in the caches.
+/// How much is read ahead of small messages, to save system calls. Of large messages only the next header is read
+/// ahead: their bytes may be read directly to their destination, and late reads leave the data in the caches.
 const SMALL_BYTES: usize = 32 << 10;
 
-/// A buffer of bytes in the order of the stream. Messages are lent where they lie, so that each is
-/// contiguous; what is read last is cut such that hardly anything needs to be moved for that.
+/// A buffer of bytes in stream order. Messages are returned in place, so each must be contiguous. Reads end at
+/// boundaries that leave hardly anything to move for this.
 #[derive(Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
-    /// What was read and not released is `bytes[start..end]`.
+    /// `bytes[start..end]` was read and not released.
     start: usize,
     end: usize,
     /// The checked header of the message at `start`.
     header: Option<Header>,
-    /// That message is received to where it shall lie, and so many bytes of it already are; its header
-    /// is not in the buffer any more.
+    /// The message at the head is being received directly, and this many of its bytes have arrived; its header is
+    /// no longer in the buffer.
     placed: Option<usize>,
 }
 
-/// What a stream must look like.
+/// What the next header must contain.
 #[derive(Clone, Copy)]
 pub(super) struct Expected {
     pub(super) sequence: u32,
@@ -37,7 +37,7 @@ pub(super) struct Expected {
 }
 
 impl Inbox {
-    /// The message at the head, after at most one system call; `None`: not yet.
+    /// The next message, after at most one system call. `None`: not yet.
     ///
     /// # Errors
     /// When the stream has ended, or is not as expected.
@@ -47,7 +47,7 @@ impl Inbox {
         expected: Expected,
     ) -> Result<Option<(u64, &[u8])>, LinkError> {
         if self.placed.is_some() {
-            return Err(elsewhere());
+            return Err(received_directly());
         }
         if !self.has_message(expected)? {
             self.read(socket, expected, SMALL_BYTES)?;
@@ -64,7 +64,7 @@ impl Inbox {
         }))
     }
 
-    /// Receives the message at the head to where it shall lie, if it is the one that is meant.
+    /// Receives the message at the head directly into the caller's memory, if it is the expected one.
     ///
     /// # Errors
     /// When the stream has ended, or is not as expected.
@@ -80,7 +80,7 @@ impl Inbox {
         };
         let meant = header.tag == tag && header.len as usize == payload.len();
         let placed = match self.placed {
-            Some(_) if !meant => return Err(elsewhere()),
+            Some(_) if !meant => return Err(received_directly()),
             Some(placed) => placed,
             None if !meant => return Ok(Direct::Unable),
             None => {
@@ -108,7 +108,7 @@ impl Inbox {
         Ok(Direct::Done)
     }
 
-    /// Forgets the message at the head, if it was lent.
+    /// Removes the message at the head, if it was returned.
     pub(super) fn release(&mut self) {
         if let Some(header) = self.header.take() {
             self.start += frame_bytes(&header);
@@ -118,11 +118,11 @@ impl Inbox {
         }
     }
 
-    /// The header of the message at the head, after at most one system call.
+    /// The header of the next message, after at most one system call.
     fn head(&mut self, socket: &Socket, expected: Expected) -> Result<Option<Header>, LinkError> {
         self.parse(expected)?;
         if self.header.is_none() {
-            // What comes after it is read to where it shall lie.
+            // The payload is then read directly to its destination.
             self.read(socket, expected, HEADER_BYTES)?;
             self.parse(expected)?;
         }
@@ -136,7 +136,7 @@ impl Inbox {
             .is_some_and(|header| self.end - self.start >= frame_bytes(&header)))
     }
 
-    /// Checks the header at the head, once it is there.
+    /// Checks the header at the head, once it is complete.
     fn parse(&mut self, expected: Expected) -> Result<(), LinkError> {
         if self.header.is_none()
             && let Some(head) = self.bytes[self.start..self.end].first_chunk()
@@ -151,7 +151,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Reads the message at the head and the next header, or `ahead` bytes, if that is more.
+    /// Reads up to the end of the header after the next message, or `ahead` bytes if that is more.
     fn read(&mut self, socket: &Socket, expected: Expected, ahead: usize) -> Result<(), LinkError> {
         let needed = self.header.map_or(0, |header| frame_bytes(&header)) + HEADER_BYTES;
         self.make_room(needed, expected.slot_bytes)?;
@@ -162,9 +162,9 @@ impl Inbox {
         Ok(())
     }
 
-    /// Makes sure that so many bytes from `start` on fit.
+    /// Makes room for `needed` bytes from `start` on.
     fn make_room(&mut self, needed: usize, slot_bytes: usize) -> Result<(), LinkError> {
-        // A header that is not known yet has arrived in part at most: moving it costs nothing.
+        // An unknown header is incomplete, so moving it costs next to nothing.
         if self.header.is_none() || self.start + needed > self.bytes.len() {
             self.bytes.copy_within(self.start..self.end, 0);
             self.end -= self.start;
@@ -182,7 +182,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Reads to where a message shall lie, and the next header where it belongs. The buffer is empty.
+    /// Reads into a message's destination, and the next header into the buffer, which is empty.
     fn read_into(&mut self, socket: &Socket, rest: &mut [u8]) -> Result<usize, LinkError> {
         (self.start, self.end) = (0, 0);
         let missing = rest.len();
@@ -198,7 +198,7 @@ impl Inbox {
     }
 }
 
-/// How many bytes came; an error when none will come any more.
+/// How many bytes arrived; an error if no more will arrive.
 fn received(got: rustix::io::Result<usize>) -> Result<usize, LinkError> {
     match got {
         Ok(0) => Err(LinkError::Closed),
@@ -207,8 +207,10 @@ fn received(got: rustix::io::Result<usize>) -> Result<usize, LinkError> {
     }
 }
 
-fn elsewhere() -> LinkError {
-    LinkError::Misuse("the next message is being received elsewhere".to_owned())
+fn received_directly() -> LinkError {
+    LinkError::Misuse(
+        "the next message is being received directly into the caller's memory".to_owned(),
+    )
 }
 
 fn frame_bytes(header: &Header) -> usize {

@@ -1,4 +1,4 @@
-//! The receiving half.
+//! The receiving half of a link over TCP.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use crate::{Arrival, Direct, Geometry, LinkError, LinkRx, Wait};
 pub struct Rx {
     geometry: Geometry,
     channels: Vec<Channel>,
-    /// What the peer did that the protocol does not allow: nothing after it can be trusted.
+    /// Set when the peer violated the protocol: nothing after that can be trusted.
     ended: Option<LinkError>,
 }
 
 struct Channel {
     sockets: Vec<(Arc<Socket>, Inbox)>,
-    /// The number of the message at the head.
+    /// The number of the next message.
     next: u64,
-    /// Whether the message at the head was lent.
+    /// Whether the message at the head was returned to the caller.
     lent: bool,
-    /// Whether it was looked for, and not found, since the last [`arm`](LinkRx::arm).
+    /// Whether the next message was looked for since the last [`arm`](LinkRx::arm) and was not there.
     missed: bool,
 }
 
@@ -117,7 +117,7 @@ impl LinkRx for Rx {
         }
     }
 
-    /// Only sockets that somebody reads: those with messages for later calls would end every wait.
+    /// Adds only sockets that are being read: messages for later operations would end every wait at once.
     fn watch(&self, wait: &mut Wait) {
         for channel in self.channels.iter().filter(|channel| channel.missed) {
             let socket = Arc::clone(&channel.sockets[channel.head()].0);
@@ -132,7 +132,7 @@ impl Channel {
     }
 }
 
-/// A channel's state, and what its next message must look like; an error where the link has ended.
+/// A channel's state, and what its next header must contain; an error if the link has ended.
 fn usable<'a>(
     ended: Option<&LinkError>,
     channels: &'a mut [Channel],

@@ -1,4 +1,4 @@
-//! Links over real sockets of the loopback.
+//! Links over real sockets on the loopback interface.
 
 mod direct;
 
@@ -32,7 +32,7 @@ fn v4() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 0).into()
 }
 
-/// Both ends of a link, of sockets that `pair` makes.
+/// Both ends of a link over sockets that `pair` makes.
 fn ends(
     geometry: Geometry,
     sockets: usize,
@@ -207,7 +207,7 @@ fn streams_of_whole_slots_and_of_mixed_sizes() {
     stream(&mut tx, &mut rx, &lens);
 }
 
-/// The receiving end of a link whose peer is a plain socket.
+/// An end of a link whose peer is a plain socket.
 fn raw(geometry: Geometry) -> (TcpStream, Tx, Rx) {
     let (here, there) = tcp_pair(v4());
     let (tx, rx) = link(vec![vec![here.into()]], geometry).unwrap();
@@ -253,7 +253,7 @@ proptest! {
             peer.write_all(now).unwrap();
             written += now.len();
             rest = later;
-            // Receives whatever is whole now, so that what follows meets all states of the buffer.
+            // Receives whatever is complete now, so that the next bytes find the buffer in all of its states.
             while message < lens.len() {
                 let end: usize = lens[..=message].iter().map(|len| HEADER_BYTES + len).sum();
                 if end > written {
@@ -277,7 +277,7 @@ proptest! {
         at in 0_usize..16,
         flip in 1_u8..,
     ) {
-        // The length alone may be changed to another that is possible.
+        // Only a flip within the length (bytes 12 to 15) may leave a valid header.
         let lens = [64, 0, 256];
         let mut bytes: Vec<u8> = Vec::new();
         for (number, &len) in lens.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The sending half.
+//! The sending half of a link over TCP.
 
 use std::io::IoSlice;
 use std::net::Shutdown;
@@ -12,18 +12,18 @@ use super::header::{HEADER_BYTES, Header};
 use super::{DIRECT_BYTES, ended_by, no_channel, resize};
 use crate::{Direct, Geometry, LinkError, LinkTx, Wait};
 
-/// Where a frame (header, then payload) starts in its slot, so that the payload starts at a
-/// multiple of 16 bytes, as the allocator gives them.
+/// Offset of a frame (header, then payload) in its slot. It makes the payload start at a multiple of 16 bytes,
+/// since the allocator aligns to 16.
 const FRAME: usize = 8;
 const PAYLOAD: usize = FRAME + HEADER_BYTES;
-/// A slot's first size.
+/// The initial size of a slot.
 const SMALL_BYTES: usize = 256;
-/// Messages that one system call takes at most.
+/// The most messages in one system call.
 const BATCH: usize = 16;
 
 /// The sending half of a link over TCP.
 ///
-/// Dropping it sends what the kernel still takes, then tells the peer that nothing follows.
+/// Dropping it sends what the kernel still accepts, and then shuts the sockets down for sending.
 pub struct Tx {
     geometry: Geometry,
     channels: Vec<Channel>,
@@ -32,28 +32,28 @@ pub struct Tx {
 
 struct Channel {
     sockets: Vec<Outgoing>,
-    /// Message `n` lives in slot `n % slots` until the kernel has all of it.
+    /// Message `n` is in slot `n % slots` until the kernel has all of it.
     slots: Vec<Slot>,
-    /// The number of the message that is filled next.
+    /// The number of the next message.
     next: u64,
-    /// The length that was reserved for it.
+    /// The length that was reserved for the next message.
     reserved: Option<usize>,
-    /// Messages that the kernel does not have in full.
+    /// How many messages the kernel has not accepted completely.
     unsent: usize,
 }
 
 struct Outgoing {
     socket: Arc<Socket>,
-    /// The first message of this socket that the kernel does not have in full.
+    /// The first message of this socket that the kernel has not accepted completely.
     message: u64,
-    /// Bytes of it that the kernel has.
+    /// How many bytes of that message's frame the kernel has accepted.
     written: usize,
 }
 
 #[derive(Default)]
 struct Slot {
     bytes: Vec<u8>,
-    /// Where the frame ends.
+    /// Offset of the frame's end.
     end: usize,
 }
 
@@ -101,7 +101,7 @@ impl LinkTx for Tx {
         }
         let slot = channel.slot_of(channel.next);
         let slot = &mut channel.slots[slot];
-        // Once in full: a slot that grew with its messages would be copied again and again.
+        // Grows once, to the full size: growing step by step would copy the slot each time.
         slot.provide(if len <= SMALL_BYTES {
             SMALL_BYTES
         } else {
@@ -134,7 +134,7 @@ impl LinkTx for Tx {
         }
         if channel.reserved.is_some() {
             return Err(LinkError::Misuse(
-                "a message from elsewhere while a slot is reserved".to_owned(),
+                "a message without a slot while a slot is reserved".to_owned(),
             ));
         }
         if !channel.has_room() {
@@ -186,7 +186,7 @@ impl LinkTx for Tx {
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        // Neither can do anything about an error, nor needs to: the peer sees the end in any case.
+        // Errors do not matter here: the peer sees the end in any case.
         let _ = self.flush();
         for outgoing in self.channels.iter().flat_map(|channel| &channel.sockets) {
             let _ = outgoing.socket.shutdown(Shutdown::Write);
@@ -195,7 +195,7 @@ impl Drop for Tx {
 }
 
 impl Slot {
-    /// Makes sure that so many bytes of payload fit.
+    /// Makes room for `payload` bytes of payload.
     fn provide(&mut self, payload: usize) -> Result<(), LinkError> {
         if self.bytes.len() < PAYLOAD + payload {
             resize(&mut self.bytes, PAYLOAD + payload)?;
@@ -220,7 +220,7 @@ impl Channel {
         }
     }
 
-    /// Whether the kernel has all of the message that was in the next message's slot before.
+    /// Whether the kernel has all of the message that occupied the next message's slot before.
     fn has_room(&self) -> bool {
         let Some(before) = self.next.checked_sub(self.slots.len() as u64) else {
             return true;
@@ -239,7 +239,7 @@ impl Channel {
         header.encode()
     }
 
-    /// Sends what the kernel takes now; the rest waits in the slot.
+    /// Sends what the kernel accepts now; the rest stays in the slot.
     fn send_from(
         &mut self,
         channel: u32,
@@ -287,7 +287,7 @@ impl Channel {
         self.next += 1;
         self.reserved = None;
         self.unsent += 1;
-        // Where the kernel is full already, another call would only learn that again.
+        // If an earlier message is still unsent, the kernel's buffer is full, so another call would be useless.
         if first { self.write_to(socket) } else { Ok(()) }
     }
 
@@ -295,7 +295,7 @@ impl Channel {
         (0..self.sockets.len()).try_for_each(|socket| self.write_to(socket))
     }
 
-    /// Writes what a socket takes now.
+    /// Writes what a socket accepts now.
     fn write_to(&mut self, socket: usize) -> Result<(), LinkError> {
         while self.sockets[socket].message < self.next {
             let outgoing = &self.sockets[socket];
@@ -318,14 +318,14 @@ impl Channel {
             };
             self.sent(socket, sent);
             if sent < offered {
-                // The kernel is full.
+                // The kernel's buffer is full.
                 break;
             }
         }
         Ok(())
     }
 
-    /// Accounts for bytes that the kernel took.
+    /// Accounts for bytes that the kernel accepted.
     fn sent(&mut self, socket: usize, bytes: usize) {
         let stride = self.sockets.len() as u64;
         let outgoing = &mut self.sockets[socket];

@@ -1,4 +1,4 @@
-//! What wakes up a rank that blocks.
+//! Bells, which wake a rank that blocks: eventfds that processes share.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,14 +11,14 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::rand::{GetRandomFlags, getrandom};
 use spark_ccl_fork::PerProcess;
 
-/// A bell that several processes can ring. Rings that nobody has heard yet are one.
+/// A bell that several processes can ring. Rings that have not been silenced yet are merged.
 ///
-/// All that was written before a ring is seen by whoever has silenced the bell after it: the kernel
-/// counts rings behind a lock.
+/// A thread that silences the bell sees everything that was written before the rings: the kernel counts rings under
+/// a lock.
 #[derive(Debug)]
 pub struct Bell {
     fd: OwnedFd,
-    /// Tells it apart from all others.
+    /// Identifies it among the bells of all processes.
     number: u64,
 }
 
@@ -29,7 +29,7 @@ impl Bell {
     /// Makes a bell.
     ///
     /// # Errors
-    /// When the system has no descriptor left.
+    /// When no file descriptor is left.
     pub fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let mut number = [0; 8];
@@ -40,8 +40,8 @@ impl Bell {
         })
     }
 
-    /// Makes a bell that other ranks of this process know when it is passed to them: for them it takes no
-    /// descriptor.
+    /// Makes a bell that other ranks of this process recognise when it is passed to them, so that they need no
+    /// descriptor for it.
     ///
     /// # Errors
     /// As for [`new`](Self::new).
@@ -55,7 +55,7 @@ impl Bell {
         self.number
     }
 
-    /// A peer's bell; `None` where ringing it could block.
+    /// A peer's bell; `None` if ringing it could block.
     pub(crate) fn of_peer(fd: OwnedFd, number: u64) -> Option<Arc<Self>> {
         if let Some(own) = OWN.get().lock().get(&number).and_then(Weak::upgrade) {
             return Some(own);
@@ -65,15 +65,15 @@ impl Bell {
         flags.contains(OFlags::NONBLOCK).then(|| Arc::new(bell))
     }
 
-    /// Ends the block of whoever waits for this bell, now or next.
+    /// Ends the current or the next block on this bell.
     pub fn ring(&self) {
-        // Fails only when the counter is full, and then the bell rings already.
+        // Fails only if the counter is full; then the bell is ringing already.
         let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 
-    /// Ends the ringing, if it rings.
+    /// Resets the bell, if it is ringing.
     pub fn silence(&self) {
-        // Fails only when another thread was faster.
+        // Fails only if another thread has reset it already.
         let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
     }
 }

@@ -1,4 +1,4 @@
-//! Ends of links that block for each other: nobody blocks for longer than it takes the other to act.
+//! Tests of two ends that block for each other: neither blocks longer than the other takes to act.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 
-use super::{Bell, Wait, take_part};
+use super::{Bell, Wait, register_for_barriers};
 use crate::memory::{MemoryError, send_fd};
 use crate::{Geometry, LinkError, LinkRx, LinkTx, shm, tcp};
 
@@ -17,11 +17,11 @@ const GEOMETRY: Geometry = Geometry {
     slots: 2,
     channels: 2,
 };
-/// What blocks for so long was not woken up.
+/// A block that lasts this long has missed its wake-up.
 const FOREVER: Duration = Duration::from_secs(60);
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// One end, and what wakes it up.
+/// One end, and the bell that wakes it.
 struct End {
     tx: Box<dyn LinkTx>,
     rx: Box<dyn LinkRx>,
@@ -29,7 +29,7 @@ struct End {
 }
 
 impl End {
-    /// Looks, and blocks where it has to, until the look finds something.
+    /// Repeats `look` until it returns something, and blocks in between.
     fn wait<R>(&mut self, mut look: impl FnMut(&mut Self) -> Option<R>) -> R {
         loop {
             let mut wait = Wait::default();
@@ -120,10 +120,10 @@ fn over_sockets() -> (End, End) {
     (end(here), end(there))
 }
 
-/// Links whose ends can block here: the kernel may refuse the barrier.
+/// Links whose ends can block on this machine: the kernel may refuse the barrier.
 fn links() -> Vec<(End, End)> {
     let mut links = vec![over_sockets()];
-    if take_part() {
+    if register_for_barriers() {
         links.push(over_memory());
     }
     links
@@ -197,7 +197,7 @@ fn an_end_that_goes_wakes_the_other() {
     }
 }
 
-/// Or every wait for another channel would end at once, for as long as the message is there.
+/// Otherwise every wait for another channel would end at once while the message is there.
 #[test]
 fn a_message_for_which_nobody_looks_does_not_end_a_wait() {
     for (mut here, mut there) in links() {
@@ -224,7 +224,7 @@ fn a_bell_that_rings_before_the_block_ends_it() {
     bell.ring();
     bell.ring();
     Wait::default().block(&bell, FOREVER);
-    // It is silent then.
+    // The wake-up has silenced the bell.
     let since = Instant::now();
     Wait::default().block(&bell, MOMENT);
     assert!(since.elapsed() >= MOMENT);

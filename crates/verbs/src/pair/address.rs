@@ -1,17 +1,17 @@
 use crate::{Gid, GidEntry, GidKind, LinkLayer, Mtu, Port, PortState};
 
-/// Whom a queue pair is connected to, as the peer says.
+/// The remote end of a queue pair, as the peer announced it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Peer {
     /// Its port's address.
     pub gid: Gid,
-    /// How packets to it must look.
+    /// The packet format that it expects.
     pub kind: GidKind,
     /// The number of its queue pair, 24 bits.
     pub qp_num: u32,
 }
 
-/// The way to a peer, checked: from an address of a port here, to one that it can reach.
+/// A checked path to a peer: from a local address to a remote one that it can reach.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AddressVector {
     pub(crate) port: u8,
@@ -24,11 +24,11 @@ pub struct AddressVector {
     pub(super) service_level: u8,
 }
 
-/// Why there is no way between two addresses.
+/// Why there is no path between two addresses.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// The port does not work.
+    /// The port is not active.
     #[error("port {port} is not active but {state:?}: check its cable and its network interface")]
     PortDown {
         /// The port.
@@ -36,13 +36,13 @@ pub enum AddressError {
         /// Its state.
         state: PortState,
     },
-    /// The port is no Ethernet port.
+    /// The port is not an Ethernet port.
     #[error("port {port} is an InfiniBand port; only RoCE is supported")]
     NotEthernet {
         /// The port.
         port: u8,
     },
-    /// The GID is that of another port.
+    /// The GID belongs to another port.
     #[error("GID index {index} ({gid}) is of port {seen}, but was named for port {port}")]
     OtherPort {
         /// The port asked for.
@@ -84,7 +84,7 @@ pub enum AddressError {
         /// The type of the peer's.
         peer: GidKind,
     },
-    /// More per packet than the port carries.
+    /// The MTU is larger than the port's.
     #[error(
         "an MTU of {asked} was asked for, but port {port} carries {active}: check the MTU of its \
          network interface"
@@ -100,7 +100,7 @@ pub enum AddressError {
     /// A number is too large for its field.
     #[error("{what} is {asked:#x}, but must be at most {most:#x}")]
     TooLarge {
-        /// What is.
+        /// The parameter.
         what: &'static str,
         /// The number.
         asked: u32,
@@ -110,13 +110,12 @@ pub enum AddressError {
 }
 
 impl AddressVector {
-    /// The way from `own`, an entry of the GID table of `port`, to `peer`, with packets of `mtu`
-    /// bytes: at most the active one of both ends' ports. Its hop limit is 64, its traffic class 0.
+    /// The path from `own`, an entry of the GID table of `port`, to `peer`. `mtu` must not be larger than the
+    /// active MTU of either end's port. The hop limit is 64 and the traffic class 0.
     ///
     /// # Errors
     ///
-    /// The two cannot reach each other; the error says what differs. That the peer answers is not
-    /// checked.
+    /// The two cannot reach each other; the error says what differs. Whether the peer answers is not checked.
     pub fn new(
         port: &Port,
         own: &GidEntry,
@@ -147,7 +146,7 @@ impl AddressVector {
         })
     }
 
-    /// The same way with a traffic class: the DSCP in the upper six bits.
+    /// Sets the traffic class: the DSCP in the upper six bits.
     #[must_use]
     pub fn traffic_class(self, traffic_class: u8) -> Self {
         Self {
@@ -156,13 +155,13 @@ impl AddressVector {
         }
     }
 
-    /// The same way over at most so many routers.
+    /// Sets the hop limit.
     #[must_use]
     pub fn hop_limit(self, hop_limit: u8) -> Self {
         Self { hop_limit, ..self }
     }
 
-    /// The same way at a service level, which becomes the VLAN's priority.
+    /// Sets the service level, which becomes the VLAN priority.
     #[must_use]
     pub fn service_level(self, service_level: u8) -> Self {
         Self {

@@ -3,16 +3,16 @@ use std::sync::Arc;
 
 use crate::{CompletionQueue, Context, Error, raw};
 
-/// What a queue pair is made with. The device may grant more than is asked.
+/// The options of a new queue pair. The device may grant more than is asked for.
 #[derive(Clone, Debug)]
 pub struct PairOptions {
-    /// Where sends, writes, reads and atomics end.
+    /// The completion queue of sends, writes, reads and atomics.
     pub send_queue: CompletionQueue,
-    /// Where receives end; it may be the same.
+    /// The completion queue of receives; it may be the same.
     pub receive_queue: CompletionQueue,
-    /// How many sends, writes, reads and atomics it shall hold.
+    /// How many sends, writes, reads and atomics it holds.
     pub send_depth: u32,
-    /// How many receives it shall hold.
+    /// How many receives it holds.
     pub receive_depth: u32,
     /// Pieces of memory per send, write or read.
     pub send_pieces: u32,
@@ -36,7 +36,7 @@ impl PairOptions {
         }
     }
 
-    /// libibverbs trusts that the queues are of the same device.
+    /// Checks that the queues are of the same device, because libibverbs does not.
     pub(super) fn check(&self, context: &Context) -> Result<(), Error> {
         let queues = [&self.send_queue, &self.receive_queue];
         match queues
@@ -70,14 +70,14 @@ impl PairOptions {
     }
 }
 
-/// What a queue pair receives by.
+/// The options of a queue pair's receiving side.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ReceiveOptions {
     /// The number of the peer's first packet, 24 bits.
     pub psn: u32,
     /// Reads and atomics of the peer in flight at once; see [`crate::Limits::reads_answered`].
     pub reads_answered: u8,
-    /// How long the peer shall wait when no receive is posted here, in InfiniBand's code: 12 is
+    /// How long the peer waits before it retries when no receive is posted here, in InfiniBand's encoding: 12 is
     /// 0.64 ms, 1 is 0.01 ms, 31 is 491 ms, 0 is 655 ms.
     pub rnr_timer: u8,
 }
@@ -92,24 +92,23 @@ impl Default for ReceiveOptions {
     }
 }
 
-/// What a queue pair sends by.
+/// The options of a queue pair's sending side.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SendOptions {
     /// The number of the first packet, 24 bits.
     pub psn: u32,
-    /// How long to wait for an answer: 4.096 us times two to the power of it; 0 is for ever, and 31
-    /// the most.
+    /// The timeout for an acknowledgement: 4.096 us times two to the power of it, at most 31; 0 is forever.
     pub timeout: u8,
-    /// How often to send again what is not answered, at most 7.
+    /// How often to retry without an acknowledgement, at most 7.
     pub retries: u8,
-    /// How often to send again what found no receive posted, at most 6; 7 is for ever.
+    /// How often to retry when the peer has no receive posted, at most 6; 7 is forever.
     pub rnr_retries: u8,
     /// Reads and atomics in flight at once; at most the peer's `reads_answered`.
     pub reads_started: u8,
 }
 
 impl Default for SendOptions {
-    /// An answer within 67 ms, 7 retries: about half a second until a silent peer is given up.
+    /// A timeout of 67 ms and 7 retries: the queue pair fails after about half a second without an answer.
     fn default() -> Self {
         Self {
             psn: 0,

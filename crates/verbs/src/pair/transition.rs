@@ -1,4 +1,4 @@
-//! From state to state.
+//! The transitions of a queue pair between its states.
 
 use std::mem::MaybeUninit;
 
@@ -8,11 +8,11 @@ use crate::error::failed_as;
 use crate::{Access, Error, hints, raw};
 
 impl QueuePair<Reset> {
-    /// Ties it to a port and says what its peer may do to the regions of its domain.
+    /// Binds it to a port, and sets which accesses to the regions of its domain it allows its peer.
     ///
     /// # Errors
     ///
-    /// There is no such port. The queue pair is gone then.
+    /// There is no such port. The queue pair is destroyed then.
     pub fn init(self, port: u8, access: Access) -> Result<QueuePair<Init>, Error> {
         let mut to = attributes(raw::IBV_QPS_INIT);
         to.port_num = port;
@@ -28,41 +28,41 @@ impl QueuePair<Init> {
     ///
     /// # Errors
     ///
-    /// The peer's address does not resolve, or the address here has changed meanwhile; the error
-    /// says which attribute is wrong. The queue pair is gone then.
+    /// The peer's address does not resolve, or the local address has changed since it was looked up; the error says
+    /// which attribute is wrong. The queue pair is destroyed then.
     pub fn ready_to_receive(
         self,
-        way: &AddressVector,
+        path: &AddressVector,
         options: ReceiveOptions,
     ) -> Result<QueuePair<Rtr>, Error> {
         within("the first packet's number", options.psn, 0xff_ffff)?;
         within("rnr_timer", options.rnr_timer.into(), 31)?;
         let mut to = attributes(raw::IBV_QPS_RTR);
-        to.path_mtu = way.mtu as u32;
-        to.dest_qp_num = way.peer.qp_num;
+        to.path_mtu = path.mtu as u32;
+        to.dest_qp_num = path.peer.qp_num;
         to.rq_psn = options.psn;
         to.max_dest_rd_atomic = options.reads_answered;
         to.min_rnr_timer = options.rnr_timer;
-        to.ah_attr = way.to_raw();
+        to.ah_attr = path.to_raw();
         let mask = raw::IBV_QP_AV
             | raw::IBV_QP_PATH_MTU
             | raw::IBV_QP_DEST_QPN
             | raw::IBV_QP_RQ_PSN
             | raw::IBV_QP_MAX_DEST_RD_ATOMIC
             | raw::IBV_QP_MIN_RNR_TIMER;
-        let hint = |errno| hints::to_rtr(errno, way);
+        let hint = |errno| hints::to_rtr(errno, path);
         let mut pair = self.modify("ibv_modify_qp to RTR", &mut to, mask, hint)?;
-        pair.pair.peer = Some(way.peer);
+        pair.pair.peer = Some(path.peer);
         Ok(pair)
     }
 }
 
 impl QueuePair<Rtr> {
-    /// Lets it send, too.
+    /// Makes it ready to send.
     ///
     /// # Errors
     ///
-    /// A number is beyond what the device takes. The queue pair is gone then.
+    /// An option is beyond the device's limits. The queue pair is destroyed then.
     pub fn ready_to_send(self, options: SendOptions) -> Result<QueuePair<Rts>, Error> {
         within("the first packet's number", options.psn, 0xff_ffff)?;
         within("timeout", options.timeout.into(), 31)?;
@@ -85,22 +85,22 @@ impl QueuePair<Rtr> {
 }
 
 impl<S> QueuePair<S> {
-    /// Moves it to the error state: nothing that arrives for it from now on touches memory, and
-    /// all that is posted ends, as [`crate::Status::Flushed`].
+    /// Moves it to the error state: nothing that arrives for it from now on accesses memory, and all posted
+    /// requests end as [`crate::Status::Flushed`].
     ///
     /// # Errors
     ///
-    /// The device is gone. The queue pair has been destroyed then, if it still could be.
+    /// The device is gone. The queue pair is then destroyed, if the device still allows it.
     pub fn into_failed(self) -> Result<QueuePair<Failed>, Error> {
         let mut to = attributes(raw::IBV_QPS_ERR);
         self.modify("ibv_modify_qp to ERR", &mut to, 0, hints::gone)
     }
 
-    /// Empties it, to be connected anew. What was posted and has not ended ends without completion.
+    /// Resets it, to be connected again. Posted requests that have not ended are discarded without a completion.
     ///
     /// # Errors
     ///
-    /// The device is gone. The queue pair has been destroyed then, if it still could be.
+    /// The device is gone. The queue pair is then destroyed, if the device still allows it.
     pub fn reset(self) -> Result<QueuePair<Reset>, Error> {
         let mut to = attributes(raw::IBV_QPS_RESET);
         let mut pair = self.modify("ibv_modify_qp to RESET", &mut to, 0, hints::gone)?;
@@ -117,7 +117,8 @@ impl<S> QueuePair<S> {
     ) -> Result<QueuePair<T>, Error> {
         let modify = self.pair.domain.context().api().ibv_modify_qp;
         let mask = (mask | raw::IBV_QP_STATE) as i32;
-        // SAFETY: the queue pair lives, and the function reads the attributes that the mask names.
+        // SAFETY: `self` keeps the queue pair alive, and the function only reads the attributes that the mask
+        // names.
         match unsafe { modify(self.pair.raw(), to, mask) } {
             0 => Ok(QueuePair::new(self.pair)),
             errno => Err(failed_as(call, errno, &self.pair, hint)),
@@ -148,7 +149,7 @@ impl AddressVector {
 }
 
 fn attributes(state: raw::ibv_qp_state) -> raw::ibv_qp_attr {
-    // SAFETY: numbers and bytes, which may be zeros.
+    // SAFETY: `ibv_qp_attr` holds only integers and bytes, for which zeros are valid.
     let mut attributes: raw::ibv_qp_attr = unsafe { MaybeUninit::zeroed().assume_init() };
     attributes.qp_state = state;
     attributes

@@ -1,8 +1,9 @@
-//! libibverbs' functions, on objects that are memory only.
+//! The fake's versions of libibverbs' functions. Its objects are plain memory.
 //!
 //! # Safety
 //!
-//! Of all functions here: arguments are what the functions of the same names in libibverbs take.
+//! Every function here requires the arguments that the function of the same name in libibverbs requires, with
+//! objects that were made by the functions here.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::mem::zeroed;
@@ -18,7 +19,7 @@ use super::posts::{NullPair, NullQueue, poll_cq, post_recv, post_send};
 use super::{KEEPS, REGISTRATION, Registration, failure};
 use crate::{Gid, raw};
 
-/// Numbers queue pairs and regions; it carries nothing else.
+/// Numbers queue pairs and regions. Only the number is shared, so relaxed ordering is enough.
 static NUMBERS: AtomicU32 = AtomicU32::new(0x100);
 
 fn number() -> u32 {
@@ -28,14 +29,14 @@ fn number() -> u32 {
 #[repr(C)]
 struct NullContext {
     context: raw::ibv_context,
-    /// Keeps the pipe of events open, into which nothing goes.
+    /// Keeps the pipe of events open. Nothing is written to it.
     _events: OwnedFd,
 }
 
 #[repr(C)]
 struct NullChannel {
     channel: raw::ibv_comp_channel,
-    /// As of a context.
+    /// Keeps the pipe of notifications open. Nothing is written to it.
     _events: OwnedFd,
 }
 
@@ -45,21 +46,22 @@ fn boxed<T>(value: T) -> *mut T {
 
 /// # Safety
 ///
-/// `pointer` is from [`boxed`], and is freed once.
+/// `pointer` is from [`boxed`] and has not been freed.
 unsafe fn free<T>(pointer: *mut T) -> c_int {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller passes a pointer from `boxed` that has not been freed.
     drop(unsafe { Box::from_raw(pointer) });
     0
 }
 
 pub(super) unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut raw::ibv_device {
-    // SAFETY: see the module. The device is never looked into.
+    // SAFETY: the caller passes a pointer to a number that may be written.
     unsafe { *count = 1 };
     boxed(boxed(0_u64).cast::<raw::ibv_device>())
 }
 
 pub(super) unsafe extern "C" fn free_device_list(list: *mut *mut raw::ibv_device) {
-    // SAFETY: see the module, and `get_device_list`.
+    // SAFETY: the list is from `get_device_list` and is freed once: it boxed the list, and the only device in it as a
+    // `u64`.
     unsafe {
         free((*list).cast::<u64>());
         free(list);
@@ -78,7 +80,8 @@ pub(super) unsafe extern "C" fn open_device(device: *mut raw::ibv_device) -> *mu
     let Ok((reader, writer)) = pipe_with(PipeFlags::CLOEXEC) else {
         return null_mut();
     };
-    // SAFETY: a context may be zeros; the mutex in it is not used.
+    // SAFETY: `ibv_context` holds integers, pointers and optional function pointers, for which zeros are valid, and a
+    // mutex that is not used.
     let mut context: raw::ibv_context = unsafe { zeroed() };
     context.device = device;
     context.async_fd = reader.into_raw_fd();
@@ -94,7 +97,8 @@ pub(super) unsafe extern "C" fn open_device(device: *mut raw::ibv_device) -> *mu
 }
 
 pub(super) unsafe extern "C" fn close_device(context: *mut raw::ibv_context) -> c_int {
-    // SAFETY: see the module, and `open_device`.
+    // SAFETY: the context is open and is closed once. `open_device` boxed it as the first field of a `NullContext`,
+    // which is `repr(C)`, and gave it the descriptor, which nothing else closes.
     unsafe {
         libc::close((*context).async_fd);
         free(context.cast::<NullContext>())
@@ -105,7 +109,7 @@ pub(super) unsafe extern "C" fn query_device(
     _: *mut raw::ibv_context,
     device: *mut raw::ibv_device_attr,
 ) -> c_int {
-    // SAFETY: see the module.
+    // SAFETY: the caller passes a pointer to attributes that may be written, and are initialised.
     let device = unsafe { &mut *device };
     device.phys_port_cnt = 1;
     device.max_qp = 1 << 10;
@@ -129,7 +133,8 @@ pub(super) unsafe extern "C" fn query_port(
     if number != 1 {
         return libc::EINVAL;
     }
-    // SAFETY: see the module; the types' leading parts are the same.
+    // SAFETY: the caller passes initialised `ibv_port_attr` under the name of its leading part, as verbs.h does, and
+    // nothing else accesses them.
     let port = unsafe { &mut *port.cast::<raw::ibv_port_attr>() };
     port.state = raw::IBV_PORT_ACTIVE;
     port.max_mtu = raw::IBV_MTU_4096;
@@ -154,7 +159,7 @@ pub(super) unsafe extern "C" fn query_gid_table(
         Gid::from(std::net::Ipv4Addr::new(10, 0, 0, 1)),
     ];
     for (index, gid) in gids.iter().enumerate().take(most) {
-        // SAFETY: see the module; within the entries.
+        // SAFETY: the caller passes `most` entries that may be written, and `index` is less than that.
         unsafe {
             *entries.add(index) = raw::ibv_gid_entry {
                 gid: raw::ibv_gid { raw: gid.0 },
@@ -183,20 +188,20 @@ pub(super) unsafe extern "C" fn alloc_pd(context: *mut raw::ibv_context) -> *mut
 }
 
 pub(super) unsafe extern "C" fn dealloc_pd(domain: *mut raw::ibv_pd) -> c_int {
-    // SAFETY: see the module.
+    // SAFETY: the domain is from `alloc_pd`, which boxed it, and is freed once.
     unsafe { free(domain) }
 }
 
 /// # Safety
 ///
-/// See the module.
+/// `domain` is from [`alloc_pd`] and has not been freed.
 unsafe fn register(domain: *mut raw::ibv_pd, registration: Registration) -> *mut raw::ibv_mr {
     if failure().is_some() {
         return null_mut();
     }
     REGISTRATION.set(Some(registration));
     boxed(raw::ibv_mr {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller passes a domain from `alloc_pd` that has not been freed.
         context: unsafe { (*domain).context },
         pd: domain,
         addr: without_provenance_mut(registration.start as usize),
@@ -213,7 +218,8 @@ pub(super) unsafe extern "C" fn reg_mr(
     bytes: usize,
     access: c_int,
 ) -> *mut raw::ibv_mr {
-    // SAFETY: see the module.
+    // SAFETY: the caller passes a domain from `alloc_pd` that has not been freed, which is all that `reg_mr_iova2`
+    // needs: it does not access the memory.
     unsafe { reg_mr_iova2(domain, start, bytes, start as u64, access as u32) }
 }
 
@@ -225,7 +231,7 @@ pub(super) unsafe extern "C" fn reg_mr_iova2(
     access: c_uint,
 ) -> *mut raw::ibv_mr {
     let start = start as u64;
-    // SAFETY: see the module.
+    // SAFETY: the caller passes a domain from `alloc_pd` that has not been freed.
     unsafe {
         register(
             domain,
@@ -256,7 +262,7 @@ pub(super) unsafe extern "C" fn reg_dmabuf_mr(
         fd: Some(fd),
         access,
     };
-    // SAFETY: see the module.
+    // SAFETY: the caller passes a domain from `alloc_pd` that has not been freed.
     unsafe { register(domain, registration) }
 }
 
@@ -264,7 +270,7 @@ pub(super) unsafe extern "C" fn dereg_mr(region: *mut raw::ibv_mr) -> c_int {
     if let Some((_, errno)) = failure() {
         return errno;
     }
-    // SAFETY: see the module.
+    // SAFETY: the region is from `register`, which boxed it, and is freed once.
     unsafe { free(region) }
 }
 
@@ -287,7 +293,8 @@ pub(super) unsafe extern "C" fn create_comp_channel(
 }
 
 pub(super) unsafe extern "C" fn destroy_comp_channel(channel: *mut raw::ibv_comp_channel) -> c_int {
-    // SAFETY: see the module.
+    // SAFETY: the channel exists and is freed once. `create_comp_channel` boxed it as the first field of a
+    // `NullChannel`, which is `repr(C)`, and gave it the descriptor, which nothing else closes.
     unsafe {
         libc::close((*channel).fd);
         free(channel.cast::<NullChannel>())
@@ -312,7 +319,8 @@ pub(super) unsafe extern "C" fn create_cq(
     channel: *mut raw::ibv_comp_channel,
     _vector: c_int,
 ) -> *mut raw::ibv_cq {
-    // SAFETY: a queue may be zeros; the mutex and condition variable in it are not used.
+    // SAFETY: `ibv_cq` holds integers and pointers, for which zeros are valid, and a mutex and a condition variable
+    // that are not used.
     let mut queue: raw::ibv_cq = unsafe { zeroed() };
     queue.context = context;
     queue.channel = channel;
@@ -326,7 +334,7 @@ pub(super) unsafe extern "C" fn create_cq(
 }
 
 pub(super) unsafe extern "C" fn destroy_cq(queue: *mut raw::ibv_cq) -> c_int {
-    // SAFETY: see the module, and `create_cq`.
+    // SAFETY: the queue is freed once. `create_cq` boxed it as the first field of a `NullQueue`, which is `repr(C)`.
     unsafe { free(queue.cast::<NullQueue>()) }
 }
 
@@ -338,10 +346,10 @@ pub(super) unsafe extern "C" fn create_qp(
     domain: *mut raw::ibv_pd,
     options: *mut raw::ibv_qp_init_attr,
 ) -> *mut raw::ibv_qp {
-    // SAFETY: see the module; a queue pair may be zeros, the mutex and condition variable in it are
-    // not used.
+    // SAFETY: `ibv_qp` holds integers and pointers, for which zeros are valid, and a mutex and a condition variable
+    // that are not used. The caller passes initialised options.
     let (mut pair, options): (raw::ibv_qp, _) = unsafe { (zeroed(), &*options) };
-    // SAFETY: see the module.
+    // SAFETY: the caller passes a domain from `alloc_pd` that has not been freed.
     pair.context = unsafe { (*domain).context };
     pair.pd = domain;
     pair.send_cq = options.send_cq;
@@ -363,7 +371,7 @@ pub(super) unsafe extern "C" fn modify_qp(
     if let Some((_, errno)) = failure() {
         return errno;
     }
-    // SAFETY: see the module.
+    // SAFETY: the caller passes a queue pair that exists, and initialised attributes.
     unsafe { (*pair).state = (*attributes).qp_state };
     0
 }
@@ -374,7 +382,8 @@ pub(super) unsafe extern "C" fn query_qp(
     _mask: c_int,
     options: *mut raw::ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: see the module, and `create_qp`.
+    // SAFETY: the caller passes structures that may be written, and a queue pair that exists: `create_qp` boxed it as
+    // the first field of a `NullPair`, which is `repr(C)`.
     unsafe {
         (*attributes).qp_state = (*pair).state;
         (*options).cap = (*pair.cast::<NullPair>()).capacity;
@@ -389,6 +398,7 @@ pub(super) unsafe extern "C" fn destroy_qp(pair: *mut raw::ibv_qp) -> c_int {
     if KEEPS.get() != 0 {
         return KEEPS.get();
     }
-    // SAFETY: see the module, and `create_qp`.
+    // SAFETY: the queue pair is freed once. `create_qp` boxed it as the first field of a `NullPair`, which is
+    // `repr(C)`.
     unsafe { free(pair.cast::<NullPair>()) }
 }

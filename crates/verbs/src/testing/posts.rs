@@ -1,8 +1,9 @@
-//! Posting and polling on objects that are memory only.
+//! The fake's posting and polling functions.
 //!
 //! # Safety
 //!
-//! Of all functions here: as in `calls`.
+//! Every function here requires the arguments that the function of the same name in libibverbs requires, with
+//! objects that were made by the functions of `calls`.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -30,12 +31,13 @@ pub(super) unsafe extern "C" fn poll_cq(
     most: c_int,
     into: *mut raw::ibv_wc,
 ) -> c_int {
-    // SAFETY: see the module, and `create_cq`.
+    // SAFETY: the caller passes a queue that exists: `create_cq` boxed it as the first field of a `NullQueue`, which
+    // is `repr(C)`. Only shared references to it are made.
     let queue = unsafe { &*queue.cast::<NullQueue>() };
     let mut ended = lock(&queue.ended);
     let count = ended.len().min(most as usize);
     for (place, completion) in ended.drain(..count).enumerate() {
-        // SAFETY: see the module; within the places.
+        // SAFETY: the caller passes room for `most` completions, and `place` is less than that.
         unsafe { *into.add(place) = completion };
     }
     count as c_int
@@ -47,18 +49,19 @@ pub(super) unsafe extern "C" fn post_send(
     bad: *mut *mut raw::ibv_send_wr,
 ) -> c_int {
     let failure = failure();
-    // SAFETY: see the module, and `create_qp`.
+    // SAFETY: the caller passes a queue pair that exists, and posts on it from one thread at a time: `create_qp`
+    // boxed it as the first field of a `NullPair`, which is `repr(C)`.
     let pair = unsafe { &mut *pair.cast::<NullPair>() };
     pair.posted.clear();
     while !request.is_null() {
         if let Some((place, errno)) = failure
             && place == pair.posted.len()
         {
-            // SAFETY: see the module.
+            // SAFETY: the caller passes a pointer that may be written.
             unsafe { *bad = request };
             return errno;
         }
-        // SAFETY: see the module: a list of requests.
+        // SAFETY: the caller passes a list of requests that ends with null, and `request` is not null.
         let entry = unsafe { &*request };
         pair.posted.push(sent(entry));
         if entry.send_flags & raw::IBV_SEND_SIGNALED != 0 && !HOLDS.get() {
@@ -80,18 +83,19 @@ pub(super) unsafe extern "C" fn post_recv(
     bad: *mut *mut raw::ibv_recv_wr,
 ) -> c_int {
     let failure = failure();
-    // SAFETY: see the module, and `create_qp`.
+    // SAFETY: the caller passes a queue pair that exists, and posts on it from one thread at a time: `create_qp`
+    // boxed it as the first field of a `NullPair`, which is `repr(C)`.
     let pair = unsafe { &mut *pair.cast::<NullPair>() };
     pair.posted.clear();
     while !receive.is_null() {
         if let Some((place, errno)) = failure
             && place == pair.posted.len()
         {
-            // SAFETY: see the module.
+            // SAFETY: the caller passes a pointer that may be written.
             unsafe { *bad = receive };
             return errno;
         }
-        // SAFETY: see the module: a list of receives.
+        // SAFETY: the caller passes a list of receives that ends with null, and `receive` is not null.
         let entry = unsafe { &*receive };
         pair.posted.push(Posted {
             wr_id: entry.wr_id,
@@ -101,7 +105,7 @@ pub(super) unsafe extern "C" fn post_recv(
             pieces: pieces(entry.sg_list, entry.num_sge),
             remote: Remote { addr: 0, rkey: 0 },
         });
-        // Receives end as flushed, if they are told to end.
+        // Receives complete only if a test has set a status for them.
         if ENDS_AS.get().is_some() {
             end(pair.pair.recv_cq, &pair.pair, entry.wr_id, raw::IBV_WC_RECV);
         }
@@ -111,7 +115,8 @@ pub(super) unsafe extern "C" fn post_recv(
 }
 
 fn sent(request: &raw::ibv_send_wr) -> Posted {
-    // SAFETY: the opcode says which of the target's forms it has; all are numbers.
+    // SAFETY: both forms of the target hold only integers and are fully initialised; the opcode says which one is in
+    // use.
     let (remote_addr, rkey) = unsafe {
         match request.opcode {
             raw::IBV_WR_ATOMIC_CMP_AND_SWP | raw::IBV_WR_ATOMIC_FETCH_AND_ADD => {
@@ -124,7 +129,7 @@ fn sent(request: &raw::ibv_send_wr) -> Posted {
         wr_id: request.wr_id,
         opcode: Some(request.opcode),
         flags: request.send_flags,
-        // SAFETY: a number in all its forms.
+        // SAFETY: both fields of the union are 32-bit integers.
         imm: u32::from_be(unsafe { request.__bindgen_anon_1.imm_data }),
         pieces: pieces(request.sg_list, request.num_sge),
         remote: Remote {
@@ -137,7 +142,8 @@ fn sent(request: &raw::ibv_send_wr) -> Posted {
 fn pieces(first: *const raw::ibv_sge, count: c_int) -> [Option<Piece>; 4] {
     let mut pieces = [None; 4];
     for (place, piece) in pieces.iter_mut().enumerate().take(count as usize) {
-        // SAFETY: a request has so many pieces.
+        // SAFETY: the caller passes `num_sge` as the count, the number of pieces at `sg_list`, and `place` is less
+        // than that.
         *piece = Some(Piece(unsafe { *first.add(place) }));
     }
     pieces
@@ -154,13 +160,14 @@ fn completes_as(opcode: raw::ibv_wr_opcode) -> raw::ibv_wc_opcode {
 }
 
 fn end(queue: *mut raw::ibv_cq, pair: &raw::ibv_qp, wr_id: u64, opcode: raw::ibv_wc_opcode) {
-    // SAFETY: a completion may be zeros.
+    // SAFETY: `ibv_wc` holds only integers and unions of integers, for which zeros are valid.
     let mut completion: raw::ibv_wc = unsafe { zeroed() };
     completion.wr_id = wr_id;
     completion.qp_num = pair.qp_num;
     completion.opcode = opcode;
     completion.status = ENDS_AS.get().map_or(raw::IBV_WC_SUCCESS, Status::number);
-    // SAFETY: a queue pair's queues live, and are `create_cq`'s.
+    // SAFETY: a queue pair's queues exist as long as the queue pair. `create_cq` boxed them as the first field of a
+    // `NullQueue`, which is `repr(C)`.
     let queue = unsafe { &*queue.cast::<NullQueue>() };
     lock(&queue.ended).push_back(completion);
 }

@@ -1,4 +1,4 @@
-//! What errors say.
+//! Tests of error values and their messages.
 
 use std::os::fd::AsFd;
 
@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn the_memory_limit_is_named_with_its_value() {
     testing::fail_next(0, libc::ENOMEM);
-    // SAFETY: the stand-in touches no memory.
+    // SAFETY: the fake device does not access registered memory.
     let error = unsafe { domain().register(regions::memory(), 64, Access::LOCAL_WRITE) };
     let text = error.unwrap_err().to_string();
     assert!(text.contains("ibv_reg_mr (64 bytes at 0x"), "{text}");
@@ -20,7 +20,7 @@ fn a_driver_without_dmabufs_is_unsupported() {
     let file = std::fs::File::open("/dev/null").unwrap();
     let register = |errno| {
         testing::fail_next(0, errno);
-        // SAFETY: the stand-in touches no memory.
+        // SAFETY: the fake device does not access registered memory.
         unsafe { domain().register_dmabuf(file.as_fd(), 0, 64, 0, Access::LOCAL_WRITE) }
             .unwrap_err()
     };
@@ -44,12 +44,12 @@ fn a_driver_without_dmabufs_is_unsupported() {
 fn paging_on_demand_is_named_where_there_is_none() {
     testing::fail_next(0, libc::EINVAL);
     let access = Access::LOCAL_WRITE | Access::ON_DEMAND;
-    // SAFETY: the stand-in touches no memory.
+    // SAFETY: the fake device does not access registered memory.
     let error = unsafe { domain().register(regions::memory(), 64, access) }.unwrap_err();
     assert!(error.to_string().contains("no paging on demand"), "{error}");
 }
 
-/// What a connection says that fails with an error number.
+/// The error message of a connection that fails with an error number.
 fn refused(errno: i32) -> String {
     let pair = pair(|_| ()).init(1, Access::LOCAL_READ).unwrap();
     let (port, gid, peer) = own(pair.domain().context());

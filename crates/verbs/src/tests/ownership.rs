@@ -1,4 +1,4 @@
-//! Buffers that requests own.
+//! Tests of requests that own their buffers, and of exposed memory.
 
 use super::*;
 use crate::{Registered, Requests};

@@ -1,4 +1,4 @@
-//! What reaches the provider.
+//! Tests of what posting hands to the provider.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn every_request_arrives_as_it_was_made() {
     let mut batch = pair.batch();
     let two = [PIECE, Piece::new(0x2000, 1, 8)];
     let request = Request::new;
-    // SAFETY: the stand-in touches no memory.
+    // SAFETY: the fake device does not access the memory of requests.
     unsafe {
         batch.write(request(1).fenced(), &two, REMOTE).unwrap();
         batch
@@ -127,7 +127,7 @@ fn a_batch_ends_where_its_queue_does() {
     let error = batch.send_inline(Request::new(3), b"c").unwrap_err();
     let expected = "the number of requests in a batch is 3, but must be at most 2";
     assert_eq!(error.to_string(), expected);
-    // SAFETY: the stand-in touches no memory.
+    // SAFETY: the fake device does not access the memory of requests.
     let error = unsafe { pair.batch().send(Request::new(4), &[PIECE; 2]) }.unwrap_err();
     let expected = "the number of pieces of a request is 2, but must be at most 1";
     assert_eq!(error.to_string(), expected);
@@ -144,7 +144,7 @@ fn numbers_of_the_crate_are_refused() {
         error.to_string().contains("number of a work request"),
         "{error}"
     );
-    // SAFETY: no memory.
+    // SAFETY: the receive has no memory.
     let error = unsafe { pair.receives().receive(1 << 63, &[]) }.unwrap_err();
     assert!(
         error.to_string().contains("number of a work request"),
@@ -158,7 +158,7 @@ fn receives_are_posted_before_there_is_a_peer() {
         .init(1, Access::LOCAL_READ)
         .unwrap();
     let mut receives = pair.receives();
-    // SAFETY: the stand-in touches no memory.
+    // SAFETY: the fake device does not access the memory of requests.
     unsafe {
         receives.receive(1, &[]).unwrap();
         receives.receive(2, &[PIECE, PIECE]).unwrap();
@@ -193,7 +193,7 @@ fn a_post_that_fails_says_where() {
 fn signalled_requests_complete_in_order() {
     let mut pair = ready(pair(|_| ()));
     let mut batch = pair.batch();
-    // SAFETY: the stand-in touches no memory.
+    // SAFETY: the fake device does not access the memory of requests.
     unsafe {
         batch.write(Request::new(1), &[PIECE], REMOTE).unwrap();
         batch

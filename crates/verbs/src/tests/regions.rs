@@ -1,5 +1,5 @@
-//! What regions are registered with, on a stand-in for a device: this proves the arithmetic here,
-//! not that a device takes it.
+//! Tests of the arguments of registrations, on the fake device: they check the arithmetic, not that a real device
+//! accepts them.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
@@ -13,7 +13,7 @@ pub(super) fn memory() -> NonNull<u8> {
 }
 
 fn region(access: Access) -> MemoryRegion {
-    // SAFETY: the stand-in touches no memory.
+    // SAFETY: the fake device does not access registered memory.
     unsafe { domain().register(memory(), 4096, access) }.unwrap()
 }
 
@@ -52,7 +52,7 @@ fn memory_of_the_host_keeps_its_addresses() {
 fn a_dmabuf_has_the_addresses_asked_for() {
     let file = std::fs::File::open("/dev/null").unwrap();
     let access = Access::LOCAL_WRITE;
-    // SAFETY: the stand-in touches no memory.
+    // SAFETY: the fake device does not access registered memory.
     let region =
         unsafe { domain().register_dmabuf(file.as_fd(), 0x3_0010, 70_000, 0x7000_0010, access) };
     let region = region.unwrap();

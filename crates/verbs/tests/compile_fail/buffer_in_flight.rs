@@ -1,4 +1,4 @@
-//! A buffer belongs to its request until that has ended.
+//! A buffer belongs to its request until the request has ended.
 use spark_ccl_verbs::{Registered, Remote, Requests};
 
 fn main() {}

@@ -1,4 +1,4 @@
-//! Inline data must be there until the post.
+//! Inline data must live until the post.
 use spark_ccl_verbs::{QueuePair, Remote, Request, Rts};
 
 fn main() {}

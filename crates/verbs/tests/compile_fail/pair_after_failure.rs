@@ -1,4 +1,4 @@
-//! A queue pair that was moved to the error state goes by its new name only.
+//! A queue pair cannot be used under its old type after it was moved to the error state.
 use spark_ccl_verbs::{QueuePair, Rts};
 
 fn main() {}

@@ -1,4 +1,4 @@
-//! A queue pair that was moved to the error state takes nothing.
+//! A queue pair in the error state takes no requests.
 use spark_ccl_verbs::{QueuePair, Rts};
 
 fn main() {}

@@ -1,4 +1,4 @@
-//! Memory that is named by its address is not safe to post.
+//! Posting memory by its address is unsafe.
 use spark_ccl_verbs::{Piece, QueuePair, Remote, Request, Rts};
 
 fn main() {}

@@ -1,4 +1,4 @@
-//! A region's keys are not to be had after it was deregistered.
+//! A region's keys cannot be read after it was deregistered.
 use spark_ccl_verbs::MemoryRegion;
 
 fn main() {}

@@ -1,4 +1,4 @@
-//! A slice of a buffer does not outlive the buffer's way into a request.
+//! A slice of a buffer cannot be kept while a request has the buffer.
 use spark_ccl_verbs::{Registered, Requests};
 
 fn main() {}

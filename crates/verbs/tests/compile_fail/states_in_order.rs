@@ -1,4 +1,4 @@
-//! No state is left out.
+//! No state can be skipped.
 use spark_ccl_verbs::{Init, QueuePair, Reset, SendOptions};
 
 fn main() {}

@@ -1,4 +1,4 @@
-//! Requests that were given up are no more.
+//! Requests cannot be used after they were given up.
 use spark_ccl_verbs::Requests;
 
 fn main() {}

@@ -1,5 +1,5 @@
-//! Addresses that do not work: those that are refused here, and those that only the kernel refuses,
-//! for which the tables here are forged.
+//! Tests of unusable addresses: those that this crate refuses, and those that only the kernel refuses, for which
+//! the tests forge table entries.
 
 use spark_ccl_testing::{Need, has};
 use spark_ccl_verbs::{
@@ -9,7 +9,7 @@ use spark_ccl_verbs::{
 
 use crate::ends::{End, Place, nobody, places};
 
-/// What the kernel says to a connection from `own` to `peer`.
+/// The kernel's error for a connection from `own` to `peer`.
 fn refused(place: &Place, own: &GidEntry, peer: &Peer) -> Error {
     let way = AddressVector::new(&place.port, own, peer, place.port.active_mtu).unwrap();
     let end = End::new(place);

@@ -1,3 +1,5 @@
+//! Tests of devices, ports and GIDs.
+
 use spark_ccl_verbs::{Access, AsyncEvent, Error, Library, LinkLayer, Mtu, PairOptions};
 
 use crate::ends::places;

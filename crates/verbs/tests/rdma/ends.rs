@@ -1,4 +1,4 @@
-//! Two connected ends.
+//! Two connected queue pairs, for the tests.
 
 use std::net::Ipv4Addr;
 use std::ptr::NonNull;
@@ -12,7 +12,7 @@ use spark_ccl_verbs::{
     PortState, ProtectionDomain, QueuePair, ReceiveOptions, Remote, Request, Rts, SendOptions,
 };
 
-/// The bytes of an end's memory.
+/// The size of an end's memory, in bytes.
 pub(crate) const BYTES: usize = 1 << 16;
 
 pub(crate) const EVERYTHING: [Access; 3] = [
@@ -29,7 +29,7 @@ pub(crate) struct Place {
     pub(crate) gid: GidEntry,
 }
 
-/// Two ports that reach each other; none where there is no device.
+/// Two ports that reach each other; `None` without a device.
 pub(crate) fn places() -> Option<(Place, Place)> {
     if !has(Need::Rdma) {
         return None;
@@ -69,13 +69,13 @@ fn working(library: Library) -> Vec<Place> {
     places
 }
 
-/// Memory, as long as the process: whatever goes wrong, the device may keep it.
+/// Memory that is never freed, because the device may keep it after a failure.
 pub(crate) fn memory(bytes: usize) -> NonNull<u8> {
     let words = vec![0_u64; bytes.div_ceil(8)].leak();
     NonNull::from(words).cast()
 }
 
-/// One end: its memory, all of it registered for everything.
+/// One end and its memory, all of it registered with all access.
 pub(crate) struct End<Q> {
     pub(crate) place: Place,
     pub(crate) queue: CompletionQueue,
@@ -102,7 +102,7 @@ impl End<QueuePair<Init>> {
             .reduce(|one, other| one | other)
             .unwrap();
         let start = memory(BYTES);
-        // SAFETY: the memory stays; it is only touched through pointers.
+        // SAFETY: the memory is never freed, and is only accessed through raw pointers, by volatile accesses.
         let region = unsafe { domain.register(start, BYTES, access) }.unwrap();
         let options = PairOptions {
             send_pieces: 3,
@@ -123,7 +123,7 @@ impl End<QueuePair<Init>> {
         }
     }
 
-    /// Connects it to `peer`, gives up soon.
+    /// Connects it to `peer`, with a short timeout.
     pub(crate) fn connect(self, peer: &Peer) -> End<QueuePair<Rts>> {
         let Place { port, gid, .. } = &self.place;
         let way = AddressVector::new(port, gid, peer, port.active_mtu).unwrap();
@@ -183,7 +183,7 @@ impl<Q> End<Q> {
         }
     }
 
-    /// The next completion, within seconds.
+    /// The next completion, which must come within seconds.
     pub(crate) fn next(&self) -> Result<Completion, CompletionError> {
         let start = Instant::now();
         let mut room = PollRoom::default();
@@ -196,19 +196,19 @@ impl<Q> End<Q> {
         arrived.remove(0)
     }
 
-    /// Sets bytes of the memory.
+    /// Writes bytes to the memory.
     pub(crate) fn put(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= BYTES);
         for (place, byte) in bytes.iter().enumerate() {
-            // SAFETY: within the memory, which nothing borrows.
+            // SAFETY: callers keep to the `BYTES` bytes of the memory, which is never freed and never borrowed.
             unsafe { self.start.add(offset + place).write_volatile(*byte) };
         }
     }
 
-    /// Bytes of the memory.
+    /// Reads bytes of the memory.
     pub(crate) fn get(&self, offset: usize, bytes: usize) -> Vec<u8> {
         assert!(offset + bytes <= BYTES);
-        // SAFETY: within the memory, which nothing borrows.
+        // SAFETY: callers keep to the `BYTES` bytes of the memory, which is never freed and never borrowed.
         (offset..offset + bytes)
             .map(|at| unsafe { self.start.add(at).read_volatile() })
             .collect()
@@ -224,24 +224,24 @@ impl<Q> End<Q> {
 }
 
 impl End<QueuePair<Rts>> {
-    /// Writes `bytes` bytes, told.
+    /// Posts a signalled write.
     pub(crate) fn write(&mut self, id: u64, piece: Piece, to: Remote) {
         let mut batch = self.pair.batch();
-        // SAFETY: the memory stays as long as the process.
+        // SAFETY: the memory is never freed, and is only accessed through raw pointers.
         unsafe { batch.write(Request::new(id).signalled(), &[piece], to) }.unwrap();
         batch.post().unwrap();
     }
 
     pub(crate) fn send(&mut self, id: u64, piece: Piece) {
         let mut batch = self.pair.batch();
-        // SAFETY: the memory stays as long as the process.
+        // SAFETY: the memory is never freed, and is only accessed through raw pointers.
         unsafe { batch.send(Request::new(id).signalled(), &[piece]) }.unwrap();
         batch.post().unwrap();
     }
 
     pub(crate) fn receive(&mut self, id: u64, piece: Piece) {
         let mut receives = self.pair.receives();
-        // SAFETY: the memory stays as long as the process.
+        // SAFETY: the memory is never freed, and is only accessed through raw pointers.
         unsafe { receives.receive(id, &[piece]) }.unwrap();
         receives.post().unwrap();
     }
@@ -249,7 +249,7 @@ impl End<QueuePair<Rts>> {
 
 pub(crate) type Connected = End<QueuePair<Rts>>;
 
-/// Two ends that are connected with each other; none where there is no device.
+/// Two ends that are connected to each other; `None` without a device.
 pub(crate) fn connected() -> Option<(Connected, Connected)> {
     let (one, other) = places()?;
     let (one, other) = (End::new(&one), End::new(&other));
@@ -257,7 +257,7 @@ pub(crate) fn connected() -> Option<(Connected, Connected)> {
     Some((one.connect(&to_other), other.connect(&to_one)))
 }
 
-/// An address on the network of a place that nobody has.
+/// An unused address on the network of a place.
 pub(crate) fn nobody(place: &Place) -> Gid {
     let [a, b, c, _] = place.gid.gid.ipv4().unwrap().octets();
     Gid::from(Ipv4Addr::new(a, b, c, 99))

@@ -1,5 +1,5 @@
-//! Events that no request asked for. They are provoked on software devices only, whose network
-//! interface may be changed on a machine that is made for this.
+//! Tests of asynchronous events. They are provoked only on software devices, on a machine made for these tests,
+//! where the network interface may be changed.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use spark_ccl_verbs::{AsyncEvent, Context, Gid};
 
 use crate::ends::{Place, places};
 
-/// The next event, within seconds.
+/// The next event, which must come within seconds.
 pub(crate) fn next(context: &Context) -> AsyncEvent {
     let start = Instant::now();
     loop {
@@ -36,11 +36,11 @@ fn ip(place: &Place, change: &str) {
 #[test]
 fn a_change_of_addresses_is_told() {
     let Some((place, _)) = places() else { return };
-    // On another machine it would change an interface that is in use.
+    // Elsewhere the test would change an interface that is in use.
     if !has(Need::Rails) {
         return;
     }
-    // An opening of its own: events of one are not seen by another.
+    // Opened separately, so that no other test takes its events.
     let library = spark_ccl_verbs::Library::open(None).unwrap();
     let devices = library.devices().unwrap();
     let device = devices

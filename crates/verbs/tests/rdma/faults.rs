@@ -1,11 +1,11 @@
-//! What goes wrong between two ends, and how each end is told.
+//! Tests of failures between two ends, and of how each end learns of them.
 
 use spark_ccl_verbs::{CompletionError, PairState, Piece, QueuePair, Remote, Request, Rts, Status};
 
 use crate::ends::{BYTES, End, connected, places};
 use crate::kernel::Ends;
 
-/// The next completion must be a failure of that kind, and say so in words.
+/// Checks that the next completion is a failure with this status and text.
 fn fails<Q>(end: &End<Q>, status: Status, words: &str) -> CompletionError {
     let error = end.next().expect_err("the request succeeded");
     assert_eq!(error.status, status, "{error}");
@@ -51,7 +51,7 @@ fn a_read_with_a_wrong_key() {
     let Remote { addr, rkey } = other.remote(0);
     let piece = one.piece(0, 64);
     let mut batch = one.pair.batch();
-    // SAFETY: the memory stays as long as the process.
+    // SAFETY: the memory is never freed, and is only accessed through raw pointers.
     unsafe {
         let from = Remote {
             addr,
@@ -203,10 +203,10 @@ fn more_than_the_queue_holds() {
     let Some((_one, mut other)) = connected() else {
         return;
     };
-    // A device may hold more than it says.
+    // A device may hold more than it reports.
     let error = (0..100_000).find_map(|id| {
         let mut receives = other.pair.receives();
-        // SAFETY: no memory.
+        // SAFETY: the receive has no memory.
         unsafe { receives.receive(id, &[]) }.unwrap();
         receives.post().err()
     });

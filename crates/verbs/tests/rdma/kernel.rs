@@ -1,10 +1,10 @@
-//! Soft-RoCE's versions, which differ in how failures look.
+//! Versions of soft-RoCE, which differ in how they report failures.
 
 use spark_ccl_verbs::Status;
 
 use crate::ends::Place;
 
-/// The version of the kernel, where the device is its soft-RoCE.
+/// The kernel's version, if the device is soft-RoCE.
 pub(crate) fn soft_roce(place: &Place) -> Option<(u32, u32)> {
     if !place.context.name().starts_with("rxe") {
         return None;
@@ -15,11 +15,11 @@ pub(crate) fn soft_roce(place: &Place) -> Option<(u32, u32)> {
     Some((number(), number()))
 }
 
-/// How a request ends that cannot be carried out: on soft-RoCE of Linux 6.1, on that of 6.12, and on mlx5.
+/// The status of a request that cannot be carried out: on soft-RoCE of Linux 6.1, on that of 6.12, and on mlx5.
 pub(crate) struct Ends(pub(crate) Status, pub(crate) Status, pub(crate) Status);
 
 impl Ends {
-    /// As it must end here; in any of the ways on versions and devices that were not tried.
+    /// Whether `seen` is right for this device. On versions and devices that were not tried, each of the three is.
     pub(crate) fn include(&self, place: &Place, seen: Status) -> bool {
         match soft_roce(place) {
             Some((6, 1)) => seen == self.0,

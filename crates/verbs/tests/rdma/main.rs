@@ -1,7 +1,7 @@
-//! The verbs on a real device, which may be a software one. Without a device the tests are skipped.
+//! Tests of the verbs on a real device, which may be a software device. Without a device they are skipped.
 //!
-//! The two ends of a connection are in this process: on the first port that works and one on its
-//! network, or twice on the same.
+//! Both ends of a connection are in this process: on the first active port and another one on its network, or both
+//! on the same port.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

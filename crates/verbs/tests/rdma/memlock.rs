@@ -1,4 +1,4 @@
-//! Memory that the user may not lock. Limits are a process's: it is tried in one of its own.
+//! Tests of the limit of locked memory. Limits belong to a process, so the test runs in a process of its own.
 
 use std::process::Command;
 
@@ -27,9 +27,9 @@ fn memory_beyond_the_limit_is_refused_by_name() {
     assert!(said.contains("refused as expected"), "{said}");
 }
 
-/// No test by itself: the limited process.
+/// The limited process; not a test by itself.
 #[test]
-#[ignore = "a process that other tests start"]
+#[ignore = "memory_beyond_the_limit_is_refused_by_name runs it, in a process of its own"]
 fn limited() {
     if std::env::var_os(ROLE).is_none() {
         return;
@@ -45,7 +45,7 @@ fn limited() {
     };
     setrlimit(Resource::Memlock, limit).unwrap();
     let (short, long) = (memory(LIMIT / 4), memory(2 * LIMIT));
-    // SAFETY: the memory stays as long as the process.
+    // SAFETY: the memory stays mapped as long as the process, and nothing else accesses it.
     let (short, long) = unsafe {
         (
             domain.register(short, LIMIT / 4, Access::LOCAL_WRITE),

@@ -1,5 +1,5 @@
-//! What the network does to a connection. It is changed only on a machine that is made for this: the
-//! emulated one, by its command `rails`.
+//! Tests of network faults on a connection. They change the network only on the emulated machine made for these
+//! tests, by its command `rails`.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::ends::{Connected, connected};
 use crate::events;
 use crate::kernel::{Ends, soft_roce};
 
-/// Two ends that a cable joins, and their network interfaces.
+/// Two ends joined by a cable, and their network interfaces.
 fn cabled() -> Option<(Connected, Connected, String, String)> {
     if !has(Need::Cables) {
         return None;
@@ -23,7 +23,7 @@ fn cabled() -> Option<(Connected, Connected, String, String)> {
     Some((one, other, here, there))
 }
 
-/// Commands that put back what a test changes, however it ends.
+/// Commands that undo a test's changes, however it ends.
 struct Changed(Vec<String>);
 
 impl Changed {
@@ -49,7 +49,7 @@ fn write(one: &mut Connected, other: &Connected) {
     one.write(1, one.piece(0, 8192), other.remote(0));
 }
 
-/// How the only request ends, if it does within a time.
+/// The result of the only request, if it ends in time.
 fn ending(one: &Connected, limit: Duration) -> Option<Result<(), CompletionError>> {
     let start = Instant::now();
     let mut room = PollRoom::default();
@@ -62,7 +62,7 @@ fn ending(one: &Connected, limit: Duration) -> Option<Result<(), CompletionError
     None
 }
 
-/// The request's failure, which must advise to look at something.
+/// The request's failure, whose message must contain `advice`.
 fn failure(one: &Connected, advice: &str) -> Status {
     let error = one.next().expect_err("the request succeeded");
     assert!(error.to_string().contains(advice), "{error}");
@@ -81,7 +81,7 @@ fn a_cable_that_carries_nothing() {
         failure(&one, "the network loses packets"),
         Status::RetryExceeded
     );
-    // No port knows of it.
+    // No port notices.
     assert_eq!(one.place.context.next_event().unwrap(), None);
 }
 
@@ -124,7 +124,7 @@ fn an_address_here_that_goes() {
     let own = one.place.gid.gid.ipv4().unwrap();
     let prefix = if own.is_link_local() { 16 } else { 24 };
     let address = |change| format!("ip addr {change} {own}/{prefix} dev {here}");
-    // The routes went with it.
+    // The routes were removed together with the address.
     let back = [address("add"), format!("rails up {here}")];
     let _back = Changed::new(&address("del"), &back);
     assert_eq!(events::next(&one.place.context), AsyncEvent::GidChange(1));
@@ -132,7 +132,7 @@ fn an_address_here_that_goes() {
     assert_unable(&one);
 }
 
-/// The request ends because this end could not send it.
+/// Checks that the request has failed because this end could not send it.
 fn assert_unable(one: &Connected) {
     let status = failure(one, "the network interface here");
     let ends = Ends(
@@ -154,7 +154,8 @@ fn packets_that_became_too_long() {
     assert_eq!(port.active_mtu, Mtu::B1024);
     write(&mut one, &other);
     match soft_roce(&one.place) {
-        // It is not told, ever: nothing but a deadline helps. Here it goes on once it can.
+        // The sender never gets an error, so only a deadline helps. Here the transfer continues once packets pass
+        // again.
         Some((6, 1)) => {
             assert_eq!(ending(&one, Duration::from_millis(300)), None);
             drop(short);

@@ -1,4 +1,4 @@
-//! Requests that own their buffers.
+//! Tests of requests that own their buffers.
 
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ impl Side {
             .unwrap()
     }
 
-    /// The next that ends, within seconds.
+    /// The next request to end, which must do so within seconds.
     fn next(&mut self) -> Ended<Vec<u8>> {
         let start = Instant::now();
         loop {

@@ -1,4 +1,4 @@
-//! Registrations that a device may not be able to do.
+//! Tests of registrations that a device may not support.
 
 use std::fs::File;
 use std::io;
@@ -15,7 +15,7 @@ use crate::kernel::soft_roce;
 
 const BYTES: usize = 1 << 16;
 
-/// Memory of this process as a dma-buf; none where the kernel makes none, as Debian's 6.1.
+/// Memory of this process as a dma-buf; `None` if the kernel has no udmabuf, such as Debian's 6.1.
 fn dmabuf() -> Option<OwnedFd> {
     #[repr(C)]
     struct Create {
@@ -42,10 +42,10 @@ fn dmabuf() -> Option<OwnedFd> {
         offset: 0,
         size: BYTES as u64,
     };
-    // SAFETY: the structure is what the request takes.
+    // SAFETY: the request reads a `udmabuf_create`, which `create` is.
     let fd = unsafe { libc::ioctl(maker.as_raw_fd(), UDMABUF_CREATE as _, &raw const create) };
     assert!(fd >= 0, "{}", io::Error::last_os_error());
-    // SAFETY: the descriptor is new.
+    // SAFETY: the descriptor was just returned, so nothing else owns it.
     Some(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -55,7 +55,7 @@ fn a_dmabuf_is_registered_or_refused_by_name() {
     let Some(fd) = dmabuf() else { return };
     let domain = place.context.protection_domain().unwrap();
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-    // SAFETY: nothing maps the dma-buf.
+    // SAFETY: nothing maps the dma-buf, so nothing conflicts with accesses of the device.
     let region = unsafe { domain.register_dmabuf(fd.as_fd(), 0, BYTES, 0, access) };
     match region {
         Ok(region) => {
@@ -80,10 +80,10 @@ fn a_mapped_dmabuf_is_no_memory_of_the_host() {
     let Some(fd) = dmabuf() else { return };
     let domain = place.context.protection_domain().unwrap();
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, at a place that the kernel chooses.
+    // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
     let start = unsafe { mmap(null_mut(), BYTES, access, MapFlags::SHARED, &fd, 0) }.unwrap();
     let start = NonNull::new(start.cast()).unwrap();
-    // SAFETY: the mapping stays as long as the process.
+    // SAFETY: the mapping stays as long as the process, and nothing borrows it.
     let error = unsafe { domain.register(start, BYTES, Access::LOCAL_WRITE) }.unwrap_err();
     assert_eq!(error.errno(), Some(libc::EFAULT), "{error}");
     assert!(error.to_string().contains("of a dma-buf"), "{error}");
@@ -94,7 +94,7 @@ fn what_is_no_dmabuf_is_refused() {
     let Some((place, _)) = places() else { return };
     let file = File::open("/dev/null").unwrap();
     let domain = place.context.protection_domain().unwrap();
-    // SAFETY: there is no memory.
+    // SAFETY: the file has no memory that a device could access.
     let region = unsafe { domain.register_dmabuf(file.as_fd(), 0, 4096, 0, Access::LOCAL_WRITE) };
     assert!(region.unwrap_err().to_string().contains("dma-buf"));
 }
@@ -106,12 +106,12 @@ fn relaxed_ordering_may_be_asked_of_any_device() {
     };
     let access = Access::REMOTE_WRITE | Access::RELAXED_ORDERING;
     let start = memory(64);
-    // SAFETY: the memory stays as long as the process, and is only touched through the pointer.
+    // SAFETY: the memory is never freed, and is only accessed through the raw pointer.
     let region = unsafe { other.pair.domain().register(start, 64, access) }.unwrap();
     one.put(0, b"relaxed");
     one.write(1, one.piece(0, 7), region.remote(0..7).unwrap());
     one.next().unwrap();
-    // SAFETY: the memory is there.
+    // SAFETY: the memory is never freed, and nothing borrows it.
     assert_eq!(unsafe { start.read_volatile() }, b'r');
 }
 
@@ -120,7 +120,7 @@ fn paging_on_demand_works_or_is_refused_by_name() {
     let Some((place, _)) = places() else { return };
     let domain = place.context.protection_domain().unwrap();
     let access = Access::LOCAL_WRITE | Access::ON_DEMAND;
-    // SAFETY: the memory stays as long as the process.
+    // SAFETY: the memory is never freed, and nothing accesses it.
     if let Err(error) = unsafe { domain.register(memory(4096), 4096, access) } {
         assert!(error.to_string().contains("no paging on demand"), "{error}");
     }
@@ -131,7 +131,7 @@ fn memory_that_is_not_there_is_refused() {
     let Some((place, _)) = places() else { return };
     let domain = place.context.protection_domain().unwrap();
     let nowhere = NonNull::without_provenance(4096.try_into().unwrap());
-    // SAFETY: there is no memory.
+    // SAFETY: nothing is mapped at the address, so the device can access no memory there.
     let error = unsafe { domain.register(nowhere, 4096, Access::LOCAL_WRITE) }.unwrap_err();
     assert_eq!(error.errno(), Some(libc::EFAULT), "{error}");
     assert!(

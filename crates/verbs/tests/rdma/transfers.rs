@@ -1,3 +1,5 @@
+//! Tests of every kind of work request between two ends.
+
 use spark_ccl_verbs::{Opcode, PairState, Request};
 
 use crate::ends::connected;
@@ -28,7 +30,7 @@ fn a_write_gathers_pieces() {
         one.region.piece(4..6).unwrap(),
         one.region.piece(0..1).unwrap(),
     ];
-    // SAFETY: the memory stays as long as the process.
+    // SAFETY: the memory is never freed, and is only accessed through raw pointers.
     unsafe { batch.write(Request::new(1).signalled(), &pieces, other.remote(0)) }.unwrap();
     batch.post().unwrap();
     one.next().unwrap();
@@ -41,7 +43,7 @@ fn a_write_with_a_number_ends_a_receive() {
         return;
     };
     one.put(0, b"data");
-    // SAFETY: no memory.
+    // SAFETY: the receive has no memory.
     let receive = |end: &mut crate::ends::Connected, id| unsafe {
         let mut receives = end.pair.receives();
         receives.receive(id, &[]).unwrap();
@@ -50,7 +52,7 @@ fn a_write_with_a_number_ends_a_receive() {
     receive(&mut other, 40);
     receive(&mut other, 41);
     let mut batch = one.pair.batch();
-    // SAFETY: the memory stays as long as the process.
+    // SAFETY: the memory is never freed, and is only accessed through raw pointers.
     unsafe {
         let piece = one.region.piece(0..4).unwrap();
         batch
@@ -80,7 +82,7 @@ fn a_send_goes_into_a_receive() {
         other.region.piece(0..3).unwrap(),
         other.region.piece(50..90).unwrap(),
     ];
-    // SAFETY: the memory stays as long as the process.
+    // SAFETY: the memory is never freed, and is only accessed through raw pointers.
     unsafe {
         receives.receive(3, &pieces).unwrap();
         receives.receive(4, &pieces[..1]).unwrap();
@@ -88,7 +90,7 @@ fn a_send_goes_into_a_receive() {
     receives.post().unwrap();
     let piece = one.piece(0, 7);
     let mut batch = one.pair.batch();
-    // SAFETY: the memory stays as long as the process.
+    // SAFETY: the memory is never freed, and is only accessed through raw pointers.
     unsafe { batch.send_with_imm(Request::new(1), &[piece], 9) }.unwrap();
     batch
         .send_inline(Request::new(2).signalled().solicited(), b"xy")
@@ -101,7 +103,7 @@ fn a_send_goes_into_a_receive() {
     let done = other.next().unwrap();
     assert_eq!((done.wr_id, done.bytes, done.imm), (4, 2, None));
     assert_eq!(other.get(0, 3), b"xys");
-    // The first was not told.
+    // The first request was not signalled.
     assert_eq!(one.next().unwrap().wr_id, 2);
 }
 
@@ -113,7 +115,7 @@ fn a_read_fetches() {
     other.put(10, b"remote");
     let piece = one.piece(200, 6);
     let mut batch = one.pair.batch();
-    // SAFETY: the memory stays as long as the process.
+    // SAFETY: the memory is never freed, and is only accessed through raw pointers.
     unsafe { batch.read(Request::new(1).signalled(), &[piece], other.remote(10)) }.unwrap();
     batch.post().unwrap();
     let done = one.next().unwrap();
@@ -132,7 +134,7 @@ fn atomics_give_what_was_there() {
     let target = other.remote(64);
     let request = |id| Request::new(id).signalled();
     let mut batch = one.pair.batch();
-    // SAFETY: the memory stays as long as the process.
+    // SAFETY: the memory is never freed, and is only accessed through raw pointers.
     unsafe {
         batch.fetch_add(request(1), first, target, 2).unwrap();
         batch

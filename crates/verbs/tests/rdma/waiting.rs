@@ -1,3 +1,5 @@
+//! Tests of waiting on a completion channel.
+
 use std::os::fd::AsFd;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -6,7 +8,7 @@ use spark_ccl_verbs::PollRoom;
 
 use crate::ends::{End, places};
 
-/// Whether there is something to read, within a time.
+/// Whether `source` becomes readable in time.
 pub(crate) fn readable(source: &impl AsFd, milliseconds: i64) -> bool {
     let fd = source.as_fd();
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
@@ -18,7 +20,7 @@ pub(crate) fn readable(source: &impl AsFd, milliseconds: i64) -> bool {
 }
 
 #[test]
-fn a_completion_wakes_who_waits() {
+fn a_completion_wakes_a_waiter() {
     let Some((here, there)) = places() else {
         return;
     };
@@ -42,6 +44,6 @@ fn a_completion_wakes_who_waits() {
     let done: Vec<_> = other.queue.poll(&mut room).unwrap().collect();
     assert_eq!(done.len(), 1);
     assert_eq!(done[0].unwrap().wr_id, 1);
-    // Nothing is announced but once per request.
+    // Each `arm` asks for one notification only.
     assert!(!readable(&channel, 20));
 }

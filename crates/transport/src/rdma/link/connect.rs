@@ -1,5 +1,5 @@
-//! How two ranks make a link: which ports lead to each other, queue pairs between them, and whether
-//! these carry anything.
+//! Makes a link between two ranks: finds the ports that reach each other, connects queue pairs between them, and
+//! probes them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use spark_ccl_verbs::{Access, PollRoom};
 use super::super::{Candidate, Port, candidates, choose, decode, encode};
 use super::control::Control;
 use super::core::Core;
-use super::lane::{Lane, hail, listen};
+use super::lane::{Lane, listen, send_greeting};
 use super::offer::{MOST_LANES, NoLink, Offer, Talk, Wait};
 use super::plan::Plan;
 use super::rail::Rail;
@@ -20,19 +20,19 @@ use super::slots::Slots;
 use super::{Nics, Rx, Tx};
 use crate::Geometry;
 
-/// For so long rails are tried that may not exist.
+/// How long rails are probed that may not exist.
 const PROBE: Duration = Duration::from_secs(3);
-/// And for so long, if any is tried that exists as far as its addresses tell.
+/// How long they are probed if, according to the addresses, at least one of them exists.
 const PROBE_CERTAIN: Duration = Duration::from_secs(10);
 /// The most pairs of ports that are tried.
 const MOST_CANDIDATES: usize = 64;
 
-/// Makes a link with the peer at the other end of `stream`, which does the same with the same geometry.
-/// Exactly one of the two is `first`. Also the names of the rails, for people. The link keeps the stream,
-/// to agree with the peer on what to do when a rail fails.
+/// Makes a link with the peer at the other end of `stream`, which does the same with the same geometry. Exactly one
+/// of the two is `first`. Also returns the names of the rails, for messages. The link keeps the stream, to agree
+/// with the peer on what to do when a rail fails.
 ///
 /// # Errors
-/// When there is no link; [`NoLink::is_agreed`] says whether the peer knows that, too.
+/// When no link can be made; [`NoLink::is_agreed`] tells whether the peer has found the same.
 pub fn connect(
     nics: &Nics,
     settings: &Rdma,
@@ -49,14 +49,14 @@ pub fn connect(
     let theirs = decode(&talk.exchange_bytes(&encode(&mut own))?)?;
     let mut tried = candidates(&own, &theirs, first)?;
     tried.truncate(MOST_CANDIDATES.min(MOST_LANES / settings.qps_per_connection));
-    let site = Site {
+    let setup = Setup {
         nics,
         settings,
         geometry,
         theirs: &theirs,
         first,
     };
-    let (mut made, peer) = site.offer(&talk, &tried)?;
+    let (mut made, peer) = setup.offer(&talk, &tried)?;
     let rails = connect_all(&mut made, &peer);
     let mut rails = agree(&talk, rails)?;
     let is_certain = tried.iter().any(|candidate| candidate.certain);
@@ -75,8 +75,8 @@ pub fn connect(
     Ok((Tx::new(&core), Rx::new(&core), names))
 }
 
-/// A link that is being made.
-struct Site<'a> {
+/// A link that is being set up.
+struct Setup<'a> {
     nics: &'a Nics,
     settings: &'a Rdma,
     geometry: Geometry,
@@ -84,16 +84,16 @@ struct Site<'a> {
     first: bool,
 }
 
-/// What one rank has made for it.
+/// The queue pairs and slots that one rank has made for a link.
 struct Made {
-    // Dropped before the slots: then no device reaches these.
+    // Dropped before the slots, so that no device can access these any more.
     lanes: Vec<Lane>,
     outgoing: Slots,
     incoming: Slots,
 }
 
-impl Site<'_> {
-    /// What both ranks have made for the link.
+impl Setup<'_> {
+    /// Makes queue pairs and slots, and exchanges offers with the peer.
     fn offer(&self, talk: &Talk<'_>, tried: &[Candidate]) -> Result<(Made, Offer), NoLink> {
         let made = self.make(tried).map_err(|error| error.to_string());
         let (made, offer) = match made {
@@ -107,7 +107,7 @@ impl Site<'_> {
         }
     }
 
-    /// Queue pairs for all candidates, in their order, and slots.
+    /// Makes queue pairs for all candidates, in their order, and slots.
     fn make(&self, tried: &[Candidate]) -> Result<(Made, Offer), Box<dyn std::error::Error>> {
         let [mut outgoing, mut incoming] = Slots::both(self.geometry)?;
         for (_, domain) in self.nics.ports() {
@@ -150,7 +150,7 @@ impl Site<'_> {
     }
 }
 
-/// Connects what can be connected.
+/// Connects the queue pairs that can be connected.
 fn connect_all(made: &mut Made, peer: &Offer) -> Vec<Option<Rail>> {
     let lanes = made.lanes.drain(..).zip(&peer.ends);
     lanes
@@ -178,7 +178,7 @@ fn keep(rails: Vec<Option<Rail>>, kept: &[bool]) -> Vec<Option<Rail>> {
     rails.map(|(rail, kept)| rail.filter(|_| *kept)).collect()
 }
 
-/// The rails to use, with so many queue pairs each, and their names.
+/// The rails to use, with this many queue pairs each, and their names.
 fn chosen(
     tried: &[Candidate],
     rails: Vec<Option<Rail>>,
@@ -203,13 +203,14 @@ fn chosen(
     ))
 }
 
-/// Greets the peer by every rail, and waits for its greetings; by which rails both went.
+/// Sends a greeting over every rail, and waits for the peer's greetings. Returns for each rail whether both
+/// arrived.
 fn greet(rails: &mut [Option<Rail>], slots: &Slots, wait: Wait<'_>) -> Vec<bool> {
     let mut heard = vec![false; rails.len()];
     let mut room = PollRoom::default();
     for slot in rails.iter_mut() {
         if let Some(rail) = slot
-            && let Err(error) = hail(rail, slots)
+            && let Err(error) = send_greeting(rail, slots)
         {
             tracing::debug!("{}: {error}", rail.name);
             *slot = None;

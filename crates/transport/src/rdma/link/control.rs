@@ -1,4 +1,5 @@
-//! The stream over which both ends had agreed on a link, now for what they say about its rails.
+//! The control stream of a link: the stream over which both ends set it up, used afterwards for messages about its
+//! rails.
 
 use std::io::{ErrorKind, Read};
 use std::sync::Arc;
@@ -10,28 +11,28 @@ use socket2::Socket;
 use super::message::Message;
 use crate::{Geometry, LinkError};
 
-/// The peer's host is not reached over TCP, if it acknowledges nothing for so long.
+/// How long the peer's host may leave data unacknowledged before TCP counts it as unreachable.
 const UNREACHABLE: Duration = Duration::from_secs(5);
 
-/// The stream over which both ends had agreed on the link, now for what they say about its rails.
+/// The control stream of a link.
 #[derive(Debug)]
 pub(super) struct Control {
     pub(super) stream: Arc<Socket>,
     rails: usize,
     geometry: Geometry,
-    /// The begin of the peer's next message.
+    /// The part of the peer's next message that has arrived.
     heard: Vec<u8>,
-    /// What the kernel has not taken yet.
+    /// What the kernel has not accepted yet.
     unsent: Vec<u8>,
-    /// Nothing more is said or heard.
+    /// Nothing more is sent or received.
     pub(super) is_closed: bool,
 }
 
 impl Control {
     pub(super) fn new(stream: Socket, rails: usize, geometry: Geometry) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
-        // Only TCP knows it. What no kernel acknowledges will not be confirmed; a peer that is busy may
-        // take its time.
+        // Only TCP has this option; other sockets refuse it. The timeout ends the stream if the peer's kernel does
+        // not answer, but not if the peer is only busy.
         let _ = stream.set_tcp_user_timeout(Some(UNREACHABLE));
         Ok(Self {
             stream: Arc::new(stream),
@@ -48,7 +49,7 @@ impl Control {
         self.flush();
     }
 
-    /// Whether the kernel has not taken everything that was said.
+    /// Whether the kernel has not accepted all that was sent.
     pub(super) fn holds_back(&self) -> bool {
         !self.unsent.is_empty()
     }
@@ -63,7 +64,7 @@ impl Control {
                 Err(error) => match error.kind() {
                     ErrorKind::Interrupted => {}
                     ErrorKind::WouldBlock => return,
-                    // What the peer has said before may still be there.
+                    // Earlier messages of the peer may still be readable.
                     _ => self.unsent.clear(),
                 },
             }
@@ -84,7 +85,7 @@ impl Control {
         message.map(Some).ok_or_else(no_sense)
     }
 
-    /// Whether so many bytes of the next message are here.
+    /// Whether the first `len` bytes of the next message have arrived.
     fn read(&mut self, len: usize) -> bool {
         while self.heard.len() < len && !self.is_closed {
             let known = self.heard.len();

@@ -1,4 +1,4 @@
-//! What both halves of a link work with.
+//! The state that both halves of a link share: its rails, slots, accounts and loans.
 
 mod attempt;
 mod failover;
@@ -23,46 +23,45 @@ use crate::LinkError;
 use crate::rdma::Registry;
 pub(super) use failover::Dead;
 use loans::Loans;
-pub(super) use loans::{LEND_LEAST, Place};
+pub(super) use loans::{Destination, LEND_LEAST};
 
-/// For so long at most a link that ends waits until all that it sent has arrived: a device may have to
-/// send it again.
-const FAREWELL: Duration = Duration::from_secs(10);
-/// The pause between two looks meanwhile.
+/// How long at most an ending link waits until everything that it sent has arrived: a device may have to
+/// retransmit.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pause between two polls of an ending link.
 const PAUSE: Duration = Duration::from_micros(20);
-/// After so many looks, the peer may have something to say about a rail that failed, or a rail may be
-/// silent while another one is busy.
+/// How many polls pass between two checks of the control stream and of silent rails.
 const LISTEN_AFTER: u32 = 1024;
-/// A look that finds nothing counts for so many: it has time for more.
+/// What a poll that finds nothing counts for: it has time for more.
 const IDLE: u32 = 16;
 
 /// An end of a link.
 #[derive(Debug)]
 pub(super) struct Core {
-    // Dropped before the slots: then no device reaches these.
-    /// Those that carry; both ends number them alike.
+    // Dropped before the slots, so that no device can access these any more.
+    /// The rails in use; both ends number them alike.
     rails: Vec<Option<Rail>>,
     dead: Vec<Dead>,
-    /// How often a rail was dropped, and came back.
+    /// How often a rail was dropped, and put back into use.
     dropped: u64,
     returned: u64,
-    /// What was said to all rails when a half of this end went.
-    farewells: Vec<Immediate>,
+    /// What was sent over all rails when a half of this end was dropped.
+    announcements: Vec<Immediate>,
     outgoing: Slots,
     incoming: Slots,
     order: Order,
     control: Control,
-    /// To be sent again.
+    /// Messages to be sent again.
     missed: VecDeque<Missed>,
-    /// Since the peer was listened to.
+    /// Polls since the last check of the control stream, weighted by [`IDLE`].
     looks: u32,
-    /// Lent to a poll.
+    /// `None` while a poll uses it.
     room: Option<Box<PollRoom>>,
-    /// By channel, the last message that is read, was not lent, and is not acknowledged yet.
+    /// By channel, the last message that was read and not yet acknowledged, not counting lent ones.
     owed: Vec<Option<u64>>,
-    /// By channel, those that are being read out of the peer's memory.
+    /// By channel, the messages that are being read from the peer's memory.
     loans: Vec<Loans>,
-    /// What may be lent, and borrowed to.
+    /// The memory that may be lent, or borrowed into.
     registry: Arc<Registry>,
     failed: Option<LinkError>,
 }
@@ -87,7 +86,7 @@ impl Core {
             dead: Vec::new(),
             dropped: 0,
             returned: 0,
-            farewells: Vec::new(),
+            announcements: Vec::new(),
             outgoing,
             incoming,
             control,
@@ -104,7 +103,7 @@ impl Core {
         &self.incoming
     }
 
-    /// Those that carry.
+    /// The rails in use.
     pub(super) fn rails(&self) -> impl Iterator<Item = &Rail> {
         self.rails.iter().flatten()
     }
@@ -123,7 +122,7 @@ impl Core {
         if self.failed.is_none() && self.order.receiver_gone {
             return Err(LinkError::Closed);
         }
-        // One write more for each channel: what all have reserved can be sent.
+        // One extra write for each channel, so that what all channels have reserved can be sent.
         let writes = self.owed.len() as u64 + 1;
         let free = |core: &Self| {
             let room = core.rails().all(|rail| rail.has_room(writes));
@@ -138,10 +137,10 @@ impl Core {
         Ok(free(self))
     }
 
-    /// Sends the channel's next message, whose payload stands in its slot.
+    /// Sends the channel's next message, whose payload is in its slot.
     ///
     /// # Safety
-    /// The slot is reserved: it is this side's.
+    /// The slot is reserved, so it belongs to this side.
     pub(super) unsafe fn send(
         &mut self,
         channel: usize,
@@ -149,20 +148,19 @@ impl Core {
         header: Header,
     ) -> Result<(), LinkError> {
         let number = header.number;
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller promises that the slot is reserved, so it belongs to this side.
         unsafe { self.outgoing.write_header(channel, header) };
-        // SAFETY: the message is whole, and its slot is this side's to write again only when the peer has
-        // said that it has read it.
+        // SAFETY: the message is complete, and its slot is written again only after the peer has acknowledged it.
         let load = unsafe { self.transmit(channel, number, (HEADER_BYTES + len) as u64)? };
         self.order.note_sent(channel, load, header.is_lent);
         Ok(())
     }
 
-    /// Has a message of so many bytes written by the rail that has the fewest on their way, or by another
-    /// one, should that fail.
+    /// Writes a message of this many bytes over the rail with the fewest bytes in flight, or over another one if
+    /// that fails.
     ///
     /// # Safety
-    /// The message stays as it is until the peer has said that it has read it.
+    /// The message stays unchanged until the peer has acknowledged it.
     unsafe fn transmit(
         &mut self,
         channel: usize,
@@ -184,7 +182,8 @@ impl Core {
             let Some((rail, least)) = live.min_by_key(|(_, rail)| rail.load) else {
                 return Err(self.failed.clone().unwrap_or(LinkError::Closed));
             };
-            // SAFETY: passed on from the caller.
+            // SAFETY: the caller promises that the message stays unchanged until the peer has acknowledged it. It
+            // lies in `outgoing`, which is dropped after the rails.
             match unsafe { least.write(start, bytes as usize, offset, what) } {
                 Ok(()) => {
                     least.load += bytes;
@@ -195,10 +194,10 @@ impl Core {
         }
     }
 
-    /// Sends the channel's next message, which the peer is to read where it lies.
+    /// Sends the channel's next message, whose payload the peer reads in place.
     ///
     /// # Safety
-    /// As for [`send`](Self::send).
+    /// The slot is reserved, so it belongs to this side.
     pub(super) unsafe fn send_lent(
         &mut self,
         channel: usize,
@@ -213,14 +212,14 @@ impl Core {
             number,
             is_lent: true,
         };
-        // SAFETY: the slot is this side's, and has room for them: what is lendable fits.
+        // SAFETY: the caller promises that the slot belongs to this side. The bytes fit: `lendable` has made sure.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), slot, bytes.len());
             self.send(channel, bytes.len(), header)
         }
     }
 
-    /// Whether the peer has given back the slots of all messages up to that number.
+    /// Whether the peer has returned the slots of all messages up to this number.
     pub(super) fn has_returned(&mut self, channel: usize, number: u64) -> Result<bool, LinkError> {
         if self.order.is_on_its_way(channel, number) {
             self.poll()?;
@@ -244,7 +243,7 @@ impl Core {
         }
     }
 
-    /// Gives the slot of the channel's next message back.
+    /// Returns the slot of the channel's next message.
     pub(super) fn release(&mut self, channel: usize) {
         if let Some(number) = self.order.note_read(channel) {
             match self.loans[channel].pop_front() {
@@ -255,7 +254,7 @@ impl Core {
         }
     }
 
-    /// Tells the peer what is read, as far as the rails have room for it.
+    /// Tells the peer what was read, as far as the rails have room for it.
     fn acknowledge(&mut self) {
         let writes = self.unreserved();
         let has_room =
@@ -273,8 +272,8 @@ impl Core {
         self.say_returns();
     }
 
-    /// For so many writes a rail has room when it takes one that nobody has reserved: what all channels
-    /// have reserved can be sent besides, and a probe may take one.
+    /// How many writes a rail must have room for before it takes one that was not reserved: one per channel for
+    /// reserved messages, one for a probe, and the write itself.
     fn unreserved(&self) -> u64 {
         self.owed.len() as u64 + 2
     }
@@ -284,12 +283,12 @@ impl Core {
             return;
         };
         if let Err(error) = live.say(what) {
-            // The report about it says the same.
+            // The rail's failure report tells the peer the same.
             self.drop_rail(rail, error.to_string());
         }
     }
 
-    /// Takes note of everything that has arrived or ended.
+    /// Processes everything that has arrived or completed.
     pub(super) fn poll(&mut self) -> Result<(), LinkError> {
         let mut has_found = false;
         for rail in 0..self.rails.len() {
@@ -298,7 +297,7 @@ impl Core {
             }
         }
         self.note_loans();
-        // A rail that is missing is not to wait for the others to be idle.
+        // A dropped rail must not have to wait until the others are idle.
         let has_time = !has_found || !self.dead.is_empty();
         self.looks += if has_time { IDLE } else { 1 };
         if self.looks >= LISTEN_AFTER || self.is_failing_over() {
@@ -309,7 +308,7 @@ impl Core {
         self.acknowledge();
         match &self.failed {
             None => Ok(()),
-            // It may have gone without the last acknowledgement.
+            // The peer may have closed before it acknowledged everything.
             Some(_) if self.order.receiver_gone || self.order.sender_gone() => {
                 Err(LinkError::Closed)
             }
@@ -317,19 +316,19 @@ impl Core {
         }
     }
 
-    /// Takes note of everything, and also of what only comes now and then.
+    /// Polls, and also checks the control stream and silent rails.
     pub(super) fn look_around(&mut self) {
-        // An error is there for the next look.
+        // The next call returns the error again.
         let _ = self.poll();
         self.attend();
         self.probe();
     }
 
-    /// Gives up what is on its way: from now on no peer reads memory here, and no device writes to it.
+    /// Abandons what is in flight: from now on no peer reads memory here, and no device writes to it.
     pub(super) fn abandon(&mut self) {
         self.failed.get_or_insert(LinkError::Closed);
-        // The peer may already use what this end has said yes to. No thread does this: it might take its
-        // time.
+        // The peer may already use a rail to which this end has agreed. Done here and not by a thread, which might
+        // be late.
         for dead in &mut self.dead {
             dead.attempt = None;
         }
@@ -338,7 +337,7 @@ impl Core {
         }
     }
 
-    /// Whether there may be more.
+    /// Polls a rail once; returns whether there may be more.
     fn poll_rail(&mut self, rail: usize) -> bool {
         let Some(live) = &self.rails[rail] else {
             return false;
@@ -359,7 +358,7 @@ impl Core {
                         }
                         Err(error) => {
                             self.note_failure(rail, &error);
-                            // The first says why, the others end because of it.
+                            // Keep the first failure: it is the cause of the others.
                             problem.get_or_insert_with(|| error.to_string());
                         }
                     }
@@ -379,9 +378,9 @@ impl Core {
         count > 0
     }
 
-    /// As if the peer had said so.
+    /// Processes an immediate value as if the peer had sent it.
     #[cfg(test)]
-    pub(super) fn pretend(&mut self, said: Immediate, bytes: u32) {
+    pub(super) fn inject(&mut self, said: Immediate, bytes: u32) {
         let Self { order, rails, .. } = self;
         let noted = order.note(0, said, bytes, |load| unload(rails, load));
         noted.unwrap();
@@ -421,12 +420,12 @@ impl Core {
         self.failed.get_or_insert(LinkError::Rdma { rail, problem });
     }
 
-    /// Says that one half of this end is gone.
-    pub(super) fn say_farewell(&mut self, what: Immediate) {
+    /// Tells the peer that one half of this end was dropped.
+    pub(super) fn announce_closed(&mut self, what: Immediate) {
         let has_room = |core: &Self| core.rails().all(|rail| rail.has_room(1));
         self.wait_until(has_room);
-        // No rail is tried any more, and the peer is to know that.
-        self.farewells.push(what);
+        // No rail is tried any more, and the peer must learn of that.
+        self.announcements.push(what);
         self.revive();
         for rail in 0..self.rails.len() {
             if self.failed.is_none() && has_room(self) {
@@ -435,10 +434,10 @@ impl Core {
         }
     }
 
-    /// Waits for something, unless the link fails, or nobody is there any more to wait for.
+    /// Waits until `done`, the link fails, both halves of the peer are gone, or time is up.
     fn wait_until(&mut self, done: impl Fn(&Self) -> bool) {
         let patience = self.rails().map(|rail| rail.patience).max();
-        let until = Instant::now() + patience.unwrap_or_default().min(FAREWELL);
+        let until = Instant::now() + patience.unwrap_or_default().min(CLOSE_TIMEOUT);
         while self.poll().is_ok()
             && !(self.order.receiver_gone && self.order.sender_gone())
             && !done(self)
@@ -448,7 +447,7 @@ impl Core {
         }
     }
 
-    /// Whether everything that was posted has ended, by rails that carry.
+    /// Whether every posted request has completed, and no rail is failing over.
     fn is_quiet(&self) -> bool {
         !self.is_failing_over()
             && !self.owes()
@@ -456,7 +455,7 @@ impl Core {
     }
 }
 
-/// What a rail had on its way has been read.
+/// Accounts for bytes of a rail that the peer has read.
 fn unload(rails: &mut [Option<Rail>], load: Load) {
     if let Some(rail) = &mut rails[load.rail] {
         rail.load = rail.load.saturating_sub(load.bytes);
@@ -464,7 +463,7 @@ fn unload(rails: &mut [Option<Rail>], load: Load) {
 }
 
 impl Drop for Core {
-    /// The peer is to get everything, and to hear the last words.
+    /// The peer should get everything, including the announcement that this end is gone.
     fn drop(&mut self) {
         self.wait_until(Self::is_quiet);
     }

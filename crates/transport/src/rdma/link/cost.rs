@@ -1,4 +1,4 @@
-//! What a message costs this library, without a device, a kernel and a network: by hand,
+//! Measures what a message costs in this library alone, without a device, a kernel or a network. Run by hand:
 //! `cargo test --release -p spark-ccl-transport cost_of_a_message -- --ignored --nocapture`.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const GEOMETRY: Geometry = Geometry {
 };
 const MESSAGES: u32 = 1_000_000;
 
-/// An end whose device carries nothing.
+/// An end of a link on the fake device, which carries nothing.
 pub(super) fn alone() -> Core {
     let mut devices = devices(testing::library()).unwrap();
     let local = devices.remove(0).1.unwrap().remove(0);
@@ -62,7 +62,7 @@ pub(super) fn alone() -> Core {
 }
 
 #[test]
-#[ignore = "a measurement, which proves nothing; by hand, as this file says"]
+#[ignore = "a measurement; run by hand, with the command in the header of this file"]
 fn cost_of_a_message() {
     let mut core = alone();
     for len in [8, 256 << 10] {
@@ -74,13 +74,13 @@ fn cost_of_a_message() {
                 number: next,
                 is_lent: false,
             };
-            // SAFETY: the slot is free, and nothing carries it anywhere.
+            // SAFETY: the slot is free, so it belongs to this side.
             unsafe { core.send(0, len, header).unwrap() };
             let said = Immediate::Released {
                 channel: 0,
                 number: next as u32,
             };
-            core.pretend(said, 0);
+            core.inject(said, 0);
             core.poll().unwrap();
         }
         let each = begin.elapsed() / MESSAGES;

@@ -1,17 +1,17 @@
-//! How much the queues of a link's queue pairs hold.
+//! The depths of the queues of a link's queue pairs.
 
 use spark_ccl_verbs::Limits;
 
 use crate::Geometry;
 
-/// Numbers that come besides those of messages: greetings and farewells.
+/// Receives for immediate values other than those of messages: greetings and close announcements.
 const SPARE_RECEIVES: usize = 8;
-/// For each receive, so many sends: those that have ended are told of now and then only.
+/// How many sends per receive: sends are signalled only from time to time, so they stay in the queue longer.
 const SENDS_PER_RECEIVE: usize = 4;
-/// The most sends; with more, devices that set aside the bytes that are sent inline have no room for all.
+/// The most sends. With more, devices that reserve space for inline data do not have enough.
 const MOST_SENDS: usize = 4096;
 
-/// How much the queues of a queue pair hold.
+/// The depths of a queue pair's queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Depths {
     pub(super) sends: usize,
@@ -19,12 +19,12 @@ pub(super) struct Depths {
 }
 
 impl Depths {
-    /// For links of that geometry, on a device with these limits.
+    /// The depths for links of this geometry, on a device with these limits.
     ///
     /// # Errors
-    /// In words, when the device does not hold what the peer may send at once.
+    /// A text, if the device's queues cannot hold what the peer may send at once.
     pub(super) fn new(geometry: Geometry, limits: &Limits) -> Result<Self, String> {
-        // A message and its acknowledgement, either way.
+        // A message and its acknowledgement, in each direction.
         let window = 2 * geometry.slots * geometry.channels;
         let receives = window + SPARE_RECEIVES;
         let most = limits.work_requests.min(limits.completions / 2) as usize;
@@ -35,12 +35,12 @@ impl Depths {
                 geometry.slots
             ));
         }
-        // A sender waits for room, so fewer will do.
+        // A sender waits for room, so fewer are enough.
         let sends = (SENDS_PER_RECEIVE * receives).min(MOST_SENDS).min(most);
         Ok(Self { sends, receives })
     }
 
-    /// Of the queue that both end in.
+    /// The depth of the completion queue for both.
     pub(super) fn completions(self) -> usize {
         self.sends + self.receives
     }

@@ -1,4 +1,4 @@
-//! What the peer may say of an RDMA link, for fuzzing.
+//! Fuzz targets for what a peer sends about an RDMA link.
 
 use super::immediate::{Immediate, MAX_CHANNELS};
 use super::lent::Lent;

@@ -1,26 +1,26 @@
-//! What a number that comes with a write or a send says.
+//! The immediate values that come with writes and sends.
 
 use spark_ccl_verbs::Opcode;
 
 /// The most channels of a link.
 pub(super) const MAX_CHANNELS: usize = 1 << 6;
-/// Messages are numbered up to here, then from 0 again.
+/// Message numbers are transmitted modulo this.
 const NUMBERS: u32 = 1 << 24;
 
-/// What a number that comes with a write or a send says. Messages of a channel are numbered from 1.
+/// The meaning of an immediate value. Messages of a channel are numbered from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Immediate {
-    /// The message of that number is in its slot.
+    /// The message with this number is in its slot.
     Message { channel: usize, number: u32 },
-    /// The receiver has given back the slots of all messages up to that number that are not lent.
+    /// The receiver has returned the slots of all messages up to this number that are not lent.
     Released { channel: usize, number: u32 },
-    /// The receiver has read the lent message of that number by this rail, or by one that it has dropped.
+    /// The receiver has read the lent message with this number over this rail, or over one that it has dropped.
     Returned { channel: usize, number: u32 },
     /// This rail works.
     Hello,
-    /// The sender sends nothing more by this rail.
+    /// The sender sends nothing more over this rail.
     SenderGone,
-    /// The receiver takes nothing more.
+    /// The receiver accepts nothing more.
     ReceiverGone,
 }
 
@@ -41,7 +41,7 @@ impl Immediate {
         }
     }
 
-    /// How it arrives: what has bytes is written, the rest is sent.
+    /// The opcode of its completion: values with data come with a write, the others with a send.
     pub(super) fn arrival(self) -> Opcode {
         match self {
             Self::Message { .. } | Self::Hello => Opcode::ReceiveOfWrite,
@@ -52,7 +52,7 @@ impl Immediate {
         }
     }
 
-    /// `None`: nothing that a peer of this version sends.
+    /// Decodes a value; `None` if no peer of this version sends it.
     pub(super) fn from_bits(bits: u32) -> Option<Self> {
         let channel = (bits >> 24) as usize % MAX_CHANNELS;
         let number = bits % NUMBERS;
@@ -68,8 +68,7 @@ impl Immediate {
     }
 }
 
-/// How far `number` is after `known`, of which only the low bits are compared; negative where it is
-/// before it.
+/// How far `number` is ahead of `known`, of which only the low bits are compared; negative if it is behind.
 pub(super) fn distance(number: u32, known: u64) -> i64 {
     let ahead = number.wrapping_sub(known as u32) % NUMBERS;
     if ahead < NUMBERS / 2 {

@@ -1,4 +1,4 @@
-//! The queue pairs of a rail: how they are made and connected.
+//! Makes and connects the queue pairs of a rail.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -20,10 +20,10 @@ use super::rail::{Ended, RECEIVE, Rail, Reads, Silence, post_receives};
 use super::returns::Returns;
 use super::slots::{GREETING, Slots};
 
-/// Messages of up to about so many bytes need not be fetched by the device.
+/// Messages of up to about this many bytes are posted inline, so that the device need not fetch them.
 const INLINE: u32 = 128;
-/// Reads by a queue pair at a time: enough to keep a rail busy, and no more than queues on the way hold,
-/// since nothing holds the answers back.
+/// The most concurrent reads of a queue pair: enough to keep a rail busy, but no more than the queues of the
+/// network hold, because answers to reads are not subject to back-pressure.
 const MOST_READS: u8 = 4;
 
 /// A queue pair that is not connected.
@@ -35,7 +35,7 @@ pub(super) struct Lane {
     psn: u32,
     queue: CompletionQueue,
     events: CompletionChannel,
-    /// The most reads at a time, of either end.
+    /// The most concurrent reads, in either direction.
     reads: u8,
 }
 
@@ -62,7 +62,7 @@ impl Lane {
         Ok(Self {
             plan: Arc::clone(plan),
             pair,
-            // What an earlier queue pair of that number has still on its way is not taken for ours.
+            // Random, so that packets in flight of an earlier queue pair with the same number are not accepted.
             psn: RandomState::new().build_hasher().finish() as u32 & 0xff_ffff,
             queue,
             events,
@@ -74,7 +74,7 @@ impl Lane {
         &self.plan
     }
 
-    /// What the peer needs to connect to it.
+    /// The information that the peer needs to connect to it.
     pub(super) fn end(&self) -> End {
         End {
             qp_num: self.pair.number(),
@@ -84,7 +84,7 @@ impl Lane {
         }
     }
 
-    /// Connects it to that of the peer, whose slots begin at `start`.
+    /// Connects it to the peer's, whose slots are at `start`.
     pub(super) fn connect(self, peer: End, start: u64) -> Result<Rail, Box<dyn std::error::Error>> {
         let Plan {
             rail,
@@ -134,7 +134,7 @@ impl Lane {
     }
 }
 
-/// Twice what all tries of a device take; it need not be exact.
+/// Twice the time that all retries of a device take; it need not be exact.
 fn patience(settings: &Rdma) -> Duration {
     if settings.timeout == 0 {
         return Duration::MAX;
@@ -143,14 +143,14 @@ fn patience(settings: &Rdma) -> Duration {
     one * 2 * (u32::from(settings.retry_count) + 1)
 }
 
-/// Greets the peer, which says nothing else yet.
-pub(super) fn hail(rail: &mut Rail, slots: &Slots) -> Result<(), Error> {
+/// Sends a greeting. Nothing else is sent before the greetings.
+pub(super) fn send_greeting(rail: &mut Rail, slots: &Slots) -> Result<(), Error> {
     let (start, offset) = slots.greeting();
-    // SAFETY: nobody writes there, and the memory stays until no device reaches it.
+    // SAFETY: nothing ever writes to the greeting, and the slots are unmapped only after they are deregistered.
     unsafe { rail.write(start, GREETING, offset, Immediate::Hello) }
 }
 
-/// Takes note of the peer's greeting, and of the arrival of this rank's.
+/// Polls for the peer's greeting, and for the completion of this end's.
 pub(super) fn listen(
     rail: &mut Rail,
     heard: &mut bool,

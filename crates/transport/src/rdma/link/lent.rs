@@ -1,6 +1,6 @@
-//! What a lent message says in place of its payload: where the peer reads that.
+//! What a lent message contains instead of its payload: where the peer reads it.
 
-/// Where a payload is, at its sender.
+/// The location of a payload in its sender's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Lent {
     pub(super) address: u64,
@@ -9,11 +9,11 @@ pub(super) struct Lent {
     pub(super) keys: Vec<u32>,
 }
 
-/// Of the address and the length.
+/// The size of the address and the length.
 const FIXED: usize = 12;
 
 impl Lent {
-    /// The bytes that it takes with so many rails.
+    /// Its encoded size with this many rails.
     pub(super) fn len(rails: usize) -> usize {
         FIXED + 4 * rails
     }
@@ -25,7 +25,7 @@ impl Lent {
         bytes
     }
 
-    /// `None`: nothing that a peer lends over so many rails, where messages have at most so many bytes.
+    /// Decodes it; `None` if no peer sends it over this many rails, with messages of at most `most` bytes.
     pub(super) fn decode(bytes: &[u8], rails: usize, most: usize) -> Option<Self> {
         if bytes.len() != Self::len(rails) {
             return None;

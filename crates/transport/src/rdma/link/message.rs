@@ -1,4 +1,4 @@
-//! What the ends of a link tell each other about rails that fail and return.
+//! The control messages about rails that fail and return.
 
 use super::offer::End;
 use super::report::Report;
@@ -11,19 +11,19 @@ const VERDICT: u8 = 2;
 /// Numbers of queue pairs and packets have 24 bits.
 const NUMBERS: u32 = 1 << 24;
 
-/// What an end of a link says.
+/// A control message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Message {
     /// A rail has failed.
     Report(Report),
-    /// With this queue pair a rail may return: the first end asks, the other one agrees.
+    /// A queue pair with which a rail may return. The first end offers one, and the other end answers with its own.
     Offer { rail: usize, end: End },
-    /// Whether the rail carries again, as this end has found. Each end says it once in a try.
+    /// Whether this end has found the rail to work again. Each end sends it once per try.
     Verdict { rail: usize, works: bool },
 }
 
 impl Message {
-    /// The bytes of every message about such a link that begins with this one.
+    /// The size of every message that starts with this byte, for a link of this geometry.
     pub(super) fn len(first: u8, geometry: Geometry) -> Option<usize> {
         let rest = match first {
             REPORT => Report::len(geometry),
@@ -54,7 +54,7 @@ impl Message {
         }
     }
 
-    /// `None`: nothing that a peer of this version says about such a link.
+    /// Decodes a message; `None` if no peer of this version sends it for such a link.
     pub(super) fn decode(bytes: &[u8], rails: usize, geometry: Geometry) -> Option<Self> {
         let (&first, body) = bytes.split_first()?;
         if Some(bytes.len()) != Self::len(first, geometry) {

@@ -1,4 +1,4 @@
-//! The RDMA ports of this machine, opened.
+//! The opened RDMA ports of this machine.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use super::super::{LocalPort, Port, Rail, Registry, devices};
 #[derive(Debug, Default)]
 pub struct Nics {
     ports: Vec<(LocalPort, ProtectionDomain)>,
-    /// The same, as peers know them.
+    /// The same ports, as described to peers.
     descriptions: Vec<Port>,
     registry: Arc<Registry>,
-    /// Why there are none, for people.
+    /// Why there are no ports, for messages.
     pub none_because: Option<String>,
 }
 
 impl Nics {
-    /// Opens the devices. Where that fails, there are no ports.
+    /// Opens the devices. If that fails, there are no ports.
     pub fn open(settings: &Rdma) -> Self {
         Self::try_open(settings).unwrap_or_else(|error| Self {
             none_because: Some(error.to_string()),
@@ -31,7 +31,7 @@ impl Nics {
         let mut nics = Self::default();
         let mut problems = Vec::new();
         for (device, ports) in devices(Library::open(settings.library.as_deref())?)? {
-            // A device that cannot be used does not rule out the others.
+            // A device that cannot be used does not exclude the others.
             let ports = ports.unwrap_or_else(|error| {
                 problems.push(format!("{}: {error}", device.name()));
                 Vec::new()
@@ -60,20 +60,20 @@ impl Nics {
         &self.ports
     }
 
-    /// The ports as peers know them.
+    /// The ports as described to peers.
     pub fn descriptions(&self) -> &[Port] {
         &self.descriptions
     }
 
-    /// What the ports reach of this process's memory, besides slots.
+    /// The registered memory of this process, other than slots.
     pub fn registry(&self) -> &Arc<Registry> {
         &self.registry
     }
 
-    /// The way along a rail to a queue pair of the peer, whose ports are `theirs`.
+    /// The path along a rail to a queue pair of the peer, whose ports are `theirs`.
     ///
     /// # Errors
-    /// When the rail's ends do not suit each other, or have changed.
+    /// When the rail's ends do not match, or have changed.
     pub fn way(
         &self,
         rail: &Rail,
@@ -87,7 +87,7 @@ impl Nics {
     }
 }
 
-/// What a port needs to be used: its description for peers, and a domain.
+/// The description for peers and the protection domain of a usable port.
 fn usable(
     local: &LocalPort,
     settings: &Rdma,

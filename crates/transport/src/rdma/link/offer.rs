@@ -1,4 +1,4 @@
-//! What two ranks tell each other while they connect, over a stream.
+//! The messages that two ranks exchange over a stream while they connect.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use socket2::Socket;
 
 use super::super::{ExchangeError, NoRail, exchange};
 
-/// How often a rank that waits asks whether to go on.
+/// How often a waiting rank checks whether to go on.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The most queue pairs that are tried for a link.
 pub(super) const MOST_LANES: usize = 1024;
@@ -27,40 +27,40 @@ const MAX_BYTES: usize = if exchange::MAX_BYTES > MAX_OFFER {
 };
 const MAX_OFFER: usize = MOST_LANES * 96;
 
-/// Why two ranks have no link over RDMA. Both know it then, and may connect in another way.
+/// Why two ranks have no link over RDMA. If it [is agreed](Self::is_agreed), they may connect in another way.
 #[derive(Debug, thiserror::Error)]
 pub enum NoLink {
-    /// No ports lead to the peer.
+    /// No port reaches the peer.
     #[error(transparent)]
     Rails(#[from] NoRail),
-    /// Something failed here.
+    /// Something failed at this end.
     #[error("this rank cannot: {0}")]
     Here(String),
     /// Something failed at the peer.
     #[error("the peer cannot: {0}")]
     There(String),
-    /// The peer sent something that no rank of this version sends.
+    /// The peer's description of its ports is unusable.
     #[error("the peer's description of its RDMA ports: {0}")]
     Ports(#[from] ExchangeError),
-    /// The peer says something that cannot be.
+    /// The peer's answer is impossible.
     #[error("the peer answers {0}; run the same version on all ranks")]
     Answer(String),
-    /// There was no reason any more to wait for the peer, which does not know that.
+    /// This rank stopped waiting, and the peer has not been told.
     #[error("given up, since something else has failed meanwhile")]
     Interrupted,
-    /// The stream to the peer broke; neither rank knows what the other does.
+    /// The stream to the peer broke; neither rank can tell what the other does.
     #[error("talking about RDMA with the peer: {0}")]
     Stream(#[from] io::Error),
 }
 
 impl NoLink {
-    /// Whether both ranks know that there is no link.
+    /// Whether both ranks have found that there is no link.
     pub fn is_agreed(&self) -> bool {
         matches!(self, Self::Rails(_) | Self::Here(_) | Self::There(_))
     }
 }
 
-/// What one rank's queue pairs and slots are called, one for each that may become a rail's.
+/// The addresses of one rank's queue pairs, one for each candidate, and of its slots.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Offer {
     /// The address of the slots that the peer writes.
@@ -83,22 +83,21 @@ pub(super) struct End {
 /// How long a rank waits for its peer.
 #[derive(Clone, Copy)]
 pub struct Wait<'a> {
-    /// No longer than until then.
+    /// The end of the wait.
     pub deadline: Instant,
-    /// And only while this says so, which is asked several times a second: a reason may turn up elsewhere to
-    /// wait no more.
+    /// Checked several times a second; the wait ends when it returns false, because another thread may find a
+    /// reason to stop waiting.
     pub go_on: &'a dyn Fn() -> bool,
 }
 
-/// The stream to the peer, while both talk about a link.
+/// The stream to the peer while a link is set up.
 pub(super) struct Talk<'a> {
     pub(super) stream: &'a Socket,
     pub(super) wait: Wait<'a>,
 }
 
 impl Talk<'_> {
-    /// Says what this rank has or why it has not, and hears the same of the peer. An error where either
-    /// has not.
+    /// Sends this rank's value, or why it has none, and receives the peer's. An error if either has none.
     pub(super) fn exchange<T: Serialize + DeserializeOwned>(
         &self,
         own: Result<T, String>,
@@ -115,7 +114,7 @@ impl Talk<'_> {
         }
     }
 
-    /// Both send and receive at once: neither waits for the other to take what the kernel does not keep.
+    /// Sends and receives at the same time, so that the ranks cannot deadlock when the kernel's buffers are full.
     pub(super) fn exchange_bytes(&self, own: &[u8]) -> Result<Vec<u8>, NoLink> {
         self.stream.set_nonblocking(true)?;
         let mut outgoing = (own.len() as u32).to_le_bytes().to_vec();
@@ -135,7 +134,7 @@ impl Talk<'_> {
         }
     }
 
-    /// Waits until the stream takes or has something, or a little.
+    /// Waits until the stream is writable or readable, but not longer than [`LOOK_EVERY`].
     fn until_ready(&self, takes: bool, has: bool) -> Result<(), NoLink> {
         let left = self.wait.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -156,7 +155,7 @@ impl Talk<'_> {
     }
 }
 
-/// What a call on a stream that does not block has done; none where it would block.
+/// The result of a call on a non-blocking stream; `None` if it would block.
 fn now(done: Result<usize, Errno>) -> io::Result<Option<usize>> {
     match done {
         Ok(count) => Ok(Some(count)),
@@ -165,7 +164,7 @@ fn now(done: Result<usize, Errno>) -> io::Result<Option<usize>> {
     }
 }
 
-/// A message of the peer, as far as it is there: its length, then as many bytes.
+/// The part of a peer's message that has arrived: its length, then that many bytes.
 #[derive(Default)]
 struct Incoming {
     len: Vec<u8>,
@@ -173,7 +172,7 @@ struct Incoming {
 }
 
 impl Incoming {
-    /// So many bytes must come before more is known.
+    /// How many bytes must arrive before the next step of decoding.
     fn missing(&self) -> Result<usize, NoLink> {
         let Ok(len) = self.len[..].try_into() else {
             return Ok(size_of::<u32>() - self.len.len());
@@ -184,7 +183,7 @@ impl Incoming {
         }
     }
 
-    /// Takes what is there of this message, and nothing of the next.
+    /// Reads what has arrived of this message, and nothing of the next.
     fn fill(&mut self, stream: &Socket) -> Result<(), NoLink> {
         let mut piece = [0; 4096];
         loop {

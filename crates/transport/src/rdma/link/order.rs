@@ -1,4 +1,4 @@
-//! Which messages are on their way, here and there: the accounts of a link, without the device.
+//! The accounts of a link: which messages are in flight in each direction. Independent of devices.
 
 use super::immediate::{Immediate, distance};
 use super::report::{Progress, Report};
@@ -10,55 +10,54 @@ use crate::{Geometry, LinkError};
 pub(super) struct Order {
     channels: Vec<Channel>,
     slot_bytes: usize,
-    /// By rail, whether the peer's sender sends nothing more by it.
+    /// By rail, whether the peer's sender sends nothing more over it.
     silent: Vec<bool>,
-    /// It has said so itself.
+    /// The peer's sender has announced itself that it is gone.
     sender_said: bool,
-    /// The peer takes nothing more.
+    /// The peer's receiver accepts nothing more.
     pub(super) receiver_gone: bool,
 }
 
-/// Those of a channel; messages are numbered from 1 in either direction.
+/// The accounts of a channel. Messages are numbered from 1 in each direction.
 #[derive(Debug)]
 struct Channel {
     /// Messages sent.
     sent: u64,
-    /// Of these, those whose slots the peer has given back.
+    /// Of these, how many slots the peer has returned.
     returned: u64,
     /// By slot, the message in it.
     slots: Vec<Sent>,
     /// Messages read.
     read: u64,
-    /// By slot: the payload bytes of the message in it that has arrived and is not read.
+    /// By slot, the payload bytes of a message that has arrived and was not read.
     arrived: Vec<Option<u32>>,
-    /// Messages that the peer is known to have sent, as far as rails that failed may not have carried
-    /// them.
+    /// How many messages the peer has reported as sent, of which failed rails may not have delivered all.
     promised: u64,
 }
 
 /// A message that was sent.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sent {
-    /// What carries it, and its bytes; none where a rail has failed since.
+    /// The rail that carries it and its bytes; `None` if that rail has failed since.
     load: Option<Load>,
     is_lent: bool,
-    /// The peer has said that it has read it.
+    /// The peer has reported that it has read it.
     is_read: bool,
 }
 
-/// Bytes on their way by a rail.
+/// Bytes in flight over a rail.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Load {
     pub(super) rail: usize,
     pub(super) bytes: u64,
 }
 
-/// A message that the rail which carried it has not brought to the peer.
+/// A message that its rail has not delivered to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Missed {
     pub(super) channel: usize,
     pub(super) number: u64,
-    /// Of header and payload.
+    /// The size of header and payload.
     pub(super) bytes: u64,
 }
 
@@ -88,7 +87,7 @@ impl Order {
         free.then_some(sent + 1)
     }
 
-    /// The next message is on its way.
+    /// Notes that the next message was sent.
     pub(super) fn note_sent(&mut self, channel: usize, load: Load, is_lent: bool) {
         let channel = &mut self.channels[channel];
         channel.sent += 1;
@@ -105,7 +104,7 @@ impl Order {
         self.arrived(channel, 0)
     }
 
-    /// The same of the message that is so many places behind the next one.
+    /// The same for the message that is `behind` places after the next one.
     pub(super) fn arrived(&self, channel: usize, behind: u64) -> Option<(u64, usize)> {
         let channel = &self.channels[channel];
         let number = channel.read + 1 + behind;
@@ -114,7 +113,7 @@ impl Order {
         Some((number, bytes as usize))
     }
 
-    /// The next message is read; its number, unless there was none.
+    /// Notes that the next message was read; returns its number, unless there was none.
     pub(super) fn note_read(&mut self, channel: usize) -> Option<u64> {
         let channel = &mut self.channels[channel];
         let slot = channel.slot(channel.read + 1);
@@ -123,21 +122,22 @@ impl Order {
         Some(channel.read)
     }
 
-    /// Whether the peer surely knows that the message was read: it has sent another one from its slot.
+    /// Whether the peer has certainly been told that the message was read: it has sent another one in the same
+    /// slot.
     pub(super) fn knows_read(&self, channel: usize, number: u64) -> bool {
         let channel = &self.channels[channel];
         number + channel.slots.len() as u64 <= channel.read
     }
 
-    /// Whether the peer's sender sends nothing more, and everything that it has sent has arrived.
+    /// Whether the peer's sender is gone, and everything that it sent has arrived.
     pub(super) fn sender_gone(&self) -> bool {
         self.sender_said
             && self.silent.iter().all(|silent| *silent)
             && self.channels.iter().all(Channel::is_complete)
     }
 
-    /// Something has arrived by a rail: `bytes` with a number. What is not on its way any more is passed
-    /// on.
+    /// Notes that `bytes` bytes with an immediate value have arrived over a rail. Calls `returned` for what is no
+    /// longer in flight.
     pub(super) fn note(
         &mut self,
         rail: usize,
@@ -176,18 +176,18 @@ impl Order {
         Ok(())
     }
 
-    /// Whether the peer's sender sends nothing by a rail.
+    /// Sets whether the peer's sender sends nothing more over a rail.
     pub(super) fn set_silent(&mut self, rail: usize, is_silent: bool) {
         self.silent[rail] = is_silent;
     }
 
-    /// How far all channels are at this end.
+    /// The progress of all channels at this end.
     pub(super) fn progress(&self) -> Vec<Progress> {
         self.channels.iter().map(Channel::progress).collect()
     }
 
-    /// A rail has failed at both ends. What is not on its way any more is passed on; the messages that
-    /// the rail should have carried and has not.
+    /// Notes that a rail has failed at both ends. Calls `returned` for what is no longer in flight, and returns the
+    /// messages that the rail has not delivered.
     pub(super) fn note_report(
         &mut self,
         report: &Report,
@@ -216,13 +216,13 @@ impl Order {
         Ok(all)
     }
 
-    /// Whether the message is sent and its slot has not come back.
+    /// Whether the message was sent and its slot has not been returned.
     pub(super) fn is_on_its_way(&self, channel: usize, number: u64) -> bool {
         let Channel { sent, returned, .. } = self.channels[channel];
         (returned + 1..=sent).contains(&number)
     }
 
-    /// The message is on its way once more.
+    /// Notes that the message was sent again.
     pub(super) fn note_sent_again(&mut self, channel: usize, number: u64, load: Load) {
         let channel = &mut self.channels[channel];
         let slot = channel.slot(number);
@@ -244,7 +244,7 @@ impl Channel {
         (number % self.arrived.len() as u64) as usize
     }
 
-    /// Whether the message belongs into a slot that is free.
+    /// Notes the arrival of a message; returns whether its slot was free.
     fn arrive(&mut self, number: u32, bytes: u32) -> bool {
         let ahead = distance(number, self.read);
         if !(1..=self.arrived.len() as i64).contains(&ahead) {
@@ -255,14 +255,14 @@ impl Channel {
         self.arrived[slot].replace(payload).is_none()
     }
 
-    /// Whether all messages that were promised are here.
+    /// Whether all messages that the peer has reported as sent have arrived.
     fn is_complete(&self) -> bool {
         let mut promised = self.read + 1..=self.promised;
         promised.all(|number| self.arrived[self.slot(number)].is_some())
     }
 
-    /// The number of the message that the peer says it has read. Those of several rails may come in any
-    /// order, and more than once.
+    /// The full number of a message that the peer reports as read. Reports over several rails may arrive in any
+    /// order and repeatedly.
     fn sent_as(&self, channel: usize, number: u32) -> Result<u64, LinkError> {
         let ahead = distance(number, self.returned);
         if ahead > (self.sent - self.returned) as i64 {
@@ -274,7 +274,7 @@ impl Channel {
         Ok(self.returned.saturating_add_signed(ahead))
     }
 
-    /// The peer has read the messages up to that number that are not lent.
+    /// Notes that the peer has read the messages up to this number that are not lent.
     fn take_back(&mut self, number: u64, returned: &mut impl FnMut(Load)) {
         for number in self.returned + 1..=number {
             let slot = self.slot(number);
@@ -283,7 +283,7 @@ impl Channel {
         self.pass_on(returned);
     }
 
-    /// The peer has read the lent message of that number, and asks for none of it any more.
+    /// Notes that the peer has read the lent message with this number, and will not read it again.
     fn take_loan_back(&mut self, number: u64, returned: &mut impl FnMut(Load)) {
         if number > self.returned {
             let slot = self.slot(number);
@@ -312,7 +312,7 @@ impl Channel {
         }
     }
 
-    /// Whether the peer can have come so far.
+    /// Checks that the peer's report is possible.
     fn check(&self, peer: &Progress) -> Result<(), String> {
         let last = peer.arrived.iter().rposition(|arrived| *arrived);
         let last = last.map_or(0, |index| index as u64 + 1);
@@ -331,8 +331,8 @@ impl Channel {
         Ok(())
     }
 
-    /// The numbers and bytes of messages that the rail should have carried. It does so no more, and may be
-    /// another one when it returns.
+    /// Returns the numbers and bytes of messages that a rail was carrying, and removes the rail from them: when it
+    /// returns, they must not count for it.
     fn forget(&mut self, rail: usize) -> impl Iterator<Item = (u64, u64)> {
         let open = self.returned + 1..=self.sent;
         open.filter_map(move |number| {

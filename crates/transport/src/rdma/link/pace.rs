@@ -1,15 +1,15 @@
-//! How often a rail that failed is tried.
+//! The backoff between tries of a failed rail.
 
 use std::time::{Duration, Instant};
 
-/// Before the first try.
+/// The pause before the first try.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// Between tries, at most.
+/// The longest pause between tries.
 const LONGEST: Duration = Duration::from_secs(30);
-/// A rail that has carried for so long is no worse than others.
+/// How long a rail must have worked to start again with the shortest pause.
 const STEADY: Duration = Duration::from_secs(300);
 
-/// The pause before a rail's next try, or what was the last one of a rail that carries.
+/// The pause before a rail's next try or, for a rail in use, the last pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pace {
     pause: Duration,
@@ -17,7 +17,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// That of a rail with which nothing was wrong up to now.
+    /// The pace of a rail that has never failed.
     pub(super) fn new(now: Instant) -> Self {
         Self {
             pause: SHORTEST,
@@ -29,7 +29,7 @@ impl Pace {
         now.saturating_duration_since(self.since) >= self.pause
     }
 
-    /// After a try, whatever came of it: a rail that comes and goes costs time whenever it goes.
+    /// After a try, whether it succeeded or not: each failure of an unstable rail costs time.
     pub(super) fn slower(self, now: Instant) -> Self {
         Self {
             pause: LONGEST.min(self.pause * 2),
@@ -37,17 +37,17 @@ impl Pace {
         }
     }
 
-    /// After a look that is as good as no try: the next one comes soon, and the pause stays.
+    /// After a check that did not amount to a try: the next one follows soon, and the pause stays.
     pub(super) fn again(self, now: Instant) -> Self {
         let passed = self.pause.saturating_sub(SHORTEST);
         Self {
-            // A machine that has just started has no such time.
+            // On a machine that has just booted, the clock cannot go back that far.
             since: now.checked_sub(passed).unwrap_or(now),
             ..self
         }
     }
 
-    /// After the failure of a rail that has carried.
+    /// After the failure of a rail that was in use.
     pub(super) fn resumed(self, now: Instant) -> Self {
         let steady = now.saturating_duration_since(self.since) >= STEADY;
         let pause = if steady { SHORTEST } else { self.pause };

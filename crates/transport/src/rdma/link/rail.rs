@@ -13,49 +13,49 @@ use super::plan::Plan;
 use super::returns::Returns;
 use super::slots::Slots;
 
-/// The number of all receives; those of writes are less.
+/// The id of all receives; the ids of writes are smaller.
 pub(super) const RECEIVE: u64 = 1 << 62;
-/// Every so many writes, one is told when it has ended, and all before it.
+/// One in this many writes is signalled; its completion also covers those before it.
 const TOLD_EVERY: u64 = 16;
-/// Every so often a rail is asked whether it still carries.
+/// How often a rail is probed.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// A rail that carries nothing is dropped after so many looks, at the least.
+/// The least number of checks before a silent rail is dropped.
 const LOOKS: u32 = 16;
 
-/// One queue pair of a link, connected, and what it writes out of and to.
+/// One connected queue pair of a link, and the memory that it writes from and to.
 #[derive(Debug)]
 pub(super) struct Rail {
-    /// The ports that it joins, for people.
+    /// The ports that it joins, for messages.
     pub(super) name: String,
     pub(super) pair: QueuePair<Rts>,
-    /// Of writes and receives.
+    /// The completion queue of writes and receives.
     pub(super) queue: CompletionQueue,
-    /// Where the queue announces completions.
+    /// The channel for the queue's notifications.
     pub(super) events: Arc<CompletionChannel>,
-    /// The key of the slots to send from, and that of those to receive in.
+    /// The local keys of the slots to send from, and of those to receive in.
     pub(super) lkeys: [u32; 2],
-    /// The begin of the peer's slots.
+    /// The start of the peer's slots.
     pub(super) remote: Remote,
-    /// Requests posted, and those of them that are known to have ended.
+    /// The last request posted, and the last ones known to have ended.
     pub(super) posted: u64,
     pub(super) ended: Ended,
-    /// Bytes on their way.
+    /// Bytes in flight.
     pub(super) load: u64,
     pub(super) reads: Reads,
-    /// What it says about what it has read.
+    /// The notices of loans that it has read.
     pub(super) returns: Returns,
-    /// The last write that was posted to see it end, and when.
+    /// The last probe, and when it was posted.
     pub(super) probe: (u64, Instant),
     pub(super) silence: Silence,
-    /// For so long the device itself may take to find out that nothing is carried.
+    /// How long the device itself may take to find out that nothing is delivered.
     pub(super) patience: Duration,
-    /// How soon it is tried again, should it fail.
+    /// How soon it is tried again if it fails.
     pub(super) pace: Pace,
     /// What its next queue pair is made from.
     pub(super) plan: Arc<Plan>,
 }
 
-/// Which requests have ended: the last that went well, and the last of all; 0 for none.
+/// The last request that succeeded, and the last that ended in any way; 0 for none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Ended {
     pub(super) well: u64,
@@ -71,22 +71,22 @@ impl Ended {
     }
 }
 
-/// How long no request has ended well, as far as this rank has looked.
+/// How long no request has succeeded, as far as this rank has checked.
 ///
-/// The time between two looks counts in part only. Where the process, or the whole machine, has stood still,
-/// soft-RoCE has stood still with it, and the rail is given the rest of its time to go on.
+/// The time between two checks counts only up to a limit. If the process or the whole machine was stopped, so was
+/// soft-RoCE, and the rail gets the rest of its time to resume.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Silence {
-    /// The last request that had gone well.
+    /// The last request that had succeeded.
     ended: u64,
     looked: Instant,
     length: Duration,
 }
 
-/// What is being read from the peer.
+/// The reads in flight.
 #[derive(Debug)]
 pub(super) struct Reads {
-    /// So many at a time: devices put all that is posted behind more of them off.
+    /// The most at a time: devices delay all requests that are posted after more reads than that.
     pub(super) most: u32,
     pub(super) count: u32,
     pub(super) bytes: u64,
@@ -105,7 +105,7 @@ impl Reads {
         self.count < self.most
     }
 
-    /// One of so many bytes is over.
+    /// Notes that a read of this many bytes has ended.
     pub(super) fn end(&mut self, bytes: u32) {
         self.count -= 1;
         self.bytes -= u64::from(bytes);
@@ -113,24 +113,24 @@ impl Reads {
 }
 
 impl Rail {
-    /// Whether so many more writes can be posted.
+    /// Whether this many more writes can be posted.
     pub(super) fn has_room(&self, writes: u64) -> bool {
         self.posted - self.ended.well + writes <= u64::from(self.pair.send_depth())
     }
 
-    /// Says `what`, by a send. A write of nothing would do as well, but soft-RoCE (Linux 6.12) takes the
-    /// length of the last write for that of a read that it is to answer again, and then fails the queue pair.
+    /// Sends `what` by a send without data. An empty write would do as well, but soft-RoCE (Linux 6.12) uses the
+    /// length of the last write for a read that it has to answer again, and then fails the queue pair.
     pub(super) fn say(&mut self, what: Immediate) -> Result<(), Error> {
         let request = self.next(what);
         let mut batch = self.pair.batch();
-        // SAFETY: there are no bytes.
+        // SAFETY: the send has no data.
         unsafe { batch.send_with_imm(request, &[], what.to_bits())? };
         batch.post().map_err(|post| post.error)?;
         self.posted += 1;
         Ok(())
     }
 
-    /// The next request, which says `what`.
+    /// The next request, which carries `what`.
     fn next(&self, what: Immediate) -> Request {
         let id = self.posted + 1;
         let request = Request::new(id);
@@ -144,11 +144,12 @@ impl Rail {
         }
     }
 
-    /// Has `bytes` from `start` on written to the peer, `offset` bytes into its slots, and says `what`.
+    /// Writes `bytes` bytes from `start` on to the peer, `offset` bytes into its slots, with the immediate value
+    /// `what`.
     ///
     /// # Safety
-    /// The bytes lie in the slots here, and stay as they are until the peer has said that it has read
-    /// them, or the queue pair is destroyed.
+    /// The bytes lie in the local slots, and stay unchanged until the peer has acknowledged them, or the queue pair
+    /// is destroyed.
     pub(super) unsafe fn write(
         &mut self,
         start: *const u8,
@@ -163,19 +164,19 @@ impl Rail {
         let pieces = [Piece::new(start as u64, bytes as u32, self.lkeys[0])];
         let to = self.remote.offset(offset as u64);
         let mut batch = self.pair.batch();
-        // SAFETY: passed on from the caller: when the peer has said that it has read a message, it has
-        // been sent.
+        // SAFETY: the caller promises that the bytes stay unchanged until the peer has acknowledged them, by when
+        // the device has sent them, or until the queue pair is destroyed.
         unsafe { batch.write_with_imm(request, &pieces, to, what.to_bits())? };
         batch.post().map_err(|post| post.error)?;
         self.posted += 1;
         Ok(())
     }
 
-    /// Has `bytes` bytes of the peer's read to `to`, which has that key here; the number of the request,
-    /// which ends when they are there.
+    /// Reads `bytes` bytes of the peer's memory into `to`, which has the local key `lkey`. Returns the id of the
+    /// request, which completes when the bytes have arrived.
     ///
     /// # Safety
-    /// The memory is the device's until then, or until it is deregistered or the queue pair destroyed.
+    /// The memory is left to the device until then, or until it is deregistered or the queue pair is destroyed.
     pub(super) unsafe fn read(
         &mut self,
         to: u64,
@@ -185,7 +186,8 @@ impl Rail {
     ) -> Result<u64, Error> {
         let id = self.posted + 1;
         let mut batch = self.pair.batch();
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller promises to leave the memory to the device until the request completes, the memory is
+        // deregistered, or the queue pair is destroyed.
         unsafe {
             let pieces = [Piece::new(to, bytes, lkey)];
             batch.read(Request::new(id).signalled(), &pieces, from)?;
@@ -197,18 +199,18 @@ impl Rail {
         Ok(id)
     }
 
-    /// Makes sure that it still carries: devices do not always say so when they lose what was posted, and
-    /// where nothing is posted, none says that the peer is gone. Whether it does, as far as is known;
-    /// completions were looked for just now.
+    /// Probes the rail: devices do not always report the loss of a request, and without a posted request no device
+    /// reports that the peer is gone. Returns whether the rail works as far as is known. Completions must have been
+    /// polled just before.
     ///
-    /// What is written is a byte of the greeting, which nobody reads, for the reason that [`say`](Self::say)
-    /// gives.
+    /// A probe writes one byte of the greeting, which nothing reads. It is not an empty write, for the reason given
+    /// at [`say`](Self::say).
     pub(super) fn probe(&mut self, may_be_gone: bool, slots: &Slots) -> Result<bool, Error> {
         let (id, since) = self.probe;
         let longest = self.patience / LOOKS;
         let silence = self.silence.look(self.ended.well, Instant::now(), longest);
         if self.ended.well < id {
-            // What was posted before it may take longer than that all together.
+            // The requests before the probe may take longer than that in total.
             return Ok(silence < self.patience);
         }
         let is_in_doubt = may_be_gone || self.ended.well < self.posted;
@@ -218,7 +220,8 @@ impl Rail {
             let (start, offset) = slots.greeting();
             let pieces = [Piece::new(start as u64, 1, self.lkeys[0])];
             let to = self.remote.offset(offset as u64);
-            // SAFETY: nobody writes there, and the memory stays until no device reaches it.
+            // SAFETY: nothing ever writes to the greeting, and the slots are unmapped only after they are
+            // deregistered.
             unsafe { batch.write(Request::new(id).signalled(), &pieces, to)? };
             batch.post().map_err(|post| post.error)?;
             self.posted = id;
@@ -238,14 +241,14 @@ impl Silence {
         }
     }
 
-    /// Nothing is missed yet.
+    /// Starts the measurement.
     fn begin(&mut self, now: Instant) {
         self.looked = now;
         self.length = Duration::ZERO;
     }
 
-    /// How long it is now that the last request that has gone well is `ended`. What has passed since the last look
-    /// counts up to `longest`.
+    /// How long `ended` has been the last request that succeeded. The time since the last check counts up to
+    /// `longest`.
     fn look(&mut self, ended: u64, now: Instant, longest: Duration) -> Duration {
         let passed = now.saturating_duration_since(self.looked);
         self.looked = now;
@@ -259,7 +262,7 @@ impl Silence {
     }
 }
 
-/// Posts receives for so many numbers.
+/// Posts `count` receives for immediate values.
 pub(super) fn post_receives<S: CanReceive>(
     pair: &mut QueuePair<S>,
     mut count: usize,
@@ -267,7 +270,7 @@ pub(super) fn post_receives<S: CanReceive>(
     while count > 0 {
         let mut batch = pair.receives();
         while count > 0 && !batch.is_full() {
-            // SAFETY: they name no memory.
+            // SAFETY: the receive has no memory.
             unsafe { batch.receive(RECEIVE, &[])? };
             count -= 1;
         }

@@ -1,28 +1,28 @@
-//! What an end of a link says when a rail has failed.
+//! The report that an end sends when a rail has failed.
 
 use crate::Geometry;
 
-/// A rail has failed at the end that says so: from now on, nothing that comes by it is taken there.
+/// A rail has failed at the sender of this report, which accepts nothing more over it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Report {
     pub(super) rail: usize,
-    /// Of each channel, what was sent and what has arrived, by any rail.
+    /// For each channel, what was sent and what has arrived, over any rail.
     pub(super) channels: Vec<Progress>,
 }
 
-/// How far a channel has come at one end; messages are numbered from 1 in either direction.
+/// The progress of a channel at one end. Messages are numbered from 1 in each direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Progress {
     /// Messages sent.
     pub(super) sent: u64,
     /// Messages read.
     pub(super) read: u64,
-    /// Of the messages after those, as many as there are slots: which have arrived.
+    /// Of the messages after those, one per slot, which have arrived.
     pub(super) arrived: Vec<bool>,
 }
 
 impl Report {
-    /// The bytes of every report about such a link.
+    /// The size of a report for a link of this geometry.
     pub(super) fn len(geometry: Geometry) -> usize {
         4 + geometry.channels * (16 + geometry.slots.div_ceil(8))
     }
@@ -40,7 +40,7 @@ impl Report {
         bytes
     }
 
-    /// `None`: nothing that a peer of this version says about such a link.
+    /// Decodes a report; `None` if no peer of this version sends it for such a link.
     pub(super) fn decode(bytes: &[u8], rails: usize, geometry: Geometry) -> Option<Self> {
         if bytes.len() != Self::len(geometry) {
             return None;

@@ -1,18 +1,18 @@
-//! What a rail says about what it has read; `core/returns.rs` has it say so.
+//! A rail's notices of loans that it has read; `core/returns.rs` sends them.
 
 use std::collections::VecDeque;
 
-/// A lent message that is read.
+/// A lent message that was read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Read {
     pub(super) channel: usize,
     pub(super) number: u64,
 }
 
-/// What a rail says about lent messages that are read, in this order.
+/// A rail's notices of lent messages that were read, in this order.
 #[derive(Debug, Default)]
 pub(super) struct Returns {
     pub(super) unsaid: VecDeque<Read>,
-    /// Those that the peer may not have heard.
+    /// Notices that were sent, but may not have arrived.
     pub(super) said: VecDeque<Read>,
 }

@@ -1,21 +1,21 @@
-//! The receiving half.
+//! The receiving half of a link over RDMA.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::event::PollFlags;
 
-use super::core::{Core, Place};
+use super::core::{Core, Destination};
 use super::immediate::Immediate;
 use crate::{Arrival, Borrowing, LinkError, LinkRx, Wait};
 
 /// The receiving half of a link over RDMA.
 ///
-/// Dropping it tells the peer, which sees [`LinkError::Closed`] when it sends.
+/// Dropping it closes this half: the peer gets [`LinkError::Closed`] when it sends.
 #[derive(Debug)]
 pub struct Rx {
     pub(super) core: Arc<Mutex<Core>>,
-    /// By channel, whether its next message was looked at.
+    /// By channel, whether its next message was peeked at.
     peeked: Vec<bool>,
 }
 
@@ -55,7 +55,7 @@ impl LinkRx for Rx {
         };
         let header = core.incoming().read_header(channel, number)?;
         let len = if header.is_lent {
-            match core.read_lent(channel, Place::Slots)? {
+            match core.read_lent(channel, Destination::Slots)? {
                 None => return Ok(None),
                 Some(here) if here.in_slot => here.bytes,
                 Some(_) => return Err(borrowed(channel)),
@@ -65,9 +65,9 @@ impl LinkRx for Rx {
         };
         self.peeked[channel] = true;
         let payload = core.incoming().payload(channel, number);
-        // SAFETY: the payload lies within the slot, `len` being at most `slot_bytes`, and lives as long
-        // as the core. The slot is this side's until it is released, which takes `&mut self`; a peer
-        // that writes there breaks the protocol, and harms no more than the bytes.
+        // SAFETY: the payload lies within the slot, `len` being at most `slot_bytes`, and lives as long as the
+        // core. The slot belongs to this side until it is released, which takes `&mut self`. A peer that writes
+        // there violates the protocol, and can only corrupt the bytes.
         let payload = unsafe { std::slice::from_raw_parts(payload, len) };
         Ok(Some(Arrival {
             tag: header.tag,
@@ -95,7 +95,7 @@ impl LinkRx for Rx {
         if !header.is_lent || header.tag != tag || !core.reaches(start, bytes) {
             return Ok(Borrowing::Unable);
         }
-        match core.read_lent(channel, Place::Room { start, bytes, tag })? {
+        match core.read_lent(channel, Destination::Room { start, bytes, tag })? {
             None if core.is_awaited(channel) => Ok(Borrowing::NotYet),
             None => Ok(Borrowing::Unable),
             Some(here) if here.in_slot => Ok(Borrowing::Unable),
@@ -122,7 +122,7 @@ impl LinkRx for Rx {
             while let Ok(Some(_)) = rail.events.next() {}
             is_blind |= rail.queue.arm(false).is_err();
         }
-        // What came before is not announced: it must be known before anyone looks for it.
+        // There is no notification for what came before arming, so process it before the caller checks.
         core.look_around();
         is_blind |= core.control().holds_back();
         if is_blind && core.failed().is_none() {
@@ -130,8 +130,8 @@ impl LinkRx for Rx {
         }
     }
 
-    /// Whatever arrives or ends; what it is, only a look can tell. A link that has failed takes note of
-    /// nothing any more, and what it does not take would end every wait.
+    /// Adds all completions and control messages; a poll then tells which they are. A failed link processes nothing
+    /// any more, and what it left unprocessed would end every wait at once.
     fn watch(&self, wait: &mut Wait) {
         let core = self.core.lock();
         if core.failed().is_some() {
@@ -148,6 +148,6 @@ impl LinkRx for Rx {
 
 impl Drop for Rx {
     fn drop(&mut self) {
-        self.core.lock().say_farewell(Immediate::ReceiverGone);
+        self.core.lock().announce_closed(Immediate::ReceiverGone);
     }
 }

@@ -1,6 +1,6 @@
-//! The memory of one direction of a link, at either end.
+//! The slots of one direction of a link, at either end.
 
-// Headers are aligned: the memory starts with a page, and slots are multiples of 64 bytes apart.
+// Headers are aligned: the memory starts at a page boundary, and slots are multiples of 64 bytes apart.
 #![allow(clippy::cast_ptr_alignment)]
 
 use std::ptr::NonNull;
@@ -12,31 +12,31 @@ use super::immediate::MAX_CHANNELS;
 use crate::memory::{available_bytes, too_little};
 use crate::{Geometry, LinkError};
 
-/// What stands before a payload: the tag and the number of the message, 64 bits each.
+/// The header before a payload: the tag and the number of the message, 64 bits each.
 pub(super) const HEADER_BYTES: usize = 16;
-/// From a slot's begin to its payload, which is aligned for all that reduces it; the header ends here.
+/// From a slot's start to its payload, which is aligned for every reduction. The header ends here.
 const PAYLOAD: usize = 64;
 
-/// Bytes of a greeting, a whole packet of the largest that there are: what lies between two ports may
-/// carry less than they do.
+/// The size of a greeting: a packet of the largest MTU, because the network between two ports may carry less than
+/// the ports.
 pub(super) const GREETING: usize = 4096;
 
 const MAX_SLOTS: usize = 1 << 16;
 const MAX_SLOT_BYTES: usize = 1 << 30;
 
-/// The slots of all channels in one direction. Both ends have the same, so that a message's place is
-/// the same distance from the begin of either.
+/// The slots of all channels in one direction. Both ends have the same layout, so a message has the same offset at
+/// both.
 #[derive(Debug)]
 pub(super) struct Slots {
     start: NonNull<u8>,
     bytes: usize,
     geometry: Geometry,
-    /// One for each rail; none once they are deregistered.
+    /// One for each rail; empty once they are deregistered.
     regions: Vec<MemoryRegion>,
 }
 
-// SAFETY: the mapping belongs to the process and not to a thread, and the only ways to the bytes are
-// raw pointers, whose users answer for their own synchronisation.
+// SAFETY: the mapping belongs to the process and not to a thread. The bytes are accessible only through raw
+// pointers, whose users are responsible for synchronisation.
 unsafe impl Send for Slots {}
 
 /// The header of a message.
@@ -44,31 +44,32 @@ unsafe impl Send for Slots {}
 pub(super) struct Header {
     pub(super) tag: u64,
     pub(super) number: u64,
-    /// The payload says where the message is.
+    /// The payload tells where the message is.
     pub(super) is_lent: bool,
 }
 
-/// Stands in a header beside the number.
+/// Marks a lent message, in the header's word for the number.
 const LENT: u64 = 1 << 63;
 
 impl Slots {
-    /// Those of a link's end, for what it sends and what it receives.
+    /// The slots of a link's end, for what it sends and what it receives.
     ///
     /// # Errors
-    /// When there is not so much memory, or the geometry is not for such links.
+    /// When there is not enough memory, or the geometry is beyond the limits of such links.
     pub(super) fn both(geometry: Geometry) -> Result<[Self; 2], Box<dyn std::error::Error>> {
         check_available(geometry, available_bytes())?;
         Ok([Self::new(geometry)?, Self::new(geometry)?])
     }
 
-    /// Fresh memory, all zero, not registered yet.
+    /// Allocates slots, all zero, not registered yet.
     pub(super) fn new(geometry: Geometry) -> Result<Self, LinkError> {
         let bytes = bytes(geometry).ok_or_else(|| {
             LinkError::Misuse(format!("a link over RDMA cannot have {geometry:?}"))
         })?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // A child process must not get copies of pages that a device writes: shared.
-        // SAFETY: new memory at a place that the kernel chooses.
+        // Shared, so that a fork does not turn pages that a device writes into copies.
+        //
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
         let start = unsafe {
             rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::SHARED)
         }
@@ -88,13 +89,14 @@ impl Slots {
         })
     }
 
-    /// Lets one more rail's device reach the memory; the region's place among them.
+    /// Registers the memory with one more rail's device; returns the region's index.
     pub(super) fn register(
         &mut self,
         domain: &ProtectionDomain,
         access: Access,
     ) -> Result<(), Error> {
-        // SAFETY: the memory is unmapped only after the region is deregistered.
+        // SAFETY: the memory is unmapped only after the region is deregistered, and is accessed only through raw
+        // pointers.
         let region = unsafe { domain.register(self.start, self.bytes, access) }?;
         self.regions.push(region);
         Ok(())
@@ -108,14 +110,14 @@ impl Slots {
         self.geometry
     }
 
-    /// From the begin of the memory to [`GREETING`] bytes behind all slots.
+    /// The address and offset of the [`GREETING`] bytes behind all slots.
     pub(super) fn greeting(&self) -> (*const u8, usize) {
         let offset = self.bytes - GREETING;
-        // SAFETY: they are the last ones of the memory.
+        // SAFETY: they are the last bytes of the memory, so the offset is within it.
         (unsafe { self.start.as_ptr().add(offset) }, offset)
     }
 
-    /// From the begin of the memory to the header of a message in its slot.
+    /// The offset of a message's header in the memory.
     pub(super) fn offset(&self, channel: usize, number: u64) -> usize {
         let Geometry {
             slot_bytes, slots, ..
@@ -124,19 +126,20 @@ impl Slots {
         (channel * slots + slot) * (PAYLOAD + slot_bytes) + PAYLOAD - HEADER_BYTES
     }
 
-    /// Where the payload of a message stands, 64-byte aligned, room for `slot_bytes`. The channel must
-    /// be one of the geometry's.
+    /// The address of a message's payload, 64-byte aligned, with room for `slot_bytes`. The channel must be one of
+    /// the geometry's.
     pub(super) fn payload(&self, channel: usize, number: u64) -> *mut u8 {
         debug_assert!(channel < self.geometry.channels);
-        // SAFETY: the slot is one of the channel's, and its payload lies within the memory.
+        // SAFETY: the slot is one of the channel's, so its payload lies within the memory.
         unsafe { self.header(channel, number).add(HEADER_BYTES) }
     }
 
     /// # Safety
-    /// The slot is the caller's to write.
+    /// The slot belongs to the caller.
     pub(super) unsafe fn write_header(&self, channel: usize, header: Header) {
         let at = self.header(channel, header.number).cast::<u64>();
-        // SAFETY: two aligned words, which are the caller's.
+        // SAFETY: the header is two aligned words within the memory. The caller promises that the slot belongs to
+        // it.
         unsafe {
             at.write(header.tag);
             at.add(1)
@@ -144,11 +147,10 @@ impl Slots {
         }
     }
 
-    /// The header of the message of that number in its slot, read once: the peer may write to it at any
-    /// time.
+    /// Reads the header of a message in its slot, once: the peer may write to it at any time.
     pub(super) fn read_header(&self, channel: usize, number: u64) -> Result<Header, LinkError> {
         let at = self.header(channel, number).cast::<u64>();
-        // SAFETY: two aligned words within the memory, for which any bits are valid.
+        // SAFETY: the header is two aligned words within the memory, for which any bits are valid.
         let (tag, word) = unsafe { (at.read_volatile(), at.add(1).read_volatile()) };
         let header = Header {
             tag,
@@ -165,12 +167,13 @@ impl Slots {
     }
 
     fn header(&self, channel: usize, number: u64) -> *mut u8 {
-        // SAFETY: the slot lies within the memory.
+        // SAFETY: the slot is one of the channel's, so it lies within the memory.
         unsafe { self.start.as_ptr().add(self.offset(channel, number)) }
     }
 }
 
-/// The kernel does not refuse a mapping that it has no memory for: it kills processes later.
+/// Checks for available memory: the kernel does not refuse a mapping that it has no memory for, but kills processes
+/// later.
 fn check_available(geometry: Geometry, available: Option<u64>) -> Result<(), String> {
     let needed = bytes(geometry).map_or(0, |bytes| bytes.saturating_mul(2));
     let Some(available) = too_little(needed, available) else {
@@ -186,7 +189,7 @@ fn check_available(geometry: Geometry, available: Option<u64>) -> Result<(), Str
     ))
 }
 
-/// Of all slots, and a greeting; `None` where the geometry is not for such links.
+/// The size of all slots and a greeting; `None` if the geometry is beyond the limits of such links.
 fn bytes(geometry: Geometry) -> Option<usize> {
     let Geometry {
         slot_bytes,
@@ -208,13 +211,13 @@ impl Drop for Slots {
     fn drop(&mut self) {
         for region in self.regions.drain(..) {
             if let Err(error) = region.deregister() {
-                // A device may still write: nobody else may ever get this memory.
+                // A device may still write: this memory must never be reused.
                 tracing::warn!("{} bytes stay set aside: {error}", self.bytes);
                 return;
             }
         }
-        // SAFETY: the mapping is this value's own, no device reaches it any more, and pointers into it
-        // are valid only while the value lives.
+        // SAFETY: the mapping is this value's own, no device can access it any more, and pointers into it may be
+        // used only while the value lives.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
         if let Err(error) = unmapped {
             tracing::warn!("munmap: {error}");

@@ -1,5 +1,5 @@
-//! Links over real queue pairs. The variable RAILS says which ports there are (as the emulated machine
-//! that CI makes has them); without it the tests are skipped.
+//! Links over real queue pairs. The variable RAILS describes the ports (those of CI's emulated machine); without
+//! it, the tests are skipped.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ const GEOMETRY: Geometry = Geometry {
 type Side = (Nics, Rdma);
 type Connected = Result<(Tx, Rx, Vec<String>), NoLink>;
 
-/// Both ends' ports, so many each.
+/// Both ends' ports, `rails` at each end.
 fn sides(rails: usize) -> Option<[Side; 2]> {
     if !has(Need::Rails) {
         return None;
@@ -81,7 +81,7 @@ impl Harness for OverRails {
         ((tx, rx).into(), (other_tx, other_rx).into())
     }
 
-    /// On an emulated processor the device works only while the program does not.
+    /// On an emulated processor, soft-RoCE makes progress only while this program sleeps.
     fn pass_time(&mut self) {
         thread::sleep(Duration::from_micros(50));
     }
@@ -132,7 +132,7 @@ fn the_most_slots_that_may_be_set_are_used() {
     carry(&mut tx, &mut rx, 2, 1024);
 }
 
-/// Sends so many whole slots at once, and reads them.
+/// Sends `count` full slots at once, then reads them.
 fn carry(tx: &mut Tx, rx: &mut Rx, channel: usize, count: u64) {
     let bytes = tx.core.lock().outgoing().geometry().slot_bytes;
     for number in 0..count {
@@ -196,7 +196,7 @@ fn a_link_that_has_failed_does_not_keep_others_from_blocking() {
         assert!(!wait.is_blind());
         wait.files()
     };
-    // The rail and the stream.
+    // The rail's completion channel, and the control stream.
     assert_eq!(watched(&mut rx), 2);
     tx.withdraw();
     drop(second);

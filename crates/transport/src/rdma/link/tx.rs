@@ -1,4 +1,4 @@
-//! The sending half.
+//! The sending half of a link over RDMA.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::{Geometry, Lending, Lends, LinkError, LinkTx, Rails};
 
 /// The sending half of a link over RDMA.
 ///
-/// Dropping it tells the peer, which sees [`LinkError::Closed`] once it has read what was sent.
+/// Dropping it closes this half: the peer gets [`LinkError::Closed`] once it has read everything that was sent.
 #[derive(Debug)]
 pub struct Tx {
     pub(super) core: Arc<Mutex<Core>>,
@@ -56,8 +56,8 @@ impl LinkTx for Tx {
         };
         self.reserved[channel] = Some((number, len));
         let payload = core.outgoing().payload(channel, number);
-        // SAFETY: the payload lies within the slot, which lives as long as the core, and is this side's
-        // until it is committed, which takes `&mut self`; the device only reads what was committed.
+        // SAFETY: the payload lies within the slot, which lives as long as the core and belongs to this side until
+        // it is committed, which takes `&mut self`. The device reads only what was committed.
         Ok(Some(unsafe {
             std::slice::from_raw_parts_mut(payload, len)
         }))
@@ -73,7 +73,7 @@ impl LinkTx for Tx {
                     number,
                     is_lent: false,
                 };
-                // SAFETY: the slot was reserved and not yet sent.
+                // SAFETY: the slot was reserved and has not been sent, so it belongs to this side.
                 unsafe { self.core.lock().send(channel, len, header) }
             }
             other => Err(LinkError::Misuse(format!(
@@ -110,7 +110,7 @@ impl LinkTx for Tx {
         let Some(lent) = core.lendable(payload) else {
             return Ok(Lending::Unable);
         };
-        // SAFETY: the slot is free and not yet sent.
+        // SAFETY: the slot is free and has not been sent, so it belongs to this side.
         unsafe { core.send_lent(channel, number, &lent, tag)? };
         Ok(Lending::Lent(number))
     }
@@ -139,6 +139,6 @@ impl LinkTx for Tx {
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        self.core.lock().say_farewell(Immediate::SenderGone);
+        self.core.lock().announce_closed(Immediate::SenderGone);
     }
 }

@@ -32,7 +32,7 @@ fn port(device: &str, pci: &str, addresses: &[&str]) -> Port {
     }
 }
 
-/// The four devices of a Spark: two cages, each of which is two devices. Each has one address.
+/// The four devices of a DGX Spark: two cages with two devices each. Each device has one address.
 fn spark(addresses: [&str; 4]) -> Vec<Port> {
     let [a, b, c, d] = addresses;
     vec![
@@ -47,7 +47,7 @@ fn found(own: &[Port], peer: &[Port]) -> Vec<Candidate> {
     candidates(own, peer, true).unwrap()
 }
 
-/// The ports of rails in both lists, where the pairs answer of which `reach` says so.
+/// The rails, as indices of ports in both lists, if exactly those pairs answer for which `reach` is true.
 fn rails(own: &[Port], peer: &[Port], reach: impl Fn(usize, usize) -> bool) -> Vec<(usize, usize)> {
     let found = found(own, peer);
     let answered: Vec<_> = found
@@ -76,7 +76,7 @@ fn each_subnet_is_a_rail() {
 
 #[test]
 fn in_a_ring_each_neighbour_is_at_another_cage() {
-    // The first cage of each leads to the second of the next.
+    // The first cage of each rank is cabled to the second cage of the next.
     let rank = |left: u8, right: u8| {
         spark([
             &format!("10.0.{right}.1/24"),
@@ -111,7 +111,7 @@ fn where_all_are_link_local_probes_decide_and_twins_stay_in_step() {
     // One cable, from the first cage (devices 0 and 2) to the second (1 and 3).
     let one_cable = |own: usize, peer: usize| (own % 2, peer % 2) == (0, 1);
     assert_eq!(rails(&own, &peer, one_cable), [(0, 1), (2, 3)]);
-    // Cables from each cage to the peer's other.
+    // Cables from each cage to the peer's other cage.
     let crossed = |own: usize, peer: usize| own % 2 != peer % 2;
     assert_eq!(
         rails(&own, &peer, crossed),
@@ -155,20 +155,20 @@ fn the_best_address_that_both_have_decides() {
         gids(&[local, "10.0.0.1/24"], &["10.0.0.2/24", local]),
         Some((2, 1, true))
     );
-    // The peer has another address of that kind in the subnet.
+    // The peer has another address of the same class in the subnet.
     assert_eq!(
         gids(&["10.0.0.1/24"], &["169.254.0.1/16", "10.0.0.2/24"]),
         Some((1, 2, true))
     );
-    // Addresses that say no are not asked again by others that say perhaps.
+    // Addresses that rule a pair out are not overruled by others that only allow it.
     assert_eq!(gids(&[local, "10.0.0.1/24"], &[local, "10.0.1.1/24"]), None);
-    // Without IPv4 on both sides, link-local ones are all there is.
+    // Unless both sides have IPv4 addresses, only the link-local ones remain.
     assert_eq!(gids(&[local, "10.0.0.1/24"], &[local]), Some((1, 1, false)));
     assert_eq!(
         gids(&[local, "fd00::1/64"], &["fd00::2/64", local]),
         Some((2, 1, true))
     );
-    // Both must see the other in their subnets; where neither knows its own, a probe will tell.
+    // Each address must be in the other's subnet. If neither prefix is known, a probe decides.
     assert_eq!(gids(&["10.0.0.1/16"], &["10.0.1.1/24"]), None);
     assert_eq!(gids(&["10.0.0.1"], &["10.0.1.1/24"]), None);
     assert_eq!(gids(&["10.0.0.1"], &["10.0.1.1"]), Some((1, 1, false)));
@@ -209,7 +209,7 @@ fn no_rail_has_a_reason() {
     );
 }
 
-/// Ports on few networks, with and without what may be missing.
+/// Ports on few networks, with and without the optional fields.
 pub(in crate::rdma) fn any_ports() -> impl Strategy<Value = Vec<Port>> {
     let gid = (
         any::<u8>(),

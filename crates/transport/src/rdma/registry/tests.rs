@@ -1,4 +1,5 @@
-//! With a stand-in for the device: this proves which numbers are handed over, not that a device takes them.
+//! Tests with the fake device: they check which numbers are passed to a device, not that a real device accepts
+//! them.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -27,7 +28,7 @@ fn memory_has_its_own_keys_in_each_domain() {
     let registry = registry(2);
     let mut memory = vec![0; PAGE];
     let start = memory.as_ptr() as u64;
-    // SAFETY: the stand-in touches no memory.
+    // SAFETY: the fake device does not access registered memory.
     let registration = unsafe { registry.register(host(&mut memory)) }.unwrap();
     let keys = |start, bytes, domain| registry.keys(start, bytes, domain);
     let [first, second] = [0, 1].map(|domain| keys(start, PAGE, domain).unwrap());
@@ -44,7 +45,7 @@ fn memory_must_be_registered_as_a_whole() {
     let registry = registry(1);
     let mut memory = vec![0; 3 * PAGE];
     let start = memory.as_ptr() as u64 + PAGE as u64;
-    // SAFETY: as above.
+    // SAFETY: the fake device does not access registered memory.
     let registration = unsafe { registry.register(host(&mut memory[PAGE..2 * PAGE])) }.unwrap();
     let page = PAGE as u64;
     for (at, bytes, is_known) in [
@@ -76,7 +77,7 @@ fn a_dmabuf_is_known_by_the_addresses_of_its_mapping() {
         start,
         bytes: 70_000,
     };
-    // SAFETY: as above.
+    // SAFETY: the fake device does not access registered memory.
     let _registration = unsafe { registry.register(memory) }.unwrap();
     let seen = testing::last_registration().unwrap();
     assert_eq!(
@@ -94,7 +95,7 @@ fn what_one_device_refuses_is_registered_with_none() {
     let registry = registry(2);
     let mut memory = vec![0; PAGE];
     testing::fail_next(0, libc::ENOMEM);
-    // SAFETY: as above.
+    // SAFETY: the fake device does not access registered memory.
     let error = unsafe { registry.register(host(&mut memory)) }.unwrap_err();
     assert_eq!(error.errno(), Some(libc::ENOMEM));
     assert_eq!(registry.keys(memory.as_ptr() as u64, 1, 0), None);
@@ -104,10 +105,10 @@ fn what_one_device_refuses_is_registered_with_none() {
 fn what_cannot_be_deregistered_is_an_error() {
     let registry = registry(1);
     let mut memory = vec![0; PAGE];
-    // SAFETY: as above.
+    // SAFETY: the fake device does not access registered memory.
     let registration = unsafe { registry.register(host(&mut memory)) }.unwrap();
     testing::fail_next(0, libc::EBUSY);
-    // Whoever asks again must not take the memory for free.
+    // A second call must not report the memory as free.
     for _ in 0..2 {
         assert_eq!(
             registration.deregister().unwrap_err().errno(),

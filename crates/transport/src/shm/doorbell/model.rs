@@ -1,8 +1,8 @@
-//! Every interleaving of an end that blocks and one that sends.
+//! Model check of every interleaving of an end that blocks and one that sends.
 //!
-//! Loom has no barrier on all cores. It is modelled as a fence on either side: where the barrier falls
-//! between two instructions of the other core, it is a full fence there; that the fence stands between
-//! the store and the load is what the barrier guarantees to whoever does not see the other's store.
+//! Loom has no barrier on all cores. It is modelled as a fence on each side. The barrier acts as a full fence
+//! between two instructions of the other core; to an end that does not see the other's store, it guarantees that
+//! this fence is between the other's store and load.
 //!
 //! Run with `tests/models.sh`.
 
@@ -11,7 +11,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use std::sync::atomic::Ordering;
 
-use super::{get_up, knock, lie_down};
+use super::{arm, disarm, ring_if_asleep};
 
 /// The words of a link with one message after the other, and the sleeper's bell.
 #[derive(Default)]
@@ -39,19 +39,19 @@ impl Link {
 
     fn send(&self, number: u64) {
         self.sent.store(number, Ordering::Release);
-        knock(&self.asleep, || self.ring());
+        ring_if_asleep(&self.asleep, || self.ring());
     }
 
-    /// Waits for a message as the engine does.
+    /// Waits for a message as the engine does: arm, barrier, check, block.
     fn await_message(&self, number: u64) {
         let has_come = || self.sent.load(Ordering::Acquire) >= number;
         while !has_come() {
-            lie_down(&self.asleep);
+            arm(&self.asleep);
             fence(Ordering::SeqCst);
             if !has_come() {
                 self.block();
             }
-            get_up(&self.asleep);
+            disarm(&self.asleep);
         }
     }
 }
@@ -75,7 +75,7 @@ fn who_blocks_for_a_message_is_woken_up() {
 
 #[test]
 fn who_blocks_again_is_woken_up_again() {
-    // There are too many interleavings to see them all.
+    // There are too many interleavings to check all of them.
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
     all_wake_up(2, &model);

@@ -1,13 +1,13 @@
-//! What the two ends of a doorbell say to each other, in shared memory.
+//! The words in shared memory through which the two ends of a doorbell communicate.
 
 use std::sync::atomic::AtomicU64;
 
-/// The words of one end, all zero at first.
+/// The words of one end; all are zero at first.
 #[derive(Debug)]
 #[repr(C)]
 pub(in super::super) struct Words {
-    /// Whether it blocks, or is about to.
+    /// Whether this end blocks, or is about to.
     pub(super) asleep: AtomicU64,
-    /// Whether it rings when the other end is asleep; 0 before that is known.
+    /// Whether this end rings when the other end is asleep; 0 until that has been decided.
     pub(super) rings: AtomicU64,
 }

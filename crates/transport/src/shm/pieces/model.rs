@@ -1,4 +1,4 @@
-//! Every interleaving of a receiver that asks for pieces and their sender.
+//! Model check of every interleaving of a receiver that asks for pieces with the sender that provides them.
 //!
 //! Run with `tests/models.sh`.
 
@@ -11,7 +11,7 @@ use super::super::ring::{Cell, Words as RingWords, close};
 use super::{Piece, Words, ask, asked, give, has_come};
 use crate::LinkError;
 
-/// The words about pieces, and a body that notices when both sides have it in hand.
+/// The words for pieces, and a body for which loom detects concurrent access by both sides.
 #[derive(Default)]
 struct Ring {
     wanted: AtomicU64,
@@ -50,7 +50,7 @@ impl Words for Ring {
     }
 }
 
-/// Gives so many pieces, whichever are asked for, and goes.
+/// Gives `count` pieces, whichever are asked for, and closes.
 fn give_all(ring: &Ring, count: usize) {
     for _ in 0..count {
         let piece = loop {
@@ -59,19 +59,21 @@ fn give_all(ring: &Ring, count: usize) {
                 None => thread::yield_now(),
             }
         };
-        // SAFETY: loom reports it if the receiver has the body.
+        // SAFETY: the pointer is valid during the closure, and loom fails the test if the receiver accesses the
+        // body at the same time.
         ring.body.with_mut(|body| unsafe { *body = piece.0 });
         give(ring, piece);
     }
     close(&ring.sender_closed);
 }
 
-/// Waits for a piece, and says what is in the body then; `None` at the end of the link.
+/// Waits for a piece, and returns what is in the body then; `None` at the end of the link.
 fn receive(ring: &Ring, piece: Piece) -> Option<u64> {
     loop {
         ask(ring, piece);
         match has_come(ring, piece) {
-            // SAFETY: loom reports it if the sender has the body.
+            // SAFETY: the pointer is valid during the closure, and loom fails the test if the sender writes the
+            // body at the same time.
             Ok(true) => return Some(ring.body.with(|body| unsafe { *body })),
             Ok(false) => thread::yield_now(),
             Err(LinkError::Closed) => return None,

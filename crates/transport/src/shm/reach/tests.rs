@@ -4,7 +4,7 @@ use rustix::process::{Pid as ChildId, Signal, WaitOptions, kill_process, waitpid
 use super::*;
 use spark_ccl_testing::{Need, has};
 
-/// This process, as one that can be read; `None` where the kernel lets nobody read.
+/// A [`Reach`] to this process itself; `None` if the kernel does not allow reading.
 fn own_reach() -> Option<Reach> {
     if !has(Need::SingleCopy) {
         return None;
@@ -24,7 +24,7 @@ fn only_a_beacon_that_is_lit_and_found_makes_memory_readable() {
         assert!(probe(&words).is_some() && words.is_readable());
     }
 
-    // What a process of another namespace would find.
+    // What a process in another PID namespace would find.
     words.number.fetch_xor(1, Ordering::Relaxed);
     assert!(probe(&words).is_none() && !words.is_readable());
 }
@@ -34,28 +34,28 @@ fn addresses_of_nothing_are_an_error() {
     let Some(reach) = own_reach() else { return };
     let error = reach.read(4096, &mut [0; 8]).unwrap_err();
     assert_eq!(error, Unread::Partly(8));
-    // What can be read before that is no message.
+    // Reading stops at the hole: the part before it is not a whole message.
     let page = rustix::param::page_size();
     let memory = Box::leak(vec![7_u8; 4 * page].into_boxed_slice());
     let start = memory.as_ptr().align_offset(page);
     let hole = memory[start + page..].as_mut_ptr();
-    // SAFETY: the page lies within the memory, which nobody else uses, and is never freed.
+    // SAFETY: the page lies within the memory, which is leaked (so never freed) and which only this test uses.
     unsafe { rustix::mm::mprotect(hole.cast(), page, rustix::mm::MprotectFlags::empty()) }.unwrap();
     let mut into = vec![0; 2 * page];
     let error = reach.read(memory[start..].as_ptr() as u64, &mut into);
     assert_eq!(error, Err(Unread::Partly(page)));
 }
 
-/// The process that a process id names may be another by now: even one that was forked off the peer, in
-/// which all stands where it stood in the peer.
+/// The process id may have been reused, even by a process that was forked off the peer and so has the same contents
+/// at the same addresses.
 #[test]
 fn another_process_of_that_id_is_not_taken_for_the_peer() {
     let Some(reach) = own_reach() else { return };
     let lent = Box::new([7_u8; 4096]);
-    // SAFETY: the child does nothing but wait to be killed.
+    // SAFETY: the child only calls `pause`, which is async-signal-safe, until it is killed.
     let child = match unsafe { fork() }.unwrap() {
         ForkResult::Child => loop {
-            // SAFETY: it takes no memory.
+            // SAFETY: `pause` takes no arguments and accesses no memory.
             unsafe { libc::pause() };
         },
         ForkResult::Parent { child } => child,

@@ -1,4 +1,4 @@
-//! Every interleaving of the two sides of a small ring, as far as the memory model allows it.
+//! Model check of every interleaving of the two sides of a small ring that the memory model allows.
 //!
 //! Run with `tests/models.sh`.
 
@@ -21,7 +21,7 @@ impl Word for AtomicU64 {
     }
 }
 
-/// The words, and cells and slots that notice when both sides have one in hand. Every second message
+/// The words, and cells and slots for which loom detects concurrent access by both sides. Every second message
 /// needs a slot.
 struct Ring {
     filled: Vec<AtomicU64>,
@@ -53,7 +53,7 @@ impl Words for Ring {
 }
 
 impl Ring {
-    /// How many messages may be on their way with this one.
+    /// How many messages may be in flight, including this one.
     fn depth(&self, number: u64) -> usize {
         if number % 2 == 0 {
             self.slots.len()
@@ -62,7 +62,7 @@ impl Ring {
         }
     }
 
-    /// Where this message stands, in this cell or its slot.
+    /// Where the payload of this message is: in this cell or in its slot.
     fn place(&self, number: u64, cell: Cell) -> &UnsafeCell<u64> {
         if number % 2 == 0 {
             &self.slots[cell.index() % self.slots.len()]
@@ -84,7 +84,7 @@ fn ring(slots: usize, cells_per_slot: usize) -> Arc<Ring> {
     })
 }
 
-/// Sends the numbers 1 to `count`, as far as the receiver takes them.
+/// Sends the numbers 1 to `count`, or fewer if the receiver closes before.
 fn send_all(ring: &Ring, count: u64) {
     let mut producer = Producer::new(ring.cells.len());
     for number in 1..=count {
@@ -96,7 +96,8 @@ fn send_all(ring: &Ring, count: u64) {
                 Err(error) => panic!("{error}"),
             }
         };
-        // SAFETY: loom reports it if the receiver has the place.
+        // SAFETY: the pointer is valid during the closure, and loom fails the test if the receiver accesses the
+        // payload at the same time.
         ring.place(number, cell)
             .with_mut(|payload| unsafe { *payload = number });
         producer.publish(ring);
@@ -104,7 +105,7 @@ fn send_all(ring: &Ring, count: u64) {
     close(&ring.sender_closed);
 }
 
-/// Receives until the end, or `most` messages; how many it received.
+/// Receives until the end, or `most` messages. Returns how many it received.
 fn receive_all(ring: &Ring, most: u64) -> u64 {
     let mut consumer = Consumer::new(ring.cells.len());
     let mut received = 0;
@@ -113,7 +114,8 @@ fn receive_all(ring: &Ring, most: u64) -> u64 {
             Ok(Some(cell)) => {
                 received += 1;
                 let place = ring.place(received, cell);
-                // SAFETY: loom reports it if the sender has the place.
+                // SAFETY: the pointer is valid during the closure, and loom fails the test if the sender writes the
+                // payload at the same time.
                 let payload = place.with(|payload| unsafe { *payload });
                 assert_eq!(payload, received);
                 consumer.release(ring);
@@ -160,7 +162,7 @@ fn the_sender_ends_when_the_receiver_leaves() {
     });
 }
 
-/// Publishes a message that says that something is lent; its number.
+/// Publishes a message that announces a loan. Returns its number.
 fn lend(ring: &Ring) -> u64 {
     let mut producer = Producer::new(1);
     assert!(producer.poll(ring, 1).unwrap().is_some());
@@ -174,7 +176,7 @@ fn await_return(ring: &Ring, number: u64) {
     }
 }
 
-/// Waits for the message that says that something is lent.
+/// Waits for the message that announces a loan.
 fn await_loan(ring: &Ring) -> Consumer {
     let mut consumer = Consumer::new(1);
     while consumer.poll(ring).unwrap().is_none() {
@@ -191,13 +193,15 @@ fn lent_memory_is_not_read_any_more_once_it_has_returned() {
             let (ring, lent) = (Arc::clone(&ring), Arc::clone(&lent));
             move || {
                 let mut consumer = await_loan(&ring);
-                // SAFETY: loom reports it if the sender has it back.
+                // SAFETY: the pointer is valid during the closure, and loom fails the test if the sender, having it
+                // back, writes at the same time.
                 assert_eq!(lent.with(|lent| unsafe { *lent }), 1);
                 consumer.release(&*ring);
             }
         });
         await_return(&ring, lend(&ring));
-        // SAFETY: loom reports it if the receiver has it still.
+        // SAFETY: the pointer is valid during the closure, and loom fails the test if the receiver still reads at
+        // the same time.
         lent.with_mut(|lent| unsafe { *lent = 2 });
         receiver.join().unwrap();
     });
@@ -222,8 +226,8 @@ fn what_a_receiver_returns_before_it_leaves_has_returned() {
 #[test]
 fn what_is_written_after_the_sender_closed_is_never_taken_for_what_was_lent() {
     loom::model(|| {
-        // The kernel reads it for the receiver, or the receiver itself, if it is registered memory; whatever
-        // the sender does to it meanwhile.
+        // An atomic, because the kernel (or the receiver itself, if the memory is registered) may read it while the
+        // sender writes.
         let (ring, lent) = (ring(1, 1), Arc::new(AtomicU64::new(1)));
         let receiver = thread::spawn({
             let (ring, lent) = (Arc::clone(&ring), Arc::clone(&lent));

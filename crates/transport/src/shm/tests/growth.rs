@@ -1,4 +1,4 @@
-//! How much memory a link takes.
+//! How much memory a link allocates.
 
 use std::os::fd::OwnedFd;
 
@@ -54,7 +54,7 @@ fn a_link_takes_as_much_as_it_is_used_for() {
     pass(&mut tx, &mut rx, 2, 1 << 20);
     let slot = taken(&fd) - headers - body;
     assert!((1 << 20..=(1 << 20) + (8 << 10)).contains(&slot), "{slot}");
-    // Round after round in the same places.
+    // More messages reuse the same memory.
     for _ in 0..100 {
         pass(&mut tx, &mut rx, 1, 1000);
     }

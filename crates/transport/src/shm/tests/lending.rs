@@ -1,4 +1,4 @@
-//! Messages that are read where they lie.
+//! Messages that the receiver reads in the sender's memory.
 
 use spark_ccl_testing::{Need, has};
 
@@ -11,8 +11,8 @@ pub(super) const GEOMETRY: Geometry = Geometry {
     channels: 2,
 };
 
-/// A link whose receiver has found out that it can read the sender's memory; `None` where the kernel
-/// does not allow that to anyone.
+/// A link whose receiver has found out that it can read the sender's memory. `None` if the kernel does not allow
+/// reading other processes.
 pub(super) fn lending() -> Option<(Tx, Rx)> {
     if !has(Need::SingleCopy) {
         return None;
@@ -37,7 +37,8 @@ fn introduce(tx: &mut Tx, rx: &mut Rx) {
 }
 
 pub(super) fn lend(tx: &mut Tx, channel: usize, payload: &[u8], tag: u64) -> Lending {
-    // SAFETY: the tests keep what they lend until it has returned, or they are done with the link.
+    // SAFETY: each test keeps what it lends valid and unchanged until the loan has returned, or the link is
+    // withdrawn or no longer used.
     unsafe { tx.lend(channel, payload, tag) }.unwrap()
 }
 
@@ -96,7 +97,7 @@ fn what_is_not_borrowed_can_be_peeked_at() {
     let payload = bytes(100_000, 1);
     let number = lent(&mut tx, &payload, 5);
     let mut room = vec![0; 100_000];
-    // Of another tag.
+    // With another tag.
     assert_eq!(rx.borrow(1, &mut room, 6).unwrap(), Borrowing::Unable);
     for _ in 0..2 {
         let arrival = rx.peek(1).unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! Messages that are lent, and then cannot be read: the kernel refuses it from some moment on.
+//! Messages that are lent but then cannot be read, because the kernel starts to refuse.
 
 use std::sync::Arc;
 use std::thread;
@@ -10,7 +10,7 @@ use super::lending::{GEOMETRY, bytes, lend, lending, lent};
 use crate::memory::SharedMemory;
 use crate::{Borrowing, LEND_MOST, Lending, LinkError, LinkRx, LinkTx};
 
-/// Has the kernel refuse this thread to read any process's memory, for good.
+/// Makes the kernel refuse, from now on, that this thread reads any process's memory.
 fn refuse_reading(error: i32) {
     let statement = |code: u32, jf, k| libc::sock_filter {
         code: code as u16,
@@ -30,7 +30,8 @@ fn refuse_reading(error: i32) {
         len: filter.len() as u16,
         filter: filter.as_mut_ptr(),
     };
-    // SAFETY: the program is there during the calls, which concern this thread alone.
+    // SAFETY: `program` and the filter to which it points live during the calls. They change only what this thread
+    // may do.
     let done = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(
@@ -42,7 +43,7 @@ fn refuse_reading(error: i32) {
     assert!(done, "{}", std::io::Error::last_os_error());
 }
 
-/// Runs a test on a link that lends, on a thread of its own.
+/// Runs a test with a link that lends, on its own thread.
 fn with_link(test: impl FnOnce(Tx, Rx) + Send) {
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -53,7 +54,7 @@ fn with_link(test: impl FnOnce(Tx, Rx) + Send) {
     });
 }
 
-/// Receives the rest of a lent message, in rooms of this size.
+/// Receives the remaining `len` bytes of a lent message, up to `room` bytes at a time.
 fn borrow_all(tx: &mut Tx, rx: &mut Rx, tag: u64, len: usize, room: usize) -> Vec<u8> {
     let (mut got, mut room) = (Vec::new(), vec![0; room]);
     while got.len() < len {
@@ -80,7 +81,7 @@ fn what_is_lent_arrives_once_and_in_order_and_then_all_goes_through_slots() {
                     tx.reserve(1, 3).unwrap().unwrap().fill(tag as u8);
                     tx.commit(1, 3, tag).unwrap();
                 }
-                // The first one has been read in part.
+                // The first message has been read in part.
                 let mut start = [0; 3000];
                 let begun = rx.borrow(1, &mut start, 0).unwrap();
                 assert_eq!(begun, Borrowing::Done(3000));
@@ -141,7 +142,7 @@ fn what_is_withdrawn_is_not_given() {
             let mut room = vec![0; LEND_LEAST];
             assert_eq!(rx.borrow(1, &mut room, 1).unwrap(), Borrowing::NotYet);
             assert!(!tx.flush().unwrap());
-            // What was given before is the message's still.
+            // The piece that was given before the withdrawal is still valid.
             assert_eq!(
                 rx.borrow(1, &mut room, 1).unwrap(),
                 Borrowing::Done(BODY_BYTES)
@@ -178,7 +179,7 @@ fn a_receiver_that_is_gone_wants_nothing_more() {
     });
 }
 
-/// A peer that asks for what it likes gets nothing but what is lent.
+/// A peer that asks for arbitrary pieces gets only what is lent.
 #[test]
 #[allow(clippy::cast_ptr_alignment)]
 fn what_is_not_lent_is_not_given() {
@@ -204,11 +205,11 @@ fn what_is_not_lent_is_not_given() {
         rx.borrow(1, &mut [0; LEND_LEAST], 1).unwrap();
         assert!(tx.has_returned(1, 2).unwrap());
         assert_eq!(lent(&mut tx, &payload, 1), 3);
-        // SAFETY: the words lie within the mapping, aligned, and no other thread is at them.
+        // SAFETY: the words lie within the mapping and are aligned, and no other thread accesses them.
         unsafe {
             let wanted = forger.as_ptr().add(layout.wanted(Direction::Forth, 1));
             wanted.cast::<u64>().write(message << 20 | byte as u64);
-            // As if nothing had returned.
+            // As if no loan had returned.
             let released = forger.as_ptr().add(layout.released(Direction::Forth, 1));
             released.cast::<u64>().write(1);
         }

@@ -1,4 +1,4 @@
-//! Messages that are sent from and received to where they lie.
+//! Messages that are sent from, and received into, the caller's memory.
 
 use super::super::DIRECT_BYTES;
 use super::*;
@@ -10,7 +10,7 @@ const LARGE: Geometry = Geometry {
     channels: 1,
 };
 
-/// Receives without a slot where the link can; whether it could.
+/// Receives without a slot, if the link can. Returns whether it could.
 pub(super) fn receive(rx: &mut Rx, message: usize, len: usize) -> bool {
     let mut bytes = vec![0; len];
     let direct = poll("a message", || {
@@ -80,7 +80,7 @@ fn what_is_sent_from_elsewhere_may_change_at_once() {
     let (mut peer, mut tx, _rx) = raw(LARGE);
     let mut expected = Vec::new();
     let mut bytes = vec![0; LARGE.slot_bytes];
-    // Until the kernel is full and the slots are, too.
+    // Until both the kernel's buffer and the slots are full.
     let mut message = 0;
     loop {
         bytes.copy_from_slice(&payload(message, LARGE.slot_bytes));

@@ -1,4 +1,4 @@
-//! A try to have a rail back that has failed.
+//! One attempt to put a failed rail back into use.
 
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;
@@ -9,68 +9,68 @@ use spark_ccl_verbs::PollRoom;
 use super::job::{Job, discard};
 use crate::LinkError;
 use crate::rdma::link::control::Control;
-use crate::rdma::link::lane::{Lane, hail, listen};
+use crate::rdma::link::lane::{Lane, listen, send_greeting};
 use crate::rdma::link::message::Message;
 use crate::rdma::link::offer::End;
 use crate::rdma::link::plan::Plan;
 use crate::rdma::link::rail::Rail;
 use crate::rdma::link::slots::Slots;
 
-/// The ends of a rail that carries hear each other within this time.
+/// How long the greetings over a working rail may take.
 const GREETING: Duration = Duration::from_secs(5);
 
-/// A try to have a rail back.
+/// An attempt to put a rail back into use.
 #[derive(Debug)]
 pub(super) struct Try {
     stage: Stage,
-    /// Whether the rail carries: what this end has said about it, and the peer.
+    /// The verdict that this end has sent, and the one that it has received: whether the rail works.
     said: Option<bool>,
     heard: Option<bool>,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// A queue pair is being made; the peer's, if that was offered already.
+    /// A queue pair is being made. The second field is the peer's, if it was offered already.
     Making(Job<Lane>, Option<End>),
-    /// It is offered to the peer.
+    /// The queue pair was offered to the peer.
     Offered(Lane),
-    /// It is being connected; the peer gets the offer then, unless it has it.
+    /// The queue pair is being connected. The peer gets the offer afterwards, unless it has it already.
     Connecting(Job<Rail>, Option<End>),
     Greeting(Greeting),
-    /// This end has said what came of it.
+    /// This end has sent its verdict.
     Over(Option<Rail>),
 }
 
-/// What came of a try.
+/// The result of a try.
 #[derive(Clone, Copy)]
 pub(super) enum Outcome {
     Carries,
     Fails,
-    /// The port here does not work; the peer was not asked.
+    /// The local port is not active; the peer was not asked.
     Untried,
 }
 
 #[derive(Debug)]
 struct Greeting {
     rail: Rail,
-    has_hailed: bool,
+    has_greeted: bool,
     has_heard: bool,
     until: Instant,
 }
 
-/// What a try works with.
-pub(super) struct Site<'a> {
+/// What a try works on.
+pub(super) struct Environment<'a> {
     pub(super) plan: &'a Arc<Plan>,
-    /// The rail's place among those of the link.
+    /// The rail's index in the link.
     pub(super) rail: usize,
-    /// Where the peer's slots begin.
+    /// The address of the peer's slots.
     pub(super) start: u64,
     pub(super) slots: &'a Slots,
     pub(super) control: &'a mut Control,
 }
 
 impl Try {
-    /// At the end that begins, or where the peer has offered a queue pair.
+    /// Begins a try: without `peer` at the first end, with the offered queue pair at the other.
     pub(super) fn new(plan: &Arc<Plan>, peer: Option<End>) -> Self {
         let plan = Arc::clone(plan);
         let job = Job::start(move || {
@@ -87,12 +87,12 @@ impl Try {
         }
     }
 
-    /// Whether the peer may use the rail: it has heard that it carries, and not said that it does not.
+    /// Whether the peer may use the rail: this end has sent a good verdict, and the peer has not sent a bad one.
     pub(super) fn may_be_in_use(&self) -> bool {
         self.said == Some(true) && self.heard != Some(false)
     }
 
-    /// Whether only the peer knows what comes of it.
+    /// Whether the result depends only on the peer's verdict.
     pub(super) fn is_undecided(&self) -> bool {
         self.said == Some(true) && self.heard.is_none()
     }
@@ -104,12 +104,12 @@ impl Try {
         }
     }
 
-    /// Whether the peer knows nothing of it.
-    fn is_secret(&self) -> bool {
+    /// Whether the peer has not been told of the try.
+    fn is_unknown_to_peer(&self) -> bool {
         matches!(self.stage, Stage::Making(_, None))
     }
 
-    /// What came of it, once both ends know.
+    /// The result, once both ends have it.
     pub(super) fn outcome(&self) -> Option<Outcome> {
         if self.said.is_none() && matches!(self.stage, Stage::Over(_)) {
             return Some(Outcome::Untried);
@@ -123,7 +123,7 @@ impl Try {
     pub(super) fn hear_answer(&mut self, end: End, start: u64) -> Result<(), LinkError> {
         match std::mem::replace(&mut self.stage, Stage::Over(None)) {
             Stage::Offered(lane) => self.stage = connecting(lane, end, start, None),
-            // It was given up meanwhile.
+            // The try was given up meanwhile.
             Stage::Over(None) => {}
             _ => {
                 return Err(LinkError::Protocol(
@@ -134,7 +134,7 @@ impl Try {
         Ok(())
     }
 
-    /// The peer says whether the rail carries.
+    /// Takes the peer's verdict on whether the rail works.
     pub(super) fn hear_verdict(&mut self, works: bool) -> Result<(), LinkError> {
         if self.heard.replace(works).is_some() {
             return Err(LinkError::Protocol(
@@ -144,71 +144,76 @@ impl Try {
         Ok(())
     }
 
-    /// Goes on as far as that needs no waiting.
-    pub(super) fn advance(&mut self, mut site: Site<'_>, is_ending: bool) {
+    /// Advances as far as possible without blocking.
+    pub(super) fn advance(&mut self, mut environment: Environment<'_>, is_ending: bool) {
         if self.said.is_some() {
             return;
         }
-        let is_secret = self.is_secret();
+        let is_unknown_to_peer = self.is_unknown_to_peer();
         if is_ending || self.heard == Some(false) {
             discard(std::mem::replace(&mut self.stage, Stage::Over(None)));
-            if !is_secret {
-                self.say(false, &mut site);
+            if !is_unknown_to_peer {
+                self.say(false, &mut environment);
             }
             return;
         }
         let stage = std::mem::replace(&mut self.stage, Stage::Over(None));
-        match stage.run(&mut site) {
+        match stage.run(&mut environment) {
             Ok(stage) => self.stage = stage,
             Err(problem) => {
-                let rail = &site.plan.rail;
+                let rail = &environment.plan.rail;
                 tracing::debug!("{rail} does not carry again yet: {problem}");
             }
         }
         match &self.stage {
-            Stage::Over(rail) if !is_secret => self.say(rail.is_some(), &mut site),
+            Stage::Over(rail) if !is_unknown_to_peer => self.say(rail.is_some(), &mut environment),
             _ => {}
         }
     }
 
-    fn say(&mut self, works: bool, site: &mut Site<'_>) {
+    fn say(&mut self, works: bool, environment: &mut Environment<'_>) {
         self.said = Some(works);
-        let rail = site.rail;
-        site.control.say(&Message::Verdict { rail, works });
+        let rail = environment.rail;
+        environment.control.say(&Message::Verdict { rail, works });
     }
 }
 
 impl Stage {
-    /// The stage that takes time, or the last one.
-    fn run(mut self, site: &mut Site<'_>) -> Result<Self, String> {
+    /// Runs stages until one takes time, or the last one is reached.
+    fn run(mut self, environment: &mut Environment<'_>) -> Result<Self, String> {
         loop {
-            match self.step(site)? {
+            match self.step(environment)? {
                 Continue(next) => self = next,
                 Break(last) => return Ok(last),
             }
         }
     }
 
-    /// The next stage, after which there may be another one, or it takes time.
-    fn step(self, site: &mut Site<'_>) -> Result<ControlFlow<Self, Self>, String> {
+    /// Runs one stage. `Continue` if the next one can run now; `Break` if it takes time, or there is none.
+    fn step(self, environment: &mut Environment<'_>) -> Result<ControlFlow<Self, Self>, String> {
         match self {
             Self::Making(job, peer) if job.has_ended() => {
                 let lane = job.outcome()?;
                 let own = lane.end();
                 let Some(peer) = peer else {
-                    site.offer(own);
+                    environment.offer(own);
                     return Ok(Break(Self::Offered(lane)));
                 };
-                Ok(Continue(connecting(lane, peer, site.start, Some(own))))
+                Ok(Continue(connecting(
+                    lane,
+                    peer,
+                    environment.start,
+                    Some(own),
+                )))
             }
             Self::Connecting(job, own) if job.has_ended() => {
                 let greeting = Greeting::new(job.outcome()?);
                 if let Some(own) = own {
-                    site.offer(own);
+                    environment.offer(own);
                 }
                 Ok(Continue(Self::Greeting(greeting)))
             }
-            Self::Greeting(mut greeting) => match greeting.advance(site) {
+            Self::Greeting(mut greeting) => match greeting.advance(environment) {
                 Ok(true) => Ok(Break(Self::Over(Some(greeting.rail)))),
                 Ok(false) => Ok(Break(Self::Greeting(greeting))),
                 Err(problem) => {
@@ -229,28 +234,28 @@ impl Greeting {
     fn new(rail: Rail) -> Self {
         Self {
             rail,
-            has_hailed: false,
+            has_greeted: false,
             has_heard: false,
             until: Instant::now() + GREETING,
         }
     }
 
-    /// Whether both ends have greeted each other. The first end begins: it is connected once the other
-    /// one hears that.
-    fn advance(&mut self, site: &Site<'_>) -> Result<bool, String> {
+    /// Whether both ends have greeted each other. The first end greets first: when its greeting arrives, the other
+    /// end knows that the first is connected.
+    fn advance(&mut self, environment: &Environment<'_>) -> Result<bool, String> {
         let Self {
             rail,
-            has_hailed,
+            has_greeted,
             has_heard,
             until,
         } = self;
         let listened = listen(rail, has_heard, &mut PollRoom::default());
         listened.map_err(|error| error.to_string())?;
-        if !*has_hailed && (site.plan.is_first || *has_heard) {
-            hail(rail, site.slots).map_err(|error| error.to_string())?;
-            *has_hailed = true;
+        if !*has_greeted && (environment.plan.is_first || *has_heard) {
+            send_greeting(rail, environment.slots).map_err(|error| error.to_string())?;
+            *has_greeted = true;
         }
-        let is_done = *has_hailed && *has_heard && rail.ended.well == rail.posted;
+        let is_done = *has_greeted && *has_heard && rail.ended.well == rail.posted;
         if !is_done && Instant::now() > *until {
             return Err(format!("no greeting within {GREETING:?}"));
         }
@@ -258,7 +263,7 @@ impl Greeting {
     }
 }
 
-impl Site<'_> {
+impl Environment<'_> {
     fn offer(&mut self, end: End) {
         let rail = self.rail;
         self.control.say(&Message::Offer { rail, end });

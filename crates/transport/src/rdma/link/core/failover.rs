@@ -1,9 +1,9 @@
-//! How a link goes on when one of its rails fails.
+//! Failover: keeps a link going when one of its rails fails.
 //!
-//! The end that notices moves its queue pair to the error state, takes note of what has arrived, and
-//! reports to the peer, which does the same. An end that has failed the rail takes nothing more that
-//! comes by it. So an end that has heard the other's report knows what the rail has carried, and that
-//! nothing else of it can ever land there: it sends the rest once more, by the other rails.
+//! The end that notices the failure moves its queue pair to the error state, processes what has arrived, and
+//! reports to the peer, which does the same. After that, an end accepts nothing more over the rail. An end that has
+//! received the other's report therefore has a final account of what the rail has delivered, and sends the rest
+//! again over the other rails.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use crate::rdma::link::rail::Ended;
 use crate::rdma::link::report::Report;
 use crate::{LinkError, Rails};
 
-/// For so long a device may take to end what was posted on a queue pair that has failed.
+/// How long a device may take to flush the requests of a failed queue pair.
 const FLUSH: Duration = Duration::from_secs(1);
 
 /// A rail that has failed.
@@ -28,12 +28,12 @@ pub(in super::super) struct Dead {
     pub(super) rail: usize,
     pub(super) name: String,
     problem: String,
-    /// Destroyed when the rail returns, or with the link; or before, where its device has not ended what
-    /// was posted.
+    /// Destroyed when the rail returns, or with the link. `None` if it was destroyed earlier, because its device
+    /// did not flush the requests.
     pub(in super::super) pair: Option<QueuePair<Failed>>,
-    /// The peer has failed it, too.
+    /// The peer has dropped it as well.
     pub(super) is_confirmed: bool,
-    /// What its next queue pair is made from, and where the peer's slots begin.
+    /// What its next queue pair is made from, and the address of the peer's slots.
     pub(super) plan: Arc<Plan>,
     pub(super) start: u64,
     /// When it is tried next.
@@ -47,7 +47,7 @@ impl Core {
         &self.dead
     }
 
-    /// Why the link has ended at this end.
+    /// Why this end of the link has failed.
     pub(in super::super) fn failed(&self) -> Option<&LinkError> {
         self.failed.as_ref()
     }
@@ -60,7 +60,7 @@ impl Core {
         }
     }
 
-    /// What a rail's queue pairs are made from, be it dropped or not.
+    /// What a rail's queue pairs are made from, whether it is dropped or not.
     pub(super) fn plan(&self, rail: usize) -> Option<&Plan> {
         let mut dead = self.dead.iter();
         match &self.rails[rail] {
@@ -69,7 +69,7 @@ impl Core {
         }
     }
 
-    /// Whether something is still to be said, heard or sent because of a rail that failed.
+    /// Whether reports or messages are still outstanding because of a failed rail.
     pub(super) fn is_failing_over(&self) -> bool {
         let mut dead = self.dead.iter();
         !self.missed.is_empty() || self.control.holds_back() || dead.any(Dead::needs_peer)
@@ -93,8 +93,8 @@ impl Core {
         }
     }
 
-    /// Has a rail take nothing more from the peer and bring nothing more to memory here; whether that is
-    /// so, and was not before.
+    /// Stops a rail: it accepts nothing more from the peer, and its device writes no more to memory here. Returns
+    /// whether this call has stopped it.
     pub(super) fn stop_rail(&mut self, rail: usize, problem: String) -> bool {
         let Some(lost) = self.rails[rail].take() else {
             return false;
@@ -109,7 +109,7 @@ impl Core {
         };
         let asked = self.last_asked(rail);
         let ended = self.drain(rail, &lost.queue, lost.ended, asked);
-        // A queue pair that is destroyed writes nothing either.
+        // A destroyed queue pair does not write either.
         let pair = if ended.last >= asked {
             Some(pair)
         } else if let Err(error) = pair.destroy() {
@@ -134,8 +134,9 @@ impl Core {
         true
     }
 
-    /// A rail cannot be stopped, so that its device may still write what it was to read. The peer must not be told that
-    /// nothing lands here any more, and no other rail may bring the same. This counts, whatever has ended the link before.
+    /// Fails the link because a rail cannot be stopped: its device may still write what it was reading. The peer
+    /// must not be told that the rail delivers nothing more, and no other rail may deliver the same. This error
+    /// replaces any earlier one.
     fn lose_control(&mut self, rail: String, problem: &str, error: &spark_ccl_verbs::Error) {
         self.registry.lose_control();
         let problem = format!(
@@ -146,8 +147,8 @@ impl Core {
         self.failed = Some(LinkError::Rdma { rail, problem });
     }
 
-    /// Takes note of everything that has arrived by a rail that takes nothing more, and waits a while for
-    /// the end of the request of that number: until it has ended, the device may write what it reads.
+    /// Processes everything that has arrived over a stopped rail, and waits up to [`FLUSH`] for the request
+    /// `awaited` to end: until then, the device may write what it reads.
     fn drain(
         &mut self,
         rail: usize,
@@ -180,7 +181,7 @@ impl Core {
         ended
     }
 
-    /// Listens to what the peer says about rails that failed, and does what is to be done about them.
+    /// Processes the peer's messages about failed rails, and advances failover and return.
     pub(in super::super) fn attend(&mut self) {
         while self.failed.is_none() {
             match self.control.hear() {
@@ -219,9 +220,9 @@ impl Core {
         }
     }
 
-    /// Drops rails that carry nothing and do not say so. Completions were looked for just now.
+    /// Drops rails that have failed silently. Completions must have been polled just before.
     pub(super) fn probe(&mut self) {
-        // Its stream may also have failed alone. One that has ended in order has said so before.
+        // Only the control stream may have failed. A peer that closed in order has announced that before.
         let may_be_gone = self.control.is_closed && !self.order.sender_gone();
         for index in 0..self.rails.len() {
             let Some(rail) = &mut self.rails[index] else {
@@ -242,7 +243,7 @@ impl Core {
         }
     }
 
-    /// The peer takes nothing more by a rail.
+    /// Takes the peer's report that it has dropped a rail.
     fn confirm(&mut self, report: &Report) -> Result<(), LinkError> {
         let rail = report.rail;
         self.drop_rail(rail, "the peer has dropped it".to_owned());
@@ -264,7 +265,7 @@ impl Core {
         Ok(())
     }
 
-    /// Sends what failed rails have not carried, as far as the others have room for it.
+    /// Sends again what failed rails have not delivered, as far as the others have room for it.
     fn resend(&mut self) {
         let writes = self.unreserved();
         while self.failed.is_none() && self.rails().all(|rail| rail.has_room(writes)) {
@@ -277,7 +278,7 @@ impl Core {
                 return;
             };
             if self.order.is_on_its_way(channel, number) {
-                // SAFETY: the peer has not said that it has read the message.
+                // SAFETY: the peer has not acknowledged the message, so its slot is not written again.
                 let sent = unsafe { self.transmit(channel, number, bytes) };
                 if let Ok(load) = sent {
                     self.order.note_sent_again(channel, number, load);
@@ -288,7 +289,7 @@ impl Core {
 }
 
 impl Dead {
-    /// Whether nobody knows what arrives by it until the peer has said something.
+    /// Whether it is open what the rail delivers until the peer has sent its report or verdict.
     fn needs_peer(&self) -> bool {
         !self.is_confirmed || self.is_undecided()
     }

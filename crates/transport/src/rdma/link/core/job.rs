@@ -1,10 +1,10 @@
-//! What takes the kernel a while, done by threads.
+//! Runs calls for which the kernel needs time on threads of their own.
 
 use std::error::Error;
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// Something that a thread does.
+/// Work that a thread does.
 #[derive(Debug)]
 pub(super) struct Job<T>(io::Result<JoinHandle<Result<T, String>>>);
 
@@ -17,7 +17,7 @@ impl<T: Send + 'static> Job<T> {
         self.0.as_ref().map_or(true, JoinHandle::is_finished)
     }
 
-    /// What came of it; to be asked when it has ended.
+    /// The result. Call it only when the thread has ended; otherwise it blocks.
     pub(super) fn outcome(self) -> Result<T, String> {
         let thread = self.0.map_err(|error| format!("no thread: {error}"))?;
         let panicked = |_| Err("a thread that worked on it has panicked".to_owned());
@@ -25,9 +25,9 @@ impl<T: Send + 'static> Job<T> {
     }
 }
 
-/// Drops what may take a while to go.
+/// Drops on a thread what may take time to drop.
 pub(super) fn discard(what: impl Send + 'static) {
-    // Without a thread it goes here and now.
+    // Without a thread, the value is dropped here.
     let _ = thread().spawn(move || drop(what));
 }
 

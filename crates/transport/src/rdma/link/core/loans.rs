@@ -1,8 +1,8 @@
-//! Messages that are read where they lie: the sender tells where, and the receiver has its device read
-//! them, to registered memory of its own or else to their slots.
+//! Lent messages, which are read in place: the sender announces their address, and the receiver has its device read
+//! them, into registered memory of its own or into their slots.
 //!
-//! Only registered memory is lent and borrowed. Whoever gives the link up ([`Core::abandon`]) may have it
-//! back: no peer reads it, and no device writes to it, any more.
+//! Only registered memory is lent or borrowed into. After the link was abandoned ([`Core::abandon`]), the memory
+//! may be reused: no peer reads it any more, and no device writes to it.
 
 use std::collections::VecDeque;
 
@@ -13,17 +13,17 @@ use crate::LinkError;
 use crate::rdma::Registry;
 use crate::rdma::link::lent::Lent;
 
-/// Shorter messages come quicker by a slot than by asking for them.
+/// Messages shorter than this arrive sooner through a slot than by a read.
 pub(in super::super) const LEND_LEAST: usize = 32 << 10;
 
 /// The messages of a channel that are being read, from the next one on.
 pub(in super::super) type Loans = VecDeque<Loan>;
 
-/// A message that is read out of the peer's memory.
+/// A message that is read from the peer's memory.
 #[derive(Debug)]
 pub(in super::super) struct Loan {
     lent: Lent,
-    /// Its own slot is its place, and not memory of the reader's.
+    /// The destination is the message's slot, not the reader's memory.
     in_slot: bool,
     to: u64,
     state: State,
@@ -31,11 +31,11 @@ pub(in super::super) struct Loan {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// To be asked for.
+    /// Not requested yet.
     Waiting,
-    /// Asked for by a rail, as the write request of that number.
+    /// Requested over a rail, by the work request with this id.
     Asked { rail: usize, id: u64 },
-    /// Read by that rail, or by one that was dropped since.
+    /// Read over this rail; `None` if that has been dropped since.
     Here { by: Option<usize> },
 }
 
@@ -47,17 +47,17 @@ pub(in super::super) struct Here {
     pub(in super::super) in_slot: bool,
 }
 
-/// Where lent messages are to go.
+/// The destination of lent messages.
 #[derive(Debug, Clone, Copy)]
-pub(in super::super) enum Place {
-    /// Each to its slot.
+pub(in super::super) enum Destination {
+    /// Each goes to its slot.
     Slots,
-    /// One after the other, to registered memory; those of that tag.
+    /// The messages with this tag go one after the other to registered memory.
     Room { start: u64, bytes: usize, tag: u64 },
 }
 
 impl Core {
-    /// What the peer needs to know to read the payload; `None` where it cannot, or had better not.
+    /// What the peer needs to read the payload; `None` if it cannot be lent, or lending does not pay.
     pub(in super::super) fn lendable(&self, payload: &[u8]) -> Option<Lent> {
         let most = self.outgoing.geometry().slot_bytes;
         let fits =
@@ -66,7 +66,7 @@ impl Core {
             return None;
         }
         let address = payload.as_ptr() as u64;
-        // Also for those that are dropped: they may be back when the message is read.
+        // Dropped rails are included: they may be back in use when the message is read.
         let keys = (0..self.rails.len()).map(|rail| {
             let keys = self
                 .plan(rail)?
@@ -80,34 +80,34 @@ impl Core {
         })
     }
 
-    /// Whether a rail can read at all; if so, the peer's end of it can, too.
+    /// Whether any rail can read; if so, the peer's end of it can, too.
     fn reads(&self) -> bool {
         self.rails().any(|rail| rail.reads.most > 0)
     }
 
-    /// Whether the rails reach that memory.
+    /// Whether the memory is registered for the rails.
     pub(in super::super) fn reaches(&self, start: u64, bytes: usize) -> bool {
         let mut rails = self.rails();
         rails.all(|rail| rail.plan.keys(&self.registry, start, bytes).is_some())
     }
 
-    /// Whether the channel's next message is lent, and not there: only asking for it brings it.
+    /// Whether the channel's next message is lent and has not been read: it arrives only on request.
     pub(in super::super) fn is_awaited(&self, channel: usize) -> bool {
         let first = self.loans[channel].front();
         first.is_some_and(|loan| !loan.is_here())
     }
 
-    /// Has the channel's next messages read, as far as they are lent and there is a place for them. The
-    /// next one, once it is there.
+    /// Requests the channel's next messages, as far as they are lent and have a destination. Returns the next one,
+    /// once it has been read.
     pub(in super::super) fn read_lent(
         &mut self,
         channel: usize,
-        place: Place,
+        destination: Destination,
     ) -> Result<Option<Here>, LinkError> {
         if self.is_awaited(channel) {
             self.poll()?;
         }
-        self.take_on(channel, place)?;
+        self.take_on(channel, destination)?;
         self.ask(channel);
         let first = self.loans[channel].front();
         let here = first.filter(|loan| loan.is_here());
@@ -118,7 +118,7 @@ impl Core {
         }))
     }
 
-    /// Whether there is something to look at on the channel, be it an error.
+    /// Whether the channel has something to peek at, including an error.
     pub(in super::super) fn has_news(&mut self, channel: usize) -> bool {
         match self.next_to_read(channel) {
             Ok(None) => false,
@@ -129,8 +129,8 @@ impl Core {
         }
     }
 
-    /// Finds a place for lent messages that have arrived.
-    fn take_on(&mut self, channel: usize, place: Place) -> Result<(), LinkError> {
+    /// Assigns a destination to lent messages that have been announced.
+    fn take_on(&mut self, channel: usize, destination: Destination) -> Result<(), LinkError> {
         let mut taken = 0;
         let mut first_tag = None;
         for ahead in 0.. {
@@ -138,9 +138,9 @@ impl Core {
                 break;
             };
             let header = self.incoming.read_header(channel, number)?;
-            let tag = *first_tag.get_or_insert(match place {
-                Place::Room { tag, .. } => tag,
-                Place::Slots => header.tag,
+            let tag = *first_tag.get_or_insert(match destination {
+                Destination::Room { tag, .. } => tag,
+                Destination::Slots => header.tag,
             });
             if !header.is_lent || header.tag != tag {
                 break;
@@ -151,17 +151,17 @@ impl Core {
             }
             let lent = self.lent(channel, number, len)?;
             let bytes = lent.bytes as usize;
-            let to = match place {
-                Place::Slots => self.incoming.payload(channel, number) as u64,
-                Place::Room {
+            let to = match destination {
+                Destination::Slots => self.incoming.payload(channel, number) as u64,
+                Destination::Room {
                     start, bytes: room, ..
                 } if taken + bytes <= room => start + taken as u64,
-                Place::Room { .. } => break,
+                Destination::Room { .. } => break,
             };
             taken += bytes;
             self.loans[channel].push_back(Loan {
                 lent,
-                in_slot: matches!(place, Place::Slots),
+                in_slot: matches!(destination, Destination::Slots),
                 to,
                 state: State::Waiting,
             });
@@ -169,11 +169,11 @@ impl Core {
         Ok(())
     }
 
-    /// Where the message in that slot is to be read.
+    /// Decodes the message in this slot, which tells where its payload is.
     fn lent(&self, channel: usize, number: u64, len: usize) -> Result<Lent, LinkError> {
         let payload = self.incoming.payload(channel, number);
-        // SAFETY: `len` is at most a slot's bytes. The slot is this side's; a peer that writes there
-        // breaks the protocol, and what it says is checked.
+        // SAFETY: `len` is at most a slot's size, and the slot belongs to this side. A peer that writes there
+        // violates the protocol; the contents are checked.
         let payload = unsafe { std::slice::from_raw_parts(payload, len) };
         let most = self.incoming.geometry().slot_bytes;
         Lent::decode(payload, self.rails.len(), most).ok_or_else(|| {
@@ -183,7 +183,7 @@ impl Core {
         })
     }
 
-    /// Takes note of what has been read, on all channels: others may wait for its rail.
+    /// Notes which requests have ended, on all channels: other loans may wait for the rail.
     pub(super) fn note_loans(&mut self) {
         for loan in self.loans.iter_mut().flatten() {
             if let State::Asked { rail: index, id } = loan.state
@@ -196,7 +196,7 @@ impl Core {
         }
     }
 
-    /// Asks for what waits, by the rails that have asked for the fewest bytes.
+    /// Requests waiting loans over the rails with the fewest bytes being read.
     fn ask(&mut self, channel: usize) {
         let writes = self.unreserved();
         let mut problem = None;
@@ -219,8 +219,8 @@ impl Core {
                 addr: loan.lent.address,
                 rkey: loan.lent.keys[index],
             };
-            // SAFETY: the memory is the message's place until it is read or the link given up, which
-            // waits for the device; slots are deregistered before they go.
+            // SAFETY: the memory is reserved for the message until it has been read, or the link is abandoned,
+            // which waits for the device. Slots are deregistered before they are unmapped.
             match unsafe { rail.read(loan.to, loan.lent.bytes, local, from) } {
                 Ok(id) => loan.state = State::Asked { rail: index, id },
                 Err(error) => {
@@ -234,7 +234,7 @@ impl Core {
         }
     }
 
-    /// The last request of a rail that asks for something; 0 for none.
+    /// The last read request of a rail; 0 for none.
     pub(super) fn last_asked(&self, of: usize) -> u64 {
         let ids = self.loans.iter().flatten().map(|loan| match loan.state {
             State::Asked { rail, id } if rail == of => id,
@@ -243,7 +243,7 @@ impl Core {
         ids.max().unwrap_or(0)
     }
 
-    /// What a rail that has failed has not brought is to be asked for again.
+    /// Marks what a failed rail has not delivered to be requested again.
     pub(super) fn ask_again(&mut self, failed: usize, ended: u64) {
         for loan in self.loans.iter_mut().flatten() {
             loan.state = match loan.state {
@@ -261,7 +261,7 @@ impl Loan {
         matches!(self.state, State::Here { .. })
     }
 
-    /// The rail that has read it, unless that was dropped since.
+    /// The rail that has read it, unless it has been dropped since.
     pub(super) fn reader(&self) -> Option<usize> {
         match self.state {
             State::Here { by } => by,
@@ -269,7 +269,7 @@ impl Loan {
         }
     }
 
-    /// The key, for a rail, of the memory where it goes.
+    /// The rail's key for the destination.
     fn local(&self, rail: &Rail, registry: &Registry) -> Option<u32> {
         if self.in_slot {
             return Some(rail.lkeys[1]);

@@ -1,29 +1,29 @@
-//! How a rail returns that has failed.
+//! Puts a failed rail back into use.
 //!
-//! Once both ends have dropped it, the first of them tries now and then whether it carries again: it
-//! offers a new queue pair; the other end connects one of its own to that, and offers it in turn; they
-//! greet each other, as when the link was made, the first end first; and each says once how that went.
-//! Where both say that the rail carries, it is in use again, at each end from the moment on at which the
-//! end has both said and heard it. What the peer sends before that waits in the new completion queue.
+//! Once both ends have dropped a rail, the first end tries from time to time whether it works again. It offers a
+//! new queue pair; the other end connects one of its own to it, and offers that in turn; they exchange greetings as
+//! when the link was made, the first end first; and each sends its verdict once. If both verdicts are good, the
+//! rail is in use again, at each end from the moment when it has both sent and received a good verdict. What the
+//! peer sends before that waits in the new completion queue.
 //!
-//! Nothing here waits. What the kernel may take its time for is done by threads.
+//! Nothing here blocks: calls for which the kernel may need time are made by threads.
 
 use std::time::Instant;
 
 use super::Core;
-use super::attempt::{Outcome, Site, Try};
+use super::attempt::{Environment, Outcome, Try};
 use super::failover::Dead;
 use super::job::discard;
 use crate::LinkError;
 use crate::rdma::link::offer::End;
 
 impl Core {
-    /// Goes on with the return of rails that both ends have dropped.
+    /// Advances the return of rails that both ends have dropped.
     pub(super) fn revive(&mut self) {
         if self.failed.is_some() {
             return;
         }
-        let is_ending = !self.farewells.is_empty();
+        let is_ending = !self.announcements.is_empty();
         for index in (0..self.dead.len()).rev() {
             let dead = &mut self.dead[index];
             if self.control.is_closed || !dead.is_confirmed {
@@ -33,14 +33,14 @@ impl Core {
             let Some(attempt) = &mut dead.attempt else {
                 continue;
             };
-            let site = Site {
+            let environment = Environment {
                 plan: &dead.plan,
                 rail: dead.rail,
                 start: dead.start,
                 slots: &self.outgoing,
                 control: &mut self.control,
             };
-            attempt.advance(site, is_ending);
+            attempt.advance(environment, is_ending);
             self.order.set_silent(dead.rail, !attempt.may_be_in_use());
             match attempt.outcome() {
                 None => {}
@@ -50,7 +50,7 @@ impl Core {
         }
     }
 
-    /// Takes a rail into use again.
+    /// Puts a rail back into use.
     fn put_back(&mut self, index: usize) {
         let Dead {
             rail,
@@ -65,14 +65,14 @@ impl Core {
             return;
         };
         revived.pace = pace.slower(Instant::now());
-        // Somebody may be about to wait for what it announces. (Where that fails, waits end at times.)
+        // A thread may be about to block on its notifications. (If this fails, waits still end after a while.)
         let _ = revived.queue.arm(false);
         self.rails[rail] = Some(revived);
         while self.poll_rail(rail) {}
         self.returned += 1;
         tracing::info!("{name} carries again");
-        // By every rail that the peer uses, it is to hear them.
-        for what in self.farewells.clone() {
+        // The peer expects these on every rail that it uses.
+        for what in self.announcements.clone() {
             self.say(rail, what);
         }
     }
@@ -90,12 +90,12 @@ impl Core {
         }
     }
 
-    /// The peer says whether the rail carries.
+    /// The peer's verdict on whether the rail works.
     pub(super) fn hear_verdict(&mut self, rail: usize, works: bool) -> Result<(), LinkError> {
         let dead = self.confirmed(rail)?;
         let attempt = dead.attempt.as_mut().ok_or_else(|| out_of_turn(rail))?;
         attempt.hear_verdict(works)?;
-        // What the peer says next may be about the rail that has returned.
+        // The peer's next message may be about the rail that has just returned.
         self.revive();
         Ok(())
     }
@@ -114,7 +114,7 @@ fn out_of_turn(rail: usize) -> LinkError {
 }
 
 impl Dead {
-    /// Begins a try, if this is the end that does and it is time.
+    /// Begins a try, if this is the first end and the pause is over.
     fn begin(&mut self, is_ending: bool) {
         let is_due = self.plan.is_first && self.pace.is_over(Instant::now());
         if is_due && !is_ending && self.attempt.is_none() {
@@ -126,7 +126,7 @@ impl Dead {
         let now = Instant::now();
         discard(self.attempt.take());
         self.pace = match outcome {
-            // To look at a port costs little.
+            // Querying a port costs little.
             Outcome::Untried => self.pace.again(now),
             _ => self.pace.slower(now),
         };
@@ -137,7 +137,7 @@ impl Dead {
         self.attempt.is_some()
     }
 
-    /// Whether the peer may use it already, and has not said so.
+    /// Whether the peer may use it already, but has not sent its verdict.
     pub(in super::super) fn is_undecided(&self) -> bool {
         let attempt = self.attempt.as_ref();
         attempt.is_some_and(Try::is_undecided)

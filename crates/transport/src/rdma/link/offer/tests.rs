@@ -47,7 +47,7 @@ fn ranks_exchange_more_than_the_kernel_keeps() {
         let wait = within(20, &|| true);
         let talk = Talk { stream, wait };
         let heard = talk.exchange(Ok(offer()))?.1;
-        // What follows is another message.
+        // The bytes that follow belong to another message.
         Ok::<_, NoLink>((heard, talk.exchange(Ok(7))?.1))
     };
     let [first, second] = thread::scope(|scope| {

@@ -79,7 +79,7 @@ fn slots_come_back_once_and_in_any_order() {
     assert_eq!(order.next_to_send(1), Some(4));
 }
 
-/// An end that has sent three messages, of which the first and the last are lent.
+/// An end that has sent three messages, of which the first and the third are lent.
 fn lender() -> Order {
     let mut order = Order::new(GEOMETRY, 2);
     for number in 1..=3 {
@@ -108,7 +108,7 @@ fn what_is_lent_returns_only_when_its_own_reader_says_so() {
     order.note(0, returned(1), 0, &mut all).unwrap();
     assert!(order.note(0, returned(4), 0, &mut all).is_err());
     assert_eq!(back, [1, 2, 3]);
-    // The slot's next message is not that one.
+    // The next message in the same slot is a different one.
     order.note_sent(1, Load::default(), true);
     order.note(1, released(4), 0, |_| panic!()).unwrap();
     assert!(order.is_on_its_way(1, 4));
@@ -157,7 +157,7 @@ proptest! {
     }
 }
 
-/// Two ends, the first of which has sent three messages: by rail 0, by 1, by 0.
+/// Two ends. The first has sent three messages: by rails 0, 1 and 0.
 fn sent_by_two() -> (Order, Order) {
     let mut here = Order::new(GEOMETRY, 2);
     for number in 1..=3 {
@@ -233,7 +233,7 @@ fn a_sender_is_not_gone_while_something_is_to_be_sent_again() {
 }
 
 #[test]
-fn a_failed_rail_is_no_farewell() {
+fn a_failed_rail_does_not_announce_a_closed_peer() {
     let mut here = Order::new(GEOMETRY, 1);
     let there = report(&Order::new(GEOMETRY, 1));
     here.note_report(&there, |_| {}).unwrap();
@@ -278,7 +278,7 @@ fn a_rail_that_returns_is_asked_only_for_what_it_has_carried_since() {
     };
     let first = order.note_report(&report([true, false, false]), |_| {});
     assert_eq!(first.unwrap(), [missed(2, 2)]);
-    // It has returned; the second message waits to be sent again.
+    // The rail has returned; the second message has yet to be sent again.
     order.note_sent(1, by_first(3), false);
     let second = order.note_report(&report([true, false, false]), |_| {});
     assert_eq!(second.unwrap(), [missed(3, 3)]);

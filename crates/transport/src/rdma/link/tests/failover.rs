@@ -1,4 +1,4 @@
-//! What becomes of a link when its rails fail.
+//! Failover: how a link continues when its rails fail.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,9 +13,10 @@ use super::*;
 use crate::Rails;
 
 const CHANNELS: usize = GEOMETRY.channels;
-/// On each channel, either way, before something happens and at least as many after it.
+/// How many messages each channel carries in each direction before the test intervenes, and at least as many after
+/// it.
 const MESSAGES: u64 = 100;
-/// The kernel (6.1) may be stuck for 45 s in the sending of a device that is going down.
+/// Watchdog against deadlock. Linux 6.1 may be stuck for 45 s sending on a device that is going down.
 const WATCHDOG: Duration = Duration::from_secs(120);
 const ONE_SLOT: Geometry = Geometry {
     slot_bytes: 4096,
@@ -32,7 +33,7 @@ fn ends(sides: &[Side; 2], geometry: Geometry) -> [End; 2] {
     })
 }
 
-/// Both ends' ports, where cables join them that can be cut.
+/// Both ends' ports, if they are joined by cables that can be cut.
 fn cabled(rails: usize) -> Option<[Side; 2]> {
     has(Need::Cables).then(|| sides(rails))?
 }
@@ -42,7 +43,7 @@ fn rails(arguments: &[&str]) {
     assert!(ended.success(), "rails {arguments:?}: {ended}");
 }
 
-/// Network devices that treat packets badly until this is dropped.
+/// Impairs network devices (loss, delay, rate) until it is dropped.
 struct Impaired(&'static [&'static str]);
 
 impl Impaired {
@@ -53,8 +54,8 @@ impl Impaired {
         Self(devices)
     }
 
-    /// A cable that carries nothing. (A port that is taken down while something is sent can stop the
-    /// emulated kernel, 6.1, for a minute.)
+    /// A cable that carries nothing. (Taking a port down while something is being sent can stall the emulated
+    /// kernel, Linux 6.1, for a minute.)
     fn cut() -> Self {
         Self::new(&["r0a", "r0b"], ["loss", "100%"])
     }
@@ -76,16 +77,17 @@ fn byte(channel: usize, number: u64) -> u8 {
     (number as usize * 7 + channel) as u8
 }
 
-/// A conversation: the peers of a link send on all channels until there are so many messages on each.
+/// Traffic in both directions: both ends of a link send on all channels until each channel has carried `goal`
+/// messages.
 struct Talk {
     goal: AtomicU64,
-    /// The most that was sent on a channel.
+    /// The most messages that were sent on a channel.
     sent: AtomicU64,
-    /// Ends that have sent and received everything.
+    /// How many ends have sent and received everything.
     done: AtomicUsize,
 }
 
-/// One end of it, and how far it is with each channel.
+/// One end of the traffic, and its progress on each channel.
 struct Talker<'a> {
     talk: &'a Talk,
     end: End,
@@ -94,7 +96,8 @@ struct Talker<'a> {
 }
 
 impl Talker<'_> {
-    /// Talks to the end. An end that is done goes on until its peer is, which may still need it.
+    /// Sends and receives until both ends are done: an end that is done keeps polling, because its peer may still
+    /// need it.
     fn run(&mut self) -> Result<(), LinkError> {
         let until = Instant::now() + WATCHDOG;
         let mut is_done = false;
@@ -149,8 +152,8 @@ impl Talker<'_> {
     }
 }
 
-/// Has both ends talk, and does something in the middle; how that ended at either end, and how it goes
-/// with the rails there.
+/// Runs traffic between both ends, and calls `act` in the middle. Returns each end's result and the state of its
+/// rails.
 fn talk(ends: [End; 2], act: impl FnOnce()) -> [(Result<(), LinkError>, Rails); 2] {
     let talk = &Talk {
         goal: AtomicU64::new(u64::MAX),
@@ -173,10 +176,10 @@ fn talk(ends: [End; 2], act: impl FnOnce()) -> [(Result<(), LinkError>, Rails); 
             thread::sleep(Duration::from_millis(1));
         }
         act();
-        // Neither end gets so far between the two.
+        // Between the load and the store, neither end can send that many messages.
         let sent = talk.sent.load(Ordering::Relaxed);
         talk.goal.store(sent + MESSAGES, Ordering::Relaxed);
-        // Both stay until neither needs the other.
+        // Neither end is dropped before both are done.
         let ended = ends.map(|end| end.join().unwrap());
         ended.map(|(ended, (tx, _))| (ended, tx.rails()))
     })
@@ -264,7 +267,7 @@ fn nothing_is_sent_again_before_both_ends_have_failed_the_rail() {
     let before = posted(&tx);
     commit(&mut tx, 0);
     assert_eq!(posted(&tx), before + 1);
-    // Time to arrive where it must not.
+    // Time for a message that must not arrive.
     thread::sleep(Duration::from_millis(100));
     assert!(other_tx.core.lock().incoming().read_header(0, 1).is_err());
     let by_second = tx.core.lock().rails().nth(1).unwrap().posted;
@@ -291,7 +294,7 @@ fn a_busy_rail_does_not_keep_an_end_from_hearing_of_another() {
     };
     let [(mut tx, _rx), (other_tx, _other_rx)] = ends(&sides, geometry);
     drop_first(&tx);
-    // Looks that find something.
+    // Polls that find something.
     for number in 0..geometry.slots as u64 {
         commit(&mut tx, number);
         thread::sleep(Duration::from_micros(500));
@@ -314,7 +317,7 @@ fn a_late_write_of_a_failed_rail_lands_nowhere() {
     other_rx.release(0);
     commit(&mut tx, 1);
     expect(&mut other_rx, 1);
-    // The first message arrives now, by the rail that failed.
+    // Now the first message arrives over the rail that failed.
     thread::sleep(Duration::from_millis(1500));
     expect(&mut other_rx, 1);
     drop(late);
@@ -338,7 +341,7 @@ fn a_link_that_cannot_agree_on_a_failure_ends() {
 fn a_peer_that_ends_without_a_word_is_noticed() {
     let Some(sides) = sides(2) else { return };
     let [(_tx, mut rx), (mut other_tx, other_rx)] = ends(&sides, ONE_SLOT);
-    // Its rails take nothing more, and nobody says farewell by them.
+    // Its rails are stopped, so no notice that it closes can be sent over them.
     other_tx.withdraw();
     drop((other_tx, other_rx));
     let until = Instant::now() + WATCHDOG;

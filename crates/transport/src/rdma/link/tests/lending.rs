@@ -1,4 +1,4 @@
-//! Messages that are read where they lie, by real devices.
+//! Messages that real devices read in the lender's memory.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ const SLOTS: Geometry = Geometry {
     channels: 2,
 };
 
-/// Memory that the devices of a side reach; unregistered before it is freed.
+/// Registered memory of one side; deregistered before it is freed.
 pub(super) struct Lot {
     pub(super) registration: Registration,
     pub(super) memory: Box<[u8]>,
@@ -24,8 +24,8 @@ impl Lot {
     pub(super) fn new(registry: &Arc<Registry>, bytes: usize) -> Self {
         let mut memory = vec![0; bytes].into_boxed_slice();
         let start = NonNull::from(&mut *memory).cast();
-        // SAFETY: the registration goes before the memory, and each test waits for what it has lent and
-        // borrowed, or deregisters the memory.
+        // SAFETY: `registration` is declared first, so it is dropped before the memory is freed. Each test waits
+        // for its loans in both directions, or deregisters the memory, before it uses the memory for anything else.
         let registration = unsafe { registry.register(Memory::Host { start, bytes }) }.unwrap();
         Self {
             registration,
@@ -33,7 +33,7 @@ impl Lot {
         }
     }
 
-    /// Of which every byte is different from those near it.
+    /// Memory in which every byte differs from those near it.
     pub(super) fn filled(registry: &Arc<Registry>, bytes: usize) -> Self {
         let mut lot = Self::new(registry, bytes);
         for (index, byte) in lot.memory.iter_mut().enumerate() {
@@ -51,7 +51,8 @@ pub(super) fn linked(sides: &[Side; 2]) -> [(Tx, Rx); 2] {
 }
 
 pub(super) fn lend(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
-    // SAFETY: the payload is of memory that outlives the link, or is lent until it has returned.
+    // SAFETY: the payload is part of memory that outlives the link, or the test keeps it unchanged until it has
+    // returned.
     match unsafe { tx.lend(0, payload, tag) }.unwrap() {
         Lending::Lent(number) => number,
         other => panic!("{other:?}"),
@@ -70,9 +71,9 @@ fn borrow(rx: &mut Rx, room: &mut [u8], tag: u64) -> usize {
     }
 }
 
-/// Asks for what has been lent, on all rails at once; how much of it is there already.
+/// Starts reading everything that has been lent, on all rails at once. Returns how much has already been received.
 pub(super) fn ask(rx: &mut Rx, room: &mut [u8]) -> usize {
-    // So that all of it can be asked for.
+    // Gives all of the lent messages time to arrive.
     thread::sleep(Duration::from_millis(200));
     let until = soon();
     let mut done = 0;
@@ -109,7 +110,7 @@ fn lent_messages_are_read_to_registered_memory_by_all_rails() {
         .chunks(BYTES)
         .map(|part| lend(&mut tx, part, 9))
         .collect();
-    // SAFETY: nothing is lent.
+    // SAFETY: the link refuses the loan, as the next line checks, so it does not keep the payload.
     let refused = unsafe { tx.lend(0, &from.memory[..BYTES], 9) };
     assert_eq!(refused.unwrap(), Lending::NotYet);
     let mut done = 0;
@@ -140,7 +141,7 @@ fn lent_messages_are_peeked_at_like_others() {
         (2, &[5; 5][..]),
         (3, &from.memory[BYTES..]),
     ] {
-        // The first look asks for what is lent.
+        // The first peek requests what is lent.
         while other_rx.peek(0).unwrap().is_none() {
             assert!(Instant::now() < until, "{tag} does not come");
             thread::yield_now();
@@ -162,7 +163,7 @@ fn what_cannot_be_lent_or_borrowed_goes_through_slots() {
     let ordinary = vec![7; BYTES];
     assert_eq!(tx.lends(ordinary.as_ptr(), BYTES), Lends::Nothing);
     for payload in [&ordinary, &from.memory[..1000], &from.memory[..]] {
-        // SAFETY: nothing is lent.
+        // SAFETY: the link refuses the loan, as the next line checks, so it does not keep the payload.
         let refused = unsafe { tx.lend(0, payload, 1) };
         assert_eq!(refused.unwrap(), Lending::Unable);
     }
@@ -172,7 +173,7 @@ fn what_cannot_be_lent_or_borrowed_goes_through_slots() {
     while other_rx.borrow(0, &mut to.memory, 2).unwrap() == Borrowing::NotYet {
         assert!(Instant::now() < until, "it does not come");
     }
-    // Another message is expected, there is no room, or no device reaches it.
+    // Another tag, no room, or memory that is not registered.
     let mut refused = |room: &mut [u8], tag| {
         assert_eq!(other_rx.borrow(0, room, tag).unwrap(), Borrowing::Unable);
     };
@@ -218,10 +219,10 @@ fn what_a_device_has_said_already_is_not_waited_for_when_its_rail_is_dropped() {
     while let Ok(borrowed) = other_rx.borrow(0, &mut to.memory, 9) {
         assert_eq!(borrowed, Borrowing::NotYet);
         assert!(Instant::now() < until, "nothing is said");
-        // So that all that the device says is found at once.
+        // Long enough that one poll finds all completions.
         thread::sleep(Duration::from_millis(100));
     }
-    // Where nothing is said in time, it is destroyed.
+    // Without a completion in time, it would have been destroyed.
     assert!(other_tx.core.lock().dead()[0].pair.is_some());
 }
 
@@ -245,7 +246,7 @@ fn memory_that_is_deregistered_is_not_written_any_more() {
     let seen = to.memory.clone();
     thread::sleep(Duration::from_millis(500));
     assert!(to.memory == seen);
-    // What was asked for cannot be had any more, and says so.
+    // What was requested cannot arrive any more: the call returns an error.
     let error = loop {
         assert!(Instant::now() < until, "nothing is said");
         match other_rx.peek(0) {
@@ -301,7 +302,7 @@ fn memory_of_a_link_that_is_given_up_is_not_written_any_more() {
     let seen = to.memory.clone();
     thread::sleep(Duration::from_millis(500));
     assert!(to.memory == seen);
-    // What was there before may still be had.
+    // What had arrived before can still be received.
     let ended = loop {
         match other_rx.borrow(0, &mut to.memory[done..], 9) {
             Ok(Borrowing::Done(bytes)) => done += bytes,

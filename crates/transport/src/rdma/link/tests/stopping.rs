@@ -1,15 +1,15 @@
-//! A device that does not stop, with a stand-in for it.
+//! A device that cannot be stopped, simulated by the stand-in for libibverbs.
 
 use spark_ccl_verbs::testing;
 
 use crate::LinkError;
-use crate::rdma::link::core::{Core, Place};
+use crate::rdma::link::core::{Core, Destination};
 use crate::rdma::link::cost::alone;
 use crate::rdma::link::immediate::Immediate;
 use crate::rdma::link::lent::Lent;
 use crate::rdma::link::slots::{HEADER_BYTES, Header};
 
-/// An end whose device was asked to read a message, does not end that, and keeps its queue pair.
+/// An end with a posted read that its device never completes, and a queue pair that cannot be destroyed.
 fn reading_without_end() -> Core {
     let mut core = alone();
     let (channel, number) = (0, 1);
@@ -25,7 +25,8 @@ fn reading_without_end() -> Core {
         is_lent: true,
     };
     let slot = core.incoming().payload(channel, number);
-    // SAFETY: no device writes to the slot, which has room for it.
+    // SAFETY: `bytes` fits into the slot. The stand-in accesses no memory, so nothing else accesses the slot or its
+    // header.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), slot, bytes.len());
         core.incoming().write_header(channel, header);
@@ -34,9 +35,13 @@ fn reading_without_end() -> Core {
         channel,
         number: number as u32,
     };
-    core.pretend(arrival, (HEADER_BYTES + bytes.len()) as u32);
+    core.inject(arrival, (HEADER_BYTES + bytes.len()) as u32);
     testing::hold(true);
-    assert!(core.read_lent(channel, Place::Slots).unwrap().is_none());
+    assert!(
+        core.read_lent(channel, Destination::Slots)
+            .unwrap()
+            .is_none()
+    );
     testing::hold(false);
     testing::keep_pairs(libc::EIO);
     core

@@ -1,10 +1,10 @@
-//! Packets that are lost or late, and come again.
+//! Packets that are lost or delayed, and retransmitted.
 
 use super::super::lending::{BYTES, Lot, ask, lend, linked, returns};
 use super::*;
 use crate::Borrowing;
 
-/// Has the rest of what is lent read.
+/// Receives the rest of what is lent.
 fn borrow_all(rx: &mut Rx, room: &mut [u8]) {
     let until = soon();
     let mut done = 0;
@@ -17,7 +17,7 @@ fn borrow_all(rx: &mut Rx, room: &mut [u8]) {
     }
 }
 
-/// Gives what is still on its way time to come, and whatever it does to a rail to be told.
+/// Waits for packets in flight to arrive, and for the rail failures that they would cause.
 fn assert_no_rail_is_dropped(ends: [&Tx; 2]) {
     let until = Instant::now() + Duration::from_secs(2);
     while Instant::now() < until {
@@ -65,7 +65,7 @@ fn a_rail_that_is_slow_is_not_dropped() {
     from.memory.chunks(BYTES).for_each(|part| {
         lend(&mut tx, part, 9);
     });
-    // Two seconds for each message, where a device that says nothing is given up after four.
+    // Each message takes two seconds; a device that reports nothing is given up after four.
     let slow = Impaired::new(&["r0a"], ["rate", "250kbit"]);
     borrow_all(&mut other_rx, &mut to.memory);
     assert!(to.memory == from.memory);
@@ -84,7 +84,7 @@ fn what_was_lent_does_not_return_before_the_last_repetition_of_its_read() {
         .chunks(BYTES)
         .map(|part| lend(&mut tx, part, 9))
         .collect();
-    // Longer than a device waits for an answer: it asks twice.
+    // Longer than a device waits for a response, so it repeats the request.
     let late = Impaired::new(&["r1b"], ["delay", "400ms"]);
     let done = ask(&mut other_rx, &mut to.memory);
     borrow_all(&mut other_rx, &mut to.memory[done..]);
@@ -120,7 +120,7 @@ fn what_a_rail_has_read_returns_by_another_when_it_is_dropped() {
         assert!(Instant::now() < until, "it does not come");
         other_tx.core.lock().look_around();
     }
-    // The reads have ended; what is said about the second one is lost.
+    // The reads have completed; the notice that the second one has returned is lost.
     let silent = Impaired::new(&["r1b"], ["loss", "100%"]);
     borrow_all(&mut other_rx, &mut to.memory);
     returns(&mut tx, loans[0]);

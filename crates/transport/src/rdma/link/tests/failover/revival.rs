@@ -1,4 +1,4 @@
-//! Rails that failed and carry again.
+//! Tests of failed rails that return.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use crate::Borrowing;
 use crate::rdma::link::core::Core;
 use crate::rdma::link::message::Message;
 
-/// The ends' insides, while others work with the ends.
+/// The cores of both ends, for inspection while other threads use the ends.
 type Cores = [Arc<Mutex<Core>>; 2];
 
 fn cores(ends: &[End; 2]) -> Cores {
     ends.each_ref().map(|(tx, _)| Arc::clone(&tx.core))
 }
 
-/// Waits until both ends see it so; somebody else works with them.
+/// Waits until `is_so` holds at both ends, while other threads use them.
 #[track_caller]
 fn wait_for(cores: &Cores, is_so: impl Fn(Rails) -> bool) {
     let until = Instant::now() + WATCHDOG;
@@ -32,7 +32,7 @@ fn wait_for(cores: &Cores, is_so: impl Fn(Rails) -> bool) {
     }
 }
 
-/// What both ends have posted to the first rail.
+/// How many requests each end has posted to the first rail.
 fn first_rail(cores: &Cores) -> [u64; 2] {
     let posted = |core: &Core| {
         let mut rails = core.rails();
@@ -76,7 +76,7 @@ fn everything_arrives_while_a_rail_fails_and_returns_twice() {
     }
 }
 
-/// Looks around at both ends until both see it so.
+/// Polls both ends until `is_so` holds at both.
 #[track_caller]
 fn look_until(cores: &Cores, is_so: impl Fn(Rails) -> bool) {
     let until = Instant::now() + WATCHDOG;
@@ -100,7 +100,7 @@ fn look_until(cores: &Cores, is_so: impl Fn(Rails) -> bool) {
     }
 }
 
-/// Both ends have dropped the first rail, and know that.
+/// Makes both ends drop the first rail, and waits until both have confirmed it.
 fn drop_at_both(ends: &[End; 2]) {
     drop_first(&ends[0].0);
     look_until(&cores(ends), |rails| rails.dropped == 1);
@@ -135,7 +135,7 @@ fn a_rail_that_fails_its_try_is_tried_again() {
     let cores = cores(&ends);
     drop_at_both(&ends);
     let cut = Impaired::cut();
-    // At both ends: the one that begins and the one that is asked.
+    // At both ends: the one that starts attempts, and the one that responds.
     for is_tried in [true, false] {
         let seen = || {
             cores
@@ -221,7 +221,7 @@ fn a_peer_that_goes_before_it_agrees_is_noticed() {
     let Some(sides) = cabled(2) else { return };
     let ends = ends(&sides, ONE_SLOT);
     drop_at_both(&ends);
-    // The first end's greeting is slow, and so is the answer of its device to the other one.
+    // Both the first end's greeting and its device's acknowledgement of the other greeting are slow.
     let late = Impaired::new(&["r0a"], ["delay", "500ms"]);
     let [(tx, mut rx), other] = ends;
     let until = soon();
@@ -244,14 +244,14 @@ fn a_peer_that_goes_before_it_agrees_is_noticed() {
     drop(late);
 }
 
-/// Has the first end say that the rail carries, and not the other one.
+/// Makes the first end report that the rail carries, but not the other end.
 #[track_caller]
 fn agree_at_first(ends: &[End; 2]) {
     let [first, other] = cores(ends);
     let until = soon();
     loop {
         other.lock().look_around();
-        // The first end knows what the other one has done before that looks again.
+        // The first end processes what the other one has done before the other polls again.
         for _ in 0..50 {
             let mut first = first.lock();
             first.look_around();
@@ -275,7 +275,7 @@ fn what_is_withdrawn_while_a_rail_returns_is_not_read_by_it() {
     drop_at_both(&ends);
     agree_at_first(&ends);
     lend(&mut ends[0].0, &from.memory, 9);
-    // So that it arrives.
+    // Time for the verdict to arrive.
     thread::sleep(Duration::from_millis(200));
     ends[0].0.withdraw();
     from.memory.fill(0xee);
