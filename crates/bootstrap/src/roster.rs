@@ -271,7 +271,10 @@ mod tests {
     proptest! {
         #[test]
         fn any_hellos_are_compared(
-            claims in prop::collection::vec((0u32..5, prop_oneof![Just(4u32), any::<u32>()], 0u64..3, "[a-c= é]{0,12}"), 4),
+            claims in prop::collection::vec(
+                (0u32..5, prop_oneof![Just(4u32), any::<u32>()], 0u64..3, "[a-c= é]{0,12}"),
+                4,
+            ),
         ) {
             let hellos = claims.iter().map(|(rank, size, hash, summary)| {
                 let mut hello = hello(*rank, *size);
