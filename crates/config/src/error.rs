@@ -14,7 +14,7 @@ pub enum Error {
         name: String,
         /// Its value; never a secret.
         value: String,
-        /// Who set it.
+        /// Where the value is from.
         origin: Origin,
         /// What is allowed.
         expected: String,
@@ -24,7 +24,7 @@ pub enum Error {
     Secret {
         /// The variable.
         name: String,
-        /// Who set it.
+        /// Where the value is from.
         origin: Origin,
         /// What is wrong, and what to do.
         reason: String,
@@ -34,7 +34,7 @@ pub enum Error {
     File {
         /// The variable.
         name: String,
-        /// Who set it.
+        /// Where the value is from.
         origin: Origin,
         /// The file.
         path: PathBuf,
