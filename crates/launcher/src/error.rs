@@ -1,3 +1,5 @@
+//! The launcher's error type.
+
 use std::time::Duration;
 
 /// Why the launcher could not be determined, or its key-value space not be used.

@@ -1,3 +1,5 @@
+//! A call survives a wrong server at one address, and refusals by the peer.
+
 use super::*;
 use crate::lobby::{Admitted, ListenerRole, Lobby};
 use crate::options::Address;

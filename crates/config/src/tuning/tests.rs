@@ -1,3 +1,5 @@
+//! Tuning files are read back as written, and damaged ones are refused.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! Frames are read back as written, and malformed ones are refused without a panic.
+
 use std::time::Duration;
 
 use proptest::prelude::*;

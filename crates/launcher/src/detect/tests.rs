@@ -1,3 +1,5 @@
+//! Each launcher is recognised by the variables that it sets.
+
 use super::*;
 use proptest::prelude::*;
 

@@ -1,3 +1,5 @@
+//! The PMI-1 client against a process manager in a thread.
+
 use super::*;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};

@@ -1,3 +1,5 @@
+//! The store client against a store in a thread.
+
 use super::*;
 use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};

@@ -1,3 +1,5 @@
+//! The table of operations is consistent.
+
 use super::*;
 
 #[test]
