@@ -340,8 +340,8 @@ impl Session {
         };
         let name = self.describe(peer);
         // For a rank on this host, our own addresses are also the ones that it listens on.
-        let elsewhere = self.peer(peer).host_id != self.peer(self.rank).host_id;
-        let own = |ip| elsewhere && network.own.iter().any(|own| own.ip == ip);
+        let on_other_host = self.peer(peer).host_id != self.peer(self.rank).host_id;
+        let own = |ip| on_other_host && network.own.iter().any(|own| own.ip == ip);
         let targets = reachable(self.peer(peer), self.local_to(peer));
         let routes = routes(&network.own, &targets, None);
         let call = Call {
