@@ -36,7 +36,7 @@ fn an_abort_reaches_everyone() {
 }
 
 #[test]
-fn a_death_reaches_everyone_whoever_dies() {
+fn the_death_of_any_rank_reaches_all_others() {
     for size in SIZES {
         for victim in [0, size - 1, size / 2] {
             let (alive, victim_streams) = world_with_victims(size, &[victim]);
@@ -117,7 +117,7 @@ fn garbage_on_a_stream_names_the_neighbour_that_sent_it() {
 }
 
 #[test]
-fn a_mismatch_is_found_by_whoever_waits_and_reaches_everyone() {
+fn a_waiting_rank_finds_a_mismatch_and_all_learn_of_it() {
     for size in SIZES {
         let world = world(size);
         let watches = watches(&world, 7);
