@@ -7,19 +7,19 @@ use spark_ccl_verbs::{
     SendOptions,
 };
 
-use crate::ends::{End, Place, nobody, places};
+use crate::ends::{End, TestPort, nobody, test_ports};
 
 /// The kernel's error for a connection from `own` to `peer`.
-fn refused(place: &Place, own: &GidEntry, peer: &Peer) -> Error {
-    let way = AddressVector::new(&place.port, own, peer, place.port.active_mtu).unwrap();
-    let end = End::new(place);
+fn refused(test_port: &TestPort, own: &GidEntry, peer: &Peer) -> Error {
+    let way = AddressVector::new(&test_port.port, own, peer, test_port.port.active_mtu).unwrap();
+    let end = End::new(test_port);
     end.pair
         .ready_to_receive(&way, ReceiveOptions::default())
         .unwrap_err()
 }
 
-fn someone(place: &Place) -> Peer {
-    let GidEntry { gid, kind, .. } = place.gid;
+fn someone(test_port: &TestPort) -> Peer {
+    let GidEntry { gid, kind, .. } = test_port.gid;
     Peer {
         gid,
         kind,
@@ -29,7 +29,7 @@ fn someone(place: &Place) -> Peer {
 
 #[test]
 fn an_index_that_is_not_in_use() {
-    let Some((here, there)) = places() else {
+    let Some((here, there)) = test_ports() else {
         return;
     };
     let used: Vec<_> = here
@@ -59,7 +59,7 @@ fn an_index_that_is_not_in_use() {
 
 #[test]
 fn an_index_of_another_class() {
-    let Some((here, there)) = places() else {
+    let Some((here, there)) = test_ports() else {
         return;
     };
     if !has(Need::LinkLocalGid) {
@@ -87,7 +87,9 @@ fn an_index_of_another_class() {
 
 #[test]
 fn a_peer_that_nobody_is() {
-    let Some((here, _)) = places() else { return };
+    let Some((here, _)) = test_ports() else {
+        return;
+    };
     let peer = Peer {
         gid: nobody(&here),
         ..someone(&here)
@@ -101,7 +103,7 @@ fn a_peer_that_nobody_is() {
 
 #[test]
 fn differences_are_named_before_the_kernel_is_asked() {
-    let Some((here, there)) = places() else {
+    let Some((here, there)) = test_ports() else {
         return;
     };
     let peer = Peer {
@@ -123,7 +125,7 @@ fn differences_are_named_before_the_kernel_is_asked() {
 
 #[test]
 fn options_beyond_their_fields_are_named() {
-    let Some((here, there)) = places() else {
+    let Some((here, there)) = test_ports() else {
         return;
     };
     let way = AddressVector::new(

@@ -2,56 +2,63 @@
 
 use spark_ccl_verbs::{Access, AsyncEvent, Error, Library, LinkLayer, Mtu, PairOptions};
 
-use crate::ends::places;
+use crate::ends::test_ports;
 
 #[test]
 fn devices_ports_and_gids_are_listed() {
-    let Some((place, _)) = places() else { return };
+    let Some((test_port, _)) = test_ports() else {
+        return;
+    };
     let library = Library::open(None).unwrap();
     let devices = library.devices().unwrap();
     let device = devices
         .iter()
-        .find(|device| device.name() == place.context.name())
+        .find(|device| device.name() == test_port.context.name())
         .unwrap();
     assert_ne!(device.node_guid(), 0);
     assert!(
         device
             .netdevs()
-            .contains(place.gid.netdev.as_ref().unwrap()),
+            .contains(test_port.gid.netdev.as_ref().unwrap()),
         "{:?}",
         device.netdevs()
     );
-    let limits = place.context.limits().unwrap();
+    let limits = test_port.context.limits().unwrap();
     assert!(
         limits.ports >= 1 && limits.work_requests > 0 && limits.pieces > 0,
         "{limits:?}"
     );
-    assert_eq!(place.port.link_layer, LinkLayer::Ethernet);
-    assert!(place.port.active_mtu >= Mtu::B256 && place.port.active_mtu <= place.port.max_mtu);
-    assert!(place.port.gid_table_len > place.gid.index);
-    assert!(place.gid.netdev.is_some());
-    let gids = place.context.gids(1).unwrap();
+    assert_eq!(test_port.port.link_layer, LinkLayer::Ethernet);
+    assert!(
+        test_port.port.active_mtu >= Mtu::B256
+            && test_port.port.active_mtu <= test_port.port.max_mtu
+    );
+    assert!(test_port.port.gid_table_len > test_port.gid.index);
+    assert!(test_port.gid.netdev.is_some());
+    let gids = test_port.context.gids(1).unwrap();
     assert!(gids.iter().all(|entry| entry.port == 1));
     assert!(gids.is_sorted_by_key(|entry| entry.index));
 }
 
 #[test]
 fn what_is_not_there_is_named() {
-    let Some((place, _)) = places() else { return };
-    let error = place.context.port(200).unwrap_err();
+    let Some((test_port, _)) = test_ports() else {
+        return;
+    };
+    let error = test_port.context.port(200).unwrap_err();
     assert!(error.to_string().contains("no such port"), "{error}");
-    let error = place.context.completion_queue(u32::MAX).unwrap_err();
+    let error = test_port.context.completion_queue(u32::MAX).unwrap_err();
     assert_eq!(error.errno(), Some(libc::EINVAL), "{error}");
     assert!(
         error.to_string().contains("the depth must be from 1 to"),
         "{error}"
     );
-    let queue = place.context.completion_queue(1).unwrap();
+    let queue = test_port.context.completion_queue(1).unwrap();
     let options = PairOptions {
         send_depth: 1 << 30,
         ..PairOptions::new(&queue)
     };
-    let error = place
+    let error = test_port
         .context
         .protection_domain()
         .unwrap()
@@ -64,20 +71,24 @@ fn what_is_not_there_is_named() {
 
 #[test]
 fn a_queue_of_another_opening_is_refused() {
-    let Some((place, _)) = places() else { return };
+    let Some((test_port, _)) = test_ports() else {
+        return;
+    };
     let library = Library::open(None).unwrap();
     let other = library.devices().unwrap()[0].open().unwrap();
     let queue = other.completion_queue(1).unwrap();
-    let domain = place.context.protection_domain().unwrap();
+    let domain = test_port.context.protection_domain().unwrap();
     let error = domain.queue_pair(&PairOptions::new(&queue)).unwrap_err();
     assert!(matches!(error, Error::OtherDevice { .. }), "{error}");
 }
 
 #[test]
 fn a_port_that_does_not_exist_cannot_be_used() {
-    let Some((place, _)) = places() else { return };
-    let queue = place.context.completion_queue(1).unwrap();
-    let domain = place.context.protection_domain().unwrap();
+    let Some((test_port, _)) = test_ports() else {
+        return;
+    };
+    let queue = test_port.context.completion_queue(1).unwrap();
+    let domain = test_port.context.protection_domain().unwrap();
     let pair = domain.queue_pair(&PairOptions::new(&queue)).unwrap();
     let error = pair.init(77, Access::LOCAL_READ).unwrap_err();
     assert!(error.to_string().contains("no port 77"), "{error}");
@@ -85,19 +96,23 @@ fn a_port_that_does_not_exist_cannot_be_used() {
 
 #[test]
 fn events_do_not_block() {
-    let Some((place, _)) = places() else { return };
-    while let Some(event) = place.context.next_event().unwrap() {
+    let Some((test_port, _)) = test_ports() else {
+        return;
+    };
+    while let Some(event) = test_port.context.next_event().unwrap() {
         assert_ne!(event, AsyncEvent::DeviceFatal);
     }
 }
 
 #[test]
 fn parts_keep_what_they_need() {
-    let Some((place, _)) = places() else { return };
-    let queue = place.context.completion_queue(4).unwrap();
-    let domain = place.context.protection_domain().unwrap();
+    let Some((test_port, _)) = test_ports() else {
+        return;
+    };
+    let queue = test_port.context.completion_queue(4).unwrap();
+    let domain = test_port.context.protection_domain().unwrap();
     let pair = domain.queue_pair(&PairOptions::new(&queue)).unwrap();
-    drop((queue, domain, place));
+    drop((queue, domain, test_port));
     let pair = pair.init(1, Access::LOCAL_READ).unwrap();
     pair.destroy().unwrap();
 }

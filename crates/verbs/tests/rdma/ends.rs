@@ -23,21 +23,21 @@ pub(crate) const EVERYTHING: [Access; 3] = [
 
 /// A port with an IPv4 address.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct TestPort {
     pub(crate) context: Context,
     pub(crate) port: Port,
     pub(crate) gid: GidEntry,
 }
 
 /// Two ports that reach each other; `None` without a device.
-pub(crate) fn places() -> Option<(Place, Place)> {
+pub(crate) fn test_ports() -> Option<(TestPort, TestPort)> {
     if !has(Need::Rdma) {
         return None;
     }
     let all = working(Library::open(None).unwrap());
     let first = all.first().unwrap();
-    let network = |place: &Place| {
-        place
+    let network = |test_port: &TestPort| {
+        test_port
             .gid
             .gid
             .ipv4()
@@ -45,12 +45,12 @@ pub(crate) fn places() -> Option<(Place, Place)> {
     };
     let second = all[1..]
         .iter()
-        .find(|place| network(place) == network(first));
+        .find(|test_port| network(test_port) == network(first));
     Some((first.clone(), second.unwrap_or(first).clone()))
 }
 
-fn working(library: Library) -> Vec<Place> {
-    let mut places = Vec::new();
+fn working(library: Library) -> Vec<TestPort> {
+    let mut test_ports = Vec::new();
     for device in library.devices().unwrap() {
         let context = device.open().unwrap();
         let port = context.port(1).unwrap();
@@ -59,14 +59,14 @@ fn working(library: Library) -> Vec<Place> {
             entry.gid.class() == GidClass::Ipv4Mapped && entry.kind == GidKind::RoceV2
         };
         if let (PortState::Active, Some(gid)) = (port.state, gids.iter().find(routable)) {
-            places.push(Place {
+            test_ports.push(TestPort {
                 context,
                 port,
                 gid: gid.clone(),
             });
         }
     }
-    places
+    test_ports
 }
 
 /// Memory that is never freed, because the device may keep it after a failure.
@@ -77,7 +77,7 @@ pub(crate) fn memory(bytes: usize) -> NonNull<u8> {
 
 /// One end and its memory, all of it registered with all access.
 pub(crate) struct End<Q> {
-    pub(crate) place: Place,
+    pub(crate) test_port: TestPort,
     pub(crate) queue: CompletionQueue,
     pub(crate) pair: Q,
     pub(crate) region: MemoryRegion,
@@ -86,14 +86,14 @@ pub(crate) struct End<Q> {
 }
 
 impl End<QueuePair<Init>> {
-    pub(crate) fn new(place: &Place) -> Self {
-        let domain = place.context.protection_domain().unwrap();
-        let queue = place.context.completion_queue(256).unwrap();
-        Self::in_domain(place, &domain, queue)
+    pub(crate) fn new(test_port: &TestPort) -> Self {
+        let domain = test_port.context.protection_domain().unwrap();
+        let queue = test_port.context.completion_queue(256).unwrap();
+        Self::in_domain(test_port, &domain, queue)
     }
 
     pub(crate) fn in_domain(
-        place: &Place,
+        test_port: &TestPort,
         domain: &ProtectionDomain,
         queue: CompletionQueue,
     ) -> Self {
@@ -111,10 +111,10 @@ impl End<QueuePair<Init>> {
             ..PairOptions::new(&queue)
         };
         let pair = domain.queue_pair(&options).unwrap();
-        let pair = pair.init(place.port.number, access).unwrap();
-        let (place, arrived) = (place.clone(), Mutex::default());
+        let pair = pair.init(test_port.port.number, access).unwrap();
+        let (test_port, arrived) = (test_port.clone(), Mutex::default());
         End {
-            place,
+            test_port,
             queue,
             pair,
             region,
@@ -125,7 +125,7 @@ impl End<QueuePair<Init>> {
 
     /// Connects it to `peer`, with a short timeout.
     pub(crate) fn connect(self, peer: &Peer) -> End<QueuePair<Rts>> {
-        let Place { port, gid, .. } = &self.place;
+        let TestPort { port, gid, .. } = &self.test_port;
         let way = AddressVector::new(port, gid, peer, port.active_mtu).unwrap();
         self.by(&way)
     }
@@ -154,7 +154,7 @@ impl End<QueuePair<Init>> {
 
 impl<S> End<QueuePair<S>> {
     pub(crate) fn peer(&self) -> Peer {
-        let GidEntry { gid, kind, .. } = self.place.gid;
+        let GidEntry { gid, kind, .. } = self.test_port.gid;
         Peer {
             gid,
             kind,
@@ -166,7 +166,7 @@ impl<S> End<QueuePair<S>> {
 impl<Q> End<Q> {
     pub(crate) fn map<R>(self, change: impl FnOnce(Q) -> R) -> End<R> {
         let End {
-            place,
+            test_port,
             queue,
             pair,
             region,
@@ -174,7 +174,7 @@ impl<Q> End<Q> {
             arrived,
         } = self;
         End {
-            place,
+            test_port,
             queue,
             pair: change(pair),
             region,
@@ -199,9 +199,9 @@ impl<Q> End<Q> {
     /// Writes bytes to the memory.
     pub(crate) fn put(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= BYTES);
-        for (place, byte) in bytes.iter().enumerate() {
+        for (test_port, byte) in bytes.iter().enumerate() {
             // SAFETY: callers keep to the `BYTES` bytes of the memory, which is never freed and never borrowed.
-            unsafe { self.start.add(offset + place).write_volatile(*byte) };
+            unsafe { self.start.add(offset + test_port).write_volatile(*byte) };
         }
     }
 
@@ -251,14 +251,14 @@ pub(crate) type Connected = End<QueuePair<Rts>>;
 
 /// Two ends that are connected to each other; `None` without a device.
 pub(crate) fn connected() -> Option<(Connected, Connected)> {
-    let (one, other) = places()?;
+    let (one, other) = test_ports()?;
     let (one, other) = (End::new(&one), End::new(&other));
     let (to_other, to_one) = (other.peer(), one.peer());
     Some((one.connect(&to_other), other.connect(&to_one)))
 }
 
-/// An unused address on the network of a place.
-pub(crate) fn nobody(place: &Place) -> Gid {
-    let [a, b, c, _] = place.gid.gid.ipv4().unwrap().octets();
+/// An unused address on the network of a port.
+pub(crate) fn nobody(test_port: &TestPort) -> Gid {
+    let [a, b, c, _] = test_port.gid.gid.ipv4().unwrap().octets();
     Gid::from(Ipv4Addr::new(a, b, c, 99))
 }

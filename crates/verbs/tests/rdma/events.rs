@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use spark_ccl_testing::{Need, has};
 use spark_ccl_verbs::{AsyncEvent, Context, Gid};
 
-use crate::ends::{Place, places};
+use crate::ends::{TestPort, test_ports};
 
 /// The next event, which must come within seconds.
 pub(crate) fn next(context: &Context) -> AsyncEvent {
@@ -21,8 +21,8 @@ pub(crate) fn next(context: &Context) -> AsyncEvent {
     }
 }
 
-fn ip(place: &Place, change: &str) {
-    let interface = place.gid.netdev.as_ref().unwrap();
+fn ip(test_port: &TestPort, change: &str) {
+    let interface = test_port.gid.netdev.as_ref().unwrap();
     let arguments = ["addr", change, "10.99.99.99/32", "dev", interface];
     assert!(
         Command::new("ip")
@@ -35,7 +35,9 @@ fn ip(place: &Place, change: &str) {
 
 #[test]
 fn a_change_of_addresses_is_told() {
-    let Some((place, _)) = places() else { return };
+    let Some((test_port, _)) = test_ports() else {
+        return;
+    };
     // Elsewhere the test would change an interface that is in use.
     if !has(Need::Rails) {
         return;
@@ -45,7 +47,7 @@ fn a_change_of_addresses_is_told() {
     let devices = library.devices().unwrap();
     let device = devices
         .iter()
-        .find(|device| device.name() == place.context.name())
+        .find(|device| device.name() == test_port.context.name())
         .unwrap();
     let context = device.open().unwrap();
     assert_eq!(context.next_event().unwrap(), None);
@@ -58,10 +60,10 @@ fn a_change_of_addresses_is_told() {
             .any(|entry| entry.gid == added)
     };
     assert!(!listed());
-    ip(&place, "add");
+    ip(&test_port, "add");
     assert_eq!(next(&context), AsyncEvent::GidChange(1));
     assert!(listed());
-    ip(&place, "del");
+    ip(&test_port, "del");
     assert_eq!(next(&context), AsyncEvent::GidChange(1));
     assert!(!listed());
 }

@@ -2,7 +2,7 @@
 
 use spark_ccl_verbs::{CompletionError, PairState, Piece, QueuePair, Remote, Request, Rts, Status};
 
-use crate::ends::{BYTES, End, connected, places};
+use crate::ends::{BYTES, End, connected, test_ports};
 use crate::kernel::Ends;
 
 /// Checks that the next completion is a failure with this status and text.
@@ -105,7 +105,7 @@ fn a_wrong_key_here() {
         Status::Flushed,
         Status::LocalProtection,
     );
-    assert!(ends.include(&one.place, error.status), "{error}");
+    assert!(ends.include(&one.test_port, error.status), "{error}");
     assert!(error.to_string().contains("local key"), "{error}");
 }
 
@@ -119,14 +119,14 @@ fn a_receive_that_is_too_short() {
     let error = one.next().unwrap_err();
     let (soft, hard) = (Status::RemoteOperation, Status::RemoteInvalid);
     assert!(
-        Ends(soft, soft, hard).include(&one.place, error.status),
+        Ends(soft, soft, hard).include(&one.test_port, error.status),
         "{error}"
     );
     let error = other.next().unwrap_err();
     assert_eq!(error.wr_id, 9);
     let (soft, hard) = (Status::LocalOperation, Status::LocalLength);
     assert!(
-        Ends(soft, soft, hard).include(&other.place, error.status),
+        Ends(soft, soft, hard).include(&other.test_port, error.status),
         "{error}"
     );
     assert!(error.to_string().contains("receive"), "{error}");
@@ -143,7 +143,7 @@ fn no_receive_at_all() {
 
 #[test]
 fn a_wrong_queue_pair_number() {
-    let Some((here, there)) = places() else {
+    let Some((here, there)) = test_ports() else {
         return;
     };
     let (one, other) = (End::new(&here), End::new(&there));
@@ -160,7 +160,7 @@ fn a_wrong_queue_pair_number() {
 
 #[test]
 fn a_peer_that_never_connected() {
-    let Some((here, there)) = places() else {
+    let Some((here, there)) = test_ports() else {
         return;
     };
     let (one, other) = (End::new(&here), End::new(&there));

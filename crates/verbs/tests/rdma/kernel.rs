@@ -2,11 +2,11 @@
 
 use spark_ccl_verbs::Status;
 
-use crate::ends::Place;
+use crate::ends::TestPort;
 
 /// The kernel's version, if the device is soft-RoCE.
-pub(crate) fn soft_roce(place: &Place) -> Option<(u32, u32)> {
-    if !place.context.name().starts_with("rxe") {
+pub(crate) fn soft_roce(test_port: &TestPort) -> Option<(u32, u32)> {
+    if !test_port.context.name().starts_with("rxe") {
         return None;
     }
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
@@ -20,8 +20,8 @@ pub(crate) struct Ends(pub(crate) Status, pub(crate) Status, pub(crate) Status);
 
 impl Ends {
     /// Whether `seen` is right for this device. On versions and devices that were not tried, each of the three is.
-    pub(crate) fn include(&self, place: &Place, seen: Status) -> bool {
-        match soft_roce(place) {
+    pub(crate) fn include(&self, test_port: &TestPort, seen: Status) -> bool {
+        match soft_roce(test_port) {
             Some((6, 1)) => seen == self.0,
             Some((6, 12)) => seen == self.1,
             _ => [self.0, self.1, self.2].contains(&seen),

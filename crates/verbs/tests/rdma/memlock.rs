@@ -6,7 +6,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use spark_ccl_verbs::Access;
 
-use crate::ends::{memory, places};
+use crate::ends::{memory, test_ports};
 
 /// Tells a process that it is the limited one.
 const ROLE: &str = "SPARK_TEST_MEMLOCK";
@@ -14,7 +14,7 @@ const LIMIT: usize = 64 << 10;
 
 #[test]
 fn memory_beyond_the_limit_is_refused_by_name() {
-    if places().is_none() {
+    if test_ports().is_none() {
         return;
     }
     let output = Command::new(std::env::current_exe().unwrap())
@@ -34,8 +34,8 @@ fn limited() {
     if std::env::var_os(ROLE).is_none() {
         return;
     }
-    let (place, _) = places().unwrap();
-    let domain = place.context.protection_domain().unwrap();
+    let (test_port, _) = test_ports().unwrap();
+    let domain = test_port.context.protection_domain().unwrap();
     let mut own = capabilities(None).unwrap();
     own.effective.remove(CapabilitySet::IPC_LOCK);
     set_capabilities(None, own).unwrap();

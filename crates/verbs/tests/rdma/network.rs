@@ -17,7 +17,7 @@ fn cabled() -> Option<(Connected, Connected, String, String)> {
         return None;
     }
     let (one, other) = connected()?;
-    let name = |end: &Connected| end.place.gid.netdev.clone().unwrap();
+    let name = |end: &Connected| end.test_port.gid.netdev.clone().unwrap();
     let (here, there) = (name(&one), name(&other));
     assert_ne!(here, there);
     Some((one, other, here, there))
@@ -82,7 +82,7 @@ fn a_cable_that_carries_nothing() {
         Status::RetryExceeded
     );
     // No port notices.
-    assert_eq!(one.place.context.next_event().unwrap(), None);
+    assert_eq!(one.test_port.context.next_event().unwrap(), None);
 }
 
 #[test]
@@ -93,7 +93,10 @@ fn a_port_of_the_peer_that_goes_down() {
     let back = [format!("rails up {there}")];
     let _back = Changed::new(&format!("rails down {there}"), &back);
     for end in [&one, &other] {
-        assert_eq!(events::next(&end.place.context), AsyncEvent::PortError(1));
+        assert_eq!(
+            events::next(&end.test_port.context),
+            AsyncEvent::PortError(1)
+        );
     }
     write(&mut one, &other);
     assert_eq!(
@@ -109,11 +112,17 @@ fn a_port_here_that_goes_down() {
     };
     let back = [format!("rails up {here}")];
     let down = Changed::new(&format!("rails down {here}"), &back);
-    assert_eq!(events::next(&one.place.context), AsyncEvent::PortError(1));
+    assert_eq!(
+        events::next(&one.test_port.context),
+        AsyncEvent::PortError(1)
+    );
     write(&mut one, &other);
     assert_unable(&one);
     drop(down);
-    assert_eq!(events::next(&one.place.context), AsyncEvent::PortActive(1));
+    assert_eq!(
+        events::next(&one.test_port.context),
+        AsyncEvent::PortActive(1)
+    );
 }
 
 #[test]
@@ -121,13 +130,16 @@ fn an_address_here_that_goes() {
     let Some((mut one, other, here, _)) = cabled() else {
         return;
     };
-    let own = one.place.gid.gid.ipv4().unwrap();
+    let own = one.test_port.gid.gid.ipv4().unwrap();
     let prefix = if own.is_link_local() { 16 } else { 24 };
     let address = |change| format!("ip addr {change} {own}/{prefix} dev {here}");
     // The routes were removed together with the address.
     let back = [address("add"), format!("rails up {here}")];
     let _back = Changed::new(&address("del"), &back);
-    assert_eq!(events::next(&one.place.context), AsyncEvent::GidChange(1));
+    assert_eq!(
+        events::next(&one.test_port.context),
+        AsyncEvent::GidChange(1)
+    );
     write(&mut one, &other);
     assert_unable(&one);
 }
@@ -140,7 +152,7 @@ fn assert_unable(one: &Connected) {
         Status::Flushed,
         Status::LocalOperation,
     );
-    assert!(ends.include(&one.place, status), "{status:?}");
+    assert!(ends.include(&one.test_port, status), "{status:?}");
 }
 
 #[test]
@@ -150,10 +162,10 @@ fn packets_that_became_too_long() {
     };
     let mtu = |bytes| format!("ip link set {here} mtu {bytes}");
     let short = Changed::new(&mtu(1500), &[mtu(9000)]);
-    let port = one.place.context.port(1).unwrap();
+    let port = one.test_port.context.port(1).unwrap();
     assert_eq!(port.active_mtu, Mtu::B1024);
     write(&mut one, &other);
-    match soft_roce(&one.place) {
+    match soft_roce(&one.test_port) {
         // The sender never gets an error, so only a deadline helps. Here the transfer continues once packets pass
         // again.
         Some((6, 1)) => {

@@ -7,16 +7,16 @@ use spark_ccl_verbs::{
     Registered, Requests, SendOptions, Status,
 };
 
-use crate::ends::{Place, places};
+use crate::ends::{TestPort, test_ports};
 
 struct Side {
     requests: Requests<Vec<u8>>,
     exposed: Exposed,
 }
 
-fn pair(place: &Place) -> QueuePair<Init> {
-    let domain = place.context.protection_domain().unwrap();
-    let queue = place.context.completion_queue(64).unwrap();
+fn pair(test_port: &TestPort) -> QueuePair<Init> {
+    let domain = test_port.context.protection_domain().unwrap();
+    let queue = test_port.context.completion_queue(64).unwrap();
     let options = PairOptions {
         inline: 64,
         ..PairOptions::new(&queue)
@@ -29,8 +29,14 @@ fn pair(place: &Place) -> QueuePair<Init> {
         .unwrap()
 }
 
-fn side(place: &Place, pair: QueuePair<Init>, peer: &Peer) -> Side {
-    let way = AddressVector::new(&place.port, &place.gid, peer, place.port.active_mtu).unwrap();
+fn side(test_port: &TestPort, pair: QueuePair<Init>, peer: &Peer) -> Side {
+    let way = AddressVector::new(
+        &test_port.port,
+        &test_port.gid,
+        peer,
+        test_port.port.active_mtu,
+    )
+    .unwrap();
     let options = ReceiveOptions {
         reads_answered: 4,
         ..ReceiveOptions::default()
@@ -51,11 +57,11 @@ fn side(place: &Place, pair: QueuePair<Init>, peer: &Peer) -> Side {
 }
 
 fn sides() -> Option<(Side, Side)> {
-    let (here, there) = places()?;
+    let (here, there) = test_ports()?;
     let (one, other) = (pair(&here), pair(&there));
-    let peer = |place: &Place, number| Peer {
-        gid: place.gid.gid,
-        kind: place.gid.kind,
+    let peer = |test_port: &TestPort, number| Peer {
+        gid: test_port.gid.gid,
+        kind: test_port.gid.kind,
         qp_num: number,
     };
     let (to_one, to_other) = (peer(&here, one.number()), peer(&there, other.number()));

@@ -10,7 +10,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 use spark_ccl_testing::{Need, has};
 use spark_ccl_verbs::Access;
 
-use crate::ends::{connected, memory, places};
+use crate::ends::{connected, memory, test_ports};
 use crate::kernel::soft_roce;
 
 const BYTES: usize = 1 << 16;
@@ -51,15 +51,21 @@ fn dmabuf() -> Option<OwnedFd> {
 
 #[test]
 fn a_dmabuf_is_registered_or_refused_by_name() {
-    let Some((place, _)) = places() else { return };
+    let Some((test_port, _)) = test_ports() else {
+        return;
+    };
     let Some(fd) = dmabuf() else { return };
-    let domain = place.context.protection_domain().unwrap();
+    let domain = test_port.context.protection_domain().unwrap();
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     // SAFETY: nothing maps the dma-buf, so nothing conflicts with accesses of the device.
     let region = unsafe { domain.register_dmabuf(fd.as_fd(), 0, BYTES, 0, access) };
     match region {
         Ok(region) => {
-            assert_eq!(soft_roce(&place), None, "soft-RoCE registers no dma-buf");
+            assert_eq!(
+                soft_roce(&test_port),
+                None,
+                "soft-RoCE registers no dma-buf"
+            );
             assert_eq!((region.start(), region.bytes()), (0, BYTES));
         }
         Err(error) => {
@@ -76,9 +82,11 @@ fn a_dmabuf_is_registered_or_refused_by_name() {
 
 #[test]
 fn a_mapped_dmabuf_is_no_memory_of_the_host() {
-    let Some((place, _)) = places() else { return };
+    let Some((test_port, _)) = test_ports() else {
+        return;
+    };
     let Some(fd) = dmabuf() else { return };
-    let domain = place.context.protection_domain().unwrap();
+    let domain = test_port.context.protection_domain().unwrap();
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
     let start = unsafe { mmap(null_mut(), BYTES, access, MapFlags::SHARED, &fd, 0) }.unwrap();
@@ -91,9 +99,11 @@ fn a_mapped_dmabuf_is_no_memory_of_the_host() {
 
 #[test]
 fn what_is_no_dmabuf_is_refused() {
-    let Some((place, _)) = places() else { return };
+    let Some((test_port, _)) = test_ports() else {
+        return;
+    };
     let file = File::open("/dev/null").unwrap();
-    let domain = place.context.protection_domain().unwrap();
+    let domain = test_port.context.protection_domain().unwrap();
     // SAFETY: the file has no memory that a device could access.
     let region = unsafe { domain.register_dmabuf(file.as_fd(), 0, 4096, 0, Access::LOCAL_WRITE) };
     assert!(region.unwrap_err().to_string().contains("dma-buf"));
@@ -117,8 +127,10 @@ fn relaxed_ordering_may_be_asked_of_any_device() {
 
 #[test]
 fn paging_on_demand_works_or_is_refused_by_name() {
-    let Some((place, _)) = places() else { return };
-    let domain = place.context.protection_domain().unwrap();
+    let Some((test_port, _)) = test_ports() else {
+        return;
+    };
+    let domain = test_port.context.protection_domain().unwrap();
     let access = Access::LOCAL_WRITE | Access::ON_DEMAND;
     // SAFETY: the memory is never freed, and nothing accesses it.
     if let Err(error) = unsafe { domain.register(memory(4096), 4096, access) } {
@@ -128,8 +140,10 @@ fn paging_on_demand_works_or_is_refused_by_name() {
 
 #[test]
 fn memory_that_is_not_there_is_refused() {
-    let Some((place, _)) = places() else { return };
-    let domain = place.context.protection_domain().unwrap();
+    let Some((test_port, _)) = test_ports() else {
+        return;
+    };
+    let domain = test_port.context.protection_domain().unwrap();
     let nowhere = NonNull::without_provenance(4096.try_into().unwrap());
     // SAFETY: nothing is mapped at the address, so the device can access no memory there.
     let error = unsafe { domain.register(nowhere, 4096, Access::LOCAL_WRITE) }.unwrap_err();

@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use spark_ccl_verbs::PollRoom;
 
-use crate::ends::{End, places};
+use crate::ends::{End, test_ports};
 
 /// Whether `source` becomes readable in time.
 pub(crate) fn readable(source: &impl AsFd, milliseconds: i64) -> bool {
@@ -21,7 +21,7 @@ pub(crate) fn readable(source: &impl AsFd, milliseconds: i64) -> bool {
 
 #[test]
 fn a_completion_wakes_a_waiter() {
-    let Some((here, there)) = places() else {
+    let Some((here, there)) = test_ports() else {
         return;
     };
     let channel = there.context.completion_channel().unwrap();
