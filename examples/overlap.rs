@@ -44,7 +44,7 @@ fn with_owned_buffers(comm: &Communicator) -> Result<Vec<Vec<f32>>, Error> {
         let gradients = backward(comm, layer);
         let pending = comm.all_reduce_in_place(gradients, RedOp::Avg).start();
         in_flight.push(pending.map_err(|Failed { error, .. }| error)?);
-        // Progress is made by whoever calls: test every now and then where there is much to compute.
+        // Progress is made inside calls: test every now and then where there is much to compute.
         in_flight[0].test();
     }
     let mut layers = Vec::new();

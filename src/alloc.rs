@@ -114,7 +114,8 @@ impl Communicator {
         len: usize,
     ) -> Registered<T> {
         let base = start.as_ptr().cast();
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller promises that the memory stays where it is while it is registered, and that only
+        // operations lend it. The segment holds the registration.
         let registration = unsafe { self.plug(base, len * size_of::<T>(), Some((fd, offset))) };
         Registered::new(Segment::new(base, registration, Holder::Foreign), len)
     }
@@ -143,7 +144,8 @@ impl Communicator {
                 bytes,
             },
         };
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller promises that the memory stays where it is while it is registered, and that only
+        // operations of the engine lend it.
         let registered = unsafe { registry.register(memory) };
         registered
             .inspect_err(|error| {
@@ -273,7 +275,7 @@ impl<T: Element> Hold for Held<T> {}
 
 // SAFETY: it is the only owner of the memory, whose elements are `Send + Sync`, and only frees it.
 unsafe impl<T: Element> Send for Held<T> {}
-// SAFETY: as above.
+// SAFETY: a shared reference to it does nothing: only its drop uses the pointer.
 unsafe impl<T: Element> Sync for Held<T> {}
 
 impl<T: Element> Drop for Held<T> {

@@ -130,7 +130,8 @@ slices! {
 
 macro_rules! slices_mut {
     ($([$($generic:tt)*] $type:ty),+ $(,)?) => {$(
-        // SAFETY: as above; the pointer comes from a unique borrow, so it may be written through.
+        // SAFETY: the type borrows its elements uniquely, or owns them on the heap, so that moving the value does not
+        // move them. The pointer comes from a unique borrow, so it may be written through.
         unsafe impl<T: Element, $($generic)*> RecvBuf<T> for $type {
             fn region_mut(&mut self) -> Region {
                 let slice: &mut [T] = &mut self[..];
@@ -155,21 +156,21 @@ unsafe impl<T: Element> SendBuf<T> for Registered<T> {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: it borrows a `Registered`, whose mapping stays where it is meanwhile.
 unsafe impl<T: Element> SendBuf<T> for &Registered<T> {
     fn region(&self) -> Region {
         Region::registered(self.segment(), 0, self.len())
     }
 }
 
-// SAFETY: as above, and a `Registered` is the only handle of this rank to its memory.
+// SAFETY: a `Registered` owns its mapping, and is the only handle of this rank to its memory.
 unsafe impl<T: Element> RecvBuf<T> for Registered<T> {
     fn region_mut(&mut self) -> Region {
         Region::registered(self.segment(), 0, self.len())
     }
 }
 
-// SAFETY: as above, by unique borrow.
+// SAFETY: it borrows uniquely the only handle of this rank to its memory, whose mapping stays where it is meanwhile.
 unsafe impl<T: Element> RecvBuf<T> for &mut Registered<T> {
     fn region_mut(&mut self) -> Region {
         Region::registered(self.segment(), 0, self.len())

@@ -131,7 +131,7 @@ impl Builder {
         self
     }
 
-    /// Makes every reduction take so many polls, to test those who wait for one.
+    /// Makes every reduction take `polls` polls, to test code that waits for one.
     #[cfg(feature = "testing")]
     #[doc(hidden)]
     #[must_use]

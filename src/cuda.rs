@@ -20,8 +20,8 @@
 //! | buffer | what keeps uses in order |
 //! |---|---|
 //! | cudarc's `CudaSlice`, `CudaViewMut`, and [`DevicePart`] of a slice | cudarc's events: the next use of the buffer, by cudarc or by a call, waits |
-//! | [`DeviceMemory`], from [`Communicator::alloc_device`](crate::Communicator::alloc_device) | events of its own: who writes waits for all calls, who reads for those that write |
-//! | [`DeviceSlice`], of an address | whoever made it (`unsafe`) |
+//! | [`DeviceMemory`], from [`Communicator::alloc_device`](crate::Communicator::alloc_device) | events of its own: a call that writes waits for all calls before it, one that reads for those that write |
+//! | [`DeviceSlice`], of an address | the program itself (`unsafe`) |
 //!
 //! [`on`](crate::Call::on) enqueues and returns; the buffers come back at once, since what is done to them
 //! next waits in its stream. No borrow can follow a stream: freed memory is freed in a stream's order too. Whatever does

@@ -55,7 +55,8 @@ pub(crate) trait Hold: Send + Sync + std::fmt::Debug {}
 // SAFETY: `own` points into memory that lives as long as the segment; accesses to it go through
 // `Registered` (Rust's borrows) or the engine (the contract of the buffer traits).
 unsafe impl Send for Segment {}
-// SAFETY: as above; nothing in a segment changes after its construction.
+// SAFETY: nothing in a segment changes after its construction. The memory behind `own` is accessed only through
+// `Registered` (Rust's borrows) or the engine (the contract of the buffer traits).
 unsafe impl Sync for Segment {}
 
 impl Segment {

@@ -21,7 +21,7 @@ pub(crate) const NO_CONTEXT: u64 = 0;
 pub(crate) enum Reducer {
     #[default]
     Cpu,
-    /// The CPU, but each reduction is done only after so many polls.
+    /// The CPU, but each reduction is done only after this number of polls.
     #[cfg(feature = "testing")]
     Delayed(u32),
 }

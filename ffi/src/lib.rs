@@ -193,7 +193,7 @@ unsafe fn give(
         // SAFETY: not null, and then writable by this function's contract.
         unsafe { comm.write(std::ptr::null_mut()) };
         let made = Box::into_raw(Box::new(make()?));
-        // SAFETY: as above.
+        // SAFETY: it is not null, and then writable by this function's contract.
         unsafe { comm.write(made) };
         Ok(())
     })

@@ -108,7 +108,8 @@ unsafe impl<T: Element> SendBuf<T> for Memory<T> {
     }
 }
 
-// SAFETY: as above, and the receive buffer is writable.
+// SAFETY: by the contract of `reduce_all` the memory is writable and nobody else uses it during the call, which is as
+// long as this value lives.
 unsafe impl<T: Element> RecvBuf<T> for Memory<T> {
     fn region_mut(&mut self) -> Region {
         Region::host(self.pointer, self.count)

@@ -106,24 +106,25 @@ impl<T: Element> DeviceSlice<T> {
     }
 }
 
-// SAFETY: whoever made it answers for the memory, and for the order of its uses.
+// SAFETY: the caller of `from_raw` has promised that the memory is there, and keeps its uses in order.
 unsafe impl<T: Element> SendBuf<T> for DeviceSlice<T> {
     fn region(&self) -> Region {
         self.whole()
     }
 }
 
-// SAFETY: whoever made it answers for the memory, and for nothing else using what is written.
+// SAFETY: the caller of `from_raw` has promised that the memory is there, and that nothing else uses it while it is
+// written.
 unsafe impl<T: Element> RecvBuf<T> for DeviceSlice<T> {
     fn region_mut(&mut self) -> Region {
         self.whole()
     }
 }
 
-// SAFETY: whoever made it answers for the order of its uses.
+// SAFETY: the caller of `from_raw` has promised to keep its uses in order.
 unsafe impl<T: Element> DeviceSend<T> for DeviceSlice<T> {}
 
-// SAFETY: whoever made it answers for the order of its uses.
+// SAFETY: the caller of `from_raw` has promised to keep its uses in order.
 unsafe impl<T: Element> DeviceRecv<T> for DeviceSlice<T> {}
 
 /// A part of a buffer of cudarc's, for calls that read it: cudarc's `CudaView` does not show the events that keep its
@@ -189,9 +190,9 @@ macro_rules! sends {
             }
         }
 
-        // SAFETY: the call waits for the event of the buffer's last write, and becomes that event: whoever uses the
-        // buffer next by cudarc, or by this library, waits for it, and so does its stream before it is freed; unless
-        // the program has taken that upon itself (`CudaContext::disable_event_tracking`).
+        // SAFETY: the call waits for the event of the buffer's last write, and becomes that event. The next use of the
+        // buffer, by cudarc or by this library, waits for it, and so does the buffer's stream before it frees the memory;
+        // unless the program has taken that upon itself (`CudaContext::disable_event_tracking`).
         unsafe impl<$($life,)? T: Element> DeviceSend<T> for $type {}
     )+};
 }
@@ -216,7 +217,7 @@ macro_rules! receives {
         }
 
         // SAFETY: the call waits for the events of the buffer's last reads and write, and becomes that of the write:
-        // whoever uses the buffer next by cudarc, or by this library, waits for it; unless the program has taken that
+        // the next use of the buffer, by cudarc or by this library, waits for it; unless the program has taken that
         // upon itself (`CudaContext::disable_event_tracking`).
         unsafe impl<$($life,)? T: Element> DeviceRecv<T> for $type {}
     )+};

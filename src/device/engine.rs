@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// How often who waits for the state looks whether the communicator has failed.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// For so long the control plane may take to name the rank whose end NCCL has noticed.
+/// How long the control plane may take to name the rank whose death NCCL has noticed.
 const WORD_OF_A_DEATH: Duration = Duration::from_millis(500);
 
 /// One rank's collectives of device memory.

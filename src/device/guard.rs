@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// How often it looks. A rank's death is noticed within milliseconds, and nobody waits for less.
 const TICK: Duration = Duration::from_millis(50);
-/// For so long a call may go on after a rank has left that had its own part done.
+/// How long a call may continue after a rank that had finished its part has left.
 const AFTER_A_FAREWELL: Duration = Duration::from_secs(2);
 
 /// Watches over an engine until that is gone.

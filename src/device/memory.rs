@@ -181,14 +181,14 @@ unsafe impl<T: Element> RecvBuf<T> for &mut DeviceMemory<T> {
     }
 }
 
-// SAFETY: the region's order is its block, which makes whoever writes wait for all calls before, and whoever reads for
-// those that write.
+// SAFETY: the region's order is its block. It makes a call that writes wait for all calls before, and a call that reads
+// wait for those that write.
 unsafe impl<T: Element> DeviceSend<T> for &DeviceMemory<T> {}
 
-// SAFETY: the region's order is its block, which makes whoever writes wait for all calls before, and whoever reads for
-// those that write.
+// SAFETY: the region's order is its block. It makes a call that writes wait for all calls before, and a call that reads
+// wait for those that write.
 unsafe impl<T: Element> DeviceSend<T> for &mut DeviceMemory<T> {}
 
-// SAFETY: the region's order is its block, which makes whoever writes wait for all calls before, and whoever reads for
-// those that write.
+// SAFETY: the region's order is its block. It makes a call that writes wait for all calls before, and a call that reads
+// wait for those that write.
 unsafe impl<T: Element> DeviceRecv<T> for &mut DeviceMemory<T> {}

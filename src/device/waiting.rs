@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Looks at a stream between two at the clock and at the communicator.
 const LOOKS: u32 = 64;
-/// For so long a call of NCCL's may hold up who wants to abort it.
+/// How long a call into NCCL may delay a thread that wants to abort the communicator.
 const CALL: Duration = Duration::from_secs(5);
 /// What NCCL does at once when it aborts takes some 100 ms; for graphs that are still there it waits without end.
 const ABORT: Duration = Duration::from_secs(2);

@@ -104,8 +104,8 @@ impl Course {
         }
     }
 
-    /// Waits a moment for the message that it lacks, if that is what it lacks. Whoever waits for a
-    /// peer to be done with something does not look on: each look slows the peer down.
+    /// Waits a moment, at the link of the message that it lacks. Where it waits for a peer to be done with something
+    /// instead, it does not look at the link: each look slows the peer down.
     pub(super) fn linger(&self, wires: &mut Wires, looks: u32) {
         if let Some(Obstacle::Message { peer, lane }) = self.stall.obstacle {
             wires.await_message(peer, lane, looks);

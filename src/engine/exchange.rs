@@ -20,7 +20,7 @@ pub(super) enum Progress {
     Steps(u64),
 }
 
-/// Runs an exchange, looking for its messages so many times. Does nothing with other programs.
+/// Runs an exchange, and looks for each of its messages at most `looks` times. Does nothing with other programs.
 pub(super) fn run(run: &mut Run<'_>, looks: u32) -> Progress {
     let Run {
         task, tag, wires, ..
@@ -67,8 +67,7 @@ fn send(task: &Task, tag: u64, bytes: usize, wires: &mut Wires) -> u32 {
     wires.size - 1
 }
 
-/// Reduces the own vector and everyone else's, in the order of ranks, if all arrive within so many
-/// looks at each.
+/// Reduces the vectors of all ranks, in the order of ranks, if each arrives within `looks` looks at it.
 fn reduce(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, looks: u32) -> bool {
     let mut operands = std::mem::take(&mut wires.operands);
     operands.clear();

@@ -10,7 +10,7 @@ use spark_ccl_sched::{Buf, Kind, Span, Step};
 use spark_ccl_transport::{Direct, LinkError};
 use spark_ccl_types::Scale;
 
-/// Results of so many bytes have left the caches before anyone reads them. (In place they are
+/// Results of at least this many bytes have left the caches before anyone reads them. (In place they are
 /// in the caches already when they are written.)
 const STREAMING_BYTES: usize = 16 << 20;
 /// Shorter slices are not worth a way around the slots.
@@ -256,8 +256,8 @@ impl Run<'_> {
                 dst: Some(span),
                 ..
             } => {
-                // SAFETY: as above; the span is the operation's to write, and what reads it comes
-                // after this step.
+                // SAFETY: the span lies within the task's regions or the scratch, which the operation holds and may
+                // write. A step that reads it comes after this one, and the link keeps nothing of it beyond the call.
                 let payload =
                     unsafe { std::slice::from_raw_parts_mut(self.address(&span, done), bytes) };
                 let rx = self.wires.rx(peer, lane)?;

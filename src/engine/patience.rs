@@ -7,7 +7,7 @@ const MOST_LOOKS: u32 = 512;
 const LOOKS_PER_ROUND: u32 = 16;
 /// A yield that takes longer was a turn of somebody else.
 const TURN: Duration = Duration::from_micros(2);
-/// For so long a waiter only yields; then it blocks.
+/// How long a waiter only yields before it blocks.
 const YIELD_FOR: Duration = Duration::from_millis(2);
 /// Naps of those whom not everything wakes up: longer and longer.
 const SHORTEST_NAP: Duration = Duration::from_micros(20);

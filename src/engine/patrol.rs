@@ -16,7 +16,7 @@ const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 /// How long the control plane gets to name the cause of a broken link or a foreign message.
 const CAUSE_WITHIN: Duration = Duration::from_millis(1500);
-/// At a deadline: ranks that gave no sign for so long are the late ones.
+/// Ranks from which nothing has come for this long are late, at a deadline.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(2500);
 
 impl Engine {

@@ -310,8 +310,8 @@ impl Shared {
     }
 }
 
-/// Lets others have the engine, for longer than this thread waits on it: whoever waits on another one
-/// may have to push this one.
+/// Unlocks the engine, on which this thread no longer waits. Threads that wait on other engines may have to push it
+/// from now on.
 fn leave(engine: MutexGuard<'_, Engine>) {
     let bell = (!engine.is_idle()).then(|| Arc::clone(&engine.wires.bell));
     unlock(engine);

@@ -61,7 +61,7 @@ impl Run<'_> {
         match self.lends(line, span, done, ready) {
             Lends::Nothing => None,
             Lends::Registered => {
-                // Whoever peeks at it expects as much as stands in a slot else.
+                // A receiver that peeks at it expects as much as a slot holds.
                 let slice = most(self.wires.slot_bytes).min(flow.elements - done);
                 (ready >= slice).then_some(slice)
             }

@@ -10,7 +10,7 @@ use spark_ccl_transport::Wait;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// For so long a waiter blocks before it looks around: deadlines and announcements need that.
+/// How long a waiter blocks at most: deadlines and announcements have to be looked after.
 const LONGEST: Duration = Duration::from_millis(50);
 
 impl Engine {
@@ -73,7 +73,7 @@ impl Shared {
     fn others_need_pushes(&self) -> bool {
         let mut some = false;
         deserted_engines(|shared| {
-            // Whoever works on it may leave it with work.
+            // A thread that holds its lock may leave work behind.
             let is_idle = || shared.engine.try_lock().is_some_and(|it| it.is_idle());
             some |= !std::ptr::eq(shared, self) && !is_idle();
         });

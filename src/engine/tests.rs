@@ -35,7 +35,7 @@ impl Compute for Gated {
             gate.reached.wait();
             gate.opened.wait();
         }
-        // SAFETY: passed on from the caller.
+        // SAFETY: the caller keeps this very contract, and the job is passed on as it is.
         unsafe { self.cpu.start(job) }
     }
 
@@ -44,7 +44,7 @@ impl Compute for Gated {
     }
 }
 
-/// Buffers of so many elements, all of them 1 more than the rank.
+/// Buffers of the given lengths. All elements are 1 more than the rank.
 fn allocate(comm: &Communicator, lens: [usize; 2]) -> [Buffer; 2] {
     lens.map(|len| {
         let mut buffer = comm.alloc(len).unwrap();

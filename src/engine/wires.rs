@@ -47,7 +47,7 @@ pub(crate) struct Wires {
     /// The lines to others whose links are made.
     made: Vec<Line>,
     pub(crate) compute: Box<dyn Compute>,
-    /// Ends the block of whoever waits on the links.
+    /// Wakes the threads that are blocked on the links.
     pub(crate) bell: Arc<Bell>,
     /// Some reductions are not done at once, and nobody rings when they are.
     pub(super) reduces_later: bool,
@@ -193,7 +193,7 @@ impl Wires {
         }
     }
 
-    /// Pushes held-back bytes on. A link that fails here fails again for whoever uses it.
+    /// Pushes held-back bytes on. A link that fails here fails again where it is used next.
     pub(super) fn flush(&mut self) {
         if self.unflushed.is_empty() {
             return;
@@ -316,7 +316,7 @@ impl Wires {
     /// # Safety
     /// As for [`Compute::start`].
     pub(super) unsafe fn compute_now(&mut self, job: &Job<'_>) {
-        // SAFETY: passed on from the caller; the job is over when this returns.
+        // SAFETY: the caller keeps the contract of `start` until the job is over, which it is when this returns.
         if let Started::Pending(ticket) = unsafe { self.compute.start(job) } {
             while !self.compute.poll(ticket) {
                 std::thread::yield_now();

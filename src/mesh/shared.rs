@@ -1,4 +1,4 @@
-//! Links through shared memory: whoever has called for one makes it, and can use it at once.
+//! Links through shared memory. The end that has called for one makes it, and can use it at once.
 //!
 //! The sessions' threads make them. The peer's takes a link as soon as it is passed, so no descriptors are on their
 //! way for long, of which the kernel allows a user only a few; and what the peer has started goes out.

@@ -50,7 +50,7 @@ pub(crate) enum Network {
     None,
     /// Some link goes over TCP.
     Tcp,
-    /// Every link goes over RDMA, and has so many rails at least.
+    /// Every link goes over RDMA, by at least this number of rails.
     Rdma { rails: u32 },
 }
 

@@ -7,7 +7,7 @@ use spark_ccl_types::{Operation, Signature};
 /// Vectors up to this size go to everyone at once, while there are few ranks.
 const DIRECT_BYTES: u64 = 16 << 10;
 const DIRECT_RANKS: u32 = 8;
-/// Up to so many ranks, each takes every other's block from where it comes from: that takes a link to each of them.
+/// Up to this number of ranks, each gets every other one's block straight from its owner, which takes a link to each.
 const PAIRWISE_RANKS: u32 = 32;
 /// Vectors up to this size cost more in messages than in bytes.
 const SMALL_BYTES: u64 = 64 << 10;
@@ -222,7 +222,7 @@ mod tests {
         joined_by(Network::Rdma { rails }, host_of, true, "auto", tuning)
     }
 
-    /// An `all_reduce` of so many bytes.
+    /// An `all_reduce` of `bytes` bytes.
     fn of(bytes: u64) -> Signature {
         Signature {
             operation: Operation::AllReduce,
