@@ -8,14 +8,16 @@ use spark_ccl::{Builder, Communicator, Error, Fault, RedOp};
 const SLOT: usize = 64 << 10;
 const SLOT_LEN: usize = SLOT / 4;
 
-/// Lengths of 4-byte elements at which a link goes about it in another way: in a header line (40 B), in a cell (8
+/// Lengths of 4-byte elements at which a link goes about it in another way: in a header (40 and 104 B), in a cell (8
 /// KiB, as much as TCP sends from where it lies), lent (16 KiB), in one slot, in several, in more than a link
 /// holds, in more than one loan (1 MiB).
-const BORDERS: [usize; 16] = [
+const BORDERS: [usize; 18] = [
     0,
     1,
     10,
     11,
+    26,
+    27,
     2048,
     2049,
     4095,
@@ -33,7 +35,7 @@ const BORDERS: [usize; 16] = [
 /// Every length with the next one, and some that are far apart, either way round.
 fn pairs() -> Vec<[usize; 2]> {
     let near = BORDERS.windows(2).map(|pair| [pair[0], pair[1]]);
-    let far = [[0, 300_000], [10, SLOT_LEN], [2048, 8 * SLOT_LEN]];
+    let far = [[0, 300_000], [26, SLOT_LEN], [2048, 8 * SLOT_LEN]];
     near.chain(far)
         .flat_map(|[a, b]| [[a, b], [b, a]])
         .collect()

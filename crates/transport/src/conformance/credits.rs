@@ -6,7 +6,7 @@ use crate::Geometry;
 /// A channel accepts `slots` messages of any size while the receiver does not read. All of them arrive later.
 pub fn credits_are_the_slots(h: &mut dyn Harness) {
     for slots in [1, 2, 5] {
-        for size in [0, 40, 41, 128] {
+        for size in [0, 40, 41, 104, 105, 128] {
             let geometry = Geometry {
                 slot_bytes: 128,
                 slots,

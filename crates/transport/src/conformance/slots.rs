@@ -25,6 +25,9 @@ pub fn payloads_of_all_sizes_arrive(h: &mut dyn Harness) {
         63,
         64,
         65,
+        103,
+        104,
+        105,
         127,
         1000,
         (64 << 10) - 1,
@@ -52,7 +55,7 @@ pub fn payloads_of_all_sizes_arrive(h: &mut dyn Harness) {
 /// Reserving again returns the same slot with its contents and uses no other slot. The length may be different.
 pub fn reserving_repeats_itself(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
-    for size in [8, 40, 41, 256] {
+    for size in [8, 104, 105, 256] {
         let tx = a.tx.as_mut();
         eventually(h, "a slot", || match tx.reserve(0, size) {
             Ok(slot) => slot.map(|slot| slot.copy_from_slice(&pattern(size, size))),
@@ -68,7 +71,7 @@ pub fn reserving_repeats_itself(h: &mut dyn Harness) {
         assert_eq!(receive(h, tx, b.rx.as_mut(), 0), (5, pattern(size, size)));
     }
     // The last requested length counts, not the first.
-    for (first, last) in [(8, 256), (256, 8), (0, 41)] {
+    for (first, last) in [(8, 256), (256, 8), (0, 105)] {
         let tx = a.tx.as_mut();
         eventually(h, "a slot", || {
             tx.reserve(0, first)

@@ -3,8 +3,8 @@
 use crate::Geometry;
 use crate::memory::MemoryError;
 
-/// The longest payload that travels in a cell's header line.
-pub const INLINE_BYTES: usize = LINE - 24;
+/// The longest payload that travels in a cell's header.
+pub const INLINE_BYTES: usize = HEADER_STRIDE - INLINE;
 
 /// Bytes of a cache line.
 pub(super) const LINE: usize = 64;
@@ -18,16 +18,16 @@ const CLOSED: usize = APART;
 const DOORBELL: usize = CLOSED + 4 * 8;
 const REACH: usize = 2 * APART;
 
-/// Within a cell's header line: the number of the message in it.
+/// Within a cell's header: the number of the message in it.
 pub(super) const FILLED: usize = 0;
-/// Within a cell's header line: the tag.
+/// Within a cell's header: the tag.
 pub(super) const TAG: usize = 8;
-/// Within a cell's header line: the length of the payload, 32 bits, and where it is, 32 bits.
+/// Within a cell's header: the length of the payload, 32 bits, and where it is, 32 bits.
 pub(super) const LEN: usize = 16;
-/// Within a cell's header line: the payload if it is small, or its address if it is lent.
+/// Within a cell's header: the payload if it is small, or its address if it is lent.
 pub(super) const INLINE: usize = 24;
 
-/// From one cell's header line to the next.
+/// From one cell's header to the next.
 pub(super) const HEADER_STRIDE: usize = APART;
 /// The longest payload that fits into the body of its cell.
 pub(super) const BODY_BYTES: usize = 8 << 10;
@@ -116,7 +116,7 @@ pub(super) enum Side {
 /// The offsets, in bytes, of everything in a segment of a given size.
 ///
 /// In order: the prologue; two lines per ring, one with the receiver's words (how far it has read) and one with the
-/// sender's; the header lines of all rings. Memory up to here is allocated when the link is made. Then the rings'
+/// sender's; the headers of all rings. Memory up to here is allocated when the link is made. Then the rings'
 /// bodies and slots, which are allocated on first use. All offsets are multiples of 64, and everything lies within
 /// [`bytes`](Self::bytes).
 #[derive(Debug, Clone, Copy)]

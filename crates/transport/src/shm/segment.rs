@@ -135,7 +135,7 @@ const LENT: u64 = 1;
 
 /// The part of a ring that holds a payload.
 enum Room {
-    /// Part of its cell's header line.
+    /// Part of its cell's header.
     Header,
     /// Its cell's body.
     Body,
@@ -250,7 +250,7 @@ impl Ring {
     #[inline]
     pub(super) fn payload(&self, cell: Cell, len: usize) -> *mut u8 {
         match Room::of(len) {
-            // SAFETY: the offset lies within the header line.
+            // SAFETY: the offset lies within the header.
             Room::Header => unsafe { self.header(cell).add(INLINE) },
             Room::Body => self.body(cell),
             Room::Slot => self.slot(cell),
@@ -286,7 +286,7 @@ impl Ring {
             PayloadLocation::Lent(address) => (LENT, Some(address)),
         };
         let len_and_place = u64::from(header.len) | place << 32;
-        // SAFETY: the header line has room for all fields, aligned. The caller promises that the cell belongs to
+        // SAFETY: the header has room for all fields, aligned. The caller promises that the cell belongs to
         // its side.
         unsafe {
             line.add(TAG).cast::<u64>().write(header.tag);
@@ -304,7 +304,7 @@ impl Ring {
     #[inline]
     pub(super) unsafe fn read_header(&self, cell: Cell) -> Header {
         let line = self.header(cell);
-        // SAFETY: the header line has all fields, aligned, and the caller promises that the cell belongs to its
+        // SAFETY: the header has all fields, aligned, and the caller promises that the cell belongs to its
         // side. A peer that violates the protocol may still write to them; volatile reads ensure that the value
         // checked is the value used.
         unsafe {
@@ -334,7 +334,7 @@ impl Words for Ring {
 
     #[inline]
     fn filled(&self, cell: Cell) -> &AtomicU64 {
-        // SAFETY: the header line begins with this word, aligned. It lives as long as the segment, and is only
+        // SAFETY: the header begins with this word, aligned. It lives as long as the segment, and is only
         // accessed as an atomic.
         unsafe { AtomicU64::from_ptr(self.header(cell).add(FILLED).cast()) }
     }

@@ -118,14 +118,14 @@ fn bodies_are_aligned_for_any_element() {
     let ((mut tx, _), (_, mut rx)) = pair(GEOMETRY).unwrap();
     for _ in 0..GEOMETRY.slots {
         assert_eq!(
-            tx.reserve(0, 41)
+            tx.reserve(0, INLINE_BYTES + 1)
                 .unwrap()
                 .unwrap()
                 .as_ptr()
                 .align_offset(64),
             0
         );
-        tx.commit(0, 41, 0).unwrap();
+        tx.commit(0, INLINE_BYTES + 1, 0).unwrap();
         assert_eq!(
             rx.peek(0)
                 .unwrap()
@@ -138,7 +138,11 @@ fn bodies_are_aligned_for_any_element() {
         rx.release(0);
     }
     assert_eq!(
-        tx.reserve(0, 40).unwrap().unwrap().as_ptr().align_offset(8),
+        tx.reserve(0, INLINE_BYTES)
+            .unwrap()
+            .unwrap()
+            .as_ptr()
+            .align_offset(8),
         0
     );
 }

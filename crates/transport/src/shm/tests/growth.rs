@@ -78,9 +78,9 @@ fn few_bodies_bound_what_is_on_its_way_and_carry_everything() {
     let size = Size::among(4000, GEOMETRY);
     let ((mut tx, _rx), (_tx, mut rx), _fd) = link(size);
     let mut sent = 0;
-    while let Some(slot) = tx.reserve(0, 100).unwrap() {
+    while let Some(slot) = tx.reserve(0, 200).unwrap() {
         slot.fill(sent);
-        tx.commit(0, 100, u64::from(sent)).unwrap();
+        tx.commit(0, 200, u64::from(sent)).unwrap();
         sent += 1;
     }
     assert_eq!(usize::from(sent), GEOMETRY.slots);
@@ -88,7 +88,7 @@ fn few_bodies_bound_what_is_on_its_way_and_carry_everything() {
         let arrival = rx.peek(0).unwrap().unwrap();
         assert_eq!(
             (arrival.tag, arrival.payload),
-            (number.into(), &[number; 100][..])
+            (number.into(), &[number; 200][..])
         );
         rx.release(0);
     }
