@@ -18,7 +18,7 @@ impl Kind {
     pub(super) fn of(signature: Signature) -> Option<Self> {
         let operation = signature.operation;
         let pairs = [Operation::Send, Operation::Recv, Operation::SendRecv];
-        let bytes = signature.count * signature.dtype.size() as u64;
+        let bytes = signature.bytes();
         (!pairs.contains(&operation)).then(|| Self {
             operation,
             dtype: signature.dtype,

@@ -10,7 +10,8 @@ use spark_ccl_types::{Operation, Side};
 /// The code of the registered memory that a call's buffers are in, on every rank alike; it tells allocations and
 /// offsets apart. 0 for ordinary memory, where data goes through the links.
 pub(super) fn place(task: &Task, planner: &Planner) -> Result<u64, Error> {
-    if planner.path == Path::Safe || planner.size == 1 {
+    let too_small = task.signature.bytes() < planner.one_sided_from;
+    if planner.path == Path::Safe || planner.size == 1 || too_small {
         return Ok(0);
     }
     // Nobody but the rank itself knows by what to multiply its contribution.

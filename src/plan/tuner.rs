@@ -1,6 +1,7 @@
 //! Which algorithm a call gets, and why.
 
 use super::{Choice, Planner};
+use spark_ccl_config::{AlgorithmChoice, Path};
 use spark_ccl_sched::Algorithm;
 use spark_ccl_types::{Operation, Signature};
 
@@ -48,6 +49,15 @@ pub(super) fn choose(
     }
 }
 
+/// From how many bytes on a vector is worth looking up where ranks have mapped it.
+pub(super) fn one_sided_from(path: Path, algorithms: &AlgorithmChoice) -> u64 {
+    if path == Path::ZeroCopy || !algorithms.is_auto() {
+        0
+    } else {
+        ONE_SIDED_BYTES + 1
+    }
+}
+
 /// What a call may take: algorithms that fit it, and that the user allows.
 pub(super) fn candidates(
     planner: &Planner,
@@ -80,9 +90,8 @@ pub(super) fn competes(planner: &Planner, signature: Signature, algorithm: Algor
 
 /// The best choice, were all algorithms allowed.
 fn preferred(planner: &Planner, signature: Signature, zero_copy: bool) -> Choice {
-    let vector = signature.count * signature.dtype.size() as u64;
-    let forced = planner.path == spark_ccl_config::Path::ZeroCopy;
-    if zero_copy && (vector > ONE_SIDED_BYTES || forced) {
+    let vector = signature.bytes();
+    if zero_copy && vector >= planner.one_sided_from {
         return Choice {
             algorithm: Algorithm::OneSided,
             reason: "all ranks map each other's registered memory",
@@ -93,7 +102,7 @@ fn preferred(planner: &Planner, signature: Signature, zero_copy: bool) -> Choice
 
 fn without_memory(planner: &Planner, signature: Signature, best: Choice) -> Choice {
     if best.algorithm == Algorithm::OneSided {
-        let vector = signature.count * signature.dtype.size() as u64;
+        let vector = signature.bytes();
         return through_links(planner, signature, vector);
     }
     best
@@ -187,9 +196,7 @@ fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice
 mod tests {
     use super::super::Network;
     use super::*;
-    use spark_ccl_config::{
-        AlgorithmChoice, Layout, Links, Settings, Tuning, TuningEntry, TuningStep,
-    };
+    use spark_ccl_config::{Layout, Links, Settings, Tuning, TuningEntry, TuningStep};
     use spark_ccl_sched::Steps;
     use spark_ccl_types::DType;
     use std::collections::BTreeSet;

@@ -24,6 +24,13 @@ pub struct Signature {
 const COUNT_BITS: u32 = 48;
 
 impl Signature {
+    /// Bytes of a vector: of each block, where ranks have a block each. At most `u64::MAX`: an allocation may
+    /// ask for more than there can be.
+    #[inline]
+    pub fn bytes(self) -> u64 {
+        self.count.saturating_mul(self.dtype.size() as u64)
+    }
+
     /// Word 0 has the operation, dtype, op, in place and root. Word 1 has the low 48 bits of the count and the low 16
     /// bits of the place.
     #[inline]
