@@ -1,6 +1,8 @@
 //! A session's thread: it authenticates and accepts the streams of other ranks, makes the calls for links, and waits
 //! for the rendezvous' verdict until the world is sealed.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -59,9 +61,14 @@ impl Acceptor {
 
     /// Accepts the streams of ranks that have authenticated themselves.
     fn answer(&mut self) {
-        let link_streams = &mut self.link_streams;
-        let admits =
-            |from, purpose: Purpose| !purpose.kind.is_link() || link_streams.admits(from, purpose);
+        let link_streams = &self.link_streams;
+        // The calls that are being accepted: `link_streams` learns of them only when the lobby is done.
+        let accepted = RefCell::new(HashSet::new());
+        let admits = |from, purpose: Purpose| {
+            !purpose.kind.is_link()
+                || link_streams.admits(from, purpose)
+                    && accepted.borrow_mut().insert((from, purpose))
+        };
         for connection in self.lobby.serve(Instant::now(), &admits) {
             if let Admitted::Stream {
                 from,
@@ -145,3 +152,6 @@ pub(crate) fn lost(name: &str, error: &ReadError) -> Error {
          there printed last"
     ))
 }
+
+#[cfg(test)]
+mod tests;
