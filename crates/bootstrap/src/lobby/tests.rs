@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::dial::{Call, Route, call};
 use crate::frame::FrameReader;
-use crate::handshake::{self, EnterError, MAX_HANDSHAKE, Open, PROTOCOL, enter};
+use crate::handshake::{self, EnterError, Entry, MAX_HANDSHAKE, Open, PROTOCOL, enter};
+use crate::hello::tests::hello;
 use crate::options::Address;
 use crate::wire::{FrameKind, frame};
 use crate::{Error, Kind};
@@ -142,6 +143,48 @@ fn a_server_without_the_key_is_found_out() {
     let result = enter(&near, &Secret::from_text(KEY), &open, "rank 1", deadline);
     assert!(matches!(result, Err(EnterError::Final(Error::Auth { .. }))));
     server.join().unwrap();
+}
+
+/// A rank at the rendezvous is authenticated, and strangers take all places before it says hello.
+#[test]
+fn a_rank_that_has_yet_to_say_hello_keeps_its_place() {
+    let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
+    let target = listener.local_addr().unwrap().as_socket().unwrap();
+    let key = Secret::from_text(KEY);
+    let mut lobby = Lobby::new(ListenerRole::Rendezvous, key, vec![listener]);
+    let begin = Instant::now();
+    let deadline = begin + Duration::from_secs(30);
+    let dial = || net::connect_tcp(None, target, deadline).unwrap();
+
+    let rank = dial();
+    let open = Open::new(Intent::Rendezvous).unwrap();
+    let Ok(mut entry) = Entry::begin(&rank, &open) else {
+        panic!("the first message is not sent")
+    };
+    while !matches!(entry.step(&rank, &key, "the rendezvous"), Ok(true)) {
+        assert!(Instant::now() < deadline);
+        assert!(lobby.serve(begin, &|_, _| true).is_empty());
+    }
+    let fill = |lobby: &mut Lobby, now| {
+        let strangers: Vec<Socket> = (0..CAPACITY).map(|_| dial()).collect();
+        while lobby.closed_until.is_none_or(|until| until <= now) {
+            assert!(Instant::now() < deadline);
+            assert!(lobby.serve(now, &|_, _| true).is_empty());
+        }
+        strangers
+    };
+    let early = fill(&mut lobby, begin);
+    let late = fill(&mut lobby, begin + GRACE);
+    let bytes = frame(FrameKind::Hello, &hello(1, 3).encode());
+    net::write_all(&rank, &bytes, deadline).unwrap();
+    let admitted = loop {
+        assert!(Instant::now() < deadline);
+        if let Some(admitted) = lobby.serve(begin + GRACE, &|_, _| true).pop() {
+            break admitted;
+        }
+    };
+    assert!(matches!(admitted, Admitted::Rank { hello, .. } if hello.peer.rank == 1));
+    drop((early, late));
 }
 
 /// Frames as a stranger may send them: of any kind, some of them almost valid.
