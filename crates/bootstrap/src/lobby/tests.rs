@@ -57,9 +57,13 @@ fn stream_to(to: u32) -> Intent {
 }
 
 fn connect(route: &Route, key: &[u8], intent: Intent) -> Result<Socket, Error> {
+    connect_by(std::slice::from_ref(route), key, intent)
+}
+
+fn connect_by(routes: &[Route], key: &[u8], intent: Intent) -> Result<Socket, Error> {
     call(&Call {
         peer: "rank 1",
-        routes: std::slice::from_ref(route),
+        routes,
         key: &Secret::from_text(key),
         intent,
         deadline: Instant::now() + Duration::from_secs(30),
@@ -97,6 +101,20 @@ fn a_stream_for_another_rank_or_listener_is_refused() {
 }
 
 #[test]
+fn a_silent_stranger_at_one_address_does_not_hold_a_call_up() {
+    let silent = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
+    let wrong = Route::Tcp {
+        source: None,
+        target: silent.local_addr().unwrap().as_socket().unwrap(),
+    };
+    let (right, served) = serve();
+    let begin = Instant::now();
+    connect_by(&[wrong, right], KEY, stream_to(1)).unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(15));
+    assert_eq!(served.join().unwrap(), Some(0));
+}
+
+#[test]
 fn another_protocol_version_is_named_with_ours() {
     let (route, served) = serve();
     let Route::Tcp { target, .. } = route else {
@@ -106,7 +124,8 @@ fn another_protocol_version_is_named_with_ours() {
     let socket = net::connect_tcp(None, target, deadline).unwrap();
     let mut open = Open::new(stream_to(1)).unwrap();
     open.version = PROTOCOL + 1;
-    let result = enter(&socket, &Secret::from_text(KEY), &open, "rank 1", deadline);
+    let key = Secret::from_text(KEY);
+    let result = enter(&socket, &key, &open, "rank 1", deadline, deadline);
     let Err(EnterError::Final(error)) = result else {
         panic!("it was let in")
     };
@@ -140,7 +159,8 @@ fn a_server_without_the_key_is_found_out() {
         far
     });
     let open = Open::new(stream_to(1)).unwrap();
-    let result = enter(&near, &Secret::from_text(KEY), &open, "rank 1", deadline);
+    let key = Secret::from_text(KEY);
+    let result = enter(&near, &key, &open, "rank 1", deadline, deadline);
     assert!(matches!(result, Err(EnterError::Final(Error::Auth { .. }))));
     server.join().unwrap();
 }
