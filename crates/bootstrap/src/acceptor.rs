@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
@@ -20,6 +20,9 @@ use crate::stop::Stop;
 use crate::verdict::{MAX_VERDICT, Verdict};
 use crate::wire::FrameKind;
 use crate::{Error, Purpose};
+
+/// How long to pause if the system refuses to wait.
+const PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) struct Acceptor {
     pub(crate) lobby: Lobby,
@@ -43,10 +46,10 @@ impl Acceptor {
     pub(crate) fn run(mut self) {
         loop {
             if let Err(error) = self.sleep() {
-                let error = Error::os("wait for connections", &error);
-                tracing::error!("{error}");
-                self.mailbox.conclude(Err(error));
-                return;
+                // Most likely out of memory, or of descriptors. What is due is done all the same; the pause keeps the
+                // thread from spinning.
+                tracing::warn!(%error, "the session cannot wait for its connections");
+                std::thread::sleep(PAUSE);
             }
             if self.stop.stopped() {
                 return;
