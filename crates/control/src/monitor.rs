@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -215,7 +216,10 @@ impl Shared {
         let (shared, dial) = (Arc::clone(self), Arc::clone(&redial.dial));
         let work = move || {
             let Attempt { peer, number } = attempt;
-            let outcome = dial.dial(peer, number, Instant::now() + ATTEMPT);
+            let dial = || dial.dial(peer, number, Instant::now() + ATTEMPT);
+            // After an attempt without an outcome there would be no other one, and no verdict on the neighbour.
+            let outcome = catch_unwind(AssertUnwindSafe(dial))
+                .unwrap_or_else(|_| Err(Unreached::NoAnswer("the attempt panicked".to_owned())));
             let outcome = outcome.and_then(|socket| {
                 socket.set_nonblocking(false)?;
                 Ok(socket)
