@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use socket2::Socket;
 use spark_ccl_fork::{Owned, Process};
 
-use crate::link::{Link, PollTargets};
+use crate::link::{Link, Obstacle, PollTargets};
 use crate::repair::{Redial, Unreached};
 use crate::state::{Attempt, State};
 use crate::view::View;
@@ -176,7 +176,9 @@ impl Shared {
         let mut state = self.state.lock();
         let result = work(&mut state);
         let now = Instant::now();
-        let has_work = state.links.iter().any(|link| link.full) || state.is_due_before_wakeup(now);
+        let mut links = state.links.iter();
+        let is_full = links.any(|link| link.obstacle == Some(Obstacle::Full));
+        let has_work = is_full || state.is_due_before_wakeup(now);
         drop(state);
         if has_work {
             self.wake_up();
