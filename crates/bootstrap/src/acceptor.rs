@@ -1,10 +1,12 @@
 //! A session's thread: it authenticates and accepts the streams of other ranks, makes the calls for links, and waits
 //! for the rendezvous' verdict until the world is sealed.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
@@ -18,6 +20,9 @@ use crate::stop::Stop;
 use crate::verdict::{MAX_VERDICT, Verdict};
 use crate::wire::FrameKind;
 use crate::{Error, Purpose};
+
+/// How long to pause if the system refuses to wait.
+const PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) struct Acceptor {
     pub(crate) lobby: Lobby,
@@ -41,10 +46,10 @@ impl Acceptor {
     pub(crate) fn run(mut self) {
         loop {
             if let Err(error) = self.sleep() {
-                let error = Error::os("wait for connections", &error);
-                tracing::error!("{error}");
-                self.mailbox.conclude(Err(error));
-                return;
+                // Most likely out of memory, or of descriptors. What is due is done all the same; the pause keeps the
+                // thread from spinning.
+                tracing::warn!(%error, "the session cannot wait for its connections");
+                std::thread::sleep(PAUSE);
             }
             if self.stop.stopped() {
                 return;
@@ -59,9 +64,14 @@ impl Acceptor {
 
     /// Accepts the streams of ranks that have authenticated themselves.
     fn answer(&mut self) {
-        let link_streams = &mut self.link_streams;
-        let admits =
-            |from, purpose: Purpose| !purpose.kind.is_link() || link_streams.admits(from, purpose);
+        let link_streams = &self.link_streams;
+        // The calls that are being accepted: `link_streams` learns of them only when the lobby is done.
+        let accepted = RefCell::new(HashSet::new());
+        let admits = |from, purpose: Purpose| {
+            !purpose.kind.is_link()
+                || link_streams.admits(from, purpose)
+                    && accepted.borrow_mut().insert((from, purpose))
+        };
         for connection in self.lobby.serve(Instant::now(), &admits) {
             if let Admitted::Stream {
                 from,
@@ -145,3 +155,6 @@ pub(crate) fn lost(name: &str, error: &ReadError) -> Error {
          there printed last"
     ))
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,8 +10,10 @@ use crate::handshake::{EnterError, Intent, Open, enter};
 use crate::options::{Address, needs_scope};
 use crate::{Error, Secret, net};
 
-/// How long one address may take to connect if there are others.
+/// How long one address may take to connect if there are others, and at first how long to answer.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(3);
+/// How long one address may take to answer in the end. A listener may have a whole backlog of strangers to serve first.
+const LAST_PATIENCE: Duration = Duration::from_secs(20);
 /// The pause after all addresses have failed: the first one, and the longest that backoff reaches.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) const LAST_PAUSE: Duration = Duration::from_millis(400);
@@ -149,7 +151,7 @@ pub(crate) struct Call<'a> {
 /// pointless.
 pub(crate) fn call(call: &Call<'_>) -> Result<Socket, Error> {
     let start = Instant::now();
-    let mut pause = FIRST_PAUSE;
+    let (mut pause, mut patience) = (FIRST_PAUSE, ATTEMPT);
     loop {
         let mut attempts = Vec::new();
         let mut refused = true;
@@ -157,7 +159,7 @@ pub(crate) fn call(call: &Call<'_>) -> Result<Socket, Error> {
         // If addresses are not unique, a stranger may answer at an address of the rank.
         let mut may_be_strangers = false;
         for route in call.routes {
-            match attempt(call, route) {
+            match attempt(call, route, patience) {
                 Ok(socket) => return Ok(socket),
                 Err(EnterError::Final(error)) => {
                     attempts.push((route.name(), error.to_string()));
@@ -188,6 +190,7 @@ pub(crate) fn call(call: &Call<'_>) -> Result<Socket, Error> {
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(LAST_PAUSE);
+        patience = (patience * 2).min(LAST_PATIENCE);
     }
 }
 
@@ -215,7 +218,7 @@ pub(crate) fn redial(
         let left = call.deadline.saturating_duration_since(Instant::now());
         let share = left / (call.routes.len() - index) as u32;
         match route.connect(Instant::now() + share) {
-            Ok(socket) => match prove(call, &socket) {
+            Ok(socket) => match prove(call, &socket, call.deadline) {
                 Ok(()) => return Ok(socket),
                 Err(EnterError::Final(error)) => {
                     return Err(Unreached::Unresponsive(error.to_string()));
@@ -251,19 +254,19 @@ pub(crate) fn redial(
     })
 }
 
-fn prove(call: &Call<'_>, socket: &Socket) -> Result<(), EnterError> {
+fn prove(call: &Call<'_>, socket: &Socket, answer_by: Instant) -> Result<(), EnterError> {
     let open = Open::new(call.intent).map_err(EnterError::Final)?;
-    enter(socket, call.key, &open, call.peer, call.deadline)
+    enter(socket, call.key, &open, call.peer, answer_by, call.deadline)
 }
 
-fn attempt(call: &Call<'_>, route: &Route) -> Result<Socket, EnterError> {
-    let deadline = match call.routes.len() {
+/// Tries one route. If there are others, a stranger at this one that is silent must not hold them up.
+fn attempt(call: &Call<'_>, route: &Route, patience: Duration) -> Result<Socket, EnterError> {
+    let within = |limit| match call.routes.len() {
         1 => call.deadline,
-        _ => call.deadline.min(Instant::now() + ATTEMPT),
+        _ => call.deadline.min(Instant::now() + limit),
     };
-    let socket = route.connect(deadline).map_err(EnterError::Broken)?;
-    // The other end may be busy with other connections, so the handshake has the whole call's deadline.
-    prove(call, &socket)?;
+    let socket = route.connect(within(ATTEMPT)).map_err(EnterError::Broken)?;
+    prove(call, &socket, within(patience))?;
     Ok(socket)
 }
 

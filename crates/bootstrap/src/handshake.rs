@@ -219,16 +219,25 @@ impl EnterError {
 }
 
 /// Authenticates both ends of a new connection, as the side that connected. `peer` is for errors.
+///
+/// The other end must have answered by `answer_by`. Once it has, it may have this rank's proof, and take the stream
+/// into use at any time. So from then on there is only the deadline.
 pub(crate) fn enter(
     socket: &Socket,
     key: &Secret,
     open: &Open,
     peer: &str,
+    answer_by: Instant,
     deadline: Instant,
 ) -> Result<(), EnterError> {
     let mut entry = Entry::begin(socket, open)?;
     while !entry.step(socket, key, peer)? {
-        net::wait(socket.as_fd(), PollFlags::IN, deadline).map_err(EnterError::Broken)?;
+        let until = if entry.is_challenged {
+            deadline
+        } else {
+            answer_by
+        };
+        net::wait(socket.as_fd(), PollFlags::IN, until).map_err(EnterError::Broken)?;
     }
     Ok(())
 }

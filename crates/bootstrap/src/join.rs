@@ -1,10 +1,12 @@
 //! Joining a world: a process listens, connects to the rendezvous, and gets the table of all ranks.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
+use spark_ccl_fork::within;
 
 use crate::acceptor::{Acceptor, Rendezvous, failed, lost};
 use crate::dial::{Call, Route, call, routes};
@@ -119,7 +121,7 @@ impl Joining<'_> {
                 .map_err(|error| protocol(format!("its table is {error}"))),
             Ok((FrameKind::Failed, body)) => Err(failed(&body, name)),
             Ok((seen, _)) => Err(protocol(format!("it sent a {seen:?} frame for the table"))),
-            Err(ReadError::Io(error)) if error.kind() == std::io::ErrorKind::TimedOut => {
+            Err(ReadError::Io(error)) if error.kind() == io::ErrorKind::TimedOut => {
                 Err(Error::Timeout(format!(
                     "{name} answered, but did not say within {} s that all {} ranks have arrived",
                     self.options.init_timeout.as_secs_f64(),
@@ -138,7 +140,7 @@ impl Joining<'_> {
         stream: Socket,
         name: String,
     ) -> Result<Joined, Error> {
-        let os = |error: std::io::Error| Error::os("start the thread for connections", &error);
+        let os = |error: io::Error| Error::os("start the thread for connections", &error);
         let key = self.secret.derive(b"session", &table.nonce);
         let mailbox = Arc::new(Mailbox::default());
         let stop = Arc::new(Stop::new().map_err(os)?);
@@ -230,10 +232,10 @@ pub(crate) fn resolve(host: &str, port: u16, deadline: Instant) -> Result<Vec<So
     let mut last = "no answer in time".to_owned();
     loop {
         match resolve_once(host, port, deadline) {
-            Some(Ok(found)) if !found.is_empty() => return Ok(found),
-            Some(Ok(_)) => "it has no address".clone_into(&mut last),
-            Some(Err(error)) => last = error.to_string(),
-            None => {}
+            Ok(found) if !found.is_empty() => return Ok(found),
+            Ok(_) => "it has no address".clone_into(&mut last),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+            Err(error) => last = error.to_string(),
         }
         let pause = Duration::from_millis(300);
         if Instant::now() + pause >= deadline {
@@ -247,26 +249,12 @@ pub(crate) fn resolve(host: &str, port: u16, deadline: Instant) -> Result<Vec<So
     }
 }
 
-/// Asks the system's resolver, on a thread of its own because it has no deadline.
-fn resolve_once(
-    host: &str,
-    port: u16,
-    deadline: Instant,
-) -> Option<std::io::Result<Vec<SocketAddr>>> {
-    use std::net::ToSocketAddrs;
-    let (sender, receiver) = crossbeam::channel::bounded(1);
+/// Asks the system's resolver, which has no deadline.
+fn resolve_once(host: &str, port: u16, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
     let target = (host.to_owned(), port);
-    let spawned = std::thread::Builder::new()
-        .name("spark-ccl-resolve".to_owned())
-        .spawn(move || {
-            let found = target.to_socket_addrs().map(Iterator::collect);
-            // Fails if the deadline has passed and the receiver is gone.
-            let _ = sender.send(found);
-        });
-    match spawned {
-        Ok(_) => receiver.recv_deadline(deadline).ok(),
-        Err(error) => Some(Err(error)),
-    }
+    within(deadline, move || {
+        target.to_socket_addrs().map(Iterator::collect)
+    })?
 }
 
 /// The deadline for joining.

@@ -23,7 +23,7 @@ use pending::{HandshakeError, PendingConnection, Step};
 const CAPACITY: usize = 64;
 /// How long a connection may take to authenticate itself.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a connection is safe from being evicted for the next one.
+/// How long a connection that is not authenticated is safe from being evicted for the next one. Others always are.
 const GRACE: Duration = Duration::from_millis(250);
 
 /// Which connections the listeners expect.
@@ -158,9 +158,9 @@ impl Lobby {
                     Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => {
-                        // Most likely no descriptor is free. Close the oldest connection, and do not spin.
+                        // Most likely no descriptor is free. Make one free, and do not spin.
                         tracing::warn!(%error, "cannot accept a connection");
-                        self.pending.pop_front();
+                        self.evict();
                         self.closed_until = Some(now + GRACE);
                     }
                 }
@@ -168,21 +168,35 @@ impl Lobby {
         }
     }
 
-    /// Whether one more connection fits. If need be, evicts the oldest one.
+    /// Whether one more connection fits. If need be, evicts the oldest one that is not authenticated.
     fn make_room(&mut self, now: Instant) -> bool {
         if self.pending.len() < CAPACITY {
             return true;
         }
-        match self.pending.front().map(|pending| pending.since + GRACE) {
-            Some(protected_until) if protected_until > now => {
-                self.closed_until = Some(protected_until);
-                false
-            }
-            _ => {
-                self.pending.pop_front();
-                true
-            }
+        // If all are ranks that have yet to say hello, the next one waits for a moment.
+        let protected_until = self
+            .eldest_stranger()
+            .map_or(now, |eldest| self.pending[eldest].since)
+            + GRACE;
+        if protected_until > now {
+            self.closed_until = Some(protected_until);
+            return false;
         }
+        self.evict();
+        true
+    }
+
+    /// Closes the oldest connection that is not authenticated, if there is one.
+    fn evict(&mut self) {
+        if let Some(eldest) = self.eldest_stranger() {
+            self.pending.remove(eldest);
+        }
+    }
+
+    fn eldest_stranger(&self) -> Option<usize> {
+        self.pending
+            .iter()
+            .position(|pending| !pending.is_authenticated())
     }
 
     fn turn_away(&mut self, pending: &PendingConnection, error: &HandshakeError) {

@@ -45,13 +45,22 @@ pub(crate) enum End {
     Garbled(String),
 }
 
+/// Why a write has to be repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// The socket is full.
+    Full,
+    /// The system has no memory for it. The socket may be writable all the same, so the write is repeated after a pause.
+    NoMemory,
+}
+
 pub(crate) struct Link {
     pub(crate) peer: u32,
     pub(crate) outbound: Outbound,
     /// Whether the stream is still read from.
     pub(crate) open: bool,
-    /// Whether the last write found the socket full.
-    pub(crate) full: bool,
+    /// What held up the last write, if anything did.
+    pub(crate) obstacle: Option<Obstacle>,
     /// When data last arrived from the neighbour.
     pub(crate) heard: Instant,
     /// The state of reopening the stream; `None` if the stream cannot be reopened.
@@ -107,7 +116,7 @@ impl Link {
             peer,
             outbound: Outbound::default(),
             open: true,
-            full: false,
+            obstacle: None,
             heard: now,
             repair: None,
             stream: None,
@@ -128,21 +137,21 @@ impl Link {
         self.outbound.restart();
         self.inbound.clear();
         (self.unacknowledged, self.write_error) = (0, None);
-        (self.open, self.full, self.heard) = (true, false, now);
+        (self.open, self.obstacle, self.heard) = (true, None, now);
         Ok(())
     }
 
     /// Gives the broken stream up. What is queued waits for the next one.
     pub(crate) fn drop_stream(&mut self) {
         self.stream = None;
-        (self.open, self.full) = (false, false);
+        (self.open, self.obstacle) = (false, None);
     }
 
     /// What to poll, if anything.
     pub(crate) fn poll_targets(&self) -> Option<PollTargets> {
         let stream = self.stream.clone().filter(|_| self.open)?;
         let mut flags = PollFlags::IN;
-        flags.set(PollFlags::OUT, self.full);
+        flags.set(PollFlags::OUT, self.obstacle == Some(Obstacle::Full));
         let process = self.process.clone();
         Some(PollTargets {
             stream,
@@ -151,30 +160,36 @@ impl Link {
         })
     }
 
-    /// Writes what the socket takes without blocking, and records whether it is `full`.
+    /// Writes what the socket takes without blocking, and records what held that up.
     ///
     /// An error is not reported here: the neighbour's last frames may still wait to be read.
     pub(crate) fn flush(&mut self) {
-        self.full = false;
-        let Some(stream) = &self.stream else { return };
-        loop {
+        self.obstacle = None;
+        while let Some(stream) = &self.stream {
             let bytes = self.outbound.next();
             if bytes.is_empty() || self.closed || self.write_error.is_some() {
                 return;
             }
-            match send(&***stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(written) => self.outbound.wrote(written),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => {
-                    self.full = true;
-                    return;
-                }
-                Err(error) => {
-                    self.write_error = Some(error);
-                    if self.repair.is_none() {
-                        self.outbound.clear();
-                        self.closed = true;
-                    }
+            let outcome = send(&***stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            self.record_write(outcome);
+            if self.obstacle.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Records what came of a write.
+    pub(crate) fn record_write(&mut self, outcome: Result<usize, Errno>) {
+        match outcome {
+            Ok(written) => self.outbound.wrote(written),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => self.obstacle = Some(Obstacle::Full),
+            Err(Errno::NOBUFS | Errno::NOMEM) => self.obstacle = Some(Obstacle::NoMemory),
+            Err(error) => {
+                self.write_error = Some(error);
+                if self.repair.is_none() {
+                    self.outbound.clear();
+                    self.closed = true;
                 }
             }
         }
@@ -183,7 +198,7 @@ impl Link {
     /// Stops writing, and lets the neighbour see the end of the stream.
     pub(crate) fn close(&mut self) {
         self.closed = true;
-        self.full = false;
+        self.obstacle = None;
         self.outbound.clear();
         if let Some(stream) = &self.stream {
             // Fails if the neighbour is gone already, which does no harm.
@@ -196,7 +211,7 @@ impl Link {
     pub(crate) fn has_delivered_all(&self) -> bool {
         match self.repair {
             Some(_) => self.outbound.is_confirmed(),
-            None => !self.full,
+            None => self.obstacle.is_none(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -12,7 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use socket2::Socket;
 use spark_ccl_fork::{Owned, Process};
 
-use crate::link::{Link, PollTargets};
+use crate::link::{Link, Obstacle, PollTargets};
 use crate::repair::{Redial, Unreached};
 use crate::state::{Attempt, State};
 use crate::view::View;
@@ -175,7 +176,9 @@ impl Shared {
         let mut state = self.state.lock();
         let result = work(&mut state);
         let now = Instant::now();
-        let has_work = state.links.iter().any(|link| link.full) || state.is_due_before_wakeup(now);
+        let mut links = state.links.iter();
+        let is_full = links.any(|link| link.obstacle == Some(Obstacle::Full));
+        let has_work = is_full || state.is_due_before_wakeup(now);
         drop(state);
         if has_work {
             self.wake_up();
@@ -215,7 +218,10 @@ impl Shared {
         let (shared, dial) = (Arc::clone(self), Arc::clone(&redial.dial));
         let work = move || {
             let Attempt { peer, number } = attempt;
-            let outcome = dial.dial(peer, number, Instant::now() + ATTEMPT);
+            let dial = || dial.dial(peer, number, Instant::now() + ATTEMPT);
+            // After an attempt without an outcome there would be no other one, and no verdict on the neighbour.
+            let outcome = catch_unwind(AssertUnwindSafe(dial))
+                .unwrap_or_else(|_| Err(Unreached::NoAnswer("the attempt panicked".to_owned())));
             let outcome = outcome.and_then(|socket| {
                 socket.set_nonblocking(false)?;
                 Ok(socket)

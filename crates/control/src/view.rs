@@ -17,7 +17,7 @@ pub(crate) struct View {
     ranks: HashMap<u32, u32>,
     names: Arc<[Arc<str>]>,
     fault: OnceLock<Arc<Fault>>,
-    /// Called when the first fault is recorded, with the monitor's mutex held.
+    /// Called when the first fault is recorded. Both are set with the monitor's mutex held.
     pub(crate) alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
     finished: AtomicU64,
     inspect_from: AtomicU64,
@@ -69,7 +69,8 @@ impl View {
         self.fault.get()
     }
 
-    /// Records a fault, unless there is one already. Returns whether this one is the first.
+    /// Records a fault, unless there is one already. Returns whether this one is the first. The caller holds the
+    /// monitor's mutex.
     pub(crate) fn fail(&self, fault: Fault) -> bool {
         let fault = Arc::new(fault);
         let first = self.fault.set(Arc::clone(&fault)).is_ok();

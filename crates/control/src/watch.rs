@@ -57,11 +57,14 @@ impl Watch {
     }
 
     /// Calls `alarm` when a fault occurs from now on, to wake up waiting threads. Only the first call of this method
-    /// counts.
+    /// counts. A fault that occurred before is seen by [`failed`](Self::failed) once this returns.
     ///
     /// `alarm` may run with the monitor's mutex held: it must not block, and must not call this watch.
     pub fn on_fault(&self, alarm: impl Fn() + Send + Sync + 'static) {
-        let _ = self.view.alarm.set(Box::new(alarm));
+        // Under the mutex, as faults are recorded: else the thread that records one could miss the alarm, while
+        // this one misses the fault.
+        self.monitor
+            .with(|_| self.view.alarm.set(Box::new(alarm)).is_ok());
     }
 
     /// A rank with its numbers and name, for a fault.
@@ -190,5 +193,25 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.leave(self.view.finished());
         self.monitor.with(|state| state.unwatch(&self.view));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Faults are recorded under the monitor's mutex, too. So whoever sets an alarm gets it, or sees the fault.
+    #[test]
+    fn no_alarm_is_set_while_a_fault_is_being_recorded() {
+        let monitor = Monitor::start(0, vec!["rank 0".to_owned()], Vec::new(), None).unwrap();
+        let watch = monitor.watch(7, vec![0], |_| String::new());
+        std::thread::scope(|scope| {
+            monitor.with(|_| {
+                scope.spawn(|| watch.on_fault(|| {}));
+                std::thread::sleep(Duration::from_millis(200));
+                assert!(watch.view.alarm.get().is_none());
+            });
+        });
+        assert!(watch.view.alarm.get().is_some());
     }
 }

@@ -24,6 +24,8 @@ struct Network {
     unreached: Mutex<Vec<(u32, Unreached)>>,
     /// How many attempts to open a stream have failed.
     failed: AtomicUsize,
+    /// How many more attempts panic.
+    to_panic: AtomicUsize,
     /// Duplicate handles of the streams, to break them.
     streams: Mutex<Vec<(u32, u32, Socket)>>,
 }
@@ -58,6 +60,10 @@ struct Caller {
 
 impl Dial for Caller {
     fn dial(&self, peer: u32, number: u32, _: Instant) -> Result<Socket, Unreached> {
+        let to_panic = &self.network.to_panic;
+        let one_less = |left: usize| left.checked_sub(1);
+        let panics = to_panic.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        assert!(panics.is_err(), "this attempt panics");
         // Locked until the stream is on the list, so that a `cut` after a reason was added breaks all streams.
         let unreached = self.network.unreached.lock();
         let reason = unreached
@@ -223,6 +229,22 @@ fn a_rank_that_others_hear_is_tried_for_longer() {
         text.contains("is lost") && text.contains("hears it"),
         "{text}"
     );
+}
+
+#[test]
+fn an_attempt_that_panics_is_not_the_last_one() {
+    let (network, monitors) = world(2);
+    let watches = watches(&monitors, 7);
+    // More than one for each rank.
+    network.to_panic.store(3, Ordering::Relaxed);
+    network.cut(0, 1);
+    until("all attempts that panic", || {
+        network.to_panic.load(Ordering::Relaxed) == 0
+    });
+    abort(&watches[0], 0, "enough".into());
+    everyone_fails(&watches);
+    let text = fault(&watches[1]).to_string();
+    assert!(text.contains("enough"), "{text}");
 }
 
 /// Its host answers, so it is only stopped or busy; operations that wait for it have a deadline.

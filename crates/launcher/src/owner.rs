@@ -1,7 +1,13 @@
-//! Restricts each protocol with the launcher to one process: forked children must not use it.
+//! Restricts each protocol with the launcher to one process, since forked children must not use it, and to one thread
+//! at a time.
+
+use std::time::Instant;
 
 use once_cell::race::OnceBox;
+use parking_lot::{Mutex, MutexGuard};
 use spark_ccl_fork::{Forked, Process};
+
+use crate::Error;
 
 /// The process that may use one of the launcher's protocols: the first one that does.
 pub(crate) struct ProtocolOwner(OnceBox<Process>);
@@ -16,4 +22,22 @@ impl ProtocolOwner {
     pub(crate) fn check(&self) -> Result<(), Forked> {
         self.0.get_or_init(|| Box::new(Process::here())).check()
     }
+}
+
+/// Locks the connection to `space`, once no other thread is in an exchange over it.
+pub(crate) fn lock<'a, T>(
+    connection: &'a Mutex<T>,
+    space: &str,
+    deadline: Instant,
+) -> Result<MutexGuard<'a, T>, Error> {
+    let begin = Instant::now();
+    connection
+        .try_lock_until(deadline)
+        .ok_or_else(|| Error::Timeout {
+            space: space.to_owned(),
+            operation: "begin".to_owned(),
+            waited: begin.elapsed(),
+            reason: "another thread of this process uses the space; is the launcher stuck?"
+                .to_owned(),
+        })
 }

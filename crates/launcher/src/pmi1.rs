@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::owner::ProtocolOwner;
+use crate::owner::{ProtocolOwner, lock};
 use crate::{Error, KeyValue, at_exit, hex};
 
 /// Slurm reads requests into a buffer of 1024 bytes, even if it announces a larger `vallen_max`.
@@ -35,13 +35,13 @@ impl Pmi1Space {
 
 impl KeyValue for Pmi1Space {
     fn put(&mut self, key: &str, value: &[u8], deadline: Instant) -> Result<(), Error> {
-        open(self.fd, deadline)?
-            .lock()
-            .publish(key, value, deadline)
+        let wire = open(self.fd, deadline)?;
+        lock(&wire, SPACE, deadline)?.publish(key, value, deadline)
     }
 
     fn get(&mut self, key: &str, deadline: Instant) -> Result<Vec<u8>, Error> {
-        open(self.fd, deadline)?.lock().read(key, deadline)
+        let wire = open(self.fd, deadline)?;
+        lock(&wire, SPACE, deadline)?.read(key, deadline)
     }
 
     fn is_private(&self) -> bool {
@@ -62,7 +62,7 @@ static OWNER: ProtocolOwner = ProtocolOwner::new();
 fn open(fd: RawFd, deadline: Instant) -> Result<Shared, Error> {
     let own = OWNER.check();
     own.map_err(|forked| failed("begin", forked.to_string()))?;
-    let mut open = OPEN.lock();
+    let mut open = lock(&OPEN, SPACE, deadline)?;
     if let Some(wire) = open.as_ref() {
         return Ok(Arc::clone(wire));
     }

@@ -1,18 +1,21 @@
 //! PMIx, the key-value space of Open MPI and of `srun --mpi=pmix`, through `libpmix.so.2`.
 //!
 //! The library is opened at the first use. Calls that wait for other ranks are made in their non-blocking form, so
-//! that these waits have a deadline.
+//! that these waits have a deadline. `PMIx_Init`, which waits for the launcher's daemon on this host, has no such form;
+//! nor have `PMIx_Put` and `PMIx_Commit`, which wait for the library's own thread. So each exchange runs on a thread of
+//! ours, which is left alone at the deadline.
 
 mod ffi;
 
 use std::ffi::{CString, c_void};
-use std::ptr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use std::{io, ptr};
 
 use parking_lot::{Condvar, Mutex};
+use spark_ccl_fork::within;
 
-use crate::owner::ProtocolOwner;
+use crate::owner::{ProtocolOwner, lock};
 use crate::{Error, KeyValue, at_exit};
 use ffi::{Api, Proc, Status, Value};
 
@@ -23,16 +26,18 @@ pub(crate) struct PmixSpace;
 
 impl KeyValue for PmixSpace {
     fn put(&mut self, key: &str, value: &[u8], deadline: Instant) -> Result<(), Error> {
-        with_client(|client| {
-            client.put(key, value)?;
+        let (key, value) = (key.to_owned(), value.to_vec());
+        with_client(deadline, move |client| {
+            client.put(&key, &value)?;
             client.fence(deadline)
         })
     }
 
     fn get(&mut self, key: &str, deadline: Instant) -> Result<Vec<u8>, Error> {
-        with_client(|client| {
+        let key = key.to_owned();
+        with_client(deadline, move |client| {
             client.fence(deadline)?;
-            client.get_of_rank_0(key, deadline)
+            client.get_of_rank_0(&key, deadline)
         })
     }
 
@@ -49,18 +54,48 @@ impl KeyValue for PmixSpace {
 static CLIENT: Mutex<Option<Client>> = Mutex::new(None);
 static OWNER: ProtocolOwner = ProtocolOwner::new();
 
-fn with_client<T>(work: impl FnOnce(&Client) -> Result<T, Error>) -> Result<T, Error> {
+/// How much longer than its deadline an exchange may take, to say what it was waiting for.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+fn with_client<T: Send + 'static>(
+    deadline: Instant,
+    work: impl FnOnce(&Client) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
     let own = OWNER.check();
     own.map_err(|forked| failed("begin", forked.to_string()))?;
-    let mut client = CLIENT.lock();
-    if client.is_none() {
-        *client = Some(Client::begin()?);
-        at_exit::register(finalize);
-    }
-    match client.as_ref() {
-        Some(client) => work(client),
-        None => Err(failed("begin", "no connection".to_owned())),
-    }
+    in_time(deadline, move || {
+        let mut client = lock(&CLIENT, SPACE, deadline)?;
+        if client.is_none() {
+            *client = Some(Client::begin()?);
+            at_exit::register(finalize);
+        }
+        match client.as_ref() {
+            // Other ranks would take the barriers of an exchange that begins too late for those of the next one.
+            Some(client) if Instant::now() < deadline => work(client),
+            _ => Err(failed("begin", "no time is left".to_owned())),
+        }
+    })
+}
+
+/// Runs an exchange, and waits for it a little longer than until the deadline.
+fn in_time<T: Send + 'static>(
+    deadline: Instant,
+    exchange: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let begin = Instant::now();
+    within(deadline + LAST_WORDS, exchange).unwrap_or_else(|error| {
+        let operation = "begin or put (PMIx_Init, PMIx_Put, PMIx_Commit)";
+        if error.kind() != io::ErrorKind::TimedOut {
+            return Err(failed(operation, error.to_string()));
+        }
+        Err(Error::Timeout {
+            space: SPACE.to_owned(),
+            operation: operation.to_owned(),
+            waited: begin.elapsed(),
+            reason: "the library does not return; does the launcher's daemon on this host run?"
+                .to_owned(),
+        })
+    })
 }
 
 fn finalize() {
@@ -253,5 +288,33 @@ fn failed(operation: &str, reason: String) -> Error {
         space: SPACE.to_owned(),
         operation: operation.to_owned(),
         reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(100);
+    const LONG: Duration = Duration::from_secs(15);
+
+    #[test]
+    fn a_library_that_does_not_return_is_a_timeout() {
+        let (_never, ends) = std::sync::mpsc::channel::<()>();
+        let begin = Instant::now();
+        let error = in_time(begin + SHORT, move || Ok(ends.recv())).unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        assert!(begin.elapsed() < LONG);
+    }
+
+    #[test]
+    fn another_thread_in_an_exchange_is_not_waited_for_beyond_the_deadline() {
+        let other = CLIENT.lock();
+        let error = PmixSpace
+            .put("key", b"", Instant::now() + SHORT)
+            .unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
+        assert!(error.to_string().contains("another thread"), "{error}");
+        drop(other);
     }
 }

@@ -11,6 +11,8 @@ use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use spark_ccl_fork::within;
+
 use crate::{Error, KeyValue};
 
 const VALIDATE: u8 = 0;
@@ -141,7 +143,9 @@ const RETRY: Duration = Duration::from_millis(100);
 
 fn connect_once(host: &str, port: u16, deadline: Instant) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in (host, port).to_socket_addrs()? {
+    let target = (host.to_owned(), port);
+    // The system's resolver has no deadline.
+    for address in within(deadline, move || target.to_socket_addrs())?? {
         match TcpStream::connect_timeout(&address, left(deadline)?) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,

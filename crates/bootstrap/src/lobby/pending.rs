@@ -69,6 +69,11 @@ impl PendingConnection {
         }
     }
 
+    /// Whether it has proved that it holds the secret.
+    pub(super) fn is_authenticated(&self) -> bool {
+        matches!(self.stage, Stage::Greeting)
+    }
+
     pub(super) fn name(&self) -> String {
         match self
             .socket

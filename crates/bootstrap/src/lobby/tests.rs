@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::dial::{Call, Route, call};
 use crate::frame::FrameReader;
-use crate::handshake::{self, EnterError, MAX_HANDSHAKE, Open, PROTOCOL, enter};
+use crate::handshake::{self, EnterError, Entry, MAX_HANDSHAKE, Open, PROTOCOL, enter};
+use crate::hello::tests::hello;
 use crate::options::Address;
 use crate::wire::{FrameKind, frame};
 use crate::{Error, Kind};
@@ -56,9 +57,13 @@ fn stream_to(to: u32) -> Intent {
 }
 
 fn connect(route: &Route, key: &[u8], intent: Intent) -> Result<Socket, Error> {
+    connect_by(std::slice::from_ref(route), key, intent)
+}
+
+fn connect_by(routes: &[Route], key: &[u8], intent: Intent) -> Result<Socket, Error> {
     call(&Call {
         peer: "rank 1",
-        routes: std::slice::from_ref(route),
+        routes,
         key: &Secret::from_text(key),
         intent,
         deadline: Instant::now() + Duration::from_secs(30),
@@ -96,6 +101,20 @@ fn a_stream_for_another_rank_or_listener_is_refused() {
 }
 
 #[test]
+fn a_silent_stranger_at_one_address_does_not_hold_a_call_up() {
+    let silent = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
+    let wrong = Route::Tcp {
+        source: None,
+        target: silent.local_addr().unwrap().as_socket().unwrap(),
+    };
+    let (right, served) = serve();
+    let begin = Instant::now();
+    connect_by(&[wrong, right], KEY, stream_to(1)).unwrap();
+    assert!(begin.elapsed() < Duration::from_secs(15));
+    assert_eq!(served.join().unwrap(), Some(0));
+}
+
+#[test]
 fn another_protocol_version_is_named_with_ours() {
     let (route, served) = serve();
     let Route::Tcp { target, .. } = route else {
@@ -105,7 +124,8 @@ fn another_protocol_version_is_named_with_ours() {
     let socket = net::connect_tcp(None, target, deadline).unwrap();
     let mut open = Open::new(stream_to(1)).unwrap();
     open.version = PROTOCOL + 1;
-    let result = enter(&socket, &Secret::from_text(KEY), &open, "rank 1", deadline);
+    let key = Secret::from_text(KEY);
+    let result = enter(&socket, &key, &open, "rank 1", deadline, deadline);
     let Err(EnterError::Final(error)) = result else {
         panic!("it was let in")
     };
@@ -139,9 +159,52 @@ fn a_server_without_the_key_is_found_out() {
         far
     });
     let open = Open::new(stream_to(1)).unwrap();
-    let result = enter(&near, &Secret::from_text(KEY), &open, "rank 1", deadline);
+    let key = Secret::from_text(KEY);
+    let result = enter(&near, &key, &open, "rank 1", deadline, deadline);
     assert!(matches!(result, Err(EnterError::Final(Error::Auth { .. }))));
     server.join().unwrap();
+}
+
+/// A rank at the rendezvous is authenticated, and strangers take all places before it says hello.
+#[test]
+fn a_rank_that_has_yet_to_say_hello_keeps_its_place() {
+    let listener = net::listen_tcp(Address::LOOPBACK.with_port(0)).unwrap();
+    let target = listener.local_addr().unwrap().as_socket().unwrap();
+    let key = Secret::from_text(KEY);
+    let mut lobby = Lobby::new(ListenerRole::Rendezvous, key, vec![listener]);
+    let begin = Instant::now();
+    let deadline = begin + Duration::from_secs(30);
+    let dial = || net::connect_tcp(None, target, deadline).unwrap();
+
+    let rank = dial();
+    let open = Open::new(Intent::Rendezvous).unwrap();
+    let Ok(mut entry) = Entry::begin(&rank, &open) else {
+        panic!("the first message is not sent")
+    };
+    while !matches!(entry.step(&rank, &key, "the rendezvous"), Ok(true)) {
+        assert!(Instant::now() < deadline);
+        assert!(lobby.serve(begin, &|_, _| true).is_empty());
+    }
+    let fill = |lobby: &mut Lobby, now| {
+        let strangers: Vec<Socket> = (0..CAPACITY).map(|_| dial()).collect();
+        while lobby.closed_until.is_none_or(|until| until <= now) {
+            assert!(Instant::now() < deadline);
+            assert!(lobby.serve(now, &|_, _| true).is_empty());
+        }
+        strangers
+    };
+    let early = fill(&mut lobby, begin);
+    let late = fill(&mut lobby, begin + GRACE);
+    let bytes = frame(FrameKind::Hello, &hello(1, 3).encode());
+    net::write_all(&rank, &bytes, deadline).unwrap();
+    let admitted = loop {
+        assert!(Instant::now() < deadline);
+        if let Some(admitted) = lobby.serve(begin + GRACE, &|_, _| true).pop() {
+            break admitted;
+        }
+    };
+    assert!(matches!(admitted, Admitted::Rank { hello, .. } if hello.peer.rank == 1));
+    drop((early, late));
 }
 
 /// Frames as a stranger may send them: of any kind, some of them almost valid.

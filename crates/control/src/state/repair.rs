@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 use socket2::Socket;
 
 use super::State;
-use crate::link::End;
+use crate::link::{End, Link, Obstacle};
 use crate::repair::{Repair, SILENT, Unreached, Verdict};
 use crate::roster::Roster;
 
 /// How often each neighbour gets a heartbeat.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// How soon to write again after the system had no memory for it.
+const MEMORY_PAUSE: Duration = Duration::from_millis(100);
 
 /// A stream to be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +70,9 @@ impl State {
         let tries = repairs.clone().filter_map(Repair::next_try);
         let heartbeat = repairs.clone().next().map(|_| self.next_heartbeat(now));
         let reports = self.rosters.values().filter_map(Roster::next_reports);
-        tries.chain(heartbeat).chain(reports).min()
+        let write = self.links.iter().find(|link| lacks_memory(link));
+        let write = write.map(|_| now + MEMORY_PAUSE);
+        tries.chain(heartbeat).chain(reports).chain(write).min()
     }
 
     /// Returns when the monitor thread has to wake up, and records it for [`is_due_before_wakeup`].
@@ -92,6 +96,8 @@ impl State {
 
     /// Does what is due, and returns the streams to open.
     pub(crate) fn tick(&mut self, now: Instant) -> Vec<Attempt> {
+        let held_up = self.links.iter_mut().filter(|link| lacks_memory(link));
+        held_up.for_each(Link::flush);
         self.report_late(now);
         if self.redial.is_none() {
             return Vec::new();
@@ -203,4 +209,9 @@ impl State {
         self.links[index].drop_stream();
         self.report_lost(peer, error);
     }
+}
+
+/// Whether the system had no memory for the last write.
+fn lacks_memory(link: &Link) -> bool {
+    link.obstacle == Some(Obstacle::NoMemory)
 }

@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
 use proptest::prelude::*;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
 use socket2::Socket;
 
 use super::*;
@@ -193,6 +195,25 @@ impl Rank {
         assert!(rest.is_empty());
         frames
     }
+}
+
+/// The socket is writable all the while, so waiting for that would not be a pause.
+#[test]
+fn what_the_system_had_no_memory_for_is_written_after_a_pause() {
+    let (mut rank, now) = (Rank::new(), Instant::now());
+    let flood = rank.state.seen.originate(ME, News::Goodbye);
+    let frame: Arc<[u8]> = wire::encode(&Frame::Flood(flood.clone())).into();
+    let link = &mut rank.state.links[0];
+    link.outbound.push(Class::Fault, &frame);
+    link.record_write(Err(Errno::NOBUFS));
+    assert!(!link.has_delivered_all());
+    let polled = link.poll_targets().unwrap();
+    assert_eq!(polled.flags, PollFlags::IN);
+    let due = rank.state.plan_sleep(now).unwrap();
+    assert!(due > now);
+    rank.state.tick(due);
+    assert_eq!(rank.sent_frames(), [Frame::Flood(flood)]);
+    assert_eq!(rank.state.plan_sleep(due), None);
 }
 
 proptest! {

@@ -149,6 +149,15 @@ fn a_descriptor_that_is_not_open_is_named() {
     }
 }
 
+#[test]
+fn another_thread_in_an_exchange_is_not_waited_for_beyond_the_deadline() {
+    let other = OPEN.lock();
+    let deadline = Instant::now() + Duration::from_millis(100);
+    let error = Pmi1Space::new(-1).get("key", deadline).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    drop(other);
+}
+
 proptest! {
     #[test]
     fn pieces_are_short_and_join_to_the_value(value: Vec<u8>, longest in 2_usize..600) {

@@ -1,0 +1,71 @@
+//! What a session's thread makes of several calls at a time.
+
+use super::*;
+use crate::handshake::{EnterError, Entry, Intent, Open};
+use crate::lobby::ListenerRole;
+use crate::meeting::Contexts;
+use crate::{Kind, Secret};
+
+const KEY: &[u8] = b"the key";
+
+/// The thread's state at rank 1 of two, which listens on a Unix socket of this name, and the rendezvous' end of its
+/// stream.
+fn acceptor(name: &str) -> (Acceptor, Socket) {
+    let key = Secret::from_text(KEY);
+    let role = ListenerRole::Streams { rank: 1, size: 2 };
+    let listener = net::listen_unix(name).unwrap();
+    let requests = Arc::new(Requests::new().unwrap());
+    let contexts = Arc::<Contexts>::default();
+    let (rendezvous, its_end) = net::tcp_pair().unwrap();
+    let acceptor = Acceptor {
+        lobby: Lobby::new(role, key, vec![listener]),
+        mailbox: Arc::default(),
+        stop: Arc::new(Stop::new().unwrap()),
+        rendezvous: Rendezvous::new(Arc::new(rendezvous), "the rendezvous".to_owned()),
+        requests: Arc::clone(&requests),
+        link_streams: LinkStreams::new(1, key, requests, contexts),
+    };
+    (acceptor, its_end)
+}
+
+/// Both connections prove themselves before the thread looks at either.
+#[test]
+fn of_two_calls_for_one_purpose_one_is_accepted() {
+    let name = format!("spark-ccl-test-two-calls-{}", std::process::id());
+    let (mut acceptor, _rendezvous) = acceptor(&name);
+    let purpose = Purpose {
+        context: 1,
+        kind: Kind::Tcp,
+        lane: 0,
+    };
+    let intent = Intent::Stream {
+        from: 0,
+        to: 1,
+        purpose,
+    };
+    let mut calls: Vec<(Socket, Entry)> = (0..2)
+        .map(|_| {
+            let socket = net::begin_unix(&name).unwrap();
+            let open = Open::new(intent).unwrap();
+            let Ok(entry) = Entry::begin(&socket, &open) else {
+                panic!("the first message is not sent")
+            };
+            (socket, entry)
+        })
+        .collect();
+    let mut step = || {
+        let key = Secret::from_text(KEY);
+        calls
+            .iter_mut()
+            .map(|(socket, entry)| entry.step(socket, &key, "rank 1"))
+            .collect::<Vec<_>>()
+    };
+    acceptor.answer();
+    assert!(matches!(step()[..], [Ok(false), Ok(false)]));
+    acceptor.answer();
+    let outcomes = step();
+    assert!(
+        matches!(outcomes[..], [Ok(true), Err(EnterError::Crossed)]),
+        "not exactly one was accepted"
+    );
+}
