@@ -19,6 +19,12 @@ fn context() -> Context {
     testing::library().devices().unwrap()[0].open().unwrap()
 }
 
+/// Changes the functions that a fake device brings along.
+fn change(context: &Context, change: impl FnOnce(&mut raw::ibv_context_ops)) {
+    // SAFETY: the fake's context is memory that `context` keeps, and only this thread uses it.
+    change(unsafe { &mut (*context.raw()).ops });
+}
+
 fn domain() -> ProtectionDomain {
     context().protection_domain().unwrap()
 }
