@@ -103,6 +103,26 @@ fn an_old_library_says_what_it_lacks() {
 }
 
 #[test]
+fn a_driver_that_lacks_functions_leaves_nothing_behind() {
+    let domain = domain();
+    let context = domain.context();
+    let queue = context.completion_queue(16).unwrap();
+    change(context, |ops| ops.poll_cq = None);
+    let error = context.completion_queue(16).unwrap_err();
+    assert!(error.is_unsupported(), "{error}");
+    let lacks: [fn(&mut raw::ibv_context_ops); 2] =
+        [|ops| ops.post_recv = None, |ops| ops.post_send = None];
+    for lack in lacks {
+        change(context, lack);
+        let error = domain.queue_pair(&PairOptions::new(&queue)).unwrap_err();
+        assert!(error.is_unsupported(), "{error}");
+    }
+    assert_eq!(testing::existing(), 1);
+    drop(queue);
+    assert_eq!(testing::existing(), 0);
+}
+
+#[test]
 fn a_device_tells_about_itself() {
     let devices = testing::library().devices().unwrap();
     assert_eq!(devices.len(), 1);
