@@ -1,6 +1,6 @@
 //! Finds and loads libnccl.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::c_char;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -37,6 +37,9 @@ const IN_FOLDER: [&str; 3] = [
 /// The names that the system's loader is asked for. Packages and wheels install the first,
 /// development packages the second as well.
 const BY_NAME: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
+
+/// The longest text that is read. NCCL's buffer for its last error has one byte more.
+const LONGEST: usize = 1023;
 
 impl Library {
     /// Loads the library at `path`, which may also be a folder that contains one, or a
@@ -113,10 +116,11 @@ impl Library {
         unsafe { text_at((self.api.ncclGetErrorString)(code.0)) }
     }
 
-    /// NCCL's description of the last error in this process; empty if there was none.
+    /// NCCL's description of the last error in this process; empty if there was none. It may be
+    /// about a call of another thread, and garbled if that fails right now.
     pub fn last_error(self) -> String {
         // SAFETY: NCCL accepts a null communicator here. It returns a buffer of the library, which
-        // is never unloaded, and whose last byte is always zero.
+        // is never unloaded, and is longer than the longest text.
         unsafe { text_at((self.api.ncclGetLastError)(std::ptr::null_mut())) }
     }
 
@@ -148,20 +152,26 @@ impl Library {
     }
 }
 
-/// Copies a string of the library; empty if the pointer is null.
+/// Copies a string of the library, which other threads of the library may be changing; empty if the
+/// pointer is null.
 ///
 /// # Safety
 ///
-/// `text` must be null, or a string with a zero at its end that is valid until this returns.
+/// `text` must be null, or memory of [`LONGEST`] bytes, or up to a zero, that stays valid until
+/// this returns.
 unsafe fn text_at(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: `text` is not null, so the caller promises that it is a valid string with a zero at
-    // its end.
-    unsafe { CStr::from_ptr(text) }
-        .to_string_lossy()
-        .into_owned()
+    // Each byte is read once, and what was read is checked: there is no reference to bytes that may
+    // change.
+    let bytes = (0..LONGEST).map(|at| {
+        // SAFETY: `text` is not null, no byte before `at` was zero, and `at` is less than
+        // `LONGEST`, so the caller promises that the byte is valid.
+        unsafe { text.cast::<u8>().add(at).read_volatile() }
+    });
+    let bytes: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl PartialEq for Library {
