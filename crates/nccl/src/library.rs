@@ -16,8 +16,9 @@ use crate::{Error, Version};
 /// ```no_run
 /// # use std::path::Path;
 /// # use spark_ccl_nccl::Library;
-/// let library = Library::open(None)?; // the system's
-/// let library = Library::open(Some(Path::new("/venv/lib/python3.12/site-packages")))?; // PyTorch's
+/// let library = Library::open()?; // the system's
+/// // SAFETY: PyTorch's is NCCL.
+/// let library = unsafe { Library::open_at(Path::new("/venv/lib/python3.12/site-packages")) }?;
 /// println!("NCCL {} from {}", library.version(), library.path().display());
 /// # Ok::<(), spark_ccl_nccl::Error>(())
 /// ```
@@ -42,27 +43,52 @@ const BY_NAME: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 const LONGEST: usize = 1023;
 
 impl Library {
-    /// Loads the library at `path`, which may also be a folder that contains one, or a
-    /// `site-packages` folder; nothing else is tried. Without a path, loads `libnccl.so.2` or
-    /// `libnccl.so` from where the system's loader finds it.
+    /// Loads `libnccl.so.2` or `libnccl.so` from where the system's loader finds it.
     ///
     /// # Errors
     ///
     /// No library is found, it lacks functions, or it is older than [`Version::OLDEST`]. The error
     /// lists what was tried, and why each attempt failed.
-    pub fn open(path: Option<&Path>) -> Result<Self, Error> {
-        let candidates = match path {
-            Some(path) if path.is_dir() => IN_FOLDER.map(|name| path.join(name)).to_vec(),
-            Some(path) => vec![path.to_owned()],
-            None => BY_NAME.map(PathBuf::from).to_vec(),
-        };
+    pub fn open() -> Result<Self, Error> {
+        // SAFETY: by these names, the system's loader finds NCCL, as for a program that is linked
+        // with it.
+        unsafe { Self::open_first(&BY_NAME.map(PathBuf::from)) }
+    }
+
+    /// Loads the library at `path`, which may also be a folder that contains one, or a
+    /// `site-packages` folder; nothing else is tried.
+    ///
+    /// # Safety
+    ///
+    /// The library's initialisers must be sound to run in this process, and those of its functions
+    /// that have names of NCCL's must be NCCL's.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open).
+    pub unsafe fn open_at(path: &Path) -> Result<Self, Error> {
+        // SAFETY: the caller vouches for whatever library is at this path.
+        unsafe {
+            if path.is_dir() {
+                Self::open_first(&IN_FOLDER.map(|name| path.join(name)))
+            } else {
+                Self::open_first(&[path.to_owned()])
+            }
+        }
+    }
+
+    /// Loads the first of several libraries that can be loaded.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`open_at`](Self::open_at).
+    unsafe fn open_first(candidates: &[PathBuf]) -> Result<Self, Error> {
         let mut tried = Vec::new();
         for candidate in candidates {
-            // SAFETY: NCCL's initialisers only read the environment and set up the library's own
-            // state. A caller that passes the path of another library trusts its initialisers.
-            match unsafe { libloading::Library::new(&candidate) } {
-                Ok(library) => return Self::with(library, &candidate),
-                Err(error) => tried.push(Refusal::new(&candidate, &error)),
+            // SAFETY: the caller vouches for the library's initialisers.
+            match unsafe { libloading::Library::new(candidate) } {
+                Ok(library) => return Self::with(library, candidate),
+                Err(error) => tried.push(Refusal::new(candidate, &error)),
             }
         }
         Err(Error::Library { tried })

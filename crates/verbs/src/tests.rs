@@ -60,7 +60,8 @@ fn ready(pair: QueuePair<Reset>) -> QueuePair<Rts> {
 
 #[test]
 fn a_missing_library_says_what_to_install() {
-    let error = Library::open(Some(Path::new("/nowhere/libibverbs.so.1"))).unwrap_err();
+    // SAFETY: there is no such library.
+    let error = unsafe { Library::open_at(Path::new("/nowhere/libibverbs.so.1")) }.unwrap_err();
     let text = error.to_string();
     assert!(text.contains("/nowhere/libibverbs.so.1"), "{text}");
     assert!(text.contains("apt install libibverbs1"), "{text}");
@@ -68,7 +69,8 @@ fn a_missing_library_says_what_to_install() {
 
 #[test]
 fn another_library_lacks_functions() {
-    let error = Library::open(Some(Path::new("libc.so.6"))).unwrap_err();
+    // SAFETY: the C library is in use, and has no functions of libibverbs.
+    let error = unsafe { Library::open_at(Path::new("libc.so.6")) }.unwrap_err();
     assert!(
         matches!(
             error,
