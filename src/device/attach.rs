@@ -79,7 +79,12 @@ pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Owned<Arc
 
 /// NCCL, as the settings name it.
 pub(crate) fn library(settings: &Settings) -> Result<Library, Error> {
-    Library::open(settings.nccl.library.as_deref()).map_err(|error| refused("NCCL", error))
+    let library = match settings.nccl.library.as_deref() {
+        // SAFETY: whoever sets it vouches for it.
+        Some(path) => unsafe { Library::open_at(path) },
+        None => Library::open(),
+    };
+    library.map_err(|error| refused("NCCL", error))
 }
 
 /// What the ranks of this process keep that have NCCL's id in common.

@@ -57,14 +57,16 @@ impl<T: Element> DeviceMemory<T> {
     /// Copies values to it, when the calls with it have run.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for another number of values than it has elements; [`Error::Cuda`].
+    /// [`Error::Invalid`] for another number of values than it has elements; [`Error::Cuda`]. The memory cannot be used
+    /// any more after a copy that has failed, since that may still run.
     pub fn write(&mut self, values: &[T]) -> Result<(), Error> {
         self.may_copy("DeviceMemory::write", values.len())?;
         let (block, gpu) = (self.block(), &self.block().gpu);
         let copied = block.settle(true).and_then(|()| {
             // SAFETY: the memory is as long as the values, and nothing uses it: what did has run, and no call can be
-            // made meanwhile, since this is the only handle.
-            unsafe { gpu.copies.write(block.address, values) }
+            // made meanwhile, since this is the only handle. After an error, nothing ever uses or frees it.
+            let copied = unsafe { gpu.copies.write(block.address, values) };
+            copied.inspect_err(|error| block.was_lost(error.clone()))
         });
         Ok(copied.map_err(|error| error.of_rank(gpu.rank))?)
     }
@@ -78,8 +80,10 @@ impl<T: Element> DeviceMemory<T> {
         let (block, gpu) = (self.block(), &self.block().gpu);
         let copied = block.settle(false).and_then(|()| {
             // SAFETY: the memory is as long as the values, and nothing writes it: what did has run, and a call that
-            // does needs the only handle, which is borrowed. All bits are elements.
-            unsafe { gpu.copies.read(block.address, values) }
+            // does needs the only handle, which is borrowed. After an error, nothing ever uses or frees it. All bits
+            // are elements.
+            let copied = unsafe { gpu.copies.read(block.address, values) };
+            copied.inspect_err(|error| block.was_lost(error.clone()))
         });
         Ok(copied.map_err(|error| error.of_rank(gpu.rank))?)
     }

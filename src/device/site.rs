@@ -26,19 +26,20 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    /// Makes a stream wait for what must have been done before the memory is read there, or written.
+    /// Makes a stream wait for what must have been done before the memory of a call is read there, or written.
     pub(super) fn hold_back(&self, stream: &Arc<CudaStream>, writes: bool) -> Result<(), Error> {
         match self {
             Self::Program => Ok(()),
-            Self::Cudarc(buffer) => buffer
-                .as_ref()
-                .map_err(Clone::clone)?
-                .hold_back(stream, writes),
+            Self::Cudarc(buffer) => {
+                let buffer = buffer.as_ref().map_err(Clone::clone)?;
+                // SAFETY: a call keeps its buffers until it, or the group that it is in, has been enqueued and noted.
+                unsafe { buffer.hold_back(stream, writes) }
+            }
             Self::Block(block) => block.hold_back(stream, writes),
         }
     }
 
-    /// The memory was read, or written, in a stream up to an event.
+    /// The memory of a call was read, or written, in a stream up to an event.
     pub(super) fn was_used(
         &self,
         stream: &CudaStream,
@@ -47,7 +48,11 @@ impl Order {
     ) -> Result<(), Error> {
         match self {
             Self::Program => Ok(()),
-            Self::Cudarc(buffer) => buffer.as_ref().map_err(Clone::clone)?.was_used(stream),
+            Self::Cudarc(buffer) => {
+                let buffer = buffer.as_ref().map_err(Clone::clone)?;
+                // SAFETY: a call keeps its buffers until it, or the group that it is in, has been enqueued and noted.
+                unsafe { buffer.was_used(stream) }
+            }
             Self::Block(block) => {
                 block.was_used(end, writes);
                 Ok(())

@@ -124,13 +124,17 @@ impl Run<'_> {
         rest: u64,
     ) -> Result<Option<u64>, Obstacle> {
         let size = self.task.signature.dtype.size();
+        let start = self.address(&span, done);
+        let rx = self.wires.rx(peer, lane)?;
         // SAFETY: the span lies within the task's regions or the scratch, which the operation holds
-        // and may write; what reads it comes after this step.
-        let room = unsafe {
-            std::slice::from_raw_parts_mut(self.address(&span, done), rest as usize * size)
+        // and may write. What reads it comes after this step, which ends when all of it has been
+        // received, and the operation does not end before, unless the links have been withdrawn.
+        let borrowing = unsafe {
+            let room = std::slice::from_raw_parts_mut(start, rest as usize * size);
+            rx.borrow(CHANNEL, room, self.tag)
         };
         let link = |error| Obstacle::Link { peer, error };
-        match self.wires.rx(peer, lane)?.borrow(CHANNEL, room, self.tag) {
+        match borrowing {
             Ok(Borrowing::Done(bytes)) if bytes > 0 && bytes % size == 0 => {
                 Ok(Some((bytes / size) as u64))
             }

@@ -259,6 +259,59 @@ fn a_gpu_that_fails_is_named_to_all_ranks() {
 }
 
 #[test]
+fn a_copy_that_fails_leaves_the_programs_memory_alone() {
+    let Some(_gpus) = gpus(1) else { return };
+    if !has(Need::FakeGpus) {
+        return;
+    }
+    let copies = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "failures::copy_that_fails"])
+        .status();
+    assert!(copies.unwrap().success());
+}
+
+/// In another process: the memory is never freed, and keeps the context of its device.
+#[test]
+#[ignore = "a process that another test starts"]
+fn copy_that_fails() {
+    let Some(fail) = of_fakes(c"fake_break") else {
+        return;
+    };
+    let comm = builder().local(1).unwrap().remove(0);
+    let ones = memory(&comm);
+    fail(comm.device().unwrap() as i32);
+    let mut seen = vec![7.0; 1 << 20];
+    assert!(matches!(ones.read(&mut seen), Err(Error::Cuda(_))));
+    fail(-1);
+    // Runs whatever is left of the failed copy, too.
+    drop(memory(&comm));
+    assert!(seen == vec![7.0; 1 << 20]);
+    // It may still be in use.
+    assert!(matches!(ones.read(&mut seen), Err(Error::Cuda(_))));
+}
+
+#[test]
+fn copies_of_several_pieces_arrive_while_another_thread_captures() {
+    let Some(_gpus) = gpus(1) else { return };
+    let comm = builder().local(1).unwrap().remove(0);
+    let stream = comm.context().unwrap().new_stream().unwrap();
+    let values: Vec<u64> = (0..(9 << 20) / 8 + 5).collect();
+    let mut memory: DeviceMemory<u64> = comm.alloc_device(values.len()).unwrap();
+    stream
+        .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL)
+        .unwrap();
+    let mut seen = vec![0; values.len()];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            memory.write(&values).unwrap();
+            memory.read(&mut seen).unwrap();
+        });
+    });
+    stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+    assert!(seen == values);
+}
+
+#[test]
 fn who_is_stuck_in_nccl_does_not_hold_up_others_after_a_fault() {
     let Some(gpus) = gpus(2) else { return };
     let Some(block) = of_fakes(c"fake_block") else {

@@ -14,7 +14,7 @@ const BYTES: usize = 4096;
 
 #[test]
 fn messages_and_memory_cross_both_ways() {
-    let device = &Library::open(None).unwrap().devices().unwrap()[0];
+    let device = &Library::open().unwrap().devices().unwrap()[0];
     let context = device.open().unwrap();
     let port = context.port(1).unwrap();
     let gids = context.gids(1).unwrap();

@@ -22,8 +22,8 @@ impl Operand {
 /// `dsts[..] = srcs[0] op srcs[1] op ...`, elementwise, left to right, over `count` elements.
 ///
 /// With one source, it is a copy, which may be scaled. Half and 8-bit floats accumulate in f32 over
-/// all sources and are rounded once. A destination may be the same memory as a source, but must not
-/// overlap one partly.
+/// all sources and are rounded once. A destination may be the same memory as a source, or as
+/// another destination, but must not overlap one partly.
 #[derive(Debug, Clone, Copy)]
 pub struct Job<'a> {
     /// The element type of all operands.
@@ -61,9 +61,10 @@ pub trait Compute: Send {
     /// Starts a job.
     ///
     /// # Safety
-    /// The job must have at least one source, and no destination may overlap a source partly. Every
-    /// source must be readable and every destination writable for `count` elements until the job is
-    /// done, and nothing else may write the sources or touch the destinations meanwhile.
+    /// The job must have at least one source, and no destination may overlap a source or another
+    /// destination partly. Every source must be readable and every destination writable for `count`
+    /// elements until the job is done, and nothing else may write the sources or touch the
+    /// destinations meanwhile.
     unsafe fn start(&mut self, job: &Job<'_>) -> Started;
 
     /// Whether the job is done. A ticket is no longer valid after its job was reported done.

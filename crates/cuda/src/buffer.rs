@@ -17,7 +17,16 @@ use cudarc::driver::{
 use crate::stream::{make_current, wait_for};
 use crate::{Error, checked};
 
-/// The state of a cudarc buffer.
+/// The state of a cudarc buffer, which it does not keep alive: cudarc destroys the buffer's events
+/// with it. What uses the events is therefore unsafe.
+///
+/// ```compile_fail
+/// use spark_ccl_cuda::{Buffer, Error, cudarc::driver::CudaStream};
+///
+/// fn note(buffer: &Buffer, stream: &CudaStream) -> Result<(), Error> {
+///     buffer.was_used(stream)
+/// }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Buffer {
     /// Its address on the device.
@@ -42,7 +51,7 @@ unsafe impl Sync for Buffer {}
 /// A `CudaView` does not qualify: it gives no access to the event of the last write, for which
 /// later readers must wait.
 pub trait Observed {
-    /// Reads the buffer's state. The events live as long as the buffer does.
+    /// Reads the buffer's state.
     ///
     /// # Errors
     /// The driver fails.
@@ -107,14 +116,16 @@ fn event(record: SyncOnDrop<'_>) -> sys::CUevent {
 impl Buffer {
     /// Makes a stream wait for the last write; if the stream `writes`, also for the last reads.
     ///
+    /// # Safety
+    /// The buffer that was observed must not have been dropped.
+    ///
     /// # Errors
     /// The driver fails; the stream may then not wait.
-    pub fn hold_back(&self, stream: &CudaStream, writes: bool) -> Result<(), Error> {
+    pub unsafe fn hold_back(&self, stream: &CudaStream, writes: bool) -> Result<(), Error> {
         let events = [Some(self.write), writes.then_some(self.read)];
         for event in events.into_iter().flatten() {
             if self.is_tracked(event) {
-                // SAFETY: the events live as long as the buffer, which the caller of `observe`
-                // keeps alive.
+                // SAFETY: the event lives as long as the buffer, which the caller promises to exist.
                 unsafe { wait_for(stream, event)? };
             }
         }
@@ -135,9 +146,12 @@ impl Buffer {
     /// buffer at the same time: the stream first waits for the uses already recorded, so that a
     /// wait for the last use is a wait for all.
     ///
+    /// # Safety
+    /// The buffer that was observed must not have been dropped.
+    ///
     /// # Errors
     /// The driver fails; later users then do not wait.
-    pub fn was_used(&self, stream: &CudaStream) -> Result<(), Error> {
+    pub unsafe fn was_used(&self, stream: &CudaStream) -> Result<(), Error> {
         /// Keeps other threads from recording the event between this wait and this record.
         static NOTING: Mutex<()> = Mutex::new(());
         if !self.is_tracked(self.write) {
@@ -145,10 +159,10 @@ impl Buffer {
         }
         let device = make_current(stream.context())?;
         let _noting = NOTING.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the events live as long as the buffer, which the caller of `observe` keeps alive.
+        // SAFETY: the event lives as long as the buffer, which the caller promises to exist.
         unsafe { wait_for(stream, self.write)? };
-        // SAFETY: the event lives as long as the buffer, which the caller of `observe` keeps alive;
-        // the stream is borrowed.
+        // SAFETY: the event lives as long as the buffer, which the caller promises to exist. The
+        // stream is borrowed.
         let recorded = unsafe { result::event::record(self.write, stream.cu_stream()) };
         checked("cuEventRecord", device, recorded)
     }

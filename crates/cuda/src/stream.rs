@@ -1,11 +1,15 @@
 //! The state of streams, waits between them, and streams of this library.
 
 use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 
 use crate::{Error, checked};
+
+/// How many bytes are copied at a time.
+const PIECE: usize = 4 << 20;
 
 /// Whether everything in a stream has run. Does not wait.
 ///
@@ -98,36 +102,57 @@ impl OwnStream {
         checked("cuStreamSynchronize", device, status)
     }
 
-    /// Copies values to device memory, and waits for the copy.
+    /// Copies values to device memory, and waits for the copy. If the wait fails, the copy may still
+    /// run: it never uses the values themselves, but a copy of them that is then leaked.
     ///
     /// # Safety
     /// `to` must be the start of device memory that is at least as long as the values, and that
-    /// nothing else uses.
+    /// nothing else uses; after an error, for good.
     ///
     /// # Errors
     /// The driver fails.
-    pub unsafe fn write<T>(&self, to: u64, values: &[T]) -> Result<(), Error> {
+    pub unsafe fn write<T: Copy>(&self, mut to: u64, values: &[T]) -> Result<(), Error> {
         let device = make_stream_current(&self.stream)?;
-        // SAFETY: the caller promises that the device memory is long enough. The values are
-        // borrowed until the wait for the copy has returned.
-        let status = unsafe { result::memcpy_htod_async(to, values, self.stream.cu_stream()) };
-        checked("cuMemcpyHtoDAsync", device, status).and(self.synchronize())
+        // A failed wait is costly, so the captures of other threads must not make it fail.
+        let _relaxed = relaxed(device)?;
+        for part in values.chunks(per_piece::<T>()) {
+            let piece = ManuallyDrop::new(part.to_vec());
+            // SAFETY: the caller promises that the device memory is long enough. The piece is freed
+            // only after the wait for its copy has succeeded.
+            let status =
+                unsafe { result::memcpy_htod_async(to, &piece[..], self.stream.cu_stream()) };
+            checked("cuMemcpyHtoDAsync", device, status).and(self.synchronize())?;
+            drop(ManuallyDrop::into_inner(piece));
+            to += size_of_val(part) as u64;
+        }
+        Ok(())
     }
 
-    /// Copies values from device memory, and waits for the copy.
+    /// Copies values from device memory, and waits for the copy. If the wait fails, the copy may
+    /// still run: it never uses the values themselves, but other memory that is then leaked.
     ///
     /// # Safety
     /// `from` must be the start of device memory that is at least as long as the values, and that
-    /// nothing writes. Its bytes must be valid values of `T`.
+    /// nothing writes; after an error, for good. Its bytes must be valid values of `T`.
     ///
     /// # Errors
     /// The driver fails.
-    pub unsafe fn read<T>(&self, from: u64, values: &mut [T]) -> Result<(), Error> {
+    pub unsafe fn read<T: Copy>(&self, mut from: u64, values: &mut [T]) -> Result<(), Error> {
         let device = make_stream_current(&self.stream)?;
-        // SAFETY: the caller promises that the device memory is long enough. The values are
-        // borrowed until the wait for the copy has returned.
-        let status = unsafe { result::memcpy_dtoh_async(values, from, self.stream.cu_stream()) };
-        checked("cuMemcpyDtoHAsync", device, status).and(self.synchronize())
+        // A failed wait is costly, so the captures of other threads must not make it fail.
+        let _relaxed = relaxed(device)?;
+        for part in values.chunks_mut(per_piece::<T>()) {
+            let mut piece = ManuallyDrop::new(part.to_vec());
+            // SAFETY: the caller promises that the device memory is long enough. The piece is freed
+            // only after the wait for its copy has succeeded.
+            let status =
+                unsafe { result::memcpy_dtoh_async(&mut piece[..], from, self.stream.cu_stream()) };
+            checked("cuMemcpyDtoHAsync", device, status).and(self.synchronize())?;
+            part.copy_from_slice(&piece);
+            drop(ManuallyDrop::into_inner(piece));
+            from += size_of_val(part) as u64;
+        }
+        Ok(())
     }
 }
 
@@ -138,6 +163,11 @@ impl Drop for OwnStream {
         // which frees its streams.
         let _ = unsafe { result::stream::destroy(self.stream.cu_stream()) };
     }
+}
+
+/// How many values are copied at a time.
+fn per_piece<T>() -> usize {
+    (PIECE / size_of::<T>().max(1)).max(1)
 }
 
 /// Makes a stream's context current, which identifies the device of a null stream; returns the

@@ -9,7 +9,7 @@
 //!
 //! /// Sums a million floats of each of two GPUs, in place.
 //! fn sum(buffers: [*mut std::ffi::c_void; 2]) -> Result<(), Error> {
-//!     let library = Library::open(None)?;
+//!     let library = Library::open()?;
 //!     let comms = Communicator::init_all(library, &[0, 1])?;
 //!     library.group(|| {
 //!         for (comm, start) in comms.iter().zip(buffers) {

@@ -1,6 +1,6 @@
 //! Finds and loads libnccl.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::c_char;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -16,8 +16,9 @@ use crate::{Error, Version};
 /// ```no_run
 /// # use std::path::Path;
 /// # use spark_ccl_nccl::Library;
-/// let library = Library::open(None)?; // the system's
-/// let library = Library::open(Some(Path::new("/venv/lib/python3.12/site-packages")))?; // PyTorch's
+/// let library = Library::open()?; // the system's
+/// // SAFETY: PyTorch's is NCCL.
+/// let library = unsafe { Library::open_at(Path::new("/venv/lib/python3.12/site-packages")) }?;
 /// println!("NCCL {} from {}", library.version(), library.path().display());
 /// # Ok::<(), spark_ccl_nccl::Error>(())
 /// ```
@@ -38,28 +39,56 @@ const IN_FOLDER: [&str; 3] = [
 /// development packages the second as well.
 const BY_NAME: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
+/// The longest text that is read. NCCL's buffer for its last error has one byte more.
+const LONGEST: usize = 1023;
+
 impl Library {
-    /// Loads the library at `path`, which may also be a folder that contains one, or a
-    /// `site-packages` folder; nothing else is tried. Without a path, loads `libnccl.so.2` or
-    /// `libnccl.so` from where the system's loader finds it.
+    /// Loads `libnccl.so.2` or `libnccl.so` from where the system's loader finds it.
     ///
     /// # Errors
     ///
     /// No library is found, it lacks functions, or it is older than [`Version::OLDEST`]. The error
     /// lists what was tried, and why each attempt failed.
-    pub fn open(path: Option<&Path>) -> Result<Self, Error> {
-        let candidates = match path {
-            Some(path) if path.is_dir() => IN_FOLDER.map(|name| path.join(name)).to_vec(),
-            Some(path) => vec![path.to_owned()],
-            None => BY_NAME.map(PathBuf::from).to_vec(),
-        };
+    pub fn open() -> Result<Self, Error> {
+        // SAFETY: by these names, the system's loader finds NCCL, as for a program that is linked
+        // with it.
+        unsafe { Self::open_first(&BY_NAME.map(PathBuf::from)) }
+    }
+
+    /// Loads the library at `path`, which may also be a folder that contains one, or a
+    /// `site-packages` folder; nothing else is tried.
+    ///
+    /// # Safety
+    ///
+    /// The library's initialisers must be sound to run in this process, and those of its functions
+    /// that have names of NCCL's must be NCCL's.
+    ///
+    /// # Errors
+    ///
+    /// As for [`open`](Self::open).
+    pub unsafe fn open_at(path: &Path) -> Result<Self, Error> {
+        // SAFETY: the caller vouches for whatever library is at this path.
+        unsafe {
+            if path.is_dir() {
+                Self::open_first(&IN_FOLDER.map(|name| path.join(name)))
+            } else {
+                Self::open_first(&[path.to_owned()])
+            }
+        }
+    }
+
+    /// Loads the first of several libraries that can be loaded.
+    ///
+    /// # Safety
+    ///
+    /// The contract of [`open_at`](Self::open_at).
+    unsafe fn open_first(candidates: &[PathBuf]) -> Result<Self, Error> {
         let mut tried = Vec::new();
         for candidate in candidates {
-            // SAFETY: NCCL's initialisers only read the environment and set up the library's own
-            // state. A caller that passes the path of another library trusts its initialisers.
-            match unsafe { libloading::Library::new(&candidate) } {
-                Ok(library) => return Self::with(library, &candidate),
-                Err(error) => tried.push(Refusal::new(&candidate, &error)),
+            // SAFETY: the caller vouches for the library's initialisers.
+            match unsafe { libloading::Library::new(candidate) } {
+                Ok(library) => return Self::with(library, candidate),
+                Err(error) => tried.push(Refusal::new(candidate, &error)),
             }
         }
         Err(Error::Library { tried })
@@ -113,10 +142,11 @@ impl Library {
         unsafe { text_at((self.api.ncclGetErrorString)(code.0)) }
     }
 
-    /// NCCL's description of the last error in this process; empty if there was none.
+    /// NCCL's description of the last error in this process; empty if there was none. It may be
+    /// about a call of another thread, and garbled if that fails right now.
     pub fn last_error(self) -> String {
         // SAFETY: NCCL accepts a null communicator here. It returns a buffer of the library, which
-        // is never unloaded, and whose last byte is always zero.
+        // is never unloaded, and is longer than the longest text.
         unsafe { text_at((self.api.ncclGetLastError)(std::ptr::null_mut())) }
     }
 
@@ -148,20 +178,26 @@ impl Library {
     }
 }
 
-/// Copies a string of the library; empty if the pointer is null.
+/// Copies a string of the library, which other threads of the library may be changing; empty if the
+/// pointer is null.
 ///
 /// # Safety
 ///
-/// `text` must be null, or a string with a zero at its end that is valid until this returns.
+/// `text` must be null, or memory of [`LONGEST`] bytes, or up to a zero, that stays valid until
+/// this returns.
 unsafe fn text_at(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: `text` is not null, so the caller promises that it is a valid string with a zero at
-    // its end.
-    unsafe { CStr::from_ptr(text) }
-        .to_string_lossy()
-        .into_owned()
+    // Each byte is read once, and what was read is checked: there is no reference to bytes that may
+    // change.
+    let bytes = (0..LONGEST).map(|at| {
+        // SAFETY: `text` is not null, no byte before `at` was zero, and `at` is less than
+        // `LONGEST`, so the caller promises that the byte is valid.
+        unsafe { text.cast::<u8>().add(at).read_volatile() }
+    });
+    let bytes: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 impl PartialEq for Library {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use clap::Parser;
 use spark_ccl_config::{Rdma, Settings};
 use spark_ccl_transport::rdma::{self, LocalPort, Port};
-use spark_ccl_verbs::{Library, PortState};
+use spark_ccl_verbs::PortState;
 
 use crate::error::Error;
 use crate::run::print;
@@ -33,7 +33,7 @@ pub(crate) struct Args {}
 /// Prints the list.
 pub(crate) fn run(settings: &Settings) -> Result<(), Error> {
     let no_rdma = |error: spark_ccl_verbs::Error| Error::NoRdma(error.to_string());
-    let library = Library::open(settings.rdma.library.as_deref()).map_err(no_rdma)?;
+    let library = rdma::library(&settings.rdma).map_err(no_rdma)?;
     let devices = rdma::devices(library).map_err(no_rdma)?;
     if devices.is_empty() {
         return Err(Error::NoRdma(

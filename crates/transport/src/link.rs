@@ -236,13 +236,16 @@ pub trait LinkRx: Send {
 
     /// Receives the next bytes of a lent message with this tag, as many as fit into `room`. Once begun, the channel
     /// can be used for nothing else until the whole message has been received: each further call passes the `room`
-    /// for the bytes that are missing, for this message and those that follow it, and the caller leaves that memory
-    /// alone. (From the first call on, a device may be writing to registered memory, until the link is
-    /// [withdrawn](LinkTx::withdraw).)
+    /// for the bytes that are missing, for this message and those that follow it.
+    ///
+    /// # Safety
+    /// From the first call on, a device may be writing to a `room` in [registered](crate::rdma::Registry) memory. That
+    /// stays valid, and nothing else accesses it, until its bytes have been received, or until the link is
+    /// [withdrawn](LinkTx::withdraw) or both halves of it are dropped.
     ///
     /// # Errors
     /// When the link has ended.
-    fn borrow(
+    unsafe fn borrow(
         &mut self,
         channel: usize,
         room: &mut [u8],

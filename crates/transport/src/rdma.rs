@@ -8,7 +8,7 @@ mod rails;
 mod registry;
 
 pub use exchange::{ExchangeError, decode, encode};
-pub use local::{LocalDevice, LocalPort, devices};
+pub use local::{LocalDevice, LocalPort, devices, library};
 pub use port::{Gid, Port, Roce, Unusable};
 pub use rails::{Candidate, End, NoRail, Rail, candidates, choose};
 pub use registry::{Keys, Memory, Registration, Registry};

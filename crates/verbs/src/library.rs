@@ -14,15 +14,28 @@ pub struct Library {
 }
 
 impl Library {
-    /// Opens `path`, or the `libibverbs.so.1` that the system's loader finds.
+    /// Opens the `libibverbs.so.1` that the system's loader finds.
     ///
     /// # Errors
     ///
     /// The library, or a function of it, is missing.
-    pub fn open(path: Option<&Path>) -> Result<Library, Error> {
-        let path = path.unwrap_or(Path::new("libibverbs.so.1"));
-        // SAFETY: libibverbs' initialisers only read the environment and set up the library's own state. A caller
-        // that names another file is responsible for that file's initialisers.
+    pub fn open() -> Result<Library, Error> {
+        // SAFETY: by this name, the system's loader finds libibverbs, as for a program that is linked with it.
+        unsafe { Self::open_at(Path::new("libibverbs.so.1")) }
+    }
+
+    /// Opens the library at `path`.
+    ///
+    /// # Safety
+    ///
+    /// The library's initialisers must be sound to run in this process, and those of its functions that have names
+    /// of libibverbs' must be libibverbs'.
+    ///
+    /// # Errors
+    ///
+    /// The library, or a function of it, is missing.
+    pub unsafe fn open_at(path: &Path) -> Result<Library, Error> {
+        // SAFETY: the caller vouches for the library's initialisers.
         let library = unsafe { libloading::Library::new(path) };
         let library = library.map_err(|error| Error::Library {
             tried: format!("{}: {}", path.display(), reason(&error)),
@@ -57,12 +70,12 @@ macro_rules! api {
             fn load(library: &libloading::Library, path: &Path) -> Result<Api, Error> {
                 Ok(Api {
                     // SAFETY: each type was generated from the declaration of the function of that name in verbs.h,
-                    // and the name ends with a zero byte.
+                    // whoever opened the library has vouched for its functions, and the name ends with a zero byte.
                     $($name: unsafe { find(library, concat!(stringify!($name), "\0")) }.ok_or_else(
                         || Error::Symbol { path: PathBuf::from(path), symbol: stringify!($name) },
                     )?,)*
-                    // SAFETY: each type was generated from the declaration of the function of that name in verbs.h, and
-                    // the name ends with a zero byte.
+                    // SAFETY: each type was generated from the declaration of the function of that name in verbs.h,
+                    // whoever opened the library has vouched for its functions, and the name ends with a zero byte.
                     $($late: unsafe { find(library, concat!(stringify!($late), "\0")) },)*
                 })
             }

@@ -218,6 +218,12 @@ impl Pair {
     fn create(domain: &ProtectionDomain, options: &PairOptions) -> Result<Box<Pair>, Error> {
         let context = domain.context();
         options.check(context)?;
+        // SAFETY: `domain` keeps the context open, and its operations do not change.
+        let ops = unsafe { &(*context.raw()).ops };
+        let missing = |call| Error::TooOld { call, needs: "17" };
+        // Looked up first: a queue pair that was created would have to be destroyed again.
+        let post_send = ops.post_send.ok_or(missing("ibv_post_send"))?;
+        let post_recv = ops.post_recv.ok_or(missing("ibv_post_recv"))?;
         let mut asked = options.to_raw();
         // SAFETY: `domain` and `options` keep the domain and the queues alive, and `check` has made sure that they
         // are of one device. The function also writes the granted capacities, to a local.
@@ -227,16 +233,13 @@ impl Pair {
                 hints::create_pair(errno, context.limits().ok())
             })
         })?;
-        // SAFETY: `domain` keeps the context open, and its operations do not change.
-        let ops = unsafe { &(*context.raw()).ops };
-        let missing = |call| Error::TooOld { call, needs: "17" };
         Ok(Box::new(Pair {
             // SAFETY: the queue pair was just created, and nothing has destroyed it.
             number: unsafe { raw.as_ref() }.qp_num,
             raw,
             exists: true,
-            post_send: ops.post_send.ok_or(missing("ibv_post_send"))?,
-            post_recv: ops.post_recv.ok_or(missing("ibv_post_recv"))?,
+            post_send,
+            post_recv,
             capacity: asked.cap,
             sends: List::new(asked.cap.max_send_wr, asked.cap.max_send_sge),
             receives: List::new(asked.cap.max_recv_wr, asked.cap.max_recv_sge),

@@ -61,6 +61,13 @@ impl CompletionQueue {
         depth: u32,
         channel: Option<&CompletionChannel>,
     ) -> Result<Self, Error> {
+        // SAFETY: `context` keeps the device open, and its operations do not change.
+        let poll = unsafe { (*context.raw()).ops.poll_cq };
+        // Looked up first: a queue that was created would have to be destroyed again.
+        let poll = poll.ok_or(Error::TooOld {
+            call: "ibv_poll_cq",
+            needs: "17",
+        })?;
         let id = QUEUES.fetch_add(1, Ordering::Relaxed);
         let cqe = depth.min(i32::MAX as u32) as i32;
         let announce = channel.map_or(null_mut(), CompletionChannel::raw);
@@ -80,12 +87,6 @@ impl CompletionQueue {
             failed("ibv_create_cq", subject, |errno| {
                 hints::create_queue(errno, context.limits().ok())
             })
-        })?;
-        // SAFETY: `context` keeps the device open, and its operations do not change.
-        let poll = unsafe { (*context.raw()).ops.poll_cq };
-        let poll = poll.ok_or(Error::TooOld {
-            call: "ibv_poll_cq",
-            needs: "17",
         })?;
         let (context, channel) = (context.clone(), channel.cloned());
         Ok(Self(Arc::new(Queue {

@@ -24,6 +24,8 @@ pub struct Requests<B: Buffer> {
     pair: ManuallyDrop<QueuePair<Rts>>,
     in_flight: ManuallyDrop<HashMap<u64, Registered<B>>>,
     room: PollRoom,
+    /// Why the last poll stopped, if it returned what had completed before instead.
+    failed: Option<Error>,
 }
 
 /// A request in flight.
@@ -51,6 +53,7 @@ impl<B: Buffer> Requests<B> {
             pair,
             in_flight,
             room: PollRoom::default(),
+            failed: None,
         }
     }
 
@@ -136,13 +139,18 @@ impl<B: Buffer> Requests<B> {
     ///
     /// # Errors
     ///
-    /// A queue has overflowed, or the device is gone: call [`Requests::give_up`].
+    /// A queue has overflowed, or the device is gone: call [`Requests::give_up`]. Requests that have completed before
+    /// are returned first, and the error by the next poll.
     pub fn poll(&mut self) -> Result<Vec<Ended<B>>, Error> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         let mut ended = Vec::new();
         let Self {
             pair,
             in_flight,
             room,
+            failed,
         } = self;
         let queues = [pair.send_queue(), pair.receive_queue()];
         let distinct = if queues[0].id() == queues[1].id() {
@@ -151,7 +159,15 @@ impl<B: Buffer> Requests<B> {
             2
         };
         for queue in &queues[..distinct] {
-            for result in queue.poll(room)? {
+            let polled = match queue.poll(room) {
+                Ok(polled) => polled,
+                Err(error) if ended.is_empty() => return Err(error),
+                Err(error) => {
+                    *failed = Some(error);
+                    break;
+                }
+            };
+            for result in polled {
                 let (id, qp_num) = match &result {
                     Ok(done) => (done.wr_id, done.qp_num),
                     Err(error) => (error.wr_id, error.qp_num),

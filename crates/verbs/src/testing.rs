@@ -68,6 +68,7 @@ thread_local! {
     static HOLDS: Cell<bool> = const { Cell::new(false) };
     static ENDS_AS: Cell<Option<Status>> = const { Cell::new(None) };
     static REGISTRATION: Cell<Option<Registration>> = const { Cell::new(None) };
+    static EXISTING: Cell<i32> = const { Cell::new(0) };
 }
 
 /// Makes the next registration, state transition or post of this thread fail with `errno`. A post fails at its
@@ -94,6 +95,11 @@ pub fn hold(holds: bool) {
 /// Makes all requests of this thread complete with this status; `None` is success.
 pub fn end_as(status: Option<Status>) {
     ENDS_AS.set(status);
+}
+
+/// How many completion queues and queue pairs this thread has created and not destroyed.
+pub fn existing() -> i32 {
+    EXISTING.get()
 }
 
 /// The arguments of a registration.

@@ -19,6 +19,12 @@ fn context() -> Context {
     testing::library().devices().unwrap()[0].open().unwrap()
 }
 
+/// Changes the functions that a fake device brings along.
+fn change(context: &Context, change: impl FnOnce(&mut raw::ibv_context_ops)) {
+    // SAFETY: the fake's context is memory that `context` keeps, and only this thread uses it.
+    change(unsafe { &mut (*context.raw()).ops });
+}
+
 fn domain() -> ProtectionDomain {
     context().protection_domain().unwrap()
 }
@@ -54,7 +60,8 @@ fn ready(pair: QueuePair<Reset>) -> QueuePair<Rts> {
 
 #[test]
 fn a_missing_library_says_what_to_install() {
-    let error = Library::open(Some(Path::new("/nowhere/libibverbs.so.1"))).unwrap_err();
+    // SAFETY: there is no such library.
+    let error = unsafe { Library::open_at(Path::new("/nowhere/libibverbs.so.1")) }.unwrap_err();
     let text = error.to_string();
     assert!(text.contains("/nowhere/libibverbs.so.1"), "{text}");
     assert!(text.contains("apt install libibverbs1"), "{text}");
@@ -62,7 +69,8 @@ fn a_missing_library_says_what_to_install() {
 
 #[test]
 fn another_library_lacks_functions() {
-    let error = Library::open(Some(Path::new("libc.so.6"))).unwrap_err();
+    // SAFETY: the C library is in use, and has no functions of libibverbs.
+    let error = unsafe { Library::open_at(Path::new("libc.so.6")) }.unwrap_err();
     assert!(
         matches!(
             error,
@@ -94,6 +102,26 @@ fn an_old_library_says_what_it_lacks() {
         "{error}"
     );
     assert!(error.to_string().contains("rdma-core 28"), "{error}");
+}
+
+#[test]
+fn a_driver_that_lacks_functions_leaves_nothing_behind() {
+    let domain = domain();
+    let context = domain.context();
+    let queue = context.completion_queue(16).unwrap();
+    change(context, |ops| ops.poll_cq = None);
+    let error = context.completion_queue(16).unwrap_err();
+    assert!(error.is_unsupported(), "{error}");
+    let lacks: [fn(&mut raw::ibv_context_ops); 2] =
+        [|ops| ops.post_recv = None, |ops| ops.post_send = None];
+    for lack in lacks {
+        change(context, lack);
+        let error = domain.queue_pair(&PairOptions::new(&queue)).unwrap_err();
+        assert!(error.is_unsupported(), "{error}");
+    }
+    assert_eq!(testing::existing(), 1);
+    drop(queue);
+    assert_eq!(testing::existing(), 0);
 }
 
 #[test]

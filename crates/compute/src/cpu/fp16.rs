@@ -1,7 +1,7 @@
 //! Half-precision arithmetic with AVX512-FP16.
 //!
 //! Its intrinsics need a type that is not stable yet, so this uses assembly. A vector has 32
-//! halves.
+//! halves. The instructions set MXCSR's exception flags, so the assembly does not preserve flags.
 
 use core::arch::asm;
 use core::arch::x86_64::{
@@ -66,7 +66,7 @@ unsafe fn unordered(a: __m512i, b: __m512i) -> u32 {
             mask = out(kreg) mask,
             a = in(zmm_reg) a,
             b = in(zmm_reg) b,
-            options(pure, nomem, nostack, preserves_flags),
+            options(pure, nomem, nostack),
         );
     }
     mask
@@ -88,7 +88,7 @@ macro_rules! instructions {
                     result = lateout(zmm_reg) result,
                     a = in(zmm_reg) a,
                     b = in(zmm_reg) b,
-                    options(pure, nomem, nostack, preserves_flags),
+                    options(pure, nomem, nostack),
                 );
             }
             result

@@ -1,7 +1,8 @@
 //! Float lanes with the instructions of AArch64's baseline.
 //!
 //! Intrinsics for conversions of halves only exist in newer compilers than this crate supports, so
-//! these use assembly.
+//! these use assembly. The instructions set FPSR's exception flags, so the assembly does not preserve
+//! flags.
 
 #![allow(clippy::wildcard_imports)]
 
@@ -139,7 +140,7 @@ impl Lane for F16 {
                 halves = in(vreg) halves,
                 low = out(vreg) low,
                 high = lateout(vreg) high,
-                options(pure, nomem, nostack, preserves_flags),
+                options(pure, nomem, nostack),
             );
         }
         [low, high]
@@ -157,7 +158,7 @@ impl Lane for F16 {
                 low = in(vreg) low,
                 high = in(vreg) high,
                 halves = out(vreg) halves,
-                options(pure, nomem, nostack, preserves_flags),
+                options(pure, nomem, nostack),
             );
         }
         halves

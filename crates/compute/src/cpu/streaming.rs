@@ -35,7 +35,7 @@ struct Block([MaybeUninit<u8>; BLOCK]);
 /// The same as for the kernel, which must be the job's.
 pub(super) unsafe fn reduce(kernel: Kernel, job: &Job<'_>) {
     let is_source = |dst: &*mut u8| job.srcs.iter().any(|src| ptr::eq(src.ptr, *dst));
-    let in_place = job.dsts.iter().position(is_source);
+    let in_place = job.dsts.iter().copied().find(is_source);
     let mut block = Block([MaybeUninit::uninit(); BLOCK]);
     let size = job.dtype.size();
     // The first block ends at a line boundary of the first destination.
@@ -46,17 +46,19 @@ pub(super) unsafe fn reduce(kernel: Kernel, job: &Job<'_>) {
         let (at, count) = (first * size, most.min(job.count - first));
         // SAFETY: the caller vouches for `job.count` elements of all operands. `count` elements
         // from `at` on lie within them, and fit into the block. The kernel has read a block's
-        // sources before any destination but `in_place` is written.
+        // sources before any destination but `in_place` is written. No destination overlaps the
+        // result: `in_place`, which may be listed twice, is left out, and others do not overlap it
+        // partly.
         unsafe {
-            let result = in_place.map_or(block.0.as_mut_ptr().cast(), |i| job.dsts[i].add(at));
+            let result = in_place.map_or(block.0.as_mut_ptr().cast(), |dst| dst.add(at));
             let part = Job {
                 dsts: &[result],
                 count,
                 ..*job
             };
             kernel(&part, at);
-            for (i, dst) in job.dsts.iter().enumerate() {
-                if in_place != Some(i) {
+            for &dst in job.dsts {
+                if in_place != Some(dst) {
                     let len = count * size;
                     stream(result, dst.add(at), len, job.srcs, at + len);
                 }

@@ -31,7 +31,7 @@ impl Communicator {
     /// ```no_run
     /// # use spark_ccl_nccl::{Communicator, Config, Error, Library};
     /// # fn make(rank: usize, size: usize) -> Result<(), Error> {
-    /// let library = Library::open(None)?;
+    /// let library = Library::open()?;
     /// let id = library.unique_id()?; // on one rank; the others are given it
     /// let comm = Communicator::init_rank(library, size, id, rank, &Config::default())?;
     /// # Ok(())

@@ -1,5 +1,9 @@
 //! Errors, and the ends of communicators.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
 use spark_ccl_nccl::{Communicator, Config, Error, RedOp, ShrinkMode};
 
 use crate::{Fake, floats, stream};
@@ -34,6 +38,32 @@ fn an_error_has_all_that_nccl_says() {
             .to_string()
             .contains("(unknown result 77)")
     );
+}
+
+#[test]
+fn what_another_thread_is_saying_is_text_all_the_same() {
+    let fake = Fake::new();
+    // SAFETY: the type is that of `fake_say` in nccl.c.
+    let say = unsafe { fake.get::<extern "C" fn(i32)>("fake_say") };
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                for remainder in 0..2 {
+                    say(remainder);
+                    // Long enough for the other thread to find a whole text now and then.
+                    (0..100).for_each(|_| std::hint::spin_loop());
+                }
+            }
+        });
+        let end = Instant::now() + Duration::from_millis(300);
+        let mut is_text = true;
+        while is_text && Instant::now() < end {
+            is_text = str::from_utf8(fake.library.last_error().as_bytes()).is_ok();
+        }
+        is_over.store(true, Ordering::Relaxed);
+        assert!(is_text);
+    });
 }
 
 #[test]

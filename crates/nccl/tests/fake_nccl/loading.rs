@@ -5,11 +5,11 @@ use std::path::Path;
 
 use spark_ccl_nccl::{Error, Library, Version};
 
-use crate::{Fake, compile};
+use crate::{Fake, compile, open_at};
 
 #[test]
 fn what_was_tried_is_listed_with_the_reasons() {
-    let error = Library::open(Some(Path::new("/nowhere/libnccl.so.2"))).unwrap_err();
+    let error = open_at(Path::new("/nowhere/libnccl.so.2")).unwrap_err();
     let text = error.to_string();
     assert_eq!(text.matches("/nowhere/libnccl.so.2").count(), 2, "{text}");
     assert!(text.contains("No such file"), "{text}");
@@ -19,7 +19,7 @@ fn what_was_tried_is_listed_with_the_reasons() {
 #[test]
 fn a_folder_is_searched_as_wheels_have_it() {
     let folder = tempfile::tempdir().unwrap();
-    let Error::Library { tried } = Library::open(Some(folder.path())).unwrap_err() else {
+    let Error::Library { tried } = open_at(folder.path()).unwrap_err() else {
         panic!("another error");
     };
     let paths: Vec<_> = tried.iter().map(|refusal| refusal.path.as_path()).collect();
@@ -33,14 +33,14 @@ fn a_folder_is_searched_as_wheels_have_it() {
     let wheel = folder.path().join("nvidia/nccl/lib");
     fs::create_dir_all(&wheel).unwrap();
     let file = compile(&wheel, &["-DVERSION=22809"]);
-    let library = Library::open(Some(folder.path())).unwrap();
+    let library = open_at(folder.path()).unwrap();
     assert_eq!(library.path(), file);
     assert_eq!(library.version().to_string(), "2.28.9");
 }
 
 #[test]
 fn without_a_path_two_names_are_tried() {
-    match Library::open(None) {
+    match Library::open() {
         Ok(library) => assert!(library.version() >= Version::OLDEST, "{library:?}"),
         Err(error) => {
             let text = error.to_string();
@@ -56,7 +56,7 @@ fn without_a_path_two_names_are_tried() {
 fn a_library_that_lacks_a_function_is_not_nccl() {
     let folder = tempfile::tempdir().unwrap();
     let path = compile(folder.path(), &["-DVERSION=23007", "-DWITHOUT_SEND"]);
-    let error = Library::open(Some(&path)).unwrap_err();
+    let error = open_at(&path).unwrap_err();
     assert!(
         matches!(
             error,
@@ -77,7 +77,7 @@ fn a_library_that_lacks_a_function_is_not_nccl() {
 fn a_library_that_is_too_old_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let path = compile(folder.path(), &["-DVERSION=21705"]);
-    let text = Library::open(Some(&path)).unwrap_err().to_string();
+    let text = open_at(&path).unwrap_err().to_string();
     assert!(
         text.ends_with("is NCCL 2.17.5; install 2.18.0 or newer"),
         "{text}"
@@ -117,11 +117,11 @@ fn missing_functions_are_listed_with_their_version() {
 fn a_library_is_the_same_by_every_path() {
     let folder = tempfile::tempdir().unwrap();
     let path = compile(folder.path(), &["-DVERSION=23007"]);
-    let by_file = Library::open(Some(&path)).unwrap();
+    let by_file = open_at(&path).unwrap();
     let link = folder.path().join("libnccl.so.2");
     if !link.exists() {
         std::os::unix::fs::symlink(&path, &link).unwrap();
     }
-    assert_eq!(by_file, Library::open(Some(folder.path())).unwrap());
+    assert_eq!(by_file, open_at(folder.path()).unwrap());
     assert_ne!(by_file, Fake::new().library);
 }

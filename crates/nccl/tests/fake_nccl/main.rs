@@ -14,7 +14,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use spark_ccl_nccl::{Communicator, Config, DType, DeviceSlice, Library, Stream};
+use spark_ccl_nccl::{Communicator, Config, DType, DeviceSlice, Error, Library, Stream};
 use tempfile::TempDir;
 
 /// A loaded copy of the fake, with a journal of its own.
@@ -34,7 +34,7 @@ impl Fake {
         let folder = tempfile::tempdir().unwrap();
         let path = compile(folder.path(), &[&format!("-DVERSION={version}")]);
         Self {
-            library: Library::open(Some(&path)).unwrap(),
+            library: open_at(&path).unwrap(),
             // SAFETY: the fake has no initialisers.
             itself: unsafe { libloading::Library::new(&path) }.unwrap(),
             _folder: folder,
@@ -89,6 +89,12 @@ impl Fake {
         // SAFETY: the caller promises that `F` is the type of the function `name`.
         *unsafe { self.itself.get::<F>(name) }.unwrap()
     }
+}
+
+/// Loads a fake, or nothing at all.
+fn open_at(path: &Path) -> Result<Library, Error> {
+    // SAFETY: the fake has no initialisers, and its functions have the types of NCCL's.
+    unsafe { Library::open_at(path) }
 }
 
 /// Compiles the fake into a folder.

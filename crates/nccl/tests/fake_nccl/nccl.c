@@ -134,9 +134,17 @@ int ncclGetVersion(int *version) {
     return SUCCESS;
 }
 const char *ncclGetErrorString(int result) { return result == 3 ? "internal error" : "other error"; }
+static char last_error[1024] = "the cable is out";
 const char *ncclGetLastError(Comm comm) {
     (void)comm;
-    return "the cable is out";
+    return last_error;
+}
+/* Writes another last error, of characters of two bytes that begin at bytes of this remainder. */
+void fake_say(int remainder) {
+    for (int i = 0; i < 1022; i++)
+        last_error[i] = i < remainder || i >= 1022 - remainder ? 'e'
+                        : i % 2 == remainder                   ? '\xc3'
+                                                               : '\xa9';
 }
 int ncclGetUniqueId(Id *id) {
     for (int i = 0; i < 128; i++) id->internal[i] = (char)(i + 100);

@@ -50,7 +50,12 @@ fn machine(ranks: usize) -> Option<Machine> {
 fn find() -> (Library, Vec<Gpu>) {
     let gpus = cuda::gpus().unwrap();
     let path = env::var_os("SPARK_CCL_NCCL_LIBRARY");
-    let library = Library::open(path.as_deref().map(Path::new)).unwrap();
+    let library = match path.as_deref().map(Path::new) {
+        // SAFETY: the variable names NCCL.
+        Some(path) => unsafe { Library::open_at(path) },
+        None => Library::open(),
+    };
+    let library = library.unwrap();
     println!("{library:?}");
     (library, gpus)
 }

@@ -26,6 +26,18 @@ pub struct LocalPort {
 /// A device of this machine, and its ports or why they are unknown.
 pub type LocalDevice = (Device, Result<Vec<LocalPort>, Error>);
 
+/// Opens libibverbs, as the settings name it.
+///
+/// # Errors
+/// When it, or a function of it, is missing.
+pub fn library(settings: &Rdma) -> Result<Library, Error> {
+    match settings.library.as_deref() {
+        // SAFETY: whoever sets it vouches for it.
+        Some(path) => unsafe { Library::open_at(path) },
+        None => Library::open(),
+    }
+}
+
 /// All devices of this machine with their ports.
 ///
 /// # Errors

@@ -239,7 +239,7 @@ impl LinkRx for Rx {
         !matches!(self.look(channel), Ok(None))
     }
 
-    fn borrow(
+    unsafe fn borrow(
         &mut self,
         channel: usize,
         room: &mut [u8],

@@ -16,7 +16,7 @@ use nix::errno::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::posts::{NullPair, NullQueue, poll_cq, post_recv, post_send};
-use super::{KEEPS, REGISTRATION, Registration, failure};
+use super::{EXISTING, KEEPS, REGISTRATION, Registration, failure};
 use crate::{Gid, raw};
 
 /// Numbers queue pairs and regions. Only the number is shared, so relaxed ordering is enough.
@@ -326,6 +326,7 @@ pub(super) unsafe extern "C" fn create_cq(
     queue.channel = channel;
     queue.cq_context = cq_context;
     queue.cqe = depth;
+    EXISTING.set(EXISTING.get() + 1);
     boxed(NullQueue {
         queue,
         ended: Mutex::default(),
@@ -334,6 +335,7 @@ pub(super) unsafe extern "C" fn create_cq(
 }
 
 pub(super) unsafe extern "C" fn destroy_cq(queue: *mut raw::ibv_cq) -> c_int {
+    EXISTING.set(EXISTING.get() - 1);
     // SAFETY: the queue is freed once. `create_cq` boxed it as the first field of a `NullQueue`, which is `repr(C)`.
     unsafe { free(queue.cast::<NullQueue>()) }
 }
@@ -355,6 +357,7 @@ pub(super) unsafe extern "C" fn create_qp(
     pair.send_cq = options.send_cq;
     pair.recv_cq = options.recv_cq;
     pair.qp_num = number();
+    EXISTING.set(EXISTING.get() + 1);
     boxed(NullPair {
         pair,
         capacity: options.cap,
@@ -398,6 +401,7 @@ pub(super) unsafe extern "C" fn destroy_qp(pair: *mut raw::ibv_qp) -> c_int {
     if KEEPS.get() != 0 {
         return KEEPS.get();
     }
+    EXISTING.set(EXISTING.get() - 1);
     // SAFETY: the queue pair is freed once. `create_qp` boxed it as the first field of a `NullPair`, which is
     // `repr(C)`.
     unsafe { free(pair.cast::<NullPair>()) }

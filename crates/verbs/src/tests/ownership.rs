@@ -122,6 +122,28 @@ fn failed_requests_give_their_buffers_back() {
 }
 
 #[test]
+fn what_has_ended_comes_back_before_the_error_of_another_queue() {
+    unsafe extern "C" fn gone(_: *mut raw::ibv_cq, _: i32, _: *mut raw::ibv_wc) -> i32 {
+        -libc::EIO
+    }
+    let domain = domain();
+    let context = domain.context();
+    let mut options = PairOptions::new(&context.completion_queue(16).unwrap());
+    change(context, |ops| ops.poll_cq = Some(gone));
+    options.receive_queue = context.completion_queue(16).unwrap();
+    let mut requests = Requests::new(ready(domain.queue_pair(&options).unwrap()));
+    let sent = requests.send(buffer(&domain, 8), 0..8).unwrap();
+    let received = requests.receive(buffer(&domain, 8)).unwrap();
+    let ended = requests.poll().unwrap();
+    assert_eq!((ended.len(), ended[0].ticket), (1, sent));
+    for _ in 0..2 {
+        assert_eq!(requests.poll().unwrap_err().errno(), Some(libc::EIO));
+    }
+    let left = requests.give_up().unwrap();
+    assert_eq!((left.len(), left[0].0), (1, received));
+}
+
+#[test]
 fn what_is_given_up_comes_back_deregistered() {
     let (domain, mut requests) = requests();
     let first = requests.receive(buffer(&domain, 8)).unwrap();

@@ -9,7 +9,7 @@ fn devices_ports_and_gids_are_listed() {
     let Some((test_port, _)) = test_ports() else {
         return;
     };
-    let library = Library::open(None).unwrap();
+    let library = Library::open().unwrap();
     let devices = library.devices().unwrap();
     let device = devices
         .iter()
@@ -74,7 +74,7 @@ fn a_queue_of_another_opening_is_refused() {
     let Some((test_port, _)) = test_ports() else {
         return;
     };
-    let library = Library::open(None).unwrap();
+    let library = Library::open().unwrap();
     let other = library.devices().unwrap()[0].open().unwrap();
     let queue = other.completion_queue(1).unwrap();
     let domain = test_port.context.protection_domain().unwrap();

@@ -34,7 +34,7 @@ pub(crate) fn test_ports() -> Option<(TestPort, TestPort)> {
     if !has(Need::Rdma) {
         return None;
     }
-    let all = working(Library::open(None).unwrap());
+    let all = working(Library::open().unwrap());
     let first = all.first().unwrap();
     let network = |test_port: &TestPort| {
         test_port

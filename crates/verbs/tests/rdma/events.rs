@@ -43,7 +43,7 @@ fn a_change_of_addresses_is_told() {
         return;
     }
     // Opened separately, so that no other test takes its events.
-    let library = spark_ccl_verbs::Library::open(None).unwrap();
+    let library = spark_ccl_verbs::Library::open().unwrap();
     let devices = library.devices().unwrap();
     let device = devices
         .iter()

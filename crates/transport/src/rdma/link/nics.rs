@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use spark_ccl_config::Rdma;
-use spark_ccl_verbs::{AddressVector, Error, Library, ProtectionDomain};
+use spark_ccl_verbs::{AddressVector, Error, ProtectionDomain};
 
-use super::super::{LocalPort, Port, Rail, Registry, devices};
+use super::super::{LocalPort, Port, Rail, Registry, devices, library};
 
 /// The RDMA ports of this machine that may be used.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl Nics {
     fn try_open(settings: &Rdma) -> Result<Self, Error> {
         let mut nics = Self::default();
         let mut problems = Vec::new();
-        for (device, ports) in devices(Library::open(settings.library.as_deref())?)? {
+        for (device, ports) in devices(library(settings)?)? {
             // A device that cannot be used does not exclude the others.
             let ports = ports.unwrap_or_else(|error| {
                 problems.push(format!("{}: {error}", device.name()));

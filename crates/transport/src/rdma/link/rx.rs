@@ -79,7 +79,7 @@ impl LinkRx for Rx {
         channel >= self.peeked.len() || self.core.lock().has_news(channel)
     }
 
-    fn borrow(
+    unsafe fn borrow(
         &mut self,
         channel: usize,
         room: &mut [u8],

@@ -23,7 +23,7 @@ pub(super) fn lending() -> Option<(Tx, Rx)> {
     let first = [0; LEND_LEAST];
     assert!(matches!(lend(&mut tx, 0, &first, 0), Lending::Lent(_)));
     let mut room = [1; LEND_LEAST];
-    let done = rx.borrow(0, &mut room, 0).unwrap();
+    let done = borrow(&mut rx, 0, &mut room, 0).unwrap();
     assert_eq!((done, room), (Borrowing::Done(LEND_LEAST), [0; LEND_LEAST]));
     Some((tx, rx))
 }
@@ -49,6 +49,16 @@ pub(super) fn lent(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
     }
 }
 
+pub(super) fn borrow(
+    rx: &mut Rx,
+    channel: usize,
+    room: &mut [u8],
+    tag: u64,
+) -> Result<Borrowing, LinkError> {
+    // SAFETY: no device writes over a link through shared memory.
+    unsafe { rx.borrow(channel, room, tag) }
+}
+
 pub(super) fn bytes(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|index| ((index + seed) * 7) as u8).collect()
 }
@@ -64,12 +74,12 @@ fn lent_payloads_arrive_and_return_in_order() {
     for (payload, number) in payloads.iter().zip(numbers) {
         assert!(!tx.has_returned(1, number).unwrap());
         assert!(rx.has_news(1));
-        let done = rx.borrow(1, &mut room, 5).unwrap();
+        let done = borrow(&mut rx, 1, &mut room, 5).unwrap();
         assert_eq!(done, Borrowing::Done(payload.len()));
         assert!(room[..payload.len()] == payload[..]);
         assert!(tx.has_returned(1, number).unwrap());
     }
-    assert_eq!(rx.borrow(1, &mut room, 5).unwrap(), Borrowing::NotYet);
+    assert_eq!(borrow(&mut rx, 1, &mut room, 5).unwrap(), Borrowing::NotYet);
     assert!(!rx.has_news(1));
 }
 
@@ -84,7 +94,7 @@ fn as_many_are_lent_as_there_are_cells() {
         lent(&mut tx, &payload, 5);
     }
     assert_eq!(lend(&mut tx, 1, &payload, 5), Lending::NotYet);
-    rx.borrow(1, &mut room, 5).unwrap();
+    borrow(&mut rx, 1, &mut room, 5).unwrap();
     lent(&mut tx, &payload, 5);
     assert_eq!(lend(&mut tx, 1, &payload, 5), Lending::NotYet);
 }
@@ -98,7 +108,7 @@ fn what_is_not_borrowed_can_be_peeked_at() {
     let number = lent(&mut tx, &payload, 5);
     let mut room = vec![0; 100_000];
     // With another tag.
-    assert_eq!(rx.borrow(1, &mut room, 6).unwrap(), Borrowing::Unable);
+    assert_eq!(borrow(&mut rx, 1, &mut room, 6).unwrap(), Borrowing::Unable);
     for _ in 0..2 {
         let arrival = rx.peek(1).unwrap().unwrap();
         assert_eq!(arrival.tag, 5);
@@ -120,7 +130,7 @@ fn a_lent_payload_can_be_received_in_parts() {
     for room in [1, 4095, 50_000, 1_000_000] {
         assert!(!tx.has_returned(1, number).unwrap());
         let mut part = vec![0; room];
-        let Borrowing::Done(len) = rx.borrow(1, &mut part, 5).unwrap() else {
+        let Borrowing::Done(len) = borrow(&mut rx, 1, &mut part, 5).unwrap() else {
             panic!("{} of {} bytes", got.len(), payload.len());
         };
         got.extend_from_slice(&part[..len]);
@@ -140,9 +150,12 @@ fn lent_messages_and_slots_keep_their_order() {
         lent(&mut tx, &payload, lap);
         tx.reserve(1, 3).unwrap().unwrap().fill(lap as u8);
         tx.commit(1, 3, lap).unwrap();
-        let done = rx.borrow(1, &mut room, lap).unwrap();
+        let done = borrow(&mut rx, 1, &mut room, lap).unwrap();
         assert_eq!(done, Borrowing::Done(LEND_LEAST));
-        assert_eq!(rx.borrow(1, &mut room, lap).unwrap(), Borrowing::Unable);
+        assert_eq!(
+            borrow(&mut rx, 1, &mut room, lap).unwrap(),
+            Borrowing::Unable
+        );
         assert_eq!(rx.peek(1).unwrap().unwrap().payload, [lap as u8; 3]);
         rx.release(1);
     }
@@ -176,7 +189,7 @@ fn withdrawn_memory_is_not_taken_for_the_message() {
     lent(&mut tx, &payload, 1);
     tx.withdraw();
     let mut room = vec![0; LEND_LEAST];
-    let error = rx.borrow(1, &mut room, 1).unwrap_err();
+    let error = borrow(&mut rx, 1, &mut room, 1).unwrap_err();
     assert!(matches!(error, LinkError::Closed), "{error}");
     assert!(matches!(rx.peek(1), Err(LinkError::Closed)));
 }
@@ -190,7 +203,7 @@ fn a_borrower_that_is_gone_is_an_error_unless_it_was_done() {
     let first = lent(&mut tx, &payload, 1);
     let second = lent(&mut tx, &payload, 1);
     let mut room = vec![0; LEND_LEAST];
-    rx.borrow(1, &mut room, 1).unwrap();
+    borrow(&mut rx, 1, &mut room, 1).unwrap();
     drop(rx);
     assert!(tx.has_returned(1, first).unwrap());
     assert!(matches!(tx.has_returned(1, second), Err(LinkError::Closed)));
@@ -216,6 +229,6 @@ fn what_is_lent_is_held_back_until_it_has_returned() {
     let payload = bytes(LEND_LEAST, 3);
     lent(&mut tx, &payload, 1);
     assert!(tx.holds_back(1) && !tx.holds_back(0) && !tx.flush().unwrap());
-    rx.borrow(1, &mut [0; LEND_LEAST], 1).unwrap();
+    borrow(&mut rx, 1, &mut [0; LEND_LEAST], 1).unwrap();
     assert!(tx.flush().unwrap() && !tx.holds_back(1));
 }

@@ -6,7 +6,7 @@ use std::thread;
 use spark_ccl_testing::{Need, has};
 
 use super::super::{Direction, Doorbell, LEND_LEAST, Layout, Rx, Segment, Tx, layout::BODY_BYTES};
-use super::lending::{GEOMETRY, bytes, lend, lending, lent};
+use super::lending::{GEOMETRY, borrow, bytes, lend, lending, lent};
 use crate::memory::SharedMemory;
 use crate::{Borrowing, LEND_MOST, Lending, LinkError, LinkRx, LinkTx};
 
@@ -58,7 +58,7 @@ fn with_link(test: impl FnOnce(Tx, Rx) + Send) {
 fn borrow_all(tx: &mut Tx, rx: &mut Rx, tag: u64, len: usize, room: usize) -> Vec<u8> {
     let (mut got, mut room) = (Vec::new(), vec![0; room]);
     while got.len() < len {
-        match rx.borrow(1, &mut room, tag).unwrap() {
+        match borrow(rx, 1, &mut room, tag).unwrap() {
             Borrowing::Done(count) => got.extend_from_slice(&room[..count]),
             Borrowing::NotYet => assert!(!tx.flush().unwrap()),
             Borrowing::Unable => panic!("after {} bytes", got.len()),
@@ -83,7 +83,7 @@ fn what_is_lent_arrives_once_and_in_order_and_then_all_goes_through_slots() {
                 }
                 // The first message has been read in part.
                 let mut start = [0; 3000];
-                let begun = rx.borrow(1, &mut start, 0).unwrap();
+                let begun = borrow(&mut rx, 1, &mut start, 0).unwrap();
                 assert_eq!(begun, Borrowing::Done(3000));
                 refuse_reading(error);
                 for (tag, payload) in (0..).zip(&payloads) {
@@ -115,7 +115,7 @@ fn pieces_can_be_peeked_at_when_all_are_there() {
         let number = lent(&mut tx, &payload, 5);
         refuse_reading(libc::EFAULT);
         assert_eq!(
-            rx.borrow(1, &mut [0; 9], 6).unwrap(),
+            borrow(&mut rx, 1, &mut [0; 9], 6).unwrap(),
             Borrowing::Unable,
             "it has another tag"
         );
@@ -140,15 +140,15 @@ fn what_is_withdrawn_is_not_given() {
             lent(&mut tx, &payload, 1);
             refuse_reading(libc::EFAULT);
             let mut room = vec![0; LEND_LEAST];
-            assert_eq!(rx.borrow(1, &mut room, 1).unwrap(), Borrowing::NotYet);
+            assert_eq!(borrow(&mut rx, 1, &mut room, 1).unwrap(), Borrowing::NotYet);
             assert!(!tx.flush().unwrap());
             // The piece that was given before the withdrawal is still valid.
             assert_eq!(
-                rx.borrow(1, &mut room, 1).unwrap(),
+                borrow(&mut rx, 1, &mut room, 1).unwrap(),
                 Borrowing::Done(BODY_BYTES)
             );
             assert!(room[..BODY_BYTES] == payload[..BODY_BYTES]);
-            assert_eq!(rx.borrow(1, &mut room, 1).unwrap(), Borrowing::NotYet);
+            assert_eq!(borrow(&mut rx, 1, &mut room, 1).unwrap(), Borrowing::NotYet);
             let sender = if drops {
                 drop(tx);
                 None
@@ -158,7 +158,10 @@ fn what_is_withdrawn_is_not_given() {
                 Some(tx)
             };
             drop(payload);
-            assert!(matches!(rx.borrow(1, &mut room, 1), Err(LinkError::Closed)));
+            assert!(matches!(
+                borrow(&mut rx, 1, &mut room, 1),
+                Err(LinkError::Closed)
+            ));
             assert!(matches!(rx.peek(1), Err(LinkError::Closed)));
             drop(sender);
         });
@@ -171,7 +174,7 @@ fn a_receiver_that_is_gone_wants_nothing_more() {
         let payload = bytes(LEND_LEAST, 3);
         let number = lent(&mut tx, &payload, 1);
         refuse_reading(libc::EFAULT);
-        let asked = rx.borrow(1, &mut [0; LEND_LEAST], 1).unwrap();
+        let asked = borrow(&mut rx, 1, &mut [0; LEND_LEAST], 1).unwrap();
         assert_eq!(asked, Borrowing::NotYet);
         drop(rx);
         assert!(matches!(tx.flush(), Err(LinkError::Closed)));
@@ -202,7 +205,7 @@ fn what_is_not_lent_is_not_given() {
         rx.peek(1).unwrap().unwrap();
         rx.release(1);
         assert_eq!(lent(&mut tx, &payload, 1), 2);
-        rx.borrow(1, &mut [0; LEND_LEAST], 1).unwrap();
+        borrow(&mut rx, 1, &mut [0; LEND_LEAST], 1).unwrap();
         assert!(tx.has_returned(1, 2).unwrap());
         assert_eq!(lent(&mut tx, &payload, 1), 3);
         // SAFETY: the words lie within the mapping and are aligned, and no other thread accesses them.

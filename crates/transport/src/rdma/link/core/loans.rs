@@ -219,8 +219,9 @@ impl Core {
                 addr: loan.lent.address,
                 rkey: loan.lent.keys[index],
             };
-            // SAFETY: the memory is reserved for the message until it has been read, or the link is abandoned,
-            // which waits for the device. Slots are deregistered before they are unmapped.
+            // SAFETY: a slot is reserved for the message until it has been read, and deregistered before it is
+            // unmapped. Other memory is left alone, as the callers of `LinkRx::borrow` promise, until it has been
+            // read, or the link is abandoned, which waits for the device.
             match unsafe { rail.read(loan.to, loan.lent.bytes, local, from) } {
                 Ok(id) => loan.state = State::Asked { rail: index, id },
                 Err(error) => {

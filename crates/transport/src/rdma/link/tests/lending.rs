@@ -59,10 +59,16 @@ pub(super) fn lend(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
     }
 }
 
+pub(super) fn try_borrow(rx: &mut Rx, room: &mut [u8], tag: u64) -> Result<Borrowing, LinkError> {
+    // SAFETY: each test leaves the room alone until it has been received, the link is withdrawn or no longer used, or
+    // the memory is deregistered.
+    unsafe { rx.borrow(0, room, tag) }
+}
+
 fn borrow(rx: &mut Rx, room: &mut [u8], tag: u64) -> usize {
     let until = soon();
     loop {
-        match rx.borrow(0, room, tag).unwrap() {
+        match try_borrow(rx, room, tag).unwrap() {
             Borrowing::Done(bytes) => return bytes,
             Borrowing::NotYet => assert!(Instant::now() < until, "it does not come"),
             Borrowing::Unable => panic!("unable"),
@@ -78,7 +84,7 @@ pub(super) fn ask(rx: &mut Rx, room: &mut [u8]) -> usize {
     let until = soon();
     let mut done = 0;
     while done < room.len() && rx.core.lock().rails().any(|rail| rail.reads.count == 0) {
-        match rx.borrow(0, &mut room[done..], 9).unwrap() {
+        match try_borrow(rx, &mut room[done..], 9).unwrap() {
             Borrowing::Done(bytes) => done += bytes,
             Borrowing::NotYet => assert!(Instant::now() < until, "it does not come"),
             Borrowing::Unable => panic!("unable"),
@@ -170,12 +176,15 @@ fn what_cannot_be_lent_or_borrowed_goes_through_slots() {
     let loan = lend(&mut tx, &from.memory[..BYTES], 1);
     let mut to = Lot::new(sides[1].0.registry(), 2 * BYTES);
     let until = soon();
-    while other_rx.borrow(0, &mut to.memory, 2).unwrap() == Borrowing::NotYet {
+    while try_borrow(&mut other_rx, &mut to.memory, 2).unwrap() == Borrowing::NotYet {
         assert!(Instant::now() < until, "it does not come");
     }
     // Another tag, no room, or memory that is not registered.
     let mut refused = |room: &mut [u8], tag| {
-        assert_eq!(other_rx.borrow(0, room, tag).unwrap(), Borrowing::Unable);
+        assert_eq!(
+            try_borrow(&mut other_rx, room, tag).unwrap(),
+            Borrowing::Unable
+        );
     };
     refused(&mut to.memory, 2);
     refused(&mut to.memory[..BYTES - 1], 1);
@@ -216,7 +225,7 @@ fn what_a_device_has_said_already_is_not_waited_for_when_its_rail_is_dropped() {
     lend(&mut tx, &from.memory, 9);
     from.registration.deregister().unwrap();
     let until = soon();
-    while let Ok(borrowed) = other_rx.borrow(0, &mut to.memory, 9) {
+    while let Ok(borrowed) = try_borrow(&mut other_rx, &mut to.memory, 9) {
         assert_eq!(borrowed, Borrowing::NotYet);
         assert!(Instant::now() < until, "nothing is said");
         // Long enough that one poll finds all completions.
@@ -236,7 +245,7 @@ fn memory_that_is_deregistered_is_not_written_any_more() {
         lend(&mut tx, part, 9);
     });
     let until = soon();
-    while other_rx.borrow(0, &mut to.memory, 9).unwrap() == Borrowing::NotYet {
+    while try_borrow(&mut other_rx, &mut to.memory, 9).unwrap() == Borrowing::NotYet {
         if !other_rx.has_news(0) && other_rx.core.lock().is_awaited(0) {
             break;
         }
@@ -304,7 +313,7 @@ fn memory_of_a_link_that_is_given_up_is_not_written_any_more() {
     assert!(to.memory == seen);
     // What had arrived before can still be received.
     let ended = loop {
-        match other_rx.borrow(0, &mut to.memory[done..], 9) {
+        match try_borrow(&mut other_rx, &mut to.memory[done..], 9) {
             Ok(Borrowing::Done(bytes)) => done += bytes,
             ended => break ended,
         }
@@ -327,7 +336,7 @@ fn what_is_written_after_a_withdrawal_is_never_taken_for_what_was_lent() {
     let until = soon();
     loop {
         assert!(Instant::now() < until, "nothing is said");
-        match other_rx.borrow(0, &mut to.memory, 9) {
+        match try_borrow(&mut other_rx, &mut to.memory, 9) {
             Ok(Borrowing::Done(_)) => assert!(to.memory == lent),
             Ok(_) => thread::yield_now(),
             Err(_) => break,

@@ -1,6 +1,6 @@
 //! Packets that are lost or delayed, and retransmitted.
 
-use super::super::lending::{BYTES, Lot, ask, lend, linked, returns};
+use super::super::lending::{BYTES, Lot, ask, lend, linked, returns, try_borrow};
 use super::*;
 use crate::Borrowing;
 
@@ -10,7 +10,7 @@ fn borrow_all(rx: &mut Rx, room: &mut [u8]) {
     let mut done = 0;
     while done < room.len() {
         assert!(Instant::now() < until, "it does not come");
-        match rx.borrow(0, &mut room[done..], 9).unwrap() {
+        match try_borrow(rx, &mut room[done..], 9).unwrap() {
             Borrowing::Done(bytes) => done += bytes,
             _ => thread::yield_now(),
         }
@@ -43,7 +43,7 @@ fn a_read_whose_answer_is_lost_is_answered_again_after_an_acknowledgement() {
         assert!(Instant::now() < until, "it does not come");
     }
     let unanswered = Impaired::new(&["r0a"], ["loss", "100%"]);
-    let asked = other_rx.borrow(0, &mut to.memory, 9).unwrap();
+    let asked = try_borrow(&mut other_rx, &mut to.memory, 9).unwrap();
     assert_eq!(asked, Borrowing::NotYet);
     other_rx.release(1);
     while !tx.has_returned(1, 1).unwrap() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::super::lending::{BYTES, Lot, lend, linked};
+use super::super::lending::{BYTES, Lot, lend, linked, try_borrow};
 use super::*;
 use crate::Borrowing;
 use crate::rdma::link::core::Core;
@@ -289,7 +289,7 @@ fn what_is_withdrawn_while_a_rail_returns_is_not_read_by_it() {
     loop {
         assert!(Instant::now() < until, "nothing is said");
         tx.core.lock().look_around();
-        match other_rx.borrow(0, &mut to.memory, 9) {
+        match try_borrow(other_rx, &mut to.memory, 9) {
             Ok(Borrowing::Done(_)) => assert!(to.memory == lent),
             Ok(_) => thread::yield_now(),
             Err(_) => break,
