@@ -3,7 +3,7 @@
 use super::active::Active;
 use super::pair_tag::PairTag;
 use super::terms::Terms;
-use super::wires::Obstacle;
+use super::wires::{Obstacle, Wires};
 use super::{Engine, OpId};
 use spark_ccl_control::{Fault, Member, POINT_TO_POINT as POINT_TO_POINT_SEQUENCE, Watch};
 use spark_ccl_sched::Rank;
@@ -41,7 +41,7 @@ impl Engine {
             let fault = if overdue {
                 Some(timed_out(active, &self.watch, self.wires.rank, waited))
             } else {
-                inspect(active, &self.watch, self.wires.rank, now)
+                inspect(active, &self.watch, &self.wires, now)
             };
             if let Some(fault) = fault {
                 self.watch.raise(fault);
@@ -116,8 +116,8 @@ fn forgotten(active: &Active, watch: &Watch, tag: u64, [here, there]: [Member; 2
 }
 
 /// Whether the obstacle means that the operation can never be completed.
-fn inspect(active: &mut Active, watch: &Watch, rank: Rank, now: Instant) -> Option<Fault> {
-    let peer = waiting_for(active)?;
+fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> Option<Fault> {
+    let (rank, peer) = (wires.rank, waiting_for(active)?);
     let obstacle = active.course.stall.obstacle.as_ref()?;
     // The control plane sees for itself what this means for collectives.
     let left = if active.is_pair() {
@@ -157,7 +157,12 @@ fn inspect(active: &mut Active, watch: &Watch, rank: Rank, now: Instant) -> Opti
             (forgotten(active, watch, *tag, [here, there]), false)
         }
         (Obstacle::Link { error, .. } | Obstacle::NoLink { error, .. }, None) => {
-            (broken_link(here, there, error.to_string()), false)
+            let fault = Fault::Link {
+                by: here,
+                peer: there,
+                text: format!("{error}; {}", advice(wires.mesh().shares_host(peer))),
+            };
+            (fault, false)
         }
         (_, last_sequence) => {
             let fault = Fault::Left {
@@ -175,8 +180,13 @@ fn inspect(active: &mut Active, watch: &Watch, rank: Rank, now: Instant) -> Opti
     (certain || give_up).then_some(fault)
 }
 
-fn broken_link(by: Member, peer: Member, text: String) -> Fault {
-    Fault::Link { by, peer, text }
+/// What to do about a link that has failed.
+fn advice(shares_host: bool) -> &'static str {
+    if shares_host {
+        "both are on one host, where no network is involved: look at what their processes printed last"
+    } else {
+        "if both processes still run, check the network between their hosts"
+    }
 }
 
 fn timed_out(active: &Active, watch: &Watch, rank: Rank, waited: Duration) -> Fault {

@@ -101,6 +101,12 @@ impl Mesh {
         &self.names
     }
 
+    /// Whether no network is between this rank and the peer.
+    pub(crate) fn shares_host(&self, peer: Rank) -> bool {
+        let member = self.site.members[peer as usize];
+        self.site.world.session.local_to(member)
+    }
+
     /// Asks for a link, once.
     pub(crate) fn ask(&mut self, line: Line) {
         self.look();
