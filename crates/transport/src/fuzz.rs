@@ -37,7 +37,7 @@ pub const TARGETS: &[Target] = &[
     (
         "rdma-immediates",
         crate::rdma::link::fuzz::immediates,
-        || vec![vec![0; 8]],
+        crate::rdma::link::fuzz::some_immediates,
     ),
     (
         "rdma-offers",
