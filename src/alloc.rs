@@ -9,6 +9,7 @@ use crate::registered::{Allocation, Hold, Holder, Registered, Segment};
 use crate::task::Spec;
 use socket2::Socket;
 use spark_ccl_bootstrap::{Error as BootstrapError, Kind, Purpose, Via};
+use spark_ccl_fork::Unshared;
 use spark_ccl_transport::memory::{MemoryError, SharedMemory, available_bytes, recv_fd, send_fd};
 use spark_ccl_transport::rdma::{Memory, Registration};
 use spark_ccl_types::{Element, Operation, RedOp};
@@ -249,7 +250,7 @@ impl Communicator {
         rank: usize,
         purpose: Purpose,
         deadline: Instant,
-    ) -> Result<Socket, MemoryError> {
+    ) -> Result<Unshared<Socket>, MemoryError> {
         let member = self.inner.members[rank];
         loop {
             let look = deadline.min(Instant::now() + LOOK_EVERY);

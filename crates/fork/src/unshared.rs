@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use crate::Process;
 use crate::descriptors::{Entry, enlist, make_dead_end};
@@ -37,6 +37,12 @@ impl<T: AsFd> Deref for Unshared<T> {
 
     fn deref(&self) -> &T {
         &self.value
+    }
+}
+
+impl<T: AsFd> AsFd for Unshared<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.value.as_fd()
     }
 }
 

@@ -55,7 +55,7 @@ fn stream_to(to: u32) -> Intent {
     }
 }
 
-fn connect(route: &Route, key: &[u8], intent: Intent) -> Result<Socket, Error> {
+fn connect(route: &Route, key: &[u8], intent: Intent) -> Result<Unshared<Socket>, Error> {
     call(&Call {
         peer: "rank 1",
         routes: std::slice::from_ref(route),
