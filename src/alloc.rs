@@ -1,6 +1,6 @@
 //! Memory that links can use as it is: allocating it, by all ranks together, and registering what is there.
 
-use crate::call::{Call, InPlace, Nothing};
+use crate::call::{Call, Nothing};
 use crate::communicator::Communicator;
 use crate::deadline::deadline_in;
 use crate::error::Error;
@@ -9,9 +9,10 @@ use crate::registered::{Allocation, Hold, Holder, Registered, Segment};
 use crate::task::Spec;
 use socket2::Socket;
 use spark_ccl_bootstrap::{Error as BootstrapError, Kind, Purpose, Via};
+use spark_ccl_fork::Unshared;
 use spark_ccl_transport::memory::{MemoryError, SharedMemory, available_bytes, recv_fd, send_fd};
 use spark_ccl_transport::rdma::{Memory, Registration};
-use spark_ccl_types::{DType, Element, Operation, RedOp, Reduction};
+use spark_ccl_types::{Element, Operation, RedOp};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -31,7 +32,7 @@ impl Communicator {
     /// for the same type and length.
     ///
     /// # Errors
-    /// [`Error::Memory`] on every rank when one of them has not got enough;
+    /// [`Error::Memory`] on every rank when one of them has not got enough, with the name of that rank;
     /// [`Error::Failed`] when the communicator has failed.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Registered<T>, Error> {
         let operation = Spec {
@@ -155,24 +156,43 @@ impl Communicator {
             .ok()
     }
 
-    /// This rank's result, if all ranks have one; else this rank's error, or that of another.
+    /// This rank's result, if all ranks have one. Else the error of the first rank that has none, on all ranks alike.
     fn agree<R>(&self, len: usize, result: Result<R, MemoryError>) -> Result<R, Error> {
-        let mut everyone = [u8::from(result.is_ok())];
-        let minimum = Reduction::new(RedOp::<u8>::Min, self.planner().size);
-        let agreement = Spec {
-            by_any_path: true,
-            ..Spec::reducing(Operation::AllReduce, DType::U8, minimum).in_place()
+        const NOBODY: u32 = u32::MAX;
+        let rank = self.rank() as u32;
+        let mut first = [if result.is_ok() { NOBODY } else { rank }];
+        self.all_reduce_in_place(&mut first, RedOp::Min)
+            .by_any_path()
+            .run()?;
+        let [first] = first;
+        let own = match result {
+            Ok(result) if first == NOBODY => return Ok(result),
+            Ok(_) => String::new(),
+            Err(error) => error.to_string(),
         };
-        Call::<u8, _>::new(self, agreement, InPlace(&mut everyone)).run()?;
-        let failed = |problem| Error::Memory {
-            what: format!("allocating {len} registered elements"),
-            problem,
-        };
-        let own = result.map_err(|error| failed(error.to_string()))?;
-        if everyone[0] == 0 {
-            return Err(failed("another rank cannot".to_owned()));
+        if first != rank && !own.is_empty() {
+            tracing::warn!("rank {rank}, too, cannot allocate {len} registered elements: {own}");
         }
-        Ok(own)
+        let who = self.inner.watch.member(first);
+        Err(Error::Memory {
+            what: format!("allocating {len} registered elements"),
+            problem: format!("{who}: {}", self.told_by(first, &own)?),
+        })
+    }
+
+    /// The text of one rank, on all ranks.
+    fn told_by(&self, rank: u32, own: &str) -> Result<String, Error> {
+        const MOST_BYTES: usize = 512;
+        let mut text = [0; MOST_BYTES];
+        let len = own.len().min(MOST_BYTES);
+        text[..len].copy_from_slice(&own.as_bytes()[..len]);
+        self.broadcast_in_place(&mut text, rank as usize)
+            .by_any_path()
+            .run()?;
+        let text = String::from_utf8_lossy(&text);
+        Ok(text
+            .trim_end_matches(['\0', char::REPLACEMENT_CHARACTER])
+            .to_owned())
     }
 
     /// The ranks that share memory with this one, it among them, in order. The first one leads.
@@ -230,7 +250,7 @@ impl Communicator {
         rank: usize,
         purpose: Purpose,
         deadline: Instant,
-    ) -> Result<Socket, MemoryError> {
+    ) -> Result<Unshared<Socket>, MemoryError> {
         let member = self.inner.members[rank];
         loop {
             let look = deadline.min(Instant::now() + LOOK_EVERY);
@@ -282,5 +302,49 @@ impl<T: Element> Drop for Held<T> {
     fn drop(&mut self) {
         // SAFETY: it comes from a box, and is freed only here.
         drop(unsafe { Box::from_raw(self.0) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What each rank is told when some have failed, each for a reason of its own.
+    fn told(failing: &[usize]) -> Vec<String> {
+        let ranks = Communicator::local(3).unwrap();
+        std::thread::scope(|scope| {
+            let outcome = |comm: &Communicator| {
+                let rank = comm.rank();
+                let refused = || MemoryError::Refused(format!("reason {rank}"));
+                let result = if failing.contains(&rank) {
+                    Err(refused())
+                } else {
+                    Ok(())
+                };
+                let text = comm.agree(7, result).unwrap_err().to_string();
+                comm.barrier().run().unwrap();
+                text
+            };
+            let threads: Vec<_> = ranks
+                .iter()
+                .map(|comm| scope.spawn(move || outcome(comm)))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
+        })
+    }
+
+    #[test]
+    fn all_ranks_are_told_the_error_of_the_first_that_failed() {
+        for failing in [&[0][..], &[2], &[1, 2], &[0, 1, 2]] {
+            let first = failing[0];
+            for text in told(failing) {
+                assert!(text.contains("allocating 7 registered elements"), "{text}");
+                assert!(text.contains(&format!("rank {first} (")), "{text}");
+                assert!(text.ends_with(&format!("reason {first}")), "{text}");
+            }
+        }
     }
 }

@@ -3,6 +3,7 @@
 use socket2::Socket;
 use spark_ccl_bootstrap::{Kind, Purpose, Session};
 use spark_ccl_control::{Dial, Monitor, Unreached};
+use spark_ccl_fork::Unshared;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,7 +14,12 @@ struct Redialler {
 }
 
 impl Dial for Redialler {
-    fn dial(&self, peer: u32, number: u32, deadline: Instant) -> Result<Socket, Unreached> {
+    fn dial(
+        &self,
+        peer: u32,
+        number: u32,
+        deadline: Instant,
+    ) -> Result<Unshared<Socket>, Unreached> {
         use spark_ccl_bootstrap::Unreached as Missed;
         let purpose = Purpose {
             context: self.context,

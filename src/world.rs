@@ -3,7 +3,6 @@
 use crate::error::Error;
 use crate::plan::Network;
 use crate::repair;
-use socket2::Socket;
 use spark_ccl_bootstrap::{Kind, Purpose, Session, Via};
 use spark_ccl_compute::{Compute, Cpu};
 use spark_ccl_config::{Net, Settings, Tuning};
@@ -64,7 +63,7 @@ impl World {
             kind: Kind::Control,
             lane: 0,
         };
-        let mut streams: Vec<(u32, Socket)> = Vec::new();
+        let mut streams = Vec::new();
         for peer in control_neighbours(&session) {
             let via = if session.local_to(peer) {
                 Via::Unix

@@ -3,7 +3,7 @@
 use super::active::Active;
 use super::pair_tag::PairTag;
 use super::terms::Terms;
-use super::wires::Obstacle;
+use super::wires::{Obstacle, Wires};
 use super::{Engine, OpId};
 use spark_ccl_control::{Fault, Member, POINT_TO_POINT as POINT_TO_POINT_SEQUENCE, Watch};
 use spark_ccl_sched::Rank;
@@ -41,7 +41,7 @@ impl Engine {
             let fault = if overdue {
                 Some(timed_out(active, &self.watch, self.wires.rank, waited))
             } else {
-                inspect(active, &self.watch, self.wires.rank, now)
+                inspect(active, &self.watch, &self.wires, now)
             };
             if let Some(fault) = fault {
                 self.watch.raise(fault);
@@ -75,18 +75,49 @@ fn doubtful(active: &Active, watch: &Watch) -> Option<(u64, [u64; 2])> {
     let Some(Obstacle::Foreign { tag, .. }) = &active.course.stall.obstacle else {
         return None;
     };
-    // Tags hold the low half of the sequence number.
-    let behind = (active.sequence as u32).wrapping_sub((tag >> 32) as u32);
-    let sequence = active.sequence.checked_sub(u64::from(behind))?;
-    if active.is_pair() || behind == 0 {
+    let sequence = sequence_of(*tag, active.sequence);
+    if active.is_pair() || sequence >= active.sequence {
         return None;
     }
     watch.called(sequence).map(|words| (sequence, words))
 }
 
+/// The collective to which a message belongs that has come while this rank is in `own`: tags hold the low half of the
+/// number.
+fn sequence_of(tag: u64, own: u64) -> u64 {
+    let ahead = ((tag >> 32) as u32).wrapping_sub(own as u32) as i32;
+    own.wrapping_add_signed(i64::from(ahead))
+}
+
+/// The fault where a message belongs to another collective, and nobody has said how its sender called that: it was too
+/// many calls ago.
+fn forgotten(active: &Active, watch: &Watch, tag: u64, [here, there]: [Member; 2]) -> Fault {
+    let sent = sequence_of(tag, active.sequence);
+    let own = describe(active.request.task.signature.words());
+    let (sequence, words_a, words_b) = if sent < active.sequence {
+        let called = watch.called(sent).map(describe);
+        let called = called.unwrap_or_else(|| "what it no longer knows".to_owned());
+        let found = format!(
+            "something else, as its data shows at operation #{} ({own})",
+            active.sequence
+        );
+        (sent, called, found)
+    } else {
+        let sends = format!("something else, as its data of operation #{sent} shows");
+        (active.sequence, own, sends)
+    };
+    Fault::Mismatch {
+        sequence,
+        rank_a: here,
+        words_a,
+        rank_b: there,
+        words_b,
+    }
+}
+
 /// Whether the obstacle means that the operation can never be completed.
-fn inspect(active: &mut Active, watch: &Watch, rank: Rank, now: Instant) -> Option<Fault> {
-    let peer = waiting_for(active)?;
+fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> Option<Fault> {
+    let (rank, peer) = (wires.rank, waiting_for(active)?);
     let obstacle = active.course.stall.obstacle.as_ref()?;
     // The control plane sees for itself what this means for collectives.
     let left = if active.is_pair() {
@@ -123,16 +154,15 @@ fn inspect(active: &mut Active, watch: &Watch, rank: Rank, now: Instant) -> Opti
             (fault, true)
         }
         (Obstacle::Foreign { tag, .. }, _) => {
-            let text = format!(
-                "expected data of operation {} ({words}), and it sent data of operation {} with \
-                 another signature; the calls of the ranks differ",
-                active.sequence,
-                tag >> 32
-            );
-            (broken_link(here, there, text), false)
+            (forgotten(active, watch, *tag, [here, there]), false)
         }
         (Obstacle::Link { error, .. } | Obstacle::NoLink { error, .. }, None) => {
-            (broken_link(here, there, error.to_string()), false)
+            let fault = Fault::Link {
+                by: here,
+                peer: there,
+                text: format!("{error}; {}", advice(wires.mesh().shares_host(peer))),
+            };
+            (fault, false)
         }
         (_, last_sequence) => {
             let fault = Fault::Left {
@@ -150,8 +180,13 @@ fn inspect(active: &mut Active, watch: &Watch, rank: Rank, now: Instant) -> Opti
     (certain || give_up).then_some(fault)
 }
 
-fn broken_link(by: Member, peer: Member, text: String) -> Fault {
-    Fault::Link { by, peer, text }
+/// What to do about a link that has failed.
+fn advice(shares_host: bool) -> &'static str {
+    if shares_host {
+        "both are on one host, where no network is involved: look at what their processes printed last"
+    } else {
+        "if both processes still run, check the network between their hosts"
+    }
 }
 
 fn timed_out(active: &Active, watch: &Watch, rank: Rank, waited: Duration) -> Fault {

@@ -1,5 +1,5 @@
 //! One-sided operations: ranks that read memory late, when its owner has failed and has it back, and ranks that
-//! mean different memory.
+//! mean different memory. Links that fail.
 
 use super::*;
 use crate::buffer::Region;
@@ -194,4 +194,24 @@ fn a_digest_is_not_enough_to_reach_into_memory() {
             assert!(error.contains(&place), "{place}: {error}");
         }
     }
+}
+
+#[test]
+fn a_link_that_fails_within_a_host_is_no_matter_of_the_network() {
+    let ranks = Communicator::local(2).unwrap();
+    let broken = Barrier::new(2);
+    let text = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            ranks[0].barrier().run().unwrap();
+            let withdraw = |engine: &mut Engine| engine.wires.withdraw();
+            ranks[0].shared().with(withdraw).unwrap();
+            broken.wait();
+        });
+        ranks[1].barrier().run().unwrap();
+        broken.wait();
+        ranks[1].barrier().run().unwrap_err().to_string()
+    });
+    assert!(text.contains("the link between rank 1 "), "{text}");
+    assert!(text.contains("on one host"), "{text}");
+    assert!(!text.contains("check the network"), "{text}");
 }

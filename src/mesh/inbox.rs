@@ -4,6 +4,7 @@ use super::{CHANNELS, Halves, Line, Site};
 use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_bootstrap::{End, Error};
+use spark_ccl_fork::Unshared;
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{LinkError, shm};
 use std::sync::Arc;
@@ -38,7 +39,7 @@ pub(super) enum Outcome {
 pub(super) struct Delivered {
     pub(super) peer: Rank,
     pub(super) lane: u32,
-    pub(super) stream: Result<Socket, Error>,
+    pub(super) stream: Result<Unshared<Socket>, Error>,
 }
 
 impl Delivered {

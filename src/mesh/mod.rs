@@ -11,6 +11,8 @@ mod rails;
 mod shared;
 mod site;
 mod sockets;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use line::{CHANNELS, Line, POINT_TO_POINT, index};
 pub(crate) use site::{Site, shares_memory};
@@ -63,6 +65,8 @@ enum Stage {
     /// The peer's session has been asked.
     Asked,
     Tcp(Sockets),
+    /// Nothing comes for it any more but errors: sessions admit one stream for each purpose, and both ends want equally
+    /// many, since the settings' hash has their number.
     Ready(Halves),
     Failed(LinkError),
     /// This rank's call has failed. The peer may have called before it left, and its sockets are on their way.
@@ -95,6 +99,12 @@ impl Mesh {
     /// What carries data to each rank.
     pub(crate) fn names(&self) -> &[String] {
         &self.names
+    }
+
+    /// Whether no network is between this rank and the peer.
+    pub(crate) fn shares_host(&self, peer: Rank) -> bool {
+        let member = self.site.members[peer as usize];
+        self.site.world.session.local_to(member)
     }
 
     /// Asks for a link, once.
@@ -153,10 +163,7 @@ impl Mesh {
                     self.forming.insert(line, Stage::Ready(halves));
                 }
                 Note::Memory(line, _, Err(error)) => self.fail(line, error),
-                Note::Rails(line, outcome) => {
-                    let stage = self.railed(line, outcome);
-                    self.forming.insert(line, stage);
-                }
+                Note::Rails(line, outcome) => self.railed(line, outcome),
             }
         }
     }
@@ -209,7 +216,7 @@ impl Mesh {
         self.forming.insert(line, stage);
     }
 
-    /// Takes note that this rank's call for a link was in vain. The peer's own call may have led to one.
+    /// Takes note that an attempt to make a link was in vain. Another one, the peer's, may have led to one.
     fn fail(&mut self, line: Line, error: LinkError) {
         let stage = match self.forming.remove(&line) {
             Some(ready @ Stage::Ready(_)) => ready,
@@ -239,8 +246,8 @@ impl Mesh {
         (Box::new(tx), Box::new(rx))
     }
 
-    fn railed(&mut self, line: Line, outcome: Outcome) -> Stage {
-        match outcome {
+    fn railed(&mut self, line: Line, outcome: Outcome) {
+        let stage = match outcome {
             Outcome::Link(halves, name) => {
                 self.name(line, name);
                 Stage::Ready(halves)
@@ -258,8 +265,10 @@ impl Mesh {
                     _ => self.begin(line, Way::Tcp),
                 }
             }
-            Outcome::Failed(error) => Stage::Failed(error),
-        }
+            // A peer that takes it for agreed may have made the link over TCP.
+            Outcome::Failed(error) => return self.fail(line, error),
+        };
+        self.forming.insert(line, stage);
     }
 
     fn name(&mut self, (peer, lane): Line, name: String) {

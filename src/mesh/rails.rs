@@ -5,12 +5,19 @@ use super::{Line, Site};
 use crate::deadline::deadline_in;
 use socket2::Socket;
 use spark_ccl_config::{Net, Path};
+use spark_ccl_fork::Unshared;
 use spark_ccl_transport::LinkError;
 use spark_ccl_transport::rdma::link as rdma;
 use std::sync::Arc;
 
 /// Makes a link over the stream, in a thread of its own.
-pub(super) fn make(site: &Arc<Site>, inbox: &Arc<Inbox>, line: Line, stream: Socket, push: &Push) {
+pub(super) fn make(
+    site: &Arc<Site>,
+    inbox: &Arc<Inbox>,
+    line: Line,
+    stream: Unshared<Socket>,
+    push: &Push,
+) {
     let (there, its) = (Arc::clone(site), Arc::clone(inbox));
     let talk = {
         let push = Arc::clone(push);
@@ -29,7 +36,7 @@ pub(super) fn make(site: &Arc<Site>, inbox: &Arc<Inbox>, line: Line, stream: Soc
     }
 }
 
-fn talk(site: &Site, (peer, _): Line, stream: Socket) -> Outcome {
+fn talk(site: &Site, (peer, _): Line, stream: Unshared<Socket>) -> Outcome {
     let (settings, nics) = (site.settings(), site.world.nics());
     let name = site.describe(peer);
     // A peer that is stopped for a while is waited for like one that is late for an operation.

@@ -8,6 +8,7 @@ use super::{Line, Site};
 use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_bootstrap::{End, Turn};
+use spark_ccl_fork::Unshared;
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::memory::MemoryError;
 use spark_ccl_transport::{Bell, LinkError, shm};
@@ -32,7 +33,7 @@ pub(super) struct Talk {
     pub(super) push: Push,
     pub(super) bells: Arc<Bells>,
     pub(super) line: Line,
-    pub(super) stream: Socket,
+    pub(super) stream: Unshared<Socket>,
     pub(super) end: End,
     pub(super) progress: Progress,
 }

@@ -3,11 +3,12 @@
 use super::{CHANNELS, Halves, Line, Site};
 use socket2::Socket;
 use spark_ccl_bootstrap::{Error, Kind};
+use spark_ccl_fork::Unshared;
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{LinkError, tcp};
 
 /// The sockets of a link, as far as they are connected.
-pub(super) struct Sockets(Vec<Option<Socket>>);
+pub(super) struct Sockets(Vec<Option<Unshared<Socket>>>);
 
 impl Sockets {
     /// None yet, of as many as a link to the peer has.
@@ -22,7 +23,7 @@ impl Sockets {
     }
 
     /// Takes the socket of that lane. What the peer has too many of is closed.
-    pub(super) fn put(&mut self, lane: u32, socket: Socket) {
+    pub(super) fn put(&mut self, lane: u32, socket: Unshared<Socket>) {
         let place = lane as usize / CHANNELS;
         if let Some(place) = self.0.get_mut(place) {
             *place = Some(socket);
@@ -35,7 +36,7 @@ impl Sockets {
 
     /// The link, and its name.
     pub(super) fn link(self, site: &Site) -> Result<(Halves, String), LinkError> {
-        let sockets: Vec<Socket> = self.0.into_iter().flatten().collect();
+        let sockets: Vec<_> = self.0.into_iter().flatten().collect();
         let route = route(&sockets);
         let (tx, rx) = tcp::link(vec![sockets], site.geometry())?;
         Ok(((Box::new(tx), Box::new(rx)), route))
@@ -43,7 +44,7 @@ impl Sockets {
 }
 
 /// The addresses that a link's sockets join, for people.
-fn route(sockets: &[Socket]) -> String {
+fn route(sockets: &[Unshared<Socket>]) -> String {
     let mut routes: Vec<String> = Vec::new();
     for socket in sockets {
         let address = |side: std::io::Result<socket2::SockAddr>| {

@@ -166,6 +166,42 @@ fn a_rank_that_is_done_with_its_different_call_learns_it_at_its_next_one() {
     }
 }
 
+/// Both are done with their different calls, and have made more calls since than ranks remember.
+#[test]
+fn a_difference_that_nobody_remembers_is_explained() {
+    let _alone = alone();
+    for env in [&[][..], &[("SPARK_CCL_SHM", "0")]] {
+        let mut ranks = world(2, env);
+        assert_eq!(ranks[0].ask("call f32 broadcast 0 100"), "ok");
+        assert_eq!(ranks[1].ask("call f32 all_reduce sum 0"), "ok");
+        for _ in 0..70 {
+            assert_all_ok(&mut ranks, "call f32 all_reduce sum 0");
+        }
+        ranks[0].order("call barrier");
+        ranks[1].order("call barrier");
+        // Whoever finds the data waits for an explanation first.
+        let deadline = Instant::now() + 2 * promptly();
+        let mut answers = vec![ranks[1].hear_before(deadline)];
+        // The other one may be done with its barrier.
+        let other = ranks[0].hear_before(deadline);
+        answers.push(if other == "ok" {
+            ranks[0].ask("call barrier")
+        } else {
+            other
+        });
+        for answer in answers {
+            for (number, rank) in ranks.iter().enumerate() {
+                assert_names(&answer, number, rank.pid());
+            }
+            assert_contains(
+                &answer,
+                &["operation #1 differs", "operation #72 (barrier)"],
+            );
+            assert!(!answer.contains("network"), "{answer}");
+        }
+    }
+}
+
 /// One rank is a call ahead, and so in an operation that nobody else is in.
 #[test]
 fn a_call_that_one_rank_left_out_is_explained() {

@@ -203,6 +203,55 @@ fn views_of_different_allocations_are_a_mismatch() {
     });
 }
 
+/// Up to this size, registered memory is as good as ordinary.
+const SMALL_BYTES: usize = 2 << 10;
+
+/// Each element of each rank has a value of its own.
+#[test]
+fn small_vectors_may_be_registered_on_some_ranks_only() {
+    const RANKS: usize = 3;
+    const MOST: usize = SMALL_BYTES / size_of::<i32>();
+    let value = |rank: usize, element: usize| (rank * MOST + element) as i32;
+    run(RANKS, |comm| {
+        let own = |element| value(comm.rank(), element);
+        let sum = |element| (0..RANKS).map(|rank| value(rank, element)).sum();
+        for count in [1, 7, MOST - 1, MOST] {
+            let expected: Vec<i32> = (0..count).map(sum).collect();
+            for who in 0_u32..1 << RANKS {
+                let mut memory = comm.alloc::<i32>(count).unwrap();
+                (0..count).for_each(|element| memory[element] = own(element));
+                let mut ordinary = memory.to_vec();
+                let result = if who & 1 << comm.rank() == 0 {
+                    comm.all_reduce_in_place(&mut ordinary, RedOp::Sum)
+                        .run()
+                        .unwrap();
+                    &ordinary[..]
+                } else {
+                    comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                        .run()
+                        .unwrap();
+                    &memory[..]
+                };
+                assert_eq!(result, expected, "{count} elements, ranks {who:#05b}");
+            }
+        }
+    });
+}
+
+#[test]
+fn one_byte_more_that_one_rank_has_registered_is_a_mismatch() {
+    differing_places(|comm| {
+        let mut memory = comm.alloc::<u8>(SMALL_BYTES + 1)?;
+        if comm.rank() == 0 {
+            let call = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
+            call.run().map(drop)
+        } else {
+            let call = comm.all_reduce_in_place(&mut memory[..], RedOp::Sum);
+            call.run().map(drop)
+        }
+    });
+}
+
 #[test]
 fn registered_on_one_rank_alone_is_a_mismatch() {
     differing_places(|comm| {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
+use spark_ccl_fork::Unshared;
 
 use crate::frame::{FrameReader, ReadError};
 use crate::lobby::{Admitted, Lobby};
@@ -36,7 +37,7 @@ pub(crate) struct Acceptor {
 /// The connection to the rendezvous, after the table has arrived.
 pub(crate) struct Rendezvous {
     /// `None` once the rendezvous has sent its verdict.
-    stream: Option<Arc<Socket>>,
+    stream: Option<Arc<Unshared<Socket>>>,
     reader: FrameReader,
     /// For errors.
     name: String,
@@ -109,7 +110,7 @@ impl Acceptor {
 }
 
 impl Rendezvous {
-    pub(crate) fn new(stream: Arc<Socket>, name: String) -> Self {
+    pub(crate) fn new(stream: Arc<Unshared<Socket>>, name: String) -> Self {
         Rendezvous {
             stream: Some(stream),
             reader: FrameReader::default(),

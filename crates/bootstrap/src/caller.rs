@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
+use spark_ccl_fork::Unshared;
 
 use crate::dial::{ATTEMPT, FIRST_PAUSE, LAST_PAUSE, Route, describe};
 use crate::handshake::{EnterError, Entry, Intent, Open};
@@ -33,9 +34,17 @@ pub(crate) struct Caller {
 }
 
 enum Stage {
-    Pausing { until: Instant },
-    Connecting { socket: Socket, until: Instant },
-    Entering { socket: Socket, entry: Entry },
+    Pausing {
+        until: Instant,
+    },
+    Connecting {
+        socket: Unshared<Socket>,
+        until: Instant,
+    },
+    Entering {
+        socket: Unshared<Socket>,
+        entry: Entry,
+    },
 }
 
 /// The outcomes of one round over all routes.
@@ -90,7 +99,11 @@ impl Caller {
     }
 
     /// Advances as far as possible without blocking. Returns the stream, or why there is none, once that is decided.
-    pub(crate) fn step(&mut self, key: &Secret, now: Instant) -> Option<Result<Socket, Error>> {
+    pub(crate) fn step(
+        &mut self,
+        key: &Secret,
+        now: Instant,
+    ) -> Option<Result<Unshared<Socket>, Error>> {
         loop {
             let stage = std::mem::replace(&mut self.stage, Stage::Pausing { until: now });
             match self.advance(stage, key, now) {
@@ -160,7 +173,7 @@ impl Caller {
         }
     }
 
-    fn enter(&self, socket: Socket) -> Result<Stage, EnterError> {
+    fn enter(&self, socket: Unshared<Socket>) -> Result<Stage, EnterError> {
         let open = Open::new(self.intent).map_err(EnterError::Final)?;
         let entry = Entry::begin(&socket, &open)?;
         Ok(Stage::Entering { socket, entry })
@@ -213,7 +226,7 @@ impl Caller {
 
 /// What follows a stage.
 enum Step {
-    Done(Socket),
+    Done(Unshared<Socket>),
     Wait(Stage),
     Go(Stage),
 }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
+use spark_ccl_fork::Unshared;
 
 use crate::handshake::{EnterError, Intent, Open, enter};
 use crate::options::{Address, needs_scope};
@@ -31,19 +32,21 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    fn connect(&self, deadline: Instant) -> io::Result<Socket> {
-        match self {
+    fn connect(&self, deadline: Instant) -> io::Result<Unshared<Socket>> {
+        let socket = match self {
             Route::Unix { name } => net::connect_unix(name, deadline),
             Route::Tcp { source, target } => net::connect_tcp(*source, *target, deadline),
-        }
+        };
+        socket.map(Unshared::new)
     }
 
     /// Starts to connect. Returns whether the connection is complete already.
-    pub(crate) fn begin(&self) -> io::Result<(Socket, bool)> {
-        match self {
-            Route::Unix { name } => net::begin_unix(name).map(|socket| (socket, true)),
-            Route::Tcp { source, target } => net::begin_tcp(*source, *target),
-        }
+    pub(crate) fn begin(&self) -> io::Result<(Unshared<Socket>, bool)> {
+        let (socket, is_complete) = match self {
+            Route::Unix { name } => (net::begin_unix(name)?, true),
+            Route::Tcp { source, target } => net::begin_tcp(*source, *target)?,
+        };
+        Ok((Unshared::new(socket), is_complete))
     }
 
     pub(crate) fn name(&self) -> String {
@@ -149,7 +152,7 @@ pub(crate) struct Call<'a> {
 
 /// Connects and authenticates. Tries all routes in rounds until the deadline, unless the answers show that retrying is
 /// pointless.
-pub(crate) fn call(call: &Call<'_>) -> Result<Socket, Error> {
+pub(crate) fn call(call: &Call<'_>) -> Result<Unshared<Socket>, Error> {
     let start = Instant::now();
     let (mut pause, mut patience) = (FIRST_PAUSE, ATTEMPT);
     loop {
@@ -212,7 +215,7 @@ pub enum Unreached {
 pub(crate) fn redial(
     call: &Call<'_>,
     is_own: impl Fn(IpAddr) -> bool,
-) -> Result<Socket, Unreached> {
+) -> Result<Unshared<Socket>, Unreached> {
     let (mut attempts, mut refused) = (Vec::new(), None);
     for (index, route) in call.routes.iter().enumerate() {
         let left = call.deadline.saturating_duration_since(Instant::now());
@@ -260,7 +263,11 @@ fn prove(call: &Call<'_>, socket: &Socket, answer_by: Instant) -> Result<(), Ent
 }
 
 /// Tries one route. If there are others, a stranger at this one that is silent must not hold them up.
-fn attempt(call: &Call<'_>, route: &Route, patience: Duration) -> Result<Socket, EnterError> {
+fn attempt(
+    call: &Call<'_>,
+    route: &Route,
+    patience: Duration,
+) -> Result<Unshared<Socket>, EnterError> {
     let within = |limit| match call.routes.len() {
         1 => call.deadline,
         _ => call.deadline.min(Instant::now() + limit),

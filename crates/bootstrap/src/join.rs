@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
-use spark_ccl_fork::within;
+use spark_ccl_fork::{Unshared, within};
 
 use crate::acceptor::{Acceptor, Rendezvous, failed, lost};
 use crate::dial::{Call, Route, call, routes};
@@ -86,7 +86,7 @@ impl Joining<'_> {
         self.start(endpoints, table, stream, name)
     }
 
-    fn go_to_rendezvous(&self, name: &str) -> Result<Socket, Error> {
+    fn go_to_rendezvous(&self, name: &str) -> Result<Unshared<Socket>, Error> {
         let mut ways = routes(&self.options.addresses, self.targets, None);
         // The rendezvous may be on this host, where the scopes in its addresses are valid.
         for &target in self.targets {
@@ -137,7 +137,7 @@ impl Joining<'_> {
         &self,
         endpoints: Endpoints,
         table: Table,
-        stream: Socket,
+        stream: Unshared<Socket>,
         name: String,
     ) -> Result<Joined, Error> {
         let os = |error: io::Error| Error::os("start the thread for connections", &error);

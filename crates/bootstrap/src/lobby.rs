@@ -38,12 +38,15 @@ pub(crate) enum ListenerRole {
 /// A connection that is authenticated.
 pub(crate) enum Admitted {
     /// A rank at the rendezvous.
-    Rank { hello: Box<Hello>, stream: Socket },
+    Rank {
+        hello: Box<Hello>,
+        stream: Unshared<Socket>,
+    },
     /// A stream from another rank.
     Stream {
         from: u32,
         purpose: Purpose,
-        stream: Socket,
+        stream: Unshared<Socket>,
     },
 }
 
@@ -106,7 +109,6 @@ impl Lobby {
         };
         let sockets = listeners
             .iter()
-            .map(|listener| &**listener)
             .chain(self.pending.iter().map(|pending| &pending.socket));
         fds.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::IN)));
     }

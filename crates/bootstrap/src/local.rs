@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use socket2::{Domain, Socket, Type};
+use spark_ccl_fork::Unshared;
 
 use crate::host::{self, HostId};
 use crate::mailbox::Mailbox;
@@ -150,7 +151,7 @@ impl LocalRank {
         peer: &PeerInfo,
         purpose: Purpose,
         via: Via,
-    ) -> Result<Socket, Error> {
+    ) -> Result<Unshared<Socket>, Error> {
         if self.world.state.lock().departed.contains(&peer.rank) {
             return Err(Error::Lost(format!("{peer} has ended")));
         }
@@ -205,12 +206,13 @@ impl LocalRank {
     }
 }
 
-fn pair(via: Via) -> Result<(Socket, Socket), Error> {
+fn pair(via: Via) -> Result<(Unshared<Socket>, Unshared<Socket>), Error> {
     let pair = match via {
         Via::Unix => Socket::pair(Domain::UNIX, Type::STREAM, None),
         Via::Tcp { .. } => net::tcp_pair(),
     };
-    pair.map_err(|error| Error::os("connect a pair of sockets", &error))
+    pair.map(|(near, far)| (Unshared::new(near), Unshared::new(far)))
+        .map_err(|error| Error::os("connect a pair of sockets", &error))
 }
 
 impl LocalWorld {

@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 use socket2::Socket;
+use spark_ccl_fork::Unshared;
 
 use crate::{Error, Kind, Purpose};
 
 /// Gets reopened streams as they arrive.
-pub(crate) type Receiver = Box<dyn Fn(u32, Purpose, Socket) + Send + Sync>;
+pub(crate) type Receiver = Box<dyn Fn(u32, Purpose, Unshared<Socket>) + Send + Sync>;
 
 /// The streams that have arrived, and the state of the world's initialisation.
 #[derive(Default)]
@@ -23,7 +24,7 @@ pub(crate) struct Mailbox {
 
 #[derive(Debug, Default)]
 struct State {
-    streams: HashMap<(u32, Purpose), Socket>,
+    streams: HashMap<(u32, Purpose), Unshared<Socket>>,
     /// The outcome of the initialisation, once there is one.
     outcome: Option<Result<(), Error>>,
     /// Ranks that will open no more streams.
@@ -50,7 +51,7 @@ impl Mailbox {
     }
 
     /// Files a stream. It replaces one of the same purpose that has not been taken.
-    pub(crate) fn file(&self, from: u32, purpose: Purpose, stream: Socket) {
+    pub(crate) fn file(&self, from: u32, purpose: Purpose, stream: Unshared<Socket>) {
         if let Some((kind, receiver)) = self.renewed.get()
             && purpose.kind == *kind
             && purpose.lane > 0
@@ -85,7 +86,7 @@ impl Mailbox {
         from: u32,
         purpose: Purpose,
         deadline: Instant,
-    ) -> Result<Socket, Empty> {
+    ) -> Result<Unshared<Socket>, Empty> {
         let mut state = self.state.lock();
         loop {
             if let Some(stream) = state.streams.remove(&(from, purpose)) {

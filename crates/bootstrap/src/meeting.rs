@@ -14,6 +14,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use rustix::event::PollFd;
 use socket2::Socket;
+use spark_ccl_fork::Unshared;
 
 use crate::caller::Caller;
 use crate::net::Bell;
@@ -37,7 +38,7 @@ pub struct Delivery {
     /// What the stream is for.
     pub purpose: Purpose,
     /// The stream, or why there is none.
-    pub stream: Result<(Socket, End), Error>,
+    pub stream: Result<(Unshared<Socket>, End), Error>,
 }
 
 /// The handler of a context's streams. The session's thread calls it, and then leads the talk that it returns, if any.
@@ -180,7 +181,7 @@ impl LinkStreams {
     }
 
     /// Takes the stream of a peer's call that was accepted.
-    pub(crate) fn accept_call(&mut self, peer: u32, purpose: Purpose, stream: Socket) {
+    pub(crate) fn accept_call(&mut self, peer: u32, purpose: Purpose, stream: Unshared<Socket>) {
         self.calls.remove(&(peer, purpose));
         self.finish_call(peer, purpose, Ok((stream, End::Called)));
     }
@@ -223,7 +224,12 @@ impl LinkStreams {
         }
     }
 
-    fn finish_call(&mut self, peer: u32, purpose: Purpose, stream: Result<(Socket, End), Error>) {
+    fn finish_call(
+        &mut self,
+        peer: u32,
+        purpose: Purpose,
+        stream: Result<(Unshared<Socket>, End), Error>,
+    ) {
         if stream.is_ok() {
             self.established.insert((peer, purpose));
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use socket2::Socket;
+use spark_ccl_fork::Unshared;
 
 use crate::frame::FrameReader;
 use crate::hello::Hello;
@@ -18,7 +19,7 @@ pub(crate) struct Member {
     pub(crate) hello: Hello,
     /// Its report on its links.
     pub(crate) report: Option<Result<(), String>>,
-    stream: Socket,
+    stream: Unshared<Socket>,
     reader: FrameReader,
     /// What is still to be sent, and how many bytes of the first buffer have been.
     outbox: VecDeque<Arc<[u8]>>,
@@ -34,7 +35,7 @@ pub(crate) enum News {
 }
 
 impl Member {
-    pub(crate) fn new(hello: Hello, stream: Socket) -> Self {
+    pub(crate) fn new(hello: Hello, stream: Unshared<Socket>) -> Self {
         Member {
             hello,
             report: None,

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use socket2::Socket;
-use spark_ccl_fork::Process;
+use spark_ccl_fork::{Process, Unshared};
 
 use crate::dial::{Route, routes};
 use crate::mailbox::Mailbox;
@@ -22,7 +22,7 @@ pub(crate) struct Network {
     pub(crate) key: Secret,
     pub(crate) own: Vec<Address>,
     /// `None` once the rank has reported.
-    rendezvous: Mutex<Option<Arc<Socket>>>,
+    rendezvous: Mutex<Option<Arc<Unshared<Socket>>>>,
     stop: Arc<Stop>,
     pub(crate) requests: Arc<Requests>,
     process: Process,
@@ -32,7 +32,7 @@ impl Network {
     pub(crate) fn new(
         key: Secret,
         own: Vec<Address>,
-        rendezvous: Arc<Socket>,
+        rendezvous: Arc<Unshared<Socket>>,
         stop: Arc<Stop>,
         requests: Arc<Requests>,
     ) -> Self {

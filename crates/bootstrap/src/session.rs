@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 use socket2::Socket;
+use spark_ccl_fork::Unshared;
 
 use crate::caller::Caller;
 use crate::dial::{Call, Unreached, call, redial, routes};
@@ -217,7 +218,7 @@ impl Session {
         purpose: Purpose,
         via: Via,
         deadline: Instant,
-    ) -> Result<Socket, Error> {
+    ) -> Result<Unshared<Socket>, Error> {
         check_rank(peer, self.size())?;
         match &self.mode {
             Mode::Local(local_rank) => local_rank.connect(self.peer(peer), purpose, via),
@@ -334,7 +335,7 @@ impl Session {
         peer: u32,
         purpose: Purpose,
         deadline: Instant,
-    ) -> Result<Socket, Unreached> {
+    ) -> Result<Unshared<Socket>, Unreached> {
         let Mode::Network(network) = &self.mode else {
             return Err(Unreached::NoAnswer("it is in this process".to_owned()));
         };
@@ -365,7 +366,7 @@ impl Session {
     pub fn hand_over(
         &self,
         kind: Kind,
-        receiver: impl Fn(u32, Purpose, Socket) + Send + Sync + 'static,
+        receiver: impl Fn(u32, Purpose, Unshared<Socket>) + Send + Sync + 'static,
     ) {
         self.mailbox.hand_over(kind, Box::new(receiver));
     }
@@ -375,7 +376,12 @@ impl Session {
     /// # Errors
     /// [`Error::Timeout`] names the peer; if the world's initialisation fails meanwhile, its error; [`Error::Lost`] if
     /// a peer within this process has ended; [`Error::Argument`].
-    pub fn accept(&self, peer: u32, purpose: Purpose, deadline: Instant) -> Result<Socket, Error> {
+    pub fn accept(
+        &self,
+        peer: u32,
+        purpose: Purpose,
+        deadline: Instant,
+    ) -> Result<Unshared<Socket>, Error> {
         check_rank(peer, self.size())?;
         let waited_since = Instant::now();
         self.mailbox

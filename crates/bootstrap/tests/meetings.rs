@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use common::{TCP, in_parallel, purpose, soon, world};
 use socket2::Socket;
 use spark_ccl_bootstrap::{Attendant, Delivery, End, Error, Kind, Session, Talk, Turn, Via};
+use spark_ccl_fork::Unshared;
+use spark_ccl_testing::Sleeper;
 
 const CONTEXT: u64 = 7;
 
@@ -35,7 +37,7 @@ fn link(lane: u32) -> spark_ccl_bootstrap::Purpose {
     }
 }
 
-fn stream(delivery: Delivery) -> (Socket, End) {
+fn stream(delivery: Delivery) -> (Unshared<Socket>, End) {
     delivery.stream.unwrap()
 }
 
@@ -77,7 +79,7 @@ fn the_end_that_does_not_ask_is_told_before_or_after_it_attends() {
 
 /// One end of a talk: sends a byte after a pause, and receives one.
 struct Chat {
-    stream: Socket,
+    stream: Unshared<Socket>,
     turn: Turn,
     received: Sender<u8>,
     /// How late the byte arrives at the other end.
@@ -107,7 +109,7 @@ impl Talk for Chat {
             }
             Turn::Reading => {
                 let mut byte = [0];
-                (&self.stream).read_exact(&mut byte).unwrap();
+                (&*self.stream).read_exact(&mut byte).unwrap();
                 self.received.send(byte[0]).unwrap();
                 Turn::Over
             }
@@ -195,7 +197,26 @@ fn what_comes_for_a_context_that_is_over_is_closed() {
         stream
             .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();
-        assert_eq!((&stream).read(&mut [0]).unwrap(), 0);
+        assert_eq!((&*stream).read(&mut [0]).unwrap(), 0);
+    }
+}
+
+/// Else their peers would take a process that has died for one that is slow.
+#[test]
+fn streams_end_though_a_child_lives() {
+    for sessions in worlds(2) {
+        let told: Vec<_> = sessions.iter().map(|s| attend(s, CONTEXT)).collect();
+        sessions[0].reach(1, link(0), &[TCP], soon()).unwrap();
+        let control = purpose(Kind::Control, 0);
+        let opened = sessions[0].connect(1, control, TCP, soon()).unwrap();
+        let accepted = sessions[1].accept(0, control, soon()).unwrap();
+        let [(called, _), (answered, _)] = [0, 1].map(|rank| stream(next_delivery(&told[rank])));
+        let _child = Sleeper::fork();
+        for (near, far) in [(called, answered), (accepted, opened)] {
+            drop(near);
+            far.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            assert_eq!(rustix::io::read(&far, &mut [0_u8]), Ok(0));
+        }
     }
 }
 

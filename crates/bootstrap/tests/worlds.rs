@@ -8,7 +8,6 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use common::{TCP, free_port, in_parallel, mesh, options, purpose, soon, world};
-use socket2::Socket;
 use spark_ccl_bootstrap::{
     Address, Error, Kind, Options, Root, Secret, Session, UniqueId, Unreached, Via,
 };
@@ -47,8 +46,8 @@ fn streams_open_after_the_seal_and_to_oneself() {
         for peer in [0, 1] {
             let near = sessions[0].connect(peer, wanted, TCP, soon()).unwrap();
             let far = sessions[peer as usize].accept(0, wanted, soon()).unwrap();
-            (&near).write_all(b"x").unwrap();
-            (&far).read_exact(&mut [0]).unwrap();
+            (&*near).write_all(b"x").unwrap();
+            (&*far).read_exact(&mut [0]).unwrap();
         }
         let again = sessions[0].seal(Ok(()), soon());
         assert!(matches!(again, Err(Error::Argument(_))), "{again:?}");
@@ -58,7 +57,7 @@ fn streams_open_after_the_seal_and_to_oneself() {
 #[test]
 fn a_stream_arrives_before_it_is_asked_for() {
     let sessions = world(2);
-    let streams: Vec<Socket> = (0..20)
+    let streams: Vec<_> = (0..20)
         .map(|lane| {
             sessions[0]
                 .connect(1, purpose(Kind::Control, lane), TCP, soon())
@@ -69,9 +68,9 @@ fn a_stream_arrives_before_it_is_asked_for() {
         let far = sessions[1]
             .accept(0, purpose(Kind::Control, lane), soon())
             .unwrap();
-        (&far).write_all(&[lane as u8]).unwrap();
+        (&*far).write_all(&[lane as u8]).unwrap();
         let mut byte = [0];
-        (&streams[lane as usize]).read_exact(&mut byte).unwrap();
+        (&*streams[lane as usize]).read_exact(&mut byte).unwrap();
         assert_eq!(byte, [lane as u8]);
     }
 }
@@ -88,8 +87,8 @@ fn a_stream_is_opened_once_more_until_the_peer_has_ended() {
         let near = sessions[0].redial(1, wanted, soon()).unwrap();
         let (from, seen, far) = arrived.recv_timeout(common::WATCHDOG).unwrap();
         assert_eq!((from, seen), (0, wanted));
-        (&near).write_all(b"x").unwrap();
-        (&far).read_exact(&mut [0]).unwrap();
+        (&*near).write_all(b"x").unwrap();
+        (&*far).read_exact(&mut [0]).unwrap();
     }
     // Streams with lane 0 are accepted as before.
     let other = purpose(Kind::Control, 0);

@@ -33,7 +33,7 @@ pub use error::Error;
 pub use log::Log;
 pub use nccl::Nccl;
 pub use pattern::Pattern;
-pub use rdma::{Hcas, Rdma};
+pub use rdma::{GidIndex, Hcas, Rdma};
 pub use reader::Used;
 pub use secret::Secret;
 pub use settings::Settings;

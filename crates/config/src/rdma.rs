@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::error::Error;
 use crate::parse;
 use crate::pattern::Pattern;
-use crate::reader::Reader;
+use crate::reader::{Reader, Used};
 
 /// How RDMA links are set up. `docs/environment.md` explains each setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct Rdma {
     /// Which ports of which devices may be used.
     pub hcas: Hcas,
     /// The only index in a port's GID table that may be used; `None` for the one that suits the peer.
-    pub gid_index: Option<u8>,
+    pub gid_index: Option<GidIndex>,
     /// How long a queue pair waits for an acknowledgement before it retransmits, as an exponent from 1 to 31:
     /// 4.096 us * 2^timeout.
     pub timeout: u8,
@@ -55,7 +55,10 @@ impl Rdma {
         if let Some(taken) = reader.take(&names).filter(|taken| taken.text != "-1") {
             let index = parse::number(taken.text).and_then(|index| u8::try_from(index).ok());
             let expected = "-1 or a number from 0 to 255";
-            rdma.gid_index = Some(index.ok_or_else(|| taken.invalid(expected))?);
+            rdma.gid_index = Some(GidIndex {
+                index: index.ok_or_else(|| taken.invalid(expected))?,
+                set: Used::new(taken.name, taken.value),
+            });
         }
         let small = [
             (
@@ -94,6 +97,22 @@ impl Rdma {
 
 /// NCCL's maximum.
 const MAX_QPS: usize = 128;
+
+/// The only index in a port's GID table that may be used.
+///
+/// It displays as the variable that was set and where, for texts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GidIndex {
+    /// The index.
+    pub index: u8,
+    set: Used,
+}
+
+impl fmt::Display for GidIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (from {})", self.set.name, self.set.origin)
+    }
+}
 
 /// Which ports of which devices may be used, in the grammar of `NCCL_IB_HCA`.
 ///

@@ -127,10 +127,8 @@ fn rdma_has_nccls_defaults_and_names() {
     let rdma = Settings::default().rdma;
     assert!(rdma.hcas.allows("mlx5_0", 1) && rdma.hcas.to_string() == "all devices");
     assert_eq!((rdma.timeout, rdma.retry_count), (17, 7));
-    assert_eq!(
-        (rdma.gid_index, rdma.traffic_class, rdma.qps_per_connection),
-        (None, 0, 1)
-    );
+    assert_eq!(rdma.gid_index, None);
+    assert_eq!((rdma.traffic_class, rdma.qps_per_connection), (0, 1));
     let s = settings(&[
         ("NCCL_IB_HCA", "=rocep1s0f0:1,roceP2p1s0f0"),
         ("NCCL_IB_GID_INDEX", "3"),
@@ -148,15 +146,21 @@ fn rdma_has_nccls_defaults_and_names() {
         "NCCL_IB_HCA==rocep1s0f0:1,roceP2p1s0f0"
     );
     assert_eq!((rdma.timeout, rdma.retry_count), (14, 6));
+    let gid_index = rdma.gid_index.as_ref().unwrap();
+    assert_eq!(gid_index.index, 3);
     assert_eq!(
-        (rdma.gid_index, rdma.traffic_class, rdma.qps_per_connection),
-        (Some(3), 106, 4)
+        gid_index.to_string(),
+        "NCCL_IB_GID_INDEX (from environment)"
     );
+    assert_eq!((rdma.traffic_class, rdma.qps_per_connection), (106, 4));
     let library = rdma.library.as_deref().unwrap();
     assert_eq!(library.to_str(), Some("/opt/lib/libibverbs.so.1"));
     assert_eq!(s.origins().len(), 7);
     assert!(s.warnings().is_empty() && s.without_effect().is_empty());
-    let gid_index = |text| settings(&[("NCCL_IB_GID_INDEX", text)]).rdma.gid_index;
+    let gid_index = |text| {
+        let only = settings(&[("NCCL_IB_GID_INDEX", text)]).rdma.gid_index;
+        only.map(|only| only.index)
+    };
     assert_eq!((gid_index("-1"), gid_index("0")), (None, Some(0)));
 }
 

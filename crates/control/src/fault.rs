@@ -134,16 +134,13 @@ pub enum Fault {
         late: Vec<Late>,
     },
     /// The link that carries data between two ranks failed.
-    #[error(
-        "the link between {by} and {peer} failed: {text}; if both processes still run, check the \
-         network between their hosts"
-    )]
+    #[error("the link between {by} and {peer} failed: {text}")]
     Link {
         /// The rank that noticed.
         by: Member,
         /// The other end.
         peer: Member,
-        /// The error.
+        /// The error, and what to do, which depends on what the link is made of.
         text: String,
     },
 }

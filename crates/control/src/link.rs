@@ -92,7 +92,7 @@ impl Link {
     /// With `can_be_repaired`, a TCP stream is reopened after it breaks. A Unix stream only ends with its process.
     pub(crate) fn new(
         peer: u32,
-        socket: Socket,
+        socket: Unshared<Socket>,
         can_be_repaired: bool,
         now: Instant,
     ) -> io::Result<Self> {
@@ -106,7 +106,7 @@ impl Link {
         } else {
             link.process = process_of(&socket).map(Arc::new);
         }
-        link.stream = Some(Arc::new(Unshared::new(socket)));
+        link.stream = Some(Arc::new(socket));
         Ok(link)
     }
 
@@ -131,9 +131,9 @@ impl Link {
     }
 
     /// Continues on a new stream, which replaces one that has broken or is about to.
-    pub(crate) fn renew(&mut self, socket: Socket, now: Instant) -> io::Result<()> {
+    pub(crate) fn renew(&mut self, socket: Unshared<Socket>, now: Instant) -> io::Result<()> {
         watch_host(&SockRef::from(&socket))?;
-        self.stream = Some(Arc::new(Unshared::new(socket)));
+        self.stream = Some(Arc::new(socket));
         self.outbound.restart();
         self.inbound.clear();
         (self.unacknowledged, self.write_error) = (0, None);

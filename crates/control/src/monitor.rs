@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use socket2::Socket;
-use spark_ccl_fork::{Owned, Process};
+use spark_ccl_fork::{Owned, Process, Unshared};
 
 use crate::link::{Link, Obstacle, PollTargets};
 use crate::repair::{Redial, Unreached};
@@ -39,7 +39,7 @@ impl Adopter {
     /// called with. The caller must have authenticated `stream` as strictly as the first one.
     ///
     /// Returns whether the monitor still exists.
-    pub fn adopt(&self, peer: u32, number: u32, stream: Socket) -> bool {
+    pub fn adopt(&self, peer: u32, number: u32, stream: Unshared<Socket>) -> bool {
         let Some(shared) = self.0.upgrade() else {
             return false;
         };
@@ -75,7 +75,7 @@ impl Monitor {
     pub fn start(
         me: u32,
         names: Vec<String>,
-        streams: Vec<(u32, Socket)>,
+        streams: Vec<(u32, Unshared<Socket>)>,
         redial: Option<Redial>,
     ) -> io::Result<Arc<Self>> {
         check_ranks(me, names.len(), &streams)?;
@@ -148,7 +148,7 @@ impl Drop for Monitor {
     }
 }
 
-fn check_ranks(me: u32, size: usize, streams: &[(u32, Socket)]) -> io::Result<()> {
+fn check_ranks(me: u32, size: usize, streams: &[(u32, Unshared<Socket>)]) -> io::Result<()> {
     let mut ranks: Vec<u32> = streams.iter().map(|&(rank, _)| rank).collect();
     ranks.push(me);
     ranks.sort_unstable();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
+use spark_ccl_fork::Unshared;
 
 /// The pause between attempts: the first one, and the longest that backoff reaches.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -30,7 +31,12 @@ pub trait Dial: Send + Sync {
     ///
     /// # Errors
     /// [`Unreached`], by the deadline or soon after it.
-    fn dial(&self, peer: u32, number: u32, deadline: Instant) -> Result<Socket, Unreached>;
+    fn dial(
+        &self,
+        peer: u32,
+        number: u32,
+        deadline: Instant,
+    ) -> Result<Unshared<Socket>, Unreached>;
 }
 
 /// Why a rank could not be reached.
@@ -227,7 +233,7 @@ mod tests {
     struct Nobody;
 
     impl Dial for Nobody {
-        fn dial(&self, _: u32, _: u32, _: Instant) -> Result<Socket, Unreached> {
+        fn dial(&self, _: u32, _: u32, _: Instant) -> Result<Unshared<Socket>, Unreached> {
             Err(refused())
         }
     }

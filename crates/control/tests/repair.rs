@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{everyone_fails, fault, name, names, until, words};
+use common::{Streams, everyone_fails, fault, name, names, until, words};
 use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_control::{Adopter, Dial, Fault, Monitor, Redial, Unreached, Watch, neighbours};
+use spark_ccl_fork::Unshared;
 
 const UNHEARD: Duration = Duration::from_millis(1500);
 const HEARD: Duration = Duration::from_secs(4);
@@ -31,11 +32,11 @@ struct Network {
 }
 
 impl Network {
-    fn connect(&self, a: u32, b: u32) -> (Socket, Socket) {
+    fn connect(&self, a: u32, b: u32) -> (Unshared<Socket>, Unshared<Socket>) {
         let (mine, theirs) = tcp_pair();
         let handle = mine.try_clone().unwrap();
         self.streams.lock().push((a, b, handle));
-        (mine, theirs)
+        (Unshared::new(mine), Unshared::new(theirs))
     }
 
     /// Breaks all streams between two ranks.
@@ -59,7 +60,7 @@ struct Caller {
 }
 
 impl Dial for Caller {
-    fn dial(&self, peer: u32, number: u32, _: Instant) -> Result<Socket, Unreached> {
+    fn dial(&self, peer: u32, number: u32, _: Instant) -> Result<Unshared<Socket>, Unreached> {
         let to_panic = &self.network.to_panic;
         let one_less = |left: usize| left.checked_sub(1);
         let panics = to_panic.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
@@ -86,7 +87,7 @@ impl Dial for Caller {
 /// A world of ranks that are connected by TCP.
 fn world(size: u32) -> (Arc<Network>, Vec<Arc<Monitor>>) {
     let network = Arc::new(Network::default());
-    let mut streams: Vec<Vec<(u32, Socket)>> = (0..size).map(|_| Vec::new()).collect();
+    let mut streams: Vec<Streams> = (0..size).map(|_| Vec::new()).collect();
     for rank in 0..size {
         for peer in neighbours(rank, size)
             .into_iter()

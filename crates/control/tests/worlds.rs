@@ -11,6 +11,7 @@ use common::{
 };
 use socket2::Socket;
 use spark_ccl_control::{Fault, Monitor};
+use spark_ccl_fork::Unshared;
 
 #[test]
 fn a_fault_stays_in_its_communicator() {
@@ -225,9 +226,9 @@ fn a_goodbye_over_tcp_is_not_lost() {
     }
 }
 
-fn tcp_pair() -> (Socket, Socket) {
+fn tcp_pair() -> (Unshared<Socket>, Unshared<Socket>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mine = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (theirs, _) = listener.accept().unwrap();
-    (mine.into(), theirs.into())
+    (Unshared::new(mine.into()), Unshared::new(theirs.into()))
 }

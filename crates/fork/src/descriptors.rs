@@ -23,8 +23,12 @@ impl Default for Entry {
 }
 
 impl Entry {
-    /// Frees the entry. The owner is about to close the descriptor.
+    /// Replaces the descriptor by the dead end, and frees the entry. The owner is about to close the descriptor.
+    ///
+    /// A child that is forked in between has the dead end, whether it finds the entry or not.
     pub(crate) fn free(&self) {
+        // Pairs with nothing: only the owner changes an entry that is taken.
+        replace(self.0.load(Ordering::Relaxed));
         // Pairs with the exchange in `enlist` that reuses the entry.
         self.0.store(NONE, Ordering::Release);
     }
@@ -42,9 +46,11 @@ pub(crate) fn make_dead_end() {
         return;
     }
     // Without a dead end, children keep the descriptors, as they would without this crate.
-    let Ok((end, _closed)) = UnixStream::pair() else {
+    let Ok((end, other)) = UnixStream::pair() else {
         return;
     };
+    // Before a child can find the end: it would have a copy of the other one, which nobody closes.
+    drop(other);
     // Threads do not wait for each other here. If several get here, the first one's socket stays.
     let (relaxed, fd) = (Ordering::Relaxed, end.as_raw_fd());
     if DEAD_END
@@ -66,16 +72,21 @@ pub(crate) fn enlist(fd: RawFd) -> &'static Entry {
 
 /// Replaces every registered descriptor by the dead end. Called in a child while it has a single thread.
 pub(crate) fn leave_to_parent() {
-    // Pairs with nothing: this process has no other thread, and its memory is a copy.
-    let dead_end = DEAD_END.load(Ordering::Relaxed);
     LIST.for_each(|Entry(entry)| {
         // Pairs with nothing: this process has no other thread. The entry becomes free for the child's own
         // descriptors.
         let fd = entry.swap(NONE, Ordering::Relaxed);
         if fd != NONE {
-            // SAFETY: `dup3` accesses no memory of this process. `fd` is still the descriptor that was enlisted,
-            // because its owner frees the entry before it closes the descriptor.
-            unsafe { libc::dup3(dead_end, fd, libc::O_CLOEXEC) };
+            replace(fd);
         }
     });
+}
+
+/// Replaces a descriptor on the list by the dead end, which closes it in this process. Async-signal-safe.
+fn replace(fd: RawFd) {
+    // Pairs with nothing: it was there before the descriptor was on the list.
+    let dead_end = DEAD_END.load(Ordering::Relaxed);
+    // SAFETY: `dup3` accesses no memory of this process. `fd` is still the descriptor that was enlisted, because its
+    // owner frees the entry before it closes the descriptor. Without a dead end the call fails, and changes nothing.
+    unsafe { libc::dup3(dead_end, fd, libc::O_CLOEXEC) };
 }

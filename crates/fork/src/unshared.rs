@@ -2,12 +2,16 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use crate::Process;
 use crate::descriptors::{Entry, enlist, make_dead_end};
 
-/// Something with a descriptor that children of `fork` do not keep open.
+/// The owner of a descriptor that children of `fork` do not keep open. Dropping it ends the connection.
+///
+/// A child that another thread forks after the descriptor was opened and before [`new`](Self::new) returns may keep a
+/// copy, which holds the connection open until the child ends. So call `new` right after the descriptor was opened, and
+/// before anyone at the other end depends on it. No other moment matters.
 pub struct Unshared<T: AsFd> {
     value: T,
     entry: &'static Entry,
@@ -36,8 +40,15 @@ impl<T: AsFd> Deref for Unshared<T> {
     }
 }
 
+impl<T: AsFd> AsFd for Unshared<T> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.value.as_fd()
+    }
+}
+
 impl<T: AsFd> Drop for Unshared<T> {
-    /// Runs before `value` is dropped, which closes the descriptor: its number may be reused from then on.
+    /// Ends the connection, for children that are forked meanwhile, too. Runs before `value` is dropped, which closes
+    /// the descriptor: its number may be reused from then on.
     fn drop(&mut self) {
         if self.process.is_here() {
             self.entry.free();

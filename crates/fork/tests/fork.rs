@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::Read;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 
@@ -117,6 +117,45 @@ fn the_parents_connections_end_though_a_child_lives() {
     assert_eq!(there.read(&mut [0]).unwrap(), 0, "the stream is still open");
     std::io::Write::write_all(&mut &order, b"x").unwrap();
     assert!(ended_well(child));
+}
+
+/// Forks a child that lives until it is told to exit, when it is dropped: in the middle of that of an `Unshared`.
+struct Forks<'a> {
+    stream: UnixStream,
+    order: &'a UnixStream,
+    child: &'a AtomicI32,
+}
+
+impl AsFd for Forks<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl Drop for Forks<'_> {
+    fn drop(&mut self) {
+        let mut order = self.order;
+        let child = fork(|| order.read(&mut [0]).is_ok_and(|read| read == 1));
+        self.child.store(child, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_connection_that_is_being_closed_ends_though_a_child_is_forked() {
+    let (stream, mut there) = UnixStream::pair().unwrap();
+    there
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .unwrap();
+    let (order, orders) = UnixStream::pair().unwrap();
+    let child = AtomicI32::new(0);
+    drop(Unshared::new(Forks {
+        stream,
+        order: &order,
+        child: &child,
+    }));
+    assert_eq!(there.read(&mut [0]).unwrap(), 0, "the stream is still open");
+    std::io::Write::write_all(&mut &orders, b"x").unwrap();
+    assert!(ended_well(child.load(Ordering::Relaxed)));
 }
 
 /// The number of a closed descriptor may be reused, so a child must not touch it.

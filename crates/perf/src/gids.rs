@@ -147,8 +147,8 @@ impl Row {
         }
         let usable = self.port.usable(settings).map_err(|why| why.to_string())?;
         let gid = usable.preferred().ok_or("no address")?;
-        let why = match settings.gid_index {
-            Some(index) => format!("NCCL_IB_GID_INDEX allows {index} only"),
+        let why = match &settings.gid_index {
+            Some(only) => format!("{only} allows {} only", only.index),
             None if gid.ip().is_ipv4() => format!("IPv4 and {} come first", gid.roce),
             None => format!("no IPv4 address with {}", gid.roce),
         };
@@ -198,8 +198,17 @@ mod tests {
     }
 
     fn text(row: &Row, variables: &[(&str, &str)]) -> String {
-        let env = Env::from_pairs(variables.iter().copied());
-        row.text(&Settings::from_env(&env).unwrap().rdma)
+        text_of(row, &Env::from_pairs(variables.iter().copied()))
+    }
+
+    fn text_of(row: &Row, env: &Env) -> String {
+        row.text(&Settings::from_env(env).unwrap().rdma)
+    }
+
+    /// Why an address would be used, at the end of its line.
+    fn used(text: &str) -> &str {
+        let mut lines = text.lines();
+        lines.find(|line| line.contains("used:")).unwrap()
     }
 
     #[test]
@@ -217,8 +226,9 @@ rocep1s0f0:1  active  4096 B  200 Gbit/s  enp1s0f0np0 (MTU 9000)  0000:01:00.0
     #[test]
     fn settings_and_links_decide() {
         let chosen = text(&row(), &[("NCCL_IB_GID_INDEX", "1")]);
-        let line = chosen.lines().find(|line| line.contains("used:")).unwrap();
-        assert!(line.starts_with("    1  ") && line.ends_with("NCCL_IB_GID_INDEX allows 1 only"));
+        let line = used(&chosen);
+        let why = "used: NCCL_IB_GID_INDEX (from environment) allows 1 only";
+        assert!(line.starts_with("    1  ") && line.ends_with(why), "{line}");
         let other = text(&row(), &[("NCCL_IB_HCA", "mlx5_0")]);
         assert!(
             other.ends_with("  not used: ruled out by NCCL_IB_HCA=mlx5_0\n"),
@@ -232,6 +242,21 @@ rocep1s0f0:1  active  4096 B  200 Gbit/s  enp1s0f0np0 (MTU 9000)  0000:01:00.0
             down.ends_with("  not used: no link: is the cable plugged in, and enp1s0f0np0 up?\n"),
             "{down}"
         );
+    }
+
+    #[test]
+    fn the_setting_of_the_address_is_named_with_its_origin() {
+        let ours = text(&row(), &[("SPARK_CCL_IB_GID_INDEX", "2")]);
+        let why = "used: SPARK_CCL_IB_GID_INDEX (from environment) allows 2 only";
+        assert!(used(&ours).ends_with(why), "{ours}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, "NCCL_IB_GID_INDEX=0\n").unwrap();
+        let mut env = Env::default();
+        env.add_file(file.path()).unwrap();
+        let from = format!("(from {}:1)", file.path().display());
+        let text = text_of(&row(), &env);
+        let why = format!("used: NCCL_IB_GID_INDEX {from} allows 0 only");
+        assert!(used(&text).ends_with(&why), "{text}");
     }
 
     #[test]

@@ -6,7 +6,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::{Receiver, RecvTimeoutError, Sender, unbounded};
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::io::retry_on_intr;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, kill_process, set_parent_process_death_signal, waitid,
+};
 use spark_ccl::UniqueId;
 
 use crate::console;
@@ -17,7 +20,7 @@ use crate::ranks::Member;
 const GRACE: Duration = Duration::from_secs(3);
 
 enum Event {
-    Exited(usize, std::io::Result<ExitStatus>),
+    Ended(usize),
     Signalled(i32),
 }
 
@@ -28,10 +31,7 @@ enum Event {
 pub(crate) fn launch(processes: usize, id: &UniqueId, more: &[String]) -> Result<u8, Error> {
     let (events, receiver) = unbounded();
     forward_signals(events.clone())?;
-    let mut children = Children {
-        pids: Vec::new(),
-        running: Vec::new(),
-    };
+    let mut children = Children(Vec::new());
     for process in 0..processes {
         match start(process, processes, id, more) {
             Ok(child) => children.add(child, process, events.clone()),
@@ -87,29 +87,36 @@ fn start(process: usize, processes: usize, id: &UniqueId, more: &[String]) -> Re
     Ok(child)
 }
 
-/// The started processes, by index.
-struct Children {
-    pids: Vec<Option<Pid>>,
-    running: Vec<bool>,
-}
+/// The started processes, by index; `None` once they have been waited for.
+struct Children(Vec<Option<Child>>);
 
 impl Children {
-    fn add(&mut self, mut child: Child, process: usize, events: Sender<Event>) {
-        self.pids.push(Pid::from_raw(child.id() as i32));
-        self.running.push(true);
+    fn add(&mut self, child: Child, process: usize, events: Sender<Event>) {
+        let pid = Pid::from_child(&child);
+        self.0.push(Some(child));
         std::thread::spawn(move || {
-            let status = child.wait();
+            // The process keeps its id until `wait`, so no other process gets a signal that is meant for it.
+            let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            // If this fails, so does `wait`, whose error is reported.
+            let _ = retry_on_intr(|| waitid(WaitId::Pid(pid), options));
             // The receiver is dropped only when this program is about to exit.
-            let _ = events.send(Event::Exited(process, status));
+            let _ = events.send(Event::Ended(process));
         });
     }
 
+    fn are_running(&self) -> bool {
+        self.0.iter().any(Option::is_some)
+    }
+
+    /// The status of a process that has ended.
+    fn wait(&mut self, process: usize) -> Option<std::io::Result<ExitStatus>> {
+        self.0[process].take().map(|mut child| child.wait())
+    }
+
     fn signal_all(&self, signal: Signal) {
-        for (pid, running) in self.pids.iter().zip(&self.running) {
-            if let (Some(pid), true) = (pid, running) {
-                // It may have exited meanwhile.
-                let _ = kill_process(*pid, signal);
-            }
+        for child in self.0.iter().flatten() {
+            // Has no effect on a process that has ended.
+            let _ = kill_process(Pid::from_child(child), signal);
         }
     }
 }
@@ -118,15 +125,15 @@ impl Children {
 fn wait(children: &mut Children, receiver: &Receiver<Event>) -> u8 {
     let mut outcome = Outcome::default();
     let mut deadline = None;
-    while children.running.contains(&true) {
+    while children.are_running() {
         let event = match deadline {
             None => receiver.recv().map_err(RecvTimeoutError::from),
             Some(deadline) => receiver.recv_deadline(deadline),
         };
         match event {
-            Ok(Event::Exited(process, status)) => {
-                children.running[process] = false;
-                if outcome.record(process, &status) {
+            Ok(Event::Ended(process)) => {
+                let status = children.wait(process);
+                if status.is_some_and(|status| outcome.record(process, &status)) {
                     deadline.get_or_insert(Instant::now() + GRACE);
                 }
             }
@@ -228,6 +235,20 @@ mod tests {
             outcome.record(process, &Ok(ExitStatus::from_raw(*raw)));
         }
         outcome.code()
+    }
+
+    #[test]
+    fn a_process_that_has_ended_keeps_its_id_until_it_is_waited_for() {
+        let (events, receiver) = unbounded();
+        let child = Command::new("true").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let mut children = Children(Vec::new());
+        children.add(child, 0, events);
+        assert!(matches!(receiver.recv(), Ok(Event::Ended(0))));
+        rustix::process::test_kill_process(pid).unwrap();
+        assert!(children.are_running());
+        assert!(children.wait(0).unwrap().unwrap().success());
+        assert!(!children.are_running());
     }
 
     #[test]

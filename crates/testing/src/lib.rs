@@ -10,8 +10,10 @@
 
 mod fuzz;
 mod probe;
+mod sleeper;
 
 pub use fuzz::{Target, fuzz};
+pub use sleeper::Sleeper;
 
 use std::fs::OpenOptions;
 use std::io::Write;

@@ -5,6 +5,7 @@ pub(crate) mod input;
 use std::os::fd::AsFd;
 
 use input::{heard, soon, streams};
+use spark_ccl_fork::Unshared;
 
 use crate::memory::{SharedMemory, recv_fd, send_fd};
 use crate::rdma::{Gid, Port, Roce, candidates, decode, encode};
@@ -37,7 +38,7 @@ pub const TARGETS: &[Target] = &[
     (
         "rdma-immediates",
         crate::rdma::link::fuzz::immediates,
-        || vec![vec![0; 8]],
+        crate::rdma::link::fuzz::some_immediates,
     ),
     (
         "rdma-offers",
@@ -71,7 +72,7 @@ fn tcp_stream(bytes: &[u8]) {
         channels: 1,
         ..SMALL
     };
-    let (_tx, mut rx) = tcp::link(vec![vec![ours]], one).unwrap();
+    let (_tx, mut rx) = tcp::link(vec![vec![Unshared::new(ours)]], one).unwrap();
     take_all(&mut rx, 1);
 }
 

@@ -24,6 +24,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use socket2::Socket;
+use spark_ccl_fork::Unshared;
 
 use crate::{Geometry, LinkError};
 
@@ -39,7 +40,10 @@ const DIRECT_BYTES: usize = 8 << 10;
 ///
 /// # Errors
 /// When the sockets do not fit the geometry, or an option cannot be set.
-pub fn link(sockets: Vec<Vec<Socket>>, geometry: Geometry) -> Result<(Tx, Rx), LinkError> {
+pub fn link(
+    sockets: Vec<Vec<Unshared<Socket>>>,
+    geometry: Geometry,
+) -> Result<(Tx, Rx), LinkError> {
     check(&sockets, geometry)?;
     let mut shared = Vec::with_capacity(sockets.len());
     for channel in sockets {
@@ -57,7 +61,7 @@ pub fn link(sockets: Vec<Vec<Socket>>, geometry: Geometry) -> Result<(Tx, Rx), L
     Ok((Tx::new(&shared, geometry), Rx::new(&shared, geometry)))
 }
 
-fn check(sockets: &[Vec<Socket>], geometry: Geometry) -> Result<(), LinkError> {
+fn check(sockets: &[Vec<Unshared<Socket>>], geometry: Geometry) -> Result<(), LinkError> {
     if sockets.len() != geometry.channels || sockets.iter().any(Vec::is_empty) {
         return Err(LinkError::Misuse(format!(
             "expected at least one socket for each of {} channels, got {:?}",

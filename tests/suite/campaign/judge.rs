@@ -55,11 +55,7 @@ fn explains(case: &Case, job: &Job<'_>, error: &str) -> bool {
             let is_closed = error.contains("check the network between their hosts");
             is_lost || is_closed && names_host(*from) && names_host(*to)
         }
-        Fault::Mismatch(_) => {
-            // Who is far ahead has forgotten how it called the operation.
-            let differs = ["operation #", "the calls of the ranks differ"];
-            differs.iter().any(|words| error.contains(words)) && names(error, &is_victim)
-        }
+        Fault::Mismatch(_) => error.contains("operation #") && names(error, &is_victim),
         Fault::None | Fault::Pause | Fault::Gap(_) | Fault::Garbage | Fault::Fork(_) => false,
     }
 }

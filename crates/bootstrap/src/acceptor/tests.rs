@@ -1,5 +1,7 @@
 //! What a session's thread makes of several calls at a time.
 
+use spark_ccl_fork::Unshared;
+
 use super::*;
 use crate::handshake::{EnterError, Entry, Intent, Open};
 use crate::lobby::ListenerRole;
@@ -17,11 +19,15 @@ fn acceptor(name: &str) -> (Acceptor, Socket) {
     let requests = Arc::new(Requests::new().unwrap());
     let contexts = Arc::<Contexts>::default();
     let (rendezvous, its_end) = net::tcp_pair().unwrap();
+    let rendezvous = Rendezvous::new(
+        Arc::new(Unshared::new(rendezvous)),
+        "the rendezvous".to_owned(),
+    );
     let acceptor = Acceptor {
         lobby: Lobby::new(role, key, vec![listener]),
         mailbox: Arc::default(),
         stop: Arc::new(Stop::new().unwrap()),
-        rendezvous: Rendezvous::new(Arc::new(rendezvous), "the rendezvous".to_owned()),
+        rendezvous,
         requests: Arc::clone(&requests),
         link_streams: LinkStreams::new(1, key, requests, contexts),
     };

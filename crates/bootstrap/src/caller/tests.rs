@@ -6,6 +6,11 @@ use crate::options::Address;
 use crate::{Kind, Purpose};
 
 const KEY: &[u8] = b"the key";
+const PURPOSE: Purpose = Purpose {
+    context: 1,
+    kind: Kind::Tcp,
+    lane: 0,
+};
 
 /// The listener of one rank of two, and the route to it.
 fn listening(rank: u32) -> (Lobby, Route) {
@@ -25,11 +30,7 @@ fn a_stranger_at_one_address_does_not_end_the_call() {
     let intent = Intent::Stream {
         from: 0,
         to: 1,
-        purpose: Purpose {
-            context: 1,
-            kind: Kind::Tcp,
-            lane: 0,
-        },
+        purpose: PURPOSE,
     };
     let begin = Instant::now();
     let deadline = begin + Duration::from_secs(30);
@@ -50,4 +51,34 @@ fn a_stranger_at_one_address_does_not_end_the_call() {
     }
     calling.unwrap().unwrap();
     assert_eq!(turned_down.get(), 3);
+}
+
+#[test]
+fn a_handshake_that_is_broken_off_ends_though_a_child_lives() {
+    let (mut peer, route) = listening(1);
+    let intent = Intent::Stream {
+        from: 0,
+        to: 1,
+        purpose: PURPOSE,
+    };
+    let begin = Instant::now();
+    let deadline = begin + Duration::from_secs(30);
+    let mut caller = Caller::new("rank 1".to_owned(), vec![route], intent, begin, deadline);
+    while peer.next_wake().is_none() {
+        assert!(Instant::now() < deadline);
+        assert!(
+            caller
+                .step(&Secret::from_text(KEY), Instant::now())
+                .is_none()
+        );
+        peer.serve(Instant::now(), &|_, _| true);
+    }
+    let _child = spark_ccl_testing::Sleeper::fork();
+    drop(caller);
+    // Long before the handshake would time out.
+    let soon = Instant::now() + Duration::from_secs(2);
+    while peer.next_wake().is_some() {
+        assert!(Instant::now() < soon, "the connection is still open");
+        assert!(peer.serve(Instant::now(), &|_, _| true).is_empty());
+    }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Instant;
 
 use socket2::Socket;
+use spark_ccl_fork::Unshared;
 
 use super::{Admits, Admitted, ListenerRole};
 use crate::frame::{Frame, FrameReader, ReadError};
@@ -15,7 +16,7 @@ use crate::wire::{FrameKind, WireError, frame};
 use crate::{Purpose, Secret};
 
 pub(super) struct PendingConnection {
-    pub(super) socket: Socket,
+    pub(super) socket: Unshared<Socket>,
     pub(super) since: Instant,
     reader: FrameReader,
     stage: Stage,
@@ -62,7 +63,7 @@ impl PendingConnection {
         // Fails on a Unix socket, which has no delay to switch off.
         let _ = socket.set_tcp_nodelay(true);
         PendingConnection {
-            socket,
+            socket: Unshared::new(socket),
             since: now,
             reader: FrameReader::default(),
             stage: Stage::Opening,

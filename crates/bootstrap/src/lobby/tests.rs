@@ -56,11 +56,11 @@ fn stream_to(to: u32) -> Intent {
     }
 }
 
-fn connect(route: &Route, key: &[u8], intent: Intent) -> Result<Socket, Error> {
+fn connect(route: &Route, key: &[u8], intent: Intent) -> Result<Unshared<Socket>, Error> {
     connect_by(std::slice::from_ref(route), key, intent)
 }
 
-fn connect_by(routes: &[Route], key: &[u8], intent: Intent) -> Result<Socket, Error> {
+fn connect_by(routes: &[Route], key: &[u8], intent: Intent) -> Result<Unshared<Socket>, Error> {
     call(&Call {
         peer: "rank 1",
         routes,

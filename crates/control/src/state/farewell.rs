@@ -85,6 +85,7 @@ mod tests {
     use std::sync::Arc;
 
     use socket2::Socket;
+    use spark_ccl_fork::Unshared;
 
     use super::*;
     use crate::link::End;
@@ -95,7 +96,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (neighbour, _) = listener.accept().unwrap();
-        let link = Link::new(1, Socket::from(stream), true, now).unwrap();
+        let link = Link::new(1, Unshared::new(Socket::from(stream)), true, now).unwrap();
         let names: Arc<[Arc<str>]> = ["rank 0".into(), "rank 1".into()].into();
         (State::new(0, names, vec![link], None), neighbour)
     }

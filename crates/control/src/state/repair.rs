@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use socket2::Socket;
+use spark_ccl_fork::Unshared;
 
 use super::State;
 use crate::link::{End, Link, Obstacle};
@@ -132,7 +133,7 @@ impl State {
     pub(crate) fn attempt_ended(
         &mut self,
         attempt: Attempt,
-        outcome: Result<Socket, Unreached>,
+        outcome: Result<Unshared<Socket>, Unreached>,
         now: Instant,
     ) {
         let Attempt { peer, number } = attempt;
@@ -161,7 +162,7 @@ impl State {
         peer: u32,
         number: u32,
         by_higher: bool,
-        socket: Socket,
+        socket: Unshared<Socket>,
         now: Instant,
     ) {
         let is_gone = self.departures.contains_key(&peer);

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use socket2::Socket;
+use spark_ccl_fork::Unshared;
 
 use super::*;
 use crate::fault::POINT_TO_POINT;
@@ -129,7 +130,8 @@ impl Rank {
     fn new() -> Self {
         let (ours, neighbour) = UnixStream::pair().unwrap();
         neighbour.set_nonblocking(true).unwrap();
-        let link = Link::new(NEIGHBOUR, Socket::from(ours), false, Instant::now()).unwrap();
+        let ours = Unshared::new(Socket::from(ours));
+        let link = Link::new(NEIGHBOUR, ours, false, Instant::now()).unwrap();
         let names: Arc<[Arc<str>]> = (0..SIZE)
             .map(|rank| format!("rank {rank}").into())
             .collect();

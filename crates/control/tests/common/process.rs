@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use socket2::Socket;
 use spark_ccl_control::{Fault, Monitor, Watch, neighbours};
+use spark_ccl_fork::Unshared;
 
-use super::{fault, name, names, until, words};
+use super::{Streams, fault, name, names, until, words};
 
 const RANK: &str = "SPARK_CONTROL_TEST_RANK";
 const SIZE: &str = "SPARK_CONTROL_TEST_SIZE";
@@ -147,7 +147,7 @@ fn execute(order: &str, watch: &Arc<Watch>) -> String {
 }
 
 /// Connects to the neighbours: each rank listens, and connects to the lower ones.
-fn connect(rank: u32, size: u32, folder: &Path) -> Vec<(u32, Socket)> {
+fn connect(rank: u32, size: u32, folder: &Path) -> Streams {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     publish(rank, listener.local_addr().unwrap().port(), folder);
     let mut streams = Vec::new();
@@ -159,13 +159,13 @@ fn connect(rank: u32, size: u32, folder: &Path) -> Vec<(u32, Socket)> {
         }
         let mut stream = TcpStream::connect(("127.0.0.1", find(peer, folder))).unwrap();
         stream.write_all(&rank.to_le_bytes()).unwrap();
-        streams.push((peer, stream.into()));
+        streams.push((peer, Unshared::new(stream.into())));
     }
     for _ in 0..to_accept {
         let (mut stream, _) = listener.accept().unwrap();
         let mut peer = [0; 4];
         stream.read_exact(&mut peer).unwrap();
-        streams.push((u32::from_le_bytes(peer), stream.into()));
+        streams.push((u32::from_le_bytes(peer), Unshared::new(stream.into())));
     }
     streams
 }

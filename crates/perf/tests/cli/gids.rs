@@ -52,7 +52,7 @@ fn gids_are_listed() {
     );
     let index = with("NCCL_IB_GID_INDEX", "0").stdout;
     assert!(
-        index.contains("used: NCCL_IB_GID_INDEX allows 0 only"),
+        index.contains("used: NCCL_IB_GID_INDEX (from environment) allows 0 only"),
         "{index}"
     );
 }

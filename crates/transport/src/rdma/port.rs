@@ -69,11 +69,13 @@ pub enum Unusable {
     Excluded(String),
     /// It does not have the only address that may be used.
     #[error(
-        "its GID table has nothing at index {index}, the only one that NCCL_IB_GID_INDEX allows, but at {present}"
+        "its GID table has nothing at index {index}, the only one that {setting} allows, but at {present}"
     )]
     Index {
         /// The index that is allowed.
         index: u8,
+        /// The setting that allows it.
+        setting: String,
         /// The entries that exist.
         present: String,
     },
@@ -95,12 +97,15 @@ impl Port {
             return Err(Unusable::NoAddress);
         }
         let mut port = self.clone();
-        if let Some(index) = settings.gid_index {
-            port.gids.retain(|gid| gid.index == index);
+        if let Some(only) = &settings.gid_index {
+            port.gids.retain(|gid| gid.index == only.index);
             if port.gids.is_empty() {
                 let present: Vec<_> = self.gids.iter().map(|gid| gid.index.to_string()).collect();
-                let present = present.join(", ");
-                return Err(Unusable::Index { index, present });
+                return Err(Unusable::Index {
+                    index: only.index,
+                    setting: only.to_string(),
+                    present: present.join(", "),
+                });
             }
         }
         Ok(port)
@@ -247,8 +252,9 @@ mod tests {
             "ruled out by NCCL_IB_HCA=^rocep1s0f0"
         );
         assert_eq!(
-            text(&[("NCCL_IB_GID_INDEX", "7")]),
-            "its GID table has nothing at index 7, the only one that NCCL_IB_GID_INDEX allows, but at 0, 1, 2, 3"
+            text(&[("SPARK_CCL_IB_GID_INDEX", "7")]),
+            "its GID table has nothing at index 7, the only one that SPARK_CCL_IB_GID_INDEX (from environment) allows, \
+             but at 0, 1, 2, 3"
         );
         let mut bare = port();
         bare.gids.clear();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustix::event::PollFlags;
 use socket2::Socket;
+use spark_ccl_fork::Unshared;
 
 use super::inbox::{Expected, Inbox};
 use super::{DIRECT_BYTES, no_channel};
@@ -18,7 +19,7 @@ pub struct Rx {
 }
 
 struct Channel {
-    sockets: Vec<(Arc<Socket>, Inbox)>,
+    sockets: Vec<(Arc<Unshared<Socket>>, Inbox)>,
     /// The number of the next message.
     next: u64,
     /// Whether the message at the head was returned to the caller.
@@ -28,9 +29,9 @@ struct Channel {
 }
 
 impl Rx {
-    pub(super) fn new(sockets: &[Vec<Arc<Socket>>], geometry: Geometry) -> Self {
-        let inbox = |socket: &Arc<Socket>| (Arc::clone(socket), Inbox::default());
-        let channel = |sockets: &Vec<Arc<Socket>>| Channel {
+    pub(super) fn new(sockets: &[Vec<Arc<Unshared<Socket>>>], geometry: Geometry) -> Self {
+        let inbox = |socket: &Arc<Unshared<Socket>>| (Arc::clone(socket), Inbox::default());
+        let channel = |sockets: &Vec<Arc<Unshared<Socket>>>| Channel {
             sockets: sockets.iter().map(inbox).collect(),
             next: 0,
             lent: false,

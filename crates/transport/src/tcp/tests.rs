@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use socket2::Socket;
+use spark_ccl_fork::Unshared;
 use spark_ccl_testing::{Need, has};
 
 use super::{HEADER_BYTES, Header, Rx, Tx, link};
@@ -40,7 +41,9 @@ fn ends(
 ) -> ((Tx, Rx), (Tx, Rx)) {
     let mut all = (Vec::new(), Vec::new());
     for _ in 0..geometry.channels {
-        let (here, there) = (0..sockets).map(|_| pair()).unzip();
+        let pairs = (0..sockets).map(|_| pair());
+        let unshared = |(here, there)| (Unshared::new(here), Unshared::new(there));
+        let (here, there) = pairs.map(unshared).unzip();
         all.0.push(here);
         all.1.push(there);
     }
@@ -210,7 +213,7 @@ fn streams_of_whole_slots_and_of_mixed_sizes() {
 /// An end of a link whose peer is a plain socket.
 fn raw(geometry: Geometry) -> (TcpStream, Tx, Rx) {
     let (here, there) = tcp_pair(v4());
-    let (tx, rx) = link(vec![vec![here.into()]], geometry).unwrap();
+    let (tx, rx) = link(vec![vec![Unshared::new(here.into())]], geometry).unwrap();
     (there, tx, rx)
 }
 
@@ -327,7 +330,7 @@ fn a_violation_ends_all_channels_for_good() {
     let pairs: Vec<_> = (0..2).map(|_| tcp_pair(v4())).collect();
     let (here, mut there): (Vec<_>, Vec<_>) = pairs
         .into_iter()
-        .map(|(here, there)| (vec![Socket::from(here)], there))
+        .map(|(here, there)| (vec![Unshared::new(here.into())], there))
         .unzip();
     let (_tx, mut rx) = link(here, geometry).unwrap();
     let huge = Header {
@@ -352,7 +355,7 @@ fn wires_that_are_crossed_are_noticed() {
         ..SMALL
     };
     let (a, b) = (tcp_pair(v4()), tcp_pair(v4()));
-    let one = |stream: TcpStream| vec![Socket::from(stream)];
+    let one = |stream: TcpStream| vec![Unshared::new(stream.into())];
     let (mut tx, _rx) = link(vec![one(a.0), one(b.0)], geometry).unwrap();
     let (_tx, mut rx) = link(vec![one(b.1), one(a.1)], geometry).unwrap();
     tx.reserve(1, 8).unwrap().unwrap();
@@ -392,7 +395,7 @@ fn what_was_committed_is_sent_before_the_end() {
 
 #[test]
 fn sockets_must_fit_the_geometry() {
-    let sockets = || vec![vec![Socket::from(tcp_pair(v4()).0)]];
+    let sockets = || vec![vec![Unshared::new(tcp_pair(v4()).0.into())]];
     let refused = |sockets, geometry| {
         let error = link(sockets, geometry).map(|_| ()).unwrap_err();
         assert!(matches!(error, LinkError::Misuse(_)), "{error}");

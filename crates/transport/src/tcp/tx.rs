@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::event::PollFlags;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use socket2::Socket;
+use spark_ccl_fork::Unshared;
 
 use super::header::{HEADER_BYTES, Header};
 use super::{DIRECT_BYTES, ended_by, no_channel, resize};
@@ -43,7 +44,7 @@ struct Channel {
 }
 
 struct Outgoing {
-    socket: Arc<Socket>,
+    socket: Arc<Unshared<Socket>>,
     /// The first message of this socket that the kernel has not accepted completely.
     message: u64,
     /// How many bytes of that message's frame the kernel has accepted.
@@ -58,7 +59,7 @@ struct Slot {
 }
 
 impl Tx {
-    pub(super) fn new(sockets: &[Vec<Arc<Socket>>], geometry: Geometry) -> Self {
+    pub(super) fn new(sockets: &[Vec<Arc<Unshared<Socket>>>], geometry: Geometry) -> Self {
         let channels = sockets
             .iter()
             .map(|sockets| Channel::new(sockets, geometry.slots));
@@ -205,8 +206,8 @@ impl Slot {
 }
 
 impl Channel {
-    fn new(sockets: &[Arc<Socket>], slots: usize) -> Self {
-        let outgoing = |(index, socket): (usize, &Arc<Socket>)| Outgoing {
+    fn new(sockets: &[Arc<Unshared<Socket>>], slots: usize) -> Self {
+        let outgoing = |(index, socket): (usize, &Arc<Unshared<Socket>>)| Outgoing {
             socket: Arc::clone(socket),
             message: index as u64,
             written: 0,

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
+use spark_ccl_fork::Unshared;
 
 use super::{Bell, Wait, register_for_barriers};
 use crate::memory::{MemoryError, send_fd};
@@ -106,7 +107,7 @@ fn over_sockets() -> (End, End) {
     let (here, there) = (0..GEOMETRY.channels)
         .map(|_| {
             let (here, there) = streams();
-            (vec![here], vec![there])
+            (vec![Unshared::new(here)], vec![Unshared::new(there)])
         })
         .unzip();
     let end = |sockets| {

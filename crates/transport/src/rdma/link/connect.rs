@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_config::Rdma;
+use spark_ccl_fork::Unshared;
 use spark_ccl_verbs::{Access, PollRoom};
 
 use super::super::{Candidate, Port, candidates, choose, decode, encode};
@@ -36,7 +37,7 @@ const MOST_CANDIDATES: usize = 64;
 pub fn connect(
     nics: &Nics,
     settings: &Rdma,
-    stream: Socket,
+    stream: Unshared<Socket>,
     geometry: Geometry,
     first: bool,
     wait: Wait<'_>,

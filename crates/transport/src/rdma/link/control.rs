@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::net::{SendFlags, send};
 use socket2::Socket;
+use spark_ccl_fork::Unshared;
 
 use super::message::Message;
 use crate::{Geometry, LinkError};
@@ -17,7 +18,7 @@ const UNREACHABLE: Duration = Duration::from_secs(5);
 /// The control stream of a link.
 #[derive(Debug)]
 pub(super) struct Control {
-    pub(super) stream: Arc<Socket>,
+    pub(super) stream: Arc<Unshared<Socket>>,
     rails: usize,
     geometry: Geometry,
     /// The part of the peer's next message that has arrived.
@@ -29,7 +30,11 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub(super) fn new(stream: Socket, rails: usize, geometry: Geometry) -> std::io::Result<Self> {
+    pub(super) fn new(
+        stream: Unshared<Socket>,
+        rails: usize,
+        geometry: Geometry,
+    ) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         // Only TCP has this option; other sockets refuse it. The timeout ends the stream if the peer's kernel does
         // not answer, but not if the peer is only busy.
@@ -90,7 +95,7 @@ impl Control {
         while self.heard.len() < len && !self.is_closed {
             let known = self.heard.len();
             self.heard.resize(len, 0);
-            let read = (&*self.stream).read(&mut self.heard[known..]);
+            let read = (&**self.stream).read(&mut self.heard[known..]);
             self.heard.truncate(known + *read.as_ref().unwrap_or(&0));
             match read.map_err(|error| error.kind()) {
                 Ok(0) => self.is_closed = true,

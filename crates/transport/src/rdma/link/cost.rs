@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use socket2::{Domain, Socket, Type};
 use spark_ccl_config::Settings;
+use spark_ccl_fork::Unshared;
 use spark_ccl_verbs::{Access, testing};
 
 use super::control::Control;
@@ -57,7 +58,7 @@ pub(super) fn alone() -> Core {
     let peer = lane.end();
     let rail = lane.connect(peer, 0).unwrap();
     let (stream, _) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
-    let control = Control::new(stream, 1, GEOMETRY).unwrap();
+    let control = Control::new(Unshared::new(stream), 1, GEOMETRY).unwrap();
     Core::new(vec![rail], outgoing, incoming, control, Arc::default())
 }
 

@@ -77,12 +77,28 @@ pub(crate) fn some_lent() -> Vec<Vec<u8>> {
 
 pub(crate) fn immediates(bytes: &[u8]) {
     for bits in bytes.as_chunks().0 {
-        if let Some(Immediate::Message { channel, .. } | Immediate::Released { channel, .. }) =
-            Immediate::from_bits(u32::from_le_bytes(*bits))
-        {
-            assert!(channel < MAX_CHANNELS);
+        match Immediate::from_bits(u32::from_le_bytes(*bits)) {
+            Some(
+                Immediate::Message { channel, .. }
+                | Immediate::Released { channel, .. }
+                | Immediate::Returned { channel, .. },
+            ) => assert!(channel < MAX_CHANNELS),
+            Some(Immediate::Hello | Immediate::SenderGone | Immediate::ReceiverGone) | None => {}
         }
     }
+}
+
+pub(crate) fn some_immediates() -> Vec<Vec<u8>> {
+    let (channel, number) = (MAX_CHANNELS - 1, 7);
+    let all = [
+        Immediate::Message { channel, number },
+        Immediate::Released { channel, number },
+        Immediate::Returned { channel, number },
+        Immediate::Hello,
+        Immediate::SenderGone,
+        Immediate::ReceiverGone,
+    ];
+    vec![all.map(|said| said.to_bits().to_le_bytes()).concat()]
 }
 
 pub(crate) fn offers(bytes: &[u8]) {

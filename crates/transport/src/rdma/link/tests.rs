@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 use spark_ccl_config::{Env, Rdma, Settings};
+use spark_ccl_fork::Unshared;
 use spark_ccl_testing::{Need, has};
 
 mod failover;
@@ -61,6 +62,7 @@ fn patiently() -> Wait<'static> {
 
 fn connected(sides: &[Side; 2], geometry: Geometry) -> [Connected; 2] {
     let (here, there) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
+    let (here, there) = (Unshared::new(here), Unshared::new(there));
     thread::scope(|scope| {
         let (nics, settings) = &sides[1];
         let second =

@@ -54,14 +54,14 @@ proptest! {
     #[test]
     fn what_is_said_is_heard((geometry, message) in messages(), cut in any::<prop::sample::Index>()) {
         let (here, there) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
-        let mut control = Control::new(here, RAILS, geometry).unwrap();
+        let mut control = Control::new(Unshared::new(here), RAILS, geometry).unwrap();
         let bytes = message.encode();
         let (begin, end) = bytes.split_at(cut.index(bytes.len()));
         (&there).write_all(begin).unwrap();
         prop_assert_eq!(control.hear().unwrap(), None);
         (&there).write_all(end).unwrap();
         prop_assert_eq!(control.hear().unwrap(), Some(message.clone()));
-        let mut control = (control, Control::new(there, RAILS, geometry).unwrap());
+        let mut control = (control, Control::new(Unshared::new(there), RAILS, geometry).unwrap());
         control.0.say(&message);
         control.0.say(&message);
         drop(control.0);
@@ -101,7 +101,7 @@ proptest! {
     fn a_stranger_ends_the_talk(kind in 3_u8..) {
         let (here, there) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
         let geometry = Geometry { slot_bytes: 64, slots: 1, channels: 1 };
-        let mut control = Control::new(here, RAILS, geometry).unwrap();
+        let mut control = Control::new(Unshared::new(here), RAILS, geometry).unwrap();
         (&there).write_all(&[kind]).unwrap();
         prop_assert!(matches!(control.hear(), Err(LinkError::Protocol(_))));
     }
@@ -115,7 +115,7 @@ fn nothing_is_held_back_for_a_peer_that_is_gone() {
         slots: 1,
         channels: 1,
     };
-    let mut control = Control::new(here, RAILS, geometry).unwrap();
+    let mut control = Control::new(Unshared::new(here), RAILS, geometry).unwrap();
     let message = Message::Verdict {
         rail: 0,
         works: true,

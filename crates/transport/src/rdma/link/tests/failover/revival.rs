@@ -341,7 +341,7 @@ fn what_is_said_out_of_turn_ends_the_link() {
     ] {
         let [(mut tx, _rx), (other_tx, _other_rx)] = ends(&sides, ONE_SLOT);
         let stream = Arc::clone(&other_tx.core.lock().control().stream);
-        (&*stream).write_all(&said.encode()).unwrap();
+        (&**stream).write_all(&said.encode()).unwrap();
         tx.core.lock().look_around();
         let error = tx.reserve(0, 1).map(|_| ()).unwrap_err();
         assert!(matches!(error, LinkError::Protocol(_)), "{said:?}: {error}");

@@ -1,0 +1,47 @@
+//! Links that are made keep what comes late from harming them.
+
+use super::*;
+use crate::communicator::Communicator;
+use spark_ccl_transport::Bell;
+use std::sync::OnceLock;
+
+const LINE: Line = (1, 0);
+/// Of no communicator.
+const CONTEXT: u64 = 99;
+
+/// A mesh of rank 0 of two.
+fn mesh(comm: &Communicator) -> Mesh {
+    let inner = &comm.inner;
+    Mesh::new(Site {
+        world: Arc::clone(&inner.world),
+        watch: Arc::clone(&inner.watch),
+        context: CONTEXT,
+        members: inner.members.clone(),
+        rank: 0,
+        slot_bytes: 1024,
+        bell: Bell::shared().unwrap(),
+        interfaces: OnceLock::new(),
+    })
+}
+
+/// The peer has taken it for agreed that there are no rails, and has made the link over TCP.
+#[test]
+fn a_dialogue_that_fails_late_leaves_the_link_that_is_there() {
+    let ranks = Communicator::local(2).unwrap();
+    let mut mesh = mesh(&ranks[0]);
+    let made = mesh.own().unwrap();
+    mesh.forming.insert(LINE, Stage::Ready(made));
+    let failed = Outcome::Failed(LinkError::Closed);
+    mesh.inbox.put(Note::Rails(LINE, failed));
+    assert!(matches!(mesh.take(LINE), Ok(Some(_))));
+}
+
+#[test]
+fn a_dialogue_that_fails_is_the_end_where_there_is_no_link() {
+    let ranks = Communicator::local(2).unwrap();
+    let mut mesh = mesh(&ranks[0]);
+    mesh.forming.insert(LINE, Stage::Asked);
+    let failed = Outcome::Failed(LinkError::Closed);
+    mesh.inbox.put(Note::Rails(LINE, failed));
+    assert!(matches!(mesh.take(LINE), Err(LinkError::Closed)));
+}
