@@ -202,8 +202,9 @@ impl Session {
             return false;
         };
         let own = self.peer(self.rank);
-        let sockets = matches!(self.mode, Mode::Local(_)) || !peer.unix_name.is_empty();
-        sockets && peer.host_id == own.host_id
+        // Both must listen: they have to answer alike.
+        let listen = !peer.unix_name.is_empty() && !own.unix_name.is_empty();
+        (matches!(self.mode, Mode::Local(_)) || listen) && peer.host_id == own.host_id
     }
 
     /// Opens a stream to a peer, which gets its end from [`Session::accept`]. Not for streams of links. The socket is
