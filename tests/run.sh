@@ -27,6 +27,8 @@ fi
 # What was measured on this machine must not change which algorithms run; tests of that name files
 # of their own.
 export SPARK_CCL_TUNING=off
+# Messages are read straight out of their senders' memory also where two copies take less time.
+export SPARK_CCL_SINGLE_COPY=${SPARK_CCL_SINGLE_COPY:-1}
 # What was just installed must be used; tests that find something else missing are listed at the end.
 export SPARK_CCL_TEST_REQUIRE=${SPARK_CCL_TEST_REQUIRE:-c++,launchers,rustc}
 . tests/skipped.sh

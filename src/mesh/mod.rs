@@ -22,6 +22,7 @@ use inbox::{Inbox, Note, Outcome, Push};
 use site::Way;
 use sockets::Sockets;
 use spark_ccl_bootstrap::{End, Error as BootstrapError, Kind};
+use spark_ccl_config::SingleCopy;
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{LinkError, LinkRx, LinkTx, shm};
 use std::collections::{BTreeSet, HashMap};
@@ -239,7 +240,12 @@ impl Mesh {
             self.awaited.push((line, shm::Chime::of(&link)));
         }
         let (mut tx, rx) = link;
-        if self.site.settings().single_copy {
+        let lends = match self.site.settings().single_copy {
+            SingleCopy::Always => true,
+            SingleCopy::Never => false,
+            SingleCopy::Auto => shm::single_copies_pay(),
+        };
+        if lends {
             tx.allow_lending();
         }
         self.name(line, "shm".to_owned());

@@ -3,6 +3,7 @@
 use crate::processes::{alone, assert_all_ok, some_time, world};
 
 const SHM: (&str, &str) = ("SPARK_CCL_SHM", "1");
+const ALWAYS: (&str, &str) = ("SPARK_CCL_SINGLE_COPY", "1");
 /// What moves messages that are long enough to be read where they lie.
 const CALLS: [&str; 4] = [
     "call f32 all_to_all 400000",
@@ -15,7 +16,7 @@ const CALLS: [&str; 4] = [
 fn a_rank_that_may_not_be_read_any_more_sends_on() {
     let _alone = alone();
     for _ in 0..3 {
-        let mut ranks = world(3, &[SHM]);
+        let mut ranks = world(3, &[SHM, ALWAYS]);
         // A superuser may read anything.
         assert_all_ok(&mut ranks, "without-leave-to-trace");
         for call in CALLS {

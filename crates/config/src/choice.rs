@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::parse;
+
 /// Which data path is taken (`SPARK_CCL_PATH`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Path {
@@ -69,6 +71,29 @@ impl fmt::Display for Net {
             Net::Tcp => "tcp",
             Net::Rdma => "rdma",
         })
+    }
+}
+
+/// Whether ranks of one host read long messages directly from each other's memory (`SPARK_CCL_SINGLE_COPY`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SingleCopy {
+    /// Where that takes less time than two copies.
+    #[default]
+    Auto,
+    /// Wherever the kernel allows it.
+    Always,
+    /// Nowhere.
+    Never,
+}
+
+impl SingleCopy {
+    pub(crate) const EXPECTED: &'static str = "0, 1 or auto";
+
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        if text.eq_ignore_ascii_case("auto") {
+            return Some(Self::Auto);
+        }
+        parse::boolean(text).map(|always| if always { Self::Always } else { Self::Never })
     }
 }
 

@@ -27,7 +27,7 @@ mod tuning;
 mod variables;
 
 pub use algorithm::{ALGORITHMS, AlgorithmChoice};
-pub use choice::{Backend, Family, HostPort, InterfaceChoice, Net, Path};
+pub use choice::{Backend, Family, HostPort, InterfaceChoice, Net, Path, SingleCopy};
 pub use env::{Env, Origin, Value};
 pub use error::Error;
 pub use log::Log;

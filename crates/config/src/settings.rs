@@ -4,7 +4,7 @@ use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
 use crate::algorithm::AlgorithmChoice;
-use crate::choice::{Backend, Family, HostPort, InterfaceChoice, Net, Path};
+use crate::choice::{Backend, Family, HostPort, InterfaceChoice, Net, Path, SingleCopy};
 use crate::env::Env;
 use crate::error::Error;
 use crate::log::Log;
@@ -48,8 +48,8 @@ pub struct Settings {
     pub net: Net,
     /// Whether ranks of one host use shared memory; otherwise they use the network.
     pub shm: bool,
-    /// Whether ranks of one host may read long messages directly from each other's memory.
-    pub single_copy: bool,
+    /// Whether ranks of one host read long messages directly from each other's memory.
+    pub single_copy: SingleCopy,
     /// Which algorithms may be chosen.
     pub algo: AlgorithmChoice,
     /// The file of measured choices; `None` for no file.
@@ -93,7 +93,7 @@ impl Default for Settings {
             path: Path::Auto,
             net: Net::Auto,
             shm: true,
-            single_copy: true,
+            single_copy: SingleCopy::Auto,
             algo: AlgorithmChoice::default(),
             tuning: None,
             socket_ifname: None,
@@ -254,9 +254,14 @@ impl Settings {
         );
         self.read_net(reader)?;
         self.read_algo(reader)?;
-        if let Some(single_copy) = reader.boolean("SPARK_CCL_SINGLE_COPY")? {
-            self.single_copy = single_copy;
-        }
+        set(
+            &mut self.single_copy,
+            reader.parsed(
+                &["SPARK_CCL_SINGLE_COPY"],
+                SingleCopy::EXPECTED,
+                SingleCopy::parse,
+            )?,
+        );
         if let Some(shm) = reader.boolean("SPARK_CCL_SHM")? {
             self.shm = shm;
         } else if let Some(disable) = reader.boolean("NCCL_SHM_DISABLE")? {

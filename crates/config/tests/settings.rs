@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use spark_ccl_config::{Backend, Env, Error, Family, Net, Path, Settings, VARIABLES};
+use spark_ccl_config::{Backend, Env, Error, Family, Net, Path, Settings, SingleCopy, VARIABLES};
 use spark_ccl_types::Operation;
 
 fn settings(pairs: &[(&str, &str)]) -> Settings {
@@ -65,7 +65,12 @@ fn everything_can_be_set() {
     assert_eq!(s.lost_after, Duration::from_secs(15));
     assert_eq!(s.cut_after, Duration::from_millis(500));
     assert_eq!((s.path, s.net, s.shm), (Path::ZeroCopy, Net::Tcp, false));
-    assert!(!s.single_copy);
+    assert_eq!(s.single_copy, SingleCopy::Never);
+    let single_copy = |text| settings(&[("SPARK_CCL_SINGLE_COPY", text)]).single_copy;
+    assert_eq!(
+        (single_copy("on"), single_copy("Auto")),
+        (SingleCopy::Always, SingleCopy::Auto)
+    );
     assert!(
         s.algo.allows(Operation::AllReduce, "ring")
             && !s.algo.allows(Operation::AllReduce, "direct")
@@ -244,7 +249,7 @@ fn errors_name_variable_value_origin_and_what_is_allowed() {
         ("SPARK_CCL_NET", "carrier-pigeon", "tcp"),
         ("SPARK_CCL_ALGO", "rign", "ring, direct"),
         ("SPARK_CCL_SHM", "maybe", "0 or 1"),
-        ("SPARK_CCL_SINGLE_COPY", "yes please", "0 or 1"),
+        ("SPARK_CCL_SINGLE_COPY", "yes please", "0, 1 or auto"),
         ("NCCL_SHM_DISABLE", "2", "0 or 1"),
         ("SPARK_CCL_SOCKET_FAMILY", "AF_UNIX", "AF_INET6"),
         ("SPARK_CCL_SOCKETS", "0", "1 to 16"),

@@ -28,6 +28,7 @@
 //! long without checking again.
 
 mod beacon;
+mod cost;
 mod doorbell;
 mod layout;
 mod pieces;
@@ -49,6 +50,7 @@ use doorbell::Doorbell;
 use layout::{Direction, Layout};
 use segment::Segment;
 
+pub use cost::single_copies_pay;
 pub use doorbell::Chime;
 pub use layout::{INLINE_BYTES, Size};
 pub use rx::Rx;

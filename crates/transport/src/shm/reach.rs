@@ -101,9 +101,7 @@ impl<W: Word> Words<W> {
 
 /// Tries to read the sender's memory, and tells the sender whether that worked.
 pub(super) fn probe(words: &Words) -> Option<Reach> {
-    let reach = Reach {
-        beacon: words.spot()?,
-    };
+    let reach = Reach::new(words.spot()?);
     match reach.read(reach.beacon.address, &mut [0; 8]) {
         Ok(()) => {
             words.verdict.store(READABLE, Ordering::Relaxed);
@@ -118,6 +116,11 @@ pub(super) fn probe(words: &Words) -> Option<Reach> {
 }
 
 impl Reach {
+    /// Of the process with this beacon.
+    pub(super) fn new(beacon: Spot) -> Self {
+        Self { beacon }
+    }
+
     /// Fills `into` from the address in the peer's memory. After an error its contents are unspecified.
     pub(super) fn read(self, address: u64, into: &mut [u8]) -> Result<(), Unread> {
         let Spot {

@@ -1,0 +1,97 @@
+//! What it costs to read the peer's memory, compared with two copies through a slot.
+//!
+//! The kernel looks up every page that it reads for another process. On some machines, virtual ones above all, that
+//! takes several times as long as the copy.
+
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use super::beacon;
+use super::reach::Reach;
+
+/// What is timed: it fits into caches, and the system call itself hardly counts.
+const BYTES: usize = 64 << 10;
+/// Whatever disturbs a try makes it longer, so the shortest counts.
+const TRIES: usize = 8;
+/// How much longer a read may take than the copies. These are timed on one core; between two, they also pass
+/// the slot's lines on.
+const WORTH: u32 = 2;
+
+const UNKNOWN: u8 = 0;
+const CHEAP: u8 = 1;
+const DEAR: u8 = 2;
+
+/// What was found out. Relaxed: it publishes nothing, and threads that find it unknown measure for themselves.
+static FOUND: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+/// Whether long messages take less time if their receivers read them straight out of the senders' memory. Measured
+/// once per process, which takes less than a millisecond.
+pub fn single_copies_pay() -> bool {
+    match FOUND.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let pays = measure();
+            FOUND.store(if pays { CHEAP } else { DEAR }, Ordering::Relaxed);
+            pays
+        }
+        found => found == CHEAP,
+    }
+}
+
+/// Reads this process's own memory as a peer would.
+fn measure() -> bool {
+    let Some(reach) = beacon::spot().map(Reach::new) else {
+        return false;
+    };
+    let source = vec![1_u8; BYTES];
+    let (mut slot, mut target) = (vec![0_u8; BYTES], vec![0_u8; BYTES]);
+    let address = source.as_ptr() as u64;
+    let read = shortest(|| reach.read(address, &mut target).is_ok());
+    let copied = shortest(|| {
+        slot.copy_from_slice(black_box(&source));
+        target.copy_from_slice(black_box(&slot));
+        black_box(&target).last() == Some(&1)
+    });
+    let pays = read
+        .zip(copied)
+        .is_some_and(|(read, copied)| read < WORTH * copied);
+    tracing::debug!(
+        "64 KiB take {read:?} to read and {copied:?} through a slot: single copies {}",
+        if pays { "pay" } else { "do not pay" }
+    );
+    pays
+}
+
+/// The shortest of several tries; `None` if one fails.
+fn shortest(mut work: impl FnMut() -> bool) -> Option<Duration> {
+    let mut shortest = Duration::MAX;
+    for _ in 0..TRIES {
+        let start = Instant::now();
+        if !work() {
+            return None;
+        }
+        shortest = shortest.min(start.elapsed());
+    }
+    Some(shortest)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_is_not_timed_and_an_answer_stays() {
+        assert_eq!(shortest(|| false), None);
+        let mut calls = 0;
+        assert!(
+            shortest(|| {
+                calls += 1;
+                true
+            })
+            .is_some()
+        );
+        assert_eq!(calls, TRIES);
+        let first = single_copies_pay();
+        assert!((0..100).all(|_| single_copies_pay() == first));
+    }
+}
