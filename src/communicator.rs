@@ -168,7 +168,8 @@ impl Communicator {
             place: 0,
         };
         let planner = self.planner();
-        let one_sided = registered && planner.one_host && self.size() > 1;
+        let is_shared = operation.shared(false).is_some();
+        let one_sided = registered && is_shared && planner.one_host && self.size() > 1;
         let choice = planner.explain(signature, false, one_sided);
         let lends = registered && self.inner.registry.is_some() && planner.may_lend(signature);
         Ok(if lends {

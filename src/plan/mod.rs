@@ -31,8 +31,6 @@ pub(crate) struct Planner {
     pub(crate) slots: usize,
     pub(crate) path: Path,
     pub(crate) algorithms: AlgorithmChoice,
-    /// From how many bytes on one-sided algorithms are considered.
-    one_sided_from: u64,
     /// Whether all ranks share memory.
     pub(crate) one_host: bool,
     topology: Topology,
@@ -71,7 +69,6 @@ impl Planner {
             slot_bytes,
             slots: settings.slots,
             path: settings.path,
-            one_sided_from: tuner::one_sided_from(settings.path, &algorithms),
             algorithms,
             one_host,
             fabric: topology.fabric(slot_bytes),

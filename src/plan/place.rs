@@ -1,6 +1,7 @@
 //! Whether the ranks can reach into each other's buffers in a call.
 
 use super::Planner;
+use super::tuner::may_be_one_sided;
 use crate::buffer::{Home, Region};
 use crate::error::Error;
 use crate::task::Task;
@@ -10,8 +11,8 @@ use spark_ccl_types::{Operation, Side};
 /// The code of the registered memory that a call's buffers are in, on every rank alike; it tells allocations and
 /// offsets apart. 0 for ordinary memory, where data goes through the links.
 pub(super) fn place(task: &Task, planner: &Planner) -> Result<u64, Error> {
-    let too_small = task.signature.bytes() < planner.one_sided_from;
-    if planner.path == Path::Safe || planner.size == 1 || too_small {
+    if planner.path == Path::Safe || planner.size == 1 || !may_be_one_sided(planner, task.signature)
+    {
         return Ok(0);
     }
     // Nobody but the rank itself knows by what to multiply its contribution.

@@ -1,7 +1,7 @@
 //! Which algorithm a call gets, and why.
 
 use super::{Choice, Planner};
-use spark_ccl_config::{AlgorithmChoice, Path};
+use spark_ccl_config::Path;
 use spark_ccl_sched::Algorithm;
 use spark_ccl_types::{Operation, Signature};
 
@@ -49,13 +49,15 @@ pub(super) fn choose(
     }
 }
 
-/// From how many bytes on a vector is worth looking up where ranks have mapped it.
-pub(super) fn one_sided_from(path: Path, algorithms: &AlgorithmChoice) -> u64 {
-    if path == Path::ZeroCopy || !algorithms.is_auto() {
-        0
-    } else {
-        ONE_SIDED_BYTES + 1
-    }
+/// Whether a call may become one-sided, if its memory is registered. Where it may not, nobody looks whether it is.
+pub(super) fn may_be_one_sided(planner: &Planner, signature: Signature) -> bool {
+    planner.path == Path::ZeroCopy
+        || if planner.algorithms.is_auto() {
+            signature.bytes() > ONE_SIDED_BYTES
+        } else {
+            let name = Algorithm::OneSided.to_string();
+            planner.algorithms.allows(signature.operation, &name)
+        }
 }
 
 /// What a call may take: algorithms that fit it, and that the user allows.
@@ -91,7 +93,8 @@ pub(super) fn competes(planner: &Planner, signature: Signature, algorithm: Algor
 /// The best choice, were all algorithms allowed.
 fn preferred(planner: &Planner, signature: Signature, zero_copy: bool) -> Choice {
     let vector = signature.bytes();
-    if zero_copy && vector >= planner.one_sided_from {
+    let forced = planner.path == Path::ZeroCopy;
+    if zero_copy && (vector > ONE_SIDED_BYTES || forced) {
         return Choice {
             algorithm: Algorithm::OneSided,
             reason: "all ranks map each other's registered memory",
@@ -196,7 +199,9 @@ fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice
 mod tests {
     use super::super::Network;
     use super::*;
-    use spark_ccl_config::{Layout, Links, Settings, Tuning, TuningEntry, TuningStep};
+    use spark_ccl_config::{
+        AlgorithmChoice, Layout, Links, Settings, Tuning, TuningEntry, TuningStep,
+    };
     use spark_ccl_sched::Steps;
     use spark_ccl_types::DType;
     use std::collections::BTreeSet;
