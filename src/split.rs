@@ -8,6 +8,7 @@ use crate::opening::{communicator, with_devices};
 use crate::task::Spec;
 use spark_ccl_config::AlgorithmChoice;
 use spark_ccl_types::{DType, Operation, RedOp, Reduction};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering;
 
 impl Communicator {
@@ -53,16 +54,37 @@ impl Communicator {
     /// `SPARK_CCL_ALGO`. Collective; all ranks must name the same. For measurements.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what names no algorithms; else as for [`split`](Self::split).
+    /// [`Error::Invalid`] for what names no algorithms, and on all ranks where one names others; else as for
+    /// [`split`](Self::split).
     pub fn restricted(&self, algorithms: &str) -> Result<Self, Error> {
         let choice = AlgorithmChoice::parse(algorithms).map_err(|expected| Error::Invalid {
             operation: "restricted",
             problem: format!("{algorithms:?} does not choose algorithms: expected {expected}"),
         })?;
+        self.agree_on(&choice)?;
         let count = self.inner.splits.fetch_add(1, Ordering::Relaxed);
         // No color: those of splits have 32 bits.
         let ranks = self.inner.members.clone();
         self.derive([u64::from(count), u64::MAX], ranks, choice)
+    }
+
+    /// Makes sure that all ranks choose alike: messages do not tell the algorithm that they are of.
+    fn agree_on(&self, choice: &AlgorithmChoice) -> Result<(), Error> {
+        let mut hasher = DefaultHasher::new();
+        choice.to_string().hash(&mut hasher);
+        let own = hasher.finish();
+        let mut all = vec![0; self.size()];
+        self.all_gather(&[own], &mut all).by_any_path().run()?;
+        match all.iter().position(|&other| other != own) {
+            None => Ok(()),
+            Some(other) => Err(Error::Invalid {
+                operation: "restricted",
+                problem: format!(
+                    "rank {} chooses {choice}, and rank {other} something else; all ranks must name the same",
+                    self.rank()
+                ),
+            }),
+        }
     }
 
     /// A new communicator of some of these ranks, in a context that these numbers tell apart.

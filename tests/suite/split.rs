@@ -56,6 +56,20 @@ fn a_restricted_communicator_takes_nothing_else() {
 }
 
 #[test]
+fn ranks_that_choose_other_algorithms_are_told() {
+    run(3, |comm| {
+        let own = ["direct", "recursive-doubling", "recursive-doubling"][comm.rank()];
+        let error = comm.restricted(own).unwrap_err().to_string();
+        assert!(
+            error.contains(own) && error.contains("all ranks"),
+            "{error}"
+        );
+        // The communicator is as good as before.
+        check_all(comm);
+    });
+}
+
+#[test]
 fn keys_order_the_ranks() {
     run(5, |comm| {
         let back = comm.split(Some(7), -(comm.rank() as i32)).unwrap().unwrap();
