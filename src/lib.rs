@@ -59,7 +59,7 @@ pub use error::{Error, ExitClass};
 pub use registered::{Registered, RegisteredView, RegisteredViewMut};
 pub use spark_ccl_bootstrap::UniqueId;
 pub use spark_ccl_config::{Backend, Layout, Links};
-pub use spark_ccl_control::Fault;
+pub use spark_ccl_control::{Fault, Late, Member};
 pub use spark_ccl_fork::Forked;
 pub use spark_ccl_transport::Rails;
 pub use spark_ccl_types::{

@@ -146,6 +146,30 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// The ranks that brought it about, as far as that is known: those that died, are lost, left, or aborted; both
+    /// whose calls differ, or whose link failed; and those that are late.
+    ///
+    /// ```
+    /// use spark_ccl_control::{Fault, Member};
+    ///
+    /// let rank = Member { rank: 1, world: 3, name: "rank 3 (hostB, pid 17)".into() };
+    /// let ranks: Vec<u32> = Fault::Died { rank }.ranks().map(|member| member.rank).collect();
+    /// assert_eq!(ranks, [1]);
+    /// ```
+    pub fn ranks(&self) -> impl Iterator<Item = &Member> {
+        let (first, second, late) = match self {
+            Self::Died { rank } | Self::Lost { rank, .. } | Self::Left { rank, .. } => {
+                (Some(rank), None, &[][..])
+            }
+            Self::Aborted { by, .. } => (Some(by), None, &[][..]),
+            Self::Mismatch { rank_a, rank_b, .. } => (Some(rank_a), Some(rank_b), &[][..]),
+            Self::TimedOut { late, .. } => (None, None, &late[..]),
+            Self::Link { by, peer, .. } => (Some(by), Some(peer), &[][..]),
+        };
+        let late = late.iter().map(|late| &late.rank);
+        first.into_iter().chain(second).chain(late)
+    }
+
     /// Every rank that the fault names.
     pub(crate) fn members_mut(&mut self) -> Vec<&mut Member> {
         match self {
