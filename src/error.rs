@@ -2,10 +2,13 @@
 
 use spark_ccl_control::Fault;
 use spark_ccl_fork::Forked;
+use std::fmt;
 use std::sync::Arc;
 
 /// Every error of the library.
-#[derive(Debug, Clone, thiserror::Error)]
+///
+/// Its `Debug` is its text, too: that is what a `main` which returns the error shows.
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A call that cannot be right: lengths, ranks, roots. Nothing was sent; the communicator is fine.
@@ -67,6 +70,12 @@ pub enum Error {
         /// Its error.
         problem: String,
     },
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 /// Rough kinds of errors, for exit codes.
