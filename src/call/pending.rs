@@ -4,7 +4,6 @@ use super::Operands;
 use crate::engine::Ids;
 use crate::error::Error;
 use crate::stay::Stay;
-use parking_lot::Mutex;
 use spark_ccl_types::Element;
 use std::fmt;
 use std::marker::PhantomData;
@@ -24,8 +23,6 @@ where
     ids: Ids,
     /// `None` once the buffers went back to the caller.
     operands: Option<Box<O>>,
-    /// Results that came in by `test`.
-    results: [Option<Result<(), Error>>; 2],
     element: PhantomData<fn(T)>,
 }
 
@@ -35,19 +32,13 @@ impl<T: Element, O: Operands<T> + Send + 'static> Pending<T, O> {
             shared,
             ids,
             operands: Some(operands),
-            results: [None, (ids.1.is_none()).then_some(Ok(()))],
             element: PhantomData,
         }
     }
 
     /// Whether the operation is done. Makes progress.
-    pub fn test(&mut self) -> bool {
-        for (id, result) in [Some(self.ids.0), self.ids.1].iter().zip(&mut self.results) {
-            if let (None, Some(id)) = (&result, id) {
-                *result = self.shared.test(*id);
-            }
-        }
-        self.results.iter().all(Option::is_some)
+    pub fn test(&self) -> bool {
+        self.ids.are_done(&self.shared)
     }
 
     /// Waits for the operation and gives its buffers back.
@@ -56,14 +47,7 @@ impl<T: Element, O: Operands<T> + Send + 'static> Pending<T, O> {
     /// [`Failed`] with [`Error::Failed`] and the buffers, whose contents are then undefined (but
     /// nobody writes them any more).
     pub fn wait(mut self) -> Result<O::Back, Failed<O::Back>> {
-        let mut outcome = Ok(());
-        for (id, result) in [Some(self.ids.0), self.ids.1].iter().zip(&mut self.results) {
-            let result = result
-                .take()
-                .or_else(|| id.map(|id| self.shared.wait(id)))
-                .unwrap_or(Ok(()));
-            outcome = outcome.and(result);
-        }
+        let outcome = self.ids.wait(&self.shared);
         let Some(operands) = self.operands.take() else {
             unreachable!("only wait takes the buffers, and it takes the handle");
         };
@@ -76,15 +60,8 @@ impl<T: Element, O: Operands<T> + Send + 'static> Pending<T, O> {
 
 impl<T: Element, O: Operands<T> + Send + 'static> Drop for Pending<T, O> {
     fn drop(&mut self) {
-        let Some(operands) = self.operands.take() else {
-            return;
-        };
-        // Both halves of an exchange keep the buffers; the lock makes that `Sync`, nobody takes it.
-        let keep = Arc::new(Mutex::new(operands));
-        for (id, result) in [Some(self.ids.0), self.ids.1].iter().zip(&self.results) {
-            if let (Some(id), None) = (id, result) {
-                self.shared.detach(*id, Box::new(Arc::clone(&keep)));
-            }
+        if let Some(operands) = self.operands.take() {
+            self.ids.detach(&self.shared, operands);
         }
     }
 }

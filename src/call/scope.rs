@@ -97,6 +97,11 @@ pub struct ScopedPending<'scope, T: Element, O: Operands<T>> {
 }
 
 impl<T: Element, O: Operands<T>> ScopedPending<'_, T, O> {
+    /// Whether the operation is done. Makes progress.
+    pub fn test(&self) -> bool {
+        self.ids.are_done(&self.shared)
+    }
+
     /// Waits for the operation and gives its buffers back.
     ///
     /// # Errors

@@ -81,6 +81,21 @@ impl Ids {
         shared.settle(self.0)?;
         self.1.map_or(Ok(()), |id| shared.settle(id))
     }
+
+    /// Whether all of the task is done; its results are left to [`wait`](Self::wait). Makes progress.
+    pub(crate) fn are_done(self, shared: &Shared) -> bool {
+        shared.is_done(self.0) && self.1.is_none_or(|id| shared.is_done(id))
+    }
+
+    /// Lets the task go on without its handle. The engine keeps the buffers until it is done.
+    pub(crate) fn detach<B: Send + 'static>(self, shared: &Shared, buffers: B) {
+        // Both halves of an exchange keep the buffers; the lock makes that `Sync`, nobody takes it.
+        let keep = Arc::new(Mutex::new(buffers));
+        if let Some(second) = self.1 {
+            shared.detach(second, Box::new(Arc::clone(&keep)));
+        }
+        shared.detach(self.0, Box::new(keep));
+    }
 }
 
 /// An engine that threads share. In a forked child it refuses everything: a thread of the parent may have it locked,
@@ -166,27 +181,28 @@ impl Shared {
         Ok(ids)
     }
 
-    /// The result, if the operation is done.
-    pub(crate) fn test(&self, id: OpId) -> Option<Result<(), Error>> {
-        if let Err(forked) = self.check_process() {
-            return Some(Err(forked.into()));
+    /// Whether the operation is done; its result is left to be taken. Makes progress. In a forked child, where
+    /// nothing goes on, it is.
+    fn is_done(&self, id: OpId) -> bool {
+        if self.check_process().is_err() {
+            return true;
         }
         let mut engine = self.engine.lock();
         engine.progress();
         engine.patrol(Instant::now());
-        let result = engine.ops.take(id);
+        let is_done = engine.ops.is_done(id);
         unlock(engine);
-        result
+        is_done
     }
 
     /// Waits until the operation is done and takes its result. It always ends: with success, with
     /// a fault, or at the operation's deadline.
-    pub(crate) fn wait(&self, id: OpId) -> Result<(), Error> {
+    fn wait(&self, id: OpId) -> Result<(), Error> {
         self.drive(|engine| engine.ops.take(id))?
     }
 
     /// Waits until the operation is done and leaves its result to be taken.
-    pub(crate) fn settle(&self, id: OpId) -> Result<(), Forked> {
+    fn settle(&self, id: OpId) -> Result<(), Forked> {
         self.drive(|engine| engine.ops.is_done(id).then_some(()))
     }
 
@@ -274,7 +290,7 @@ impl Shared {
 
     /// Hands the buffers of an operation that nobody waits for to the engine. In a forked child they are freed:
     /// the operation is not the child's, and moves nothing there.
-    pub(crate) fn detach(&self, id: OpId, buffers: Box<dyn Any + Send>) {
+    fn detach(&self, id: OpId, buffers: Box<dyn Any + Send>) {
         if self.check_process().is_err() {
             return;
         }

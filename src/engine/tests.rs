@@ -81,7 +81,7 @@ where
         }
     });
     let [give, take] = allocate(&early, lens);
-    let mut pending = make(&early, give, take).start().unwrap();
+    let pending = make(&early, give, take).start().unwrap();
     gate.reached.wait();
     assert!(!pending.test(), "it waits for the other rank");
     early.abort("enough");

@@ -45,7 +45,7 @@ fn any_order_of_waiting() {
 #[test]
 fn testing_makes_progress() {
     run_with(&narrow(), 2, |comm| {
-        let mut pending = comm
+        let pending = comm
             .all_reduce(vec![1_u64; 5000], vec![0; 5000], RedOp::Sum)
             .start()
             .unwrap();
@@ -55,6 +55,38 @@ fn testing_makes_progress() {
         assert!(pending.test());
         let (ones, twos) = pending.wait().unwrap();
         assert!(ones.iter().all(|&x| x == 1) && twos.iter().all(|&x| x == 2));
+    });
+}
+
+#[test]
+fn testing_within_a_scope_makes_progress() {
+    run_with(&narrow(), 2, |comm| {
+        let own: Vec<u64> = (0..5000).map(|i| i + 7 * comm.rank() as u64).collect();
+        let mut sums = vec![0; own.len()];
+        comm.scope(|scope| {
+            let call = comm.all_reduce(&own, &mut sums, RedOp::Sum);
+            let pending = call.start_in(scope)?;
+            while !pending.test() {
+                std::thread::yield_now();
+            }
+            assert!(pending.test());
+            pending.wait()
+        })
+        .unwrap();
+        assert!((0..).zip(&sums).all(|(i, &sum)| sum == 2 * i + 7));
+    });
+}
+
+#[test]
+fn a_failure_that_a_test_has_seen_is_told_by_the_wait() {
+    run(2, |comm| {
+        let pending = comm.recv(vec![0_u8; 10], 1 - comm.rank()).start().unwrap();
+        comm.abort("enough");
+        while !pending.test() {
+            std::thread::yield_now();
+        }
+        let failed = pending.wait().unwrap_err();
+        assert!(matches!(failed.error, Error::Failed(_)));
     });
 }
 
