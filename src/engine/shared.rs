@@ -58,8 +58,9 @@ pub(super) fn deserted_engines(mut work: impl FnMut(&Shared)) {
     for shared in engines {
         work(&shared);
         if let Some(last) = Arc::into_inner(shared) {
-            // Its owner is gone meanwhile. Its end takes a while, and may wait for this very thread.
-            std::thread::spawn(move || drop(last));
+            // Its owner is gone meanwhile. Its end takes a while, and may wait for this very thread: without
+            // another one, it ends here.
+            let _ = std::thread::Builder::new().spawn(move || drop(last));
         }
     }
 }
