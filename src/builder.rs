@@ -124,7 +124,8 @@ impl Builder {
         self
     }
 
-    /// As if the variable were set in the environment.
+    /// As if the variable were set in the environment. A name of ours that does not exist is an error when the
+    /// communicator is made.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.env.set(name, value, "the program");

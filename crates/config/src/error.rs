@@ -19,6 +19,16 @@ pub enum Error {
         /// What is allowed.
         expected: String,
     },
+    /// A variable of ours that the program sets, and that does not exist.
+    #[error("{name} (from {origin}) is unknown{hint}")]
+    Unknown {
+        /// The variable.
+        name: String,
+        /// Who has set it.
+        origin: Origin,
+        /// What may have been meant, or nothing.
+        hint: String,
+    },
     /// A secret that cannot be read or used.
     #[error("{name} (from {origin}): {reason}")]
     Secret {

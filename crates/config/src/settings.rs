@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::algorithm::AlgorithmChoice;
 use crate::choice::{Backend, Family, HostPort, InterfaceChoice, Net, Path, SingleCopy};
-use crate::env::Env;
+use crate::env::{Env, Origin};
 use crate::error::Error;
 use crate::log::Log;
 use crate::nccl::Nccl;
@@ -134,7 +134,7 @@ impl Settings {
         settings.read_log(&mut reader);
         settings.origins = reader.used;
         settings.warnings = reader.warnings;
-        settings.classify_unused(env);
+        settings.classify_unused(env)?;
         Ok(settings)
     }
 
@@ -414,8 +414,9 @@ impl Settings {
         self.log.file = file.map(|taken| taken.text.to_owned());
     }
 
-    /// Classifies each variable that no setting has used: read elsewhere, without effect, or misspelt.
-    fn classify_unused(&mut self, env: &Env) {
+    /// Classifies each variable that no setting has used: read elsewhere, without effect, or misspelt. In the
+    /// environment, an unknown name may be another version's; in the program itself, it is an error.
+    fn classify_unused(&mut self, env: &Env) -> Result<(), Error> {
         for (name, value) in env.iter() {
             let ours = name.starts_with("SPARK_CCL_");
             let taken = self.origins.iter().any(|used| used.name == name);
@@ -425,11 +426,17 @@ impl Settings {
             if READ_ELSEWHERE.contains(&name) {
                 self.origins.push(Used::new(name, value));
             } else if ours && variables::find(name).is_none() {
-                self.warnings.push(unknown(name, value));
+                let (name, origin, hint) = (name.to_owned(), value.origin.clone(), hint(name));
+                if let Origin::Code(_) = origin {
+                    return Err(Error::Unknown { name, origin, hint });
+                }
+                let warning = format!("{name} (from {origin}) is unknown and ignored{hint}");
+                self.warnings.push(warning);
             } else {
                 self.without_effect.push(Used::new(name, value));
             }
         }
+        Ok(())
     }
 }
 
@@ -460,14 +467,11 @@ fn set<T>(field: &mut T, value: Option<T>) {
     }
 }
 
-/// The warning about an unknown variable. It omits the value, which may be a secret under a misspelt name.
-fn unknown(name: &str, value: &crate::env::Value) -> String {
+/// What an unknown variable may have been meant to be. Its value is shown nowhere: it may be a secret under a
+/// misspelt name.
+fn hint(name: &str) -> String {
     let known = VARIABLES.iter().map(|variable| variable.name);
-    let hint = nearest(name, known.filter(|known| known.starts_with("SPARK_CCL_")))
+    nearest(name, known.filter(|known| known.starts_with("SPARK_CCL_")))
         .map(|near| format!("; did you mean {near}?"))
-        .unwrap_or_default();
-    format!(
-        "{name} (from {}) is unknown and ignored{hint}",
-        value.origin
-    )
+        .unwrap_or_default()
 }

@@ -319,6 +319,19 @@ fn a_mistyped_name_is_told_with_the_nearest() {
 }
 
 #[test]
+fn a_name_that_the_program_mistypes_is_an_error() {
+    let mut env = Env::from_pairs([("SPARK_CCL_TIMOUT", "3")]);
+    assert!(Settings::from_env(&env).is_ok());
+    env.set("SPARK_CCL_SLOT_BYTE", "swordfish", "the program");
+    let error = Settings::from_env(&env).unwrap_err();
+    assert!(matches!(&error, Error::Unknown { name, .. } if name == "SPARK_CCL_SLOT_BYTE"));
+    assert_eq!(
+        error.to_string(),
+        "SPARK_CCL_SLOT_BYTE (from the program) is unknown; did you mean SPARK_CCL_SLOT_BYTES?"
+    );
+}
+
+#[test]
 fn the_wire_hash_covers_what_ranks_must_agree_on_and_nothing_else() {
     let base = Settings::default().wire_hash();
     for (name, value) in [
