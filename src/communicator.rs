@@ -1,8 +1,8 @@
 //! The communicator: what users hold.
 
 use crate::error::Error;
+use crate::membership::Membership;
 use crate::plan::Planner;
-use crate::stay::Stay;
 use crate::task::Ranks;
 use crate::world::World;
 use spark_ccl_config::{Backend, Layout};
@@ -37,7 +37,7 @@ pub struct Communicator {
 
 /// What a communicator and its progress thread share.
 pub(crate) struct Inner {
-    pub(crate) shared: Arc<Stay>,
+    pub(crate) shared: Arc<Membership>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) world: Owned<Arc<World>>,
     pub(crate) context: u64,
@@ -221,7 +221,7 @@ impl Communicator {
         self.inner.shared.drain()
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Stay> {
+    pub(crate) fn shared(&self) -> &Arc<Membership> {
         &self.inner.shared
     }
 

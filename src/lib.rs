@@ -22,13 +22,13 @@ mod device;
 mod engine;
 mod error;
 mod logging;
+mod membership;
 mod mesh;
 mod opening;
 mod plan;
 mod registered;
 mod repair;
 mod split;
-mod stay;
 mod task;
 mod world;
 

@@ -5,9 +5,9 @@ use crate::communicator::{Communicator, Inner};
 use crate::deadline::deadline_in;
 use crate::engine::{Engine, Shared, Wires};
 use crate::error::Error;
-use crate::mesh::{Mesh, Site, shares_memory};
+use crate::membership::Membership;
+use crate::mesh::{LinkOwner, Mesh, shares_memory};
 use crate::plan::Planner;
-use crate::stay::Stay;
 use crate::world::{NO_CONTEXT, Reducer, World};
 use spark_ccl_bootstrap::{HostId, Session};
 use spark_ccl_config::{AlgorithmChoice, Backend, Path, Settings, Tuning};
@@ -78,7 +78,7 @@ pub(crate) fn communicator(
         network,
     );
     let shared = engine(world, &watch, context, &members, planner)?;
-    let shared = Arc::new(Stay::new(shared, Arc::clone(&watch), rank as u32));
+    let shared = Arc::new(Membership::new(shared, Arc::clone(&watch), rank as u32));
     let is_wanted = shared.planner().over_rdma() && settings.path != Path::Safe;
     let registry = is_wanted.then(|| Arc::clone(world.nics().registry()));
     let inner = Arc::new(Inner {
@@ -115,7 +115,7 @@ fn engine(
         problem: error.to_string(),
     })?;
     let (rank, slot_bytes) = (planner.rank, planner.slot_bytes);
-    let mesh = Mesh::new(Site {
+    let mesh = Mesh::new(LinkOwner {
         world: Arc::clone(world),
         watch: Arc::clone(watch),
         context,
@@ -125,7 +125,7 @@ fn engine(
         bell: Arc::clone(&bell),
         interfaces: OnceLock::new(),
     });
-    let door = mesh.door();
+    let acceptor = mesh.acceptor();
     let wires = Wires::new(
         rank,
         members.len() as u32,
@@ -138,7 +138,7 @@ fn engine(
     let timeout = world.settings.operation_timeout;
     let shared = Shared::new(Engine::new(wires, Arc::clone(watch), timeout), planner);
     let engine = Arc::downgrade(&shared);
-    door.open(Arc::new(move || {
+    acceptor.open(Arc::new(move || {
         if let Some(engine) = engine.upgrade() {
             or_abort(|| engine.push());
         }

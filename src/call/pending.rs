@@ -3,7 +3,7 @@
 use super::Operands;
 use crate::engine::Ids;
 use crate::error::Error;
-use crate::stay::Stay;
+use crate::membership::Membership;
 use spark_ccl_types::Element;
 use std::fmt;
 use std::marker::PhantomData;
@@ -19,7 +19,7 @@ where
     T: Element,
     O: Operands<T> + Send + 'static,
 {
-    shared: Arc<Stay>,
+    shared: Arc<Membership>,
     ids: Ids,
     /// `None` once the buffers went back to the caller.
     operands: Option<Box<O>>,
@@ -27,7 +27,7 @@ where
 }
 
 impl<T: Element, O: Operands<T> + Send + 'static> Pending<T, O> {
-    pub(super) fn new(shared: Arc<Stay>, ids: Ids, operands: Box<O>) -> Self {
+    pub(super) fn new(shared: Arc<Membership>, ids: Ids, operands: Box<O>) -> Self {
         Self {
             shared,
             ids,

@@ -4,7 +4,7 @@ use super::{Operands, or_abort};
 use crate::communicator::Communicator;
 use crate::engine::Ids;
 use crate::error::Error;
-use crate::stay::Stay;
+use crate::membership::Membership;
 use parking_lot::Mutex;
 use spark_ccl_types::Element;
 use std::marker::PhantomData;
@@ -23,7 +23,7 @@ pub struct Scope<'scope, 'env: 'scope> {
 
 /// An operation that the scope has to wait for, whatever becomes of its handle.
 struct Started {
-    shared: Arc<Stay>,
+    shared: Arc<Membership>,
     ids: Ids,
 }
 
@@ -57,7 +57,7 @@ impl Communicator {
 impl<'scope> Scope<'scope, '_> {
     pub(super) fn adopt<T: Element, O: Operands<T>>(
         &'scope self,
-        shared: &Arc<Stay>,
+        shared: &Arc<Membership>,
         ids: Ids,
         operands: Box<O>,
     ) -> ScopedPending<'scope, T, O> {
@@ -88,7 +88,7 @@ impl<'scope> Scope<'scope, '_> {
 /// An operation in flight within a [`Scope`]. Dropping it waits for it only where it owns its
 /// buffers; the scope waits in any case.
 pub struct ScopedPending<'scope, T: Element, O: Operands<T>> {
-    shared: Arc<Stay>,
+    shared: Arc<Membership>,
     ids: Ids,
     /// `None` once the buffers went back to the caller.
     operands: Option<Box<O>>,

@@ -1,10 +1,10 @@
 //! Makes NCCL's communicator for the ranks of one of ours, over their links.
 
-use super::elsewhere::elsewhere;
 use super::engine::{Calls, State};
 use super::error::refused;
 use super::gpu::Gpu;
-use super::kept::Kept;
+use super::helper_thread::on_helper_thread;
+use super::registration_table::RegistrationTable;
 use super::{Engine, guard};
 use crate::communicator::Communicator;
 use crate::error::Error;
@@ -64,7 +64,7 @@ pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Owned<Arc
         begun: AtomicU64::new(0),
         ended: AtomicU64::new(0),
         stuck: AtomicBool::new(false),
-        last_kind: AtomicU64::new(u64::MAX),
+        last_key: AtomicU64::new(u64::MAX),
     });
     guard::start(&engine, settings.operation_timeout)?;
     tracing::info!(
@@ -88,8 +88,8 @@ pub(crate) fn library(settings: &Settings) -> Result<Library, Error> {
 }
 
 /// What the ranks of this process keep that have NCCL's id in common.
-fn kept(id: UniqueId) -> Arc<Kept> {
-    static ALL: Mutex<Vec<([u8; 128], Weak<Kept>)>> = Mutex::new(Vec::new());
+fn kept(id: UniqueId) -> Arc<RegistrationTable> {
+    static ALL: Mutex<Vec<([u8; 128], Weak<RegistrationTable>)>> = Mutex::new(Vec::new());
     let mut all = ALL.lock();
     all.retain(|(_, kept)| kept.strong_count() > 0);
     let mut same = all.iter().filter(|(of, _)| of == id.as_bytes());
@@ -214,5 +214,5 @@ fn connect(
     let watch = &comm.inner.watch;
     let what = format!("connecting {}", watch.member(rank as u32));
     let hint = "that is what SPARK_CCL_INIT_TIMEOUT had left";
-    elsewhere(&what, hint, watch, timeout, make)
+    on_helper_thread(&what, hint, watch, timeout, make)
 }

@@ -6,7 +6,7 @@ use spark_ccl_types::{Operation, ReduceOp};
 
 /// What a call needs besides its arguments.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct CallTarget<'a> {
     pub(super) library: Library,
     pub(super) nccl: &'a Communicator,
     pub(super) rank: usize,
@@ -14,7 +14,7 @@ pub(super) struct Place<'a> {
     pub(super) stream: Stream,
 }
 
-impl Place<'_> {
+impl CallTarget<'_> {
     /// Enqueues the call. In place, both buffers are the same, and as long as the larger one is.
     pub(super) fn enqueue(
         self,

@@ -1,11 +1,11 @@
 //! A communicator of NCCL's, and what is known of the calls that were enqueued with it.
 
+use super::connection_key::ConnectionKey;
 use super::error::{is_harmless, may_be_remote, refused};
 use super::gpu::Gpu;
-use super::kept::Kept;
-use super::kind::Kind;
 use super::mark::Mark;
 use super::order::{self, hold_back, were_lost, were_used};
+use super::registration_table::RegistrationTable;
 use crate::buffer::Region;
 use crate::error::Error;
 use crate::task::Task;
@@ -36,7 +36,7 @@ pub(crate) struct Engine {
     pub(super) gpu: Arc<Gpu>,
     pub(super) state: Mutex<State>,
     /// What is registered with it, and with others of this process.
-    pub(super) kept: Arc<Kept>,
+    pub(super) kept: Arc<RegistrationTable>,
     /// Whether a thread gives memory back.
     pub(super) tidies: AtomicBool,
     /// Calls of NCCL's that were begun, and those that have come back: the guard looks whether one does not.
@@ -48,7 +48,7 @@ pub(crate) struct Engine {
     /// Whether a call of NCCL's has held up an abort for too long. A hint as well.
     pub(super) stuck: AtomicBool,
     /// The kind of the last call, for which the ranks have met. It publishes nothing either.
-    pub(super) last_kind: AtomicU64,
+    pub(super) last_key: AtomicU64,
 }
 
 pub(super) struct State {
@@ -69,7 +69,7 @@ pub(super) struct Calls {
     /// The one that is watched, until it has run.
     pub(super) mark: Option<Mark>,
     /// The kinds for which the ranks have met.
-    pub(super) met: HashSet<Kind>,
+    pub(super) met: HashSet<ConnectionKey>,
 }
 
 impl State {

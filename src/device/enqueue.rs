@@ -1,7 +1,7 @@
 //! From a call to what NCCL does in a stream.
 
-use super::calls::Place;
-use super::kind::Kind;
+use super::calls::CallTarget;
+use super::connection_key::ConnectionKey;
 use super::meeting::Meeting;
 use super::{Engine, order};
 use crate::buffer::Region;
@@ -70,17 +70,17 @@ impl Engine {
         comm: &Communicator,
         signature: Signature,
     ) -> Result<Option<Meeting>, Error> {
-        let Some(kind) = Kind::of(signature).filter(|_| self.size > 1) else {
+        let Some(key) = ConnectionKey::of(signature).filter(|_| self.size > 1) else {
             return Ok(None);
         };
-        if self.last_kind.load(Ordering::Relaxed) == kind.word() {
+        if self.last_key.load(Ordering::Relaxed) == key.word() {
             return Ok(None);
         }
-        if self.lock()?.calls.met.contains(&kind) {
-            self.last_kind.store(kind.word(), Ordering::Relaxed);
+        if self.lock()?.calls.met.contains(&key) {
+            self.last_key.store(key.word(), Ordering::Relaxed);
             return Ok(None);
         }
-        Meeting::start(comm, self, kind, signature.words()).map(Some)
+        Meeting::start(comm, self, key, signature.words()).map(Some)
     }
 
     /// Makes a call part of this thread's group of NCCL's.
@@ -98,7 +98,7 @@ impl Engine {
     ) -> Result<(), nccl::Error> {
         let slice = |region: &Region| self.slice(region, task.signature.dtype);
         let [input, output] = task.regions().map(slice);
-        let place = Place {
+        let target = CallTarget {
             library: self.library,
             nccl,
             rank: self.rank,
@@ -106,6 +106,6 @@ impl Engine {
             // SAFETY: it is a stream of that device, which the caller keeps meanwhile.
             stream: unsafe { Stream::from_raw(stream.cu_stream().cast(), self.device() as i32) },
         };
-        place.enqueue(task, input, output)
+        target.enqueue(task, input, output)
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct Gpu {
     pub(super) copies: OwnStream,
     /// Where calls run that are waited for at once. cudarc counts it: while there is no such stream, it neither records
     /// the events of its buffers nor waits for them, not even before it frees one that a call uses.
-    pub(super) calls: Arc<CudaStream>,
+    pub(super) sync_stream: Arc<CudaStream>,
     _observer: Observer,
 }
 
@@ -30,7 +30,7 @@ impl Gpu {
                 rank,
                 events: EventPool::new(Arc::clone(context)),
                 copies: OwnStream::new(context)?,
-                calls: counted_stream(context)?,
+                sync_stream: counted_stream(context)?,
                 _observer: Observer::new(context.ordinal())?,
             })
         };

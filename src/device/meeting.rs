@@ -2,7 +2,7 @@
 //! for ever, and cannot be aborted meanwhile.
 
 use super::Engine;
-use super::kind::Kind;
+use super::connection_key::ConnectionKey;
 use crate::call::{OutOfPlace, Pending};
 use crate::communicator::Communicator;
 use crate::error::Error;
@@ -16,7 +16,7 @@ type Words = Vec<u64>;
 /// A meeting under way.
 pub(super) struct Meeting {
     engine: Arc<Engine>,
-    kind: Kind,
+    key: ConnectionKey,
     words: [u64; 2],
     pending: Pending<u64, OutOfPlace<Words, Words>>,
 }
@@ -25,7 +25,7 @@ impl Meeting {
     pub(super) fn start(
         comm: &Communicator,
         engine: &Arc<Engine>,
-        kind: Kind,
+        key: ConnectionKey,
         words: [u64; 2],
     ) -> Result<Self, Error> {
         let all = vec![0; words.len() * comm.size()];
@@ -36,7 +36,7 @@ impl Meeting {
             .map_err(|failed| failed.error)?;
         Ok(Self {
             engine: Arc::clone(engine),
-            kind,
+            key,
             words,
             pending,
         })
@@ -52,7 +52,7 @@ impl Meeting {
         let other = all.chunks_exact(own.len()).position(|words| words != own);
         let mut state = engine.lock()?;
         let Some(other) = other else {
-            state.calls.met.insert(self.kind);
+            state.calls.met.insert(self.key);
             return Ok(());
         };
         let sequence = DEVICE | (state.calls.count + 1);

@@ -107,7 +107,7 @@ impl<T: Element> DeviceMemory<T> {
         let block = self.block();
         let site = Site {
             device: block.gpu.context.ordinal(),
-            stream: Some(Arc::clone(&block.gpu.calls)),
+            stream: Some(Arc::clone(&block.gpu.sync_stream)),
             order: Order::Block(Arc::clone(block)),
         };
         Region::on_device(block.address, self.len, site)

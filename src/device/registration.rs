@@ -1,8 +1,8 @@
 //! Device memory that NCCL is told of: which, and for how long.
 
 use super::block::{self, Block};
-use super::elsewhere::{elsewhere, spawn};
-use super::kept::{Entry, Made, Registration};
+use super::helper_thread::{on_helper_thread, spawn};
+use super::registration_table::{Entry, Made, Registration};
 use super::{DeviceMemory, Engine};
 use crate::communicator::Communicator;
 use crate::error::Error;
@@ -39,7 +39,7 @@ impl Communicator {
         let hint = "all ranks register together";
         let slice = engine.to_register(memory);
         let block = engine.keep(memory, kind);
-        elsewhere(&what, hint, &engine.watch, timeout, move || {
+        on_helper_thread(&what, hint, &engine.watch, timeout, move || {
             let device = make_current(&on.context).map_err(|error| error.of_rank(on.rank))?;
             let _relaxed = relaxed(device).map_err(|error| error.of_rank(on.rank))?;
             on.give_up_windows(unused);

@@ -1,8 +1,8 @@
 //! Waiting for streams, and the ends of a communicator.
 
 use super::Engine;
-use super::elsewhere::{elsewhere, spawn};
 use super::error::refused;
+use super::helper_thread::{on_helper_thread, spawn};
 use super::pause::{YIELD_FOR, pause};
 use crate::error::Error;
 use crossbeam::channel::bounded;
@@ -147,7 +147,7 @@ impl Engine {
         let (forget_memory, kept) = (self.forget_memory(), self.until_the_end());
         let what = format!("finalize of {}", self.member());
         let hint = "is a graph with its calls still there? NCCL waits until that is dropped";
-        elsewhere(&what, hint, &self.watch, timeout, move || {
+        on_helper_thread(&what, hint, &self.watch, timeout, move || {
             forget_memory(&nccl);
             let done = nccl.finalize();
             drop(kept);

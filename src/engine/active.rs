@@ -1,8 +1,8 @@
 //! One operation in flight.
 
 use super::Number;
-use super::course::{Advance, Course};
 use super::exec::Run;
+use super::execution::{Advance, Execution};
 use super::loans::Loans;
 use super::pair_tag::PairTag;
 use super::request::Request;
@@ -16,7 +16,7 @@ pub(super) struct Active {
     pub(super) tag: u64,
     /// The link channel of the operation's channel 0.
     base: usize,
-    pub(super) course: Course,
+    pub(super) execution: Execution,
     loans: Loans,
 }
 
@@ -24,7 +24,7 @@ impl Active {
     pub(super) fn collective(
         request: Request,
         number: Number,
-        course: Course,
+        execution: Execution,
         loans: Loans,
     ) -> Self {
         Self {
@@ -32,7 +32,7 @@ impl Active {
             sequence: number.sequence,
             tag: number.tag,
             base: 0,
-            course,
+            execution,
             loans,
         }
     }
@@ -46,7 +46,7 @@ impl Active {
             sequence,
             tag: tag.bits(),
             base: POINT_TO_POINT,
-            course: Course::default(),
+            execution: Execution::default(),
             loans: Loans::default(),
         }
     }
@@ -57,7 +57,7 @@ impl Active {
 
     /// A turn on each channel.
     pub(super) fn advance(&mut self, wires: &mut Wires) -> Advance {
-        self.course.advance(&mut Run {
+        self.execution.advance(&mut Run {
             task: &self.request.task,
             program: &self.request.program,
             tag: self.tag,
@@ -71,7 +71,7 @@ impl Active {
     /// registered has been withdrawn: peers may read it, but not take that for a result. Where they may write,
     /// they are cut off from it.
     pub(super) fn give_up(&mut self, wires: &mut Wires) {
-        self.course.drain(wires);
+        self.execution.drain(wires);
         let task = &self.request.task;
         if let Some(home) = &task.output.home {
             home.segment.unplug();

@@ -20,8 +20,8 @@ pub(super) enum Progress {
     Steps(u64),
 }
 
-/// Runs an exchange, and looks for each of its messages at most `looks` times. Does nothing with other programs.
-pub(super) fn run(run: &mut Run<'_>, looks: u32) -> Progress {
+/// Runs an exchange, and looks for each of its messages at most `polls` times. Does nothing with other programs.
+pub(super) fn run(run: &mut Run<'_>, polls: u32) -> Progress {
     let Run {
         task, tag, wires, ..
     } = run;
@@ -30,7 +30,7 @@ pub(super) fn run(run: &mut Run<'_>, looks: u32) -> Progress {
         return Progress::Steps(0);
     }
     let sent = send(task, *tag, bytes, wires);
-    if sent < wires.size - 1 || !reduce(task, *tag, bytes, wires, looks) {
+    if sent < wires.size - 1 || !reduce(task, *tag, bytes, wires, polls) {
         return Progress::Steps(u64::from(sent));
     }
     let (own, steps) = (wires.rank, 2 * u64::from(wires.size));
@@ -67,14 +67,14 @@ fn send(task: &Task, tag: u64, bytes: usize, wires: &mut Wires) -> u32 {
     wires.size - 1
 }
 
-/// Reduces the vectors of all ranks, in the order of ranks, if each arrives within `looks` looks at it.
-fn reduce(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, looks: u32) -> bool {
+/// Reduces the vectors of all ranks, in the order of ranks, if each arrives within `polls` polls.
+fn reduce(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, polls: u32) -> bool {
     let mut operands = std::mem::take(&mut wires.operands);
     operands.clear();
     for rank in 0..wires.size {
         if rank == wires.rank {
             operands.push(own(task));
-        } else if let Some(ptr) = arrived(rank, tag, bytes, wires, looks) {
+        } else if let Some(ptr) = arrived(rank, tag, bytes, wires, polls) {
             let scale = Scale::One;
             operands.push(Operand { ptr, scale });
         } else {
@@ -94,9 +94,9 @@ fn reduce(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, looks: u32) ->
 
 /// The peer's message. Anything else that is there stays: the schedule's steps find it again, and say
 /// what is wrong.
-fn arrived(peer: Rank, tag: u64, bytes: usize, wires: &mut Wires, looks: u32) -> Option<*const u8> {
+fn arrived(peer: Rank, tag: u64, bytes: usize, wires: &mut Wires, polls: u32) -> Option<*const u8> {
     let rx = wires.rx(peer, LANE).ok()?;
-    for _ in 0..looks {
+    for _ in 0..polls {
         match rx.peek(CHANNEL) {
             Ok(None) => std::hint::spin_loop(),
             Ok(Some(arrival)) if arrival.tag == tag && arrival.payload.len() == bytes => {

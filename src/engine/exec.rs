@@ -1,7 +1,7 @@
 //! Executes the steps of one operation, slice by slice, as far as links and reductions allow.
 
-use super::flow::Flow;
 use super::loans::Loans;
+use super::transfer::Transfer;
 use super::wires::{CHANNEL, Obstacle, Wires};
 use crate::plan::Program;
 use crate::task::Task;
@@ -131,7 +131,7 @@ impl Run<'_> {
     ) -> Result<bool, Obstacle> {
         match step.kind {
             Kind::SendRecv => {
-                let (sending, mut receiving) = (Flow::sending(step), Flow::receiving(step));
+                let (sending, mut receiving) = (Transfer::sending(step), Transfer::receiving(step));
                 let sent = halves[0].elements;
                 // In place, what is received replaces what was sent.
                 if !self.program.may_lend() && sent < sending.elements {
@@ -143,8 +143,8 @@ impl Run<'_> {
             Kind::RecvCopySend | Kind::RecvReduceCopySend
                 if self.lends_on(self.base + channel as usize, step) =>
             {
-                let forwarding = Flow::forwarding(step, halves[0].elements);
-                self.both(channel, [Flow::receiving(step), forwarding], halves)
+                let forwarding = Transfer::forwarding(step, halves[0].elements);
+                self.both(channel, [Transfer::receiving(step), forwarding], halves)
             }
             Kind::Signal => self.signal(channel, step.send_to),
             Kind::Wait => self.await_signal(channel, step.recv_from),
@@ -152,7 +152,7 @@ impl Run<'_> {
             Kind::Get | Kind::GetReduce | Kind::GetReducePut => {
                 self.one_sided(step, &mut halves[0])
             }
-            _ => self.message(channel, &Flow::of(step), &mut halves[0]),
+            _ => self.message(channel, &Transfer::of(step), &mut halves[0]),
         }
     }
 
@@ -160,25 +160,25 @@ impl Run<'_> {
     fn both(
         &mut self,
         channel: u32,
-        flows: [Flow; 2],
+        transfers: [Transfer; 2],
         halves: &mut [Half; 2],
     ) -> Result<bool, Obstacle> {
         let mut moved = false;
         let mut waiting = Obstacle::Reduction;
-        for (index, flow) in flows.iter().enumerate() {
+        for (index, transfer) in transfers.iter().enumerate() {
             let first = halves[0].elements;
-            let ahead = index == 1 && first < flows[0].elements && halves[1].elements >= first;
-            if halves[index].elements == flow.elements || ahead {
+            let ahead = index == 1 && first < transfers[0].elements && halves[1].elements >= first;
+            if halves[index].elements == transfer.elements || ahead {
                 continue;
             }
-            match self.message(channel, flow, &mut halves[index]) {
+            match self.message(channel, transfer, &mut halves[index]) {
                 Ok(_) => moved = true,
                 Err(Obstacle::Reduction) => {}
                 Err(obstacle) if obstacle.is_wait() => waiting = obstacle,
                 Err(obstacle) => return Err(obstacle),
             }
         }
-        if (0..2).all(|index| halves[index].elements == flows[index].elements) {
+        if (0..2).all(|index| halves[index].elements == transfers[index].elements) {
             Ok(true)
         } else if moved {
             Ok(false)
@@ -188,37 +188,42 @@ impl Run<'_> {
     }
 
     /// One message in, out, or through.
-    fn message(&mut self, channel: u32, flow: &Flow, half: &mut Half) -> Result<bool, Obstacle> {
+    fn message(
+        &mut self,
+        channel: u32,
+        transfer: &Transfer,
+        half: &mut Half,
+    ) -> Result<bool, Obstacle> {
         let size = self.task.signature.dtype.size();
         let limit = (self.wires.slot_bytes / size) as u64;
-        let count = limit.min(flow.elements - half.elements) as usize;
+        let count = limit.min(transfer.elements - half.elements) as usize;
         let lane = self.base + channel as usize;
         if let Some(ticket) = half.pending {
             if !self.wires.compute.poll(ticket) {
                 return Err(Obstacle::Reduction);
             }
             half.pending = None;
-        } else if let Some(count) = self.single_copy(lane, flow, half.elements)? {
+        } else if let Some(count) = self.single_copy(lane, transfer, half.elements)? {
             half.elements += count;
-            return Ok(half.elements == flow.elements);
-        } else if half.elements + count as u64 > flow.ready {
+            return Ok(half.elements == transfer.elements);
+        } else if half.elements + count as u64 > transfer.ready {
             return Err(Obstacle::Reduction);
-        } else if self.direct(lane, flow, half.elements, count * size)? {
+        } else if self.direct(lane, transfer, half.elements, count * size)? {
             half.elements += count as u64;
-            return Ok(half.elements == flow.elements);
+            return Ok(half.elements == transfer.elements);
         } else {
-            let incoming = self.incoming(lane, flow, count * size)?;
-            let outgoing = self.outgoing(lane, flow, count * size)?;
+            let incoming = self.incoming(lane, transfer, count * size)?;
+            let outgoing = self.outgoing(lane, transfer, count * size)?;
             if count > 0 {
-                half.pending = self.combine(flow, half.elements, count, incoming, outgoing);
+                half.pending = self.combine(transfer, half.elements, count, incoming, outgoing);
                 if half.pending.is_some() {
                     return Err(Obstacle::Reduction);
                 }
             }
         }
-        self.finish(lane, flow, count * size)?;
+        self.finish(lane, transfer, count * size)?;
         half.elements += count as u64;
-        Ok(half.elements == flow.elements)
+        Ok(half.elements == transfer.elements)
     }
 
     /// Moves a slice between the link and its place without a slot, if nothing else is done with it
@@ -226,13 +231,13 @@ impl Run<'_> {
     fn direct(
         &mut self,
         lane: usize,
-        flow: &Flow,
+        transfer: &Transfer,
         done: u64,
         bytes: usize,
     ) -> Result<bool, Obstacle> {
-        let (peer, moved) = match *flow {
+        let (peer, moved) = match *transfer {
             _ if bytes < DIRECT_BYTES => return Ok(false),
-            Flow {
+            Transfer {
                 from: None,
                 to: Some(peer),
                 src: Some(span),
@@ -249,7 +254,7 @@ impl Run<'_> {
                 self.wires.note_held_back(peer, lane);
                 (peer, moved)
             }
-            Flow {
+            Transfer {
                 from: Some(peer),
                 to: None,
                 src: None,
@@ -268,18 +273,23 @@ impl Run<'_> {
         match moved {
             Ok(Direct::Done) => Ok(true),
             Ok(Direct::Unable) => Ok(false),
-            Ok(Direct::NotYet) => Err(Obstacle::Credit { peer }),
+            Ok(Direct::NotYet) => Err(Obstacle::LinkBusy { peer }),
             Err(error) => Err(Obstacle::Link { peer, error }),
         }
     }
 
     /// The payload of the awaited message; null where nothing is received.
-    fn incoming(&mut self, lane: usize, flow: &Flow, bytes: usize) -> Result<*const u8, Obstacle> {
-        let Some(peer) = flow.from else {
+    fn incoming(
+        &mut self,
+        lane: usize,
+        transfer: &Transfer,
+        bytes: usize,
+    ) -> Result<*const u8, Obstacle> {
+        let Some(peer) = transfer.from else {
             return Ok(std::ptr::null());
         };
         match self.wires.rx(peer, lane)?.peek(CHANNEL) {
-            Ok(Some(arrival)) if arrival.tag != self.tag => Err(Obstacle::Foreign {
+            Ok(Some(arrival)) if arrival.tag != self.tag => Err(Obstacle::TagMismatch {
                 peer,
                 tag: arrival.tag,
             }),
@@ -297,13 +307,18 @@ impl Run<'_> {
     }
 
     /// The slot to fill; null where nothing is sent.
-    fn outgoing(&mut self, lane: usize, flow: &Flow, bytes: usize) -> Result<*mut u8, Obstacle> {
-        let Some(peer) = flow.to else {
+    fn outgoing(
+        &mut self,
+        lane: usize,
+        transfer: &Transfer,
+        bytes: usize,
+    ) -> Result<*mut u8, Obstacle> {
+        let Some(peer) = transfer.to else {
             return Ok(std::ptr::null_mut());
         };
         match self.wires.tx(peer, lane)?.reserve(CHANNEL, bytes) {
             Ok(Some(slot)) => Ok(slot.as_mut_ptr()),
-            Ok(None) => Err(Obstacle::Credit { peer }),
+            Ok(None) => Err(Obstacle::LinkBusy { peer }),
             Err(error) => Err(Obstacle::Link { peer, error }),
         }
     }
@@ -311,37 +326,37 @@ impl Run<'_> {
     /// Starts `dst, outgoing = incoming op src` for one slice.
     fn combine(
         &mut self,
-        flow: &Flow,
+        transfer: &Transfer,
         done: u64,
         count: usize,
         incoming: *const u8,
         outgoing: *mut u8,
     ) -> Option<Ticket> {
-        let own = flow.src.map(|span| self.operand(&span, done));
-        let arrived = flow.from.map(|_| Operand {
+        let own = transfer.src.map(|span| self.operand(&span, done));
+        let arrived = transfer.from.map(|_| Operand {
             ptr: incoming,
             scale: Scale::One,
         });
-        let in_order = match flow.from {
+        let in_order = match transfer.from {
             Some(from) if from < self.wires.rank => (arrived, own),
             _ => (own, arrived),
         };
-        let place = flow.dst.map(|span| self.address(&span, done));
-        let slot = flow.to.map(|_| outgoing);
+        let place = transfer.dst.map(|span| self.address(&span, done));
+        let slot = transfer.to.map(|_| outgoing);
         self.start(
             count,
-            flow.to.is_none() && self.streams(),
+            transfer.to.is_none() && self.bypasses_caches(),
             pair(in_order, &mut [NO_OPERAND; 2]),
             pair((place, slot), &mut [std::ptr::null_mut(); 2]),
         )
     }
 
     /// Sends the filled slot and gives the read one back.
-    fn finish(&mut self, lane: usize, flow: &Flow, bytes: usize) -> Result<(), Obstacle> {
-        if let Some(peer) = flow.to {
+    fn finish(&mut self, lane: usize, transfer: &Transfer, bytes: usize) -> Result<(), Obstacle> {
+        if let Some(peer) = transfer.to {
             self.wires.commit(peer, lane, bytes, self.tag)?;
         }
-        if let Some(peer) = flow.from {
+        if let Some(peer) = transfer.from {
             self.wires.rx(peer, lane)?.release(CHANNEL);
         }
         Ok(())
@@ -380,7 +395,7 @@ impl Run<'_> {
     }
 
     /// Whether results should go past the caches.
-    pub(super) fn streams(&self) -> bool {
+    pub(super) fn bypasses_caches(&self) -> bool {
         let Task { input, output, .. } = self.task;
         output.len * self.task.signature.dtype.size() >= STREAMING_BYTES && input.ptr != output.ptr
     }

@@ -38,8 +38,10 @@ impl Run<'_> {
         let count = limit.min(step.src.len - half.elements);
         if half.pending.is_none() {
             let done = half.elements;
-            half.pending =
-                self.submit(count as usize, self.streams(), |run, operands, targets| {
+            half.pending = self.submit(
+                count as usize,
+                self.bypasses_caches(),
+                |run, operands, targets| {
                     let scale = run.scale(step.src.buf);
                     for rank in run.sources(step) {
                         let ptr = run.remote(rank, &step.src, done)?;
@@ -53,7 +55,8 @@ impl Run<'_> {
                         targets.push(run.remote(rank, &step.dst, done)?);
                     }
                     Ok(())
-                })?;
+                },
+            )?;
         }
         self.settle(half, count)?;
         if half.elements < step.src.len {

@@ -3,7 +3,7 @@
 use super::wires::{CHANNEL, Obstacle, Wires};
 use spark_ccl_sched::Rank;
 
-/// The last loan on each way to a peer.
+/// The last loan on each link to a peer.
 #[derive(Debug, Default)]
 pub(super) struct Loans(Vec<Loan>);
 
@@ -15,7 +15,7 @@ struct Loan {
 }
 
 impl Loans {
-    /// Takes note of a loan. Later ones return later, so the last one on each way is enough.
+    /// Takes note of a loan. Later ones return later, so the last one on each link is enough.
     pub(super) fn note(&mut self, peer: Rank, lane: usize, number: u64) {
         let mut known = self.0.iter_mut();
         match known.find(|loan| loan.peer == peer && loan.lane == lane) {
@@ -33,7 +33,7 @@ impl Loans {
             };
             match tx.has_returned(CHANNEL, number) {
                 Ok(true) => self.0.pop(),
-                Ok(false) => return Some(Obstacle::Credit { peer }),
+                Ok(false) => return Some(Obstacle::LinkBusy { peer }),
                 Err(error) => return Some(Obstacle::Link { peer, error }),
             };
         }

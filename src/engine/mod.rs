@@ -2,25 +2,25 @@
 
 mod active;
 mod blocked;
-mod course;
 mod exchange;
 mod exec;
-mod flow;
+mod execution;
 mod in_memory;
+mod lending;
 mod loans;
 mod ops;
 mod pair_tag;
-mod patience;
-mod patrol;
 mod request;
 mod shared;
 mod signal;
-mod single_copy;
+mod signal_payload;
 mod sleep;
+mod spin_budget;
 mod stall;
-mod terms;
 #[cfg(test)]
 mod tests;
+mod transfer;
+mod watchdog;
 mod wires;
 
 use ops::OpId;
@@ -31,15 +31,15 @@ use crate::error::Error;
 use crate::plan::{Planner, Program, Programs};
 use crate::task::Task;
 use active::Active;
-use course::{Advance, Course};
 use exec::Run;
+use execution::{Advance, Execution};
 use loans::Loans;
 use ops::Ops;
-use patience::Patience;
 use request::Request;
 use spark_ccl_control::Watch;
 use spark_ccl_sched::{Kind, Rank, Step};
 use spark_ccl_transport::Rails;
+use spin_budget::SpinBudget;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,12 +54,12 @@ pub(crate) struct Engine {
     ops: Ops,
     collectives: VecDeque<OpId>,
     /// Point-to-point operations; only the streams that are used.
-    streams: BTreeMap<(Rank, Way), Stream>,
+    pair_queues: BTreeMap<(Rank, Direction), PairQueue>,
     /// Point-to-point operations that are queued or running.
     pairs: usize,
     sequence: u64,
     broken: Option<Error>,
-    patience: Patience,
+    spin_budget: SpinBudget,
     /// Something moved, or was queued, since the engine was last unlocked.
     has_news: bool,
     /// A thread blocks on the links.
@@ -68,14 +68,14 @@ pub(crate) struct Engine {
 
 /// A direction, as this rank sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Way {
+enum Direction {
     Out,
     In,
 }
 
 /// Point-to-point operations in one direction with one peer.
 #[derive(Default)]
-struct Stream {
+struct PairQueue {
     queue: VecDeque<OpId>,
     sequence: u64,
 }
@@ -89,11 +89,11 @@ impl Engine {
             programs: Programs::default(),
             ops: Ops::default(),
             collectives: VecDeque::new(),
-            streams: BTreeMap::new(),
+            pair_queues: BTreeMap::new(),
             pairs: 0,
             sequence: 0,
             broken: None,
-            patience: Patience::default(),
+            spin_budget: SpinBudget::default(),
             has_news: false,
             is_blocked: false,
         }
@@ -121,11 +121,11 @@ impl Engine {
 
     /// Runs a collective to its end if that is near; else queues it and answers its name. Most small
     /// ones get by without a place in the queue.
-    fn rush(&mut self, task: &Task, planner: &Planner) -> Result<Option<OpId>, Error> {
+    fn run_inline(&mut self, task: &Task, planner: &Planner) -> Result<Option<OpId>, Error> {
         self.check()?;
         let program = self.programs.get(planner, task)?;
         let number = enter(&mut self.sequence, task, &self.watch);
-        let (mut course, mut loans) = (Course::default(), Loans::default());
+        let (mut execution, mut loans) = (Execution::default(), Loans::default());
         if self.collectives.is_empty() {
             self.wires.flush();
             let run = Run {
@@ -136,7 +136,7 @@ impl Engine {
                 wires: &mut self.wires,
                 loans: &mut loans,
             };
-            if course.rush(run, &self.patience) {
+            if execution.run_inline(run, &self.spin_budget) {
                 complete(task);
                 self.watch.finish(number.sequence);
                 return Ok(None);
@@ -146,7 +146,7 @@ impl Engine {
         let request = Request { task, program };
         let id = self
             .ops
-            .insert(Active::collective(request, number, course, loans));
+            .insert(Active::collective(request, number, execution, loans));
         self.collectives.push_back(id);
         self.has_news = true;
         Ok(Some(id))
@@ -156,10 +156,10 @@ impl Engine {
     fn issue(&mut self, request: Request) -> OpId {
         self.has_news = true;
         if let Program::PointToPoint(step) = &request.program {
-            let stream = self.streams.entry(stream_of(step)).or_default();
-            stream.sequence += 1;
-            let id = self.ops.insert(Active::pair(request, stream.sequence));
-            stream.queue.push_back(id);
+            let pair = self.pair_queues.entry(pair_of(step)).or_default();
+            pair.sequence += 1;
+            let id = self.ops.insert(Active::pair(request, pair.sequence));
+            pair.queue.push_back(id);
             self.pairs += 1;
             return id;
         }
@@ -167,7 +167,7 @@ impl Engine {
         let id = self.ops.insert(Active::collective(
             request,
             number,
-            Course::default(),
+            Execution::default(),
             Loans::default(),
         ));
         self.collectives.push_back(id);
@@ -188,8 +188,8 @@ impl Engine {
         let (ops, wires) = (&mut self.ops, &mut self.wires);
         let (mut moved, _) = work_off(&mut self.collectives, ops, wires, &self.watch);
         if self.pairs > 0 {
-            for stream in self.streams.values_mut() {
-                let (some, ended) = work_off(&mut stream.queue, ops, wires, &self.watch);
+            for pair in self.pair_queues.values_mut() {
+                let (some, ended) = work_off(&mut pair.queue, ops, wires, &self.watch);
                 moved |= some;
                 self.pairs -= ended;
             }
@@ -204,17 +204,17 @@ impl Engine {
     fn lacks_link(&mut self) -> bool {
         let first = self.collectives.front();
         let active = first.and_then(|&id| self.ops.active(id));
-        active.is_some_and(|active| active.course.lacks_link())
+        active.is_some_and(|active| active.execution.lacks_link())
     }
 
     /// Waits a moment for what the first collective lacks.
-    fn linger(&mut self) {
+    fn spin(&mut self) {
         if let Some(&id) = self.collectives.front()
             && let Some(active) = self.ops.active(id)
         {
             active
-                .course
-                .linger(&mut self.wires, self.patience.looks_per_round());
+                .execution
+                .spin(&mut self.wires, self.spin_budget.polls_per_round());
         }
     }
 
@@ -235,7 +235,7 @@ impl Engine {
         let error = Error::Failed(fault);
         self.broken = Some(error.clone());
         self.collectives.clear();
-        self.streams.clear();
+        self.pair_queues.clear();
         self.pairs = 0;
         self.wires.unflushed.clear();
         // Before anyone gets memory back, nobody reaches it any more.
@@ -252,10 +252,10 @@ struct Number {
 }
 
 /// The stream of a point-to-point operation.
-fn stream_of(step: &Step) -> (Rank, Way) {
+fn pair_of(step: &Step) -> (Rank, Direction) {
     match step.kind {
-        Kind::Send => (step.send_to, Way::Out),
-        _ => (step.recv_from, Way::In),
+        Kind::Send => (step.send_to, Direction::Out),
+        _ => (step.recv_from, Direction::In),
     }
 }
 

@@ -1,8 +1,8 @@
 //! The engine behind its mutex, and how callers wait on it.
 
 use super::blocked::wake_others;
-use super::patience::{Pause, Rest};
 use super::request::Request;
+use super::spin_budget::{Backoff, BackoffStep};
 use super::{Engine, OpId};
 use crate::error::Error;
 use crate::plan::Planner;
@@ -20,9 +20,9 @@ const BUSY_ROUNDS: u32 = 16;
 /// The engines of this process. A thread that waits on one pushes those now and then on which no thread waits, so
 /// that it does not matter in which order operations of several communicators are waited for, nor whether several
 /// ranks share a thread.
-static FLEET: PerProcess<Mutex<Vec<Member>>> = PerProcess::new();
+static ENGINES: PerProcess<Mutex<Vec<EngineEntry>>> = PerProcess::new();
 
-struct Member {
+struct EngineEntry {
     engine: Weak<Shared>,
     waiters: Waiters,
 }
@@ -35,7 +35,7 @@ type Waiters = Arc<AtomicU32>;
 
 /// Gives every engine a push that nobody works on.
 fn push_all() {
-    deserted_engines(|shared| {
+    unattended_engines(|shared| {
         if let Some(mut engine) = shared.engine.try_lock() {
             engine.progress();
             unlock(engine);
@@ -44,17 +44,17 @@ fn push_all() {
 }
 
 /// Does something with the engines of this process on which no thread waits, if there are several engines.
-pub(super) fn deserted_engines(mut work: impl FnMut(&Shared)) {
-    let fleet = FLEET.get().lock();
-    if fleet.len() < 2 {
+pub(super) fn unattended_engines(mut work: impl FnMut(&Shared)) {
+    let all = ENGINES.get().lock();
+    if all.len() < 2 {
         return;
     }
-    let engines: Vec<Arc<Shared>> = fleet
+    let engines: Vec<Arc<Shared>> = all
         .iter()
-        .filter(|member| member.waiters.load(Ordering::Relaxed) == 0)
-        .filter_map(|member| member.engine.upgrade())
+        .filter(|entry| entry.waiters.load(Ordering::Relaxed) == 0)
+        .filter_map(|entry| entry.engine.upgrade())
         .collect();
-    drop(fleet);
+    drop(all);
     for shared in engines {
         work(&shared);
         if let Some(last) = Arc::into_inner(shared) {
@@ -120,9 +120,9 @@ impl Shared {
             issued: Condvar::new(),
             waiters: Waiters::default(),
         });
-        let mut fleet = FLEET.get().lock();
-        fleet.retain(|member| member.engine.strong_count() > 0);
-        fleet.push(Member {
+        let mut all = ENGINES.get().lock();
+        all.retain(|entry| entry.engine.strong_count() > 0);
+        all.push(EngineEntry {
             engine: Arc::downgrade(&shared),
             waiters: Arc::clone(&shared.waiters),
         });
@@ -152,7 +152,7 @@ impl Shared {
         self.check_process()?;
         self.planner.locate(task)?;
         let mut engine = self.engine.lock();
-        let id = engine.rush(task, &self.planner)?;
+        let id = engine.run_inline(task, &self.planner)?;
         unlock(engine);
         match id {
             None => Ok(()),
@@ -190,7 +190,7 @@ impl Shared {
         }
         let mut engine = self.engine.lock();
         engine.progress();
-        engine.patrol(Instant::now());
+        engine.run_watchdog(Instant::now());
         let is_done = engine.ops.is_done(id);
         unlock(engine);
         is_done
@@ -218,15 +218,15 @@ impl Shared {
     }
 
     fn drive_on<R>(&self, mut outcome: impl FnMut(&mut Engine) -> Option<R>) -> R {
-        let mut pause = Pause::default();
+        let mut backoff = Backoff::default();
         let mut wanted = None;
         loop {
             let mut engine = self.engine.lock();
             if let Some(wanted) = wanted.take() {
-                engine.patience.learn(wanted);
+                engine.spin_budget.learn(wanted);
             }
             let (mut busy, mut idle) = (0, 0);
-            while busy < BUSY_ROUNDS && idle < engine.patience.rounds() {
+            while busy < BUSY_ROUNDS && idle < engine.spin_budget.rounds() {
                 let moved = engine.progress();
                 if let Some(result) = outcome(&mut engine) {
                     unlock(engine);
@@ -240,25 +240,25 @@ impl Shared {
                     if engine.lacks_link() {
                         break;
                     }
-                    engine.linger();
+                    engine.spin();
                 }
             }
-            engine.patrol(Instant::now());
+            engine.run_watchdog(Instant::now());
             let blocks_at_once = engine.lacks_link();
             unlock(engine);
             push_all();
             if busy > 0 {
-                pause = Pause::default();
+                backoff = Backoff::default();
             }
             if idle > 0 {
-                let rest = if blocks_at_once {
-                    pause.block()
+                let step = if blocks_at_once {
+                    backoff.block()
                 } else {
-                    pause.rest()
+                    backoff.step()
                 };
-                match rest {
-                    Rest::Yielded { was_wanted } => wanted = Some(was_wanted),
-                    Rest::Block { nap } => {
+                match step {
+                    BackoffStep::Yielded { was_wanted } => wanted = Some(was_wanted),
+                    BackoffStep::Block { nap } => {
                         if let Some(result) = self.block(nap, &mut outcome) {
                             return result;
                         }
@@ -303,7 +303,7 @@ impl Shared {
     /// The loop of the optional progress thread; ends when `stop` says so and nothing is in flight.
     pub(crate) fn run_in_background(&self, stop: impl Fn() -> bool) {
         self.waiters.fetch_add(1, Ordering::Relaxed);
-        let mut pause = Pause::default();
+        let mut backoff = Backoff::default();
         loop {
             let mut engine = self.engine.lock();
             if engine.is_idle() {
@@ -313,14 +313,14 @@ impl Shared {
                 }
                 self.issued
                     .wait_for(&mut engine, Duration::from_millis(100));
-                pause = Pause::default();
+                backoff = Backoff::default();
             }
             if engine.progress() {
-                pause = Pause::default();
+                backoff = Backoff::default();
             }
-            engine.patrol(Instant::now());
+            engine.run_watchdog(Instant::now());
             unlock(engine);
-            if let Rest::Block { nap } = pause.rest() {
+            if let BackoffStep::Block { nap } = backoff.step() {
                 self.block(nap, &mut |engine| engine.is_idle().then_some(()));
             }
         }

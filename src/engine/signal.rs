@@ -1,7 +1,7 @@
 //! Signals: messages without elements, by which two ranks make sure that they mean the same.
 
 use super::exec::Run;
-use super::terms::{Disagreement, Terms};
+use super::signal_payload::{Disagreement, SignalPayload};
 use super::wires::{CHANNEL, Obstacle};
 use crate::buffer::Home;
 use crate::plan::Program;
@@ -9,35 +9,35 @@ use spark_ccl_sched::Rank;
 use spark_ccl_types::Side;
 
 impl Run<'_> {
-    /// An empty message, but for the terms.
+    /// A message with nothing but this payload.
     pub(super) fn signal(&mut self, channel: u32, peer: Rank) -> Result<bool, Obstacle> {
         let lane = self.base + channel as usize;
         let terms = self.terms(peer);
         let said = terms.bytes();
         match self.wires.tx(peer, lane)?.reserve(CHANNEL, said.len()) {
             Ok(Some(slot)) => slot.copy_from_slice(said),
-            Ok(None) => return Err(Obstacle::Credit { peer }),
+            Ok(None) => return Err(Obstacle::LinkBusy { peer }),
             Err(error) => return Err(Obstacle::Link { peer, error }),
         }
         self.wires.commit(peer, lane, said.len(), self.tag)?;
         Ok(true)
     }
 
-    /// Takes the peer's signal, which must be on the same terms.
+    /// Takes the peer's signal, whose payload must be the expected one.
     pub(super) fn await_signal(&mut self, channel: u32, peer: Rank) -> Result<bool, Obstacle> {
         let lane = self.base + channel as usize;
         let expected = self.terms_of(peer);
         let rx = self.wires.rx(peer, lane)?;
         match rx.peek(CHANNEL) {
-            Ok(Some(arrival)) if arrival.tag != self.tag => Err(Obstacle::Foreign {
+            Ok(Some(arrival)) if arrival.tag != self.tag => Err(Obstacle::TagMismatch {
                 peer,
                 tag: arrival.tag,
             }),
             Ok(Some(arrival)) if arrival.payload != expected.bytes() => {
-                let there = Terms::read(arrival.payload);
+                let there = SignalPayload::read(arrival.payload);
                 let here = self.terms(peer);
                 let terms = Box::new(Disagreement { here, there });
-                Err(Obstacle::Terms { peer, terms })
+                Err(Obstacle::Disagreement { peer, terms })
             }
             Ok(Some(_)) => {
                 rx.release(CHANNEL);
@@ -49,30 +49,30 @@ impl Run<'_> {
     }
 
     /// What this rank says to the peer.
-    fn terms(&self, peer: Rank) -> Terms {
+    fn terms(&self, peer: Rank) -> SignalPayload {
         match self.program {
             Program::Blocks(blocks) => {
                 let peer = peer as usize;
-                Terms::counts(blocks.sent[peer], blocks.expected[peer])
+                SignalPayload::counts(blocks.sent[peer], blocks.expected[peer])
             }
             _ if self.task.signature.place != 0 => self.place(),
-            _ => Terms::default(),
+            _ => SignalPayload::default(),
         }
     }
 
     /// What the peer is to say to this rank.
-    fn terms_of(&self, peer: Rank) -> Terms {
+    fn terms_of(&self, peer: Rank) -> SignalPayload {
         match self.program {
             Program::Blocks(blocks) => {
                 let peer = peer as usize;
-                Terms::counts(blocks.expected[peer], blocks.sent[peer])
+                SignalPayload::counts(blocks.expected[peer], blocks.sent[peer])
             }
             _ => self.terms(peer),
         }
     }
 
     /// All that says what peers may reach of this rank's registered memory.
-    fn place(&self) -> Terms {
+    fn place(&self) -> SignalPayload {
         let signature = self.task.signature;
         let home = |side: Side| -> Option<(&Home, u32)> {
             let home = match side {
@@ -87,7 +87,7 @@ impl Run<'_> {
         };
         let [head, count] = signature.words();
         let allocations = u64::from(a) | u64::from(b) << 32;
-        Terms::new(&[
+        SignalPayload::new(&[
             head,
             count,
             allocations,

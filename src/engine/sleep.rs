@@ -4,7 +4,7 @@
 //! moves something, or queues it, while a thread blocks rings the engine's bell, since it may have
 //! ended an operation, or lacks now what the blocked thread does not look out for.
 
-use super::shared::{deserted_engines, unlock};
+use super::shared::{unattended_engines, unlock};
 use super::{Engine, Shared, blocked};
 use spark_ccl_transport::Wait;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ const LONGEST: Duration = Duration::from_millis(50);
 
 impl Engine {
     /// Prepares to block; `None` if something moved meanwhile.
-    fn lie_down(&mut self) -> Option<Wait> {
+    fn begin_block(&mut self) -> Option<Wait> {
         let mut wait = self.wires.arm();
         wait.settle();
         if self.progress() {
@@ -27,7 +27,7 @@ impl Engine {
         Some(wait)
     }
 
-    fn get_up(&mut self) {
+    fn end_block(&mut self) {
         self.is_blocked = false;
         self.wires.disarm();
     }
@@ -52,7 +52,7 @@ impl Shared {
             self.woken.wait_for(&mut engine, LONGEST);
             return None;
         }
-        let wait = engine.lie_down();
+        let wait = engine.begin_block();
         let bell = Arc::clone(&engine.wires.bell);
         unlock(engine);
         let wait = wait?;
@@ -64,7 +64,7 @@ impl Shared {
         };
         wait.block(&bell, most);
         blocked::forget(&bell);
-        self.engine.lock().get_up();
+        self.engine.lock().end_block();
         self.woken.notify_all();
         None
     }
@@ -72,7 +72,7 @@ impl Shared {
     /// Whether another engine of this process has work that nobody may be looking after.
     fn others_need_pushes(&self) -> bool {
         let mut some = false;
-        deserted_engines(|shared| {
+        unattended_engines(|shared| {
             // A thread that holds its lock may leave work behind.
             let is_idle = || shared.engine.try_lock().is_some_and(|it| it.is_idle());
             some |= !std::ptr::eq(shared, self) && !is_idle();
@@ -107,16 +107,16 @@ mod tests {
         let there = comms[0].recv(vec![0_u32], 1).start().unwrap();
         let mut word = 0;
         let request = receipt(&mut word);
-        let lain_down = comms[1].shared().with(|engine| {
+        let blocked = comms[1].shared().with(|engine| {
             engine.issue(request);
-            let lain_down = [(); 2].map(|()| engine.lie_down().is_some());
-            engine.get_up();
-            lain_down
+            let blocked = [(); 2].map(|()| engine.begin_block().is_some());
+            engine.end_block();
+            blocked
         });
         comms[0].send(&[7_u32], 1).run().unwrap();
         comms[1].send(&[8_u32], 0).run().unwrap();
         comms[1].shared().drain().unwrap();
-        assert_eq!((lain_down.unwrap(), word), ([false, true], 7));
+        assert_eq!((blocked.unwrap(), word), ([false, true], 7));
         assert_eq!(there.wait().unwrap(), [8]);
     }
 }

@@ -13,10 +13,10 @@ const NEWS_WITHIN: Duration = Duration::from_millis(500);
 pub(super) struct Stall {
     pub(super) obstacle: Option<Obstacle>,
     since: Option<Instant>,
-    /// When a foreign message or a link's end was first seen.
+    /// When a message of another tag, or a link's end, was first seen.
     pub(super) suspicious: Option<Instant>,
     pub(super) announced: Option<Instant>,
-    patrolled: Option<Instant>,
+    checked: Option<Instant>,
     /// When the deadline, once it has passed, is held against the others.
     judged_at: Option<Instant>,
 }
@@ -37,7 +37,7 @@ impl Stall {
     /// How long the operation has waited, and whether that is too long.
     pub(super) fn wait(&mut self, now: Instant, timeout: Duration) -> (Duration, bool) {
         let waited = now.saturating_duration_since(*self.since.get_or_insert(now));
-        let last = self.patrolled.replace(now).unwrap_or(now);
+        let last = self.checked.replace(now).unwrap_or(now);
         if waited < timeout {
             return (waited, false);
         }

@@ -1,6 +1,6 @@
 //! The links of a communicator, and what else its operations share.
 
-use super::terms::Disagreement;
+use super::signal_payload::Disagreement;
 use crate::mesh::{CHANNELS, Halves, Line, Mesh, index};
 use spark_ccl_compute::{Compute, Job, Operand, Started};
 use spark_ccl_sched::Rank;
@@ -16,7 +16,7 @@ impl Obstacle {
     pub(super) fn is_wait(&self) -> bool {
         matches!(
             self,
-            Self::Message { .. } | Self::Credit { .. } | Self::Reduction | Self::Forming { .. }
+            Self::Message { .. } | Self::LinkBusy { .. } | Self::Reduction | Self::Forming { .. }
         )
     }
 
@@ -25,10 +25,10 @@ impl Obstacle {
         match *self {
             Self::Reduction => None,
             Self::Message { peer, .. }
-            | Self::Credit { peer }
+            | Self::LinkBusy { peer }
             | Self::Forming { peer }
-            | Self::Foreign { peer, .. }
-            | Self::Terms { peer, .. }
+            | Self::TagMismatch { peer, .. }
+            | Self::Disagreement { peer, .. }
             | Self::NoLink { peer, .. }
             | Self::Link { peer, .. } => Some(peer),
         }
@@ -70,15 +70,15 @@ pub(super) enum Obstacle {
     /// The peer's next message is not there yet.
     Message { peer: Rank, lane: usize },
     /// The link to the peer moves nothing more for now.
-    Credit { peer: Rank },
+    LinkBusy { peer: Rank },
     /// The link to the peer is not made yet.
     Forming { peer: Rank },
     /// A reduction is not done.
     Reduction,
     /// The peer's message belongs to another operation.
-    Foreign { peer: Rank, tag: u64 },
+    TagMismatch { peer: Rank, tag: u64 },
     /// The peer's part of the operation is not what this rank takes it for.
-    Terms {
+    Disagreement {
         peer: Rank,
         terms: Box<Disagreement>,
     },
@@ -216,7 +216,7 @@ impl Wires {
             let ((peer, lane), outcome) = (line, tx.flush());
             let held = match outcome {
                 Ok(true) => return false,
-                Ok(false) => Obstacle::Credit { peer },
+                Ok(false) => Obstacle::LinkBusy { peer },
                 Err(error) => Obstacle::Link { peer, error },
             };
             if channels.contains(&lane) && tx.holds_back(CHANNEL) {
@@ -333,11 +333,11 @@ impl Wires {
     }
 
     /// Looks out for a message for a while, at nothing but its link.
-    pub(super) fn await_message(&mut self, peer: Rank, lane: usize, looks: u32) {
+    pub(super) fn await_message(&mut self, peer: Rank, lane: usize, polls: u32) {
         let Ok(rx) = self.rx(peer, lane) else {
             return;
         };
-        for _ in 0..looks {
+        for _ in 0..polls {
             if rx.has_news(CHANNEL) {
                 return;
             }

@@ -1,6 +1,6 @@
 //! What other threads leave for the engine that makes links.
 
-use super::{CHANNELS, Halves, Line, Site};
+use super::{CHANNELS, Halves, Line, LinkOwner};
 use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_bootstrap::{End, Error};
@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// What has come, and nobody has looked at.
 #[derive(Default)]
 pub(super) struct Inbox {
-    notes: Mutex<Vec<Note>>,
+    events: Mutex<Vec<InboxEvent>>,
     /// Release in [`Inbox::put`], Acquire in [`Inbox::take`]: who sees that there is something finds it.
     is_filled: AtomicBool,
 }
 
-pub(super) enum Note {
+pub(super) enum InboxEvent {
     /// A socket of a link over TCP, or why there is no stream of a link.
     Delivery(Delivered),
     /// The link through shared memory for which this end, or the other, has called.
@@ -49,19 +49,19 @@ impl Delivered {
 }
 
 impl Inbox {
-    pub(super) fn put(&self, note: Note) {
-        let mut notes = self.notes.lock();
-        notes.push(note);
+    pub(super) fn put(&self, event: InboxEvent) {
+        let mut events = self.events.lock();
+        events.push(event);
         self.is_filled.store(true, Ordering::Release);
     }
 
-    pub(super) fn take(&self) -> Vec<Note> {
+    pub(super) fn take(&self) -> Vec<InboxEvent> {
         if !self.is_filled.load(Ordering::Acquire) {
             return Vec::new();
         }
-        let mut notes = self.notes.lock();
+        let mut events = self.events.lock();
         self.is_filled.store(false, Ordering::Relaxed);
-        std::mem::take(&mut notes)
+        std::mem::take(&mut events)
     }
 }
 
@@ -69,10 +69,10 @@ impl Inbox {
 pub(crate) type Push = Arc<dyn Fn() + Send + Sync>;
 
 /// Has the engine look: what its operations could not send for lack of a link goes out without their callers.
-pub(super) fn announce(site: &Site, push: &Push) {
-    site.bell.ring();
+pub(super) fn announce(owner: &LinkOwner, push: &Push) {
+    owner.bell.ring();
     // Ranks of one process tell each other while they work on their own engines.
-    if !site.world.session.is_local() {
+    if !owner.world.session.is_local() {
         push();
     }
 }

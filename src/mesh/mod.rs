@@ -7,19 +7,19 @@
 mod attend;
 mod inbox;
 mod line;
+mod owner;
 mod rails;
 mod shared;
-mod site;
 mod sockets;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use line::{CHANNELS, Line, POINT_TO_POINT, index};
-pub(crate) use site::{Site, shares_memory};
+pub(crate) use owner::{LinkOwner, shares_memory};
 
 use attend::attend;
-use inbox::{Inbox, Note, Outcome, Push};
-use site::Way;
+use inbox::{Inbox, InboxEvent, Outcome, Push};
+use owner::Carrier;
 use sockets::Sockets;
 use spark_ccl_bootstrap::{End, Error as BootstrapError, Kind};
 use spark_ccl_config::SingleCopy;
@@ -33,7 +33,7 @@ pub(crate) type Halves = (Box<dyn LinkTx>, Box<dyn LinkRx>);
 
 /// What makes a communicator's links.
 pub(crate) struct Mesh {
-    site: Arc<Site>,
+    owner: Arc<LinkOwner>,
     inbox: Arc<Inbox>,
     /// The links that are asked for, or on which the peer has begun, and that this rank has not taken yet.
     forming: HashMap<Line, Stage>,
@@ -48,16 +48,16 @@ pub(crate) struct Mesh {
 }
 
 /// Opened once the engine is there that the links are for.
-pub(crate) struct Door {
-    site: Arc<Site>,
+pub(crate) struct LinkAcceptor {
+    owner: Arc<LinkOwner>,
     inbox: Arc<Inbox>,
 }
 
-impl Door {
+impl LinkAcceptor {
     /// Has the session tell of what peers ask for, and push the engine then; also of what they have asked for
     /// before, so nobody may hold the engine.
     pub(crate) fn open(self, push: Push) {
-        attend(&self.site, &self.inbox, push);
+        attend(&self.owner, &self.inbox, push);
     }
 }
 
@@ -75,9 +75,9 @@ enum Stage {
 }
 
 impl Mesh {
-    pub(crate) fn new(site: Site) -> Self {
-        let site = Arc::new(site);
-        let names = (0..site.members.len() as Rank).map(|peer| site.way(peer).planned());
+    pub(crate) fn new(owner: LinkOwner) -> Self {
+        let owner = Arc::new(owner);
+        let names = (0..owner.members.len() as Rank).map(|peer| owner.carrier(peer).planned());
         Self {
             names: names.collect(),
             inbox: Arc::default(),
@@ -85,14 +85,14 @@ impl Mesh {
             awaited: Vec::new(),
             without_rails: BTreeSet::new(),
             has_grown: false,
-            site,
+            owner,
         }
     }
 
     /// What lets links in that peers ask for.
-    pub(crate) fn door(&self) -> Door {
-        Door {
-            site: Arc::clone(&self.site),
+    pub(crate) fn acceptor(&self) -> LinkAcceptor {
+        LinkAcceptor {
+            owner: Arc::clone(&self.owner),
             inbox: Arc::clone(&self.inbox),
         }
     }
@@ -104,15 +104,15 @@ impl Mesh {
 
     /// Whether no network is between this rank and the peer.
     pub(crate) fn shares_host(&self, peer: Rank) -> bool {
-        let member = self.site.members[peer as usize];
-        self.site.world.session.local_to(member)
+        let member = self.owner.members[peer as usize];
+        self.owner.world.session.local_to(member)
     }
 
     /// Asks for a link, once.
     pub(crate) fn ask(&mut self, line: Line) {
         self.look();
         if !self.forming.contains_key(&line) {
-            let stage = self.begin(line, self.site.way(line.0));
+            let stage = self.begin(line, self.owner.carrier(line.0));
             self.forming.insert(line, stage);
             self.look();
         }
@@ -155,28 +155,28 @@ impl Mesh {
 
     /// Sorts what the session's thread has left.
     fn look(&mut self) {
-        for note in self.inbox.take() {
+        for event in self.inbox.take() {
             self.has_grown = true;
-            match note {
-                Note::Delivery(delivery) => self.sort(delivery),
-                Note::Memory(line, end, Ok(link)) => {
+            match event {
+                InboxEvent::Delivery(delivery) => self.sort(delivery),
+                InboxEvent::Memory(line, end, Ok(link)) => {
                     let halves = self.shared(line, end, link);
                     self.forming.insert(line, Stage::Ready(halves));
                 }
-                Note::Memory(line, _, Err(error)) => self.fail(line, error),
-                Note::Rails(line, outcome) => self.railed(line, outcome),
+                InboxEvent::Memory(line, _, Err(error)) => self.fail(line, error),
+                InboxEvent::Rails(line, outcome) => self.railed(line, outcome),
             }
         }
     }
 
-    fn begin(&mut self, line: Line, way: Way) -> Stage {
-        let begun = match way {
-            Way::Own => return Stage::of(self.own()),
-            Way::Memory => self.site.reach(line, Kind::SharedMemory, 0),
-            Way::Rails => self.site.reach(line, Kind::Rdma, 0),
-            Way::Tcp => {
-                let sockets = Sockets::of(&self.site, line.0);
-                let asked = sockets.ask(&self.site, line);
+    fn begin(&mut self, line: Line, carrier: Carrier) -> Stage {
+        let begun = match carrier {
+            Carrier::Own => return Stage::of(self.own()),
+            Carrier::Memory => self.owner.reach(line, Kind::SharedMemory, 0),
+            Carrier::Rails => self.owner.reach(line, Kind::Rdma, 0),
+            Carrier::Tcp => {
+                let sockets = Sockets::of(&self.owner, line.0);
+                let asked = sockets.ask(&self.owner, line);
                 return match asked {
                     Ok(()) => Stage::Tcp(sockets),
                     Err(error) => Stage::Refused(LinkError::Setup(error.to_string()), sockets),
@@ -187,7 +187,7 @@ impl Mesh {
     }
 
     fn own(&self) -> Result<Halves, LinkError> {
-        let ((tx, _), (_, rx)) = shm::pair(self.site.size())?;
+        let ((tx, _), (_, rx)) = shm::pair(self.owner.size())?;
         Ok((Box::new(tx), Box::new(rx)))
     }
 
@@ -206,7 +206,7 @@ impl Mesh {
                 self.forming.insert(line, failed);
                 return;
             }
-            _ => (Sockets::of(&self.site, line.0), None),
+            _ => (Sockets::of(&self.owner, line.0), None),
         };
         sockets.put(delivery.lane, socket);
         let stage = match refused {
@@ -230,7 +230,7 @@ impl Mesh {
     }
 
     fn connected(&mut self, line: Line, sockets: Sockets) -> Result<Halves, LinkError> {
-        let (halves, name) = sockets.link(&self.site)?;
+        let (halves, name) = sockets.link(&self.owner)?;
         self.name(line, name);
         Ok(halves)
     }
@@ -240,7 +240,7 @@ impl Mesh {
             self.awaited.push((line, shm::Chime::of(&link)));
         }
         let (mut tx, rx) = link;
-        let lends = match self.site.settings().single_copy {
+        let lends = match self.owner.settings().single_copy {
             SingleCopy::Always => true,
             SingleCopy::Never => false,
             SingleCopy::Auto => shm::single_copies_pay(),
@@ -262,13 +262,13 @@ impl Mesh {
             Outcome::Tcp(problem) => {
                 // Once for all lines to the peer.
                 if self.without_rails.insert(line.0) {
-                    let name = self.site.describe(line.0);
+                    let name = self.owner.describe(line.0);
                     tracing::warn!("TCP to {name}, not RDMA: {problem}");
                 }
                 match self.forming.remove(&line) {
                     Some(Stage::Tcp(sockets)) => Stage::Tcp(sockets),
                     Some(ready @ Stage::Ready(_)) => ready,
-                    _ => self.begin(line, Way::Tcp),
+                    _ => self.begin(line, Carrier::Tcp),
                 }
             }
             // A peer that takes it for agreed may have made the link over TCP.
@@ -278,10 +278,10 @@ impl Mesh {
     }
 
     fn name(&mut self, (peer, lane): Line, name: String) {
-        let (rank, site) = (self.site.rank, &self.site);
+        let (rank, owner) = (self.owner.rank, &self.owner);
         tracing::info!(
             "rank {rank}: link {lane} to {}: {name}",
-            site.describe(peer)
+            owner.describe(peer)
         );
         self.names[peer as usize] = name;
     }
@@ -299,6 +299,6 @@ impl Stage {
 
 impl Drop for Mesh {
     fn drop(&mut self) {
-        self.site.world.session.dismiss(self.site.context);
+        self.owner.world.session.dismiss(self.owner.context);
     }
 }

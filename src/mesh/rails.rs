@@ -1,7 +1,7 @@
 //! Links over RDMA. To make one takes a dialogue, which a thread leads on either side.
 
-use super::inbox::{Inbox, Note, Outcome, Push, announce};
-use super::{Line, Site};
+use super::inbox::{Inbox, InboxEvent, Outcome, Push, announce};
+use super::{Line, LinkOwner};
 use crate::deadline::deadline_in;
 use socket2::Socket;
 use spark_ccl_config::{Net, Path};
@@ -12,18 +12,18 @@ use std::sync::Arc;
 
 /// Makes a link over the stream, in a thread of its own.
 pub(super) fn make(
-    site: &Arc<Site>,
+    owner: &Arc<LinkOwner>,
     inbox: &Arc<Inbox>,
     line: Line,
     stream: Unshared<Socket>,
     push: &Push,
 ) {
-    let (there, its) = (Arc::clone(site), Arc::clone(inbox));
+    let (there, its) = (Arc::clone(owner), Arc::clone(inbox));
     let talk = {
         let push = Arc::clone(push);
         move || {
             let outcome = talk(&there, line, stream);
-            its.put(Note::Rails(line, outcome));
+            its.put(InboxEvent::Rails(line, outcome));
             announce(&there, &push);
         }
     };
@@ -31,22 +31,22 @@ pub(super) fn make(
     if let Err(error) = thread.spawn(talk) {
         let text = format!("starting a thread that makes the RDMA link: {error}");
         let failed = Outcome::Failed(LinkError::Setup(text));
-        inbox.put(Note::Rails(line, failed));
-        announce(site, push);
+        inbox.put(InboxEvent::Rails(line, failed));
+        announce(owner, push);
     }
 }
 
-fn talk(site: &Site, (peer, _): Line, stream: Unshared<Socket>) -> Outcome {
-    let (settings, nics) = (site.settings(), site.world.nics());
-    let name = site.describe(peer);
+fn talk(owner: &LinkOwner, (peer, _): Line, stream: Unshared<Socket>) -> Outcome {
+    let (settings, nics) = (owner.settings(), owner.world.nics());
+    let name = owner.describe(peer);
     // A peer that is stopped for a while is waited for like one that is late for an operation.
     let patience = settings.init_timeout.max(settings.operation_timeout);
     let wait = rdma::Wait {
         deadline: deadline_in(patience),
-        go_on: &|| !site.watch.failed(),
+        go_on: &|| !owner.watch.failed(),
     };
-    let first = site.rank < peer;
-    let made = rdma::connect(nics, &settings.rdma, stream, site.geometry(), first, wait);
+    let first = owner.rank < peer;
+    let made = rdma::connect(nics, &settings.rdma, stream, owner.geometry(), first, wait);
     let problem = match made {
         Ok((tx, rx, rails)) => {
             let route = format!("rdma {}", rails.join(", "));

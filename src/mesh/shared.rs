@@ -3,8 +3,8 @@
 //! The sessions' threads make them. The peer's takes a link as soon as it is passed, so no descriptors are on their
 //! way for long, of which the kernel allows a user only a few; and what the peer has started goes out.
 
-use super::inbox::{Inbox, Note, Push, announce};
-use super::{Line, Site};
+use super::inbox::{Inbox, InboxEvent, Push, announce};
+use super::{Line, LinkOwner};
 use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_bootstrap::{End, Turn};
@@ -28,7 +28,7 @@ impl Bells {
 
 /// How the two ends of a stream come to a link: the caller passes its bell and the link, and the other its bell.
 pub(super) struct Talk {
-    pub(super) site: Arc<Site>,
+    pub(super) owner: Arc<LinkOwner>,
     pub(super) inbox: Arc<Inbox>,
     pub(super) push: Push,
     pub(super) bells: Arc<Bells>,
@@ -64,7 +64,7 @@ impl spark_ccl_bootstrap::Talk for Talk {
                 Turn::Over
             }
             Err(error) => {
-                self.tell(Err(sharing(&self.site, self.line.0, &error)));
+                self.tell(Err(sharing(&self.owner, self.line.0, &error)));
                 Turn::Over
             }
         }
@@ -74,9 +74,9 @@ impl spark_ccl_bootstrap::Talk for Talk {
 impl Talk {
     /// Goes on from where it is, to the end or until that has to wait.
     fn step(&mut self) -> Result<(), MemoryError> {
-        let (now, size) = (Instant::now(), self.site.size());
+        let (now, size) = (Instant::now(), self.owner.size());
         if !self.progress.has_passed_bell {
-            match shm::send_bell(&self.stream, &self.site.bell, now) {
+            match shm::send_bell(&self.stream, &self.owner.bell, now) {
                 // A caller that is gone may have passed the link, and have sent by it.
                 Err(MemoryError::Closed { .. }) if self.end != End::Caller => {}
                 passed => passed?,
@@ -108,14 +108,15 @@ impl Talk {
     }
 
     fn tell(&self, made: Result<shm::End, LinkError>) {
-        self.inbox.put(Note::Memory(self.line, self.end, made));
-        announce(&self.site, &self.push);
+        self.inbox
+            .put(InboxEvent::Memory(self.line, self.end, made));
+        announce(&self.owner, &self.push);
     }
 }
 
-fn sharing(site: &Site, peer: Rank, error: &MemoryError) -> LinkError {
+fn sharing(owner: &LinkOwner, peer: Rank, error: &MemoryError) -> LinkError {
     LinkError::Setup(format!(
         "sharing memory with {}: {error}; SPARK_CCL_SHM=0 uses TCP instead",
-        site.describe(peer)
+        owner.describe(peer)
     ))
 }

@@ -1,6 +1,6 @@
 //! Links over TCP.
 
-use super::{CHANNELS, Halves, Line, Site};
+use super::{CHANNELS, Halves, Line, LinkOwner};
 use socket2::Socket;
 use spark_ccl_bootstrap::{Error, Kind};
 use spark_ccl_fork::Unshared;
@@ -12,14 +12,16 @@ pub(super) struct Sockets(Vec<Option<Unshared<Socket>>>);
 
 impl Sockets {
     /// None yet, of as many as a link to the peer has.
-    pub(super) fn of(site: &Site, peer: Rank) -> Self {
-        let member = site.members[peer as usize];
-        let count = site.settings().sockets(site.world.session.local_to(member));
+    pub(super) fn of(owner: &LinkOwner, peer: Rank) -> Self {
+        let member = owner.members[peer as usize];
+        let count = owner
+            .settings()
+            .sockets(owner.world.session.local_to(member));
         Self((0..count).map(|_| None).collect())
     }
 
-    pub(super) fn ask(&self, site: &Site, line: Line) -> Result<(), Error> {
-        (0..self.0.len() as u32).try_for_each(|socket| site.reach(line, Kind::Tcp, socket))
+    pub(super) fn ask(&self, owner: &LinkOwner, line: Line) -> Result<(), Error> {
+        (0..self.0.len() as u32).try_for_each(|socket| owner.reach(line, Kind::Tcp, socket))
     }
 
     /// Takes the socket of that lane. What the peer has too many of is closed.
@@ -35,10 +37,10 @@ impl Sockets {
     }
 
     /// The link, and its name.
-    pub(super) fn link(self, site: &Site) -> Result<(Halves, String), LinkError> {
+    pub(super) fn link(self, owner: &LinkOwner) -> Result<(Halves, String), LinkError> {
         let sockets: Vec<_> = self.0.into_iter().flatten().collect();
         let route = route(&sockets);
-        let (tx, rx) = tcp::link(vec![sockets], site.geometry())?;
+        let (tx, rx) = tcp::link(vec![sockets], owner.geometry())?;
         Ok(((Box::new(tx), Box::new(rx)), route))
     }
 }

@@ -12,7 +12,7 @@ const CONTEXT: u64 = 99;
 /// A mesh of rank 0 of two.
 fn mesh(comm: &Communicator) -> Mesh {
     let inner = &comm.inner;
-    Mesh::new(Site {
+    Mesh::new(LinkOwner {
         world: Arc::clone(&inner.world),
         watch: Arc::clone(&inner.watch),
         context: CONTEXT,
@@ -32,7 +32,7 @@ fn a_dialogue_that_fails_late_leaves_the_link_that_is_there() {
     let made = mesh.own().unwrap();
     mesh.forming.insert(LINE, Stage::Ready(made));
     let failed = Outcome::Failed(LinkError::Closed);
-    mesh.inbox.put(Note::Rails(LINE, failed));
+    mesh.inbox.put(InboxEvent::Rails(LINE, failed));
     assert!(matches!(mesh.take(LINE), Ok(Some(_))));
 }
 
@@ -42,6 +42,6 @@ fn a_dialogue_that_fails_is_the_end_where_there_is_no_link() {
     let mut mesh = mesh(&ranks[0]);
     mesh.forming.insert(LINE, Stage::Asked);
     let failed = Outcome::Failed(LinkError::Closed);
-    mesh.inbox.put(Note::Rails(LINE, failed));
+    mesh.inbox.put(InboxEvent::Rails(LINE, failed));
     assert!(matches!(mesh.take(LINE), Err(LinkError::Closed)));
 }

@@ -5,7 +5,7 @@ use spark_ccl_types::{DType, Operation, Signature};
 /// Calls for which NCCL makes the same connections, as far as can be told: it chooses by the type, the reduction
 /// and the number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Kind {
+pub(super) struct ConnectionKey {
     operation: Operation,
     dtype: DType,
     op: u8,
@@ -13,7 +13,7 @@ pub(super) struct Kind {
     magnitude: u8,
 }
 
-impl Kind {
+impl ConnectionKey {
     /// `None` for messages between two ranks: others know nothing of them.
     pub(super) fn of(signature: Signature) -> Option<Self> {
         let operation = signature.operation;
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn kinds_are_powers_of_two_of_bytes() {
-        let of = |count| Kind::of(signature(Operation::AllReduce, count)).unwrap();
+        let of = |count| ConnectionKey::of(signature(Operation::AllReduce, count)).unwrap();
         assert_eq!(of(5), of(7));
         assert_ne!(of(7), of(8));
         assert_ne!(of(0), of(1));
@@ -77,10 +77,10 @@ mod tests {
             },
             signature(Operation::Reduce, 8),
         ];
-        let word = |signature| Kind::of(signature).unwrap().word();
+        let word = |signature| ConnectionKey::of(signature).unwrap().word();
         for other in others {
             assert_ne!(word(base), word(other));
         }
-        assert!(Kind::of(signature(Operation::SendRecv, 8)).is_none());
+        assert!(ConnectionKey::of(signature(Operation::SendRecv, 8)).is_none());
     }
 }

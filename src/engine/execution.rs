@@ -2,16 +2,16 @@
 
 use super::exchange::{self, Progress};
 use super::exec::{Cursor, Run, Turn};
-use super::patience::Patience;
+use super::spin_budget::SpinBudget;
 use super::stall::Stall;
 use super::wires::{Obstacle, Wires};
 use crate::plan::Program;
 use spark_ccl_sched::Kind;
 use std::ops::Range;
 
-/// The way of an operation through its steps.
+/// How far an operation is in its steps.
 #[derive(Debug, Default)]
-pub(super) struct Course {
+pub(super) struct Execution {
     cursors: [Cursor; 2],
     finished: [bool; 2],
     started: bool,
@@ -28,7 +28,7 @@ pub(super) enum Advance {
     Blocked,
 }
 
-impl Course {
+impl Execution {
     /// A turn on each channel.
     pub(super) fn advance(&mut self, run: &mut Run<'_>) -> Advance {
         if !self.started {
@@ -74,19 +74,19 @@ impl Course {
         }
     }
 
-    /// Goes from the start to the end, which it answers, or until the patience ends.
-    pub(super) fn rush(&mut self, mut run: Run<'_>, patience: &Patience) -> bool {
-        match exchange::run(&mut run, patience.looks()) {
+    /// Goes from the start to the end, which it answers, or until the budget is spent.
+    pub(super) fn run_inline(&mut self, mut run: Run<'_>, spin_budget: &SpinBudget) -> bool {
+        match exchange::run(&mut run, spin_budget.polls()) {
             Progress::Complete => return true,
             Progress::Steps(steps) => self.cursors[0].skip(steps),
         }
-        for _ in 0..patience.rounds() {
+        for _ in 0..spin_budget.rounds() {
             match self.advance(&mut run) {
                 Advance::Complete => return true,
                 Advance::Moved => {}
                 // That takes another thread, which may want this core.
                 Advance::Blocked if self.lacks_link() => return false,
-                Advance::Blocked => self.linger(run.wires, patience.looks_per_round()),
+                Advance::Blocked => self.spin(run.wires, spin_budget.polls_per_round()),
             }
         }
         false
@@ -106,11 +106,11 @@ impl Course {
 
     /// Waits a moment, at the link of the message that it lacks. Where it waits for a peer to be done with something
     /// instead, it does not look at the link: each look slows the peer down.
-    pub(super) fn linger(&self, wires: &mut Wires, looks: u32) {
+    pub(super) fn spin(&self, wires: &mut Wires, polls: u32) {
         if let Some(Obstacle::Message { peer, lane }) = self.stall.obstacle {
-            wires.await_message(peer, lane, looks);
+            wires.await_message(peer, lane, polls);
         } else {
-            (0..looks).for_each(|_| std::hint::spin_loop());
+            (0..polls).for_each(|_| std::hint::spin_loop());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::active::Active;
 use super::pair_tag::PairTag;
-use super::terms::Terms;
+use super::signal_payload::SignalPayload;
 use super::wires::{Obstacle, Wires};
 use super::{Engine, OpId};
 use spark_ccl_control::{Fault, Member, POINT_TO_POINT as POINT_TO_POINT_SEQUENCE, Watch};
@@ -14,22 +14,22 @@ use std::time::{Duration, Instant};
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 /// How often it repeats that.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
-/// How long the control plane gets to name the cause of a broken link or a foreign message.
+/// How long the control plane gets to name the cause of a broken link or a message of another tag.
 const CAUSE_WITHIN: Duration = Duration::from_millis(1500);
 /// Ranks from which nothing has come for this long are late, at a deadline.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(2500);
 
 impl Engine {
     /// Looks after the operations at the heads of their queues. Called when waiting takes long.
-    pub(super) fn patrol(&mut self, now: Instant) {
+    pub(super) fn run_watchdog(&mut self, now: Instant) {
         let heads: Vec<OpId> = self
             .collectives
             .front()
             .into_iter()
             .chain(
-                self.streams
+                self.pair_queues
                     .values()
-                    .filter_map(|stream| stream.queue.front()),
+                    .filter_map(|pair| pair.queue.front()),
             )
             .copied()
             .collect();
@@ -37,7 +37,7 @@ impl Engine {
             let Some(active) = self.ops.active(id) else {
                 continue;
             };
-            let (waited, overdue) = active.course.stall.wait(now, self.timeout);
+            let (waited, overdue) = active.execution.stall.wait(now, self.timeout);
             let fault = if overdue {
                 Some(timed_out(active, &self.watch, self.wires.rank, waited))
             } else {
@@ -54,13 +54,13 @@ impl Engine {
 
 /// Tells the other ranks which operation this is and for whom it waits.
 fn announce(active: &mut Active, watch: &Watch, now: Instant, waited: Duration) {
-    let suspicious = active.course.stall.suspicious.is_some();
-    let due = match active.course.stall.announced {
+    let suspicious = active.execution.stall.suspicious.is_some();
+    let due = match active.execution.stall.announced {
         None => waited >= ANNOUNCE_AFTER || suspicious,
         Some(last) => now.saturating_duration_since(last) >= ANNOUNCE_EVERY,
     };
     if due {
-        active.course.stall.announced = Some(now);
+        active.execution.stall.announced = Some(now);
         if let Some((sequence, words)) = doubtful(active, watch) {
             watch.announce(sequence, words, waiting_for(active));
         }
@@ -69,10 +69,10 @@ fn announce(active: &mut Active, watch: &Watch, now: Instant, waited: Duration) 
     }
 }
 
-/// The earlier operation to which a foreign message belongs, as this rank called it: both ranks may
+/// The earlier operation to which a message with another tag belongs, as this rank called it: both ranks may
 /// be done with their different calls.
 fn doubtful(active: &Active, watch: &Watch) -> Option<(u64, [u64; 2])> {
-    let Some(Obstacle::Foreign { tag, .. }) = &active.course.stall.obstacle else {
+    let Some(Obstacle::TagMismatch { tag, .. }) = &active.execution.stall.obstacle else {
         return None;
     };
     let sequence = sequence_of(*tag, active.sequence);
@@ -118,7 +118,7 @@ fn forgotten(active: &Active, watch: &Watch, tag: u64, [here, there]: [Member; 2
 /// Whether the obstacle means that the operation can never be completed.
 fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> Option<Fault> {
     let (rank, peer) = (wires.rank, waiting_for(active)?);
-    let obstacle = active.course.stall.obstacle.as_ref()?;
+    let obstacle = active.execution.stall.obstacle.as_ref()?;
     // The control plane sees for itself what this means for collectives.
     let left = if active.is_pair() {
         watch.left(peer)
@@ -126,13 +126,13 @@ fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> O
         None
     };
     if left.is_none() && obstacle.is_wait() {
-        active.course.stall.suspicious = None;
+        active.execution.stall.suspicious = None;
         return None;
     }
     let (here, there) = (watch.member(rank), watch.member(peer));
     let words = describe(active.request.task.signature.words());
     let (fault, certain) = match (obstacle, left) {
-        (Obstacle::Foreign { tag, .. }, _) if active.is_pair() => {
+        (Obstacle::TagMismatch { tag, .. }, _) if active.is_pair() => {
             let fault = Fault::Mismatch {
                 sequence: marked(active),
                 rank_a: here,
@@ -142,8 +142,8 @@ fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> O
             };
             (fault, true)
         }
-        (Obstacle::Terms { terms, .. }, _) => {
-            let said = |terms: &Terms, to| format!("{words} with {}", terms.describe(to));
+        (Obstacle::Disagreement { terms, .. }, _) => {
+            let said = |terms: &SignalPayload, to| format!("{words} with {}", terms.describe(to));
             let fault = Fault::Mismatch {
                 sequence: marked(active),
                 words_a: said(&terms.here, peer),
@@ -153,7 +153,7 @@ fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> O
             };
             (fault, true)
         }
-        (Obstacle::Foreign { tag, .. }, _) => {
+        (Obstacle::TagMismatch { tag, .. }, _) => {
             (forgotten(active, watch, *tag, [here, there]), false)
         }
         (Obstacle::Link { error, .. } | Obstacle::NoLink { error, .. }, None) => {
@@ -175,7 +175,7 @@ fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> O
             (fault, matches!(obstacle, Obstacle::Link { .. }))
         }
     };
-    let first = *active.course.stall.suspicious.get_or_insert(now);
+    let first = *active.execution.stall.suspicious.get_or_insert(now);
     let give_up = now.saturating_duration_since(first) >= CAUSE_WITHIN;
     (certain || give_up).then_some(fault)
 }
@@ -222,5 +222,5 @@ fn marked(active: &Active) -> u64 {
 }
 
 fn waiting_for(active: &Active) -> Option<Rank> {
-    active.course.stall.obstacle.as_ref()?.peer()
+    active.execution.stall.obstacle.as_ref()?.peer()
 }

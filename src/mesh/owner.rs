@@ -12,7 +12,7 @@ use spark_ccl_transport::{Bell, Geometry, shm};
 use std::sync::{Arc, OnceLock};
 
 /// The communicator whose links are made.
-pub(crate) struct Site {
+pub(crate) struct LinkOwner {
     pub(crate) world: Arc<World>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) context: u64,
@@ -29,14 +29,14 @@ pub(crate) struct Site {
 
 /// What a link is to be made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Carrier {
     Own,
     Memory,
     Rails,
     Tcp,
 }
 
-impl Way {
+impl Carrier {
     /// How a link is called that is not made yet.
     pub(super) fn planned(self) -> String {
         let name = match self {
@@ -49,7 +49,7 @@ impl Way {
     }
 }
 
-impl Site {
+impl LinkOwner {
     pub(super) fn settings(&self) -> &Settings {
         &self.world.settings
     }
@@ -75,17 +75,17 @@ impl Site {
     }
 
     /// Alike on both ends.
-    pub(super) fn way(&self, peer: Rank) -> Way {
+    pub(super) fn carrier(&self, peer: Rank) -> Carrier {
         let member = self.members[peer as usize];
         let (session, settings) = (&self.world.session, self.settings());
         if peer == self.rank {
-            Way::Own
+            Carrier::Own
         } else if shares_memory(session, settings, member) {
-            Way::Memory
+            Carrier::Memory
         } else if self.tries_rdma(member) {
-            Way::Rails
+            Carrier::Rails
         } else {
-            Way::Tcp
+            Carrier::Tcp
         }
     }
 

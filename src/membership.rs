@@ -10,13 +10,13 @@ use std::sync::Arc;
 ///
 /// The last of them waits for what is in flight still: the other ranks need this one's part in it. That
 /// lasts no longer than operations may take.
-pub(crate) struct Stay {
+pub(crate) struct Membership {
     shared: Arc<Shared>,
     watch: Arc<Watch>,
     rank: u32,
 }
 
-impl Stay {
+impl Membership {
     pub(crate) fn new(shared: Arc<Shared>, watch: Arc<Watch>, rank: u32) -> Self {
         Self {
             shared,
@@ -41,7 +41,7 @@ impl Stay {
     }
 }
 
-impl Deref for Stay {
+impl Deref for Membership {
     type Target = Shared;
 
     fn deref(&self) -> &Shared {
@@ -49,7 +49,7 @@ impl Deref for Stay {
     }
 }
 
-impl Drop for Stay {
+impl Drop for Membership {
     fn drop(&mut self) {
         // A forked child has no part in the communicator.
         let Ok(is_idle) = self.shared.with(|engine| engine.is_idle()) else {

@@ -1,7 +1,7 @@
 //! Messages that are copied once, by their receiver, straight out of the sender's memory.
 
 use super::exec::Run;
-use super::flow::Flow;
+use super::transfer::Transfer;
 use super::wires::{CHANNEL, Obstacle};
 use crate::mesh::Line;
 use spark_ccl_sched::{Rank, Span, Step};
@@ -12,26 +12,26 @@ use spark_ccl_types::Scale;
 const LEAST_BYTES: u64 = 4 << 10;
 
 impl Run<'_> {
-    /// Lends or borrows what comes next of a flow, if it is to be moved only and the link can; how
+    /// Lends or borrows what comes next of a transfer, if it is to be moved only and the link can; how
     /// many elements.
     pub(super) fn single_copy(
         &mut self,
         lane: usize,
-        flow: &Flow,
+        transfer: &Transfer,
         done: u64,
     ) -> Result<Option<u64>, Obstacle> {
         let size = self.task.signature.dtype.size() as u64;
-        let rest = flow.ready - done;
-        match *flow {
-            _ if rest == 0 || flow.elements * size < LEAST_BYTES => Ok(None),
-            Flow {
+        let rest = transfer.ready - done;
+        match *transfer {
+            _ if rest == 0 || transfer.elements * size < LEAST_BYTES => Ok(None),
+            Transfer {
                 from: None,
                 to: Some(peer),
                 src: Some(span),
                 dst: None,
                 ..
-            } => self.lend(lane, peer, flow, span, done),
-            Flow {
+            } => self.lend(lane, peer, transfer, span, done),
+            Transfer {
                 from: Some(peer),
                 to: None,
                 src: None,
@@ -52,22 +52,22 @@ impl Run<'_> {
 
     /// How many elements from `done` on may stay where they are, and had better be copied by their
     /// receiver.
-    fn lendable(&self, line: Line, flow: &Flow, span: &Span, done: u64) -> Option<u64> {
+    fn lendable(&self, line: Line, transfer: &Transfer, span: &Span, done: u64) -> Option<u64> {
         if !self.program.may_lend() || self.scale(span.buf) != Scale::One {
             return None;
         }
-        let ready = flow.ready - done;
+        let ready = transfer.ready - done;
         let most = |bytes: usize| (bytes / self.task.signature.dtype.size()) as u64;
         match self.lends(line, span, done, ready) {
             Lends::Nothing => None,
             Lends::Registered => {
                 // A receiver that peeks at it expects as much as a slot holds.
-                let slice = most(self.wires.slot_bytes).min(flow.elements - done);
+                let slice = most(self.wires.slot_bytes).min(transfer.elements - done);
                 (ready >= slice).then_some(slice)
             }
             Lends::Anything => {
                 // A processor that has nothing else to do had better help.
-                let is_busy = flow.is_half || self.task.input.ptr != self.task.output.ptr;
+                let is_busy = transfer.is_half || self.task.input.ptr != self.task.output.ptr;
                 let reduces = self.task.signature.operation.reduces();
                 (is_busy && !reduces).then(|| ready.min(most(LEND_MOST)))
             }
@@ -86,12 +86,12 @@ impl Run<'_> {
         &mut self,
         lane: usize,
         peer: Rank,
-        flow: &Flow,
+        transfer: &Transfer,
         span: Span,
         done: u64,
     ) -> Result<Option<u64>, Obstacle> {
         let size = self.task.signature.dtype.size();
-        let Some(count) = self.lendable((peer, lane), flow, &span, done) else {
+        let Some(count) = self.lendable((peer, lane), transfer, &span, done) else {
             return Ok(None);
         };
         let start = self.address(&span, done);
@@ -109,7 +109,7 @@ impl Run<'_> {
                 self.wires.note_held_back(peer, lane);
                 Ok(Some(count))
             }
-            Ok(Lending::NotYet) => Err(Obstacle::Credit { peer }),
+            Ok(Lending::NotYet) => Err(Obstacle::LinkBusy { peer }),
             Ok(Lending::Unable) => Ok(None),
             Err(error) => Err(Obstacle::Link { peer, error }),
         }

@@ -8,7 +8,7 @@ const MOST: usize = 5;
 
 /// What a rank says to another one about their part of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Terms {
+pub(super) struct SignalPayload {
     words: [u64; MOST],
     len: usize,
 }
@@ -16,11 +16,11 @@ pub(super) struct Terms {
 /// Two ranks whose calls differ.
 #[derive(Debug)]
 pub(super) struct Disagreement {
-    pub(super) here: Terms,
-    pub(super) there: Terms,
+    pub(super) here: SignalPayload,
+    pub(super) there: SignalPayload,
 }
 
-impl Terms {
+impl SignalPayload {
     pub(super) fn new(said: &[u64]) -> Self {
         let (mut words, len) = ([0; MOST], said.len());
         words[..len].copy_from_slice(said);

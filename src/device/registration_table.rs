@@ -17,7 +17,7 @@ pub enum Registration {
 /// What is registered with a communicator. Ranks of one process share it: what is still registered at its end, NCCL
 /// gives up when the last of them ends.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct RegistrationTable {
     entries: Mutex<Vec<Entry>>,
     /// Windows that NCCL has refused to give up. They last until the end, and the ranks do not count them: the others may
     /// have given up theirs.
@@ -40,7 +40,7 @@ pub(super) enum Made {
     Window(nccl::Window),
 }
 
-impl Kept {
+impl RegistrationTable {
     /// Keeps a block that is about to be registered.
     pub(super) fn add(&self, rank: usize, block: &Arc<Block>, kind: Registration) {
         self.entries.lock().push(Entry {

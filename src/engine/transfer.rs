@@ -4,7 +4,7 @@ use spark_ccl_sched::{Kind, Rank, Span, Step};
 
 /// The part of a step that one message stream in and one out can do.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Flow {
+pub(super) struct Transfer {
     pub(super) from: Option<Rank>,
     pub(super) to: Option<Rank>,
     pub(super) src: Option<Span>,
@@ -16,12 +16,12 @@ pub(super) struct Flow {
     pub(super) is_half: bool,
 }
 
-impl Flow {
+impl Transfer {
     pub(super) fn of(step: &Step) -> Self {
         let (from, to) = (Some(step.recv_from), Some(step.send_to));
         let (src, dst) = (Some(step.src), Some(step.dst));
         let (elements, src_len) = (step.dst.len, step.src.len);
-        let flow = |from, to, src, dst, elements| Self {
+        let transfer = |from, to, src, dst, elements| Self {
             from,
             to,
             src,
@@ -31,20 +31,20 @@ impl Flow {
             is_half: false,
         };
         match step.kind {
-            Kind::Send => flow(None, to, src, None, src_len),
-            Kind::Recv => flow(from, None, None, dst, elements),
-            Kind::RecvReduce => flow(from, None, src, dst, elements),
-            Kind::RecvReduceSend => flow(from, to, src, None, src_len),
-            Kind::RecvReduceCopySend => flow(from, to, src, dst, elements),
-            Kind::RecvCopySend => flow(from, to, None, dst, elements),
-            Kind::Copy => flow(None, None, src, dst, elements),
+            Kind::Send => transfer(None, to, src, None, src_len),
+            Kind::Recv => transfer(from, None, None, dst, elements),
+            Kind::RecvReduce => transfer(from, None, src, dst, elements),
+            Kind::RecvReduceSend => transfer(from, to, src, None, src_len),
+            Kind::RecvReduceCopySend => transfer(from, to, src, dst, elements),
+            Kind::RecvCopySend => transfer(from, to, None, dst, elements),
+            Kind::Copy => transfer(None, None, src, dst, elements),
             Kind::Signal
             | Kind::Wait
             | Kind::SendRecv
             | Kind::ReduceLocal
             | Kind::Get
             | Kind::GetReduce
-            | Kind::GetReducePut => flow(None, None, None, None, 0),
+            | Kind::GetReducePut => transfer(None, None, None, None, 0),
         }
     }
 
