@@ -1,9 +1,12 @@
 //! The communicator: what users hold.
 
+#[cfg(feature = "cuda")]
+use crate::device::StreamEngine;
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::membership::Membership;
 use crate::plan::Planner;
-use crate::task::Ranks;
+use crate::task::Task;
 use crate::world::World;
 use spark_ccl_config::{Backend, Layout};
 use spark_ccl_control::{Fault, Watch};
@@ -32,12 +35,12 @@ use std::time::Duration;
 pub struct Communicator {
     pub(crate) inner: Arc<Inner>,
     #[cfg(feature = "cuda")]
-    pub(crate) device: Option<Owned<Arc<crate::device::Engine>>>,
+    pub(crate) device: Option<Owned<Arc<dyn StreamEngine>>>,
 }
 
 /// What a communicator and its progress thread share.
 pub(crate) struct Inner {
-    pub(crate) shared: Arc<Membership>,
+    pub(crate) host: Arc<Membership>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) world: Owned<Arc<World>>,
     pub(crate) context: u64,
@@ -97,7 +100,7 @@ impl Communicator {
     /// they are used first; of one that is not, this says only the kind, `"tcp"` or `"rdma"`. It waits while another thread
     /// works on a call.
     pub fn links(&self) -> Vec<String> {
-        let links = self.inner.shared.with(|engine| engine.links());
+        let links = self.inner.host.with(|core| core.links());
         // A forked child has none.
         links.unwrap_or_default()
     }
@@ -105,7 +108,7 @@ impl Communicator {
     /// How it goes with the rails to each rank, where RDMA carries the data: how many are in use, how often
     /// one was dropped, and how often one came back. It waits while another thread works on a call.
     pub fn rails(&self) -> Vec<Rails> {
-        let rails = self.inner.shared.with(|engine| engine.rails());
+        let rails = self.inner.host.with(|core| core.rails());
         // A forked child has none.
         rails.unwrap_or_default()
     }
@@ -122,13 +125,15 @@ impl Communicator {
 
     /// Changes how long each operation may take, from the next call on.
     pub fn set_timeout(&self, timeout: Duration) {
-        let set = self.inner.shared.with(|engine| engine.timeout = timeout);
+        if self.host().check_process().is_err() {
+            // In a forked child there are no operations.
+            return;
+        }
+        self.host().set_timeout(timeout);
         #[cfg(feature = "cuda")]
-        if let (Ok(()), Some(device)) = (&set, &self.device) {
+        if let Some(device) = &self.device {
             device.set_timeout(timeout);
         }
-        // In a forked child there are no operations.
-        drop(set);
     }
 
     /// The algorithm that a collective of `count` elements would take, and why; with what the cost model
@@ -194,7 +199,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Failed`], the error that every call returns from now on.
     pub fn check(&self) -> Result<(), Error> {
-        self.inner.shared.with(crate::engine::Engine::check)?
+        self.inner.host.with(crate::host::Core::check)?
     }
 
     /// Waits until all ranks have come here, and operations whose handles were dropped are done, and
@@ -207,7 +212,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Failed`] when another rank failed before, or one of those operations did.
     pub fn finalize(self) -> Result<(), Error> {
-        self.inner.shared.check_process()?;
+        self.inner.host.check_process()?;
         #[cfg(feature = "cuda")]
         if let Some(device) = &self.device {
             device.drain()?;
@@ -218,28 +223,34 @@ impl Communicator {
             device.finalize()?;
         }
         // Operations whose handles were dropped go on to their end.
-        self.inner.shared.drain()
+        self.inner.host.drain()
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Membership> {
-        &self.inner.shared
+    pub(crate) fn host(&self) -> &Arc<Membership> {
+        &self.inner.host
     }
 
-    pub(crate) fn ranks(&self) -> Ranks {
-        Ranks {
-            own: self.rank(),
-            size: self.size(),
+    /// The engine of a task's memory.
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(clippy::unnecessary_wraps, reason = "only devices can be missing")
+    )]
+    pub(crate) fn engine_of(&self, task: &Task) -> Result<&dyn Engine, Error> {
+        match task.is_on_device() {
+            #[cfg(feature = "cuda")]
+            true => Ok(&**self.device_engine(task.operation().name())?),
+            _ => Ok(&**self.inner.host.engine()),
         }
     }
 
     pub(crate) fn planner(&self) -> &Planner {
-        self.inner.shared.planner()
+        self.inner.host.planner()
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if self.inner.shared.check_process().is_err() {
+        if self.inner.host.check_process().is_err() {
             return;
         }
         #[cfg(feature = "cuda")]
@@ -249,15 +260,15 @@ impl Drop for Communicator {
         // Carries nothing but itself; the progress thread looks at it now and then.
         self.inner.closed.store(true, Ordering::Relaxed);
         // While something is in flight, the rank stays; it leaves with the last handle.
-        self.inner.shared.leave_if_idle();
+        self.inner.host.leave_if_idle();
     }
 }
 
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Communicator")
-            .field("rank", &self.shared.planner().rank)
-            .field("size", &self.shared.planner().size)
+            .field("rank", &self.host.planner().rank)
+            .field("size", &self.host.planner().size)
             .field("context", &self.context)
             .finish_non_exhaustive()
     }

@@ -102,6 +102,6 @@ pub fn context(device: usize) -> Result<std::sync::Arc<cudarc::driver::CudaConte
 pub fn nccl_version() -> Result<String, Error> {
     let settings = spark_ccl_config::Settings::from_env(&spark_ccl_config::Env::from_process())
         .map_err(|error| Error::Config(std::sync::Arc::new(error)))?;
-    let library = crate::device::library(&settings)?;
+    let library = crate::device::nccl::library(&settings)?;
     Ok(library.version().to_string())
 }

@@ -21,6 +21,7 @@ mod deadline;
 mod device;
 mod engine;
 mod error;
+mod host;
 mod logging;
 mod membership;
 mod mesh;

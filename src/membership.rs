@@ -1,6 +1,7 @@
 //! How long a rank stays in its communicator.
 
-use crate::engine::Shared;
+use crate::engine::Engine;
+use crate::host::HostEngine;
 use spark_ccl_control::{Fault, Watch};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -11,30 +12,30 @@ use std::sync::Arc;
 /// The last of them waits for what is in flight still: the other ranks need this one's part in it. That
 /// lasts no longer than operations may take.
 pub(crate) struct Membership {
-    shared: Arc<Shared>,
+    engine: Arc<HostEngine>,
     watch: Arc<Watch>,
     rank: u32,
 }
 
 impl Membership {
-    pub(crate) fn new(shared: Arc<Shared>, watch: Arc<Watch>, rank: u32) -> Self {
+    pub(crate) fn new(engine: Arc<HostEngine>, watch: Arc<Watch>, rank: u32) -> Self {
         Self {
-            shared,
+            engine,
             watch,
             rank,
         }
     }
 
     /// The engine, without a place.
-    pub(crate) fn engine(&self) -> &Arc<Shared> {
-        &self.shared
+    pub(crate) fn engine(&self) -> &Arc<HostEngine> {
+        &self.engine
     }
 
     /// Leaves the communicator, unless something is in flight or this is a forked child.
     pub(crate) fn leave_if_idle(&self) {
         let last = self
-            .shared
-            .with(|engine| engine.is_idle().then(|| engine.last_sequence()));
+            .engine
+            .with(|core| core.is_idle().then(|| core.last_sequence()));
         if let Ok(Some(last)) = last {
             self.watch.leave(last);
         }
@@ -42,17 +43,17 @@ impl Membership {
 }
 
 impl Deref for Membership {
-    type Target = Shared;
+    type Target = HostEngine;
 
-    fn deref(&self) -> &Shared {
-        &self.shared
+    fn deref(&self) -> &HostEngine {
+        &self.engine
     }
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
         // A forked child has no part in the communicator.
-        let Ok(is_idle) = self.shared.with(|engine| engine.is_idle()) else {
+        let Ok(is_idle) = self.engine.with(|core| core.is_idle()) else {
             return;
         };
         // The others may wait for something else that the panic keeps this rank from.
@@ -62,7 +63,7 @@ impl Drop for Membership {
                 reason: "its thread panicked while operations were in flight".to_owned(),
             });
         }
-        if let Err(error) = self.shared.drain() {
+        if let Err(error) = self.engine.drain() {
             tracing::warn!("operations whose handles were dropped have failed: {error}");
         }
         self.leave_if_idle();

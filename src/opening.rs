@@ -3,8 +3,8 @@
 use crate::call::or_abort;
 use crate::communicator::{Communicator, Inner};
 use crate::deadline::deadline_in;
-use crate::engine::{Engine, Shared, Wires};
 use crate::error::Error;
+use crate::host::{Core, HostEngine, Wires};
 use crate::membership::Membership;
 use crate::mesh::{LinkOwner, Mesh, shares_memory};
 use crate::plan::Planner;
@@ -77,12 +77,12 @@ pub(crate) fn communicator(
         &world.tuning,
         network,
     );
-    let shared = engine(world, &watch, context, &members, planner)?;
-    let shared = Arc::new(Membership::new(shared, Arc::clone(&watch), rank as u32));
-    let is_wanted = shared.planner().over_rdma() && settings.path != Path::Safe;
+    let engine = host_engine(world, &watch, context, &members, planner)?;
+    let host = Arc::new(Membership::new(engine, Arc::clone(&watch), rank as u32));
+    let is_wanted = host.planner().over_rdma() && settings.path != Path::Safe;
     let registry = is_wanted.then(|| Arc::clone(world.nics().registry()));
     let inner = Arc::new(Inner {
-        shared,
+        host,
         watch,
         world: Owned::new(Arc::clone(world)),
         context,
@@ -103,13 +103,13 @@ pub(crate) fn communicator(
 }
 
 /// The engine of a rank, to which links come when they are needed.
-fn engine(
+fn host_engine(
     world: &Arc<World>,
     watch: &Arc<Watch>,
     context: u64,
     members: &[u32],
     planner: Planner,
-) -> Result<Arc<Shared>, Error> {
+) -> Result<Arc<HostEngine>, Error> {
     let bell = Bell::shared().map_err(|error| Error::System {
         what: "making an eventfd to be woken up by".to_owned(),
         problem: error.to_string(),
@@ -136,14 +136,14 @@ fn engine(
     );
     watch.on_fault(move || bell.ring());
     let timeout = world.settings.operation_timeout;
-    let shared = Shared::new(Engine::new(wires, Arc::clone(watch), timeout), planner);
-    let engine = Arc::downgrade(&shared);
+    let engine = HostEngine::new(Core::new(wires, Arc::clone(watch), timeout), planner);
+    let weak = Arc::downgrade(&engine);
     acceptor.open(Arc::new(move || {
-        if let Some(engine) = engine.upgrade() {
+        if let Some(engine) = weak.upgrade() {
             or_abort(|| engine.push());
         }
     }));
-    Ok(shared)
+    Ok(engine)
 }
 
 /// Adds the backend for device memory, if there is to be one.
@@ -153,7 +153,7 @@ pub(crate) fn with_devices(
     deadline: Instant,
 ) -> Result<Communicator, Error> {
     if communicator.backend() == Backend::Nccl {
-        communicator.device = Some(crate::device::attach(&communicator, deadline)?);
+        communicator.device = Some(crate::device::nccl::attach(&communicator, deadline)?);
     }
     Ok(communicator)
 }
@@ -172,13 +172,13 @@ pub(crate) fn with_devices(communicator: Communicator, _: Instant) -> Result<Com
 /// The optional thread that makes progress between calls. It holds the engine, but not the
 /// communicator: when that is gone, it ends with what is in flight.
 fn start_progress(inner: &Arc<Inner>) -> Result<(), Error> {
-    let shared = Arc::clone(inner.shared.engine());
+    let engine = Arc::clone(inner.host.engine());
     let closed = Arc::clone(&inner.closed);
     // Nothing is read on its account: the engine is behind its lock.
     let stop = move || closed.load(Ordering::Relaxed);
     std::thread::Builder::new()
         .name("spark-progress".to_owned())
-        .spawn(move || shared.run_in_background(stop))
+        .spawn(move || engine.run_in_background(stop))
         .map(drop)
         .map_err(|error| Error::System {
             what: "starting the progress thread".to_owned(),

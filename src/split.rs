@@ -94,7 +94,7 @@ impl Communicator {
         ranks: Vec<u32>,
         algorithms: AlgorithmChoice,
     ) -> Result<Self, Error> {
-        self.shared().check_process()?;
+        self.host().check_process()?;
         let world = &self.inner.world;
         let context = world
             .session

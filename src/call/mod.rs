@@ -10,8 +10,8 @@ pub use scope::{Scope, ScopedPending};
 
 use crate::buffer::Region;
 use crate::communicator::Communicator;
-use crate::engine::Ids;
 use crate::error::Error;
+use crate::host::{HostEngine, Ids};
 use crate::task::{Spec, check};
 use spark_ccl_types::Element;
 use std::marker::PhantomData;
@@ -63,13 +63,9 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         let comm = self.comm;
         let mut operands = self.operands;
         let mut task = self.spec.task(operands.regions());
-        check(&self.spec, &mut task, comm.ranks())?;
-        #[cfg(feature = "cuda")]
-        if task.is_on_device() {
-            comm.engine(task.operation().name())?.run(comm, &task)?;
-            return Ok(operands.back());
-        }
-        or_abort(|| comm.shared().run(&mut task))?;
+        check(&self.spec, &mut task, comm.planner().ranks())?;
+        let engine = comm.engine_of(&task)?;
+        or_abort(|| engine.run(&mut task))?;
         Ok(operands.back())
     }
 
@@ -81,21 +77,7 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
     where
         O: Send + 'static,
     {
-        let Self {
-            comm,
-            spec,
-            operands,
-            ..
-        } = self;
-        let mut operands = Box::new(operands);
-        match begin(comm, &spec, operands.regions()) {
-            Ok(ids) => Ok(Pending::new(
-                std::sync::Arc::clone(comm.shared()),
-                ids,
-                operands,
-            )),
-            Err(error) => Err(Failed::new(error, operands.back())),
-        }
+        Pending::start(self.comm.host(), &self.spec, self.operands)
     }
 
     /// Starts the operation within a scope, which waits for it at its end.
@@ -116,13 +98,13 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
             ..
         } = self;
         let mut operands = Box::new(operands);
-        let ids = begin(comm, &spec, operands.regions())?;
-        Ok(scope.adopt(comm.shared(), ids, operands))
+        let ids = begin(comm.host(), &spec, operands.regions())?;
+        Ok(scope.adopt(comm.host(), ids, operands))
     }
 }
 
 /// Checks a call and has the engine of host memory begin it.
-fn begin(comm: &Communicator, spec: &Spec, regions: (Region, Region)) -> Result<Ids, Error> {
+fn begin(host: &HostEngine, spec: &Spec, regions: (Region, Region)) -> Result<Ids, Error> {
     let mut task = spec.task(regions);
     if task.is_on_device() {
         return Err(Error::Invalid {
@@ -131,8 +113,8 @@ fn begin(comm: &Communicator, spec: &Spec, regions: (Region, Region)) -> Result<
                 .to_owned(),
         });
     }
-    check(spec, &mut task, comm.ranks())?;
-    or_abort(|| comm.shared().submit(task))
+    check(spec, &mut task, host.planner().ranks())?;
+    or_abort(|| host.submit(task))
 }
 
 /// Runs `work`; a panic in it ends the process. Should progress panic, operations in flight would

@@ -1,9 +1,10 @@
 //! Operations in flight that own their buffers.
 
-use super::Operands;
-use crate::engine::Ids;
+use super::{Operands, begin};
 use crate::error::Error;
+use crate::host::Ids;
 use crate::membership::Membership;
+use crate::task::Spec;
 use spark_ccl_types::Element;
 use std::fmt;
 use std::marker::PhantomData;
@@ -19,7 +20,7 @@ where
     T: Element,
     O: Operands<T> + Send + 'static,
 {
-    shared: Arc<Membership>,
+    host: Arc<Membership>,
     ids: Ids,
     /// `None` once the buffers went back to the caller.
     operands: Option<Box<O>>,
@@ -27,18 +28,30 @@ where
 }
 
 impl<T: Element, O: Operands<T> + Send + 'static> Pending<T, O> {
-    pub(super) fn new(shared: Arc<Membership>, ids: Ids, operands: Box<O>) -> Self {
-        Self {
-            shared,
-            ids,
-            operands: Some(operands),
-            element: PhantomData,
+    /// Starts a call of host memory with these buffers.
+    pub(crate) fn start(
+        host: &Arc<Membership>,
+        spec: &Spec,
+        operands: O,
+    ) -> Result<Self, Failed<O::Back>> {
+        let mut operands = Box::new(operands);
+        match begin(host, spec, operands.regions()) {
+            Ok(ids) => Ok(Self {
+                host: Arc::clone(host),
+                ids,
+                operands: Some(operands),
+                element: PhantomData,
+            }),
+            Err(error) => Err(Failed {
+                error,
+                buffers: operands.back(),
+            }),
         }
     }
 
     /// Whether the operation is done. Makes progress.
     pub fn test(&self) -> bool {
-        self.ids.are_done(&self.shared)
+        self.ids.are_done(&self.host)
     }
 
     /// Waits for the operation and gives its buffers back.
@@ -47,13 +60,16 @@ impl<T: Element, O: Operands<T> + Send + 'static> Pending<T, O> {
     /// [`Failed`] with [`Error::Failed`] and the buffers, whose contents are then undefined (but
     /// nobody writes them any more).
     pub fn wait(mut self) -> Result<O::Back, Failed<O::Back>> {
-        let outcome = self.ids.wait(&self.shared);
+        let outcome = self.ids.wait(&self.host);
         let Some(operands) = self.operands.take() else {
             unreachable!("only wait takes the buffers, and it takes the handle");
         };
         match outcome {
             Ok(()) => Ok(operands.back()),
-            Err(error) => Err(Failed::new(error, operands.back())),
+            Err(error) => Err(Failed {
+                error,
+                buffers: operands.back(),
+            }),
         }
     }
 }
@@ -61,7 +77,7 @@ impl<T: Element, O: Operands<T> + Send + 'static> Pending<T, O> {
 impl<T: Element, O: Operands<T> + Send + 'static> Drop for Pending<T, O> {
     fn drop(&mut self) {
         if let Some(operands) = self.operands.take() {
-            self.ids.detach(&self.shared, operands);
+            self.ids.detach(&self.host, operands);
         }
     }
 }
@@ -72,12 +88,6 @@ pub struct Failed<B> {
     pub error: Error,
     /// The buffers; nothing writes them any more.
     pub buffers: B,
-}
-
-impl<B> Failed<B> {
-    pub(super) fn new(error: Error, buffers: B) -> Self {
-        Self { error, buffers }
-    }
 }
 
 impl<B> From<Failed<B>> for Error {

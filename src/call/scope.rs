@@ -2,8 +2,8 @@
 
 use super::{Operands, or_abort};
 use crate::communicator::Communicator;
-use crate::engine::Ids;
 use crate::error::Error;
+use crate::host::Ids;
 use crate::membership::Membership;
 use parking_lot::Mutex;
 use spark_ccl_types::Element;
@@ -23,7 +23,7 @@ pub struct Scope<'scope, 'env: 'scope> {
 
 /// An operation that the scope has to wait for, whatever becomes of its handle.
 struct Started {
-    shared: Arc<Membership>,
+    host: Arc<Membership>,
     ids: Ids,
 }
 
@@ -57,16 +57,16 @@ impl Communicator {
 impl<'scope> Scope<'scope, '_> {
     pub(super) fn adopt<T: Element, O: Operands<T>>(
         &'scope self,
-        shared: &Arc<Membership>,
+        host: &Arc<Membership>,
         ids: Ids,
         operands: Box<O>,
     ) -> ScopedPending<'scope, T, O> {
         self.started.lock().push(Started {
-            shared: Arc::clone(shared),
+            host: Arc::clone(host),
             ids,
         });
         ScopedPending {
-            shared: Arc::clone(shared),
+            host: Arc::clone(host),
             ids,
             operands: Some(operands),
             element: PhantomData,
@@ -79,7 +79,7 @@ impl<'scope> Scope<'scope, '_> {
         let started = std::mem::take(&mut *self.started.lock());
         let mut outcome = Ok(());
         for operation in &started {
-            outcome = outcome.and(operation.ids.wait(&operation.shared));
+            outcome = outcome.and(operation.ids.wait(&operation.host));
         }
         outcome
     }
@@ -88,7 +88,7 @@ impl<'scope> Scope<'scope, '_> {
 /// An operation in flight within a [`Scope`]. Dropping it waits for it only where it owns its
 /// buffers; the scope waits in any case.
 pub struct ScopedPending<'scope, T: Element, O: Operands<T>> {
-    shared: Arc<Membership>,
+    host: Arc<Membership>,
     ids: Ids,
     /// `None` once the buffers went back to the caller.
     operands: Option<Box<O>>,
@@ -99,7 +99,7 @@ pub struct ScopedPending<'scope, T: Element, O: Operands<T>> {
 impl<T: Element, O: Operands<T>> ScopedPending<'_, T, O> {
     /// Whether the operation is done. Makes progress.
     pub fn test(&self) -> bool {
-        self.ids.are_done(&self.shared)
+        self.ids.are_done(&self.host)
     }
 
     /// Waits for the operation and gives its buffers back.
@@ -107,7 +107,7 @@ impl<T: Element, O: Operands<T>> ScopedPending<'_, T, O> {
     /// # Errors
     /// [`Error::Failed`].
     pub fn wait(mut self) -> Result<O::Back, Error> {
-        let result = self.ids.wait(&self.shared);
+        let result = self.ids.wait(&self.host);
         let Some(operands) = self.operands.take() else {
             unreachable!("only wait takes the buffers, and it takes the handle");
         };
@@ -121,7 +121,7 @@ impl<T: Element, O: Operands<T>> Drop for ScopedPending<'_, T, O> {
         // drop glue, and the scope's end is time enough.
         if self.operands.is_some() && std::mem::needs_drop::<O>() {
             // In a forked child nothing works on the buffers.
-            let _ = or_abort(|| self.ids.settle(&self.shared));
+            let _ = or_abort(|| self.ids.settle(&self.host));
         }
     }
 }

@@ -1,18 +1,30 @@
-//! Allocations of NCCL's: what uses them, and when they can be freed.
+//! Allocations of device memory: what uses them, and when they can be freed.
 
 use super::gpu::Gpu;
 use super::pause::until;
 use parking_lot::Mutex;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{Error, RecordedEvent, make_current, relaxed};
-use spark_ccl_nccl::Allocation;
+use std::fmt::Debug;
 use std::sync::Arc;
 
-/// An allocation of NCCL's.
+/// Device memory as an engine has it.
+pub(super) trait Allocation: Debug + Send + Sync {
+    /// Where it begins.
+    fn address(&self) -> u64;
+
+    /// Gives it back, in the context that is current.
+    ///
+    /// # Safety
+    /// Nothing uses it any more.
+    unsafe fn free(self: Box<Self>) -> Result<(), String>;
+}
+
+/// An allocation, and what was enqueued with it.
 #[derive(Debug)]
 pub(crate) struct Block {
     /// Until it is given up.
-    allocation: Option<Allocation>,
+    allocation: Option<Box<dyn Allocation>>,
     pub(super) address: u64,
     pub(super) gpu: Arc<Gpu>,
     uses: Mutex<Uses>,
@@ -36,15 +48,15 @@ static DROPPED: Mutex<Vec<Unfreed>> = Mutex::new(Vec::new());
 
 /// A block that nobody holds any more.
 struct Unfreed {
-    allocation: Allocation,
+    allocation: Box<dyn Allocation>,
     gpu: Arc<Gpu>,
     uses: Uses,
 }
 
 impl Block {
-    pub(super) fn new(allocation: Allocation, gpu: Arc<Gpu>) -> Self {
+    pub(super) fn new(allocation: Box<dyn Allocation>, gpu: Arc<Gpu>) -> Self {
         Self {
-            address: allocation.start().addr() as u64,
+            address: allocation.address(),
             allocation: Some(allocation),
             gpu,
             uses: Mutex::default(),

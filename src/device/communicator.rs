@@ -1,6 +1,7 @@
 //! What communicators offer for device memory.
 
-use super::{DeviceMemory, Engine};
+use super::DeviceMemory;
+use super::engine::{Registration, StreamEngine};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
@@ -10,7 +11,9 @@ use std::sync::Arc;
 impl Communicator {
     /// CUDA's number of this rank's device, if it has one.
     pub fn device(&self) -> Option<usize> {
-        self.device.as_ref().map(|engine| engine.device())
+        self.device
+            .as_ref()
+            .map(|engine| engine.context().ordinal())
     }
 
     /// The primary context of this rank's device: memory and streams are made with it.
@@ -18,7 +21,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Unsupported`] without [`Backend::Nccl`](crate::Backend::Nccl).
     pub fn context(&self) -> Result<&Arc<CudaContext>, Error> {
-        self.engine("context").map(|engine| &engine.context)
+        self.device_engine("context").map(|engine| engine.context())
     }
 
     /// Waits until all has run that was enqueued in the stream.
@@ -27,19 +30,41 @@ impl Communicator {
     /// [`Error::Failed`] when the communicator has failed or fails meanwhile, which it does after the operation
     /// timeout; [`Error::Cuda`] when something in the stream has failed.
     pub fn wait(&self, stream: &CudaStream) -> Result<(), Error> {
-        self.engine("wait")?.wait(stream)
+        self.device_engine("wait")?.wait(stream)
     }
 
-    /// `len` elements of memory of this rank's device, from NCCL, for [`register_device`](Self::register_device).
+    /// `len` elements of memory of this rank's device, for [`register_device`](Self::register_device).
     ///
     /// # Errors
     /// [`Error::Memory`] when there is not enough; [`Error::Unsupported`] without
     /// [`Backend::Nccl`](crate::Backend::Nccl), or when NCCL is older than 2.19.
     pub fn alloc_device<T: Element>(&self, len: usize) -> Result<DeviceMemory<T>, Error> {
-        self.engine("alloc_device")?.alloc(len)
+        let bytes = len.saturating_mul(size_of::<T>()).max(1);
+        let block = self.device_engine("alloc_device")?.alloc(bytes)?;
+        Ok(DeviceMemory::new(block, len))
     }
 
-    pub(crate) fn engine(&self, operation: &'static str) -> Result<&Arc<Engine>, Error> {
+    /// Registers device memory with this communicator until the memory is dropped, or the communicator ends; whether
+    /// NCCL makes use of it. As a symmetric window, all ranks do this together, each in a thread of its own; and
+    /// those that all ranks have dropped are given up when they register the next.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] when NCCL is older than 2.19, and for windows than 2.27;
+    /// [`Error::Failed`] when NCCL fails.
+    pub fn register_device<T: Element>(
+        &self,
+        memory: &DeviceMemory<T>,
+        kind: Registration,
+    ) -> Result<bool, Error> {
+        let engine = self.device_engine("register_device")?;
+        Arc::clone(engine).register(memory.typed(), kind)
+    }
+
+    /// The engine for device memory, in the process that it belongs to.
+    pub(crate) fn device_engine(
+        &self,
+        operation: &'static str,
+    ) -> Result<&Arc<dyn StreamEngine>, Error> {
         let device = self.device.as_ref().ok_or_else(|| Error::Unsupported {
             what: operation.to_owned(),
             reason: "this communicator knows no device memory; make it with Backend::Nccl, or \

@@ -1,377 +1,80 @@
-//! A communicator of NCCL's, and what is known of the calls that were enqueued with it.
+//! Engines of device memory: what they are given runs later, in streams.
 
-use super::connection_key::ConnectionKey;
-use super::error::{is_harmless, may_be_remote, refused};
-use super::gpu::Gpu;
-use super::mark::Mark;
-use super::order::{self, hold_back, were_lost, were_used};
-use super::registration_table::RegistrationTable;
-use crate::buffer::Region;
+use super::block::Block;
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::task::Task;
-use parking_lot::{Mutex, MutexGuard};
-use spark_ccl_control::{DEVICE, Fault, Member, Watch};
-use spark_ccl_cuda::cudarc::driver::sys::CUresult;
-use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream, DriverError};
-use spark_ccl_cuda::{RecordedEvent, is_capturing, is_of_the_thread, make_current};
-use spark_ccl_nccl::{self as nccl, DeviceSlice, Library, Patience};
-use spark_ccl_types::{DType, Operation};
-use std::collections::HashSet;
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
+use spark_ccl_types::DType;
+use std::any::Any;
+use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
-/// How often who waits for the state looks whether the communicator has failed.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long the control plane may take to name the rank whose death NCCL has noticed.
-const WORD_OF_A_DEATH: Duration = Duration::from_millis(500);
-
-/// One rank's collectives of device memory.
-pub(crate) struct Engine {
-    pub(super) library: Library,
-    pub(super) context: Arc<CudaContext>,
-    pub(super) rank: usize,
-    pub(super) size: usize,
-    pub(super) watch: Arc<Watch>,
-    pub(super) gpu: Arc<Gpu>,
-    pub(super) state: Mutex<State>,
-    /// What is registered with it, and with others of this process.
-    pub(super) kept: Arc<RegistrationTable>,
-    /// Whether a thread gives memory back.
-    pub(super) tidies: AtomicBool,
-    /// Calls of NCCL's that were begun, and those that have come back: the guard looks whether one does not.
-    /// They publish nothing.
-    pub(super) begun: AtomicU64,
-    pub(super) ended: AtomicU64,
-    /// That of calls which do not block.
-    pub(super) patience: Patience,
-    /// Whether a call of NCCL's has held up an abort for too long. A hint as well.
-    pub(super) stuck: AtomicBool,
-    /// The kind of the last call, for which the ranks have met. It publishes nothing either.
-    pub(super) last_key: AtomicU64,
+/// How memory is registered with a communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Registration {
+    /// For this rank; the others may do as they like.
+    Local,
+    /// As a symmetric window: all ranks register memory of the same length.
+    Symmetric,
 }
 
-pub(super) struct State {
-    /// `None` once it was aborted, or finalized.
-    pub(super) nccl: Option<nccl::Communicator>,
-    pub(super) timeout: Duration,
-    pub(super) calls: Calls,
+/// A checked task, and the stream that it is for.
+pub(crate) struct StreamTask<'a> {
+    pub(crate) engine: &'a Arc<dyn StreamEngine>,
+    pub(crate) task: Task,
+    pub(crate) stream: &'a Arc<CudaStream>,
 }
 
-/// What was enqueued.
-#[derive(Default)]
-pub(super) struct Calls {
-    /// How much.
-    pub(super) count: u64,
-    /// The end of the last one, until it is known to have run. NCCL runs the calls of a communicator one after the
-    /// other, in whichever streams they are.
-    pub(super) last: Option<Arc<RecordedEvent>>,
-    /// The one that is watched, until it has run.
-    pub(super) mark: Option<Mark>,
-    /// The kinds for which the ranks have met.
-    pub(super) met: HashSet<ConnectionKey>,
+/// A whole block, as elements of a type.
+pub(crate) struct TypedBlock<'a> {
+    pub(crate) block: &'a Arc<Block>,
+    pub(crate) len: usize,
+    pub(crate) dtype: DType,
 }
 
-impl State {
-    /// What NCCL has noticed. While the communicator is another thread's group's, that group says.
-    pub(super) fn noticed(&self) -> Option<nccl::Error> {
-        match self.nccl.as_ref()?.async_error() {
-            Ok(_) | Err(nccl::Error::Grouped { .. }) => None,
-            Err(error) => Some(error),
-        }
-    }
-}
+/// Does whole collectives on memory of one GPU.
+pub(crate) trait StreamEngine: Engine + Any + Debug {
+    /// The context of its GPU.
+    fn context(&self) -> &Arc<CudaContext>;
 
-impl Engine {
-    pub(super) fn device(&self) -> usize {
-        self.context.ordinal()
-    }
+    /// Enqueues a checked task.
+    ///
+    /// # Errors
+    /// What is wrong with the task or the stream for this engine; the fault that has ended it.
+    fn enqueue(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error>;
 
-    /// This rank, as errors name it.
-    pub(super) fn member(&self) -> Member {
-        self.watch.member(self.rank as u32)
-    }
+    /// Enqueues checked tasks, of this engine and of others, so that none needs another one's end to begin.
+    ///
+    /// # Errors
+    /// As of [`enqueue`](Self::enqueue). Nothing is enqueued where a task or a stream is wrong.
+    fn enqueue_together(&self, tasks: &[StreamTask<'_>]) -> Result<(), Error>;
 
-    /// Names this rank in an error of CUDA's.
-    pub(super) fn own<T>(
-        &self,
-        result: Result<T, spark_ccl_cuda::Error>,
-    ) -> Result<T, spark_ccl_cuda::Error> {
-        result.map_err(|error| error.of_rank(self.rank))
-    }
+    /// Waits until all in a stream has run, and looks whether it went well.
+    ///
+    /// # Errors
+    /// What in it has failed; the fault that has cut it short.
+    fn wait(&self, stream: &CudaStream) -> Result<(), Error>;
 
-    /// Checks a stream and where buffers are, before anything is done in it, and makes the device current: NCCL
-    /// goes back to the one that was.
-    pub(super) fn admit(&self, task: &Task, stream: &CudaStream) -> Result<(), Error> {
-        let (operation, places) = (task.operation().name(), task.regions());
-        if task.in_place && task.operation() == Operation::AllToAll {
-            return Err(Error::Invalid {
-                operation,
-                problem: "device memory is not exchanged in place".to_owned(),
-            });
-        }
-        if !Arc::ptr_eq(stream.context(), &self.context) {
-            return Err(self.other(operation, "stream", stream.context().ordinal()));
-        }
-        if is_of_the_thread(stream) {
-            return Err(Error::Invalid {
-                operation,
-                problem: "the per-thread stream is another one in each thread; take a new stream"
-                    .to_owned(),
-            });
-        }
-        self.own(make_current(&self.context))?;
-        self.admit_capture(operation, places, stream)?;
-        for region in places.into_iter().filter(|region| region.len > 0) {
-            let Some(site) = &region.site else {
-                return Err(Error::Invalid {
-                    operation,
-                    problem: "one buffer is host memory, the other device memory".to_owned(),
-                });
-            };
-            let own = site.stream.as_ref();
-            let elsewhere = own.is_some_and(|own| !Arc::ptr_eq(own.context(), &self.context));
-            if site.device != self.device() || elsewhere {
-                return Err(self.other(operation, "memory", site.device));
-            }
-        }
-        Ok(())
-    }
+    /// A new block of memory.
+    ///
+    /// # Errors
+    /// There is not enough, or the engine has none to give.
+    fn alloc(&self, bytes: usize) -> Result<Arc<Block>, Error>;
 
-    /// Checks that no graph captures memory that may be gone when it runs.
-    fn admit_capture(
-        &self,
-        operation: &'static str,
-        regions: [&Region; 2],
-        stream: &CudaStream,
-    ) -> Result<(), Error> {
-        if !self.own(is_capturing(stream))? || order::is_the_programs(regions) {
-            return Ok(());
-        }
-        Err(Error::Invalid {
-            operation,
-            problem: "a graph may run when this memory is gone; capture calls of `DeviceSlice`"
-                .to_owned(),
-        })
-    }
+    /// Registers a block until it is dropped, or the engine ends; whether the engine makes use of that.
+    ///
+    /// # Errors
+    /// The engine cannot, or the ranks register different windows.
+    fn register(self: Arc<Self>, memory: TypedBlock<'_>, kind: Registration)
+    -> Result<bool, Error>;
 
-    /// Makes a stream wait until a call's memory may be used there. The ranks that have met for the call are told
-    /// where it does not. A capture may have begun while they met.
-    pub(super) fn hold_back(
-        &self,
-        operation: &'static str,
-        regions: [&Region; 2],
-        stream: &Arc<CudaStream>,
-    ) -> Result<(), Error> {
-        self.admit_capture(operation, regions, stream)?;
-        hold_back(regions, stream).map_err(|error| self.lost(error))
-    }
+    /// Ends when everything has run that was enqueued, on all ranks; all have come here.
+    ///
+    /// # Errors
+    /// The fault that has cut it short.
+    fn finalize(&self) -> Result<(), Error>;
 
-    /// Keeps the memory of a call that NCCL goes on with, and may enqueue yet: nothing tells until when it is used. What a
-    /// program may free all the same, it gets back when NCCL has been aborted.
-    pub(super) fn outlive(&self, regions: [&Region; 2]) {
-        were_lost(
-            regions,
-            &no_end(self.device(), CUresult::CUDA_ERROR_NOT_READY),
-        );
-        self.abort();
-    }
-
-    /// Notes a call of a group that has ended.
-    pub(super) fn note(
-        &self,
-        regions: [&Region; 2],
-        stream: &Arc<CudaStream>,
-    ) -> Result<(), Error> {
-        let end = match self.lock() {
-            Ok(mut state) => self.record(&mut state.calls, stream),
-            // Its memory is to be kept all the same.
-            Err(_) => self.end(stream),
-        };
-        self.used(regions, stream, end)
-    }
-
-    /// Records the end of a call that is the last one now.
-    pub(super) fn record(
-        &self,
-        calls: &mut Calls,
-        stream: &Arc<CudaStream>,
-    ) -> Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error> {
-        calls.count += 1;
-        let end = self.end(stream)?;
-        if let Some(end) = &end {
-            calls.last = Some(Arc::clone(end));
-        }
-        Ok(end)
-    }
-
-    /// An event at the end of a stream. In a graph that is being captured, it would never come.
-    pub(super) fn end(
-        &self,
-        stream: &Arc<CudaStream>,
-    ) -> Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error> {
-        if is_capturing(stream)? {
-            return Ok(None);
-        }
-        self.gpu.events.record(stream).map(Arc::new).map(Some)
-    }
-
-    /// Tells memory up to where it is used in a stream.
-    pub(super) fn used(
-        &self,
-        regions: [&Region; 2],
-        stream: &CudaStream,
-        end: Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error>,
-    ) -> Result<(), Error> {
-        let told = end.and_then(|end| match end {
-            Some(end) => were_used(regions, stream, &end),
-            None if order::is_the_programs(regions) => Ok(()),
-            None => {
-                let captured = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-                Err(no_end(self.device(), captured))
-            }
-        });
-        told.map_err(|error| {
-            were_lost(regions, &error);
-            // Also of a capture: what runs by now ends before its memory is gone.
-            self.give_up(error.to_string());
-            error.of_rank(self.rank).into()
-        })
-    }
-
-    /// Does something with NCCL's communicator, which then may have failed.
-    pub(super) fn with<R>(
-        &self,
-        operation: &'static str,
-        work: impl FnOnce(&mut Calls, &nccl::Communicator) -> Result<R, nccl::Error>,
-    ) -> Result<R, Error> {
-        if self.watch.failed() {
-            return Err(self.gone());
-        }
-        let done = {
-            let State { nccl, calls, .. } = &mut *self.lock()?;
-            nccl.as_ref().map(|nccl| self.inside(|| work(calls, nccl)))
-        };
-        match done {
-            Some(done) => done.map_err(|error| self.failed(operation, error)),
-            None => Err(self.gone()),
-        }
-    }
-
-    /// The state; an error where the communicator has failed, and a call of NCCL's that has it does not come back.
-    pub(super) fn lock(&self) -> Result<MutexGuard<'_, State>, Error> {
-        loop {
-            if let Some(state) = self.state.try_lock_for(LOOK_EVERY) {
-                return Ok(state);
-            }
-            if self.watch.failed() {
-                return Err(self.gone());
-            }
-        }
-    }
-
-    /// Does something that NCCL may not come back from.
-    fn inside<R>(&self, work: impl FnOnce() -> R) -> R {
-        self.begun.fetch_add(1, Ordering::Relaxed);
-        let result = work();
-        self.ended.fetch_add(1, Ordering::Relaxed);
-        result
-    }
-
-    /// What NCCL says as the library's error. One after which the communicator does not work fails it on
-    /// all ranks.
-    pub(super) fn failed(
-        &self,
-        operation: &'static str,
-        error: impl Into<Arc<nccl::Error>>,
-    ) -> Error {
-        let error = error.into();
-        if is_harmless(&error) && self.works_on(&error) {
-            return refused(operation, error);
-        }
-        if may_be_remote(&error) {
-            self.listen();
-        }
-        self.give_up(error.to_string());
-        self.gone()
-    }
-
-    /// Whether NCCL's communicator is none the worse for an error: one that does not block keeps what it has refused.
-    fn works_on(&self, error: &nccl::Error) -> bool {
-        let noticed = || self.state.try_lock().and_then(|state| state.noticed());
-        error.code().is_none() || noticed().is_none()
-    }
-
-    /// An error of CUDA's. The other ranks wait for this one's part, which does not come.
-    pub(super) fn lost(&self, error: spark_ccl_cuda::Error) -> Error {
-        let error = error.of_rank(self.rank);
-        if !error.is_of_a_capture() {
-            self.give_up(error.to_string());
-        }
-        error.into()
-    }
-
-    /// Fails the communicator on all ranks.
-    pub(super) fn give_up(&self, reason: String) {
-        let by = self.member();
-        self.watch.raise(Fault::Aborted { by, reason });
-    }
-
-    /// Waits a little for news of a rank that has died: NCCL only says that something is broken.
-    fn listen(&self) {
-        let start = Instant::now();
-        while !self.watch.failed() && start.elapsed() < WORD_OF_A_DEATH {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    pub(super) fn raise_timeout(&self, calls: u64, waited: Duration) {
-        self.watch.raise(Fault::TimedOut {
-            by: self.member(),
-            sequence: DEVICE | calls,
-            words: format!("the last that was enqueued on device {}", self.device()),
-            waited,
-            late: Vec::new(),
-        });
-    }
-
-    pub(super) fn gone(&self) -> Error {
-        self.watch.fault().map_or_else(
-            || Error::Invalid {
-                operation: "device memory",
-                problem: "the communicator has been finalized".to_owned(),
-            },
-            Error::Failed,
-        )
-    }
-
-    pub(super) fn slice(&self, region: &Region, dtype: DType) -> DeviceSlice {
-        // SAFETY: it was checked to be device memory, or empty; the rest is what the buffer's trait promises.
-        unsafe { DeviceSlice::from_raw(region.ptr.cast(), region.len, dtype, self.device() as i32) }
-    }
-
-    fn other(&self, operation: &'static str, what: &str, device: usize) -> Error {
-        Error::Invalid {
-            operation,
-            problem: format!(
-                "the {what} is of device {device}, but the communicator of device {} (or of another \
-                 context); take what was made with `Communicator::context`",
-                self.device()
-            ),
-        }
-    }
-}
-
-/// Why the end of a call is not known.
-fn no_end(device: usize, why: CUresult) -> spark_ccl_cuda::Error {
-    spark_ccl_cuda::Error::of("cuEventRecord", device, DriverError(why))
-}
-
-impl std::fmt::Debug for Engine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine")
-            .field("rank", &self.rank)
-            .field("device", &self.device())
-            .finish_non_exhaustive()
-    }
+    /// Ends now: what has not run is aborted.
+    fn leave(&self);
 }

@@ -1,19 +1,17 @@
 //! Calls that start together.
 
-use super::meeting::Meeting;
-use super::{DeviceOperands, Engine};
+use super::DeviceOperands;
+use super::engine::{StreamEngine, StreamTask};
 use crate::buffer::Region;
 use crate::call::{Call, Operands};
 use crate::communicator::Communicator;
 use crate::error::Error;
-use crate::task::{Spec, Task, check};
+use crate::task::{Spec, check};
 use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_nccl as nccl;
 use spark_ccl_types::Element;
 use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Calls that are enqueued when it ends: from [`Communicator::group`].
 ///
@@ -50,12 +48,12 @@ impl Communicator {
     where
         F: FnOnce(&Group<'env>) -> Result<R, Error>,
     {
-        let engine = self.engine("group")?;
+        let engine = self.device_engine("group")?;
         let group = Group {
             calls: RefCell::default(),
         };
         let value = body(&group)?;
-        group.end(engine)?;
+        group.end(&**engine)?;
         Ok(value)
     }
 }
@@ -90,59 +88,11 @@ impl<'env> Group<'env> {
         });
     }
 
-    fn end(&self, engine: &Engine) -> Result<(), Error> {
+    fn end(&self, engine: &dyn StreamEngine) -> Result<(), Error> {
         let mut queued = self.calls.take();
-        let calls = queued.iter_mut().map(Queued::check);
-        let calls = calls.collect::<Result<Vec<_>, _>>()?;
-        // All ranks' meetings are under way before any is waited for: they may be this thread's.
-        let mut meetings = Vec::new();
-        for call in &calls {
-            meetings.extend(call.meet()?);
-        }
-        meetings.into_iter().try_for_each(Meeting::wait)?;
-        calls.iter().try_for_each(Checked::hold_back)?;
-        for call in &calls {
-            call.goes_inside(true);
-        }
-        let done = engine.library.group(|| {
-            let mut steps = calls.iter();
-            steps.try_for_each(|call| call.enqueue().map_err(Failure::Own))
-        });
-        let goes_on = matches!(&done, Err(Failure::Nccl(error)) if error.goes_on());
-        let mut noted = Ok(());
-        for call in &calls {
-            call.goes_inside(false);
-            if !goes_on {
-                noted = noted.and(call.note());
-            }
-        }
-        done.map_err(|failure| match failure {
-            Failure::Own(error) => error,
-            Failure::Nccl(error) => {
-                let error = Arc::new(error);
-                let mut said = None;
-                for call in &calls {
-                    said = Some(call.failed(&error));
-                }
-                // Once all ranks are told.
-                let unknown = calls.iter().filter(|_| goes_on);
-                unknown.for_each(Checked::outlive);
-                said.unwrap_or_else(|| engine.failed("group", error))
-            }
-        })?;
-        noted
-    }
-}
-
-/// Why a group failed.
-enum Failure {
-    Own(Error),
-    Nccl(nccl::Error),
-}
-
-impl From<nccl::Error> for Failure {
-    fn from(error: nccl::Error) -> Self {
-        Self::Nccl(error)
+        let tasks = queued.iter_mut().map(Queued::check);
+        let tasks = tasks.collect::<Result<Vec<_>, _>>()?;
+        engine.enqueue_together(&tasks)
     }
 }
 
@@ -168,69 +118,14 @@ struct Queued<'env> {
 }
 
 impl Queued<'_> {
-    fn check(&mut self) -> Result<Checked<'_>, Error> {
-        let Self {
-            comm,
-            spec,
-            buffers,
-            stream,
-        } = self;
-        let engine = comm.engine(spec.operation.name())?;
-        let mut task = spec.task(buffers.regions());
-        check(spec, &mut task, comm.ranks())?;
-        engine.admit(&task, stream)?;
-        Ok(Checked {
-            comm,
+    fn check(&mut self) -> Result<StreamTask<'_>, Error> {
+        let engine = self.comm.device_engine(self.spec.operation.name())?;
+        let mut task = self.spec.task(self.buffers.regions());
+        check(&self.spec, &mut task, self.comm.planner().ranks())?;
+        Ok(StreamTask {
             engine,
             task,
-            stream,
+            stream: &self.stream,
         })
-    }
-}
-
-/// A call that was checked.
-struct Checked<'a> {
-    comm: &'a Communicator,
-    engine: &'a Arc<Engine>,
-    task: Task,
-    stream: &'a Arc<CudaStream>,
-}
-
-impl Checked<'_> {
-    fn meet(&self) -> Result<Option<Meeting>, Error> {
-        self.engine.meet(self.comm, self.task.signature)
-    }
-
-    /// Makes its stream wait for its memory.
-    fn hold_back(&self) -> Result<(), Error> {
-        let operation = self.task.operation().name();
-        self.engine
-            .hold_back(operation, self.task.regions(), self.stream)
-    }
-
-    fn enqueue(&self) -> Result<(), Error> {
-        self.engine.group(&self.task, self.stream)
-    }
-
-    /// The group is about to end, from which NCCL may not come back; or has ended.
-    fn goes_inside(&self, inside: bool) {
-        let Engine { begun, ended, .. } = &**self.engine;
-        let count = if inside { begun } else { ended };
-        count.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Notes it, after the group's end.
-    fn note(&self) -> Result<(), Error> {
-        self.engine.note(self.task.regions(), self.stream)
-    }
-
-    /// Keeps its memory: NCCL goes on with it.
-    fn outlive(&self) {
-        self.engine.outlive(self.task.regions());
-    }
-
-    /// Fails its communicator for the error of the group.
-    fn failed(&self, error: &Arc<nccl::Error>) -> Error {
-        self.engine.failed("group", Arc::clone(error))
     }
 }

@@ -1,20 +1,15 @@
-//! Device memory from NCCL, which suits its registrations and windows.
+//! Device memory from an engine, which suits its registrations.
 
-use super::Engine;
-use super::block::{self, Block};
+use super::block::Block;
 use super::buffer::{DeviceRecv, DeviceSend};
-use super::pause::pause;
-use super::site::Order;
-use super::site::Site;
+use super::engine::TypedBlock;
+use super::site::{Order, Site};
 use crate::buffer::{RecvBuf, Region, SendBuf};
 use crate::error::Error;
-use spark_ccl_cuda::{make_current, relaxed};
 use spark_ccl_fork::Owned;
-use spark_ccl_nccl as nccl;
 use spark_ccl_types::Element;
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// `len` elements of a device's memory, from [`Communicator::alloc_device`](crate::Communicator::alloc_device).
 ///
@@ -39,6 +34,15 @@ impl Drop for Owner {
 }
 
 impl<T: Element> DeviceMemory<T> {
+    /// All of a block that nobody else has, which is long enough for `len` elements.
+    pub(super) fn new(block: Arc<Block>, len: usize) -> Self {
+        Self {
+            owner: Owned::new(Owner(block)),
+            len,
+            element: PhantomData,
+        }
+    }
+
     /// How many elements it has.
     pub fn len(&self) -> usize {
         self.len
@@ -88,7 +92,15 @@ impl<T: Element> DeviceMemory<T> {
         Ok(copied.map_err(|error| error.of_rank(gpu.rank))?)
     }
 
-    pub(super) fn block(&self) -> &Arc<Block> {
+    pub(super) fn typed(&self) -> TypedBlock<'_> {
+        TypedBlock {
+            block: self.block(),
+            len: self.len,
+            dtype: T::DTYPE,
+        }
+    }
+
+    fn block(&self) -> &Arc<Block> {
         &self.owner.0
     }
 
@@ -111,55 +123,6 @@ impl<T: Element> DeviceMemory<T> {
             order: Order::Block(Arc::clone(block)),
         };
         Region::on_device(block.address, self.len, site)
-    }
-}
-
-impl Engine {
-    pub(super) fn alloc<T: Element>(
-        self: &Arc<Self>,
-        len: usize,
-    ) -> Result<DeviceMemory<T>, Error> {
-        let device = self.own(make_current(&self.context))?;
-        let _relaxed = self.own(relaxed(device))?;
-        let bytes = len.saturating_mul(size_of::<T>()).max(1);
-        let allocation = self.allocate(bytes)?;
-        Ok(DeviceMemory {
-            owner: Owned::new(Owner(Arc::new(Block::new(
-                allocation,
-                Arc::clone(&self.gpu),
-            )))),
-            len,
-            element: PhantomData,
-        })
-    }
-
-    /// Waits for memory that was dropped while it was in use, where there is no other.
-    fn allocate(&self, bytes: usize) -> Result<nccl::Allocation, Error> {
-        const NAME: &str = "alloc_device";
-        let start = Instant::now();
-        loop {
-            block::sweep();
-            let error = match self.library.allocate(bytes) {
-                Ok(allocation) => return Ok(allocation),
-                Err(error @ nccl::Error::Unsupported { .. }) => {
-                    return Err(super::error::refused(NAME, error));
-                }
-                Err(error) => error,
-            };
-            let is_late = || Ok::<_, Error>(start.elapsed() > self.lock()?.timeout);
-            if !self.will_free() || is_late()? {
-                return Err(Error::Memory {
-                    what: format!(
-                        "{bytes} bytes of device {} for {}",
-                        self.device(),
-                        self.member()
-                    ),
-                    problem: error.to_string(),
-                });
-            }
-            self.tidy();
-            pause(start.elapsed());
-        }
     }
 }
 

@@ -31,11 +31,11 @@ impl<T: Element, O: DeviceOperands<T>> Call<'_, T, O> {
     /// backend, or the version of NCCL, cannot do it; [`Error::Failed`] when the communicator has failed.
     pub fn on(self, stream: &Arc<CudaStream>) -> Result<O::Back, Error> {
         let comm = self.comm;
-        let engine = comm.engine(self.spec.operation.name())?;
+        let engine = comm.device_engine(self.spec.operation.name())?;
         let mut operands = self.operands;
         let mut task = self.spec.task(operands.regions());
-        check(&self.spec, &mut task, comm.ranks())?;
-        engine.enqueue(comm, &task, stream)?;
+        check(&self.spec, &mut task, comm.planner().ranks())?;
+        engine.enqueue(&task, stream)?;
         Ok(operands.back())
     }
 }

@@ -12,7 +12,7 @@ pub(crate) use programs::Programs;
 pub(crate) use topology::Network;
 
 use crate::error::Error;
-use crate::task::Task;
+use crate::task::{Ranks, Task};
 use measured::Measured;
 use spark_ccl_config::{AlgorithmChoice, Layout, Path, Settings, Tuning};
 use spark_ccl_sched::cost::{Fabric, estimate};
@@ -75,6 +75,14 @@ impl Planner {
             measured: Measured::new(tuning, topology.layout()),
             topology,
             hosts: Hosts::of_all(host_of)[rank as usize],
+        }
+    }
+
+    /// This rank, and how many there are.
+    pub(crate) fn ranks(&self) -> Ranks {
+        Ranks {
+            own: self.rank as usize,
+            size: self.size as usize,
         }
     }
 

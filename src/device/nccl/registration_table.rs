@@ -1,18 +1,10 @@
 //! What device memory is registered with a communicator.
 
-use super::block::Block;
+use crate::device::block::Block;
+use crate::device::engine::Registration;
 use parking_lot::Mutex;
 use spark_ccl_nccl as nccl;
 use std::sync::Arc;
-
-/// How memory is registered with a communicator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Registration {
-    /// For this rank; the others may do as they like.
-    Local,
-    /// As a symmetric window: all ranks register memory of the same length.
-    Symmetric,
-}
 
 /// What is registered with a communicator. Ranks of one process share it: what is still registered at its end, NCCL
 /// gives up when the last of them ends.

@@ -2,6 +2,7 @@
 
 mod active;
 mod blocked;
+mod engine;
 mod exchange;
 mod exec;
 mod execution;
@@ -11,7 +12,6 @@ mod loans;
 mod ops;
 mod pair_tag;
 mod request;
-mod shared;
 mod signal;
 mod signal_payload;
 mod sleep;
@@ -23,8 +23,8 @@ mod transfer;
 mod watchdog;
 mod wires;
 
+pub(crate) use engine::{HostEngine, Ids};
 use ops::OpId;
-pub(crate) use shared::{Ids, Shared};
 pub(crate) use wires::Wires;
 
 use crate::error::Error;
@@ -46,10 +46,10 @@ use std::time::Duration;
 
 /// Operations in flight and the links they share. Collectives run one after the other, in the order
 /// of their calls; point-to-point operations run beside them, in order per peer and direction.
-pub(crate) struct Engine {
+pub(crate) struct Core {
     wires: Wires,
     watch: Arc<Watch>,
-    pub(crate) timeout: Duration,
+    timeout: Duration,
     programs: Programs,
     ops: Ops,
     collectives: VecDeque<OpId>,
@@ -80,7 +80,7 @@ struct PairQueue {
     sequence: u64,
 }
 
-impl Engine {
+impl Core {
     pub(crate) fn new(wires: Wires, watch: Arc<Watch>, timeout: Duration) -> Self {
         Self {
             wires,
@@ -310,7 +310,7 @@ fn complete(task: &Task) {
     }
 }
 
-impl Drop for Engine {
+impl Drop for Core {
     /// After a fault nobody takes what is still on its way: no link is to wait for that.
     fn drop(&mut self) {
         if self.watch.fault().is_some() {

@@ -2,11 +2,12 @@
 
 use super::engine::{Calls, State};
 use super::error::refused;
-use super::gpu::Gpu;
 use super::helper_thread::on_helper_thread;
 use super::registration_table::RegistrationTable;
-use super::{Engine, guard};
+use super::{NcclEngine, guard};
 use crate::communicator::Communicator;
+use crate::device::StreamEngine;
+use crate::device::gpu::Gpu;
 use crate::error::Error;
 use parking_lot::Mutex;
 use spark_ccl_config::Settings;
@@ -28,7 +29,10 @@ struct Ready {
 }
 
 /// The engine for the device memory of a communicator's ranks. Collective.
-pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Owned<Arc<Engine>>, Error> {
+pub(crate) fn attach(
+    comm: &Communicator,
+    deadline: Instant,
+) -> Result<Owned<Arc<dyn StreamEngine>>, Error> {
     let settings = &comm.inner.world.settings;
     let ready = prepare(comm, settings);
     agree(comm, ready.as_ref().ok().map(|ready| ready.place.as_str()))?;
@@ -46,7 +50,7 @@ pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Owned<Arc
         });
     })?;
     let gpu = Gpu::new(&context, comm.rank())?;
-    let engine = Arc::new(Engine {
+    let engine = Arc::new(NcclEngine {
         library,
         context,
         gpu,
@@ -54,6 +58,7 @@ pub(crate) fn attach(comm: &Communicator, deadline: Instant) -> Result<Owned<Arc
         rank: comm.rank(),
         size: comm.size(),
         watch: Arc::clone(&comm.inner.watch),
+        host: Arc::downgrade(comm.host()),
         state: Mutex::new(State {
             nccl: Some(nccl),
             timeout: settings.operation_timeout,

@@ -1,9 +1,9 @@
 //! Waiting for streams, and the ends of a communicator.
 
-use super::Engine;
+use super::NcclEngine;
 use super::error::refused;
 use super::helper_thread::{on_helper_thread, spawn};
-use super::pause::{YIELD_FOR, pause};
+use crate::device::pause::{YIELD_FOR, pause};
 use crate::error::Error;
 use crossbeam::channel::bounded;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
@@ -20,9 +20,9 @@ const CALL: Duration = Duration::from_secs(5);
 /// What NCCL does at once when it aborts takes some 100 ms; for graphs that are still there it waits without end.
 const ABORT: Duration = Duration::from_secs(2);
 
-impl Engine {
+impl NcclEngine {
     /// Waits until all in a stream has run, and looks whether it went well.
-    pub(crate) fn wait(&self, stream: &CudaStream) -> Result<(), Error> {
+    pub(super) fn wait_for(&self, stream: &CudaStream) -> Result<(), Error> {
         // To look at it would end the capture.
         if self.own(is_capturing(stream))? {
             return Err(Error::Invalid {
@@ -34,7 +34,7 @@ impl Engine {
     }
 
     /// Waits for the last call.
-    pub(crate) fn drain(&self) -> Result<(), Error> {
+    pub(super) fn wait_for_last(&self) -> Result<(), Error> {
         let last = self.lock()?.calls.last.clone();
         last.map_or(Ok(()), |last| self.wait_until(|| last.is_complete()))
     }
@@ -112,7 +112,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn set_timeout(&self, timeout: Duration) {
+    pub(super) fn wait_at_most(&self, timeout: Duration) {
         self.patience.set(timeout);
         // A communicator that has failed waits for nothing.
         if let Ok(mut state) = self.lock() {
@@ -138,7 +138,7 @@ impl Engine {
     }
 
     /// Ends NCCL's communicator when all that was enqueued has run, on all ranks; all have come here.
-    pub(crate) fn finalize(&self) -> Result<(), Error> {
+    pub(super) fn end_together(&self) -> Result<(), Error> {
         let (nccl, timeout) = {
             let mut state = self.lock()?;
             (state.nccl.take(), state.timeout)
@@ -155,9 +155,9 @@ impl Engine {
         })
     }
 
-    /// Leaves without [`finalize`](Self::finalize): what has not run by now is aborted, on all ranks, which might take
+    /// Leaves without [`end_together`](Self::end_together): what has not run by now is aborted, on all ranks, which might take
     /// what comes of it for results.
-    pub(crate) fn leave(&self) {
+    pub(super) fn end_alone(&self) {
         if !self.watch.failed() {
             match self.subside() {
                 Ok(true) => {
@@ -175,7 +175,7 @@ impl Engine {
     }
 
     /// Ends what runs, unless a call of NCCL's does not come back; then nothing can be enqueued any more.
-    pub(crate) fn abort(&self) -> bool {
+    pub(super) fn abort(&self) -> bool {
         self.end_nccl(false)
     }
 
@@ -221,7 +221,7 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Drop for NcclEngine {
     fn drop(&mut self) {
         self.abort();
     }

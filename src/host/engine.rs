@@ -3,7 +3,8 @@
 use super::blocked::wake_others;
 use super::request::Request;
 use super::spin_budget::{Backoff, BackoffStep};
-use super::{Engine, OpId};
+use super::{Core, OpId};
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::plan::Planner;
 use crate::task::Task;
@@ -23,7 +24,7 @@ const BUSY_ROUNDS: u32 = 16;
 static ENGINES: PerProcess<Mutex<Vec<EngineEntry>>> = PerProcess::new();
 
 struct EngineEntry {
-    engine: Weak<Shared>,
+    engine: Weak<HostEngine>,
     waiters: Waiters,
 }
 
@@ -35,29 +36,29 @@ type Waiters = Arc<AtomicU32>;
 
 /// Gives every engine a push that nobody works on.
 fn push_all() {
-    unattended_engines(|shared| {
-        if let Some(mut engine) = shared.engine.try_lock() {
-            engine.progress();
-            unlock(engine);
+    unattended_engines(|engine| {
+        if let Some(mut core) = engine.core.try_lock() {
+            core.progress();
+            unlock(core);
         }
     });
 }
 
 /// Does something with the engines of this process on which no thread waits, if there are several engines.
-pub(super) fn unattended_engines(mut work: impl FnMut(&Shared)) {
+pub(super) fn unattended_engines(mut work: impl FnMut(&HostEngine)) {
     let all = ENGINES.get().lock();
     if all.len() < 2 {
         return;
     }
-    let engines: Vec<Arc<Shared>> = all
+    let engines: Vec<Arc<HostEngine>> = all
         .iter()
         .filter(|entry| entry.waiters.load(Ordering::Relaxed) == 0)
         .filter_map(|entry| entry.engine.upgrade())
         .collect();
     drop(all);
-    for shared in engines {
-        work(&shared);
-        if let Some(last) = Arc::into_inner(shared) {
+    for engine in engines {
+        work(&engine);
+        if let Some(last) = Arc::into_inner(engine) {
             // Its owner is gone meanwhile. Its end takes a while, and may wait for this very thread: without
             // another one, it ends here.
             let _ = std::thread::Builder::new().spawn(move || drop(last));
@@ -71,39 +72,39 @@ pub(crate) struct Ids(pub(crate) OpId, pub(crate) Option<OpId>);
 
 impl Ids {
     /// Waits for all of the task.
-    pub(crate) fn wait(self, shared: &Shared) -> Result<(), Error> {
-        let first = shared.wait(self.0);
-        let second = self.1.map_or(Ok(()), |id| shared.wait(id));
+    pub(crate) fn wait(self, engine: &HostEngine) -> Result<(), Error> {
+        let first = engine.wait(self.0);
+        let second = self.1.map_or(Ok(()), |id| engine.wait(id));
         first.and(second)
     }
 
     /// Waits for all of the task and leaves its results to [`wait`](Self::wait).
-    pub(crate) fn settle(self, shared: &Shared) -> Result<(), Forked> {
-        shared.settle(self.0)?;
-        self.1.map_or(Ok(()), |id| shared.settle(id))
+    pub(crate) fn settle(self, engine: &HostEngine) -> Result<(), Forked> {
+        engine.settle(self.0)?;
+        self.1.map_or(Ok(()), |id| engine.settle(id))
     }
 
     /// Whether all of the task is done; its results are left to [`wait`](Self::wait). Makes progress.
-    pub(crate) fn are_done(self, shared: &Shared) -> bool {
-        shared.is_done(self.0) && self.1.is_none_or(|id| shared.is_done(id))
+    pub(crate) fn are_done(self, engine: &HostEngine) -> bool {
+        engine.is_done(self.0) && self.1.is_none_or(|id| engine.is_done(id))
     }
 
     /// Lets the task go on without its handle. The engine keeps the buffers until it is done.
-    pub(crate) fn detach<B: Send + 'static>(self, shared: &Shared, buffers: B) {
+    pub(crate) fn detach<B: Send + 'static>(self, engine: &HostEngine, buffers: B) {
         // Both halves of an exchange keep the buffers; the lock makes that `Sync`, nobody takes it.
         let keep = Arc::new(Mutex::new(buffers));
         if let Some(second) = self.1 {
-            shared.detach(second, Box::new(Arc::clone(&keep)));
+            engine.detach(second, Box::new(Arc::clone(&keep)));
         }
-        shared.detach(self.0, Box::new(keep));
+        engine.detach(self.0, Box::new(keep));
     }
 }
 
 /// An engine that threads share. In a forked child it refuses everything: a thread of the parent may have it locked,
 /// and its links are the parent's.
-pub(crate) struct Shared {
+pub(crate) struct HostEngine {
     planner: Planner,
-    pub(super) engine: Owned<Mutex<Engine>>,
+    pub(super) core: Owned<Mutex<Core>>,
     /// Signalled when the thread that blocked on the links does so no more.
     pub(super) woken: Condvar,
     /// Signalled when work is issued, for the optional progress thread.
@@ -111,11 +112,11 @@ pub(crate) struct Shared {
     waiters: Waiters,
 }
 
-impl Shared {
-    pub(crate) fn new(engine: Engine, planner: Planner) -> Arc<Self> {
-        let shared = Arc::new(Self {
+impl HostEngine {
+    pub(crate) fn new(core: Core, planner: Planner) -> Arc<Self> {
+        let engine = Arc::new(Self {
             planner,
-            engine: Owned::new(Mutex::new(engine)),
+            core: Owned::new(Mutex::new(core)),
             woken: Condvar::new(),
             issued: Condvar::new(),
             waiters: Waiters::default(),
@@ -123,44 +124,25 @@ impl Shared {
         let mut all = ENGINES.get().lock();
         all.retain(|entry| entry.engine.strong_count() > 0);
         all.push(EngineEntry {
-            engine: Arc::downgrade(&shared),
-            waiters: Arc::clone(&shared.waiters),
+            engine: Arc::downgrade(&engine),
+            waiters: Arc::clone(&engine.waiters),
         });
-        shared
+        engine
     }
 
     /// Runs `work` on the engine, in the process that it belongs to.
-    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Engine) -> R) -> Result<R, Forked> {
+    pub(crate) fn with<R>(&self, work: impl FnOnce(&mut Core) -> R) -> Result<R, Forked> {
         self.check_process()?;
-        Ok(work(&mut self.engine.lock()))
+        Ok(work(&mut self.core.lock()))
     }
 
     /// An error in a forked child.
     pub(crate) fn check_process(&self) -> Result<(), Forked> {
-        self.engine.process().check()
+        self.core.process().check()
     }
 
     pub(crate) fn planner(&self) -> &Planner {
         &self.planner
-    }
-
-    /// Runs a checked task to its end: on this stack, if it comes to its end at once.
-    pub(crate) fn run(&self, task: &mut Task) -> Result<(), Error> {
-        if !task.operation().has_schedule() {
-            return self.submit(task.clone())?.wait(self);
-        }
-        self.check_process()?;
-        self.planner.locate(task)?;
-        let mut engine = self.engine.lock();
-        let id = engine.run_inline(task, &self.planner)?;
-        unlock(engine);
-        match id {
-            None => Ok(()),
-            Some(id) => {
-                self.issued.notify_one();
-                self.wait(id)
-            }
-        }
     }
 
     /// Queues a checked task, and begins it.
@@ -169,15 +151,12 @@ impl Shared {
         if task.operation().has_schedule() {
             self.planner.locate(&mut task)?;
         }
-        let mut engine = self.engine.lock();
-        engine.check()?;
-        let (first, second) = Request::of(task, &self.planner, &mut engine.programs)?;
-        let ids = Ids(
-            engine.issue(first),
-            second.map(|request| engine.issue(request)),
-        );
-        engine.progress();
-        leave(engine);
+        let mut core = self.core.lock();
+        core.check()?;
+        let (first, second) = Request::of(task, &self.planner, &mut core.programs)?;
+        let ids = Ids(core.issue(first), second.map(|request| core.issue(request)));
+        core.progress();
+        leave(core);
         self.issued.notify_one();
         Ok(ids)
     }
@@ -188,48 +167,48 @@ impl Shared {
         if self.check_process().is_err() {
             return true;
         }
-        let mut engine = self.engine.lock();
-        engine.progress();
-        engine.run_watchdog(Instant::now());
-        let is_done = engine.ops.is_done(id);
-        unlock(engine);
+        let mut core = self.core.lock();
+        core.progress();
+        core.run_watchdog(Instant::now());
+        let is_done = core.ops.is_done(id);
+        unlock(core);
         is_done
     }
 
     /// Waits until the operation is done and takes its result. It always ends: with success, with
     /// a fault, or at the operation's deadline.
     fn wait(&self, id: OpId) -> Result<(), Error> {
-        self.drive(|engine| engine.ops.take(id))?
+        self.drive(|core| core.ops.take(id))?
     }
 
     /// Waits until the operation is done and leaves its result to be taken.
     fn settle(&self, id: OpId) -> Result<(), Forked> {
-        self.drive(|engine| engine.ops.is_done(id).then_some(()))
+        self.drive(|core| core.ops.is_done(id).then_some(()))
     }
 
     /// Makes progress until `outcome` has something to say.
-    fn drive<R>(&self, outcome: impl FnMut(&mut Engine) -> Option<R>) -> Result<R, Forked> {
+    fn drive<R>(&self, outcome: impl FnMut(&mut Core) -> Option<R>) -> Result<R, Forked> {
         self.check_process()?;
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let result = self.drive_on(outcome);
         self.waiters.fetch_sub(1, Ordering::Relaxed);
-        leave(self.engine.lock());
+        leave(self.core.lock());
         Ok(result)
     }
 
-    fn drive_on<R>(&self, mut outcome: impl FnMut(&mut Engine) -> Option<R>) -> R {
+    fn drive_on<R>(&self, mut outcome: impl FnMut(&mut Core) -> Option<R>) -> R {
         let mut backoff = Backoff::default();
         let mut wanted = None;
         loop {
-            let mut engine = self.engine.lock();
+            let mut core = self.core.lock();
             if let Some(wanted) = wanted.take() {
-                engine.spin_budget.learn(wanted);
+                core.spin_budget.learn(wanted);
             }
             let (mut busy, mut idle) = (0, 0);
-            while busy < BUSY_ROUNDS && idle < engine.spin_budget.rounds() {
-                let moved = engine.progress();
-                if let Some(result) = outcome(&mut engine) {
-                    unlock(engine);
+            while busy < BUSY_ROUNDS && idle < core.spin_budget.rounds() {
+                let moved = core.progress();
+                if let Some(result) = outcome(&mut core) {
+                    unlock(core);
                     return result;
                 }
                 if moved {
@@ -237,15 +216,15 @@ impl Shared {
                     idle = 0;
                 } else {
                     idle += 1;
-                    if engine.lacks_link() {
+                    if core.lacks_link() {
                         break;
                     }
-                    engine.spin();
+                    core.spin();
                 }
             }
-            engine.run_watchdog(Instant::now());
-            let blocks_at_once = engine.lacks_link();
-            unlock(engine);
+            core.run_watchdog(Instant::now());
+            let blocks_at_once = core.lacks_link();
+            unlock(core);
             push_all();
             if busy > 0 {
                 backoff = Backoff::default();
@@ -270,23 +249,11 @@ impl Shared {
 
     /// Moves on what is in flight, if there is anything.
     pub(crate) fn push(&self) {
-        let mut engine = self.engine.lock();
-        if !engine.is_idle() {
-            engine.progress();
+        let mut core = self.core.lock();
+        if !core.is_idle() {
+            core.progress();
         }
-        unlock(engine);
-    }
-
-    /// Waits until nothing is in flight; the fault that has cut it short, if one has.
-    pub(crate) fn drain(&self) -> Result<(), Error> {
-        // What comes when all is done is no concern of it.
-        if self.with(|engine| engine.is_idle())? {
-            return Ok(());
-        }
-        self.drive(|engine| {
-            let outcome = || engine.broken.clone().map_or(Ok(()), Err);
-            engine.is_idle().then(outcome)
-        })?
+        unlock(core);
     }
 
     /// Hands the buffers of an operation that nobody waits for to the engine. In a forked child they are freed:
@@ -295,9 +262,9 @@ impl Shared {
         if self.check_process().is_err() {
             return;
         }
-        let mut engine = self.engine.lock();
-        engine.ops.detach(id, buffers);
-        unlock(engine);
+        let mut core = self.core.lock();
+        core.ops.detach(id, buffers);
+        unlock(core);
     }
 
     /// The loop of the optional progress thread; ends when `stop` says so and nothing is in flight.
@@ -305,44 +272,80 @@ impl Shared {
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let mut backoff = Backoff::default();
         loop {
-            let mut engine = self.engine.lock();
-            if engine.is_idle() {
+            let mut core = self.core.lock();
+            if core.is_idle() {
                 if stop() {
                     self.waiters.fetch_sub(1, Ordering::Relaxed);
                     return;
                 }
-                self.issued
-                    .wait_for(&mut engine, Duration::from_millis(100));
+                self.issued.wait_for(&mut core, Duration::from_millis(100));
                 backoff = Backoff::default();
             }
-            if engine.progress() {
+            if core.progress() {
                 backoff = Backoff::default();
             }
-            engine.run_watchdog(Instant::now());
-            unlock(engine);
+            core.run_watchdog(Instant::now());
+            unlock(core);
             if let BackoffStep::Block { nap } = backoff.step() {
-                self.block(nap, &mut |engine| engine.is_idle().then_some(()));
+                self.block(nap, &mut |core| core.is_idle().then_some(()));
             }
         }
     }
 }
 
+impl Engine for HostEngine {
+    /// Runs it on this stack, if it comes to its end at once.
+    fn run(&self, task: &mut Task) -> Result<(), Error> {
+        if !task.operation().has_schedule() {
+            return self.submit(task.clone())?.wait(self);
+        }
+        self.check_process()?;
+        self.planner.locate(task)?;
+        let mut core = self.core.lock();
+        let id = core.run_inline(task, &self.planner)?;
+        unlock(core);
+        match id {
+            None => Ok(()),
+            Some(id) => {
+                self.issued.notify_one();
+                self.wait(id)
+            }
+        }
+    }
+
+    fn drain(&self) -> Result<(), Error> {
+        // What comes when all is done is no concern of it.
+        if self.with(|core| core.is_idle())? {
+            return Ok(());
+        }
+        self.drive(|core| {
+            let outcome = || core.broken.clone().map_or(Ok(()), Err);
+            core.is_idle().then(outcome)
+        })?
+    }
+
+    fn set_timeout(&self, timeout: Duration) {
+        // In a forked child there are no operations.
+        let _ = self.with(|core| core.timeout = timeout);
+    }
+}
+
 /// Unlocks the engine, on which this thread no longer waits. Threads that wait on other engines may have to push it
 /// from now on.
-fn leave(engine: MutexGuard<'_, Engine>) {
-    let bell = (!engine.is_idle()).then(|| Arc::clone(&engine.wires.bell));
-    unlock(engine);
+fn leave(core: MutexGuard<'_, Core>) {
+    let bell = (!core.is_idle()).then(|| Arc::clone(&core.wires.bell));
+    unlock(core);
     if let Some(bell) = bell {
         wake_others(&bell);
     }
 }
 
 /// Lets others have the engine, and drops the buffers that it is done with.
-pub(super) fn unlock(mut engine: MutexGuard<'_, Engine>) {
-    let discarded = engine.ops.discarded();
-    if std::mem::take(&mut engine.has_news) && engine.is_blocked {
-        engine.wires.bell.ring();
+pub(super) fn unlock(mut core: MutexGuard<'_, Core>) {
+    let discarded = core.ops.discarded();
+    if std::mem::take(&mut core.has_news) && core.is_blocked {
+        core.wires.bell.ring();
     }
-    MutexGuard::unlock_fair(engine);
+    MutexGuard::unlock_fair(core);
     drop(discarded);
 }

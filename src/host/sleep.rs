@@ -4,8 +4,8 @@
 //! moves something, or queues it, while a thread blocks rings the engine's bell, since it may have
 //! ended an operation, or lacks now what the blocked thread does not look out for.
 
-use super::shared::{unattended_engines, unlock};
-use super::{Engine, Shared, blocked};
+use super::engine::{unattended_engines, unlock};
+use super::{Core, HostEngine, blocked};
 use spark_ccl_transport::Wait;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// How long a waiter blocks at most: deadlines and announcements have to be looked after.
 const LONGEST: Duration = Duration::from_millis(50);
 
-impl Engine {
+impl Core {
     /// Prepares to block; `None` if something moved meanwhile.
     fn begin_block(&mut self) -> Option<Wait> {
         let mut wait = self.wires.arm();
@@ -33,28 +33,28 @@ impl Engine {
     }
 }
 
-impl Shared {
+impl HostEngine {
     /// Blocks until something may have changed; the outcome, where it is there already. Where not all
     /// that can happen ends the block, it lasts no longer than `nap`.
     pub(super) fn block<R>(
         &self,
         nap: Duration,
-        outcome: &mut impl FnMut(&mut Engine) -> Option<R>,
+        outcome: &mut impl FnMut(&mut Core) -> Option<R>,
     ) -> Option<R> {
-        let mut engine = self.engine.lock();
+        let mut core = self.core.lock();
         // Another thread may have brought it about.
-        let result = outcome(&mut engine);
+        let result = outcome(&mut core);
         if result.is_some() {
-            unlock(engine);
+            unlock(core);
             return result;
         }
-        if engine.is_blocked {
-            self.woken.wait_for(&mut engine, LONGEST);
+        if core.is_blocked {
+            self.woken.wait_for(&mut core, LONGEST);
             return None;
         }
-        let wait = engine.begin_block();
-        let bell = Arc::clone(&engine.wires.bell);
-        unlock(engine);
+        let wait = core.begin_block();
+        let bell = Arc::clone(&core.wires.bell);
+        unlock(core);
         let wait = wait?;
         blocked::note(&bell);
         let most = if wait.is_blind() || self.others_need_pushes() {
@@ -64,7 +64,7 @@ impl Shared {
         };
         wait.block(&bell, most);
         blocked::forget(&bell);
-        self.engine.lock().end_block();
+        self.core.lock().end_block();
         self.woken.notify_all();
         None
     }
@@ -72,10 +72,10 @@ impl Shared {
     /// Whether another engine of this process has work that nobody may be looking after.
     fn others_need_pushes(&self) -> bool {
         let mut some = false;
-        unattended_engines(|shared| {
+        unattended_engines(|engine| {
             // A thread that holds its lock may leave work behind.
-            let is_idle = || shared.engine.try_lock().is_some_and(|it| it.is_idle());
-            some |= !std::ptr::eq(shared, self) && !is_idle();
+            let is_idle = || engine.core.try_lock().is_some_and(|it| it.is_idle());
+            some |= !std::ptr::eq(engine, self) && !is_idle();
         });
         some
     }
@@ -85,7 +85,8 @@ impl Shared {
 mod tests {
     use crate::buffer::Region;
     use crate::communicator::Communicator;
-    use crate::engine::request::Request;
+    use crate::engine::Engine;
+    use crate::host::request::Request;
     use crate::plan::Program;
     use crate::task::Spec;
     use spark_ccl_types::{DType, Operation};
@@ -107,15 +108,15 @@ mod tests {
         let there = comms[0].recv(vec![0_u32], 1).start().unwrap();
         let mut word = 0;
         let request = receipt(&mut word);
-        let blocked = comms[1].shared().with(|engine| {
-            engine.issue(request);
-            let blocked = [(); 2].map(|()| engine.begin_block().is_some());
-            engine.end_block();
+        let blocked = comms[1].host().with(|core| {
+            core.issue(request);
+            let blocked = [(); 2].map(|()| core.begin_block().is_some());
+            core.end_block();
             blocked
         });
         comms[0].send(&[7_u32], 1).run().unwrap();
         comms[1].send(&[8_u32], 0).run().unwrap();
-        comms[1].shared().drain().unwrap();
+        comms[1].host().drain().unwrap();
         assert_eq!((blocked.unwrap(), word), ([false, true], 7));
         assert_eq!(there.wait().unwrap(), [8]);
     }

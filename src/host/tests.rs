@@ -74,7 +74,7 @@ where
                 gate: Some(gate),
             };
             let replaced = late
-                .shared()
+                .host()
                 .with(|engine| engine.wires.compute = Box::new(gated));
             replaced.unwrap();
             make(&late, give, take).run().map(drop)
@@ -203,8 +203,8 @@ fn a_link_that_fails_within_a_host_is_no_matter_of_the_network() {
     let text = std::thread::scope(|scope| {
         scope.spawn(|| {
             ranks[0].barrier().run().unwrap();
-            let withdraw = |engine: &mut Engine| engine.wires.withdraw();
-            ranks[0].shared().with(withdraw).unwrap();
+            let withdraw = |engine: &mut Core| engine.wires.withdraw();
+            ranks[0].host().with(withdraw).unwrap();
             broken.wait();
         });
         ranks[1].barrier().run().unwrap();

@@ -1,9 +1,10 @@
 //! The thread that ends what runs when it cannot come to its end: a program may wait for its streams in
 //! ways that know nothing of communicators.
 
+use super::NcclEngine;
 use super::engine::{Calls, State};
 use super::mark::Mark;
-use super::{Engine, block};
+use crate::device::block;
 use crate::error::Error;
 use spark_ccl_control::Fault;
 use std::sync::atomic::Ordering;
@@ -16,7 +17,7 @@ const TICK: Duration = Duration::from_millis(50);
 const AFTER_A_FAREWELL: Duration = Duration::from_secs(2);
 
 /// Watches over an engine until that is gone.
-pub(super) fn start(engine: &Arc<Engine>, timeout: Duration) -> Result<(), Error> {
+pub(super) fn start(engine: &Arc<NcclEngine>, timeout: Duration) -> Result<(), Error> {
     let engine = Arc::downgrade(engine);
     let memory = Memory {
         timeout,
@@ -43,7 +44,7 @@ struct Memory {
     timeout: Duration,
 }
 
-fn watch_over(engine: &Weak<Engine>, mut memory: Memory) {
+fn watch_over(engine: &Weak<NcclEngine>, mut memory: Memory) {
     loop {
         std::thread::sleep(TICK);
         let Some(engine) = engine.upgrade() else {
@@ -62,7 +63,7 @@ fn watch_over(engine: &Weak<Engine>, mut memory: Memory) {
     block::sweep();
 }
 
-impl Engine {
+impl NcclEngine {
     fn look(&self, memory: &mut Memory) {
         self.look_inside(memory);
         let Some(mut state) = self.state.try_lock() else {

@@ -4,7 +4,7 @@ use super::active::Active;
 use super::pair_tag::PairTag;
 use super::signal_payload::SignalPayload;
 use super::wires::{Obstacle, Wires};
-use super::{Engine, OpId};
+use super::{Core, OpId};
 use spark_ccl_control::{Fault, Member, POINT_TO_POINT as POINT_TO_POINT_SEQUENCE, Watch};
 use spark_ccl_sched::Rank;
 use spark_ccl_types::describe;
@@ -19,7 +19,7 @@ const CAUSE_WITHIN: Duration = Duration::from_millis(1500);
 /// Ranks from which nothing has come for this long are late, at a deadline.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(2500);
 
-impl Engine {
+impl Core {
     /// Looks after the operations at the heads of their queues. Called when waiting takes long.
     pub(super) fn run_watchdog(&mut self, now: Instant) {
         let heads: Vec<OpId> = self

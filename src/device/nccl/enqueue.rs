@@ -1,22 +1,18 @@
 //! From a call to what NCCL does in a stream.
 
+use super::NcclEngine;
 use super::calls::CallTarget;
-use super::connection_key::ConnectionKey;
-use super::meeting::Meeting;
-use super::{Engine, order};
 use crate::buffer::Region;
-use crate::communicator::Communicator;
+use crate::device::order;
 use crate::error::Error;
 use crate::task::Task;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_nccl::{self as nccl, Stream};
-use spark_ccl_types::Signature;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-impl Engine {
+impl NcclEngine {
     /// Runs a call in the stream that its memory comes with, and waits for it.
-    pub(crate) fn run(self: &Arc<Self>, comm: &Communicator, task: &Task) -> Result<(), Error> {
+    pub(super) fn run_and_wait(&self, task: &Task) -> Result<(), Error> {
         let regions = task.regions();
         let stream = order::stream_of(regions);
         let stream = stream.unwrap_or_else(|| self.context.default_stream());
@@ -27,20 +23,15 @@ impl Engine {
                 self.own(end.hold_back(&stream))?;
             }
         }
-        self.enqueue(comm, task, &stream)?;
-        self.wait(&stream)
+        self.enqueue_alone(task, &stream)?;
+        self.wait_for(&stream)
     }
 
     /// Admits, meets for, enqueues and notes a checked call that is in no group.
-    pub(super) fn enqueue(
-        self: &Arc<Self>,
-        comm: &Communicator,
-        task: &Task,
-        stream: &Arc<CudaStream>,
-    ) -> Result<(), Error> {
+    pub(super) fn enqueue_alone(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let (operation, regions) = (task.operation().name(), task.regions());
         self.admit(task, stream)?;
-        if let Some(meeting) = self.meet(comm, task.signature)? {
+        if let Some(meeting) = self.meet(task.signature)? {
             meeting.wait()?;
         }
         self.hold_back(operation, regions, stream)?;
@@ -64,27 +55,8 @@ impl Engine {
         }
     }
 
-    /// The first call of its kind is one for which NCCL may have to connect the ranks: they meet before.
-    pub(super) fn meet(
-        self: &Arc<Self>,
-        comm: &Communicator,
-        signature: Signature,
-    ) -> Result<Option<Meeting>, Error> {
-        let Some(key) = ConnectionKey::of(signature).filter(|_| self.size > 1) else {
-            return Ok(None);
-        };
-        if self.last_key.load(Ordering::Relaxed) == key.word() {
-            return Ok(None);
-        }
-        if self.lock()?.calls.met.contains(&key) {
-            self.last_key.store(key.word(), Ordering::Relaxed);
-            return Ok(None);
-        }
-        Meeting::start(comm, self, key, signature.words()).map(Some)
-    }
-
     /// Makes a call part of this thread's group of NCCL's.
-    pub(super) fn group(&self, task: &Task, stream: &CudaStream) -> Result<(), Error> {
+    pub(super) fn enqueue_in_group(&self, task: &Task, stream: &CudaStream) -> Result<(), Error> {
         self.with(task.operation().name(), |_, nccl| {
             self.call(nccl, task, stream)
         })

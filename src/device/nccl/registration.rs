@@ -1,45 +1,38 @@
 //! Device memory that NCCL is told of: which, and for how long.
 
-use super::block::{self, Block};
+use super::NcclEngine;
 use super::helper_thread::{on_helper_thread, spawn};
-use super::registration_table::{Entry, Made, Registration};
-use super::{DeviceMemory, Engine};
-use crate::communicator::Communicator;
+use super::registration_table::{Entry, Made};
+use crate::device::block::{self, Block};
+use crate::device::engine::{Registration, TypedBlock};
 use crate::error::Error;
 use spark_ccl_cuda::{make_current, relaxed};
 use spark_ccl_nccl::{DeviceSlice, WindowKind};
-use spark_ccl_types::Element;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 const REGISTER: &str = "register_device";
 const DEREGISTER: &str = "deregistering device memory";
 
-impl Communicator {
-    /// Registers device memory with this communicator until the memory is dropped, or the communicator ends; whether
-    /// NCCL makes use of it. As a symmetric window, all ranks do this together, each in a thread of its own; and
-    /// those that all ranks have dropped are given up when they register the next.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] when NCCL is older than 2.19, and for windows than 2.27;
-    /// [`Error::Failed`] when NCCL fails.
-    pub fn register_device<T: Element>(
-        &self,
-        memory: &DeviceMemory<T>,
+impl NcclEngine {
+    /// Registers a block; windows on all ranks together.
+    pub(super) fn register_block(
+        self: Arc<Self>,
+        memory: &TypedBlock<'_>,
         kind: Registration,
     ) -> Result<bool, Error> {
-        let engine = self.engine(REGISTER)?;
         if kind == Registration::Local {
-            engine.registrable(memory)?;
-            return engine.register(memory, kind);
+            self.registrable(memory)?;
+            let block = self.keep(memory, kind);
+            return self.do_register(self.to_register(memory), kind, &block);
         }
-        let unused = self.meet_to_register(engine, memory)?;
-        let (timeout, on) = (engine.lock()?.timeout, Arc::clone(engine));
-        let what = format!("register_device of {}", engine.member());
+        let unused = self.meet_to_register(memory)?;
+        let (timeout, on) = (self.lock()?.timeout, Arc::clone(&self));
+        let what = format!("register_device of {}", self.member());
         let hint = "all ranks register together";
-        let slice = engine.to_register(memory);
-        let block = engine.keep(memory, kind);
-        on_helper_thread(&what, hint, &engine.watch, timeout, move || {
+        let slice = self.to_register(memory);
+        let block = self.keep(memory, kind);
+        on_helper_thread(&what, hint, &self.watch, timeout, move || {
             let device = make_current(&on.context).map_err(|error| error.of_rank(on.rank))?;
             let _relaxed = relaxed(device).map_err(|error| error.of_rank(on.rank))?;
             on.give_up_windows(unused);
@@ -49,41 +42,33 @@ impl Communicator {
 
     /// The ranks make sure that all register as much; NCCL would wait for ever for one that does not come, or comes
     /// with something else. And they agree on the windows that none of them needs any more.
-    fn meet_to_register<T: Element>(
-        &self,
-        engine: &Engine,
-        memory: &DeviceMemory<T>,
-    ) -> Result<u64, Error> {
-        const WORDS: usize = 3;
-        let own = engine.registrable(memory);
-        let word = [
+    fn meet_to_register(&self, memory: &TypedBlock<'_>) -> Result<u64, Error> {
+        let own = self.registrable(memory);
+        let words = [
             u64::from(own.is_ok()),
-            (memory.len() * size_of::<T>()) as u64,
-            engine.kept.unused_windows(engine.rank),
+            (memory.len * memory.dtype.size()) as u64,
+            self.kept.unused_windows(self.rank),
         ];
-        let mut all = vec![0; WORDS * self.size()];
-        self.all_gather(&word, &mut all).by_any_path().run()?;
+        let all = self.gather(&words)?.wait()?;
         own?;
-        let mut others = all.chunks_exact(WORDS);
-        if let Some(rank) = others.position(|other| other[..2] != word[..2]) {
+        let mut others = all.chunks_exact(words.len());
+        if let Some(rank) = others.position(|other| other[..2] != words[..2]) {
             return Err(Error::Invalid {
                 operation: REGISTER,
                 problem: format!(
                     "rank {rank} registers {} bytes, or cannot, and this rank {}",
-                    all[WORDS * rank + 1],
-                    word[1]
+                    all[words.len() * rank + 1],
+                    words[1]
                 ),
             });
         }
-        let others = all.chunks_exact(WORDS);
+        let others = all.chunks_exact(words.len());
         Ok(others.fold(u64::MAX, |unused, other| unused & other[2]))
     }
-}
 
-impl Engine {
     /// What registering memory needs to be right here.
-    fn registrable<T: Element>(&self, memory: &DeviceMemory<T>) -> Result<(), Error> {
-        let device = memory.block().gpu.context.ordinal();
+    fn registrable(&self, memory: &TypedBlock<'_>) -> Result<(), Error> {
+        let device = memory.block.gpu.context.ordinal();
         if device == self.device() {
             return Ok(());
         }
@@ -96,24 +81,15 @@ impl Engine {
         })
     }
 
-    fn register<T: Element>(
-        &self,
-        memory: &DeviceMemory<T>,
-        kind: Registration,
-    ) -> Result<bool, Error> {
-        let block = self.keep(memory, kind);
-        self.do_register(self.to_register(memory), kind, &block)
-    }
-
-    fn to_register<T: Element>(&self, memory: &DeviceMemory<T>) -> DeviceSlice {
-        let start = std::ptr::without_provenance_mut(memory.address() as usize);
+    fn to_register(&self, memory: &TypedBlock<'_>) -> DeviceSlice {
+        let start = std::ptr::without_provenance_mut(memory.block.address as usize);
         // SAFETY: the block is kept until it is deregistered, or NCCL's communicators of this process have ended.
-        unsafe { DeviceSlice::from_raw(start, memory.len(), T::DTYPE, self.device() as i32) }
+        unsafe { DeviceSlice::from_raw(start, memory.len, memory.dtype, self.device() as i32) }
     }
 
     /// Keeps a block that is about to be registered: should that fail, NCCL may have done half of it.
-    fn keep<T: Element>(&self, memory: &DeviceMemory<T>, kind: Registration) -> Arc<Block> {
-        let block = Arc::clone(memory.block());
+    fn keep(&self, memory: &TypedBlock<'_>, kind: Registration) -> Arc<Block> {
+        let block = Arc::clone(memory.block);
         self.kept.add(self.rank, &block, kind);
         block
     }

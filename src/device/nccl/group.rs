@@ -1,0 +1,135 @@
+//! Calls that NCCL begins together.
+
+use super::NcclEngine;
+use super::meeting::Meeting;
+use crate::device::engine::StreamTask;
+use crate::error::Error;
+use crate::task::Task;
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_nccl as nccl;
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl NcclEngine {
+    /// Admits, meets for, enqueues and notes the calls of a group.
+    pub(super) fn enqueue_group(&self, tasks: &[StreamTask<'_>]) -> Result<(), Error> {
+        let calls = tasks.iter().map(Admitted::of);
+        let calls = calls.collect::<Result<Vec<_>, _>>()?;
+        // All ranks' meetings are under way before any is waited for: they may be this thread's.
+        let mut meetings = Vec::new();
+        for call in &calls {
+            meetings.extend(call.meet()?);
+        }
+        meetings.into_iter().try_for_each(Meeting::wait)?;
+        calls.iter().try_for_each(Admitted::hold_back)?;
+        for call in &calls {
+            call.goes_inside(true);
+        }
+        let done = self.library.group(|| {
+            let mut steps = calls.iter();
+            steps.try_for_each(|call| call.enqueue().map_err(Failure::Own))
+        });
+        let goes_on = matches!(&done, Err(Failure::Nccl(error)) if error.goes_on());
+        let mut noted = Ok(());
+        for call in &calls {
+            call.goes_inside(false);
+            if !goes_on {
+                noted = noted.and(call.note());
+            }
+        }
+        match done {
+            Ok(()) => noted,
+            Err(Failure::Own(error)) => Err(error),
+            Err(Failure::Nccl(error)) => Err(self.group_failed(&calls, error)),
+        }
+    }
+
+    /// Fails the communicators of a group's calls.
+    fn group_failed(&self, calls: &[Admitted<'_>], error: nccl::Error) -> Error {
+        let error = Arc::new(error);
+        let mut said = None;
+        for call in calls {
+            said = Some(call.failed(&error));
+        }
+        // Once all ranks are told.
+        if error.goes_on() {
+            calls.iter().for_each(Admitted::outlive);
+        }
+        said.unwrap_or_else(|| self.failed("group", error))
+    }
+}
+
+/// Why a group failed.
+enum Failure {
+    Own(Error),
+    Nccl(nccl::Error),
+}
+
+impl From<nccl::Error> for Failure {
+    fn from(error: nccl::Error) -> Self {
+        Self::Nccl(error)
+    }
+}
+
+/// A call of a group that its engine has admitted.
+struct Admitted<'a> {
+    engine: &'a NcclEngine,
+    task: &'a Task,
+    stream: &'a Arc<CudaStream>,
+}
+
+impl<'a> Admitted<'a> {
+    fn of(task: &'a StreamTask<'_>) -> Result<Self, Error> {
+        let engine: &dyn Any = &**task.engine;
+        let Some(engine) = engine.downcast_ref::<NcclEngine>() else {
+            return Err(Error::Invalid {
+                operation: task.task.operation().name(),
+                problem: "the calls of a group are of one backend".to_owned(),
+            });
+        };
+        engine.admit(&task.task, task.stream)?;
+        Ok(Self {
+            engine,
+            task: &task.task,
+            stream: task.stream,
+        })
+    }
+
+    fn meet(&self) -> Result<Option<Meeting<'_>>, Error> {
+        self.engine.meet(self.task.signature)
+    }
+
+    /// Makes its stream wait for its memory.
+    fn hold_back(&self) -> Result<(), Error> {
+        let operation = self.task.operation().name();
+        self.engine
+            .hold_back(operation, self.task.regions(), self.stream)
+    }
+
+    fn enqueue(&self) -> Result<(), Error> {
+        self.engine.enqueue_in_group(self.task, self.stream)
+    }
+
+    /// The group is about to end, from which NCCL may not come back; or has ended.
+    fn goes_inside(&self, inside: bool) {
+        let NcclEngine { begun, ended, .. } = self.engine;
+        let count = if inside { begun } else { ended };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes it, after the group's end.
+    fn note(&self) -> Result<(), Error> {
+        self.engine.note(self.task.regions(), self.stream)
+    }
+
+    /// Keeps its memory: NCCL goes on with it.
+    fn outlive(&self) {
+        self.engine.outlive(self.task.regions());
+    }
+
+    /// Fails its communicator for the error of the group.
+    fn failed(&self, error: &Arc<nccl::Error>) -> Error {
+        self.engine.failed("group", Arc::clone(error))
+    }
+}

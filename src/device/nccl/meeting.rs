@@ -1,0 +1,97 @@
+//! Before NCCL connects the ranks for a call, they make sure that all are about to make it: NCCL would wait
+//! for ever, and cannot be aborted meanwhile.
+
+use super::NcclEngine;
+use super::connection_key::ConnectionKey;
+use crate::call::{OutOfPlace, Pending};
+use crate::error::Error;
+use crate::task::Spec;
+use spark_ccl_control::{DEVICE, Fault};
+use spark_ccl_types::{DType, Operation, Signature, describe};
+use std::sync::atomic::Ordering;
+
+/// What each rank tells all others over the links, under way.
+pub(super) struct Gathering(Pending<u64, OutOfPlace<Vec<u64>, Vec<u64>>>);
+
+impl Gathering {
+    /// All ranks' words.
+    ///
+    /// # Errors
+    /// One is late, or gone, or makes another call.
+    pub(super) fn wait(self) -> Result<Vec<u64>, Error> {
+        let done = self.0.wait().map_err(|failed| failed.error);
+        done.map(|(_, all)| all)
+    }
+}
+
+/// A meeting under way.
+pub(super) struct Meeting<'a> {
+    engine: &'a NcclEngine,
+    key: ConnectionKey,
+    words: [u64; 2],
+    gathering: Gathering,
+}
+
+impl NcclEngine {
+    /// Tells all ranks some words.
+    pub(super) fn gather(&self, words: &[u64]) -> Result<Gathering, Error> {
+        let host = self.host.upgrade().ok_or_else(|| self.gone())?;
+        let spec = Spec {
+            by_any_path: true,
+            ..Spec::new(Operation::AllGather, DType::U64)
+        };
+        let all = vec![0; words.len() * self.size];
+        let buffers = OutOfPlace(words.to_vec(), all);
+        let pending = Pending::start(&host, &spec, buffers).map_err(|failed| failed.error)?;
+        Ok(Gathering(pending))
+    }
+
+    /// The first call of its kind is one for which NCCL may have to connect the ranks: they meet before.
+    pub(super) fn meet(&self, signature: Signature) -> Result<Option<Meeting<'_>>, Error> {
+        let Some(key) = ConnectionKey::of(signature).filter(|_| self.size > 1) else {
+            return Ok(None);
+        };
+        if self.last_key.load(Ordering::Relaxed) == key.word() {
+            return Ok(None);
+        }
+        if self.lock()?.calls.met.contains(&key) {
+            self.last_key.store(key.word(), Ordering::Relaxed);
+            return Ok(None);
+        }
+        let words = signature.words();
+        Ok(Some(Meeting {
+            engine: self,
+            key,
+            words,
+            gathering: self.gather(&words)?,
+        }))
+    }
+}
+
+impl Meeting<'_> {
+    /// Waits for all ranks.
+    ///
+    /// # Errors
+    /// One is late, or gone, or makes another call.
+    pub(super) fn wait(self) -> Result<(), Error> {
+        let all = self.gathering.wait()?;
+        let (engine, own) = (self.engine, self.words);
+        let other = all.chunks_exact(own.len()).position(|words| words != own);
+        let mut state = engine.lock()?;
+        let Some(other) = other else {
+            state.calls.met.insert(self.key);
+            return Ok(());
+        };
+        let sequence = DEVICE | (state.calls.count + 1);
+        drop(state);
+        let words = [all[other * own.len()], all[other * own.len() + 1]];
+        engine.watch.raise(Fault::Mismatch {
+            sequence,
+            rank_a: engine.member(),
+            words_a: describe(own),
+            rank_b: engine.watch.member(other as u32),
+            words_b: describe(words),
+        });
+        Err(engine.gone())
+    }
+}

@@ -1,0 +1,84 @@
+//! The engine that leaves collectives to NCCL.
+//!
+//! Its communicator of NCCL's is made over the links of the ranks. A thread of its own looks whether what was enqueued
+//! runs, and ends it when a rank has died, or when it takes too long.
+
+mod allocation;
+mod attach;
+mod calls;
+mod connection_key;
+mod engine;
+mod enqueue;
+mod error;
+mod group;
+mod guard;
+mod helper_thread;
+mod mark;
+mod meeting;
+mod registration;
+mod registration_table;
+mod waiting;
+
+pub(crate) use attach::{attach, library};
+
+use super::block::Block;
+use super::engine::{Registration, StreamEngine, StreamTask, TypedBlock};
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::task::Task;
+use engine::NcclEngine;
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Engine for NcclEngine {
+    fn run(&self, task: &mut Task) -> Result<(), Error> {
+        self.run_and_wait(task)
+    }
+
+    fn drain(&self) -> Result<(), Error> {
+        self.wait_for_last()
+    }
+
+    fn set_timeout(&self, timeout: Duration) {
+        self.wait_at_most(timeout);
+    }
+}
+
+impl StreamEngine for NcclEngine {
+    fn context(&self) -> &Arc<CudaContext> {
+        &self.context
+    }
+
+    fn enqueue(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
+        self.enqueue_alone(task, stream)
+    }
+
+    fn enqueue_together(&self, tasks: &[StreamTask<'_>]) -> Result<(), Error> {
+        self.enqueue_group(tasks)
+    }
+
+    fn wait(&self, stream: &CudaStream) -> Result<(), Error> {
+        self.wait_for(stream)
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<Arc<Block>, Error> {
+        self.new_block(bytes)
+    }
+
+    fn register(
+        self: Arc<Self>,
+        memory: TypedBlock<'_>,
+        kind: Registration,
+    ) -> Result<bool, Error> {
+        self.register_block(&memory, kind)
+    }
+
+    fn finalize(&self) -> Result<(), Error> {
+        self.end_together()
+    }
+
+    fn leave(&self) {
+        self.end_alone();
+    }
+}

@@ -1,0 +1,26 @@
+//! What all engines have in common.
+//!
+//! An engine does whole collectives on one kind of memory: that of `host` on memory of the processor, those of `device`
+//! on memory of GPUs. It is given checked tasks, and knows neither communicators nor element types.
+
+use crate::error::Error;
+use crate::task::Task;
+use std::time::Duration;
+
+/// Does whole collectives on one kind of memory.
+pub(crate) trait Engine: Send + Sync {
+    /// Runs a checked task to its end.
+    ///
+    /// # Errors
+    /// What is wrong with the task for this engine; the fault that has ended it.
+    fn run(&self, task: &mut Task) -> Result<(), Error>;
+
+    /// Waits until everything has ended that was begun.
+    ///
+    /// # Errors
+    /// The fault that has cut it short.
+    fn drain(&self) -> Result<(), Error>;
+
+    /// Changes how long each operation may take, from the next one on.
+    fn set_timeout(&self, timeout: Duration);
+}
