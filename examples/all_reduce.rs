@@ -8,12 +8,12 @@ use spark_ccl::{Communicator, Error, RedOp};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if spark_ccl::launcher()?.is_some() {
-        return Ok(rank(Communicator::from_env()?)?);
+        return Ok(rank(&Communicator::from_env()?)?);
     }
     let ranks = Communicator::local(2)?;
     let threads: Vec<_> = ranks
         .into_iter()
-        .map(|comm| std::thread::spawn(|| rank(comm)))
+        .map(|comm| std::thread::spawn(move || rank(&comm)))
         .collect();
     for thread in threads {
         thread.join().map_err(|_| "a rank panicked")??;
@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// What each rank does.
-fn rank(comm: Communicator) -> Result<(), Error> {
+fn rank(comm: &Communicator) -> Result<(), Error> {
     let mine = [comm.rank() as f32, 1.0];
     let mut sum = [0.0; 2];
     comm.all_reduce(&mine, &mut sum, RedOp::Sum).run()?;

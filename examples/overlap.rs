@@ -10,12 +10,12 @@ const WEIGHTS: usize = 1 << 16;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if spark_ccl::launcher()?.is_some() {
-        return Ok(rank(Communicator::from_env()?)?);
+        return Ok(rank(&Communicator::from_env()?)?);
     }
     let ranks = Communicator::local(2)?;
     let threads: Vec<_> = ranks
         .into_iter()
-        .map(|comm| std::thread::spawn(|| rank(comm)))
+        .map(|comm| std::thread::spawn(move || rank(&comm)))
         .collect();
     for thread in threads {
         thread.join().map_err(|_| "a rank panicked")??;
@@ -23,9 +23,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn rank(comm: Communicator) -> Result<(), Error> {
-    let owned = with_owned_buffers(&comm)?;
-    let borrowed = with_borrowed_buffers(&comm)?;
+fn rank(comm: &Communicator) -> Result<(), Error> {
+    let owned = with_owned_buffers(comm)?;
+    let borrowed = with_borrowed_buffers(comm)?;
     assert_eq!(owned, borrowed);
     for (layer, gradients) in owned.iter().enumerate() {
         let mean = layer as f32 + (comm.size() - 1) as f32 / 2.0;

@@ -202,8 +202,10 @@ impl Communicator {
         self.inner.host.with(crate::host::Core::check)?
     }
 
-    /// Waits until all ranks have come here, and operations whose handles were dropped are done, and
-    /// leaves the communicator.
+    /// Waits until all ranks have come here, and operations whose handles were dropped are done: the orderly end. Make
+    /// no calls afterwards, on any rank.
+    ///
+    /// Dropping a communicator without it waits for nobody: ranks that still wait for this one get an error.
     ///
     /// With [`Backend::Nccl`](crate::Backend::Nccl), here and when a communicator is dropped, NCCL gives its memory back. CUDA waits with
     /// that for all that runs on the device, also for other communicators, and meanwhile no thread of the process can
@@ -211,7 +213,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Failed`] when another rank failed before, or one of those operations did.
-    pub fn finalize(self) -> Result<(), Error> {
+    pub fn finalize(&self) -> Result<(), Error> {
         self.inner.host.check_process()?;
         #[cfg(feature = "cuda")]
         if let Some(device) = &self.device {

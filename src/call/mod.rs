@@ -1,5 +1,6 @@
 //! Calls: operations as values that run, start, or start within a scope.
 
+mod held;
 mod operands;
 mod pending;
 mod scope;
@@ -73,7 +74,7 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
     ///
     /// # Errors
     /// As [`run`](Self::run); the buffers come back in [`Failed`].
-    pub fn start(self) -> Result<Pending<T, O>, Failed<O::Back>>
+    pub fn start(self) -> Result<Pending<O::Back>, Failed<O::Back>>
     where
         O: Send + 'static,
     {
@@ -87,19 +88,11 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
     pub fn start_in<'scope>(
         self,
         scope: &'scope Scope<'scope, '_>,
-    ) -> Result<ScopedPending<'scope, T, O>, Error>
+    ) -> Result<ScopedPending<'scope, O::Back>, Error>
     where
-        O: 'scope,
+        O: Send + 'scope,
     {
-        let Self {
-            comm,
-            spec,
-            operands,
-            ..
-        } = self;
-        let mut operands = Box::new(operands);
-        let ids = begin(comm.host(), &spec, operands.regions())?;
-        Ok(scope.adopt(comm.host(), ids, operands))
+        scope.start(self.comm.host(), &self.spec, self.operands)
     }
 }
 

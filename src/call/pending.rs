@@ -1,50 +1,49 @@
 //! Operations in flight that own their buffers.
 
+use super::held::{Held, Mapped, Typed};
 use super::{Operands, begin};
 use crate::error::Error;
-use crate::host::Ids;
+use crate::host::{Ids, first_done};
 use crate::membership::Membership;
 use crate::task::Spec;
+use parking_lot::Mutex;
 use spark_ccl_types::Element;
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// An operation in flight. Dropping it lets the operation go on; its buffers are freed when
-/// it is done. Where the [communicator](crate::Communicator) has been dropped, dropping the last handle
+/// An operation in flight, whose buffers come back as `B`. Dropping it lets the operation go on; its buffers are freed
+/// when it is done. Where the [communicator](crate::Communicator) has been dropped, dropping the last handle
 /// waits for what is in flight. Forgetting a handle leaks its buffers, and keeps dropping from waiting:
 /// then end the communicator by [`finalize`](crate::Communicator::finalize).
 #[must_use = "the buffers come back from `wait`"]
-pub struct Pending<T, O>
-where
-    T: Element,
-    O: Operands<T> + Send + 'static,
-{
+pub struct Pending<B: 'static> {
     host: Arc<Membership>,
     ids: Ids,
-    /// `None` once the buffers went back to the caller.
-    operands: Option<Box<O>>,
-    element: PhantomData<fn(T)>,
+    /// `None` once they went back to the caller. The lock makes this `Sync`; only who owns the handle opens it.
+    held: Mutex<Option<Box<dyn Held<B> + Send>>>,
 }
 
-impl<T: Element, O: Operands<T> + Send + 'static> Pending<T, O> {
+impl<B> Pending<B> {
     /// Starts a call of host memory with these buffers.
-    pub(crate) fn start(
+    pub(crate) fn start<T, O>(
         host: &Arc<Membership>,
         spec: &Spec,
         operands: O,
-    ) -> Result<Self, Failed<O::Back>> {
-        let mut operands = Box::new(operands);
-        match begin(host, spec, operands.regions()) {
+    ) -> Result<Self, Failed<B>>
+    where
+        T: Element,
+        O: Operands<T, Back = B> + Send + 'static,
+    {
+        let mut held = Box::new(Typed::new(operands));
+        match begin(host, spec, held.operands().regions()) {
             Ok(ids) => Ok(Self {
                 host: Arc::clone(host),
                 ids,
-                operands: Some(operands),
-                element: PhantomData,
+                held: Mutex::new(Some(held)),
             }),
             Err(error) => Err(Failed {
                 error,
-                buffers: operands.back(),
+                buffers: held.back(),
             }),
         }
     }
@@ -59,26 +58,78 @@ impl<T: Element, O: Operands<T> + Send + 'static> Pending<T, O> {
     /// # Errors
     /// [`Failed`] with [`Error::Failed`] and the buffers, whose contents are then undefined (but
     /// nobody writes them any more).
-    pub fn wait(mut self) -> Result<O::Back, Failed<O::Back>> {
+    pub fn wait(self) -> Result<B, Failed<B>> {
         let outcome = self.ids.wait(&self.host);
-        let Some(operands) = self.operands.take() else {
-            unreachable!("only wait takes the buffers, and it takes the handle");
+        let Some(held) = self.take() else {
+            unreachable!("only `wait` and `map` take the buffers, and they take the handle");
         };
+        let buffers = held.back();
         match outcome {
-            Ok(()) => Ok(operands.back()),
-            Err(error) => Err(Failed {
-                error,
-                buffers: operands.back(),
-            }),
+            Ok(()) => Ok(buffers),
+            Err(error) => Err(Failed { error, buffers }),
+        }
+    }
+
+    /// The same operation, whose buffers come back as something else: so operations on buffers of several types fit into
+    /// one list.
+    ///
+    /// ```
+    /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
+    /// use spark_ccl::{Pending, RedOp};
+    ///
+    /// enum Gradient {
+    ///     Single(Vec<f32>),
+    ///     Double(Vec<f64>),
+    /// }
+    ///
+    /// let single = comm.all_reduce_in_place(vec![1.0_f32; 10], RedOp::Avg).start()?;
+    /// let double = comm.all_reduce_in_place(vec![1.0_f64; 10], RedOp::Avg).start()?;
+    /// let mut bucket = vec![single.map(Gradient::Single), double.map(Gradient::Double)];
+    /// while let Some(first) = Pending::wait_any(&bucket) {
+    ///     match bucket.swap_remove(first).wait()? {
+    ///         Gradient::Single(values) => assert_eq!(values, [1.0; 10]),
+    ///         Gradient::Double(values) => assert_eq!(values, [1.0; 10]),
+    ///     }
+    /// }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    pub fn map<C>(self, map: impl FnOnce(B) -> C + Send + 'static) -> Pending<C> {
+        let held = self.take();
+        let mapped = held.map(|held| -> Box<dyn Held<C> + Send> { Box::new(Mapped { held, map }) });
+        Pending {
+            host: Arc::clone(&self.host),
+            ids: self.ids,
+            held: Mutex::new(mapped),
+        }
+    }
+
+    /// Waits until one of several operations is done, and says which: the first in the list, if several are. `None` for
+    /// no operations. An operation that has failed is done.
+    pub fn wait_any(pending: &[Self]) -> Option<usize> {
+        let all: Vec<_> = pending
+            .iter()
+            .map(|pending| (pending.host.engine().as_ref(), pending.ids))
+            .collect();
+        // In a forked child nothing goes on.
+        first_done(&all).unwrap_or((!pending.is_empty()).then_some(0))
+    }
+
+    fn take(&self) -> Option<Box<dyn Held<B> + Send>> {
+        self.held.lock().take()
+    }
+}
+
+impl<B> Drop for Pending<B> {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.get_mut().take() {
+            self.ids.detach(&self.host, held);
         }
     }
 }
 
-impl<T: Element, O: Operands<T> + Send + 'static> Drop for Pending<T, O> {
-    fn drop(&mut self) {
-        if let Some(operands) = self.operands.take() {
-            self.ids.detach(&self.host, operands);
-        }
+impl<B> fmt::Debug for Pending<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").finish_non_exhaustive()
     }
 }
 
@@ -104,8 +155,12 @@ impl<B> fmt::Debug for Failed<B> {
 
 impl<B> fmt::Display for Failed<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
+        f.write_str("an operation has failed")
     }
 }
 
-impl<B> std::error::Error for Failed<B> {}
+impl<B> std::error::Error for Failed<B> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}

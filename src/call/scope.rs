@@ -1,12 +1,15 @@
 //! Operations in flight on borrowed buffers.
 
-use super::{Operands, or_abort};
+use super::held::{Held, Typed};
+use super::{Operands, begin, or_abort};
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::host::Ids;
 use crate::membership::Membership;
+use crate::task::Spec;
 use parking_lot::Mutex;
 use spark_ccl_types::Element;
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -55,23 +58,25 @@ impl Communicator {
 }
 
 impl<'scope> Scope<'scope, '_> {
-    pub(super) fn adopt<T: Element, O: Operands<T>>(
+    /// Starts a call of host memory with these buffers.
+    pub(super) fn start<T: Element, O: Operands<T> + Send + 'scope>(
         &'scope self,
         host: &Arc<Membership>,
-        ids: Ids,
-        operands: Box<O>,
-    ) -> ScopedPending<'scope, T, O> {
+        spec: &Spec,
+        operands: O,
+    ) -> Result<ScopedPending<'scope, O::Back>, Error> {
+        let mut held = Box::new(Typed::new(operands));
+        let ids = begin(host, spec, held.operands().regions())?;
         self.started.lock().push(Started {
             host: Arc::clone(host),
             ids,
         });
-        ScopedPending {
+        Ok(ScopedPending {
             host: Arc::clone(host),
             ids,
-            operands: Some(operands),
-            element: PhantomData,
-            lifetime: PhantomData,
-        }
+            held: Some(held),
+            owns: std::mem::needs_drop::<O>(),
+        })
     }
 
     /// Waits for everything; operations that were waited for already are passed over.
@@ -87,16 +92,16 @@ impl<'scope> Scope<'scope, '_> {
 
 /// An operation in flight within a [`Scope`]. Dropping it waits for it only where it owns its
 /// buffers; the scope waits in any case.
-pub struct ScopedPending<'scope, T: Element, O: Operands<T>> {
+pub struct ScopedPending<'scope, B> {
     host: Arc<Membership>,
     ids: Ids,
-    /// `None` once the buffers went back to the caller.
-    operands: Option<Box<O>>,
-    element: PhantomData<fn(T)>,
-    lifetime: PhantomData<&'scope ()>,
+    /// `None` once they went back to the caller.
+    held: Option<Box<dyn Held<B> + Send + 'scope>>,
+    /// Whether dropping them frees memory that the operation uses.
+    owns: bool,
 }
 
-impl<T: Element, O: Operands<T>> ScopedPending<'_, T, O> {
+impl<B> ScopedPending<'_, B> {
     /// Whether the operation is done. Makes progress.
     pub fn test(&self) -> bool {
         self.ids.are_done(&self.host)
@@ -106,22 +111,28 @@ impl<T: Element, O: Operands<T>> ScopedPending<'_, T, O> {
     ///
     /// # Errors
     /// [`Error::Failed`].
-    pub fn wait(mut self) -> Result<O::Back, Error> {
+    pub fn wait(mut self) -> Result<B, Error> {
         let result = self.ids.wait(&self.host);
-        let Some(operands) = self.operands.take() else {
+        let Some(held) = self.held.take() else {
             unreachable!("only wait takes the buffers, and it takes the handle");
         };
-        result.map(|()| operands.back())
+        result.map(|()| held.back())
     }
 }
 
-impl<T: Element, O: Operands<T>> Drop for ScopedPending<'_, T, O> {
+impl<B> Drop for ScopedPending<'_, B> {
     fn drop(&mut self) {
-        // Owned buffers would be freed here under the operation's hands. Borrowed ones have no
-        // drop glue, and the scope's end is time enough.
-        if self.operands.is_some() && std::mem::needs_drop::<O>() {
+        // Owned buffers would be freed here under the operation's hands. For borrowed ones the scope's end is time
+        // enough.
+        if self.held.is_some() && self.owns {
             // In a forked child nothing works on the buffers.
             let _ = or_abort(|| self.ids.settle(&self.host));
         }
+    }
+}
+
+impl<B> fmt::Debug for ScopedPending<'_, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScopedPending").finish_non_exhaustive()
     }
 }

@@ -89,6 +89,11 @@ impl Ids {
         engine.is_done(self.0) && self.1.is_none_or(|id| engine.is_done(id))
     }
 
+    fn are_done_in(self, core: &Core) -> bool {
+        let is_done = |id| core.ops.is_done(id);
+        is_done(self.0) && self.1.is_none_or(is_done)
+    }
+
     /// Lets the task go on without its handle. The engine keeps the buffers until it is done.
     pub(crate) fn detach<B: Send + 'static>(self, engine: &HostEngine, buffers: B) {
         // Both halves of an exchange keep the buffers; the lock makes that `Sync`, nobody takes it.
@@ -98,6 +103,24 @@ impl Ids {
         }
         engine.detach(self.0, Box::new(keep));
     }
+}
+
+/// Waits until one of several tasks is done, and says which; results are left to [`Ids::wait`]. `None` for no tasks.
+pub(crate) fn first_done(tasks: &[(&HostEngine, Ids)]) -> Result<Option<usize>, Forked> {
+    let Some(&(first, _)) = tasks.first() else {
+        return Ok(None);
+    };
+    let done = first.drive(|core| {
+        tasks.iter().position(|&(engine, ids)| {
+            if std::ptr::eq(engine, first) {
+                return ids.are_done_in(core);
+            }
+            // Its own threads, or those that wait on other engines, move it on.
+            let other = engine.core.try_lock();
+            other.is_some_and(|core| ids.are_done_in(&core))
+        })
+    });
+    done.map(Some)
 }
 
 /// An engine that threads share. In a forked child it refuses everything: a thread of the parent may have it locked,

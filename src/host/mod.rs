@@ -23,7 +23,7 @@ mod transfer;
 mod watchdog;
 mod wires;
 
-pub(crate) use engine::{HostEngine, Ids};
+pub(crate) use engine::{HostEngine, Ids, first_done};
 use ops::OpId;
 pub(crate) use wires::Wires;
 

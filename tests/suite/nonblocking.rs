@@ -2,7 +2,8 @@
 
 use super::ranks::{Watchdog, each, narrow, run, run_with};
 use super::values::{message, sum_of_messages};
-use spark_ccl::{Communicator, Error, RedOp};
+use spark_ccl::{Communicator, Error, Pending, RedOp};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// All orders of `0..len`.
@@ -78,10 +79,81 @@ fn testing_within_a_scope_makes_progress() {
 }
 
 #[test]
+fn the_first_of_several_to_be_done_is_named() {
+    run(2, |comm| {
+        let other = 1 - comm.rank();
+        assert_eq!(Pending::<()>::wait_any(&[]), None);
+        let late = comm.recv(vec![0_i32; 3], other).start().unwrap();
+        let early = comm.all_reduce_in_place(vec![1.5_f64; 3], RedOp::Sum);
+        let early = early.start().unwrap();
+        let mut both = vec![late.map(Message::Late), early.map(Message::Early)];
+        assert_eq!(Pending::wait_any(&both), Some(1), "nobody has sent yet");
+        assert_eq!(both.remove(1).wait().unwrap(), Message::Early(vec![3.0; 3]));
+        // The other rank is as far.
+        comm.barrier().run().unwrap();
+        comm.send(vec![7_i32; 3], other)
+            .start()
+            .unwrap()
+            .wait()
+            .unwrap();
+        assert_eq!(Pending::wait_any(&both), Some(0));
+        assert_eq!(both.remove(0).wait().unwrap(), Message::Late(vec![7; 3]));
+    });
+}
+
+#[derive(Debug, PartialEq)]
+enum Message {
+    Early(Vec<f64>),
+    Late(Vec<i32>),
+}
+
+#[test]
+fn operations_of_several_communicators_are_waited_for_together() {
+    run(2, |comm| {
+        let split = comm.split(Some(0), 0).unwrap().unwrap();
+        let waits = comm.recv(vec![0_u8; 1], 1 - comm.rank()).start().unwrap();
+        let sum = split.all_reduce_in_place(vec![2_u8], RedOp::Sum);
+        let both = [waits, sum.start().unwrap()];
+        assert_eq!(Pending::wait_any(&both), Some(1));
+        // The other rank is as far.
+        comm.barrier().run().unwrap();
+        comm.send(&[1_u8], 1 - comm.rank()).run().unwrap();
+        let [waits, sum] = both;
+        assert_eq!(
+            (waits.wait().unwrap(), sum.wait().unwrap()),
+            (vec![1], vec![4])
+        );
+    });
+}
+
+#[test]
+fn the_cause_of_a_failure_is_its_source() {
+    let comm = Communicator::local(1).unwrap().remove(0);
+    let failed = comm.send(vec![0_u8], 1).start().unwrap_err();
+    let source = std::error::Error::source(&failed).unwrap();
+    let error = source.downcast_ref::<Error>().unwrap();
+    assert_eq!(error.to_string(), failed.error.to_string());
+    assert_eq!(failed.buffers, [0]);
+}
+
+#[test]
+fn a_communicator_that_threads_share_can_be_finalized() {
+    each(Communicator::local(2).unwrap(), |comm| {
+        let comm = std::sync::Arc::new(comm);
+        let other = std::sync::Arc::clone(&comm);
+        comm.barrier().run().unwrap();
+        other.finalize().unwrap();
+    });
+}
+
+#[test]
 fn a_failure_that_a_test_has_seen_is_told_by_the_wait() {
+    let both_wait = Barrier::new(2);
     // No orderly end: the communicators have failed.
     each(Communicator::local(2).unwrap(), |comm| {
         let pending = comm.recv(vec![0_u8; 10], 1 - comm.rank()).start().unwrap();
+        // Not one of ranks: that would end with the abort of whoever leaves it first.
+        both_wait.wait();
         comm.abort("enough");
         while !pending.test() {
             std::thread::yield_now();

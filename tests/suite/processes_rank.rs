@@ -11,8 +11,7 @@ use rustix::process::{
 };
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use spark_ccl::{
-    Communicator, DType, Error, Operation, OutOfPlace, Pending, Rails, RedOp, ReduceOp, Registered,
-    UniqueId,
+    Communicator, DType, Error, Operation, Pending, Rails, RedOp, ReduceOp, Registered, UniqueId,
 };
 use std::io::Write;
 use std::sync::Arc;
@@ -148,7 +147,7 @@ impl State {
     fn leave_in_flight(
         &mut self,
         count: usize,
-        end: impl FnOnce(Pending<f32, OutOfPlace<Vec<f32>, Vec<f32>>>),
+        end: impl FnOnce(Pending<(Vec<f32>, Vec<f32>)>),
     ) -> Result<(), Error> {
         let communicator = self.communicator.take().unwrap();
         let input =

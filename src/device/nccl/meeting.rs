@@ -11,7 +11,7 @@ use spark_ccl_types::{DType, Operation, Signature, describe};
 use std::sync::atomic::Ordering;
 
 /// What each rank tells all others over the links, under way.
-pub(super) struct Gathering(Pending<u64, OutOfPlace<Vec<u64>, Vec<u64>>>);
+pub(super) struct Gathering(Pending<(Vec<u64>, Vec<u64>)>);
 
 impl Gathering {
     /// All ranks' words.
@@ -42,7 +42,8 @@ impl NcclEngine {
         };
         let all = vec![0; words.len() * self.size];
         let buffers = OutOfPlace(words.to_vec(), all);
-        let pending = Pending::start(&host, &spec, buffers).map_err(|failed| failed.error)?;
+        let pending =
+            Pending::start::<u64, _>(&host, &spec, buffers).map_err(|failed| failed.error)?;
         Ok(Gathering(pending))
     }
 

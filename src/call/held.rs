@@ -1,0 +1,42 @@
+//! Buffers that an operation in flight holds, whatever their types are.
+
+use super::Operands;
+use spark_ccl_types::Element;
+use std::marker::PhantomData;
+
+/// Buffers on their way back to the caller as `B`.
+pub(super) trait Held<B> {
+    /// Gives them back.
+    fn back(self: Box<Self>) -> B;
+}
+
+/// The buffers of a call.
+pub(super) struct Typed<T, O>(O, PhantomData<fn(T)>);
+
+impl<T: Element, O: Operands<T>> Typed<T, O> {
+    pub(super) fn new(operands: O) -> Self {
+        Self(operands, PhantomData)
+    }
+
+    pub(super) fn operands(&mut self) -> &mut O {
+        &mut self.0
+    }
+}
+
+impl<T: Element, O: Operands<T>> Held<O::Back> for Typed<T, O> {
+    fn back(self: Box<Self>) -> O::Back {
+        self.0.back()
+    }
+}
+
+/// Buffers that come back as something else.
+pub(super) struct Mapped<A, F> {
+    pub(super) held: Box<dyn Held<A> + Send>,
+    pub(super) map: F,
+}
+
+impl<A, B, F: FnOnce(A) -> B> Held<B> for Mapped<A, F> {
+    fn back(self: Box<Self>) -> B {
+        (self.map)(self.held.back())
+    }
+}
