@@ -1,25 +1,20 @@
 //! Ways to a communicator.
 
 use crate::communicator::Communicator;
-use crate::deadline::deadline_in;
 use crate::error::Error;
+use crate::launch::LaunchOverrides;
 use crate::logging;
 use crate::opening::open;
+use crate::rendezvous::{meet, options};
 use crate::world::{Reducer, open_nics};
-use spark_ccl_bootstrap::{Address, Options, Secret, Session, UniqueId};
+use spark_ccl_bootstrap::{Options, Session, UniqueId};
 use spark_ccl_config::{Backend, Env, Settings, Tuning};
-use spark_ccl_launcher::{KeyValue, Launch, Rendezvous};
-use spark_ccl_transport::netif;
 use spark_ccl_transport::rdma::link::Nics;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-/// How many communicators of this launch met through its key-value space; all ranks count alike.
-static MEETINGS: AtomicU32 = AtomicU32::new(0);
 
 /// Settings for new communicators: the environment's, unless set here.
 #[derive(Debug, Clone)]
@@ -28,34 +23,8 @@ pub struct Builder {
     operation_timeout: Option<Duration>,
     init_timeout: Option<Duration>,
     device: usize,
+    launch: LaunchOverrides,
     reducer: Reducer,
-}
-
-/// What a launcher says about this process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LaunchInfo {
-    /// The launcher.
-    pub kind: String,
-    /// This process's rank.
-    pub rank: usize,
-    /// Number of processes.
-    pub size: usize,
-    /// This process's number on its host, where the launcher says so.
-    pub local_rank: Option<usize>,
-}
-
-/// The launcher that started this process, if one did.
-///
-/// # Errors
-/// [`Error::Launcher`] when the launcher's variables contradict each other.
-pub fn launcher() -> Result<Option<LaunchInfo>, Error> {
-    let env = Env::from_process();
-    Ok(detect(&env)?.map(|launch| LaunchInfo {
-        kind: launch.kind.to_string(),
-        rank: launch.rank as usize,
-        size: launch.size as usize,
-        local_rank: launch.local_rank.map(|rank| rank as usize),
-    }))
 }
 
 impl Communicator {
@@ -66,6 +35,7 @@ impl Communicator {
             operation_timeout: None,
             init_timeout: None,
             device: 0,
+            launch: LaunchOverrides::default(),
             reducer: Reducer::default(),
         }
     }
@@ -107,6 +77,42 @@ impl Builder {
     #[must_use]
     pub fn init_timeout(mut self, timeout: Duration) -> Self {
         self.init_timeout = Some(timeout);
+        self
+    }
+
+    /// Whether a thread makes progress between calls (no), also where the environment says something else.
+    #[must_use]
+    pub fn progress_thread(self, wanted: bool) -> Self {
+        self.set("SPARK_CCL_PROGRESS_THREAD", if wanted { "1" } else { "0" })
+    }
+
+    /// This process's rank, for [`from_env`](Self::from_env), whatever a launcher says.
+    #[must_use]
+    pub fn rank(mut self, rank: usize) -> Self {
+        self.launch.rank = Some(rank);
+        self
+    }
+
+    /// The number of ranks, for [`from_env`](Self::from_env), whatever a launcher says.
+    #[must_use]
+    pub fn size(mut self, size: usize) -> Self {
+        self.launch.size = Some(size);
+        self
+    }
+
+    /// Where the ranks meet, for [`from_env`](Self::from_env), whatever a launcher says: name or address of rank 0's host,
+    /// and a port that is free there. With rank and size, no launcher is needed. On addresses other than loopback the ranks need a secret
+    /// (`SPARK_CCL_SECRET_FILE`).
+    ///
+    /// ```no_run
+    /// # fn of_this_process() -> usize { 0 }
+    /// let builder = spark_ccl::Communicator::builder();
+    /// let comm = builder.rank(of_this_process()).size(2).meet_at("spark-1", 29500).from_env()?;
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    #[must_use]
+    pub fn meet_at(mut self, host: &str, port: u16) -> Self {
+        self.launch.meeting = Some((host.to_owned(), port));
         self
     }
 
@@ -203,13 +209,7 @@ impl Builder {
     /// As there.
     pub fn from_env(&self) -> Result<Communicator, Error> {
         let settings = self.settings()?;
-        let launch = detect(&self.env)?.ok_or_else(|| {
-            Error::Launcher(
-                "no launcher was found: start the ranks with torchrun, mpirun or srun, or set RANK, \
-                 WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
-                    .to_owned(),
-            )
-        })?;
+        let launch = self.launch.launch(&self.env)?;
         tracing::info!(
             "launched by {}: rank {} of {}, {:?}",
             launch.kind,
@@ -254,99 +254,6 @@ fn ports(nics: &Nics) -> u8 {
     u8::try_from(nics.descriptions().len()).unwrap_or(u8::MAX)
 }
 
-fn detect(env: &Env) -> Result<Option<Launch>, Error> {
-    let look = |name: &str| env.get(name).map(str::to_owned);
-    spark_ccl_launcher::detect(&look).map_err(|error| Error::Launcher(error.to_string()))
-}
-
-/// Finds the other ranks in the way that the launcher offers.
-fn meet(launch: Launch, settings: &Settings, rdma_ports: u8) -> Result<Session, Error> {
-    let (rank, size) = (launch.rank, launch.size);
-    let secret = || {
-        let text = settings.secret.as_ref();
-        text.map(|text| Secret::from_text(text.as_bytes()))
-    };
-    let options = |root| {
-        options(settings, root, Some(rank)).map(|options| Options {
-            rdma_ports,
-            ..options
-        })
-    };
-    match launch.rendezvous {
-        Rendezvous::UniqueId(text) => {
-            let id: UniqueId = text.trim().parse()?;
-            let root = id.addresses().first().map(SocketAddr::ip);
-            Ok(Session::join(&id, rank, size, &options(root)?)?)
-        }
-        Rendezvous::Address { host, port, bind } => {
-            let options = options(resolve(&host, port))?;
-            Ok(Session::at_address(
-                (&host, port),
-                rank,
-                size,
-                secret().as_ref(),
-                bind,
-                &options,
-            )?)
-        }
-        Rendezvous::KeyValue(space) => {
-            let options = options(None)?;
-            through_key_value(space, rank, size, secret(), &options)
-        }
-    }
-}
-
-/// Rank 0 publishes its unique id where only this launch can read it; else its addresses alone,
-/// and the secret must have come another way.
-fn through_key_value(
-    mut space: Box<dyn KeyValue>,
-    rank: u32,
-    size: u32,
-    secret: Option<Secret>,
-    options: &Options,
-) -> Result<Session, Error> {
-    let deadline = deadline_in(options.init_timeout);
-    let launcher = |error: spark_ccl_launcher::Error| Error::Launcher(error.to_string());
-    let private = space.is_private();
-    // Rank 0 publishes under it how to reach it. Only the order of calls in one process matters.
-    let key = format!("spark-ccl-{}", MEETINGS.fetch_add(1, Ordering::Relaxed));
-    let id = if rank == 0 {
-        let (id, text) = if private {
-            let id = UniqueId::create(options)?;
-            (id, id.to_string())
-        } else {
-            let id = UniqueId::serve(secret.as_ref(), options)?;
-            (id, list(&id.addresses()))
-        };
-        space
-            .put(&key, text.as_bytes(), deadline)
-            .map_err(launcher)?;
-        id
-    } else {
-        let bytes = space.get(&key, deadline).map_err(launcher)?;
-        let text = String::from_utf8_lossy(&bytes);
-        if private {
-            text.parse()?
-        } else {
-            UniqueId::meeting(secret.as_ref(), &unlist(&text)?)?
-        }
-    };
-    Ok(Session::join(&id, rank, size, options)?)
-}
-
-fn list(addresses: &[SocketAddr]) -> String {
-    let texts: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
-    texts.join(" ")
-}
-
-fn unlist(text: &str) -> Result<Vec<SocketAddr>, Error> {
-    let parse = |word: &str| {
-        word.parse()
-            .map_err(|_| Error::Launcher(format!("rank 0 published {word:?}, which is no address")))
-    };
-    text.split_whitespace().map(parse).collect()
-}
-
 /// What a thread that opens a rank of this process has come to.
 fn joined(
     thread: io::Result<JoinHandle<Result<Communicator, Error>>>,
@@ -365,45 +272,4 @@ fn joined(
 fn is_lost(error: &Error) -> bool {
     use spark_ccl_bootstrap::Error::Lost;
     matches!(error, Error::Bootstrap(error) if matches!(**error, Lost(_)))
-}
-
-fn resolve(host: &str, port: u16) -> Option<IpAddr> {
-    let mut addresses = (host, port).to_socket_addrs().ok()?;
-    addresses.next().map(|address| address.ip())
-}
-
-/// What this rank (`None`: no rank, who serves the rendezvous only) tells the others, and where it listens: the interfaces that the settings allow,
-/// the best for reaching `root` first.
-fn options(settings: &Settings, root: Option<IpAddr>, rank: Option<u32>) -> Result<Options, Error> {
-    let interfaces = netif::find(settings, root).map_err(|error| Error::Invalid {
-        operation: "choosing network interfaces",
-        problem: error.to_string(),
-    })?;
-    let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-    let mut addresses: Vec<Address> = interfaces
-        .iter()
-        .map(|interface| Address {
-            ip: interface.addr,
-            scope: if is_link_local(&interface.addr) {
-                interface.index
-            } else {
-                0
-            },
-        })
-        .collect();
-    // These are the last resort: every link has the same subnet of them.
-    addresses.sort_by_key(|address| is_link_local(&address.ip));
-    Ok(Options {
-        addresses,
-        init_timeout: settings.init_timeout,
-        build: crate::VERSION.to_owned(),
-        wire_hash: settings.wire_hash(),
-        wire_summary: settings.wire_summary(),
-        note: if rank == Some(0) {
-            settings.read_tuning().text()
-        } else {
-            String::new()
-        },
-        ..Options::default()
-    })
 }

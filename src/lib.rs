@@ -22,12 +22,14 @@ mod device;
 mod engine;
 mod error;
 mod host;
+mod launch;
 mod logging;
 mod membership;
 mod mesh;
 mod opening;
 mod plan;
 mod registered;
+mod rendezvous;
 mod repair;
 mod split;
 mod task;
@@ -50,13 +52,14 @@ pub mod tutorial {
 }
 
 pub use buffer::{RecvBuf, Region, SendBuf};
-pub use builder::{Builder, LaunchInfo, launcher};
+pub use builder::Builder;
 pub use call::{
     Call, Failed, InPlace, Nothing, Operands, OutOfPlace, Pending, Receiving, Scope, ScopedPending,
     Sending,
 };
 pub use communicator::{Communicator, PeerInfo};
 pub use error::{Error, ExitClass};
+pub use launch::{LaunchInfo, launcher};
 pub use registered::{Registered, RegisteredView, RegisteredViewMut};
 pub use spark_ccl_bootstrap::UniqueId;
 pub use spark_ccl_config::{Backend, Layout, Links};

@@ -17,6 +17,7 @@ mod foreign_memory;
 mod fork;
 mod growth;
 mod hosts;
+mod launch;
 mod leaving;
 mod mismatch;
 mod nonblocking;

@@ -1,0 +1,100 @@
+//! Where this process is among the ranks: as the program says, or the launcher that started it.
+
+use crate::error::Error;
+use spark_ccl_config::Env;
+use spark_ccl_launcher::{Launch, LauncherKind, Rendezvous};
+
+/// What a launcher says about this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaunchInfo {
+    /// The launcher.
+    pub kind: String,
+    /// This process's rank.
+    pub rank: usize,
+    /// Number of processes.
+    pub size: usize,
+    /// This process's number on its host, where the launcher says so.
+    pub local_rank: Option<usize>,
+}
+
+/// The launcher that started this process, if one did.
+///
+/// # Errors
+/// [`Error::Launcher`] when the launcher's variables contradict each other.
+pub fn launcher() -> Result<Option<LaunchInfo>, Error> {
+    let env = Env::from_process();
+    Ok(detect(&env)?.map(|launch| LaunchInfo {
+        kind: launch.kind.to_string(),
+        rank: launch.rank as usize,
+        size: launch.size as usize,
+        local_rank: launch.local_rank.map(|rank| rank as usize),
+    }))
+}
+
+/// What the program says itself about where this process is among the ranks.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LaunchOverrides {
+    pub(crate) rank: Option<usize>,
+    pub(crate) size: Option<usize>,
+    /// Name or address of rank 0's host, and a port there.
+    pub(crate) meeting: Option<(String, u16)>,
+}
+
+impl LaunchOverrides {
+    /// Where this process is among the ranks: as the program says, else as the launcher does.
+    pub(crate) fn launch(&self, env: &Env) -> Result<Launch, Error> {
+        let LaunchOverrides {
+            rank,
+            size,
+            meeting,
+        } = self;
+        let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let meeting = meeting.clone().map(|(host, port)| Rendezvous::Address {
+            host,
+            port,
+            bind: true,
+        });
+        let (rank, size) = (rank.map(narrow), size.map(narrow));
+        let launch = match (rank, size, meeting) {
+            (Some(rank), Some(size), Some(rendezvous)) => Launch {
+                kind: LauncherKind::Own,
+                rank,
+                size,
+                local_rank: None,
+                local_size: None,
+                rendezvous,
+            },
+            (rank, size, meeting) => {
+                let launch = detect(env)?.ok_or_else(no_launcher)?;
+                Launch {
+                    rank: rank.unwrap_or(launch.rank),
+                    size: size.unwrap_or(launch.size),
+                    rendezvous: meeting.unwrap_or(launch.rendezvous),
+                    ..launch
+                }
+            }
+        };
+        if launch.rank < launch.size {
+            return Ok(launch);
+        }
+        Err(Error::Launcher(format!(
+            "rank {} of {} ranks: ranks are 0 to {}",
+            launch.rank,
+            launch.size,
+            launch.size.saturating_sub(1)
+        )))
+    }
+}
+
+fn no_launcher() -> Error {
+    Error::Launcher(
+        "no launcher was found: start the ranks with torchrun, mpirun or srun, or set RANK, \
+         WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+            .to_owned(),
+    )
+}
+
+fn detect(env: &Env) -> Result<Option<Launch>, Error> {
+    let look = |name: &str| env.get(name).map(str::to_owned);
+    spark_ccl_launcher::detect(&look).map_err(|error| Error::Launcher(error.to_string()))
+}

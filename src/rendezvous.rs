@@ -1,0 +1,146 @@
+//! How ranks of several processes find each other.
+
+use crate::deadline::deadline_in;
+use crate::error::Error;
+use spark_ccl_bootstrap::{Address, Options, Secret, Session, UniqueId};
+use spark_ccl_config::Settings;
+use spark_ccl_launcher::{KeyValue, Launch, Rendezvous};
+use spark_ccl_transport::netif;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// How many communicators of this launch met through its key-value space; all ranks count alike.
+static MEETINGS: AtomicU32 = AtomicU32::new(0);
+
+/// Finds the other ranks in the way that the launcher offers.
+pub(crate) fn meet(launch: Launch, settings: &Settings, rdma_ports: u8) -> Result<Session, Error> {
+    let (rank, size) = (launch.rank, launch.size);
+    let secret = || {
+        let text = settings.secret.as_ref();
+        text.map(|text| Secret::from_text(text.as_bytes()))
+    };
+    let options = |root| {
+        options(settings, root, Some(rank)).map(|options| Options {
+            rdma_ports,
+            ..options
+        })
+    };
+    match launch.rendezvous {
+        Rendezvous::UniqueId(text) => {
+            let id: UniqueId = text.trim().parse()?;
+            let root = id.addresses().first().map(SocketAddr::ip);
+            Ok(Session::join(&id, rank, size, &options(root)?)?)
+        }
+        Rendezvous::Address { host, port, bind } => {
+            let options = options(resolve(&host, port))?;
+            Ok(Session::at_address(
+                (&host, port),
+                rank,
+                size,
+                secret().as_ref(),
+                bind,
+                &options,
+            )?)
+        }
+        Rendezvous::KeyValue(space) => {
+            let options = options(None)?;
+            through_key_value(space, rank, size, secret(), &options)
+        }
+    }
+}
+
+/// Rank 0 publishes its unique id where only this launch can read it; else its addresses alone,
+/// and the secret must have come another way.
+fn through_key_value(
+    mut space: Box<dyn KeyValue>,
+    rank: u32,
+    size: u32,
+    secret: Option<Secret>,
+    options: &Options,
+) -> Result<Session, Error> {
+    let deadline = deadline_in(options.init_timeout);
+    let launcher = |error: spark_ccl_launcher::Error| Error::Launcher(error.to_string());
+    let private = space.is_private();
+    // Rank 0 publishes under it how to reach it. Only the order of calls in one process matters.
+    let key = format!("spark-ccl-{}", MEETINGS.fetch_add(1, Ordering::Relaxed));
+    let id = if rank == 0 {
+        let (id, text) = if private {
+            let id = UniqueId::create(options)?;
+            (id, id.to_string())
+        } else {
+            let id = UniqueId::serve(secret.as_ref(), options)?;
+            (id, list(&id.addresses()))
+        };
+        space
+            .put(&key, text.as_bytes(), deadline)
+            .map_err(launcher)?;
+        id
+    } else {
+        let bytes = space.get(&key, deadline).map_err(launcher)?;
+        let text = String::from_utf8_lossy(&bytes);
+        if private {
+            text.parse()?
+        } else {
+            UniqueId::meeting(secret.as_ref(), &unlist(&text)?)?
+        }
+    };
+    Ok(Session::join(&id, rank, size, options)?)
+}
+
+fn list(addresses: &[SocketAddr]) -> String {
+    let texts: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
+    texts.join(" ")
+}
+
+fn unlist(text: &str) -> Result<Vec<SocketAddr>, Error> {
+    let parse = |word: &str| {
+        word.parse()
+            .map_err(|_| Error::Launcher(format!("rank 0 published {word:?}, which is no address")))
+    };
+    text.split_whitespace().map(parse).collect()
+}
+
+fn resolve(host: &str, port: u16) -> Option<IpAddr> {
+    let mut addresses = (host, port).to_socket_addrs().ok()?;
+    addresses.next().map(|address| address.ip())
+}
+
+/// What this rank (`None`: no rank, who serves the rendezvous only) tells the others, and where it listens: the interfaces that the settings allow,
+/// the best for reaching `root` first.
+pub(crate) fn options(
+    settings: &Settings,
+    root: Option<IpAddr>,
+    rank: Option<u32>,
+) -> Result<Options, Error> {
+    let interfaces = netif::find(settings, root).map_err(|error| Error::Invalid {
+        operation: "choosing network interfaces",
+        problem: error.to_string(),
+    })?;
+    let is_link_local = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let mut addresses: Vec<Address> = interfaces
+        .iter()
+        .map(|interface| Address {
+            ip: interface.addr,
+            scope: if is_link_local(&interface.addr) {
+                interface.index
+            } else {
+                0
+            },
+        })
+        .collect();
+    // These are the last resort: every link has the same subnet of them.
+    addresses.sort_by_key(|address| is_link_local(&address.ip));
+    Ok(Options {
+        addresses,
+        init_timeout: settings.init_timeout,
+        build: crate::VERSION.to_owned(),
+        wire_hash: settings.wire_hash(),
+        wire_summary: settings.wire_summary(),
+        note: if rank == Some(0) {
+            settings.read_tuning().text()
+        } else {
+            String::new()
+        },
+        ..Options::default()
+    })
+}

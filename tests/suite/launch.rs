@@ -1,0 +1,49 @@
+//! Where the program itself says which rank it is.
+
+use super::ranks::Watchdog;
+use spark_ccl::{Builder, Communicator, Error, RedOp};
+use std::net::TcpListener;
+
+/// What a launcher might say that the program does not want.
+fn launched_elsewhere() -> Builder {
+    Communicator::builder()
+        .set("RANK", "0")
+        .set("WORLD_SIZE", "9")
+        .set("MASTER_ADDR", "192.0.2.1")
+        .set("MASTER_PORT", "1")
+}
+
+#[test]
+fn what_the_program_says_wins() {
+    let _watchdog = Watchdog::new();
+    // Free a moment ago.
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let builder = launched_elsewhere().size(2).meet_at("127.0.0.1", port);
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let builder = builder.clone().rank(rank);
+            scope.spawn(move || {
+                let comm = builder.from_env().unwrap();
+                assert_eq!((comm.rank(), comm.size()), (rank, 2));
+                let mut sum = [rank as u64 + 5];
+                comm.all_reduce_in_place(&mut sum, RedOp::Sum)
+                    .run()
+                    .unwrap();
+                assert_eq!(sum, [11]);
+                comm.finalize().unwrap();
+            });
+        }
+    });
+}
+
+#[test]
+fn a_rank_beyond_the_last_is_refused() {
+    let error = launched_elsewhere().size(2).rank(2).from_env().unwrap_err();
+    assert!(
+        matches!(&error, Error::Launcher(text) if text == "rank 2 of 2 ranks: ranks are 0 to 1")
+    );
+}
