@@ -169,6 +169,7 @@ impl Communicator {
             op: 0,
             in_place: false,
             root: 0,
+            name: 0,
             count: count as u64,
             place: 0,
         };

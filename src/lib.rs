@@ -26,6 +26,7 @@ mod launch;
 mod logging;
 mod membership;
 mod mesh;
+mod names;
 mod opening;
 mod plan;
 mod registered;

@@ -13,6 +13,7 @@ use crate::buffer::Region;
 use crate::communicator::Communicator;
 use crate::error::Error;
 use crate::host::{HostEngine, Ids};
+use crate::names;
 use crate::task::{Spec, check};
 use spark_ccl_types::Element;
 use std::marker::PhantomData;
@@ -51,6 +52,26 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
     /// ```
     pub fn by_any_path(mut self) -> Self {
         self.spec.by_any_path = true;
+        self
+    }
+
+    /// Gives the call a name, which is compared between the ranks and shown in errors. All ranks name a collective alike.
+    /// So a model whose ranks reduce tensors of one shape in different orders gets an error, and not averages of
+    /// different tensors: the parameters in a hash map have an order of their own in each process.
+    ///
+    /// On device memory names are compared in the first calls of a kind only, and messages between two ranks are not
+    /// compared by name.
+    ///
+    /// ```
+    /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
+    /// let mut gradient = [0.5_f32; 16];
+    /// comm.all_reduce_in_place(&mut gradient, spark_ccl::RedOp::Avg)
+    ///     .named("layer1.weight")
+    ///     .run()?;
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    pub fn named(mut self, name: &str) -> Self {
+        self.spec.name = names::remember(name);
         self
     }
 

@@ -5,9 +5,9 @@ use super::pair_tag::PairTag;
 use super::signal_payload::SignalPayload;
 use super::wires::{Obstacle, Wires};
 use super::{Core, OpId};
+use crate::names::describe;
 use spark_ccl_control::{Fault, Member, POINT_TO_POINT as POINT_TO_POINT_SEQUENCE, Watch};
 use spark_ccl_sched::Rank;
-use spark_ccl_types::describe;
 use std::time::{Duration, Instant};
 
 /// How long an operation waits before it tells the others what it is.

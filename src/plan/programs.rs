@@ -3,6 +3,7 @@
 use super::{Planner, Program};
 use crate::error::Error;
 use crate::task::Task;
+use spark_ccl_types::Signature;
 use std::collections::HashMap;
 
 /// Programs that are remembered; more than a training step has different calls.
@@ -28,7 +29,11 @@ impl Programs {
     #[inline]
     pub(crate) fn get(&mut self, planner: &Planner, task: &Task) -> Result<&Program, Error> {
         let key = Key {
-            words: task.signature.words(),
+            words: Signature {
+                name: 0,
+                ..task.signature
+            }
+            .words(),
             in_place: task.in_place,
         };
         if self.all.get(self.last).is_none_or(|(last, _)| *last != key) {

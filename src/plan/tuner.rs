@@ -242,6 +242,7 @@ mod tests {
             op: 0,
             in_place: false,
             root: 0,
+            name: 0,
             count: bytes,
             place: 0,
         }

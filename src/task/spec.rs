@@ -16,6 +16,8 @@ pub(crate) struct Spec {
     /// The peer that is received from.
     pub(crate) from: usize,
     pub(crate) in_place: bool,
+    /// What the program calls it; 0 without a name.
+    pub(crate) name: u32,
     /// What is said about all calls' paths does not concern it.
     pub(crate) by_any_path: bool,
     /// Elements of an allocation.
@@ -41,6 +43,7 @@ impl Spec {
             root: 0,
             from: 0,
             in_place: false,
+            name: 0,
             by_any_path: false,
             elements: 0,
             tables: None,
@@ -69,6 +72,7 @@ impl Spec {
                 op: self.reduction.code,
                 in_place: false,
                 root,
+                name: self.name,
                 count: 0,
                 place: 0,
             },

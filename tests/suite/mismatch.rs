@@ -3,6 +3,8 @@
 use crate::processes::{
     Rank, all, alone, assert_all_ok, assert_contains, assert_names, join, promptly, world,
 };
+use crate::ranks::each;
+use spark_ccl::{Communicator, RedOp};
 use std::time::{Duration, Instant};
 
 /// Two calls that do not match: what one rank is told to do and how errors spell it.
@@ -275,5 +277,26 @@ fn point_to_point_messages_that_do_not_match_are_explained() {
                 assert_contains(&answer, &["point-to-point #1", sent, expected]);
             }
         }
+    }
+}
+
+/// Ranks whose hash maps of parameters have different orders.
+#[test]
+fn calls_of_one_shape_are_told_apart_by_name() {
+    for count in [1, 1000, 300_000] {
+        each(Communicator::local(3).unwrap(), |comm| {
+            let reduce = |name| {
+                let values = vec![comm.rank() as f32; count];
+                let call = comm.all_reduce_in_place(values, RedOp::Sum);
+                call.named(name).run().map(|values| values[count - 1])
+            };
+            assert_eq!(reduce("layer0").unwrap().to_bits(), 3_f32.to_bits());
+            let own = if comm.rank() == 1 { "weight" } else { "bias" };
+            let error = reduce(own).unwrap_err().to_string();
+            assert!(
+                error.contains("named \"weight\"") && error.contains("named \"bias\""),
+                "{error}"
+            );
+        });
     }
 }

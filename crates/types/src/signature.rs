@@ -15,6 +15,8 @@ pub struct Signature {
     pub in_place: bool,
     /// The root; 0 if there is none.
     pub root: u32,
+    /// Tells calls apart that the program has named; 0 without a name. The low 19 bits count.
+    pub name: u32,
     /// The count of elements; 0 for operations whose counts differ between ranks.
     pub count: u64,
     /// 0 for ordinary memory; otherwise a hash of the registered regions and offsets.
@@ -22,6 +24,10 @@ pub struct Signature {
 }
 
 const COUNT_BITS: u32 = 48;
+/// In word 0: where the name begins and how long it is, and the root behind it.
+const NAME_SHIFT: u32 = 25;
+const NAME_BITS: u32 = 19;
+const ROOT_SHIFT: u32 = NAME_SHIFT + NAME_BITS;
 
 impl Signature {
     /// Bytes of a vector: of each block, where ranks have a block each. At most `u64::MAX`: an allocation may
@@ -31,7 +37,7 @@ impl Signature {
         self.count.saturating_mul(self.dtype.size() as u64)
     }
 
-    /// Word 0 has the operation, dtype, op, in place and root. Word 1 has the low 48 bits of the count and the low 16
+    /// Word 0 has the operation, dtype, op, in place, name, and the low 20 bits of the root. Word 1 has the low 48 bits of the count and the low 16
     /// bits of the place.
     #[inline]
     pub fn words(self) -> [u64; 2] {
@@ -39,7 +45,8 @@ impl Signature {
             | u64::from(self.dtype.code()) << 8
             | u64::from(self.op) << 16
             | u64::from(self.in_place) << 24
-            | u64::from(self.root) << 32;
+            | (u64::from(self.name) & ((1 << NAME_BITS) - 1)) << NAME_SHIFT
+            | u64::from(self.root) << ROOT_SHIFT;
         let count = self.count & ((1 << COUNT_BITS) - 1);
         [head, count | self.place << COUNT_BITS]
     }
@@ -59,7 +66,12 @@ fn mix(words: [u64; 2]) -> u32 {
     (mixed >> 32) as u32
 }
 
-/// A signature as text, for error messages.
+/// [`Signature::name`], as far as words have it.
+pub fn name_of(words: [u64; 2]) -> u32 {
+    (words[0] >> NAME_SHIFT) as u32 & ((1 << NAME_BITS) - 1)
+}
+
+/// A signature as text, for error messages, without its name.
 pub fn describe(words: [u64; 2]) -> String {
     let byte = |shift: u32| (words[0] >> shift) as u8;
     let Some(operation) = Operation::from_code(byte(0)) else {
@@ -81,9 +93,9 @@ pub fn describe(words: [u64; 2]) -> String {
         parts.push(op.to_owned());
     }
     if operation.is_rooted() {
-        parts.push(format!("root {}", words[0] >> 32));
+        parts.push(format!("root {}", words[0] >> ROOT_SHIFT));
     }
-    if byte(24) != 0 {
+    if words[0] >> 24 & 1 == 1 {
         parts.push("in place".to_owned());
     }
     let place = words[1] >> COUNT_BITS;
@@ -116,6 +128,7 @@ mod tests {
             op: 0,
             in_place: false,
             root: 1,
+            name: 5,
             count: 17,
             place: 0,
         };
@@ -134,6 +147,7 @@ mod tests {
                 ..base
             },
             Signature { root: 2, ..base },
+            Signature { name: 6, ..base },
             Signature { count: 18, ..base },
             Signature { place: 9, ..base },
         ];
@@ -141,6 +155,7 @@ mod tests {
             assert_ne!(base.words(), other.words());
             assert_ne!(base.digest(), other.digest());
         }
+        assert_eq!(name_of(base.words()), 5);
         assert_eq!(describe(base.words()), "broadcast(count 17, float, root 1)");
     }
 }

@@ -5,9 +5,10 @@ use super::NcclEngine;
 use super::connection_key::ConnectionKey;
 use crate::call::{OutOfPlace, Pending};
 use crate::error::Error;
+use crate::names::describe;
 use crate::task::Spec;
 use spark_ccl_control::{DEVICE, Fault};
-use spark_ccl_types::{DType, Operation, Signature, describe};
+use spark_ccl_types::{DType, Operation, Signature};
 use std::sync::atomic::Ordering;
 
 /// What each rank tells all others over the links, under way.

@@ -1,0 +1,44 @@
+//! Names that programs give to calls.
+//!
+//! Ranks compare a hash of a name. So that an error can show another rank's name, too, each process remembers those that
+//! it has used: the ranks of one program use the same ones, only in another order where something is wrong.
+
+use parking_lot::Mutex;
+use spark_ccl_fork::PerProcess;
+use std::collections::BTreeMap;
+
+/// A program that makes up names for ever must not fill the memory.
+const MOST: usize = 1 << 16;
+
+static NAMES: PerProcess<Mutex<BTreeMap<u32, String>>> = PerProcess::new();
+
+/// What stands for a name in signatures; never 0.
+pub(crate) fn remember(name: &str) -> u32 {
+    let code = code(name);
+    let mut names = NAMES.get().lock();
+    if names.len() < MOST && !names.contains_key(&code) {
+        names.insert(code, name.to_owned());
+    }
+    code
+}
+
+/// A signature as text, with its name.
+pub(crate) fn describe(words: [u64; 2]) -> String {
+    let call = spark_ccl_types::describe(words);
+    match spark_ccl_types::name_of(words) {
+        0 => call,
+        code => match NAMES.get().lock().get(&code) {
+            Some(name) => format!("{call} named {name:?}"),
+            None => format!("{call} of a name that is not known here"),
+        },
+    }
+}
+
+/// The 32-bit FNV-1a hash, folded to the 19 bits that signatures have.
+fn code(name: &str) -> u32 {
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    let folded = (hash ^ hash >> 19) & ((1 << 19) - 1);
+    folded.max(1)
+}
