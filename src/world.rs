@@ -3,12 +3,12 @@
 use crate::error::Error;
 use crate::plan::Network;
 use crate::repair;
-use spark_ccl_bootstrap::{Kind, Purpose, Session, Via};
+use spark_ccl_bootstrap::{HostId, Kind, Purpose, Session, Via};
 use spark_ccl_compute::{Compute, Cpu};
 use spark_ccl_config::{Net, Settings, Tuning};
 use spark_ccl_control::{Monitor, Redial, neighbours};
 use spark_ccl_transport::rdma::link::Nics;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -115,7 +115,9 @@ impl World {
         }
         let demanded = match self.settings.net {
             Net::Tcp => return Ok(Network::Tcp),
-            Net::Auto if self.session.is_local() => return Ok(Network::Tcp),
+            Net::Auto if self.session.is_local() || self.has_tcp_within_a_host(members) => {
+                return Ok(Network::Tcp);
+            }
             Net::Auto => false,
             Net::Rdma => true,
         };
@@ -142,6 +144,13 @@ impl World {
                 least.map_or(0, |(ports, _)| ports as u32),
             )),
         }
+    }
+
+    /// Whether ranks of one host share no memory, and so have links over TCP where nobody demands RDMA.
+    fn has_tcp_within_a_host(&self, members: &[u32]) -> bool {
+        let host = |&member: &u32| self.session.peer(member).host_id;
+        let hosts: HashSet<HostId> = members.iter().map(host).collect();
+        !self.settings.shm && hosts.len() < members.len()
     }
 
     /// Why a rank has no RDMA port, where this one can know.

@@ -125,6 +125,25 @@ fn ranks_reduce_and_exchange_over_two_rails() {
     }
 }
 
+/// Where nobody demands RDMA, a host's own ranks do not use it: the plan must know.
+#[test]
+fn ranks_of_one_host_without_shared_memory_plan_for_tcp() {
+    let _alone = alone();
+    if has_two_ends().is_none() {
+        return;
+    }
+    let mut ranks = ranks_with(2, 1, &[("SPARK_CCL_NET", "auto")]);
+    call_everything(&mut ranks, 1003);
+    assert_contains(&links_of(&mut ranks, 0), &["tcp"]);
+    for plan in all(&mut ranks, "explain registered 100000") {
+        assert!(
+            !plan.contains("RDMA") && !plan.contains("zero-copy"),
+            "{plan}"
+        );
+    }
+    assert_all_ok(&mut ranks, "finalize");
+}
+
 #[test]
 fn registered_memory_goes_from_device_to_device() {
     let _alone = alone();
