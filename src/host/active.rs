@@ -7,15 +7,15 @@ use super::loans::Loans;
 use super::pair_tag::PairTag;
 use super::request::Request;
 use super::wires::Wires;
-use crate::mesh::POINT_TO_POINT;
+use crate::mesh::POINT_TO_POINT_LANE;
 
 /// An operation that is queued or running.
 pub(super) struct Active {
     pub(super) request: Request,
     pub(super) sequence: u64,
     pub(super) tag: u64,
-    /// The link channel of the operation's channel 0.
-    base: usize,
+    /// The lane of the schedule's channel 0; channel 1 has the next one.
+    first_lane: usize,
     pub(super) execution: Execution,
     loans: Loans,
 }
@@ -31,7 +31,7 @@ impl Active {
             request,
             sequence: number.sequence,
             tag: number.tag,
-            base: 0,
+            first_lane: 0,
             execution,
             loans,
         }
@@ -45,14 +45,14 @@ impl Active {
             request,
             sequence,
             tag: tag.bits(),
-            base: POINT_TO_POINT,
+            first_lane: POINT_TO_POINT_LANE,
             execution: Execution::default(),
             loans: Loans::default(),
         }
     }
 
     pub(super) fn is_pair(&self) -> bool {
-        self.base == POINT_TO_POINT
+        self.first_lane == POINT_TO_POINT_LANE
     }
 
     /// A turn on each channel.
@@ -61,7 +61,7 @@ impl Active {
             task: &self.request.task,
             program: &self.request.program,
             tag: self.tag,
-            base: self.base,
+            first_lane: self.first_lane,
             wires,
             loans: &mut self.loans,
         })

@@ -63,8 +63,8 @@ pub(crate) struct Run<'a> {
     pub(crate) task: &'a Task,
     pub(crate) program: &'a Program,
     pub(crate) tag: u64,
-    /// The link channel of the operation's channel 0.
-    pub(crate) base: usize,
+    /// The lane of the schedule's channel 0; channel 1 has the next one.
+    pub(crate) first_lane: usize,
     pub(crate) wires: &'a mut Wires,
     pub(crate) loans: &'a mut Loans,
 }
@@ -81,7 +81,7 @@ impl Run<'_> {
     #[cold]
     pub(super) fn ask(&mut self) {
         for channel in 0..self.program.channels() {
-            let lane = self.base + channel as usize;
+            let lane = self.first_lane + channel as usize;
             let steps = (0..).map_while(|index| self.program.step(channel, index));
             for step in steps.filter(|step| !step.is_empty()) {
                 if step.kind.sends() {
@@ -141,7 +141,7 @@ impl Run<'_> {
             }
             // From where it is kept it can go on without another copy.
             Kind::RecvCopySend | Kind::RecvReduceCopySend
-                if self.lends_on(self.base + channel as usize, step) =>
+                if self.lends_on(self.first_lane + channel as usize, step) =>
             {
                 let forwarding = Transfer::forwarding(step, halves[0].elements);
                 self.both(channel, [Transfer::receiving(step), forwarding], halves)
@@ -197,7 +197,7 @@ impl Run<'_> {
         let size = self.task.signature.dtype.size();
         let limit = (self.wires.slot_bytes / size) as u64;
         let count = limit.min(transfer.elements - half.elements) as usize;
-        let lane = self.base + channel as usize;
+        let lane = self.first_lane + channel as usize;
         if let Some(ticket) = half.pending {
             if !self.wires.compute.poll(ticket) {
                 return Err(Obstacle::Reduction);

@@ -60,7 +60,7 @@ impl Execution {
         }
         if self.finished[..channels as usize].iter().all(|&done| done) {
             // Its bytes must be with the kernel, too: nobody may call us for long.
-            let held_back = run.wires.held_back(lanes(run.program, run.base));
+            let held_back = run.wires.held_back(lanes(run.program, run.first_lane));
             match held_back.or_else(|| run.loans.outstanding(run.wires)) {
                 None => return Advance::Complete,
                 Some(obstacle) => self.stall.meet(obstacle),
@@ -115,10 +115,10 @@ impl Execution {
     }
 }
 
-/// The link channels on which the program may send.
-fn lanes(program: &Program, base: usize) -> Range<usize> {
+/// The lanes on which the program may send.
+fn lanes(program: &Program, first_lane: usize) -> Range<usize> {
     match program {
         Program::PointToPoint(step) if step.kind == Kind::Recv => 0..0,
-        program => base..base + program.channels() as usize,
+        program => first_lane..first_lane + program.channels() as usize,
     }
 }

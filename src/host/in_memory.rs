@@ -81,7 +81,7 @@ impl Run<'_> {
     fn confirm(&self, step: &Step) -> Result<(), Obstacle> {
         let mut peers = self.sources(step).filter(|&rank| rank != self.wires.rank);
         let still_lends = |peer| {
-            let rx = self.wires.made_rx(peer, self.base);
+            let rx = self.wires.made_rx(peer, self.first_lane);
             rx.is_some_and(LinkRx::still_lends)
         };
         match peers.find(|&peer| !still_lends(peer)) {

@@ -132,7 +132,7 @@ impl Core {
                 task,
                 program,
                 tag: number.tag,
-                base: 0,
+                first_lane: 0,
                 wires: &mut self.wires,
                 loans: &mut loans,
             };

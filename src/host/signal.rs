@@ -11,7 +11,7 @@ use spark_ccl_types::Side;
 impl Run<'_> {
     /// A message with nothing but this payload.
     pub(super) fn signal(&mut self, channel: u32, peer: Rank) -> Result<bool, Obstacle> {
-        let lane = self.base + channel as usize;
+        let lane = self.first_lane + channel as usize;
         let terms = self.terms(peer);
         let said = terms.bytes();
         match self.wires.tx(peer, lane)?.reserve(CHANNEL, said.len()) {
@@ -25,7 +25,7 @@ impl Run<'_> {
 
     /// Takes the peer's signal, whose payload must be the expected one.
     pub(super) fn await_signal(&mut self, channel: u32, peer: Rank) -> Result<bool, Obstacle> {
-        let lane = self.base + channel as usize;
+        let lane = self.first_lane + channel as usize;
         let expected = self.terms_of(peer);
         let rx = self.wires.rx(peer, lane)?;
         match rx.peek(CHANNEL) {

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 /// How often it repeats that.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
-/// How long the control plane gets to name the cause of a broken link or a message of another tag.
+/// How long the control plane gets to name the cause of a broken link or a message of another tag. It takes about a
+/// second to tell that a process on another host is gone (`REFUSED_FOR` in `crates/control/src/repair.rs`).
 const CAUSE_WITHIN: Duration = Duration::from_millis(1500);
 /// Ranks from which nothing has come for this long are late, at a deadline.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(2500);

@@ -1,7 +1,7 @@
 //! The links of a communicator, and what else its operations share.
 
 use super::signal_payload::Disagreement;
-use crate::mesh::{CHANNELS, Halves, Line, Mesh, index};
+use crate::mesh::{Halves, LANES, Line, Mesh, index};
 use spark_ccl_compute::{Compute, Job, Operand, Started};
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{Bell, LinkError, LinkRx, LinkTx, Rails, Wait};
@@ -97,7 +97,7 @@ impl Wires {
         compute: Box<dyn Compute>,
         bell: Arc<Bell>,
     ) -> Self {
-        let lines = size as usize * CHANNELS;
+        let lines = size as usize * LANES;
         Self {
             rank,
             size,
@@ -206,8 +206,8 @@ impl Wires {
         });
     }
 
-    /// Pushes held-back bytes on; who keeps some on these channels back still.
-    pub(super) fn held_back(&mut self, channels: Range<usize>) -> Option<Obstacle> {
+    /// Pushes held-back bytes on; the first peer whose link on one of these lanes still holds some back.
+    pub(super) fn held_back(&mut self, lanes: Range<usize>) -> Option<Obstacle> {
         let (mut obstacle, links) = (None, &mut self.tx);
         self.unflushed.retain(|&line| {
             let Some(tx) = &mut links[index(line)] else {
@@ -219,7 +219,7 @@ impl Wires {
                 Ok(false) => Obstacle::LinkBusy { peer },
                 Err(error) => Obstacle::Link { peer, error },
             };
-            if channels.contains(&lane) && tx.holds_back(CHANNEL) {
+            if lanes.contains(&lane) && tx.holds_back(CHANNEL) {
                 obstacle.get_or_insert(held);
             }
             true
@@ -242,7 +242,7 @@ impl Wires {
                 returned: all.returned + lane.returned,
             })
         };
-        self.tx.chunks(CHANNELS).map(of_peer).collect()
+        self.tx.chunks(LANES).map(of_peer).collect()
     }
 
     /// Prepares a wait for the peers. To be followed by a look at everything that is waited for.

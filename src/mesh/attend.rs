@@ -3,7 +3,7 @@
 use super::inbox::{Delivered, Inbox, InboxEvent, Push, announce};
 use super::rails;
 use super::shared::{Bells, Progress, Talk};
-use super::{CHANNELS, LinkOwner};
+use super::{LANES, LinkOwner};
 use spark_ccl_bootstrap::{self as bootstrap, Attendant, Delivery, Kind};
 use spark_ccl_sched::Rank;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(super) fn attend(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {
         let mut members = owner.members.iter();
         let peer = members.position(|&member| member == delivery.peer)? as Rank;
         let lane = delivery.purpose.lane;
-        let line = (peer, lane as usize % CHANNELS);
+        let line = (peer, lane as usize % LANES);
         let stream = match (delivery.purpose.kind, delivery.stream) {
             (Kind::SharedMemory, Ok((stream, end))) => {
                 return Some(Box::new(Talk {

@@ -1,6 +1,6 @@
 //! What other threads leave for the engine that makes links.
 
-use super::{CHANNELS, Halves, Line, LinkOwner};
+use super::{Halves, LANES, Line, LinkOwner};
 use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_bootstrap::{End, Error};
@@ -44,7 +44,7 @@ pub(super) struct Delivered {
 
 impl Delivered {
     pub(super) fn line(&self) -> Line {
-        (self.peer, self.lane as usize % CHANNELS)
+        (self.peer, self.lane as usize % LANES)
     }
 }
 

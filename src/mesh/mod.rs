@@ -14,7 +14,7 @@ mod sockets;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use line::{CHANNELS, Line, POINT_TO_POINT, index};
+pub(crate) use line::{LANES, Line, POINT_TO_POINT_LANE, index};
 pub(crate) use owner::{LinkOwner, shares_memory};
 
 use attend::attend;

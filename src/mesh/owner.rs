@@ -1,6 +1,6 @@
 //! What all links of a communicator depend on.
 
-use super::{CHANNELS, Line};
+use super::{LANES, Line};
 use crate::deadline::deadline_in;
 use crate::world::World;
 use spark_ccl_bootstrap::{Error, Kind, Purpose, Session, Via};
@@ -109,7 +109,7 @@ impl LinkOwner {
         let purpose = Purpose {
             context: self.context,
             kind,
-            lane: socket * CHANNELS as u32 + lane as u32,
+            lane: socket * LANES as u32 + lane as u32,
         };
         let ways = match kind {
             Kind::SharedMemory => vec![Via::Unix],

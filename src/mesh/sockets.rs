@@ -1,6 +1,6 @@
 //! Links over TCP.
 
-use super::{CHANNELS, Halves, Line, LinkOwner};
+use super::{Halves, LANES, Line, LinkOwner};
 use socket2::Socket;
 use spark_ccl_bootstrap::{Error, Kind};
 use spark_ccl_fork::Unshared;
@@ -26,7 +26,7 @@ impl Sockets {
 
     /// Takes the socket of that lane. What the peer has too many of is closed.
     pub(super) fn put(&mut self, lane: u32, socket: Unshared<Socket>) {
-        let place = lane as usize / CHANNELS;
+        let place = lane as usize / LANES;
         if let Some(place) = self.0.get_mut(place) {
             *place = Some(socket);
         }

@@ -17,7 +17,7 @@ const SMALL_BYTES: u64 = 64 << 10;
 /// long as recursive doubling, at 256 KiB 1.1 times, and at 1 MiB as long.
 const SMALL_PAIR_BYTES: u64 = 256 << 10;
 /// Over TCP, vectors up to this size cost more in the ring's messages than in the waiting between
-/// the phases of halving and doubling. Measured for two ranks, which have one phase; else the model's.
+/// the phases of halving and doubling: by the model. Two ranks have one phase, and halve at all sizes.
 const MEDIUM_BYTES: u64 = 1 << 20;
 /// Registered memory up to this size costs more in signals than the links' copies.
 const ONE_SIDED_BYTES: u64 = 2 << 10;
@@ -191,7 +191,12 @@ fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice
             Algorithm::Pairwise,
             "every rank sends and receives at the same time",
         ),
-        _ => choice(Algorithm::Dissemination, "logarithmic number of signals"),
+        Operation::Barrier | Operation::Alloc => {
+            choice(Algorithm::Dissemination, "logarithmic number of signals")
+        }
+        Operation::AllToAllV | Operation::Send | Operation::Recv | Operation::SendRecv => {
+            choice(Algorithm::Pairwise, "it has no schedule")
+        }
     }
 }
 

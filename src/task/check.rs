@@ -56,14 +56,14 @@ impl Checked<'_> {
         }
         let uses_both = self.uses(Side::Input) && self.uses(Side::Output);
         let counted = operation.counted();
-        let (seen, other) = match counted {
+        let (counting, other) = match counted {
             Side::Input => (input.len, output.len),
             Side::Output => (output.len, input.len),
         };
         if uses_both {
-            self.fits(seen, other)?;
+            self.fits(counting, other)?;
         }
-        let count = self.share(seen, operation.extent(counted) == Extent::Blocks)?;
+        let count = self.share(counting, operation.extent(counted) == Extent::Blocks)?;
         if uses_both {
             self.disjoint(input, output)?;
         }
@@ -71,7 +71,7 @@ impl Checked<'_> {
     }
 
     /// Checks the length of one buffer by that of the one that says the count.
-    fn fits(&self, counted: usize, seen: usize) -> Result<(), Error> {
+    fn fits(&self, counting: usize, other: usize) -> Result<(), Error> {
         let operation = self.spec.operation;
         let what = match operation.counted() {
             Side::Input => "receive buffer",
@@ -79,10 +79,10 @@ impl Checked<'_> {
         };
         // Where one buffer is a block, the other has one for each rank.
         let expected = match operation.own_block() {
-            Some(_) => counted.saturating_mul(self.ranks.size),
-            None => counted,
+            Some(_) => counting.saturating_mul(self.ranks.size),
+            None => counting,
         };
-        self.equal(what, expected, seen)
+        self.equal(what, expected, other)
     }
 
     /// A rank's share of a buffer, or all of it where it is not divided.

@@ -117,7 +117,7 @@ impl Monitor {
         Adopter(Arc::downgrade(&self.shared))
     }
 
-    /// Starts to follow a communicator, as [`watch`](Self::watch) documents.
+    /// Starts to follow a communicator, as [`watch`](Self::watch) (`watch.rs`) documents.
     pub(crate) fn follow(
         &self,
         context: u64,

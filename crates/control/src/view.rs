@@ -17,7 +17,7 @@ pub(crate) struct View {
     ranks: HashMap<u32, u32>,
     names: Arc<[Arc<str>]>,
     fault: OnceLock<Arc<Fault>>,
-    /// Called when the first fault is recorded. Both are set with the monitor's mutex held.
+    /// Called when the first fault is recorded. `fault` and `alarm` are set with the monitor's mutex held.
     pub(crate) alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
     finished: AtomicU64,
     inspect_from: AtomicU64,

@@ -59,7 +59,7 @@ impl Watch {
     /// Calls `alarm` when a fault occurs from now on, to wake up waiting threads. Only the first call of this method
     /// counts. A fault that occurred before is seen by [`failed`](Self::failed) once this returns.
     ///
-    /// `alarm` may run with the monitor's mutex held: it must not block, and must not call this watch.
+    /// `alarm` runs with the monitor's mutex held: it must not block, and must not call this watch.
     pub fn on_fault(&self, alarm: impl Fn() + Send + Sync + 'static) {
         // Under the mutex, as faults are recorded: else the thread that records one could miss the alarm, while
         // this one misses the fault.

@@ -90,8 +90,13 @@ impl Goal for Case {
                 rank: owner(index),
                 index: own_block + index % block,
             },
-            // The other operations have no schedule, or move nothing.
-            _ => Want::Same,
+            // They have no schedule, or move nothing.
+            Operation::Barrier
+            | Operation::Alloc
+            | Operation::AllToAllV
+            | Operation::Send
+            | Operation::Recv
+            | Operation::SendRecv => Want::Same,
         }
     }
 

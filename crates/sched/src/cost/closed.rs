@@ -220,7 +220,13 @@ impl ClosedForm<'_> {
             Operation::Reduce => 2.0 * end + self.ranks * self.bytes * reduce,
             Operation::Gather => end + peers * (self.bytes * copy + overhead_us) + latency_us,
             Operation::Broadcast | Operation::Scatter => 2.0 * end + self.bytes * copy,
-            _ => f64::INFINITY,
+            // No ranks share their buffers.
+            Operation::Barrier
+            | Operation::Alloc
+            | Operation::AllToAllV
+            | Operation::Send
+            | Operation::Recv
+            | Operation::SendRecv => f64::INFINITY,
         }
     }
 
