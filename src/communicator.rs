@@ -226,7 +226,9 @@ impl Communicator {
             device.finalize()?;
         }
         // Operations whose handles were dropped go on to their end.
-        self.inner.host.drain()
+        self.inner.host.drain()?;
+        self.inner.host.leave_if_idle();
+        Ok(())
     }
 
     pub(crate) fn host(&self) -> &Arc<Membership> {

@@ -3,6 +3,7 @@
 use crate::processes::{self, alone, world};
 use crate::ranks::{each, narrow};
 use spark_ccl::{Builder, Communicator, Error, Fault, RedOp};
+use std::sync::Barrier;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -185,4 +186,35 @@ fn finalize_says_that_something_in_flight_has_failed() {
             comm.finalize().unwrap();
         }
     });
+}
+
+/// The others may not have seen yet that all have come.
+#[test]
+fn a_process_may_end_at_once_when_it_has_finalized() {
+    let _alone = alone();
+    for shm in ["0", "1"] {
+        for _ in 0..10 {
+            let mut ranks = world(4, &[("SPARK_CCL_SHM", shm)]);
+            processes::assert_all_ok(&mut ranks, "finalize-and-exit");
+            for rank in &mut ranks {
+                assert_eq!(rank.ended(), Some(0));
+            }
+        }
+    }
+}
+
+#[test]
+fn who_has_finalized_is_not_waited_for() {
+    for builder in transports() {
+        let both_have = Barrier::new(2);
+        each(builder.local(2).unwrap(), |comm| {
+            comm.finalize().unwrap();
+            if comm.rank() == 1 {
+                let fault = fault(comm.barrier().run().unwrap_err());
+                assert!(matches!(fault, Fault::Left { .. }), "{fault}");
+            }
+            // Rank 0 still has its communicator.
+            both_have.wait();
+        });
+    }
 }

@@ -112,6 +112,7 @@ impl State {
             ["drop"] => *self = Self::default(),
             ["finalize"] => self.finalize()?,
             ["exit"] => std::process::exit(0),
+            ["finalize-and-exit"] => self.finalize_and_exit()?,
             ["call", ref call @ ..] => self.call(call)?,
             ["rounds", rounds, ref call @ ..] => self.rounds(number(rounds), call)?,
             _ => panic!("{order:?} is no order"),
@@ -140,6 +141,13 @@ impl State {
     fn finalize(&mut self) -> Result<(), Error> {
         let communicator = self.communicator.take().unwrap();
         Arc::try_unwrap(communicator).unwrap().finalize()
+    }
+
+    /// Ends without dropping the communicator.
+    fn finalize_and_exit(&self) -> Result<(), Error> {
+        self.communicator().finalize()?;
+        answer("ok");
+        std::process::exit(0)
     }
 
     /// Starts what the others `call` as `f32 all_reduce sum`, and drops the communicator. What becomes of
