@@ -60,8 +60,11 @@ impl Communicator {
         let choice = AlgorithmChoice::parse(algorithms).map_err(|expected| Error::Invalid {
             operation: "restricted",
             problem: format!("{algorithms:?} does not choose algorithms: expected {expected}"),
-        })?;
-        self.agree_on(&choice)?;
+        });
+        // Without a choice, too: the others wait for this rank.
+        let agreed = self.agree_on(&choice.as_ref().map_or(String::new(), ToString::to_string));
+        let choice = choice?;
+        agreed?;
         let count = self.inner.splits.fetch_add(1, Ordering::Relaxed);
         // No color: those of splits have 32 bits.
         let ranks = self.inner.members.clone();
@@ -69,9 +72,9 @@ impl Communicator {
     }
 
     /// Makes sure that all ranks choose alike: messages do not tell the algorithm that they are of.
-    fn agree_on(&self, choice: &AlgorithmChoice) -> Result<(), Error> {
+    fn agree_on(&self, choice: &str) -> Result<(), Error> {
         let mut hasher = DefaultHasher::new();
-        choice.to_string().hash(&mut hasher);
+        choice.hash(&mut hasher);
         let own = hasher.finish();
         let mut all = vec![0; self.size()];
         self.all_gather(&[own], &mut all).by_any_path().run()?;

@@ -66,6 +66,11 @@ fn ranks_that_choose_other_algorithms_are_told() {
         );
         // The communicator is as good as before.
         check_all(comm);
+        let own = ["rign", "ring", "ring"][comm.rank()];
+        let error = comm.restricted(own).unwrap_err().to_string();
+        let expected = ["rign", "rank 0", "rank 0"][comm.rank()];
+        assert!(error.contains(expected), "{error}");
+        check_all(comm);
     });
 }
 
