@@ -66,6 +66,12 @@ impl LaunchOverrides {
             },
             (rank, size, meeting) => {
                 let launch = detect(env)?.ok_or_else(no_launcher)?;
+                let differs = rank.is_some_and(|rank| rank != launch.rank)
+                    || size.is_some_and(|size| size != launch.size);
+                let by_launcher = matches!(launch.rendezvous, Rendezvous::KeyValue(_));
+                if differs && by_launcher && meeting.is_none() {
+                    return Err(renumbered(&launch));
+                }
                 Launch {
                     rank: rank.unwrap_or(launch.rank),
                     size: size.unwrap_or(launch.size),
@@ -86,10 +92,19 @@ impl LaunchOverrides {
     }
 }
 
+/// The ranks of such a launch meet by the launcher's own numbers.
+fn renumbered(launch: &Launch) -> Error {
+    Error::Launcher(format!(
+        "the program says another rank or size than {}, whose ranks meet as it has numbered them ({} of {}): say with \
+         `Builder::meet_at`, too, where they meet",
+        launch.kind, launch.rank, launch.size
+    ))
+}
+
 fn no_launcher() -> Error {
     Error::Launcher(
         "no launcher was found: start the ranks with torchrun, mpirun or srun, or set RANK, \
-         WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+         WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or call `rank`, `size` and `meet_at` of the builder"
             .to_owned(),
     )
 }

@@ -47,3 +47,15 @@ fn a_rank_beyond_the_last_is_refused() {
         matches!(&error, Error::Launcher(text) if text == "rank 2 of 2 ranks: ranks are 0 to 1")
     );
 }
+
+#[test]
+fn ranks_that_a_launcher_has_numbered_meet_by_its_numbers() {
+    let launched = Communicator::builder()
+        .set("PMI_RANK", "1")
+        .set("PMI_SIZE", "4")
+        .set("PMI_FD", "9");
+    for builder in [launched.clone().rank(2), launched.size(2)] {
+        let error = builder.from_env().unwrap_err();
+        assert!(matches!(&error, Error::Launcher(text) if text.contains("meet_at")));
+    }
+}
