@@ -2,12 +2,18 @@
 
 use super::Operands;
 use spark_ccl_types::Element;
+use std::any::Any;
 use std::marker::PhantomData;
 
 /// Buffers on their way back to the caller as `B`.
 pub(super) trait Held<B> {
     /// Gives them back.
     fn back(self: Box<Self>) -> B;
+
+    /// What has to stay while the operation uses the buffers, when nobody takes them back.
+    fn keep(self: Box<Self>) -> Box<dyn Any + Send>
+    where
+        Self: Send + 'static;
 }
 
 /// The buffers of a call.
@@ -27,6 +33,13 @@ impl<T: Element, O: Operands<T>> Held<O::Back> for Typed<T, O> {
     fn back(self: Box<Self>) -> O::Back {
         self.0.back()
     }
+
+    fn keep(self: Box<Self>) -> Box<dyn Any + Send>
+    where
+        Self: Send + 'static,
+    {
+        self
+    }
 }
 
 /// Buffers that come back as something else.
@@ -38,5 +51,13 @@ pub(super) struct Mapped<A, F> {
 impl<A, B, F: FnOnce(A) -> B> Held<B> for Mapped<A, F> {
     fn back(self: Box<Self>) -> B {
         (self.map)(self.held.back())
+    }
+
+    /// Not the closure: it may own what waits for the operation, such as the communicator.
+    fn keep(self: Box<Self>) -> Box<dyn Any + Send>
+    where
+        Self: Send + 'static,
+    {
+        self.held.keep()
     }
 }

@@ -1,7 +1,7 @@
 //! Operations in flight that own their buffers.
 
 use super::held::{Held, Mapped, Typed};
-use super::{Operands, begin};
+use super::{Operands, begin, or_abort};
 use crate::error::Error;
 use crate::host::{Ids, first_done};
 use crate::membership::Membership;
@@ -104,14 +104,13 @@ impl<B> Pending<B> {
     }
 
     /// Waits until one of several operations is done, and says which: the first in the list, if several are. `None` for
-    /// no operations. An operation that has failed is done.
+    /// no operations. An operation that has failed is done, and so is one of a process that this one was forked from.
     pub fn wait_any(pending: &[Self]) -> Option<usize> {
         let all: Vec<_> = pending
             .iter()
             .map(|pending| (pending.host.engine().as_ref(), pending.ids))
             .collect();
-        // In a forked child nothing goes on.
-        first_done(&all).unwrap_or((!pending.is_empty()).then_some(0))
+        first_done(&all)
     }
 
     fn take(&self) -> Option<Box<dyn Held<B> + Send>> {
@@ -122,7 +121,8 @@ impl<B> Pending<B> {
 impl<B> Drop for Pending<B> {
     fn drop(&mut self) {
         if let Some(held) = self.held.get_mut().take() {
-            self.ids.detach(&self.host, held);
+            // A closure of the user's is dropped here, with the operation still in flight.
+            or_abort(|| self.ids.detach(&self.host, held.keep()));
         }
     }
 }
@@ -155,12 +155,13 @@ impl<B> fmt::Debug for Failed<B> {
 
 impl<B> fmt::Display for Failed<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an operation has failed")
+        fmt::Display::fmt(&self.error, f)
     }
 }
 
 impl<B> std::error::Error for Failed<B> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
+        // The error is this one's text already.
+        self.error.source()
     }
 }

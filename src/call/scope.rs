@@ -74,7 +74,7 @@ impl<'scope> Scope<'scope, '_> {
         Ok(ScopedPending {
             host: Arc::clone(host),
             ids,
-            held: Some(held),
+            held: Mutex::new(Some(held)),
             owns: std::mem::needs_drop::<O>(),
         })
     }
@@ -95,8 +95,8 @@ impl<'scope> Scope<'scope, '_> {
 pub struct ScopedPending<'scope, B> {
     host: Arc<Membership>,
     ids: Ids,
-    /// `None` once they went back to the caller.
-    held: Option<Box<dyn Held<B> + Send + 'scope>>,
+    /// `None` once they went back to the caller. The lock makes this `Sync`; only who owns the handle opens it.
+    held: Mutex<Option<Box<dyn Held<B> + Send + 'scope>>>,
     /// Whether dropping them frees memory that the operation uses.
     owns: bool,
 }
@@ -113,7 +113,7 @@ impl<B> ScopedPending<'_, B> {
     /// [`Error::Failed`].
     pub fn wait(mut self) -> Result<B, Error> {
         let result = self.ids.wait(&self.host);
-        let Some(held) = self.held.take() else {
+        let Some(held) = self.held.get_mut().take() else {
             unreachable!("only wait takes the buffers, and it takes the handle");
         };
         result.map(|()| held.back())
@@ -124,7 +124,7 @@ impl<B> Drop for ScopedPending<'_, B> {
     fn drop(&mut self) {
         // Owned buffers would be freed here under the operation's hands. For borrowed ones the scope's end is time
         // enough.
-        if self.held.is_some() && self.owns {
+        if self.held.get_mut().is_some() && self.owns {
             // In a forked child nothing works on the buffers.
             let _ = or_abort(|| self.ids.settle(&self.host));
         }

@@ -2,6 +2,7 @@
 
 use super::blocked::wake_others;
 use super::request::Request;
+use super::sleep::LONGEST;
 use super::spin_budget::{Backoff, BackoffStep};
 use super::{Core, OpId};
 use crate::engine::Engine;
@@ -95,7 +96,7 @@ impl Ids {
     }
 
     /// Lets the task go on without its handle. The engine keeps the buffers until it is done.
-    pub(crate) fn detach<B: Send + 'static>(self, engine: &HostEngine, buffers: B) {
+    pub(crate) fn detach(self, engine: &HostEngine, buffers: Box<dyn Any + Send>) {
         // Both halves of an exchange keep the buffers; the lock makes that `Sync`, nobody takes it.
         let keep = Arc::new(Mutex::new(buffers));
         if let Some(second) = self.1 {
@@ -105,22 +106,30 @@ impl Ids {
     }
 }
 
-/// Waits until one of several tasks is done, and says which; results are left to [`Ids::wait`]. `None` for no tasks.
-pub(crate) fn first_done(tasks: &[(&HostEngine, Ids)]) -> Result<Option<usize>, Forked> {
-    let Some(&(first, _)) = tasks.first() else {
-        return Ok(None);
-    };
-    let done = first.drive(|core| {
+/// Waits until one of several tasks is done, and says which; results are left to [`Ids::wait`]. `None` for no tasks. In a
+/// forked child, where those of the parent do not go on, they are done.
+pub(crate) fn first_done(tasks: &[(&HostEngine, Ids)]) -> Option<usize> {
+    let &(first, _) = tasks.first()?;
+    let is_foreign = |&(engine, _): &(&HostEngine, Ids)| engine.check_process().is_err();
+    if let Some(foreign) = tasks.iter().position(is_foreign) {
+        return Some(foreign);
+    }
+    let mut others: Vec<&HostEngine> = Vec::new();
+    for &(engine, _) in tasks {
+        if !std::ptr::eq(engine, first) && !others.iter().any(|&it| std::ptr::eq(it, engine)) {
+            others.push(engine);
+        }
+    }
+    let done = first.drive_beside(&others, |core| {
         tasks.iter().position(|&(engine, ids)| {
             if std::ptr::eq(engine, first) {
                 return ids.are_done_in(core);
             }
-            // Its own threads, or those that wait on other engines, move it on.
             let other = engine.core.try_lock();
             other.is_some_and(|core| ids.are_done_in(&core))
         })
     });
-    done.map(Some)
+    Some(done)
 }
 
 /// An engine that threads share. In a forked child it refuses everything: a thread of the parent may have it locked,
@@ -212,14 +221,27 @@ impl HostEngine {
     /// Makes progress until `outcome` has something to say.
     fn drive<R>(&self, outcome: impl FnMut(&mut Core) -> Option<R>) -> Result<R, Forked> {
         self.check_process()?;
-        self.waiters.fetch_add(1, Ordering::Relaxed);
-        let result = self.drive_on(outcome);
-        self.waiters.fetch_sub(1, Ordering::Relaxed);
-        leave(self.core.lock());
-        Ok(result)
+        Ok(self.drive_beside(&[], outcome))
     }
 
-    fn drive_on<R>(&self, mut outcome: impl FnMut(&mut Core) -> Option<R>) -> R {
+    /// As [`drive`](Self::drive), in the engines' own process, where the outcome is also that of `others`.
+    fn drive_beside<R>(
+        &self,
+        others: &[&HostEngine],
+        outcome: impl FnMut(&mut Core) -> Option<R>,
+    ) -> R {
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+        let result = self.drive_on(others, outcome);
+        self.waiters.fetch_sub(1, Ordering::Relaxed);
+        leave(self.core.lock());
+        result
+    }
+
+    fn drive_on<R>(
+        &self,
+        others: &[&HostEngine],
+        mut outcome: impl FnMut(&mut Core) -> Option<R>,
+    ) -> R {
         let mut backoff = Backoff::default();
         let mut wanted = None;
         loop {
@@ -249,6 +271,9 @@ impl HostEngine {
             let blocks_at_once = core.lacks_link();
             unlock(core);
             push_all();
+            for other in others {
+                other.attend();
+            }
             if busy > 0 {
                 backoff = Backoff::default();
             }
@@ -261,12 +286,23 @@ impl HostEngine {
                 match step {
                     BackoffStep::Yielded { was_wanted } => wanted = Some(was_wanted),
                     BackoffStep::Block { nap } => {
-                        if let Some(result) = self.block(nap, &mut outcome) {
+                        // Nothing wakes up this thread for what other engines do.
+                        let most = if others.is_empty() { LONGEST } else { nap };
+                        if let Some(result) = self.block(nap, most, &mut outcome) {
                             return result;
                         }
                     }
                 }
             }
+        }
+    }
+
+    /// Does for one round what a thread that waits on the engine does, unless another one is at it.
+    fn attend(&self) {
+        if let Some(mut core) = self.core.try_lock() {
+            core.progress();
+            core.run_watchdog(Instant::now());
+            unlock(core);
         }
     }
 
@@ -310,7 +346,7 @@ impl HostEngine {
             core.run_watchdog(Instant::now());
             unlock(core);
             if let BackoffStep::Block { nap } = backoff.step() {
-                self.block(nap, &mut |core| core.is_idle().then_some(()));
+                self.block(nap, LONGEST, &mut |core| core.is_idle().then_some(()));
             }
         }
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a waiter blocks at most: deadlines and announcements have to be looked after.
-const LONGEST: Duration = Duration::from_millis(50);
+pub(super) const LONGEST: Duration = Duration::from_millis(50);
 
 impl Core {
     /// Prepares to block; `None` if something moved meanwhile.
@@ -34,11 +34,12 @@ impl Core {
 }
 
 impl HostEngine {
-    /// Blocks until something may have changed; the outcome, where it is there already. Where not all
-    /// that can happen ends the block, it lasts no longer than `nap`.
+    /// Blocks until something may have changed, for `most` at most; the outcome, where it is there already. Where not
+    /// all that can happen to this engine ends the block, it lasts no longer than `nap`.
     pub(super) fn block<R>(
         &self,
         nap: Duration,
+        most: Duration,
         outcome: &mut impl FnMut(&mut Core) -> Option<R>,
     ) -> Option<R> {
         let mut core = self.core.lock();
@@ -49,7 +50,7 @@ impl HostEngine {
             return result;
         }
         if core.is_blocked {
-            self.woken.wait_for(&mut core, LONGEST);
+            self.woken.wait_for(&mut core, most);
             return None;
         }
         let wait = core.begin_block();
@@ -60,7 +61,7 @@ impl HostEngine {
         let most = if wait.is_blind() || self.others_need_pushes() {
             nap
         } else {
-            LONGEST
+            most
         };
         wait.block(&bell, most);
         blocked::forget(&bell);

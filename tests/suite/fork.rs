@@ -3,7 +3,7 @@
 use crate::processes::{WATCHDOG, alone, assert_all_ok, assert_contains, assert_names, world};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, WaitOptions, waitpid};
-use spark_ccl::{Communicator, Error, RedOp, Registered};
+use spark_ccl::{Communicator, Error, Pending, RedOp, Registered};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,16 +24,21 @@ pub(crate) fn fork(what: &str, mut inherited: Inherited<'_>) -> bool {
     if let Some(registered) = inherited.registered {
         registered.fill(FILL);
     }
+    let own = Communicator::local(1).unwrap().remove(0);
+    let waits = own.recv(vec![0_u8; 1], 0).start().unwrap();
     // SAFETY: the child goes on with this thread alone, and never returns to the test harness.
     let child = match unsafe { libc::fork() } {
         0 => {
-            let work = std::panic::AssertUnwindSafe(|| child(what, &mut inherited));
+            let child = || child(what, &mut inherited) && does_not_wait_for(waits);
+            let work = std::panic::AssertUnwindSafe(child);
             let fine = std::panic::catch_unwind(work).unwrap_or(false);
             // SAFETY: ends this process.
             unsafe { libc::_exit(i32::from(!fine)) }
         }
         pid => Pid::from_raw(pid).unwrap(),
     };
+    own.send(&[1_u8], 0).run().unwrap();
+    assert_eq!(waits.wait().unwrap(), [1]);
     if what == "sleep" {
         return true;
     }
@@ -81,6 +86,16 @@ fn child(what: &str, inherited: &mut Inherited<'_>) -> bool {
         }
         _ => panic!("{what:?} is nothing that a child does"),
     }
+}
+
+/// Whether an operation of the parent counts as done beside one that is in flight.
+fn does_not_wait_for(parents: Pending<Vec<u8>>) -> bool {
+    let own = Communicator::local(1).unwrap().remove(0);
+    let waits = own.recv(vec![0_u8; 1], 0).start().unwrap();
+    let all = [waits, parents];
+    let first = Pending::wait_any(&all);
+    own.send(&[1_u8], 0).run().unwrap();
+    first == Some(1)
 }
 
 /// Until nobody can give its parent orders any more.
