@@ -2,8 +2,7 @@
 
 use super::blocked::wake_others;
 use super::request::Request;
-use super::sleep::LONGEST;
-use super::spin_budget::{Backoff, BackoffStep};
+use super::spin_budget::{Backoff, BackoffStep, LONGEST_BLOCK};
 use super::{Core, OpId};
 use crate::engine::Engine;
 use crate::error::Error;
@@ -287,7 +286,11 @@ impl HostEngine {
                     BackoffStep::Yielded { was_wanted } => wanted = Some(was_wanted),
                     BackoffStep::Block { nap } => {
                         // Nothing wakes up this thread for what other engines do.
-                        let most = if others.is_empty() { LONGEST } else { nap };
+                        let most = if others.is_empty() {
+                            LONGEST_BLOCK
+                        } else {
+                            nap
+                        };
                         if let Some(result) = self.block(nap, most, &mut outcome) {
                             return result;
                         }
@@ -346,7 +349,7 @@ impl HostEngine {
             core.run_watchdog(Instant::now());
             unlock(core);
             if let BackoffStep::Block { nap } = backoff.step() {
-                self.block(nap, LONGEST, &mut |core| core.is_idle().then_some(()));
+                self.block(nap, LONGEST_BLOCK, &mut |core| core.is_idle().then_some(()));
             }
         }
     }

@@ -10,9 +10,6 @@ use spark_ccl_transport::Wait;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a waiter blocks at most: deadlines and announcements have to be looked after.
-pub(super) const LONGEST: Duration = Duration::from_millis(50);
-
 impl Core {
     /// Prepares to block; `None` if something moved meanwhile.
     fn begin_block(&mut self) -> Option<Wait> {

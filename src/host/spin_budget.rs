@@ -12,6 +12,8 @@ const YIELD_FOR: Duration = Duration::from_millis(2);
 /// Naps of those whom not everything wakes up: longer and longer.
 const SHORTEST_NAP: Duration = Duration::from_micros(20);
 const LONGEST_NAP: Duration = Duration::from_micros(500);
+/// How long a waiter blocks at most: deadlines and announcements have to be looked after.
+pub(super) const LONGEST_BLOCK: Duration = Duration::from_millis(50);
 
 /// How often to look at the links before yielding. Learned from what yields lead to: where the core
 /// is wanted by others, perhaps by the very rank that is waited for, looking on is a waste.
