@@ -103,6 +103,20 @@ pub unsafe trait RecvBuf<T: Element> {
     fn region_mut(&mut self) -> Region;
 }
 
+/// Memory that an operation can keep until it is done: not borrowed.
+#[diagnostic::on_unimplemented(
+    message = "an operation that is started cannot keep `{Self}`",
+    label = "borrowed, or not memory that a call takes",
+    note = "pass `Vec<T>`, `Box<[T]>`, `Arc<[T]>` or `Registered<T>`, which `wait` gives back",
+    note = "borrowed memory: `start_in` within `Communicator::scope`, or `run`"
+)]
+pub trait OwnedBuf: Send + 'static {}
+
+impl<T: Element> OwnedBuf for Vec<T> {}
+impl<T: Element> OwnedBuf for Box<[T]> {}
+impl<T: Element> OwnedBuf for Arc<[T]> {}
+impl<T: Element> OwnedBuf for Registered<T> {}
+
 macro_rules! slices {
     ($([$($generic:tt)*] $type:ty),+ $(,)?) => {$(
         // SAFETY: the type borrows or owns its elements on the heap or elsewhere, so that moving
@@ -147,6 +161,28 @@ slices_mut! {
     [const N: usize] &mut [T; N],
     [] Vec<T>,
     [] Box<[T]>,
+}
+
+// SAFETY: it borrows its element, which stays where it is; Rust's borrow rules give the rest of the contract.
+unsafe impl<T: Element> SendBuf<T> for &T {
+    fn region(&self) -> Region {
+        Region::host(*self, 1)
+    }
+}
+
+// SAFETY: it borrows its element uniquely, which stays where it is and is not written meanwhile.
+unsafe impl<T: Element> SendBuf<T> for &mut T {
+    fn region(&self) -> Region {
+        Region::host(&raw const **self, 1)
+    }
+}
+
+// SAFETY: it borrows its element uniquely, which stays where it is. The pointer comes from that borrow, so it may be
+// written through.
+unsafe impl<T: Element> RecvBuf<T> for &mut T {
+    fn region_mut(&mut self) -> Region {
+        Region::host(&raw mut **self, 1)
+    }
 }
 
 // SAFETY: a `Registered` owns its mapping, which stays where it is until the last handle is gone.

@@ -1,5 +1,6 @@
 //! The collectives and messages of a communicator, each as a [`Call`].
 
+use crate::blocks::Blocks;
 use crate::buffer::{RecvBuf, SendBuf};
 use crate::call::{Call, InPlace, Nothing, OutOfPlace, Receiving, Sending};
 use crate::communicator::Communicator;
@@ -219,18 +220,15 @@ impl Communicator {
         Call::new(self, spec, InPlace(buffer))
     }
 
-    /// Blocks of different lengths: `send_counts[p]` elements from `send_displs[p]` of `send` to
-    /// rank `p`, and `recv_counts[p]` elements from rank `p` to `recv_displs[p]` of `recv`.
+    /// Blocks of different lengths: the `p`-th of `send` to rank `p`, and the `p`-th of `recv` from rank `p`.
     /// What one rank sends another must be what that one receives; where it is not, both get an error that
     /// names the counts.
     pub fn all_to_all_v<T, S, R>(
         &self,
         send: S,
-        send_counts: &[usize],
-        send_displs: &[usize],
+        send_blocks: impl Into<Blocks>,
         recv: R,
-        recv_counts: &[usize],
-        recv_displs: &[usize],
+        recv_blocks: impl Into<Blocks>,
     ) -> Call<'_, T, OutOfPlace<S, R>>
     where
         T: Element,
@@ -238,10 +236,8 @@ impl Communicator {
         R: RecvBuf<T>,
     {
         let tables = Tables {
-            send_counts: send_counts.to_vec(),
-            send_displs: send_displs.to_vec(),
-            recv_counts: recv_counts.to_vec(),
-            recv_displs: recv_displs.to_vec(),
+            send: send_blocks.into(),
+            recv: recv_blocks.into(),
         };
         let spec = Spec {
             tables: Some(Arc::new(tables)),

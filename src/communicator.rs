@@ -5,7 +5,8 @@ use crate::device::StreamEngine;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::membership::Membership;
-use crate::plan::Planner;
+use crate::peer_link::PeerLink;
+use crate::plan::{Explanation, Planner};
 use crate::task::Task;
 use crate::world::World;
 use spark_ccl_config::{Backend, Layout};
@@ -96,10 +97,9 @@ impl Communicator {
         })
     }
 
-    /// What carries data to each rank: `"shm"`, `"tcp 10.0.0.1 -> 10.0.0.2"`, `"self"`. Links are made when
-    /// they are used first; of one that is not, this says only the kind, `"tcp"` or `"rdma"`. It waits while another thread
-    /// works on a call.
-    pub fn links(&self) -> Vec<String> {
+    /// What carries data to each rank. Links are made when they are used first. This waits while another thread works on
+    /// a call.
+    pub fn links(&self) -> Vec<PeerLink> {
         let links = self.inner.host.with(|core| core.links());
         // A forked child has none.
         links.unwrap_or_default()
@@ -136,15 +136,15 @@ impl Communicator {
         }
     }
 
-    /// The algorithm that a collective of `count` elements would take, and why; with what the cost model
-    /// gives for it and for the next best.
+    /// The algorithm that a collective of `count` elements would take, and why.
     ///
     /// ```
     /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
-    /// use spark_ccl::{DType, Operation};
+    /// use spark_ccl::{Algorithm, DType, Operation};
     ///
-    /// let why = comm.explain(Operation::AllReduce, DType::F32, 1 << 20, false)?;
-    /// assert!(why.contains("modelled"));
+    /// let choice = comm.explain(Operation::AllReduce, DType::F32, 1 << 20, false)?;
+    /// assert_eq!(choice.algorithm, Algorithm::Ring);
+    /// println!("{choice}");
     /// # Ok::<(), spark_ccl::Error>(())
     /// ```
     ///
@@ -156,7 +156,7 @@ impl Communicator {
         dtype: DType,
         count: usize,
         registered: bool,
-    ) -> Result<String, Error> {
+    ) -> Result<Explanation, Error> {
         if !operation.has_schedule() {
             return Err(Error::Invalid {
                 operation: "explain",
@@ -176,12 +176,10 @@ impl Communicator {
         let planner = self.planner();
         let is_shared = operation.shared(false).is_some();
         let one_sided = registered && is_shared && planner.one_host && self.size() > 1;
-        let choice = planner.explain(signature, false, one_sided);
-        let lends = registered && self.inner.registry.is_some() && planner.may_lend(signature);
-        Ok(if lends {
-            format!("{choice}, zero-copy between devices for messages of 32 KiB and more")
-        } else {
-            choice
+        let may_lend = registered && self.inner.registry.is_some();
+        Ok(Explanation {
+            lends: may_lend && planner.may_lend(signature),
+            ..planner.explain(signature, false, one_sided)
         })
     }
 

@@ -9,6 +9,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod alloc;
+mod blocks;
 mod buffer;
 mod builder;
 mod call;
@@ -28,6 +29,7 @@ mod membership;
 mod mesh;
 mod names;
 mod opening;
+mod peer_link;
 mod plan;
 mod registered;
 mod rendezvous;
@@ -52,24 +54,27 @@ pub mod tutorial {
     pub mod choosing_paths {}
 }
 
-pub use buffer::{RecvBuf, Region, SendBuf};
+pub use blocks::Blocks;
+pub use buffer::{OwnedBuf, RecvBuf, Region, SendBuf};
 pub use builder::Builder;
 pub use call::{
-    Call, Failed, InPlace, Nothing, Operands, OutOfPlace, Pending, Receiving, Scope, ScopedPending,
-    Sending,
+    Call, Failed, InPlace, Nothing, Operands, OutOfPlace, OwnedOperands, Pending, Receiving, Scope,
+    ScopedPending, Sending,
 };
 pub use communicator::{Communicator, PeerInfo};
 pub use error::{Error, ExitClass};
 pub use launch::{LaunchInfo, launcher};
+pub use peer_link::{Carrier, PeerLink};
+pub use plan::Explanation;
 pub use registered::{Registered, RegisteredView, RegisteredViewMut};
 pub use spark_ccl_bootstrap::UniqueId;
-pub use spark_ccl_config::{Backend, Layout, Links};
+pub use spark_ccl_config::{AlgorithmChoice, Backend, Layout, Links, ParseAlgorithmsError, Path};
 pub use spark_ccl_control::{Fault, Late, Member};
 pub use spark_ccl_fork::Forked;
 pub use spark_ccl_transport::Rails;
 pub use spark_ccl_types::{
-    DType, Element, Extent, F8E4M3, F8E5M2, InPlaceRule, Operation, RedOp, ReduceOp, Side, bf16,
-    f16,
+    Algorithm, DType, Element, Extent, F8E4M3, F8E5M2, InPlaceRule, Operation, RedOp, ReduceOp,
+    Side, bf16, f16,
 };
 
 /// Version and commit of this build; all ranks must run the same.

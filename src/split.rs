@@ -50,21 +50,23 @@ impl Communicator {
         with_devices(split, deadline).map(Some)
     }
 
-    /// A new communicator of the same ranks, for host memory, which takes only these algorithms, named as in
-    /// `SPARK_CCL_ALGO`. Collective; all ranks must name the same. For measurements.
+    /// A new communicator of the same ranks, for host memory, which takes only these algorithms, as `SPARK_CCL_ALGO`
+    /// does for all. Collective; all ranks must choose alike. For measurements.
+    ///
+    /// ```
+    /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
+    /// use spark_ccl::Algorithm;
+    ///
+    /// let ring = comm.restricted(Algorithm::Ring)?;
+    /// let no_trees = comm.restricted("^double-tree,binomial".parse::<spark_ccl::AlgorithmChoice>()?)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what names no algorithms, and on all ranks where one names others; else as for
-    /// [`split`](Self::split).
-    pub fn restricted(&self, algorithms: &str) -> Result<Self, Error> {
-        let choice = AlgorithmChoice::parse(algorithms).map_err(|expected| Error::Invalid {
-            operation: "restricted",
-            problem: format!("{algorithms:?} does not choose algorithms: expected {expected}"),
-        });
-        // Without a choice, too: the others wait for this rank.
-        let agreed = self.agree_on(&choice.as_ref().map_or(String::new(), ToString::to_string));
-        let choice = choice?;
-        agreed?;
+    /// [`Error::Invalid`] on all ranks where one chooses otherwise; else as for [`split`](Self::split).
+    pub fn restricted(&self, algorithms: impl Into<AlgorithmChoice>) -> Result<Self, Error> {
+        let choice = algorithms.into();
+        self.agree_on(&choice)?;
         let count = self.inner.splits.fetch_add(1, Ordering::Relaxed);
         // No color: those of splits have 32 bits.
         let ranks = self.inner.members.clone();
@@ -72,9 +74,9 @@ impl Communicator {
     }
 
     /// Makes sure that all ranks choose alike: messages do not tell the algorithm that they are of.
-    fn agree_on(&self, choice: &str) -> Result<(), Error> {
+    fn agree_on(&self, choice: &AlgorithmChoice) -> Result<(), Error> {
         let mut hasher = DefaultHasher::new();
-        choice.hash(&mut hasher);
+        choice.to_string().hash(&mut hasher);
         let own = hasher.finish();
         let mut all = vec![0; self.size()];
         self.all_gather(&[own], &mut all).by_any_path().run()?;

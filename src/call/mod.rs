@@ -5,7 +5,7 @@ mod operands;
 mod pending;
 mod scope;
 
-pub use operands::{InPlace, Nothing, Operands, OutOfPlace, Receiving, Sending};
+pub use operands::{InPlace, Nothing, Operands, OutOfPlace, OwnedOperands, Receiving, Sending};
 pub use pending::{Failed, Pending};
 pub use scope::{Scope, ScopedPending};
 
@@ -97,7 +97,7 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
     /// As [`run`](Self::run); the buffers come back in [`Failed`].
     pub fn start(self) -> Result<Pending<O::Back>, Failed<O::Back>>
     where
-        O: Send + 'static,
+        O: OwnedOperands,
     {
         Pending::start(self.comm.host(), &self.spec, self.operands)
     }

@@ -1,6 +1,6 @@
 //! The buffers of a call, and how they come back to the caller.
 
-use crate::buffer::{RecvBuf, Region, SendBuf};
+use crate::buffer::{OwnedBuf, RecvBuf, Region, SendBuf};
 use spark_ccl_types::Element;
 
 mod sealed {
@@ -20,6 +20,15 @@ pub trait Operands<T: Element>: sealed::Sealed {
     #[doc(hidden)]
     fn back(self) -> Self::Back;
 }
+
+/// The buffers of a [`Call`](crate::Call) that can be started: all are [`OwnedBuf`].
+pub trait OwnedOperands: sealed::Sealed + Send + 'static {}
+
+impl<S: OwnedBuf, R: OwnedBuf> OwnedOperands for OutOfPlace<S, R> {}
+impl<B: OwnedBuf> OwnedOperands for InPlace<B> {}
+impl<S: OwnedBuf> OwnedOperands for Sending<S> {}
+impl<R: OwnedBuf> OwnedOperands for Receiving<R> {}
+impl OwnedOperands for Nothing {}
 
 /// A buffer to send from and one to receive into.
 #[derive(Debug)]

@@ -28,6 +28,7 @@ use ops::OpId;
 pub(crate) use wires::Wires;
 
 use crate::error::Error;
+use crate::peer_link::PeerLink;
 use crate::plan::{Planner, Program, Programs};
 use crate::task::Task;
 use active::Active;
@@ -105,8 +106,8 @@ impl Core {
     }
 
     /// What carries data to each rank.
-    pub(crate) fn links(&self) -> Vec<String> {
-        self.wires.mesh().names().to_vec()
+    pub(crate) fn links(&self) -> Vec<PeerLink> {
+        self.wires.mesh().peers().to_vec()
     }
 
     /// How it goes with the rails to each rank.

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::buffer::Region;
-use crate::call::{Call, InPlace, Operands, OutOfPlace};
+use crate::call::{Call, InPlace, Operands, OutOfPlace, OwnedOperands};
 use crate::communicator::Communicator;
 use crate::registered::Registered;
 use crate::task::Spec;
@@ -57,7 +57,7 @@ fn allocate(comm: &Communicator, lens: [usize; 2]) -> [Buffer; 2] {
 /// read it, has heard nothing of that. Its error.
 fn read_late<O>(lens: [usize; 2], make: Make<O>, refill: fn(&mut O::Back)) -> Result<(), Error>
 where
-    O: Operands<i32> + Send + 'static,
+    O: Operands<i32> + OwnedOperands,
 {
     let gate = Arc::new(Gate {
         reached: Barrier::new(2),
@@ -95,7 +95,7 @@ where
 
 fn assert_fails<O>(name: &str, lens: [usize; 2], make: Make<O>, refill: fn(&mut O::Back))
 where
-    O: Operands<i32> + Send + 'static,
+    O: Operands<i32> + OwnedOperands,
 {
     let error = read_late(lens, make, refill).expect_err(name);
     assert!(error.to_string().contains("enough"), "{name}: {error}");

@@ -29,6 +29,7 @@ pub(super) enum InboxEvent {
 
 /// What came of a dialogue about rails.
 pub(super) enum Outcome {
+    /// With its route.
     Link(Halves, String),
     /// Both ends know that there are no rails, for this reason, and TCP will do instead.
     Tcp(String),

@@ -17,9 +17,9 @@ mod tests;
 pub(crate) use line::{LANES, Line, POINT_TO_POINT_LANE, index};
 pub(crate) use owner::{LinkOwner, shares_memory};
 
+use crate::peer_link::{Carrier, PeerLink};
 use attend::attend;
 use inbox::{Inbox, InboxEvent, Outcome, Push};
-use owner::Carrier;
 use sockets::Sockets;
 use spark_ccl_bootstrap::{End, Error as BootstrapError, Kind};
 use spark_ccl_config::SingleCopy;
@@ -42,7 +42,7 @@ pub(crate) struct Mesh {
     /// Peers to which TCP carries the data although there are ports.
     without_rails: BTreeSet<Rank>,
     /// By rank: what carries data, as far as that is known.
-    names: Vec<String>,
+    peers: Vec<PeerLink>,
     /// Some link is further than when this was last asked for.
     has_grown: bool,
 }
@@ -77,9 +77,12 @@ enum Stage {
 impl Mesh {
     pub(crate) fn new(owner: LinkOwner) -> Self {
         let owner = Arc::new(owner);
-        let names = (0..owner.members.len() as Rank).map(|peer| owner.carrier(peer).planned());
+        let peers = (0..owner.members.len() as Rank).map(|peer| PeerLink {
+            carrier: owner.carrier(peer),
+            route: None,
+        });
         Self {
-            names: names.collect(),
+            peers: peers.collect(),
             inbox: Arc::default(),
             forming: HashMap::new(),
             awaited: Vec::new(),
@@ -98,8 +101,8 @@ impl Mesh {
     }
 
     /// What carries data to each rank.
-    pub(crate) fn names(&self) -> &[String] {
-        &self.names
+    pub(crate) fn peers(&self) -> &[PeerLink] {
+        &self.peers
     }
 
     /// Whether no network is between this rank and the peer.
@@ -172,8 +175,8 @@ impl Mesh {
     fn begin(&mut self, line: Line, carrier: Carrier) -> Stage {
         let begun = match carrier {
             Carrier::Own => return Stage::of(self.own()),
-            Carrier::Memory => self.owner.reach(line, Kind::SharedMemory, 0),
-            Carrier::Rails => self.owner.reach(line, Kind::Rdma, 0),
+            Carrier::SharedMemory => self.owner.reach(line, Kind::SharedMemory, 0),
+            Carrier::Rdma => self.owner.reach(line, Kind::Rdma, 0),
             Carrier::Tcp => {
                 let sockets = Sockets::of(&self.owner, line.0);
                 let asked = sockets.ask(&self.owner, line);
@@ -230,8 +233,8 @@ impl Mesh {
     }
 
     fn connected(&mut self, line: Line, sockets: Sockets) -> Result<Halves, LinkError> {
-        let (halves, name) = sockets.link(&self.owner)?;
-        self.name(line, name);
+        let (halves, route) = sockets.link(&self.owner)?;
+        self.note(line, Carrier::Tcp, Some(route));
         Ok(halves)
     }
 
@@ -248,14 +251,14 @@ impl Mesh {
         if lends {
             tx.allow_lending();
         }
-        self.name(line, "shm".to_owned());
+        self.note(line, Carrier::SharedMemory, None);
         (Box::new(tx), Box::new(rx))
     }
 
     fn railed(&mut self, line: Line, outcome: Outcome) {
         let stage = match outcome {
-            Outcome::Link(halves, name) => {
-                self.name(line, name);
+            Outcome::Link(halves, route) => {
+                self.note(line, Carrier::Rdma, Some(route));
                 Stage::Ready(halves)
             }
             // Both know it, and either may ask for the sockets.
@@ -277,13 +280,15 @@ impl Mesh {
         self.forming.insert(line, stage);
     }
 
-    fn name(&mut self, (peer, lane): Line, name: String) {
+    /// Notes what a link was made of.
+    fn note(&mut self, (peer, lane): Line, carrier: Carrier, route: Option<String>) {
         let (rank, owner) = (self.owner.rank, &self.owner);
+        let link = PeerLink { carrier, route };
         tracing::info!(
-            "rank {rank}: link {lane} to {}: {name}",
+            "rank {rank}: link {lane} to {}: {link}",
             owner.describe(peer)
         );
-        self.names[peer as usize] = name;
+        self.peers[peer as usize] = link;
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{LANES, Line};
 use crate::deadline::deadline_in;
+use crate::peer_link::Carrier;
 use crate::world::World;
 use spark_ccl_bootstrap::{Error, Kind, Purpose, Session, Via};
 use spark_ccl_config::{Net, Settings};
@@ -25,28 +26,6 @@ pub(crate) struct LinkOwner {
     pub(crate) bell: Arc<Bell>,
     /// The interfaces to choose rails of TCP from.
     pub(crate) interfaces: OnceLock<Vec<Interface>>,
-}
-
-/// What a link is to be made of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Carrier {
-    Own,
-    Memory,
-    Rails,
-    Tcp,
-}
-
-impl Carrier {
-    /// How a link is called that is not made yet.
-    pub(super) fn planned(self) -> String {
-        let name = match self {
-            Self::Own => "self",
-            Self::Memory => "shm",
-            Self::Rails => "rdma",
-            Self::Tcp => "tcp",
-        };
-        name.to_owned()
-    }
 }
 
 impl LinkOwner {
@@ -81,9 +60,9 @@ impl LinkOwner {
         if peer == self.rank {
             Carrier::Own
         } else if shares_memory(session, settings, member) {
-            Carrier::Memory
+            Carrier::SharedMemory
         } else if self.tries_rdma(member) {
-            Carrier::Rails
+            Carrier::Rdma
         } else {
             Carrier::Tcp
         }

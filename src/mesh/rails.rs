@@ -49,8 +49,7 @@ fn talk(owner: &LinkOwner, (peer, _): Line, stream: Unshared<Socket>) -> Outcome
     let made = rdma::connect(nics, &settings.rdma, stream, owner.geometry(), first, wait);
     let problem = match made {
         Ok((tx, rx, rails)) => {
-            let route = format!("rdma {}", rails.join(", "));
-            return Outcome::Link((Box::new(tx), Box::new(rx)), route);
+            return Outcome::Link((Box::new(tx), Box::new(rx)), rails.join(", "));
         }
         Err(problem) => problem,
     };

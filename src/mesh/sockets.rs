@@ -36,7 +36,7 @@ impl Sockets {
         self.0.iter().all(Option::is_some)
     }
 
-    /// The link, and its name.
+    /// The link, and its route.
     pub(super) fn link(self, owner: &LinkOwner) -> Result<(Halves, String), LinkError> {
         let sockets: Vec<_> = self.0.into_iter().flatten().collect();
         let route = route(&sockets);
@@ -63,5 +63,5 @@ fn route(sockets: &[Unshared<Socket>]) -> String {
             routes.push(route);
         }
     }
-    format!("tcp {}", routes.join(", "))
+    routes.join(", ")
 }

@@ -1,8 +1,7 @@
 //! What `spark-perf tune` measured for ranks that are placed like these.
 
 use spark_ccl_config::{Layout, Tuning, TuningEntry};
-use spark_ccl_sched::Algorithm;
-use spark_ccl_types::Operation;
+use spark_ccl_types::{Algorithm, Operation};
 
 /// For some operations: the algorithm up to each size, by ascending size.
 #[derive(Debug, Default)]
@@ -24,18 +23,15 @@ impl Measured {
 
 /// Nothing where an algorithm is named that goes through no links, or not with this collective.
 fn steps(entry: &TuningEntry) -> Option<(Operation, Vec<(u64, Algorithm)>)> {
-    let operation = Operation::from_name(&entry.collective)?;
-    let step = |step: &spark_ccl_config::TuningStep| {
-        let algorithm = step.algorithm.parse().ok()?;
-        let known = Algorithm::of(operation).contains(&algorithm);
-        (known && algorithm != Algorithm::OneSided).then_some((step.up_to, algorithm))
+    let operation = entry.collective;
+    let steps = entry.steps.iter().map(|step| (step.up_to, step.algorithm));
+    let steps: Vec<_> = steps.collect();
+    let is_known = |&(_, algorithm): &(u64, Algorithm)| {
+        algorithm != Algorithm::OneSided && Algorithm::of(operation).contains(&algorithm)
     };
-    let steps: Option<Vec<_>> = entry.steps.iter().map(step).collect();
-    if steps.is_none() {
-        tracing::warn!(
-            "measured choices for {} name an algorithm that it has not",
-            operation.name()
-        );
+    if steps.iter().all(is_known) {
+        return Some((operation, steps));
     }
-    Some((operation, steps?))
+    tracing::warn!("measured choices for {operation} name an algorithm that it has not");
+    None
 }

@@ -1,5 +1,6 @@
 //! From a checked call to a schedule: the memory it can use, and the algorithm.
 
+mod explanation;
 mod measured;
 mod place;
 mod program;
@@ -7,6 +8,7 @@ mod programs;
 mod topology;
 mod tuner;
 
+pub use explanation::Explanation;
 pub(crate) use program::Program;
 pub(crate) use programs::Programs;
 pub(crate) use topology::Network;
@@ -87,22 +89,25 @@ impl Planner {
     }
 
     /// The algorithm for a call, and why.
-    pub(crate) fn explain(&self, signature: Signature, in_place: bool, zero_copy: bool) -> String {
+    pub(crate) fn explain(
+        &self,
+        signature: Signature,
+        in_place: bool,
+        zero_copy: bool,
+    ) -> Explanation {
         let Choice { algorithm, reason } = tuner::choose(self, signature, in_place, zero_copy);
-        let figure = |algorithm| format!("{:.1} us", self.estimate(signature, algorithm));
         let others = tuner::candidates(self, signature, in_place, zero_copy);
-        let next = others
+        let next_best = others
             .filter(|other| *other != algorithm && tuner::competes(self, signature, *other))
-            .min_by(|a, b| {
-                let time = |algorithm: &Algorithm| self.estimate(signature, *algorithm);
-                time(a).total_cmp(&time(b))
-            })
-            .map(|next| format!(", {next} {}", figure(next)));
-        let next = next.unwrap_or_default();
-        format!(
-            "{algorithm} ({reason}; modelled: {}{next})",
-            figure(algorithm)
-        )
+            .map(|other| (other, self.estimate(signature, other)))
+            .min_by(|(_, a), (_, b)| a.total_cmp(b));
+        Explanation {
+            algorithm,
+            reason,
+            modelled_us: self.estimate(signature, algorithm),
+            next_best,
+            lends: false,
+        }
     }
 
     /// Whether a call's messages may be left where they lie, out of place.

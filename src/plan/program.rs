@@ -23,8 +23,8 @@ impl Program {
     /// Of an `all_to_all_v` with these counts and displacements, which were checked.
     pub(crate) fn blocks(own: Rank, tables: &Tables) -> Result<Self, Unsupported> {
         let wide = |table: &[usize]| table.iter().map(|&x| x as u64).collect::<Vec<_>>();
-        let (sent, expected) = (wide(&tables.send_counts), wide(&tables.recv_counts));
-        let displs = [&tables.send_displs, &tables.recv_displs].map(|displs| wide(displs));
+        let (sent, expected) = (wide(&tables.send.counts), wide(&tables.recv.counts));
+        let displs = [&tables.send.begins, &tables.recv.begins].map(|begins| wide(begins));
         let steps = all_to_all_v(own, &sent, &displs[0], &expected, &displs[1])?;
         Ok(Self::Blocks(Arc::new(Blocks {
             steps: [0, 1].map(|channel| steps.walk(channel).collect()),

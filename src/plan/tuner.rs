@@ -55,8 +55,9 @@ pub(super) fn may_be_one_sided(planner: &Planner, signature: Signature) -> bool 
         || if planner.algorithms.is_auto() {
             signature.bytes() > ONE_SIDED_BYTES
         } else {
-            let name = Algorithm::OneSided.to_string();
-            planner.algorithms.allows(signature.operation, &name)
+            planner
+                .algorithms
+                .allows(signature.operation, Algorithm::OneSided)
         }
 }
 
@@ -72,8 +73,7 @@ pub(super) fn candidates(
         Algorithm::OneSided => zero_copy && !(operation == Operation::AllToAll && in_place),
         _ => true,
     };
-    let allowed =
-        move |algorithm: &Algorithm| planner.algorithms.allows(operation, &algorithm.to_string());
+    let allowed = move |algorithm: &Algorithm| planner.algorithms.allows(operation, *algorithm);
     let all = Algorithm::of(operation).iter().copied();
     all.filter(fits).filter(allowed)
 }
@@ -204,9 +204,7 @@ fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice
 mod tests {
     use super::super::Network;
     use super::*;
-    use spark_ccl_config::{
-        AlgorithmChoice, Layout, Links, Settings, Tuning, TuningEntry, TuningStep,
-    };
+    use spark_ccl_config::{Layout, Links, Settings, Tuning, TuningEntry, TuningStep};
     use spark_ccl_sched::Steps;
     use spark_ccl_types::DType;
     use std::collections::BTreeSet;
@@ -230,7 +228,7 @@ mod tests {
     ) -> Planner {
         let mut settings = Settings::default();
         settings.shm = shm;
-        let algorithms = AlgorithmChoice::parse(algorithms).unwrap();
+        let algorithms = algorithms.parse().unwrap();
         Planner::new(0, 0, host_of, &settings, algorithms, tuning, network)
     }
 
@@ -344,7 +342,7 @@ mod tests {
         ] {
             let planner = over_rdma(2, host_of, &Tuning::default());
             for (bytes, algorithm) in [1 << 10, 64 << 10, 64 << 20].into_iter().zip(expected) {
-                let why = planner.explain(of(bytes), false, false);
+                let why = planner.explain(of(bytes), false, false).to_string();
                 let start = format!("{algorithm} (the fastest of the model over RDMA; modelled: ");
                 assert!(why.starts_with(&start), "{host_of:?}, {bytes} B: {why}");
             }
@@ -369,10 +367,14 @@ mod tests {
             hosts: 2,
         };
         let tuning = tuned_for(layout, "all_reduce", &[(100, "double-tree")]);
-        let measured = over_rdma(1, &[0, 1], &tuning).explain(of(8), false, false);
+        let measured = over_rdma(1, &[0, 1], &tuning)
+            .explain(of(8), false, false)
+            .to_string();
         let words = "double-tree (measured by spark-perf tune";
         assert!(measured.starts_with(words), "{measured}");
-        let tcp = planner(&[0, 1], true, "auto", &tuning).explain(of(8), false, false);
+        let tcp = planner(&[0, 1], true, "auto", &tuning)
+            .explain(of(8), false, false)
+            .to_string();
         assert!(tcp.starts_with("direct (small"), "{tcp}");
     }
 
@@ -388,12 +390,12 @@ mod tests {
     fn tuned_for(layout: Layout, collective: &str, steps: &[(u64, &str)]) -> Tuning {
         let step = |&(up_to, algorithm): &(u64, &str)| TuningStep {
             up_to,
-            algorithm: algorithm.to_owned(),
+            algorithm: algorithm.parse().unwrap(),
         };
         let mut tuning = Tuning::default();
         tuning.put(TuningEntry {
             layout,
-            collective: collective.to_owned(),
+            collective: Operation::from_name(collective).unwrap(),
             steps: steps.iter().map(step).collect(),
         });
         tuning
@@ -408,7 +410,7 @@ mod tests {
             (101, "double-tree"),
             (1 << 30, "double-tree"),
         ] {
-            let why = pair.explain(of(bytes), false, false);
+            let why = pair.explain(of(bytes), false, false).to_string();
             assert!(why.starts_with(algorithm), "{why}");
             assert!(why.contains("measured by spark-perf tune"), "{why}");
         }
@@ -446,11 +448,11 @@ mod tests {
     #[test]
     fn reasons_come_with_the_figures_of_the_best_two() {
         let pair = planner(&[0, 0], true, "ring,direct", &Tuning::default());
-        let why = pair.explain(of(64 << 20), false, false);
+        let why = pair.explain(of(64 << 20), false, false).to_string();
         assert!(why.starts_with("ring (large: fewest bytes on every link; modelled: "));
         assert!(why.contains(" us, direct "), "{why}");
         let one = planner(&[0, 0], true, "ring", &Tuning::default());
-        let why = one.explain(of(8), false, false);
+        let why = one.explain(of(8), false, false).to_string();
         assert!(why.starts_with("ring (the setting of the algorithm asks for it; modelled: "));
         assert!(why.ends_with(" us)") && !why.contains(','), "{why}");
     }

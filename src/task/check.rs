@@ -1,6 +1,7 @@
 //! Checks the arguments of a call.
 
 use super::{Ranks, Spec, Tables, Task};
+use crate::blocks::Blocks;
 use crate::buffer::Region;
 use crate::error::Error;
 use spark_ccl_types::{Extent, Operation, Side};
@@ -105,16 +106,11 @@ impl Checked<'_> {
         let Some(tables) = self.spec.tables.as_deref() else {
             return Err(self.invalid("no tables of counts".to_owned()));
         };
-        let Tables {
-            send_counts,
-            send_displs,
-            recv_counts,
-            recv_displs,
-        } = tables;
-        self.table("send", send_counts, send_displs, input.len)?;
-        self.table("receive", recv_counts, recv_displs, output.len)?;
+        let Tables { send, recv } = tables;
+        self.table("send", send, input.len)?;
+        self.table("receive", recv, output.len)?;
         let own = self.ranks.own;
-        let (give, take) = (send_counts[own], recv_counts[own]);
+        let (give, take) = (send.counts[own], recv.counts[own]);
         if give != take {
             return Err(self.invalid(format!(
                 "rank {own} sends itself {give} elements and receives {take} from itself"
@@ -123,25 +119,20 @@ impl Checked<'_> {
         self.disjoint(input, output)
     }
 
-    fn table(
-        &self,
-        side: &str,
-        counts: &[usize],
-        displs: &[usize],
-        len: usize,
-    ) -> Result<(), Error> {
+    fn table(&self, side: &str, blocks: &Blocks, len: usize) -> Result<(), Error> {
         let size = self.ranks.size;
-        if counts.len() != size || displs.len() != size {
+        let Blocks { counts, begins } = blocks;
+        if counts.len() != size || begins.len() != size {
             return Err(self.invalid(format!(
-                "{} {side} counts and {} displacements for {size} ranks",
+                "{} {side} counts and {} begins of blocks for {size} ranks",
                 counts.len(),
-                displs.len()
+                begins.len()
             )));
         }
-        for (rank, (&count, &displ)) in counts.iter().zip(displs).enumerate() {
-            if displ.checked_add(count).is_none_or(|end| end > len) {
+        for (rank, (&count, &begin)) in counts.iter().zip(begins.iter()).enumerate() {
+            if begin.checked_add(count).is_none_or(|end| end > len) {
                 return Err(self.invalid(format!(
-                    "the {side} block of rank {rank} ({count} elements from {displ}) exceeds the \
+                    "the {side} block of rank {rank} ({count} elements from {begin}) exceeds the \
                      buffer of {len} elements"
                 )));
             }

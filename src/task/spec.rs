@@ -1,6 +1,7 @@
 //! What a call asks for, without its buffers.
 
 use super::Task;
+use crate::blocks::Blocks;
 use crate::buffer::Region;
 use spark_ccl_types::{DType, Operation, Reduction, Signature};
 use std::sync::Arc;
@@ -25,13 +26,11 @@ pub(crate) struct Spec {
     pub(crate) tables: Option<Arc<Tables>>,
 }
 
-/// Counts and displacements of an `all_to_all_v`, in elements.
+/// The blocks of an `all_to_all_v`.
 #[derive(Debug, Clone)]
 pub(crate) struct Tables {
-    pub(crate) send_counts: Vec<usize>,
-    pub(crate) send_displs: Vec<usize>,
-    pub(crate) recv_counts: Vec<usize>,
-    pub(crate) recv_displs: Vec<usize>,
+    pub(crate) send: Blocks,
+    pub(crate) recv: Blocks,
 }
 
 impl Spec {

@@ -2,7 +2,7 @@
 
 use super::{Gpus, builder, gpus, text};
 use spark_ccl::cuda::cudarc::driver::{CudaSlice, CudaStream, DeviceRepr};
-use spark_ccl::{Communicator, Element, Error, RedOp};
+use spark_ccl::{Blocks, Communicator, Element, Error, RedOp};
 use spark_ccl_testing::scramble;
 use std::sync::Arc;
 
@@ -154,14 +154,24 @@ fn movements() {
             &all[..counts.iter().sum()],
             from.iter().sum(),
             |send, recv| {
-                comm.all_to_all_v(send, &counts, &displs, recv, &from, &at)
-                    .run()
-                    .map(drop)
+                comm.all_to_all_v(
+                    send,
+                    Blocks::at(&counts, &displs),
+                    recv,
+                    Blocks::at(&from, &at),
+                )
+                .run()
+                .map(drop)
             },
             |send, recv| {
-                comm.all_to_all_v(send, &counts, &displs, recv, &from, &at)
-                    .on(stream)
-                    .map(drop)
+                comm.all_to_all_v(
+                    send,
+                    Blocks::at(&counts, &displs),
+                    recv,
+                    Blocks::at(&from, &at),
+                )
+                .on(stream)
+                .map(drop)
             },
         );
         comm.barrier().run().unwrap();
@@ -317,7 +327,12 @@ fn wrong_arguments_are_refused_before_anything_runs() {
         assert!(said.contains("not exchanged in place"), "{said}");
         let counts = vec![9; size];
         let displs = vec![0; size];
-        let called = comm.all_to_all_v(&short, &counts, &displs, &mut long, &counts, &displs);
+        let called = comm.all_to_all_v(
+            &short,
+            Blocks::at(&counts, &displs),
+            &mut long,
+            Blocks::at(&counts, &displs),
+        );
         assert!(text(called.on(stream)).contains("exceeds"));
         // The communicator is fine.
         sum_of(&rank, 1_i32, &[size as i32; 2]);

@@ -2,7 +2,7 @@
 
 use super::ranks::{each, narrow, run, run_with};
 use super::values;
-use spark_ccl::{Communicator, Error};
+use spark_ccl::{Blocks, Communicator, Error};
 
 fn message(from: usize, to: usize, len: usize) -> Vec<i32> {
     values::message(from, to, len)
@@ -133,16 +133,11 @@ fn exchange_uneven(comm: &Communicator, round: usize) {
         block.copy_from_slice(&message(from, rank, recv_counts[from]));
     }
     let mut recv = vec![-2; recv_len];
-    comm.all_to_all_v(
-        &send,
-        &send_counts,
-        &send_displs,
-        &mut recv,
-        &recv_counts,
-        &recv_displs,
-    )
-    .run()
-    .unwrap();
+    let send_blocks = Blocks::at(&send_counts, &send_displs);
+    let recv_blocks = Blocks::at(&recv_counts, &recv_displs);
+    comm.all_to_all_v(&send, send_blocks, &mut recv, recv_blocks)
+        .run()
+        .unwrap();
     assert_eq!(recv, expected, "rank {rank} of {n}, round {round}");
 }
 
@@ -170,16 +165,9 @@ fn only_one_pair_exchanges() {
         let send = message(rank, 0, counts[rank].iter().sum());
         let recv_counts: Vec<_> = counts.iter().map(|row| row[rank]).collect();
         let mut recv = vec![0; recv_counts.iter().sum()];
-        comm.all_to_all_v(
-            &send,
-            &counts[rank],
-            &[0; 4],
-            &mut recv,
-            &recv_counts,
-            &[0; 4],
-        )
-        .run()
-        .unwrap();
+        comm.all_to_all_v(&send, &counts[rank], &mut recv, &recv_counts)
+            .run()
+            .unwrap();
         if rank == 0 {
             assert_eq!(recv, message(2, 0, 10_000));
         }

@@ -72,13 +72,9 @@ fn assert_names(text: &str, parts: &[&str], what: &str) {
 
 /// An exchange in which this rank sends and expects so many elements, by rank.
 fn exchange(comm: &Communicator, sent: &[usize], expected: &[usize]) -> Result<Vec<i32>, Error> {
-    let begins = |counts: &[usize]| -> Vec<usize> {
-        let begin = |rank: usize| counts[..rank].iter().sum();
-        (0..counts.len()).map(begin).collect()
-    };
     let send = vec![comm.rank() as i32; sent.iter().sum()];
     let recv = vec![-1; expected.iter().sum()];
-    let call = comm.all_to_all_v(send, sent, &begins(sent), recv, expected, &begins(expected));
+    let call = comm.all_to_all_v(send, sent, recv, expected);
     call.run().map(|(_, got)| got)
 }
 
@@ -166,15 +162,15 @@ fn messages_and_blocks_of_another_type_are_an_error_on_both_sides() {
             let what = format!("{len} elements");
             let errors = each(builder.local(2).unwrap(), |comm| {
                 let peer = 1 - comm.rank();
-                let (counts, begins) = ([len; 2], [0, len]);
+                let counts = [len; 2];
                 let outcome = if comm.rank() == 0 {
                     let buffers = (vec![1.0_f32; 2 * len], vec![0.0; 2 * len]);
-                    comm.all_to_all_v(buffers.0, &counts, &begins, buffers.1, &counts, &begins)
+                    comm.all_to_all_v(buffers.0, &counts, buffers.1, &counts)
                         .run()
                         .map(drop)
                 } else {
                     let buffers = (vec![1_i32; 2 * len], vec![0; 2 * len]);
-                    comm.all_to_all_v(buffers.0, &counts, &begins, buffers.1, &counts, &begins)
+                    comm.all_to_all_v(buffers.0, &counts, buffers.1, &counts)
                         .run()
                         .map(drop)
                 };

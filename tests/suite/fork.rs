@@ -3,7 +3,7 @@
 use crate::processes::{WATCHDOG, alone, assert_all_ok, assert_contains, assert_names, world};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, WaitOptions, waitpid};
-use spark_ccl::{Communicator, Error, Pending, RedOp, Registered};
+use spark_ccl::{Algorithm, Communicator, Error, Pending, RedOp, Registered};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -123,7 +123,7 @@ fn every_call_is_refused(communicator: &Communicator) -> bool {
         is_refused(&communicator.send(&values[..], 1).run().map(drop)),
         is_refused(&communicator.check()),
         is_refused(&communicator.split(Some(0), 0)),
-        is_refused(&communicator.restricted("ring")),
+        is_refused(&communicator.restricted(Algorithm::Ring)),
         is_refused(&communicator.alloc::<i32>(8)),
     ];
     let owned = communicator

@@ -249,7 +249,7 @@ fn buffers_come_back_as_they_were_passed() {
         assert!(memory.iter().all(|&x| x == 2));
 
         let (_, got) = comm
-            .all_gather(&[1, 2, 3], vec![0; 6])
+            .all_gather(vec![1, 2, 3], vec![0; 6])
             .start()
             .unwrap()
             .wait()

@@ -82,14 +82,16 @@ impl State {
             ["explain", memory, count] => {
                 let registered = memory == "registered";
                 let communicator = self.communicator();
-                return communicator.explain(
-                    Operation::AllReduce,
-                    DType::F32,
-                    number(count),
-                    registered,
-                );
+                let count = number(count);
+                let choice =
+                    communicator.explain(Operation::AllReduce, DType::F32, count, registered)?;
+                return Ok(choice.to_string());
             }
-            ["links"] => return Ok(self.communicator().links().join("; ")),
+            ["links"] => {
+                let links = self.communicator().links();
+                let texts: Vec<String> = links.iter().map(ToString::to_string).collect();
+                return Ok(texts.join("; "));
+            }
             ["rails", peer] => {
                 let Rails {
                     in_use,

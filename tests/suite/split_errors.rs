@@ -2,7 +2,7 @@
 
 use super::collectives_model::Case;
 use super::ranks::run;
-use spark_ccl::{Communicator, DType, Error, Operation, RedOp};
+use spark_ccl::{Blocks, Communicator, DType, Error, Operation, RedOp};
 
 /// The call's operation and what its error must say.
 fn refused<R>(operation: &str, parts: &[&str], result: Result<R, Error>) {
@@ -148,16 +148,11 @@ fn wrong_tables(comm: &Communicator) {
                 recv_counts: &[usize],
                 recv_displs: &[usize]| {
         let mut recv = vec![0_u8; 9];
-        comm.all_to_all_v(
-            &send,
-            send_counts,
-            send_displs,
-            &mut recv,
-            recv_counts,
-            recv_displs,
-        )
-        .run()
-        .map(drop)
+        let send_blocks = Blocks::at(send_counts, send_displs);
+        let recv_blocks = Blocks::at(recv_counts, recv_displs);
+        comm.all_to_all_v(&send, send_blocks, &mut recv, recv_blocks)
+            .run()
+            .map(drop)
     };
     let (three, at) = (&[3; 3][..], &[0, 3, 6][..]);
     let name = "all_to_all_v";

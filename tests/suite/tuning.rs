@@ -1,7 +1,7 @@
 //! Measured choices of algorithms: rank 0's count, and nothing bad comes of bad ones.
 
 use crate::processes::{Rank, all, alone, assert_all_ok, join};
-use spark_ccl::{Layout, Links};
+use spark_ccl::{Layout, Links, Operation};
 use spark_ccl_config::{Tuning, TuningEntry, TuningStep};
 use std::path::{Path, PathBuf};
 
@@ -15,10 +15,10 @@ fn file(name: &str, algorithm: &str) -> PathBuf {
             ranks: 2,
             hosts: 1,
         },
-        collective: "all_reduce".to_owned(),
+        collective: Operation::AllReduce,
         steps: vec![TuningStep {
             up_to: 64,
-            algorithm: algorithm.to_owned(),
+            algorithm: algorithm.parse().unwrap(),
         }],
     });
     tuning.save(&path).unwrap();

@@ -1,24 +1,9 @@
 //! Which algorithms the tuner may choose from, in NCCL's grammar.
 
 use std::fmt;
+use std::str::FromStr;
 
-use spark_ccl_types::Operation;
-
-/// The algorithms' names.
-pub const ALGORITHMS: &[&str] = &[
-    "ring",
-    "direct",
-    "recursive-doubling",
-    "halving-doubling",
-    "hierarchical",
-    "binomial",
-    "double-tree",
-    "chain",
-    "pairwise",
-    "linear",
-    "one-sided",
-    "dissemination",
-];
+use spark_ccl_types::{Algorithm, Operation};
 
 /// The operations that rules and measurements may name. Point-to-point messages and allocation have only one algorithm.
 pub(crate) fn collectives() -> impl Iterator<Item = Operation> {
@@ -39,7 +24,7 @@ pub struct AlgorithmChoice {
 struct Rule {
     subject: Subject,
     exclude: bool,
-    algorithms: Vec<&'static str>,
+    algorithms: Vec<Algorithm>,
 }
 
 /// What a rule applies to.
@@ -57,42 +42,10 @@ impl AlgorithmChoice {
     }
 
     /// Whether `collective` may use `algorithm`. A collective's own rule takes precedence over the rule for all.
-    pub fn allows(&self, collective: Operation, algorithm: &str) -> bool {
+    pub fn allows(&self, collective: Operation, algorithm: Algorithm) -> bool {
         let rule_of = |subject| self.rules.iter().rev().find(|rule| rule.subject == subject);
         let rule = rule_of(Subject::One(collective)).or_else(|| rule_of(Subject::Others));
-        rule.is_none_or(|rule| {
-            rule.algorithms.iter().any(|name| same(name, algorithm)) != rule.exclude
-        })
-    }
-
-    /// Parses our grammar.
-    ///
-    /// # Errors
-    /// A text that says what is expected.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        let expected = |what: &str, names: &[&str]| {
-            Err(format!(
-                "{what}: auto, or [collective:][^]name,name;... of {}",
-                names.join(", ")
-            ))
-        };
-        let mut choice = Self::default();
-        for (collective, exclude, names) in rules_of(text) {
-            let Some(subject) = find_subject(collective) else {
-                let names: Vec<_> = collectives().map(Operation::name).collect();
-                return expected("known collectives", &names);
-            };
-            let mut algorithms = Vec::new();
-            for name in names {
-                match alias(name).or_else(|| find(ALGORITHMS, name)) {
-                    Some(name) => algorithms.push(name),
-                    None if same(name, "auto") && !exclude => {}
-                    None => return expected("known algorithms", ALGORITHMS),
-                }
-            }
-            choice.add(subject, exclude, algorithms);
-        }
-        Ok(choice)
+        rule.is_none_or(|rule| rule.algorithms.contains(&algorithm) != rule.exclude)
     }
 
     /// Parses NCCL's grammar and names. Also returns the names that have no counterpart here.
@@ -106,7 +59,7 @@ impl AlgorithmChoice {
             for name in names {
                 match nccl_counterparts(name) {
                     [] => unknown.push(name.to_owned()),
-                    counterparts => algorithms.extend(counterparts),
+                    counterparts => algorithms.extend_from_slice(counterparts),
                 }
             }
             if let Some(subject) = known {
@@ -116,7 +69,7 @@ impl AlgorithmChoice {
         (choice, unknown)
     }
 
-    fn add(&mut self, subject: Subject, exclude: bool, algorithms: Vec<&'static str>) {
+    fn add(&mut self, subject: Subject, exclude: bool, algorithms: Vec<Algorithm>) {
         if !algorithms.is_empty() {
             self.rules.push(Rule {
                 subject,
@@ -124,6 +77,59 @@ impl AlgorithmChoice {
                 algorithms,
             });
         }
+    }
+}
+
+/// A text that chooses no algorithms.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected {expected}")]
+pub struct ParseAlgorithmsError {
+    pub(crate) expected: String,
+}
+
+impl ParseAlgorithmsError {
+    fn new<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Self {
+        let names = names.collect::<Vec<_>>().join(", ");
+        Self {
+            expected: format!("{what}: auto, or [collective:][^]name,name;... of {names}"),
+        }
+    }
+}
+
+impl FromStr for AlgorithmChoice {
+    type Err = ParseAlgorithmsError;
+
+    /// Parses our grammar.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut choice = Self::default();
+        for (collective, exclude, names) in rules_of(text) {
+            let Some(subject) = find_subject(collective) else {
+                let names = collectives().map(Operation::name);
+                return Err(ParseAlgorithmsError::new("known collectives", names));
+            };
+            let mut algorithms = Vec::new();
+            for name in names {
+                match alias(name).map_or_else(|| name.parse(), Ok) {
+                    Ok(algorithm) => algorithms.push(algorithm),
+                    Err(_) if same(name, "auto") && !exclude => {}
+                    Err(_) => {
+                        let names = Algorithm::ALL.iter().map(|known| known.name());
+                        return Err(ParseAlgorithmsError::new("known algorithms", names));
+                    }
+                }
+            }
+            choice.add(subject, exclude, algorithms);
+        }
+        Ok(choice)
+    }
+}
+
+impl From<Algorithm> for AlgorithmChoice {
+    /// That one alone, where a collective has it.
+    fn from(algorithm: Algorithm) -> Self {
+        let mut choice = Self::default();
+        choice.add(Subject::Others, false, vec![algorithm]);
+        choice
     }
 }
 
@@ -139,7 +145,8 @@ impl fmt::Display for AlgorithmChoice {
                 Subject::One(operation) => (operation.name(), ":"),
             };
             let exclude = if rule.exclude { "^" } else { "" };
-            let names = rule.algorithms.join(",");
+            let names = rule.algorithms.iter().map(|algorithm| algorithm.name());
+            let names = names.collect::<Vec<_>>().join(",");
             write!(f, "{separator}{collective}{colon}{exclude}{names}")?;
         }
         Ok(())
@@ -168,20 +175,16 @@ fn find_subject(name: &str) -> Option<Subject> {
     known.map(Subject::One)
 }
 
-fn find(names: &[&'static str], name: &str) -> Option<&'static str> {
-    names.iter().copied().find(|known| same(known, name))
-}
-
-fn alias(name: &str) -> Option<&'static str> {
-    same(name, "tree").then_some("double-tree")
+fn alias(name: &str) -> Option<Algorithm> {
+    same(name, "tree").then_some(Algorithm::DoubleTree)
 }
 
 /// NCCL's ring broadcast and ring reduce correspond to our chains, its trees to our double trees.
-fn nccl_counterparts(name: &str) -> &'static [&'static str] {
+fn nccl_counterparts(name: &str) -> &'static [Algorithm] {
     if same(name, "ring") {
-        &["ring", "chain"]
+        &[Algorithm::Ring, Algorithm::Chain]
     } else if same(name, "tree") {
-        &["double-tree"]
+        &[Algorithm::DoubleTree]
     } else {
         &[]
     }
@@ -202,33 +205,37 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn parse(text: &str) -> Result<AlgorithmChoice, ParseAlgorithmsError> {
+        text.parse()
+    }
+
     #[test]
     fn lists_and_exclusions() {
-        let choice = AlgorithmChoice::parse("Ring,recursive_doubling").unwrap();
-        assert!(choice.allows(Operation::AllReduce, "ring"));
-        assert!(choice.allows(Operation::AllReduce, "RecursiveDoubling"));
-        assert!(!choice.allows(Operation::AllReduce, "one-sided"));
-        let choice = AlgorithmChoice::parse("^one-sided").unwrap();
-        assert!(choice.allows(Operation::AllReduce, "ring"));
-        assert!(!choice.allows(Operation::AllReduce, "one-sided"));
-        assert!(AlgorithmChoice::parse("auto").unwrap().is_auto());
-        assert!(AlgorithmChoice::default().allows(Operation::Broadcast, "chain"));
+        let choice = parse("Ring,recursive_doubling").unwrap();
+        assert!(choice.allows(Operation::AllReduce, Algorithm::Ring));
+        assert!(choice.allows(Operation::AllReduce, Algorithm::RecursiveDoubling));
+        assert!(!choice.allows(Operation::AllReduce, Algorithm::OneSided));
+        let choice = parse("^one-sided").unwrap();
+        assert!(choice.allows(Operation::AllReduce, Algorithm::Ring));
+        assert!(!choice.allows(Operation::AllReduce, Algorithm::OneSided));
+        assert!(parse("auto").unwrap().is_auto());
+        assert!(AlgorithmChoice::default().allows(Operation::Broadcast, Algorithm::Chain));
     }
 
     #[test]
     fn rules_of_one_collective_win() {
-        let choice = AlgorithmChoice::parse("tree;AllReduce:ring,direct").unwrap();
-        assert!(choice.allows(Operation::AllReduce, "direct"));
-        assert!(!choice.allows(Operation::AllReduce, "double-tree"));
-        assert!(choice.allows(Operation::Broadcast, "double-tree"));
+        let choice = parse("tree;AllReduce:ring,direct").unwrap();
+        assert!(choice.allows(Operation::AllReduce, Algorithm::Direct));
+        assert!(!choice.allows(Operation::AllReduce, Algorithm::DoubleTree));
+        assert!(choice.allows(Operation::Broadcast, Algorithm::DoubleTree));
         assert_eq!(choice.to_string(), "double-tree;all_reduce:ring,direct");
     }
 
     #[test]
     fn unknown_names_say_what_is_known() {
-        let error = AlgorithmChoice::parse("rign").unwrap_err();
+        let error = parse("rign").unwrap_err().to_string();
         assert!(error.contains("ring, direct"), "{error}");
-        let error = AlgorithmChoice::parse("allreduc:ring").unwrap_err();
+        let error = parse("allreduc:ring").unwrap_err().to_string();
         assert!(error.contains("all_reduce"), "{error}");
     }
 
@@ -239,22 +246,22 @@ mod tests {
         assert_eq!(unknown, ["NVLS", "CollnetDirect"]);
         let (choice, unknown) = AlgorithmChoice::parse_nccl("allreduce:tree,ring;broadcast:ring");
         assert!(unknown.is_empty());
-        assert!(choice.allows(Operation::AllReduce, "double-tree"));
-        assert!(choice.allows(Operation::Broadcast, "chain"));
-        assert!(choice.allows(Operation::AllGather, "direct"));
+        assert!(choice.allows(Operation::AllReduce, Algorithm::DoubleTree));
+        assert!(choice.allows(Operation::Broadcast, Algorithm::Chain));
+        assert!(choice.allows(Operation::AllGather, Algorithm::Direct));
     }
 
     proptest! {
         #[test]
         fn what_parses_prints_and_parses_again(text in "[a-z^:;, _-]{0,40}") {
-            if let Ok(choice) = AlgorithmChoice::parse(&text) {
-                prop_assert_eq!(AlgorithmChoice::parse(&choice.to_string()), Ok(choice));
+            if let Ok(choice) = parse(&text) {
+                prop_assert_eq!(parse(&choice.to_string()), Ok(choice));
             }
         }
 
         #[test]
         fn no_text_panics(text in "\\PC*") {
-            let _ = AlgorithmChoice::parse(&text);
+            let _ = parse(&text);
             let _ = AlgorithmChoice::parse_nccl(&text);
         }
     }

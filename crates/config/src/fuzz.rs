@@ -1,5 +1,7 @@
 //! Fuzz targets: the parsers of settings, of configuration files, and of files with measurements.
 
+use spark_ccl_types::{Algorithm, Operation};
+
 use crate::{
     AlgorithmChoice, Env, HostPort, Layout, Links, Pattern, Settings, Tuning, TuningEntry,
     TuningStep, VARIABLES, file, parse,
@@ -76,9 +78,9 @@ fn values(bytes: &[u8]) {
     let _ = (parse::seconds(&text), parse::boolean(&text));
     let _ = (parse::bytes(&text), parse::number(&text));
     let _ = AlgorithmChoice::parse_nccl(&text);
-    if let Ok(choice) = AlgorithmChoice::parse(&text) {
+    if let Ok(choice) = text.parse::<AlgorithmChoice>() {
         assert!(
-            AlgorithmChoice::parse(&choice.to_string()).is_ok(),
+            choice.to_string().parse::<AlgorithmChoice>().is_ok(),
             "{text}"
         );
     }
@@ -96,10 +98,7 @@ fn tuning(bytes: &[u8]) {
 }
 
 fn some_tuning() -> Vec<Vec<u8>> {
-    let step = |up_to, algorithm: &str| TuningStep {
-        up_to,
-        algorithm: algorithm.to_owned(),
-    };
+    let step = |up_to, algorithm| TuningStep { up_to, algorithm };
     let mut tuning = Tuning::default();
     for links in [Links::SharedMemory, Links::SharedMemoryAndRdma] {
         tuning.put(TuningEntry {
@@ -108,8 +107,8 @@ fn some_tuning() -> Vec<Vec<u8>> {
                 ranks: 4,
                 hosts: 2,
             },
-            collective: "all_reduce".to_owned(),
-            steps: vec![step(4096, "direct"), step(65536, "ring")],
+            collective: Operation::AllReduce,
+            steps: vec![step(4096, Algorithm::Direct), step(65536, Algorithm::Ring)],
         });
     }
     vec![tuning.text().into()]

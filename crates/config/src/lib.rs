@@ -26,7 +26,7 @@ mod settings;
 mod tuning;
 mod variables;
 
-pub use algorithm::{ALGORITHMS, AlgorithmChoice};
+pub use algorithm::{AlgorithmChoice, ParseAlgorithmsError};
 pub use choice::{Backend, Family, HostPort, InterfaceChoice, Net, Path, SingleCopy};
 pub use env::{Env, Origin, Value};
 pub use error::Error;

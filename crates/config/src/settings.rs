@@ -3,7 +3,7 @@
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
-use crate::algorithm::AlgorithmChoice;
+use crate::algorithm::{AlgorithmChoice, ParseAlgorithmsError};
 use crate::choice::{Backend, Family, HostPort, InterfaceChoice, Net, Path, SingleCopy};
 use crate::env::{Env, Origin};
 use crate::error::Error;
@@ -307,8 +307,10 @@ impl Settings {
             return Ok(());
         };
         if taken.name == "SPARK_CCL_ALGO" {
-            self.algo =
-                AlgorithmChoice::parse(taken.text).map_err(|expected| taken.invalid(&expected))?;
+            self.algo = taken
+                .text
+                .parse()
+                .map_err(|error: ParseAlgorithmsError| taken.invalid(&error.expected))?;
             return Ok(());
         }
         let (algo, unknown) = AlgorithmChoice::parse_nccl(taken.text);

@@ -5,9 +5,11 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use spark_ccl_types::{Algorithm, Operation};
 
-use crate::algorithm::{ALGORITHMS, collectives};
+use crate::algorithm::collectives;
 
 /// The version of the format.
 const VERSION: u32 = 1;
@@ -28,8 +30,9 @@ pub struct Tuning {
 pub struct TuningEntry {
     /// Where the ranks are.
     pub layout: Layout,
-    /// The collective's name.
-    pub collective: String,
+    /// The collective.
+    #[serde(serialize_with = "collect_str", deserialize_with = "collective")]
+    pub collective: Operation,
     /// The fastest algorithms, by ascending size. The last one also applies to all larger sizes.
     pub steps: Vec<TuningStep>,
 }
@@ -40,8 +43,9 @@ pub struct TuningEntry {
 pub struct TuningStep {
     /// The largest size, in bytes of the call's count.
     pub up_to: u64,
-    /// The algorithm's name.
-    pub algorithm: String,
+    /// The algorithm.
+    #[serde(serialize_with = "collect_str", deserialize_with = "algorithm")]
+    pub algorithm: Algorithm,
 }
 
 /// Where ranks are, as far as measured times depend on it.
@@ -173,7 +177,7 @@ impl Tuning {
     /// Adds an entry. It replaces an older one for the same layout and collective.
     pub fn put(&mut self, entry: TuningEntry) {
         self.entries
-            .retain(|old| (old.layout, &old.collective) != (entry.layout, &entry.collective));
+            .retain(|old| (old.layout, old.collective) != (entry.layout, entry.collective));
         self.entries.push(entry);
     }
 
@@ -188,20 +192,30 @@ impl Tuning {
 impl TuningEntry {
     /// What is wrong with the entry, if anything.
     fn problem(&self) -> Option<String> {
-        let collective = &self.collective;
-        if !collectives().any(|known| known.name() == collective.as_str()) {
-            return Some(format!("{collective:?} is not a collective"));
-        }
+        let collective = self.collective;
         if self.steps.is_empty() {
             return Some(format!("{collective} has no steps"));
         }
         if !self.steps.is_sorted_by(|a, b| a.up_to < b.up_to) {
             return Some(format!("the steps of {collective} do not ascend"));
         }
-        let mut names = self.steps.iter().map(|step| step.algorithm.as_str());
-        let unknown = names.find(|name| !ALGORITHMS.contains(name))?;
-        Some(format!("{unknown:?} is not an algorithm"))
+        None
     }
+}
+
+fn collect_str<S: Serializer>(name: &impl fmt::Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(name)
+}
+
+fn collective<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Operation, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    let known = collectives().find(|known| known.name() == name);
+    known.ok_or_else(|| D::Error::custom(format!("{name:?} is not a collective")))
+}
+
+fn algorithm<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Algorithm, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    name.parse().map_err(D::Error::custom)
 }
 
 impl fmt::Display for Layout {

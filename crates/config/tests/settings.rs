@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use spark_ccl_config::{Backend, Env, Error, Family, Net, Path, Settings, SingleCopy, VARIABLES};
-use spark_ccl_types::Operation;
+use spark_ccl_types::{Algorithm, Operation};
 
 fn settings(pairs: &[(&str, &str)]) -> Settings {
     Settings::from_env(&Env::from_pairs(pairs.iter().copied())).unwrap()
@@ -72,8 +72,8 @@ fn everything_can_be_set() {
         (SingleCopy::Always, SingleCopy::Auto)
     );
     assert!(
-        s.algo.allows(Operation::AllReduce, "ring")
-            && !s.algo.allows(Operation::AllReduce, "direct")
+        s.algo.allows(Operation::AllReduce, Algorithm::Ring)
+            && !s.algo.allows(Operation::AllReduce, Algorithm::Direct)
     );
     let ifname = s.socket_ifname.as_ref().unwrap();
     assert_eq!(
@@ -113,7 +113,7 @@ fn nccl_names_are_honoured() {
         ("NCCL_DEBUG_FILE", "/tmp/nccl.%h"),
     ]);
     assert_eq!((s.net, s.shm, s.sockets), (Net::Tcp, false, Some(8)));
-    assert!(s.algo.allows(Operation::Broadcast, "double-tree"));
+    assert!(s.algo.allows(Operation::Broadcast, Algorithm::DoubleTree));
     assert_eq!(
         s.socket_ifname.as_ref().unwrap().variable,
         "NCCL_SOCKET_IFNAME"
@@ -198,8 +198,8 @@ fn our_names_win_over_nccls() {
     ]);
     assert!(s.rdma.hcas.allows("mlx5_1", 1) && !s.rdma.hcas.allows("mlx5_0", 1));
     assert!(
-        s.algo.allows(Operation::AllReduce, "direct")
-            && !s.algo.allows(Operation::AllReduce, "ring")
+        s.algo.allows(Operation::AllReduce, Algorithm::Direct)
+            && !s.algo.allows(Operation::AllReduce, Algorithm::Ring)
     );
     assert!(s.shm);
     assert_eq!(s.sockets, Some(1));

@@ -198,7 +198,7 @@ impl<'a, T: Element> Check<'a, T> {
 
     fn uneven_blocks(&self) -> Vec<Piece> {
         let side = self.call.uneven_receives();
-        let blocks = side.displacements.iter().zip(&side.counts).enumerate();
+        let blocks = side.begins().iter().zip(side.counts()).enumerate();
         blocks
             .map(|(source, (&start, &len))| {
                 let first = self.call.uneven_offset(source);

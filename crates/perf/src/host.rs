@@ -1,6 +1,6 @@
 //! Measures in host memory, where every thread is a rank.
 
-use spark_ccl::{Communicator, DType, Element, Registered};
+use spark_ccl::{Carrier, Communicator, DType, Element, PeerLink, Registered};
 
 use crate::args::BuffersArg;
 use crate::bench::{Bench, Platform, Runner};
@@ -55,22 +55,23 @@ impl<'a> Host<'a> {
         })
     }
 
-    /// The kinds of links in use.
+    /// What the links are made of, and what they join as far as they are made.
     fn links(&self) -> String {
-        let mut links: Vec<String> = Vec::new();
+        let mut all: Vec<PeerLink> = Vec::new();
         for link in self.comm.links() {
-            // A link that is not connected yet only has its kind as a name.
-            let is_told = |other: &String| other.starts_with(&link);
-            if link != "self" && !links.iter().any(is_told) {
-                links.retain(|other| !link.starts_with(other.as_str()));
-                links.push(link);
+            let says_more = |other: &PeerLink| {
+                other.carrier == link.carrier && (link.route.is_none() || other.route == link.route)
+            };
+            if link.carrier != Carrier::Own && !all.iter().any(says_more) {
+                all.retain(|other| other.carrier != link.carrier || other.route.is_some());
+                all.push(link);
             }
         }
-        if links.is_empty() {
-            "none".to_owned()
-        } else {
-            links.join(", ")
+        if all.is_empty() {
+            return "none".to_owned();
         }
+        let texts: Vec<String> = all.iter().map(PeerLink::to_string).collect();
+        texts.join(", ")
     }
 }
 

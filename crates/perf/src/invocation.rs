@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use spark_ccl::{Communicator, Element, RedOp, ReduceOp};
+use spark_ccl::{Blocks, Communicator, Element, RedOp, ReduceOp};
 
 use crate::buffer::Buffer;
 use crate::collective::{Collective, Layout};
 use crate::error::Error;
 use crate::exact::{Reduction, from_bits};
-use crate::uneven::{self, Side};
+use crate::uneven;
 
 /// Bytes of a page; larger pages make no difference here.
 const PAGE: usize = 4096;
@@ -51,8 +51,8 @@ pub(crate) struct Invocation<T> {
     pub(crate) ranks: usize,
     pub(crate) redop: RedOp<T>,
     /// For alltoallv.
-    sends: Side,
-    receives: Side,
+    sends: Blocks,
+    receives: Blocks,
 }
 
 impl<T: Element> Invocation<T> {
@@ -119,17 +119,17 @@ impl<T: Element> Invocation<T> {
     /// The offset of the block for this rank in what `source` sends (alltoallv).
     pub(crate) fn uneven_offset(&self, source: usize) -> usize {
         let whole = self.layout.count * self.ranks;
-        uneven::sends(whole, size_of::<T>(), self.ranks, source).displacements[self.rank]
+        uneven::sends(whole, size_of::<T>(), self.ranks, source).begins()[self.rank]
     }
 
-    /// The counts and displacements of what this rank sends (alltoallv).
+    /// The blocks of what this rank sends (alltoallv).
     #[cfg(feature = "cuda")]
-    pub(crate) fn uneven_sends(&self) -> &Side {
+    pub(crate) fn uneven_sends(&self) -> &Blocks {
         &self.sends
     }
 
-    /// The counts and displacements of what this rank receives (alltoallv).
-    pub(crate) fn uneven_receives(&self) -> &Side {
+    /// The blocks of what this rank receives (alltoallv).
+    pub(crate) fn uneven_receives(&self) -> &Blocks {
         &self.receives
     }
 
@@ -184,16 +184,7 @@ impl<T: Element> Invocation<T> {
             Collective::AllToAll => comm.all_to_all(source, target).run().map(drop),
             Collective::AllToAllV => {
                 let (s, r) = (&self.sends, &self.receives);
-                comm.all_to_all_v(
-                    source,
-                    &s.counts,
-                    &s.displacements,
-                    target,
-                    &r.counts,
-                    &r.displacements,
-                )
-                .run()
-                .map(drop)
+                comm.all_to_all_v(source, s, target, r).run().map(drop)
             }
             Collective::SendRecv => comm
                 .send_recv(source, self.next(), target, self.previous())

@@ -1,5 +1,7 @@
 //! The counts of alltoallv, in which the amount grows with the distance to the receiver.
 
+use spark_ccl::Blocks;
+
 use crate::size::floor_to_16_bytes;
 
 /// The number of elements that any rank sends to the rank at `distance` after it, of `whole`
@@ -23,44 +25,16 @@ pub(crate) fn total(whole: usize, element: usize, ranks: usize) -> usize {
         .sum()
 }
 
-/// One rank's side of the exchange: counts and displacements by peer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Side {
-    pub(crate) counts: Vec<usize>,
-    pub(crate) displacements: Vec<usize>,
-}
-
 /// What `rank` sends to each peer.
-pub(crate) fn sends(whole: usize, element: usize, ranks: usize, rank: usize) -> Side {
-    side(
-        (0..ranks)
-            .map(|to| share(whole, element, ranks, (to + ranks - rank) % ranks))
-            .collect(),
-    )
+pub(crate) fn sends(whole: usize, element: usize, ranks: usize, rank: usize) -> Blocks {
+    let counts = (0..ranks).map(|to| share(whole, element, ranks, (to + ranks - rank) % ranks));
+    Blocks::packed(&counts.collect::<Vec<_>>())
 }
 
 /// What `rank` receives from each peer.
-pub(crate) fn receives(whole: usize, element: usize, ranks: usize, rank: usize) -> Side {
-    side(
-        (0..ranks)
-            .map(|from| share(whole, element, ranks, (rank + ranks - from) % ranks))
-            .collect(),
-    )
-}
-
-fn side(counts: Vec<usize>) -> Side {
-    let displacements = counts
-        .iter()
-        .scan(0, |next, &count| {
-            let here = *next;
-            *next += count;
-            Some(here)
-        })
-        .collect();
-    Side {
-        counts,
-        displacements,
-    }
+pub(crate) fn receives(whole: usize, element: usize, ranks: usize, rank: usize) -> Blocks {
+    let counts = (0..ranks).map(|from| share(whole, element, ranks, (rank + ranks - from) % ranks));
+    Blocks::packed(&counts.collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -73,10 +47,10 @@ mod tests {
             let whole = 1000 * ranks;
             for a in 0..ranks {
                 let sent = sends(whole, 4, ranks, a);
-                assert_eq!(sent.counts.iter().sum::<usize>(), total(whole, 4, ranks));
+                assert_eq!(sent.counts().iter().sum::<usize>(), total(whole, 4, ranks));
                 assert!(total(whole, 4, ranks) <= whole);
                 for b in 0..ranks {
-                    assert_eq!(sent.counts[b], receives(whole, 4, ranks, b).counts[a]);
+                    assert_eq!(sent.counts()[b], receives(whole, 4, ranks, b).counts()[a]);
                 }
             }
         }
@@ -85,7 +59,7 @@ mod tests {
     #[test]
     fn farther_gets_more() {
         let sent = sends(6000, 4, 4, 1);
-        assert_eq!(sent.counts, [3000, 0, 1000, 2000]);
-        assert_eq!(sent.displacements, [0, 3000, 3000, 4000]);
+        assert_eq!(sent.counts(), [3000, 0, 1000, 2000]);
+        assert_eq!(sent.begins(), [0, 3000, 3000, 4000]);
     }
 }

@@ -34,6 +34,7 @@ pub use algorithms::{AllToAllV, all_to_all_v};
 pub use fault::{Fault, Problem, Stuck};
 pub use hosts::Hosts;
 pub use schedule::{Schedule, schedule};
-pub use shape::{Algorithm, Shape, UnknownAlgorithm, Unsupported};
+pub use shape::{Shape, Unsupported};
+pub use spark_ccl_types::Algorithm;
 pub use step::{Buf, Kind, Rank, Span, Step};
 pub use steps::{Steps, Walk};

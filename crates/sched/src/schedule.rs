@@ -1,13 +1,13 @@
 //! Chooses the algorithm's plan for one rank, and computes its steps.
 
-use spark_ccl_types::Operation;
+use spark_ccl_types::{Algorithm, Operation};
 
 use crate::algorithms::{
     Direct, Dissemination, Doubling, Halving, Hierarchical, Linear, OneSided, Pairwise, Ring,
     Topology, Tree,
 };
 use crate::hosts::Hosts;
-use crate::shape::{Algorithm, Shape, Unsupported};
+use crate::shape::{Shape, Unsupported};
 use crate::step::{Span, Step};
 use crate::steps::Steps;
 

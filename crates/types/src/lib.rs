@@ -3,6 +3,7 @@
 //!
 //! - [`DType`] is an element type at run time, [`Element`] the trait of the corresponding Rust types.
 //! - [`Operation`] is what ranks can do together. One table has all its properties.
+//! - [`Algorithm`] is a way to do an operation.
 //! - [`ReduceOp`] is a reduction by its name, [`RedOp`] adds a typed factor, [`Reduction`] is what engines execute.
 //! - [`Signature`] is what all ranks must agree on in one call.
 #![forbid(unsafe_code)]
@@ -10,6 +11,7 @@
 #![allow(clippy::inline_always)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+mod algorithm;
 mod buffers;
 mod dtype;
 mod element;
@@ -21,6 +23,7 @@ mod scale;
 mod signature;
 pub mod small_float;
 
+pub use algorithm::{Algorithm, UnknownAlgorithm};
 pub use buffers::{Extent, InPlaceRule, Side};
 pub use dtype::{DType, UnknownDType};
 pub use element::Element;

@@ -1,5 +1,6 @@
 //! One of our calls as calls of NCCL's.
 
+use crate::blocks::Blocks;
 use crate::task::Task;
 use spark_ccl_nccl::{Communicator, DeviceSlice, Error, Library, RedOp, Stream};
 use spark_ccl_types::{Operation, ReduceOp};
@@ -82,16 +83,16 @@ impl CallTarget<'_> {
         let Some(tables) = &task.tables else {
             return Ok(());
         };
-        let part = |buffer: DeviceSlice, displs: &[usize], counts: &[usize], peer: usize| {
-            let part = buffer.part(displs[peer], counts[peer]);
+        let part = |buffer: DeviceSlice, blocks: &Blocks, peer: usize| {
+            let part = buffer.part(blocks.begins[peer], blocks.counts[peer]);
             part.filter(|part| !part.is_empty())
         };
         self.library.group(|| {
             for peer in 0..self.size {
-                if let Some(part) = part(input, &tables.send_displs, &tables.send_counts, peer) {
+                if let Some(part) = part(input, &tables.send, peer) {
                     self.nccl.send(part, peer, self.stream)?;
                 }
-                if let Some(part) = part(output, &tables.recv_displs, &tables.recv_counts, peer) {
+                if let Some(part) = part(output, &tables.recv, peer) {
                     self.nccl.recv(part, peer, self.stream)?;
                 }
             }

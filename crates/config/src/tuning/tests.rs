@@ -12,11 +12,11 @@ const PAIR: Layout = Layout {
 fn entry(collective: &str, steps: &[(u64, &str)]) -> TuningEntry {
     let step = |&(up_to, algorithm): &(u64, &str)| TuningStep {
         up_to,
-        algorithm: algorithm.to_owned(),
+        algorithm: algorithm.parse().unwrap(),
     };
     TuningEntry {
         layout: PAIR,
-        collective: collective.to_owned(),
+        collective: Operation::from_name(collective).unwrap(),
         steps: steps.iter().map(step).collect(),
     }
 }
@@ -41,7 +41,7 @@ fn what_is_saved_is_read() {
     tuning.put(entry("broadcast", &[(1, "chain")]));
     tuning.save(&path).unwrap();
     let read = Tuning::read(&path).unwrap();
-    let collectives: Vec<_> = read.of(PAIR).map(|entry| &entry.collective).collect();
+    let collectives: Vec<_> = read.of(PAIR).map(|entry| entry.collective.name()).collect();
     assert_eq!(collectives, ["all_reduce", "broadcast"]);
     let others = Layout { ranks: 3, ..PAIR };
     assert_eq!(read.of(others).count(), 0);

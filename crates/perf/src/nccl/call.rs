@@ -120,14 +120,7 @@ impl<T: Element> Call<T> {
             Collective::AllToAll => start.call(comm.all_to_all(send, recv)),
             Collective::AllToAllV => {
                 let (s, r) = (call.uneven_sends(), call.uneven_receives());
-                start.call(comm.all_to_all_v(
-                    send,
-                    &s.counts,
-                    &s.displacements,
-                    recv,
-                    &r.counts,
-                    &r.displacements,
-                ))
+                start.call(comm.all_to_all_v(send, s, recv, r))
             }
             Collective::SendRecv => {
                 start.call(comm.send_recv(send, call.next(), recv, call.previous()))

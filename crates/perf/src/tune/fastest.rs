@@ -55,10 +55,7 @@ pub(super) fn steps(points: &[Point]) -> Vec<TuningStep> {
             _ => steps.push((point.bytes, fastest)),
         }
     }
-    let step = |(up_to, algorithm): (u64, Algorithm)| TuningStep {
-        up_to,
-        algorithm: algorithm.to_string(),
-    };
+    let step = |(up_to, algorithm): (u64, Algorithm)| TuningStep { up_to, algorithm };
     steps.into_iter().map(step).collect()
 }
 
@@ -85,14 +82,11 @@ mod tests {
             point(2048, &[(Direct, 9.0), (Ring, 8.0)]),
             point(4096, &[(Ring, 9.0)]),
         ];
-        let step = |up_to, algorithm: &str| TuningStep {
-            up_to,
-            algorithm: algorithm.to_owned(),
-        };
-        assert_eq!(steps(&points), [step(512, "direct"), step(4096, "ring")]);
+        let step = |up_to, algorithm| TuningStep { up_to, algorithm };
+        assert_eq!(steps(&points), [step(512, Direct), step(4096, Ring)]);
         assert!(steps(&[]).is_empty());
         // An algorithm that is no longer measured is not kept.
         let ended = [points[0].clone(), points[6].clone()];
-        assert_eq!(steps(&ended), [step(64, "direct"), step(4096, "ring")]);
+        assert_eq!(steps(&ended), [step(64, Direct), step(4096, Ring)]);
     }
 }

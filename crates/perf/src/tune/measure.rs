@@ -48,7 +48,7 @@ impl<'a> Comparison<'a> {
         let algorithms = Algorithm::of(collective.operation()).iter().copied();
         let candidates = algorithms
             .filter(is_candidate)
-            .map(|algorithm| Ok((algorithm, comm.restricted(&algorithm.to_string())?)))
+            .map(|algorithm| Ok((algorithm, comm.restricted(algorithm)?)))
             .collect::<Result<_, Error>>()?;
         let layout = collective.layout(largest, size_of::<f32>(), comm.size());
         // In place, the receive buffer holds the larger of both.

@@ -76,7 +76,7 @@ fn entry(comm: &Communicator, collective: Collective, points: &[Point]) -> Optio
     let steps = steps(points);
     (!steps.is_empty()).then(|| TuningEntry {
         layout: comm.layout(),
-        collective: collective.operation().name().to_owned(),
+        collective: collective.operation(),
         steps,
     })
 }

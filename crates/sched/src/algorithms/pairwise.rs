@@ -1,9 +1,9 @@
 //! All-to-all and all-gather: each rank exchanges with one partner at a time.
 
-use spark_ccl_types::Operation;
+use spark_ccl_types::{Algorithm, Operation};
 
 use crate::rounds::{after, before};
-use crate::shape::{Algorithm, Shape, Unsupported};
+use crate::shape::{Shape, Unsupported};
 use crate::step::{Rank, Span, Step};
 use crate::steps::Steps;
 

@@ -15,12 +15,12 @@ mod value;
 pub use goal::{Goal, Layout, Want};
 pub use value::{Contributions, Sums, Value};
 
-use spark_ccl_types::Operation;
+use spark_ccl_types::{Algorithm, Operation};
 
 use crate::fault::Fault;
 use crate::lockstep::{self, Totals, Window};
 use crate::schedule::{Schedule, schedule};
-use crate::shape::{Algorithm, Shape, Unsupported};
+use crate::shape::{Shape, Unsupported};
 use crate::step::Rank;
 use crate::steps::Steps;
 use model::Checker;

@@ -1,0 +1,47 @@
+//! What carries data between this rank and another, for programs and people.
+
+use std::fmt;
+
+/// What a link is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Carrier {
+    /// Nothing: it is the rank itself.
+    Own,
+    /// Memory that two ranks of a host share.
+    SharedMemory,
+    /// RDMA, over one rail or several.
+    Rdma,
+    /// TCP.
+    Tcp,
+}
+
+impl fmt::Display for Carrier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Own => "self",
+            Self::SharedMemory => "shm",
+            Self::Rdma => "rdma",
+            Self::Tcp => "tcp",
+        })
+    }
+}
+
+/// What carries data to a rank. As text: `shm`, `tcp 10.0.0.1 -> 10.0.0.2`, `self`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerLink {
+    /// What the link is made of, or will be.
+    pub carrier: Carrier,
+    /// The addresses or ports that it joins. `None` where there are none, and before the link is made.
+    pub route: Option<String>,
+}
+
+impl fmt::Display for PeerLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.route {
+            Some(route) => write!(f, "{} {route}", self.carrier),
+            None => self.carrier.fmt(f),
+        }
+    }
+}
