@@ -8,10 +8,10 @@ use super::args::{LatencyArgs, Verb};
 use super::lane::{Lane, Work};
 use super::waiter::Waiter;
 use super::{exit_code, print_rails, seed};
+use crate::cli::sweep::Sweep;
+use crate::console::print;
 use crate::error::Error;
-use crate::run::print;
-use crate::stats::PerIteration;
-use crate::sweep::Sweep;
+use crate::report::stats::PerIteration;
 
 const HEAD: &str = "\
 #       size  rail  iterations       min    median      mean       99%       max  #wrong

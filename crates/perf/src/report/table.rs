@@ -173,7 +173,7 @@ fn significant(value: f64) -> String {
 mod tests {
     use super::*;
     use crate::report::Key;
-    use crate::stats::PerIteration;
+    use crate::report::stats::PerIteration;
 
     fn measure(wrong: Option<u64>) -> Measure {
         Measure {

@@ -6,10 +6,10 @@ use spark_ccl::{Communicator, Layout, RedOp, ReduceOp};
 use spark_ccl_sched::Algorithm;
 
 use super::fastest::Point;
-use crate::buffer::Buffer;
-use crate::collective::Collective;
+use crate::call::buffer::Buffer;
+use crate::call::collective::Collective;
+use crate::call::invocation::{BufferMode, Case, Invocation};
 use crate::error::Error;
-use crate::invocation::{BufferMode, Case, Invocation};
 
 /// The best of several rounds counts, because every disturbance makes a measurement longer. Rounds
 /// are added until the best two differ by at most `AGREEMENT`.

@@ -9,10 +9,11 @@ mod svg;
 #[cfg(test)]
 mod tests;
 
-use std::error::Error;
+use std::io;
 use std::path::Path;
 
 use super::{Measure, Row};
+use crate::error::Error;
 pub(crate) use axis::Unit;
 use font::Font;
 use page::Page;
@@ -25,12 +26,16 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// By the extension; `None` for other extensions.
-    pub(crate) fn of(path: &Path) -> Option<Self> {
-        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
-            "svg" => Some(Self::Svg),
-            "png" => Some(Self::Png),
-            _ => None,
+    /// The format that a plot's file name asks for.
+    pub(crate) fn of(path: &Path) -> Result<Self, Error> {
+        let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
+        match ending.to_str() {
+            Some("svg") => Ok(Self::Svg),
+            Some("png") => Ok(Self::Png),
+            _ => Err(Error::Usage(format!(
+                "--plot {}: the name must end in .svg or .png",
+                path.display()
+            ))),
         }
     }
 }
@@ -130,12 +135,16 @@ pub(crate) fn add(series: &mut Vec<Series>, name: String, look: Look, point: Poi
 }
 
 /// Draws into a file.
-pub(crate) fn write(path: &Path, kind: Kind, chart: &Chart) -> Result<(), Box<dyn Error>> {
-    let font = Font::embedded()?;
+pub(crate) fn write(path: &Path, chart: &Chart) -> Result<(), Error> {
+    let kind = Kind::of(path)?;
+    let failed = |error: io::Error| Error::system(format!("writing {}", path.display()))(error);
+    let font = Font::embedded().map_err(|error| failed(io::Error::other(error)))?;
     let page = Page::new(chart, &font);
     let bytes = match kind {
         Kind::Svg => svg::text(&page).into_bytes(),
-        Kind::Png => png::bytes(&page, &font)?,
+        Kind::Png => {
+            png::bytes(&page, &font).map_err(|error| failed(io::Error::other(error.to_string())))?
+        }
     };
-    Ok(std::fs::write(path, bytes)?)
+    std::fs::write(path, bytes).map_err(failed)
 }

@@ -265,8 +265,8 @@ fn unknown_letters_are_question_marks() {
 
 #[test]
 fn endings() {
-    assert_eq!(Kind::of(Path::new("a.SVG")), Some(Kind::Svg));
-    assert_eq!(Kind::of(Path::new("a.png")), Some(Kind::Png));
-    assert_eq!(Kind::of(Path::new("a.pdf")), None);
-    assert_eq!(Kind::of(Path::new("a")), None);
+    assert_eq!(Kind::of(Path::new("a.SVG")).unwrap(), Kind::Svg);
+    assert_eq!(Kind::of(Path::new("a.png")).unwrap(), Kind::Png);
+    assert_eq!(Kind::of(Path::new("a.pdf")).unwrap_err().exit_code(), 6);
+    assert_eq!(Kind::of(Path::new("a")).unwrap_err().exit_code(), 6);
 }
