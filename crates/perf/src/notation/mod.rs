@@ -3,6 +3,7 @@
 //! Knows no flag and no column.
 
 pub(crate) mod clock;
+pub(crate) mod number;
 pub(crate) mod op;
 pub(crate) mod pair;
 pub(crate) mod size;

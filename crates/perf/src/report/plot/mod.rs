@@ -1,11 +1,7 @@
 //! Plots of time and bus bandwidth against size or ranks, as SVG or PNG.
 
 mod axis;
-mod font;
-mod page;
-mod png;
-mod shape;
-mod svg;
+mod draw;
 #[cfg(test)]
 mod tests;
 
@@ -15,8 +11,6 @@ use std::path::Path;
 use super::{Measure, Row};
 use crate::error::Error;
 pub(crate) use axis::Unit;
-use font::Font;
-use page::Page;
 
 /// The format that a file name's extension selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,15 +130,12 @@ pub(crate) fn add(series: &mut Vec<Series>, name: String, look: Look, point: Poi
 
 /// Draws into a file.
 pub(crate) fn write(path: &Path, chart: &Chart) -> Result<(), Error> {
-    let kind = Kind::of(path)?;
-    let failed = |error: io::Error| Error::system(format!("writing {}", path.display()))(error);
-    let font = Font::embedded().map_err(|error| failed(io::Error::other(error)))?;
-    let page = Page::new(chart, &font);
-    let bytes = match kind {
-        Kind::Svg => svg::text(&page).into_bytes(),
-        Kind::Png => {
-            png::bytes(&page, &font).map_err(|error| failed(io::Error::other(error.to_string())))?
-        }
+    let bytes = match Kind::of(path)? {
+        Kind::Svg => draw::svg(chart).map(String::into_bytes),
+        Kind::Png => draw::png(chart),
     };
-    std::fs::write(path, bytes).map_err(failed)
+    bytes
+        .map_err(|error| io::Error::other(error.to_string()))
+        .and_then(|bytes| std::fs::write(path, bytes))
+        .map_err(Error::system(format!("writing {}", path.display())))
 }
