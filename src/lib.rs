@@ -60,7 +60,7 @@ pub use call::{
 };
 pub use communicator::{Communicator, PeerInfo};
 pub use error::{Error, ExitClass};
-pub use launch::{LaunchInfo, launcher};
+pub use launch::{LaunchInfo, launcher, rank_variables};
 pub use registered::{Registered, RegisteredView, RegisteredViewMut};
 pub use spark_ccl_bootstrap::UniqueId;
 pub use spark_ccl_config::{Backend, Layout, Links};

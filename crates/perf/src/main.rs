@@ -11,6 +11,7 @@
 //! | `cli` | flags of measurements, checked |
 //! | `check` | what buffers must hold |
 //! | `memory` | what fits |
+//! | `spawn` | starts a command as local ranks |
 //! | `ranks` | where the ranks come from, and what they tell each other |
 //! | `measure` | measures calls, in host memory or on GPUs: the command without a name |
 //! | `simulate`, `tune`, `rdma` | the other commands |
@@ -31,6 +32,7 @@ mod ranks;
 mod rdma;
 mod report;
 mod simulate;
+mod spawn;
 mod tune;
 
 use std::process::ExitCode;

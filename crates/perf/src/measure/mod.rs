@@ -19,8 +19,8 @@ use crate::cli::args::{Args, BackendArg};
 use crate::cli::options::Options;
 use crate::error::Error;
 use crate::memory;
+use crate::ranks;
 use crate::ranks::world::{self, World};
-use crate::ranks::{self, spawn};
 use backend::Choice;
 use host::Host;
 
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     }
     let builder = world::builder(args);
     if let World::Parent { processes } = world {
-        return spawn::launch(processes, &builder.unique_id()?, &choice.child_arguments());
+        return ranks::start(processes, &builder, &choice.child_arguments());
     }
     if host {
         return ranks::run(world, &args.ranks, &builder, |comm| {

@@ -3,14 +3,17 @@
 //! Knows the flags that say how many ranks there are. Must not know what the ranks do.
 
 pub(crate) mod hosts;
-pub(crate) mod spawn;
 pub(crate) mod world;
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use spark_ccl::{Builder, Communicator};
 
 use crate::cli::ranks::RankArgs;
 use crate::console;
 use crate::error::Error;
+use crate::spawn;
 use world::World;
 
 /// Runs `body` as each rank of the world; returns the exit code.
@@ -24,9 +27,22 @@ where
     F: Fn(Communicator) -> Result<u8, Error> + Sync,
 {
     if let World::Parent { processes } = world {
-        return spawn::launch(processes, &builder.unique_id()?, &[]);
+        return start(processes, builder, &[]);
     }
     Ok(report(world::run(world, ranks, builder, body)?))
+}
+
+/// Starts this program's command line as several processes, with the further arguments `more`; returns the exit code
+/// for all.
+pub(crate) fn start(processes: usize, builder: &Builder, more: &[String]) -> Result<u8, Error> {
+    let command = || {
+        let mut arguments = std::env::args_os();
+        let name = arguments.next().unwrap_or_else(|| "spark-perf".into());
+        let mut command = Command::new("/proc/self/exe");
+        command.arg0(name).args(arguments).args(more);
+        command
+    };
+    spawn::run(processes, &builder.unique_id()?, command)
 }
 
 /// Prints the ranks' errors; returns the exit code of the first rank that failed.

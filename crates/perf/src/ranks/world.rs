@@ -5,9 +5,8 @@ use std::time::Duration;
 use spark_ccl::{Backend, Builder, Communicator, UniqueId};
 
 use crate::cli::args::{Args, PathArg};
-use crate::cli::ranks::{Member, RankArgs};
+use crate::cli::ranks::RankArgs;
 use crate::error::Error;
-use crate::ranks::spawn;
 
 /// The most ranks for which schedules are tested, and for which the inputs of checks are exact.
 const MOST_RANKS: usize = 4096;
@@ -17,7 +16,7 @@ const MOST_THREADS: usize = 1024;
 /// Where the ranks come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum World {
-    /// The launcher has started the processes.
+    /// A launcher, or another spark-perf, has started the processes.
     Launched {
         /// The index of this process.
         process: usize,
@@ -26,13 +25,6 @@ pub(crate) enum World {
     },
     /// This process starts the others.
     Parent {
-        /// The number of processes.
-        processes: usize,
-    },
-    /// Another spark-perf has started this process.
-    Member {
-        /// Which of the processes this is.
-        member: Member,
         /// The number of processes.
         processes: usize,
     },
@@ -51,9 +43,6 @@ impl World {
             if value == Some(0) {
                 return Err(Error::Usage(format!("{flag} 0: must be at least 1")));
             }
-        }
-        if let (Some(member), Some(processes)) = (args.member, args.procs) {
-            return Ok(Self::Member { member, processes });
         }
         if let Some(launch) = spark_ccl::launcher()? {
             let (process, processes) = (launch.rank, launch.size);
@@ -75,9 +64,7 @@ impl World {
     /// The number of processes.
     pub(crate) fn processes(self) -> usize {
         match self {
-            Self::Launched { processes, .. }
-            | Self::Parent { processes }
-            | Self::Member { processes, .. } => processes,
+            Self::Launched { processes, .. } | Self::Parent { processes } => processes,
             Self::Alone => 1,
         }
     }
@@ -99,7 +86,6 @@ impl World {
     pub(crate) fn process(self) -> usize {
         match self {
             Self::Launched { process, .. } => process,
-            Self::Member { member, .. } => member.process,
             Self::Parent { .. } | Self::Alone => 0,
         }
     }
@@ -156,25 +142,20 @@ where
     let first = world.process() * local;
     let size = world.processes() * local;
     let body = &body;
-    let by_id = |id: UniqueId| {
-        let id = &id;
-        in_threads(
-            first,
-            (0..local)
-                .map(|index| move || body(builder.connect(id, first + index, size)?))
-                .collect(),
-        )
-    };
     match world {
-        World::Launched { .. } if local > 1 => Ok(by_id(share_id(builder, &builder.from_env()?)?)),
-        World::Member { member, .. } => Ok(by_id(spawn::join(member)?)),
-        World::Launched { .. } => Ok(in_threads(first, vec![|| body(builder.from_env()?)])),
+        World::Launched { .. } if local == 1 => {
+            Ok(in_threads(first, vec![|| body(builder.from_env()?)]))
+        }
+        World::Launched { .. } => {
+            let processes = builder.from_env()?;
+            let id = &share_id(builder, &processes)?;
+            let rank = |index| move || body(builder.connect(id, first + index, size)?);
+            Ok(in_threads(first, (0..local).map(rank).collect()))
+        }
         World::Alone | World::Parent { .. } => {
-            let ranks = builder.local(local)?;
-            Ok(in_threads(
-                first,
-                ranks.into_iter().map(|comm| move || body(comm)).collect(),
-            ))
+            let ranks = builder.local(local)?.into_iter();
+            let rank = |comm| move || body(comm);
+            Ok(in_threads(first, ranks.map(rank).collect()))
         }
     }
 }
