@@ -89,276 +89,230 @@ pub(crate) struct Args {
     #[arg(long, hide = true)]
     pub(crate) note: Option<String>,
 
+    #[command(flatten)]
+    pub(crate) sizes: SizeArgs,
+    #[command(flatten)]
+    pub(crate) operation: OperationArgs,
+    #[command(flatten)]
+    pub(crate) timing: TimingArgs,
+    #[command(flatten)]
+    pub(crate) checks: CheckArgs,
+    #[command(flatten)]
+    pub(crate) reports: ReportArgs,
+    #[command(flatten)]
+    pub(crate) gpus: GpuArgs,
+}
+
+/// The sizes to measure.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Sizes", rename_all = "snake_case")]
+pub(crate) struct SizeArgs {
     /// First size: a number with K, M or G (binary)
     #[arg(
-        short = 'b', long = "minbytes", value_name = "SIZE", default_value = "32M",
-        value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes"
+        short = 'b', long, value_name = "SIZE", default_value = "32M",
+        value_parser = size::parse, allow_negative_numbers = true
     )]
     pub(crate) minbytes: u64,
     /// Last size
     #[arg(
-        short = 'e', long = "maxbytes", value_name = "SIZE", default_value = "32M",
-        value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes"
+        short = 'e', long, value_name = "SIZE", default_value = "32M",
+        value_parser = size::parse, allow_negative_numbers = true
     )]
     pub(crate) maxbytes: u64,
     /// Multiply the size by this at each step; 1: add -i instead
-    #[arg(
-        short = 'f',
-        long = "stepfactor",
-        value_name = "N",
-        default_value_t = 1,
-        help_heading = "Sizes"
-    )]
+    #[arg(short = 'f', long, value_name = "N", default_value_t = 1)]
     pub(crate) stepfactor: u64,
     /// Add this to the size at each step, if -f is 1
     #[arg(
-        short = 'i', long = "stepbytes", value_name = "SIZE", default_value = "1M",
-        value_parser = size::parse, allow_negative_numbers = true, help_heading = "Sizes"
+        short = 'i', long, value_name = "SIZE", default_value = "1M",
+        value_parser = size::parse, allow_negative_numbers = true
     )]
     pub(crate) stepbytes: u64,
+}
 
+/// What is called, on what.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Operation", rename_all = "snake_case")]
+pub(crate) struct OperationArgs {
     /// Operation: sum, prod, max, min, avg, mulsum (a factor per rank, then sum) or all
-    #[arg(
-        short = 'o',
-        long = "op",
-        value_name = "OP",
-        default_value = "sum",
-        help_heading = "Operation"
-    )]
+    #[arg(short = 'o', long, value_name = "OP", default_value = "sum")]
     pub(crate) op: String,
     /// Element type: int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2, or all
-    #[arg(
-        short = 'd',
-        long = "datatype",
-        value_name = "TYPE",
-        default_value = "float",
-        help_heading = "Operation"
-    )]
+    #[arg(short = 'd', long, value_name = "TYPE", default_value = "float")]
     pub(crate) datatype: String,
     /// Root rank; -1: every rank in turn
     #[arg(
         short = 'r',
-        long = "root",
+        long,
         value_name = "RANK",
         default_value_t = 0,
-        allow_negative_numbers = true,
-        help_heading = "Operation"
+        allow_negative_numbers = true
     )]
     pub(crate) root: i64,
     /// Memory of the buffers [default: ordinary] (0 and 1 mean what -M 0 and -M 1 mean)
-    #[arg(long, value_enum, value_name = "KIND", help_heading = "Operation")]
+    #[arg(long, value_enum, value_name = "KIND")]
     pub(crate) memory: Option<MemoryArg>,
     /// Data path: staged through slots, or straight between registered buffers
-    #[arg(long, value_enum, value_name = "PATH", help_heading = "Operation")]
+    #[arg(long, value_enum, value_name = "PATH")]
     pub(crate) path: Option<PathArg>,
     /// Algorithm instead of the tuner's choice, as the header names them: ring, direct, chain, ...
-    #[arg(long, value_name = "NAME", help_heading = "Operation")]
+    #[arg(long, value_name = "NAME")]
     pub(crate) algo: Option<String>,
     /// Print the algorithm for each size and why it is chosen, and measure nothing
-    #[arg(long, help_heading = "Operation")]
+    #[arg(long)]
     pub(crate) explain: bool,
     /// Shift the buffers by N elements, off their alignment
-    #[arg(
-        short = 'u',
-        long = "unalign",
-        value_name = "N",
-        default_value_t = 0,
-        help_heading = "Operation"
-    )]
+    #[arg(short = 'u', long, value_name = "N", default_value_t = 0)]
     pub(crate) unalign: usize,
+}
 
+/// How calls are timed.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Timing", rename_all = "snake_case")]
+pub(crate) struct TimingArgs {
     /// Timed iterations
-    #[arg(
-        short = 'n',
-        long = "iters",
-        value_name = "N",
-        default_value_t = 20,
-        help_heading = "Timing"
-    )]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 20)]
     pub(crate) iters: usize,
     /// Calls in each iteration; the time is divided by n x m
     #[arg(
         short = 'm',
-        long = "agg_iters",
+        long,
         alias = "agg-iters",
         value_name = "N",
-        default_value_t = 1,
-        help_heading = "Timing"
+        default_value_t = 1
     )]
     pub(crate) agg_iters: usize,
     /// Warm-up calls for every size, doubling from -b to -e, before the first line
     #[arg(
         short = 'w',
-        long = "warmup_iters",
+        long,
         alias = "warmup-iters",
         value_name = "N",
-        default_value_t = 1,
-        help_heading = "Timing"
+        default_value_t = 1
     )]
     pub(crate) warmup_iters: usize,
     /// Runs of the whole sweep; 0: until stopped
     #[arg(
         short = 'N',
-        long = "run_cycles",
+        long,
         alias = "run-cycles",
         value_name = "N",
-        default_value_t = 1,
-        help_heading = "Timing"
+        default_value_t = 1
     )]
     pub(crate) run_cycles: u64,
     /// Which memory successive calls use. hot: the same in every call, so that it stays in the caches if it fits;
     /// SIZE: each buffer has this size, and calls use its parts in turn, so that caches smaller than it do not help.
     /// By default the buffers have the last size of the sweep, and calls use their parts in turn, as in nccl-tests
-    #[arg(long, value_name = "hot|SIZE", value_parser = parse_buffers, help_heading = "Timing")]
+    #[arg(long, value_name = "hot|SIZE", value_parser = parse_buffers)]
     pub(crate) buffers: Option<BuffersArg>,
     /// 1: barrier after each call; 2: no barrier, but wait for the GPUs; 3: barrier after each iteration, not timed
     #[arg(
-        short = 'z', long = "blocking", value_name = "0-3", default_value_t = 0,
-        value_parser = clap::value_parser!(u8).range(0..=3), help_heading = "Timing"
+        short = 'z', long, value_name = "0-3", default_value_t = 0,
+        value_parser = clap::value_parser!(u8).range(0..=3)
     )]
     pub(crate) blocking: u8,
     /// Time of: 0 rank 0; 1 the average; 2 the fastest; 3 the slowest rank
     #[arg(
-        short = 'a', long = "average", value_name = "0-3", default_value_t = 1,
-        value_parser = clap::value_parser!(u8).range(0..=3), help_heading = "Timing"
+        short = 'a', long, value_name = "0-3", default_value_t = 1,
+        value_parser = clap::value_parser!(u8).range(0..=3)
     )]
     pub(crate) average: u8,
     /// Seconds after which an operation times out (exit 4); 0: the library's default
-    #[arg(
-        short = 'T',
-        long = "timeout",
-        value_name = "SECONDS",
-        default_value_t = 0,
-        help_heading = "Timing"
-    )]
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 0)]
     pub(crate) timeout: u64,
     /// 1: time each iteration (maximum over ranks), report minimum, maximum, 99th percentile, variation
     #[arg(
-        short = 'I', long = "per_iter_timing", alias = "per-iter-timing", value_name = "0|1",
-        default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1),
-        help_heading = "Timing"
+        short = 'I', long, alias = "per-iter-timing", value_name = "0|1",
+        default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1)
     )]
     pub(crate) per_iter_timing: u8,
     /// Leading iterations that the summary of -I leaves out
     #[arg(
         short = 'K',
-        long = "per_iter_skip",
+        long,
         alias = "per-iter-skip",
         value_name = "N",
-        default_value_t = 0,
-        help_heading = "Timing"
+        default_value_t = 0
     )]
     pub(crate) per_iter_skip: usize,
     /// 1: the time column is the processor time of a rank, user and system, including barriers of -z; on GPUs the
     /// time until a call is enqueued; bandwidths still use the elapsed time
     #[arg(
-        short = 'C', long = "report_cputime", alias = "report-cputime", value_name = "0|1",
-        default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1),
-        help_heading = "Timing"
+        short = 'C', long, alias = "report-cputime", value_name = "0|1",
+        default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1)
     )]
     pub(crate) report_cputime: u8,
+}
 
+/// How results are checked.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Check", rename_all = "snake_case")]
+pub(crate) struct CheckArgs {
     /// Checked runs after timing; 0: no check
-    #[arg(
-        short = 'c',
-        long = "check",
-        value_name = "N",
-        default_value_t = 1,
-        help_heading = "Check"
-    )]
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 1)]
     pub(crate) check: usize,
     /// Self test of the check: corrupt element INDEX of rank RANK's result before each check
-    #[arg(long, value_name = "RANK:INDEX", value_parser = parse_plant, help_heading = "Check")]
+    #[arg(long, value_name = "RANK:INDEX", value_parser = parse_plant)]
     pub(crate) plant: Option<Plant>,
+}
 
+/// What is reported, and where.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Reports", rename_all = "snake_case")]
+pub(crate) struct ReportArgs {
     /// Write a JSON report; if the file exists, FILE.0, FILE.1, ... is used instead
-    #[arg(
-        short = 'J',
-        long = "output_file",
-        alias = "output-file",
-        value_name = "FILE.json",
-        help_heading = "Reports"
-    )]
+    #[arg(short = 'J', long, alias = "output-file", value_name = "FILE.json")]
     pub(crate) output_file: Option<PathBuf>,
     /// Draw time and bus bandwidth against size
-    #[arg(long, value_name = "FILE.svg|.png", help_heading = "Reports")]
+    #[arg(long, value_name = "FILE.svg|.png")]
     pub(crate) plot: Option<PathBuf>,
     /// Compare this run with the JSON report of an earlier one
-    #[arg(long, value_name = "FILE.json", help_heading = "Reports")]
+    #[arg(long, value_name = "FILE.json")]
     pub(crate) compare: Option<PathBuf>,
     /// 1: add a column with the time of day (UTC)
     #[arg(
-        short = 'S', long = "report_timestamps", alias = "report-timestamps", value_name = "0|1",
-        default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1),
-        help_heading = "Reports"
+        short = 'S', long, alias = "report-timestamps", value_name = "0|1",
+        default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1)
     )]
     pub(crate) report_timestamps: u8,
     /// 1: report the memory that the run used
     #[arg(
-        short = 'M', long = "memory_report", value_name = "0|1", default_value_t = 0,
-        value_parser = clap::value_parser!(u8).range(0..=1), help_heading = "Reports"
+        short = 'M', long, value_name = "0|1", default_value_t = 0,
+        value_parser = clap::value_parser!(u8).range(0..=1)
     )]
     pub(crate) memory_report: u8,
+}
 
+/// What only GPUs have.
+#[derive(Debug, Clone, clap::Args)]
+#[command(
+    next_help_heading = "For GPUs (accepted, with little effect on host memory)",
+    rename_all = "snake_case"
+)]
+pub(crate) struct GpuArgs {
     /// 1: register buffers with NCCL; 2: as symmetric windows; in host memory, both mean --memory registered
     #[arg(
-        short = 'R', long = "local_register", alias = "local-register", value_name = "0-2",
-        default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2),
-        help_heading = "For GPUs (accepted, with little effect on host memory)"
+        short = 'R', long, alias = "local-register", value_name = "0-2",
+        default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2)
     )]
     pub(crate) local_register: u8,
     /// Threads start in parallel
-    #[arg(
-        short = 'p',
-        long = "parallel_init",
-        alias = "parallel-init",
-        value_name = "0|1",
-        help_heading = "For GPUs (accepted, with little effect on host memory)"
-    )]
+    #[arg(short = 'p', long, alias = "parallel-init", value_name = "0|1")]
     pub(crate) parallel_init: Option<u8>,
     /// Null stream
-    #[arg(
-        short = 'y',
-        long = "stream_null",
-        alias = "stream-null",
-        value_name = "0|1",
-        help_heading = "For GPUs (accepted, with little effect on host memory)"
-    )]
+    #[arg(short = 'y', long, alias = "stream-null", value_name = "0|1")]
     pub(crate) stream_null: Option<u8>,
     /// Capture all iterations in a CUDA graph, and launch it N times
-    #[arg(
-        short = 'G',
-        long = "cudagraph",
-        value_name = "N",
-        help_heading = "For GPUs (accepted, with little effect on host memory)"
-    )]
+    #[arg(short = 'G', long, value_name = "N")]
     pub(crate) cudagraph: Option<u32>,
     /// CTA policy
-    #[arg(
-        short = 'x',
-        long = "cta_policy",
-        alias = "cta-policy",
-        value_name = "0-2",
-        help_heading = "For GPUs (accepted, with little effect on host memory)"
-    )]
+    #[arg(short = 'x', long, alias = "cta-policy", value_name = "0-2")]
     pub(crate) cta_policy: Option<u32>,
     /// Device implementation
-    #[arg(
-        short = 'D',
-        long = "device_implementation",
-        alias = "device-implementation",
-        value_name = "N",
-        help_heading = "For GPUs (accepted, with little effect on host memory)"
-    )]
+    #[arg(short = 'D', long, alias = "device-implementation", value_name = "N")]
     pub(crate) device_implementation: Option<u32>,
     /// CTAs of the device implementation
-    #[arg(
-        short = 'V',
-        long = "device_cta_count",
-        alias = "device-cta-count",
-        value_name = "N",
-        help_heading = "For GPUs (accepted, with little effect on host memory)"
-    )]
+    #[arg(short = 'V', long, alias = "device-cta-count", value_name = "N")]
     pub(crate) device_cta_count: Option<u32>,
 }
 
@@ -457,10 +411,15 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(
-            (args.minbytes, args.maxbytes, args.stepfactor, args.root),
+            (
+                args.sizes.minbytes,
+                args.sizes.maxbytes,
+                args.sizes.stepfactor,
+                args.operation.root
+            ),
             (8, 1 << 30, 2, -1)
         );
-        assert_eq!((args.agg_iters, args.warmup_iters), (3, 2));
+        assert_eq!((args.timing.agg_iters, args.timing.warmup_iters), (3, 2));
     }
 
     #[test]

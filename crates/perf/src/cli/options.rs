@@ -135,40 +135,41 @@ impl Options {
         Ok(Self {
             collective: args.collective,
             sweep,
-            dtypes: dtypes(&args.datatype)?,
+            dtypes: dtypes(&args.operation.datatype)?,
             ops: ops(args)?,
             root: root(args)?,
-            registered: args.memory == Some(MemoryArg::Registered)
-                || args.local_register > 0
-                || args.path == Some(PathArg::ZeroCopy),
-            buffers: args.buffers,
-            iterations: args.iters,
-            aggregated: args.agg_iters,
-            warm_up: args.warmup_iters,
+            registered: args.operation.memory == Some(MemoryArg::Registered)
+                || args.gpus.local_register > 0
+                || args.operation.path == Some(PathArg::ZeroCopy),
+            buffers: args.timing.buffers,
+            iterations: args.timing.iters,
+            aggregated: args.timing.agg_iters,
+            warm_up: args.timing.warmup_iters,
             graph_launches: match backend {
                 BackendArg::Host => 0,
-                BackendArg::Nccl => args.cudagraph.unwrap_or(0),
+                BackendArg::Nccl => args.gpus.cudagraph.unwrap_or(0),
             },
-            null_stream: args.stream_null.is_some_and(|n| n > 0),
-            registration: Registered::new(args.local_register),
-            cycles: args.run_cycles,
-            blocking: Blocking::new(args.blocking),
-            average: Average::new(args.average),
-            checks: args.check,
-            unalign: args.unalign,
+            null_stream: args.gpus.stream_null.is_some_and(|n| n > 0),
+            registration: Registered::new(args.gpus.local_register),
+            cycles: args.timing.run_cycles,
+            blocking: Blocking::new(args.timing.blocking),
+            average: Average::new(args.timing.average),
+            checks: args.checks.check,
+            unalign: args.operation.unalign,
             per_iteration,
             columns: Columns {
                 per_iteration: per_iteration.is_some(),
-                cpu_time: args.report_cputime == 1,
-                timestamps: args.report_timestamps == 1,
+                cpu_time: args.timing.report_cputime == 1,
+                timestamps: args.reports.report_timestamps == 1,
             },
             ranks_per_process: args
                 .ranks
                 .nthreads
                 .unwrap_or(1)
                 .saturating_mul(args.ranks.ngpus.unwrap_or(1)),
-            memory_report: args.memory_report == 1 || args.memory == Some(MemoryArg::ReportOn),
-            plant: args.plant,
+            memory_report: args.reports.memory_report == 1
+                || args.operation.memory == Some(MemoryArg::ReportOn),
+            plant: args.checks.plant,
             notes,
         })
     }
@@ -210,22 +211,27 @@ impl Options {
 }
 
 fn check_counts(args: &Args) -> Result<(), Error> {
-    positive("-n", args.iters)?;
-    if args.unalign > MOST_UNALIGNED {
+    positive("-n", args.timing.iters)?;
+    if args.operation.unalign > MOST_UNALIGNED {
         return Err(Error::Usage(format!(
             "-u {}: at most {MOST_UNALIGNED} elements",
-            args.unalign
+            args.operation.unalign
         )));
     }
-    positive("-m", args.agg_iters)?;
-    if args.agg_iters.checked_mul(args.iters).is_none() {
+    positive("-m", args.timing.agg_iters)?;
+    if args
+        .timing
+        .agg_iters
+        .checked_mul(args.timing.iters)
+        .is_none()
+    {
         return Err(Error::Usage("-n times -m is too large".into()));
     }
     Ok(())
 }
 
 fn sweep(args: &Args) -> Result<Sweep, Error> {
-    let (min, max) = (args.minbytes, args.maxbytes);
+    let (min, max) = (args.sizes.minbytes, args.sizes.maxbytes);
     if min == 0 {
         return Err(Error::Usage(
             "-b 0: the first size must be at least 1 byte".into(),
@@ -236,12 +242,12 @@ fn sweep(args: &Args) -> Result<Sweep, Error> {
             "the first size (-b, {min} bytes) is larger than the last (-e, {max} bytes); both are 32M unless given"
         )));
     }
-    if args.stepfactor == 0 {
+    if args.sizes.stepfactor == 0 {
         return Err(Error::Usage(
             "-f 0: the factor must be a whole number, at least 1".into(),
         ));
     }
-    if args.stepfactor == 1 && args.stepbytes == 0 && min < max {
+    if args.sizes.stepfactor == 1 && args.sizes.stepbytes == 0 && min < max {
         return Err(Error::Usage(
             "-i 0: the sweep would not end; give a step, or a factor with -f".into(),
         ));
@@ -249,8 +255,8 @@ fn sweep(args: &Args) -> Result<Sweep, Error> {
     Ok(Sweep {
         min,
         max,
-        factor: args.stepfactor,
-        step: args.stepbytes.max(1),
+        factor: args.sizes.stepfactor,
+        step: args.sizes.stepbytes.max(1),
     })
 }
 
@@ -272,10 +278,10 @@ fn dtypes(text: &str) -> Result<Vec<DType>, Error> {
 }
 
 fn ops(args: &Args) -> Result<Vec<ReduceOp>, Error> {
-    let ops = if args.op == "all" {
+    let ops = if args.operation.op == "all" {
         ReduceOp::ALL.to_vec()
     } else {
-        vec![op::parse(&args.op).map_err(|error| Error::Usage(format!("-o: {error}")))?]
+        vec![op::parse(&args.operation.op).map_err(|error| Error::Usage(format!("-o: {error}")))?]
     };
     Ok(if args.collective.operation().reduces() {
         ops
@@ -285,7 +291,7 @@ fn ops(args: &Args) -> Result<Vec<ReduceOp>, Error> {
 }
 
 fn root(args: &Args) -> Result<Root, Error> {
-    match args.root {
+    match args.operation.root {
         -1 => Ok(Root::Each),
         root => usize::try_from(root)
             .map(Root::Rank)
@@ -294,15 +300,15 @@ fn root(args: &Args) -> Result<Root, Error> {
 }
 
 fn per_iteration(args: &Args) -> Result<(Option<usize>, Vec<String>), Error> {
-    let skip = args.per_iter_skip;
-    if args.per_iter_timing == 0 {
+    let skip = args.timing.per_iter_skip;
+    if args.timing.per_iter_timing == 0 {
         let note = (skip > 0).then(|| "-K has no effect without -I 1".to_owned());
         return Ok((None, note.into_iter().collect()));
     }
-    if skip >= args.iters {
+    if skip >= args.timing.iters {
         return Err(Error::Usage(format!(
             "-K {skip}: must be less than the number of iterations (-n {})",
-            args.iters
+            args.timing.iters
         )));
     }
     Ok((Some(skip), Vec::new()))
@@ -311,32 +317,35 @@ fn per_iteration(args: &Args) -> Result<(Option<usize>, Vec<String>), Error> {
 /// One line for each given flag that has no effect on host memory.
 fn no_effect(args: &Args) -> Vec<String> {
     let flags = [
-        (args.cudagraph.is_some_and(|n| n > 0), "-G (graphs)"),
-        (args.cta_policy.is_some(), "-x (CTA policy)"),
+        (args.gpus.cudagraph.is_some_and(|n| n > 0), "-G (graphs)"),
+        (args.gpus.cta_policy.is_some(), "-x (CTA policy)"),
         (
-            args.device_implementation.is_some_and(|n| n > 0),
+            args.gpus.device_implementation.is_some_and(|n| n > 0),
             "-D (device implementation)",
         ),
-        (args.device_cta_count.is_some(), "-V (CTA count)"),
-        (args.stream_null.is_some_and(|n| n > 0), "-y (null stream)"),
+        (args.gpus.device_cta_count.is_some(), "-V (CTA count)"),
+        (
+            args.gpus.stream_null.is_some_and(|n| n > 0),
+            "-y (null stream)",
+        ),
     ];
     let mut notes: Vec<String> = flags
         .into_iter()
         .filter(|(given, _)| *given)
         .map(|(_, flag)| format!("{flag} has no effect on host memory"))
         .collect();
-    if args.parallel_init.is_some_and(|n| n > 0) {
+    if args.gpus.parallel_init.is_some_and(|n| n > 0) {
         notes.push("-p: threads always start in parallel".into());
     }
-    if args.local_register > 0 {
+    if args.gpus.local_register > 0 {
         notes.push(format!(
             "-R {}: same as --memory registered",
-            args.local_register
+            args.gpus.local_register
         ));
     }
-    if args.path == Some(PathArg::ZeroCopy)
-        && args.memory != Some(MemoryArg::Registered)
-        && args.local_register == 0
+    if args.operation.path == Some(PathArg::ZeroCopy)
+        && args.operation.memory != Some(MemoryArg::Registered)
+        && args.gpus.local_register == 0
     {
         notes.push(
             "--path zero-copy needs registered buffers: --memory registered is implied".into(),
@@ -348,11 +357,11 @@ fn no_effect(args: &Args) -> Vec<String> {
 /// Refuses what cannot be done with NCCL.
 fn on_gpus(args: &Args) -> Result<(), Error> {
     let given = |value: Option<u32>| value.is_some_and(|n| n > 0);
-    let graph = given(args.cudagraph);
+    let graph = given(args.gpus.cudagraph);
     for (flag, other) in [
-        ("-z", args.blocking > 0),
-        ("-y", args.stream_null.is_some_and(|n| n > 0)),
-        ("-I", args.per_iter_timing > 0),
+        ("-z", args.timing.blocking > 0),
+        ("-y", args.gpus.stream_null.is_some_and(|n| n > 0)),
+        ("-I", args.timing.per_iter_timing > 0),
     ] {
         if graph && other {
             return Err(Error::Usage(format!(
@@ -361,13 +370,17 @@ fn on_gpus(args: &Args) -> Result<(), Error> {
         }
     }
     for (flag, what, asked) in [
-        ("-x", "a CTA policy", args.cta_policy.is_some()),
+        ("-x", "a CTA policy", args.gpus.cta_policy.is_some()),
         (
             "-D",
             "kernels of its own",
-            given(args.device_implementation),
+            given(args.gpus.device_implementation),
         ),
-        ("-V", "kernels of its own", args.device_cta_count.is_some()),
+        (
+            "-V",
+            "kernels of its own",
+            args.gpus.device_cta_count.is_some(),
+        ),
     ] {
         if asked {
             return Err(Error::NotImplemented(format!(

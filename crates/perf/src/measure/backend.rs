@@ -147,15 +147,15 @@ fn host_flag(args: &Args) -> Option<&'static str> {
     let flags = [
         (
             matches!(
-                args.memory,
+                args.operation.memory,
                 Some(MemoryArg::Ordinary | MemoryArg::Registered)
             ),
             "--memory",
         ),
-        (args.path.is_some(), "--path"),
-        (args.algo.is_some(), "--algo"),
-        (args.buffers.is_some(), "--buffers"),
-        (args.explain, "--explain"),
+        (args.operation.path.is_some(), "--path"),
+        (args.operation.algo.is_some(), "--algo"),
+        (args.timing.buffers.is_some(), "--buffers"),
+        (args.operation.explain, "--explain"),
     ];
     let given = flags.into_iter().find(|(given, _)| *given);
     given.map(|(_, flag)| flag)

@@ -24,7 +24,7 @@ pub(crate) fn thread<G: Platform>(
     args: &Args,
     options: &Options,
 ) -> Result<u8, Error> {
-    if args.explain {
+    if args.operation.explain {
         explain(comm, platform, options)
     } else if comm.rank() == 0 {
         reporter(comm, platform, args, options)
@@ -72,12 +72,14 @@ fn reporter(
     options: &Options,
 ) -> Result<u8, Error> {
     let earlier = args
+        .reports
         .compare
         .as_deref()
         .map(Earlier::read)
         .transpose()
         .map_err(Error::Usage)?;
     let json = args
+        .reports
         .output_file
         .as_deref()
         .map(|path| {
@@ -156,7 +158,7 @@ impl Reporter {
     }
 
     fn plot(&self, args: &Args, platform: &impl Platform) -> Result<(), Error> {
-        let Some(path) = &args.plot else {
+        let Some(path) = &args.reports.plot else {
             return Ok(());
         };
         let title = format!(
@@ -182,10 +184,10 @@ impl Sink for Reporter {
 
 /// Refuses invalid file arguments before anything runs.
 pub(crate) fn check_files(args: &Args) -> Result<(), Error> {
-    if let Some(path) = &args.plot {
+    if let Some(path) = &args.reports.plot {
         plot::Kind::of(path)?;
     }
-    if let Some(path) = &args.output_file
+    if let Some(path) = &args.reports.output_file
         && !path
             .extension()
             .is_some_and(|ending| ending.eq_ignore_ascii_case("json"))
@@ -195,7 +197,7 @@ pub(crate) fn check_files(args: &Args) -> Result<(), Error> {
             path.display()
         )));
     }
-    if let Some(path) = &args.compare {
+    if let Some(path) = &args.reports.compare {
         Earlier::read(path).map_err(Error::Usage)?;
     }
     Ok(())

@@ -107,10 +107,10 @@ pub(crate) fn local_ranks(args: &RankArgs) -> Result<usize, Error> {
 /// A builder with the settings from the arguments.
 pub(crate) fn builder(args: &Args) -> Builder {
     let mut builder = Communicator::builder().backend(Backend::Host);
-    if args.timeout > 0 {
-        builder = builder.operation_timeout(Duration::from_secs(args.timeout));
+    if args.timing.timeout > 0 {
+        builder = builder.operation_timeout(Duration::from_secs(args.timing.timeout));
     }
-    if let Some(path) = args.path {
+    if let Some(path) = args.operation.path {
         let name = match path {
             PathArg::Safe => "safe",
             PathArg::ZeroCopy => "zero-copy",
@@ -118,7 +118,7 @@ pub(crate) fn builder(args: &Args) -> Builder {
         };
         builder = builder.set("SPARK_CCL_PATH", name);
     }
-    if let Some(algorithm) = &args.algo {
+    if let Some(algorithm) = &args.operation.algo {
         builder = builder.set("SPARK_CCL_ALGO", algorithm);
     }
     builder
