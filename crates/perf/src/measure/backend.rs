@@ -6,6 +6,7 @@ use spark_ccl::{Communicator, RedOp};
 
 use crate::cli::args::{Args, BackendArg, MemoryArg};
 use crate::error::Error;
+use crate::ranks::hosts::reduce;
 
 /// Exists if NVIDIA's driver is loaded.
 const DRIVER: &str = "/dev/nvidiactl";
@@ -95,9 +96,7 @@ impl Choice {
     /// machines without GPUs.
     pub(crate) fn agree(&self, comm: &Communicator) -> Result<(), Error> {
         let mut with_nccl = [u64::from(self.backend == BackendArg::Nccl)];
-        comm.all_reduce_in_place(&mut with_nccl, RedOp::Sum)
-            .by_any_path()
-            .run()?;
+        reduce(comm, &mut with_nccl, RedOp::Sum)?;
         let without = comm.size() as u64 - with_nccl[0];
         if with_nccl[0] == 0 || without == 0 {
             return Ok(());

@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::measure::timing::Timed;
 use crate::memory::MemoryLimit;
 use crate::notation::op;
+use crate::ranks::hosts::reduce;
 use crate::report::{Device, Key, Measure, Row};
 
 /// Receives the rows as they are measured. Ranks other than 0 drop them.
@@ -245,10 +246,7 @@ impl Bench<'_> {
         self.checks += 1;
         let own = runner.check(case, mode, self.checks)?;
         let mut sums = [own, u64::from(own > 0)];
-        self.comm
-            .all_reduce_in_place(&mut sums, RedOp::Sum)
-            .by_any_path()
-            .run()?;
+        reduce(self.comm, &mut sums, RedOp::Sum)?;
         self.findings.out_of_bounds += sums[1];
         Ok(sums[0])
     }

@@ -5,6 +5,7 @@ use spark_ccl::{Communicator, RedOp};
 
 use crate::cli::options::{Average, Options};
 use crate::error::Error;
+use crate::ranks::hosts::reduce;
 use crate::report::stats::PerIteration;
 
 /// The time of one call, combined over all ranks.
@@ -32,15 +33,11 @@ impl Timed {
             Average::Max => (1.0, RedOp::Max),
         };
         let mut seconds = own.map(|seconds| seconds * factor);
-        comm.all_reduce_in_place(&mut seconds, op)
-            .by_any_path()
-            .run()?;
+        reduce(comm, &mut seconds, op)?;
         let per_iteration = match options.per_iteration {
             None => None,
             Some(skip) => {
-                comm.all_reduce_in_place(&mut micros, RedOp::Max)
-                    .by_any_path()
-                    .run()?;
+                reduce(comm, &mut micros, RedOp::Max)?;
                 Some(PerIteration::new(micros, skip))
             }
         };

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use spark_ccl::{Communicator, RedOp};
+use spark_ccl::{Communicator, Element, RedOp};
 
 use crate::error::Error;
 use crate::memory::{self, MemoryLimit};
@@ -29,6 +29,16 @@ pub(crate) fn exchange(comm: &Communicator) -> Result<Vec<RankInfo>, Error> {
     share(comm, &own)
 }
 
+/// The combination of all ranks' values, on every rank; a collective call, also of memory that a demanded path excludes.
+pub(crate) fn reduce<T: Element>(
+    comm: &Communicator,
+    values: &mut [T],
+    op: RedOp<T>,
+) -> Result<(), Error> {
+    comm.all_reduce_in_place(values, op).by_any_path().run()?;
+    Ok(())
+}
+
 /// The value of every rank, in rank order; a collective call.
 pub(crate) fn share<T: Serialize + DeserializeOwned>(
     comm: &Communicator,
@@ -37,9 +47,7 @@ pub(crate) fn share<T: Serialize + DeserializeOwned>(
     let text = serde_json::to_vec(own)
         .map_err(|error| Error::system("describing this rank")(error.into()))?;
     let mut width = vec![text.len() as u64];
-    comm.all_reduce_in_place(&mut width, RedOp::Max)
-        .by_any_path()
-        .run()?;
+    reduce(comm, &mut width, RedOp::Max)?;
     let width = width[0] as usize;
     let mut block = text;
     block.resize(width, b' ');
@@ -61,9 +69,7 @@ pub(crate) fn rails(comm: &Communicator) -> Result<(u64, u64), Error> {
         counts[0] += rails.dropped;
         counts[1] += rails.returned;
     }
-    comm.all_reduce_in_place(&mut counts, RedOp::Sum)
-        .by_any_path()
-        .run()?;
+    reduce(comm, &mut counts, RedOp::Sum)?;
     Ok((counts[0].div_ceil(2), counts[1] / 2))
 }
 

@@ -11,6 +11,7 @@ use super::{exit_code, print_rails, seed};
 use crate::cli::sweep::Sweep;
 use crate::console::print;
 use crate::error::Error;
+use crate::ranks::hosts::reduce;
 use crate::report::stats::PerIteration;
 
 const HEAD: &str = "\
@@ -83,10 +84,7 @@ impl PingPong<'_, '_> {
             let theirs = first_seed + 1 - rank;
             wrong[0] = self.lane[0].wrong(theirs, self.bytes)?;
         }
-        self.comm
-            .all_reduce_in_place(&mut wrong, RedOp::Sum)
-            .by_any_path()
-            .run()?;
+        reduce(self.comm, &mut wrong, RedOp::Sum)?;
         Ok((times, wrong[0]))
     }
 

@@ -10,6 +10,7 @@ use crate::call::buffer::Buffer;
 use crate::call::collective::Collective;
 use crate::call::invocation::{BufferMode, Case, Invocation};
 use crate::error::Error;
+use crate::ranks::hosts::reduce;
 
 /// The best of several rounds counts, because every disturbance makes a measurement longer. Rounds
 /// are added until the best two differ by at most `AGREEMENT`.
@@ -130,10 +131,7 @@ impl<'a> Comparison<'a> {
             }
         }
         let mut seconds = [start.elapsed().as_secs_f64() / f64::from(pairs)];
-        self.comm
-            .all_reduce_in_place(&mut seconds, RedOp::Max)
-            .by_any_path()
-            .run()?;
+        reduce(self.comm, &mut seconds, RedOp::Max)?;
         Ok(seconds[0])
     }
 }
