@@ -1,6 +1,7 @@
 //! Where this process is among the ranks: as the program says, or the launcher that started it.
 
 use crate::error::Error;
+use spark_ccl_bootstrap::UniqueId;
 use spark_ccl_config::Env;
 use spark_ccl_launcher::{Launch, LauncherKind, Rendezvous};
 
@@ -31,6 +32,29 @@ pub fn launcher() -> Result<Option<LaunchInfo>, Error> {
     }))
 }
 
+/// The environment that makes a process of this host rank `rank` of `size` for
+/// [`Communicator::from_env`](crate::Communicator::from_env). It holds the id's secret.
+///
+/// The process that has created the id must live until the ranks are connected.
+///
+/// ```no_run
+/// use spark_ccl::{Communicator, rank_variables};
+/// use std::process::Command;
+///
+/// let id = Communicator::builder().unique_id()?;
+/// for rank in 0..2 {
+///     Command::new("./my-program").envs(rank_variables(&id, rank, 2)).spawn()?;
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn rank_variables(id: &UniqueId, rank: usize, size: usize) -> [(&'static str, String); 5] {
+    spark_ccl_launcher::rank_variables(narrow(rank), narrow(size), id.to_string())
+}
+
+fn narrow(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
 /// What the program says itself about where this process is among the ranks.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LaunchOverrides {
@@ -48,7 +72,6 @@ impl LaunchOverrides {
             size,
             meeting,
         } = self;
-        let narrow = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let meeting = meeting.clone().map(|(host, port)| Rendezvous::Address {
             host,
             port,

@@ -63,7 +63,7 @@ pub use call::{
 };
 pub use communicator::{Communicator, PeerInfo};
 pub use error::{Error, ExitClass};
-pub use launch::{LaunchInfo, launcher};
+pub use launch::{LaunchInfo, launcher, rank_variables};
 pub use peer_link::{Carrier, PeerLink};
 pub use plan::Explanation;
 pub use registered::{Registered, RegisteredView, RegisteredViewMut};

@@ -63,6 +63,8 @@ const OWN: Names = Names {
     local_size: "SPARK_CCL_LOCAL_SIZE",
 };
 
+const UNIQUE_ID: &str = "SPARK_CCL_UNIQUE_ID";
+
 const OPEN_MPI: Names = Names {
     kind: LauncherKind::OpenMpi,
     rank: "OMPI_COMM_WORLD_RANK",
@@ -86,6 +88,19 @@ const TORCHRUN: Names = Names {
     local_rank: "LOCAL_RANK",
     local_size: "LOCAL_WORLD_SIZE",
 };
+
+/// The variables by which [`detect`] finds in a process that it is rank `rank` of `size` on this host, and joins the
+/// communicator with that unique id. The id holds a secret: an environment is private, a command line is not.
+pub fn rank_variables(rank: u32, size: u32, unique_id: String) -> [(&'static str, String); 5] {
+    let (rank, size) = (rank.to_string(), size.to_string());
+    [
+        (OWN.rank, rank.clone()),
+        (OWN.size, size.clone()),
+        (OWN.local_rank, rank),
+        (OWN.local_size, size),
+        (UNIQUE_ID, unique_id),
+    ]
+}
 
 /// What the variables of one launcher say, already checked for consistency.
 struct Claim {
@@ -235,7 +250,7 @@ fn rendezvous(env: Lookup<'_>, claim: &Claim) -> Result<Rendezvous, Error> {
 }
 
 fn own_rendezvous(env: Lookup<'_>, claim: &Claim) -> Result<Rendezvous, Error> {
-    if let Some(id) = vars::text(env, "SPARK_CCL_UNIQUE_ID") {
+    if let Some(id) = vars::text(env, UNIQUE_ID) {
         return Ok(Rendezvous::UniqueId(id));
     }
     if let Some(path) = vars::text(env, "SPARK_CCL_UNIQUE_ID_FILE") {
@@ -259,7 +274,7 @@ fn own_rendezvous(env: Lookup<'_>, claim: &Claim) -> Result<Rendezvous, Error> {
         });
     }
     master(env)?.ok_or_else(|| Error::Missing {
-        variable: "SPARK_CCL_UNIQUE_ID".to_owned(),
+        variable: UNIQUE_ID.to_owned(),
         because: format!("{}={} is", claim.rank.0, claim.rank.1),
         hint:
             "set it, or SPARK_CCL_UNIQUE_ID_FILE, SPARK_CCL_COMM_ID, or MASTER_ADDR and MASTER_PORT"

@@ -44,6 +44,22 @@ fn nobody() {
 }
 
 #[test]
+fn a_started_rank_finds_what_it_was_told() {
+    let set = rank_variables(2, 3, "u".to_owned());
+    let find = |name: &str| {
+        let mut pairs = set.iter();
+        pairs.find(|pair| pair.0 == name).map(|pair| pair.1.clone())
+    };
+    let launch = detect(&find).unwrap().unwrap();
+    assert_eq!(
+        (launch.kind, launch.rank, launch.size),
+        (LauncherKind::Own, 2, 3)
+    );
+    assert_eq!((launch.local_rank, launch.local_size), (Some(2), Some(3)));
+    assert!(matches!(launch.rendezvous, Rendezvous::UniqueId(id) if id == "u"));
+}
+
+#[test]
 fn each_launcher_is_recognised() {
     for (variables, kind, local) in [
         (

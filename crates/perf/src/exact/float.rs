@@ -27,60 +27,18 @@ impl Format {
     /// The layout of an element type.
     pub(crate) const fn of(dtype: DType) -> Self {
         match dtype {
-            DType::I8 => Self::Int {
-                bits: 8,
-                signed: true,
-            },
-            DType::U8 => Self::Int {
-                bits: 8,
-                signed: false,
-            },
-            DType::I32 => Self::Int {
-                bits: 32,
-                signed: true,
-            },
-            DType::U32 => Self::Int {
-                bits: 32,
-                signed: false,
-            },
-            DType::I64 => Self::Int {
-                bits: 64,
-                signed: true,
-            },
-            DType::U64 => Self::Int {
-                bits: 64,
-                signed: false,
-            },
-            DType::F16 => Self::Float {
-                bits: 16,
-                fraction: 10,
-                bias: 15,
-            },
-            DType::F32 => Self::Float {
-                bits: 32,
-                fraction: 23,
-                bias: 127,
-            },
-            DType::F64 => Self::Float {
-                bits: 64,
-                fraction: 52,
-                bias: 1023,
-            },
-            DType::Bf16 => Self::Float {
-                bits: 16,
-                fraction: 7,
-                bias: 127,
-            },
-            DType::F8E4M3 => Self::Float {
-                bits: 8,
-                fraction: 3,
-                bias: 7,
-            },
-            DType::F8E5M2 => Self::Float {
-                bits: 8,
-                fraction: 2,
-                bias: 15,
-            },
+            DType::I8 => int(8, true),
+            DType::U8 => int(8, false),
+            DType::I32 => int(32, true),
+            DType::U32 => int(32, false),
+            DType::I64 => int(64, true),
+            DType::U64 => int(64, false),
+            DType::F16 => float(16, 10, 15),
+            DType::F32 => float(32, 23, 127),
+            DType::F64 => float(64, 52, 1023),
+            DType::Bf16 => float(16, 7, 127),
+            DType::F8E4M3 => float(8, 3, 7),
+            DType::F8E5M2 => float(8, 2, 15),
         }
     }
 
@@ -94,6 +52,18 @@ impl Format {
     /// A mask of an element's bits.
     pub(crate) const fn mask(self) -> u64 {
         u64::MAX >> (64 - self.bits())
+    }
+}
+
+const fn int(bits: u32, signed: bool) -> Format {
+    Format::Int { bits, signed }
+}
+
+const fn float(bits: u32, fraction: u32, bias: i32) -> Format {
+    Format::Float {
+        bits,
+        fraction,
+        bias,
     }
 }
 

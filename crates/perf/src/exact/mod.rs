@@ -11,6 +11,9 @@
 //! All values repeat after [`PERIOD`] elements, so that large buffers can be filled and compared at
 //! the speed of memory. The period is a prime, so that data displaced by any block or message is
 //! detected.
+//!
+//! Knows the element types and the reductions, and computes without their arithmetic. Must not know collectives and
+//! buffers.
 
 mod float;
 

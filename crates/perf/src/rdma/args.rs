@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
 
+use crate::cli::ranks::RankArgs;
+use crate::cli::sweep::Sweep;
 use crate::error::Error;
-use crate::ranks::RankArgs;
-use crate::size;
-use crate::sweep::Sweep;
+use crate::notation::size;
 
 const BANDWIDTH_HELP: &str = "\
 What it does:

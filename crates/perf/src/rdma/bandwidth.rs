@@ -10,11 +10,11 @@ use super::args::{BandwidthArgs, Verb};
 use super::lane::{Lane, Work};
 use super::waiter::Waiter;
 use super::{exit_code, print_rails, seed};
+use crate::cli::sweep::Sweep;
+use crate::console::print;
 use crate::error::Error;
-use crate::hosts::share;
-use crate::run::print;
-use crate::sweep::Sweep;
-use crate::timing::processor_time;
+use crate::measure::timing::processor_time;
+use crate::ranks::hosts::share;
 
 const HEAD: &str = "\
 #       size  rails    requests        time      GB/s      Gb/s        CPU  #wrong

@@ -17,7 +17,7 @@ use super::Plan;
 use super::args::{Common, Rails};
 use super::lane::{Connection, Lane, memory};
 use crate::error::Error;
-use crate::hosts::share;
+use crate::ranks::hosts::share;
 
 /// How long to try a rail that may not exist.
 const PROBE: Duration = Duration::from_secs(2);

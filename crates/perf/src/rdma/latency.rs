@@ -8,10 +8,11 @@ use super::args::{LatencyArgs, Verb};
 use super::lane::{Lane, Work};
 use super::waiter::Waiter;
 use super::{exit_code, print_rails, seed};
+use crate::cli::sweep::Sweep;
+use crate::console::print;
 use crate::error::Error;
-use crate::run::print;
-use crate::stats::PerIteration;
-use crate::sweep::Sweep;
+use crate::ranks::hosts::reduce;
+use crate::report::stats::PerIteration;
 
 const HEAD: &str = "\
 #       size  rail  iterations       min    median      mean       99%       max  #wrong
@@ -83,10 +84,7 @@ impl PingPong<'_, '_> {
             let theirs = first_seed + 1 - rank;
             wrong[0] = self.lane[0].wrong(theirs, self.bytes)?;
         }
-        self.comm
-            .all_reduce_in_place(&mut wrong, RedOp::Sum)
-            .by_any_path()
-            .run()?;
+        reduce(self.comm, &mut wrong, RedOp::Sum)?;
         Ok((times, wrong[0]))
     }
 

@@ -1,13 +1,14 @@
-//! `spark-perf rdma_bw` and `rdma_lat`: measure RDMA between two ranks, without the library's
-//! links.
+//! RDMA without the library's links: `spark-perf rdma_bw` and `rdma_lat` measure it between two ranks, `gids` lists
+//! what there is.
 //!
 //! The ranks come from the same sources as all ranks of spark-perf, and exchange what they need
 //! with collectives over a communicator. Launchers, failed peers and errors are therefore handled
-//! as everywhere.
+//! as everywhere. Knows no collective beyond that.
 
 mod args;
 mod bandwidth;
 mod connect;
+mod gids;
 mod lane;
 mod latency;
 mod waiter;
@@ -17,11 +18,16 @@ use std::time::Duration;
 
 use spark_ccl::Communicator;
 
+use crate::cli;
+use crate::cli::ranks::RankArgs;
+use crate::console::print;
 use crate::error::{Error, exit};
-use crate::ranks::RankArgs;
-use crate::run::print;
-use crate::world::{self, World};
-pub(crate) use args::{BandwidthArgs, LatencyArgs};
+use crate::ranks::{
+    self,
+    world::{self, World},
+};
+use args::{BandwidthArgs, LatencyArgs};
+pub(crate) use gids::gids;
 use lane::Lane;
 
 /// How long a rank waits while the other measures. A rank that dies is noticed at once.
@@ -41,7 +47,7 @@ struct Plan {
 /// Measures bandwidth; returns the exit code.
 pub(crate) fn bandwidth(args: &BandwidthArgs) -> Result<u8, Error> {
     let sweep = args.sweep()?;
-    let settings = crate::settings()?;
+    let settings = cli::settings()?;
     run_both(&args.common.ranks, |comm, ranks_here| {
         let plan = Plan {
             sends: args.depth,
@@ -56,7 +62,7 @@ pub(crate) fn bandwidth(args: &BandwidthArgs) -> Result<u8, Error> {
 /// Measures latency; returns the exit code.
 pub(crate) fn latency(args: &LatencyArgs) -> Result<u8, Error> {
     let sweep = args.sweep()?;
-    let settings = crate::settings()?;
+    let settings = cli::settings()?;
     run_both(&args.common.ranks, |comm, _| {
         let plan = Plan {
             sends: 64,
@@ -85,7 +91,7 @@ fn run_both(
     let builder = Communicator::builder()
         .operation_timeout(OPERATION_TIMEOUT)
         .set("SPARK_CCL_NET", "tcp");
-    crate::run_ranks(world, ranks, &builder, |comm| body(comm, here))
+    ranks::run(world, ranks, &builder, |comm| body(comm, here))
 }
 
 /// Rank 0 prints its rails.

@@ -1,11 +1,14 @@
 //! The results of a run, and the formats in which they are reported.
+//!
+//! Must not know how they were measured, or which flags there are.
 
 pub(crate) mod compare;
 pub(crate) mod json;
 pub(crate) mod plot;
+pub(crate) mod stats;
 pub(crate) mod table;
 
-use crate::stats::PerIteration;
+use stats::PerIteration;
 
 /// What a row measures.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::{Device, Measure, Row, Totals};
+use crate::notation::number::significant;
 
 /// The optional columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -155,25 +156,11 @@ fn fit(value: f64, width: usize) -> String {
     }
 }
 
-/// Six significant digits without trailing zeros.
-fn significant(value: f64) -> String {
-    if value == 0.0 || !value.is_finite() {
-        return format!("{value}");
-    }
-    let decimals = (5 - value.abs().log10().floor() as i32).clamp(0, 12) as usize;
-    let text = format!("{value:.decimals$}");
-    if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.').to_owned()
-    } else {
-        text
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::report::Key;
-    use crate::stats::PerIteration;
+    use crate::report::stats::PerIteration;
 
     fn measure(wrong: Option<u64>) -> Measure {
         Measure {
@@ -210,14 +197,6 @@ mod tests {
         assert_eq!(fit(123_456_789.0, 7), "1.2e+08");
         assert_eq!(fit(1234.5, 6), "1234.5");
         assert_eq!(fit(123_456_789.0, 6), " 1e+08");
-    }
-
-    #[test]
-    fn six_significant_digits() {
-        assert_eq!(significant(0.0), "0");
-        assert_eq!(significant(1.234_567_89), "1.23457");
-        assert_eq!(significant(0.001_234_567_8), "0.00123457");
-        assert_eq!(significant(12.0), "12");
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
-use crate::collective::Collective;
-use crate::size;
+use crate::call::collective::Collective;
+use crate::notation::size;
 
 const AFTER_HELP: &str = "\
 What it prints:

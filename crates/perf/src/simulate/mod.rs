@@ -1,4 +1,6 @@
 //! `spark-perf simulate`: modelled times by number of ranks and size.
+//!
+//! Knows the library's schedules and its cost model. Starts no ranks, and measures nothing.
 
 mod args;
 mod machine;
@@ -10,10 +12,10 @@ use clap::ValueEnum;
 use spark_ccl::Operation;
 use spark_ccl_sched::Algorithm;
 
+use crate::console::print;
 use crate::error::Error;
+use crate::notation::size::human;
 use crate::report::plot::{self, Chart, Look, Unit};
-use crate::run::{draw, plot_kind, print};
-use crate::size::human;
 pub(crate) use args::Args;
 use machine::{Machine, Time};
 use measured::Point;
@@ -24,12 +26,12 @@ const MOST_RANKS: u32 = 1 << 20;
 const MOST_BYTES: u64 = 1 << 43;
 
 /// Prints the tables, and draws the plot.
-pub(crate) fn run(args: &Args) -> Result<(), Error> {
+pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     let operation = operation(args)?;
     let machine = Machine::new(args, operation)?;
     let algorithms = algorithms(operation, &args.algo)?;
     check(args)?;
-    args.plot.as_deref().map(plot_kind).transpose()?;
+    args.plot.as_deref().map(plot::Kind::of).transpose()?;
     let name = operation.to_string();
     let points = args.measured.as_deref();
     let points = points.map(|path| measured::read(path, &name)).transpose()?;
@@ -46,10 +48,10 @@ pub(crate) fn run(args: &Args) -> Result<(), Error> {
     if let Some(points) = points {
         print(&comparison(&machine, &algorithms, &points)?)?;
     }
-    match &args.plot {
-        Some(path) => draw(path, &chart(args, &algorithms, &rows)),
-        None => Ok(()),
+    if let Some(path) = &args.plot {
+        plot::write(path, &chart(args, &algorithms, &rows))?;
     }
+    Ok(0)
 }
 
 fn operation(args: &Args) -> Result<Operation, Error> {

@@ -2,11 +2,11 @@
 
 use clap::Parser;
 
-use crate::collective::Collective;
+use crate::call::collective::Collective;
+use crate::cli::ranks::RankArgs;
+use crate::cli::sweep::Sweep;
 use crate::error::Error;
-use crate::ranks::RankArgs;
-use crate::size;
-use crate::sweep::Sweep;
+use crate::notation::size;
 
 const AFTER_HELP: &str = "\
 What it does:

@@ -6,10 +6,11 @@ use spark_ccl::{Communicator, Layout, RedOp, ReduceOp};
 use spark_ccl_sched::Algorithm;
 
 use super::fastest::Point;
-use crate::buffer::Buffer;
-use crate::collective::Collective;
+use crate::call::buffer::Buffer;
+use crate::call::collective::Collective;
+use crate::call::invocation::{BufferMode, Case, Invocation};
 use crate::error::Error;
-use crate::invocation::{BufferMode, Case, Invocation};
+use crate::ranks::hosts::reduce;
 
 /// The best of several rounds counts, because every disturbance makes a measurement longer. Rounds
 /// are added until the best two differ by at most `AGREEMENT`.
@@ -130,10 +131,7 @@ impl<'a> Comparison<'a> {
             }
         }
         let mut seconds = [start.elapsed().as_secs_f64() / f64::from(pairs)];
-        self.comm
-            .all_reduce_in_place(&mut seconds, RedOp::Max)
-            .by_any_path()
-            .run()?;
+        reduce(self.comm, &mut seconds, RedOp::Max)?;
         Ok(seconds[0])
     }
 }

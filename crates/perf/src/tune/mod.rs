@@ -1,4 +1,6 @@
 //! `spark-perf tune`: measures which algorithms are fastest, and stores the result for the library.
+//!
+//! Knows the library's algorithms and its tuning file. Has timing of its own, since it compares calls with each other.
 
 mod args;
 mod fastest;
@@ -10,11 +12,11 @@ use std::path::PathBuf;
 use spark_ccl::Communicator;
 use spark_ccl_config::{Tuning, TuningEntry};
 
-use crate::collective::Collective;
-use crate::console;
+use crate::call::collective::Collective;
+use crate::cli;
+use crate::console::{self, print};
 use crate::error::Error;
-use crate::run::print;
-use crate::world::World;
+use crate::ranks::{self, world::World};
 pub(crate) use args::Args;
 use fastest::{Point, steps};
 use measure::Comparison;
@@ -25,7 +27,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     let world = World::find(&args.ranks)?;
     world.ranks(&args.ranks)?;
     let builder = Communicator::builder();
-    crate::run_ranks(world, &args.ranks, &builder, |comm| {
+    ranks::run(world, &args.ranks, &builder, |comm| {
         rank(&comm, args).map(|()| 0)
     })
 }
@@ -106,5 +108,5 @@ fn keep(entries: Vec<TuningEntry>) -> Result<(), Error> {
 
 /// The file that the library reads.
 fn file() -> Result<Option<PathBuf>, Error> {
-    Ok(crate::settings()?.tuning)
+    Ok(cli::settings()?.tuning)
 }

@@ -6,8 +6,8 @@ use spark_ccl_config::TuningEntry;
 use spark_ccl_sched::Algorithm;
 
 use super::fastest::Point;
-use crate::collective::Collective;
-use crate::size::human;
+use crate::call::collective::Collective;
+use crate::notation::size::human;
 
 const WIDTH: usize = 18;
 

@@ -1,21 +1,16 @@
 //! Plots of time and bus bandwidth against size or ranks, as SVG or PNG.
 
 mod axis;
-mod font;
-mod page;
-mod png;
-mod shape;
-mod svg;
+mod draw;
 #[cfg(test)]
 mod tests;
 
-use std::error::Error;
+use std::io;
 use std::path::Path;
 
 use super::{Measure, Row};
+use crate::error::Error;
 pub(crate) use axis::Unit;
-use font::Font;
-use page::Page;
 
 /// The format that a file name's extension selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,12 +20,16 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// By the extension; `None` for other extensions.
-    pub(crate) fn of(path: &Path) -> Option<Self> {
-        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
-            "svg" => Some(Self::Svg),
-            "png" => Some(Self::Png),
-            _ => None,
+    /// The format that a plot's file name asks for.
+    pub(crate) fn of(path: &Path) -> Result<Self, Error> {
+        let ending = path.extension().unwrap_or_default().to_ascii_lowercase();
+        match ending.to_str() {
+            Some("svg") => Ok(Self::Svg),
+            Some("png") => Ok(Self::Png),
+            _ => Err(Error::Usage(format!(
+                "--plot {}: the name must end in .svg or .png",
+                path.display()
+            ))),
         }
     }
 }
@@ -130,12 +129,13 @@ pub(crate) fn add(series: &mut Vec<Series>, name: String, look: Look, point: Poi
 }
 
 /// Draws into a file.
-pub(crate) fn write(path: &Path, kind: Kind, chart: &Chart) -> Result<(), Box<dyn Error>> {
-    let font = Font::embedded()?;
-    let page = Page::new(chart, &font);
-    let bytes = match kind {
-        Kind::Svg => svg::text(&page).into_bytes(),
-        Kind::Png => png::bytes(&page, &font)?,
+pub(crate) fn write(path: &Path, chart: &Chart) -> Result<(), Error> {
+    let bytes = match Kind::of(path)? {
+        Kind::Svg => draw::svg(chart).map(String::into_bytes),
+        Kind::Png => draw::png(chart),
     };
-    Ok(std::fs::write(path, bytes)?)
+    bytes
+        .map_err(|error| io::Error::other(error.to_string()))
+        .and_then(|bytes| std::fs::write(path, bytes))
+        .map_err(Error::system(format!("writing {}", path.display())))
 }

@@ -1,0 +1,26 @@
+//! What spark-perf prints, on standard output and standard error.
+//!
+//! Knows nothing but text and errors.
+
+mod progress;
+
+use std::io::{self, Write};
+
+use crate::error::Error;
+pub(crate) use progress::Progress;
+
+/// Writes to standard output at once.
+pub(crate) fn print(text: &str) -> Result<(), Error> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(Error::system("writing to standard output"))
+}
+
+/// Writes a line to standard error with one call, so that lines of ranks that fail together do not
+/// mix.
+pub(crate) fn print_error(line: std::fmt::Arguments) {
+    let line = format!("spark-perf: {line}\n");
+    // A failure to print cannot be reported.
+    let _ = io::stderr().write_all(line.as_bytes());
+}

@@ -1,0 +1,270 @@
+//! Chooses what executes the collectives: the library's own engine in host memory, or NCCL on GPUs.
+
+use std::path::Path;
+
+use spark_ccl::{Communicator, RedOp};
+
+use crate::cli::args::{Args, BackendArg, MemoryArg};
+use crate::error::Error;
+use crate::ranks::hosts::reduce;
+
+/// Exists if NVIDIA's driver is loaded.
+const DRIVER: &str = "/dev/nvidiactl";
+
+/// The chosen backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) backend: BackendArg,
+    /// Why it is not NCCL, if that may be unexpected.
+    pub(crate) note: Option<String>,
+    /// The number of GPUs that this process may use; 0 if that was not determined.
+    gpus: usize,
+}
+
+/// What the machine has of what NCCL needs.
+trait Machine {
+    /// The number of GPUs for NCCL.
+    fn gpus(&self) -> Result<usize, Error>;
+
+    /// A cheap test whether there may be a GPU.
+    fn seems_to_have_gpus(&self) -> bool;
+}
+
+/// This machine.
+struct LocalMachine;
+
+impl Choice {
+    /// Chooses by the arguments and by what the machine has.
+    pub(crate) fn new(args: &Args) -> Result<Self, Error> {
+        Self::on(&LocalMachine, args)
+    }
+
+    fn on(machine: &impl Machine, args: &Args) -> Result<Self, Error> {
+        match (args.backend, host_flag(args)) {
+            (Some(BackendArg::Nccl), Some(flag)) => Err(Error::Usage(format!(
+                "{flag} only applies to host memory: leave it out, or use --backend host"
+            ))),
+            (Some(BackendArg::Nccl), None) => Ok(Self {
+                backend: BackendArg::Nccl,
+                note: args.note.clone(),
+                gpus: machine.gpus()?,
+            }),
+            (Some(BackendArg::Host), _) => Ok(Self::host(args.note.clone())),
+            (None, flag) => Ok(Self::by_default(machine, args, flag)),
+        }
+    }
+
+    fn by_default(machine: &impl Machine, args: &Args, flag: Option<&str>) -> Self {
+        let flag = flag.or(args.ranks.procs.map(|_| "--procs"));
+        let reason = match (flag, machine.seems_to_have_gpus()) {
+            (_, false) => return Self::host(None),
+            (Some(flag), true) => format!("{flag} implies host memory; --backend nccl uses GPUs"),
+            (None, true) => match machine.gpus() {
+                Ok(gpus) => {
+                    return Self {
+                        backend: BackendArg::Nccl,
+                        note: None,
+                        gpus,
+                    };
+                }
+                Err(error) => error.to_string(),
+            },
+        };
+        Self::host(Some(format!("No GPUs are used: {reason}")))
+    }
+
+    fn host(note: Option<String>) -> Self {
+        Self {
+            backend: BackendArg::Host,
+            note,
+            gpus: 0,
+        }
+    }
+
+    /// The arguments; uses all GPUs if nothing gives the number of ranks.
+    pub(crate) fn complete(&self, args: &Args) -> Result<Args, Error> {
+        let mut args = args.clone();
+        let ranks = &mut args.ranks;
+        let open = ranks.nthreads.is_none() && ranks.ngpus.is_none() && ranks.procs.is_none();
+        if self.backend == BackendArg::Nccl && open && spark_ccl::launcher()?.is_none() {
+            ranks.ngpus = Some(self.gpus);
+        }
+        Ok(args)
+    }
+
+    /// Refuses a run whose processes have chosen differently: a launcher may have started some on
+    /// machines without GPUs.
+    pub(crate) fn agree(&self, comm: &Communicator) -> Result<(), Error> {
+        let mut with_nccl = [u64::from(self.backend == BackendArg::Nccl)];
+        reduce(comm, &mut with_nccl, RedOp::Sum)?;
+        let without = comm.size() as u64 - with_nccl[0];
+        if with_nccl[0] == 0 || without == 0 {
+            return Ok(());
+        }
+        Err(Error::Usage(format!(
+            "{} of {} threads would take NCCL, and {without} host memory, since not all have a GPU and NCCL: give \
+             --backend host or --backend nccl",
+            with_nccl[0],
+            comm.size()
+        )))
+    }
+
+    /// The arguments that make started processes choose the same.
+    pub(crate) fn child_arguments(&self) -> Vec<String> {
+        let name = match self.backend {
+            BackendArg::Host => "host",
+            BackendArg::Nccl => "nccl",
+        };
+        let backend = format!("--backend={name}");
+        let note = self.note.as_ref().map(|note| format!("--note={note}"));
+        std::iter::once(backend).chain(note).collect()
+    }
+}
+
+impl Machine for LocalMachine {
+    #[cfg(feature = "cuda")]
+    fn gpus(&self) -> Result<usize, Error> {
+        let gpus = spark_ccl::cuda::devices()?;
+        spark_ccl::cuda::nccl_version()?;
+        Ok(gpus.len())
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn gpus(&self) -> Result<usize, Error> {
+        Err(Error::NotImplemented(
+            "this spark-perf was built without its feature cuda, and has no NCCL".into(),
+        ))
+    }
+
+    fn seems_to_have_gpus(&self) -> bool {
+        Path::new(DRIVER).exists()
+    }
+}
+
+/// The first given flag that only makes sense in host memory.
+fn host_flag(args: &Args) -> Option<&'static str> {
+    let flags = [
+        (
+            matches!(
+                args.operation.memory,
+                Some(MemoryArg::Ordinary | MemoryArg::Registered)
+            ),
+            "--memory",
+        ),
+        (args.operation.path.is_some(), "--path"),
+        (args.operation.algo.is_some(), "--algo"),
+        (args.timing.buffers.is_some(), "--buffers"),
+        (args.operation.explain, "--explain"),
+    ];
+    let given = flags.into_iter().find(|(given, _)| *given);
+    given.map(|(_, flag)| flag)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    struct FakeMachine {
+        driver: bool,
+        gpus: Option<usize>,
+    }
+
+    const WITH_GPUS: FakeMachine = FakeMachine {
+        driver: true,
+        gpus: Some(8),
+    };
+    const WITHOUT_NCCL: FakeMachine = FakeMachine {
+        driver: true,
+        gpus: None,
+    };
+    const WITHOUT_GPUS: FakeMachine = FakeMachine {
+        driver: false,
+        gpus: None,
+    };
+
+    impl Machine for FakeMachine {
+        fn gpus(&self) -> Result<usize, Error> {
+            let missing = || Error::NotImplemented("no libnccl".into());
+            self.gpus.ok_or_else(missing)
+        }
+
+        fn seems_to_have_gpus(&self) -> bool {
+            self.driver
+        }
+    }
+
+    fn args(text: &str) -> Args {
+        let words = ["spark-perf", "all_reduce"].into_iter();
+        Args::try_parse_from(words.chain(text.split_whitespace())).unwrap()
+    }
+
+    fn choice(machine: &FakeMachine, text: &str) -> Result<(BackendArg, Option<String>), Error> {
+        let choice = Choice::on(machine, &args(text))?;
+        Ok((choice.backend, choice.note))
+    }
+
+    #[test]
+    fn nccl_where_it_is_there() {
+        for text in ["", "-t 2", "-g 4", "-M 1", "-R 2", "--memory 1"] {
+            let found = choice(&WITH_GPUS, text).unwrap();
+            assert_eq!(found, (BackendArg::Nccl, None), "{text}");
+            let found = choice(&WITHOUT_GPUS, text).unwrap();
+            assert_eq!(found, (BackendArg::Host, None), "{text}");
+        }
+        let (backend, note) = choice(&WITHOUT_NCCL, "").unwrap();
+        assert_eq!(backend, BackendArg::Host);
+        assert!(note.unwrap().contains("no libnccl"));
+    }
+
+    #[test]
+    fn host_flags_keep_to_the_host() {
+        for text in [
+            "--memory registered",
+            "--path safe",
+            "--algo ring",
+            "--buffers hot",
+            "--explain",
+            "--procs 2",
+        ] {
+            let flag = text.split_whitespace().next().unwrap();
+            let (backend, note) = choice(&WITH_GPUS, text).unwrap();
+            assert_eq!(backend, BackendArg::Host);
+            assert!(note.unwrap().contains(flag), "{text}");
+            assert_eq!(choice(&WITHOUT_GPUS, text).unwrap().1, None);
+            let asked = choice(&WITH_GPUS, &format!("--backend nccl {text}"));
+            match asked {
+                Ok((backend, _)) => assert_eq!((backend, flag), (BackendArg::Nccl, "--procs")),
+                Err(error) => assert_eq!(error.exit_code(), 6, "{text}"),
+            }
+        }
+        assert!(choice(&WITHOUT_NCCL, "--backend nccl").is_err());
+        let host = choice(&WITH_GPUS, "--backend host").unwrap();
+        assert_eq!(host, (BackendArg::Host, None));
+    }
+
+    #[test]
+    fn all_gpus_unless_told_otherwise() {
+        let gpus = |text: &str| {
+            let args = args(text);
+            let choice = Choice::on(&WITH_GPUS, &args).unwrap();
+            choice.complete(&args).unwrap().ranks.ngpus
+        };
+        assert_eq!(gpus(""), Some(8));
+        assert_eq!(gpus("-g 2"), Some(2));
+        assert_eq!(gpus("-t 2"), None);
+        assert_eq!(gpus("--backend nccl --procs 2"), None);
+        assert_eq!(gpus("--backend host"), None);
+    }
+
+    #[test]
+    fn processes_choose_what_was_chosen_for_them() {
+        let first = Choice::on(&WITH_GPUS, &args("--algo ring")).unwrap();
+        let words: Vec<_> = ["spark-perf".to_owned(), "all_reduce".to_owned()]
+            .into_iter()
+            .chain(first.child_arguments())
+            .collect();
+        let args = Args::try_parse_from(words).unwrap();
+        assert_eq!(Choice::on(&WITHOUT_GPUS, &args).unwrap(), first);
+    }
+}

@@ -1,0 +1,253 @@
+//! Runs the sweep: every type, operation, root and size.
+
+use spark_ccl::{Communicator, DType, Element, RedOp, ReduceOp};
+
+use crate::call::invocation::{BufferMode, Case};
+use crate::cli::options::Options;
+use crate::error::Error;
+use crate::measure::timing::Timed;
+use crate::memory::MemoryLimit;
+use crate::notation::op;
+use crate::ranks::hosts::reduce;
+use crate::report::{Device, Key, Measure, Row};
+
+/// Receives the rows as they are measured. Ranks other than 0 drop them.
+pub(crate) trait Sink {
+    /// Called for each complete row of the table.
+    fn row(&mut self, row: Row) -> Result<(), Error>;
+}
+
+/// The summary of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    /// The number of checks, over all ranks, that found wrong elements.
+    pub(crate) out_of_bounds: u64,
+    bus_bw: f64,
+    measures: u64,
+}
+
+impl Findings {
+    /// The mean bus bandwidth of all measurements, in GB/s.
+    pub(crate) fn average_bus_bw(&self) -> f64 {
+        if self.measures == 0 {
+            0.0
+        } else {
+            self.bus_bw / self.measures as f64
+        }
+    }
+}
+
+/// The memory and the ranks with which calls are measured.
+pub(crate) trait Platform {
+    /// The number of ranks.
+    fn ranks(&self) -> usize;
+
+    /// A name such as `host memory`.
+    fn name(&self) -> &'static str;
+
+    /// The description of the memory in the JSON report.
+    fn memory(&self, options: &Options) -> &'static str;
+
+    /// The version of NCCL, if NCCL executes the calls.
+    fn nccl_version(&self) -> Option<&str>;
+
+    /// Whether all ranks support an element type.
+    fn supports(&self, dtype: DType) -> bool;
+
+    /// The header's line for each rank.
+    fn devices(&self) -> &[Device];
+
+    /// Further lines of the header, which describe what these sizes use.
+    fn lines(&self, options: &Options, sizes: &[u64]) -> Result<Vec<String>, Error>;
+
+    /// The memory limits of each rank.
+    fn limits(&self) -> &[Vec<MemoryLimit>];
+
+    /// The bytes of a rank's buffers if the largest size is `bytes`.
+    fn need(&self, options: &Options, bytes: u64) -> u64;
+
+    /// Allocates buffers for a type, and runs the bench on them.
+    fn measure<T: Element>(&mut self, bench: &mut Bench<'_>) -> Result<(), Error>;
+}
+
+/// Ranks with buffers for elements of one type.
+pub(crate) trait Runner<T: Element> {
+    /// Runs a case without timing it, out of place.
+    fn warm_up(&mut self, case: &Case) -> Result<(), Error>;
+
+    /// Times a case.
+    fn time(&mut self, case: &Case, mode: BufferMode) -> Result<Timed, Error>;
+
+    /// Runs a case on known data; returns the number of wrong elements of this thread's ranks. Each
+    /// seed gives different data.
+    fn check(&mut self, case: &Case, mode: BufferMode, seed: u64) -> Result<u64, Error>;
+}
+
+/// Runs everything; `comm` connects the threads that measure.
+pub(crate) fn run<G: Platform>(
+    comm: &Communicator,
+    platform: &mut G,
+    options: &Options,
+    sink: &mut dyn Sink,
+) -> Result<Findings, Error> {
+    let mut bench = Bench {
+        comm,
+        options,
+        ranks: platform.ranks(),
+        sink,
+        findings: Findings::default(),
+        checks: 0,
+    };
+    for &dtype in &options.dtypes {
+        let bench = &mut bench;
+        match dtype {
+            DType::I8 => platform.measure::<i8>(bench),
+            DType::U8 => platform.measure::<u8>(bench),
+            DType::I32 => platform.measure::<i32>(bench),
+            DType::U32 => platform.measure::<u32>(bench),
+            DType::I64 => platform.measure::<i64>(bench),
+            DType::U64 => platform.measure::<u64>(bench),
+            DType::F16 => platform.measure::<spark_ccl::f16>(bench),
+            DType::F32 => platform.measure::<f32>(bench),
+            DType::F64 => platform.measure::<f64>(bench),
+            DType::Bf16 => platform.measure::<spark_ccl::bf16>(bench),
+            DType::F8E4M3 => platform.measure::<spark_ccl::F8E4M3>(bench),
+            DType::F8E5M2 => platform.measure::<spark_ccl::F8E5M2>(bench),
+        }?;
+    }
+    Ok(bench.findings)
+}
+
+/// The state of a run.
+pub(crate) struct Bench<'a> {
+    comm: &'a Communicator,
+    pub(crate) options: &'a Options,
+    ranks: usize,
+    sink: &'a mut dyn Sink,
+    findings: Findings,
+    /// The number of checks so far: each uses its own data.
+    checks: u64,
+}
+
+impl Bench<'_> {
+    /// Runs all operations and roots.
+    pub(crate) fn sweeps<T: Element>(&mut self, runner: &mut impl Runner<T>) -> Result<(), Error> {
+        let options = self.options;
+        // Collectives that do not reduce run once, and ignore the operation.
+        let ops = if options.ops.is_empty() {
+            &[ReduceOp::Sum]
+        } else {
+            options.ops.as_slice()
+        };
+        for &op in ops {
+            for root in options.roots(self.ranks) {
+                self.sweep(runner, op, root)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn sweep<T: Element>(
+        &mut self,
+        runner: &mut impl Runner<T>,
+        op: ReduceOp,
+        root: usize,
+    ) -> Result<(), Error> {
+        let options = self.options;
+        let ranks = self.ranks;
+        let case = |bytes| Case {
+            collective: options.collective,
+            bytes,
+            op,
+            root,
+            ranks,
+        };
+        for size in options.sweep.warm_up() {
+            runner.warm_up(&case(size))?;
+        }
+        let mut cycle = 0;
+        while options.cycles == 0 || cycle < options.cycles {
+            for size in options.sweep.sizes() {
+                self.line(runner, &case(size))?;
+            }
+            cycle += 1;
+        }
+        Ok(())
+    }
+
+    fn line<T: Element>(&mut self, runner: &mut impl Runner<T>, case: &Case) -> Result<(), Error> {
+        let out_of_place = self.measure(runner, case, BufferMode::OutOfPlace)?;
+        let in_place = self.measure(runner, case, BufferMode::InPlace)?;
+        let collective = case.collective;
+        let layout = case.layout::<T>();
+        let key = Key {
+            size: (layout.larger() * size_of::<T>()) as u64,
+            count: layout.count as u64,
+            dtype: T::DTYPE.name(),
+            op: if collective.operation().reduces() {
+                op::name(case.op)
+            } else {
+                collective.label()
+            },
+            root: if collective.operation().is_rooted() {
+                case.root as i64
+            } else {
+                -1
+            },
+        };
+        self.sink.row(Row {
+            key,
+            out_of_place,
+            in_place,
+            timestamp: crate::notation::clock::now(),
+        })
+    }
+
+    fn measure<T: Element>(
+        &mut self,
+        runner: &mut impl Runner<T>,
+        case: &Case,
+        mode: BufferMode,
+    ) -> Result<Measure, Error> {
+        let timed = runner.time(case, mode)?;
+        let (algorithm_bw, bus_bw) = case.collective.bandwidth(
+            &case.layout::<T>(),
+            size_of::<T>(),
+            case.ranks,
+            timed.seconds,
+        );
+        self.findings.bus_bw += bus_bw;
+        self.findings.measures += 1;
+        let mut wrong = None;
+        for _ in 0..self.options.checks {
+            let found = self.check(runner, case, mode)?;
+            wrong = Some(wrong.unwrap_or(0) + found);
+            if found > 0 {
+                break;
+            }
+        }
+        Ok(Measure {
+            time_us: timed.seconds * 1e6,
+            cpu_us: timed.cpu_seconds * 1e6,
+            algorithm_bw,
+            bus_bw,
+            wrong,
+            per_iteration: timed.per_iteration,
+        })
+    }
+
+    /// Runs the call on known data; returns the number of wrong elements over all ranks.
+    fn check<T: Element>(
+        &mut self,
+        runner: &mut impl Runner<T>,
+        case: &Case,
+        mode: BufferMode,
+    ) -> Result<u64, Error> {
+        self.checks += 1;
+        let own = runner.check(case, mode, self.checks)?;
+        let mut sums = [own, u64::from(own > 0)];
+        reduce(self.comm, &mut sums, RedOp::Sum)?;
+        self.findings.out_of_bounds += sums[1];
+        Ok(sums[0])
+    }
+}

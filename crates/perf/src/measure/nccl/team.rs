@@ -1,0 +1,216 @@
+//! The GPUs of a thread, and what is known about those of all threads.
+
+use serde::{Deserialize, Serialize};
+use spark_ccl::cuda::{Registration, devices, nccl_version};
+use spark_ccl::{Backend, Builder, Communicator, DType, Element};
+
+use super::gpu::Gpu;
+use super::placement;
+use super::runner::GpuRunner;
+use crate::cli::options::{Options, Registered};
+use crate::console;
+use crate::error::Error;
+use crate::measure::bench::{Bench, Platform};
+use crate::measure::header::version_code;
+use crate::memory::{GPU, MemoryLimit};
+use crate::ranks::hosts::share;
+use crate::ranks::world;
+use crate::report::Device;
+
+/// GPU memory is allocated in multiples of this.
+const PIECE: u64 = 2 << 20;
+/// NCCL reduces float8 from this version on, on GPUs of this generation (Hopper) or later.
+const FLOAT8: (u32, i32) = (22_400, 9);
+/// The size of the largest element.
+const LARGEST_ELEMENT: u64 = 8;
+
+/// The GPUs of a thread, and the information about the GPUs of all threads.
+pub(crate) struct Team<'a> {
+    control: &'a Communicator,
+    gpus: Vec<Gpu>,
+    version: String,
+    devices: Vec<Device>,
+    limits: Vec<Vec<MemoryLimit>>,
+    float8: bool,
+    allocated: bool,
+}
+
+/// What a thread reports about one of its GPUs.
+#[derive(Debug, Serialize, Deserialize)]
+struct GpuInfo {
+    pid: u32,
+    ordinal: usize,
+    bus: String,
+    name: String,
+    free: u64,
+    float8: bool,
+}
+
+impl<'a> Team<'a> {
+    /// Creates communicators for `each` GPUs of every thread of `control`; a collective call.
+    pub(crate) fn connect(
+        control: &'a Communicator,
+        builder: &Builder,
+        each: usize,
+        options: &Options,
+    ) -> Result<Self, Error> {
+        placement::check(control, each)?;
+        let id = &world::share_id(builder, control)?;
+        let builder = &builder.clone().backend(Backend::Nccl);
+        let first = control.rank() * each;
+        let size = control.size() * each;
+        // Connecting one rank waits for all others, so each needs a thread.
+        let connect = |rank| move || Ok(builder.connect(id, rank, size)?);
+        let comms = world::in_threads(first, (first..first + each).map(connect).collect());
+        let gpus = comms.into_iter().map(|(_, comm)| Gpu::new(comm?, options));
+        let gpus = gpus.collect::<Result<Vec<_>, Error>>()?;
+        let infos = share(control, &infos(&gpus)?)?;
+        let hosts = (0..control.size()).map(|thread| Ok(control.peer(thread)?.host));
+        let hosts = hosts.collect::<Result<Vec<_>, Error>>()?;
+        let of_ranks = || {
+            let threads = hosts.iter().zip(&infos);
+            threads.flat_map(|(host, infos)| infos.iter().map(move |info| (host, info)))
+        };
+        Ok(Self {
+            control,
+            gpus,
+            version: nccl_version()?,
+            float8: of_ranks().all(|(_, info)| info.float8),
+            devices: of_ranks().enumerate().map(device).collect(),
+            limits: of_ranks().map(limit).collect(),
+            allocated: false,
+        })
+    }
+
+    /// Allocates buffers for the largest size.
+    fn allocate(&mut self, options: &Options) -> Result<(), Error> {
+        let bytes = bytes(options, options.sweep.last()) as usize;
+        let kind = match options.registration {
+            Registered::No => None,
+            Registered::Local => Some(Registration::Local),
+            Registered::Symmetric => Some(Registration::Symmetric),
+        };
+        let first = self.control.rank() * self.gpus.len();
+        let allocate = |gpu| move || Gpu::allocate(gpu, bytes, kind);
+        // Registering a symmetric window waits for all other ranks.
+        let done = world::in_threads(first, self.gpus.iter_mut().map(allocate).collect());
+        let used = done.into_iter().map(|(_, done)| done);
+        let used = used.collect::<Result<Vec<_>, Error>>()?;
+        let used = share(self.control, &used)?.concat();
+        if used.contains(&false) && self.control.rank() == 0 {
+            let ranks = used.iter().enumerate().filter(|(_, used)| !**used);
+            let ranks: Vec<_> = ranks.map(|(rank, _)| rank.to_string()).collect();
+            console::print_error(format_args!(
+                "NCCL makes no use of the registration (-R {}) of ranks {}: what follows is of ordinary device \
+                 memory (NCCL_DEBUG=INFO tells more)",
+                options.registration as u8,
+                ranks.join(", ")
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Platform for Team<'_> {
+    fn ranks(&self) -> usize {
+        self.devices.len()
+    }
+
+    fn name(&self) -> &'static str {
+        "NCCL"
+    }
+
+    fn memory(&self, options: &Options) -> &'static str {
+        match options.registration {
+            Registered::No => "device",
+            Registered::Local => "device, registered",
+            Registered::Symmetric => "device, symmetric windows",
+        }
+    }
+
+    fn nccl_version(&self) -> Option<&str> {
+        Some(&self.version)
+    }
+
+    fn supports(&self, dtype: DType) -> bool {
+        self.float8 || !matches!(dtype, DType::F8E4M3 | DType::F8E5M2)
+    }
+
+    fn devices(&self) -> &[Device] {
+        &self.devices
+    }
+
+    fn lines(&self, options: &Options, _: &[u64]) -> Result<Vec<String>, Error> {
+        Ok(vec![format!(
+            "# Backend: nccl; memory: {}",
+            self.memory(options)
+        )])
+    }
+
+    fn limits(&self) -> &[Vec<MemoryLimit>] {
+        &self.limits
+    }
+
+    fn need(&self, options: &Options, size: u64) -> u64 {
+        bytes(options, size)
+            .next_multiple_of(PIECE)
+            .saturating_mul(2)
+    }
+
+    fn measure<T: Element>(&mut self, bench: &mut Bench<'_>) -> Result<(), Error> {
+        if !self.allocated {
+            self.allocate(bench.options)?;
+            self.allocated = true;
+        }
+        let mut runner = GpuRunner {
+            control: self.control,
+            options: bench.options,
+            gpus: &mut self.gpus,
+        };
+        bench.sweeps::<T>(&mut runner)
+    }
+}
+
+/// The bytes of a buffer if the largest size is `size`, for any element type.
+fn bytes(options: &Options, size: u64) -> u64 {
+    let bytes = size.saturating_add(options.unalign as u64 * LARGEST_ELEMENT);
+    bytes.checked_next_multiple_of(PIECE).unwrap_or(bytes)
+}
+
+fn infos(gpus: &[Gpu]) -> Result<Vec<GpuInfo>, Error> {
+    let devices = devices()?;
+    let version = version_code(&nccl_version()?);
+    let info = |gpu: &Gpu| {
+        let device = devices.get(gpu.ordinal());
+        Ok(GpuInfo {
+            pid: std::process::id(),
+            ordinal: gpu.ordinal(),
+            bus: device.map_or_else(String::new, |device| device.bus_id.clone()),
+            name: device.map_or_else(String::new, |device| device.name.clone()),
+            free: gpu.free()?,
+            float8: version >= FLOAT8.0 && gpu.generation()? >= FLOAT8.1,
+        })
+    };
+    gpus.iter().map(info).collect()
+}
+
+/// The header's line for a rank.
+fn device((rank, (host, info)): (usize, (&String, &GpuInfo))) -> Device {
+    // Without the PCI function, which is always 0.
+    let (place, _) = info.bus.split_once('.').unwrap_or((&info.bus, ""));
+    Device {
+        rank,
+        pid: info.pid,
+        host: host.clone(),
+        index: info.ordinal,
+        bus: place.to_owned(),
+        name: info.name.clone(),
+    }
+}
+
+fn limit((host, info): (&String, &GpuInfo)) -> Vec<MemoryLimit> {
+    vec![MemoryLimit {
+        name: format!("{GPU} {} of {host}", info.bus),
+        bytes: info.free,
+    }]
+}
