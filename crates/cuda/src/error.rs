@@ -25,6 +25,33 @@ pub enum Error {
         "CUDA's driver finds no GPU; does nvidia-smi list one, and does CUDA_VISIBLE_DEVICES hide it?"
     )]
     NoDevice,
+    /// Kernels cannot be loaded on a device.
+    #[error(
+        "the kernels of {name} cannot be loaded on device {device}, of compute capability \
+         {capability}: {reason}; there are images for {images}"
+    )]
+    Kernels {
+        /// The source of the kernels.
+        name: &'static str,
+        /// CUDA's device ordinal.
+        device: usize,
+        /// The device's compute capability.
+        capability: String,
+        /// What the source was compiled for.
+        images: String,
+        /// Why.
+        reason: String,
+    },
+    /// A source has no such kernel.
+    #[error("no kernel {name} in {kernels}: {error}")]
+    Kernel {
+        /// The kernel.
+        name: String,
+        /// The source of the kernels.
+        kernels: &'static str,
+        /// What the driver says.
+        error: Box<Error>,
+    },
     /// A call of the driver failed.
     #[error("{operation} on device {device}{}: {text} ({name} {code})", of(*rank))]
     Call {

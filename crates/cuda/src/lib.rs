@@ -1,5 +1,5 @@
-//! CUDA's driver, loaded at run time: whether it is there, which devices it has, and the few
-//! operations that cudarc lacks.
+//! CUDA's driver, loaded at run time: whether it is there, which devices it has, kernels that are
+//! compiled for several GPUs, and the few operations that cudarc lacks.
 //!
 //! cudarc panics if libcuda, or one of its functions, is missing. [`open`] checks first, and
 //! reports what is missing; nothing calls cudarc before it has succeeded.
@@ -18,6 +18,8 @@ mod device;
 mod driver;
 mod error;
 mod event;
+mod images;
+mod pack;
 mod pool;
 mod recorded;
 mod stream;
@@ -28,6 +30,7 @@ pub use device::{Device, bus_id, context, count, devices};
 pub use driver::open;
 pub use error::{Error, checked};
 pub use event::elapsed_ms;
+pub use images::{Images, Kernels};
 pub use pool::share_default_pool;
 pub use recorded::{EventPool, RecordedEvent};
 pub use stream::{
