@@ -14,11 +14,16 @@ pub enum Error {
         /// The loader's reason.
         reason: String,
     },
-    /// The driver is too old.
-    #[error("CUDA's driver has no function {symbol}; install a newer one (CUDA 11.4 or later)")]
+    /// The driver is too old, or too old for what was asked for.
+    #[error(
+        "CUDA's driver, which is for CUDA {version}, has no function {symbol}; install a newer one \
+         (CUDA 11.4 has all)"
+    )]
     Symbol {
         /// The function.
         symbol: &'static str,
+        /// The version of CUDA that the driver is for.
+        version: String,
     },
     /// There is a driver, but no GPU.
     #[error(

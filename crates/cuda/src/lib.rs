@@ -2,7 +2,12 @@
 //! compiled for several GPUs, and the few operations that cudarc lacks.
 //!
 //! cudarc panics if libcuda, or one of its functions, is missing. [`open`] checks first, and
-//! reports what is missing; nothing calls cudarc before it has succeeded.
+//! reports what is missing; nothing calls cudarc before it has succeeded. What an old driver may
+//! lack is a [`Feature`], which is checked where it is used.
+//!
+//! cudarc's types are those of one version of CUDA, and it does not build with two. The feature
+//! `cuda-version`, a default, selects 12.4. A program that selects another version in cudarc turns
+//! it off. The driver may be of any version.
 //!
 //! ```no_run
 //! for device in spark_ccl_cuda::devices()? {
@@ -27,7 +32,7 @@ mod stream;
 pub use buffer::{Buffer, Observed, Observer};
 pub use cudarc;
 pub use device::{Device, bus_id, context, count, devices};
-pub use driver::open;
+pub use driver::{Feature, open, require};
 pub use error::{Error, checked};
 pub use event::elapsed_ms;
 pub use images::{Images, Kernels};

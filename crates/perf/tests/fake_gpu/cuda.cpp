@@ -126,6 +126,7 @@ NOTHING(cuDevicePrimaryCtxRelease_v2)
 NOTHING(cuEventDestroy_v2)
 NOTHING(cuGraphDestroy)
 
+int cuDriverGetVersion(int *version) { return *version = 12040, SUCCESS; }
 int cuInit(unsigned) { return device_count() ? SUCCESS : NO_DEVICE; }
 int cuGetErrorName(int, const char **name) { return *name = "FAKE", SUCCESS; }
 int cuGetErrorString(int, const char **text) { return *text = "a fake error", SUCCESS; }
