@@ -20,13 +20,17 @@
 //! | buffer | what keeps uses in order |
 //! |---|---|
 //! | cudarc's `CudaSlice`, `CudaViewMut`, and [`DevicePart`] of a slice | cudarc's events: the next use of the buffer, by cudarc or by a call, waits |
-//! | [`DeviceMemory`], from [`Communicator::alloc_device`](crate::Communicator::alloc_device) | events of its own: a call that writes waits for all calls before it, one that reads for those that write |
+//! | [`DeviceMemory`], from [`Communicator::alloc_device`](crate::Communicator::alloc_device), and its parts ([`DeviceView`], [`DeviceViewMut`]) | events of its own: a call that writes waits for all calls before it, one that reads for those that write |
 //! | [`DeviceSlice`], of an address | the program itself (`unsafe`) |
 //!
 //! [`on`](crate::Call::on) enqueues and returns; the buffers come back at once, since what is done to them
 //! next waits in its stream. No borrow can follow a stream: freed memory is freed in a stream's order too. Whatever does
 //! not touch a call's buffers goes on beside it: computing in another stream, also in the one that a buffer was made
 //! with.
+//!
+//! What the program itself enqueues with [`DeviceMemory`], such as its own kernels, is in order with calls by
+//! [`read_in`](DeviceMemory::read_in) and [`write_in`](DeviceMemory::write_in). Without these, it is in order only in the stream
+//! that the calls are in.
 //!
 //! cudarc has one event for all reads of a buffer, that of the last one. So a call that reads is noted as a write, and
 //! cudarc's next read of that buffer waits for it. [`DeviceMemory`] remembers each reader. `CudaView` is no buffer of
@@ -73,8 +77,8 @@
 use crate::Error;
 
 pub use crate::device::{
-    DeviceMemory, DeviceOperands, DevicePart, DeviceRecv, DeviceSend, DeviceSlice, Group,
-    Registration,
+    DeviceMemory, DeviceOperands, DevicePart, DeviceRecv, DeviceSend, DeviceSlice, DeviceView,
+    DeviceViewMut, Group, Registration,
 };
 pub use spark_ccl_cuda::{Device, Error as CudaError, cudarc};
 pub use spark_ccl_nccl::Error as NcclError;
