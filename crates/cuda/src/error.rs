@@ -30,6 +30,14 @@ pub enum Error {
         "CUDA's driver finds no GPU; does nvidia-smi list one, and does CUDA_VISIBLE_DEVICES hide it?"
     )]
     NoDevice,
+    /// A context that cannot be adopted.
+    #[error("the context of device {device}: {problem}")]
+    Context {
+        /// CUDA's device ordinal.
+        device: usize,
+        /// Why not.
+        problem: &'static str,
+    },
     /// Kernels cannot be loaded on a device.
     #[error(
         "the kernels of {name} cannot be loaded on device {device}, of compute capability \
