@@ -20,13 +20,17 @@
 //! | buffer | what keeps uses in order |
 //! |---|---|
 //! | cudarc's `CudaSlice`, `CudaViewMut`, and [`DevicePart`] of a slice | cudarc's events: the next use of the buffer, by cudarc or by a call, waits |
-//! | [`DeviceMemory`], from [`Communicator::alloc_device`](crate::Communicator::alloc_device) | events of its own: a call that writes waits for all calls before it, one that reads for those that write |
+//! | [`DeviceMemory`], from [`Communicator::alloc_device`](crate::Communicator::alloc_device), and its parts ([`DeviceView`], [`DeviceViewMut`]) | events of its own: a call that writes waits for all calls before it, one that reads for those that write |
 //! | [`DeviceSlice`], of an address | the program itself (`unsafe`) |
 //!
 //! [`on`](crate::Call::on) enqueues and returns; the buffers come back at once, since what is done to them
 //! next waits in its stream. No borrow can follow a stream: freed memory is freed in a stream's order too. Whatever does
 //! not touch a call's buffers goes on beside it: computing in another stream, also in the one that a buffer was made
 //! with.
+//!
+//! What the program itself enqueues with [`DeviceMemory`], such as its own kernels, is in order with calls by
+//! [`read_in`](DeviceMemory::read_in) and [`write_in`](DeviceMemory::write_in). Without these, it is in order only in the stream
+//! that the calls are in.
 //!
 //! cudarc has one event for all reads of a buffer, that of the last one. So a call that reads is noted as a write, and
 //! cudarc's next read of that buffer waits for it. [`DeviceMemory`] remembers each reader. `CudaView` is no buffer of
@@ -40,7 +44,13 @@
 //! An error that cudarc keeps in its context for the next caller is left there, and calls leave none.
 //!
 //! Streams and memory are those of [`Communicator::context`](crate::Communicator::context), or [`context`], which is the
-//! same: cudarc keeps nothing in order between two objects of one context.
+//! same: cudarc keeps nothing in order between two objects of one context. Where a program has made one itself, or a
+//! framework has, [`adopt_context`] makes that the one.
+//!
+//! A stream of another library is taken by its handle: `CudaContext::wrap_borrowed_stream` (`unsafe`: it must be of that
+//! context, and live as long as the wrapper and what was enqueued by it). The legacy default stream is
+//! `CudaContext::default_stream`. The per-thread default stream is refused, since its handle means another stream in each
+//! thread, and NCCL may use others: take a new stream, and let the two wait for each other (`CudaStream::join`).
 //!
 //! # Graphs
 //!
@@ -73,8 +83,8 @@
 use crate::Error;
 
 pub use crate::device::{
-    DeviceMemory, DeviceOperands, DevicePart, DeviceRecv, DeviceSend, DeviceSlice, Group,
-    Registration,
+    DeviceMemory, DeviceOperands, DevicePart, DeviceRecv, DeviceSend, DeviceSlice, DeviceView,
+    DeviceViewMut, Group, Registration,
 };
 pub use spark_ccl_cuda::{Device, Error as CudaError, cudarc};
 pub use spark_ccl_nccl::Error as NcclError;
@@ -93,6 +103,30 @@ pub fn devices() -> Result<Vec<Device>, Error> {
 /// [`Error::Unsupported`] where there is no driver; [`Error::Cuda`] where there is no such device.
 pub fn context(device: usize) -> Result<std::sync::Arc<cudarc::driver::CudaContext>, Error> {
     Ok(spark_ccl_cuda::context(device)?)
+}
+
+/// Makes a program's own object of a device's primary context the one that [`context`] returns, and communicators use:
+/// calls then take the streams and buffers that were made with it. To be called before the first communicator of the
+/// device is made.
+///
+/// ```no_run
+/// use spark_ccl::cuda::{adopt_context, cudarc::driver::CudaContext};
+/// use spark_ccl::{Backend, Communicator};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let context = CudaContext::new(0)?;
+/// adopt_context(&context)?;
+/// let comm = Communicator::builder().backend(Backend::Nccl).local(1)?.remove(0);
+/// assert!(std::sync::Arc::ptr_eq(comm.context()?, &context));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// [`Error::Invalid`] for another context than the primary one, and while another object of it is in use: that of a
+/// communicator, of memory of one, or from [`context`].
+pub fn adopt_context(context: &std::sync::Arc<cudarc::driver::CudaContext>) -> Result<(), Error> {
+    Ok(spark_ccl_cuda::adopt(context)?)
 }
 
 /// The version of the NCCL that `SPARK_CCL_NCCL_LIBRARY` names, or that the system has: `2.28.9`.

@@ -33,9 +33,9 @@ pub(crate) struct Block {
 /// The ends of what was enqueued with a block.
 #[derive(Debug, Default)]
 struct Uses {
-    /// Of the last call that writes.
-    writer: Option<Arc<RecordedEvent>>,
-    /// Of those that have read since.
+    /// Of what writes; several at once, where these are parts.
+    writers: Vec<Arc<RecordedEvent>>,
+    /// Of what reads.
     readers: Vec<Arc<RecordedEvent>>,
     /// Why an end could not be had: the block is never freed.
     lost: Option<Error>,
@@ -63,7 +63,7 @@ impl Block {
         }
     }
 
-    /// Makes a stream wait for the last write; and for the reads since, before it `writes` itself.
+    /// Makes a stream wait for what writes; and for what reads, before it `writes` itself.
     pub(super) fn hold_back(&self, stream: &Arc<CudaStream>, writes: bool) -> Result<(), Error> {
         let uses = self.uses.lock();
         let mut before = uses.before(writes)?.filter(|end| !end.is_in(stream));
@@ -73,14 +73,15 @@ impl Block {
     /// It was read, or written, up to an event.
     pub(super) fn was_used(&self, end: &Arc<RecordedEvent>, writes: bool) {
         let mut uses = self.uses.lock();
+        // Others are kept, also before a write: it may be of another part, and then has not waited for them. One that
+        // cannot be asked may still be under way.
+        let is_over =
+            |other: &Arc<RecordedEvent>| end.follows(other) || other.is_complete().unwrap_or(false);
+        uses.readers.retain(|other| !is_over(other));
         if writes {
-            uses.readers.clear();
-            uses.writer = Some(Arc::clone(end));
+            uses.writers.retain(|other| !is_over(other));
+            uses.writers.push(Arc::clone(end));
         } else {
-            // One that cannot be asked may still be under way.
-            let is_done = |end: &RecordedEvent| end.is_complete().unwrap_or(false);
-            uses.readers
-                .retain(|other| !end.follows(other) && !is_done(other));
             uses.readers.push(Arc::clone(end));
         }
     }
@@ -123,13 +124,13 @@ impl Uses {
             return Err(error.clone());
         }
         let readers = if writes { &self.readers[..] } else { &[] };
-        Ok(self.writer.iter().chain(readers))
+        Ok(self.writers.iter().chain(readers))
     }
 
     /// Whether all is known to have run.
     fn are_over(&self) -> bool {
         let done = |end: &Arc<RecordedEvent>| end.is_complete().unwrap_or(false);
-        self.lost.is_none() && self.writer.iter().chain(&self.readers).all(done)
+        self.lost.is_none() && self.writers.iter().chain(&self.readers).all(done)
     }
 }
 

@@ -3,12 +3,15 @@
 use super::block::Block;
 use super::buffer::{DeviceRecv, DeviceSend};
 use super::engine::TypedBlock;
-use super::site::{Order, Site};
+use super::view::{DeviceView, Owner};
+use super::view_mut::DeviceViewMut;
 use crate::buffer::{RecvBuf, Region, SendBuf};
 use crate::error::Error;
+use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_fork::Owned;
 use spark_ccl_types::Element;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// `len` elements of a device's memory, from [`Communicator::alloc_device`](crate::Communicator::alloc_device).
@@ -21,16 +24,6 @@ pub struct DeviceMemory<T> {
     owner: Owned<Owner>,
     len: usize,
     element: PhantomData<fn() -> T>,
-}
-
-/// Tells its block when it is dropped.
-#[derive(Debug)]
-struct Owner(Arc<Block>);
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        self.0.was_dropped();
-    }
 }
 
 impl<T: Element> DeviceMemory<T> {
@@ -53,9 +46,49 @@ impl<T: Element> DeviceMemory<T> {
         self.len == 0
     }
 
-    /// Its address, for CUDA.
+    /// Its address, for CUDA. What the program does there itself is [`read_in`](Self::read_in) and
+    /// [`write_in`](Self::write_in) a stream.
     pub fn address(&self) -> u64 {
         self.owner.0.address
+    }
+
+    /// A part of it for calls that read.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the range is not within it.
+    pub fn view(&self, range: Range<usize>) -> Result<DeviceView<'_, T>, Error> {
+        self.whole().view(range)
+    }
+
+    /// A part of it for calls that write.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the range is not within it.
+    pub fn view_mut(&mut self, range: Range<usize>) -> Result<DeviceViewMut<'_, T>, Error> {
+        self.whole_mut().view_mut(range)
+    }
+
+    /// Its first `mid` elements, and the others: two buffers of one call, or of several. Calls that use parts of one
+    /// memory wait for each other as those do which use all of it.
+    ///
+    /// ```no_run
+    /// # use spark_ccl::{Communicator, Error, RedOp};
+    /// # fn sum(comm: &Communicator) -> Result<(), Error> {
+    /// let mut memory = comm.alloc_device::<f32>(200)?;
+    /// let (mut own, sums) = memory.split_at_mut(100)?;
+    /// own.write(&[1.0; 100])?;
+    /// comm.all_reduce(own, sums, RedOp::Sum).run()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when it has fewer.
+    pub fn split_at_mut(
+        &mut self,
+        mid: usize,
+    ) -> Result<(DeviceViewMut<'_, T>, DeviceViewMut<'_, T>), Error> {
+        self.whole_mut().split_at_mut(mid)
     }
 
     /// Copies values to it, when the calls with it have run.
@@ -64,15 +97,7 @@ impl<T: Element> DeviceMemory<T> {
     /// [`Error::Invalid`] for another number of values than it has elements; [`Error::Cuda`]. The memory cannot be used
     /// any more after a copy that has failed, since that may still run.
     pub fn write(&mut self, values: &[T]) -> Result<(), Error> {
-        self.may_copy("DeviceMemory::write", values.len())?;
-        let (block, gpu) = (self.block(), &self.block().gpu);
-        let copied = block.settle(true).and_then(|()| {
-            // SAFETY: the memory is as long as the values, and nothing uses it: what did has run, and no call can be
-            // made meanwhile, since this is the only handle. After an error, nothing ever uses or frees it.
-            let copied = unsafe { gpu.copies.write(block.address, values) };
-            copied.inspect_err(|error| block.was_lost(error.clone()))
-        });
-        Ok(copied.map_err(|error| error.of_rank(gpu.rank))?)
+        self.whole_mut().write(values)
     }
 
     /// Copies its elements to `values`, when the calls that write them have run.
@@ -80,63 +105,85 @@ impl<T: Element> DeviceMemory<T> {
     /// # Errors
     /// As of [`write`](Self::write).
     pub fn read(&self, values: &mut [T]) -> Result<(), Error> {
-        self.may_copy("DeviceMemory::read", values.len())?;
-        let (block, gpu) = (self.block(), &self.block().gpu);
-        let copied = block.settle(false).and_then(|()| {
-            // SAFETY: the memory is as long as the values, and nothing writes it: what did has run, and a call that
-            // does needs the only handle, which is borrowed. After an error, nothing ever uses or frees it. All bits
-            // are elements.
-            let copied = unsafe { gpu.copies.read(block.address, values) };
-            copied.inspect_err(|error| block.was_lost(error.clone()))
-        });
-        Ok(copied.map_err(|error| error.of_rank(gpu.rank))?)
+        self.whole().read(values)
+    }
+
+    /// Lets the program's own kernels and copies read it in a stream, in order with calls: they run after the calls
+    /// that write it, and who writes it next waits for them. `enqueue` gets its address, and enqueues them in that
+    /// stream.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a stream of another context, the per-thread stream, and one that captures a graph;
+    /// [`Error::Cuda`]. Then nothing is enqueued.
+    pub fn read_in<R>(
+        &self,
+        stream: &Arc<CudaStream>,
+        enqueue: impl FnOnce(u64) -> R,
+    ) -> Result<R, Error> {
+        self.whole().read_in(stream, enqueue)
+    }
+
+    /// Lets the program's own kernels and copies write it, or read it, in a stream, in order with calls: they run after
+    /// all calls with it, and who uses it next waits for them. `enqueue` gets its address, and enqueues them in
+    /// that stream.
+    ///
+    /// ```no_run
+    /// # use spark_ccl::cuda::DeviceMemory;
+    /// # use spark_ccl::cuda::cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
+    /// # use spark_ccl::{Communicator, RedOp};
+    /// # fn scale(comm: &Communicator, kernel: &CudaFunction, memory: &mut DeviceMemory<f32>) -> Result<(), Box<dyn std::error::Error>> {
+    /// let stream = comm.context()?.new_stream()?;
+    /// let len = memory.len() as u64;
+    /// memory.write_in(&stream, |address| {
+    ///     let mut launch = stream.launch_builder(kernel);
+    ///     launch.arg(&address).arg(&len);
+    ///     // SAFETY: the kernel takes an address and a length, and writes nothing else.
+    ///     unsafe { launch.launch(LaunchConfig::for_num_elems(len as u32)) }
+    /// })??;
+    /// // It sums what the kernel has written, in whichever stream that was.
+    /// comm.all_reduce_in_place(memory, RedOp::Sum).run()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As of [`read_in`](Self::read_in).
+    pub fn write_in<R>(
+        &mut self,
+        stream: &Arc<CudaStream>,
+        enqueue: impl FnOnce(u64) -> R,
+    ) -> Result<R, Error> {
+        self.whole_mut().write_in(stream, enqueue)
     }
 
     pub(super) fn typed(&self) -> TypedBlock<'_> {
         TypedBlock {
-            block: self.block(),
+            block: &self.owner.0,
             len: self.len,
             dtype: T::DTYPE,
         }
     }
 
-    fn block(&self) -> &Arc<Block> {
-        &self.owner.0
+    fn whole(&self) -> DeviceView<'_, T> {
+        DeviceView::whole(&self.owner, self.len)
     }
 
-    fn may_copy(&self, operation: &'static str, seen: usize) -> Result<(), Error> {
-        self.owner.process().check()?;
-        if seen == self.len {
-            return Ok(());
-        }
-        Err(Error::Invalid {
-            operation,
-            problem: format!("{seen} values for {} elements", self.len),
-        })
-    }
-
-    fn whole(&self) -> Region {
-        let block = self.block();
-        let site = Site {
-            device: block.gpu.context.ordinal(),
-            stream: Some(Arc::clone(&block.gpu.sync_stream)),
-            order: Order::Block(Arc::clone(block)),
-        };
-        Region::on_device(block.address, self.len, site)
+    fn whole_mut(&mut self) -> DeviceViewMut<'_, T> {
+        DeviceViewMut::whole(&mut self.owner, self.len)
     }
 }
 
 // SAFETY: it owns the memory, which stays until all calls have run whose ends its block has been told of.
 unsafe impl<T: Element> SendBuf<T> for &DeviceMemory<T> {
     fn region(&self) -> Region {
-        self.whole()
+        self.whole().region()
     }
 }
 
 // SAFETY: it borrows the memory's owner; the memory stays until all calls have run whose ends its block has been told of.
 unsafe impl<T: Element> SendBuf<T> for &mut DeviceMemory<T> {
     fn region(&self) -> Region {
-        self.whole()
+        self.whole().region()
     }
 }
 
@@ -144,7 +191,7 @@ unsafe impl<T: Element> SendBuf<T> for &mut DeviceMemory<T> {
 // been told of.
 unsafe impl<T: Element> RecvBuf<T> for &mut DeviceMemory<T> {
     fn region_mut(&mut self) -> Region {
-        self.whole()
+        self.whole_mut().region_mut()
     }
 }
 

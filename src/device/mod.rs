@@ -17,6 +17,8 @@ mod operands;
 mod order;
 mod pause;
 mod site;
+mod view;
+mod view_mut;
 
 pub(crate) use engine::StreamEngine;
 pub(crate) use site::Site;
@@ -26,3 +28,5 @@ pub use engine::Registration;
 pub use group::Group;
 pub use memory::DeviceMemory;
 pub use operands::DeviceOperands;
+pub use view::DeviceView;
+pub use view_mut::DeviceViewMut;

@@ -162,3 +162,49 @@ fn raw_memory_has_parts() {
         comm.finalize().unwrap();
     });
 }
+
+#[test]
+fn parts_of_memory_are_buffers() {
+    let Some(gpus) = gpus(1) else { return };
+    gpus.each(&builder(), |comm| {
+        const LEN: usize = 1000;
+        let (rank, size) = (comm.rank(), comm.size());
+        let stream = comm.context().unwrap().new_stream().unwrap();
+        let mut memory: DeviceMemory<u32> = comm.alloc_device(LEN * (size + 1)).unwrap();
+        let (mut own, all) = memory.split_at_mut(LEN).unwrap();
+        assert_eq!((own.len(), all.len()), (LEN, LEN * size));
+        own.write(&[rank as u32; LEN]).unwrap();
+        assert!(text(own.write(&[0; LEN + 1])).contains("1001 values for 1000"));
+        let (_, mut all) = comm.all_gather(own, all).on(&stream).unwrap();
+        let mut seen = vec![0; LEN * size];
+        all.as_view().read(&mut seen).unwrap();
+        for (rank, block) in seen.chunks_exact(LEN).enumerate() {
+            assert_eq!(block, [rank as u32; LEN]);
+        }
+        // A part of a part; and what is beside it stays.
+        all = all.view_mut(LEN * rank..LEN * (rank + 1)).unwrap();
+        let (first, _) = all.split_at_mut(3).unwrap();
+        comm.all_reduce_in_place(first, RedOp::Max).run().unwrap();
+        let mine = memory.view(LEN * (rank + 1)..LEN * (rank + 2)).unwrap();
+        let mut seen = [0; 5];
+        mine.view(0..5).unwrap().read(&mut seen).unwrap();
+        let (most, mine) = (size as u32 - 1, rank as u32);
+        assert_eq!(seen, [most, most, most, mine, mine]);
+
+        let len = memory.len();
+        let start = memory.address();
+        assert_eq!(memory.view(3..5).unwrap().address(), start + 12);
+        assert!(memory.view(len..len).unwrap().is_empty());
+        #[expect(clippy::reversed_empty_ranges)]
+        for range in [0..len + 1, 5..3, len + 1..len + 1, 0..usize::MAX] {
+            let said = text(memory.view(range.clone()));
+            assert!(
+                said.contains(&format!("memory of {len} elements")),
+                "{said}"
+            );
+            assert!(memory.view_mut(range).is_err());
+        }
+        assert!(memory.split_at_mut(len + 1).is_err());
+        comm.finalize().unwrap();
+    });
+}

@@ -1,6 +1,6 @@
 //! Ranks that die, stop or do something else.
 
-use super::{builder, gpus, of_fakes};
+use super::{builder, gpus, in_another_process, of_fakes};
 use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
 use spark_ccl::{Communicator, Error, ExitClass, RedOp, UniqueId};
@@ -264,10 +264,7 @@ fn a_copy_that_fails_leaves_the_programs_memory_alone() {
     if !has(Need::FakeGpus) {
         return;
     }
-    let copies = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "failures::copy_that_fails"])
-        .status();
-    assert!(copies.unwrap().success());
+    in_another_process("failures::copy_that_fails");
 }
 
 /// In another process: the memory is never freed, and keeps the context of its device.

@@ -15,6 +15,7 @@ use spark_ccl::cuda::{devices, nccl_version};
 use spark_ccl::{Backend, Builder, Communicator, Error};
 use spark_ccl_testing::{Need, has};
 use std::io::Write;
+use std::process::Command;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -54,6 +55,14 @@ fn watch() -> Sender<()> {
         }
     });
     watched
+}
+
+/// Runs an ignored test of this program in a process of its own.
+fn in_another_process(test: &str) {
+    let run = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", test])
+        .status();
+    assert!(run.unwrap().success(), "{test}");
 }
 
 /// Where the GPUs are none: one of their functions for tests, which takes a number.

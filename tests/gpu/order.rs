@@ -1,7 +1,8 @@
 //! Who waits for a call in a stream, and who does not.
 
-use super::{Gpus, builder, gpus};
-use spark_ccl::cuda::cudarc::driver::{CudaEvent, CudaStream};
+use super::{Gpus, builder, gpus, in_another_process, text};
+use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use spark_ccl::cuda::cudarc::driver::{CudaEvent, CudaStream, DriverError, result};
 use spark_ccl::cuda::{DeviceMemory, DevicePart};
 use spark_ccl::{Communicator, RedOp};
 use spark_ccl_cuda::EventPool;
@@ -225,6 +226,129 @@ fn a_call_holds_up_only_who_writes_to_our_memory() {
             std::thread::sleep(A_WHILE);
             assert!(!written.try_is_complete().unwrap());
             alone
+        },
+    );
+}
+
+/// Fills `len` numbers at an address in a stream, as a kernel of the program's would.
+fn fill(stream: &CudaStream, address: u64, len: usize) -> Result<(), DriverError> {
+    // SAFETY: the tests pass addresses of memory that is as long, within `write_in`.
+    unsafe { result::memset_d8_async(address, 1, 4 * len, stream.cu_stream()) }
+}
+
+#[test]
+fn the_programs_own_writes_wait_for_calls_and_its_reads_for_writes() {
+    let Some(gpus) = gpus(2) else { return };
+    while_a_gather_waits(
+        &gpus,
+        |comm, _| {
+            let mut own: DeviceMemory<u32> = comm.alloc_device(LEN).unwrap();
+            own.write(&values(comm)).unwrap();
+            own
+        },
+        |comm, own, all, calls| {
+            comm.all_gather(&*own, all).on(calls).unwrap();
+        },
+        |comm, mut own, gathered| {
+            let [reads, writes, reads_again] = streams(comm);
+            own.read_in(&reads, |_| ()).unwrap();
+            comes(&so_far(&reads));
+            assert!(!gathered.try_is_complete().unwrap());
+            let filled = own.write_in(&writes, |address| fill(&writes, address, LEN));
+            filled.unwrap().unwrap();
+            own.view(1..2)
+                .unwrap()
+                .read_in(&reads_again, |_| ())
+                .unwrap();
+            let ends = [so_far(&writes), so_far(&reads_again)];
+            std::thread::sleep(A_WHILE);
+            assert!(ends.iter().all(|end| !end.try_is_complete().unwrap()));
+        },
+    );
+}
+
+#[test]
+fn calls_wait_for_what_the_program_writes() {
+    let Some(gpus) = gpus(1) else { return };
+    gpus.each(&builder(), |comm| {
+        let [writes, calls] = streams(&comm);
+        let mut memory: DeviceMemory<u32> = comm.alloc_device(LEN).unwrap();
+        for _ in 0..20 {
+            memory.write(&vec![7; LEN]).unwrap();
+            let filled = memory.write_in(&writes, |address| fill(&writes, address, LEN));
+            filled.unwrap().unwrap();
+            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                .on(&calls)
+                .unwrap();
+            let mut seen = vec![0; LEN];
+            memory.read(&mut seen).unwrap();
+            let sum = 0x0101_0101 * comm.size() as u32;
+            assert!(seen.iter().all(|&value| value == sum), "{:x}", seen[0]);
+        }
+        comm.finalize().unwrap();
+    });
+}
+
+#[test]
+fn memory_whose_use_has_no_end_is_not_used_again() {
+    let Some(_gpus) = gpus(1) else { return };
+    in_another_process("order::use_without_end");
+}
+
+/// In another process: the memory is never freed, and keeps the context of its device.
+#[test]
+#[ignore = "a process that another test starts"]
+fn use_without_end() {
+    let Some(_gpus) = gpus(1) else { return };
+    let comm = builder().local(1).unwrap().remove(0);
+    let [stream] = streams(&comm);
+    let mut memory: DeviceMemory<u32> = comm.alloc_device(10).unwrap();
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    let begun = memory.write_in(&stream, |_| stream.begin_capture(mode));
+    begun.unwrap().unwrap();
+    let said = text(memory.read_in(&stream, |_| ()));
+    assert!(said.contains("a graph may run when"), "{said}");
+    stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+    let said = text(memory.read(&mut [0; 10]));
+    assert!(said.contains("cuEventRecord"), "{said}");
+}
+
+#[test]
+fn a_write_to_a_part_makes_the_memory_forget_no_read_of_another() {
+    let Some(gpus) = gpus(2) else { return };
+    while_a_gather_waits(
+        &gpus,
+        |comm, _| {
+            let mut own: DeviceMemory<u32> = comm.alloc_device(2 * LEN).unwrap();
+            own.view_mut(0..LEN).unwrap().write(&values(comm)).unwrap();
+            // One rank's: its calls wait for nobody.
+            let alone = comm.split(Some(comm.rank() as u32), 0).unwrap().unwrap();
+            let mut other: DeviceMemory<u32> = alone.alloc_device(LEN).unwrap();
+            other.write(&vec![9; LEN]).unwrap();
+            let [others] = streams(comm);
+            (own, other, alone, others)
+        },
+        |comm, (own, other, alone, others), all, calls| {
+            let (read, written) = own.split_at_mut(LEN).unwrap();
+            comm.group(|group| {
+                comm.all_gather(read, all).within(group, calls);
+                let call = alone.all_reduce(&*other, written, RedOp::Sum);
+                call.within(group, others);
+                Ok(())
+            })
+            .unwrap();
+        },
+        |comm, (mut own, other, alone, others), _| {
+            comes(&so_far(&others));
+            let mut seen = vec![0; LEN];
+            own.view(LEN..2 * LEN).unwrap().read(&mut seen).unwrap();
+            assert_eq!(seen, vec![9; LEN]);
+            let [writes] = streams(comm);
+            own.write_in(&writes, |_| ()).unwrap();
+            let written = so_far(&writes);
+            std::thread::sleep(A_WHILE);
+            assert!(!written.try_is_complete().unwrap());
+            (alone, other)
         },
     );
 }

@@ -1,13 +1,13 @@
 //! Groups and graphs.
 
-use super::{builder, gpus, text};
+use super::{builder, gpus, in_another_process, text};
 use spark_ccl::cuda::cudarc::driver::sys::{
     CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode,
 };
 use spark_ccl::cuda::cudarc::driver::{CudaContext, DriverError};
-use spark_ccl::cuda::{DeviceMemory, DeviceSlice, Registration};
+use spark_ccl::cuda::{DeviceMemory, DeviceSlice, Registration, adopt_context};
 use spark_ccl::{Communicator, RedOp};
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 #[test]
@@ -51,6 +51,47 @@ fn one_thread_works_for_all_gpus() {
     for comm in &comms {
         comm.wait(&stream(comm)).unwrap();
     }
+}
+
+#[test]
+fn a_programs_own_context_can_be_adopted() {
+    let Some(_gpus) = gpus(1) else { return };
+    in_another_process("streams::context_of_the_programs_own");
+}
+
+/// In another process: here, contexts may be in use.
+#[test]
+#[ignore = "a process that another test starts"]
+fn context_of_the_programs_own() {
+    let Some(_gpus) = gpus(1) else { return };
+    let [own, other] = [(); 2].map(|()| CudaContext::new(0).unwrap());
+    adopt_context(&own).unwrap();
+    let stream = own.new_stream().unwrap();
+    let mut sums = stream.clone_htod(&[3_u32; 100]).unwrap();
+    let comm = builder().local(1).unwrap().remove(0);
+    assert!(Arc::ptr_eq(comm.context().unwrap(), &own));
+    // As another library passes it: by its handle.
+    // SAFETY: the stream is of this context, and outlives the wrapper and what is enqueued by it.
+    let raw = unsafe { own.wrap_borrowed_stream(stream.cu_stream()) };
+    for stream in [&stream, &raw, &own.default_stream()] {
+        comm.all_reduce_in_place(&mut sums, RedOp::Sum)
+            .on(stream)
+            .unwrap();
+        comm.wait(stream).unwrap();
+    }
+    assert_eq!(stream.clone_dtoh(&sums).unwrap(), [3; 100]);
+    let refused = comm.all_reduce_in_place(&mut sums, RedOp::Sum);
+    let said = text(refused.on(&other.default_stream()));
+    assert!(said.contains("of another context"), "{said}");
+    let refused = comm.all_reduce_in_place(&mut sums, RedOp::Sum);
+    let said = text(refused.on(&own.per_thread_stream()));
+    assert!(said.contains("another one in each thread"), "{said}");
+    let said = text(adopt_context(&other));
+    assert!(
+        said.contains("another object of this context is in use"),
+        "{said}"
+    );
+    comm.finalize().unwrap();
 }
 
 #[test]

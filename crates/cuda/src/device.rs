@@ -85,15 +85,18 @@ pub fn bus_id(ordinal: usize) -> Result<String, Error> {
     Ok(text.to_string_lossy().to_lowercase())
 }
 
+/// The objects of primary contexts, by device: one for each, since cudarc counts streams and orders
+/// the uses of buffers per object.
+static CONTEXTS: Mutex<BTreeMap<usize, Weak<CudaContext>>> = Mutex::new(BTreeMap::new());
+
 /// The primary context of a device, which the runtime API and NCCL use. Concurrent users share one
-/// object, because cudarc counts streams and orders the uses of buffers per object.
+/// object: the one that was [adopted](adopt), or a new one.
 ///
 /// # Errors
 /// There is no driver, or no such device.
 pub fn context(ordinal: usize) -> Result<Arc<CudaContext>, Error> {
-    static KNOWN: Mutex<BTreeMap<usize, Weak<CudaContext>>> = Mutex::new(BTreeMap::new());
     open()?;
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut known = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(context) = known.get(&ordinal).and_then(Weak::upgrade) {
         return Ok(context);
     }
@@ -101,4 +104,56 @@ pub fn context(ordinal: usize) -> Result<Arc<CudaContext>, Error> {
     let context = checked("cuDevicePrimaryCtxRetain", ordinal, made)?;
     known.insert(ordinal, Arc::downgrade(&context));
     Ok(context)
+}
+
+/// Makes a program's own object of a primary context the one that [`context`] returns while it
+/// exists.
+///
+/// # Errors
+/// It is no primary context, or another object of the device's is in use.
+pub fn adopt(context: &Arc<CudaContext>) -> Result<(), Error> {
+    let device = context.ordinal();
+    if !context.is_primary() {
+        return Err(Error::Context {
+            device,
+            problem: "it is not the primary context, which NCCL uses",
+        });
+    }
+    let mut known = CONTEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let in_use = known.get(&device).and_then(Weak::upgrade);
+    if in_use.is_some_and(|other| !Arc::ptr_eq(&other, context)) {
+        return Err(Error::Context {
+            device,
+            problem: "another object of this context is in use; adopt it before anything else \
+                      uses the device",
+        });
+    }
+    known.insert(device, Arc::downgrade(context));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spark_ccl_testing::{Need, has};
+
+    #[test]
+    fn one_object_of_a_context_is_in_use() {
+        // Other tests use the first.
+        const DEVICE: usize = 1;
+        if !has(Need::Gpus(2)) {
+            return;
+        }
+        open().unwrap();
+        let [own, other] = [(); 2].map(|()| CudaContext::new(DEVICE).unwrap());
+        adopt(&own).unwrap();
+        adopt(&own).unwrap();
+        assert!(Arc::ptr_eq(&context(DEVICE).unwrap(), &own));
+        let said = adopt(&other).unwrap_err().to_string();
+        assert!(said.contains("context of device 1"), "{said}");
+        assert!(said.contains("another object"), "{said}");
+        drop(own);
+        adopt(&other).unwrap();
+        assert!(Arc::ptr_eq(&context(DEVICE).unwrap(), &other));
+    }
 }

@@ -1,4 +1,4 @@
-//! Loads CUDA's driver, and checks that it has all functions that this project uses.
+//! Loads CUDA's driver, and checks which functions it has.
 
 use std::error::Error as _;
 
@@ -7,8 +7,9 @@ use once_cell::race::OnceBox;
 
 use crate::Error;
 
-/// All driver functions that this project calls, mostly through cudarc. CUDA 11.4 has all of them.
-const USED: &[&str] = &[
+/// The functions without which this project cannot use a driver. It calls most of them through
+/// cudarc, which panics if one is missing. CUDA 11.0 has all of them.
+const CORE: &[&str] = &[
     "cuInit",
     "cuGetErrorName",
     "cuGetErrorString",
@@ -19,8 +20,6 @@ const USED: &[&str] = &[
     "cuDeviceGetPCIBusId",
     "cuDeviceCanAccessPeer",
     "cuDeviceTotalMem_v2",
-    "cuDeviceGetDefaultMemPool",
-    "cuMemPoolSetAccess",
     "cuDevicePrimaryCtxRetain",
     "cuDevicePrimaryCtxRelease_v2",
     "cuCtxGetCurrent",
@@ -28,9 +27,7 @@ const USED: &[&str] = &[
     "cuCtxSynchronize",
     "cuMemGetInfo_v2",
     "cuMemAlloc_v2",
-    "cuMemAllocAsync",
     "cuMemFree_v2",
-    "cuMemFreeAsync",
     "cuMemcpyHtoDAsync_v2",
     "cuMemcpyDtoHAsync_v2",
     "cuMemcpyDtoDAsync_v2",
@@ -42,44 +39,106 @@ const USED: &[&str] = &[
     "cuStreamWaitEvent",
     "cuStreamIsCapturing",
     "cuThreadExchangeStreamCaptureMode",
-    "cuStreamBeginCapture_v2",
-    "cuStreamEndCapture",
     "cuEventCreate",
     "cuEventDestroy_v2",
     "cuEventRecord",
     "cuEventQuery",
     "cuEventSynchronize",
     "cuEventElapsedTime",
-    "cuGraphInstantiateWithFlags",
-    "cuGraphLaunch",
-    "cuGraphDestroy",
-    "cuGraphExecDestroy",
     "cuModuleLoadData",
     "cuModuleUnload",
     "cuModuleGetFunction",
     "cuLaunchKernel",
 ];
 
-/// Looks for the driver, once. After success, cudarc finds every function that this project calls.
+/// What a driver may lack: [`require`] says whether it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Feature {
+    /// Memory pools, which came with CUDA 11.2. cudarc allocates from them where devices have them.
+    Pools,
+    /// Graphs that are captured, instantiated and launched; with flags since CUDA 11.4.
+    Graphs,
+}
+
+impl Feature {
+    fn functions(self) -> &'static [&'static str] {
+        match self {
+            Self::Pools => &[
+                "cuDeviceGetDefaultMemPool",
+                "cuMemPoolSetAccess",
+                "cuMemAllocAsync",
+                "cuMemFreeAsync",
+            ],
+            Self::Graphs => &[
+                "cuStreamBeginCapture_v2",
+                "cuStreamEndCapture",
+                "cuGraphInstantiateWithFlags",
+                "cuGraphLaunch",
+                "cuGraphDestroy",
+                "cuGraphExecDestroy",
+            ],
+        }
+    }
+}
+
+/// Looks for the driver, once. After success, cudarc finds every function that this project calls,
+/// except for those of a [`Feature`].
 ///
 /// # Errors
 /// There is no driver, or it is too old.
 pub fn open() -> Result<(), Error> {
     // Not a lock: a forked child may lack the thread that holds it. A second look is harmless.
     static FOUND: OnceBox<Result<(), Error>> = OnceBox::new();
+    let look = || {
+        let library = library()?;
+        find_all(&library, CORE)?;
+        // It is never unloaded.
+        std::mem::forget(library);
+        Ok(())
+    };
     FOUND.get_or_init(|| Box::new(look())).clone()
 }
 
-fn look() -> Result<(), Error> {
-    let library = library()?;
-    for symbol in USED {
+/// Looks for the driver's functions of a feature. Nothing of the feature is to be called, by cudarc
+/// either, unless it has succeeded.
+///
+/// # Errors
+/// There is no driver, or it lacks one of them.
+pub fn require(feature: Feature) -> Result<(), Error> {
+    open()?;
+    find_all(&library()?, feature.functions())
+}
+
+fn find_all(library: &Library, functions: &[&'static str]) -> Result<(), Error> {
+    for symbol in functions {
         // SAFETY: the symbol is only looked up, not called.
-        if unsafe { library.get::<unsafe extern "C" fn()>(*symbol) }.is_err() {
-            return Err(Error::Symbol { symbol });
-        }
+        unsafe { find::<unsafe extern "C" fn()>(library, symbol)? };
     }
-    std::mem::forget(library);
     Ok(())
+}
+
+/// # Safety
+/// The function must have the type `F`, or not be called.
+unsafe fn find<F: Copy>(library: &Library, symbol: &'static str) -> Result<F, Error> {
+    // SAFETY: the caller promises that the function has the type `F`.
+    let found = unsafe { library.get::<F>(symbol).map(|found| *found) };
+    found.map_err(|_| Error::Symbol {
+        symbol,
+        version: version(library),
+    })
+}
+
+/// The version of CUDA that a driver was made for, such as `11.2`.
+fn version(library: &Library) -> String {
+    type Function = unsafe extern "C" fn(*mut i32) -> i32;
+    let mut version = 0;
+    // SAFETY: the function has this type in every version of CUDA.
+    if let Ok(ask) = unsafe { library.get::<Function>("cuDriverGetVersion") } {
+        // SAFETY: the driver writes one number to `version`. Where it fails, that stays 0.
+        let _ = unsafe { ask(&raw mut version) };
+    }
+    format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
 fn library() -> Result<Library, Error> {
@@ -104,6 +163,5 @@ pub(crate) unsafe fn function<F: Copy>(symbol: &'static str) -> Result<F, Error>
     open()?;
     // SAFETY: the caller promises that the function has the type `F`. The pointer stays valid,
     // because `open` has succeeded and never unloads the driver.
-    let found = unsafe { library()?.get::<F>(symbol).map(|found| *found) };
-    found.map_err(|_| Error::Symbol { symbol })
+    unsafe { find(&library()?, symbol) }
 }

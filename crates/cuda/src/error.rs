@@ -14,17 +14,57 @@ pub enum Error {
         /// The loader's reason.
         reason: String,
     },
-    /// The driver is too old.
-    #[error("CUDA's driver has no function {symbol}; install a newer one (CUDA 11.4 or later)")]
+    /// The driver is too old, or too old for what was asked for.
+    #[error(
+        "CUDA's driver, which is for CUDA {version}, has no function {symbol}; install a newer one \
+         (CUDA 11.4 has all)"
+    )]
     Symbol {
         /// The function.
         symbol: &'static str,
+        /// The version of CUDA that the driver is for.
+        version: String,
     },
     /// There is a driver, but no GPU.
     #[error(
         "CUDA's driver finds no GPU; does nvidia-smi list one, and does CUDA_VISIBLE_DEVICES hide it?"
     )]
     NoDevice,
+    /// A context that cannot be adopted.
+    #[error("the context of device {device}: {problem}")]
+    Context {
+        /// CUDA's device ordinal.
+        device: usize,
+        /// Why not.
+        problem: &'static str,
+    },
+    /// Kernels cannot be loaded on a device.
+    #[error(
+        "the kernels of {name} cannot be loaded on device {device}, of compute capability \
+         {capability}: {reason}; there are images for {images}"
+    )]
+    Kernels {
+        /// The source of the kernels.
+        name: &'static str,
+        /// CUDA's device ordinal.
+        device: usize,
+        /// The device's compute capability.
+        capability: String,
+        /// What the source was compiled for.
+        images: String,
+        /// Why.
+        reason: String,
+    },
+    /// A source has no such kernel.
+    #[error("no kernel {name} in {kernels}: {error}")]
+    Kernel {
+        /// The kernel.
+        name: String,
+        /// The source of the kernels.
+        kernels: &'static str,
+        /// What the driver says.
+        error: Box<Error>,
+    },
     /// A call of the driver failed.
     #[error("{operation} on device {device}{}: {text} ({name} {code})", of(*rank))]
     Call {

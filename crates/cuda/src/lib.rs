@@ -1,8 +1,13 @@
-//! CUDA's driver, loaded at run time: whether it is there, which devices it has, and the few
-//! operations that cudarc lacks.
+//! CUDA's driver, loaded at run time: whether it is there, which devices it has, kernels that are
+//! compiled for several GPUs, and the few operations that cudarc lacks.
 //!
 //! cudarc panics if libcuda, or one of its functions, is missing. [`open`] checks first, and
-//! reports what is missing; nothing calls cudarc before it has succeeded.
+//! reports what is missing; nothing calls cudarc before it has succeeded. What an old driver may
+//! lack is a [`Feature`], which is checked where it is used.
+//!
+//! cudarc's types are those of one version of CUDA, and it does not build with two. The feature
+//! `cuda-version`, a default, selects 12.4. A program that selects another version in cudarc turns
+//! it off. The driver may be of any version.
 //!
 //! ```no_run
 //! for device in spark_ccl_cuda::devices()? {
@@ -18,16 +23,19 @@ mod device;
 mod driver;
 mod error;
 mod event;
+mod images;
+mod pack;
 mod pool;
 mod recorded;
 mod stream;
 
 pub use buffer::{Buffer, Observed, Observer};
 pub use cudarc;
-pub use device::{Device, bus_id, context, count, devices};
-pub use driver::open;
+pub use device::{Device, adopt, bus_id, context, count, devices};
+pub use driver::{Feature, open, require};
 pub use error::{Error, checked};
 pub use event::elapsed_ms;
+pub use images::{Images, Kernels};
 pub use pool::share_default_pool;
 pub use recorded::{EventPool, RecordedEvent};
 pub use stream::{

@@ -2,7 +2,7 @@
 
 use cudarc::driver::{CudaContext, result, sys};
 
-use crate::{Error, checked};
+use crate::{Error, Feature, checked, require};
 
 /// Lets the other GPUs of this machine access memory from a device's default pool, as they can
 /// access memory from `cuMemAlloc`. Between GPUs of one process, NCCL's kernels write straight into
@@ -15,6 +15,7 @@ pub fn share_default_pool(context: &CudaContext) -> Result<(), Error> {
     if !context.has_async_alloc() {
         return Ok(());
     }
+    require(Feature::Pools)?;
     // SAFETY: the context's device exists.
     let pool = unsafe { result::device::get_default_mem_pool(context.cu_device()) };
     let pool = checked("cuDeviceGetDefaultMemPool", own, pool)?;

@@ -61,11 +61,17 @@ pub(crate) unsafe fn wait_for(stream: &CudaStream, event: sys::CUevent) -> Resul
 pub fn counted_stream(context: &Arc<CudaContext>) -> Result<Arc<CudaStream>, Error> {
     let device = make_current(context)?;
     let _relaxed = relaxed(device)?;
-    // The error that cudarc stores for its next call would be returned as an error of this call.
-    let kept = context.check_err();
-    let made = context.new_stream();
-    context.record_err(kept);
+    let made = apart(context, || context.new_stream());
     checked("cuStreamCreate", device, made)
+}
+
+/// Calls cudarc without the error that it stores for its next call, and would return as an error of
+/// this one.
+pub(crate) fn apart<R>(context: &CudaContext, call: impl FnOnce() -> R) -> R {
+    let kept = context.check_err();
+    let result = call();
+    context.record_err(kept);
+    result
 }
 
 /// A stream of this library, which does not synchronize with the null stream, and in which no other

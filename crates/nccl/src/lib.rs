@@ -39,10 +39,10 @@
 //! library returns, because a later version may return a value that they lack.
 //!
 //! cudarc's features exclude each other: it does not build with two versions of CUDA, or of NCCL.
-//! This crate therefore selects no version of CUDA: cudarc uses the one that the program selects,
-//! the build machine's, or its newest; NCCL's types are the same in all. They are those of NCCL
-//! 2.30, and a program must not select another version of NCCL in cudarc. If a program enables
-//! cudarc's `dynamic-linking`, the program is linked with libnccl as well.
+//! The feature `cuda-version`, a default, selects CUDA 12.4; a program that selects another one in
+//! cudarc turns it off. NCCL's types are the same in all. They are those of NCCL 2.30, and a program
+//! must not select another version of NCCL in cudarc. If a program enables cudarc's
+//! `dynamic-linking`, the program is linked with libnccl as well.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -3,7 +3,7 @@
 // Values and expected results repeat after `period` elements. Each block processes every
 // gridDim.x-th period of the range, so an element's index in the period needs no division.
 //
-// ptx.sh compiles this file to check.ptx. It uses no headers of the CUDA toolkit.
+// It uses no headers of the CUDA toolkit: crates/cuda/kernels/build.sh compiles it.
 
 typedef unsigned long long u64;
 

@@ -14,48 +14,46 @@ use crate::program::{Run, command};
 /// A folder with both libraries; `None` without a C++ compiler.
 fn libraries() -> Option<&'static Path> {
     static MADE: OnceLock<TempDir> = OnceLock::new();
-    if !has(Need::CppCompiler) {
-        return None;
+    has(Need::CppCompiler).then(|| MADE.get_or_init(|| build("global: *;")).path())
+}
+
+/// Compiles both libraries; a linker's version script says which functions they have.
+fn build(functions: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_gpu");
+    let script = folder.path().join("functions");
+    std::fs::write(&script, format!("{{ {functions} }};")).unwrap();
+    // NCCL enqueues in CUDA's streams, so one library contains both.
+    let library = folder.path().join("libcuda.so");
+    let compiled = Command::new("c++")
+        .args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"])
+        .args(["-fPIC", "-shared"])
+        .args(["cuda.cpp", "nccl.cpp"].map(|name| source.join(name)))
+        .arg(format!("-Wl,--version-script={}", script.display()))
+        .arg("-o")
+        .arg(&library)
+        .status();
+    assert!(compiled.unwrap().success());
+    for name in ["libcuda.so.1", "libnccl.so.2"] {
+        std::fs::hard_link(&library, folder.path().join(name)).unwrap();
     }
-    let made = MADE.get_or_init(|| {
-        let folder = tempfile::tempdir().unwrap();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_gpu");
-        // NCCL enqueues in CUDA's streams, so one library contains both.
-        let library = folder.path().join("libcuda.so");
-        let compiled = Command::new("c++")
-            .args([
-                "-std=c++17",
-                "-O1",
-                "-Wall",
-                "-Wextra",
-                "-Werror",
-                "-fPIC",
-                "-shared",
-            ])
-            .args(["cuda.cpp", "nccl.cpp"].map(|name| source.join(name)))
-            .arg("-o")
-            .arg(&library)
-            .status();
-        assert!(compiled.unwrap().success());
-        for name in ["libcuda.so.1", "libnccl.so.2"] {
-            std::fs::hard_link(&library, folder.path().join(name)).unwrap();
-        }
-        folder
-    });
-    Some(made.path())
+    folder
 }
 
 /// Runs on four fake GPUs.
 fn run(args: &str, failure: &str) -> Option<Run> {
+    Some(run_with(libraries()?, args, failure))
+}
+
+fn run_with(libraries: &Path, args: &str, failure: &str) -> Run {
     let args: Vec<&str> = args.split_whitespace().collect();
     let out = command(&args)
-        .env("LD_LIBRARY_PATH", libraries()?)
+        .env("LD_LIBRARY_PATH", libraries)
         .env_remove("SPARK_CCL_NCCL_LIBRARY")
         .env("FAKE_GPUS", "4")
         .env("FAKE_NCCL", failure)
-        .output()
-        .unwrap();
-    Some(out.into())
+        .output();
+    out.unwrap().into()
 }
 
 /// Runs without errors, and all results are right.
@@ -205,4 +203,26 @@ fn more_than_the_gpus_hold() {
             assert!(run.stderr.contains(word), "{args}: {}", run.stderr);
         }
     }
+}
+
+#[test]
+fn an_old_driver_lacks_a_feature_and_not_the_program() {
+    if !has(Need::CppCompiler) {
+        return;
+    }
+    let args = "all_reduce --backend nccl -g 2 -b 8 -e 8 -n 1";
+    let old = build("global: *; local: cuGraph*; cuMemPool*;");
+    let run = run_with(old.path(), args, "");
+    assert_eq!(run.code, Some(0), "{}\n{}", run.stdout, run.stderr);
+    let run = run_with(old.path(), &format!("{args} -G 1"), "");
+    assert_ne!(run.code, Some(0));
+    let said = "is for CUDA 12.4, has no function cuGraphInstantiateWithFlags";
+    assert!(run.stderr.contains(said), "{}", run.stderr);
+    assert!(!run.stderr.contains("panicked"), "{}", run.stderr);
+
+    let older = build("global: *; local: cuMemAlloc_v2;");
+    let run = run_with(older.path(), args, "");
+    assert_ne!(run.code, Some(0));
+    let said = "has no function cuMemAlloc_v2";
+    assert!(run.stderr.contains(said), "{}", run.stderr);
 }

@@ -1,8 +1,11 @@
 // The functions of libcuda that spark-perf and the crates below it use.
 #include "device.h"
 
+#include <elf.h>
+
 #include <atomic>
 #include <chrono>
+#include <set>
 
 std::recursive_mutex everything;
 thread_local int current = 0;
@@ -106,6 +109,8 @@ struct Event {
     bool is_captured() const { return last && last->captured; }
 };
 
+static const int CAPABILITY[] = {8, 6};
+
 // One per device; the address of an entry is the handle of the device's context.
 static char contexts[64];
 
@@ -120,8 +125,8 @@ NOTHING(cuMemPoolSetAccess)
 NOTHING(cuDevicePrimaryCtxRelease_v2)
 NOTHING(cuEventDestroy_v2)
 NOTHING(cuGraphDestroy)
-NOTHING(cuModuleUnload)
 
+int cuDriverGetVersion(int *version) { return *version = 12040, SUCCESS; }
 int cuInit(unsigned) { return device_count() ? SUCCESS : NO_DEVICE; }
 int cuGetErrorName(int, const char **name) { return *name = "FAKE", SUCCESS; }
 int cuGetErrorString(int, const char **text) { return *text = "a fake error", SUCCESS; }
@@ -129,8 +134,12 @@ int cuGetErrorString(int, const char **text) { return *text = "a fake error", SU
 int cuDeviceGet(int *device, int ordinal) { return *device = ordinal, SUCCESS; }
 int cuDeviceGetCount(int *count) { return *count = device_count(), SUCCESS; }
 int cuDeviceGetAttribute(int *value, int attribute, int) {
-    enum { MEMORY_POOLS_SUPPORTED = 115 };
-    return *value = attribute == MEMORY_POOLS_SUPPORTED, SUCCESS;
+    enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR, MEMORY_POOLS_SUPPORTED = 115 };
+    switch (attribute) {
+    case CAPABILITY_MAJOR: return *value = CAPABILITY[0], SUCCESS;
+    case CAPABILITY_MINOR: return *value = CAPABILITY[1], SUCCESS;
+    default: return *value = attribute == MEMORY_POOLS_SUPPORTED, SUCCESS;
+    }
 }
 int cuDeviceCanAccessPeer(int *can, int, int) { return *can = 1, SUCCESS; }
 int cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = 1 << 30, SUCCESS; }
@@ -333,11 +342,40 @@ int fake_count(int what) {
     return static_cast<int>(counts[what]);
 }
 
-int cuModuleLoadData(void **module, const char *text) {
-    *module = contexts;
-    return strstr(text, ".version") ? SUCCESS : INVALID_VALUE;
+using Kernels = std::set<std::string>;
+
+// The kernels of a cubin: each has a section.
+static Kernels kernels_of(const char *image, const Elf64_Ehdr *header) {
+    const auto *sections = reinterpret_cast<const Elf64_Shdr *>(image + header->e_shoff);
+    const char *names = image + sections[header->e_shstrndx].sh_offset;
+    Kernels kernels;
+    for (int i = 0; i < header->e_shnum; i++) {
+        std::string name = names + sections[i].sh_name;
+        if (name.rfind(".text.", 0) == 0) kernels.insert(name.substr(6));
+    }
+    return kernels;
 }
-int cuModuleGetFunction(void **function, void *, const char *name) {
+
+// Takes what a device of this capability takes: PTX, and cubins of its generation.
+int cuModuleLoadData(void **module, const char *image) {
+    enum { CUDA = 190 };
+    const auto *header = reinterpret_cast<const Elf64_Ehdr *>(image);
+    Kernels kernels;
+    if (!memcmp(image, ELFMAG, SELFMAG) && header->e_machine == CUDA) {
+        int target = header->e_flags & 0xff;
+        if (target / 10 != CAPABILITY[0]) return NO_BINARY_FOR_GPU;
+        kernels = kernels_of(image, header);
+    } else if (strstr(image, ".version")) {
+        for (const char *at = image; (at = strstr(at, ".entry ")); at++)
+            kernels.insert(std::string(at + 7, strcspn(at + 7, " (")));
+    } else {
+        return INVALID_IMAGE;
+    }
+    return *module = new Kernels(kernels), SUCCESS;
+}
+int cuModuleUnload(void *module) { return delete static_cast<Kernels *>(module), SUCCESS; }
+int cuModuleGetFunction(void **function, void *module, const char *name) {
+    if (!static_cast<Kernels *>(module)->count(name)) return NOT_FOUND;
     return *function = new std::string(name), SUCCESS;
 }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use spark_ccl::{Element, Error};
 use spark_ccl_cuda::cudarc::driver::CudaGraph;
 use spark_ccl_cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use spark_ccl_cuda::{Feature, require};
 
 use super::call::{Call, Start};
 use super::gpu::Gpu;
@@ -58,6 +59,7 @@ impl<T: Element> Calls<'_, T> {
         &self,
         body: impl FnOnce() -> Result<(), Error>,
     ) -> Result<Vec<CudaGraph>, Error> {
+        require(Feature::Graphs)?;
         // In relaxed mode, one thread may capture for several GPUs, and create the graph of one
         // while the others still capture.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;

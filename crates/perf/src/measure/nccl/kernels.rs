@@ -5,15 +5,13 @@ use std::sync::Arc;
 use spark_ccl::Element;
 use spark_ccl::cuda::DeviceSlice;
 use spark_ccl_cuda::cudarc::driver::{
-    CudaFunction, CudaModule, CudaSlice, CudaStream, DriverError, LaunchConfig, PushKernelArg,
+    CudaFunction, CudaSlice, CudaStream, DriverError, LaunchConfig, PushKernelArg,
 };
-use spark_ccl_cuda::cudarc::nvrtc::Ptx;
-use spark_ccl_cuda::{Error, checked};
+use spark_ccl_cuda::{Error, Images, Kernels as Loaded, checked};
 
 use crate::exact::PERIOD;
 
-/// Compiled from `check.cu`, for every driver and GPU.
-const PTX: &str = include_str!("../../../kernels/check.ptx");
+static CHECK: Images = Images::new("check.cu", include_bytes!("../../../kernels/check.images"));
 const THREADS: u32 = 512;
 /// More blocks than any GPU runs at once; each block processes several parts of a longer range.
 const MOST_BLOCKS: usize = 1 << 14;
@@ -34,9 +32,8 @@ impl Kernels {
     /// Loads the kernels for use in a stream.
     pub(super) fn load(stream: &Arc<CudaStream>) -> Result<Self, Error> {
         let device = stream.context().ordinal();
-        let module = stream.context().load_module(Ptx::from_src(PTX));
-        let module = checked("cuModuleLoadData", device, module)?;
-        let of_sizes = |name| checked("cuModuleGetFunction", device, family(&module, name));
+        let kernels = CHECK.load(stream.context())?;
+        let of_sizes = |name| family(&kernels, name);
         Ok(Self {
             repeat: of_sizes("repeat")?,
             count: of_sizes("count")?,
@@ -121,8 +118,8 @@ impl Kernels {
 }
 
 /// The kernel for each size of elements.
-fn family(module: &Arc<CudaModule>, name: &str) -> Result<[CudaFunction; 4], DriverError> {
-    let of = |bits: u32| module.load_function(&format!("{name}_{bits}"));
+fn family(kernels: &Loaded, name: &str) -> Result<[CudaFunction; 4], Error> {
+    let of = |bits: u32| kernels.function(&format!("{name}_{bits}"));
     Ok([of(8)?, of(16)?, of(32)?, of(64)?])
 }
 
@@ -145,25 +142,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernels_for_all_types_are_there() {
-        for name in ["repeat", "count"] {
-            for bits in [8, 16, 32, 64] {
-                let entry = format!(".visible .entry {name}_{bits}(");
-                assert!(PTX.contains(&entry), "{entry}");
-            }
-        }
-        assert!(!PTX.contains('\0'));
+    fn types_have_the_kernels_of_their_size() {
         assert_eq!([class::<u8>(), class::<f32>(), class::<f64>()], [0, 2, 3]);
     }
 
     #[test]
     fn wrong_elements_are_found_on_a_gpu() {
-        let gpus = spark_ccl::cuda::devices();
-        let Ok(gpus) = gpus else {
-            eprintln!("SKIPPED: {}", gpus.unwrap_err());
+        if !spark_ccl_testing::has(spark_ccl_testing::Need::Gpus(1)) {
             return;
-        };
-        let context = spark_ccl_cuda::context(gpus[0].ordinal).unwrap();
+        }
+        let context = spark_ccl_cuda::context(0).unwrap();
         let stream = context.new_stream().unwrap();
         let mut kernels = Kernels::load(&stream).unwrap();
         let len = 5 * PERIOD + 77;

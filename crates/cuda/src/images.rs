@@ -1,0 +1,208 @@
+//! Kernels in a context: their images are loaded once, and give functions.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use cudarc::driver::{CudaContext, CudaFunction, CudaModule, result};
+use cudarc::nvrtc::Ptx;
+
+use crate::pack::{Capability, choose, images};
+use crate::stream::{apart, make_current, relaxed};
+use crate::{Error, checked};
+
+/// The images of a source of kernels, as `kernels/build.sh` packs them: cubins for some compute
+/// capabilities, and PTX for later ones.
+///
+/// ```no_run
+/// use spark_ccl_cuda::Images;
+///
+/// # const PACKED: &[u8] = &[];
+/// /// Of `include_bytes!("../kernels/fill.images")`.
+/// static FILL: Images = Images::new("fill", PACKED);
+///
+/// let kernels = FILL.load(&spark_ccl_cuda::context(0)?)?;
+/// let fill = kernels.function("fill_32")?;
+/// # Ok::<(), spark_ccl_cuda::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Images {
+    name: &'static str,
+    pack: &'static [u8],
+    /// The modules that are in use, and the addresses of their contexts.
+    loaded: Mutex<Vec<(usize, Weak<CudaModule>)>>,
+}
+
+/// Kernels that are loaded in a context: until this and all functions from it are dropped.
+#[derive(Debug, Clone)]
+pub struct Kernels {
+    module: Arc<CudaModule>,
+    context: Arc<CudaContext>,
+    name: &'static str,
+}
+
+impl Images {
+    /// The images that the source `name` was compiled to.
+    pub const fn new(name: &'static str, pack: &'static [u8]) -> Self {
+        Self {
+            name,
+            pack,
+            loaded: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Loads the kernels into a context that has not got them: a cubin for the device's major
+    /// compute capability and no later minor one, or else PTX, which the driver compiles.
+    ///
+    /// # Errors
+    /// There is no image for the device, or the driver refuses it.
+    pub fn load(&self, context: &Arc<CudaContext>) -> Result<Kernels, Error> {
+        let device = make_current(context)?;
+        let address = context.cu_ctx().addr();
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        // A module keeps its context, so the address of one that is in use is no other context's.
+        loaded.retain(|(_, module)| module.strong_count() > 0);
+        let mut here = loaded.iter().filter(|(other, _)| *other == address);
+        let module = if let Some(module) = here.find_map(|(_, module)| module.upgrade()) {
+            module
+        } else {
+            let module = self.load_anew(context, device)?;
+            loaded.push((address, Arc::downgrade(&module)));
+            module
+        };
+        Ok(Kernels {
+            module,
+            context: Arc::clone(context),
+            name: self.name,
+        })
+    }
+
+    fn load_anew(
+        &self,
+        context: &Arc<CudaContext>,
+        device: usize,
+    ) -> Result<Arc<CudaModule>, Error> {
+        let capability = capability(context, device)?;
+        let images = images(self.pack).unwrap_or_default();
+        let refused = |reason: String| Error::Kernels {
+            name: self.name,
+            device,
+            capability: capability.to_string(),
+            images: images
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(", "),
+            reason,
+        };
+        let image = choose(&images, capability);
+        let image = image.ok_or_else(|| refused("none is for it".to_owned()))?;
+        let bytes = image.unpack();
+        let bytes = bytes.ok_or_else(|| refused(format!("{image} is damaged")))?;
+        // Captures of other threads have nothing to do with it.
+        let _relaxed = relaxed(device)?;
+        let module = apart(context, || context.load_module(Ptx::from_binary(bytes)));
+        let module = checked("cuModuleLoadData", device, module);
+        module.map_err(|error| refused(format!("{image}: {error}")))
+    }
+}
+
+impl Kernels {
+    /// A kernel. The driver loads it now, and not at its first launch, which would wait for kernels
+    /// that run.
+    ///
+    /// # Errors
+    /// There is none of this name.
+    pub fn function(&self, name: &str) -> Result<CudaFunction, Error> {
+        let device = make_current(&self.context)?;
+        let _relaxed = relaxed(device)?;
+        let function = self.module.load_function(name);
+        checked("cuModuleGetFunction", device, function).map_err(|error| Error::Kernel {
+            name: name.to_owned(),
+            kernels: self.name,
+            error: Box::new(error),
+        })
+    }
+}
+
+fn capability(context: &CudaContext, device: usize) -> Result<Capability, Error> {
+    let number = |attribute| {
+        // SAFETY: the context's device exists.
+        let number = unsafe { result::device::get_attribute(context.cu_device(), attribute) };
+        checked("cuDeviceGetAttribute", device, number).map(|number| number as u32)
+    };
+    let major = number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+    let minor = number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+    Ok(Capability(major, minor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pack::tests::pack;
+    use spark_ccl_testing::{Need, has};
+
+    const PTX: &[u8] = b".version 6.0\n.target sm_50\n.address_size 64\n\
+        .visible .entry nothing() { ret; }\n.visible .entry nothing_either() { ret; }\n\0";
+
+    /// The kernels in `PTX`, for capabilities from `target` on.
+    fn images(image: &[u8], target: u32) -> Images {
+        Images::new(
+            "nothing.cu",
+            Box::leak(pack(&[(true, target, image)]).into()),
+        )
+    }
+
+    #[test]
+    fn a_context_loads_kernels_once() {
+        if !has(Need::Gpus(1)) {
+            return;
+        }
+        let (images, context) = (images(PTX, 50), crate::context(0).unwrap());
+        let kernels = images.load(&context).unwrap();
+        let again = images.load(&context).unwrap();
+        assert!(Arc::ptr_eq(&kernels.module, &again.module));
+        let first = Arc::downgrade(&kernels.module);
+        let function = kernels.function("nothing").unwrap();
+        drop((kernels, again));
+        assert_eq!(first.strong_count(), 1);
+        drop(function);
+        assert_eq!(first.strong_count(), 0);
+        let anew = images.load(&context).unwrap();
+        anew.function("nothing_either").unwrap();
+        assert_eq!(images.loaded.lock().unwrap().len(), 1);
+        let said = anew.function("something").unwrap_err().to_string();
+        assert!(said.contains("no kernel something in nothing.cu"), "{said}");
+    }
+
+    #[test]
+    fn what_cannot_be_loaded_is_said() {
+        if !has(Need::Gpus(1)) {
+            return;
+        }
+        // The other test's object keeps no errors.
+        crate::open().unwrap();
+        let context = CudaContext::new(0).unwrap();
+        context.record_err(Err::<(), _>(cudarc::driver::DriverError(
+            cudarc::driver::sys::CUresult::CUDA_ERROR_UNKNOWN,
+        )));
+        for (images, reason) in [
+            (
+                images(PTX, 990),
+                "none is for it; there are images for compute_990",
+            ),
+            (
+                images(b"no image\0", 50),
+                "compute_50: cuModuleLoadData on device 0",
+            ),
+        ] {
+            let said = images.load(&context).unwrap_err().to_string();
+            assert!(said.contains(reason), "{said}");
+            assert!(
+                said.contains("nothing.cu cannot be loaded on device 0"),
+                "{said}"
+            );
+        }
+        // Another caller's.
+        assert!(context.check_err().is_err());
+    }
+}
