@@ -135,8 +135,20 @@ impl LocalRank {
         self.talk();
     }
 
+    /// Forgets the streams of a context that is over for both of their ranks.
+    pub(crate) fn forget(&self, context: u64) {
+        let is_over = |rank: u32| self.world.contexts[rank as usize].is_over(context);
+        self.world
+            .established
+            .lock()
+            .retain(|&(low, high, purpose)| {
+                purpose.context != context || !is_over(low) || !is_over(high)
+            });
+        self.talk();
+    }
+
     /// Advances all talks as far as possible.
-    pub(crate) fn talk(&self) {
+    fn talk(&self) {
         for _ in 0..MAX_ROUNDS {
             match self.world.advance_talks() {
                 Advance::Progressed => {}
@@ -266,6 +278,31 @@ impl Drop for LocalRank {
         let _ = self.world.conclude(&mut state, Err(Error::Lost(text)));
         for mailbox in &self.world.mailboxes {
             mailbox.depart(self.rank);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+
+    #[test]
+    fn streams_are_forgotten_when_their_context_is_over_for_both_ranks() {
+        let (_, _, ranks) = LocalRank::all(2).unwrap();
+        for context in [1, 2] {
+            let purpose = Purpose {
+                context,
+                kind: Kind::Tcp,
+                lane: 0,
+            };
+            ranks[0].reach(1, purpose, &[Via::Unix]).unwrap();
+        }
+        let count = || ranks[0].world.established.lock().len();
+        for (rank, left) in [(0, 2), (1, 1)] {
+            ranks[rank].contexts().dismiss(1);
+            ranks[rank].forget(1);
+            assert_eq!(count(), left);
         }
     }
 }

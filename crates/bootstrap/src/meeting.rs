@@ -7,7 +7,7 @@
 //! The two ends of a stream may have to negotiate over it before the link is ready. The session's thread does that,
 //! too ([`Talk`]), so it does not depend on what the ranks' own threads are doing.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -44,9 +44,20 @@ pub struct Delivery {
 /// The handler of a context's streams. The session's thread calls it, and then leads the talk that it returns, if any.
 pub type Attendant = Arc<dyn Fn(Delivery) -> Option<Box<dyn Talk>> + Send + Sync>;
 
+/// How many contexts that are over are remembered. A program that splits a communicator at every step must not grow,
+/// and a stream is never later than this.
+const LONGEST_PAST: usize = 16_384;
+
 /// The contexts that have or had an attendant, or for which streams have arrived.
 #[derive(Default)]
-pub(crate) struct Contexts(Mutex<HashMap<u64, Context>>);
+pub(crate) struct Contexts(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    contexts: HashMap<u64, Context>,
+    /// Those that are over, in the order in which they ended.
+    past: VecDeque<u64>,
+}
 
 enum Context {
     Attended(Attendant),
@@ -59,7 +70,7 @@ impl Contexts {
     /// Passes all streams of a context to `attendant` from now on. Returns those that have arrived before.
     pub(crate) fn attend(&self, context: u64, attendant: &Attendant) -> Vec<Delivery> {
         let attended = Context::Attended(Arc::clone(attendant));
-        match self.0.lock().insert(context, attended) {
+        match self.0.lock().contexts.insert(context, attended) {
             Some(Context::Early(early)) => early,
             _ => Vec::new(),
         }
@@ -67,22 +78,35 @@ impl Contexts {
 
     /// Drops all streams of a context from now on.
     pub(crate) fn dismiss(&self, context: u64) {
-        self.0.lock().insert(context, Context::Over);
+        let mut known = self.0.lock();
+        if let Some(Context::Over) = known.contexts.insert(context, Context::Over) {
+            return;
+        }
+        known.past.push_back(context);
+        if known.past.len() > LONGEST_PAST
+            && let Some(oldest) = known.past.pop_front()
+            && matches!(known.contexts.get(&oldest), Some(Context::Over))
+        {
+            known.contexts.remove(&oldest);
+        }
     }
 
     pub(crate) fn is_attended(&self, context: u64) -> bool {
-        matches!(self.0.lock().get(&context), Some(Context::Attended(_)))
+        let known = self.0.lock();
+        matches!(known.contexts.get(&context), Some(Context::Attended(_)))
     }
 
     pub(crate) fn is_over(&self, context: u64) -> bool {
-        matches!(self.0.lock().get(&context), Some(Context::Over))
+        let known = self.0.lock();
+        matches!(known.contexts.get(&context), Some(Context::Over))
     }
 
     /// Passes a stream to its attendant. Returns the attendant's talk.
     pub(crate) fn deliver(&self, delivery: Delivery) -> Option<Box<dyn Talk>> {
-        let mut contexts = self.0.lock();
+        let mut known = self.0.lock();
         let early = || Context::Early(Vec::new());
-        let context = contexts
+        let context = known
+            .contexts
             .entry(delivery.purpose.context)
             .or_insert_with(early);
         let attendant = match context {
@@ -93,7 +117,7 @@ impl Contexts {
             }
             Context::Over => return None,
         };
-        drop(contexts);
+        drop(known);
         attendant(delivery)
     }
 }
@@ -150,8 +174,8 @@ pub(crate) struct LinkStreams {
     requests: Arc<Requests>,
     contexts: Arc<Contexts>,
     calls: HashMap<(u32, Purpose), Caller>,
-    /// The streams that exist or existed.
-    established: HashSet<(u32, Purpose)>,
+    /// The streams that exist or existed, by their context.
+    established: HashMap<u64, HashSet<(u32, Purpose)>>,
     talks: Talks,
 }
 
@@ -168,7 +192,7 @@ impl LinkStreams {
             requests,
             contexts,
             calls: HashMap::new(),
-            established: HashSet::new(),
+            established: HashMap::new(),
             talks: Talks::default(),
         }
     }
@@ -177,7 +201,12 @@ impl LinkStreams {
     pub(crate) fn admits(&self, from: u32, purpose: Purpose) -> bool {
         let id = (from, purpose);
         let calls_itself = self.rank > from && self.calls.contains_key(&id);
-        !calls_itself && !self.established.contains(&id)
+        !calls_itself && !self.is_established(id)
+    }
+
+    fn is_established(&self, id: (u32, Purpose)) -> bool {
+        let streams = self.established.get(&id.1.context);
+        streams.is_some_and(|streams| streams.contains(&id))
     }
 
     /// Takes the stream of a peer's call that was accepted.
@@ -191,7 +220,7 @@ impl LinkStreams {
         self.requests.bell.silence();
         let requests = std::mem::take(&mut *self.requests.calls.lock());
         for (peer, purpose, caller) in requests {
-            if !self.established.contains(&(peer, purpose)) {
+            if !self.is_established((peer, purpose)) {
                 self.calls.entry((peer, purpose)).or_insert(caller);
             }
         }
@@ -215,6 +244,8 @@ impl LinkStreams {
             self.deliver(delivery);
         }
         self.talks.go_on(|context| self.contexts.is_over(context));
+        self.established
+            .retain(|&context, _| !self.contexts.is_over(context));
     }
 
     fn deliver(&mut self, delivery: Delivery) {
@@ -231,7 +262,8 @@ impl LinkStreams {
         stream: Result<(Unshared<Socket>, End), Error>,
     ) {
         if stream.is_ok() {
-            self.established.insert((peer, purpose));
+            let streams = self.established.entry(purpose.context).or_default();
+            streams.insert((peer, purpose));
         }
         self.deliver(Delivery {
             peer,
@@ -253,5 +285,58 @@ impl LinkStreams {
         calls
             .chain(any_to_retry.then(|| Instant::now() + RETRY_PAUSE))
             .min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+    use std::net::{TcpListener, TcpStream};
+
+    fn purpose(context: u64) -> Purpose {
+        Purpose {
+            context,
+            kind: Kind::Tcp,
+            lane: 0,
+        }
+    }
+
+    fn streams() -> (LinkStreams, Arc<Contexts>) {
+        let contexts = Arc::new(Contexts::default());
+        let requests = Arc::new(Requests::new().unwrap());
+        let key = Secret::from_text(b"key");
+        (
+            LinkStreams::new(0, key, requests, Arc::clone(&contexts)),
+            contexts,
+        )
+    }
+
+    #[test]
+    fn contexts_that_are_over_take_no_more_memory_than_a_bound() {
+        let contexts = Contexts::default();
+        let last = 2 * LONGEST_PAST as u64;
+        (0..=last).for_each(|context| contexts.dismiss(context));
+        contexts.dismiss(last);
+        let known = contexts.0.lock();
+        assert_eq!(known.contexts.len(), LONGEST_PAST);
+        assert_eq!(known.past.len(), LONGEST_PAST);
+        drop(known);
+        assert!(contexts.is_over(last));
+        assert!(!contexts.is_over(0));
+    }
+
+    #[test]
+    fn streams_of_a_context_that_is_over_are_forgotten() {
+        let (mut streams, contexts) = streams();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        for context in [1, 2] {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            streams.accept_call(1, purpose(context), Unshared::new(stream.into()));
+        }
+        contexts.dismiss(1);
+        streams.serve(Instant::now());
+        assert_eq!(streams.established.keys().collect::<Vec<_>>(), [&2]);
+        assert!(!streams.admits(1, purpose(2)));
     }
 }

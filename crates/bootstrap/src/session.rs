@@ -321,7 +321,7 @@ impl Session {
     pub fn dismiss(&self, context: u64) {
         self.contexts.dismiss(context);
         match &self.mode {
-            Mode::Local(local_rank) => local_rank.talk(),
+            Mode::Local(local_rank) => local_rank.forget(context),
             Mode::Network(network) => network.requests.bell().ring(),
         }
     }
