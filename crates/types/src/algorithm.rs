@@ -3,56 +3,43 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::listed::listed;
 use crate::operation::Operation;
 
-/// How an operation is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Algorithm {
-    /// Blocks travel around the ring of all ranks: the fewest bytes per link.
-    Ring,
-    /// Each rank sends to every other: the latency of one message.
-    Direct,
-    /// Partners at distance 1, 2, 4, ... exchange whole vectors.
-    RecursiveDoubling,
-    /// Partners at distance 1, 2, 4, ... exchange halves of what is left, and back: the fewest
-    /// bytes at logarithmic latency.
-    HalvingDoubling,
-    /// Within hosts, between hosts, within hosts: the fewest bytes between hosts, divided among the
-    /// ranks of each host.
-    Hierarchical,
-    /// A binomial tree: logarithmic latency.
-    Binomial,
-    /// Two complementary binary trees, each for half of the data.
-    DoubleTree,
-    /// A pipelined chain from (or to) the root.
-    Chain,
-    /// Each rank exchanges with one partner at a time.
-    Pairwise,
-    /// The root serves the ranks one after another.
-    Linear,
-    /// Signals at distance 1, 2, 4, ...
-    Dissemination,
-    /// Ranks read and write each other's registered memory.
-    OneSided,
+listed! {
+    /// How an operation is done.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum Algorithm {
+        /// Blocks travel around the ring of all ranks: the fewest bytes per link.
+        Ring,
+        /// Each rank sends to every other: the latency of one message.
+        Direct,
+        /// Partners at distance 1, 2, 4, ... exchange whole vectors.
+        RecursiveDoubling,
+        /// Partners at distance 1, 2, 4, ... exchange halves of what is left, and back: the fewest
+        /// bytes at logarithmic latency.
+        HalvingDoubling,
+        /// Within hosts, between hosts, within hosts: the fewest bytes between hosts, divided among the
+        /// ranks of each host.
+        Hierarchical,
+        /// A binomial tree: logarithmic latency.
+        Binomial,
+        /// Two complementary binary trees, each for half of the data.
+        DoubleTree,
+        /// A pipelined chain from (or to) the root.
+        Chain,
+        /// Each rank exchanges with one partner at a time.
+        Pairwise,
+        /// The root serves the ranks one after another.
+        Linear,
+        /// Signals at distance 1, 2, 4, ...
+        Dissemination,
+        /// Ranks read and write each other's registered memory.
+        OneSided,
+    }
 }
 
 impl Algorithm {
-    /// All algorithms.
-    pub const ALL: [Self; 12] = [
-        Self::Ring,
-        Self::Direct,
-        Self::RecursiveDoubling,
-        Self::HalvingDoubling,
-        Self::Hierarchical,
-        Self::Binomial,
-        Self::DoubleTree,
-        Self::Chain,
-        Self::Pairwise,
-        Self::Linear,
-        Self::Dissemination,
-        Self::OneSided,
-    ];
-
     /// The algorithms that an operation has; empty where there is nothing to choose.
     pub const fn of(operation: Operation) -> &'static [Self] {
         match operation {

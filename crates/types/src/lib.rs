@@ -16,6 +16,7 @@ mod buffers;
 mod dtype;
 mod element;
 mod float8;
+mod listed;
 mod operation;
 mod redop;
 mod reduction;

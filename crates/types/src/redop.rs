@@ -4,36 +4,29 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::Element;
+use crate::listed::listed;
 
-/// A reduction, with NCCL's numbering.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum ReduceOp {
-    /// Sum; integers wrap.
-    Sum,
-    /// Product; integers wrap.
-    Prod,
-    /// The largest; NaN wins over numbers.
-    Max,
-    /// The smallest; NaN wins over numbers.
-    Min,
-    /// Mean over the ranks.
-    Avg,
-    /// Every rank's elements times that rank's factor, summed.
-    PreMulSum,
+listed! {
+    /// A reduction, with NCCL's numbering.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[repr(u8)]
+    pub enum ReduceOp {
+        /// Sum; integers wrap.
+        Sum,
+        /// Product; integers wrap.
+        Prod,
+        /// The largest; NaN wins over numbers.
+        Max,
+        /// The smallest; NaN wins over numbers.
+        Min,
+        /// Mean over the ranks.
+        Avg,
+        /// Every rank's elements times that rank's factor, summed.
+        PreMulSum,
+    }
 }
 
 impl ReduceOp {
-    /// Every reduction, in the order of their numbers.
-    pub const ALL: [Self; 6] = [
-        Self::Sum,
-        Self::Prod,
-        Self::Max,
-        Self::Min,
-        Self::Avg,
-        Self::PreMulSum,
-    ];
-
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
@@ -81,24 +74,23 @@ impl FromStr for ReduceOp {
     }
 }
 
-/// How kernels combine two elements into one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Combine {
-    /// Addition; integers wrap.
-    Sum,
-    /// Multiplication; integers wrap.
-    Prod,
-    /// The larger; NaN wins.
-    Max,
-    /// The smaller; NaN wins.
-    Min,
+listed! {
+    /// How kernels combine two elements into one.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    #[repr(u8)]
+    pub enum Combine {
+        /// Addition; integers wrap.
+        Sum,
+        /// Multiplication; integers wrap.
+        Prod,
+        /// The larger; NaN wins.
+        Max,
+        /// The smaller; NaN wins.
+        Min,
+    }
 }
 
 impl Combine {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Sum, Self::Prod, Self::Max, Self::Min];
-
     /// Its name, which is also that of the reduction without factor and divisor.
     pub const fn name(self) -> &'static str {
         match self {
