@@ -306,8 +306,9 @@ fn apply(roster: &mut Roster, world: u32, departure: &Departure) {
     let Some(rank) = view.rank(world) else { return };
     let fault = match departure {
         Departure::Goodbye => roster.leave(rank, 0),
-        // A rank that left the communicator before it died is not needed any more.
-        Departure::Died => roster.left(rank).is_none().then(|| Fault::Died {
+        // A rank that left the communicator before is not needed any more.
+        _ if roster.left(rank).is_some() => None,
+        Departure::Died => Some(Fault::Died {
             rank: view.member(world),
         }),
         Departure::Lost(error) => Some(Fault::Lost {

@@ -218,6 +218,38 @@ fn what_the_system_had_no_memory_for_is_written_after_a_pause() {
     assert_eq!(rank.state.plan_sleep(due), None);
 }
 
+/// Its end is no fault of a communicator that it has left.
+#[test]
+fn a_rank_that_has_left_may_die_or_get_lost() {
+    for error in [None, Some("its host does not answer".to_owned())] {
+        for leaves in [true, false] {
+            let mut rank = Rank::new();
+            rank.handle(&Event::Watch(1));
+            let leave = News::Leave {
+                context: 1,
+                last_sequence: 0,
+            };
+            let gone = News::Gone {
+                rank: NEIGHBOUR,
+                error: error.clone(),
+            };
+            if leaves {
+                rank.handle(&Event::Received(flooded(NEIGHBOUR, leave)));
+            }
+            rank.handle(&Event::Received(flooded(0, gone)));
+            assert_eq!(rank.views[&1].fault().is_none(), leaves);
+        }
+    }
+}
+
+fn flooded(origin: u32, news: News) -> Frame {
+    Frame::Flood(Flood {
+        origin,
+        counter: 1,
+        news,
+    })
+}
+
 proptest! {
     #[test]
     fn any_news_are_digested(events in prop::collection::vec(event(), 1..30)) {
