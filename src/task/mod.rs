@@ -56,10 +56,9 @@ impl Task {
         [&self.input, &self.output]
     }
 
-    /// Whether peers may write to its output: they do so in this operation alone, if all ranks' buffers are
-    /// registered memory of theirs.
+    /// Whether peers may write to its output, which takes registered buffers on all ranks.
     pub(crate) fn is_written_by_peers(&self) -> bool {
-        self.signature.place != 0 && self.operation() == Operation::AllReduce
+        self.signature.place != 0 && self.operation().writes_to_peers(self.in_place)
     }
 
     /// Leaves of the caller's buffers what this rank reads and writes.

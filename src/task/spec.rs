@@ -68,7 +68,7 @@ impl Spec {
             signature: Signature {
                 operation: self.operation,
                 dtype: self.dtype,
-                op: self.reduction.code,
+                op: self.reduction.code(),
                 in_place: false,
                 root,
                 name: self.name,

@@ -18,8 +18,8 @@ pub struct Reduction {
     pub scale: Scale,
     /// The divisor of the results, if any.
     pub divisor: Option<u64>,
-    /// Its number in signatures: [`ReduceOp::code`], or [`u8::MAX`] for [`NONE`](Self::NONE).
-    pub code: u8,
+    /// Its name; `None` for [`NONE`](Self::NONE).
+    pub op: Option<ReduceOp>,
     /// The bytes of the factor in its own type, padded with zeros.
     pub factor: [u8; 8],
 }
@@ -27,7 +27,7 @@ pub struct Reduction {
 impl Reduction {
     /// For operations that only move data.
     pub const NONE: Self = Self {
-        code: u8::MAX,
+        op: None,
         ..Self::plain(Combine::Sum, ReduceOp::Sum)
     };
 
@@ -56,19 +56,28 @@ impl Reduction {
         }
     }
 
+    /// Its number in signatures: [`ReduceOp::code`], or [`u8::MAX`] for [`NONE`](Self::NONE).
+    #[inline]
+    pub const fn code(&self) -> u8 {
+        match self.op {
+            Some(op) => op.code(),
+            None => u8::MAX,
+        }
+    }
+
     /// Whether ranks may scale their contributions differently.
     #[inline]
     pub const fn differs_by_rank(&self) -> bool {
-        self.code == ReduceOp::PreMulSum.code()
+        matches!(self.op, Some(ReduceOp::PreMulSum))
     }
 
     #[inline]
-    const fn plain(combine: Combine, name: ReduceOp) -> Self {
+    const fn plain(combine: Combine, op: ReduceOp) -> Self {
         Self {
             combine,
             scale: Scale::One,
             divisor: None,
-            code: name.code(),
+            op: Some(op),
             factor: [0; 8],
         }
     }

@@ -105,15 +105,14 @@ impl CallTarget<'_> {
         task: &Task,
         call: impl FnOnce(RedOp<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        let plain = match ReduceOp::from_code(task.reduction.code) {
-            Some(ReduceOp::Sum) => RedOp::Sum,
+        let plain = match task.reduction.op {
+            // Without a reduction: what kernels take it for, too.
+            Some(ReduceOp::Sum) | None => RedOp::Sum,
             Some(ReduceOp::Prod) => RedOp::Prod,
             Some(ReduceOp::Max) => RedOp::Max,
             Some(ReduceOp::Min) => RedOp::Min,
             Some(ReduceOp::Avg) => RedOp::Avg,
-            Some(ReduceOp::PreMulSum) | None => {
-                return self.with_factor(task, call);
-            }
+            Some(ReduceOp::PreMulSum) => return self.with_factor(task, call),
         };
         call(plain)
     }

@@ -22,6 +22,13 @@ impl Operation {
         }
     }
 
+    /// Whether ranks write to each other's outputs if these are registered. Where they share one buffer of each rank,
+    /// they only read it.
+    #[inline]
+    pub const fn writes_to_peers(self, in_place: bool) -> bool {
+        matches!(self.shared(in_place), Some([Side::Input, Side::Output]))
+    }
+
     /// Whether a buffer is divided among the ranks.
     #[inline]
     pub const fn is_divided(self) -> bool {
