@@ -131,12 +131,13 @@ fn operations_of_several_communicators_are_waited_for_together() {
 #[test]
 fn operations_that_are_waited_for_together_have_their_timeouts() {
     let builder = Communicator::builder().operation_timeout(Duration::from_secs(1));
+    let has_waited = Barrier::new(2);
     each(builder.local(2).unwrap(), |comm| {
         let split = comm.split(Some(0), 0).unwrap().unwrap();
         comm.barrier().run().unwrap();
         if comm.rank() == 1 {
-            // Longer than rank 0 waits.
-            std::thread::sleep(Duration::from_secs(3));
+            // A rank that has left would end what the first operation waits for.
+            has_waited.wait();
             return;
         }
         comm.set_timeout(Duration::from_secs(60));
@@ -144,6 +145,7 @@ fn operations_that_are_waited_for_together_have_their_timeouts() {
         assert_eq!(Pending::wait_any(&both), Some(1));
         let [_, late] = both;
         let error = late.wait().unwrap_err().error;
+        has_waited.wait();
         assert_eq!(error.exit_class(), ExitClass::Timeout, "{error}");
     });
 }
