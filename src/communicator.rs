@@ -9,7 +9,7 @@ use crate::peer_link::PeerLink;
 use crate::plan::{Explanation, Planner};
 use crate::task::Task;
 use crate::world::World;
-use spark_ccl_config::{Backend, Layout};
+use spark_ccl_config::{Backend, Layout, Path};
 use spark_ccl_control::{Fault, Watch};
 use spark_ccl_fork::Owned;
 use spark_ccl_transport::Rails;
@@ -175,7 +175,8 @@ impl Communicator {
         };
         let planner = self.planner();
         let is_shared = operation.shared(false).is_some();
-        let one_sided = registered && is_shared && planner.one_host && self.size() > 1;
+        let is_allowed = is_shared && planner.path != Path::Safe;
+        let one_sided = registered && is_allowed && planner.one_host && self.size() > 1;
         let may_lend = registered && self.inner.registry.is_some();
         Ok(Explanation {
             lends: may_lend && planner.may_lend(signature),
