@@ -27,13 +27,13 @@ fn main() {
         let id: UniqueId = id.parse().unwrap();
         return measure(&Communicator::connect(&id, 1, 2).unwrap());
     }
-    for (name, shm) in [("shm", "1"), ("tcp", "0")] {
+    for (name, shm) in [("shm", true), ("tcp", false)] {
         println!("{name}");
-        let builder = Communicator::builder().set("SPARK_CCL_SHM", shm);
+        let builder = Communicator::builder().shared_memory(shm);
         let id = builder.unique_id().unwrap();
         let mut late = Command::new(std::env::current_exe().unwrap())
             .env(LATE, id.to_string())
-            .env("SPARK_CCL_SHM", shm)
+            .env("SPARK_CCL_SHM", shm.to_string())
             .spawn()
             .unwrap();
         measure(&builder.connect(&id, 0, 2).unwrap());

@@ -8,20 +8,38 @@ use crate::opening::open;
 use crate::rendezvous::{meet, options};
 use crate::world::{Reducer, open_nics};
 use spark_ccl_bootstrap::{Options, Session, UniqueId};
-use spark_ccl_config::{Backend, Env, Settings, Tuning};
+use spark_ccl_config::{AlgorithmChoice, Backend, Env, Net, Path, Settings, Tuning};
 use spark_ccl_transport::rdma::link::Nics;
+use std::any::Any;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// What logs and errors call the origin of values that are set here.
+const PROGRAM: &str = "the program";
+
 /// Settings for new communicators: the environment's, unless set here.
+///
+/// Whatever is set here wins over the environment and configuration files; of several calls for the same setting, by
+/// its own method or by [`set`](Self::set), the last one wins. Values that are not allowed, alone or together, are an
+/// [`Error::Config`] when the communicator is made. `docs/environment.md` explains each variable.
+///
+/// ```
+/// use spark_ccl::{Algorithm, Communicator, Path};
+/// use std::time::Duration;
+///
+/// let builder = Communicator::builder()
+///     .operation_timeout(Duration::from_secs(30))
+///     .path(Path::Safe)
+///     .algorithms(Algorithm::Ring);
+/// let ranks = builder.local(2)?;
+/// # Ok::<(), spark_ccl::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Builder {
     env: Env,
-    operation_timeout: Option<Duration>,
-    init_timeout: Option<Duration>,
     device: usize,
     launch: LaunchOverrides,
     reducer: Reducer,
@@ -32,8 +50,6 @@ impl Communicator {
     pub fn builder() -> Builder {
         Builder {
             env: Env::from_process(),
-            operation_timeout: None,
-            init_timeout: None,
             device: 0,
             launch: LaunchOverrides::default(),
             reducer: Reducer::default(),
@@ -66,24 +82,70 @@ impl Communicator {
 }
 
 impl Builder {
-    /// How long each operation may take (10 minutes).
+    /// How long each operation may take, more than 0 (10 minutes): `SPARK_CCL_TIMEOUT`.
     #[must_use]
-    pub fn operation_timeout(mut self, timeout: Duration) -> Self {
-        self.operation_timeout = Some(timeout);
-        self
+    pub fn operation_timeout(self, timeout: Duration) -> Self {
+        self.with("SPARK_CCL_TIMEOUT", &timeout.as_secs_f64(), timeout)
     }
 
-    /// How long the ranks may take to find and reach each other (2 minutes).
+    /// How long the ranks may take to find and reach each other, more than 0 (2 minutes): `SPARK_CCL_INIT_TIMEOUT`.
     #[must_use]
-    pub fn init_timeout(mut self, timeout: Duration) -> Self {
-        self.init_timeout = Some(timeout);
-        self
+    pub fn init_timeout(self, timeout: Duration) -> Self {
+        self.with("SPARK_CCL_INIT_TIMEOUT", &timeout.as_secs_f64(), timeout)
     }
 
-    /// Whether a thread makes progress between calls (no), also where the environment says something else.
+    /// The path that data take, the same on all ranks ([`Path::Auto`]): `SPARK_CCL_PATH`.
+    #[must_use]
+    pub fn path(self, path: Path) -> Self {
+        self.with("SPARK_CCL_PATH", &path, path)
+    }
+
+    /// The algorithms that may be chosen, the same on all ranks (all): `SPARK_CCL_ALGO`. For some calls only, see
+    /// [`Communicator::restricted`].
+    #[must_use]
+    pub fn algorithms(self, algorithms: impl Into<AlgorithmChoice>) -> Self {
+        let algorithms = algorithms.into();
+        self.with("SPARK_CCL_ALGO", &algorithms.to_string(), algorithms)
+    }
+
+    /// Whether ranks of one host use shared memory, the same on all ranks (yes); else they use the network:
+    /// `SPARK_CCL_SHM`.
+    #[must_use]
+    pub fn shared_memory(self, wanted: bool) -> Self {
+        self.with("SPARK_CCL_SHM", &wanted, wanted)
+    }
+
+    /// The network between hosts, the same on all ranks ([`Net::Auto`]): `SPARK_CCL_NET`.
+    #[must_use]
+    pub fn network(self, network: Net) -> Self {
+        self.with("SPARK_CCL_NET", &network, network)
+    }
+
+    /// The network interfaces that may be used, such as `eth0,eth1`, `=eth0` or `^docker,lo` (all, the best first):
+    /// `SPARK_CCL_SOCKET_IFNAME`.
+    #[must_use]
+    pub fn interfaces(self, pattern: &str) -> Self {
+        self.set("SPARK_CCL_SOCKET_IFNAME", pattern)
+    }
+
+    /// What admits a process to the communicator, 16 to 4,096 bytes, the same on all ranks: `SPARK_CCL_SECRET`. White
+    /// space around it does not count.
+    #[must_use]
+    pub fn secret(self, secret: impl AsRef<[u8]>) -> Self {
+        let secret = secret.as_ref().to_vec();
+        self.with("SPARK_CCL_SECRET", &"redacted", secret)
+    }
+
+    /// Whether a thread makes progress between calls (no): `SPARK_CCL_PROGRESS_THREAD`.
     #[must_use]
     pub fn progress_thread(self, wanted: bool) -> Self {
-        self.set("SPARK_CCL_PROGRESS_THREAD", if wanted { "1" } else { "0" })
+        self.with("SPARK_CCL_PROGRESS_THREAD", &wanted, wanted)
+    }
+
+    /// What does the collectives of device memory, the same on all ranks ([`Backend::Host`]): `SPARK_CCL_BACKEND`.
+    #[must_use]
+    pub fn backend(self, backend: Backend) -> Self {
+        self.with("SPARK_CCL_BACKEND", &backend, backend)
     }
 
     /// This process's rank, for [`from_env`](Self::from_env), whatever a launcher says.
@@ -101,8 +163,8 @@ impl Builder {
     }
 
     /// Where the ranks meet, for [`from_env`](Self::from_env), whatever a launcher says: name or address of rank 0's host,
-    /// and a port that is free there. With rank and size, no launcher is needed. On addresses other than loopback the ranks need a secret
-    /// (`SPARK_CCL_SECRET_FILE`).
+    /// and a port that is free there. With rank and size, no launcher is needed. On addresses other than loopback the ranks
+    /// need a secret ([`secret`](Self::secret), or a file by `SPARK_CCL_SECRET_FILE`).
     ///
     /// ```no_run
     /// # fn of_this_process() -> usize { 0 }
@@ -116,12 +178,6 @@ impl Builder {
         self
     }
 
-    /// What does the collectives of device memory; the same on all ranks ([`Backend::Host`]).
-    #[must_use]
-    pub fn backend(self, backend: Backend) -> Self {
-        self.set("SPARK_CCL_BACKEND", &backend.to_string())
-    }
-
     /// CUDA's number of the device that the first rank of this host takes (0). The host's other ranks take the
     /// next ones in turn.
     #[must_use]
@@ -130,11 +186,11 @@ impl Builder {
         self
     }
 
-    /// As if the variable were set in the environment. A name of ours that does not exist is an error when the
-    /// communicator is made.
+    /// As if the variable were set in the environment: for names that are known only at run time, and for settings
+    /// without a method of their own. A name of ours that does not exist is an error when the communicator is made.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {
-        self.env.set(name, value, "the program");
+        self.env.set(name, value, PROGRAM);
         self
     }
 
@@ -234,15 +290,15 @@ impl Builder {
         open(session, settings, tuning, self.reducer, nics.into())
     }
 
+    /// A value with its type, and the text that stands for it in logs and errors.
+    fn with<T: Any + Send + Sync>(mut self, name: &str, text: &impl ToString, value: T) -> Self {
+        self.env.set_typed(name, &text.to_string(), value, PROGRAM);
+        self
+    }
+
     fn settings(&self) -> Result<Settings, Error> {
         let mut settings =
             Settings::from_env(&self.env).map_err(|error| Error::Config(Arc::new(error)))?;
-        if let Some(timeout) = self.operation_timeout {
-            settings.operation_timeout = timeout;
-        }
-        if let Some(timeout) = self.init_timeout {
-            settings.init_timeout = timeout;
-        }
         settings.nccl.device = self.device;
         logging::install(&settings.log, &Options::default().host);
         settings.log_origins();

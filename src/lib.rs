@@ -68,7 +68,9 @@ pub use peer_link::{Carrier, PeerLink};
 pub use plan::Explanation;
 pub use registered::{Registered, RegisteredView, RegisteredViewMut};
 pub use spark_ccl_bootstrap::UniqueId;
-pub use spark_ccl_config::{AlgorithmChoice, Backend, Layout, Links, ParseAlgorithmsError, Path};
+pub use spark_ccl_config::{
+    AlgorithmChoice, Backend, Layout, Links, Net, ParseAlgorithmsError, Path,
+};
 pub use spark_ccl_control::{Fault, Late, Member};
 pub use spark_ccl_fork::Forked;
 pub use spark_ccl_transport::Rails;

@@ -105,7 +105,7 @@ fn many_rounds_through_narrow_links() {
 #[test]
 fn over_sockets_between_threads() {
     for n in [2, 3, 5] {
-        let builder = Communicator::builder().set("SPARK_CCL_SHM", "0");
+        let builder = Communicator::builder().shared_memory(false);
         run_with(&builder, n, |comm| {
             check_lengths::<f32>(comm, &[0, 1, n, 1009, 40_001]);
             check_lengths::<u8>(comm, &[n + 1, 70_001]);
@@ -116,7 +116,7 @@ fn over_sockets_between_threads() {
 #[test]
 fn over_tcp_from_a_unique_id() {
     let builder = Communicator::builder()
-        .set("SPARK_CCL_SHM", "0")
+        .shared_memory(false)
         .set("SPARK_CCL_SOCKETS", "3");
     let comms = connected(&builder, 3);
     each(comms, |comm| {

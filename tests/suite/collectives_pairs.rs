@@ -14,7 +14,7 @@ fn a_ring_of_messages() {
         for builder in [
             Communicator::builder(),
             narrow(),
-            Communicator::builder().set("SPARK_CCL_SHM", "0"),
+            Communicator::builder().shared_memory(false),
         ] {
             run_with(&builder, n, |comm| {
                 let (rank, next, last) = (
@@ -150,7 +150,7 @@ fn uneven_blocks() {
             });
         }
     }
-    let sockets = Communicator::builder().set("SPARK_CCL_SHM", "0");
+    let sockets = Communicator::builder().shared_memory(false);
     run_with(&sockets, 3, |comm| {
         (0..6).for_each(|round| exchange_uneven(comm, round));
     });

@@ -33,7 +33,7 @@ fn builders() -> impl Strategy<Value = Builder> {
                 .set("SPARK_CCL_SLOTS", slots)
                 .set("SPARK_CCL_SLOT_BYTES", slot_bytes)
                 .set("SPARK_CCL_ALGO", algorithm)
-                .set("SPARK_CCL_SHM", if shm { "1" } else { "0" })
+                .shared_memory(shm)
         },
     )
 }

@@ -1,7 +1,7 @@
 //! Registered memory of other ranks and other communicators: ordinary, whoever passes it.
 
 use super::ranks::each;
-use spark_ccl::{Builder, Communicator, Error, Fault, RedOp, Registered};
+use spark_ccl::{Builder, Communicator, Error, Fault, Path, RedOp, Registered};
 use std::sync::Mutex;
 
 const LEN: usize = 12_000;
@@ -115,7 +115,7 @@ fn memory_that_all_ranks_have_from_others_takes_the_ordinary_path() {
 
 #[test]
 fn zero_copy_refuses_memory_of_another_rank() {
-    let builder = Communicator::builder().set("SPARK_CCL_PATH", "zero-copy");
+    let builder = Communicator::builder().path(Path::ZeroCopy);
     let (comms, mut memory) = ranks(&builder, 2);
     memory.reverse();
     let results = each_with(comms, memory, |comm, [mut memory, _]| {

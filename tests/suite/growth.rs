@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Ranks that share memory, that have sockets, and that met through those.
 fn worlds(n: usize) -> Vec<Vec<Communicator>> {
     let memory = Communicator::builder();
-    let sockets = Communicator::builder().set("SPARK_CCL_SHM", "0");
+    let sockets = Communicator::builder().shared_memory(false);
     vec![
         memory.local(n).unwrap(),
         sockets.local(n).unwrap(),
@@ -189,7 +189,7 @@ fn a_peer_that_leaves_before_its_link_is_made_is_named() {
 
 #[test]
 fn links_are_named_before_and_after_they_are_made() {
-    let comms = connected(&Communicator::builder().set("SPARK_CCL_SHM", "0"), 3);
+    let comms = connected(&Communicator::builder().shared_memory(false), 3);
     each(comms, |comm| {
         let (own, next) = (comm.rank(), (comm.rank() + 1) % 3);
         let names = [own, next].map(|rank| comm.links()[rank].to_string());

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Over shared memory and TCP, with more data than fits into a link.
 fn transports() -> [Builder; 2] {
-    [narrow(), narrow().set("SPARK_CCL_SHM", "0")]
+    [narrow(), narrow().shared_memory(false)]
 }
 
 const COUNT: usize = 20_000;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod buffers;
+mod builder;
 mod campaign;
 mod collectives;
 mod collectives_model;

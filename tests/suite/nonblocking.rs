@@ -284,7 +284,7 @@ fn cross(comm: &Communicator, receive_first: bool) {
 
 #[test]
 fn messages_larger_than_the_link_cross() {
-    let sockets = narrow().set("SPARK_CCL_SHM", "0");
+    let sockets = narrow().shared_memory(false);
     for builder in [narrow(), sockets] {
         run_with(&builder, 2, |comm| {
             for receive_first in [false, true, comm.rank() == 0] {
@@ -499,7 +499,7 @@ fn a_scope_reports_the_first_error() {
 
 #[test]
 fn the_progress_thread_completes_operations_without_calls() {
-    let builder = narrow().set("SPARK_CCL_PROGRESS_THREAD", "1");
+    let builder = narrow().progress_thread(true);
     let waited = AtomicUsize::new(0);
     run_with(&builder, 3, |comm| {
         let mut memory = vec![comm.rank() as i32; 10_000];

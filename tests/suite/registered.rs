@@ -5,13 +5,13 @@ use super::collectives_model::{COLLECTIVES, Case};
 use super::ranks::{each, run, run_with};
 use super::types::for_every_type;
 use spark_ccl::{
-    Algorithm, Builder, Communicator, DType, Error, F8E4M3, F8E5M2, Fault, Operation, RedOp,
+    Algorithm, Builder, Communicator, DType, Error, F8E4M3, F8E5M2, Fault, Operation, Path, RedOp,
     ReduceOp, bf16, f16,
 };
 use std::time::{Duration, Instant};
 
-fn path(path: &str) -> Builder {
-    Communicator::builder().set("SPARK_CCL_PATH", path)
+fn zero_copy() -> Builder {
+    Communicator::builder().path(Path::ZeroCopy)
 }
 
 /// Every collective that has a one-sided form.
@@ -50,12 +50,12 @@ fn memory_is_zeroed_and_can_be_empty() {
 
 #[test]
 fn every_path_computes_the_same() {
-    for choice in ["zero-copy", "safe", "auto"] {
+    for path in [Path::ZeroCopy, Path::Safe, Path::Auto] {
         for n in [1, 2, 3, 5, 8] {
-            run_with(&path(choice), n, |comm| {
+            run_with(&Communicator::builder().path(path), n, |comm| {
                 for count in [0, 1, n, 1009, 40_003] {
                     for case in one_sided(count) {
-                        if choice == "zero-copy" && !has_one_sided_form(&case) {
+                        if path == Path::ZeroCopy && !has_one_sided_form(&case) {
                             continue;
                         }
                         Case {
@@ -73,7 +73,7 @@ fn every_path_computes_the_same() {
 
 #[test]
 fn zero_copy_reduces_every_type_by_every_operation() {
-    run_with(&path("zero-copy"), 3, |comm| {
+    run_with(&zero_copy(), 3, |comm| {
         // Factors may differ between ranks, so nobody can apply another rank's.
         for op in ReduceOp::ALL
             .into_iter()
@@ -93,8 +93,8 @@ fn zero_copy_reduces_every_type_by_every_operation() {
 
 #[test]
 fn every_rank_has_its_own_factor() {
-    for choice in ["safe", "auto"] {
-        run_with(&path(choice), 3, |comm| {
+    for path in [Path::Safe, Path::Auto] {
+        run_with(&Communicator::builder().path(path), 3, |comm| {
             let factor = RedOp::PreMulSum(10_i64.pow(comm.rank() as u32));
             for count in [1, 30_000] {
                 let mut memory = comm.alloc::<i64>(count).unwrap();
@@ -112,7 +112,7 @@ fn every_rank_has_its_own_factor() {
 
 #[test]
 fn registered_memory_over_sockets_is_as_good_as_ordinary() {
-    let builder = Communicator::builder().set("SPARK_CCL_SHM", "0");
+    let builder = Communicator::builder().shared_memory(false);
     run_with(&builder, 3, |comm| {
         for case in one_sided(5003) {
             case.check::<f32>(comm);
@@ -136,7 +136,7 @@ fn large_registered_memory_takes_the_zero_copy_path() {
 
 #[test]
 fn zero_copy_gives_the_same_bits_on_every_rank() {
-    let results = run_with(&path("zero-copy"), 5, |comm| {
+    let results = run_with(&zero_copy(), 5, |comm| {
         let mut memory = comm.alloc::<f32>(10_007).unwrap();
         for (i, x) in memory.iter_mut().enumerate() {
             *x = ((i * 31 + comm.rank() * 17) as f32).sqrt();
@@ -270,7 +270,7 @@ fn registered_on_one_rank_alone_is_a_mismatch() {
 
 #[test]
 fn zero_copy_refuses_ordinary_memory_and_stays_usable() {
-    run_with(&path("zero-copy"), 2, |comm| {
+    run_with(&zero_copy(), 2, |comm| {
         let mut ordinary = vec![1.0_f32; 100];
         let error = comm
             .all_reduce_in_place(&mut ordinary, RedOp::Sum)
@@ -296,7 +296,7 @@ fn zero_copy_refuses_ordinary_memory_and_stays_usable() {
 
 #[test]
 fn zero_copy_between_hosts_is_refused_with_the_reason() {
-    let builder = path("zero-copy").set("SPARK_CCL_SHM", "0");
+    let builder = zero_copy().shared_memory(false);
     run_with(&builder, 2, |comm| {
         let mut memory = comm.alloc::<f32>(100).unwrap();
         let error = comm

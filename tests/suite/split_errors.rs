@@ -2,7 +2,7 @@
 
 use super::collectives_model::Case;
 use super::ranks::run;
-use spark_ccl::{Blocks, Communicator, DType, Error, Operation, RedOp};
+use spark_ccl::{Blocks, Communicator, DType, Error, Net, Operation, RedOp};
 
 /// The call's operation and what its error must say.
 fn refused<R>(operation: &str, parts: &[&str], result: Result<R, Error>) {
@@ -251,8 +251,8 @@ fn settings_that_cannot_be_understood_are_refused() {
 #[test]
 fn rdma_that_is_demanded_and_is_not_there_is_an_error_that_says_why() {
     let error = Communicator::builder()
-        .set("SPARK_CCL_NET", "rdma")
-        .set("SPARK_CCL_SHM", "0")
+        .network(Net::Rdma)
+        .shared_memory(false)
         .set("SPARK_CCL_IBVERBS_LIBRARY", "/nowhere/libibverbs.so.1")
         .local(2)
         .unwrap_err();

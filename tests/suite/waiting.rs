@@ -11,7 +11,7 @@ const TCP: &[(&str, &str)] = &[("SPARK_CCL_SHM", "0")];
 const SHM: &[(&str, &str)] = &[];
 
 fn builders() -> [Builder; 2] {
-    let sockets = Communicator::builder().set("SPARK_CCL_SHM", "0");
+    let sockets = Communicator::builder().shared_memory(false);
     [Communicator::builder(), sockets]
 }
 

@@ -1,8 +1,10 @@
 //! A snapshot of all variables and their origins.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::file;
 
@@ -33,12 +35,24 @@ impl fmt::Display for Origin {
 }
 
 /// A value and its origin.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Value {
-    /// The text as it was set.
+    /// The text as it was set, or what stands for a typed value in logs and errors.
     pub text: String,
     /// Where it was set.
     pub origin: Origin,
+    /// The value itself, where code has set it with its type.
+    pub(crate) typed: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Value {
+    fn new(text: impl Into<String>, origin: Origin) -> Self {
+        Self {
+            text: text.into(),
+            origin,
+            typed: None,
+        }
+    }
 }
 
 /// A snapshot of all variables. Code takes precedence over the environment, and the environment over files.
@@ -67,11 +81,7 @@ impl Env {
     ) -> Self {
         let mut env = Self::default();
         for (name, text) in pairs {
-            let origin = Origin::Environment;
-            let value = Value {
-                text: text.into(),
-                origin,
-            };
+            let value = Value::new(text, Origin::Environment);
             env.values.insert(name.into(), value);
         }
         env
@@ -80,9 +90,16 @@ impl Env {
     /// Sets a value from code, which takes precedence over all others. `by` names the origin for users: `"--path"`,
     /// `"Builder::set"`.
     pub fn set(&mut self, name: &str, text: &str, by: &str) {
+        let value = Value::new(text, Origin::Code(by.to_owned()));
+        self.values.insert(name.to_owned(), value);
+    }
+
+    /// Like [`set`](Self::set), for a value that needs no parsing. It is of the type of its field in
+    /// [`Settings`](crate::Settings); a secret is a `Vec<u8>`. Of a secret, `text` must reveal nothing.
+    pub fn set_typed<T: Any + Send + Sync>(&mut self, name: &str, text: &str, value: T, by: &str) {
         let value = Value {
-            text: text.to_owned(),
-            origin: Origin::Code(by.to_owned()),
+            typed: Some(Arc::new(value)),
+            ..Value::new(text, Origin::Code(by.to_owned()))
         };
         self.values.insert(name.to_owned(), value);
     }
@@ -114,11 +131,9 @@ impl Env {
         let (lines, warnings) = file::read(path)?;
         self.warnings.extend(warnings);
         for (line, name, text) in lines {
-            let origin = Origin::File {
-                path: path.to_owned(),
-                line,
-            };
-            self.values.entry(name).or_insert(Value { text, origin });
+            let path = path.to_owned();
+            let value = Value::new(text, Origin::File { path, line });
+            self.values.entry(name).or_insert(value);
         }
         Ok(())
     }

@@ -19,6 +19,14 @@ pub enum Error {
         /// What is allowed.
         expected: String,
     },
+    /// Values that are valid, but not together.
+    #[error("{values} exclude each other: {problem}")]
+    Conflict {
+        /// The variables, with values and origins.
+        values: String,
+        /// Why, and what to do.
+        problem: &'static str,
+    },
     /// A variable of ours that the program sets, and that does not exist.
     #[error("{name} (from {origin}) is unknown{hint}")]
     Unknown {

@@ -1,5 +1,6 @@
 //! Reads variables from the snapshot, and records which ones were used.
 
+use std::fmt;
 use std::ops::RangeInclusive;
 
 use crate::env::{Env, Origin, Value};
@@ -33,7 +34,13 @@ impl Used {
     }
 }
 
-/// A variable that is being read: its name and its trimmed, non-empty text.
+impl fmt::Display for Used {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={} (from {})", self.name, self.value, self.origin)
+    }
+}
+
+/// A variable that is being read: its name, and its value with a trimmed, non-empty text.
 #[derive(Clone, Copy)]
 pub(crate) struct Taken<'a> {
     pub(crate) name: &'static str,
@@ -42,6 +49,11 @@ pub(crate) struct Taken<'a> {
 }
 
 impl Taken<'_> {
+    /// The value, where code has set it with its type.
+    pub(crate) fn typed<T: Clone + 'static>(&self) -> Option<T> {
+        self.value.typed.as_ref()?.downcast_ref().cloned()
+    }
+
     pub(crate) fn invalid(&self, expected: &str) -> Error {
         Error::Invalid {
             name: self.name.to_owned(),
@@ -80,7 +92,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A typed value; `None` if nothing is set. The error for an invalid value says what is expected.
-    pub(crate) fn parsed<T>(
+    pub(crate) fn parsed<T: Clone + 'static>(
         &mut self,
         names: &[&'static str],
         expected: &str,
@@ -89,9 +101,8 @@ impl<'a> Reader<'a> {
         let Some(taken) = self.take(names) else {
             return Ok(None);
         };
-        parse(taken.text)
-            .map(Some)
-            .ok_or_else(|| taken.invalid(expected))
+        let value = taken.typed().or_else(|| parse(taken.text));
+        value.map(Some).ok_or_else(|| taken.invalid(expected))
     }
 
     /// A number within a range.

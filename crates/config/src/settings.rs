@@ -135,6 +135,7 @@ impl Settings {
         settings.origins = reader.used;
         settings.warnings = reader.warnings;
         settings.classify_unused(env)?;
+        settings.check_path()?;
         Ok(settings)
     }
 
@@ -159,13 +160,8 @@ impl Settings {
         for warning in &self.warnings {
             tracing::warn!("{warning}");
         }
-        for Used {
-            name,
-            value,
-            origin,
-        } in &self.origins
-        {
-            tracing::info!("{name}={value} (from {origin})");
+        for used in &self.origins {
+            tracing::info!("{used}");
         }
         if !self.without_effect.is_empty() {
             let names: Vec<_> = self.without_effect.iter().map(|used| &*used.name).collect();
@@ -242,7 +238,11 @@ impl Settings {
             ("SPARK_CCL_LOST_AFTER", &mut self.lost_after),
             ("SPARK_CCL_CUT_AFTER", &mut self.cut_after),
         ] {
-            set(field, reader.parsed(&[name], expected, parse::seconds)?);
+            if let Some(taken) = reader.take(&[name]) {
+                let time = taken.typed().or_else(|| parse::seconds(taken.text));
+                let time = time.filter(|time: &Duration| !time.is_zero());
+                *field = time.ok_or_else(|| taken.invalid(expected))?;
+            }
         }
         Ok(())
     }
@@ -281,7 +281,7 @@ impl Settings {
             }
             return Ok(());
         };
-        match Net::parse(taken.text) {
+        match taken.typed().or_else(|| Net::parse(taken.text)) {
             Some(net) => self.net = net,
             None if taken.name == "SPARK_CCL_NET" => return Err(taken.invalid(Net::EXPECTED)),
             // Configurations for NCCL may name its plugins. That must not be an error here.
@@ -294,10 +294,10 @@ impl Settings {
     }
 
     fn read_backend(&mut self, reader: &mut Reader<'_>) -> Result<(), Error> {
-        if let Some(taken) = reader.take(&["SPARK_CCL_BACKEND"]) {
-            let backend = Backend::parse(taken.text);
-            self.backend = backend.ok_or_else(|| taken.invalid(Backend::EXPECTED))?;
-        }
+        set(
+            &mut self.backend,
+            reader.parsed(&["SPARK_CCL_BACKEND"], Backend::EXPECTED, Backend::parse)?,
+        );
         self.nccl = Nccl::read(reader)?;
         Ok(())
     }
@@ -307,10 +307,9 @@ impl Settings {
             return Ok(());
         };
         if taken.name == "SPARK_CCL_ALGO" {
-            self.algo = taken
-                .text
-                .parse()
-                .map_err(|error: ParseAlgorithmsError| taken.invalid(&error.expected))?;
+            let invalid = |error: ParseAlgorithmsError| taken.invalid(&error.expected);
+            let algo = taken.typed().map_or_else(|| taken.text.parse(), Ok);
+            self.algo = algo.map_err(invalid)?;
             return Ok(());
         }
         let (algo, unknown) = AlgorithmChoice::parse_nccl(taken.text);
@@ -380,7 +379,8 @@ impl Settings {
         let names = ["SPARK_CCL_COMM_ID", "NCCL_COMM_ID"];
         self.comm_id = reader.parsed(&names, HostPort::EXPECTED, HostPort::parse)?;
         if let Some(taken) = reader.take(&["SPARK_CCL_SECRET"]) {
-            let secret = Secret::new(taken.text.as_bytes());
+            let bytes: Option<Vec<u8>> = taken.typed();
+            let secret = Secret::new(bytes.as_deref().unwrap_or(taken.text.as_bytes()));
             self.secret = Some(secret.map_err(|reason| Error::Secret {
                 name: taken.name.to_owned(),
                 origin: taken.value.origin.clone(),
@@ -414,6 +414,20 @@ impl Settings {
         }
         let file = reader.take(&["SPARK_CCL_LOG_FILE", "NCCL_DEBUG_FILE"]);
         self.log.file = file.map(|taken| taken.text.to_owned());
+    }
+
+    /// Refuses what no call could do: no copies, where nothing but TCP may carry data.
+    fn check_path(&self) -> Result<(), Error> {
+        if self.path != Path::ZeroCopy || self.shm || self.net != Net::Tcp {
+            return Ok(());
+        }
+        let involved = ["_PATH", "_SHM", "_SHM_DISABLE", "_NET", "_IB_DISABLE"];
+        let is_involved = |used: &&Used| involved.iter().any(|end| used.name.ends_with(end));
+        let values = self.origins.iter().filter(is_involved);
+        Err(Error::Conflict {
+            values: values.map(Used::to_string).collect::<Vec<_>>().join(", "),
+            problem: "the zero-copy path needs shared memory or RDMA: allow one of them, or another path",
+        })
     }
 
     /// Classifies each variable that no setting has used: read elsewhere, without effect, or misspelt. In the

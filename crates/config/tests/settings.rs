@@ -40,7 +40,7 @@ fn everything_can_be_set() {
         ("SPARK_CCL_LOST_AFTER", "15"),
         ("SPARK_CCL_CUT_AFTER", "0.5"),
         ("SPARK_CCL_PATH", "zero-copy"),
-        ("SPARK_CCL_NET", "socket"),
+        ("SPARK_CCL_NET", "ib"),
         ("SPARK_CCL_SHM", "0"),
         ("SPARK_CCL_SINGLE_COPY", "0"),
         ("SPARK_CCL_BACKEND", "nccl"),
@@ -64,7 +64,7 @@ fn everything_can_be_set() {
     assert_eq!(s.init_timeout, Duration::from_secs(7));
     assert_eq!(s.lost_after, Duration::from_secs(15));
     assert_eq!(s.cut_after, Duration::from_millis(500));
-    assert_eq!((s.path, s.net, s.shm), (Path::ZeroCopy, Net::Tcp, false));
+    assert_eq!((s.path, s.net, s.shm), (Path::ZeroCopy, Net::Rdma, false));
     assert_eq!(s.single_copy, SingleCopy::Never);
     let single_copy = |text| settings(&[("SPARK_CCL_SINGLE_COPY", text)]).single_copy;
     assert_eq!(
@@ -329,6 +329,59 @@ fn a_name_that_the_program_mistypes_is_an_error() {
         error.to_string(),
         "SPARK_CCL_SLOT_BYTE (from the program) is unknown; did you mean SPARK_CCL_SLOT_BYTES?"
     );
+}
+
+#[test]
+fn typed_values_need_no_parsing_and_show_their_text() {
+    let mut env = Env::from_pairs([("SPARK_CCL_TIMEOUT", "never"), ("NCCL_SHM_DISABLE", "1")]);
+    let time = Duration::from_nanos(1_000_000_000_000_000_001);
+    env.set_typed("SPARK_CCL_TIMEOUT", "long", time, "here");
+    env.set_typed("SPARK_CCL_SHM", "yes", true, "here");
+    let secret = b"swordfish-swordfish".to_vec();
+    env.set_typed("SPARK_CCL_SECRET", "redacted", secret, "here");
+    let s = Settings::from_env(&env).unwrap();
+    assert_eq!((s.operation_timeout, s.shm), (time, true));
+    assert_eq!(
+        s.secret.as_ref().unwrap().as_bytes(),
+        b"swordfish-swordfish"
+    );
+    let used: Vec<_> = s.origins().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        used,
+        [
+            "SPARK_CCL_TIMEOUT=long (from here)",
+            "SPARK_CCL_SHM=yes (from here)",
+            "SPARK_CCL_SECRET=redacted (from here)"
+        ]
+    );
+    // One of another type is no value: its text counts.
+    env.set_typed("SPARK_CCL_SHM", "perhaps", 1_u8, "here");
+    let error = Settings::from_env(&env).unwrap_err().to_string();
+    assert!(
+        error.contains("SPARK_CCL_SHM=\"perhaps\" (from here)"),
+        "{error}"
+    );
+}
+
+#[test]
+fn values_that_exclude_each_other_are_named_with_their_origins() {
+    let mut pairs = vec![
+        ("SPARK_CCL_PATH", "zero-copy"),
+        ("NCCL_SHM_DISABLE", "1"),
+        ("NCCL_IB_DISABLE", "1"),
+    ];
+    let error = Settings::from_env(&Env::from_pairs(pairs.clone())).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "SPARK_CCL_PATH=zero-copy (from environment), NCCL_IB_DISABLE=1 (from environment), \
+         NCCL_SHM_DISABLE=1 (from environment) exclude each other: the zero-copy path needs shared memory or \
+         RDMA: allow one of them, or another path"
+    );
+    for any_one in 0..pairs.len() {
+        let one = pairs.remove(any_one);
+        settings(&pairs);
+        pairs.insert(any_one, one);
+    }
 }
 
 #[test]

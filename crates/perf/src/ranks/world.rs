@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use spark_ccl::{Backend, Builder, Communicator, UniqueId};
+use spark_ccl::{Backend, Builder, Communicator, Path, UniqueId};
 
 use crate::cli::args::{Args, PathArg};
 use crate::cli::ranks::RankArgs;
@@ -111,12 +111,11 @@ pub(crate) fn builder(args: &Args) -> Builder {
         builder = builder.operation_timeout(Duration::from_secs(args.timing.timeout));
     }
     if let Some(path) = args.operation.path {
-        let name = match path {
-            PathArg::Safe => "safe",
-            PathArg::ZeroCopy => "zero-copy",
-            PathArg::Auto => "auto",
-        };
-        builder = builder.set("SPARK_CCL_PATH", name);
+        builder = builder.path(match path {
+            PathArg::Safe => Path::Safe,
+            PathArg::ZeroCopy => Path::ZeroCopy,
+            PathArg::Auto => Path::Auto,
+        });
     }
     if let Some(algorithm) = &args.operation.algo {
         builder = builder.set("SPARK_CCL_ALGO", algorithm);

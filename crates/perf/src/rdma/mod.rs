@@ -16,7 +16,7 @@ mod waiter;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use spark_ccl::Communicator;
+use spark_ccl::{Communicator, Net};
 
 use crate::cli;
 use crate::cli::ranks::RankArgs;
@@ -90,7 +90,7 @@ fn run_both(
     // The communicator uses TCP, so that the measurement has the ports for itself.
     let builder = Communicator::builder()
         .operation_timeout(OPERATION_TIMEOUT)
-        .set("SPARK_CCL_NET", "tcp");
+        .network(Net::Tcp);
     ranks::run(world, ranks, &builder, |comm| body(comm, here))
 }
 
