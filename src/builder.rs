@@ -232,7 +232,8 @@ impl Builder {
         }
     }
 
-    /// A new unique id, for [`connect`](Self::connect). This process serves the ranks' rendezvous.
+    /// A new unique id, for [`connect`](Self::connect). This process serves the ranks' rendezvous. The id is good for one
+    /// world, while this process lives, and for as long as [`init_timeout`](Self::init_timeout) from now.
     ///
     /// # Errors
     /// When no interface matches the settings, or no port can be had.

@@ -214,6 +214,7 @@ impl Caller {
             return Some(Error::Unreachable {
                 peer: self.name.clone(),
                 attempts: round.attempts,
+                refused: !round.answered,
             });
         }
         self.route = 0;

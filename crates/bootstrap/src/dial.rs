@@ -189,6 +189,7 @@ pub(crate) fn call(call: &Call<'_>) -> Result<Unshared<Socket>, Error> {
             return Err(Error::Unreachable {
                 peer: call.peer.to_owned(),
                 attempts,
+                refused,
             });
         }
         std::thread::sleep(pause);

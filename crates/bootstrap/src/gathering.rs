@@ -41,6 +41,8 @@ pub(crate) struct Service {
     deadline: Option<Instant>,
     /// When the stage fails because of a problem that was found.
     fails_at: Option<Instant>,
+    /// Why it gave up, where ranks were missing.
+    gave_up: Option<String>,
 }
 
 enum Stage {
@@ -63,6 +65,7 @@ impl Service {
             stage: Stage::Gathering,
             deadline: Some(deadline_in(timeout)),
             fails_at: None,
+            gave_up: None,
         })
     }
 
@@ -128,7 +131,8 @@ impl Service {
         let time_left = member.hello.time_left;
         match &self.stage {
             Stage::Ending(last) => {
-                member.send(last.clone());
+                let too_late = self.gave_up.as_ref().map(|why| self.too_late(why, now));
+                member.send(too_late.unwrap_or_else(|| last.clone()));
                 member.finish();
             }
             Stage::Gathering | Stage::Sealing => {
@@ -250,10 +254,22 @@ impl Service {
                 let refused = self.lobby.as_ref().map(Lobby::refused).map(refused_text);
                 let waited = self.waited(now);
                 let text = roster::missing(&hellos, waited, &refused.unwrap_or_default());
+                self.gave_up = Some(text.clone());
                 (VerdictKind::Missing, text)
             }
         };
         self.fail(now, kind, &text);
+    }
+
+    /// What a rank hears that comes after the rendezvous has given up.
+    fn too_late(&self, why: &str, now: Instant) -> Arc<[u8]> {
+        let age = now.saturating_duration_since(self.started).as_secs();
+        let good_for = self.timeout.as_secs_f64();
+        let kind = VerdictKind::Expired;
+        let text = format!(
+            "it was made {age} s ago and good for {good_for} s, and this rank is late: {why}"
+        );
+        Verdict { kind, text }.frame().into()
     }
 
     /// How long the rendezvous waited for the ranks: its own timeout, or less if a rank has a shorter one.

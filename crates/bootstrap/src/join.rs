@@ -243,6 +243,7 @@ pub(crate) fn resolve(host: &str, port: u16, deadline: Instant) -> Result<Vec<So
             return Err(Error::Unreachable {
                 peer: format!("host name {host}"),
                 attempts,
+                refused: false,
             });
         }
         std::thread::sleep(pause);

@@ -54,7 +54,7 @@ impl Root {
             .iter()
             .filter_map(|listener| listener.local_addr().ok()?.as_socket())
             .collect();
-        let (id, published) = UniqueId::new(secret, &addresses);
+        let (id, published) = UniqueId::new(secret, &addresses, Some(options.init_timeout));
         if published < addresses.len() {
             tracing::info!(
                 left_out = addresses.len() - published,
@@ -94,8 +94,8 @@ impl Root {
 }
 
 impl UniqueId {
-    /// Starts a rendezvous in the background of this process and returns its id; see
-    /// [`Root::create`].
+    /// Starts a rendezvous in the background of this process and returns its id; see [`Root::create`]. The id is good
+    /// for one world, for as long as `options.init_timeout`, and while this process lives.
     ///
     /// # Errors
     /// As for [`Root::create`].

@@ -54,7 +54,7 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Argument`] for an impossible rank; [`Error::Unreachable`], [`Error::Auth`] or [`Error::Version`] if the
-    /// rendezvous cannot be joined; [`Error::Mismatch`], [`Error::Missing`] or [`Error::Lost`] with the same text on
+    /// rendezvous cannot be joined; [`Error::Expired`] if it is over; [`Error::Mismatch`], [`Error::Missing`] or [`Error::Lost`] with the same text on
     /// every rank; [`Error::Os`].
     pub fn join(id: &UniqueId, rank: u32, size: u32, options: &Options) -> Result<Self, Error> {
         check_rank(rank, size)?;
@@ -70,7 +70,10 @@ impl Session {
             deadline: join_deadline(options),
             refusal: ROOT_REFUSAL,
         };
-        Ok(Self::between_processes(rank, joining.join()?, None))
+        // Before the wait, which takes as long as an id is good for.
+        let life = id.life();
+        let joined = joining.join().map_err(|error| expired(error, life))?;
+        Ok(Self::between_processes(rank, joined, None))
     }
 
     /// Joins a world whose rendezvous is at a known address, such as torchrun's `MASTER_ADDR` and `MASTER_PORT`. With
@@ -434,10 +437,59 @@ impl Session {
     }
 }
 
+/// The error of a rank that finds no rendezvous, as `life` explains it: how old the id was when the rank came, and how
+/// long it is good for.
+fn expired(error: Error, life: Option<(Duration, Duration)>) -> Error {
+    let (&Error::Unreachable { refused, .. }, Some((age, good_for))) = (&error, life) else {
+        return error;
+    };
+    let why = match (age > good_for, refused) {
+        (true, _) => "its time is over",
+        (false, true) => "its process has ended, or its ranks have met already",
+        (false, false) => return error,
+    };
+    let (age, good_for) = (age.as_secs(), good_for.as_secs_f64());
+    Error::Expired(format!(
+        "it was made {age} s ago and good for {good_for} s, and {why} ({error})"
+    ))
+}
+
 /// Whether a host name means this host without being resolved.
 fn means_loopback(host: &str) -> bool {
     host == "localhost"
         || host
             .parse::<std::net::IpAddr>()
             .is_ok_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_of_an_id_explains_that_nobody_answers() {
+        let explained = |refused, life: Option<[u64; 2]>| {
+            let error = Error::Unreachable {
+                peer: "the rendezvous".to_owned(),
+                attempts: Vec::new(),
+                refused,
+            };
+            let [age, good_for] = life.unwrap_or_default().map(Duration::from_secs);
+            expired(error, life.map(|_| (age, good_for)))
+        };
+        for refused in [false, true] {
+            let old = explained(refused, Some([121, 120])).to_string();
+            assert!(
+                old.contains("made 121 s ago and good for 120 s, and its time is over"),
+                "{old}"
+            );
+            let unknown = explained(refused, None);
+            assert!(matches!(unknown, Error::Unreachable { .. }), "{unknown}");
+        }
+        let gone = explained(true, Some([7, 120])).to_string();
+        assert!(gone.contains("its process has ended"), "{gone}");
+        // A firewall, perhaps: the id may be good.
+        let cut_off = explained(false, Some([7, 120]));
+        assert!(matches!(cut_off, Error::Unreachable { .. }), "{cut_off}");
+    }
 }

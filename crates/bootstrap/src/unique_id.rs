@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sha2::{Digest, Sha256};
 
@@ -10,10 +11,13 @@ use crate::wire::{Reader, WireError, Writer};
 use crate::{Error, Secret};
 
 const MAGIC: [u8; 4] = *b"SCid";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+const SECRET_AT: usize = 8;
+const LIFE_AT: usize = SECRET_AT + 32;
+const ADDRESSES_AT: usize = LIFE_AT + 8;
 const CHECKSUM_AT: usize = 120;
 
-/// Identifies one world: the addresses of its rendezvous and a random secret, in 128 bytes.
+/// Identifies one world: the addresses of its rendezvous, a random secret, and how long it is good for, in 128 bytes.
 ///
 /// Any process that has it can join, so pass it to the other ranks through a private channel. Its text form (`Display`,
 /// `FromStr`) is 256 hexadecimal digits and contains the secret; `Debug` does not.
@@ -39,8 +43,8 @@ impl UniqueId {
     }
 
     /// The id of a rendezvous at `addresses`, which may have been published openly, and of a secret that was passed
-    /// separately. Without a secret, all addresses must be loopback addresses. On the other ranks, this makes the id
-    /// that [`UniqueId::serve`] made on one.
+    /// separately. Without a secret, all addresses must be loopback addresses. On the other ranks, this makes an id of
+    /// the rendezvous that [`UniqueId::serve`] started on one; how long it is good for is not known.
     ///
     /// # Errors
     /// [`Error::NoSecret`] if a secret is needed; [`Error::UniqueId`] if there is no address, or one with port 0.
@@ -54,17 +58,27 @@ impl UniqueId {
                 return Err(Error::NoSecret { address });
             }
         };
-        Self::from_bytes(Self::new(&secret, addresses).0.as_bytes())
+        Self::from_bytes(Self::new(&secret, addresses, None).0.as_bytes())
     }
 
-    /// An id for a rendezvous at `addresses`, and how many of them fit into it (at least three).
-    pub(crate) fn new(secret: &Secret, addresses: &[SocketAddr]) -> (Self, usize) {
+    /// An id for a rendezvous at `addresses` that is started now and waits for as long as `good_for`, and how many
+    /// addresses fit into it (at least three).
+    pub(crate) fn new(
+        secret: &Secret,
+        addresses: &[SocketAddr],
+        good_for: Option<Duration>,
+    ) -> (Self, usize) {
+        let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        let (made, good_for) =
+            good_for.map_or((0, 0), |time| (unix_seconds(), millis(time).max(1)));
         let mut body = Writer::default();
         body.bytes(&MAGIC)
             .u8(VERSION)
             .u8(0)
             .u16(0)
-            .bytes(secret.bytes());
+            .bytes(secret.bytes())
+            .u32(made)
+            .u32(good_for);
         let mut bytes = body.finish();
         let mut count = 0;
         for address in addresses {
@@ -89,8 +103,16 @@ impl UniqueId {
 
     pub(crate) fn secret(&self) -> Secret {
         let mut secret = [0; 32];
-        secret.copy_from_slice(&self.0[8..40]);
+        secret.copy_from_slice(&self.0[SECRET_AT..LIFE_AT]);
         Secret::from_bytes(secret)
+    }
+
+    /// How long ago it was made, by this host's clock, and how long it is good for; `None` where that is not known.
+    pub(crate) fn life(&self) -> Option<(Duration, Duration)> {
+        let mut reader = Reader::new(&self.0[LIFE_AT..ADDRESSES_AT]);
+        let (made, good_for) = (reader.u32().ok()?, reader.u32().ok()?);
+        let age = Duration::from_secs(unix_seconds().saturating_sub(made).into());
+        (good_for != 0).then(|| (age, Duration::from_millis(good_for.into())))
     }
 }
 
@@ -157,7 +179,7 @@ fn parse(bytes: &[u8; UniqueId::LEN]) -> Result<Vec<SocketAddr>, BadId> {
         return Err(BadId::Checksum);
     }
     let count = reader.u8()?;
-    reader.take(2 + 32)?;
+    reader.take(ADDRESSES_AT - 6)?;
     let addresses = (0..count)
         .map(|_| reader.address())
         .collect::<Result<Vec<SocketAddr>, WireError>>()?;
@@ -165,6 +187,11 @@ fn parse(bytes: &[u8; UniqueId::LEN]) -> Result<Vec<SocketAddr>, BadId> {
         return Err(BadId::Addresses);
     }
     Ok(addresses)
+}
+
+fn unix_seconds() -> u32 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |time| time.as_secs() as u32)
 }
 
 fn checksum(bytes: &[u8]) -> [u8; 8] {
@@ -190,7 +217,7 @@ mod tests {
     fn sample() -> UniqueId {
         let addresses =
             ["10.0.0.1:4000", "[fe80::1]:4001", "127.0.0.1:9"].map(|a| a.parse().unwrap());
-        UniqueId::new(&Secret::from_text(b"x"), &addresses).0
+        UniqueId::new(&Secret::from_text(b"x"), &addresses, None).0
     }
 
     #[test]
@@ -218,9 +245,21 @@ mod tests {
         let many: Vec<SocketAddr> = (1..9u16)
             .map(|i| format!("[2001:db8::{i}]:{i}").parse().unwrap())
             .collect();
-        let (id, count) = UniqueId::new(&Secret::from_text(b"x"), &many);
+        let (id, count) = UniqueId::new(&Secret::from_text(b"x"), &many, None);
         assert_eq!(count, 3);
         assert_eq!(id.addresses(), many[..3]);
+    }
+
+    #[test]
+    fn an_id_knows_its_age_and_how_long_it_is_good_for() {
+        let address = ["10.0.0.1:4000".parse().unwrap()];
+        let new = |time| UniqueId::new(&Secret::from_text(b"x"), &address, time).0;
+        let (age, good_for) = new(Some(Duration::from_millis(1500))).life().unwrap();
+        assert!(age < Duration::from_secs(60), "{age:?}");
+        assert_eq!(good_for, Duration::from_millis(1500));
+        let (_, good_for) = new(Some(Duration::MAX)).life().unwrap();
+        assert_eq!(good_for, Duration::from_millis(u32::MAX.into()));
+        assert_eq!(new(None).life(), None);
     }
 
     #[test]

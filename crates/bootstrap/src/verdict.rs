@@ -61,6 +61,7 @@ pub(crate) enum VerdictKind {
     Missing = 2,
     Lost = 3,
     Links = 4,
+    Expired = 5,
 }
 
 impl Verdict {
@@ -73,10 +74,10 @@ impl Verdict {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
-        use VerdictKind::{Links, Lost, Mismatch, Missing};
+        use VerdictKind::{Expired, Links, Lost, Mismatch, Missing};
         let mut from = Reader::new(bytes);
         let code = from.u8()?;
-        let kind = [Mismatch, Missing, Lost, Links]
+        let kind = [Mismatch, Missing, Lost, Links, Expired]
             .into_iter()
             .find(|kind| *kind as u8 == code);
         let text = from.text(MAX_TEXT)?;
@@ -95,6 +96,7 @@ impl From<Verdict> for Error {
             VerdictKind::Missing => Error::Missing(verdict.text),
             VerdictKind::Lost => Error::Lost(verdict.text),
             VerdictKind::Links => Error::Links(verdict.text),
+            VerdictKind::Expired => Error::Expired(verdict.text),
         }
     }
 }

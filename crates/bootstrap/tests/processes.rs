@@ -93,6 +93,12 @@ fn run_rank(
     secret: &str,
     rendezvous: &str,
 ) -> Result<(), Error> {
+    if action == "make" {
+        let id = UniqueId::create(&options())?;
+        eprintln!("{MARK}{id}");
+        std::thread::sleep(2 * WATCHDOG);
+        return Ok(());
+    }
     let secret = (secret != "-").then(|| Secret::from_text(secret.as_bytes()));
     let options = Options {
         init_timeout: if action == "hurry" {
@@ -171,6 +177,41 @@ fn a_rendezvous_that_is_killed_with_its_rank_is_named_by_all_others() {
         let name = format!("the rendezvous at 127.0.0.1:{port} went away");
         assert!(error.contains(&name), "{error}");
     }
+}
+
+#[test]
+fn an_id_that_is_over_says_so_and_what_to_do() {
+    let mut maker = Worker::start(0, 2, "make", "-", "-");
+    let id = maker.next_message();
+    // The first one gives up, and with it the rendezvous.
+    let impatient = Worker::start(0, 2, "hurry", "-", &id).next_message();
+    assert!(impatient.starts_with("Missing"), "{impatient}");
+    let late = Worker::start(1, 2, "seal", "-", &id).next_message();
+    assert!(
+        late.contains("this rank is late: rank 1 of 2 did not arrive"),
+        "{late}"
+    );
+    maker.kill();
+    let orphan = Worker::start(1, 2, "seal", "-", &id).next_message();
+    assert!(orphan.contains("its process has ended"), "{orphan}");
+    for error in [late, orphan] {
+        assert!(error.starts_with("Expired"), "{error}");
+        for part in ["it was made ", " s ago and good for 60 s", "make a new one"] {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+}
+
+#[test]
+fn an_id_whose_ranks_have_met_admits_nobody_else() {
+    let id = UniqueId::create(&options()).unwrap().to_string();
+    for worker in start_all(2, &["seal"], "-", &id) {
+        assert_eq!(worker.next_message(), "joined");
+        assert_eq!(worker.next_message(), "done");
+    }
+    let error = Worker::start(0, 2, "seal", "-", &id).next_message();
+    assert!(error.starts_with("Expired"), "{error}");
+    assert!(error.contains("its ranks have met already"), "{error}");
 }
 
 #[test]
