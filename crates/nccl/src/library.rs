@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use spark_ccl_types::DType;
+
 use crate::error::{CallError, Code, Refusal};
 use crate::raw::Api;
 use crate::{Error, Version};
@@ -133,6 +135,28 @@ impl Library {
     pub fn missing(self) -> impl Iterator<Item = (&'static str, Version)> {
         let late = self.api.late().into_iter();
         late.filter_map(|(name, since, here)| (!here).then_some((name, since)))
+    }
+
+    /// Whether it is new enough to reduce elements of a type, by whichever reduction; any type can be moved. Of 8-bit
+    /// floats, the GPUs of all ranks must be of compute capability 9.0 or later, too, which NCCL itself checks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] if it is too old.
+    pub fn reduces(self, dtype: DType) -> Result<(), Error> {
+        match dtype {
+            DType::F8E4M3 | DType::F8E5M2 => self.needs(dtype.name(), Version::new(2, 24, 3)),
+            DType::I8
+            | DType::U8
+            | DType::I32
+            | DType::U32
+            | DType::I64
+            | DType::U64
+            | DType::F16
+            | DType::F32
+            | DType::F64
+            | DType::Bf16 => Ok(()),
+        }
     }
 
     /// NCCL's text for a result.

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use spark_ccl_types::DType;
 
-use crate::raw::cudaStream_t;
+use crate::raw::{DataType, cudaStream_t};
 use crate::{Error, Library};
 
 /// A range of device memory, by its address: a number of elements of one type.
@@ -85,6 +85,16 @@ impl DeviceSlice {
     /// CUDA's ordinal of its device.
     pub const fn device(self) -> i32 {
         self.device
+    }
+
+    /// NCCL's number of its type, for calls that only move elements. Those of 8-bit floats are bytes there: NCCL knows
+    /// these types from a later version on, and refuses them on older GPUs.
+    pub(crate) fn moved_as(self) -> DataType {
+        let dtype = match self.dtype {
+            DType::F8E4M3 | DType::F8E5M2 => DType::U8,
+            other => other,
+        };
+        dtype.code().into()
     }
 
     pub(crate) fn overlaps(self, other: Self) -> bool {

@@ -6,7 +6,7 @@ use spark_ccl_types::DType;
 
 use super::{Communicator, State, group};
 use crate::raw::{self, Api, ncclComm_t};
-use crate::{ArgumentError, DeviceSlice, Error, RedOp, Stream, Version};
+use crate::{ArgumentError, DeviceSlice, Error, RedOp, Stream};
 
 /// A call that is being prepared: what it needs from the communicator, and the checks of its
 /// arguments.
@@ -82,7 +82,7 @@ impl Operation<'_> {
     }
 
     /// Checks that the buffers and the stream belong to the communicator's device, and that the
-    /// buffers have one element type, which the library supports.
+    /// buffers have one element type.
     pub(super) fn check_buffers(
         &self,
         buffers: &[(&'static str, Option<DeviceSlice>)],
@@ -116,16 +116,7 @@ impl Operation<'_> {
                 });
             }
         }
-        self.check_dtype(expected)
-    }
-
-    fn check_dtype(&self, dtype: DType) -> Result<(), Error> {
-        let since = Version::new(2, 24, 3);
-        match dtype {
-            DType::F8E4M3 => self.comm.inner.library.needs("f8e4m3", since),
-            DType::F8E5M2 => self.comm.inner.library.needs("f8e5m2", since),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// Checks how many elements a buffer has.
@@ -206,8 +197,9 @@ impl Operation<'_> {
         }
     }
 
-    /// NCCL's number of a reduction for elements of this type.
+    /// NCCL's number of a reduction for elements of this type, which the library must support.
     pub(super) fn reduction(&self, op: RedOp<'_>, expected: DType) -> Result<raw::RedOp, Error> {
+        self.comm.inner.library.reduces(expected)?;
         let RedOp::PreMulSum(made) = op else {
             return Ok(op.code());
         };

@@ -15,7 +15,6 @@ impl Communicator {
         let call = self.begin("ncclSend")?;
         call.check_buffers(&[("send", Some(buffer))], Some(stream))?;
         let peer = call.rank("peer", peer)?;
-        let dtype = buffer.dtype().code().into();
         // SAFETY: `begin` returned the handle of a live communicator of this thread. NCCL is given
         // the buffer's own length, and the callers of `from_raw` promised that buffer and stream
         // live until the send has run.
@@ -23,7 +22,7 @@ impl Communicator {
             (call.api().ncclSend)(
                 buffer.start(),
                 buffer.len(),
-                dtype,
+                buffer.moved_as(),
                 peer,
                 call.raw,
                 stream.raw(),
@@ -41,7 +40,6 @@ impl Communicator {
         let call = self.begin("ncclRecv")?;
         call.check_buffers(&[("receive", Some(buffer))], Some(stream))?;
         let peer = call.rank("peer", peer)?;
-        let dtype = buffer.dtype().code().into();
         // SAFETY: `begin` returned the handle of a live communicator of this thread. NCCL is given
         // the buffer's own length, and the callers of `from_raw` promised that buffer and stream
         // live until the receive has run.
@@ -49,7 +47,7 @@ impl Communicator {
             (call.api().ncclRecv)(
                 buffer.start(),
                 buffer.len(),
-                dtype,
+                buffer.moved_as(),
                 peer,
                 call.raw,
                 stream.raw(),

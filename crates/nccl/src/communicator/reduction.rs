@@ -49,7 +49,7 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// NCCL fails.
+    /// As for [`pre_mul_sum_of`](Self::pre_mul_sum_of).
     pub fn pre_mul_sum<T: Element>(&self, factor: T) -> Result<PreMulSum, Error> {
         let mut bytes = [0; 8];
         bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&factor));
@@ -61,9 +61,10 @@ impl Communicator {
     ///
     /// # Errors
     ///
-    /// NCCL's.
+    /// The library is too old for the type; NCCL's.
     pub fn pre_mul_sum_of(&self, dtype: DType, factor: [u8; 8]) -> Result<PreMulSum, Error> {
         let operation = self.begin("ncclRedOpCreatePreMulSum")?;
+        self.inner.library.reduces(dtype)?;
         let mut code = 0;
         // NCCL reads it as a number of its type.
         let mut factor = u64::from_ne_bytes(factor);

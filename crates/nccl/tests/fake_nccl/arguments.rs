@@ -261,6 +261,8 @@ fn an_old_library_refuses_unsupported_settings() {
         error.to_string(),
         "f8e4m3 is not in NCCL 2.18.3; it needs 2.24.3 or newer"
     );
+    let error = comm.pre_mul_sum_of(DType::F8E5M2, [0; 8]).unwrap_err();
+    assert!(error.to_string().starts_with("f8e5m2 is not in NCCL"));
     assert!(comm.memory_stats().unwrap_err().is_unsupported());
     assert!(comm.revoke().unwrap_err().is_unsupported());
     assert!(

@@ -49,6 +49,30 @@ fn collectives() {
 }
 
 #[test]
+fn any_library_moves_8_bit_floats_as_bytes() {
+    for (version, dtype) in [(21_803, DType::F8E4M3), (23_007, DType::F8E5M2)] {
+        let fake = Fake::of(version);
+        let comm = fake.rank(&Config::default());
+        let [a, b] = [0x1000, 0x2000].map(|at| slice(at, 8, dtype, 1));
+        let two = slice(0x3000, 2, dtype, 1);
+        comm.broadcast(Some(a), b, 1, stream()).unwrap();
+        comm.all_gather(two, b, stream()).unwrap();
+        comm.all_to_all(a, b, stream()).unwrap();
+        comm.gather(two, Some(b), 1, stream()).unwrap();
+        comm.scatter(Some(a), two, 1, stream()).unwrap();
+        comm.send(a, 0, stream()).unwrap();
+        comm.recv(b, 0, stream()).unwrap();
+        let journal = fake.journal();
+        let moves = journal.iter().filter(|line| !line.contains("Group"));
+        assert!(moves.clone().count() >= 7, "{journal:?}");
+        assert!(
+            moves.clone().all(|line| line.contains(" type 1 ")),
+            "{journal:?}"
+        );
+    }
+}
+
+#[test]
 fn old_libraries_send_and_receive_instead() {
     let fake = Fake::of(22_707);
     let comm = fake.rank(&Config::default());
