@@ -52,6 +52,16 @@
 //! `CudaContext::default_stream`. The per-thread default stream is refused, since its handle means another stream in each
 //! thread, and NCCL may use others: take a new stream, and let the two wait for each other (`CudaStream::join`).
 //!
+//! # Types
+//!
+//! Every collective takes all types of elements, in any of these buffers. cudarc itself allocates slices of
+//! [`f16`](crate::f16) and [`bf16`](crate::bf16) in programs that turn its feature `f16` on. Of 8-bit
+//! floats it makes slices out of memory that is there (`CudaStream::upgrade_device_ptr`, `unsafe`).
+//!
+//! Any NCCL and any GPU moves 8-bit floats, but reductions of them take NCCL 2.24.3 and, on all ranks, GPUs of compute
+//! capability 9.0 (Hopper) or later. Elsewhere they are refused on every rank, with
+//! [`Error::Unsupported`] and before anything is enqueued.
+//!
 //! # Graphs
 //!
 //! Calls of [`DeviceSlice`] can be captured. A graph uses memory whenever it is launched, so the promise of

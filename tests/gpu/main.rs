@@ -9,6 +9,7 @@ mod missing;
 mod one_stream;
 mod order;
 mod streams;
+mod types;
 mod upkeep;
 
 use spark_ccl::cuda::{devices, nccl_version};

@@ -85,6 +85,16 @@ pub fn bus_id(ordinal: usize) -> Result<String, Error> {
     Ok(text.to_string_lossy().to_lowercase())
 }
 
+/// The major number of a device's compute capability: 9 is Hopper's.
+///
+/// # Errors
+/// The driver does not say.
+pub fn generation(context: &CudaContext) -> Result<i32, Error> {
+    let major = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
+    let generation = context.attribute(major);
+    checked("cuDeviceGetAttribute", context.ordinal(), generation)
+}
+
 /// The objects of primary contexts, by device: one for each, since cudarc counts streams and orders
 /// the uses of buffers per object.
 static CONTEXTS: Mutex<BTreeMap<usize, Weak<CudaContext>>> = Mutex::new(BTreeMap::new());

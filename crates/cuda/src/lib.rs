@@ -31,7 +31,7 @@ mod stream;
 
 pub use buffer::{Buffer, Observed, Observer};
 pub use cudarc;
-pub use device::{Device, adopt, bus_id, context, count, devices};
+pub use device::{Device, adopt, bus_id, context, count, devices, generation};
 pub use driver::{Feature, open, require};
 pub use error::{Error, checked};
 pub use event::elapsed_ms;

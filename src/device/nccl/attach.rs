@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use spark_ccl_config::Settings;
 use spark_ccl_control::Fault;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
-use spark_ccl_cuda::{bus_id, context, count, make_current, share_default_pool};
+use spark_ccl_cuda::{bus_id, context, count, generation, make_current, share_default_pool};
 use spark_ccl_fork::Owned;
 use spark_ccl_nccl::{self as nccl, Config, Library, UniqueId};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -26,6 +26,8 @@ struct Ready {
     context: Arc<CudaContext>,
     /// Of the device, on its host.
     place: String,
+    /// Of the device: 9 is Hopper.
+    generation: u8,
 }
 
 /// The engine for the device memory of a communicator's ranks. Collective.
@@ -35,7 +37,7 @@ pub(crate) fn attach(
 ) -> Result<Owned<Arc<dyn StreamEngine>>, Error> {
     let settings = &comm.inner.world.settings;
     let ready = prepare(comm, settings);
-    agree(comm, ready.as_ref().ok().map(|ready| ready.place.as_str()))?;
+    let oldest = agree(comm, ready.as_ref().ok())?;
     let Ready {
         library, context, ..
     } = ready?;
@@ -54,6 +56,7 @@ pub(crate) fn attach(
         library,
         context,
         gpu,
+        oldest,
         patience: nccl.patience(),
         rank: comm.rank(),
         size: comm.size(),
@@ -119,6 +122,7 @@ fn prepare(comm: &Communicator, settings: &Settings) -> Result<Ready, Error> {
     let ordinal = wanted % devices;
     let context = context(ordinal).map_err(own)?;
     let place = bus_id(ordinal).map_err(own)?;
+    let generation = generation(&context).map_err(own)? as u8;
     if let Err(error) = share_default_pool(&context) {
         tracing::warn!(
             "rank {}: other devices of this process cannot reach memory from cudarc: {error}",
@@ -129,20 +133,29 @@ fn prepare(comm: &Communicator, settings: &Settings) -> Result<Ready, Error> {
         library,
         context,
         place,
+        generation,
     })
 }
 
-/// Fails on all ranks when one of them has not got what it needs, of which this one has a device at `place`; and on
-/// those that would share one.
-fn agree(comm: &Communicator, place: Option<&str>) -> Result<(), Error> {
-    // Zeros where there is none. The longest has 16 bytes.
+/// Fails on all ranks when one of them has not got what it needs, and on those that would share a device. Returns the
+/// generation and rank of the oldest device.
+fn agree(comm: &Communicator, ready: Option<&Ready>) -> Result<(u8, u32), Error> {
+    // The place, of 16 bytes at most, and behind it the generation. Zeros where there is none.
     let mut own = [0_u8; 32];
-    let text = place.unwrap_or_default().as_bytes();
-    let len = text.len().min(own.len());
-    own[..len].copy_from_slice(&text[..len]);
+    let place = ready.map_or("", |ready| ready.place.as_str());
+    let len = place.len().min(own.len() - 1);
+    own[..len].copy_from_slice(&place.as_bytes()[..len]);
+    own[own.len() - 1] = ready.map_or(0, |ready| ready.generation);
     let mut all = vec![0; own.len() * comm.size()];
     comm.all_gather(&own, &mut all).by_any_path().run()?;
-    let Some(place) = place else { return Ok(()) };
+    let oldest = (0..).zip(all.chunks_exact(own.len()));
+    let oldest = oldest
+        .map(|(rank, other)| (other[own.len() - 1], rank))
+        .min();
+    let oldest = oldest.unwrap_or_default();
+    if ready.is_none() {
+        return Ok(oldest);
+    }
     let (watch, session) = (&comm.inner.watch, &comm.inner.world.session);
     for (rank, other) in all.chunks_exact(own.len()).enumerate() {
         if other.iter().all(|&byte| byte == 0) {
@@ -168,7 +181,7 @@ fn agree(comm: &Communicator, place: Option<&str>) -> Result<(), Error> {
             });
         }
     }
-    Ok(())
+    Ok(oldest)
 }
 
 /// Rank 0's id, or its error.

@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 
 /// How often who waits for the state looks whether the communicator has failed.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The generation of GPUs (Hopper) from which on NCCL reduces 8-bit floats.
+const FLOAT8_SINCE: u8 = 9;
 /// How long the control plane may take to name the rank whose death NCCL has noticed.
 const WORD_OF_A_DEATH: Duration = Duration::from_millis(500);
 
@@ -37,6 +39,8 @@ pub(crate) struct NcclEngine {
     /// Over which the ranks meet. It is the communicator's, and gone when that is.
     pub(super) host: Weak<Membership>,
     pub(super) gpu: Arc<Gpu>,
+    /// The oldest of the ranks' GPUs: its generation, and its rank.
+    pub(super) oldest: (u8, u32),
     pub(super) state: Mutex<State>,
     /// What is registered with it, and with others of this process.
     pub(super) kept: Arc<RegistrationTable>,
@@ -123,6 +127,7 @@ impl NcclEngine {
                     .to_owned(),
             });
         }
+        self.admit_type(task)?;
         self.own(make_current(&self.context))?;
         self.admit_capture(operation, places, stream)?;
         for region in places.into_iter().filter(|region| region.len > 0) {
@@ -139,6 +144,29 @@ impl NcclEngine {
             }
         }
         Ok(())
+    }
+
+    /// Refuses reductions that NCCL would refuse, alike on all ranks, so that none waits for the others.
+    fn admit_type(&self, task: &Task) -> Result<(), Error> {
+        let (operation, dtype) = (task.operation(), task.signature.dtype);
+        if !operation.reduces() {
+            return Ok(());
+        }
+        let known = self.library.reduces(dtype);
+        known.map_err(|error| refused(operation.name(), error))?;
+        let is_float8 = matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
+        let (generation, rank) = self.oldest;
+        if !is_float8 || generation >= FLOAT8_SINCE {
+            return Ok(());
+        }
+        Err(Error::Unsupported {
+            what: format!("{operation} of {dtype} on devices"),
+            reason: format!(
+                "NCCL reduces it on GPUs of compute capability {FLOAT8_SINCE}.0 (Hopper) or later, and that of {} is \
+                 of {generation}.x; reduce another type, or gather these",
+                self.watch.member(rank)
+            ),
+        })
     }
 
     /// Checks that no graph captures memory that may be gone when it runs.

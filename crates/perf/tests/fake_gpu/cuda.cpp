@@ -109,7 +109,7 @@ struct Event {
     bool is_captured() const { return last && last->captured; }
 };
 
-static const int CAPABILITY[] = {8, 6};
+static std::atomic<int> generation{8};
 
 // One per device; the address of an entry is the handle of the device's context.
 static char contexts[64];
@@ -126,6 +126,9 @@ NOTHING(cuDevicePrimaryCtxRelease_v2)
 NOTHING(cuEventDestroy_v2)
 NOTHING(cuGraphDestroy)
 
+// For tests: the major number of the GPUs' compute capability.
+int fake_generation(int major) { return generation = major, 0; }
+
 int cuDriverGetVersion(int *version) { return *version = 12040, SUCCESS; }
 int cuInit(unsigned) { return device_count() ? SUCCESS : NO_DEVICE; }
 int cuGetErrorName(int, const char **name) { return *name = "FAKE", SUCCESS; }
@@ -136,8 +139,8 @@ int cuDeviceGetCount(int *count) { return *count = device_count(), SUCCESS; }
 int cuDeviceGetAttribute(int *value, int attribute, int) {
     enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR, MEMORY_POOLS_SUPPORTED = 115 };
     switch (attribute) {
-    case CAPABILITY_MAJOR: return *value = CAPABILITY[0], SUCCESS;
-    case CAPABILITY_MINOR: return *value = CAPABILITY[1], SUCCESS;
+    case CAPABILITY_MAJOR: return *value = generation, SUCCESS;
+    case CAPABILITY_MINOR: return *value = generation == 8 ? 6 : 0, SUCCESS;
     default: return *value = attribute == MEMORY_POOLS_SUPPORTED, SUCCESS;
     }
 }
@@ -363,7 +366,7 @@ int cuModuleLoadData(void **module, const char *image) {
     Kernels kernels;
     if (!memcmp(image, ELFMAG, SELFMAG) && header->e_machine == CUDA) {
         int target = header->e_flags & 0xff;
-        if (target / 10 != CAPABILITY[0]) return NO_BINARY_FOR_GPU;
+        if (target / 10 != generation) return NO_BINARY_FOR_GPU;
         kernels = kernels_of(image, header);
     } else if (strstr(image, ".version")) {
         for (const char *at = image; (at = strstr(at, ".entry ")); at++)

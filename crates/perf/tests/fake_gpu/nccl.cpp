@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <tuple>
 
 enum { UNHANDLED_CUDA_ERROR = 1, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
@@ -55,14 +56,38 @@ static bool fails(const char *how) {
     return fake && !strcmp(fake, how);
 }
 
-template <typename T>
+// A float with so many bits of exponent and fraction, for numbers that are not too large for it.
+template <typename Bits, int EXPONENT, int FRACTION>
+struct Small {
+    static constexpr int BIAS = (1 << (EXPONENT - 1)) - 1;
+    Bits bits;
+
+    explicit Small(float number = 0) {
+        int exponent;
+        frexp(number, &exponent);
+        exponent = number == 0 ? 1 - BIAS : std::max(exponent - 1, 1 - BIAS);
+        // In units of the last place; a carry goes into the exponent, and numbers below the normal ones have none.
+        long units = lrint(ldexp(fabs(number), FRACTION - exponent));
+        units += static_cast<long>(exponent + BIAS - 1) << FRACTION;
+        bits = static_cast<Bits>(units | static_cast<long>(std::signbit(number)) << (EXPONENT + FRACTION));
+    }
+    operator float() const {
+        int exponent = bits >> FRACTION & ((1 << EXPONENT) - 1), fraction = bits & ((1 << FRACTION) - 1);
+        if (exponent) fraction |= 1 << FRACTION;
+        double number = ldexp(fraction, std::max(exponent, 1) - BIAS - FRACTION);
+        return static_cast<float>(bits >> (EXPONENT + FRACTION) ? -number : number);
+    }
+};
+
+// `Wide` computes.
+template <typename T, typename Wide = T>
 static void reduce(const Collective &all, char *to, size_t first, size_t count) {
     const Call &own = all.calls[0];
     std::vector<T> result(count);
     for (size_t i = 0; i < count; i++) {
-        T sum{};
+        Wide sum{};
         for (size_t rank = 0; rank < all.calls.size(); rank++) {
-            T value = reinterpret_cast<const T *>(all.calls[rank].from)[first + i];
+            Wide value = reinterpret_cast<const T *>(all.calls[rank].from)[first + i];
             if (own.op >= FIRST_MADE) value *= *reinterpret_cast<const T *>(all.factors[rank].data());
             if (rank == 0)
                 sum = value;
@@ -75,7 +100,7 @@ static void reduce(const Collective &all, char *to, size_t first, size_t count) 
             else
                 sum += value;
         }
-        result[i] = own.op == AVG ? sum / static_cast<T>(all.calls.size()) : sum;
+        result[i] = static_cast<T>(own.op == AVG ? sum / static_cast<Wide>(all.calls.size()) : sum);
     }
     memcpy(to, result.data(), count * sizeof(T));
 }
@@ -88,8 +113,13 @@ static void reduce(const Collective &all, char *to, size_t first, size_t count) 
     case 3: return reduce<uint32_t>(all, to, first, count);
     case 4: return reduce<int64_t>(all, to, first, count);
     case 5: return reduce<uint64_t>(all, to, first, count);
+    case 6: return reduce<Small<uint16_t, 5, 10>, float>(all, to, first, count);
     case 7: return reduce<float>(all, to, first, count);
     case 8: return reduce<double>(all, to, first, count);
+    case 9: return reduce<Small<uint16_t, 8, 7>, float>(all, to, first, count);
+    case 10: return reduce<Small<uint8_t, 4, 3>, float>(all, to, first, count);
+    case 11: return reduce<Small<uint8_t, 5, 2>, float>(all, to, first, count);
+    default: abort();
     }
 }
 

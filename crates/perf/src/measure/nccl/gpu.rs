@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice, Registration};
 use spark_ccl::{Communicator, Element};
-use spark_ccl_cuda::cudarc::driver::sys::CUdevice_attribute;
 use spark_ccl_cuda::cudarc::driver::{CudaStream, DriverError, result};
-use spark_ccl_cuda::{checked, is_idle};
+use spark_ccl_cuda::{checked, generation, is_idle};
 
 use super::kernels::Kernels;
 use crate::cli::options::Options;
@@ -58,9 +57,8 @@ impl Gpu {
 
     /// The major number of the compute capability.
     pub(super) fn generation(&self) -> Result<i32, Error> {
-        let major = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
-        let generation = self.stream.context().attribute(major);
-        Ok(self.checked("cuDeviceGetAttribute", generation)?)
+        let generation = generation(self.stream.context());
+        Ok(generation.map_err(|error| error.of_rank(self.comm.rank()))?)
     }
 
     /// The free bytes of its memory.
