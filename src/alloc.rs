@@ -227,7 +227,7 @@ impl Communicator {
         let purpose = Purpose {
             context: self.inner.context,
             kind: Kind::Memory,
-            lane: id,
+            number: id,
         };
         let Some((memory, fd)) = made else {
             let stream = self.await_stream(here[0], purpose, deadline)?;

@@ -257,7 +257,7 @@ impl Communicator {
     {
         Call::new(
             self,
-            Spec::new(Operation::Send, T::DTYPE).root(to),
+            Spec::new(Operation::Send, T::DTYPE).to(to),
             Sending(buffer),
         )
     }
@@ -285,7 +285,7 @@ impl Communicator {
         S: SendBuf<T>,
         R: RecvBuf<T>,
     {
-        let spec = Spec::new(Operation::SendRecv, T::DTYPE).root(to).from(from);
+        let spec = Spec::new(Operation::SendRecv, T::DTYPE).to(to).from(from);
         Call::new(self, spec, OutOfPlace(send, recv))
     }
 

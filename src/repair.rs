@@ -24,7 +24,7 @@ impl Dial for Redialler {
         let purpose = Purpose {
             context: self.context,
             kind: Kind::Control,
-            lane: number,
+            number,
         };
         let redialled = self.session.redial(peer, purpose, deadline);
         redialled.map_err(|missed| match missed {
@@ -47,6 +47,6 @@ pub(crate) fn dial(session: &Arc<Session>, context: u64) -> Arc<dyn Dial> {
 pub(crate) fn answer(session: &Session, monitor: &Monitor) {
     let adopter = monitor.adopter();
     session.hand_over(Kind::Control, move |peer, purpose, stream| {
-        adopter.adopt(peer, purpose.lane, stream);
+        adopter.adopt(peer, purpose.number, stream);
     });
 }

@@ -61,7 +61,7 @@ impl World {
         let purpose = Purpose {
             context: NO_CONTEXT,
             kind: Kind::Control,
-            lane: 0,
+            number: 0,
         };
         let mut streams = Vec::new();
         for peer in control_neighbours(&session) {

@@ -13,8 +13,8 @@ use spark_ccl_types::Scale;
 /// Results of at least this many bytes have left the caches before anyone reads them. (In place they are
 /// in the caches already when they are written.)
 const STREAMING_BYTES: usize = 16 << 20;
-/// Shorter slices are not worth a way around the slots.
-const DIRECT_BYTES: usize = 4 << 10;
+/// For shorter slices, the link is not asked to go without a slot.
+const ASK_SLOTLESS_BYTES: usize = 4 << 10;
 /// Slices after which a channel lets the others (and the fault check) have a turn.
 const TURN: usize = 32;
 
@@ -236,7 +236,7 @@ impl Run<'_> {
         bytes: usize,
     ) -> Result<bool, Obstacle> {
         let (peer, moved) = match *transfer {
-            _ if bytes < DIRECT_BYTES => return Ok(false),
+            _ if bytes < ASK_SLOTLESS_BYTES => return Ok(false),
             Transfer {
                 from: None,
                 to: Some(peer),

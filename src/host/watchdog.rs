@@ -6,7 +6,7 @@ use super::signal_payload::SignalPayload;
 use super::wires::{Obstacle, Wires};
 use super::{Core, OpId};
 use crate::names::describe;
-use spark_ccl_control::{Fault, Member, POINT_TO_POINT as POINT_TO_POINT_SEQUENCE, Watch};
+use spark_ccl_control::{Fault, Member, POINT_TO_POINT_MARK, Watch};
 use spark_ccl_sched::Rank;
 use std::time::{Duration, Instant};
 
@@ -215,7 +215,7 @@ fn timed_out(active: &Active, watch: &Watch, rank: Rank, waited: Duration) -> Fa
 /// The sequence number as the control plane has it: those of pairs are marked.
 fn marked(active: &Active) -> u64 {
     let mark = if active.is_pair() {
-        POINT_TO_POINT_SEQUENCE
+        POINT_TO_POINT_MARK
     } else {
         0
     };

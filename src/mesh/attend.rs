@@ -1,9 +1,10 @@
 //! What becomes of the streams that the session has for a communicator's links.
 
-use super::inbox::{Delivered, Inbox, InboxEvent, Push, announce};
+use super::LinkOwner;
+use super::inbox::{Delivered, Inbox, InboxEvent, Push, wake_engine};
+use super::line::lane_and_socket;
 use super::rails;
 use super::shared::{Bells, Progress, Talk};
-use super::{LANES, LinkOwner};
 use spark_ccl_bootstrap::{self as bootstrap, Attendant, Delivery, Kind};
 use spark_ccl_sched::Rank;
 use std::sync::Arc;
@@ -17,8 +18,8 @@ pub(super) fn attend(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {
     let attendant = move |delivery: Delivery| -> Option<Box<dyn bootstrap::Talk>> {
         let mut members = owner.members.iter();
         let peer = members.position(|&member| member == delivery.peer)? as Rank;
-        let lane = delivery.purpose.lane;
-        let line = (peer, lane as usize % LANES);
+        let (lane, socket) = lane_and_socket(delivery.purpose.number);
+        let line = (peer, lane);
         let stream = match (delivery.purpose.kind, delivery.stream) {
             (Kind::SharedMemory, Ok((stream, end))) => {
                 return Some(Box::new(Talk {
@@ -38,8 +39,12 @@ pub(super) fn attend(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {
             }
             (_, stream) => stream.map(|(stream, _)| stream),
         };
-        inbox.put(InboxEvent::Delivery(Delivered { peer, lane, stream }));
-        announce(&owner, &push);
+        inbox.put(InboxEvent::Delivery(Delivered {
+            line,
+            socket,
+            stream,
+        }));
+        wake_engine(&owner, &push);
         None
     };
     let attendant: Attendant = Arc::new(attendant);

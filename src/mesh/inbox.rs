@@ -1,11 +1,10 @@
 //! What other threads leave for the engine that makes links.
 
-use super::{Halves, LANES, Line, LinkOwner};
+use super::{Halves, Line, LinkOwner};
 use parking_lot::Mutex;
 use socket2::Socket;
 use spark_ccl_bootstrap::{End, Error};
 use spark_ccl_fork::Unshared;
-use spark_ccl_sched::Rank;
 use spark_ccl_transport::{LinkError, shm};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,15 +37,10 @@ pub(super) enum Outcome {
 
 /// A stream of a link, by ranks of the communicator.
 pub(super) struct Delivered {
-    pub(super) peer: Rank,
-    pub(super) lane: u32,
+    pub(super) line: Line,
+    /// Which of the link's sockets it is.
+    pub(super) socket: usize,
     pub(super) stream: Result<Unshared<Socket>, Error>,
-}
-
-impl Delivered {
-    pub(super) fn line(&self) -> Line {
-        (self.peer, self.lane as usize % LANES)
-    }
 }
 
 impl Inbox {
@@ -70,7 +64,7 @@ impl Inbox {
 pub(crate) type Push = Arc<dyn Fn() + Send + Sync>;
 
 /// Has the engine look: what its operations could not send for lack of a link goes out without their callers.
-pub(super) fn announce(owner: &LinkOwner, push: &Push) {
+pub(super) fn wake_engine(owner: &LinkOwner, push: &Push) {
     owner.bell.ring();
     // Ranks of one process tell each other while they work on their own engines.
     if !owner.world.session.is_local() {

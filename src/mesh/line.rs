@@ -12,6 +12,16 @@ pub(crate) const LANES: usize = COLLECTIVE_LANES + 1;
 /// A peer and a lane: the name of a link.
 pub(crate) type Line = (Rank, usize);
 
+/// The number by which the session tells a lane's sockets from all others of the link's kind and peer.
+pub(super) fn stream_number(lane: usize, socket: u32) -> u32 {
+    socket * LANES as u32 + lane as u32
+}
+
+/// The lane and the socket of a [`stream_number`].
+pub(super) fn lane_and_socket(number: u32) -> (usize, usize) {
+    (number as usize % LANES, number as usize / LANES)
+}
+
 /// The number of a line among all.
 #[inline]
 pub(crate) fn index((peer, lane): Line) -> usize {

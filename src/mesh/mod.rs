@@ -196,7 +196,7 @@ impl Mesh {
 
     /// Goes on with a link one of whose sockets has come, or will not come.
     fn sort(&mut self, delivery: inbox::Delivered) {
-        let line = delivery.line();
+        let line = delivery.line;
         let socket = match delivery.stream {
             Ok(socket) => socket,
             Err(error) => return self.fail(line, LinkError::Setup(error.to_string())),
@@ -211,7 +211,7 @@ impl Mesh {
             }
             _ => (Sockets::of(&self.owner, line.0), None),
         };
-        sockets.put(delivery.lane, socket);
+        sockets.put(delivery.socket, socket);
         let stage = match refused {
             _ if sockets.is_complete() => Stage::of(self.connected(line, sockets)),
             Some(error) => Stage::Refused(error, sockets),

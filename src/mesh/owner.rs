@@ -1,6 +1,7 @@
 //! What all links of a communicator depend on.
 
-use super::{LANES, Line};
+use super::Line;
+use super::line::stream_number;
 use crate::deadline::deadline_in;
 use crate::peer_link::Carrier;
 use crate::world::World;
@@ -88,7 +89,7 @@ impl LinkOwner {
         let purpose = Purpose {
             context: self.context,
             kind,
-            lane: socket * LANES as u32 + lane as u32,
+            number: stream_number(lane, socket),
         };
         let ways = match kind {
             Kind::SharedMemory => vec![Via::Unix],

@@ -1,6 +1,6 @@
 //! Links over RDMA. To make one takes a dialogue, which a thread leads on either side.
 
-use super::inbox::{Inbox, InboxEvent, Outcome, Push, announce};
+use super::inbox::{Inbox, InboxEvent, Outcome, Push, wake_engine};
 use super::{Line, LinkOwner};
 use crate::deadline::deadline_in;
 use socket2::Socket;
@@ -24,7 +24,7 @@ pub(super) fn make(
         move || {
             let outcome = talk(&there, line, stream);
             its.put(InboxEvent::Rails(line, outcome));
-            announce(&there, &push);
+            wake_engine(&there, &push);
         }
     };
     let thread = std::thread::Builder::new().name("spark-rails".to_owned());
@@ -32,7 +32,7 @@ pub(super) fn make(
         let text = format!("starting a thread that makes the RDMA link: {error}");
         let failed = Outcome::Failed(LinkError::Setup(text));
         inbox.put(InboxEvent::Rails(line, failed));
-        announce(owner, push);
+        wake_engine(owner, push);
     }
 }
 
@@ -40,9 +40,9 @@ fn talk(owner: &LinkOwner, (peer, _): Line, stream: Unshared<Socket>) -> Outcome
     let (settings, nics) = (owner.settings(), owner.world.nics());
     let name = owner.describe(peer);
     // A peer that is stopped for a while is waited for like one that is late for an operation.
-    let patience = settings.init_timeout.max(settings.operation_timeout);
+    let limit = settings.init_timeout.max(settings.operation_timeout);
     let wait = rdma::Wait {
-        deadline: deadline_in(patience),
+        deadline: deadline_in(limit),
         go_on: &|| !owner.watch.failed(),
     };
     let first = owner.rank < peer;

@@ -3,7 +3,7 @@
 //! The sessions' threads make them. The peer's takes a link as soon as it is passed, so no descriptors are on their
 //! way for long, of which the kernel allows a user only a few; and what the peer has started goes out.
 
-use super::inbox::{Inbox, InboxEvent, Push, announce};
+use super::inbox::{Inbox, InboxEvent, Push, wake_engine};
 use super::{Line, LinkOwner};
 use parking_lot::Mutex;
 use socket2::Socket;
@@ -110,7 +110,7 @@ impl Talk {
     fn tell(&self, made: Result<shm::End, LinkError>) {
         self.inbox
             .put(InboxEvent::Memory(self.line, self.end, made));
-        announce(&self.owner, &self.push);
+        wake_engine(&self.owner, &self.push);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Links over TCP.
 
-use super::{Halves, LANES, Line, LinkOwner};
+use super::{Halves, Line, LinkOwner};
 use socket2::Socket;
 use spark_ccl_bootstrap::{Error, Kind};
 use spark_ccl_fork::Unshared;
@@ -24,10 +24,9 @@ impl Sockets {
         (0..self.0.len() as u32).try_for_each(|socket| owner.reach(line, Kind::Tcp, socket))
     }
 
-    /// Takes the socket of that lane. What the peer has too many of is closed.
-    pub(super) fn put(&mut self, lane: u32, socket: Unshared<Socket>) {
-        let place = lane as usize / LANES;
-        if let Some(place) = self.0.get_mut(place) {
+    /// Takes the socket of that number. What the peer has too many of is closed.
+    pub(super) fn put(&mut self, number: usize, socket: Unshared<Socket>) {
+        if let Some(place) = self.0.get_mut(number) {
             *place = Some(socket);
         }
     }

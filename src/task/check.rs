@@ -34,7 +34,7 @@ impl Checked<'_> {
     /// The elements that are sent and received.
     fn message(&self, task: &Task) -> Result<usize, Error> {
         if self.spec.operation != Operation::Recv {
-            self.peer("destination", self.spec.root)?;
+            self.peer("destination", self.spec.to)?;
         }
         if self.spec.operation != Operation::Send {
             self.peer("source", self.spec.from)?;

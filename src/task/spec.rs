@@ -12,8 +12,10 @@ pub(crate) struct Spec {
     pub(crate) operation: Operation,
     pub(crate) dtype: DType,
     pub(crate) reduction: Reduction,
-    /// The root, or the peer that is sent to.
+    /// 0 without a root.
     pub(crate) root: usize,
+    /// The peer that is sent to.
+    pub(crate) to: usize,
     /// The peer that is received from.
     pub(crate) from: usize,
     pub(crate) in_place: bool,
@@ -40,6 +42,7 @@ impl Spec {
             dtype,
             reduction: Reduction::NONE,
             root: 0,
+            to: 0,
             from: 0,
             in_place: false,
             name: 0,
@@ -59,18 +62,13 @@ impl Spec {
     /// The task of a call with these buffers, unchecked.
     #[inline]
     pub(crate) fn task(&self, (input, output): (Region, Region)) -> Task {
-        let root = if self.operation.is_rooted() {
-            self.root as u32
-        } else {
-            0
-        };
         Task {
             signature: Signature {
                 operation: self.operation,
                 dtype: self.dtype,
                 op: self.reduction.code(),
                 in_place: false,
-                root,
+                root: self.root as u32,
                 name: self.name,
                 count: 0,
                 place: 0,
@@ -81,7 +79,7 @@ impl Spec {
             in_place: self.in_place,
             input_block: None,
             by_any_path: self.by_any_path,
-            to: self.root as u32,
+            to: self.to as u32,
             from: self.from as u32,
             tables: self.tables.clone(),
         }
@@ -89,6 +87,10 @@ impl Spec {
 
     pub(crate) fn root(self, root: usize) -> Self {
         Self { root, ..self }
+    }
+
+    pub(crate) fn to(self, to: usize) -> Self {
+        Self { to, ..self }
     }
 
     pub(crate) fn from(self, from: usize) -> Self {

@@ -14,7 +14,7 @@ use crate::{Error, Secret, net};
 /// How long one address may take to connect if there are others, and at first how long to answer.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(3);
 /// How long one address may take to answer in the end. A listener may have a whole backlog of strangers to serve first.
-const LAST_PATIENCE: Duration = Duration::from_secs(20);
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(20);
 /// The pause after all addresses have failed: the first one, and the longest that backoff reaches.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) const LAST_PAUSE: Duration = Duration::from_millis(400);
@@ -154,7 +154,7 @@ pub(crate) struct Call<'a> {
 /// pointless.
 pub(crate) fn call(call: &Call<'_>) -> Result<Unshared<Socket>, Error> {
     let start = Instant::now();
-    let (mut pause, mut patience) = (FIRST_PAUSE, ATTEMPT);
+    let (mut pause, mut limit) = (FIRST_PAUSE, ATTEMPT);
     loop {
         let mut attempts = Vec::new();
         let mut refused = true;
@@ -162,7 +162,7 @@ pub(crate) fn call(call: &Call<'_>) -> Result<Unshared<Socket>, Error> {
         // If addresses are not unique, a stranger may answer at an address of the rank.
         let mut may_be_strangers = false;
         for route in call.routes {
-            match attempt(call, route, patience) {
+            match attempt(call, route, limit) {
                 Ok(socket) => return Ok(socket),
                 Err(EnterError::Final(error)) => {
                     attempts.push((route.name(), error.to_string()));
@@ -194,7 +194,7 @@ pub(crate) fn call(call: &Call<'_>) -> Result<Unshared<Socket>, Error> {
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(LAST_PAUSE);
-        patience = (patience * 2).min(LAST_PATIENCE);
+        limit = (limit * 2).min(LONGEST_ATTEMPT);
     }
 }
 
@@ -267,14 +267,14 @@ fn prove(call: &Call<'_>, socket: &Socket, answer_by: Instant) -> Result<(), Ent
 fn attempt(
     call: &Call<'_>,
     route: &Route,
-    patience: Duration,
+    limit: Duration,
 ) -> Result<Unshared<Socket>, EnterError> {
     let within = |limit| match call.routes.len() {
         1 => call.deadline,
         _ => call.deadline.min(Instant::now() + limit),
     };
     let socket = route.connect(within(ATTEMPT)).map_err(EnterError::Broken)?;
-    prove(call, &socket, within(patience))?;
+    prove(call, &socket, within(limit))?;
     Ok(socket)
 }
 

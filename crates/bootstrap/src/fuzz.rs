@@ -119,7 +119,7 @@ fn an_open() -> Open {
     let purpose = Purpose {
         context: 1,
         kind: Kind::Tcp,
-        lane: 2,
+        number: 2,
     };
     Open {
         version: PROTOCOL,

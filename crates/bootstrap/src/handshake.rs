@@ -79,7 +79,7 @@ impl Open {
                 .u32(target)
                 .u64(purpose.context)
                 .u8(purpose.kind as u8)
-                .u32(purpose.lane),
+                .u32(purpose.number),
         };
         to.bytes(&self.nonce).finish()
     }
@@ -101,7 +101,7 @@ impl Open {
                 purpose: Purpose {
                     context: from.u64()?,
                     kind: Kind::from_byte(from.u8()?).ok_or(WireError::Field("kind of stream"))?,
-                    lane: from.u32()?,
+                    number: from.u32()?,
                 },
             },
             _ => return Err(WireError::Field("intent").into()),
@@ -342,7 +342,7 @@ mod tests {
 
         #[test]
         fn a_damaged_open_is_refused_or_another(at: prop::sample::Index, with: u8, cut: prop::sample::Index) {
-            let purpose = Purpose { context: 1, kind: Kind::Tcp, lane: 2 };
+            let purpose = Purpose { context: 1, kind: Kind::Tcp, number: 2 };
             let intent = Intent::Stream { from: 0, to: 1, purpose };
             let mut bytes = Open { version: PROTOCOL, intent, nonce: [7; 32] }.encode();
             prop_assert!(Open::decode(&bytes[..cut.index(bytes.len())]).is_err());
@@ -354,9 +354,9 @@ mod tests {
         }
 
         #[test]
-        fn opens_survive(from: u32, to: u32, context: u64, lane: u32, nonce: [u8; 32], kind in 0u8..3) {
+        fn opens_survive(from: u32, to: u32, context: u64, number: u32, nonce: [u8; 32], kind in 0u8..3) {
             let kind = Kind::from_byte(kind).unwrap();
-            let purpose = Purpose { context, kind, lane };
+            let purpose = Purpose { context, kind, number };
             let open = Open { version: PROTOCOL, intent: Intent::Stream { from, to, purpose }, nonce };
             prop_assert!(open.encode().len() <= MAX_HANDSHAKE);
             prop_assert_eq!(Open::decode(&open.encode()), Ok(open));

@@ -11,7 +11,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let options = Options::default();
 //! let id = UniqueId::create(&options)?;
-//! let purpose = Purpose { context: 0, kind: Kind::Control, lane: 0 };
+//! let purpose = Purpose { context: 0, kind: Kind::Control, number: 0 };
 //! let deadline = Instant::now() + Duration::from_secs(60);
 //! std::thread::scope(|scope| {
 //!     let other = scope.spawn(|| {

@@ -294,7 +294,7 @@ mod tests {
             let purpose = Purpose {
                 context,
                 kind: Kind::Tcp,
-                lane: 0,
+                number: 0,
             };
             ranks[0].reach(1, purpose, &[Via::Unix]).unwrap();
         }

@@ -54,7 +54,7 @@ impl Mailbox {
     pub(crate) fn file(&self, from: u32, purpose: Purpose, stream: Unshared<Socket>) {
         if let Some((kind, receiver)) = self.renewed.get()
             && purpose.kind == *kind
-            && purpose.lane > 0
+            && purpose.number > 0
         {
             receiver(from, purpose, stream);
             return;

@@ -298,7 +298,7 @@ mod tests {
         Purpose {
             context,
             kind: Kind::Tcp,
-            lane: 0,
+            number: 0,
         }
     }
 

@@ -11,8 +11,8 @@ pub struct Purpose {
     pub context: u64,
     /// What uses it.
     pub kind: Kind,
-    /// Distinguishes several streams of one kind.
-    pub lane: u32,
+    /// Distinguishes several streams of one kind. What it counts is the user's business.
+    pub number: u32,
 }
 
 /// What uses a stream.
@@ -76,8 +76,8 @@ impl fmt::Display for Purpose {
         };
         write!(
             f,
-            "{kind} (lane {}, context {:016x})",
-            self.lane, self.context
+            "{kind} (number {}, context {:016x})",
+            self.number, self.context
         )
     }
 }

@@ -329,7 +329,7 @@ impl Session {
         }
     }
 
-    /// Reopens a stream that broke, over TCP. Each address is tried once. With a lane above 0, the peer's end goes to
+    /// Reopens a stream that broke, over TCP. Each address is tried once. With a number above 0, the peer's end goes to
     /// the receiver that it passed to [`hand_over`](Self::hand_over).
     ///
     /// # Errors
@@ -365,7 +365,7 @@ impl Session {
         redial(&call, own)
     }
 
-    /// Passes streams of this kind that peers reopen, with a lane above 0, to `receiver`, on the session's thread. Only
+    /// Passes streams of this kind that peers reopen, with a number above 0, to `receiver`, on the session's thread. Only
     /// the first call counts.
     pub fn hand_over(
         &self,

@@ -30,10 +30,10 @@ fn next_delivery(receiver: &Receiver<Delivery>) -> Delivery {
     receiver.recv_timeout(Duration::from_secs(60)).unwrap()
 }
 
-fn link(lane: u32) -> spark_ccl_bootstrap::Purpose {
+fn link(number: u32) -> spark_ccl_bootstrap::Purpose {
     spark_ccl_bootstrap::Purpose {
         context: CONTEXT,
-        ..purpose(Kind::Tcp, lane)
+        ..purpose(Kind::Tcp, number)
     }
 }
 
@@ -159,19 +159,19 @@ fn ends_talk(delay: Duration) {
 
 #[test]
 fn both_ends_may_ask_at_once() {
-    const LANES: u32 = 40;
+    const STREAMS: u32 = 40;
     for sessions in worlds(2) {
         let told: Vec<_> = sessions.iter().map(|s| attend(s, CONTEXT)).collect();
         let sessions = in_parallel(sessions, |session| {
-            for lane in 0..LANES {
+            for number in 0..STREAMS {
                 let peer = 1 - session.rank();
-                session.reach(peer, link(lane), &[TCP], soon()).unwrap();
+                session.reach(peer, link(number), &[TCP], soon()).unwrap();
             }
             session
         });
         let take = |receiver: &Receiver<Delivery>| {
-            let mut all: Vec<_> = (0..LANES).map(|_| next_delivery(receiver)).collect();
-            all.sort_by_key(|delivery| delivery.purpose.lane);
+            let mut all: Vec<_> = (0..STREAMS).map(|_| next_delivery(receiver)).collect();
+            all.sort_by_key(|delivery| delivery.purpose.number);
             all.into_iter().map(stream).collect::<Vec<_>>()
         };
         let (first, second) = (take(&told[0]), take(&told[1]));

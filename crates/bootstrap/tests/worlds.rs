@@ -58,20 +58,20 @@ fn streams_open_after_the_seal_and_to_oneself() {
 fn a_stream_arrives_before_it_is_asked_for() {
     let sessions = world(2);
     let streams: Vec<_> = (0..20)
-        .map(|lane| {
+        .map(|number| {
             sessions[0]
-                .connect(1, purpose(Kind::Control, lane), TCP, soon())
+                .connect(1, purpose(Kind::Control, number), TCP, soon())
                 .unwrap()
         })
         .collect();
-    for lane in (0..20).rev() {
+    for number in (0..20).rev() {
         let far = sessions[1]
-            .accept(0, purpose(Kind::Control, lane), soon())
+            .accept(0, purpose(Kind::Control, number), soon())
             .unwrap();
-        (&*far).write_all(&[lane as u8]).unwrap();
+        (&*far).write_all(&[number as u8]).unwrap();
         let mut byte = [0];
-        (&*streams[lane as usize]).read_exact(&mut byte).unwrap();
-        assert_eq!(byte, [lane as u8]);
+        (&*streams[number as usize]).read_exact(&mut byte).unwrap();
+        assert_eq!(byte, [number as u8]);
     }
 }
 
@@ -82,15 +82,15 @@ fn a_stream_is_opened_once_more_until_the_peer_has_ended() {
     sessions[1].hand_over(Kind::Control, move |from, purpose, stream| {
         sender.send((from, purpose, stream)).unwrap();
     });
-    for lane in 1..4 {
-        let wanted = purpose(Kind::Control, lane);
+    for number in 1..4 {
+        let wanted = purpose(Kind::Control, number);
         let near = sessions[0].redial(1, wanted, soon()).unwrap();
         let (from, seen, far) = arrived.recv_timeout(common::WATCHDOG).unwrap();
         assert_eq!((from, seen), (0, wanted));
         (&*near).write_all(b"x").unwrap();
         (&*far).read_exact(&mut [0]).unwrap();
     }
-    // Streams with lane 0 are accepted as before.
+    // Streams with number 0 are accepted as before.
     let other = purpose(Kind::Control, 0);
     sessions[0].connect(1, other, TCP, soon()).unwrap();
     sessions[1].accept(0, other, soon()).unwrap();

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Marks the sequence numbers of point-to-point operations, which are counted per peer and direction:
-/// `POINT_TO_POINT | number`. They are announced for the other ranks' error texts, but never compared.
-pub const POINT_TO_POINT: u64 = 1 << 63;
+/// `POINT_TO_POINT_MARK | number`. They are announced for the other ranks' error texts, but never compared.
+pub const POINT_TO_POINT_MARK: u64 = 1 << 63;
 
-/// Marks the sequence numbers of calls with device memory, which are counted separately: `DEVICE | number`. They are
+/// Marks the sequence numbers of calls with device memory, which are counted separately: `DEVICE_MARK | number`. They are
 /// not announced to other ranks.
-pub const DEVICE: u64 = 1 << 62;
+pub const DEVICE_MARK: u64 = 1 << 62;
 
 /// A rank that was heard of within this time counts as alive: announcements and replies come about once a second.
 pub(crate) const ALIVE: Duration = Duration::from_secs(3);
@@ -185,12 +185,16 @@ impl Fault {
     }
 }
 
+pub(crate) fn is_point_to_point(sequence: u64) -> bool {
+    sequence & POINT_TO_POINT_MARK != 0
+}
+
 /// An operation's sequence number as error texts show it.
 pub(crate) fn number(sequence: u64) -> String {
-    if sequence & POINT_TO_POINT != 0 {
-        format!("point-to-point #{}", sequence & !POINT_TO_POINT)
-    } else if sequence & DEVICE != 0 {
-        format!("#{} on the device", sequence & !DEVICE)
+    if is_point_to_point(sequence) {
+        format!("point-to-point #{}", sequence & !POINT_TO_POINT_MARK)
+    } else if sequence & DEVICE_MARK != 0 {
+        format!("#{} on the device", sequence & !DEVICE_MARK)
     } else {
         format!("#{sequence}")
     }
@@ -204,7 +208,7 @@ fn last_text(sequence: u64) -> String {
 }
 
 fn late_text(late: &[Late], sequence: u64) -> String {
-    if sequence & DEVICE != 0 {
+    if sequence & DEVICE_MARK != 0 {
         return "a rank has not made the same call, or a GPU or the network between them is stuck: \
                 look at what the other processes do, set NCCL_DEBUG=INFO, or raise the timeout"
             .into();

@@ -17,9 +17,9 @@ mod flood;
 #[doc(hidden)]
 pub mod fuzz;
 mod history;
-mod link;
 mod member_record;
 mod monitor;
+mod neighbour;
 mod outbound;
 mod pace;
 mod repair;
@@ -31,7 +31,7 @@ mod view;
 mod watch;
 mod wire;
 
-pub use fault::{DEVICE, Fault, Late, Member, POINT_TO_POINT};
+pub use fault::{DEVICE_MARK, Fault, Late, Member, POINT_TO_POINT_MARK};
 pub use monitor::{Adopter, Monitor};
 pub use repair::{Dial, Redial, Unreached};
 pub use topology::neighbours;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::fault::{ALIVE, POINT_TO_POINT};
+use crate::fault::{ALIVE, is_point_to_point};
 use crate::wire::{Content, Notice, Progress, Report, WaitingFor};
 
 #[derive(Clone, Default)]
@@ -113,7 +113,7 @@ impl MemberRecord {
             sequence: progress.sequence,
             signature: progress.signature,
         };
-        let collective = operation.sequence & POINT_TO_POINT == 0;
+        let collective = !is_point_to_point(operation.sequence);
         if collective && operation.sequence > self.entered.map_or(0, |entered| entered.sequence) {
             self.entered = Some(operation);
         }
@@ -140,7 +140,7 @@ impl MemberRecord {
     /// The collectives that it is known to have entered, and may still be in.
     pub(crate) fn operations(&self) -> impl Iterator<Item = Operation> {
         let waiting = self.waiting.map(|waiting| waiting.operation);
-        let waiting = waiting.filter(|operation| operation.sequence & POINT_TO_POINT == 0);
+        let waiting = waiting.filter(|operation| !is_point_to_point(operation.sequence));
         waiting.into_iter().chain(self.entered)
     }
 

@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use socket2::Socket;
 use spark_ccl_fork::{Owned, Process, Unshared};
 
-use crate::link::{Link, Obstacle, PollTargets};
+use crate::neighbour::{Neighbour, PollTargets, Retry};
 use crate::repair::{Redial, Unreached};
 use crate::state::{Attempt, State};
 use crate::view::View;
@@ -81,12 +81,12 @@ impl Monitor {
         check_ranks(me, names.len(), &streams)?;
         let names: Arc<[Arc<str>]> = names.into_iter().map(Arc::from).collect();
         let now = Instant::now();
-        let links: io::Result<Vec<Link>> = streams
+        let neighbours: io::Result<Vec<Neighbour>> = streams
             .into_iter()
-            .map(|(peer, socket)| Link::new(peer, socket, redial.is_some(), now))
+            .map(|(peer, socket)| Neighbour::new(peer, socket, redial.is_some(), now))
             .collect();
-        let links = links?;
-        let peers: Vec<u32> = links.iter().map(|link| link.peer).collect();
+        let neighbours = neighbours?;
+        let peers: Vec<u32> = neighbours.iter().map(|neighbour| neighbour.peer).collect();
         tracing::info!(
             "{} watches ranks {peers:?} over its control streams",
             names[me as usize]
@@ -94,7 +94,7 @@ impl Monitor {
         let shared = Arc::new(Shared {
             me,
             names: Arc::clone(&names),
-            state: Mutex::new(State::new(me, names, links, redial.clone())),
+            state: Mutex::new(State::new(me, names, neighbours, redial.clone())),
             redial,
             process: Process::here(),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
@@ -176,8 +176,8 @@ impl Shared {
         let mut state = self.state.lock();
         let result = work(&mut state);
         let now = Instant::now();
-        let mut links = state.links.iter();
-        let is_full = links.any(|link| link.obstacle == Some(Obstacle::Full));
+        let mut neighbours = state.neighbours.iter();
+        let is_full = neighbours.any(|neighbour| neighbour.retry == Some(Retry::WhenWritable));
         let has_work = is_full || state.is_due_before_wakeup(now);
         drop(state);
         if has_work {
@@ -194,10 +194,10 @@ impl Shared {
     fn run(self: &Arc<Self>) {
         // Relaxed: all data that the thread uses is behind the mutex.
         while !self.stop.load(Ordering::Relaxed) {
-            for link in self.sleep(None) {
+            for neighbour in self.sleep(None) {
                 let mut state = self.state.lock();
-                state.links[link].flush();
-                state.serve(link, Instant::now());
+                state.neighbours[neighbour].flush();
+                state.serve(neighbour, Instant::now());
             }
             self.tick();
         }
@@ -241,24 +241,25 @@ impl Shared {
         }
     }
 
-    /// Sleeps until a stream is ready, the next deadline is due, or `limit` has passed. Returns the ready links.
+    /// Sleeps until a stream is ready, the next deadline is due, or `limit` has passed. Returns the ready neighbours.
     fn sleep(&self, limit: Option<Duration>) -> Vec<usize> {
         let now = Instant::now();
         let (polled, due) = {
             let mut state = self.state.lock();
-            let links = state.links.iter().enumerate();
-            let polled = links.filter_map(|(index, link)| Some((index, link.poll_targets()?)));
+            let neighbours = state.neighbours.iter().enumerate();
+            let polled = neighbours
+                .filter_map(|(index, neighbour)| Some((index, neighbour.poll_targets()?)));
             let polled: Vec<(usize, PollTargets)> = polled.collect();
             (polled, state.plan_sleep(now))
         };
         let mut waits = vec![PollFd::new(&self.wake, PollFlags::IN)];
-        let mut links = Vec::new();
+        let mut neighbours = Vec::new();
         for (index, polled) in &polled {
             waits.push(PollFd::new(&**polled.stream, polled.flags));
-            links.push(*index);
+            neighbours.push(*index);
             if let Some(process) = &polled.process {
                 waits.push(PollFd::new(process, PollFlags::IN));
-                links.push(*index);
+                neighbours.push(*index);
             }
         }
         let due = due.map(|due| due.saturating_duration_since(now));
@@ -278,9 +279,9 @@ impl Shared {
             // Fails if an earlier read has consumed this wake-up, too.
             let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
         }
-        let waits = waits[1..].iter().zip(links);
+        let waits = waits[1..].iter().zip(neighbours);
         let ready = waits.filter(|(wait, _)| !wait.revents().is_empty());
-        let mut ready: Vec<usize> = ready.map(|(_, link)| link).collect();
+        let mut ready: Vec<usize> = ready.map(|(_, neighbour)| neighbour).collect();
         ready.dedup();
         ready
     }
@@ -294,10 +295,10 @@ impl Shared {
                 .lock()
                 .continue_farewell(&mut farewell, Instant::now());
             let Some(left) = left else { return };
-            for link in self.sleep(Some(left)) {
+            for neighbour in self.sleep(Some(left)) {
                 let mut state = self.state.lock();
-                state.links[link].flush();
-                state.serve_leaving(link, Instant::now());
+                state.neighbours[neighbour].flush();
+                state.serve_leaving(neighbour, Instant::now());
             }
             self.tick();
         }

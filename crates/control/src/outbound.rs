@@ -15,18 +15,18 @@ const CREDIT: u64 = 32 * 1024;
 const BATCH: usize = 16 * 1024;
 /// How many notices are queued; beyond that the oldest is dropped.
 const MAX_NOTICES: usize = 4096;
-/// How many departures are queued for a neighbour that does not read; further ones are dropped.
-const MAX_DEPARTURES: usize = 4096;
+/// How many frames of [`Class::Bounded`] are queued for a neighbour that does not read; further ones are dropped.
+const MAX_BOUNDED: usize = 4096;
 
 /// What happens to a frame while the neighbour does not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Never dropped.
-    Fault,
-    /// Dropped if too many are queued.
-    Departure,
-    /// Replaced by a later notice on the same subject.
-    Notice(Subject),
+    /// Never dropped: faults, deaths and goodbyes.
+    Unbounded,
+    /// Dropped if too many are queued: news of ranks that leave a communicator.
+    Bounded,
+    /// A notice, which a later one on the same subject replaces.
+    Replaceable(Subject),
 }
 
 /// What a notice is about, who sent it, and to whom.
@@ -39,16 +39,16 @@ pub(crate) struct Subject {
     pub(crate) about: Option<u32>,
 }
 
-/// A queue that never blocks. It is bounded except for faults, of which a communicator has few.
+/// A queue that never blocks. It is bounded except for [`Class::Unbounded`], of which there are few.
 #[derive(Default)]
 pub(crate) struct Outbound {
     /// The batch that is being written, and how many bytes of it have been.
     batch: Vec<u8>,
     written: usize,
     heartbeat: Option<Vec<u8>>,
-    /// Faults and departures.
+    /// What no later frame replaces.
     reliable: VecDeque<Arc<[u8]>>,
-    departures: usize,
+    bounded: usize,
     /// Reliable frames that were written and not yet confirmed; `None` if the stream cannot be reopened.
     sent: Option<VecDeque<Arc<[u8]>>>,
     /// How many reliable frames the neighbour has confirmed.
@@ -94,7 +94,7 @@ impl Outbound {
         }
     }
 
-    /// Whether the neighbour has confirmed all faults and departures.
+    /// Whether the neighbour has confirmed all reliable frames.
     pub(crate) fn is_confirmed(&self) -> bool {
         let has_unconfirmed = |sent: &VecDeque<_>| !sent.is_empty();
         self.reliable.is_empty()
@@ -114,14 +114,14 @@ impl Outbound {
 
     pub(crate) fn push(&mut self, class: Class, frame: &Arc<[u8]>) {
         match class {
-            Class::Fault => self.reliable.push_back(Arc::clone(frame)),
-            Class::Departure => {
-                if self.departures < MAX_DEPARTURES {
-                    self.departures += 1;
+            Class::Unbounded => self.reliable.push_back(Arc::clone(frame)),
+            Class::Bounded => {
+                if self.bounded < MAX_BOUNDED {
+                    self.bounded += 1;
                     self.reliable.push_back(Arc::clone(frame));
                 }
             }
-            Class::Notice(subject) => {
+            Class::Replaceable(subject) => {
                 let place = self.next_position;
                 self.next_position += 1;
                 self.notices.insert(place, (subject, Arc::clone(frame)));
@@ -191,7 +191,7 @@ impl Outbound {
             }
         }
         if self.reliable.is_empty() {
-            self.departures = 0;
+            self.bounded = 0;
         }
         while self.batch.len() < BATCH && self.unacknowledged + (self.batch.len() as u64) < CREDIT {
             let Some(frame) = self.pop_notice() else {
@@ -246,12 +246,12 @@ mod tests {
     #[test]
     fn the_latest_progress_wins_in_its_order_and_other_news_go_first() {
         let mut outbound = Outbound::default();
-        let progress = |origin, context| Class::Notice(subject(origin, context));
+        let progress = |origin, context| Class::Replaceable(subject(origin, context));
         outbound.push(progress(1, 1), &frame("old "));
         outbound.push(progress(2, 1), &frame("two "));
-        outbound.push(Class::Departure, &frame("leave "));
+        outbound.push(Class::Bounded, &frame("leave "));
         outbound.push(progress(1, 1), &frame("one "));
-        outbound.push(Class::Fault, &frame("fault "));
+        outbound.push(Class::Unbounded, &frame("fault "));
         assert_eq!(drain(&mut outbound), "leave fault two one ");
         assert_eq!(drain(&mut outbound), "");
     }
@@ -261,14 +261,14 @@ mod tests {
         let mut outbound = Outbound::default();
         let text = frame(&"x".repeat(100));
         for origin in 0..10_000 {
-            outbound.push(Class::Notice(subject(origin, 0)), &text);
-            outbound.push(Class::Departure, &text);
+            outbound.push(Class::Replaceable(subject(origin, 0)), &text);
+            outbound.push(Class::Bounded, &text);
         }
         for _ in 0..10_000 {
-            outbound.push(Class::Fault, &text);
+            outbound.push(Class::Unbounded, &text);
         }
         assert_eq!(outbound.notices.len(), MAX_NOTICES);
-        assert_eq!(outbound.reliable.len(), MAX_DEPARTURES + 10_000);
+        assert_eq!(outbound.reliable.len(), MAX_BOUNDED + 10_000);
     }
 
     #[test]
@@ -276,10 +276,10 @@ mod tests {
         let mut outbound = Outbound::default();
         let text = frame(&"x".repeat(1024));
         for origin in 0..100 {
-            outbound.push(Class::Notice(subject(origin, 0)), &text);
+            outbound.push(Class::Replaceable(subject(origin, 0)), &text);
         }
         assert_eq!(drain(&mut outbound).len() as u64, CREDIT);
-        outbound.push(Class::Fault, &frame("fault"));
+        outbound.push(Class::Unbounded, &frame("fault"));
         assert_eq!(drain(&mut outbound), "fault");
         outbound.acknowledged(2048);
         assert_eq!(drain(&mut outbound).len(), 2048);
@@ -291,7 +291,7 @@ mod tests {
     fn a_new_stream_carries_what_the_old_one_lost_and_nothing_twice() {
         let mut outbound = Outbound::default();
         outbound.keep_unconfirmed();
-        let push = |outbound: &mut Outbound, text| outbound.push(Class::Fault, &frame(text));
+        let push = |outbound: &mut Outbound, text| outbound.push(Class::Unbounded, &frame(text));
         for text in ["a", "b", "c", "d"] {
             push(&mut outbound, text);
         }

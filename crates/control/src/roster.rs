@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::fault::{ALIVE, Fault, Late, POINT_TO_POINT, number};
+use crate::fault::{ALIVE, Fault, Late, is_point_to_point, number};
 use crate::member_record::{MemberRecord, Operation};
 use crate::pace::{Inquiries, Pace, Topic};
 use crate::topology::neighbours;
@@ -13,7 +13,7 @@ use crate::wire::{Notice, Progress, Report, WaitingFor};
 /// A rank that does not wait answers the announcements of those that do, at most once per this time.
 const ANSWER_EVERY: Duration = Duration::from_millis(900);
 /// A member of which nothing was heard for this long is silent: a member that waits, or answers, does so once a second.
-const SILENT: Duration = Duration::from_millis(2500);
+const STALE_AFTER: Duration = Duration::from_millis(2500);
 /// How many members the progress report lists.
 const MAX_LINES: usize = 16;
 
@@ -71,7 +71,7 @@ impl Roster {
             sequence: progress.sequence,
             signature: progress.signature,
         };
-        if operation.sequence & POINT_TO_POINT != 0 {
+        if is_point_to_point(operation.sequence) {
             return None;
         }
         let mine = self.view.history.get(operation.sequence)?;
@@ -80,7 +80,7 @@ impl Roster {
 
     /// Records that a member, perhaps this one, waits. Returns whether to forward that to the companions.
     pub(crate) fn waits(&mut self, progress: &Progress, now: Instant) -> bool {
-        if progress.waiting.is_none() || progress.sequence & POINT_TO_POINT != 0 {
+        if progress.waiting.is_none() || is_point_to_point(progress.sequence) {
             return false;
         }
         self.inquiries.note(progress.sequence, now);
@@ -103,7 +103,7 @@ impl Roster {
         for sequence in self.inquiries.due(now) {
             for &rank in &self.companions {
                 let heard = &self.heard[rank as usize];
-                if heard.takes_part(sequence, SILENT, now)
+                if heard.takes_part(sequence, STALE_AFTER, now)
                     || !self.pace.passes(Topic::Late(sequence, rank), now)
                 {
                     continue;
@@ -190,7 +190,7 @@ impl Roster {
     /// Compares an operation of this rank with what is known about the other members.
     pub(crate) fn inspect(&self, sequence: u64, signature: [u64; 2]) -> Option<Fault> {
         self.schedule_inspection();
-        if sequence & POINT_TO_POINT != 0 {
+        if is_point_to_point(sequence) {
             return None;
         }
         (0..).zip(&self.heard).find_map(|(rank, heard)| {
@@ -244,7 +244,7 @@ impl Roster {
             if self.companions.contains(&rank) {
                 return self.last_seen(rank, now);
             }
-            let reported = heard.reported(sequence, window.max(SILENT), now);
+            let reported = heard.reported(sequence, window.max(STALE_AFTER), now);
             let (last, age) = reported.filter(|_| rank != self.view.me.rank)?;
             Some(self.named(rank, last, age))
         })

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use crate::fault::Fault;
 use crate::flood::Seen;
-use crate::link::{End, Link};
+use crate::neighbour::{End, Neighbour};
 use crate::outbound::Class;
 use crate::repair::Redial;
 use crate::roster::Roster;
@@ -21,7 +21,7 @@ use crate::view::View;
 use crate::wire::{self, Flood, Frame, News};
 
 pub(crate) struct State {
-    pub(crate) links: Vec<Link>,
+    pub(crate) neighbours: Vec<Neighbour>,
     pub(crate) names: Arc<[Arc<str>]>,
     pub(crate) me: u32,
     seen: Seen,
@@ -50,12 +50,12 @@ impl State {
     pub(crate) fn new(
         me: u32,
         names: Arc<[Arc<str>]>,
-        links: Vec<Link>,
+        neighbours: Vec<Neighbour>,
         redial: Option<Redial>,
     ) -> Self {
         Self {
             seen: Seen::new(names.len()),
-            links,
+            neighbours,
             names,
             me,
             rosters: HashMap::new(),
@@ -69,39 +69,39 @@ impl State {
     }
 
     /// Reads from a neighbour whose stream is ready, and handles what has arrived.
-    pub(crate) fn serve(&mut self, link: usize, now: Instant) {
-        let (frames, end) = self.links[link].read(self.names.len() as u32, now);
-        self.handle_frames(link, frames, now);
+    pub(crate) fn serve(&mut self, neighbour: usize, now: Instant) {
+        let (frames, end) = self.neighbours[neighbour].read(self.names.len() as u32, now);
+        self.handle_frames(neighbour, frames, now);
         // Sends acknowledgements, if any are due.
-        self.links[link].flush();
+        self.neighbours[neighbour].flush();
         if let Some(end) = end {
-            self.ended(link, end, now);
+            self.ended(neighbour, end, now);
         }
     }
 
     /// Handles what a neighbour has sent.
-    pub(crate) fn handle_frames(&mut self, link: usize, frames: Vec<Frame>, now: Instant) {
+    pub(crate) fn handle_frames(&mut self, neighbour: usize, frames: Vec<Frame>, now: Instant) {
         for frame in frames {
             match frame {
-                Frame::Flood(flood) => self.receive(link, &flood, now),
+                Frame::Flood(flood) => self.receive(neighbour, &flood, now),
                 Frame::Notice { to, notice } => self.route_notice(to, notice, now),
                 Frame::Ack { .. } | Frame::Heartbeat(_) => {}
             }
         }
     }
 
-    fn receive(&mut self, link: usize, flood: &Flood, now: Instant) {
-        if flood.news == News::Goodbye && flood.origin == self.links[link].peer {
+    fn receive(&mut self, neighbour: usize, flood: &Flood, now: Instant) {
+        if flood.news == News::Goodbye && flood.origin == self.neighbours[neighbour].peer {
             // The leaving rank waits for this confirmation, even if its goodbye came here by way of another rank first.
             let hears = self.hears(now);
-            self.links[link].heartbeat(&hears, now);
+            self.neighbours[neighbour].heartbeat(&hears, now);
         }
         // This rank's own floods may come back. They are dropped, whatever their number.
         let own = flood.origin == self.me;
         if own || !self.seen.is_new(flood) || self.is_known(&flood.news) {
             return;
         }
-        self.send(flood, Some(link));
+        self.send(flood, Some(neighbour));
         self.deliver(flood);
     }
 
@@ -114,17 +114,17 @@ impl State {
         if self.start_repair(index, &end, now) {
             return;
         }
-        let link = &mut self.links[index];
-        link.open = false;
+        let neighbour = &mut self.neighbours[index];
+        neighbour.is_reading = false;
         let error = match end {
             End::Closed => {
-                link.close();
+                neighbour.close();
                 None
             }
             // Not closed: the neighbour may be alive, and should receive the reason, not a mere end of the stream.
             End::Failed(error) | End::Garbled(error) => Some(error),
         };
-        let peer = link.peer;
+        let peer = neighbour.peer;
         self.report_lost(peer, error);
     }
 
@@ -148,13 +148,13 @@ impl State {
     fn send(&mut self, flood: &Flood, except: Option<usize>) {
         let frame: Arc<[u8]> = wire::encode(&Frame::Flood(flood.clone())).into();
         let class = match &flood.news {
-            News::Leave { .. } => Class::Departure,
-            News::Goodbye | News::Gone { .. } | News::Fault { .. } => Class::Fault,
+            News::Leave { .. } => Class::Bounded,
+            News::Goodbye | News::Gone { .. } | News::Fault { .. } => Class::Unbounded,
         };
-        for (index, link) in self.links.iter_mut().enumerate() {
-            if Some(index) != except && !link.closed() {
-                link.outbound.push(class, &frame);
-                link.flush();
+        for (index, neighbour) in self.neighbours.iter_mut().enumerate() {
+            if Some(index) != except && !neighbour.is_done_writing() {
+                neighbour.outbound.push(class, &frame);
+                neighbour.flush();
             }
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::fault::{Fault, Late, Member, POINT_TO_POINT};
+use crate::fault::{Fault, Late, Member, is_point_to_point};
 use crate::monitor::Monitor;
 use crate::view::View;
 use crate::wire::WaitingFor;
@@ -113,7 +113,7 @@ impl Watch {
     ///
     /// Call it once an operation has waited for 200 ms, and every second after that. Call it at once if a message
     /// of another operation arrives, so that its sender can say what it called. The `sequence` of a point-to-point
-    /// operation is marked with [`POINT_TO_POINT`].
+    /// operation is marked with [`POINT_TO_POINT_MARK`](crate::POINT_TO_POINT_MARK).
     pub fn announce(&self, sequence: u64, signature: [u64; 2], waiting_for: Option<u32>) {
         let world = waiting_for.and_then(|rank| self.view.members.get(rank as usize));
         let waiting = world.map_or(WaitingFor::Anyone, |&world| WaitingFor::Rank(world));
@@ -127,7 +127,7 @@ impl Watch {
     /// Use a window of some seconds: ranks that wait announce it once a second, and the others answer about as often.
     pub fn late(&self, sequence: u64, window: Duration) -> Vec<Late> {
         debug_assert!(
-            sequence & POINT_TO_POINT == 0,
+            !is_point_to_point(sequence),
             "its peer is late, nobody else"
         );
         let late = self.monitor.with(|state| {

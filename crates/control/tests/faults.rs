@@ -179,7 +179,7 @@ fn a_rank_that_is_behind_compares_each_operation_once_it_gets_there() {
 fn point_to_point_operations_are_compared_with_nobody() {
     let world = world(2);
     let watches = watches(&world, 7);
-    let first = spark_ccl_control::POINT_TO_POINT | 1;
+    let first = spark_ccl_control::POINT_TO_POINT_MARK | 1;
     watches[0].enter(1, [1, 1]);
     watches[1].announce(first, [9, 9], Some(0));
     until("the announcement", || {

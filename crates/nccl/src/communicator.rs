@@ -1,12 +1,12 @@
 //! A rank of a communicator: its state, its waits for NCCL, and its handle. The submodules have the
 //! calls.
 
+mod call_timeout;
 mod collectives;
 mod create;
 mod end;
 mod group;
 mod operation;
-mod patience;
 mod point_to_point;
 mod reduction;
 mod registration;
@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+pub use call_timeout::CallTimeout;
 pub use create::ShrinkMode;
-pub use patience::Patience;
 pub use reduction::{PreMulSum, RedOp};
 pub use registration::{Registration, Window, WindowKind};
 
@@ -59,7 +59,7 @@ pub(crate) struct Inner {
     rank: OnceLock<usize>,
     size: OnceLock<usize>,
     device: OnceLock<i32>,
-    patience: Patience,
+    call_timeout: CallTimeout,
     state: AtomicU8,
     /// The number of the group that has calls of this communicator.
     pub(crate) group: Mutex<Option<u64>>,
@@ -158,8 +158,8 @@ impl Communicator {
     }
 
     /// How long this waits for NCCL's calls: at first [`Config::timeout`](crate::Config::timeout).
-    pub fn patience(&self) -> Patience {
-        self.inner.patience.clone()
+    pub fn call_timeout(&self) -> CallTimeout {
+        self.inner.call_timeout.clone()
     }
 
     /// The GPU memory that NCCL holds for the communicator.
@@ -209,7 +209,7 @@ impl Inner {
             rank: known(of.map(|(_, rank)| rank)),
             size: known(of.map(|(size, _)| size)),
             device: OnceLock::new(),
-            patience: Patience::new(timeout),
+            call_timeout: CallTimeout::new(timeout),
             state: AtomicU8::new(State::Ready as u8),
             group: Mutex::default(),
             kept: Mutex::default(),
@@ -285,7 +285,7 @@ impl Inner {
         loop {
             match self.async_code()? {
                 Code::SUCCESS => return Ok(()),
-                Code::IN_PROGRESS if !self.patience.is_over(start) => pause(start.elapsed()),
+                Code::IN_PROGRESS if !self.call_timeout.is_over(start) => pause(start.elapsed()),
                 Code::IN_PROGRESS => {
                     self.fail();
                     return Err(Error::Timeout {

@@ -58,7 +58,7 @@ mod version;
 
 pub use argument::ArgumentError;
 pub use communicator::{
-    Communicator, MemoryStats, Patience, PreMulSum, Progress, RedOp, Registration, ShrinkMode,
+    CallTimeout, Communicator, MemoryStats, PreMulSum, Progress, RedOp, Registration, ShrinkMode,
     Window, WindowKind,
 };
 pub use config::{Config, CtaPolicy};

@@ -21,7 +21,7 @@
 mod algorithms;
 pub mod check;
 pub mod cost;
-mod fault;
+mod defect;
 mod hosts;
 pub mod lockstep;
 mod rounds;
@@ -31,7 +31,7 @@ mod step;
 mod steps;
 
 pub use algorithms::{AllToAllV, all_to_all_v};
-pub use fault::{Fault, Problem, Stuck};
+pub use defect::{Defect, Problem, Stuck};
 pub use hosts::Hosts;
 pub use schedule::{Schedule, schedule};
 pub use shape::{Shape, Unsupported};

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::fault::{Fault, Stuck};
+use crate::defect::{Defect, Stuck};
 use crate::step::{Kind, Rank, Step};
 use crate::steps::Steps;
 
@@ -66,15 +66,15 @@ pub(crate) trait Model {
         step: &Step,
         slice: Slice,
         received: Option<Self::Message>,
-    ) -> Result<Option<Self::Message>, Fault>;
+    ) -> Result<Option<Self::Message>, Defect>;
 }
 
 /// Runs the steps of all ranks to the end. Entry `r` of `ranks` belongs to rank `r`.
 ///
 /// # Errors
 ///
-/// [`Fault::Deadlock`], [`Fault::Length`], [`Fault::Leftover`] or [`Fault::Peer`].
-pub fn run<S: Steps>(ranks: &[S], window: Window) -> Result<Totals, Fault> {
+/// [`Defect::Deadlock`], [`Defect::Length`], [`Defect::Leftover`] or [`Defect::Peer`].
+pub fn run<S: Steps>(ranks: &[S], window: Window) -> Result<Totals, Defect> {
     run_model(ranks, window, &mut MessagesOnly)
 }
 
@@ -90,7 +90,7 @@ impl Model for MessagesOnly {
         step: &Step,
         _: Slice,
         _: Option<()>,
-    ) -> Result<Option<()>, Fault> {
+    ) -> Result<Option<()>, Defect> {
         Ok(step.kind.sends().then_some(()))
     }
 }
@@ -99,7 +99,7 @@ pub(crate) fn run_model<S: Steps, M: Model>(
     ranks: &[S],
     window: Window,
     model: &mut M,
-) -> Result<Totals, Fault> {
+) -> Result<Totals, Defect> {
     let mut network = Network::new(ranks, window, model);
     while let Some(process) = network.ready.pop_front() {
         network.processes[process].is_ready = false;
@@ -183,7 +183,7 @@ impl<'a, S: Steps, M: Model> Network<'a, S, M> {
     }
 
     /// Runs the process until it blocks or ends.
-    fn advance(&mut self, process: usize) -> Result<(), Fault> {
+    fn advance(&mut self, process: usize) -> Result<(), Defect> {
         loop {
             let step = match self.processes[process].current {
                 Some(step) => step,
@@ -204,7 +204,7 @@ impl<'a, S: Steps, M: Model> Network<'a, S, M> {
     }
 
     /// Makes the next step that is not empty the current one.
-    fn load(&mut self, process: usize) -> Result<Option<Step>, Fault> {
+    fn load(&mut self, process: usize) -> Result<Option<Step>, Defect> {
         let ProcessId { rank, channel } = self.processes[process].at;
         let step = loop {
             let index = self.processes[process].next;
@@ -221,7 +221,7 @@ impl<'a, S: Steps, M: Model> Network<'a, S, M> {
         let sends_well = !step.kind.sends() || is_peer(step.send_to);
         let receives_well = !step.kind.receives() || is_peer(step.recv_from);
         if !sends_well || !receives_well {
-            return Err(Fault::Peer { rank, step });
+            return Err(Defect::Peer { rank, step });
         }
         if step.kind.sends() && self.processes[process].out.peer != step.send_to {
             self.processes[process].out = Route {
@@ -255,7 +255,7 @@ impl<'a, S: Steps, M: Model> Network<'a, S, M> {
     }
 
     /// Does one slice of a step whose parts are done together. Returns false if it must wait.
-    fn slice(&mut self, process: usize, step: &Step) -> Result<bool, Fault> {
+    fn slice(&mut self, process: usize, step: &Step) -> Result<bool, Defect> {
         let receives = step.kind.receives();
         let sends = step.kind.sends();
         if receives && !self.can_receive(process) || sends && !self.can_send(process) {
@@ -284,7 +284,7 @@ impl<'a, S: Steps, M: Model> Network<'a, S, M> {
 
     /// Does as much as possible of a step whose halves are independent. Returns false if neither
     /// half can continue.
-    fn exchange(&mut self, process: usize, step: &Step) -> Result<bool, Fault> {
+    fn exchange(&mut self, process: usize, step: &Step) -> Result<bool, Defect> {
         let at = self.processes[process].at;
         let mut moved = false;
         // Sending never waits for receiving.
@@ -335,7 +335,7 @@ impl<'a, S: Steps, M: Model> Network<'a, S, M> {
         self.wake(receiver);
     }
 
-    fn take(&mut self, process: usize, expected: u64) -> Result<M::Message, Fault> {
+    fn take(&mut self, process: usize, expected: u64) -> Result<M::Message, Defect> {
         let Process { at, into, .. } = self.processes[process];
         let link = &mut self.links[into.link];
         let sender = link.sender;
@@ -344,7 +344,7 @@ impl<'a, S: Steps, M: Model> Network<'a, S, M> {
                 self.wake(sender);
                 Ok(message)
             }
-            other => Err(Fault::Length {
+            other => Err(Defect::Length {
                 rank: at.rank,
                 from: into.peer,
                 channel: at.channel,
@@ -361,7 +361,7 @@ impl<'a, S: Steps, M: Model> Network<'a, S, M> {
         }
     }
 
-    fn finish(self) -> Result<Totals, Fault> {
+    fn finish(self) -> Result<Totals, Defect> {
         let stuck: Vec<_> = self
             .processes
             .iter()
@@ -375,10 +375,10 @@ impl<'a, S: Steps, M: Model> Network<'a, S, M> {
             })
             .collect();
         if !stuck.is_empty() {
-            return Err(Fault::Deadlock { stuck });
+            return Err(Defect::Deadlock { stuck });
         }
         match self.links.iter().find(|link| !link.messages.is_empty()) {
-            Some(link) => Err(Fault::Leftover {
+            Some(link) => Err(Defect::Leftover {
                 from: self.processes[link.sender].at.rank,
                 to: self.processes[link.receiver].at.rank,
                 channel: self.processes[link.receiver].at.channel,

@@ -91,7 +91,7 @@ fn prove(operation: Operation) {
             for case in cases(operation, *algorithm, size) {
                 let ranks = case.schedules().unwrap();
                 check::<Contributions, _>(&case, &ranks, case.window())
-                    .unwrap_or_else(|fault| panic!("{case:?}: {fault}"));
+                    .unwrap_or_else(|defect| panic!("{case:?}: {defect}"));
             }
         }
     }

@@ -59,7 +59,7 @@ fn every_size_is_done_right_on_hosts_of_all_kinds() {
                 let in_place = (size as usize + world).is_multiple_of(2);
                 let case = all_reduce(size, count, 3, 1 + n % 4, in_place);
                 check::<Contributions, _>(&case, &schedules(&case, host_of), case.window())
-                    .unwrap_or_else(|fault| panic!("{case:?} {host_of:?}: {fault}"));
+                    .unwrap_or_else(|defect| panic!("{case:?} {host_of:?}: {defect}"));
             }
         }
     }

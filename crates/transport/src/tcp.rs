@@ -34,7 +34,7 @@ pub use tx::Tx;
 
 /// Messages from this size on are sent from and received into the caller's memory. Copying a smaller one costs less
 /// than a second system call.
-const DIRECT_BYTES: usize = 8 << 10;
+const SLOTLESS_BYTES: usize = 8 << 10;
 
 /// Makes a link over connected sockets: `sockets[channel]`, in an order on which both ends agree.
 ///

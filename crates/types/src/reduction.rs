@@ -84,6 +84,7 @@ impl Reduction {
 }
 
 fn bytes<T: Element>(factor: T) -> [u8; 8] {
+    const { assert!(size_of::<T>() <= 8, "the factor of a reduction has 8 bytes") };
     let mut bytes = [0; 8];
     bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&factor));
     bytes

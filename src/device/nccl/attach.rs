@@ -57,7 +57,7 @@ pub(crate) fn attach(
         context,
         gpu,
         oldest,
-        patience: nccl.patience(),
+        call_timeout: nccl.call_timeout(),
         rank: comm.rank(),
         size: comm.size(),
         watch: Arc::clone(&comm.inner.watch),

@@ -11,11 +11,11 @@ use crate::error::Error;
 use crate::membership::Membership;
 use crate::task::Task;
 use parking_lot::{Mutex, MutexGuard};
-use spark_ccl_control::{DEVICE, Fault, Member, Watch};
+use spark_ccl_control::{DEVICE_MARK, Fault, Member, Watch};
 use spark_ccl_cuda::cudarc::driver::sys::CUresult;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream, DriverError};
 use spark_ccl_cuda::{RecordedEvent, is_capturing, is_of_the_thread, make_current};
-use spark_ccl_nccl::{self as nccl, DeviceSlice, Library, Patience};
+use spark_ccl_nccl::{self as nccl, CallTimeout, DeviceSlice, Library};
 use spark_ccl_types::{DType, Operation};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,7 +51,7 @@ pub(crate) struct NcclEngine {
     pub(super) begun: AtomicU64,
     pub(super) ended: AtomicU64,
     /// That of calls which do not block.
-    pub(super) patience: Patience,
+    pub(super) call_timeout: CallTimeout,
     /// Whether a call of NCCL's has held up an abort for too long. A hint as well.
     pub(super) stuck: AtomicBool,
     /// The kind of the last call, for which the ranks have met. It publishes nothing either.
@@ -359,7 +359,7 @@ impl NcclEngine {
     pub(super) fn raise_timeout(&self, calls: u64, waited: Duration) {
         self.watch.raise(Fault::TimedOut {
             by: self.member(),
-            sequence: DEVICE | calls,
+            sequence: DEVICE_MARK | calls,
             words: format!("the last that was enqueued on device {}", self.device()),
             waited,
             late: Vec::new(),

@@ -7,7 +7,7 @@ use crate::call::{OutOfPlace, Pending};
 use crate::error::Error;
 use crate::names::describe;
 use crate::task::Spec;
-use spark_ccl_control::{DEVICE, Fault};
+use spark_ccl_control::{DEVICE_MARK, Fault};
 use spark_ccl_types::{DType, Operation, Signature};
 use std::sync::atomic::Ordering;
 
@@ -84,7 +84,7 @@ impl Meeting<'_> {
             state.calls.met.insert(self.key);
             return Ok(());
         };
-        let sequence = DEVICE | (state.calls.count + 1);
+        let sequence = DEVICE_MARK | (state.calls.count + 1);
         drop(state);
         let words = [all[other * own.len()], all[other * own.len() + 1]];
         engine.watch.raise(Fault::Mismatch {

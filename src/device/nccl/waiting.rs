@@ -113,7 +113,7 @@ impl NcclEngine {
     }
 
     pub(super) fn wait_at_most(&self, timeout: Duration) {
-        self.patience.set(timeout);
+        self.call_timeout.set(timeout);
         // A communicator that has failed waits for nothing.
         if let Ok(mut state) = self.lock() {
             state.timeout = timeout;
@@ -182,10 +182,10 @@ impl NcclEngine {
     /// The same. Memory can be deregistered where nothing runs: else that may wait for what is to be aborted.
     fn end_nccl(&self, is_idle: bool) -> bool {
         // Who waits for NCCL comes back.
-        self.patience.set(Duration::ZERO);
+        self.call_timeout.set(Duration::ZERO);
         let is_stuck = self.stuck.load(Ordering::Relaxed);
-        let patience = if is_stuck { Duration::ZERO } else { CALL };
-        let Some(mut state) = self.state.try_lock_for(patience) else {
+        let limit = if is_stuck { Duration::ZERO } else { CALL };
+        let Some(mut state) = self.state.try_lock_for(limit) else {
             if !self.stuck.swap(true, Ordering::Relaxed) {
                 tracing::error!(
                     "rank {}: NCCL does not come back from a call, and cannot be aborted meanwhile",

@@ -42,7 +42,7 @@ fn of_two_calls_for_one_purpose_one_is_accepted() {
     let purpose = Purpose {
         context: 1,
         kind: Kind::Tcp,
-        lane: 0,
+        number: 0,
     };
     let intent = Intent::Stream {
         from: 0,

@@ -9,7 +9,7 @@ const KEY: &[u8] = b"the key";
 const PURPOSE: Purpose = Purpose {
     context: 1,
     kind: Kind::Tcp,
-    lane: 0,
+    number: 0,
 };
 
 /// The listener of one rank of two, and the route to it.

@@ -47,7 +47,7 @@ fn stream_to(to: u32) -> Intent {
     let purpose = Purpose {
         context: 1,
         kind: Kind::Tcp,
-        lane: 0,
+        number: 0,
     };
     Intent::Stream {
         from: 0,

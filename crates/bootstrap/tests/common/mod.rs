@@ -30,11 +30,11 @@ pub(crate) fn short(ms: u64) -> Options {
     }
 }
 
-pub(crate) fn purpose(kind: Kind, lane: u32) -> Purpose {
+pub(crate) fn purpose(kind: Kind, number: u32) -> Purpose {
     Purpose {
         context: 77,
         kind,
-        lane,
+        number,
     }
 }
 
@@ -118,9 +118,9 @@ fn exchange(stream: &Socket, say: u32) -> u32 {
 /// Every rank connects to all higher ones, with both kinds of sockets; then all seal.
 pub(crate) fn mesh(session: &Session) {
     let me = session.rank();
-    for (lane, via) in [(0, TCP), (1, Via::Unix)] {
+    for (number, via) in [(0, TCP), (1, Via::Unix)] {
         for peer in 0..session.size() {
-            let purpose = purpose(Kind::Control, lane);
+            let purpose = purpose(Kind::Control, number);
             let stream = match peer.cmp(&me) {
                 std::cmp::Ordering::Less => session.accept(peer, purpose, soon()).unwrap(),
                 std::cmp::Ordering::Equal => continue,

@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use super::State;
-use crate::link::Link;
+use crate::neighbour::Neighbour;
 use crate::wire::News;
 
 /// How long a farewell may take if a neighbour does not read.
@@ -27,9 +27,9 @@ pub(crate) struct Farewell {
 impl State {
     /// Starts to leave the world.
     pub(crate) fn say_goodbye(&mut self, now: Instant) -> Farewell {
-        self.links
+        self.neighbours
             .iter_mut()
-            .for_each(|link| link.outbound.drop_notices());
+            .for_each(|neighbour| neighbour.outbound.drop_notices());
         self.originate(News::Goodbye);
         Farewell {
             began: now,
@@ -45,14 +45,18 @@ impl State {
         farewell: &mut Farewell,
         now: Instant,
     ) -> Option<Duration> {
-        for link in self.links.iter_mut().filter(|link| !link.closed()) {
-            let has_left = self.departures.contains_key(&link.peer);
-            if has_left || link.has_delivered_all() {
+        for neighbour in self
+            .neighbours
+            .iter_mut()
+            .filter(|neighbour| !neighbour.is_done_writing())
+        {
+            let has_left = self.departures.contains_key(&neighbour.peer);
+            if has_left || neighbour.has_delivered_all() {
                 farewell.is_heard |= !has_left;
-                link.close();
+                neighbour.close();
             }
         }
-        farewell.was_broken |= self.links.iter().any(Link::is_broken);
+        farewell.was_broken |= self.neighbours.iter().any(Neighbour::is_broken);
         let limit = if farewell.was_broken && !farewell.is_heard {
             FAREWELL_UNHEARD
         } else {
@@ -60,21 +64,24 @@ impl State {
         };
         // A stream that is closed here is still read until the neighbour closes it. Otherwise the kernel may reset
         // the connection, and what was written may be lost.
-        let waits = self.links.iter().any(|link| link.open || !link.closed());
+        let waits = self
+            .neighbours
+            .iter()
+            .any(|neighbour| neighbour.is_reading || !neighbour.is_done_writing());
         let left = limit.saturating_sub(now.saturating_duration_since(farewell.began));
         (waits && !left.is_zero()).then_some(left)
     }
 
     /// Reads from a neighbour while this rank leaves. The end of its stream is not reported as a death.
     pub(crate) fn serve_leaving(&mut self, index: usize, now: Instant) {
-        let (frames, end) = self.links[index].read(self.names.len() as u32, now);
+        let (frames, end) = self.neighbours[index].read(self.names.len() as u32, now);
         self.handle_frames(index, frames, now);
-        self.links[index].flush();
+        self.neighbours[index].flush();
         if let Some(end) = end
             && !self.start_repair(index, &end, now)
         {
-            self.links[index].open = false;
-            self.links[index].close();
+            self.neighbours[index].is_reading = false;
+            self.neighbours[index].close();
         }
     }
 }
@@ -88,7 +95,7 @@ mod tests {
     use spark_ccl_fork::Unshared;
 
     use super::*;
-    use crate::link::End;
+    use crate::neighbour::End;
     use crate::wire::{self, Frame, Heartbeat};
 
     /// A rank with a neighbour over TCP, and the neighbour's end of the connection.
@@ -96,9 +103,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (neighbour, _) = listener.accept().unwrap();
-        let link = Link::new(1, Unshared::new(Socket::from(stream)), true, now).unwrap();
+        let known = Neighbour::new(1, Unshared::new(Socket::from(stream)), true, now).unwrap();
         let names: Arc<[Arc<str>]> = ["rank 0".into(), "rank 1".into()].into();
-        (State::new(0, names, vec![link], None), neighbour)
+        (State::new(0, names, vec![known], None), neighbour)
     }
 
     #[test]
@@ -113,7 +120,7 @@ mod tests {
             Some(half)
         );
         assert!(
-            !state.links[0].closed(),
+            !state.neighbours[0].is_done_writing(),
             "the goodbye may have to be said again"
         );
         assert_eq!(state.continue_farewell(&mut farewell, now + FAREWELL), None);
@@ -144,13 +151,13 @@ mod tests {
         };
         let heartbeat = wire::encode(&Frame::Heartbeat(heartbeat));
         let mut frames = Vec::new();
-        state.links[0]
+        state.neighbours[0]
             .take(&heartbeat, 2, now, &mut frames)
             .unwrap();
         assert!(state.continue_farewell(&mut farewell, now).is_some());
-        assert!(state.links[0].closed() && farewell.is_heard);
+        assert!(state.neighbours[0].is_done_writing() && farewell.is_heard);
         drop(neighbour);
-        while state.links[0].open {
+        while state.neighbours[0].is_reading {
             state.serve_leaving(0, now);
         }
         assert_eq!(state.continue_farewell(&mut farewell, now), None);

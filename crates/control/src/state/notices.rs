@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::State;
+use crate::fault::is_point_to_point;
 use crate::outbound::{Class, Subject};
 use crate::pace::waits_for;
 use crate::strays::Stray;
@@ -111,7 +112,7 @@ impl State {
         };
         let roster = self.rosters.get(&context);
         let knows = roster.is_none_or(|roster| roster.companions().any(|other| other == whom));
-        if sequence & crate::fault::POINT_TO_POINT != 0 && !knows {
+        if is_point_to_point(sequence) && !knows {
             self.forward(whom, notice);
         }
     }
@@ -154,14 +155,15 @@ impl State {
     fn forward(&mut self, to: u32, notice: &Notice) {
         let size = self.names.len() as u32;
         let own = distance(self.me, to, size);
-        let links = self
-            .links
+        let neighbours = self
+            .neighbours
             .iter_mut()
-            .filter(|link| link.open && !link.closed());
-        let Some(link) = links.min_by_key(|link| distance(link.peer, to, size)) else {
+            .filter(|neighbour| neighbour.is_reading && !neighbour.is_done_writing());
+        let Some(neighbour) = neighbours.min_by_key(|neighbour| distance(neighbour.peer, to, size))
+        else {
             return;
         };
-        if distance(link.peer, to, size) < own {
+        if distance(neighbour.peer, to, size) < own {
             let about = match notice.content {
                 Content::Progress(_) => None,
                 Content::Late(report) => Some(report.rank),
@@ -174,8 +176,8 @@ impl State {
             };
             let notice = notice.clone();
             let frame: Arc<[u8]> = wire::encode(&Frame::Notice { to, notice }).into();
-            link.outbound.push(Class::Notice(subject), &frame);
-            link.flush();
+            neighbour.outbound.push(Class::Replaceable(subject), &frame);
+            neighbour.flush();
         }
     }
 }

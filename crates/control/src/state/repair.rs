@@ -6,7 +6,7 @@ use socket2::Socket;
 use spark_ccl_fork::Unshared;
 
 use super::State;
-use crate::link::{End, Link, Obstacle};
+use crate::neighbour::{End, Neighbour, Retry};
 use crate::repair::{Repair, SILENT, Unreached, Verdict};
 use crate::roster::Roster;
 
@@ -25,9 +25,9 @@ pub(crate) struct Attempt {
 impl State {
     /// Starts to reopen a stream that has ended. Returns `false` if that is impossible or not needed any more.
     pub(super) fn start_repair(&mut self, index: usize, end: &End, now: Instant) -> bool {
-        let link = &mut self.links[index];
-        let is_over = self.departures.contains_key(&link.peer) || link.closed();
-        let Some(repair) = link.repair.as_mut().filter(|_| !is_over) else {
+        let neighbour = &mut self.neighbours[index];
+        let is_over = self.departures.contains_key(&neighbour.peer) || neighbour.is_done_writing();
+        let Some(repair) = neighbour.repair.as_mut().filter(|_| !is_over) else {
             return false;
         };
         let error = match end {
@@ -35,10 +35,10 @@ impl State {
             End::Closed => "it was closed".to_owned(),
             End::Failed(error) => error.clone(),
         };
-        let name = &self.names[link.peer as usize];
+        let name = &self.names[neighbour.peer as usize];
         tracing::warn!("the control stream to {name} broke: {error}; it will be reopened");
         repair.mark_broken(error, now);
-        link.drop_stream();
+        neighbour.drop_stream();
         // The others decide by the ranks that this one says it hears.
         self.heartbeat(now);
         true
@@ -48,30 +48,40 @@ impl State {
     /// streams when this process dies.
     fn heartbeat(&mut self, now: Instant) {
         self.last_heartbeat = Some(now);
-        if self.links.iter().any(|link| link.repair.is_some()) {
+        if self
+            .neighbours
+            .iter()
+            .any(|neighbour| neighbour.repair.is_some())
+        {
             let hears = self.hears(now);
-            self.links
+            self.neighbours
                 .iter_mut()
-                .for_each(|link| link.heartbeat(&hears, now));
+                .for_each(|neighbour| neighbour.heartbeat(&hears, now));
         }
     }
 
     /// The neighbours that were heard lately.
     pub(super) fn hears(&self, now: Instant) -> Vec<u32> {
-        let heard = self.links.iter().filter(|link| {
-            let silent = now.saturating_duration_since(link.heard) > SILENT;
-            link.open && !(silent && link.repair.is_some())
+        let heard = self.neighbours.iter().filter(|neighbour| {
+            let silent = now.saturating_duration_since(neighbour.heard) > SILENT;
+            neighbour.is_reading && !(silent && neighbour.repair.is_some())
         });
-        heard.map(|link| link.peer).collect()
+        heard.map(|neighbour| neighbour.peer).collect()
     }
 
     /// When [`tick`](Self::tick) has something to do next.
     fn next_tick(&self, now: Instant) -> Option<Instant> {
-        let repairs = self.links.iter().filter_map(|link| link.repair.as_ref());
+        let repairs = self
+            .neighbours
+            .iter()
+            .filter_map(|neighbour| neighbour.repair.as_ref());
         let tries = repairs.clone().filter_map(Repair::next_try);
         let heartbeat = repairs.clone().next().map(|_| self.next_heartbeat(now));
         let reports = self.rosters.values().filter_map(Roster::next_reports);
-        let write = self.links.iter().find(|link| lacks_memory(link));
+        let write = self
+            .neighbours
+            .iter()
+            .find(|neighbour| lacks_memory(neighbour));
         let write = write.map(|_| now + MEMORY_PAUSE);
         tries.chain(heartbeat).chain(reports).chain(write).min()
     }
@@ -97,8 +107,11 @@ impl State {
 
     /// Does what is due, and returns the streams to open.
     pub(crate) fn tick(&mut self, now: Instant) -> Vec<Attempt> {
-        let held_up = self.links.iter_mut().filter(|link| lacks_memory(link));
-        held_up.for_each(Link::flush);
+        let held_up = self
+            .neighbours
+            .iter_mut()
+            .filter(|neighbour| lacks_memory(neighbour));
+        held_up.for_each(Neighbour::flush);
         self.report_late(now);
         if self.redial.is_none() {
             return Vec::new();
@@ -107,23 +120,24 @@ impl State {
             self.heartbeat(now);
         }
         let mut attempts = Vec::new();
-        for index in 0..self.links.len() {
+        for index in 0..self.neighbours.len() {
             self.apply_verdict(index, now);
-            let link = &mut self.links[index];
-            let is_over = self.departures.contains_key(&link.peer) || link.closed();
-            let Some(repair) = &mut link.repair else {
+            let neighbour = &mut self.neighbours[index];
+            let is_over =
+                self.departures.contains_key(&neighbour.peer) || neighbour.is_done_writing();
+            let Some(repair) = &mut neighbour.repair else {
                 continue;
             };
             if is_over {
                 *repair = Repair::default();
                 continue;
             }
-            if link.open && now.saturating_duration_since(link.heard) < SILENT {
+            if neighbour.is_reading && now.saturating_duration_since(neighbour.heard) < SILENT {
                 repair.clear_suspicion();
-            } else if link.open {
-                repair.suspect(link.heard);
+            } else if neighbour.is_reading {
+                repair.suspect(neighbour.heard);
             }
-            let peer = link.peer;
+            let peer = neighbour.peer;
             attempts.extend(repair.attempt(now).map(|number| Attempt { peer, number }));
         }
         attempts
@@ -137,10 +151,14 @@ impl State {
         now: Instant,
     ) {
         let Attempt { peer, number } = attempt;
-        let Some(index) = self.links.iter().position(|link| link.peer == peer) else {
+        let Some(index) = self
+            .neighbours
+            .iter()
+            .position(|neighbour| neighbour.peer == peer)
+        else {
             return;
         };
-        let Some(repair) = &mut self.links[index].repair else {
+        let Some(repair) = &mut self.neighbours[index].repair else {
             return;
         };
         repair.attempt_in_flight = false;
@@ -166,20 +184,25 @@ impl State {
         now: Instant,
     ) {
         let is_gone = self.departures.contains_key(&peer);
-        let link = self.links.iter_mut().find(|link| link.peer == peer);
-        let Some(link) = link.filter(|link| !is_gone && !link.closed()) else {
+        let neighbour = self
+            .neighbours
+            .iter_mut()
+            .find(|neighbour| neighbour.peer == peer);
+        let Some(neighbour) =
+            neighbour.filter(|neighbour| !is_gone && !neighbour.is_done_writing())
+        else {
             return;
         };
-        let accepts = link.repair.as_ref();
+        let accepts = neighbour.repair.as_ref();
         if !accepts.is_some_and(|repair| repair.accepts(number, by_higher)) {
             return;
         }
         let name = &self.names[peer as usize];
-        if let Err(error) = link.renew(socket, now) {
+        if let Err(error) = neighbour.renew(socket, now) {
             tracing::warn!("a new control stream to {name} cannot be used: {error}");
             return;
         }
-        if let Some(repair) = &mut link.repair {
+        if let Some(repair) = &mut neighbour.repair {
             repair.renewed(number, by_higher);
         }
         tracing::info!("the control stream to {name} is open again");
@@ -189,30 +212,30 @@ impl State {
     /// Gives a neighbour up once there is a verdict on it.
     fn apply_verdict(&mut self, index: usize, now: Instant) {
         let Some(redial) = &self.redial else { return };
-        let link = &self.links[index];
-        let peer = link.peer;
-        let Some(repair) = link.repair.as_ref() else {
+        let neighbour = &self.neighbours[index];
+        let peer = neighbour.peer;
+        let Some(repair) = neighbour.repair.as_ref() else {
             return;
         };
-        if self.departures.contains_key(&peer) || link.closed() {
+        if self.departures.contains_key(&peer) || neighbour.is_done_writing() {
             return;
         }
-        let mut others = self.links.iter().filter(|other| other.open);
+        let mut others = self.neighbours.iter().filter(|other| other.is_reading);
         let witness = others.find(|other| other.hears(peer, now));
         let witness = witness.map(|other| &*self.names[other.peer as usize]);
-        let silence = now.saturating_duration_since(link.heard);
+        let silence = now.saturating_duration_since(neighbour.heard);
         let error = match repair.verdict(silence, witness, redial) {
             None => return,
             Some(Verdict::Died) => None,
             Some(Verdict::Lost(error)) => Some(error),
         };
-        self.links[index].close();
-        self.links[index].drop_stream();
+        self.neighbours[index].close();
+        self.neighbours[index].drop_stream();
         self.report_lost(peer, error);
     }
 }
 
 /// Whether the system had no memory for the last write.
-fn lacks_memory(link: &Link) -> bool {
-    link.obstacle == Some(Obstacle::NoMemory)
+fn lacks_memory(neighbour: &Neighbour) -> bool {
+    neighbour.retry == Some(Retry::AfterPause)
 }

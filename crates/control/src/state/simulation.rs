@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::fault::{Late, POINT_TO_POINT};
+use crate::fault::{Late, POINT_TO_POINT_MARK};
 use crate::topology::neighbours;
 use crate::wire::{Content, Notice, Progress, Report, WaitingFor};
 
@@ -36,9 +36,11 @@ impl World {
             .map(|rank| format!("rank {rank}").into())
             .collect();
         let state = |me| {
-            let links = neighbours(me, SIZE).into_iter();
-            let links = links.map(|peer| Link::without_stream(peer, now)).collect();
-            State::new(me, Arc::clone(&names), links, None)
+            let neighbours = neighbours(me, SIZE).into_iter();
+            let neighbours = neighbours
+                .map(|peer| Neighbour::without_stream(peer, now))
+                .collect();
+            State::new(me, Arc::clone(&names), neighbours, None)
         };
         let mut world = Self {
             states: (0..SIZE).map(state).collect(),
@@ -77,7 +79,7 @@ impl World {
         loop {
             let mut is_quiet = true;
             for from in 0..SIZE as usize {
-                for index in 0..self.states[from].links.len() {
+                for index in 0..self.states[from].neighbours.len() {
                     is_quiet &= !self.deliver(from, index);
                 }
             }
@@ -92,19 +94,21 @@ impl World {
         if self.stopped.contains(&(from as u32)) {
             return false;
         }
-        let link = &mut self.states[from].links[index];
-        let to = link.peer;
-        let bytes = link.outbound.next().to_vec();
-        link.outbound.wrote(bytes.len());
-        link.outbound.acknowledged(u32::MAX);
+        let neighbour = &mut self.states[from].neighbours[index];
+        let to = neighbour.peer;
+        let bytes = neighbour.outbound.next().to_vec();
+        neighbour.outbound.wrote(bytes.len());
+        neighbour.outbound.acknowledged(u32::MAX);
         if bytes.is_empty() || self.stopped.contains(&to) {
             return !bytes.is_empty();
         }
         let state = &mut self.states[to as usize];
-        let mut links = state.links.iter();
-        let back = links.position(|link| link.peer == from as u32).unwrap();
+        let mut neighbours = state.neighbours.iter();
+        let back = neighbours
+            .position(|neighbour| neighbour.peer == from as u32)
+            .unwrap();
         let mut frames = Vec::new();
-        let taken = state.links[back].take(&bytes, SIZE, self.now, &mut frames);
+        let taken = state.neighbours[back].take(&bytes, SIZE, self.now, &mut frames);
         taken.unwrap();
         self.sent[from] += frames.len();
         state.handle_frames(back, frames, self.now);
@@ -233,7 +237,7 @@ fn a_rank_that_a_message_is_awaited_from_says_where_it_is() {
     let (waits, whom) = (0, 700);
     world.view(whom).history.record(1, CALL);
     for _ in 0..5 {
-        let sequence = POINT_TO_POINT | 1;
+        let sequence = POINT_TO_POINT_MARK | 1;
         world.announces(waits, sequence, [9, 9], WaitingFor::Rank(whom));
         let most = world.second(std::iter::empty(), CALL);
         assert!(most <= bound(), "{most} frames");

@@ -10,7 +10,7 @@ use socket2::Socket;
 use spark_ccl_fork::Unshared;
 
 use super::*;
-use crate::fault::POINT_TO_POINT;
+use crate::fault::POINT_TO_POINT_MARK;
 use crate::wire::tests::{SIZE, fault};
 use crate::wire::{Content, Frame, Notice, Progress, Report, WaitingFor};
 
@@ -37,7 +37,7 @@ fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => 0_u64..4,
         1 => Just(u64::MAX),
-        1 => Just(POINT_TO_POINT | 1),
+        1 => Just(POINT_TO_POINT_MARK | 1),
         1 => any::<u64>(),
     ]
 }
@@ -131,12 +131,12 @@ impl Rank {
         let (ours, neighbour) = UnixStream::pair().unwrap();
         neighbour.set_nonblocking(true).unwrap();
         let ours = Unshared::new(Socket::from(ours));
-        let link = Link::new(NEIGHBOUR, ours, false, Instant::now()).unwrap();
+        let known = Neighbour::new(NEIGHBOUR, ours, false, Instant::now()).unwrap();
         let names: Arc<[Arc<str>]> = (0..SIZE)
             .map(|rank| format!("rank {rank}").into())
             .collect();
         Self {
-            state: State::new(ME, names, vec![link], None),
+            state: State::new(ME, names, vec![known], None),
             neighbour,
             views: HashMap::new(),
         }
@@ -205,11 +205,11 @@ fn what_the_system_had_no_memory_for_is_written_after_a_pause() {
     let (mut rank, now) = (Rank::new(), Instant::now());
     let flood = rank.state.seen.originate(ME, News::Goodbye);
     let frame: Arc<[u8]> = wire::encode(&Frame::Flood(flood.clone())).into();
-    let link = &mut rank.state.links[0];
-    link.outbound.push(Class::Fault, &frame);
-    link.record_write(Err(Errno::NOBUFS));
-    assert!(!link.has_delivered_all());
-    let polled = link.poll_targets().unwrap();
+    let neighbour = &mut rank.state.neighbours[0];
+    neighbour.outbound.push(Class::Unbounded, &frame);
+    neighbour.record_write(Err(Errno::NOBUFS));
+    assert!(!neighbour.has_delivered_all());
+    let polled = neighbour.poll_targets().unwrap();
     assert_eq!(polled.flags, PollFlags::IN);
     let due = rank.state.plan_sleep(now).unwrap();
     assert!(due > now);

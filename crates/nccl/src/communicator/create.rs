@@ -277,7 +277,7 @@ impl Communicator {
         call: impl FnOnce(ncclComm_t, *mut ncclComm_t, *mut ncclConfig_t) -> raw::Code,
     ) -> Result<Self, Error> {
         let library = self.inner.library;
-        let timeout = config.map_or_else(|| self.inner.patience.get(), |config| config.timeout);
+        let timeout = config.map_or_else(|| self.inner.call_timeout.get(), |config| config.timeout);
         let mut config = config.map(|config| config.raw(library, name)).transpose()?;
         let config = config
             .as_mut()

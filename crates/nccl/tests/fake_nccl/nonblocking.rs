@@ -55,13 +55,13 @@ fn calls_are_waited_for() {
 fn another_thread_can_end_a_wait() {
     let fake = Fake::new();
     let comm = fake.rank(&patient());
-    let patience = comm.patience();
+    let call_timeout = comm.call_timeout();
     fake.progress(FOREVER);
     let start = Instant::now();
     std::thread::scope(|scope| {
         let caller = scope.spawn(move || sum(&comm));
         std::thread::sleep(Duration::from_millis(50));
-        patience.set(Duration::ZERO);
+        call_timeout.set(Duration::ZERO);
         let error = caller.join().unwrap().unwrap_err();
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
     });

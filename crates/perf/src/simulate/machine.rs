@@ -4,7 +4,7 @@ use std::fmt;
 
 use spark_ccl::Operation;
 use spark_ccl_sched::cost::{Fabric, LinkCost, estimate, simulate};
-use spark_ccl_sched::{Algorithm, Fault, Shape, Unsupported, schedule};
+use spark_ccl_sched::{Algorithm, Defect, Shape, Unsupported, schedule};
 
 use super::args::{Args, Path, Topology};
 use crate::error::Error;
@@ -150,7 +150,7 @@ enum SimulationError {
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
     #[error("a defect of the schedule, please report it: {0}")]
-    Fault(#[from] Fault),
+    Defect(#[from] Defect),
 }
 
 fn positive(flag: &str, value: Option<f64>) -> Result<Option<f64>, Error> {

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::goal::Layout;
 use super::value::Value;
-use crate::fault::Problem;
+use crate::defect::Problem;
 use crate::lockstep::Slice;
 use crate::step::{Buf, Rank, Span};
 

@@ -17,7 +17,7 @@ pub use value::{Contributions, Sums, Value};
 
 use spark_ccl_types::{Algorithm, Operation};
 
-use crate::fault::Fault;
+use crate::defect::Defect;
 use crate::lockstep::{self, Totals, Window};
 use crate::schedule::{Schedule, schedule};
 use crate::shape::{Shape, Unsupported};
@@ -87,12 +87,12 @@ impl Case {
 ///
 /// # Errors
 ///
-/// The first [`Fault`] found.
+/// The first [`Defect`] found.
 pub fn check<V: Value, S: Steps>(
     goal: &impl Goal,
     ranks: &[S],
     window: Window,
-) -> Result<Totals, Fault> {
+) -> Result<Totals, Defect> {
     let mut checker = Checker::<V>::new(goal, ranks);
     let totals = lockstep::run_model(ranks, window, &mut checker)?;
     checker.finish(goal)?;

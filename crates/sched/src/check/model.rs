@@ -7,7 +7,7 @@ use super::goal::{Goal, Want};
 use super::memory::{Cell, ElementProblem, Memory, reduce};
 use super::order::{Clock, Order};
 use super::value::Value;
-use crate::fault::Fault;
+use crate::defect::Defect;
 use crate::lockstep::{Model, ProcessId, Slice};
 use crate::step::{Kind, Rank, Span, Step};
 use crate::steps::Steps;
@@ -51,7 +51,7 @@ impl<V: Value> Checker<V> {
     }
 
     /// Compares the outputs with the expected values, and between ranks.
-    pub(super) fn finish(&self, goal: &impl Goal) -> Result<(), Fault> {
+    pub(super) fn finish(&self, goal: &impl Goal) -> Result<(), Defect> {
         // A race can be the cause of a wrong result, but not the other way round.
         self.order.as_ref().map_or(Ok(()), Order::finish)?;
         let size = self.memories.len() as u32;
@@ -75,7 +75,7 @@ impl<V: Value> Checker<V> {
                 };
                 if !is_right {
                     let seen = format!("{cell:?}");
-                    return Err(Fault::Result {
+                    return Err(Defect::Result {
                         rank,
                         element,
                         seen,
@@ -239,7 +239,7 @@ impl<V: Value> Model for Checker<V> {
         step: &Step,
         slice: Slice,
         received: Option<Envelope<V>>,
-    ) -> Result<Option<Envelope<V>>, Fault> {
+    ) -> Result<Option<Envelope<V>>, Defect> {
         let mut cells = Vec::new();
         if let Some(envelope) = received {
             if let (Some(order), Some(clock)) = (&mut self.order, &envelope.clock) {
@@ -250,14 +250,14 @@ impl<V: Value> Model for Checker<V> {
             }
             cells = envelope.cells;
         }
-        let fault = |(element, problem)| Fault::Data {
+        let defect = |(element, problem)| Defect::Data {
             rank: at.rank,
             step: *step,
             element,
             problem,
         };
-        let cells = self.apply(at, step, slice, cells).map_err(fault)?;
-        let loan = self.loan(at.rank, step, slice).map_err(fault)?;
+        let cells = self.apply(at, step, slice, cells).map_err(defect)?;
+        let loan = self.loan(at.rank, step, slice).map_err(defect)?;
         Ok(step.kind.sends().then(|| Envelope {
             cells,
             clock: self.order.as_mut().map(|order| order.send(at)),

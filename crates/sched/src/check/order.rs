@@ -10,7 +10,7 @@ mod tests;
 
 use std::ops::Range;
 
-use crate::fault::Fault;
+use crate::defect::Defect;
 use crate::lockstep::ProcessId;
 use crate::step::Rank;
 pub(super) use clocks::Clock;
@@ -103,7 +103,7 @@ impl Order {
     }
 
     /// Finds races with the owners' uses after they have ended, and reports the first race.
-    pub(super) fn finish(&self) -> Result<(), Fault> {
+    pub(super) fn finish(&self) -> Result<(), Defect> {
         for (owner, memory) in (0..).zip(&self.memories) {
             let mut race = memory.race;
             for access in memory.open.iter() {
@@ -112,7 +112,7 @@ impl Order {
                 }
             }
             if let Some(Race { ranks, .. }) = race {
-                return Err(Fault::Race { owner, ranks });
+                return Err(Defect::Race { owner, ranks });
             }
         }
         Ok(())

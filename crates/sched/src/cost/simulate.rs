@@ -2,7 +2,7 @@
 
 use super::fabric::{Fabric, PORTS};
 use super::timeline::Timeline;
-use crate::fault::Fault;
+use crate::defect::Defect;
 use crate::lockstep::{self, Model, ProcessId, Slice, Window};
 use crate::step::{Kind, Rank, Step};
 use crate::steps::Steps;
@@ -18,7 +18,7 @@ pub fn simulate<S: Steps>(
     chunk: u64,
     bytes_per_element: u64,
     fabric: &Fabric,
-) -> Result<f64, Fault> {
+) -> Result<f64, Defect> {
     let channels = ranks.iter().map(Steps::channels).max().unwrap_or(1) as usize;
     let outer = fabric.outer(ranks.len() as u32);
     let slice = outer.slice_bytes / bytes_per_element.max(1);
@@ -57,7 +57,7 @@ impl Model for Clocks<'_> {
         step: &Step,
         slice: Slice,
         received: Option<f64>,
-    ) -> Result<Option<f64>, Fault> {
+    ) -> Result<Option<f64>, Defect> {
         let process = at.rank as usize * self.channels + at.channel as usize;
         let ready = self.now[process].max(received.unwrap_or(0.0));
         let work = self.work(at.rank, step, slice);

@@ -33,7 +33,7 @@ use super::segment::Segment;
 use crate::wait::{Bell, Wait, register_for_barriers};
 
 const RINGS: u64 = 1;
-const SILENT: u64 = 2;
+const NEVER_RINGS: u64 = 2;
 
 /// Announces that this end is about to block. Must be followed by a barrier and another check.
 fn arm(asleep: &impl Word) {
@@ -82,7 +82,7 @@ impl Chime {
         if register_for_barriers() {
             self.0.set(bell);
         } else {
-            self.0.own().rings.store(SILENT, Ordering::Relaxed);
+            self.0.own().rings.store(NEVER_RINGS, Ordering::Relaxed);
         }
     }
 

@@ -7,7 +7,7 @@ use socket2::Socket;
 use spark_ccl_fork::Unshared;
 
 use super::inbox::{Expected, Inbox};
-use super::{DIRECT_BYTES, no_channel};
+use super::{SLOTLESS_BYTES, no_channel};
 use crate::{Arrival, Direct, Geometry, LinkError, LinkRx, Wait};
 
 /// The receiving half of a link over TCP.
@@ -83,7 +83,7 @@ impl LinkRx for Rx {
             self.geometry,
             channel,
         )?;
-        if payload.len() < DIRECT_BYTES {
+        if payload.len() < SLOTLESS_BYTES {
             return Ok(Direct::Unable);
         }
         let head = channel.head();

@@ -10,7 +10,7 @@ use socket2::Socket;
 use spark_ccl_fork::Unshared;
 
 use super::header::{HEADER_BYTES, Header};
-use super::{DIRECT_BYTES, ended_by, no_channel, resize};
+use super::{SLOTLESS_BYTES, ended_by, no_channel, resize};
 use crate::{Direct, Geometry, LinkError, LinkTx, Wait};
 
 /// Offset of a frame (header, then payload) in its slot. It makes the payload start at a multiple of 16 bytes,
@@ -130,7 +130,7 @@ impl LinkTx for Tx {
     fn send_from(&mut self, channel: usize, payload: &[u8], tag: u64) -> Result<Direct, LinkError> {
         let (number, slot_bytes) = (channel as u32, self.geometry.slot_bytes);
         let channel = self.channel(channel)?;
-        if payload.len() < DIRECT_BYTES || payload.len() > slot_bytes {
+        if payload.len() < SLOTLESS_BYTES || payload.len() > slot_bytes {
             return Ok(Direct::Unable);
         }
         if channel.reserved.is_some() {

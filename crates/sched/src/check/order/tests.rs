@@ -10,7 +10,7 @@ use proptest::sample::Index;
 
 use super::Order;
 use super::open::Access;
-use crate::fault::Fault;
+use crate::defect::Defect;
 use crate::lockstep::ProcessId;
 use crate::step::Rank;
 use oracle::Oracle;
@@ -148,7 +148,7 @@ proptest! {
         let raced = (0..SIZE as Rank).find(|owner| !oracle.ranks(*owner).is_empty());
         match (order.finish(), raced) {
             (Ok(()), None) => {}
-            (Err(Fault::Race { owner, ranks }), Some(raced)) => {
+            (Err(Defect::Race { owner, ranks }), Some(raced)) => {
                 prop_assert_eq!(owner, raced);
                 prop_assert!(oracle.ranks(owner).contains(&ranks), "{:?}", ranks);
             }
@@ -163,7 +163,7 @@ fn the_first_race_in_memory_is_reported() {
     order.access(at(0), 0, 4..8, true);
     order.borrow(at(2), 0, 2..6);
     order.borrow(at(1), 0, 4..6);
-    let race = Fault::Race {
+    let race = Defect::Race {
         owner: 0,
         ranks: [2, 0],
     };

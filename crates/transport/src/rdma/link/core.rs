@@ -436,8 +436,8 @@ impl Core {
 
     /// Waits until `done`, the link fails, both halves of the peer are gone, or time is up.
     fn wait_until(&mut self, done: impl Fn(&Self) -> bool) {
-        let patience = self.rails().map(|rail| rail.patience).max();
-        let until = Instant::now() + patience.unwrap_or_default().min(CLOSE_TIMEOUT);
+        let retry_time = self.rails().map(|rail| rail.retry_time).max();
+        let until = Instant::now() + retry_time.unwrap_or_default().min(CLOSE_TIMEOUT);
         while self.poll().is_ok()
             && !(self.order.receiver_gone && self.order.sender_gone())
             && !done(self)

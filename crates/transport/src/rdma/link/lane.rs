@@ -127,7 +127,7 @@ impl Lane {
             returns: Returns::default(),
             probe: (0, Instant::now()),
             silence: Silence::new(Instant::now()),
-            patience: patience(settings),
+            retry_time: retry_time(settings),
             pace: Pace::new(Instant::now()),
             plan: Arc::clone(&self.plan),
         })
@@ -135,7 +135,7 @@ impl Lane {
 }
 
 /// Twice the time that all retries of a device take; it need not be exact.
-fn patience(settings: &Rdma) -> Duration {
+fn retry_time(settings: &Rdma) -> Duration {
     if settings.timeout == 0 {
         return Duration::MAX;
     }

@@ -48,7 +48,7 @@ pub(super) struct Rail {
     pub(super) probe: (u64, Instant),
     pub(super) silence: Silence,
     /// How long the device itself may take to find out that nothing is delivered.
-    pub(super) patience: Duration,
+    pub(super) retry_time: Duration,
     /// How soon it is tried again if it fails.
     pub(super) pace: Pace,
     /// What its next queue pair is made from.
@@ -207,11 +207,11 @@ impl Rail {
     /// at [`say`](Self::say).
     pub(super) fn probe(&mut self, may_be_gone: bool, slots: &Slots) -> Result<bool, Error> {
         let (id, since) = self.probe;
-        let longest = self.patience / LOOKS;
+        let longest = self.retry_time / LOOKS;
         let silence = self.silence.look(self.ended.well, Instant::now(), longest);
         if self.ended.well < id {
             // The requests before the probe may take longer than that in total.
-            return Ok(silence < self.patience);
+            return Ok(silence < self.retry_time);
         }
         let is_in_doubt = may_be_gone || self.ended.well < self.posted;
         if is_in_doubt && self.has_room(1) && since.elapsed() > PROBE_EVERY {

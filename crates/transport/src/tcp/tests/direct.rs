@@ -1,6 +1,6 @@
 //! Messages that are sent from, and received into, the caller's memory.
 
-use super::super::DIRECT_BYTES;
+use super::super::SLOTLESS_BYTES;
 use super::*;
 use crate::Direct;
 
@@ -68,7 +68,7 @@ fn messages_with_and_without_slots_keep_their_order() {
                     super::receive(&mut rx, message, len);
                 } else {
                     let direct = receive(&mut rx, message, len);
-                    assert_eq!(direct, len >= DIRECT_BYTES, "{len} bytes");
+                    assert_eq!(direct, len >= SLOTLESS_BYTES, "{len} bytes");
                 }
             }
         });

@@ -234,7 +234,7 @@ impl Core {
                     let problem = format!(
                         "for {:?}, the device has not said that anything has ended: check the port, the \
                          network interface and its address, here and at the peer",
-                        rail.patience
+                        rail.retry_time
                     );
                     self.drop_rail(index, problem);
                 }

@@ -9,23 +9,23 @@ use std::time::{Duration, Instant};
 ///
 /// ```no_run
 /// # fn stop(comm: spark_ccl_nccl::Communicator) -> Result<(), spark_ccl_nccl::Error> {
-/// let patience = comm.patience();
+/// let call_timeout = comm.call_timeout();
 /// let caller = std::thread::spawn(move || comm.split(Some(0), 0, None));
 /// // A rank is known to have failed.
-/// patience.set(std::time::Duration::ZERO);
+/// call_timeout.set(std::time::Duration::ZERO);
 /// # drop(caller);
 /// # Ok(())
 /// # }
 /// ```
 // In nanoseconds. Relaxed: only the value itself matters.
 #[derive(Clone, Debug)]
-pub struct Patience(Arc<AtomicU64>);
+pub struct CallTimeout(Arc<AtomicU64>);
 
-impl Patience {
+impl CallTimeout {
     pub(super) fn new(timeout: Duration) -> Self {
-        let patience = Self(Arc::default());
-        patience.set(timeout);
-        patience
+        let call_timeout = Self(Arc::default());
+        call_timeout.set(timeout);
+        call_timeout
     }
 
     /// Sets the time limit, which counts from the start of each call.

@@ -1,12 +1,12 @@
-//! The faults that the schedules of a collective can have.
+//! The defects that the schedules of a collective can have.
 
 use std::fmt;
 
 use crate::step::{Rank, Step};
 
-/// A fault in the schedules of a collective.
+/// A defect in the schedules of a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fault {
+pub enum Defect {
     /// No rank can continue.
     Deadlock {
         /// The channels that have not ended.
@@ -107,7 +107,7 @@ pub enum Problem {
     ReducedTwice,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for Defect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Deadlock { stuck } => {
@@ -168,4 +168,4 @@ impl fmt::Display for Fault {
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for Defect {}

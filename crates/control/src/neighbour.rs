@@ -45,22 +45,23 @@ pub(crate) enum End {
     Garbled(String),
 }
 
-/// Why a write has to be repeated.
+/// When a write that the system did not take is repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Obstacle {
-    /// The socket is full.
-    Full,
-    /// The system has no memory for it. The socket may be writable all the same, so the write is repeated after a pause.
-    NoMemory,
+pub(crate) enum Retry {
+    /// Once the socket is writable: it is full.
+    WhenWritable,
+    /// After a pause: the system has no memory for it, and the socket may be writable all the same.
+    AfterPause,
 }
 
-pub(crate) struct Link {
+/// A rank to which this one holds a control stream.
+pub(crate) struct Neighbour {
     pub(crate) peer: u32,
     pub(crate) outbound: Outbound,
-    /// Whether the stream is still read from.
-    pub(crate) open: bool,
-    /// What held up the last write, if anything did.
-    pub(crate) obstacle: Option<Obstacle>,
+    /// Whether the stream is still read from. It ends apart from writing: what the neighbour has sent is read to its end.
+    pub(crate) is_reading: bool,
+    /// When to repeat the last write, if the system did not take all of it.
+    pub(crate) retry: Option<Retry>,
     /// When data last arrived from the neighbour.
     pub(crate) heard: Instant,
     /// The state of reopening the stream; `None` if the stream cannot be reopened.
@@ -69,10 +70,10 @@ pub(crate) struct Link {
     stream: Option<Arc<Unshared<Socket>>>,
     /// A pidfd of the neighbour's process, if it runs on the same kernel.
     process: Option<Arc<OwnedFd>>,
-    closed: bool,
+    is_done_writing: bool,
     inbound: Vec<u8>,
     unacknowledged: u32,
-    /// How many floods (faults and departures) have arrived.
+    /// How many floods have arrived.
     received: u64,
     /// The ranks that the neighbour last said it hears, and when it said so.
     hears: Option<(Vec<u32>, Instant)>,
@@ -81,14 +82,14 @@ pub(crate) struct Link {
     write_error: Option<Errno>,
 }
 
-/// What the monitor thread polls for one link.
+/// What the monitor thread polls for one neighbour.
 pub(crate) struct PollTargets {
     pub(crate) stream: Arc<Unshared<Socket>>,
     pub(crate) flags: PollFlags,
     pub(crate) process: Option<Arc<OwnedFd>>,
 }
 
-impl Link {
+impl Neighbour {
     /// With `can_be_repaired`, a TCP stream is reopened after it breaks. A Unix stream only ends with its process.
     pub(crate) fn new(
         peer: u32,
@@ -96,32 +97,32 @@ impl Link {
         can_be_repaired: bool,
         now: Instant,
     ) -> io::Result<Self> {
-        let mut link = Self::without_stream(peer, now);
+        let mut neighbour = Self::without_stream(peer, now);
         if matches!(socket.domain()?, Domain::IPV4 | Domain::IPV6) {
             watch_host(&SockRef::from(&socket))?;
             if can_be_repaired {
-                link.outbound.keep_unconfirmed();
-                link.repair = Some(Repair::default());
+                neighbour.outbound.keep_unconfirmed();
+                neighbour.repair = Some(Repair::default());
             }
         } else {
-            link.process = process_of(&socket).map(Arc::new);
+            neighbour.process = process_of(&socket).map(Arc::new);
         }
-        link.stream = Some(Arc::new(socket));
-        Ok(link)
+        neighbour.stream = Some(Arc::new(socket));
+        Ok(neighbour)
     }
 
-    /// A link without a stream: nothing is read, and what is pushed stays in the queue.
+    /// A neighbour without a stream: nothing is read, and what is pushed stays in the queue.
     pub(crate) fn without_stream(peer: u32, now: Instant) -> Self {
         Self {
             peer,
             outbound: Outbound::default(),
-            open: true,
-            obstacle: None,
+            is_reading: true,
+            retry: None,
             heard: now,
             repair: None,
             stream: None,
             process: None,
-            closed: false,
+            is_done_writing: false,
             inbound: Vec::new(),
             unacknowledged: 0,
             received: 0,
@@ -137,21 +138,21 @@ impl Link {
         self.outbound.restart();
         self.inbound.clear();
         (self.unacknowledged, self.write_error) = (0, None);
-        (self.open, self.obstacle, self.heard) = (true, None, now);
+        (self.is_reading, self.retry, self.heard) = (true, None, now);
         Ok(())
     }
 
     /// Gives the broken stream up. What is queued waits for the next one.
     pub(crate) fn drop_stream(&mut self) {
         self.stream = None;
-        (self.open, self.obstacle) = (false, None);
+        (self.is_reading, self.retry) = (false, None);
     }
 
     /// What to poll, if anything.
     pub(crate) fn poll_targets(&self) -> Option<PollTargets> {
-        let stream = self.stream.clone().filter(|_| self.open)?;
+        let stream = self.stream.clone().filter(|_| self.is_reading)?;
         let mut flags = PollFlags::IN;
-        flags.set(PollFlags::OUT, self.obstacle == Some(Obstacle::Full));
+        flags.set(PollFlags::OUT, self.retry == Some(Retry::WhenWritable));
         let process = self.process.clone();
         Some(PollTargets {
             stream,
@@ -160,19 +161,19 @@ impl Link {
         })
     }
 
-    /// Writes what the socket takes without blocking, and records what held that up.
+    /// Writes what the socket takes without blocking, and records when to go on.
     ///
     /// An error is not reported here: the neighbour's last frames may still wait to be read.
     pub(crate) fn flush(&mut self) {
-        self.obstacle = None;
+        self.retry = None;
         while let Some(stream) = &self.stream {
             let bytes = self.outbound.next();
-            if bytes.is_empty() || self.closed || self.write_error.is_some() {
+            if bytes.is_empty() || self.is_done_writing || self.write_error.is_some() {
                 return;
             }
             let outcome = send(&***stream, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             self.record_write(outcome);
-            if self.obstacle.is_some() {
+            if self.retry.is_some() {
                 return;
             }
         }
@@ -183,13 +184,13 @@ impl Link {
         match outcome {
             Ok(written) => self.outbound.wrote(written),
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => self.obstacle = Some(Obstacle::Full),
-            Err(Errno::NOBUFS | Errno::NOMEM) => self.obstacle = Some(Obstacle::NoMemory),
+            Err(Errno::AGAIN) => self.retry = Some(Retry::WhenWritable),
+            Err(Errno::NOBUFS | Errno::NOMEM) => self.retry = Some(Retry::AfterPause),
             Err(error) => {
                 self.write_error = Some(error);
                 if self.repair.is_none() {
                     self.outbound.clear();
-                    self.closed = true;
+                    self.is_done_writing = true;
                 }
             }
         }
@@ -197,8 +198,8 @@ impl Link {
 
     /// Stops writing, and lets the neighbour see the end of the stream.
     pub(crate) fn close(&mut self) {
-        self.closed = true;
-        self.obstacle = None;
+        self.is_done_writing = true;
+        self.retry = None;
         self.outbound.clear();
         if let Some(stream) = &self.stream {
             // Fails if the neighbour is gone already, which does no harm.
@@ -211,24 +212,24 @@ impl Link {
     pub(crate) fn has_delivered_all(&self) -> bool {
         match self.repair {
             Some(_) => self.outbound.is_confirmed(),
-            None => self.obstacle.is_none(),
+            None => self.retry.is_none(),
         }
     }
 
     /// Whether the stream is broken, or so new that nothing has arrived on it.
     pub(crate) fn is_broken(&self) -> bool {
         let is_broken = self.stream.is_none() || self.outbound.is_held();
-        self.repair.is_some() && !self.closed && is_broken
+        self.repair.is_some() && !self.is_done_writing && is_broken
     }
 
-    /// Whether the write side is closed.
-    pub(crate) fn closed(&self) -> bool {
-        self.closed
+    /// Whether nothing more is written: the write side was closed, or has failed for good.
+    pub(crate) fn is_done_writing(&self) -> bool {
+        self.is_done_writing
     }
 
     /// Sends the neighbour a heartbeat, with the ranks that this one hears.
     pub(crate) fn heartbeat(&mut self, hears: &[u32], now: Instant) {
-        if !self.closed && now.saturating_duration_since(self.heard) < HEARTBEATS_FOR {
+        if !self.is_done_writing && now.saturating_duration_since(self.heard) < HEARTBEATS_FOR {
             let heartbeat = Heartbeat {
                 received: self.received,
                 hears: hears.to_vec(),

@@ -1,9 +1,9 @@
-//! The checker finds planted faults.
+//! The checker finds planted defects.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use spark_ccl_sched::check::{Case, Contributions, check};
 use spark_ccl_sched::lockstep::Window;
-use spark_ccl_sched::{Algorithm, Buf, Fault, Kind, Problem, Rank, Schedule, Span, Step, Steps};
+use spark_ccl_sched::{Algorithm, Buf, Defect, Kind, Problem, Rank, Schedule, Span, Step, Steps};
 use spark_ccl_types::Operation;
 
 /// A schedule whose steps are changed, or left out (`None`).
@@ -51,7 +51,7 @@ fn case(operation: Operation, algorithm: Algorithm, in_place: bool) -> Case {
     }
 }
 
-fn fault(case: Case, tamper: impl Fn(Rank, u64, Step) -> Option<Step> + Copy) -> Fault {
+fn defect(case: Case, tamper: impl Fn(Rank, u64, Step) -> Option<Step> + Copy) -> Defect {
     let ranks: Vec<_> = (0..)
         .zip(case.schedules().unwrap())
         .map(|(rank, schedule)| Tampered {
@@ -64,8 +64,8 @@ fn fault(case: Case, tamper: impl Fn(Rank, u64, Step) -> Option<Step> + Copy) ->
 }
 
 fn problem(case: Case, tamper: impl Fn(Rank, u64, Step) -> Option<Step> + Copy) -> Problem {
-    match fault(case, tamper) {
-        Fault::Data { problem, .. } => problem,
+    match defect(case, tamper) {
+        Defect::Data { problem, .. } => problem,
         other => panic!("{other}"),
     }
 }
@@ -73,16 +73,16 @@ fn problem(case: Case, tamper: impl Fn(Rank, u64, Step) -> Option<Step> + Copy) 
 #[test]
 fn a_missing_step_causes_a_deadlock_or_leftover_messages() {
     let chain = case(Operation::Broadcast, Algorithm::Chain, true);
-    let lost = fault(chain, |rank, _, step| (rank != 1).then_some(step));
+    let lost = defect(chain, |rank, _, step| (rank != 1).then_some(step));
     assert!(
-        matches!(&lost, Fault::Deadlock { stuck } if stuck.len() == 2),
+        matches!(&lost, Defect::Deadlock { stuck } if stuck.len() == 2),
         "{lost}"
     );
-    let ignored = fault(chain, |rank, _, step| (rank != 3).then_some(step));
+    let ignored = defect(chain, |rank, _, step| (rank != 3).then_some(step));
     assert!(
         matches!(
             ignored,
-            Fault::Leftover {
+            Defect::Leftover {
                 from: 2,
                 to: 3,
                 messages: 1,
@@ -103,14 +103,14 @@ fn windows_too_small_for_the_chunk_deadlock() {
     let window = |slots| Window { slice: 1, slots };
     // A ring has a chunk in flight, and needs one more slot to continue.
     let stopped = check::<Contributions, _>(&ring, &ranks, window(8)).unwrap_err();
-    assert!(matches!(stopped, Fault::Deadlock { .. }), "{stopped}");
+    assert!(matches!(stopped, Defect::Deadlock { .. }), "{stopped}");
     check::<Contributions, _>(&ring, &ranks, window(9)).unwrap();
 }
 
 #[test]
 fn a_lost_contribution_is_a_wrong_result() {
     let ring = case(Operation::AllReduce, Algorithm::Ring, false);
-    let fault = fault(ring, |rank, index, step| {
+    let defect = defect(ring, |rank, index, step| {
         let kind = Kind::RecvCopySend;
         let lossy = Step {
             kind,
@@ -119,7 +119,7 @@ fn a_lost_contribution_is_a_wrong_result() {
         };
         Some(if (rank, index) == (1, 1) { lossy } else { step })
     });
-    assert!(matches!(fault, Fault::Result { .. }), "{fault}");
+    assert!(matches!(defect, Defect::Result { .. }), "{defect}");
 }
 
 #[test]
@@ -146,14 +146,14 @@ fn a_doubled_contribution_is_named() {
 #[test]
 fn another_order_of_reduction_is_a_wrong_result() {
     let direct = case(Operation::AllReduce, Algorithm::Direct, false);
-    let fault = fault(direct, |rank, _, mut step| {
+    let defect = defect(direct, |rank, _, mut step| {
         // Rank 3 swaps where it stores the contributions of ranks 0 and 1.
         if rank == 3 && step.kind == Kind::Recv && step.recv_from < 2 {
             step.dst.offset = u64::from(1 - step.recv_from) * step.dst.len;
         }
         Some(step)
     });
-    assert!(matches!(fault, Fault::Result { rank: 3, .. }), "{fault}");
+    assert!(matches!(defect, Defect::Result { rank: 3, .. }), "{defect}");
 }
 
 #[test]
@@ -214,28 +214,28 @@ fn overwriting_what_was_sent_is_a_race() {
         })
     };
     assert!(matches!(
-        fault(ring, own_block_again),
-        Fault::Race { owner: 1, .. }
+        defect(ring, own_block_again),
+        Defect::Race { owner: 1, .. }
     ));
 }
 
 #[test]
 fn ends_that_disagree_on_lengths_are_named() {
     let ring = case(Operation::AllGather, Algorithm::Ring, true);
-    let fault = fault(ring, |rank, index, mut step| {
+    let defect = defect(ring, |rank, index, mut step| {
         if (rank, index) == (1, 0) {
             step.src.len = 3;
         }
         Some(step)
     });
-    let expected = Fault::Length {
+    let expected = Defect::Length {
         rank: 2,
         from: 1,
         channel: 0,
         expected: 8,
         seen: 3,
     };
-    assert_eq!(fault, expected);
+    assert_eq!(defect, expected);
 }
 
 #[test]
@@ -244,31 +244,31 @@ fn a_missing_signal_is_a_race() {
     // No rank waits until the others are done; or until they are ready. Both need the messages
     // removed on both sides, so that nothing else is wrong.
     let is_final_wait = |index: u64| index >= 3 + 9;
-    let done = fault(gather, |_, index, step| {
+    let done = defect(gather, |_, index, step| {
         let is_borrowing = (3..3 + 9).contains(&index);
         let is_done_signal = is_borrowing && step.kind == Kind::Signal;
         (!is_final_wait(index) && !is_done_signal).then_some(step)
     });
-    assert!(matches!(done, Fault::Race { .. }), "{done}");
-    let ready = fault(gather, |_, index, step| {
+    assert!(matches!(done, Defect::Race { .. }), "{done}");
+    let ready = defect(gather, |_, index, step| {
         let is_ready_wait = step.kind == Kind::Wait && !is_final_wait(index);
         (index >= 3 && !is_ready_wait).then_some(step)
     });
-    assert!(matches!(ready, Fault::Race { .. }), "{ready}");
+    assert!(matches!(ready, Defect::Race { .. }), "{ready}");
 }
 
 #[test]
 fn a_put_into_what_another_rank_reads_is_a_race() {
     let reduce = case(Operation::AllReduce, Algorithm::OneSided, true);
-    let fault = fault(reduce, |rank, _, mut step| {
+    let defect = defect(reduce, |rank, _, mut step| {
         if rank == 1 && step.kind == Kind::GetReducePut {
             step.dst.offset = 0;
         }
         Some(step)
     });
     assert!(
-        matches!(fault, Fault::Race { .. } | Fault::Data { .. }),
-        "{fault}"
+        matches!(defect, Defect::Race { .. } | Defect::Data { .. }),
+        "{defect}"
     );
 }
 
