@@ -103,7 +103,6 @@ fn link_round_trips(c: &mut Criterion) {
         let ((mut tx, mut rx), (mut echo_tx, mut echo_rx)) = shm::pair(Geometry {
             slot_bytes: 64 << 10,
             slots: 8,
-            channels: 1,
         })
         .unwrap();
         let payload = vec![1; bytes];
@@ -126,25 +125,25 @@ fn link_round_trips(c: &mut Criterion) {
 fn send(tx: &mut shm::Tx, payload: &[u8]) {
     let mut spins = 0;
     loop {
-        if let Some(slot) = tx.reserve(0, payload.len()).unwrap() {
+        if let Some(slot) = tx.reserve(payload.len()).unwrap() {
             slot.copy_from_slice(payload);
             break;
         }
         relax(&mut spins);
     }
-    tx.commit(0, payload.len(), 0).unwrap();
+    tx.commit(payload.len(), 0).unwrap();
 }
 
 fn receive(rx: &mut shm::Rx) {
     let mut spins = 0;
     loop {
-        if let Some(arrival) = rx.peek(0).unwrap() {
+        if let Some(arrival) = rx.peek().unwrap() {
             black_box(arrival.payload);
             break;
         }
         relax(&mut spins);
     }
-    rx.release(0);
+    rx.release();
 }
 
 /// Lets the peer run where it shares this core.

@@ -3,7 +3,7 @@
 //! On the links it is what the schedule's steps are, so that a rank may take it while others do not.
 
 use super::exec::Run;
-use super::wires::{CHANNEL, Wires};
+use super::wires::Wires;
 use crate::task::Task;
 use spark_ccl_compute::{Job, Operand};
 use spark_ccl_sched::Rank;
@@ -36,7 +36,7 @@ pub(super) fn run(run: &mut Run<'_>, polls: u32) -> Progress {
     let (own, steps) = (wires.rank, 2 * u64::from(wires.size));
     for peer in (0..wires.size).filter(|&peer| peer != own) {
         if let Ok(rx) = wires.rx(peer, LANE) {
-            rx.release(CHANNEL);
+            rx.release();
         }
     }
     if wires.unflushed.is_empty() {
@@ -53,7 +53,7 @@ fn send(task: &Task, tag: u64, bytes: usize, wires: &mut Wires) -> u32 {
         let Ok(tx) = wires.tx(peer, LANE) else {
             return step - 1;
         };
-        let Ok(Some(slot)) = tx.reserve(CHANNEL, bytes) else {
+        let Ok(Some(slot)) = tx.reserve(bytes) else {
             return step - 1;
         };
         let (srcs, dsts) = ([own(task)], [slot.as_mut_ptr()]);
@@ -97,7 +97,7 @@ fn reduce(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, polls: u32) ->
 fn arrived(peer: Rank, tag: u64, bytes: usize, wires: &mut Wires, polls: u32) -> Option<*const u8> {
     let rx = wires.rx(peer, LANE).ok()?;
     for _ in 0..polls {
-        match rx.peek(CHANNEL) {
+        match rx.peek() {
             Ok(None) => std::hint::spin_loop(),
             Ok(Some(arrival)) if arrival.tag == tag && arrival.payload.len() == bytes => {
                 return Some(arrival.payload.as_ptr());

@@ -2,7 +2,7 @@
 
 use super::loans::Loans;
 use super::transfer::Transfer;
-use super::wires::{CHANNEL, Obstacle, Wires};
+use super::wires::{Obstacle, Wires};
 use crate::plan::Program;
 use crate::task::Task;
 use spark_ccl_compute::{Compute, Job, Operand, Started, Ticket};
@@ -250,7 +250,7 @@ impl Run<'_> {
                 let payload =
                     unsafe { std::slice::from_raw_parts(self.address(&span, done), bytes) };
                 let tx = self.wires.tx(peer, lane)?;
-                let moved = tx.send_from(CHANNEL, payload, self.tag);
+                let moved = tx.send_from(payload, self.tag);
                 self.wires.note_held_back(peer, lane);
                 (peer, moved)
             }
@@ -266,7 +266,7 @@ impl Run<'_> {
                 let payload =
                     unsafe { std::slice::from_raw_parts_mut(self.address(&span, done), bytes) };
                 let rx = self.wires.rx(peer, lane)?;
-                (peer, rx.receive_into(CHANNEL, payload, self.tag))
+                (peer, rx.receive_into(payload, self.tag))
             }
             _ => return Ok(false),
         };
@@ -288,7 +288,7 @@ impl Run<'_> {
         let Some(peer) = transfer.from else {
             return Ok(std::ptr::null());
         };
-        match self.wires.rx(peer, lane)?.peek(CHANNEL) {
+        match self.wires.rx(peer, lane)?.peek() {
             Ok(Some(arrival)) if arrival.tag != self.tag => Err(Obstacle::TagMismatch {
                 peer,
                 tag: arrival.tag,
@@ -316,7 +316,7 @@ impl Run<'_> {
         let Some(peer) = transfer.to else {
             return Ok(std::ptr::null_mut());
         };
-        match self.wires.tx(peer, lane)?.reserve(CHANNEL, bytes) {
+        match self.wires.tx(peer, lane)?.reserve(bytes) {
             Ok(Some(slot)) => Ok(slot.as_mut_ptr()),
             Ok(None) => Err(Obstacle::LinkBusy { peer }),
             Err(error) => Err(Obstacle::Link { peer, error }),
@@ -357,7 +357,7 @@ impl Run<'_> {
             self.wires.commit(peer, lane, bytes, self.tag)?;
         }
         if let Some(peer) = transfer.from {
-            self.wires.rx(peer, lane)?.release(CHANNEL);
+            self.wires.rx(peer, lane)?.release();
         }
         Ok(())
     }

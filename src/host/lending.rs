@@ -2,7 +2,7 @@
 
 use super::exec::Run;
 use super::transfer::Transfer;
-use super::wires::{CHANNEL, Obstacle};
+use super::wires::Obstacle;
 use crate::mesh::Line;
 use spark_ccl_sched::{Rank, Span, Step};
 use spark_ccl_transport::{Borrowing, LEND_MOST, Lending, Lends, LinkError};
@@ -101,7 +101,7 @@ impl Run<'_> {
         // does not end before, unless the links have been withdrawn.
         let lending = unsafe {
             let payload = std::slice::from_raw_parts(start, count as usize * size);
-            tx.lend(CHANNEL, payload, self.tag)
+            tx.lend(payload, self.tag)
         };
         match lending {
             Ok(Lending::Lent(number)) => {
@@ -131,7 +131,7 @@ impl Run<'_> {
         // received, and the operation does not end before, unless the links have been withdrawn.
         let borrowing = unsafe {
             let room = std::slice::from_raw_parts_mut(start, rest as usize * size);
-            rx.borrow(CHANNEL, room, self.tag)
+            rx.borrow(room, self.tag)
         };
         let link = |error| Obstacle::Link { peer, error };
         match borrowing {

@@ -1,6 +1,6 @@
 //! What an operation has lent to its peers: they read it where it lies.
 
-use super::wires::{CHANNEL, Obstacle, Wires};
+use super::wires::{Obstacle, Wires};
 use spark_ccl_sched::Rank;
 
 /// The last loan on each link to a peer.
@@ -31,7 +31,7 @@ impl Loans {
                 Ok(tx) => tx,
                 Err(obstacle) => return Some(obstacle),
             };
-            match tx.has_returned(CHANNEL, number) {
+            match tx.has_returned(number) {
                 Ok(true) => self.0.pop(),
                 Ok(false) => return Some(Obstacle::LinkBusy { peer }),
                 Err(error) => return Some(Obstacle::Link { peer, error }),

@@ -2,7 +2,7 @@
 
 use super::exec::Run;
 use super::signal_payload::{Disagreement, SignalPayload};
-use super::wires::{CHANNEL, Obstacle};
+use super::wires::Obstacle;
 use crate::buffer::Home;
 use crate::plan::Program;
 use spark_ccl_sched::Rank;
@@ -14,7 +14,7 @@ impl Run<'_> {
         let lane = self.first_lane + channel as usize;
         let terms = self.terms(peer);
         let said = terms.bytes();
-        match self.wires.tx(peer, lane)?.reserve(CHANNEL, said.len()) {
+        match self.wires.tx(peer, lane)?.reserve(said.len()) {
             Ok(Some(slot)) => slot.copy_from_slice(said),
             Ok(None) => return Err(Obstacle::LinkBusy { peer }),
             Err(error) => return Err(Obstacle::Link { peer, error }),
@@ -28,7 +28,7 @@ impl Run<'_> {
         let lane = self.first_lane + channel as usize;
         let expected = self.terms_of(peer);
         let rx = self.wires.rx(peer, lane)?;
-        match rx.peek(CHANNEL) {
+        match rx.peek() {
             Ok(Some(arrival)) if arrival.tag != self.tag => Err(Obstacle::TagMismatch {
                 peer,
                 tag: arrival.tag,
@@ -40,7 +40,7 @@ impl Run<'_> {
                 Err(Obstacle::Disagreement { peer, terms })
             }
             Ok(Some(_)) => {
-                rx.release(CHANNEL);
+                rx.release();
                 Ok(true)
             }
             Ok(None) => Err(Obstacle::Message { peer, lane }),

@@ -8,9 +8,6 @@ use spark_ccl_transport::{Bell, LinkError, LinkRx, LinkTx, Rails, Wait};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The channel of a link: each has one.
-pub(super) const CHANNEL: usize = 0;
-
 impl Obstacle {
     /// Whether it may go away by itself.
     pub(super) fn is_wait(&self) -> bool {
@@ -219,7 +216,7 @@ impl Wires {
                 Ok(false) => Obstacle::LinkBusy { peer },
                 Err(error) => Obstacle::Link { peer, error },
             };
-            if lanes.contains(&lane) && tx.holds_back(CHANNEL) {
+            if lanes.contains(&lane) && tx.holds_back() {
                 obstacle.get_or_insert(held);
             }
             true
@@ -288,9 +285,9 @@ impl Wires {
     ) -> Result<(), Obstacle> {
         let link = |error| Obstacle::Link { peer, error };
         let tx = self.tx(peer, lane)?;
-        tx.commit(CHANNEL, bytes, tag).map_err(link)?;
+        tx.commit(bytes, tag).map_err(link)?;
         // Looked up once: each small message goes this way.
-        if tx.holds_back(CHANNEL) {
+        if tx.holds_back() {
             self.keep_flushing((peer, lane));
         }
         Ok(())
@@ -299,7 +296,7 @@ impl Wires {
     /// Remembers to flush the link, if it is to be flushed.
     pub(super) fn note_held_back(&mut self, peer: Rank, lane: usize) {
         if let Some(tx) = self.made_tx(peer, lane)
-            && tx.holds_back(CHANNEL)
+            && tx.holds_back()
         {
             self.keep_flushing((peer, lane));
         }
@@ -338,7 +335,7 @@ impl Wires {
             return;
         };
         for _ in 0..polls {
-            if rx.has_news(CHANNEL) {
+            if rx.has_news() {
                 return;
             }
             std::hint::spin_loop();

@@ -21,7 +21,7 @@ pub(super) enum InboxEvent {
     /// A socket of a link over TCP, or why there is no stream of a link.
     Delivery(Delivered),
     /// The link through shared memory for which this end, or the other, has called.
-    Memory(Line, End, Result<shm::End, LinkError>),
+    Memory(Line, End, Result<Box<shm::End>, LinkError>),
     /// A thread has tried to make a link of rails.
     Rails(Line, Outcome),
 }

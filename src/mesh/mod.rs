@@ -1,6 +1,6 @@
 //! Links between the ranks of a communicator, made when they are used first.
 //!
-//! A link is one channel between two ranks. Whichever of the two needs it first asks for it, and has to wait for
+//! A link carries messages between two ranks. Whichever of the two needs it first asks for it, and has to wait for
 //! nothing but the other's session thread; the other finds the link when it needs it, too. What comes from that
 //! thread lies in the inbox until this rank's engine looks, and that looks where an operation lacks a link.
 
@@ -163,7 +163,7 @@ impl Mesh {
             match event {
                 InboxEvent::Delivery(delivery) => self.sort(delivery),
                 InboxEvent::Memory(line, end, Ok(link)) => {
-                    let halves = self.shared(line, end, link);
+                    let halves = self.shared(line, end, *link);
                     self.forming.insert(line, Stage::Ready(halves));
                 }
                 InboxEvent::Memory(line, _, Err(error)) => self.fail(line, error),

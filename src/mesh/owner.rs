@@ -38,12 +38,10 @@ impl LinkOwner {
         self.world.session.describe(self.members[peer as usize])
     }
 
-    /// A link is one channel of all that its communicator has.
     pub(super) fn geometry(&self) -> Geometry {
         Geometry {
             slot_bytes: self.slot_bytes,
             slots: self.settings().slots,
-            channels: 1,
         }
     }
 
@@ -100,7 +98,7 @@ impl LinkOwner {
         self.world.session.reach(member, purpose, &ways, deadline)
     }
 
-    /// Sockets of a channel take turns on the interfaces that lead to the peer; where there are none, or one
+    /// Sockets of a link take turns on the interfaces that lead to the peer; where there are none, or one
     /// does not carry, the session finds a way.
     fn rails_of_tcp(&self, member: u32, socket: u32) -> Vec<Via> {
         let interfaces = self.interfaces.get_or_init(|| self.list_interfaces());

@@ -109,7 +109,7 @@ impl Talk {
 
     fn tell(&self, made: Result<shm::End, LinkError>) {
         self.inbox
-            .put(InboxEvent::Memory(self.line, self.end, made));
+            .put(InboxEvent::Memory(self.line, self.end, made.map(Box::new)));
         wake_engine(&self.owner, &self.push);
     }
 }

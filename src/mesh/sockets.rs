@@ -39,7 +39,7 @@ impl Sockets {
     pub(super) fn link(self, owner: &LinkOwner) -> Result<(Halves, String), LinkError> {
         let sockets: Vec<_> = self.0.into_iter().flatten().collect();
         let route = route(&sockets);
-        let (tx, rx) = tcp::link(vec![sockets], owner.geometry())?;
+        let (tx, rx) = tcp::link(sockets, owner.geometry())?;
         Ok(((Box::new(tx), Box::new(rx)), route))
     }
 }

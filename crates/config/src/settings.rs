@@ -58,7 +58,7 @@ pub struct Settings {
     pub socket_ifname: Option<InterfaceChoice>,
     /// The only address family that may be used; `None` for both.
     pub socket_family: Option<Family>,
-    /// TCP connections per link and channel; `None` for what suits the link.
+    /// TCP connections per link; `None` for what suits the link.
     pub sockets: Option<usize>,
     /// How RDMA links are set up.
     pub rdma: Rdma,
@@ -68,7 +68,7 @@ pub struct Settings {
     pub nccl: Nccl,
     /// Payload bytes of one slot of a link, a multiple of 64; `None` for what suits the links.
     pub slot_bytes: Option<usize>,
-    /// Slots per link, channel and direction.
+    /// Slots per link and direction.
     pub slots: usize,
     /// The secret that admits a process to a communicator.
     pub secret: Option<Secret>,
@@ -169,7 +169,7 @@ impl Settings {
         }
     }
 
-    /// TCP connections per channel of a link to this host or to another one.
+    /// TCP connections of a link to this host or to another one.
     pub fn sockets(&self, to_this_host: bool) -> usize {
         let suitable = if to_this_host {
             LOOPBACK_SOCKETS

@@ -14,13 +14,15 @@ use std::time::{Duration, Instant};
 
 use crate::{Arrival, Geometry, LinkError, LinkRx, LinkTx};
 
-pub use credits::{a_full_channel_blocks_no_other, credits_are_the_slots, released_slots_return};
+pub use credits::{
+    a_full_link_delivers_what_it_took, credits_are_the_slots, released_slots_return,
+};
 pub use ending::{
     a_closed_peer_ends_sending, a_closed_sender_is_seen_after_draining,
     misuse_is_an_error_and_harms_nothing,
 };
 pub use order::{
-    channels_keep_their_order, many_laps_wrap_around, one_slot_is_enough, tags_are_kept,
+    many_laps_wrap_around, messages_keep_their_order, one_slot_is_enough, tags_are_kept,
     traffic_flows_both_ways,
 };
 pub use slots::{
@@ -60,7 +62,7 @@ pub trait Harness {
         std::thread::yield_now();
     }
 
-    /// Whether a channel accepts exactly `slots` messages while the receiver does nothing. A transport with other
+    /// Whether a link accepts exactly `slots` messages while the receiver does nothing. A transport with other
     /// buffers accepts `slots` or more.
     fn exact_credits(&self) -> bool {
         true
@@ -69,7 +71,7 @@ pub trait Harness {
 
 /// Runs every property.
 pub fn run(harness: &mut dyn Harness) {
-    channels_keep_their_order(harness);
+    messages_keep_their_order(harness);
     many_laps_wrap_around(harness);
     one_slot_is_enough(harness);
     tags_are_kept(harness);
@@ -81,7 +83,7 @@ pub fn run(harness: &mut dyn Harness) {
     flush_says_when_nothing_is_held_back(harness);
     credits_are_the_slots(harness);
     released_slots_return(harness);
-    a_full_channel_blocks_no_other(harness);
+    a_full_link_delivers_what_it_took(harness);
     a_closed_sender_is_seen_after_draining(harness);
     a_closed_peer_ends_sending(harness);
     misuse_is_an_error_and_harms_nothing(harness);
@@ -90,12 +92,11 @@ pub fn run(harness: &mut dyn Harness) {
 const SMALL: Geometry = Geometry {
     slot_bytes: 256,
     slots: 4,
-    channels: 3,
 };
 
 /// Fills and commits one message, if the link accepts it now.
-fn try_send(tx: &mut dyn LinkTx, channel: usize, payload: &[u8], tag: u64) -> bool {
-    match tx.reserve(channel, payload.len()) {
+fn try_send(tx: &mut dyn LinkTx, payload: &[u8], tag: u64) -> bool {
+    match tx.reserve(payload.len()) {
         Ok(Some(slot)) => {
             assert_eq!(slot.len(), payload.len(), "length of a reserved slot");
             slot.copy_from_slice(payload);
@@ -103,37 +104,31 @@ fn try_send(tx: &mut dyn LinkTx, channel: usize, payload: &[u8], tag: u64) -> bo
         Ok(None) => return false,
         Err(error) => panic!("reserve: {error}"),
     }
-    commit(tx, channel, payload.len(), tag);
+    commit(tx, payload.len(), tag);
     true
 }
 
-fn commit(tx: &mut dyn LinkTx, channel: usize, len: usize, tag: u64) {
-    if let Err(error) = tx.commit(channel, len, tag) {
+fn commit(tx: &mut dyn LinkTx, len: usize, tag: u64) {
+    if let Err(error) = tx.commit(len, tag) {
         panic!("commit: {error}");
     }
 }
 
 /// Sends one message; waits for a free slot, which must come without any action of the receiver.
-fn send(h: &mut dyn Harness, tx: &mut dyn LinkTx, channel: usize, payload: &[u8], tag: u64) {
+fn send(h: &mut dyn Harness, tx: &mut dyn LinkTx, payload: &[u8], tag: u64) {
     eventually(h, "a slot to send from", || {
-        let sent = try_send(tx, channel, payload, tag);
+        let sent = try_send(tx, payload, tag);
         flush(tx);
         sent.then_some(())
     });
 }
 
 /// Sends until the link accepts no more for good, or `most` messages. Returns how many were sent.
-fn fill(
-    h: &mut dyn Harness,
-    tx: &mut dyn LinkTx,
-    channel: usize,
-    size: usize,
-    most: usize,
-) -> usize {
+fn fill(h: &mut dyn Harness, tx: &mut dyn LinkTx, size: usize, most: usize) -> usize {
     let mut sent = 0;
     let mut quiet = 0;
     while sent < most && quiet < QUIET {
-        if try_send(tx, channel, &pattern(sent, size), sent as u64) {
+        if try_send(tx, &pattern(sent, size), sent as u64) {
             sent += 1;
             quiet = 0;
         } else {
@@ -152,47 +147,33 @@ fn flush(tx: &mut dyn LinkTx) -> bool {
     }
 }
 
-/// A copy of the channel's next message, if it is there now. Does not release it.
-fn peeked(rx: &mut dyn LinkRx, channel: usize) -> Option<(u64, Vec<u8>)> {
-    match rx.peek(channel) {
+/// A copy of the next message, if it is there now. Does not release it.
+fn peeked(rx: &mut dyn LinkRx) -> Option<(u64, Vec<u8>)> {
+    match rx.peek() {
         Ok(arrival) => arrival.map(|Arrival { tag, payload }| (tag, payload.to_vec())),
         Err(error) => panic!("peek: {error}"),
     }
 }
 
-/// Waits for the channel's next message. Does not release it.
-fn wait_peeked(
-    h: &mut dyn Harness,
-    tx: &mut dyn LinkTx,
-    rx: &mut dyn LinkRx,
-    channel: usize,
-) -> (u64, Vec<u8>) {
+/// Waits for the next message. Does not release it.
+fn wait_peeked(h: &mut dyn Harness, tx: &mut dyn LinkTx, rx: &mut dyn LinkRx) -> (u64, Vec<u8>) {
     eventually(h, "a message", || {
         flush(tx);
-        peeked(rx, channel)
+        peeked(rx)
     })
 }
 
 /// Receives one message that `tx` has committed.
-fn receive(
-    h: &mut dyn Harness,
-    tx: &mut dyn LinkTx,
-    rx: &mut dyn LinkRx,
-    channel: usize,
-) -> (u64, Vec<u8>) {
-    let message = wait_peeked(h, tx, rx, channel);
-    rx.release(channel);
+fn receive(h: &mut dyn Harness, tx: &mut dyn LinkTx, rx: &mut dyn LinkRx) -> (u64, Vec<u8>) {
+    let message = wait_peeked(h, tx, rx);
+    rx.release();
     message
 }
 
-/// Asserts that nothing arrives on a channel.
-fn stays_empty(h: &mut dyn Harness, rx: &mut dyn LinkRx, channel: usize) {
+/// Asserts that nothing arrives.
+fn stays_empty(h: &mut dyn Harness, rx: &mut dyn LinkRx) {
     for _ in 0..QUIET {
-        assert_eq!(
-            peeked(rx, channel),
-            None,
-            "a message that nobody sent on channel {channel}"
-        );
+        assert_eq!(peeked(rx), None, "a message that nobody sent");
         h.pass_time();
     }
 }

@@ -1,9 +1,9 @@
 //! A simulated link within one process over a virtual clock, with faults and delays that a test chooses.
 //!
-//! Messages are delayed, channels overtake each other, calls return "not yet" although they could proceed, a flush
-//! may move only a few bytes, and the link may break at a given time. Everything depends only on the seed, the
-//! calls and the clock, so a run on one thread is reproducible. Only [`LinkTx::flush`](crate::LinkTx::flush) moves
-//! bytes, and only [`Clock::tick`] advances the time.
+//! Messages are delayed, calls return "not yet" although they could proceed, a flush may move only a few bytes, and
+//! the link may break at a given time. Everything depends only on the seed, the calls and the clock, so a run on one
+//! thread is reproducible. Only [`LinkTx::flush`](crate::LinkTx::flush) moves bytes, and only [`Clock::tick`] advances
+//! the time.
 
 mod direction;
 mod random;
@@ -13,6 +13,8 @@ mod tx;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
 
 use crate::Geometry;
 use direction::Direction;
@@ -48,12 +50,12 @@ impl Clock {
 pub struct Weather {
     /// The seed of the random generator.
     pub seed: u64,
-    /// How many ticks a message, a freed slot and the news of a closed end take. Each is drawn at random; a channel
-    /// keeps its order nevertheless.
+    /// How many ticks a message, a freed slot and the news of a closed end take. Each is drawn at random; messages
+    /// keep their order nevertheless.
     pub delay: RangeInclusive<u64>,
     /// Of 100 calls that could proceed, how many return "not yet" (at most 99).
     pub not_yet_percent: u8,
-    /// The most bytes that one flush moves, over all channels together; each flush draws its limit at random.
+    /// The most bytes that one flush moves; each flush draws its limit at random.
     pub flush_bytes: usize,
     /// The time at which the link breaks: messages in flight are lost.
     pub breaks_at: Option<u64>,
@@ -90,10 +92,9 @@ pub type End = (Tx, Rx);
 pub fn pair(clock: &Clock, geometry: Geometry, weather: &Weather) -> (End, End) {
     let mut seeds = Random::new(weather.seed);
     let mut half = || Random::new(seeds.next());
-    let forth = Direction::shared(geometry);
-    let back = Direction::shared(geometry);
+    let [forth, back] = [(); 2].map(|()| Arc::new(Mutex::new(Direction::default())));
     let tx = |direction: &_, random| Tx::new(clock, geometry, weather, direction, random);
-    let rx = |direction: &_, random| Rx::new(clock, geometry, weather, direction, random);
+    let rx = |direction: &_, random| Rx::new(clock, weather, direction, random);
     let here = (tx(&forth, half()), rx(&back, half()));
     let there = (tx(&back, half()), rx(&forth, half()));
     (here, there)

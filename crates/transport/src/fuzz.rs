@@ -50,37 +50,29 @@ pub const TARGETS: &[Target] = &[
 const SMALL: Geometry = Geometry {
     slot_bytes: 256,
     slots: 4,
-    channels: 2,
 };
 
 /// Receives until a link ends or has nothing more, but only a limited number of messages.
-fn take_all(rx: &mut impl LinkRx, channels: usize) {
-    for channel in 0..channels {
-        for _ in 0..100 {
-            match rx.peek(channel) {
-                Ok(Some(Arrival { payload, .. })) => assert!(payload.len() <= SMALL.slot_bytes),
-                Ok(None) | Err(_) => break,
-            }
-            rx.release(channel);
+fn take_all(rx: &mut impl LinkRx) {
+    for _ in 0..100 {
+        match rx.peek() {
+            Ok(Some(Arrival { payload, .. })) => assert!(payload.len() <= SMALL.slot_bytes),
+            Ok(None) | Err(_) => break,
         }
+        rx.release();
     }
 }
 
 fn tcp_stream(bytes: &[u8]) {
     let (ours, _theirs) = heard(bytes);
-    let one = Geometry {
-        channels: 1,
-        ..SMALL
-    };
-    let (_tx, mut rx) = tcp::link(vec![vec![Unshared::new(ours)]], one).unwrap();
-    take_all(&mut rx, 1);
+    let (_tx, mut rx) = tcp::link(vec![Unshared::new(ours)], SMALL).unwrap();
+    take_all(&mut rx);
 }
 
 fn some_messages() -> Vec<Vec<u8>> {
     let message = |sequence| {
         let header = Header {
             sequence,
-            channel: 0,
             len: 40,
             tag: 7,
         };
@@ -114,14 +106,10 @@ fn shared_memory(bytes: &[u8]) {
     let Ok((mut tx, mut rx)) = shm::accept(&ours, SMALL, soon()) else {
         return;
     };
-    take_all(&mut rx, SMALL.channels);
-    for channel in 0..SMALL.channels {
-        let _ = tx
-            .reserve(channel, 16)
-            .map(|slot| slot.map(|slot| slot.fill(1)));
-        // SAFETY: no device writes over a link through shared memory.
-        let _ = unsafe { rx.borrow(channel, &mut [0; 300], 7) };
-    }
+    take_all(&mut rx);
+    let _ = tx.reserve(16).map(|slot| slot.map(|slot| slot.fill(1)));
+    // SAFETY: no device writes over a link through shared memory.
+    let _ = unsafe { rx.borrow(&mut [0; 300], 7) };
 }
 
 fn some_places() -> Vec<Vec<u8>> {

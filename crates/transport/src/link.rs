@@ -8,13 +8,11 @@ use crate::memory::MemoryError;
 pub struct Geometry {
     /// Payload bytes of one slot; a multiple of 64.
     pub slot_bytes: usize,
-    /// Slots per channel and direction: how many messages can be committed before the receiver has to read one.
+    /// Slots per direction: how many messages can be committed before the receiver has to read one.
     pub slots: usize,
-    /// Number of channels.
-    pub channels: usize,
 }
 
-/// A message at the head of a channel.
+/// The next message.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival<'a> {
     /// The sender's tag.
@@ -126,21 +124,21 @@ pub trait LinkTx: Send {
     ///
     /// # Errors
     /// When the link has ended.
-    fn reserve(&mut self, channel: usize, len: usize) -> Result<Option<&mut [u8]>, LinkError>;
+    fn reserve(&mut self, len: usize) -> Result<Option<&mut [u8]>, LinkError>;
 
     /// Sends the reserved slot. `len` must be the length that was reserved.
     ///
     /// # Errors
     /// When the link has ended, or nothing was reserved.
-    fn commit(&mut self, channel: usize, len: usize, tag: u64) -> Result<(), LinkError>;
+    fn commit(&mut self, len: usize, tag: u64) -> Result<(), LinkError>;
 
     /// Sends a message directly from `payload`, if that saves a copy. It has the effect of reserving, filling and
     /// committing a slot.
     ///
     /// # Errors
     /// When the link has ended, or a slot is reserved.
-    fn send_from(&mut self, channel: usize, payload: &[u8], tag: u64) -> Result<Direct, LinkError> {
-        let _ = (channel, payload, tag);
+    fn send_from(&mut self, payload: &[u8], tag: u64) -> Result<Direct, LinkError> {
+        let _ = (payload, tag);
         Ok(Direct::Unable)
     }
 
@@ -160,13 +158,8 @@ pub trait LinkTx: Send {
     /// # Safety
     /// The payload stays valid and unchanged until it has [returned](Self::has_returned), or until the link is
     /// [withdrawn](Self::withdraw) or dropped.
-    unsafe fn lend(
-        &mut self,
-        channel: usize,
-        payload: &[u8],
-        tag: u64,
-    ) -> Result<Lending, LinkError> {
-        let _ = (channel, payload, tag);
+    unsafe fn lend(&mut self, payload: &[u8], tag: u64) -> Result<Lending, LinkError> {
+        let _ = (payload, tag);
         Ok(Lending::Unable)
     }
 
@@ -174,8 +167,8 @@ pub trait LinkTx: Send {
     ///
     /// # Errors
     /// When the link has ended.
-    fn has_returned(&mut self, channel: usize, loan: u64) -> Result<bool, LinkError> {
-        let _ = (channel, loan);
+    fn has_returned(&mut self, loan: u64) -> Result<bool, LinkError> {
+        let _ = loan;
         Ok(true)
     }
 
@@ -188,8 +181,8 @@ pub trait LinkTx: Send {
         Rails::default()
     }
 
-    /// Whether committed bytes of the channel are still held back, so that only [`flush`](Self::flush) sends them.
-    fn holds_back(&self, channel: usize) -> bool;
+    /// Whether committed bytes are still held back, so that only [`flush`](Self::flush) sends them.
+    fn holds_back(&self) -> bool;
 
     /// Sends what is held back; `true` if nothing is held back any more.
     ///
@@ -206,35 +199,30 @@ pub trait LinkTx: Send {
 
 /// The receiving half of a link.
 pub trait LinkRx: Send {
-    /// The next message of the channel. `None`: not yet. Returns the same message until [`release`](Self::release).
+    /// The next message. `None`: not yet. Returns the same message until [`release`](Self::release).
     ///
     /// # Errors
     /// When the link has ended and every message was read.
-    fn peek(&mut self, channel: usize) -> Result<Option<Arrival<'_>>, LinkError>;
+    fn peek(&mut self) -> Result<Option<Arrival<'_>>, LinkError>;
 
     /// Whether [`peek`](Self::peek) would return something, including an error, or a lent message whose contents
     /// have not been requested.
-    fn has_news(&mut self, channel: usize) -> bool {
-        !matches!(self.peek(channel), Ok(None))
+    fn has_news(&mut self) -> bool {
+        !matches!(self.peek(), Ok(None))
     }
 
     /// Receives a message with this tag and the length of `payload` directly into `payload`, if that saves a copy.
     /// It has the effect of peeking, copying and releasing. [`Direct::Unable`] if the next message is a different
-    /// one. Once begun, it must be completed before the channel can be used for anything else.
+    /// one. Once begun, it must be completed before the link can be used for anything else.
     ///
     /// # Errors
     /// When the link has ended before the message was complete.
-    fn receive_into(
-        &mut self,
-        channel: usize,
-        payload: &mut [u8],
-        tag: u64,
-    ) -> Result<Direct, LinkError> {
-        let _ = (channel, payload, tag);
+    fn receive_into(&mut self, payload: &mut [u8], tag: u64) -> Result<Direct, LinkError> {
+        let _ = (payload, tag);
         Ok(Direct::Unable)
     }
 
-    /// Receives the next bytes of a lent message with this tag, as many as fit into `room`. Once begun, the channel
+    /// Receives the next bytes of a lent message with this tag, as many as fit into `room`. Once begun, the half
     /// can be used for nothing else until the whole message has been received: each further call passes the `room`
     /// for the bytes that are missing, for this message and those that follow it.
     ///
@@ -245,13 +233,8 @@ pub trait LinkRx: Send {
     ///
     /// # Errors
     /// When the link has ended.
-    unsafe fn borrow(
-        &mut self,
-        channel: usize,
-        room: &mut [u8],
-        tag: u64,
-    ) -> Result<Borrowing, LinkError> {
-        let _ = (channel, room, tag);
+    unsafe fn borrow(&mut self, room: &mut [u8], tag: u64) -> Result<Borrowing, LinkError> {
+        let _ = (room, tag);
         Ok(Borrowing::Unable)
     }
 
@@ -262,9 +245,9 @@ pub trait LinkRx: Send {
     }
 
     /// Returns the slot of the message last peeked to the sender. Does nothing if none was peeked.
-    fn release(&mut self, channel: usize);
+    fn release(&mut self);
 
-    /// Prepares a wait. Check the channels again afterwards: whatever arrives after that check ends the wait, and
+    /// Prepares a wait. Check the link again afterwards: whatever arrives after that check ends the wait, and
     /// so does progress of the peer for the link's sending half. On a link that cannot promise this, the wait is
     /// blind.
     fn arm(&mut self, wait: &mut Wait) {

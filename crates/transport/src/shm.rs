@@ -1,11 +1,10 @@
 //! Links through shared memory: between processes of one host, between threads, and from a rank to itself.
 //!
-//! One segment per pair of ranks holds a ring of cells for each direction and channel. A cell is a header of
-//! two cache lines and a body of 8 KiB. The header holds the number of the message in the cell, its tag and length,
-//! and the payload itself if it has at most [`INLINE_BYTES`]: a small message costs the transfer of one cache line
-//! (up to 40 bytes) or of two neighbours, which processors fetch together. The receiver polls only the next
-//! header. How far it has read is on a separate line, which the sender reads only when it has filled every cell
-//! that it knew to be free.
+//! One segment per pair of ranks holds a ring of cells for each direction. A cell is a header of two cache lines and a
+//! body of 8 KiB. The header holds the number of the message in the cell, its tag and length, and the payload itself if
+//! it has at most [`INLINE_BYTES`]: a small message costs the transfer of one cache line (up to 40 bytes) or of two
+//! neighbours, which processors fetch together. The receiver polls only the next header. How far it has read is on a
+//! separate line, which the sender reads only when it has filled every cell that it knew to be free.
 //!
 //! A payload longer than a body is in a slot. There are fewer slots than cells: at most `slots` messages may be in
 //! flight up to a long one, but many more if they are small. (If a rank has many links, there are also fewer bodies
@@ -20,7 +19,7 @@
 //! sender copies what is lent through the bodies of its cells.
 //!
 //! An end that has spun for a while blocks. The other end wakes it, if it has its bell ([`send_bell`],
-//! [`receive_bell`]).
+//! [`take_bell`]).
 //!
 //! # Trust
 //! The peer may write anything into the segment at any time. Lengths are read once and checked, so the worst that a
@@ -123,7 +122,7 @@ pub fn accept(
 }
 
 /// Passes this rank's bell to the peer at the other end of `stream`, which must
-/// [receive](receive_bell) it.
+/// [take](take_bell) it.
 ///
 /// # Errors
 /// When the peer does not answer by the deadline.
@@ -131,20 +130,10 @@ pub fn send_bell(stream: &Socket, bell: &Bell, deadline: Instant) -> Result<(), 
     send_fd(stream, bell.as_fd(), BELL_ID, bell.number(), deadline)
 }
 
-/// Receives the bell that the peer [sends](send_bell): from now on, `end` wakes the peer.
-///
-/// # Errors
-/// When the peer does not answer by the deadline, or sends anything but a bell.
-pub fn receive_bell(stream: &Socket, end: &mut End, deadline: Instant) -> Result<(), MemoryError> {
-    let bell = take_bell(stream, deadline)?;
-    Chime::of(end).set(&bell);
-    Ok(())
-}
-
 /// Receives the bell that the peer [sends](send_bell), for links that are [given](Chime::set) it later.
 ///
 /// # Errors
-/// As for [`receive_bell`].
+/// When the peer does not answer by the deadline, or sends anything but a bell.
 pub fn take_bell(stream: &Socket, deadline: Instant) -> Result<Arc<Bell>, MemoryError> {
     let passed = recv_fd(stream, deadline)?;
     let bell = (passed.id == BELL_ID).then(|| Bell::of_peer(passed.fd, passed.len));

@@ -1,8 +1,7 @@
 //! Links over TCP, or over any other connected stream sockets.
 //!
-//! Each channel has sockets of its own, so that a full channel cannot block another. Message `n` of a channel
-//! travels on its socket `n % sockets`: with this fixed order, messages need not be reordered. Several sockets use
-//! several cores and paths of the kernel.
+//! Message `n` travels on socket `n % sockets`: with this fixed order, messages need not be reordered. Several sockets
+//! use several cores and paths of the kernel.
 //!
 //! The sender does not copy: a message is sent directly from its slot, as far as the kernel accepts it when it is
 //! committed, and by `flush` for the rest. Of a large message that is not in a slot, only what the kernel does not
@@ -36,38 +35,28 @@ pub use tx::Tx;
 /// than a second system call.
 const SLOTLESS_BYTES: usize = 8 << 10;
 
-/// Makes a link over connected sockets: `sockets[channel]`, in an order on which both ends agree.
+/// Makes a link over connected sockets, in an order on which both ends agree.
 ///
 /// # Errors
 /// When the sockets do not fit the geometry, or an option cannot be set.
-pub fn link(
-    sockets: Vec<Vec<Unshared<Socket>>>,
-    geometry: Geometry,
-) -> Result<(Tx, Rx), LinkError> {
+pub fn link(sockets: Vec<Unshared<Socket>>, geometry: Geometry) -> Result<(Tx, Rx), LinkError> {
     check(&sockets, geometry)?;
-    let mut shared = Vec::with_capacity(sockets.len());
-    for channel in sockets {
-        let mut channel_shared = Vec::with_capacity(channel.len());
-        for socket in channel {
-            set_nodelay(&socket)?;
-            if is_local(&socket) {
-                // If the kernel refuses, the link still works, but more slowly.
-                let _ = rustix::net::sockopt::set_tcp_congestion(&socket, "reno");
-            }
-            channel_shared.push(Arc::new(socket));
+    for socket in &sockets {
+        set_nodelay(socket)?;
+        if is_local(socket) {
+            // If the kernel refuses, the link still works, but more slowly.
+            let _ = rustix::net::sockopt::set_tcp_congestion(socket, "reno");
         }
-        shared.push(channel_shared);
     }
+    let shared: Vec<_> = sockets.into_iter().map(Arc::new).collect();
     Ok((Tx::new(&shared, geometry), Rx::new(&shared, geometry)))
 }
 
-fn check(sockets: &[Vec<Unshared<Socket>>], geometry: Geometry) -> Result<(), LinkError> {
-    if sockets.len() != geometry.channels || sockets.iter().any(Vec::is_empty) {
-        return Err(LinkError::Misuse(format!(
-            "expected at least one socket for each of {} channels, got {:?}",
-            geometry.channels,
-            sockets.iter().map(Vec::len).collect::<Vec<_>>()
-        )));
+fn check(sockets: &[Unshared<Socket>], geometry: Geometry) -> Result<(), LinkError> {
+    if sockets.is_empty() {
+        return Err(LinkError::Misuse(
+            "expected at least one socket for a link, got none".to_owned(),
+        ));
     }
     if geometry.slots == 0 || u32::try_from(geometry.slot_bytes).is_err() {
         return Err(LinkError::Misuse(format!(
@@ -122,8 +111,4 @@ fn resize(bytes: &mut Vec<u8>, len: usize) -> Result<(), LinkError> {
         })?;
     bytes.resize(len, 0);
     Ok(())
-}
-
-fn no_channel(channel: usize, channels: usize) -> LinkError {
-    LinkError::Misuse(format!("channel {channel} of a link that has {channels}"))
 }

@@ -20,7 +20,6 @@ use spark_ccl_transport::{Borrowing, Geometry, Lending, LinkError, LinkRx, LinkT
 const GEOMETRY: Geometry = Geometry {
     slot_bytes: 1024,
     slots: 4,
-    channels: 2,
 };
 /// With slots so large that messages of a slot's size are lent instead.
 const LONG: Geometry = Geometry {
@@ -60,8 +59,8 @@ fn peer() {
     match role.as_str() {
         "echo" => {
             let (mut tx, mut rx) = shm::accept(&stream, GEOMETRY, soon()).unwrap();
-            while let Some((tag, payload)) = receive(&mut rx, 0) {
-                send(&mut tx, 1, tag, &payload);
+            while let Some((tag, payload)) = receive(&mut rx) {
+                send(&mut tx, tag, &payload);
             }
         }
         "hold" => {
@@ -92,27 +91,27 @@ fn peer() {
     }
 }
 
-fn send(tx: &mut Tx, channel: usize, tag: u64, payload: &[u8]) {
+fn send(tx: &mut Tx, tag: u64, payload: &[u8]) {
     let deadline = soon();
     loop {
-        if let Some(slot) = tx.reserve(channel, payload.len()).unwrap() {
+        if let Some(slot) = tx.reserve(payload.len()).unwrap() {
             slot.copy_from_slice(payload);
             break;
         }
         assert!(Instant::now() < deadline, "no slot for message {tag}");
         std::thread::yield_now();
     }
-    tx.commit(channel, payload.len(), tag).unwrap();
+    tx.commit(payload.len(), tag).unwrap();
 }
 
 /// The next message, or `None` at the end.
-fn receive(rx: &mut Rx, channel: usize) -> Option<(u64, Vec<u8>)> {
+fn receive(rx: &mut Rx) -> Option<(u64, Vec<u8>)> {
     let deadline = soon();
     loop {
-        match rx.peek(channel) {
+        match rx.peek() {
             Ok(Some(arrival)) => {
                 let message = (arrival.tag, arrival.payload.to_vec());
-                rx.release(channel);
+                rx.release();
                 return Some(message);
             }
             Ok(None) => {}
@@ -159,14 +158,14 @@ fn messages_go_to_another_process_and_back() {
     let window = GEOMETRY.slots as u64;
     for number in 0..MESSAGES + window {
         if number < MESSAGES {
-            send(&mut tx, 0, number, &payload(number));
+            send(&mut tx, number, &payload(number));
         }
         if let Some(echoed) = number.checked_sub(window) {
-            assert_eq!(receive(&mut rx, 1), Some((echoed, payload(echoed))));
+            assert_eq!(receive(&mut rx), Some((echoed, payload(echoed))));
         }
     }
     drop(tx);
-    assert_eq!(receive(&mut rx, 1), None);
+    assert_eq!(receive(&mut rx), None);
     assert!(child.wait().unwrap().success());
 }
 
@@ -178,10 +177,10 @@ fn a_killed_peer_leaves_the_link_quiet_and_nothing_behind() {
     child.kill().unwrap();
     child.wait().unwrap();
     // The peer did not close the link; detecting its death is not the link's task.
-    assert!(rx.peek(0).unwrap().is_none());
+    assert!(rx.peek().unwrap().is_none());
     let mut sent = 0;
-    while tx.reserve(0, 1).unwrap().is_some() {
-        tx.commit(0, 1, sent).unwrap();
+    while tx.reserve(1).unwrap().is_some() {
+        tx.commit(1, sent).unwrap();
         sent += 1;
     }
     assert!(sent >= GEOMETRY.slots as u64, "{sent}");
@@ -213,7 +212,7 @@ fn a_private_copy_is_out_of_the_peers_reach() {
 fn lend(stream: &Socket, payload: &Payload, change: impl FnOnce()) {
     let (mut tx, _rx) = shm::accept(stream, LONG, soon()).unwrap();
     tx.allow_lending();
-    send(&mut tx, 0, 0, &vec![7; 64 << 10]);
+    send(&mut tx, 0, &vec![7; 64 << 10]);
     wait_for_byte(stream);
     let first = try_to_lend(&mut tx, payload, 1);
     stream.send(&[first]).unwrap();
@@ -224,14 +223,14 @@ fn lend(stream: &Socket, payload: &Payload, change: impl FnOnce()) {
     wait_for_byte(stream);
     stream.send(&[try_to_lend(&mut tx, payload, 2)]).unwrap();
     serve(&mut tx);
-    send(&mut tx, 0, 3, b"the end");
+    send(&mut tx, 3, b"the end");
     wait_for_byte(stream);
 }
 
 /// The result, as a byte for the other process.
 fn try_to_lend(tx: &mut Tx, payload: &Payload, tag: u64) -> u8 {
     // SAFETY: `payload` is borrowed by the caller for longer than the link `tx` lives, and nothing changes it.
-    match unsafe { tx.lend(0, payload.bytes(), tag) }.unwrap() {
+    match unsafe { tx.lend(payload.bytes(), tag) }.unwrap() {
         Lending::Lent(_) => b'l',
         Lending::NotYet => b'n',
         Lending::Unable => b'u',
@@ -294,7 +293,7 @@ impl Payload {
 /// the second.
 fn take_from((mut child, stream): (Child, Socket)) -> [u8; 2] {
     let (_tx, mut rx) = shm::offer(&stream, LONG, soon()).unwrap();
-    assert_eq!(receive(&mut rx, 0), Some((0, vec![7; 64 << 10])));
+    assert_eq!(receive(&mut rx), Some((0, vec![7; 64 << 10])));
     let mut answers = [0; 2];
     for (tag, answer) in (1..).zip(&mut answers) {
         stream.send(b"!").unwrap();
@@ -307,7 +306,7 @@ fn take_from((mut child, stream): (Child, Socket)) -> [u8; 2] {
             assert!(borrow_all(&mut rx, tag) == pattern());
         }
     }
-    assert_eq!(receive(&mut rx, 0), Some((3, b"the end".to_vec())));
+    assert_eq!(receive(&mut rx), Some((3, b"the end".to_vec())));
     stream.send(b"!").unwrap();
     assert!(child.wait().unwrap().success());
     answers
@@ -317,7 +316,7 @@ fn borrow_all(rx: &mut Rx, tag: u64) -> Vec<u8> {
     let (mut got, mut room, deadline) = (Vec::new(), vec![0; LENT], soon());
     while got.len() < LENT {
         // SAFETY: no device writes over a link through shared memory.
-        match unsafe { rx.borrow(0, &mut room, tag) }.unwrap() {
+        match unsafe { rx.borrow(&mut room, tag) }.unwrap() {
             Borrowing::Done(count) => got.extend_from_slice(&room[..count]),
             Borrowing::NotYet => assert!(Instant::now() < deadline, "{} bytes", got.len()),
             Borrowing::Unable => panic!("after {} bytes", got.len()),

@@ -5,36 +5,28 @@ use super::{
 };
 use crate::Geometry;
 
-/// Messages of one channel arrive in the order in which they were committed, regardless of the other channels.
-pub fn channels_keep_their_order(h: &mut dyn Harness) {
-    let (mut a, mut b) = h.connect(SMALL);
-    let mut sent = [0_usize; 3];
-    let mut received = [0_usize; 3];
-    let mut turn = 0;
-    eventually(h, "200 messages on each channel", || {
-        for (channel, sent) in sent.iter_mut().enumerate() {
-            let number = *sent;
-            // Each channel has its own message length, so that a mix-up is detected.
-            let payload = pattern(number, 8 + 100 * channel);
-            if number < 200 && try_send(a.tx.as_mut(), channel, &payload, number as u64) {
-                *sent += 1;
+/// Messages of different lengths arrive in the order in which they were committed, also when the receiver is slow.
+pub fn messages_keep_their_order(h: &mut dyn Harness) {
+    for reads_each in 1..=3 {
+        let (mut a, mut b) = h.connect(SMALL);
+        let message = |number: usize| pattern(number, 8 + 100 * (number % 3));
+        let (mut sent, mut received, mut turn) = (0, 0, 0);
+        eventually(h, "200 messages", || {
+            if sent < 200 && try_send(a.tx.as_mut(), &message(sent), sent as u64) {
+                sent += 1;
             }
-        }
-        flush(a.tx.as_mut());
-        // Each channel is read less often than the previous one, so that some fill up.
-        turn += 1;
-        for channel in (0..3).filter(|channel| turn % (channel + 1) == 0) {
-            if let Some((tag, payload)) = peeked(b.rx.as_mut(), channel) {
-                assert_eq!(tag, received[channel] as u64, "order on channel {channel}");
-                assert_eq!(payload, pattern(received[channel], 8 + 100 * channel));
-                b.rx.release(channel);
-                received[channel] += 1;
+            flush(a.tx.as_mut());
+            turn += 1;
+            if turn % reads_each == 0
+                && let Some((tag, payload)) = peeked(b.rx.as_mut())
+            {
+                assert_eq!((tag, payload), (received as u64, message(received)));
+                b.rx.release();
+                received += 1;
             }
-        }
-        (received == [200; 3]).then_some(())
-    });
-    for channel in 0..3 {
-        stays_empty(h, b.rx.as_mut(), channel);
+            (received == 200).then_some(())
+        });
+        stays_empty(h, b.rx.as_mut());
     }
 }
 
@@ -43,7 +35,6 @@ pub fn many_laps_wrap_around(h: &mut dyn Harness) {
     let geometry = Geometry {
         slot_bytes: 128,
         slots: 3,
-        channels: 1,
     };
     let (mut a, mut b) = h.connect(geometry);
     for lap in 0..50 {
@@ -53,14 +44,13 @@ pub fn many_laps_wrap_around(h: &mut dyn Harness) {
             send(
                 h,
                 a.tx.as_mut(),
-                0,
                 &pattern(number, number % 129),
                 number as u64,
             );
         }
         for index in 0..burst {
             let number = lap * geometry.slots + index;
-            let (tag, payload) = receive(h, a.tx.as_mut(), b.rx.as_mut(), 0);
+            let (tag, payload) = receive(h, a.tx.as_mut(), b.rx.as_mut());
             assert_eq!(
                 (tag, payload),
                 (number as u64, pattern(number, number % 129))
@@ -74,12 +64,11 @@ pub fn one_slot_is_enough(h: &mut dyn Harness) {
     let geometry = Geometry {
         slot_bytes: 64,
         slots: 1,
-        channels: 1,
     };
     let (mut a, mut b) = h.connect(geometry);
     for number in 0..20 {
-        send(h, a.tx.as_mut(), 0, &pattern(number, 64), number as u64);
-        let (tag, payload) = receive(h, a.tx.as_mut(), b.rx.as_mut(), 0);
+        send(h, a.tx.as_mut(), &pattern(number, 64), number as u64);
+        let (tag, payload) = receive(h, a.tx.as_mut(), b.rx.as_mut());
         assert_eq!((tag, payload), (number as u64, pattern(number, 64)));
     }
 }
@@ -95,9 +84,9 @@ pub fn tags_are_kept(h: &mut dyn Harness) {
         0x0123_4567_89ab_cdef,
         u64::from(u32::MAX),
     ] {
-        send(h, a.tx.as_mut(), 1, b"x", tag);
+        send(h, a.tx.as_mut(), b"x", tag);
         assert_eq!(
-            receive(h, a.tx.as_mut(), b.rx.as_mut(), 1),
+            receive(h, a.tx.as_mut(), b.rx.as_mut()),
             (tag, b"x".to_vec())
         );
     }
@@ -107,12 +96,12 @@ pub fn tags_are_kept(h: &mut dyn Harness) {
 pub fn traffic_flows_both_ways(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
     for _ in 0..5 {
-        assert_eq!(fill(h, a.tx.as_mut(), 0, 64, SMALL.slots), SMALL.slots);
-        assert_eq!(fill(h, b.tx.as_mut(), 0, 200, SMALL.slots), SMALL.slots);
+        assert_eq!(fill(h, a.tx.as_mut(), 64, SMALL.slots), SMALL.slots);
+        assert_eq!(fill(h, b.tx.as_mut(), 200, SMALL.slots), SMALL.slots);
         for number in 0..SMALL.slots {
-            let there = receive(h, a.tx.as_mut(), b.rx.as_mut(), 0);
+            let there = receive(h, a.tx.as_mut(), b.rx.as_mut());
             assert_eq!(there, (number as u64, pattern(number, 64)));
-            let here = receive(h, b.tx.as_mut(), a.rx.as_mut(), 0);
+            let here = receive(h, b.tx.as_mut(), a.rx.as_mut());
             assert_eq!(here, (number as u64, pattern(number, 200)));
         }
     }

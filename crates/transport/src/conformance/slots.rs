@@ -11,7 +11,6 @@ pub fn payloads_of_all_sizes_arrive(h: &mut dyn Harness) {
     let geometry = Geometry {
         slot_bytes: 64 << 10,
         slots: 2,
-        channels: 2,
     };
     let (mut a, mut b) = h.connect(geometry);
     let sizes = [
@@ -33,22 +32,14 @@ pub fn payloads_of_all_sizes_arrive(h: &mut dyn Harness) {
         (64 << 10) - 1,
         64 << 10,
     ];
-    for channel in 0..geometry.channels {
-        for (number, &size) in sizes.iter().chain(sizes.iter().rev()).enumerate() {
-            send(
-                h,
-                a.tx.as_mut(),
-                channel,
-                &pattern(number, size),
-                number as u64,
-            );
-            let (tag, payload) = receive(h, a.tx.as_mut(), b.rx.as_mut(), channel);
-            assert_eq!((tag, payload.len()), (number as u64, size));
-            assert!(
-                payload == pattern(number, size),
-                "bytes of a message of {size}"
-            );
-        }
+    for (number, &size) in sizes.iter().chain(sizes.iter().rev()).enumerate() {
+        send(h, a.tx.as_mut(), &pattern(number, size), number as u64);
+        let (tag, payload) = receive(h, a.tx.as_mut(), b.rx.as_mut());
+        assert_eq!((tag, payload.len()), (number as u64, size));
+        assert!(
+            payload == pattern(number, size),
+            "bytes of a message of {size}"
+        );
     }
 }
 
@@ -57,78 +48,77 @@ pub fn reserving_repeats_itself(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
     for size in [8, 104, 105, 256] {
         let tx = a.tx.as_mut();
-        eventually(h, "a slot", || match tx.reserve(0, size) {
+        eventually(h, "a slot", || match tx.reserve(size) {
             Ok(slot) => slot.map(|slot| slot.copy_from_slice(&pattern(size, size))),
             Err(error) => panic!("reserve: {error}"),
         });
         for _ in 0..3 * SMALL.slots {
-            match tx.reserve(0, size) {
+            match tx.reserve(size) {
                 Ok(Some(slot)) => assert_eq!(slot, pattern(size, size)),
                 other => panic!("reserving again: {other:?}"),
             }
         }
-        commit(tx, 0, size, 5);
-        assert_eq!(receive(h, tx, b.rx.as_mut(), 0), (5, pattern(size, size)));
+        commit(tx, size, 5);
+        assert_eq!(receive(h, tx, b.rx.as_mut()), (5, pattern(size, size)));
     }
     // The last requested length counts, not the first.
     for (first, last) in [(8, 256), (256, 8), (0, 105)] {
         let tx = a.tx.as_mut();
         eventually(h, "a slot", || {
-            tx.reserve(0, first)
+            tx.reserve(first)
                 .is_ok_and(|slot| slot.is_some())
                 .then_some(())
         });
-        match tx.reserve(0, last) {
+        match tx.reserve(last) {
             Ok(Some(slot)) => slot.copy_from_slice(&pattern(last, last)),
             other => panic!("reserving again: {other:?}"),
         }
-        commit(tx, 0, last, 6);
-        assert_eq!(receive(h, tx, b.rx.as_mut(), 0), (6, pattern(last, last)));
+        commit(tx, last, 6);
+        assert_eq!(receive(h, tx, b.rx.as_mut()), (6, pattern(last, last)));
     }
-    stays_empty(h, b.rx.as_mut(), 0);
+    stays_empty(h, b.rx.as_mut());
 }
 
 /// Peeking again returns the same message until it is released. Releasing twice is the same as once, and releasing
 /// without a peeked message does nothing.
 pub fn peeking_repeats_itself(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
-    b.rx.release(0);
+    b.rx.release();
     for number in 0..SMALL.slots {
-        send(h, a.tx.as_mut(), 0, &pattern(number, 90), number as u64);
+        send(h, a.tx.as_mut(), &pattern(number, 90), number as u64);
     }
     for number in 0..SMALL.slots {
-        let first = wait_peeked(h, a.tx.as_mut(), b.rx.as_mut(), 0);
+        let first = wait_peeked(h, a.tx.as_mut(), b.rx.as_mut());
         assert_eq!(first, (number as u64, pattern(number, 90)));
         for _ in 0..10 {
             flush(a.tx.as_mut());
             h.pass_time();
-            assert_eq!(peeked(b.rx.as_mut(), 0), Some(first.clone()));
+            assert_eq!(peeked(b.rx.as_mut()), Some(first.clone()));
         }
-        b.rx.release(0);
-        b.rx.release(0);
-        b.rx.release(1);
+        b.rx.release();
+        b.rx.release();
     }
-    stays_empty(h, b.rx.as_mut(), 0);
+    stays_empty(h, b.rx.as_mut());
 }
 
 /// Nothing is sent before the commit, and later messages do not change a message that was sent.
 pub fn what_was_reserved_is_what_is_sent(h: &mut dyn Harness) {
     let (mut a, mut b) = h.connect(SMALL);
     let tx = a.tx.as_mut();
-    eventually(h, "a slot", || match tx.reserve(2, 100) {
+    eventually(h, "a slot", || match tx.reserve(100) {
         Ok(slot) => slot.map(|slot| slot.copy_from_slice(&pattern(1, 100))),
         Err(error) => panic!("reserve: {error}"),
     });
     flush(tx);
-    stays_empty(h, b.rx.as_mut(), 2);
-    commit(tx, 2, 100, 1);
-    send(h, a.tx.as_mut(), 2, &pattern(2, 100), 2);
+    stays_empty(h, b.rx.as_mut());
+    commit(tx, 100, 1);
+    send(h, a.tx.as_mut(), &pattern(2, 100), 2);
     assert_eq!(
-        receive(h, a.tx.as_mut(), b.rx.as_mut(), 2),
+        receive(h, a.tx.as_mut(), b.rx.as_mut()),
         (1, pattern(1, 100))
     );
     assert_eq!(
-        receive(h, a.tx.as_mut(), b.rx.as_mut(), 2),
+        receive(h, a.tx.as_mut(), b.rx.as_mut()),
         (2, pattern(2, 100))
     );
 }
@@ -141,25 +131,14 @@ pub fn flush_says_when_nothing_is_held_back(h: &mut dyn Harness) {
         flush(a.tx.as_mut()),
         "something is held back before anything was sent"
     );
-    for channel in 0..SMALL.channels {
-        for number in 0..SMALL.slots {
-            send(
-                h,
-                a.tx.as_mut(),
-                channel,
-                &pattern(number, 256),
-                number as u64,
-            );
-        }
+    for number in 0..SMALL.slots {
+        send(h, a.tx.as_mut(), &pattern(number, 256), number as u64);
     }
     let tx = a.tx.as_mut();
     eventually(h, "flush", || flush(tx).then_some(()));
-    for channel in 0..SMALL.channels {
-        for number in 0..SMALL.slots {
-            let (tag, payload) =
-                eventually(h, "a flushed message", || peeked(b.rx.as_mut(), channel));
-            assert_eq!((tag, payload), (number as u64, pattern(number, 256)));
-            b.rx.release(channel);
-        }
+    for number in 0..SMALL.slots {
+        let (tag, payload) = eventually(h, "a flushed message", || peeked(b.rx.as_mut()));
+        assert_eq!((tag, payload), (number as u64, pattern(number, 256)));
+        b.rx.release();
     }
 }

@@ -1,29 +1,18 @@
 //! The state that the two ends of one direction share.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-
-use parking_lot::Mutex;
-
-use crate::Geometry;
 
 /// One direction of a link.
-#[derive(Debug)]
-pub(super) struct Direction {
-    pub(super) channels: Vec<Channel>,
-    /// When the receiver finds out that the sender has closed.
-    pub(super) sender_closed: Option<u64>,
-    /// When the sender finds out that the receiver has closed.
-    pub(super) receiver_closed: Option<u64>,
-}
-
-/// One ordered stream of messages.
 #[derive(Debug, Default)]
-pub(super) struct Channel {
+pub(super) struct Direction {
     /// Messages in flight, with their arrival times, which never decrease.
     pub(super) in_flight: VecDeque<(u64, Message)>,
     /// When the sender finds out about each freed slot, in order of release; never decreasing.
     pub(super) freed: VecDeque<u64>,
+    /// When the receiver finds out that the sender has closed.
+    pub(super) sender_closed: Option<u64>,
+    /// When the sender finds out that the receiver has closed.
+    pub(super) receiver_closed: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -33,16 +22,6 @@ pub(super) struct Message {
 }
 
 impl Direction {
-    pub(super) fn shared(geometry: Geometry) -> Arc<Mutex<Self>> {
-        Arc::new(Mutex::new(Self {
-            channels: (0..geometry.channels).map(|_| Channel::default()).collect(),
-            sender_closed: None,
-            receiver_closed: None,
-        }))
-    }
-}
-
-impl Channel {
     /// Sends a message that arrives at `due`, or together with the previous one, whichever is later.
     pub(super) fn send(&mut self, due: u64, message: Message) {
         let due = due.max(self.in_flight.back().map_or(0, |last| last.0));

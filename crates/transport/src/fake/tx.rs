@@ -18,11 +18,6 @@ pub struct Tx {
     random: Random,
     slot_bytes: usize,
     direction: Arc<Mutex<Direction>>,
-    channels: Vec<Channel>,
-}
-
-#[derive(Debug)]
-struct Channel {
     credits: usize,
     lent: Option<Vec<u8>>,
     /// Messages that were committed but not flushed completely.
@@ -39,21 +34,16 @@ impl Tx {
         direction: &Arc<Mutex<Direction>>,
         random: Random,
     ) -> Self {
-        let channel = || Channel {
-            credits: geometry.slots,
-            lent: None,
-            held_back: VecDeque::new(),
-            left: 0,
-        };
         Self {
             clock: clock.clone(),
             weather: weather.clone(),
             random,
             slot_bytes: geometry.slot_bytes,
             direction: Arc::clone(direction),
-            channels: std::iter::repeat_with(channel)
-                .take(geometry.channels)
-                .collect(),
+            credits: geometry.slots,
+            lent: None,
+            held_back: VecDeque::new(),
+            left: 0,
         }
     }
 
@@ -72,42 +62,29 @@ impl Tx {
         }
     }
 
-    fn check_channel(&self, channel: usize) -> Result<(), LinkError> {
-        if channel < self.channels.len() {
-            return Ok(());
-        }
-        Err(LinkError::Misuse(format!(
-            "channel {channel} of {}",
-            self.channels.len()
-        )))
-    }
-
-    /// Moves up to `budget` bytes of one channel. Returns the rest of the budget.
-    fn move_on(&mut self, channel: usize, mut budget: usize) -> usize {
+    /// Moves up to `budget` bytes.
+    fn move_on(&mut self, mut budget: usize) {
         let now = self.clock.now();
         let mut direction = self.direction.lock();
-        let state = &mut self.channels[channel];
-        while let Some(message) = state.held_back.front() {
+        while let Some(message) = self.held_back.front() {
             // An empty message counts as one byte, so that a flush cannot move any number of them.
-            let missing = message.payload.len().max(1) - state.left;
+            let missing = message.payload.len().max(1) - self.left;
             if missing > budget {
-                state.left += budget;
-                return 0;
+                self.left += budget;
+                return;
             }
             budget -= missing;
-            state.left = 0;
-            if let Some(message) = state.held_back.pop_front() {
+            self.left = 0;
+            if let Some(message) = self.held_back.pop_front() {
                 let due = now.saturating_add(self.random.within(&self.weather.delay));
-                direction.channels[channel].send(due, message);
+                direction.send(due, message);
             }
         }
-        budget
     }
 }
 
 impl LinkTx for Tx {
-    fn reserve(&mut self, channel: usize, len: usize) -> Result<Option<&mut [u8]>, LinkError> {
-        self.check_channel(channel)?;
+    fn reserve(&mut self, len: usize) -> Result<Option<&mut [u8]>, LinkError> {
         if len > self.slot_bytes {
             return Err(LinkError::Misuse(format!(
                 "a message of {len} bytes in slots of {}",
@@ -115,58 +92,45 @@ impl LinkTx for Tx {
             )));
         }
         self.check_open()?;
-        let state = &mut self.channels[channel];
-        state.credits += self.direction.lock().channels[channel].take_freed(self.clock.now());
-        if state.lent.is_none() {
-            if state.credits == 0 || self.random.percent(self.weather.not_yet_percent) {
+        self.credits += self.direction.lock().take_freed(self.clock.now());
+        if self.lent.is_none() {
+            if self.credits == 0 || self.random.percent(self.weather.not_yet_percent) {
                 return Ok(None);
             }
-            state.credits -= 1;
+            self.credits -= 1;
         }
-        let buffer = state.lent.get_or_insert_default();
+        let buffer = self.lent.get_or_insert_default();
         buffer.resize(len, 0);
         Ok(Some(buffer))
     }
 
-    fn commit(&mut self, channel: usize, len: usize, tag: u64) -> Result<(), LinkError> {
-        self.check_channel(channel)?;
-        let lent = &mut self.channels[channel].lent;
-        let payload = lent
+    fn commit(&mut self, len: usize, tag: u64) -> Result<(), LinkError> {
+        let payload = self
+            .lent
             .take_if(|payload| payload.len() == len)
             .ok_or_else(|| {
                 LinkError::Misuse(format!(
-                    "commit of {len} bytes on channel {channel} without a reservation of as many"
+                    "commit of {len} bytes without a reservation of as many"
                 ))
             })?;
         self.check_open()?;
-        self.channels[channel]
-            .held_back
-            .push_back(Message { tag, payload });
+        self.held_back.push_back(Message { tag, payload });
         Ok(())
     }
 
-    fn holds_back(&self, channel: usize) -> bool {
-        self.channels
-            .get(channel)
-            .is_some_and(|channel| !channel.held_back.is_empty())
+    fn holds_back(&self) -> bool {
+        !self.held_back.is_empty()
     }
 
     fn flush(&mut self) -> Result<bool, LinkError> {
         self.check_open()?;
-        let count = self.channels.len();
         let most = (self.weather.flush_bytes as u64).max(1);
         let mut budget = self.random.within(&(1..=most)) as usize;
         if self.weather.flush_bytes == usize::MAX {
             budget = usize::MAX;
         }
-        let first = (self.random.next() % count.max(1) as u64) as usize;
-        for offset in 0..count {
-            budget = self.move_on((first + offset) % count, budget);
-        }
-        Ok(self
-            .channels
-            .iter()
-            .all(|channel| channel.held_back.is_empty()))
+        self.move_on(budget);
+        Ok(self.held_back.is_empty())
     }
 }
 

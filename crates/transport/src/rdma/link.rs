@@ -1,10 +1,10 @@
 //! Links over RDMA: reliable connections between the ports of two hosts.
 //!
-//! Each end has memory that the other writes: for every channel, as many slots as messages may be in flight. The
-//! sender fills a slot of its own and has the device write it, header and payload in one piece, to the peer's slot
-//! with the same index, with an immediate value that tells which message of which channel has arrived. Memory is
-//! not polled for this: the completion comes once the whole message is there. The receiver gives out its slot, and
-//! later sends back how far it has read, as an immediate value without data.
+//! Each end has memory that the other writes: as many slots as messages may be in flight. The sender fills a slot of
+//! its own and has the device write it, header and payload in one piece, to the peer's slot with the same index, with
+//! an immediate value that tells which message has arrived. Memory is not polled for this: the completion comes once
+//! the whole message is there. The receiver gives out its slot, and later sends back how far it has read, as an
+//! immediate value without data.
 //!
 //! A link has one queue pair for each rail. A message takes the rail with the fewest bytes in flight, so that each
 //! rail carries what it can. Messages may therefore overtake each other, and are put in order by their numbers. A
@@ -27,7 +27,6 @@ mod depths;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod immediate;
-mod lane;
 mod lent;
 mod message;
 mod nics;
@@ -41,6 +40,7 @@ mod returns;
 mod rx;
 mod slots;
 mod tx;
+mod unconnected;
 
 pub use connect::connect;
 pub use nics::Nics;

@@ -39,10 +39,9 @@ const CELLS_PER_SLOT: usize = 8;
 /// The memory that is allocated when a link is made ends at a multiple of this, and so does each ring.
 const PAGE: usize = 4 << 10;
 
-/// How many bodies all links of a rank share per channel, as long as each link has one per slot: 17 MB.
+/// How many bodies all links of a rank share, as long as each link has one per slot: 17 MB.
 const BODIES_OF_ALL: usize = 2 << 10;
 
-const MAX_CHANNELS: usize = 1 << 8;
 const MAX_SLOTS: usize = 1 << 20;
 const MAX_SLOT_BYTES: usize = 1 << 30;
 
@@ -115,7 +114,7 @@ pub(super) enum Side {
 
 /// The offsets, in bytes, of everything in a segment of a given size.
 ///
-/// In order: the prologue; two lines per ring, one with the receiver's words (how far it has read) and one with the
+/// In order: the prologue; two lines for each of the two rings, one with the receiver's words (how far it has read) and one with the
 /// sender's; the headers of all rings. Memory up to here is allocated when the link is made. Then the rings'
 /// bodies and slots, which are allocated on first use. All offsets are multiples of 64, and everything lies within
 /// [`bytes`](Self::bytes).
@@ -130,19 +129,14 @@ pub(super) struct Layout {
 impl Layout {
     pub(super) fn new(size: Size) -> Result<Self, MemoryError> {
         let geometry = size.geometry;
-        let Geometry {
-            slot_bytes,
-            slots,
-            channels,
-        } = geometry;
+        let Geometry { slot_bytes, slots } = geometry;
         let possible = slot_bytes % LINE == 0
             && (LINE..=MAX_SLOT_BYTES).contains(&slot_bytes)
-            && (1..=MAX_SLOTS).contains(&slots)
-            && (1..=MAX_CHANNELS).contains(&channels);
+            && (1..=MAX_SLOTS).contains(&slots);
         if !possible {
             return Err(MemoryError::Geometry(format!(
                 "{geometry:?}; slot_bytes must be a multiple of {LINE} up to {MAX_SLOT_BYTES}, \
-                 slots 1 to {MAX_SLOTS}, channels 1 to {MAX_CHANNELS}"
+                 slots 1 to {MAX_SLOTS}"
             )));
         }
         let too_large =
@@ -152,7 +146,7 @@ impl Layout {
             .and_then(|room| room.checked_next_multiple_of(PAGE))
             .ok_or_else(too_large)?;
         let bytes = room
-            .checked_mul(2 * channels)
+            .checked_mul(2)
             .and_then(|rooms| rooms.checked_add(at_once(geometry)))
             .filter(|&bytes| isize::try_from(bytes).is_ok())
             .ok_or_else(too_large)?;
@@ -189,46 +183,42 @@ impl Layout {
     }
 
     /// The word with the number of released messages of the ring.
-    pub(super) fn released(&self, direction: Direction, channel: usize) -> usize {
-        PROLOGUE + APART * self.ring_index(direction, channel)
+    pub(super) fn released(direction: Direction) -> usize {
+        PROLOGUE + APART * direction as usize
     }
 
     /// The word with the piece of a lent message that the receiver asks for.
-    pub(super) fn wanted(&self, direction: Direction, channel: usize) -> usize {
-        self.released(direction, channel) + 8
+    pub(super) fn wanted(direction: Direction) -> usize {
+        Self::released(direction) + 8
     }
 
     /// The word with the piece of a lent message that was given, on the sender's line.
-    pub(super) fn given(&self, direction: Direction, channel: usize) -> usize {
-        self.released(direction, channel) + LINE
+    pub(super) fn given(direction: Direction) -> usize {
+        Self::released(direction) + LINE
     }
 
     /// The header of the ring's first cell.
-    pub(super) fn headers(&self, direction: Direction, channel: usize) -> usize {
+    pub(super) fn headers(&self, direction: Direction) -> usize {
         let geometry = self.size.geometry;
-        let rings = PROLOGUE + APART * 2 * geometry.channels;
-        rings + cells(geometry) * HEADER_STRIDE * self.ring_index(direction, channel)
+        let rings = PROLOGUE + APART * 2;
+        rings + cells(geometry) * HEADER_STRIDE * direction as usize
     }
 
     /// The body of the ring's first cell.
-    pub(super) fn bodies(&self, direction: Direction, channel: usize) -> usize {
-        self.at_once() + self.room * self.ring_index(direction, channel)
+    pub(super) fn bodies(&self, direction: Direction) -> usize {
+        self.at_once() + self.room * direction as usize
     }
 
     /// The first slot of the ring.
-    pub(super) fn slots(&self, direction: Direction, channel: usize) -> usize {
-        self.bodies(direction, channel) + self.size.bodies() * BODY_STRIDE
-    }
-
-    fn ring_index(&self, direction: Direction, channel: usize) -> usize {
-        direction as usize * self.size.geometry.channels + channel
+    pub(super) fn slots(&self, direction: Direction) -> usize {
+        self.bodies(direction) + self.size.bodies() * BODY_STRIDE
     }
 }
 
 /// The offset of the end of all headers.
 fn at_once(geometry: Geometry) -> usize {
     let ring = APART + cells(geometry) * HEADER_STRIDE;
-    (PROLOGUE + 2 * geometry.channels * ring).next_multiple_of(PAGE)
+    (PROLOGUE + 2 * ring).next_multiple_of(PAGE)
 }
 
 /// The number of a ring's cells: a multiple of its number of bodies and of its number of slots.
@@ -253,7 +243,6 @@ mod tests {
         let geometry = Geometry {
             slot_bytes: 192,
             slots: 3,
-            channels: 2,
         };
         for peers in [1, 400] {
             check_parts(Size::among(peers, geometry));
@@ -262,7 +251,7 @@ mod tests {
 
     fn check_parts(size: Size) {
         let layout = Layout::new(size).unwrap();
-        let mut parts = vec![(0, 5 * 8)];
+        let mut parts = vec![(0, 4 * 8)];
         for direction in [Direction::Forth, Direction::Back] {
             for side in [Side::Sender, Side::Receiver] {
                 parts.push((Layout::closed(direction, side), 8));
@@ -272,17 +261,12 @@ mod tests {
                 size_of::<doorbell::words::Words>(),
             ));
             parts.push((Layout::reach(direction), size_of::<reach::Words>()));
-            for channel in 0..2 {
-                parts.push((layout.released(direction, channel), 8));
-                parts.push((layout.wanted(direction, channel), 8));
-                parts.push((layout.given(direction, channel), 8));
-                parts.push((layout.headers(direction, channel), 24 * 128));
-                parts.push((
-                    layout.bodies(direction, channel),
-                    size.bodies() * (64 + 8192),
-                ));
-                parts.push((layout.slots(direction, channel), 3 * (64 + 192)));
-            }
+            parts.push((Layout::released(direction), 8));
+            parts.push((Layout::wanted(direction), 8));
+            parts.push((Layout::given(direction), 8));
+            parts.push((layout.headers(direction), 24 * 128));
+            parts.push((layout.bodies(direction), size.bodies() * (64 + 8192)));
+            parts.push((layout.slots(direction), 3 * (64 + 192)));
         }
         parts.sort_unstable();
         for pair in parts.windows(2) {
@@ -292,7 +276,7 @@ mod tests {
         assert_eq!((last + length).next_multiple_of(PAGE), layout.bytes());
         let first = parts.partition_point(|part| part.0 < layout.at_once());
         assert!(parts[first - 1].0 + parts[first - 1].1 <= layout.at_once());
-        assert_eq!(parts[first].0, layout.bodies(Direction::Forth, 0));
+        assert_eq!(parts[first].0, layout.bodies(Direction::Forth));
         assert!(
             parts
                 .iter()
@@ -306,7 +290,6 @@ mod tests {
         let geometry = Geometry {
             slot_bytes: 64 << 10,
             slots: 8,
-            channels: 1,
         };
         let bodies = |peers| Size::among(peers, geometry).bodies();
         let seen = [0, 1, 7, 32, 63, 255, 65_535].map(bodies);
@@ -318,7 +301,6 @@ mod tests {
         let good = Geometry {
             slot_bytes: 64,
             slots: 1,
-            channels: 1,
         };
         assert!(Layout::new(good.into()).is_ok());
         for bad in [
@@ -337,14 +319,6 @@ mod tests {
             Geometry { slots: 0, ..good },
             Geometry {
                 slots: usize::MAX,
-                ..good
-            },
-            Geometry {
-                channels: 0,
-                ..good
-            },
-            Geometry {
-                channels: usize::MAX,
                 ..good
             },
         ] {

@@ -22,19 +22,14 @@ pub struct Rx {
     segment: Arc<Segment>,
     direction: Direction,
     slot_bytes: usize,
-    channels: Box<[Channel]>,
-    pub(super) doorbell: Doorbell,
-    lender: Lender,
-}
-
-#[derive(Debug)]
-struct Channel {
     ring: Ring,
     consumer: Consumer,
     /// The message at the head, with its length checked.
     held: Option<Held>,
     /// Holds a lent message that is peeked at.
     copy: Vec<u8>,
+    pub(super) doorbell: Doorbell,
+    lender: Lender,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -68,17 +63,14 @@ enum Lender {
 impl Rx {
     pub(super) fn new(segment: &Arc<Segment>, direction: Direction, doorbell: Doorbell) -> Self {
         let geometry = segment.size().geometry();
-        let channel = |index| Channel {
-            ring: Ring::new(segment, direction, index),
-            consumer: Consumer::new(cells(geometry)),
-            held: None,
-            copy: Vec::new(),
-        };
         Self {
             segment: Arc::clone(segment),
             direction,
             slot_bytes: geometry.slot_bytes,
-            channels: (0..geometry.channels).map(channel).collect(),
+            ring: Ring::new(segment, direction),
+            consumer: Consumer::new(cells(geometry)),
+            held: None,
+            copy: Vec::new(),
             doorbell,
             lender: Lender::Unknown,
         }
@@ -86,34 +78,24 @@ impl Rx {
 
     /// The next message, wherever its payload is.
     #[inline]
-    fn look(&mut self, channel: usize) -> Result<Option<Held>, LinkError> {
-        let channels = self.channels.len();
-        let Some(Channel {
-            ring,
-            consumer,
-            held,
-            ..
-        }) = self.channels.get_mut(channel)
-        else {
-            return Err(no_channel(channel, channels));
-        };
-        if held.is_some() {
-            return Ok(*held);
+    fn look(&mut self) -> Result<Option<Held>, LinkError> {
+        if self.held.is_some() {
+            return Ok(self.held);
         }
-        let Some(cell) = consumer.poll(ring)? else {
+        let Some(cell) = self.consumer.poll(&self.ring)? else {
             return Ok(None);
         };
         // SAFETY: the consumer found the cell filled, so it belongs to this side until it is released.
-        let Header { len, tag, place } = unsafe { ring.read_header(cell) };
+        let Header { len, tag, place } = unsafe { self.ring.read_header(cell) };
         let len = len as usize;
         let most = match place {
             PayloadLocation::Slot => self.slot_bytes,
             PayloadLocation::Lent(_) => LEND_MOST,
         };
         if len > most {
-            return Err(too_long(channel, len, most));
+            return Err(too_long(len, most));
         }
-        let found = *held.insert(Held {
+        let found = *self.held.insert(Held {
             cell,
             len,
             tag,
@@ -139,7 +121,6 @@ impl Rx {
     /// Returns how many, if any have arrived.
     fn receive_lent(
         &mut self,
-        channel: usize,
         (held, address): (Held, u64),
         byte: usize,
         room: &mut [u8],
@@ -148,7 +129,7 @@ impl Rx {
             return Ok(Some(0));
         }
         let Lender::Reachable(reach) = self.lender else {
-            return self.receive_piece(channel, held, byte, room);
+            return self.receive_piece(held, byte, room);
         };
         match reach.read(address.wrapping_add(byte as u64), room) {
             Ok(()) if self.still_lends() => Ok(Some(room.len())),
@@ -157,7 +138,7 @@ impl Rx {
                 tracing::info!("messages take two copies from now on: {error}");
                 self.lender = Lender::Unreachable;
                 self.segment.reach(self.direction).give_up();
-                self.receive_piece(channel, held, byte, room)
+                self.receive_piece(held, byte, room)
             }
         }
     }
@@ -166,13 +147,12 @@ impl Rx {
     #[cold]
     fn receive_piece(
         &mut self,
-        channel: usize,
         held: Held,
         byte: usize,
         room: &mut [u8],
     ) -> Result<Option<usize>, LinkError> {
-        let Channel { ring, consumer, .. } = &self.channels[channel];
-        let piece = Piece::new(consumer.number(), byte);
+        let ring = &self.ring;
+        let piece = Piece::new(self.consumer.number(), byte);
         if pieces::ask(ring, piece) {
             self.doorbell.ring_if_asleep();
         }
@@ -190,43 +170,42 @@ impl Rx {
 
     /// Copies a lent payload into `copy`, to be peeked at; returns whether it is complete.
     #[cold]
-    fn copy(&mut self, channel: usize, lent: (Held, u64)) -> Result<bool, LinkError> {
+    fn copy(&mut self, lent: (Held, u64)) -> Result<bool, LinkError> {
         let mut held = lent.0;
-        let mut copy = std::mem::take(&mut self.channels[channel].copy);
+        let mut copy = std::mem::take(&mut self.copy);
         copy.resize(held.len.max(copy.len()), 0);
         let outcome = loop {
             if held.is_copied() {
                 break Ok(true);
             }
             let room = &mut copy[held.copied..held.len];
-            match self.receive_lent(channel, lent, held.copied, room) {
+            match self.receive_lent(lent, held.copied, room) {
                 Ok(Some(count)) => held.copied += count,
                 Ok(None) => break Ok(false),
                 Err(error) => break Err(error),
             }
         };
-        let channel = &mut self.channels[channel];
-        channel.copy = copy;
-        channel.held = Some(held);
+        self.copy = copy;
+        self.held = Some(held);
         outcome
     }
 }
 
 impl LinkRx for Rx {
     #[inline]
-    fn peek(&mut self, channel: usize) -> Result<Option<Arrival<'_>>, LinkError> {
-        let Some(held) = self.look(channel)? else {
+    fn peek(&mut self) -> Result<Option<Arrival<'_>>, LinkError> {
+        let Some(held) = self.look()? else {
             return Ok(None);
         };
         let Held { cell, len, tag, .. } = held;
         if let PayloadLocation::Lent(address) = held.place {
-            if !held.is_copied() && !self.copy(channel, (held, address))? {
+            if !held.is_copied() && !self.copy((held, address))? {
                 return Ok(None);
             }
-            let payload = &self.channels[channel].copy[..len];
+            let payload = &self.copy[..len];
             return Ok(Some(Arrival { tag, payload }));
         }
-        let payload = self.channels[channel].ring.payload(cell, len);
+        let payload = self.ring.payload(cell, len);
         // SAFETY: the payload lies within the cell or its slot, `len` being at most `slot_bytes`. The cell belongs
         // to this side until it is released, which takes `&mut self`, so nothing in this process writes to it. A
         // peer that does violates the protocol, and can only corrupt the bytes.
@@ -235,17 +214,12 @@ impl LinkRx for Rx {
     }
 
     #[inline]
-    fn has_news(&mut self, channel: usize) -> bool {
-        !matches!(self.look(channel), Ok(None))
+    fn has_news(&mut self) -> bool {
+        !matches!(self.look(), Ok(None))
     }
 
-    unsafe fn borrow(
-        &mut self,
-        channel: usize,
-        room: &mut [u8],
-        tag: u64,
-    ) -> Result<Borrowing, LinkError> {
-        match self.look(channel)? {
+    unsafe fn borrow(&mut self, room: &mut [u8], tag: u64) -> Result<Borrowing, LinkError> {
+        match self.look()? {
             Some(
                 held @ Held {
                     place: PayloadLocation::Lent(address),
@@ -255,14 +229,14 @@ impl LinkRx for Rx {
                 let byte = held.borrowed;
                 let most = room.len().min(held.len - byte);
                 let room = &mut room[..most];
-                let Some(count) = self.receive_lent(channel, (held, address), byte, room)? else {
+                let Some(count) = self.receive_lent((held, address), byte, room)? else {
                     return Ok(Borrowing::NotYet);
                 };
                 let borrowed = byte + count;
                 if borrowed == held.len {
-                    self.release(channel);
+                    self.release();
                 } else {
-                    self.channels[channel].held = Some(Held { borrowed, ..held });
+                    self.held = Some(Held { borrowed, ..held });
                 }
                 Ok(Borrowing::Done(count))
             }
@@ -276,16 +250,9 @@ impl LinkRx for Rx {
     }
 
     #[inline]
-    fn release(&mut self, channel: usize) {
-        if let Some(Channel {
-            ring,
-            consumer,
-            held,
-            ..
-        }) = self.channels.get_mut(channel)
-            && held.take().is_some()
-        {
-            consumer.release(ring);
+    fn release(&mut self) {
+        if self.held.take().is_some() {
+            self.consumer.release(&self.ring);
             self.doorbell.ring_if_asleep();
         }
     }
@@ -307,13 +274,8 @@ impl Drop for Rx {
 }
 
 #[cold]
-fn no_channel(channel: usize, channels: usize) -> LinkError {
-    LinkError::Misuse(format!("channel {channel} of {channels}"))
-}
-
-#[cold]
-fn too_long(channel: usize, len: usize, most: usize) -> LinkError {
+fn too_long(len: usize, most: usize) -> LinkError {
     LinkError::Protocol(format!(
-        "the peer sent {len} bytes on channel {channel}, where {most} are the most"
+        "the peer sent {len} bytes, where {most} are the most"
     ))
 }

@@ -17,7 +17,7 @@ use super::{pieces, reach};
 use crate::memory::{MemoryError, SharedMemory};
 
 /// The first word of every segment; its last byte is the version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"sparkln\x06");
+const MAGIC: u64 = u64::from_le_bytes(*b"sparkln\x07");
 
 /// Shared memory laid out as a link.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Segment {
         let segment = Self { memory, layout };
         let words = identity(layout.size());
         // SAFETY: the segment begins with a line for these words, and nothing else uses it yet.
-        unsafe { segment.at(0).cast::<[u64; 5]>().write(words) };
+        unsafe { segment.at(0).cast::<[u64; 4]>().write(words) };
         segment
     }
 
@@ -41,19 +41,18 @@ impl Segment {
         let segment = Self { memory, layout };
         // SAFETY: the segment begins with a line for these words. The peer wrote them before it passed the memory
         // on. If it writes to them now, any values are valid.
-        let words = unsafe { segment.at(0).cast::<[u64; 5]>().read_volatile() };
+        let words = unsafe { segment.at(0).cast::<[u64; 4]>().read_volatile() };
         if words == identity(layout.size()) {
             Ok(segment)
         } else {
             Err(MemoryError::Refused(format!(
                 "expected a link of {:?}, saw one marked {:#x} with slot_bytes {}, slots {}, \
-                 channels {}, bodies {}; run the same library and set the same slot sizes on all ranks",
+                 bodies {}; run the same library and set the same slot sizes on all ranks",
                 layout.size(),
                 words[0],
                 words[1],
                 words[2],
                 words[3],
-                words[4],
             )))
         }
     }
@@ -103,13 +102,12 @@ impl Segment {
     }
 }
 
-fn identity(size: Size) -> [u64; 5] {
+fn identity(size: Size) -> [u64; 4] {
     let geometry = size.geometry();
     [
         MAGIC,
         geometry.slot_bytes as u64,
         geometry.slots as u64,
-        geometry.channels as u64,
         size.bodies_per_slot() as u64,
     ]
 }
@@ -178,24 +176,19 @@ pub(super) struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// The ring of `channel`, which must be one of the geometry's.
-    pub(super) fn new(segment: &Arc<Segment>, direction: Direction, channel: usize) -> Self {
-        assert!(
-            channel < segment.size().geometry().channels,
-            "channel {channel} of a link's own geometry"
-        );
+    pub(super) fn new(segment: &Arc<Segment>, direction: Direction) -> Self {
         let pointer = |offset| {
             // SAFETY: an address within a mapping is not null.
             unsafe { NonNull::new_unchecked(segment.at(offset)) }
         };
         Self {
-            headers: pointer(segment.layout.headers(direction, channel)),
-            bodies: pointer(segment.layout.bodies(direction, channel)),
-            slots: pointer(segment.layout.slots(direction, channel)),
+            headers: pointer(segment.layout.headers(direction)),
+            bodies: pointer(segment.layout.bodies(direction)),
+            slots: pointer(segment.layout.slots(direction)),
             size: segment.size(),
-            released: pointer(segment.layout.released(direction, channel)).cast(),
-            wanted: pointer(segment.layout.wanted(direction, channel)).cast(),
-            given: pointer(segment.layout.given(direction, channel)).cast(),
+            released: pointer(Layout::released(direction)).cast(),
+            wanted: pointer(Layout::wanted(direction)).cast(),
+            given: pointer(Layout::given(direction)).cast(),
             direction,
             segment: Arc::clone(segment),
         }

@@ -16,7 +16,6 @@ use crate::{Geometry, LinkError, LinkRx, LinkTx};
 const GEOMETRY: Geometry = Geometry {
     slot_bytes: 256,
     slots: 4,
-    channels: 2,
 };
 
 fn soon() -> Instant {
@@ -69,7 +68,6 @@ fn a_passed_link_conforms() {
 fn different_geometries_do_not_link() {
     // A segment of another size; and one of the same size with another layout.
     let equal_bytes = Geometry {
-        channels: 1,
         slots: 4,
         slot_bytes: 192,
     };
@@ -118,16 +116,16 @@ fn bodies_are_aligned_for_any_element() {
     let ((mut tx, _), (_, mut rx)) = pair(GEOMETRY).unwrap();
     for _ in 0..GEOMETRY.slots {
         assert_eq!(
-            tx.reserve(0, INLINE_BYTES + 1)
+            tx.reserve(INLINE_BYTES + 1)
                 .unwrap()
                 .unwrap()
                 .as_ptr()
                 .align_offset(64),
             0
         );
-        tx.commit(0, INLINE_BYTES + 1, 0).unwrap();
+        tx.commit(INLINE_BYTES + 1, 0).unwrap();
         assert_eq!(
-            rx.peek(0)
+            rx.peek()
                 .unwrap()
                 .unwrap()
                 .payload
@@ -135,10 +133,10 @@ fn bodies_are_aligned_for_any_element() {
                 .align_offset(64),
             0
         );
-        rx.release(0);
+        rx.release();
     }
     assert_eq!(
-        tx.reserve(0, INLINE_BYTES)
+        tx.reserve(INLINE_BYTES)
             .unwrap()
             .unwrap()
             .as_ptr()
@@ -154,7 +152,7 @@ fn rx_with_forged(len: u32) -> Rx {
     let (memory, fd) = SharedMemory::create(layout.bytes()).unwrap();
     let forger = SharedMemory::from_fd(&fd, layout.bytes()).unwrap();
     let segment = Arc::new(Segment::create(memory, layout));
-    let cell = layout.headers(Direction::Forth, 0);
+    let cell = layout.headers(Direction::Forth);
     // SAFETY: the header of the ring's first cell lies within the mapping, its fields are aligned, and nothing
     // reads it yet.
     unsafe {
@@ -171,14 +169,14 @@ fn a_length_beyond_the_slot_is_a_protocol_violation() {
     for len in [257, 1 << 20, u32::MAX] {
         let mut rx = rx_with_forged(len);
         for _ in 0..2 {
-            let error = rx.peek(0).unwrap_err();
+            let error = rx.peek().unwrap_err();
             assert!(matches!(error, LinkError::Protocol(_)), "{error}");
             assert!(error.to_string().contains(&len.to_string()), "{error}");
         }
-        rx.release(0);
+        rx.release();
     }
     assert_eq!(
-        rx_with_forged(256).peek(0).unwrap().unwrap().payload.len(),
+        rx_with_forged(256).peek().unwrap().unwrap().payload.len(),
         256
     );
 }
@@ -187,7 +185,7 @@ proptest! {
     #[test]
     fn any_header_is_read_within_its_slot(len: u32, fill in 0_u32..300) {
         for len in [len, fill] {
-            match rx_with_forged(len).peek(0) {
+            match rx_with_forged(len).peek() {
                 Ok(arrival) => {
                     let arrival = arrival.unwrap();
                     prop_assert!(arrival.payload.len() == len as usize && len <= 256);
@@ -199,12 +197,12 @@ proptest! {
 
     #[test]
     #[allow(clippy::cast_ptr_alignment)]
-    fn a_segment_of_any_identity_is_opened_or_refused(at in 0_usize..5, word: u64) {
+    fn a_segment_of_any_identity_is_opened_or_refused(at in 0_usize..4, word: u64) {
         let layout = Layout::new(GEOMETRY.into()).unwrap();
         let (memory, fd) = SharedMemory::create(layout.bytes()).unwrap();
         let theirs = SharedMemory::from_fd(&fd, layout.bytes()).unwrap();
         let _segment = Segment::create(memory, layout);
-        // SAFETY: `at` is less than five; the segment begins with the aligned words of its identity, and nothing
+        // SAFETY: `at` is less than four; the segment begins with the aligned words of its identity, and nothing
         // else accesses them yet.
         let changed = unsafe {
             let place = theirs.as_ptr().cast::<u64>().add(at);
@@ -223,25 +221,25 @@ fn drive(what: &str, mut poll: impl FnMut() -> ControlFlow<()>) {
     }
 }
 
-/// Sends `count` messages of varying lengths over all channels in turn.
+/// Sends `count` messages of varying lengths.
 fn stream_out(tx: &mut Tx, count: usize) {
     for number in 0..count {
-        let (channel, len) = (number % GEOMETRY.channels, (number * 7) % 257);
-        drive("sender", || match tx.reserve(channel, len).unwrap() {
+        let len = (number * 7) % 257;
+        drive("sender", || match tx.reserve(len).unwrap() {
             Some(slot) => {
                 slot.fill(number as u8);
                 ControlFlow::Break(())
             }
             None => ControlFlow::Continue(()),
         });
-        tx.commit(channel, len, number as u64).unwrap();
+        tx.commit(len, number as u64).unwrap();
     }
 }
 
 fn stream_in(rx: &mut Rx, count: usize) {
     for number in 0..count {
-        let (channel, len) = (number % GEOMETRY.channels, (number * 7) % 257);
-        drive("receiver", || match rx.peek(channel).unwrap() {
+        let len = (number * 7) % 257;
+        drive("receiver", || match rx.peek().unwrap() {
             Some(arrival) => {
                 assert_eq!((arrival.tag, arrival.payload.len()), (number as u64, len));
                 assert!(arrival.payload.iter().all(|&byte| byte == number as u8));
@@ -249,7 +247,7 @@ fn stream_in(rx: &mut Rx, count: usize) {
             }
             None => ControlFlow::Continue(()),
         });
-        rx.release(channel);
+        rx.release();
     }
 }
 

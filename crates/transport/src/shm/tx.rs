@@ -22,14 +22,6 @@ pub struct Tx {
     segment: Arc<Segment>,
     direction: Direction,
     slot_bytes: usize,
-    channels: Box<[Channel]>,
-    pub(super) doorbell: Doorbell,
-    /// Whether messages may be lent.
-    may_lend: bool,
-}
-
-#[derive(Debug)]
-struct Channel {
     ring: Ring,
     producer: Producer,
     /// For each body and then each slot, how many bytes of it are allocated.
@@ -38,6 +30,9 @@ struct Channel {
     reserved: Option<(Cell, usize)>,
     /// Loans that are not known to have returned, in the order of their numbers.
     loans: VecDeque<Loan>,
+    pub(super) doorbell: Doorbell,
+    /// Whether messages may be lent.
+    may_lend: bool,
 }
 
 /// A payload that the peer reads in place, or asks for in pieces.
@@ -52,7 +47,38 @@ struct Loan {
 // loan has returned, whichever thread owns the link.
 unsafe impl Send for Loan {}
 
-impl Channel {
+impl Tx {
+    pub(super) fn new(segment: &Arc<Segment>, direction: Direction, doorbell: Doorbell) -> Self {
+        let size = segment.size();
+        let geometry = size.geometry();
+        let ring = Ring::new(segment, direction);
+        // SAFETY: this is the sender's side, which is just being made and has sent nothing.
+        unsafe { ring.warm_up() };
+        Self {
+            segment: Arc::clone(segment),
+            direction,
+            slot_bytes: geometry.slot_bytes,
+            ring,
+            producer: Producer::new(cells(geometry)),
+            provided: vec![0; size.bodies() + geometry.slots].into_boxed_slice(),
+            reserved: None,
+            loans: VecDeque::new(),
+            doorbell,
+            may_lend: false,
+        }
+    }
+
+    /// Lends long payloads from now on, if the peer can read this process's memory. If the kernel allows only this
+    /// process's ancestors to read it, this allows all processes of the same user to do so.
+    pub fn allow_lending(&mut self) {
+        self.may_lend = reach::admit(self.segment.reach(self.direction));
+    }
+
+    /// Whether the peer can read this process's memory.
+    fn is_read(&self) -> bool {
+        self.may_lend && self.segment.reach(self.direction).is_readable()
+    }
+
     /// Allocates the memory for a payload, which takes the kernel some time on first use.
     #[inline]
     fn provide(&mut self, cell: Cell, len: usize) -> Result<(), LinkError> {
@@ -108,91 +134,46 @@ impl Channel {
     }
 }
 
-impl Tx {
-    pub(super) fn new(segment: &Arc<Segment>, direction: Direction, doorbell: Doorbell) -> Self {
-        let size = segment.size();
-        let geometry = size.geometry();
-        let channel = |index| {
-            let ring = Ring::new(segment, direction, index);
-            // SAFETY: this is the sender's side, which is just being made and has sent nothing.
-            unsafe { ring.warm_up() };
-            Channel {
-                ring,
-                producer: Producer::new(cells(geometry)),
-                provided: vec![0; size.bodies() + geometry.slots].into_boxed_slice(),
-                reserved: None,
-                loans: VecDeque::new(),
-            }
-        };
-        Self {
-            segment: Arc::clone(segment),
-            direction,
-            slot_bytes: geometry.slot_bytes,
-            channels: (0..geometry.channels).map(channel).collect(),
-            doorbell,
-            may_lend: false,
-        }
-    }
-
-    /// Lends long payloads from now on, if the peer can read this process's memory. If the kernel allows only this
-    /// process's ancestors to read it, this allows all processes of the same user to do so.
-    pub fn allow_lending(&mut self) {
-        self.may_lend = reach::admit(self.segment.reach(self.direction));
-    }
-
-    /// Whether the peer can read this process's memory.
-    fn is_read(&self) -> bool {
-        self.may_lend && self.segment.reach(self.direction).is_readable()
-    }
-}
-
 impl LinkTx for Tx {
     #[inline]
-    fn reserve(&mut self, channel: usize, len: usize) -> Result<Option<&mut [u8]>, LinkError> {
+    fn reserve(&mut self, len: usize) -> Result<Option<&mut [u8]>, LinkError> {
         let slot_bytes = self.slot_bytes;
         if len > slot_bytes {
             return Err(too_long(len, slot_bytes));
         }
-        let channel = pick(&mut self.channels, channel)?;
-        let depth = channel.ring.depth(len);
-        let Some(cell) = channel.producer.poll(&channel.ring, depth)? else {
+        let depth = self.ring.depth(len);
+        let Some(cell) = self.producer.poll(&self.ring, depth)? else {
             return Ok(None);
         };
         if len > INLINE_BYTES {
-            channel.provide(cell, len)?;
+            self.provide(cell, len)?;
         }
-        channel.reserved = Some((cell, len));
+        self.reserved = Some((cell, len));
         // SAFETY: the payload lies within the cell or its slot, `len` being at most `slot_bytes`. The cell belongs
         // to this side until it is published, which takes `&mut self`, so the slice is the only access to it in
         // this process. A peer that writes there violates the protocol, and can only corrupt the bytes.
         Ok(Some(unsafe {
-            slice::from_raw_parts_mut(channel.ring.payload(cell, len), len)
+            slice::from_raw_parts_mut(self.ring.payload(cell, len), len)
         }))
     }
 
     #[inline]
-    fn commit(&mut self, channel: usize, len: usize, tag: u64) -> Result<(), LinkError> {
-        let Channel {
-            ring,
-            producer,
-            reserved,
-            ..
-        } = pick(&mut self.channels, channel)?;
-        match *reserved {
+    fn commit(&mut self, len: usize, tag: u64) -> Result<(), LinkError> {
+        match self.reserved {
             Some((cell, bytes)) if bytes == len => {
-                *reserved = None;
+                self.reserved = None;
                 let header = Header {
                     len: len as u32,
                     tag,
                     place: PayloadLocation::Slot,
                 };
                 // SAFETY: the cell was reserved and has not been published, so it belongs to this side.
-                unsafe { ring.write_header(cell, header) };
-                producer.publish(ring);
+                unsafe { self.ring.write_header(cell, header) };
+                self.producer.publish(&self.ring);
                 self.doorbell.ring_if_asleep();
                 Ok(())
             }
-            other => Err(not_reserved(channel, len, other.map(|(_, bytes)| bytes))),
+            other => Err(not_reserved(len, other.map(|(_, bytes)| bytes))),
         }
     }
 
@@ -204,26 +185,14 @@ impl LinkTx for Tx {
         }
     }
 
-    unsafe fn lend(
-        &mut self,
-        channel: usize,
-        payload: &[u8],
-        tag: u64,
-    ) -> Result<Lending, LinkError> {
+    unsafe fn lend(&mut self, payload: &[u8], tag: u64) -> Result<Lending, LinkError> {
         if !(LEND_LEAST..=LEND_MOST).contains(&payload.len()) || !self.is_read() {
             return Ok(Lending::Unable);
         }
-        let Channel {
-            ring,
-            producer,
-            reserved,
-            loans,
-            ..
-        } = pick(&mut self.channels, channel)?;
-        if let Some((_, bytes)) = reserved {
-            return Err(reserved_before(channel, *bytes));
+        if let Some((_, bytes)) = self.reserved {
+            return Err(reserved_before(bytes));
         }
-        let Some(cell) = producer.poll(ring, ring.depth(0))? else {
+        let Some(cell) = self.producer.poll(&self.ring, self.ring.depth(0))? else {
             return Ok(Lending::NotYet);
         };
         let header = Header {
@@ -232,9 +201,9 @@ impl LinkTx for Tx {
             place: PayloadLocation::Lent(payload.as_ptr() as u64),
         };
         // SAFETY: the producer returned the cell as free and has not published it, so it belongs to this side.
-        unsafe { ring.write_header(cell, header) };
-        let number = producer.publish(ring);
-        loans.push_back(Loan {
+        unsafe { self.ring.write_header(cell, header) };
+        let number = self.producer.publish(&self.ring);
+        self.loans.push_back(Loan {
             number,
             cell,
             payload: NonNull::from(payload),
@@ -243,42 +212,34 @@ impl LinkTx for Tx {
         Ok(Lending::Lent(number))
     }
 
-    fn has_returned(&mut self, channel: usize, loan: u64) -> Result<bool, LinkError> {
-        let channel = pick(&mut self.channels, channel)?;
-        let has_returned = ring::has_returned(&channel.ring, loan)?;
+    fn has_returned(&mut self, loan: u64) -> Result<bool, LinkError> {
+        let has_returned = ring::has_returned(&self.ring, loan)?;
         if has_returned {
-            channel.forget(loan);
+            self.forget(loan);
         }
         Ok(has_returned)
     }
 
     fn withdraw(&mut self) {
         ring::close(self.segment.closed(self.direction, Side::Sender));
-        for channel in &mut self.channels {
-            channel.loans.clear();
-        }
+        self.loans.clear();
     }
 
     /// Loans count as held back: they may have to be copied if the peer cannot read them.
     #[inline]
-    fn holds_back(&self, channel: usize) -> bool {
-        let channel = self.channels.get(channel);
-        channel.is_some_and(|channel| !channel.loans.is_empty())
+    fn holds_back(&self) -> bool {
+        !self.loans.is_empty()
     }
 
     fn flush(&mut self) -> Result<bool, LinkError> {
-        let mut all = true;
-        for channel in &mut self.channels {
-            if channel.take_back()? {
-                continue;
-            }
-            all = false;
-            if let Some(piece) = pieces::asked(&channel.ring) {
-                channel.give(piece)?;
-                self.doorbell.ring_if_asleep();
-            }
+        if self.take_back()? {
+            return Ok(true);
         }
-        Ok(all)
+        if let Some(piece) = pieces::asked(&self.ring) {
+            self.give(piece)?;
+            self.doorbell.ring_if_asleep();
+        }
+        Ok(false)
     }
 }
 
@@ -289,22 +250,9 @@ impl Drop for Tx {
     }
 }
 
-#[inline]
-fn pick(channels: &mut [Channel], channel: usize) -> Result<&mut Channel, LinkError> {
-    let count = channels.len();
-    channels
-        .get_mut(channel)
-        .ok_or_else(|| no_channel(channel, count))
-}
-
 #[cold]
 fn too_long(len: usize, slot_bytes: usize) -> LinkError {
     LinkError::Misuse(format!("a message of {len} bytes in slots of {slot_bytes}"))
-}
-
-#[cold]
-fn no_channel(channel: usize, channels: usize) -> LinkError {
-    LinkError::Misuse(format!("channel {channel} of {channels}"))
 }
 
 #[cold]
@@ -317,18 +265,16 @@ fn not_lent(piece: Piece) -> LinkError {
 }
 
 #[cold]
-fn reserved_before(channel: usize, reserved: usize) -> LinkError {
-    LinkError::Misuse(format!(
-        "lending on channel {channel} after a reservation of {reserved} bytes"
-    ))
+fn reserved_before(reserved: usize) -> LinkError {
+    LinkError::Misuse(format!("lending after a reservation of {reserved} bytes"))
 }
 
 #[cold]
-fn not_reserved(channel: usize, len: usize, reserved: Option<usize>) -> LinkError {
+fn not_reserved(len: usize, reserved: Option<usize>) -> LinkError {
     LinkError::Misuse(match reserved {
         Some(reserved) => {
-            format!("commit of {len} bytes on channel {channel} after a reservation of {reserved}")
+            format!("commit of {len} bytes after a reservation of {reserved}")
         }
-        None => format!("commit of {len} bytes on channel {channel} without a reservation"),
+        None => format!("commit of {len} bytes without a reservation"),
     })
 }

@@ -1,5 +1,7 @@
 //! The header of a message on the wire.
 
+use std::fmt::Display;
+
 use crate::LinkError;
 
 /// Bytes of a header on the wire.
@@ -7,13 +9,11 @@ pub const HEADER_BYTES: usize = 24;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SpkL");
 
-/// The header of a message: magic, sequence number, channel, length, tag, all little-endian.
+/// The header of a message: magic, sequence number, length, tag, all little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// The number of the message on its channel, modulo 2^32.
-    pub sequence: u32,
-    /// The channel.
-    pub channel: u32,
+    /// The number of the message.
+    pub sequence: u64,
     /// Bytes of the payload.
     pub len: u32,
     /// The sender's tag.
@@ -25,21 +25,19 @@ impl Header {
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.sequence.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.channel.to_le_bytes());
+        bytes[4..12].copy_from_slice(&self.sequence.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.len.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.tag.to_le_bytes());
         bytes
     }
 
-    /// Parses a header, whose sequence number, channel and largest length are known.
+    /// Parses a header, whose sequence number and largest length are known.
     ///
     /// # Errors
     /// [`LinkError::Protocol`] for any other header, with what was expected and seen.
     pub fn parse(
         bytes: &[u8; HEADER_BYTES],
-        sequence: u32,
-        channel: u32,
+        sequence: u64,
         slot_bytes: usize,
     ) -> Result<Self, LinkError> {
         let [
@@ -51,10 +49,10 @@ impl Header {
             s1,
             s2,
             s3,
-            c0,
-            c1,
-            c2,
-            c3,
+            s4,
+            s5,
+            s6,
+            s7,
             l0,
             l1,
             l2,
@@ -63,24 +61,21 @@ impl Header {
         ] = *bytes;
         let magic = u32::from_le_bytes([m0, m1, m2, m3]);
         let header = Self {
-            sequence: u32::from_le_bytes([s0, s1, s2, s3]),
-            channel: u32::from_le_bytes([c0, c1, c2, c3]),
+            sequence: u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
             len: u32::from_le_bytes([l0, l1, l2, l3]),
             tag: u64::from_le_bytes(tag),
         };
-        let expect = |what: &str, expected: &dyn std::fmt::Display, seen: u32| {
+        let expect = |what: &str, expected: &dyn Display, seen: &dyn Display| {
             Err(LinkError::Protocol(format!(
                 "expected {what} {expected}, saw {seen}"
             )))
         };
         if magic != MAGIC {
-            expect("a message's first word", &MAGIC, magic)
-        } else if header.channel != channel {
-            expect("a message of channel", &channel, header.channel)
+            expect("a message's first word", &MAGIC, &magic)
         } else if header.sequence != sequence {
-            expect("message number", &sequence, header.sequence)
+            expect("message number", &sequence, &header.sequence)
         } else if header.len as usize > slot_bytes {
-            expect("a length of at most", &slot_bytes, header.len)
+            expect("a length of at most", &slot_bytes, &header.len)
         } else {
             Ok(header)
         }
@@ -94,9 +89,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_encoded_is_read_back(sequence: u32, channel: u32, len in 0_u32..=4096, tag: u64) {
-            let header = Header { sequence, channel, len, tag };
-            let parsed = Header::parse(&header.encode(), sequence, channel, 4096).unwrap();
+        fn what_is_encoded_is_read_back(sequence: u64, len in 0_u32..=4096, tag: u64) {
+            let header = Header { sequence, len, tag };
+            let parsed = Header::parse(&header.encode(), sequence, 4096).unwrap();
             prop_assert_eq!(parsed, header);
         }
 
@@ -104,17 +99,15 @@ mod tests {
         fn arbitrary_bytes_never_pass_for_more_than_a_slot(
             bytes: [u8; HEADER_BYTES],
             magic: bool,
-            sequence: u32,
-            channel: u32,
+            sequence: u64,
             slot_bytes in 0_usize..1 << 20,
         ) {
             let mut bytes = bytes;
             if magic {
                 bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
-                bytes[4..8].copy_from_slice(&sequence.to_le_bytes());
-                bytes[8..12].copy_from_slice(&channel.to_le_bytes());
+                bytes[4..12].copy_from_slice(&sequence.to_le_bytes());
             }
-            match Header::parse(&bytes, sequence, channel, slot_bytes) {
+            match Header::parse(&bytes, sequence, slot_bytes) {
                 Ok(header) => {
                     prop_assert!(header.len as usize <= slot_bytes);
                     prop_assert_eq!(header.encode(), bytes);
@@ -128,21 +121,19 @@ mod tests {
     fn each_field_is_checked() {
         let header = Header {
             sequence: 7,
-            channel: 1,
             len: 64,
             tag: 9,
         };
         let bytes = header.encode();
-        for (sequence, channel, slot_bytes, what) in [
-            (8, 1, 64, "expected message number 8, saw 7"),
-            (7, 2, 64, "expected a message of channel 2, saw 1"),
-            (7, 1, 63, "expected a length of at most 63, saw 64"),
+        for (sequence, slot_bytes, what) in [
+            (8, 64, "expected message number 8, saw 7"),
+            (7, 63, "expected a length of at most 63, saw 64"),
         ] {
-            let error = Header::parse(&bytes, sequence, channel, slot_bytes).unwrap_err();
+            let error = Header::parse(&bytes, sequence, slot_bytes).unwrap_err();
             assert!(error.to_string().contains(what), "{error}");
         }
         let garbage = *b"GET / HTTP/1.1\r\nHost: a\r";
-        let error = Header::parse(&garbage, 0, 0, 64).unwrap_err();
+        let error = Header::parse(&garbage, 0, 64).unwrap_err();
         assert!(error.to_string().contains("first word"), "{error}");
     }
 }

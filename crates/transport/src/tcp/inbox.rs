@@ -31,8 +31,7 @@ pub(super) struct Inbox {
 /// What the next header must contain.
 #[derive(Clone, Copy)]
 pub(super) struct Expected {
-    pub(super) sequence: u32,
-    pub(super) channel: u32,
+    pub(super) sequence: u64,
     pub(super) slot_bytes: usize,
 }
 
@@ -143,10 +142,9 @@ impl Inbox {
         {
             let Expected {
                 sequence,
-                channel,
                 slot_bytes,
             } = expected;
-            self.header = Some(Header::parse(head, sequence, channel, slot_bytes)?);
+            self.header = Some(Header::parse(head, sequence, slot_bytes)?);
         }
         Ok(())
     }

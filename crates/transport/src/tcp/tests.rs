@@ -20,7 +20,6 @@ const WATCHDOG: Duration = Duration::from_secs(30);
 const SMALL: Geometry = Geometry {
     slot_bytes: 256,
     slots: 4,
-    channels: 1,
 };
 
 fn tcp_pair(host: SocketAddr) -> (TcpStream, TcpStream) {
@@ -39,17 +38,12 @@ fn ends(
     sockets: usize,
     mut pair: impl FnMut() -> (Socket, Socket),
 ) -> ((Tx, Rx), (Tx, Rx)) {
-    let mut all = (Vec::new(), Vec::new());
-    for _ in 0..geometry.channels {
-        let pairs = (0..sockets).map(|_| pair());
-        let unshared = |(here, there)| (Unshared::new(here), Unshared::new(there));
-        let (here, there) = pairs.map(unshared).unzip();
-        all.0.push(here);
-        all.1.push(there);
-    }
+    let pairs = (0..sockets).map(|_| pair());
+    let unshared = |(here, there)| (Unshared::new(here), Unshared::new(there));
+    let (here, there) = pairs.map(unshared).unzip();
     (
-        link(all.0, geometry).unwrap(),
-        link(all.1, geometry).unwrap(),
+        link(here, geometry).unwrap(),
+        link(there, geometry).unwrap(),
     )
 }
 
@@ -139,16 +133,16 @@ fn poll<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
 fn send(tx: &mut Tx, message: usize, len: usize) {
     poll("a slot", || {
         tx.flush().unwrap();
-        tx.reserve(0, len)
+        tx.reserve(len)
             .unwrap()
             .map(|slot| slot.copy_from_slice(&payload(message, len)))
     });
-    tx.commit(0, len, message as u64).unwrap();
+    tx.commit(len, message as u64).unwrap();
 }
 
 fn receive(rx: &mut Rx, message: usize, len: usize) {
     poll("a message", || {
-        let arrival = rx.peek(0).unwrap()?;
+        let arrival = rx.peek().unwrap()?;
         assert_eq!((arrival.tag, arrival.payload.len()), (message as u64, len));
         assert!(
             arrival.payload == payload(message, len),
@@ -156,7 +150,7 @@ fn receive(rx: &mut Rx, message: usize, len: usize) {
         );
         Some(())
     });
-    rx.release(0);
+    rx.release();
 }
 
 fn stream(tx: &mut Tx, rx: &mut Rx, lens: &[usize]) {
@@ -178,7 +172,6 @@ fn tiny_kernel_buffers_cut_messages_anywhere() {
     let geometry = Geometry {
         slot_bytes: 64 << 10,
         slots: 3,
-        channels: 1,
     };
     for sockets in [1, 3] {
         let ((mut tx, _rx), (_tx, mut rx)) = ends(geometry, sockets, || {
@@ -197,7 +190,6 @@ fn streams_of_whole_slots_and_of_mixed_sizes() {
     let geometry = Geometry {
         slot_bytes: 64 << 10,
         slots: 8,
-        channels: 1,
     };
     for sockets in [1, 2] {
         let ((mut tx, _rx), (_tx, mut rx)) = over_tcp(geometry, sockets, v4());
@@ -213,15 +205,14 @@ fn streams_of_whole_slots_and_of_mixed_sizes() {
 /// An end of a link whose peer is a plain socket.
 fn raw(geometry: Geometry) -> (TcpStream, Tx, Rx) {
     let (here, there) = tcp_pair(v4());
-    let (tx, rx) = link(vec![vec![Unshared::new(here.into())]], geometry).unwrap();
+    let (tx, rx) = link(vec![Unshared::new(here.into())], geometry).unwrap();
     (there, tx, rx)
 }
 
 fn frame(message: usize, len: usize) -> Vec<u8> {
-    let (sequence, tag) = (message as u32, message as u64);
+    let (sequence, tag) = (message as u64, message as u64);
     let header = Header {
         sequence,
-        channel: 0,
         len: len as u32,
         tag,
     };
@@ -230,7 +221,7 @@ fn frame(message: usize, len: usize) -> Vec<u8> {
 
 fn ending(rx: &mut Rx) -> LinkError {
     poll("an error", || {
-        rx.peek(0).map(|arrival| assert!(arrival.is_none())).err()
+        rx.peek().map(|arrival| assert!(arrival.is_none())).err()
     })
 }
 
@@ -243,7 +234,7 @@ proptest! {
         cuts in proptest::collection::vec(1_usize..=40_000, 1..8),
         direct: bool,
     ) {
-        let geometry = Geometry { slot_bytes: 20_032, slots: 2, channels: 1 };
+        let geometry = Geometry { slot_bytes: 20_032, slots: 2 };
         let (mut peer, _tx, mut rx) = raw(geometry);
         let bytes: Vec<u8> =
             lens.iter().enumerate().flat_map(|(message, &len)| frame(message, len)).collect();
@@ -269,7 +260,7 @@ proptest! {
                 }
                 message += 1;
             }
-            prop_assert!(rx.peek(0).unwrap().is_none());
+            prop_assert!(rx.peek().unwrap().is_none());
         }
         prop_assert_eq!(message, lens.len());
     }
@@ -298,11 +289,11 @@ proptest! {
         }
         let mut seen = 0;
         let error = loop {
-            match rx.peek(0) {
+            match rx.peek() {
                 Ok(Some(arrival)) => {
                     prop_assert!(arrival.payload.len() <= SMALL.slot_bytes);
                     seen += 1;
-                    rx.release(0);
+                    rx.release();
                 }
                 Ok(None) => std::thread::yield_now(),
                 Err(error) => break error,
@@ -322,47 +313,35 @@ proptest! {
 }
 
 #[test]
-fn a_violation_ends_all_channels_for_good() {
-    let geometry = Geometry {
-        channels: 2,
-        ..SMALL
-    };
-    let pairs: Vec<_> = (0..2).map(|_| tcp_pair(v4())).collect();
-    let (here, mut there): (Vec<_>, Vec<_>) = pairs
-        .into_iter()
-        .map(|(here, there)| (vec![Unshared::new(here.into())], there))
-        .unzip();
-    let (_tx, mut rx) = link(here, geometry).unwrap();
+fn a_violation_ends_the_link_for_good() {
+    let (mut peer, _tx, mut rx) = raw(SMALL);
     let huge = Header {
         sequence: 0,
-        channel: 0,
         len: u32::MAX,
         tag: 0,
     };
-    there[0].write_all(&huge.encode()).unwrap();
+    peer.write_all(&huge.encode()).unwrap();
     let error = ending(&mut rx);
     assert!(
         error.to_string().contains("at most 256, saw 4294967295"),
         "{error}"
     );
-    assert!(matches!(rx.peek(1), Err(LinkError::Protocol(_))));
+    assert!(matches!(rx.peek(), Err(LinkError::Protocol(_))));
 }
 
 #[test]
 fn wires_that_are_crossed_are_noticed() {
-    let geometry = Geometry {
-        channels: 2,
-        ..SMALL
-    };
     let (a, b) = (tcp_pair(v4()), tcp_pair(v4()));
-    let one = |stream: TcpStream| vec![Unshared::new(stream.into())];
-    let (mut tx, _rx) = link(vec![one(a.0), one(b.0)], geometry).unwrap();
-    let (_tx, mut rx) = link(vec![one(b.1), one(a.1)], geometry).unwrap();
-    tx.reserve(1, 8).unwrap().unwrap();
-    tx.commit(1, 8, 0).unwrap();
+    let both = |streams: [TcpStream; 2]| streams.map(|stream| Unshared::new(stream.into())).into();
+    let (mut tx, _rx) = link(both([a.0, b.0]), SMALL).unwrap();
+    let (_tx, mut rx) = link(both([b.1, a.1]), SMALL).unwrap();
+    for tag in 0..2 {
+        tx.reserve(8).unwrap().unwrap();
+        tx.commit(8, tag).unwrap();
+    }
     let error = ending(&mut rx);
     assert!(
-        error.to_string().contains("a message of channel 0, saw 1"),
+        error.to_string().contains("message number 0, saw 1"),
         "{error}"
     );
 }
@@ -376,7 +355,7 @@ fn an_end_within_a_message_is_an_end_after_those_before_it() {
         drop(peer);
         receive(&mut rx, 0, 50);
         assert!(matches!(ending(&mut rx), LinkError::Closed));
-        assert!(matches!(rx.peek(0), Err(LinkError::Closed)));
+        assert!(matches!(rx.peek(), Err(LinkError::Closed)));
     }
 }
 
@@ -395,19 +374,12 @@ fn what_was_committed_is_sent_before_the_end() {
 
 #[test]
 fn sockets_must_fit_the_geometry() {
-    let sockets = || vec![vec![Unshared::new(tcp_pair(v4()).0.into())]];
+    let sockets = || vec![Unshared::new(tcp_pair(v4()).0.into())];
     let refused = |sockets, geometry| {
         let error = link(sockets, geometry).map(|_| ()).unwrap_err();
         assert!(matches!(error, LinkError::Misuse(_)), "{error}");
     };
-    refused(
-        sockets(),
-        Geometry {
-            channels: 2,
-            ..SMALL
-        },
-    );
-    refused(vec![Vec::new()], SMALL);
+    refused(Vec::new(), SMALL);
     refused(sockets(), Geometry { slots: 0, ..SMALL });
     refused(
         sockets(),

@@ -10,7 +10,7 @@ use socket2::Socket;
 use spark_ccl_fork::Unshared;
 
 use super::header::{HEADER_BYTES, Header};
-use super::{SLOTLESS_BYTES, ended_by, no_channel, resize};
+use super::{SLOTLESS_BYTES, ended_by, resize};
 use crate::{Direct, Geometry, LinkError, LinkTx, Wait};
 
 /// Offset of a frame (header, then payload) in its slot. It makes the payload start at a multiple of 16 bytes,
@@ -26,12 +26,7 @@ const BATCH: usize = 16;
 ///
 /// Dropping it sends what the kernel still accepts, and then shuts the sockets down for sending.
 pub struct Tx {
-    geometry: Geometry,
-    channels: Vec<Channel>,
-    ended: Option<LinkError>,
-}
-
-struct Channel {
+    slot_bytes: usize,
     sockets: Vec<Outgoing>,
     /// Message `n` is in slot `n % slots` until the kernel has all of it.
     slots: Vec<Slot>,
@@ -41,6 +36,7 @@ struct Channel {
     reserved: Option<usize>,
     /// How many messages the kernel has not accepted completely.
     unsent: usize,
+    ended: Option<LinkError>,
 }
 
 struct Outgoing {
@@ -59,25 +55,26 @@ struct Slot {
 }
 
 impl Tx {
-    pub(super) fn new(sockets: &[Vec<Arc<Unshared<Socket>>>], geometry: Geometry) -> Self {
-        let channels = sockets
-            .iter()
-            .map(|sockets| Channel::new(sockets, geometry.slots));
+    pub(super) fn new(sockets: &[Arc<Unshared<Socket>>], geometry: Geometry) -> Self {
+        let outgoing = |(index, socket): (usize, &Arc<Unshared<Socket>>)| Outgoing {
+            socket: Arc::clone(socket),
+            message: index as u64,
+            written: 0,
+        };
+        let slots = std::iter::repeat_with(Slot::default).take(geometry.slots);
         Self {
-            geometry,
-            channels: channels.collect(),
+            slot_bytes: geometry.slot_bytes,
+            sockets: sockets.iter().enumerate().map(outgoing).collect(),
+            slots: slots.collect(),
+            next: 0,
+            reserved: None,
+            unsent: 0,
             ended: None,
         }
     }
 
-    fn channel(&mut self, channel: usize) -> Result<&mut Channel, LinkError> {
-        if let Some(ended) = &self.ended {
-            return Err(ended.clone());
-        }
-        let channels = self.channels.len();
-        self.channels
-            .get_mut(channel)
-            .ok_or_else(|| no_channel(channel, channels))
+    fn check_open(&self) -> Result<(), LinkError> {
+        self.ended.clone().map_or(Ok(()), Err)
     }
 
     fn end<T>(&mut self, result: Result<T, LinkError>) -> Result<T, LinkError> {
@@ -85,140 +82,6 @@ impl Tx {
             self.ended = Some(error.clone());
         }
         result
-    }
-}
-
-impl LinkTx for Tx {
-    fn reserve(&mut self, channel: usize, len: usize) -> Result<Option<&mut [u8]>, LinkError> {
-        let slot_bytes = self.geometry.slot_bytes;
-        let channel = self.channel(channel)?;
-        if len > slot_bytes {
-            return Err(LinkError::Misuse(format!(
-                "a message of {len} bytes on a link with slots of {slot_bytes}"
-            )));
-        }
-        if !channel.has_room() {
-            return Ok(None);
-        }
-        let slot = channel.slot_of(channel.next);
-        let slot = &mut channel.slots[slot];
-        // Grows once, to the full size: growing step by step would copy the slot each time.
-        slot.provide(if len <= SMALL_BYTES {
-            SMALL_BYTES
-        } else {
-            slot_bytes
-        })?;
-        channel.reserved = Some(len);
-        Ok(Some(&mut slot.bytes[PAYLOAD..PAYLOAD + len]))
-    }
-
-    fn commit(&mut self, channel: usize, len: usize, tag: u64) -> Result<(), LinkError> {
-        let number = channel as u32;
-        let channel = self.channel(channel)?;
-        if channel.reserved != Some(len) {
-            return Err(LinkError::Misuse(format!(
-                "a commit of {len} bytes where {} were reserved",
-                channel
-                    .reserved
-                    .map_or_else(|| "none".to_owned(), |len| len.to_string())
-            )));
-        }
-        let result = channel.commit(number, len, tag);
-        self.end(result)
-    }
-
-    fn send_from(&mut self, channel: usize, payload: &[u8], tag: u64) -> Result<Direct, LinkError> {
-        let (number, slot_bytes) = (channel as u32, self.geometry.slot_bytes);
-        let channel = self.channel(channel)?;
-        if payload.len() < SLOTLESS_BYTES || payload.len() > slot_bytes {
-            return Ok(Direct::Unable);
-        }
-        if channel.reserved.is_some() {
-            return Err(LinkError::Misuse(
-                "a message without a slot while a slot is reserved".to_owned(),
-            ));
-        }
-        if !channel.has_room() {
-            return Ok(Direct::NotYet);
-        }
-        let result = channel.send_from(number, payload, tag, slot_bytes);
-        self.end(result).map(|()| Direct::Done)
-    }
-
-    fn holds_back(&self, channel: usize) -> bool {
-        self.channels
-            .get(channel)
-            .is_some_and(|channel| channel.unsent > 0)
-    }
-
-    fn flush(&mut self) -> Result<bool, LinkError> {
-        if let Some(ended) = &self.ended {
-            return Err(ended.clone());
-        }
-        let mut all = true;
-        let mut result = Ok(());
-        for channel in self
-            .channels
-            .iter_mut()
-            .filter(|channel| channel.unsent > 0)
-        {
-            result = channel.write();
-            all &= channel.unsent == 0;
-            if result.is_err() {
-                break;
-            }
-        }
-        self.end(result).map(|()| all)
-    }
-
-    fn watch(&self, wait: &mut Wait) {
-        if self.ended.is_some() {
-            return;
-        }
-        for channel in self.channels.iter().filter(|channel| channel.unsent > 0) {
-            for outgoing in &channel.sockets {
-                if outgoing.message < channel.next {
-                    wait.add(Arc::clone(&outgoing.socket) as _, PollFlags::OUT);
-                }
-            }
-        }
-    }
-}
-
-impl Drop for Tx {
-    fn drop(&mut self) {
-        // Errors do not matter here: the peer sees the end in any case.
-        let _ = self.flush();
-        for outgoing in self.channels.iter().flat_map(|channel| &channel.sockets) {
-            let _ = outgoing.socket.shutdown(Shutdown::Write);
-        }
-    }
-}
-
-impl Slot {
-    /// Makes room for `payload` bytes of payload.
-    fn provide(&mut self, payload: usize) -> Result<(), LinkError> {
-        if self.bytes.len() < PAYLOAD + payload {
-            resize(&mut self.bytes, PAYLOAD + payload)?;
-        }
-        Ok(())
-    }
-}
-
-impl Channel {
-    fn new(sockets: &[Arc<Unshared<Socket>>], slots: usize) -> Self {
-        let outgoing = |(index, socket): (usize, &Arc<Unshared<Socket>>)| Outgoing {
-            socket: Arc::clone(socket),
-            message: index as u64,
-            written: 0,
-        };
-        Self {
-            sockets: sockets.iter().enumerate().map(outgoing).collect(),
-            slots: std::iter::repeat_with(Slot::default).take(slots).collect(),
-            next: 0,
-            reserved: None,
-            unsent: 0,
-        }
     }
 
     /// Whether the kernel has all of the message that occupied the next message's slot before.
@@ -230,10 +93,9 @@ impl Channel {
     }
 
     /// The header of the next message.
-    fn header(&self, channel: u32, len: usize, tag: u64) -> [u8; HEADER_BYTES] {
+    fn header(&self, len: usize, tag: u64) -> [u8; HEADER_BYTES] {
         let header = Header {
-            sequence: self.next as u32,
-            channel,
+            sequence: self.next,
             len: len as u32,
             tag,
         };
@@ -241,14 +103,8 @@ impl Channel {
     }
 
     /// Sends what the kernel accepts now; the rest stays in the slot.
-    fn send_from(
-        &mut self,
-        channel: u32,
-        payload: &[u8],
-        tag: u64,
-        slot_bytes: usize,
-    ) -> Result<(), LinkError> {
-        let header = self.header(channel, payload.len(), tag);
+    fn send_now(&mut self, payload: &[u8], tag: u64) -> Result<(), LinkError> {
+        let header = self.header(payload.len(), tag);
         let frame = HEADER_BYTES + payload.len();
         let socket = self.socket_of(self.next);
         let slot = self.slot_of(self.next);
@@ -267,7 +123,7 @@ impl Channel {
             outgoing.written = sent;
         }
         let slot = &mut self.slots[slot];
-        slot.provide(slot_bytes)?;
+        slot.provide(self.slot_bytes)?;
         slot.end = PAYLOAD + payload.len();
         slot.bytes[FRAME..PAYLOAD].copy_from_slice(&header);
         let rest = sent.saturating_sub(HEADER_BYTES);
@@ -277,8 +133,9 @@ impl Channel {
         Ok(())
     }
 
-    fn commit(&mut self, channel: u32, len: usize, tag: u64) -> Result<(), LinkError> {
-        let header = self.header(channel, len, tag);
+    /// Sends the reserved slot, as far as the kernel accepts it now.
+    fn send_reserved(&mut self, len: usize, tag: u64) -> Result<(), LinkError> {
+        let header = self.header(len, tag);
         let slot = self.slot_of(self.next);
         let slot = &mut self.slots[slot];
         slot.bytes[FRAME..PAYLOAD].copy_from_slice(&header);
@@ -349,6 +206,106 @@ impl Channel {
 
     fn socket_of(&self, message: u64) -> usize {
         (message % self.sockets.len() as u64) as usize
+    }
+}
+
+impl LinkTx for Tx {
+    fn reserve(&mut self, len: usize) -> Result<Option<&mut [u8]>, LinkError> {
+        let slot_bytes = self.slot_bytes;
+        self.check_open()?;
+        if len > slot_bytes {
+            return Err(LinkError::Misuse(format!(
+                "a message of {len} bytes on a link with slots of {slot_bytes}"
+            )));
+        }
+        if !self.has_room() {
+            return Ok(None);
+        }
+        let slot = self.slot_of(self.next);
+        let slot = &mut self.slots[slot];
+        // Grows once, to the full size: growing step by step would copy the slot each time.
+        slot.provide(if len <= SMALL_BYTES {
+            SMALL_BYTES
+        } else {
+            slot_bytes
+        })?;
+        self.reserved = Some(len);
+        Ok(Some(&mut slot.bytes[PAYLOAD..PAYLOAD + len]))
+    }
+
+    fn commit(&mut self, len: usize, tag: u64) -> Result<(), LinkError> {
+        self.check_open()?;
+        if self.reserved != Some(len) {
+            return Err(LinkError::Misuse(format!(
+                "a commit of {len} bytes where {} were reserved",
+                self.reserved
+                    .map_or_else(|| "none".to_owned(), |len| len.to_string())
+            )));
+        }
+        let result = self.send_reserved(len, tag);
+        self.end(result)
+    }
+
+    fn send_from(&mut self, payload: &[u8], tag: u64) -> Result<Direct, LinkError> {
+        self.check_open()?;
+        if payload.len() < SLOTLESS_BYTES || payload.len() > self.slot_bytes {
+            return Ok(Direct::Unable);
+        }
+        if self.reserved.is_some() {
+            return Err(LinkError::Misuse(
+                "a message without a slot while a slot is reserved".to_owned(),
+            ));
+        }
+        if !self.has_room() {
+            return Ok(Direct::NotYet);
+        }
+        let result = self.send_now(payload, tag);
+        self.end(result).map(|()| Direct::Done)
+    }
+
+    fn holds_back(&self) -> bool {
+        self.unsent > 0
+    }
+
+    fn flush(&mut self) -> Result<bool, LinkError> {
+        self.check_open()?;
+        let result = if self.unsent > 0 {
+            self.write()
+        } else {
+            Ok(())
+        };
+        self.end(result).map(|()| self.unsent == 0)
+    }
+
+    fn watch(&self, wait: &mut Wait) {
+        if self.ended.is_some() {
+            return;
+        }
+        for outgoing in &self.sockets {
+            if outgoing.message < self.next {
+                wait.add(Arc::clone(&outgoing.socket) as _, PollFlags::OUT);
+            }
+        }
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        // Errors do not matter here: the peer sees the end in any case.
+        let _ = self.flush();
+        for outgoing in &self.sockets {
+            let _ = outgoing.socket.shutdown(Shutdown::Write);
+        }
+    }
+}
+
+impl Slot {
+    /// Makes room for `payload` bytes of payload.
+    fn provide(&mut self, payload: usize) -> Result<(), LinkError> {
+        if self.bytes.len() < PAYLOAD + payload {
+            resize(&mut self.bytes, PAYLOAD + payload)?;
+        }
+        Ok(())
     }
 }
 

@@ -16,7 +16,6 @@ use crate::{Geometry, LinkError, LinkRx, LinkTx, shm, tcp};
 const GEOMETRY: Geometry = Geometry {
     slot_bytes: 64 << 10,
     slots: 2,
-    channels: 2,
 };
 /// A block that lasts this long has missed its wake-up.
 const FOREVER: Duration = Duration::from_secs(60);
@@ -55,10 +54,10 @@ impl End {
     fn send(&mut self, bytes: usize, tag: u64) {
         self.wait(|end| {
             end.tx.flush().unwrap();
-            end.tx.reserve(1, bytes).unwrap()?.fill(tag as u8);
+            end.tx.reserve(bytes).unwrap()?.fill(tag as u8);
             Some(())
         });
-        self.tx.commit(1, bytes, tag).unwrap();
+        self.tx.commit(bytes, tag).unwrap();
     }
 
     fn flush(&mut self) {
@@ -67,12 +66,12 @@ impl End {
 
     fn receive(&mut self, bytes: usize, tag: u64) {
         self.wait(|end| {
-            let arrival = end.rx.peek(1).unwrap()?;
+            let arrival = end.rx.peek().unwrap()?;
             assert_eq!((arrival.tag, arrival.payload.len()), (tag, bytes));
             assert!(arrival.payload.iter().all(|&byte| byte == tag as u8));
             Some(())
         });
-        self.rx.release(1);
+        self.rx.release();
     }
 }
 
@@ -86,15 +85,17 @@ fn streams() -> (Socket, Socket) {
 
 fn over_memory() -> (End, End) {
     let (here, there) = streams();
-    let mut ends = (
+    let ends = (
         shm::offer(&here, GEOMETRY, soon()).unwrap(),
         shm::accept(&there, GEOMETRY, soon()).unwrap(),
     );
     let bells = (Bell::new().unwrap(), Bell::new().unwrap());
     shm::send_bell(&here, &bells.0, soon()).unwrap();
     shm::send_bell(&there, &bells.1, soon()).unwrap();
-    shm::receive_bell(&here, &mut ends.0, soon()).unwrap();
-    shm::receive_bell(&there, &mut ends.1, soon()).unwrap();
+    for (stream, end) in [(&here, &ends.0), (&there, &ends.1)] {
+        let bell = shm::take_bell(stream, soon()).unwrap();
+        shm::Chime::of(end).set(&bell);
+    }
     let end = |(tx, rx): shm::End, bell| End {
         tx: Box::new(tx),
         rx: Box::new(rx),
@@ -104,14 +105,9 @@ fn over_memory() -> (End, End) {
 }
 
 fn over_sockets() -> (End, End) {
-    let (here, there) = (0..GEOMETRY.channels)
-        .map(|_| {
-            let (here, there) = streams();
-            (vec![Unshared::new(here)], vec![Unshared::new(there)])
-        })
-        .unzip();
-    let end = |sockets| {
-        let (tx, rx) = tcp::link(sockets, GEOMETRY).unwrap();
+    let (here, there) = streams();
+    let end = |socket| {
+        let (tx, rx) = tcp::link(vec![Unshared::new(socket)], GEOMETRY).unwrap();
         End {
             tx: Box::new(tx),
             rx: Box::new(rx),
@@ -192,31 +188,30 @@ fn an_end_that_goes_wakes_the_other() {
                 thread::sleep(MOMENT);
                 drop(here);
             });
-            let error = there.wait(|end| end.rx.peek(1).err());
+            let error = there.wait(|end| end.rx.peek().err());
             assert!(matches!(error, LinkError::Closed), "{error}");
         });
     }
 }
 
-/// Otherwise every wait for another channel would end at once while the message is there.
+/// Otherwise every wait for another link would end at once while the message is there.
 #[test]
 fn a_message_for_which_nobody_looks_does_not_end_a_wait() {
-    for (mut here, mut there) in links() {
-        here.tx.reserve(0, 8).unwrap().unwrap();
-        here.tx.commit(0, 8, 0).unwrap();
-        let mut blocks = 0;
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                thread::sleep(MOMENT);
-                here.send(8, 1);
-            });
-            there.wait(|end| {
-                blocks += 1;
-                end.rx.peek(1).unwrap().map(|_| ())
-            });
-        });
-        assert!(blocks < 10, "{blocks}");
-    }
+    let (mut here, mut there) = over_sockets();
+    here.send(8, 0);
+    let watched = |end: &mut End| {
+        let mut wait = Wait::default();
+        end.rx.arm(&mut wait);
+        let found = end.rx.peek().unwrap().is_some();
+        end.rx.watch(&mut wait);
+        (found, wait.files())
+    };
+    let mut wait = Wait::default();
+    there.rx.arm(&mut wait);
+    there.rx.watch(&mut wait);
+    assert_eq!(wait.files(), 0);
+    there.receive(8, 0);
+    assert_eq!(watched(&mut there), (false, 1));
 }
 
 #[test]
@@ -245,12 +240,12 @@ fn what_could_block_a_sender_is_no_bell() {
     let (blocking, mut other) = UnixStream::pair().unwrap();
     other.write_all(b"x").unwrap();
     let (here, there) = streams();
-    let mut end = shm::offer(&here, GEOMETRY, soon()).unwrap();
+    let _own = shm::offer(&here, GEOMETRY, soon()).unwrap();
     let _end = shm::accept(&there, GEOMETRY, soon()).unwrap();
     let bell = u64::from_le_bytes(*b"shm bell");
     for (id, fd) in [(bell, blocking.as_fd()), (7, Bell::new().unwrap().as_fd())] {
         send_fd(&there, fd, id, 0, soon()).unwrap();
-        let error = shm::receive_bell(&here, &mut end, soon()).unwrap_err();
+        let error = shm::take_bell(&here, soon()).unwrap_err();
         assert!(matches!(error, MemoryError::Refused(_)), "{error}");
         assert!(error.to_string().contains("expected a bell"), "{error}");
     }

@@ -13,11 +13,11 @@ use spark_ccl_verbs::{Access, PollRoom};
 use super::super::{Candidate, Port, candidates, choose, decode, encode};
 use super::control::Control;
 use super::core::Core;
-use super::lane::{Lane, listen, send_greeting};
-use super::offer::{MOST_LANES, NoLink, Offer, Talk, Wait};
+use super::offer::{MOST_PAIRS, NoLink, Offer, Talk, Wait};
 use super::plan::Plan;
 use super::rail::Rail;
 use super::slots::Slots;
+use super::unconnected::{Unconnected, listen, send_greeting};
 use super::{Nics, Rx, Tx};
 use crate::Geometry;
 
@@ -49,7 +49,7 @@ pub fn connect(
     let mut own = nics.descriptions().to_vec();
     let theirs = decode(&talk.exchange_bytes(&encode(&mut own))?)?;
     let mut tried = candidates(&own, &theirs, first)?;
-    tried.truncate(MOST_CANDIDATES.min(MOST_LANES / settings.qps_per_connection));
+    tried.truncate(MOST_CANDIDATES.min(MOST_PAIRS / settings.qps_per_connection));
     let setup = Setup {
         nics,
         settings,
@@ -88,7 +88,7 @@ struct Setup<'a> {
 /// The queue pairs and slots that one rank has made for a link.
 struct Made {
     // Dropped before the slots, so that no device can access these any more.
-    lanes: Vec<Lane>,
+    pairs: Vec<Unconnected>,
     outgoing: Slots,
     incoming: Slots,
 }
@@ -103,7 +103,7 @@ impl Setup<'_> {
         };
         let (_, peer) = talk.exchange(offer)?;
         match made {
-            Some(made) if made.lanes.len() == peer.ends.len() => Ok((made, peer)),
+            Some(made) if made.pairs.len() == peer.ends.len() => Ok((made, peer)),
             _ => Err(NoLink::Answer("with another number of rails".to_owned())),
         }
     }
@@ -115,7 +115,7 @@ impl Setup<'_> {
             outgoing.register(domain, Access::LOCAL_READ)?;
             incoming.register(domain, Access::REMOTE_WRITE)?;
         }
-        let mut lanes = Vec::new();
+        let mut pairs = Vec::new();
         let mut ends = Vec::new();
         for Candidate { rail, .. } in tried {
             let port = rail.own.port;
@@ -132,9 +132,9 @@ impl Setup<'_> {
                 is_first: self.first,
             });
             for _ in 0..self.settings.qps_per_connection {
-                let lane = Lane::new(&plan)?;
-                ends.push(lane.end());
-                lanes.push(lane);
+                let pair = Unconnected::new(&plan)?;
+                ends.push(pair.end());
+                pairs.push(pair);
             }
         }
         let start = incoming
@@ -143,7 +143,7 @@ impl Setup<'_> {
             .map_or(0, spark_ccl_verbs::MemoryRegion::start);
         let offer = Offer { start, ends };
         let made = Made {
-            lanes,
+            pairs,
             outgoing,
             incoming,
         };
@@ -153,11 +153,11 @@ impl Setup<'_> {
 
 /// Connects the queue pairs that can be connected.
 fn connect_all(made: &mut Made, peer: &Offer) -> Vec<Option<Rail>> {
-    let lanes = made.lanes.drain(..).zip(&peer.ends);
-    lanes
-        .map(|(lane, end)| {
-            let name = lane.plan().rail.to_string();
-            lane.connect(*end, peer.start)
+    let pairs = made.pairs.drain(..).zip(&peer.ends);
+    pairs
+        .map(|(pair, end)| {
+            let name = pair.plan().rail.to_string();
+            pair.connect(*end, peer.start)
                 .inspect_err(|error| tracing::debug!("{name} is no rail: {error}"))
                 .ok()
         })
@@ -185,9 +185,9 @@ fn chosen(
     rails: Vec<Option<Rail>>,
     per_rail: usize,
 ) -> Result<(Vec<Rail>, Vec<String>), NoLink> {
-    let lanes = rails.chunks(per_rail);
-    let answered: Vec<bool> = lanes
-        .map(|lanes| lanes.iter().all(Option::is_some))
+    let unconnected = rails.chunks(per_rail);
+    let answered: Vec<bool> = unconnected
+        .map(|unconnected| unconnected.iter().all(Option::is_some))
         .collect();
     for (candidate, answered) in tried.iter().zip(&answered) {
         if candidate.certain && !answered {
@@ -195,9 +195,9 @@ fn chosen(
         }
     }
     let chosen = choose(tried, &answered)?;
-    let is_chosen = |lane: usize| chosen.contains(&tried[lane / per_rail].rail);
+    let is_chosen = |index: usize| chosen.contains(&tried[index / per_rail].rail);
     let rails = rails.into_iter().enumerate();
-    let rails = rails.filter_map(|(lane, rail)| rail.filter(|_| is_chosen(lane)));
+    let rails = rails.filter_map(|(index, rail)| rail.filter(|_| is_chosen(index)));
     Ok((
         rails.collect(),
         chosen.iter().map(ToString::to_string).collect(),

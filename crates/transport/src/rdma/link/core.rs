@@ -32,6 +32,11 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_micros(20);
 /// How many polls pass between two checks of the control stream and of silent rails.
 const LISTEN_AFTER: u32 = 1024;
+/// The write that a reserved message will take.
+const RESERVED: u64 = 1;
+/// How many writes a rail must have room for before it takes one that was not reserved: one for the reserved message,
+/// one for a probe, and the write itself.
+const UNRESERVED: u64 = RESERVED + 2;
 /// What a poll that finds nothing counts for: it has time for more.
 const IDLE: u32 = 16;
 
@@ -57,10 +62,10 @@ pub(super) struct Core {
     looks: u32,
     /// `None` while a poll uses it.
     room: Option<Box<PollRoom>>,
-    /// By channel, the last message that was read and not yet acknowledged, not counting lent ones.
-    owed: Vec<Option<u64>>,
-    /// By channel, the messages that are being read from the peer's memory.
-    loans: Vec<Loans>,
+    /// The last message that was read and not yet acknowledged, not counting lent ones.
+    owed: Option<u64>,
+    /// The messages that are being read from the peer's memory.
+    loans: Loans,
     /// The memory that may be lent, or borrowed into.
     registry: Arc<Registry>,
     failed: Option<LinkError>,
@@ -78,8 +83,8 @@ impl Core {
         Self {
             order: Order::new(geometry, rails.len()),
             room: None,
-            owed: vec![None; geometry.channels],
-            loans: (0..geometry.channels).map(|_| Loans::new()).collect(),
+            owed: None,
+            loans: Loans::new(),
             registry,
             failed: None,
             rails: rails.into_iter().map(Some).collect(),
@@ -117,16 +122,14 @@ impl Core {
         &self.control
     }
 
-    /// The number of the channel's next message, if its slot is free.
-    pub(super) fn next_to_send(&mut self, channel: usize) -> Result<Option<u64>, LinkError> {
+    /// The number of the next message, if its slot is free.
+    pub(super) fn next_to_send(&mut self) -> Result<Option<u64>, LinkError> {
         if self.failed.is_none() && self.order.receiver_gone {
             return Err(LinkError::Closed);
         }
-        // One extra write for each channel, so that what all channels have reserved can be sent.
-        let writes = self.owed.len() as u64 + 1;
         let free = |core: &Self| {
-            let room = core.rails().all(|rail| rail.has_room(writes));
-            core.order.next_to_send(channel).filter(|_| room)
+            let room = core.rails().all(|rail| rail.has_room(RESERVED + 1));
+            core.order.next_to_send().filter(|_| room)
         };
         if self.failed.is_none()
             && let Some(number) = free(self)
@@ -137,22 +140,17 @@ impl Core {
         Ok(free(self))
     }
 
-    /// Sends the channel's next message, whose payload is in its slot.
+    /// Sends the next message, whose payload is in its slot.
     ///
     /// # Safety
     /// The slot is reserved, so it belongs to this side.
-    pub(super) unsafe fn send(
-        &mut self,
-        channel: usize,
-        len: usize,
-        header: Header,
-    ) -> Result<(), LinkError> {
+    pub(super) unsafe fn send(&mut self, len: usize, header: Header) -> Result<(), LinkError> {
         let number = header.number;
         // SAFETY: the caller promises that the slot is reserved, so it belongs to this side.
-        unsafe { self.outgoing.write_header(channel, header) };
+        unsafe { self.outgoing.write_header(header) };
         // SAFETY: the message is complete, and its slot is written again only after the peer has acknowledged it.
-        let load = unsafe { self.transmit(channel, number, (HEADER_BYTES + len) as u64)? };
-        self.order.note_sent(channel, load, header.is_lent);
+        let load = unsafe { self.transmit(number, (HEADER_BYTES + len) as u64)? };
+        self.order.note_sent(load, header.is_lent);
         Ok(())
     }
 
@@ -161,19 +159,10 @@ impl Core {
     ///
     /// # Safety
     /// The message stays unchanged until the peer has acknowledged it.
-    unsafe fn transmit(
-        &mut self,
-        channel: usize,
-        number: u64,
-        bytes: u64,
-    ) -> Result<Load, LinkError> {
-        let offset = self.outgoing.offset(channel, number);
-        let start = self
-            .outgoing
-            .payload(channel, number)
-            .wrapping_sub(HEADER_BYTES);
+    unsafe fn transmit(&mut self, number: u64, bytes: u64) -> Result<Load, LinkError> {
+        let offset = self.outgoing.offset(number);
+        let start = self.outgoing.payload(number).wrapping_sub(HEADER_BYTES);
         let what = Immediate::Message {
-            channel,
             number: number as u32,
         };
         loop {
@@ -194,19 +183,18 @@ impl Core {
         }
     }
 
-    /// Sends the channel's next message, whose payload the peer reads in place.
+    /// Sends the next message, whose payload the peer reads in place.
     ///
     /// # Safety
     /// The slot is reserved, so it belongs to this side.
     pub(super) unsafe fn send_lent(
         &mut self,
-        channel: usize,
         number: u64,
         lent: &Lent,
         tag: u64,
     ) -> Result<(), LinkError> {
         let bytes = lent.encode();
-        let slot = self.outgoing.payload(channel, number);
+        let slot = self.outgoing.payload(number);
         let header = Header {
             tag,
             number,
@@ -215,40 +203,37 @@ impl Core {
         // SAFETY: the caller promises that the slot belongs to this side. The bytes fit: `lendable` has made sure.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), slot, bytes.len());
-            self.send(channel, bytes.len(), header)
+            self.send(bytes.len(), header)
         }
     }
 
     /// Whether the peer has returned the slots of all messages up to this number.
-    pub(super) fn has_returned(&mut self, channel: usize, number: u64) -> Result<bool, LinkError> {
-        if self.order.is_on_its_way(channel, number) {
+    pub(super) fn has_returned(&mut self, number: u64) -> Result<bool, LinkError> {
+        if self.order.is_on_its_way(number) {
             self.poll()?;
         }
-        Ok(!self.order.is_on_its_way(channel, number))
+        Ok(!self.order.is_on_its_way(number))
     }
 
-    /// The number and length of the channel's next message, if it has arrived.
-    pub(super) fn next_to_read(
-        &mut self,
-        channel: usize,
-    ) -> Result<Option<(u64, usize)>, LinkError> {
-        if let Some(next) = self.order.next_to_read(channel) {
+    /// The number and length of the next message, if it has arrived.
+    pub(super) fn next_to_read(&mut self) -> Result<Option<(u64, usize)>, LinkError> {
+        if let Some(next) = self.order.next_to_read() {
             return Ok(Some(next));
         }
         let polled = self.poll();
-        match self.order.next_to_read(channel) {
+        match self.order.next_to_read() {
             Some(next) => Ok(Some(next)),
             None if polled.is_ok() && self.order.sender_gone() => Err(LinkError::Closed),
             None => polled.map(|()| None),
         }
     }
 
-    /// Returns the slot of the channel's next message.
-    pub(super) fn release(&mut self, channel: usize) {
-        if let Some(number) = self.order.note_read(channel) {
-            match self.loans[channel].pop_front() {
-                None => self.owed[channel] = Some(number),
-                Some(loan) => self.give_back(channel, number, loan.reader()),
+    /// Returns the slot of the next message.
+    pub(super) fn release(&mut self) {
+        if let Some(number) = self.order.note_read() {
+            match self.loans.pop_front() {
+                None => self.owed = Some(number),
+                Some(loan) => self.give_back(number, loan.reader()),
             }
             self.acknowledge();
         }
@@ -256,26 +241,17 @@ impl Core {
 
     /// Tells the peer what was read, as far as the rails have room for it.
     fn acknowledge(&mut self) {
-        let writes = self.unreserved();
         let has_room =
-            |rail: &Option<Rail>| rail.as_ref().is_some_and(|rail| rail.has_room(writes));
-        for channel in 0..self.owed.len() {
-            if let Some(number) = self.owed[channel]
-                && self.failed.is_none()
-                && let Some(rail) = self.rails.iter().position(has_room)
-            {
-                self.owed[channel] = None;
-                let number = number as u32;
-                self.say(rail, Immediate::Released { channel, number });
-            }
+            |rail: &Option<Rail>| rail.as_ref().is_some_and(|rail| rail.has_room(UNRESERVED));
+        if let Some(number) = self.owed
+            && self.failed.is_none()
+            && let Some(rail) = self.rails.iter().position(has_room)
+        {
+            self.owed = None;
+            let number = number as u32;
+            self.say(rail, Immediate::Released { number });
         }
         self.say_returns();
-    }
-
-    /// How many writes a rail must have room for before it takes one that was not reserved: one per channel for
-    /// reserved messages, one for a probe, and the write itself.
-    fn unreserved(&self) -> u64 {
-        self.owed.len() as u64 + 2
     }
 
     fn say(&mut self, rail: usize, what: Immediate) {

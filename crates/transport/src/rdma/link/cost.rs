@@ -12,16 +12,15 @@ use spark_ccl_verbs::{Access, testing};
 use super::control::Control;
 use super::core::Core;
 use super::immediate::Immediate;
-use super::lane::Lane;
 use super::plan::Plan;
 use super::slots::{Header, Slots};
+use super::unconnected::Unconnected;
 use crate::Geometry;
 use crate::rdma::{End, Rail, devices};
 
 const GEOMETRY: Geometry = Geometry {
     slot_bytes: 256 << 10,
     slots: 8,
-    channels: 3,
 };
 const MESSAGES: u32 = 1_000_000;
 
@@ -54,9 +53,9 @@ pub(super) fn alone() -> Core {
         rkey: incoming.regions()[0].rkey(),
         is_first: true,
     });
-    let lane = Lane::new(&plan).unwrap();
-    let peer = lane.end();
-    let rail = lane.connect(peer, 0).unwrap();
+    let pair = Unconnected::new(&plan).unwrap();
+    let peer = pair.end();
+    let rail = pair.connect(peer, 0).unwrap();
     let (stream, _) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
     let control = Control::new(Unshared::new(stream), 1, GEOMETRY).unwrap();
     Core::new(vec![rail], outgoing, incoming, control, Arc::default())
@@ -69,16 +68,15 @@ fn cost_of_a_message() {
     for len in [8, 256 << 10] {
         let begin = Instant::now();
         for _ in 0..MESSAGES {
-            let next = core.next_to_send(0).unwrap().unwrap();
+            let next = core.next_to_send().unwrap().unwrap();
             let header = Header {
                 tag: 7,
                 number: next,
                 is_lent: false,
             };
             // SAFETY: the slot is free, so it belongs to this side.
-            unsafe { core.send(0, len, header).unwrap() };
+            unsafe { core.send(len, header).unwrap() };
             let said = Immediate::Released {
-                channel: 0,
                 number: next as u32,
             };
             core.inject(said, 0);

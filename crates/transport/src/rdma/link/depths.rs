@@ -25,12 +25,12 @@ impl Depths {
     /// A text, if the device's queues cannot hold what the peer may send at once.
     pub(super) fn new(geometry: Geometry, limits: &Limits) -> Result<Self, String> {
         // A message and its acknowledgement, in each direction.
-        let window = 2 * geometry.slots * geometry.channels;
+        let window = 2 * geometry.slots;
         let receives = window + SPARE_RECEIVES;
         let most = limits.work_requests.min(limits.completions / 2) as usize;
         if receives > most {
             return Err(format!(
-                "{} slots per channel take queues of {receives} receives, where the device holds at most \
+                "{} slots take queues of {receives} receives, where the device holds at most \
                  {most}: lower SPARK_CCL_SLOTS",
                 geometry.slots
             ));
@@ -70,7 +70,6 @@ mod tests {
         let geometry = Geometry {
             slot_bytes: 64,
             slots,
-            channels: 3,
         };
         Depths::new(geometry, &limits)
     }
@@ -79,19 +78,19 @@ mod tests {
     fn queues_hold_all_that_may_arrive_and_what_the_device_has() {
         let depths =
             |slots, work, done| depths(slots, work, done).map(|it| (it.sends, it.receives));
-        assert_eq!(depths(8, 32768, 1 << 22), Ok((224, 56)));
-        assert_eq!(depths(1024, 32768, 1 << 22), Ok((4096, 6152)));
-        assert_eq!(depths(8, 100, 1 << 22), Ok((100, 56)));
-        assert_eq!(depths(8, 32768, 200), Ok((100, 56)));
-        let error = depths(1024, 4096, 1 << 22).unwrap_err();
+        assert_eq!(depths(24, 32768, 1 << 22), Ok((224, 56)));
+        assert_eq!(depths(3072, 32768, 1 << 22), Ok((4096, 6152)));
+        assert_eq!(depths(24, 100, 1 << 22), Ok((100, 56)));
+        assert_eq!(depths(24, 32768, 200), Ok((100, 56)));
+        let error = depths(3072, 4096, 1 << 22).unwrap_err();
         for words in [
-            "1024 slots",
+            "3072 slots",
             "6152 receives",
             "at most 4096",
             "lower SPARK_CCL_SLOTS",
         ] {
             assert!(error.contains(words), "{error}");
         }
-        assert!(depths(1024, 32768, 8192).is_err());
+        assert!(depths(3072, 32768, 8192).is_err());
     }
 }

@@ -2,20 +2,18 @@
 
 use spark_ccl_verbs::Opcode;
 
-/// The most channels of a link.
-pub(super) const MAX_CHANNELS: usize = 1 << 6;
 /// Message numbers are transmitted modulo this.
-const NUMBERS: u32 = 1 << 24;
+const NUMBERS: u32 = 1 << 30;
 
-/// The meaning of an immediate value. Messages of a channel are numbered from 1.
+/// The meaning of an immediate value. Messages are numbered from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Immediate {
     /// The message with this number is in its slot.
-    Message { channel: usize, number: u32 },
+    Message { number: u32 },
     /// The receiver has returned the slots of all messages up to this number that are not lent.
-    Released { channel: usize, number: u32 },
+    Released { number: u32 },
     /// The receiver has read the lent message with this number over this rail, or over one that it has dropped.
-    Returned { channel: usize, number: u32 },
+    Returned { number: u32 },
     /// This rail works.
     Hello,
     /// The sender sends nothing more over this rail.
@@ -26,18 +24,14 @@ pub(super) enum Immediate {
 
 impl Immediate {
     pub(super) fn to_bits(self) -> u32 {
-        let of = |kind: u32, channel: usize, number: u64| {
-            (kind << 30)
-                | ((channel as u32 % MAX_CHANNELS as u32) << 24)
-                | (number as u32 % NUMBERS)
-        };
+        let of = |kind: u32, number: u32| (kind << 30) | (number % NUMBERS);
         match self {
-            Self::Message { channel, number } => of(0, channel, number.into()),
-            Self::Released { channel, number } => of(1, channel, number.into()),
-            Self::Returned { channel, number } => of(3, channel, number.into()),
-            Self::Hello => of(2, 0, 0),
-            Self::SenderGone => of(2, 0, 1),
-            Self::ReceiverGone => of(2, 0, 2),
+            Self::Message { number } => of(0, number),
+            Self::Released { number } => of(1, number),
+            Self::Returned { number } => of(3, number),
+            Self::Hello => of(2, 0),
+            Self::SenderGone => of(2, 1),
+            Self::ReceiverGone => of(2, 2),
         }
     }
 
@@ -54,12 +48,11 @@ impl Immediate {
 
     /// Decodes a value; `None` if no peer of this version sends it.
     pub(super) fn from_bits(bits: u32) -> Option<Self> {
-        let channel = (bits >> 24) as usize % MAX_CHANNELS;
         let number = bits % NUMBERS;
         match (bits >> 30, number) {
-            (0, number) => Some(Self::Message { channel, number }),
-            (1, number) => Some(Self::Released { channel, number }),
-            (3, number) => Some(Self::Returned { channel, number }),
+            (0, number) => Some(Self::Message { number }),
+            (1, number) => Some(Self::Released { number }),
+            (3, number) => Some(Self::Returned { number }),
             (2, 0) => Some(Self::Hello),
             (2, 1) => Some(Self::SenderGone),
             (2, 2) => Some(Self::ReceiverGone),
@@ -85,11 +78,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_said_is_understood(channel in 0..MAX_CHANNELS, number in 0..NUMBERS) {
+        fn what_is_said_is_understood(number in 0..NUMBERS) {
             for said in [
-                Immediate::Message { channel, number },
-                Immediate::Released { channel, number },
-                Immediate::Returned { channel, number },
+                Immediate::Message { number },
+                Immediate::Released { number },
+                Immediate::Returned { number },
                 Immediate::Hello,
                 Immediate::SenderGone,
                 Immediate::ReceiverGone,
@@ -101,8 +94,7 @@ mod tests {
         #[test]
         fn any_bits_are_understood_or_refused(bits: u32) {
             if let Some(said) = Immediate::from_bits(bits) {
-                let channel_bits = if bits >> 30 == 2 { !(0x3f << 24) } else { u32::MAX };
-                prop_assert_eq!(said.to_bits(), bits & channel_bits);
+                prop_assert_eq!(said.to_bits(), bits);
             }
         }
 

@@ -15,7 +15,7 @@ use super::super::{ExchangeError, NoRail, exchange};
 /// How often a waiting rank checks whether to go on.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The most queue pairs that are tried for a link.
-pub(super) const MOST_LANES: usize = 1024;
+pub(super) const MOST_PAIRS: usize = 1024;
 /// The longest text about a problem, in characters.
 const MAX_PROBLEM: usize = 4096;
 /// The longest message, in bytes: a description of ports, or an offer of that many queue pairs, which is longer
@@ -25,7 +25,7 @@ const MAX_BYTES: usize = if exchange::MAX_BYTES > MAX_OFFER {
 } else {
     MAX_OFFER
 };
-const MAX_OFFER: usize = MOST_LANES * 96;
+const MAX_OFFER: usize = MOST_PAIRS * 96;
 
 /// Why two ranks have no link over RDMA. If it [is agreed](Self::is_agreed), they may connect in another way.
 #[derive(Debug, thiserror::Error)]

@@ -5,22 +5,9 @@ use super::report::{Progress, Report};
 use super::slots::HEADER_BYTES;
 use crate::{Geometry, LinkError};
 
-/// The accounts of a link's end.
+/// The accounts of a link's end. Messages are numbered from 1 in each direction.
 #[derive(Debug)]
 pub(super) struct Order {
-    channels: Vec<Channel>,
-    slot_bytes: usize,
-    /// By rail, whether the peer's sender sends nothing more over it.
-    silent: Vec<bool>,
-    /// The peer's sender has announced itself that it is gone.
-    sender_said: bool,
-    /// The peer's receiver accepts nothing more.
-    pub(super) receiver_gone: bool,
-}
-
-/// The accounts of a channel. Messages are numbered from 1 in each direction.
-#[derive(Debug)]
-struct Channel {
     /// Messages sent.
     sent: u64,
     /// Of these, how many slots the peer has returned.
@@ -33,6 +20,13 @@ struct Channel {
     arrived: Vec<Option<u32>>,
     /// How many messages the peer has reported as sent, of which failed rails may not have delivered all.
     promised: u64,
+    slot_bytes: usize,
+    /// By rail, whether the peer's sender sends nothing more over it.
+    silent: Vec<bool>,
+    /// The peer's sender has announced itself that it is gone.
+    sender_said: bool,
+    /// The peer's receiver accepts nothing more.
+    pub(super) receiver_gone: bool,
 }
 
 /// A message that was sent.
@@ -55,7 +49,6 @@ pub(super) struct Load {
 /// A message that its rail has not delivered to the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Missed {
-    pub(super) channel: usize,
     pub(super) number: u64,
     /// The size of header and payload.
     pub(super) bytes: u64,
@@ -63,16 +56,13 @@ pub(super) struct Missed {
 
 impl Order {
     pub(super) fn new(geometry: Geometry, rails: usize) -> Self {
-        let channel = || Channel {
+        Self {
             sent: 0,
             returned: 0,
             slots: vec![Sent::default(); geometry.slots],
             read: 0,
             arrived: vec![None; geometry.slots],
             promised: 0,
-        };
-        Self {
-            channels: (0..geometry.channels).map(|_| channel()).collect(),
             slot_bytes: geometry.slot_bytes,
             silent: vec![false; rails],
             sender_said: false,
@@ -81,18 +71,16 @@ impl Order {
     }
 
     /// The number of the next message, if its slot is free.
-    pub(super) fn next_to_send(&self, channel: usize) -> Option<u64> {
-        let Channel { sent, returned, .. } = self.channels[channel];
-        let free = sent - returned < self.channels[channel].slots.len() as u64;
-        free.then_some(sent + 1)
+    pub(super) fn next_to_send(&self) -> Option<u64> {
+        let free = self.sent - self.returned < self.slots.len() as u64;
+        free.then_some(self.sent + 1)
     }
 
     /// Notes that the next message was sent.
-    pub(super) fn note_sent(&mut self, channel: usize, load: Load, is_lent: bool) {
-        let channel = &mut self.channels[channel];
-        channel.sent += 1;
-        let slot = channel.slot(channel.sent);
-        channel.slots[slot] = Sent {
+    pub(super) fn note_sent(&mut self, load: Load, is_lent: bool) {
+        self.sent += 1;
+        let slot = self.slot(self.sent);
+        self.slots[slot] = Sent {
             load: Some(load),
             is_lent,
             is_read: false,
@@ -100,40 +88,35 @@ impl Order {
     }
 
     /// The number and payload bytes of the next message, if it has arrived.
-    pub(super) fn next_to_read(&self, channel: usize) -> Option<(u64, usize)> {
-        self.arrived(channel, 0)
+    pub(super) fn next_to_read(&self) -> Option<(u64, usize)> {
+        self.arrived(0)
     }
 
     /// The same for the message that is `behind` places after the next one.
-    pub(super) fn arrived(&self, channel: usize, behind: u64) -> Option<(u64, usize)> {
-        let channel = &self.channels[channel];
-        let number = channel.read + 1 + behind;
-        let is_near = behind < channel.arrived.len() as u64;
-        let bytes = channel.arrived[channel.slot(number)].filter(|_| is_near)?;
+    pub(super) fn arrived(&self, behind: u64) -> Option<(u64, usize)> {
+        let number = self.read + 1 + behind;
+        let is_near = behind < self.arrived.len() as u64;
+        let bytes = self.arrived[self.slot(number)].filter(|_| is_near)?;
         Some((number, bytes as usize))
     }
 
     /// Notes that the next message was read; returns its number, unless there was none.
-    pub(super) fn note_read(&mut self, channel: usize) -> Option<u64> {
-        let channel = &mut self.channels[channel];
-        let slot = channel.slot(channel.read + 1);
-        channel.arrived[slot].take()?;
-        channel.read += 1;
-        Some(channel.read)
+    pub(super) fn note_read(&mut self) -> Option<u64> {
+        let slot = self.slot(self.read + 1);
+        self.arrived[slot].take()?;
+        self.read += 1;
+        Some(self.read)
     }
 
     /// Whether the peer has certainly been told that the message was read: it has sent another one in the same
     /// slot.
-    pub(super) fn knows_read(&self, channel: usize, number: u64) -> bool {
-        let channel = &self.channels[channel];
-        number + channel.slots.len() as u64 <= channel.read
+    pub(super) fn knows_read(&self, number: u64) -> bool {
+        number + self.slots.len() as u64 <= self.read
     }
 
     /// Whether the peer's sender is gone, and everything that it sent has arrived.
     pub(super) fn sender_gone(&self) -> bool {
-        self.sender_said
-            && self.silent.iter().all(|silent| *silent)
-            && self.channels.iter().all(Channel::is_complete)
+        self.sender_said && self.silent.iter().all(|silent| *silent) && self.is_complete()
     }
 
     /// Notes that `bytes` bytes with an immediate value have arrived over a rail. Calls `returned` for what is no
@@ -152,25 +135,23 @@ impl Order {
                 self.silent[rail] = true;
             }
             Immediate::ReceiverGone => self.receiver_gone = true,
-            Immediate::Message { channel, number } => {
+            Immediate::Message { number } => {
                 let most = (HEADER_BYTES + self.slot_bytes) as u32;
                 let fits = (HEADER_BYTES as u32..=most).contains(&bytes);
-                let taken = fits && self.channel(channel)?.arrive(number, bytes);
+                let taken = fits && self.arrive(number, bytes);
                 if !taken {
                     return Err(LinkError::Protocol(format!(
-                        "message {number} of {bytes} bytes on channel {channel} has no place here"
+                        "message {number} of {bytes} bytes has no place here"
                     )));
                 }
             }
-            Immediate::Released { channel, number } => {
-                let slots = self.channel(channel)?;
-                let number = slots.sent_as(channel, number)?;
-                slots.take_back(number, &mut returned);
+            Immediate::Released { number } => {
+                let number = self.sent_as(number)?;
+                self.take_back(number, &mut returned);
             }
-            Immediate::Returned { channel, number } => {
-                let slots = self.channel(channel)?;
-                let number = slots.sent_as(channel, number)?;
-                slots.take_loan_back(number, &mut returned);
+            Immediate::Returned { number } => {
+                let number = self.sent_as(number)?;
+                self.take_loan_back(number, &mut returned);
             }
         }
         Ok(())
@@ -181,9 +162,16 @@ impl Order {
         self.silent[rail] = is_silent;
     }
 
-    /// The progress of all channels at this end.
-    pub(super) fn progress(&self) -> Vec<Progress> {
-        self.channels.iter().map(Channel::progress).collect()
+    /// What was sent, and what has arrived, at this end.
+    pub(super) fn progress(&self) -> Progress {
+        let next = self.read + 1..=self.read + self.arrived.len() as u64;
+        Progress {
+            sent: self.sent,
+            read: self.read,
+            arrived: next
+                .map(|number| self.arrived[self.slot(number)].is_some())
+                .collect(),
+        }
     }
 
     /// Notes that a rail has failed at both ends. Calls `returned` for what is no longer in flight, and returns the
@@ -194,52 +182,27 @@ impl Order {
         mut returned: impl FnMut(Load),
     ) -> Result<Vec<Missed>, LinkError> {
         self.silent[report.rail] = true;
-        let mut all = Vec::new();
-        let channels = self.channels.iter_mut().zip(&report.channels);
-        for (channel, (slots, peer)) in channels.enumerate() {
-            slots.check(peer).map_err(|problem| {
-                LinkError::Protocol(format!(
-                    "the peer's report about channel {channel}: {problem}"
-                ))
-            })?;
-            slots.promised = slots.promised.max(peer.sent);
-            slots.take_back(peer.read, &mut returned);
-            all.extend(slots.forget(report.rail).filter_map(|(number, bytes)| {
-                let missed = Missed {
-                    channel,
-                    number,
-                    bytes,
-                };
-                (!peer.has(number)).then_some(missed)
-            }));
-        }
-        Ok(all)
+        let peer = &report.progress;
+        self.check(peer).map_err(|problem| {
+            LinkError::Protocol(format!("the peer's report about its messages: {problem}"))
+        })?;
+        self.promised = self.promised.max(peer.sent);
+        self.take_back(peer.read, &mut returned);
+        let carried = self.forget(report.rail);
+        Ok(carried.filter(|missed| !peer.has(missed.number)).collect())
     }
 
     /// Whether the message was sent and its slot has not been returned.
-    pub(super) fn is_on_its_way(&self, channel: usize, number: u64) -> bool {
-        let Channel { sent, returned, .. } = self.channels[channel];
-        (returned + 1..=sent).contains(&number)
+    pub(super) fn is_on_its_way(&self, number: u64) -> bool {
+        (self.returned + 1..=self.sent).contains(&number)
     }
 
     /// Notes that the message was sent again.
-    pub(super) fn note_sent_again(&mut self, channel: usize, number: u64, load: Load) {
-        let channel = &mut self.channels[channel];
-        let slot = channel.slot(number);
-        channel.slots[slot].load = Some(load);
+    pub(super) fn note_sent_again(&mut self, number: u64, load: Load) {
+        let slot = self.slot(number);
+        self.slots[slot].load = Some(load);
     }
 
-    fn channel(&mut self, channel: usize) -> Result<&mut Channel, LinkError> {
-        let channels = self.channels.len();
-        self.channels.get_mut(channel).ok_or_else(|| {
-            LinkError::Protocol(format!(
-                "the peer names channel {channel}, and there are {channels}"
-            ))
-        })
-    }
-}
-
-impl Channel {
     fn slot(&self, number: u64) -> usize {
         (number % self.arrived.len() as u64) as usize
     }
@@ -263,11 +226,11 @@ impl Channel {
 
     /// The full number of a message that the peer reports as read. Reports over several rails may arrive in any
     /// order and repeatedly.
-    fn sent_as(&self, channel: usize, number: u32) -> Result<u64, LinkError> {
+    fn sent_as(&self, number: u32) -> Result<u64, LinkError> {
         let ahead = distance(number, self.returned);
         if ahead > (self.sent - self.returned) as i64 {
             return Err(LinkError::Protocol(format!(
-                "of {} messages on channel {channel}, the peer says it has read {ahead} more than {}",
+                "of {} messages, the peer says it has read {ahead} more than {}",
                 self.sent, self.returned
             )));
         }
@@ -301,17 +264,6 @@ impl Channel {
         }
     }
 
-    fn progress(&self) -> Progress {
-        let next = self.read + 1..=self.read + self.arrived.len() as u64;
-        Progress {
-            sent: self.sent,
-            read: self.read,
-            arrived: next
-                .map(|number| self.arrived[self.slot(number)].is_some())
-                .collect(),
-        }
-    }
-
     /// Checks that the peer's report is possible.
     fn check(&self, peer: &Progress) -> Result<(), String> {
         let last = peer.arrived.iter().rposition(|arrived| *arrived);
@@ -331,14 +283,15 @@ impl Channel {
         Ok(())
     }
 
-    /// Returns the numbers and bytes of messages that a rail was carrying, and removes the rail from them: when it
-    /// returns, they must not count for it.
-    fn forget(&mut self, rail: usize) -> impl Iterator<Item = (u64, u64)> {
+    /// Returns the messages that a rail was carrying, and removes the rail from them: when it returns, they must not
+    /// count for it.
+    fn forget(&mut self, rail: usize) -> impl Iterator<Item = Missed> {
         let open = self.returned + 1..=self.sent;
         open.filter_map(move |number| {
             let slot = self.slot(number);
             let load = self.slots[slot].load.take_if(|load| load.rail == rail)?;
-            Some((number, load.bytes))
+            let bytes = load.bytes;
+            Some(Missed { number, bytes })
         })
     }
 }

@@ -6,11 +6,11 @@ use crate::Geometry;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Report {
     pub(super) rail: usize,
-    /// For each channel, what was sent and what has arrived, over any rail.
-    pub(super) channels: Vec<Progress>,
+    /// What was sent and what has arrived, over any rail.
+    pub(super) progress: Progress,
 }
 
-/// The progress of a channel at one end. Messages are numbered from 1 in each direction.
+/// The progress of messages at one end. Messages are numbered from 1 in each direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Progress {
     /// Messages sent.
@@ -24,19 +24,22 @@ pub(super) struct Progress {
 impl Report {
     /// The size of a report for a link of this geometry.
     pub(super) fn len(geometry: Geometry) -> usize {
-        4 + geometry.channels * (16 + geometry.slots.div_ceil(8))
+        4 + 16 + geometry.slots.div_ceil(8)
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = (self.rail as u32).to_le_bytes().to_vec();
-        for channel in &self.channels {
-            bytes.extend(channel.sent.to_le_bytes());
-            bytes.extend(channel.read.to_le_bytes());
-            bytes.extend(channel.arrived.chunks(8).map(|eight| {
-                let bits = eight.iter().enumerate();
-                bits.fold(0, |byte, (bit, arrived)| byte | u8::from(*arrived) << bit)
-            }));
-        }
+        let Progress {
+            sent,
+            read,
+            arrived,
+        } = &self.progress;
+        bytes.extend(sent.to_le_bytes());
+        bytes.extend(read.to_le_bytes());
+        bytes.extend(arrived.chunks(8).map(|eight| {
+            let bits = eight.iter().enumerate();
+            bits.fold(0, |byte, (bit, arrived)| byte | u8::from(*arrived) << bit)
+        }));
         bytes
     }
 
@@ -45,14 +48,10 @@ impl Report {
         if bytes.len() != Self::len(geometry) {
             return None;
         }
-        let (rail, channels) = bytes.split_first_chunk()?;
+        let (rail, progress) = bytes.split_first_chunk()?;
         let rail = u32::from_le_bytes(*rail) as usize;
-        let channels = channels.chunks_exact(channels.len() / geometry.channels);
-        let channels = channels.map(|bytes| Progress::decode(bytes, geometry.slots));
-        let report = Self {
-            rail,
-            channels: channels.collect::<Option<_>>()?,
-        };
+        let progress = Progress::decode(progress, geometry.slots)?;
+        let report = Self { rail, progress };
         (rail < rails).then_some(report)
     }
 }

@@ -2,17 +2,10 @@
 
 use std::collections::VecDeque;
 
-/// A lent message that was read.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Read {
-    pub(super) channel: usize,
-    pub(super) number: u64,
-}
-
-/// A rail's notices of lent messages that were read, in this order.
+/// A rail's notices of lent messages that were read: their numbers, in this order.
 #[derive(Debug, Default)]
 pub(super) struct Returns {
-    pub(super) unsaid: VecDeque<Read>,
+    pub(super) unsaid: VecDeque<u64>,
     /// Notices that were sent, but may not have arrived.
-    pub(super) said: VecDeque<Read>,
+    pub(super) said: VecDeque<u64>,
 }

@@ -15,56 +15,42 @@ use crate::{Arrival, Borrowing, LinkError, LinkRx, Wait};
 #[derive(Debug)]
 pub struct Rx {
     pub(super) core: Arc<Mutex<Core>>,
-    /// By channel, whether its next message was peeked at.
-    peeked: Vec<bool>,
+    /// Whether the next message was peeked at.
+    is_peeked: bool,
 }
 
 impl Rx {
     pub(super) fn new(core: &Arc<Mutex<Core>>) -> Self {
-        let channels = core.lock().incoming().geometry().channels;
         Self {
             core: Arc::clone(core),
-            peeked: vec![false; channels],
+            is_peeked: false,
         }
-    }
-
-    fn check(&self, channel: usize) -> Result<(), LinkError> {
-        let channels = self.peeked.len();
-        if channel < channels {
-            return Ok(());
-        }
-        Err(LinkError::Misuse(format!(
-            "channel {channel} of {channels}"
-        )))
     }
 }
 
 #[cold]
-fn borrowed(channel: usize) -> LinkError {
-    LinkError::Misuse(format!(
-        "the next message of channel {channel} is being read to another place"
-    ))
+fn borrowed() -> LinkError {
+    LinkError::Misuse("the next message is being read to another place".to_owned())
 }
 
 impl LinkRx for Rx {
-    fn peek(&mut self, channel: usize) -> Result<Option<Arrival<'_>>, LinkError> {
-        self.check(channel)?;
+    fn peek(&mut self) -> Result<Option<Arrival<'_>>, LinkError> {
         let mut core = self.core.lock();
-        let Some((number, len)) = core.next_to_read(channel)? else {
+        let Some((number, len)) = core.next_to_read()? else {
             return Ok(None);
         };
-        let header = core.incoming().read_header(channel, number)?;
+        let header = core.incoming().read_header(number)?;
         let len = if header.is_lent {
-            match core.read_lent(channel, Destination::Slots)? {
+            match core.read_lent(Destination::Slots)? {
                 None => return Ok(None),
                 Some(here) if here.in_slot => here.bytes,
-                Some(_) => return Err(borrowed(channel)),
+                Some(_) => return Err(borrowed()),
             }
         } else {
             len
         };
-        self.peeked[channel] = true;
-        let payload = core.incoming().payload(channel, number);
+        self.is_peeked = true;
+        let payload = core.incoming().payload(number);
         // SAFETY: the payload lies within the slot, `len` being at most `slot_bytes`, and lives as long as the
         // core. The slot belongs to this side until it is released, which takes `&mut self`. A peer that writes
         // there violates the protocol, and can only corrupt the bytes.
@@ -75,43 +61,35 @@ impl LinkRx for Rx {
         }))
     }
 
-    fn has_news(&mut self, channel: usize) -> bool {
-        channel >= self.peeked.len() || self.core.lock().has_news(channel)
+    fn has_news(&mut self) -> bool {
+        self.core.lock().has_news()
     }
 
-    unsafe fn borrow(
-        &mut self,
-        channel: usize,
-        room: &mut [u8],
-        tag: u64,
-    ) -> Result<Borrowing, LinkError> {
-        self.check(channel)?;
+    unsafe fn borrow(&mut self, room: &mut [u8], tag: u64) -> Result<Borrowing, LinkError> {
         let mut core = self.core.lock();
-        let Some((number, _)) = core.next_to_read(channel)? else {
+        let Some((number, _)) = core.next_to_read()? else {
             return Ok(Borrowing::NotYet);
         };
         let (start, bytes) = (room.as_mut_ptr() as u64, room.len());
-        let header = core.incoming().read_header(channel, number)?;
+        let header = core.incoming().read_header(number)?;
         if !header.is_lent || header.tag != tag || !core.reaches(start, bytes) {
             return Ok(Borrowing::Unable);
         }
-        match core.read_lent(channel, Destination::Room { start, bytes, tag })? {
-            None if core.is_awaited(channel) => Ok(Borrowing::NotYet),
+        match core.read_lent(Destination::Room { start, bytes, tag })? {
+            None if core.is_awaited() => Ok(Borrowing::NotYet),
             None => Ok(Borrowing::Unable),
             Some(here) if here.in_slot => Ok(Borrowing::Unable),
-            Some(here) if here.at != start => Err(borrowed(channel)),
+            Some(here) if here.at != start => Err(borrowed()),
             Some(here) => {
-                core.release(channel);
+                core.release();
                 Ok(Borrowing::Done(here.bytes))
             }
         }
     }
 
-    fn release(&mut self, channel: usize) {
-        if let Some(peeked) = self.peeked.get_mut(channel)
-            && std::mem::take(peeked)
-        {
-            self.core.lock().release(channel);
+    fn release(&mut self) {
+        if std::mem::take(&mut self.is_peeked) {
+            self.core.lock().release();
         }
     }
 

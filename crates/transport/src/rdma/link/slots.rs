@@ -8,7 +8,6 @@ use std::ptr::NonNull;
 use rustix::mm::{MapFlags, ProtFlags};
 use spark_ccl_verbs::{Access, Error, MemoryRegion, ProtectionDomain};
 
-use super::immediate::MAX_CHANNELS;
 use crate::memory::{available_bytes, too_little};
 use crate::{Geometry, LinkError};
 
@@ -24,7 +23,7 @@ pub(super) const GREETING: usize = 4096;
 const MAX_SLOTS: usize = 1 << 16;
 const MAX_SLOT_BYTES: usize = 1 << 30;
 
-/// The slots of all channels in one direction. Both ends have the same layout, so a message has the same offset at
+/// The slots of one direction. Both ends have the same layout, so a message has the same offset at
 /// both.
 #[derive(Debug)]
 pub(super) struct Slots {
@@ -118,26 +117,22 @@ impl Slots {
     }
 
     /// The offset of a message's header in the memory.
-    pub(super) fn offset(&self, channel: usize, number: u64) -> usize {
-        let Geometry {
-            slot_bytes, slots, ..
-        } = self.geometry;
+    pub(super) fn offset(&self, number: u64) -> usize {
+        let Geometry { slot_bytes, slots } = self.geometry;
         let slot = (number % slots as u64) as usize;
-        (channel * slots + slot) * (PAYLOAD + slot_bytes) + PAYLOAD - HEADER_BYTES
+        slot * (PAYLOAD + slot_bytes) + PAYLOAD - HEADER_BYTES
     }
 
-    /// The address of a message's payload, 64-byte aligned, with room for `slot_bytes`. The channel must be one of
-    /// the geometry's.
-    pub(super) fn payload(&self, channel: usize, number: u64) -> *mut u8 {
-        debug_assert!(channel < self.geometry.channels);
-        // SAFETY: the slot is one of the channel's, so its payload lies within the memory.
-        unsafe { self.header(channel, number).add(HEADER_BYTES) }
+    /// The address of a message's payload, 64-byte aligned, with room for `slot_bytes`.
+    pub(super) fn payload(&self, number: u64) -> *mut u8 {
+        // SAFETY: the slot is one of the geometry's, so its payload lies within the memory.
+        unsafe { self.header(number).add(HEADER_BYTES) }
     }
 
     /// # Safety
     /// The slot belongs to the caller.
-    pub(super) unsafe fn write_header(&self, channel: usize, header: Header) {
-        let at = self.header(channel, header.number).cast::<u64>();
+    pub(super) unsafe fn write_header(&self, header: Header) {
+        let at = self.header(header.number).cast::<u64>();
         // SAFETY: the header is two aligned words within the memory. The caller promises that the slot belongs to
         // it.
         unsafe {
@@ -148,8 +143,8 @@ impl Slots {
     }
 
     /// Reads the header of a message in its slot, once: the peer may write to it at any time.
-    pub(super) fn read_header(&self, channel: usize, number: u64) -> Result<Header, LinkError> {
-        let at = self.header(channel, number).cast::<u64>();
+    pub(super) fn read_header(&self, number: u64) -> Result<Header, LinkError> {
+        let at = self.header(number).cast::<u64>();
         // SAFETY: the header is two aligned words within the memory, for which any bits are valid.
         let (tag, word) = unsafe { (at.read_volatile(), at.add(1).read_volatile()) };
         let header = Header {
@@ -159,16 +154,16 @@ impl Slots {
         };
         if header.number != number {
             return Err(LinkError::Protocol(format!(
-                "the slot of message {number} on channel {channel} holds message {}",
+                "the slot of message {number} holds message {}",
                 header.number
             )));
         }
         Ok(header)
     }
 
-    fn header(&self, channel: usize, number: u64) -> *mut u8 {
-        // SAFETY: the slot is one of the channel's, so it lies within the memory.
-        unsafe { self.start.as_ptr().add(self.offset(channel, number)) }
+    fn header(&self, number: u64) -> *mut u8 {
+        // SAFETY: the slot is one of the geometry's, so it lies within the memory.
+        unsafe { self.start.as_ptr().add(self.offset(number)) }
     }
 }
 
@@ -191,17 +186,11 @@ fn check_available(geometry: Geometry, available: Option<u64>) -> Result<(), Str
 
 /// The size of all slots and a greeting; `None` if the geometry is beyond the limits of such links.
 fn bytes(geometry: Geometry) -> Option<usize> {
-    let Geometry {
-        slot_bytes,
-        slots,
-        channels,
-    } = geometry;
+    let Geometry { slot_bytes, slots } = geometry;
     let possible = slot_bytes % 64 == 0
         && (64..=MAX_SLOT_BYTES).contains(&slot_bytes)
-        && (1..=MAX_SLOTS).contains(&slots)
-        && (1..=MAX_CHANNELS).contains(&channels);
+        && (1..=MAX_SLOTS).contains(&slots);
     let all = slots
-        .checked_mul(channels)?
         .checked_mul(PAYLOAD + slot_bytes)?
         .checked_add(GREETING)?;
     (possible && isize::try_from(all).is_ok()).then_some(all)
@@ -233,8 +222,7 @@ mod tests {
     fn memory_that_there_is_not_is_asked_for_in_words() {
         let geometry = Geometry {
             slot_bytes: 256 << 10,
-            slots: 1024,
-            channels: 3,
+            slots: 3072,
         };
         let available = 2 << 30;
         check_available(geometry, None).unwrap();
@@ -243,7 +231,7 @@ mod tests {
         for words in [
             "takes 1573256 KiB",
             "where 1048576 KiB are available",
-            "SPARK_CCL_SLOTS (1024 now)",
+            "SPARK_CCL_SLOTS (3072 now)",
             "SPARK_CCL_SLOT_BYTES (262144 now)",
         ] {
             assert!(error.contains(words), "{error}");

@@ -20,7 +20,6 @@ use crate::{Geometry, LinkError, LinkRx, LinkTx};
 const GEOMETRY: Geometry = Geometry {
     slot_bytes: 4096,
     slots: 4,
-    channels: 3,
 };
 
 type Side = (Nics, Rdma);
@@ -114,7 +113,7 @@ fn both_rails_are_found_and_used() {
         (2, 2),
         "{names:?} {other_names:?}"
     );
-    carry(&mut tx, &mut rx, 0, 4);
+    carry(&mut tx, &mut rx, 4);
     for rail in tx.core.lock().rails() {
         assert!(rail.posted >= 3, "{} carried {}", rail.name, rail.posted);
     }
@@ -126,32 +125,31 @@ fn the_most_slots_that_may_be_set_are_used() {
     let geometry = Geometry {
         slot_bytes: 64,
         slots: 1024,
-        channels: 3,
     };
     let [first, second] = connected(&sides, geometry);
     let (mut tx, _rx, _) = first.unwrap();
     let (_tx, mut rx, _) = second.unwrap();
-    carry(&mut tx, &mut rx, 2, 1024);
+    carry(&mut tx, &mut rx, 1024);
 }
 
 /// Sends `count` full slots at once, then reads them.
-fn carry(tx: &mut Tx, rx: &mut Rx, channel: usize, count: u64) {
+fn carry(tx: &mut Tx, rx: &mut Rx, count: u64) {
     let bytes = tx.core.lock().outgoing().geometry().slot_bytes;
     for number in 0..count {
-        let slot = tx.reserve(channel, bytes).unwrap().unwrap();
+        let slot = tx.reserve(bytes).unwrap().unwrap();
         slot.fill(number as u8);
-        tx.commit(channel, bytes, number).unwrap();
+        tx.commit(bytes, number).unwrap();
     }
     let until = soon();
     for number in 0..count {
-        while rx.peek(channel).unwrap().is_none() {
+        while rx.peek().unwrap().is_none() {
             assert!(Instant::now() < until);
             thread::yield_now();
         }
-        let arrival = rx.peek(channel).unwrap().unwrap();
+        let arrival = rx.peek().unwrap().unwrap();
         assert_eq!(arrival.tag, number);
         assert_eq!(arrival.payload, vec![number as u8; bytes]);
-        rx.release(channel);
+        rx.release();
     }
 }
 
@@ -176,9 +174,9 @@ fn a_peer_that_goes_is_noticed() {
     let error = loop {
         assert!(Instant::now() < until, "nothing noticed");
         if let Err(error) = tx
-            .reserve(0, 1)
+            .reserve(1)
             .map(|_| ())
-            .and_then(|()| rx.peek(0).map(|_| ()))
+            .and_then(|()| rx.peek().map(|_| ()))
         {
             break error;
         }

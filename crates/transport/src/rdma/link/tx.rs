@@ -16,8 +16,8 @@ use crate::{Geometry, Lending, Lends, LinkError, LinkTx, Rails};
 pub struct Tx {
     pub(super) core: Arc<Mutex<Core>>,
     geometry: Geometry,
-    /// By channel, the message that is reserved, and its length.
-    reserved: Vec<Option<(u64, usize)>>,
+    /// The message that is reserved, and its length.
+    reserved: Option<(u64, usize)>,
 }
 
 impl Tx {
@@ -26,24 +26,13 @@ impl Tx {
         Self {
             core: Arc::clone(core),
             geometry,
-            reserved: vec![None; geometry.channels],
+            reserved: None,
         }
-    }
-
-    fn check(&self, channel: usize) -> Result<(), LinkError> {
-        if channel < self.geometry.channels {
-            return Ok(());
-        }
-        let channels = self.geometry.channels;
-        Err(LinkError::Misuse(format!(
-            "channel {channel} of {channels}"
-        )))
     }
 }
 
 impl LinkTx for Tx {
-    fn reserve(&mut self, channel: usize, len: usize) -> Result<Option<&mut [u8]>, LinkError> {
-        self.check(channel)?;
+    fn reserve(&mut self, len: usize) -> Result<Option<&mut [u8]>, LinkError> {
         let slot_bytes = self.geometry.slot_bytes;
         if len > slot_bytes {
             return Err(LinkError::Misuse(format!(
@@ -51,11 +40,11 @@ impl LinkTx for Tx {
             )));
         }
         let mut core = self.core.lock();
-        let Some(number) = core.next_to_send(channel)? else {
+        let Some(number) = core.next_to_send()? else {
             return Ok(None);
         };
-        self.reserved[channel] = Some((number, len));
-        let payload = core.outgoing().payload(channel, number);
+        self.reserved = Some((number, len));
+        let payload = core.outgoing().payload(number);
         // SAFETY: the payload lies within the slot, which lives as long as the core and belongs to this side until
         // it is committed, which takes `&mut self`. The device reads only what was committed.
         Ok(Some(unsafe {
@@ -63,21 +52,20 @@ impl LinkTx for Tx {
         }))
     }
 
-    fn commit(&mut self, channel: usize, len: usize, tag: u64) -> Result<(), LinkError> {
-        self.check(channel)?;
-        match self.reserved[channel] {
+    fn commit(&mut self, len: usize, tag: u64) -> Result<(), LinkError> {
+        match self.reserved {
             Some((number, reserved)) if reserved == len => {
-                self.reserved[channel] = None;
+                self.reserved = None;
                 let header = Header {
                     tag,
                     number,
                     is_lent: false,
                 };
                 // SAFETY: the slot was reserved and has not been sent, so it belongs to this side.
-                unsafe { self.core.lock().send(channel, len, header) }
+                unsafe { self.core.lock().send(len, header) }
             }
             other => Err(LinkError::Misuse(format!(
-                "commit of {len} bytes on channel {channel}, where {:?} are reserved",
+                "commit of {len} bytes, where {:?} are reserved",
                 other.map(|(_, reserved)| reserved)
             ))),
         }
@@ -91,40 +79,33 @@ impl LinkTx for Tx {
         }
     }
 
-    unsafe fn lend(
-        &mut self,
-        channel: usize,
-        payload: &[u8],
-        tag: u64,
-    ) -> Result<Lending, LinkError> {
-        self.check(channel)?;
-        if let Some((_, reserved)) = self.reserved[channel] {
+    unsafe fn lend(&mut self, payload: &[u8], tag: u64) -> Result<Lending, LinkError> {
+        if let Some((_, reserved)) = self.reserved {
             return Err(LinkError::Misuse(format!(
-                "lending on channel {channel}, where {reserved} bytes are reserved"
+                "lending, where {reserved} bytes are reserved"
             )));
         }
         let mut core = self.core.lock();
-        let Some(number) = core.next_to_send(channel)? else {
+        let Some(number) = core.next_to_send()? else {
             return Ok(Lending::NotYet);
         };
         let Some(lent) = core.lendable(payload) else {
             return Ok(Lending::Unable);
         };
         // SAFETY: the slot is free and has not been sent, so it belongs to this side.
-        unsafe { core.send_lent(channel, number, &lent, tag)? };
+        unsafe { core.send_lent(number, &lent, tag)? };
         Ok(Lending::Lent(number))
     }
 
-    fn has_returned(&mut self, channel: usize, loan: u64) -> Result<bool, LinkError> {
-        self.check(channel)?;
-        self.core.lock().has_returned(channel, loan)
+    fn has_returned(&mut self, loan: u64) -> Result<bool, LinkError> {
+        self.core.lock().has_returned(loan)
     }
 
     fn rails(&self) -> Rails {
         self.core.lock().health()
     }
 
-    fn holds_back(&self, _channel: usize) -> bool {
+    fn holds_back(&self) -> bool {
         false
     }
 

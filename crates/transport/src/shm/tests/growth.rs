@@ -11,7 +11,6 @@ use crate::memory::pretend_available;
 const LARGE: Geometry = Geometry {
     slot_bytes: 4 << 20,
     slots: 4,
-    channels: 3,
 };
 
 /// A link, and the file of its memory.
@@ -28,15 +27,12 @@ fn taken(fd: &OwnedFd) -> usize {
     rustix::fs::fstat(fd).unwrap().st_blocks as usize * 512
 }
 
-fn pass(tx: &mut Tx, rx: &mut Rx, channel: usize, len: usize) {
+fn pass(tx: &mut Tx, rx: &mut Rx, len: usize) {
     let payload: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
-    tx.reserve(channel, len)
-        .unwrap()
-        .unwrap()
-        .copy_from_slice(&payload);
-    tx.commit(channel, len, 7).unwrap();
-    assert_eq!(rx.peek(channel).unwrap().unwrap().payload, payload);
-    rx.release(channel);
+    tx.reserve(len).unwrap().unwrap().copy_from_slice(&payload);
+    tx.commit(len, 7).unwrap();
+    assert_eq!(rx.peek().unwrap().unwrap().payload, payload);
+    rx.release();
 }
 
 #[test]
@@ -45,18 +41,18 @@ fn a_link_takes_as_much_as_it_is_used_for() {
     let headers = taken(&fd);
     assert!(headers <= 64 << 10, "{headers}");
     for _ in 0..100 {
-        pass(&mut tx, &mut rx, 0, INLINE_BYTES);
+        pass(&mut tx, &mut rx, INLINE_BYTES);
     }
     assert_eq!(taken(&fd), headers);
-    pass(&mut tx, &mut rx, 1, 1000);
+    pass(&mut tx, &mut rx, 1000);
     let body = taken(&fd) - headers;
     assert!((1..=8 << 10).contains(&body), "{body}");
-    pass(&mut tx, &mut rx, 2, 1 << 20);
+    pass(&mut tx, &mut rx, 1 << 20);
     let slot = taken(&fd) - headers - body;
     assert!((1 << 20..=(1 << 20) + (8 << 10)).contains(&slot), "{slot}");
     // More messages reuse the same memory.
     for _ in 0..100 {
-        pass(&mut tx, &mut rx, 1, 1000);
+        pass(&mut tx, &mut rx, 1000);
     }
     assert!(taken(&fd) - headers - body - slot <= 32 * (8 << 10));
 }
@@ -66,7 +62,7 @@ fn memory_for_a_short_piece_is_that_of_the_body() {
     let layout = Layout::new(LARGE.into()).unwrap();
     let (memory, fd) = SharedMemory::create_sparse(layout.bytes(), layout.at_once()).unwrap();
     let segment = Arc::new(Segment::create(memory, layout));
-    let ring = Ring::new(&segment, Direction::Forth, 0);
+    let ring = Ring::new(&segment, Direction::Forth);
     let first = Producer::new(cells(LARGE)).poll(&ring, 1).unwrap().unwrap();
     let headers = taken(&fd);
     ring.provide(first, 8).unwrap();
@@ -78,37 +74,37 @@ fn few_bodies_bound_what_is_on_its_way_and_carry_everything() {
     let size = Size::among(4000, GEOMETRY);
     let ((mut tx, _rx), (_tx, mut rx), _fd) = link(size);
     let mut sent = 0;
-    while let Some(slot) = tx.reserve(0, 200).unwrap() {
+    while let Some(slot) = tx.reserve(200).unwrap() {
         slot.fill(sent);
-        tx.commit(0, 200, u64::from(sent)).unwrap();
+        tx.commit(200, u64::from(sent)).unwrap();
         sent += 1;
     }
     assert_eq!(usize::from(sent), GEOMETRY.slots);
     for number in 0..sent {
-        let arrival = rx.peek(0).unwrap().unwrap();
+        let arrival = rx.peek().unwrap().unwrap();
         assert_eq!(
             (arrival.tag, arrival.payload),
             (number.into(), &[number; 200][..])
         );
-        rx.release(0);
+        rx.release();
     }
     for len in (0..300).map(|n| n % 257) {
-        pass(&mut tx, &mut rx, 0, len);
+        pass(&mut tx, &mut rx, len);
     }
 }
 
 #[test]
 fn no_memory_for_a_message_is_an_error_and_the_link_goes_on() {
     let ((mut tx, _rx), (_tx, mut rx), _fd) = link(LARGE);
-    pass(&mut tx, &mut rx, 0, 8);
+    pass(&mut tx, &mut rx, 8);
     pretend_available(Some(1 << 20));
-    let error = tx.reserve(0, 4 << 20).unwrap_err();
+    let error = tx.reserve(4 << 20).unwrap_err();
     assert!(
         matches!(error, LinkError::Memory(MemoryError::Exhausted { .. })),
         "{error}"
     );
     assert!(error.to_string().contains("bytes of memory"), "{error}");
-    pass(&mut tx, &mut rx, 0, 8);
+    pass(&mut tx, &mut rx, 8);
     pretend_available(None);
-    pass(&mut tx, &mut rx, 0, 4 << 20);
+    pass(&mut tx, &mut rx, 4 << 20);
 }

@@ -8,7 +8,6 @@ use crate::{Borrowing, Geometry, LEND_MOST, Lending, LinkError, LinkRx, LinkTx};
 pub(super) const GEOMETRY: Geometry = Geometry {
     slot_bytes: 16 << 10,
     slots: 4,
-    channels: 2,
 };
 
 /// A link whose receiver has found out that it can read the sender's memory. `None` if the kernel does not allow
@@ -21,42 +20,37 @@ pub(super) fn lending() -> Option<(Tx, Rx)> {
     tx.allow_lending();
     introduce(&mut tx, &mut rx);
     let first = [0; LEND_LEAST];
-    assert!(matches!(lend(&mut tx, 0, &first, 0), Lending::Lent(_)));
+    assert!(matches!(lend(&mut tx, &first, 0), Lending::Lent(_)));
     let mut room = [1; LEND_LEAST];
-    let done = borrow(&mut rx, 0, &mut room, 0).unwrap();
+    let done = borrow(&mut rx, &mut room, 0).unwrap();
     assert_eq!((done, room), (Borrowing::Done(LEND_LEAST), [0; LEND_LEAST]));
     Some((tx, rx))
 }
 
 /// The first long message goes through a slot, and makes the receiver try.
 fn introduce(tx: &mut Tx, rx: &mut Rx) {
-    tx.reserve(0, GEOMETRY.slot_bytes).unwrap().unwrap();
-    tx.commit(0, GEOMETRY.slot_bytes, 0).unwrap();
-    rx.peek(0).unwrap().unwrap();
-    rx.release(0);
+    tx.reserve(GEOMETRY.slot_bytes).unwrap().unwrap();
+    tx.commit(GEOMETRY.slot_bytes, 0).unwrap();
+    rx.peek().unwrap().unwrap();
+    rx.release();
 }
 
-pub(super) fn lend(tx: &mut Tx, channel: usize, payload: &[u8], tag: u64) -> Lending {
+pub(super) fn lend(tx: &mut Tx, payload: &[u8], tag: u64) -> Lending {
     // SAFETY: each test keeps what it lends valid and unchanged until the loan has returned, or the link is
     // withdrawn or no longer used.
-    unsafe { tx.lend(channel, payload, tag) }.unwrap()
+    unsafe { tx.lend(payload, tag) }.unwrap()
 }
 
 pub(super) fn lent(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
-    match lend(tx, 1, payload, tag) {
+    match lend(tx, payload, tag) {
         Lending::Lent(number) => number,
         other => panic!("{other:?} for {} bytes", payload.len()),
     }
 }
 
-pub(super) fn borrow(
-    rx: &mut Rx,
-    channel: usize,
-    room: &mut [u8],
-    tag: u64,
-) -> Result<Borrowing, LinkError> {
+pub(super) fn borrow(rx: &mut Rx, room: &mut [u8], tag: u64) -> Result<Borrowing, LinkError> {
     // SAFETY: no device writes over a link through shared memory.
-    unsafe { rx.borrow(channel, room, tag) }
+    unsafe { rx.borrow(room, tag) }
 }
 
 pub(super) fn bytes(len: usize, seed: usize) -> Vec<u8> {
@@ -72,15 +66,15 @@ fn lent_payloads_arrive_and_return_in_order() {
     let numbers = payloads.each_ref().map(|payload| lent(&mut tx, payload, 5));
     let mut room = vec![0; LEND_MOST + 1];
     for (payload, number) in payloads.iter().zip(numbers) {
-        assert!(!tx.has_returned(1, number).unwrap());
-        assert!(rx.has_news(1));
-        let done = borrow(&mut rx, 1, &mut room, 5).unwrap();
+        assert!(!tx.has_returned(number).unwrap());
+        assert!(rx.has_news());
+        let done = borrow(&mut rx, &mut room, 5).unwrap();
         assert_eq!(done, Borrowing::Done(payload.len()));
         assert!(room[..payload.len()] == payload[..]);
-        assert!(tx.has_returned(1, number).unwrap());
+        assert!(tx.has_returned(number).unwrap());
     }
-    assert_eq!(borrow(&mut rx, 1, &mut room, 5).unwrap(), Borrowing::NotYet);
-    assert!(!rx.has_news(1));
+    assert_eq!(borrow(&mut rx, &mut room, 5).unwrap(), Borrowing::NotYet);
+    assert!(!rx.has_news());
 }
 
 #[test]
@@ -93,10 +87,10 @@ fn as_many_are_lent_as_there_are_cells() {
     for _ in 0..layout::cells(GEOMETRY) {
         lent(&mut tx, &payload, 5);
     }
-    assert_eq!(lend(&mut tx, 1, &payload, 5), Lending::NotYet);
-    borrow(&mut rx, 1, &mut room, 5).unwrap();
+    assert_eq!(lend(&mut tx, &payload, 5), Lending::NotYet);
+    borrow(&mut rx, &mut room, 5).unwrap();
     lent(&mut tx, &payload, 5);
-    assert_eq!(lend(&mut tx, 1, &payload, 5), Lending::NotYet);
+    assert_eq!(lend(&mut tx, &payload, 5), Lending::NotYet);
 }
 
 #[test]
@@ -108,15 +102,15 @@ fn what_is_not_borrowed_can_be_peeked_at() {
     let number = lent(&mut tx, &payload, 5);
     let mut room = vec![0; 100_000];
     // With another tag.
-    assert_eq!(borrow(&mut rx, 1, &mut room, 6).unwrap(), Borrowing::Unable);
+    assert_eq!(borrow(&mut rx, &mut room, 6).unwrap(), Borrowing::Unable);
     for _ in 0..2 {
-        let arrival = rx.peek(1).unwrap().unwrap();
+        let arrival = rx.peek().unwrap().unwrap();
         assert_eq!(arrival.tag, 5);
         assert!(arrival.payload == &payload[..]);
     }
-    assert!(!tx.has_returned(1, number).unwrap());
-    rx.release(1);
-    assert!(tx.has_returned(1, number).unwrap());
+    assert!(!tx.has_returned(number).unwrap());
+    rx.release();
+    assert!(tx.has_returned(number).unwrap());
 }
 
 #[test]
@@ -128,15 +122,15 @@ fn a_lent_payload_can_be_received_in_parts() {
     let number = lent(&mut tx, &payload, 5);
     let mut got = Vec::new();
     for room in [1, 4095, 50_000, 1_000_000] {
-        assert!(!tx.has_returned(1, number).unwrap());
+        assert!(!tx.has_returned(number).unwrap());
         let mut part = vec![0; room];
-        let Borrowing::Done(len) = borrow(&mut rx, 1, &mut part, 5).unwrap() else {
+        let Borrowing::Done(len) = borrow(&mut rx, &mut part, 5).unwrap() else {
             panic!("{} of {} bytes", got.len(), payload.len());
         };
         got.extend_from_slice(&part[..len]);
     }
     assert!(got == payload);
-    assert!(tx.has_returned(1, number).unwrap());
+    assert!(tx.has_returned(number).unwrap());
 }
 
 #[test]
@@ -148,16 +142,13 @@ fn lent_messages_and_slots_keep_their_order() {
     let mut room = vec![0; LEND_LEAST];
     for lap in 0..20 {
         lent(&mut tx, &payload, lap);
-        tx.reserve(1, 3).unwrap().unwrap().fill(lap as u8);
-        tx.commit(1, 3, lap).unwrap();
-        let done = borrow(&mut rx, 1, &mut room, lap).unwrap();
+        tx.reserve(3).unwrap().unwrap().fill(lap as u8);
+        tx.commit(3, lap).unwrap();
+        let done = borrow(&mut rx, &mut room, lap).unwrap();
         assert_eq!(done, Borrowing::Done(LEND_LEAST));
-        assert_eq!(
-            borrow(&mut rx, 1, &mut room, lap).unwrap(),
-            Borrowing::Unable
-        );
-        assert_eq!(rx.peek(1).unwrap().unwrap().payload, [lap as u8; 3]);
-        rx.release(1);
+        assert_eq!(borrow(&mut rx, &mut room, lap).unwrap(), Borrowing::Unable);
+        assert_eq!(rx.peek().unwrap().unwrap().payload, [lap as u8; 3]);
+        rx.release();
     }
 }
 
@@ -168,7 +159,7 @@ fn short_and_overlong_payloads_are_not_lent() {
     };
     let payload = vec![0; LEND_MOST + 1];
     for unable in [&payload[..LEND_LEAST - 1], &payload] {
-        assert_eq!(lend(&mut tx, 1, unable, 0), Lending::Unable);
+        assert_eq!(lend(&mut tx, unable, 0), Lending::Unable);
     }
 }
 
@@ -177,7 +168,7 @@ fn nothing_is_lent_without_leave() {
     let ((mut tx, _), (_, mut rx)) = pair(GEOMETRY).unwrap();
     introduce(&mut tx, &mut rx);
     let payload = [0; LEND_LEAST];
-    assert_eq!(lend(&mut tx, 0, &payload, 0), Lending::Unable);
+    assert_eq!(lend(&mut tx, &payload, 0), Lending::Unable);
 }
 
 #[test]
@@ -189,9 +180,9 @@ fn withdrawn_memory_is_not_taken_for_the_message() {
     lent(&mut tx, &payload, 1);
     tx.withdraw();
     let mut room = vec![0; LEND_LEAST];
-    let error = borrow(&mut rx, 1, &mut room, 1).unwrap_err();
+    let error = borrow(&mut rx, &mut room, 1).unwrap_err();
     assert!(matches!(error, LinkError::Closed), "{error}");
-    assert!(matches!(rx.peek(1), Err(LinkError::Closed)));
+    assert!(matches!(rx.peek(), Err(LinkError::Closed)));
 }
 
 #[test]
@@ -203,10 +194,10 @@ fn a_borrower_that_is_gone_is_an_error_unless_it_was_done() {
     let first = lent(&mut tx, &payload, 1);
     let second = lent(&mut tx, &payload, 1);
     let mut room = vec![0; LEND_LEAST];
-    borrow(&mut rx, 1, &mut room, 1).unwrap();
+    borrow(&mut rx, &mut room, 1).unwrap();
     drop(rx);
-    assert!(tx.has_returned(1, first).unwrap());
-    assert!(matches!(tx.has_returned(1, second), Err(LinkError::Closed)));
+    assert!(tx.has_returned(first).unwrap());
+    assert!(matches!(tx.has_returned(second), Err(LinkError::Closed)));
 }
 
 #[test]
@@ -225,10 +216,10 @@ fn what_is_lent_is_held_back_until_it_has_returned() {
     let Some((mut tx, mut rx)) = lending() else {
         return;
     };
-    assert!(tx.flush().unwrap() && !tx.holds_back(1));
+    assert!(tx.flush().unwrap() && !tx.holds_back());
     let payload = bytes(LEND_LEAST, 3);
     lent(&mut tx, &payload, 1);
-    assert!(tx.holds_back(1) && !tx.holds_back(0) && !tx.flush().unwrap());
-    borrow(&mut rx, 1, &mut [0; LEND_LEAST], 1).unwrap();
-    assert!(tx.flush().unwrap() && !tx.holds_back(1));
+    assert!(tx.holds_back() && !tx.flush().unwrap());
+    borrow(&mut rx, &mut [0; LEND_LEAST], 1).unwrap();
+    assert!(tx.flush().unwrap() && !tx.holds_back());
 }

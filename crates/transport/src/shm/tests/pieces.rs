@@ -58,7 +58,7 @@ fn with_link(test: impl FnOnce(Tx, Rx) + Send) {
 fn borrow_all(tx: &mut Tx, rx: &mut Rx, tag: u64, len: usize, room: usize) -> Vec<u8> {
     let (mut got, mut room) = (Vec::new(), vec![0; room]);
     while got.len() < len {
-        match borrow(rx, 1, &mut room, tag).unwrap() {
+        match borrow(rx, &mut room, tag).unwrap() {
             Borrowing::Done(count) => got.extend_from_slice(&room[..count]),
             Borrowing::NotYet => assert!(!tx.flush().unwrap()),
             Borrowing::Unable => panic!("after {} bytes", got.len()),
@@ -78,30 +78,30 @@ fn what_is_lent_arrives_once_and_in_order_and_then_all_goes_through_slots() {
                 let mut numbers = Vec::new();
                 for (tag, payload) in (0..).zip(&payloads) {
                     numbers.push(lent(&mut tx, payload, tag));
-                    tx.reserve(1, 3).unwrap().unwrap().fill(tag as u8);
-                    tx.commit(1, 3, tag).unwrap();
+                    tx.reserve(3).unwrap().unwrap().fill(tag as u8);
+                    tx.commit(3, tag).unwrap();
                 }
                 // The first message has been read in part.
                 let mut start = [0; 3000];
-                let begun = borrow(&mut rx, 1, &mut start, 0).unwrap();
+                let begun = borrow(&mut rx, &mut start, 0).unwrap();
                 assert_eq!(begun, Borrowing::Done(3000));
                 refuse_reading(error);
                 for (tag, payload) in (0..).zip(&payloads) {
                     let mut got = if tag == 0 { start.to_vec() } else { vec![] };
                     let rest = payload.len() - got.len();
-                    assert!(!tx.has_returned(1, numbers[tag as usize]).unwrap());
+                    assert!(!tx.has_returned(numbers[tag as usize]).unwrap());
                     got.extend(borrow_all(&mut tx, &mut rx, tag, rest, room));
                     assert!(got == *payload, "message {tag}");
-                    assert!(tx.has_returned(1, numbers[tag as usize]).unwrap());
-                    assert_eq!(rx.peek(1).unwrap().unwrap().payload, [tag as u8; 3]);
-                    rx.release(1);
+                    assert!(tx.has_returned(numbers[tag as usize]).unwrap());
+                    assert_eq!(rx.peek().unwrap().unwrap().payload, [tag as u8; 3]);
+                    rx.release();
                 }
                 assert!(tx.flush().unwrap());
-                assert_eq!(lend(&mut tx, 1, &payloads[0], 9), Lending::Unable);
-                let slot = tx.reserve(1, GEOMETRY.slot_bytes).unwrap().unwrap();
+                assert_eq!(lend(&mut tx, &payloads[0], 9), Lending::Unable);
+                let slot = tx.reserve(GEOMETRY.slot_bytes).unwrap().unwrap();
                 slot.fill(9);
-                tx.commit(1, GEOMETRY.slot_bytes, 9).unwrap();
-                let arrival = rx.peek(1).unwrap().unwrap();
+                tx.commit(GEOMETRY.slot_bytes, 9).unwrap();
+                let arrival = rx.peek().unwrap().unwrap();
                 assert_eq!(arrival.payload, [9; GEOMETRY.slot_bytes]);
             });
         }
@@ -115,20 +115,20 @@ fn pieces_can_be_peeked_at_when_all_are_there() {
         let number = lent(&mut tx, &payload, 5);
         refuse_reading(libc::EFAULT);
         assert_eq!(
-            borrow(&mut rx, 1, &mut [0; 9], 6).unwrap(),
+            borrow(&mut rx, &mut [0; 9], 6).unwrap(),
             Borrowing::Unable,
             "it has another tag"
         );
         for _ in 0..=payload.len() / BODY_BYTES {
-            assert!(rx.peek(1).unwrap().is_none());
+            assert!(rx.peek().unwrap().is_none());
             assert!(!tx.flush().unwrap());
         }
         for _ in 0..2 {
-            assert!(rx.peek(1).unwrap().unwrap().payload == &payload[..]);
+            assert!(rx.peek().unwrap().unwrap().payload == &payload[..]);
         }
-        assert!(!tx.has_returned(1, number).unwrap());
-        rx.release(1);
-        assert!(tx.has_returned(1, number).unwrap());
+        assert!(!tx.has_returned(number).unwrap());
+        rx.release();
+        assert!(tx.has_returned(number).unwrap());
     });
 }
 
@@ -140,15 +140,15 @@ fn what_is_withdrawn_is_not_given() {
             lent(&mut tx, &payload, 1);
             refuse_reading(libc::EFAULT);
             let mut room = vec![0; LEND_LEAST];
-            assert_eq!(borrow(&mut rx, 1, &mut room, 1).unwrap(), Borrowing::NotYet);
+            assert_eq!(borrow(&mut rx, &mut room, 1).unwrap(), Borrowing::NotYet);
             assert!(!tx.flush().unwrap());
             // The piece that was given before the withdrawal is still valid.
             assert_eq!(
-                borrow(&mut rx, 1, &mut room, 1).unwrap(),
+                borrow(&mut rx, &mut room, 1).unwrap(),
                 Borrowing::Done(BODY_BYTES)
             );
             assert!(room[..BODY_BYTES] == payload[..BODY_BYTES]);
-            assert_eq!(borrow(&mut rx, 1, &mut room, 1).unwrap(), Borrowing::NotYet);
+            assert_eq!(borrow(&mut rx, &mut room, 1).unwrap(), Borrowing::NotYet);
             let sender = if drops {
                 drop(tx);
                 None
@@ -159,10 +159,10 @@ fn what_is_withdrawn_is_not_given() {
             };
             drop(payload);
             assert!(matches!(
-                borrow(&mut rx, 1, &mut room, 1),
+                borrow(&mut rx, &mut room, 1),
                 Err(LinkError::Closed)
             ));
-            assert!(matches!(rx.peek(1), Err(LinkError::Closed)));
+            assert!(matches!(rx.peek(), Err(LinkError::Closed)));
             drop(sender);
         });
     }
@@ -174,11 +174,11 @@ fn a_receiver_that_is_gone_wants_nothing_more() {
         let payload = bytes(LEND_LEAST, 3);
         let number = lent(&mut tx, &payload, 1);
         refuse_reading(libc::EFAULT);
-        let asked = borrow(&mut rx, 1, &mut [0; LEND_LEAST], 1).unwrap();
+        let asked = borrow(&mut rx, &mut [0; LEND_LEAST], 1).unwrap();
         assert_eq!(asked, Borrowing::NotYet);
         drop(rx);
         assert!(matches!(tx.flush(), Err(LinkError::Closed)));
-        assert!(matches!(tx.has_returned(1, number), Err(LinkError::Closed)));
+        assert!(matches!(tx.has_returned(number), Err(LinkError::Closed)));
     });
 }
 
@@ -200,20 +200,20 @@ fn what_is_not_lent_is_not_given() {
         let mut tx = Tx::new(&segment, Direction::Forth, ours);
         let mut rx = Rx::new(&segment, Direction::Forth, theirs);
         tx.allow_lending();
-        tx.reserve(1, GEOMETRY.slot_bytes).unwrap().unwrap();
-        tx.commit(1, GEOMETRY.slot_bytes, 0).unwrap();
-        rx.peek(1).unwrap().unwrap();
-        rx.release(1);
+        tx.reserve(GEOMETRY.slot_bytes).unwrap().unwrap();
+        tx.commit(GEOMETRY.slot_bytes, 0).unwrap();
+        rx.peek().unwrap().unwrap();
+        rx.release();
         assert_eq!(lent(&mut tx, &payload, 1), 2);
-        borrow(&mut rx, 1, &mut [0; LEND_LEAST], 1).unwrap();
-        assert!(tx.has_returned(1, 2).unwrap());
+        borrow(&mut rx, &mut [0; LEND_LEAST], 1).unwrap();
+        assert!(tx.has_returned(2).unwrap());
         assert_eq!(lent(&mut tx, &payload, 1), 3);
         // SAFETY: the words lie within the mapping and are aligned, and no other thread accesses them.
         unsafe {
-            let wanted = forger.as_ptr().add(layout.wanted(Direction::Forth, 1));
+            let wanted = forger.as_ptr().add(Layout::wanted(Direction::Forth));
             wanted.cast::<u64>().write(message << 20 | byte as u64);
             // As if no loan had returned.
-            let released = forger.as_ptr().add(layout.released(Direction::Forth, 1));
+            let released = forger.as_ptr().add(Layout::released(Direction::Forth));
             released.cast::<u64>().write(1);
         }
         let error = tx.flush().unwrap_err();

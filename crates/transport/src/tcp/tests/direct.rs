@@ -7,14 +7,13 @@ use crate::Direct;
 const LARGE: Geometry = Geometry {
     slot_bytes: 64 << 10,
     slots: 4,
-    channels: 1,
 };
 
 /// Receives without a slot, if the link can. Returns whether it could.
 pub(super) fn receive(rx: &mut Rx, message: usize, len: usize) -> bool {
     let mut bytes = vec![0; len];
     let direct = poll("a message", || {
-        let moved = rx.receive_into(0, &mut bytes, message as u64).unwrap();
+        let moved = rx.receive_into(&mut bytes, message as u64).unwrap();
         (moved != Direct::NotYet).then_some(moved)
     });
     if direct == Direct::Unable {
@@ -29,7 +28,7 @@ fn send(tx: &mut Tx, message: usize, len: usize) {
     let bytes = payload(message, len);
     let direct = poll("room", || {
         tx.flush().unwrap();
-        let moved = tx.send_from(0, &bytes, message as u64).unwrap();
+        let moved = tx.send_from(&bytes, message as u64).unwrap();
         (moved != Direct::NotYet).then_some(moved)
     });
     if direct == Direct::Unable {
@@ -42,7 +41,6 @@ fn messages_with_and_without_slots_keep_their_order() {
     let geometry = Geometry {
         slot_bytes: 64 << 10,
         slots: 3,
-        channels: 1,
     };
     let lens: Vec<_> = (0..400).map(|n| n * 7919 % ((64 << 10) + 1)).collect();
     for (sockets, buffer) in [(1, 1), (3, 1), (1, 1 << 20), (2, 1 << 20)] {
@@ -84,7 +82,7 @@ fn what_is_sent_from_elsewhere_may_change_at_once() {
     let mut message = 0;
     loop {
         bytes.copy_from_slice(&payload(message, LARGE.slot_bytes));
-        match tx.send_from(0, &bytes, message as u64).unwrap() {
+        match tx.send_from(&bytes, message as u64).unwrap() {
             Direct::Done => expected.extend(frame(message, LARGE.slot_bytes)),
             Direct::NotYet => break,
             Direct::Unable => panic!("a large message"),
@@ -109,7 +107,7 @@ fn another_message_than_was_meant_stays() {
     for (wrong_len, wrong_tag) in [(len - 1, 0), (len, 1)] {
         let bytes = &mut bytes[..wrong_len];
         let moved = poll("an answer", || {
-            let moved = rx.receive_into(0, bytes, wrong_tag).unwrap();
+            let moved = rx.receive_into(bytes, wrong_tag).unwrap();
             (moved != Direct::NotYet).then_some(moved)
         });
         assert_eq!(moved, Direct::Unable);
@@ -127,22 +125,22 @@ fn a_message_that_is_received_elsewhere_is_received_there_to_the_end() {
     peer.write_all(first).unwrap();
     let mut bytes = vec![0; len];
     poll("its begin", || {
-        let moved = rx.receive_into(0, &mut bytes, 0).unwrap();
+        let moved = rx.receive_into(&mut bytes, 0).unwrap();
         assert_eq!(moved, Direct::NotYet);
         (bytes[100..200] == payload(0, len)[100..200]).then_some(())
     });
-    assert!(matches!(rx.peek(0), Err(LinkError::Misuse(_))));
-    let other = rx.receive_into(0, &mut vec![0; len - 1], 0);
+    assert!(matches!(rx.peek(), Err(LinkError::Misuse(_))));
+    let other = rx.receive_into(&mut vec![0; len - 1], 0);
     assert!(matches!(other, Err(LinkError::Misuse(_))));
     peer.write_all(rest).unwrap();
     peer.write_all(&frame(1, 10)).unwrap();
     poll("its end", || {
-        (rx.receive_into(0, &mut bytes, 0).unwrap() == Direct::Done).then_some(())
+        (rx.receive_into(&mut bytes, 0).unwrap() == Direct::Done).then_some(())
     });
     assert!(bytes == payload(0, len));
     super::receive(&mut rx, 1, 10);
     peer.write_all(&frame(2, len)[..len]).unwrap();
     drop(peer);
-    let error = poll("the end", || rx.receive_into(0, &mut bytes, 2).err());
+    let error = poll("the end", || rx.receive_into(&mut bytes, 2).err());
     assert!(matches!(error, LinkError::Closed), "{error}");
 }

@@ -10,10 +10,9 @@ use crate::rdma::link::report::{Progress, Report};
 const RAILS: usize = 3;
 
 fn geometries() -> impl Strategy<Value = Geometry> {
-    (1_usize..20, 1_usize..4).prop_map(|(slots, channels)| Geometry {
+    (1_usize..20).prop_map(|slots| Geometry {
         slot_bytes: 64,
         slots,
-        channels,
     })
 }
 
@@ -40,9 +39,9 @@ prop_compose! {
 
 fn messages() -> impl Strategy<Value = (Geometry, Message)> {
     geometries().prop_flat_map(|geometry| {
-        let channels = prop::collection::vec(progress(geometry.slots), geometry.channels);
-        let report = (0..RAILS, channels)
-            .prop_map(|(rail, channels)| Message::Report(Report { rail, channels }));
+        let progress = progress(geometry.slots);
+        let report = (0..RAILS, progress)
+            .prop_map(|(rail, progress)| Message::Report(Report { rail, progress }));
         let offer = (0..RAILS, ends()).prop_map(|(rail, end)| Message::Offer { rail, end });
         let verdict =
             (0..RAILS, any::<bool>()).prop_map(|(rail, works)| Message::Verdict { rail, works });
@@ -100,7 +99,7 @@ proptest! {
     #[test]
     fn a_stranger_ends_the_talk(kind in 3_u8..) {
         let (here, there) = Socket::pair(Domain::UNIX, Type::STREAM, None).unwrap();
-        let geometry = Geometry { slot_bytes: 64, slots: 1, channels: 1 };
+        let geometry = Geometry { slot_bytes: 64, slots: 1 };
         let mut control = Control::new(Unshared::new(here), RAILS, geometry).unwrap();
         (&there).write_all(&[kind]).unwrap();
         prop_assert!(matches!(control.hear(), Err(LinkError::Protocol(_))));
@@ -113,7 +112,6 @@ fn nothing_is_held_back_for_a_peer_that_is_gone() {
     let geometry = Geometry {
         slot_bytes: 64,
         slots: 1,
-        channels: 1,
     };
     let mut control = Control::new(Unshared::new(here), RAILS, geometry).unwrap();
     let message = Message::Verdict {
@@ -137,7 +135,6 @@ fn numbers_of_more_than_24_bits_are_refused() {
     let geometry = Geometry {
         slot_bytes: 64,
         slots: 1,
-        channels: 1,
     };
     for (qp_num, psn, is_possible) in [
         (0xff_ffff, 0xff_ffff, true),

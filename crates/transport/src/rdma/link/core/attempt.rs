@@ -9,12 +9,12 @@ use spark_ccl_verbs::PollRoom;
 use super::job::{Job, discard};
 use crate::LinkError;
 use crate::rdma::link::control::Control;
-use crate::rdma::link::lane::{Lane, listen, send_greeting};
 use crate::rdma::link::message::Message;
 use crate::rdma::link::offer::End;
 use crate::rdma::link::plan::Plan;
 use crate::rdma::link::rail::Rail;
 use crate::rdma::link::slots::Slots;
+use crate::rdma::link::unconnected::{Unconnected, listen, send_greeting};
 
 /// How long the greetings over a working rail may take.
 const GREETING: Duration = Duration::from_secs(5);
@@ -31,9 +31,9 @@ pub(super) struct Try {
 #[derive(Debug)]
 enum Stage {
     /// A queue pair is being made. The second field is the peer's, if it was offered already.
-    Making(Job<Lane>, Option<End>),
+    Making(Job<Unconnected>, Option<End>),
     /// The queue pair was offered to the peer.
-    Offered(Lane),
+    Offered(Unconnected),
     /// The queue pair is being connected. The peer gets the offer afterwards, unless it has it already.
     Connecting(Job<Rail>, Option<End>),
     Greeting(Greeting),
@@ -75,7 +75,7 @@ impl Try {
         let plan = Arc::clone(plan);
         let job = Job::start(move || {
             if plan.local.renewed()?.is_active() {
-                Ok(Lane::new(&plan)?)
+                Ok(Unconnected::new(&plan)?)
             } else {
                 Err("its port is not active".into())
             }
@@ -122,7 +122,7 @@ impl Try {
 
     pub(super) fn hear_answer(&mut self, end: End, start: u64) -> Result<(), LinkError> {
         match std::mem::replace(&mut self.stage, Stage::Over(None)) {
-            Stage::Offered(lane) => self.stage = connecting(lane, end, start, None),
+            Stage::Offered(pair) => self.stage = connecting(pair, end, start, None),
             // The try was given up meanwhile.
             Stage::Over(None) => {}
             _ => {
@@ -193,14 +193,14 @@ impl Stage {
     fn step(self, environment: &mut Environment<'_>) -> Result<ControlFlow<Self, Self>, String> {
         match self {
             Self::Making(job, peer) if job.has_ended() => {
-                let lane = job.outcome()?;
-                let own = lane.end();
+                let pair = job.outcome()?;
+                let own = pair.end();
                 let Some(peer) = peer else {
                     environment.offer(own);
-                    return Ok(Break(Self::Offered(lane)));
+                    return Ok(Break(Self::Offered(pair)));
                 };
                 Ok(Continue(connecting(
-                    lane,
+                    pair,
                     peer,
                     environment.start,
                     Some(own),
@@ -226,8 +226,8 @@ impl Stage {
     }
 }
 
-fn connecting(lane: Lane, peer: End, start: u64, own: Option<End>) -> Stage {
-    Stage::Connecting(Job::start(move || lane.connect(peer, start)), own)
+fn connecting(pair: Unconnected, peer: End, start: u64, own: Option<End>) -> Stage {
+    Stage::Connecting(Job::start(move || pair.connect(peer, start)), own)
 }
 
 impl Greeting {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use spark_ccl_verbs::{CompletionQueue, Failed, QueuePair};
 
 use super::attempt::Try;
-use super::{Core, Missed, PAUSE, RECEIVE, unload};
+use super::{Core, Missed, PAUSE, RECEIVE, UNRESERVED, unload};
 use crate::rdma::link::message::Message;
 use crate::rdma::link::pace::Pace;
 use crate::rdma::link::plan::Plan;
@@ -83,7 +83,7 @@ impl Core {
         self.dropped += 1;
         self.control.say(&Message::Report(Report {
             rail,
-            channels: self.order.progress(),
+            progress: self.order.progress(),
         }));
         if self.rails().next().is_none()
             && let Some(Dead { name, problem, .. }) = self.dead.last()
@@ -267,21 +267,15 @@ impl Core {
 
     /// Sends again what failed rails have not delivered, as far as the others have room for it.
     fn resend(&mut self) {
-        let writes = self.unreserved();
-        while self.failed.is_none() && self.rails().all(|rail| rail.has_room(writes)) {
-            let Some(Missed {
-                channel,
-                number,
-                bytes,
-            }) = self.missed.pop_front()
-            else {
+        while self.failed.is_none() && self.rails().all(|rail| rail.has_room(UNRESERVED)) {
+            let Some(Missed { number, bytes }) = self.missed.pop_front() else {
                 return;
             };
-            if self.order.is_on_its_way(channel, number) {
+            if self.order.is_on_its_way(number) {
                 // SAFETY: the peer has not acknowledged the message, so its slot is not written again.
-                let sent = unsafe { self.transmit(channel, number, bytes) };
+                let sent = unsafe { self.transmit(number, bytes) };
                 if let Ok(load) = sent {
-                    self.order.note_sent_again(channel, number, load);
+                    self.order.note_sent_again(number, load);
                 }
             }
         }

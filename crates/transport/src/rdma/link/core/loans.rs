@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use spark_ccl_verbs::Remote;
 
-use super::{Core, Rail};
+use super::{Core, Rail, UNRESERVED};
 use crate::LinkError;
 use crate::rdma::Registry;
 use crate::rdma::link::lent::Lent;
@@ -16,7 +16,7 @@ use crate::rdma::link::lent::Lent;
 /// Messages shorter than this arrive sooner through a slot than by a read.
 pub(in super::super) const LEND_LEAST: usize = 32 << 10;
 
-/// The messages of a channel that are being read, from the next one on.
+/// The messages that are being read, from the next one on.
 pub(in super::super) type Loans = VecDeque<Loan>;
 
 /// A message that is read from the peer's memory.
@@ -91,25 +91,24 @@ impl Core {
         rails.all(|rail| rail.plan.keys(&self.registry, start, bytes).is_some())
     }
 
-    /// Whether the channel's next message is lent and has not been read: it arrives only on request.
-    pub(in super::super) fn is_awaited(&self, channel: usize) -> bool {
-        let first = self.loans[channel].front();
+    /// Whether the next message is lent and has not been read: it arrives only on request.
+    pub(in super::super) fn is_awaited(&self) -> bool {
+        let first = self.loans.front();
         first.is_some_and(|loan| !loan.is_here())
     }
 
-    /// Requests the channel's next messages, as far as they are lent and have a destination. Returns the next one,
+    /// Requests the next messages, as far as they are lent and have a destination. Returns the next one,
     /// once it has been read.
     pub(in super::super) fn read_lent(
         &mut self,
-        channel: usize,
         destination: Destination,
     ) -> Result<Option<Here>, LinkError> {
-        if self.is_awaited(channel) {
+        if self.is_awaited() {
             self.poll()?;
         }
-        self.take_on(channel, destination)?;
-        self.ask(channel);
-        let first = self.loans[channel].front();
+        self.take_on(destination)?;
+        self.ask();
+        let first = self.loans.front();
         let here = first.filter(|loan| loan.is_here());
         Ok(here.map(|loan| Here {
             bytes: loan.lent.bytes as usize,
@@ -118,26 +117,24 @@ impl Core {
         }))
     }
 
-    /// Whether the channel has something to peek at, including an error.
-    pub(in super::super) fn has_news(&mut self, channel: usize) -> bool {
-        match self.next_to_read(channel) {
+    /// Whether there is something to peek at, including an error.
+    pub(in super::super) fn has_news(&mut self) -> bool {
+        match self.next_to_read() {
             Ok(None) => false,
-            Ok(Some(_)) if self.is_awaited(channel) => {
-                self.poll().is_err() || !self.is_awaited(channel)
-            }
+            Ok(Some(_)) if self.is_awaited() => self.poll().is_err() || !self.is_awaited(),
             _ => true,
         }
     }
 
     /// Assigns a destination to lent messages that have been announced.
-    fn take_on(&mut self, channel: usize, destination: Destination) -> Result<(), LinkError> {
+    fn take_on(&mut self, destination: Destination) -> Result<(), LinkError> {
         let mut taken = 0;
         let mut first_tag = None;
         for ahead in 0.. {
-            let Some((number, len)) = self.order.arrived(channel, ahead) else {
+            let Some((number, len)) = self.order.arrived(ahead) else {
                 break;
             };
-            let header = self.incoming.read_header(channel, number)?;
+            let header = self.incoming.read_header(number)?;
             let tag = *first_tag.get_or_insert(match destination {
                 Destination::Room { tag, .. } => tag,
                 Destination::Slots => header.tag,
@@ -145,21 +142,21 @@ impl Core {
             if !header.is_lent || header.tag != tag {
                 break;
             }
-            if let Some(known) = self.loans[channel].get(ahead as usize) {
+            if let Some(known) = self.loans.get(ahead as usize) {
                 taken += known.lent.bytes as usize;
                 continue;
             }
-            let lent = self.lent(channel, number, len)?;
+            let lent = self.lent(number, len)?;
             let bytes = lent.bytes as usize;
             let to = match destination {
-                Destination::Slots => self.incoming.payload(channel, number) as u64,
+                Destination::Slots => self.incoming.payload(number) as u64,
                 Destination::Room {
                     start, bytes: room, ..
                 } if taken + bytes <= room => start + taken as u64,
                 Destination::Room { .. } => break,
             };
             taken += bytes;
-            self.loans[channel].push_back(Loan {
+            self.loans.push_back(Loan {
                 lent,
                 in_slot: matches!(destination, Destination::Slots),
                 to,
@@ -170,22 +167,22 @@ impl Core {
     }
 
     /// Decodes the message in this slot, which tells where its payload is.
-    fn lent(&self, channel: usize, number: u64, len: usize) -> Result<Lent, LinkError> {
-        let payload = self.incoming.payload(channel, number);
+    fn lent(&self, number: u64, len: usize) -> Result<Lent, LinkError> {
+        let payload = self.incoming.payload(number);
         // SAFETY: `len` is at most a slot's size, and the slot belongs to this side. A peer that writes there
         // violates the protocol; the contents are checked.
         let payload = unsafe { std::slice::from_raw_parts(payload, len) };
         let most = self.incoming.geometry().slot_bytes;
         Lent::decode(payload, self.rails.len(), most).ok_or_else(|| {
             LinkError::Protocol(format!(
-                "message {number} on channel {channel} does not say where it is to be read"
+                "message {number} does not say where it is to be read"
             ))
         })
     }
 
-    /// Notes which requests have ended, on all channels: other loans may wait for the rail.
+    /// Notes which requests have ended.
     pub(super) fn note_loans(&mut self) {
-        for loan in self.loans.iter_mut().flatten() {
+        for loan in &mut self.loans {
             if let State::Asked { rail: index, id } = loan.state
                 && let Some(rail) = &mut self.rails[index]
                 && rail.ended.well >= id
@@ -197,17 +194,16 @@ impl Core {
     }
 
     /// Requests waiting loans over the rails with the fewest bytes being read.
-    fn ask(&mut self, channel: usize) {
-        let writes = self.unreserved();
+    fn ask(&mut self) {
         let mut problem = None;
-        for loan in &mut self.loans[channel] {
+        for loan in &mut self.loans {
             if loan.state != State::Waiting {
                 continue;
             }
             let rails = self.rails.iter_mut().enumerate();
             let free = rails
                 .filter_map(|(index, rail)| Some((index, rail.as_mut()?)))
-                .filter(|(_, rail)| rail.reads.has_room() && rail.has_room(writes));
+                .filter(|(_, rail)| rail.reads.has_room() && rail.has_room(UNRESERVED));
             let Some((index, rail)) = free.min_by_key(|(_, rail)| rail.reads.bytes) else {
                 break;
             };
@@ -237,7 +233,7 @@ impl Core {
 
     /// The last read request of a rail; 0 for none.
     pub(super) fn last_asked(&self, of: usize) -> u64 {
-        let ids = self.loans.iter().flatten().map(|loan| match loan.state {
+        let ids = self.loans.iter().map(|loan| match loan.state {
             State::Asked { rail, id } if rail == of => id,
             _ => 0,
         });
@@ -246,7 +242,7 @@ impl Core {
 
     /// Marks what a failed rail has not delivered to be requested again.
     pub(super) fn ask_again(&mut self, failed: usize, ended: u64) {
-        for loan in self.loans.iter_mut().flatten() {
+        for loan in &mut self.loans {
             loan.state = match loan.state {
                 State::Asked { rail, id } if rail == failed && id > ended => State::Waiting,
                 State::Asked { rail, .. } if rail == failed => State::Here { by: None },

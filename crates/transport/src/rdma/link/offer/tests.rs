@@ -25,7 +25,7 @@ fn offer() -> Offer {
     };
     Offer {
         start: u64::MAX,
-        ends: vec![end; MOST_LANES],
+        ends: vec![end; MOST_PAIRS],
     }
 }
 

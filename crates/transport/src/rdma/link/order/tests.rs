@@ -5,15 +5,14 @@ use super::*;
 const GEOMETRY: Geometry = Geometry {
     slot_bytes: 64,
     slots: 3,
-    channels: 2,
 };
 
 fn message(number: u32) -> Immediate {
-    Immediate::Message { channel: 1, number }
+    Immediate::Message { number }
 }
 
 fn released(number: u32) -> Immediate {
-    Immediate::Released { channel: 1, number }
+    Immediate::Released { number }
 }
 
 #[test]
@@ -23,11 +22,11 @@ fn messages_that_overtake_each_other_are_read_in_order() {
         order.note(0, message(number), 16 + number, |_| {}).unwrap();
     }
     for number in 1..=3 {
-        assert_eq!(order.next_to_read(1), Some((number, number as usize)));
-        assert_eq!(order.note_read(1), Some(number));
+        assert_eq!(order.next_to_read(), Some((number, number as usize)));
+        assert_eq!(order.note_read(), Some(number));
     }
-    assert_eq!(order.next_to_read(1), None);
-    assert_eq!(order.note_read(1), None);
+    assert_eq!(order.next_to_read(), None);
+    assert_eq!(order.note_read(), None);
 }
 
 #[test]
@@ -37,17 +36,7 @@ fn what_has_no_place_is_a_protocol_violation() {
     let twice = message(2);
     let beyond = message(4);
     let past = message(0);
-    let elsewhere = Immediate::Message {
-        channel: 2,
-        number: 1,
-    };
-    for (said, bytes) in [
-        (twice, 16),
-        (beyond, 16),
-        (past, 16),
-        (elsewhere, 16),
-        (message(1), 15),
-    ] {
+    for (said, bytes) in [(twice, 16), (beyond, 16), (past, 16), (message(1), 15)] {
         let error = order.note(0, said, bytes, |_| {}).unwrap_err();
         assert!(matches!(error, LinkError::Protocol(_)), "{error}");
     }
@@ -59,14 +48,14 @@ fn what_has_no_place_is_a_protocol_violation() {
 fn slots_come_back_once_and_in_any_order() {
     let mut order = Order::new(GEOMETRY, 2);
     for number in 1..=3 {
-        assert_eq!(order.next_to_send(1), Some(number));
+        assert_eq!(order.next_to_send(), Some(number));
         let load = Load {
             rail: number as usize % 2,
             bytes: number,
         };
-        order.note_sent(1, load, false);
+        order.note_sent(load, false);
     }
-    assert_eq!(order.next_to_send(1), None);
+    assert_eq!(order.next_to_send(), None);
     assert!(order.note(0, released(4), 0, |_| {}).is_err());
     let mut back = Vec::new();
     order
@@ -76,7 +65,7 @@ fn slots_come_back_once_and_in_any_order() {
         .note(0, released(1), 0, |load| back.push(load.bytes))
         .unwrap();
     assert_eq!(back, [1, 2]);
-    assert_eq!(order.next_to_send(1), Some(4));
+    assert_eq!(order.next_to_send(), Some(4));
 }
 
 /// An end that has sent three messages, of which the first and the third are lent.
@@ -87,13 +76,13 @@ fn lender() -> Order {
             rail: 0,
             bytes: number,
         };
-        order.note_sent(1, load, number != 2);
+        order.note_sent(load, number != 2);
     }
     order
 }
 
 fn returned(number: u32) -> Immediate {
-    Immediate::Returned { channel: 1, number }
+    Immediate::Returned { number }
 }
 
 #[test]
@@ -109,9 +98,9 @@ fn what_is_lent_returns_only_when_its_own_reader_says_so() {
     assert!(order.note(0, returned(4), 0, &mut all).is_err());
     assert_eq!(back, [1, 2, 3]);
     // The next message in the same slot is a different one.
-    order.note_sent(1, Load::default(), true);
+    order.note_sent(Load::default(), true);
     order.note(1, released(4), 0, |_| panic!()).unwrap();
-    assert!(order.is_on_its_way(1, 4));
+    assert!(order.is_on_its_way(4));
 }
 
 #[test]
@@ -120,13 +109,13 @@ fn a_report_returns_nothing_that_is_lent() {
     let mut peer = Order::new(GEOMETRY, 2);
     for number in 1..=3 {
         peer.note(0, message(number), 20, |_| {}).unwrap();
-        peer.note_read(1);
+        peer.note_read();
     }
     let missed = order.note_report(&report(&peer), |_| panic!());
     assert_eq!(missed.unwrap(), []);
-    assert!(order.is_on_its_way(1, 1));
+    assert!(order.is_on_its_way(1));
     order.note(1, returned(1), 0, |_| {}).unwrap();
-    assert!(!order.is_on_its_way(1, 2) && order.is_on_its_way(1, 3));
+    assert!(!order.is_on_its_way(2) && order.is_on_its_way(3));
 }
 
 #[test]
@@ -134,10 +123,10 @@ fn a_peer_that_uses_a_slot_again_knows_that_it_was_read() {
     let mut order = Order::new(GEOMETRY, 1);
     for number in 1..=4 {
         order.note(0, message(number), 20, |_| {}).unwrap();
-        assert!(!order.knows_read(1, 1));
-        order.note_read(1);
+        assert!(!order.knows_read(1));
+        order.note_read();
     }
-    assert!(order.knows_read(1, 1) && !order.knows_read(1, 2));
+    assert!(order.knows_read(1) && !order.knows_read(2));
 }
 
 proptest! {
@@ -148,10 +137,8 @@ proptest! {
             if let Some(said) = Immediate::from_bits(bits) {
                 let _ = order.note(0, said, bytes, |_| {});
             }
-            for channel in 0..2 {
-                if let Some((_, len)) = order.next_to_read(channel) {
-                    prop_assert!(len <= 64);
-                }
+            if let Some((_, len)) = order.next_to_read() {
+                prop_assert!(len <= 64);
             }
         }
     }
@@ -165,7 +152,7 @@ fn sent_by_two() -> (Order, Order) {
             rail: usize::from(number == 2),
             bytes: 16 + number,
         };
-        here.note_sent(1, load, false);
+        here.note_sent(load, false);
     }
     (here, Order::new(GEOMETRY, 2))
 }
@@ -173,7 +160,7 @@ fn sent_by_two() -> (Order, Order) {
 fn report(order: &Order) -> Report {
     Report {
         rail: 0,
-        channels: order.progress(),
+        progress: order.progress(),
     }
 }
 
@@ -181,7 +168,6 @@ fn report(order: &Order) -> Report {
 fn only_what_the_failed_rail_has_not_carried_is_missed() {
     let (mut here, mut there) = sent_by_two();
     let missed = |number| Missed {
-        channel: 1,
         number,
         bytes: 16 + number,
     };
@@ -200,13 +186,13 @@ fn a_report_says_what_was_read() {
     for number in 1..=2 {
         let bytes = 16 + number;
         there.note(0, message(number), bytes, |_| {}).unwrap();
-        there.note_read(1);
+        there.note_read();
     }
     let mut back = Vec::new();
     let missed = here.note_report(&report(&there), |load| back.push(load.bytes));
     assert_eq!(missed.unwrap().len(), 1);
     assert_eq!(back, [17, 18]);
-    assert!(!here.is_on_its_way(1, 2) && here.is_on_its_way(1, 3));
+    assert!(!here.is_on_its_way(2) && here.is_on_its_way(3));
 }
 
 #[test]
@@ -245,7 +231,7 @@ fn a_report_that_cannot_be_is_a_protocol_violation() {
     let change = |change: fn(&mut Progress)| {
         let (mut here, there) = sent_by_two();
         let mut report = report(&there);
-        change(&mut report.channels[1]);
+        change(&mut report.progress);
         here.note_report(&report, |_| {})
     };
     assert!(change(|_| {}).is_ok());
@@ -260,8 +246,8 @@ fn a_report_that_cannot_be_is_a_protocol_violation() {
 fn a_rail_that_returns_is_asked_only_for_what_it_has_carried_since() {
     let mut order = Order::new(GEOMETRY, 2);
     let by_first = |bytes| Load { rail: 0, bytes };
-    order.note_sent(1, by_first(1), false);
-    order.note_sent(1, by_first(2), false);
+    order.note_sent(by_first(1), false);
+    order.note_sent(by_first(2), false);
     let progress = |arrived: [bool; 3]| Progress {
         sent: 0,
         read: 0,
@@ -269,17 +255,13 @@ fn a_rail_that_returns_is_asked_only_for_what_it_has_carried_since() {
     };
     let report = |arrived| Report {
         rail: 0,
-        channels: vec![progress([false; 3]), progress(arrived)],
+        progress: progress(arrived),
     };
-    let missed = |number, bytes| Missed {
-        channel: 1,
-        number,
-        bytes,
-    };
+    let missed = |number, bytes| Missed { number, bytes };
     let first = order.note_report(&report([true, false, false]), |_| {});
     assert_eq!(first.unwrap(), [missed(2, 2)]);
     // The rail has returned; the second message has yet to be sent again.
-    order.note_sent(1, by_first(3), false);
+    order.note_sent(by_first(3), false);
     let second = order.note_report(&report([true, false, false]), |_| {});
     assert_eq!(second.unwrap(), [missed(3, 3)]);
     let mut back = Vec::new();

@@ -12,8 +12,7 @@ use super::core::Dead;
 use super::*;
 use crate::Rails;
 
-const CHANNELS: usize = GEOMETRY.channels;
-/// How many messages each channel carries in each direction before the test intervenes, and at least as many after
+/// How many messages the link carries in each direction before the test intervenes, and at least as many after
 /// it.
 const MESSAGES: u64 = 100;
 /// Watchdog against deadlock. Linux 6.1 may be stuck for 45 s sending on a device that is going down.
@@ -21,7 +20,6 @@ const WATCHDOG: Duration = Duration::from_secs(120);
 const ONE_SLOT: Geometry = Geometry {
     slot_bytes: 4096,
     slots: 1,
-    channels: 1,
 };
 
 type End = (Tx, Rx);
@@ -69,30 +67,29 @@ impl Drop for Impaired {
     }
 }
 
-fn len(channel: usize, number: u64) -> usize {
-    4000 - (channel + number as usize) % 100
+fn len(number: u64) -> usize {
+    4000 - number as usize % 100
 }
 
-fn byte(channel: usize, number: u64) -> u8 {
-    (number as usize * 7 + channel) as u8
+fn byte(number: u64) -> u8 {
+    (number as usize * 7) as u8
 }
 
-/// Traffic in both directions: both ends of a link send on all channels until each channel has carried `goal`
-/// messages.
+/// Traffic in both directions: both ends of a link send until each direction has carried `goal` messages.
 struct Talk {
     goal: AtomicU64,
-    /// The most messages that were sent on a channel.
+    /// The most messages that were sent in a direction.
     sent: AtomicU64,
     /// How many ends have sent and received everything.
     done: AtomicUsize,
 }
 
-/// One end of the traffic, and its progress on each channel.
+/// One end of the traffic, and its progress.
 struct Talker<'a> {
     talk: &'a Talk,
     end: End,
-    sent: [u64; CHANNELS],
-    read: [u64; CHANNELS],
+    sent: u64,
+    read: u64,
 }
 
 impl Talker<'_> {
@@ -103,12 +100,9 @@ impl Talker<'_> {
         let mut is_done = false;
         while self.talk.done.load(Ordering::Relaxed) < 2 {
             assert!(Instant::now() < until, "{:?} {:?}", self.sent, self.read);
-            let mut moved = false;
-            for channel in 0..CHANNELS {
-                moved |= self.send(channel)? | self.receive(channel)?;
-            }
+            let moved = self.send()? | self.receive()?;
             let goal = self.talk.goal.load(Ordering::Relaxed);
-            if !is_done && self.read.iter().all(|read| *read == goal) {
+            if !is_done && self.read == goal {
                 is_done = true;
                 self.talk.done.fetch_add(1, Ordering::Relaxed);
             }
@@ -119,35 +113,35 @@ impl Talker<'_> {
         Ok(())
     }
 
-    fn send(&mut self, channel: usize) -> Result<bool, LinkError> {
-        let number = self.sent[channel];
-        let len = len(channel, number);
+    fn send(&mut self) -> Result<bool, LinkError> {
+        let number = self.sent;
+        let len = len(number);
         let tx = &mut self.end.0;
         if number == self.talk.goal.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        let Some(slot) = tx.reserve(channel, len)? else {
+        let Some(slot) = tx.reserve(len)? else {
             return Ok(false);
         };
-        slot.fill(byte(channel, number));
-        tx.commit(channel, len, number)?;
-        self.sent[channel] += 1;
+        slot.fill(byte(number));
+        tx.commit(len, number)?;
+        self.sent += 1;
         self.talk.sent.fetch_max(number + 1, Ordering::Relaxed);
         Ok(true)
     }
 
-    fn receive(&mut self, channel: usize) -> Result<bool, LinkError> {
-        let number = self.read[channel];
+    fn receive(&mut self) -> Result<bool, LinkError> {
+        let number = self.read;
         let rx = &mut self.end.1;
-        let Some(arrival) = rx.peek(channel)? else {
+        let Some(arrival) = rx.peek()? else {
             return Ok(false);
         };
         let found = (arrival.tag, arrival.payload.len());
-        assert_eq!(found, (number, len(channel, number)));
-        let expected = byte(channel, number);
+        assert_eq!(found, (number, len(number)));
+        let expected = byte(number);
         assert!(arrival.payload.iter().all(|byte| *byte == expected));
-        rx.release(channel);
-        self.read[channel] += 1;
+        rx.release();
+        self.read += 1;
         Ok(true)
     }
 }
@@ -164,8 +158,8 @@ fn talk(ends: [End; 2], act: impl FnOnce()) -> [(Result<(), LinkError>, Rails); 
         let mut talker = Talker {
             talk,
             end,
-            sent: [0; CHANNELS],
-            read: [0; CHANNELS],
+            sent: 0,
+            read: 0,
         };
         (talker.run(), talker.end)
     };
@@ -238,25 +232,25 @@ fn state(tx: &Tx) -> PairState {
 fn commit(tx: &mut Tx, number: u64) {
     let until = soon();
     loop {
-        if let Some(slot) = tx.reserve(0, 4096).unwrap() {
-            slot.fill(byte(0, number));
+        if let Some(slot) = tx.reserve(4096).unwrap() {
+            slot.fill(byte(number));
             break;
         }
         assert!(Instant::now() < until, "no slot for {number}");
         thread::yield_now();
     }
-    tx.commit(0, 4096, number).unwrap();
+    tx.commit(4096, number).unwrap();
 }
 
 fn expect(rx: &mut Rx, number: u64) {
     let until = soon();
-    while rx.peek(0).unwrap().is_none() {
+    while rx.peek().unwrap().is_none() {
         assert!(Instant::now() < until, "{number} does not come");
         thread::yield_now();
     }
-    let arrival = rx.peek(0).unwrap().unwrap();
+    let arrival = rx.peek().unwrap().unwrap();
     assert_eq!(arrival.tag, number);
-    assert!(arrival.payload.iter().all(|at| *at == byte(0, number)));
+    assert!(arrival.payload.iter().all(|at| *at == byte(number)));
 }
 
 #[test]
@@ -269,7 +263,7 @@ fn nothing_is_sent_again_before_both_ends_have_failed_the_rail() {
     assert_eq!(posted(&tx), before + 1);
     // Time for a message that must not arrive.
     thread::sleep(Duration::from_millis(100));
-    assert!(other_tx.core.lock().incoming().read_header(0, 1).is_err());
+    assert!(other_tx.core.lock().incoming().read_header(1).is_err());
     let by_second = tx.core.lock().rails().nth(1).unwrap().posted;
     drop_first(&tx);
     assert_eq!(posted(&tx), by_second);
@@ -280,7 +274,7 @@ fn nothing_is_sent_again_before_both_ends_have_failed_the_rail() {
         (PairState::Error, PairState::Error)
     );
     expect(&mut other_rx, 0);
-    other_rx.release(0);
+    other_rx.release();
     commit(&mut tx, 1);
     expect(&mut other_rx, 1);
 }
@@ -309,12 +303,12 @@ fn a_late_write_of_a_failed_rail_lands_nowhere() {
     let [(mut tx, _rx), (other_tx, mut other_rx)] = ends(&sides, ONE_SLOT);
     let late = Impaired::new(&["r0a"], ["delay", "1000ms"]);
     commit(&mut tx, 0);
-    assert!(other_rx.peek(0).unwrap().is_none());
+    assert!(other_rx.peek().unwrap().is_none());
     drop_first(&other_tx);
     tx.core.lock().attend();
     assert_eq!(state(&tx), PairState::Error);
     expect(&mut other_rx, 0);
-    other_rx.release(0);
+    other_rx.release();
     commit(&mut tx, 1);
     expect(&mut other_rx, 1);
     // Now the first message arrives over the rail that failed.
@@ -331,7 +325,7 @@ fn a_link_that_cannot_agree_on_a_failure_ends() {
     stream.shutdown(std::net::Shutdown::Both).unwrap();
     commit(&mut tx, 0);
     tx.core.lock().drop_rail(0, "a test".to_owned());
-    match tx.reserve(0, 1).map(|_| ()).unwrap_err() {
+    match tx.reserve(1).map(|_| ()).unwrap_err() {
         LinkError::Rdma { problem, .. } => assert!(problem.contains("a test"), "{problem}"),
         other => panic!("{other}"),
     }
@@ -347,7 +341,7 @@ fn a_peer_that_ends_without_a_word_is_noticed() {
     let until = Instant::now() + WATCHDOG;
     let error = loop {
         assert!(Instant::now() < until, "nothing noticed");
-        match rx.peek(0) {
+        match rx.peek() {
             Err(error) => break error,
             Ok(_) => thread::sleep(Duration::from_millis(1)),
         }

@@ -11,7 +11,6 @@ pub(super) const BYTES: usize = 64 << 10;
 const SLOTS: Geometry = Geometry {
     slot_bytes: BYTES,
     slots: 4,
-    channels: 2,
 };
 
 /// Registered memory of one side; deregistered before it is freed.
@@ -53,7 +52,7 @@ pub(super) fn linked(sides: &[Side; 2]) -> [(Tx, Rx); 2] {
 pub(super) fn lend(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
     // SAFETY: the payload is part of memory that outlives the link, or the test keeps it unchanged until it has
     // returned.
-    match unsafe { tx.lend(0, payload, tag) }.unwrap() {
+    match unsafe { tx.lend(payload, tag) }.unwrap() {
         Lending::Lent(number) => number,
         other => panic!("{other:?}"),
     }
@@ -62,7 +61,7 @@ pub(super) fn lend(tx: &mut Tx, payload: &[u8], tag: u64) -> u64 {
 pub(super) fn try_borrow(rx: &mut Rx, room: &mut [u8], tag: u64) -> Result<Borrowing, LinkError> {
     // SAFETY: each test leaves the room alone until it has been received, the link is withdrawn or no longer used, or
     // the memory is deregistered.
-    unsafe { rx.borrow(0, room, tag) }
+    unsafe { rx.borrow(room, tag) }
 }
 
 fn borrow(rx: &mut Rx, room: &mut [u8], tag: u64) -> usize {
@@ -95,7 +94,7 @@ pub(super) fn ask(rx: &mut Rx, room: &mut [u8]) -> usize {
 
 pub(super) fn returns(tx: &mut Tx, loan: u64) {
     let until = soon();
-    while !tx.has_returned(0, loan).unwrap() {
+    while !tx.has_returned(loan).unwrap() {
         assert!(Instant::now() < until, "it does not return");
         thread::yield_now();
     }
@@ -117,11 +116,11 @@ fn lent_messages_are_read_to_registered_memory_by_all_rails() {
         .map(|part| lend(&mut tx, part, 9))
         .collect();
     // SAFETY: the link refuses the loan, as the next line checks, so it does not keep the payload.
-    let refused = unsafe { tx.lend(0, &from.memory[..BYTES], 9) };
+    let refused = unsafe { tx.lend(&from.memory[..BYTES], 9) };
     assert_eq!(refused.unwrap(), Lending::NotYet);
     let mut done = 0;
     while done < to.memory.len() {
-        assert!(!tx.has_returned(0, loans[done / BYTES]).unwrap());
+        assert!(!tx.has_returned(loans[done / BYTES]).unwrap());
         done += borrow(&mut other_rx, &mut to.memory[done..], 9);
     }
     assert!(to.memory == from.memory);
@@ -138,8 +137,8 @@ fn lent_messages_are_peeked_at_like_others() {
     let [(mut tx, _rx), (_tx, mut other_rx)] = linked(&sides);
     let from = Lot::filled(sides[0].0.registry(), 2 * BYTES);
     let first = lend(&mut tx, &from.memory[..40_000], 1);
-    tx.reserve(0, 5).unwrap().unwrap().fill(5);
-    tx.commit(0, 5, 2).unwrap();
+    tx.reserve(5).unwrap().unwrap().fill(5);
+    tx.commit(5, 2).unwrap();
     let last = lend(&mut tx, &from.memory[BYTES..], 3);
     let until = soon();
     for (tag, expected) in [
@@ -148,14 +147,14 @@ fn lent_messages_are_peeked_at_like_others() {
         (3, &from.memory[BYTES..]),
     ] {
         // The first peek requests what is lent.
-        while other_rx.peek(0).unwrap().is_none() {
+        while other_rx.peek().unwrap().is_none() {
             assert!(Instant::now() < until, "{tag} does not come");
             thread::yield_now();
         }
-        let arrival = other_rx.peek(0).unwrap().unwrap();
+        let arrival = other_rx.peek().unwrap().unwrap();
         assert_eq!(arrival.tag, tag);
         assert!(arrival.payload == expected);
-        other_rx.release(0);
+        other_rx.release();
     }
     returns(&mut tx, first);
     returns(&mut tx, last);
@@ -170,7 +169,7 @@ fn what_cannot_be_lent_or_borrowed_goes_through_slots() {
     assert_eq!(tx.lends(ordinary.as_ptr(), BYTES), Lends::Nothing);
     for payload in [&ordinary, &from.memory[..1000], &from.memory[..]] {
         // SAFETY: the link refuses the loan, as the next line checks, so it does not keep the payload.
-        let refused = unsafe { tx.lend(0, payload, 1) };
+        let refused = unsafe { tx.lend(payload, 1) };
         assert_eq!(refused.unwrap(), Lending::Unable);
     }
     let loan = lend(&mut tx, &from.memory[..BYTES], 1);
@@ -189,12 +188,12 @@ fn what_cannot_be_lent_or_borrowed_goes_through_slots() {
     refused(&mut to.memory, 2);
     refused(&mut to.memory[..BYTES - 1], 1);
     refused(&mut vec![0; BYTES], 1);
-    while other_rx.peek(0).unwrap().is_none() {
+    while other_rx.peek().unwrap().is_none() {
         assert!(Instant::now() < until, "it does not come");
         thread::yield_now();
     }
-    assert!(other_rx.peek(0).unwrap().unwrap().payload == &from.memory[..BYTES]);
-    other_rx.release(0);
+    assert!(other_rx.peek().unwrap().unwrap().payload == &from.memory[..BYTES]);
+    other_rx.release();
     returns(&mut tx, loan);
 }
 
@@ -210,7 +209,7 @@ fn what_a_failed_rail_has_not_read_is_read_by_another() {
     let mut done = ask(&mut other_rx, &mut to.memory);
     other_tx.core.lock().drop_rail(0, "a test".to_owned());
     while done < to.memory.len() {
-        assert!(rx.peek(0).unwrap().is_none());
+        assert!(rx.peek().unwrap().is_none());
         done += borrow(&mut other_rx, &mut to.memory[done..], 9);
     }
     assert!(to.memory == from.memory);
@@ -246,7 +245,7 @@ fn memory_that_is_deregistered_is_not_written_any_more() {
     });
     let until = soon();
     while try_borrow(&mut other_rx, &mut to.memory, 9).unwrap() == Borrowing::NotYet {
-        if !other_rx.has_news(0) && other_rx.core.lock().is_awaited(0) {
+        if !other_rx.has_news() && other_rx.core.lock().is_awaited() {
             break;
         }
         assert!(Instant::now() < until, "nothing is asked for");
@@ -258,7 +257,7 @@ fn memory_that_is_deregistered_is_not_written_any_more() {
     // What was requested cannot arrive any more: the call returns an error.
     let error = loop {
         assert!(Instant::now() < until, "nothing is said");
-        match other_rx.peek(0) {
+        match other_rx.peek() {
             Err(error) => break error,
             Ok(_) => thread::yield_now(),
         }

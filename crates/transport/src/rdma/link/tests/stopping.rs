@@ -12,7 +12,7 @@ use crate::rdma::link::slots::{HEADER_BYTES, Header};
 /// An end with a posted read that its device never completes, and a queue pair that cannot be destroyed.
 fn reading_without_end() -> Core {
     let mut core = alone();
-    let (channel, number) = (0, 1);
+    let number = 1;
     let lent = Lent {
         address: 1 << 20,
         bytes: 40_000,
@@ -24,24 +24,19 @@ fn reading_without_end() -> Core {
         number,
         is_lent: true,
     };
-    let slot = core.incoming().payload(channel, number);
+    let slot = core.incoming().payload(number);
     // SAFETY: `bytes` fits into the slot. The stand-in accesses no memory, so nothing else accesses the slot or its
     // header.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), slot, bytes.len());
-        core.incoming().write_header(channel, header);
+        core.incoming().write_header(header);
     }
     let arrival = Immediate::Message {
-        channel,
         number: number as u32,
     };
     core.inject(arrival, (HEADER_BYTES + bytes.len()) as u32);
     testing::hold(true);
-    assert!(
-        core.read_lent(channel, Destination::Slots)
-            .unwrap()
-            .is_none()
-    );
+    assert!(core.read_lent(Destination::Slots).unwrap().is_none());
     testing::hold(false);
     testing::keep_pairs(libc::EIO);
     core

@@ -36,17 +36,17 @@ fn a_read_whose_answer_is_lost_is_answered_again_after_an_acknowledgement() {
     let from = Lot::filled(sides[0].0.registry(), BYTES);
     let mut to = Lot::new(sides[1].0.registry(), BYTES);
     lend(&mut tx, &from.memory, 9);
-    tx.reserve(1, 5).unwrap().unwrap().fill(5);
-    tx.commit(1, 5, 2).unwrap();
+    tx.reserve(5).unwrap().unwrap().fill(5);
+    tx.commit(5, 2).unwrap();
     let until = soon();
-    while other_rx.peek(1).unwrap().is_none() {
+    while other_rx.peek().unwrap().is_none() {
         assert!(Instant::now() < until, "it does not come");
     }
     let unanswered = Impaired::new(&["r0a"], ["loss", "100%"]);
     let asked = try_borrow(&mut other_rx, &mut to.memory, 9).unwrap();
     assert_eq!(asked, Borrowing::NotYet);
-    other_rx.release(1);
-    while !tx.has_returned(1, 1).unwrap() {
+    other_rx.release();
+    while !tx.has_returned(1).unwrap() {
         assert!(Instant::now() < until, "it does not return");
         thread::yield_now();
     }
@@ -125,7 +125,7 @@ fn what_a_rail_has_read_returns_by_another_when_it_is_dropped() {
     borrow_all(&mut other_rx, &mut to.memory);
     returns(&mut tx, loans[0]);
     thread::sleep(Duration::from_millis(200));
-    assert!(!tx.has_returned(0, loans[1]).unwrap());
+    assert!(!tx.has_returned(loans[1]).unwrap());
     other_tx.core.lock().drop_rail(1, "a test".to_owned());
     other_tx.core.lock().look_around();
     returns(&mut tx, loans[1]);

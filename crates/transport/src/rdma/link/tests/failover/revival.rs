@@ -120,7 +120,7 @@ fn a_rail_returns_that_was_dropped_at_one_end() {
             let [(tx, _), (_, rx)] = &mut ends;
             commit(tx, number);
             expect(rx, number);
-            rx.release(0);
+            rx.release();
         }
         let posted = first_rail(&cores);
         assert!(posted[0] > 5, "{posted:?}");
@@ -154,7 +154,7 @@ fn a_rail_that_fails_its_try_is_tried_again() {
         let [(tx, _), (_, rx)] = &mut ends;
         commit(tx, number);
         expect(rx, number);
-        rx.release(0);
+        rx.release();
     }
     assert!(first_rail(&cores)[0] > 5);
 }
@@ -167,13 +167,13 @@ fn a_peer_that_does_not_answer_holds_up_nothing() {
     let until = Instant::now() + Duration::from_secs(3);
     while Instant::now() < until {
         ends[0].0.core.lock().look_around();
-        assert!(ends[0].1.peek(0).unwrap().is_none());
+        assert!(ends[0].1.peek().unwrap().is_none());
         thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(ends[0].0.rails().returned, 0);
     commit(&mut ends[0].0, 0);
     expect(&mut ends[1].1, 0);
-    ends[1].1.release(0);
+    ends[1].1.release();
     look_until(&cores(&ends), |rails| rails.returned == 1);
 }
 
@@ -207,7 +207,7 @@ fn a_peer_that_goes_while_a_rail_is_tried_is_noticed() {
         let left = thread::spawn(move || drop(other));
         let error = loop {
             assert!(Instant::now() < until, "nothing noticed");
-            if let Err(error) = rx.peek(0) {
+            if let Err(error) = rx.peek() {
                 break error;
             }
         };
@@ -235,7 +235,7 @@ fn a_peer_that_goes_before_it_agrees_is_noticed() {
     let left = thread::spawn(move || drop(other));
     let error = loop {
         assert!(Instant::now() < until, "nothing noticed");
-        if let Err(error) = rx.peek(0) {
+        if let Err(error) = rx.peek() {
             break error;
         }
     };
@@ -343,7 +343,7 @@ fn what_is_said_out_of_turn_ends_the_link() {
         let stream = Arc::clone(&other_tx.core.lock().control().stream);
         (&**stream).write_all(&said.encode()).unwrap();
         tx.core.lock().look_around();
-        let error = tx.reserve(0, 1).map(|_| ()).unwrap_err();
+        let error = tx.reserve(1).map(|_| ()).unwrap_err();
         assert!(matches!(error, LinkError::Protocol(_)), "{said:?}: {error}");
     }
 }

@@ -28,7 +28,7 @@ const MOST_READS: u8 = 4;
 
 /// A queue pair that is not connected.
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct Unconnected {
     plan: Arc<Plan>,
     pair: QueuePair<Init>,
     /// The number of the first packet that it sends.
@@ -39,7 +39,7 @@ pub(super) struct Lane {
     reads: u8,
 }
 
-impl Lane {
+impl Unconnected {
     pub(super) fn new(plan: &Arc<Plan>) -> Result<Self, Box<dyn std::error::Error>> {
         let local = &plan.local;
         let limits = local.context.limits()?;
