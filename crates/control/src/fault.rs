@@ -190,7 +190,7 @@ pub(crate) fn is_point_to_point(sequence: u64) -> bool {
 }
 
 /// An operation's sequence number as error texts show it.
-pub(crate) fn number(sequence: u64) -> String {
+fn number(sequence: u64) -> String {
     if is_point_to_point(sequence) {
         format!("point-to-point #{}", sequence & !POINT_TO_POINT_MARK)
     } else if sequence & DEVICE_MARK != 0 {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::fault::{ALIVE, is_point_to_point};
-use crate::wire::{Content, Notice, Progress, Report, WaitingFor};
+use crate::wire::{Content, Notice, Progress, Report};
 
 #[derive(Clone, Default)]
 pub(crate) struct MemberRecord {
@@ -29,7 +29,6 @@ pub(crate) struct Operation {
 #[derive(Clone, Copy)]
 pub(crate) struct Waiting {
     pub(crate) operation: Operation,
-    pub(crate) whom: WaitingFor,
     pub(crate) at: Instant,
 }
 
@@ -117,12 +116,8 @@ impl MemberRecord {
         if collective && operation.sequence > self.entered.map_or(0, |entered| entered.sequence) {
             self.entered = Some(operation);
         }
-        if let Some(whom) = progress.waiting {
-            self.waiting = Some(Waiting {
-                operation,
-                whom,
-                at: now,
-            });
+        if progress.waiting.is_some() {
+            self.waiting = Some(Waiting { operation, at: now });
             if collective {
                 // Collectives finish in order.
                 self.finished = self.finished.max(operation.sequence.saturating_sub(1));

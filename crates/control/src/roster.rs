@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::fault::{ALIVE, Fault, Late, is_point_to_point, number};
+use crate::fault::{Fault, Late, is_point_to_point};
 use crate::member_record::{MemberRecord, Operation};
 use crate::pace::{Inquiries, Pace, Topic};
 use crate::topology::neighbours;
@@ -14,8 +14,6 @@ use crate::wire::{Notice, Progress, Report, WaitingFor};
 const ANSWER_EVERY: Duration = Duration::from_millis(900);
 /// A member of which nothing was heard for this long is silent: a member that waits, or answers, does so once a second.
 const STALE_AFTER: Duration = Duration::from_millis(2500);
-/// How many members the progress report lists.
-const MAX_LINES: usize = 16;
 
 pub(crate) struct Roster {
     pub(crate) view: Arc<View>,
@@ -264,56 +262,6 @@ impl Roster {
             rank: self.view.member(self.view.members[rank as usize]),
             last: last.map(|last| (last.sequence, describe(last.signature))),
             age,
-        }
-    }
-
-    /// Which member waits for which, one line per member.
-    pub(crate) fn report(&self, now: Instant) -> String {
-        let ranks = (0..).zip(&self.heard);
-        let mut lines: Vec<String> = ranks
-            .take(MAX_LINES)
-            .map(|(rank, heard)| self.line(rank, heard, now))
-            .collect();
-        if self.heard.len() > MAX_LINES {
-            lines.push(format!("and {} more ranks", self.heard.len() - MAX_LINES));
-        }
-        lines.join("\n")
-    }
-
-    fn line(&self, rank: u32, heard: &MemberRecord, now: Instant) -> String {
-        let name = self.view.member(self.view.members[rank as usize]);
-        let operation = |operation: Operation| {
-            format!(
-                "{} ({})",
-                number(operation.sequence),
-                (self.view.describe)(operation.signature)
-            )
-        };
-        if let Some(last) = heard.left {
-            return format!("{name} left after operation #{last}");
-        }
-        if let Some(waiting) = heard
-            .waiting
-            .filter(|waiting| now.saturating_duration_since(waiting.at) <= ALIVE)
-        {
-            let whom = match waiting.whom {
-                WaitingFor::Anyone => String::new(),
-                WaitingFor::Rank(world) => format!(" for {}", self.view.member(world)),
-            };
-            return format!(
-                "{name} waits in operation {}{whom}",
-                operation(waiting.operation)
-            );
-        }
-        let last = heard.last().map_or_else(
-            || "no operation yet".into(),
-            |last| format!("last operation {}", operation(last)),
-        );
-        match heard.at.map(|at| now.saturating_duration_since(at)) {
-            _ if rank == self.view.me.rank => format!("{name} is this rank"),
-            Some(age) if age <= ALIVE => format!("{name} is alive, does not wait; {last}"),
-            Some(age) => format!("{name} is silent for {age:.1?}; {last}"),
-            None => format!("{name} has not been heard of"),
         }
     }
 }

@@ -153,15 +153,6 @@ impl Watch {
         })
     }
 
-    /// Which rank waits for which, one line per rank.
-    pub fn progress_report(&self) -> String {
-        let report = self.monitor.with(|state| {
-            let roster = state.roster(self.view.context);
-            roster.map(|roster| roster.report(Instant::now()))
-        });
-        report.flatten().unwrap_or_default()
-    }
-
     /// Fails the communicator, here and on all its ranks. If it has a fault already, that one stays and this one is
     /// dropped.
     ///

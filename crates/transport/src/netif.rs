@@ -5,7 +5,7 @@ mod list;
 mod rails;
 mod select;
 
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::IpAddr;
 
 use spark_ccl_config::Settings;
 
@@ -31,16 +31,6 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// The address with a port, and with the scope that a link-local address requires.
-    pub fn socket_addr(&self, port: u16) -> SocketAddr {
-        match self.addr {
-            IpAddr::V6(addr) if addr.is_unicast_link_local() => {
-                SocketAddrV6::new(addr, port, 0, self.index).into()
-            }
-            addr => SocketAddr::new(addr, port),
-        }
-    }
-
     /// Whether `addr` is on this interface's subnet. Every link has the same link-local IPv6 subnet, so for
     /// link-local addresses `true` only means "perhaps".
     pub fn reaches(&self, addr: IpAddr) -> bool {
@@ -149,11 +139,10 @@ mod tests {
             lo.addr.is_loopback() && lo.index > 0 && lo.prefix == 8,
             "{lo:?}"
         );
-        assert_eq!(lo.socket_addr(80), SocketAddr::new(lo.addr, 80));
     }
 
     #[test]
-    fn link_local_addresses_carry_their_scope() {
+    fn a_link_local_address_may_be_on_any_link() {
         let one = Interface {
             name: "eth0".to_owned(),
             index: 7,
@@ -162,7 +151,6 @@ mod tests {
             speed: None,
             loopback: false,
         };
-        assert_eq!(one.socket_addr(80).to_string(), "[fe80::1%7]:80");
         assert!(one.reaches("fe80::2".parse().unwrap()));
     }
 }

@@ -178,7 +178,7 @@ impl Rank {
         }
         for roster in self.state.rosters.values() {
             let _ = (
-                roster.report(now),
+                roster.last_seen(0, now),
                 roster.late(1, std::time::Duration::ZERO, now),
             );
         }

@@ -87,11 +87,6 @@ impl Registry {
         self.is_out_of_control.load(Ordering::Relaxed)
     }
 
-    /// Whether there is any device.
-    pub fn has_devices(&self) -> bool {
-        !self.domains.is_empty()
-    }
-
     /// Lets the devices of all domains access the memory, until the registration is
     /// [deregistered](Registration::deregister) or dropped.
     ///
