@@ -1,4 +1,5 @@
-//! Memory that links can use as it is: allocating it, by all ranks together, and registering what is there.
+//! Memory that links can use as it is: `comm.alloc`, by all ranks together, and `comm.register` for memory that is
+//! there. How it is kept and taken back is in `registered.rs`.
 
 use crate::call::{Call, Nothing};
 use crate::communicator::Communicator;

@@ -1,4 +1,5 @@
-//! Where the blocks of an `all_to_all_v` are in a buffer.
+//! Where the blocks of an `all_to_all_v` are in a buffer: counts and displacements, unchecked. Whether they fit a
+//! buffer and each other is checked with the call.
 
 use std::sync::Arc;
 

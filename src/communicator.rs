@@ -1,4 +1,5 @@
-//! The communicator: what users hold.
+//! The communicator: what users hold. It joins what runs a call (engine, plan, mesh) with what tells of faults
+//! (control plane), and has the calls that are no collectives.
 
 #[cfg(feature = "cuda")]
 use crate::device::StreamEngine;

@@ -1,4 +1,4 @@
-//! When things have to be over.
+//! Deadlines from timeouts, however long these are.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! What can go wrong, for callers to match on and for people to read.
+//! What can go wrong, for callers to match on and for people to read. Errors of the crates below become the library's
+//! here.
 
 use spark_ccl_control::Fault;
 use spark_ccl_fork::Forked;

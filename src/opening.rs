@@ -1,4 +1,5 @@
-//! How communicators come into being: that of a whole world, and others of some of its ranks.
+//! How communicators come into being: that of a whole world, and others of some of its ranks. The only place that
+//! chooses an engine.
 
 use crate::call::or_abort;
 use crate::communicator::{Communicator, Inner};

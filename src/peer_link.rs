@@ -1,4 +1,4 @@
-//! What carries data between this rank and another, for programs and people.
+//! What carries data between this rank and another, as programs and people see it. Links themselves are in `mesh`.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! How ranks of several processes find each other.
+//! How ranks of several processes find each other: by a unique id, an address, or the launcher's key-value space. The
+//! bootstrap does the rest.
 
 use crate::deadline::deadline_in;
 use crate::error::Error;

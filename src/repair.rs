@@ -1,4 +1,4 @@
-//! Control streams that break, and how they are opened again.
+//! Control streams that break: lets the monitor, which knows no sessions, open them again through the session.
 
 use socket2::Socket;
 use spark_ccl_bootstrap::{Kind, Purpose, Session};

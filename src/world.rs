@@ -1,4 +1,5 @@
-//! What all communicators of one process's membership share: session, monitor, settings.
+//! What all communicators of one process's membership share: session, monitor, settings, devices. It knows no
+//! communicator.
 
 use crate::error::Error;
 use crate::plan::Network;

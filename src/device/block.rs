@@ -1,4 +1,5 @@
-//! Allocations of device memory: what uses them, and when they can be freed.
+//! Allocations of device memory: what uses them, and when they can be freed. Knows no engine: what frees the memory is
+//! behind the trait `Allocation`.
 
 use super::gpu::Gpu;
 use super::pause::until;

@@ -1,4 +1,4 @@
-//! How device memory enters a call.
+//! How device memory enters a call: the types of buffers that calls in streams take. Nothing is enqueued here.
 
 use super::site::{Order, Site};
 use crate::buffer::{RecvBuf, Region, SendBuf};

@@ -1,4 +1,5 @@
-//! What communicators offer for device memory.
+//! What communicators offer for device memory: the context, allocation, registration, waiting. It passes everything to the
+//! engine, and does not know which one that is.
 
 use super::DeviceMemory;
 use super::engine::{Registration, StreamEngine};

@@ -1,4 +1,4 @@
-//! Errors of CUDA as the library's.
+//! Errors of CUDA as the library's: what failed, on which GPU, and what to do.
 
 use crate::error::Error;
 use std::sync::Arc;

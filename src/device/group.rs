@@ -1,4 +1,4 @@
-//! Calls that start together.
+//! Calls that start together: they and their buffers are kept until the group ends, and only then enqueued.
 
 use super::DeviceOperands;
 use super::engine::{StreamEngine, StreamTask};

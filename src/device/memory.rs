@@ -1,4 +1,5 @@
-//! Device memory from an engine, which suits its registrations.
+//! Device memory from an engine, which suits its registrations, as users hold it. Its parts are in `view.rs`, its uses
+//! in `block.rs`.
 
 use super::block::Block;
 use super::buffer::{DeviceRecv, DeviceSend};

@@ -1,4 +1,4 @@
-//! The buffers of a call in device memory, and calls in streams.
+//! The buffers of a call in device memory, and `Call::on`, which enqueues a call in a stream.
 
 use crate::call::{Call, InPlace, Operands, OutOfPlace, Receiving, Sending};
 use crate::device::{DeviceRecv, DeviceSend};

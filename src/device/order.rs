@@ -1,4 +1,5 @@
-//! The uses of a call's memory, in order.
+//! The uses of a call's memory, in order: lets a stream wait before a call for what came before, and notes after it
+//! what the call has used. Knows no engine.
 
 use super::site::Order;
 use crate::buffer::Region;

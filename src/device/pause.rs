@@ -1,4 +1,4 @@
-//! How a waiter passes the time between its looks.
+//! How a waiter passes the time between two looks at a stream or an event: it spins, yields, then sleeps.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! One operation in flight.
+//! One operation in flight: its task and steps, its number and tag, and how far it is. The queues that it waits in are
+//! in `mod.rs`.
 
 use super::Number;
 use super::exec::Run;

@@ -1,4 +1,4 @@
-//! The operations of an engine, by name.
+//! The operations of an engine, by name: handles ask by it whether theirs has ended, and take its result.
 
 use super::active::Active;
 use super::wires::Wires;

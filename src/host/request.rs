@@ -1,4 +1,5 @@
-//! What the engine is asked for.
+//! What a checked task comes to: one request, or two for a send and a receive, each with its steps. Knows the plan,
+//! and no links.
 
 use crate::buffer::Region;
 use crate::error::Error;

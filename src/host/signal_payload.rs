@@ -1,5 +1,7 @@
-//! What signals say. The tags of messages are digests: where a rank relies on more of what its peer has
-//! called than the length of the message at hand, a signal spells it out.
+//! What signals say, as bytes.
+//!
+//! The tags of messages are digests: where a rank relies on more of what its peer has called than the length of the
+//! message at hand, a signal spells it out.
 
 use spark_ccl_sched::Rank;
 

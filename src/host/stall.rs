@@ -1,4 +1,5 @@
-//! What holds an operation up, and since when.
+//! What holds an operation up, and since when. It only keeps times: what follows from them is decided in
+//! `watchdog.rs`.
 
 use super::wires::Obstacle;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Steps as streams of messages.
+//! The part of a step that sends one message and receives one. A pure function of the step: links and memory are in
+//! `exec.rs`.
 
 use spark_ccl_sched::{Kind, Rank, Span, Step};
 

@@ -1,4 +1,7 @@
-//! The links of a communicator, and what else its operations share.
+//! The links of a communicator, and what else its operations share: the reducer, and what an operation waits for
+//! (`Obstacle`).
+//!
+//! Links that are not made yet come from the mesh. Nothing here knows schedules.
 
 use super::signal_payload::Disagreement;
 use crate::mesh::{Halves, LANES, Line, Mesh, index};

@@ -1,4 +1,5 @@
-//! What becomes of the streams that the session has for a communicator's links.
+//! Where the session's streams for a communicator's links go: into the inbox, or to the dialogue that makes a link of
+//! them.
 
 use super::LinkOwner;
 use super::inbox::{Delivered, Inbox, InboxEvent, Push, wake_engine};

@@ -1,4 +1,5 @@
-//! What other threads leave for the engine that makes links.
+//! What other threads leave for the engine that makes links. They put it here, and wake the engine; the links are made
+//! on the engine's side.
 
 use super::{Halves, Line, LinkOwner};
 use parking_lot::Mutex;

@@ -1,4 +1,4 @@
-//! How links are told apart.
+//! How links are told apart: a peer and a lane; and the numbers by which the session knows a link's sockets.
 
 use spark_ccl_sched::Rank;
 

@@ -1,4 +1,4 @@
-//! What all links of a communicator depend on.
+//! What all links of a communicator depend on: its ranks, its sizes, and by what each peer is reached. Makes no links.
 
 use super::Line;
 use super::line::stream_number;

@@ -1,4 +1,4 @@
-//! Links over TCP.
+//! Links over TCP: asks for their sockets, and makes a link when all are there.
 
 use super::{Halves, Line, LinkOwner};
 use socket2::Socket;

@@ -1,4 +1,4 @@
-//! What a planner says of its choice.
+//! What a planner says of its choice, for people: the algorithm, the reason, and the times that the model expects.
 
 use spark_ccl_types::Algorithm;
 use std::fmt;

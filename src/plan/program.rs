@@ -1,4 +1,4 @@
-//! Where the steps of an operation come from.
+//! The steps of an operation, wherever they come from: a schedule, or steps that are written out.
 
 use crate::task::Tables;
 use spark_ccl_sched::{Buf, Kind, Rank, Schedule, Span, Step, Steps, Unsupported, all_to_all_v};

@@ -1,4 +1,4 @@
-//! Programs of calls that were made before.
+//! Remembers the programs of calls that were made before, so that a repeated call is not planned again.
 
 use super::{Planner, Program};
 use crate::error::Error;

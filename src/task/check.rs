@@ -1,4 +1,4 @@
-//! Checks the arguments of a call.
+//! Checks the arguments of a call: a pure function of the task, the rank and the number of ranks.
 
 use super::{Ranks, Spec, Tables, Task};
 use crate::blocks::Blocks;

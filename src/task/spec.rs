@@ -1,4 +1,4 @@
-//! What a call asks for, without its buffers.
+//! What a call asks for, without its buffers and without types.
 
 use super::Task;
 use crate::blocks::Blocks;

@@ -1,4 +1,5 @@
-//! Reads frames from sockets: incrementally or with a deadline, and never beyond the end of a frame.
+//! Reads frames from sockets: incrementally or with a deadline, and never beyond the end of a frame. What a frame says
+//! is the caller's business.
 
 use std::io;
 use std::os::fd::AsFd;

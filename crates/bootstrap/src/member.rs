@@ -1,4 +1,5 @@
-//! One rank's connection at the rendezvous.
+//! One rank's connection at the rendezvous: what it has sent, and what it has yet to get. What ranks are told is
+//! decided in `gathering.rs`.
 
 use std::collections::VecDeque;
 use std::net::Shutdown;

@@ -1,4 +1,4 @@
-//! The options of a rank's bootstrap.
+//! The options of a rank's bootstrap. This crate reads no environment: callers set them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a stream between two ranks is for, and how it reaches the other one.
+//! What a stream between two ranks is for, and how it reaches the other one. For this crate a purpose is only a name.
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! The stop flag of this crate's threads.
+//! The stop flag of this crate's threads, and the bell that wakes them for it.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! The monitor thread, which polls the control streams, and its handle.
+//! The monitor thread, which polls the control streams, and its handle. What happens with the frames is in `state.rs`.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,5 @@
-//! The control stream to one neighbour: framing, flow control, and how it ended.
+//! A neighbour: the control stream to it, with framing and flow control, and how the stream ended. What the frames
+//! mean is not known here.
 
 use std::io;
 use std::net::Shutdown;

@@ -1,4 +1,5 @@
-//! The bounded queue of frames that wait to be written to a neighbour.
+//! The bounded queue of frames that wait to be written to a neighbour. It knows their classes and not their contents,
+//! and does no I/O.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Reopening a broken control stream: when to try, and when to declare the neighbour dead or lost.
+//! Reopening a broken control stream: when to try, and when to declare the neighbour dead or lost. Pure decisions: the
+//! dialling is the program's (`Dial`).
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! What this rank knows about the members of one communicator.
+//! What this rank knows about the members of one communicator: who waits, who is late, who has left. It decides what
+//! to tell, and does not send.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

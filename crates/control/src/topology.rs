@@ -1,4 +1,4 @@
-//! The topology of the control streams: which ranks hold one to each other.
+//! The topology of the control streams: which ranks hold one to each other. A pure function of the ranks.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! A communicator's handle on the control plane.
+//! A communicator's handle on the control plane: what engines call. It knows operations only by number and signature.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

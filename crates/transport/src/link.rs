@@ -1,4 +1,4 @@
-//! The traits that every transport implements.
+//! The traits that every transport implements, and what their calls return. Engines know links only by them.
 
 use crate::Wait;
 use crate::memory::MemoryError;

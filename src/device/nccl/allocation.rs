@@ -1,4 +1,4 @@
-//! Memory from NCCL.
+//! Memory from `ncclMemAlloc`, which suits NCCL's registrations, as an `Allocation`.
 
 use super::NcclEngine;
 use super::error::refused;

@@ -1,4 +1,4 @@
-//! One of our calls as calls of NCCL's.
+//! One checked task as calls of NCCL's. Nothing here waits, or keeps what is in flight.
 
 use crate::blocks::Blocks;
 use crate::task::Task;

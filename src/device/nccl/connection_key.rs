@@ -1,4 +1,5 @@
-//! What tells calls apart for which NCCL connects the ranks.
+//! Which calls are alike for NCCL: before the first one of each key, it may connect the ranks. A pure function of a
+//! call.
 
 use spark_ccl_types::{DType, Operation, Signature};
 

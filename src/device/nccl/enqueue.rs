@@ -1,4 +1,5 @@
-//! From a call to what NCCL does in a stream.
+//! From a checked task to what NCCL does in a stream: what has to be met, waited for and noted around the calls of
+//! `calls.rs`.
 
 use super::NcclEngine;
 use super::calls::CallTarget;

@@ -1,4 +1,4 @@
-//! Errors of NCCL as the library's.
+//! Errors of NCCL as the library's: what failed, why, and what to do.
 
 use crate::error::Error;
 use spark_ccl_nccl as nccl;

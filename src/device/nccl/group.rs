@@ -1,4 +1,4 @@
-//! Calls that NCCL begins together.
+//! The tasks of a group as a group of NCCL's, which begins them together.
 
 use super::NcclEngine;
 use super::meeting::Meeting;

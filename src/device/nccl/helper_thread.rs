@@ -1,4 +1,4 @@
-//! Calls of NCCL's that wait for all ranks, for ever if need be.
+//! Calls of NCCL's that wait for all ranks, for ever if need be: they run on a thread that may be left behind.
 
 use crate::deadline::deadline_in;
 use crate::error::Error;

@@ -1,4 +1,4 @@
-//! What is remembered of a call that is under way.
+//! What is remembered of a call that is under way: its number, its end, and since when. The guard judges by it.
 
 use spark_ccl_cuda::RecordedEvent;
 use std::sync::Arc;

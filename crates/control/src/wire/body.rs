@@ -1,4 +1,5 @@
-//! Encoding and decoding of the fields of a frame's body.
+//! Encoding and decoding of the fields of a frame's body. Pure functions of bytes; each length is checked before it is
+//! used.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! The layout of a segment: the offsets of its words, headers, bodies and slots.
+//! The layout of a segment: the offsets of its words, headers, bodies and slots. Arithmetic only: no memory is touched
+//! here.
 
 use crate::Geometry;
 use crate::memory::MemoryError;

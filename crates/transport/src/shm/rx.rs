@@ -1,4 +1,5 @@
-//! The receiving half of a link through shared memory.
+//! The receiving half of a link through shared memory. The order of loads and stores is that of `ring.rs` and
+//! `pieces.rs`.
 
 use std::slice;
 use std::sync::Arc;

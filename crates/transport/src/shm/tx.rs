@@ -1,4 +1,5 @@
-//! The sending half of a link through shared memory.
+//! The sending half of a link through shared memory. The order of loads and stores is that of `ring.rs` and
+//! `pieces.rs`.
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;

@@ -1,4 +1,4 @@
-//! The header of a message on the wire.
+//! The header of a message on the wire. Parsing is a pure function of the bytes and what is expected.
 
 use std::fmt::Display;
 

@@ -1,4 +1,4 @@
-//! The read buffer of one socket.
+//! The read buffer of one socket: finds messages in a stream of bytes, and reads no more ahead than pays.
 
 use std::io::IoSliceMut;
 

@@ -1,4 +1,4 @@
-//! The receiving half of a link over TCP.
+//! The receiving half of a link over TCP: whose socket is next. The bytes are read in `inbox.rs`.
 
 use std::sync::Arc;
 

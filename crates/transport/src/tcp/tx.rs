@@ -1,4 +1,4 @@
-//! The sending half of a link over TCP.
+//! The sending half of a link over TCP: slots, and what the kernel has not taken of them.
 
 use std::io::IoSlice;
 use std::net::Shutdown;

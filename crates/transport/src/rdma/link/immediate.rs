@@ -1,4 +1,4 @@
-//! The immediate values that come with writes and sends.
+//! The immediate values that come with writes and sends, as bits. What they change is in `order.rs`.
 
 use spark_ccl_verbs::Opcode;
 

@@ -1,4 +1,5 @@
-//! One queue pair of a link.
+//! One connected queue pair of a link: what was posted, what has completed, and how long it may be silent. Which
+//! message it carries is decided in `core.rs`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! The receiving half of a link over RDMA.
+//! The receiving half of a link over RDMA: the trait's calls, on the state that both halves share (`core.rs`).
 
 use std::sync::Arc;
 

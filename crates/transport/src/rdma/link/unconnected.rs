@@ -1,4 +1,4 @@
-//! Makes and connects the queue pairs of a rail.
+//! Makes queue pairs and connects them: a pair becomes a rail once the peer's is known.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
