@@ -54,7 +54,7 @@ pub(crate) struct Core {
     programs: Programs,
     ops: Ops,
     collectives: VecDeque<OpId>,
-    /// Point-to-point operations; only the streams that are used.
+    /// Point-to-point operations; only the queues that are used.
     pair_queues: BTreeMap<(Rank, Direction), PairQueue>,
     /// Point-to-point operations that are queued or running.
     pairs: usize,
@@ -252,7 +252,7 @@ struct Number {
     tag: u64,
 }
 
-/// The stream of a point-to-point operation.
+/// The queue of a point-to-point operation.
 fn pair_of(step: &Step) -> (Rank, Direction) {
     match step.kind {
         Kind::Send => (step.send_to, Direction::Out),

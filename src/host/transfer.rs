@@ -3,7 +3,7 @@
 
 use spark_ccl_sched::{Kind, Rank, Span, Step};
 
-/// The part of a step that one message stream in and one out can do.
+/// The part of a step that messages from one peer and to one peer can do.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Transfer {
     pub(super) from: Option<Rank>,

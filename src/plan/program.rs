@@ -10,7 +10,7 @@ pub(crate) enum Program {
     Schedule(Arc<Schedule>),
     /// Written out, where it depends on more than the shape.
     Blocks(Arc<Blocks>),
-    /// One message stream: half of a pair, matched with the peer's by order.
+    /// The messages of one direction: half of a pair, matched with the peer's by order.
     PointToPoint(Step),
 }
 
