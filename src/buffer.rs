@@ -12,6 +12,7 @@ use std::sync::Arc;
 pub struct Region {
     pub(crate) ptr: *mut u8,
     pub(crate) len: usize,
+    /// The registered memory that it lies in; `None` for ordinary memory.
     pub(crate) home: Option<Home>,
     /// The device that has it, if it is not host memory. Boxed, since regions are moved about in small calls.
     pub(crate) site: Option<Box<Site>>,

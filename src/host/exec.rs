@@ -50,7 +50,7 @@ impl Cursor {
     /// To the next step.
     fn advance(&mut self) {
         self.index += 1;
-        // In place: see `turn`.
+        // Field by field: a new value would be written in parts and read as a whole (see `turn`).
         for half in &mut self.halves {
             half.elements = 0;
             half.pending = None;
@@ -98,8 +98,8 @@ impl Run<'_> {
     pub(crate) fn turn(&mut self, channel: u32, cursor: &mut Cursor) -> Turn {
         let mut moved = false;
         for _ in 0..TURN {
-            // Made anew for each slice: that takes less than to keep it. Used where it was made: to
-            // copy what was just written in smaller parts takes as long as the stores before it.
+            // Computed for each slice, which takes less than keeping it. Used where it was computed: a
+            // copy would wait for the smaller stores before it.
             let made = self.program.step(channel, cursor.index);
             let Some(step) = &made else {
                 return Turn::Finished;

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Polls of a link, of some tens of nanoseconds each, before a waiter yields: about 30 us.
+/// Polls of a link before a waiter yields: about 30 us over shared memory, and some hundreds over TCP, where each is a
+/// system call.
 const MOST_POLLS: u32 = 512;
 const POLLS_PER_ROUND: u32 = 16;
 /// A yield that takes longer was a turn of somebody else.

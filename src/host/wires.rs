@@ -69,7 +69,7 @@ unsafe impl Send for Wires {}
 pub(super) enum Obstacle {
     /// The peer's next message is not there yet.
     Message { peer: Rank, lane: usize },
-    /// The link to the peer moves nothing more for now.
+    /// The link to the peer moves nothing for now: it takes no more, or has nothing yet of a message that needs no slot.
     LinkBusy { peer: Rank },
     /// The link to the peer is not made yet.
     Forming { peer: Rank },

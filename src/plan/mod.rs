@@ -128,7 +128,7 @@ impl Planner {
         self.topology.layout()
     }
 
-    /// Finds out where a checked task's memory is, and leaves of its buffers what its steps use.
+    /// Finds out where a checked task's memory is, and narrows its buffers to what its steps use.
     #[inline]
     pub(crate) fn locate(&self, task: &mut Task) -> Result<(), Error> {
         task.narrow(self.rank);

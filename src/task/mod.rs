@@ -61,7 +61,7 @@ impl Task {
         self.signature.place != 0 && self.operation().writes_to_peers(self.in_place)
     }
 
-    /// Leaves of the caller's buffers what this rank reads and writes.
+    /// Narrows the caller's buffers to what this rank reads and writes.
     pub(crate) fn narrow(&mut self, own: Rank) {
         let operation = self.operation();
         let count = self.signature.count as usize;

@@ -205,7 +205,7 @@ pub enum Unreached {
     Refused(String),
     /// No route to its host exists, or none answers.
     NoAnswer(String),
-    /// Its host accepts the connection, but the process does not answer.
+    /// Its host accepts the connection, but the process does not answer, or turns it down.
     Unresponsive(String),
 }
 

@@ -56,7 +56,7 @@ pub enum Started {
     Pending(Ticket),
 }
 
-/// Runs jobs: a CPU at once, a GPU (or a test's delayed fake) later.
+/// Runs jobs on memory that this processor reaches, at once or later (so far, only a test's fake is late).
 pub trait Compute: Send {
     /// Starts a job.
     ///

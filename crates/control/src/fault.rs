@@ -55,7 +55,7 @@ pub struct Late {
 pub enum Fault {
     /// A process ended without saying goodbye.
     #[error(
-        "{rank} died: its control connection closed without a goodbye; \
+        "{rank} died: its process ended without a goodbye; \
          look at that process's own output and exit status (a crash, a signal, or out of memory)"
     )]
     Died {
@@ -347,10 +347,7 @@ mod tests {
             text: text(),
         };
         vec![
-            (
-                died,
-                "died: its control connection closed without a goodbye",
-            ),
+            (died, "died: its process ended without a goodbye"),
             (lost, "is lost: "),
             (left, "left the communicator "),
             (aborted, "aborted the communicator: "),

@@ -18,8 +18,9 @@ use crate::outbound::Outbound;
 use crate::repair::Repair;
 use crate::wire::{self, Frame, Heartbeat};
 
-/// A vanished host is noticed after 4.7 s of silence. If data is first sent late in the silence, it takes up to 9 s:
-/// the data ends the keepalive probes, and has a timeout of 4.7 s of its own.
+/// The stream from a vanished host breaks after 4.7 s of silence; `repair.rs` decides after that whether the rank is lost.
+/// If data is first sent late in the silence, it takes up to 9 s: the data ends the keepalive probes, and has a timeout of
+/// 4.7 s of its own.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(2);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 2;
