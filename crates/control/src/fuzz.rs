@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::proposal::Proposal;
 use crate::wire::{
     Content, Flood, Frame, Heartbeat, News, Notice, Progress, Report, WaitingFor, encode, parse,
 };
@@ -54,6 +55,14 @@ fn some_frames() -> Vec<Vec<u8>> {
         News::Gone {
             rank: 2,
             error: Some("lost".to_owned()),
+        },
+        News::Proposal {
+            context: 1,
+            proposal: Proposal {
+                generation: 2,
+                context: Some(3),
+                without: vec![4],
+            },
         },
     ];
     let floods = news.map(|news| {

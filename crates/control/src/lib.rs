@@ -22,6 +22,7 @@ mod monitor;
 mod neighbour;
 mod outbound;
 mod pace;
+mod proposal;
 mod repair;
 mod roster;
 mod state;
@@ -33,6 +34,7 @@ mod wire;
 
 pub use fault::{DEVICE_MARK, Fault, Late, Member, POINT_TO_POINT_MARK};
 pub use monitor::{Adopter, Monitor};
+pub use proposal::Proposal;
 pub use repair::{Dial, Redial, Unreached};
 pub use topology::neighbours;
 pub use watch::Watch;

@@ -1,12 +1,14 @@
 //! What this rank knows about the members of one communicator: who waits, who is late, who has left. It decides what
 //! to tell, and does not send.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::fault::{Fault, Late, is_point_to_point};
 use crate::member_record::{MemberRecord, Operation};
 use crate::pace::{Inquiries, Pace, Topic};
+use crate::proposal::Proposal;
 use crate::topology::neighbours;
 use crate::view::View;
 use crate::wire::{Notice, Progress, Report, WaitingFor};
@@ -25,6 +27,8 @@ pub(crate) struct Roster {
     heard: Vec<MemberRecord>,
     /// The members, by communicator rank, with which this one exchanges notices.
     companions: Vec<u32>,
+    /// How members want to go on after this communicator, by their ranks in the world.
+    pub(crate) proposals: HashMap<u32, Proposal>,
     pace: Pace,
     inquiries: Inquiries,
 }
@@ -39,6 +43,7 @@ impl Roster {
             announced_at: None,
             heard,
             companions,
+            proposals: HashMap::new(),
             pace: Pace::default(),
             inquiries: Inquiries::default(),
         }

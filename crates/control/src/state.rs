@@ -6,7 +6,7 @@ mod repair;
 
 pub(crate) use repair::Attempt;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,6 +14,7 @@ use crate::fault::Fault;
 use crate::flood::Seen;
 use crate::neighbour::{End, Neighbour};
 use crate::outbound::Class;
+use crate::proposal::Proposal;
 use crate::repair::Redial;
 use crate::roster::Roster;
 use crate::strays::{Stray, Strays};
@@ -149,7 +150,9 @@ impl State {
         let frame: Arc<[u8]> = wire::encode(&Frame::Flood(flood.clone())).into();
         let class = match &flood.news {
             News::Leave { .. } => Class::Bounded,
-            News::Goodbye | News::Gone { .. } | News::Fault { .. } => Class::Unbounded,
+            News::Goodbye | News::Gone { .. } | News::Fault { .. } | News::Proposal { .. } => {
+                Class::Unbounded
+            }
         };
         for (index, neighbour) in self.neighbours.iter_mut().enumerate() {
             if Some(index) != except && !neighbour.is_done_writing() {
@@ -163,7 +166,9 @@ impl State {
         match &flood.news {
             News::Goodbye => self.record_departure(flood.origin, &Departure::Goodbye),
             News::Gone { rank, error } => self.handle_gone(flood.origin, *rank, error.clone()),
-            News::Leave { context, .. } | News::Fault { context, .. } => {
+            News::Leave { context, .. }
+            | News::Fault { context, .. }
+            | News::Proposal { context, .. } => {
                 if self.rosters.contains_key(context) {
                     self.deliver_to(*context, flood);
                 } else {
@@ -187,6 +192,10 @@ impl State {
             }
             News::Fault { fault, .. } => {
                 roster.view.fail(roster.view.localise(fault.clone()));
+            }
+            News::Proposal { proposal, .. } => {
+                // The control streams keep the order of what it says.
+                roster.proposals.insert(flood.origin, proposal.clone());
             }
             News::Goodbye | News::Gone { .. } => {}
         }
@@ -279,6 +288,16 @@ impl State {
             context,
             last_sequence,
         });
+    }
+
+    /// Tells all ranks how this one wants to go on after a communicator.
+    pub(crate) fn propose(&mut self, context: u64, proposal: Proposal) {
+        self.originate(News::Proposal { context, proposal });
+    }
+
+    /// The ranks of the world that have left it, in order or not.
+    pub(crate) fn gone(&self) -> BTreeSet<u32> {
+        self.departures.keys().copied().collect()
     }
 
     /// Records a fault that this rank found, and floods it unless the communicator has a fault already.

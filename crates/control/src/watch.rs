@@ -1,11 +1,13 @@
 //! A communicator's handle on the control plane: what engines call. It knows operations only by number and signature.
 
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::fault::{Fault, Late, Member, is_point_to_point};
 use crate::monitor::Monitor;
+use crate::proposal::Proposal;
 use crate::view::View;
 use crate::wire::WaitingFor;
 
@@ -170,6 +172,32 @@ impl Watch {
             self.monitor
                 .with(|state| state.leave(self.view.context, last_sequence));
         }
+    }
+
+    /// Tells the other ranks how this one wants to go on after the communicator.
+    pub fn propose(&self, proposal: Proposal) {
+        self.monitor
+            .with(|state| state.propose(self.view.context, proposal));
+    }
+
+    /// The latest proposals of the other ranks, by their ranks in the world.
+    pub fn proposals(&self) -> HashMap<u32, Proposal> {
+        let proposals = self.monitor.with(|state| {
+            let roster = state.roster(self.view.context);
+            roster.map(|roster| roster.proposals.clone())
+        });
+        proposals.flatten().unwrap_or_default()
+    }
+
+    /// Tells all ranks that this one will not be in a communicator that it had proposed.
+    pub fn renounce(&self, proposed: u64) {
+        self.monitor.with(|state| state.leave(proposed, 0));
+    }
+
+    /// The ranks of the world that are gone, as far as this rank knows: those that died, are lost, or have said goodbye.
+    /// It names itself where others have given it up.
+    pub fn gone(&self) -> BTreeSet<u32> {
+        self.monitor.with(|state| state.gone()).unwrap_or_default()
     }
 
     /// If a rank has left, the last collective that it took part in; 0 for none.

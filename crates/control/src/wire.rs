@@ -8,10 +8,11 @@ mod body;
 use std::time::Duration;
 
 use crate::fault::Fault;
+use crate::proposal::Proposal;
 use body::{Reader, Writer};
 
 const MAGIC: u16 = 0x5CC1;
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const HEADER: usize = 8;
 /// Longer bodies are refused before anything is allocated for them.
 pub(crate) const MAX_BODY: usize = 4096;
@@ -99,6 +100,8 @@ pub(crate) enum News {
     Gone { rank: u32, error: Option<String> },
     /// A communicator failed.
     Fault { context: u64, fault: Fault },
+    /// How `origin` wants to go on after this communicator.
+    Proposal { context: u64, proposal: Proposal },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -143,6 +146,7 @@ const GONE: u8 = 4;
 const FAULT: u8 = 5;
 const LATE: u8 = 6;
 const HEARTBEAT: u8 = 7;
+const PROPOSAL: u8 = 8;
 
 /// The first frame in `bytes` and its length, or `None` when more bytes are needed.
 ///
@@ -162,7 +166,7 @@ pub(crate) fn parse(bytes: &[u8], size: u32) -> Result<Option<(Frame, usize)>, W
     if length as usize > MAX_BODY {
         return Err(WireError::Length(length));
     }
-    if kind > HEARTBEAT {
+    if kind > PROPOSAL {
         return Err(WireError::Kind(kind));
     }
     let end = HEADER + length as usize;
@@ -244,6 +248,18 @@ fn read_news(kind: u8, body: &mut Reader<'_>) -> Option<News> {
         FAULT => News::Fault {
             context: body.u64()?,
             fault: body.fault()?,
+        },
+        PROPOSAL => News::Proposal {
+            context: body.u64()?,
+            proposal: Proposal {
+                generation: body.u64()?,
+                context: if body.flag()? {
+                    Some(body.u64()?)
+                } else {
+                    None
+                },
+                without: body.ranks()?,
+            },
         },
         _ => return None,
     })
@@ -336,6 +352,13 @@ fn write_news(news: &News, body: &mut Writer) -> u8 {
             body.u64(*context);
             body.fault(fault);
             FAULT
+        }
+        News::Proposal { context, proposal } => {
+            body.u64(*context);
+            body.u64(proposal.generation);
+            body.optional(proposal.context, Writer::u64);
+            body.ranks(&proposal.without);
+            PROPOSAL
         }
     }
 }

@@ -10,7 +10,7 @@ use common::{
     everyone_fails, fault, name, names, start, until, watches, words, world, world_with_victims,
 };
 use socket2::Socket;
-use spark_ccl_control::{Fault, Monitor};
+use spark_ccl_control::{Fault, Monitor, Proposal};
 use spark_ccl_fork::Unshared;
 
 #[test]
@@ -206,4 +206,41 @@ fn tcp_pair() -> (Unshared<Socket>, Unshared<Socket>) {
     let mine = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (theirs, _) = listener.accept().unwrap();
     (Unshared::new(mine.into()), Unshared::new(theirs.into()))
+}
+
+#[test]
+fn the_latest_proposal_reaches_all_also_those_who_watch_later() {
+    let (alive, victim_streams) = world_with_victims(6, &[2]);
+    let watch = |at: usize| alive[at].1.watch(9, (0..6).collect(), words);
+    let first = watch(0);
+    let proposal = |generation, context| Proposal {
+        generation,
+        context,
+        without: vec![2],
+    };
+    first.propose(proposal(1, Some(5)));
+    first.propose(proposal(2, None));
+    let others: Vec<_> = (1..5).map(watch).collect();
+    for other in &others {
+        until("the proposal", || {
+            other.proposals().get(&0) == Some(&proposal(2, None))
+        });
+        assert_eq!(other.proposals().len(), 1);
+        assert!(other.gone().is_empty());
+    }
+    drop(victim_streams);
+    for other in &others {
+        until("the death", || other.gone() == [2].into());
+    }
+}
+
+#[test]
+fn a_context_that_a_rank_renounces_fails_in_the_first_call() {
+    let world = world(3);
+    let root = watches(&world, 1);
+    root[1].renounce(4);
+    let made = world[0].watch(4, vec![0, 1, 2], words);
+    until("the departure", || made.left(1) == Some(0));
+    made.enter(1, [1, 1]);
+    assert!(matches!(&*fault(&made), Fault::Left { rank, .. } if rank.world == 1));
 }

@@ -11,7 +11,7 @@ use spark_ccl_fork::Unshared;
 
 use super::*;
 use crate::fault::POINT_TO_POINT_MARK;
-use crate::wire::tests::{SIZE, fault};
+use crate::wire::tests::{SIZE, fault, proposal};
 use crate::wire::{Content, Frame, Notice, Progress, Report, WaitingFor};
 
 const ME: u32 = 1;
@@ -97,6 +97,7 @@ fn flood() -> impl Strategy<Value = Frame> {
         1 => Just(News::Goodbye),
         1 => (rank(), proptest::option::of("[a-z]{0,9}")).prop_map(|(rank, error)| News::Gone { rank, error }),
         1 => (context(), fault()).prop_map(|(context, fault)| News::Fault { context, fault }),
+        1 => (context(), proposal()).prop_map(|(context, proposal)| News::Proposal { context, proposal }),
     ];
     (rank(), number(), news).prop_map(|(origin, counter, news)| {
         Frame::Flood(Flood {

@@ -85,6 +85,16 @@ fn progress() -> impl Strategy<Value = Progress> {
     })
 }
 
+pub(crate) fn proposal() -> impl Strategy<Value = Proposal> {
+    let without = prop::collection::vec(0..SIZE, 0..=body::MAX_RANKS);
+    let context = proptest::option::of(any::<u64>());
+    (any::<u64>(), context, without).prop_map(|(generation, context, without)| Proposal {
+        generation,
+        context,
+        without,
+    })
+}
+
 fn frame() -> impl Strategy<Value = Frame> {
     let last = proptest::option::of((any::<u64>(), any::<[u64; 2]>()));
     let report = (any::<[u64; 2]>(), 0..SIZE, last, millis());
@@ -108,6 +118,8 @@ fn frame() -> impl Strategy<Value = Frame> {
         (0..SIZE, proptest::option::of("\\PC{0,40}"))
             .prop_map(|(rank, error)| News::Gone { rank, error }),
         (any::<u64>(), fault()).prop_map(|(context, fault)| News::Fault { context, fault }),
+        (any::<u64>(), proposal())
+            .prop_map(|(context, proposal)| News::Proposal { context, proposal }),
     ];
     prop_oneof![
         any::<u32>().prop_map(|bytes| Frame::Ack { bytes }),
@@ -155,7 +167,7 @@ proptest! {
 
     /// Random bodies get a valid header, so that the bodies' parsers see them.
     #[test]
-    fn arbitrary_bodies_never_panic(kind in 0..=HEARTBEAT, body in any::<Vec<u8>>(), size in any::<u32>()) {
+    fn arbitrary_bodies_never_panic(kind in 0..=PROPOSAL, body in any::<Vec<u8>>(), size in any::<u32>()) {
         let mut bytes = MAGIC.to_le_bytes().to_vec();
         bytes.extend([VERSION, kind]);
         bytes.extend((body.len() as u32).to_le_bytes());
@@ -193,7 +205,7 @@ fn refusals_say_what_was_expected_and_seen() {
     assert_eq!(changed(7, 0xFF), Err(WireError::Length(0xFF00_0004)));
     assert_eq!(changed(4, 3), Err(WireError::Body(ACK)));
     let text = WireError::Version(9).to_string();
-    assert_eq!(text, "expected control protocol version 2, saw version 9");
+    assert_eq!(text, "expected control protocol version 3, saw version 9");
 }
 
 #[test]
