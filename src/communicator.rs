@@ -5,6 +5,7 @@
 use crate::device::StreamEngine;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::lineage::Lineage;
 use crate::membership::Membership;
 use crate::peer_link::PeerLink;
 use crate::plan::{Explanation, Planner};
@@ -44,6 +45,7 @@ pub struct Communicator {
 pub(crate) struct Inner {
     pub(crate) host: Arc<Membership>,
     pub(crate) watch: Arc<Watch>,
+    pub(crate) lineage: Arc<Lineage>,
     pub(crate) world: Owned<Arc<World>>,
     pub(crate) context: u64,
     /// By rank of this communicator: the rank of the world.

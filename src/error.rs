@@ -21,9 +21,16 @@ pub enum Error {
         problem: String,
     },
     /// The communicator has failed: a peer died or was late, calls did not match, someone aborted.
-    /// It refuses further work; a new one can be made.
+    /// It refuses further work; the ranks that are left can make a new one
+    /// ([`Communicator::shrink`](crate::Communicator::shrink)).
     #[error("{0}")]
     Failed(Arc<Fault>),
+    /// The ranks that are left of a communicator did not agree on who goes on, or go on without this one.
+    #[error("shrink: {problem}")]
+    Shrink {
+        /// What each of them means, and what to do.
+        problem: String,
+    },
     /// This process is a child that was forked from the communicator's. Its copy of the communicator does nothing;
     /// a new one can be made.
     #[error(
@@ -104,6 +111,7 @@ impl Error {
                 Fault::TimedOut { .. } => ExitClass::Timeout,
                 _ => ExitClass::Remote,
             },
+            Self::Shrink { .. } => ExitClass::Remote,
             Self::Bootstrap(error) => bootstrap_class(error),
             Self::Memory { .. } | Self::Unsupported { .. } | Self::System { .. } => {
                 ExitClass::System

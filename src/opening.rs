@@ -6,6 +6,7 @@ use crate::communicator::{Communicator, Inner};
 use crate::deadline::deadline_in;
 use crate::error::Error;
 use crate::host::{Core, HostEngine, Wires};
+use crate::lineage::Lineage;
 use crate::membership::Membership;
 use crate::mesh::{LinkOwner, Mesh, shares_memory};
 use crate::names::describe;
@@ -36,7 +37,7 @@ pub(crate) fn open(
     // Unlike that of any other world.
     let context = world.session.derive_context(NO_CONTEXT, 0, 0);
     let algorithms = world.settings.algo.clone();
-    let communicator = communicator(&world, context, all, algorithms)
+    let communicator = communicator(&world, context, all, algorithms, None)
         .and_then(|communicator| with_devices(communicator, deadline));
     let report = communicator.as_ref().map(|_| ()).map_err(Error::to_string);
     // The others must not take a rank for ready that is not, nor wait for it.
@@ -47,12 +48,13 @@ pub(crate) fn open(
 }
 
 /// A communicator of some ranks of the world, this one among them. Its links come into being when they are
-/// used.
+/// used. One that is shrunk has the `lineage` of its parent.
 pub(crate) fn communicator(
     world: &Arc<World>,
     context: u64,
     members: Vec<u32>,
     algorithms: AlgorithmChoice,
+    lineage: Option<Arc<Lineage>>,
 ) -> Result<Communicator, Error> {
     let watch = world.monitor.watch(context, members.clone(), describe);
     let own = world.session.rank();
@@ -82,9 +84,11 @@ pub(crate) fn communicator(
     let host = Arc::new(Membership::new(engine, Arc::clone(&watch), rank as u32));
     let is_wanted = host.planner().over_rdma() && settings.path != Path::Safe;
     let registry = is_wanted.then(|| Arc::clone(world.nics().registry()));
+    let lineage = lineage.unwrap_or_else(|| Lineage::new(&watch, context, &members));
     let inner = Arc::new(Inner {
         host,
         watch,
+        lineage,
         world: Owned::new(Arc::clone(world)),
         context,
         members,

@@ -104,6 +104,6 @@ impl Communicator {
         let context = world
             .session
             .derive_context(self.inner.context, count, color);
-        communicator(world, context, ranks, algorithms)
+        communicator(world, context, ranks, algorithms, None)
     }
 }

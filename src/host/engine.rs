@@ -35,7 +35,7 @@ struct EngineEntry {
 type Waiters = Arc<AtomicU32>;
 
 /// Gives every engine a push that nobody works on.
-fn push_all() {
+pub(crate) fn push_all() {
     unattended_engines(|engine| {
         if let Some(mut core) = engine.core.try_lock() {
             core.progress();

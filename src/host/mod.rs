@@ -23,7 +23,7 @@ mod transfer;
 mod watchdog;
 mod wires;
 
-pub(crate) use engine::{HostEngine, Ids, first_done};
+pub(crate) use engine::{HostEngine, Ids, first_done, push_all};
 use ops::OpId;
 pub(crate) use wires::Wires;
 

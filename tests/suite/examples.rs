@@ -32,6 +32,18 @@ fn all_reduce() {
 }
 
 #[test]
+fn recover() {
+    let text = run("recover");
+    for line in [
+        "died: its process ended without a goodbye",
+        "rank 0 of 2 learned 12540",
+        "rank 1 of 2 learned 12540",
+    ] {
+        assert!(text.contains(line), "{text}");
+    }
+}
+
+#[test]
 fn overlap() {
     let text = run("overlap");
     for rank in 0..2 {

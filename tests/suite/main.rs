@@ -27,6 +27,8 @@ mod processes_rank;
 mod ranks;
 mod rdma;
 mod registered;
+mod shrink;
+mod shrink_processes;
 mod single_copy;
 mod split;
 mod split_errors;

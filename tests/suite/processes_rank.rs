@@ -59,6 +59,9 @@ impl State {
             ["join", id, rank, size] => self.join(id, number(rank), number(size))?,
             ["local", size] => drop(Communicator::local(number(size))?),
             ["split", color, key] => self.split(number(color), number(key))?,
+            ["shrink", ref lost @ ..] => self.shrink(lost)?,
+            ["recover", ref call @ ..] => return self.recover(call),
+            ["shrink-over-and-over", times] => return self.shrink_over_and_over(number(times)),
             ["leave-in-flight", count] => self.leave_in_flight(number(count), drop)?,
             ["forget-in-flight", count] => {
                 self.leave_in_flight(number(count), std::mem::forget)?;
@@ -134,6 +137,49 @@ impl State {
         let part = self.communicator().split(Some(color as u32), key as i32)?;
         self.communicator = part.map(Arc::new);
         Ok(())
+    }
+
+    /// Goes on with the ranks that are left, and keeps this communicator where that fails.
+    fn shrink(&mut self, lost: &[&str]) -> Result<(), Error> {
+        let lost: Vec<usize> = lost.iter().map(|rank| number(rank)).collect();
+        self.communicator = Some(Arc::new(self.communicator().shrink(&lost)?));
+        Ok(())
+    }
+
+    /// Shrinks until a call succeeds; how many ranks are left. The pause is for deaths that are on their way.
+    fn recover(&mut self, call: &[&str]) -> Result<String, Error> {
+        loop {
+            self.shrink(&[])?;
+            std::thread::sleep(Duration::from_millis(300));
+            match self.call(call) {
+                Ok(()) => return Ok(self.communicator().size().to_string()),
+                Err(Error::Failed(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Shrinks without a loss, over and over; how many more descriptors and threads there are in the end than after the
+    /// first times.
+    fn shrink_over_and_over(&mut self, times: usize) -> Result<String, Error> {
+        let in_use = || {
+            ["fd", "task"].map(|what| {
+                let entries = std::fs::read_dir(format!("/proc/self/{what}")).unwrap();
+                entries.count()
+            })
+        };
+        let mut first = in_use();
+        for round in 0..times {
+            self.shrink(&[])?;
+            self.call(&["f32", "all_reduce", "sum", "1000"])?;
+            if round == 4 {
+                first = in_use();
+            }
+        }
+        let more: Vec<String> = std::iter::zip(in_use(), first)
+            .map(|(last, first)| last.saturating_sub(first).to_string())
+            .collect();
+        Ok(more.join(" "))
     }
 
     fn communicator(&self) -> Arc<Communicator> {

@@ -1,0 +1,103 @@
+//! Going on without ranks that are lost.
+
+use crate::communicator::Communicator;
+use crate::deadline::deadline_in;
+use crate::error::Error;
+use crate::opening::{communicator, with_devices};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Communicator {
+    /// A new communicator of the ranks that are left, in their old order. All of them must call it, on a communicator
+    /// that has failed or one that works; it stays as it is.
+    ///
+    /// Ranks that have died, that are lost, or whose processes have left the world are left out by themselves, also
+    /// those that die meanwhile. `lost` names others that are to be left out, by their ranks here: those that are
+    /// stopped, or hang. All ranks must name the same; the order does not matter, nor do repetitions, nor ranks that
+    /// have died. With an empty `lost`, where nobody has died, the new communicator has all ranks, such as after
+    /// [`abort`](Self::abort).
+    ///
+    /// A rank that is left out but alive gets an error from its own call, and reaches nothing of the new communicator.
+    /// Ranks that call each other lost form communicators of their own.
+    ///
+    /// Where a rank dies at this moment, some may have the new communicator, which has then failed, and shrink that; the others go
+    /// on in their first call, and get the same one. So ranks that have shrunk agree anew on where they go on.
+    /// A communicator that was shrunk can be shrunk again, and split; its links are made when they are used first. With
+    /// [`Backend::Nccl`](crate::Backend::Nccl), it gets a communicator of NCCL's, as for [`split`](Self::split).
+    ///
+    /// ```
+    /// # use spark_ccl::{Communicator, RedOp};
+    /// # let ranks = Communicator::local(3)?.into_iter().map(|comm| std::thread::spawn(move || {
+    /// if comm.rank() == 1 {
+    ///     return Ok(()); // This rank hangs, say.
+    /// }
+    /// let comm = comm.shrink(&[1])?;
+    /// let mut count = [1_u32];
+    /// comm.all_reduce_in_place(&mut count, RedOp::Sum).run()?;
+    /// assert_eq!(count, [2]);
+    /// # comm.finalize()
+    /// # }));
+    /// # let ranks: Vec<_> = ranks.collect();
+    /// # for rank in ranks { rank.join().unwrap()?; }
+    /// # Ok::<(), spark_ccl::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when `lost` names this rank or one that does not exist, or while another thread shrinks the
+    /// same communicator, or one that comes from it. [`Error::Shrink`] when others go on without this rank, or when the ranks that are left
+    /// have not all called it within the init timeout ([`Builder::init_timeout`](crate::Builder::init_timeout)), or
+    /// name different ranks: who is missing, and what the others named. It can be called again then.
+    pub fn shrink(&self, lost: &[usize]) -> Result<Self, Error> {
+        self.host().check_process()?;
+        let world = &self.inner.world;
+        let lost = self.lost(lost)?;
+        let bid =
+            self.inner
+                .lineage
+                .bid(&world.session, &self.inner.watch, &self.inner.members, lost);
+        let mut bid = bid.ok_or_else(|| Error::Invalid {
+            operation: "shrink",
+            problem:
+                "another thread of this rank shrinks the communicator, or one that comes from it"
+                    .to_owned(),
+        })?;
+        let deadline = deadline_in(world.settings.init_timeout);
+        loop {
+            let (context, members) = bid.agree(deadline)?;
+            let shrunk = self.shrunk(context, members, deadline);
+            let works = shrunk.as_ref().is_ok_and(|shrunk| shrunk.check().is_ok());
+            // Others may not have come so far, and wait for a proposal without the rank that is gone.
+            if !works && bid.has_lost_survivor() && Instant::now() < deadline {
+                continue;
+            }
+            if shrunk.is_ok() {
+                bid.accept();
+            }
+            return shrunk;
+        }
+    }
+
+    /// The ranks of the world that a caller calls lost.
+    fn lost(&self, lost: &[usize]) -> Result<BTreeSet<u32>, Error> {
+        let invalid = |problem| Error::Invalid {
+            operation: "shrink",
+            problem,
+        };
+        let world = |&rank: &usize| match self.inner.members.get(rank) {
+            None => Err(invalid(format!("rank {rank} of {} is lost", self.size()))),
+            Some(_) if rank == self.rank() => Err(invalid(format!(
+                "rank {rank} calls itself lost; `lost` is for other ranks"
+            ))),
+            Some(&world) => Ok(world),
+        };
+        lost.iter().map(world).collect()
+    }
+
+    fn shrunk(&self, context: u64, members: Vec<u32>, deadline: Instant) -> Result<Self, Error> {
+        let algorithms = self.planner().algorithms.clone();
+        let lineage = Some(Arc::clone(&self.inner.lineage));
+        let shrunk = communicator(&self.inner.world, context, members, algorithms, lineage)?;
+        with_devices(shrunk, deadline)
+    }
+}

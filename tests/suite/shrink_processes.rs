@@ -1,0 +1,208 @@
+//! Ranks that die or are stopped, and the others, which shrink the communicator and go on.
+
+use crate::processes::{
+    Rank, all, alone, assert_all_ok, assert_contains, assert_names, some_time, world,
+};
+use rustix::process::Signal;
+use std::time::Duration;
+
+const SHM: (&str, &str) = ("SPARK_CCL_SHM", "1");
+const TCP: (&str, &str) = ("SPARK_CCL_SHM", "0");
+/// Of operations.
+const TIMEOUT: (&str, &str) = ("SPARK_CCL_TIMEOUT", "3");
+/// Elements of a buffer: 4 MiB.
+const COUNT: usize = 1 << 20;
+
+/// Every rank reduces a buffer over and over.
+fn set_going(ranks: &mut [Rank]) {
+    for answer in all(ranks, &format!("loop ordinary {COUNT}")) {
+        assert_eq!(answer, "running");
+    }
+}
+
+/// Kills ranks, the last one first, right after each other; what the others say of it.
+fn kill_in_the_middle(ranks: &mut Vec<Rank>, victims: &[usize]) -> Vec<String> {
+    set_going(ranks);
+    std::thread::sleep(some_time(1..100));
+    for &victim in victims.iter().rev() {
+        ranks.remove(victim).kill();
+    }
+    ranks.iter().map(Rank::hear).collect()
+}
+
+/// The ranks compute what ranks with these numbers should, over all links.
+fn assert_they_work(ranks: &mut [Rank]) {
+    for call in [
+        "call f32 all_reduce sum 1000000",
+        "call i32 all_reduce max 3",
+        "call f64 all_to_all 1000",
+        "call f64 alloc 1000",
+        "call allocated f32 all_reduce sum 100000",
+        "call barrier",
+    ] {
+        assert_all_ok(ranks, call);
+    }
+}
+
+#[test]
+fn survivors_of_deaths_in_an_all_reduce_go_on() {
+    let _alone = alone();
+    for transport in [SHM, TCP] {
+        for victims in [&[2][..], &[0], &[1, 2]] {
+            let mut ranks = world(4, &[transport]);
+            for answer in kill_in_the_middle(&mut ranks, victims) {
+                assert_contains(&answer, &["died"]);
+            }
+            assert_all_ok(&mut ranks, "shrink");
+            assert_they_work(&mut ranks);
+            assert_all_ok(&mut ranks, "finalize");
+        }
+    }
+}
+
+#[test]
+fn a_shrunk_communicator_fails_and_is_shrunk_again() {
+    let _alone = alone();
+    for transport in [SHM, TCP] {
+        let mut ranks = world(4, &[transport]);
+        for victim in [1, 0, 1] {
+            kill_in_the_middle(&mut ranks, &[victim]);
+            assert_all_ok(&mut ranks, "shrink");
+            assert_they_work(&mut ranks);
+        }
+        assert_eq!(ranks.len(), 1);
+    }
+}
+
+#[test]
+fn ranks_that_are_called_lost_may_have_died() {
+    let _alone = alone();
+    let mut ranks = world(4, &[SHM]);
+    let answers = kill_in_the_middle(&mut ranks, &[1, 3]);
+    assert_eq!(answers.len(), 2);
+    ranks[0].order("shrink 3 1 3");
+    ranks[1].order("shrink");
+    for rank in &ranks {
+        assert_eq!(rank.hear(), "ok");
+    }
+    assert_they_work(&mut ranks);
+}
+
+#[test]
+fn a_part_of_a_communicator_is_shrunk() {
+    let _alone = alone();
+    for transport in [SHM, TCP] {
+        let mut ranks = world(5, &[transport]);
+        for (number, rank) in ranks.iter_mut().enumerate() {
+            // In the other order than in the world; rank 4 stays alone.
+            rank.order(&format!("split {} {}", number / 4, 4 - number % 4));
+        }
+        for rank in &ranks {
+            assert_eq!(rank.hear(), "ok");
+        }
+        let mut part: Vec<Rank> = ranks.drain(..4).collect();
+        kill_in_the_middle(&mut part, &[2]);
+        assert_all_ok(&mut part, "shrink");
+        assert_they_work(&mut part);
+        assert_all_ok(&mut part, "split 0 0");
+        assert_they_work(&mut part);
+        assert_they_work(&mut ranks);
+    }
+}
+
+#[test]
+fn a_rank_dies_while_the_others_wait_for_it() {
+    let _alone = alone();
+    for transport in [SHM, TCP] {
+        let mut ranks = world(4, &[transport]);
+        kill_in_the_middle(&mut ranks, &[1]);
+        let mut victim = ranks.pop().unwrap();
+        for rank in &mut ranks {
+            rank.order("shrink");
+        }
+        std::thread::sleep(some_time(50..300));
+        victim.kill();
+        for rank in &ranks {
+            assert_eq!(rank.hear(), "ok");
+        }
+        assert_they_work(&mut ranks);
+    }
+}
+
+#[test]
+fn a_rank_dies_while_all_shrink() {
+    let _alone = alone();
+    for round in 0..6 {
+        let transport = [SHM, TCP][round % 2];
+        let mut ranks = world(5, &[transport]);
+        kill_in_the_middle(&mut ranks, &[1]);
+        let mut victim = ranks.pop().unwrap();
+        victim.order("recover f32 all_reduce sum 100000");
+        for rank in &mut ranks {
+            rank.order("recover f32 all_reduce sum 100000");
+        }
+        std::thread::sleep(Duration::from_micros(400) * round as u32);
+        victim.kill();
+        for rank in &ranks {
+            assert_eq!(rank.hear(), "3");
+        }
+        assert_they_work(&mut ranks);
+    }
+}
+
+#[test]
+fn a_stopped_rank_that_is_called_lost_wakes_up_with_an_error() {
+    let _alone = alone();
+    for transport in [SHM, TCP] {
+        for others_order in ["shrink", "shrink 0 1"] {
+            let mut ranks = world(3, &[transport, TIMEOUT]);
+            set_going(&mut ranks);
+            std::thread::sleep(some_time(1..100));
+            let mut stopped = ranks.pop().unwrap();
+            stopped.stop();
+            for rank in &ranks {
+                let answer = rank.hear();
+                assert_contains(&answer, &["gave up after 3."]);
+                assert_names(&answer, 2, stopped.pid());
+            }
+            assert_all_ok(&mut ranks, "shrink 2");
+            assert_they_work(&mut ranks);
+            for rank in &mut ranks {
+                rank.order("rounds 300 f32 all_reduce sum 100000");
+            }
+            stopped.signal(Signal::CONT);
+            assert_contains(&stopped.hear(), &["gave up after 3."]);
+            let answer = stopped.ask(others_order);
+            if others_order == "shrink" {
+                assert_contains(&answer, &["error: shrink: ", "goes on without this rank"]);
+                assert!(
+                    answer.contains(&format!("pid {}", ranks[0].pid())),
+                    "{answer}"
+                );
+            } else {
+                // It goes on alone, and disturbs nobody.
+                assert_eq!(answer, "ok");
+            }
+            for rank in &ranks {
+                assert_eq!(rank.hear(), "running");
+                assert_eq!(rank.hear(), "ok");
+            }
+            assert_all_ok(&mut ranks, "shrink");
+            assert_they_work(&mut ranks);
+        }
+    }
+}
+
+#[test]
+fn shrinking_leaves_no_descriptors_or_threads_behind() {
+    let _alone = alone();
+    for transport in [SHM, TCP] {
+        let mut ranks = world(3, &[transport]);
+        for answer in all(&mut ranks, "shrink-over-and-over 50") {
+            let more: Vec<usize> = answer.split(' ').map(|n| n.parse().unwrap()).collect();
+            // One for each time would be 45. Some are those of the last communicator, which is on its way out.
+            assert!(more[0] < 30 && more[1] < 5, "{answer}");
+        }
+        assert_they_work(&mut ranks);
+    }
+}
