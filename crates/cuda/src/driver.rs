@@ -57,6 +57,10 @@ const CORE: &[&str] = &[
 pub enum Feature {
     /// Memory pools, which came with CUDA 11.2. cudarc allocates from them where devices have them.
     Pools,
+    /// Memory of the host that kernels reach, too.
+    PinnedMemory,
+    /// Memory of a GPU that the kernels of another reach.
+    PeerAccess,
     /// Graphs that are captured, instantiated and launched; with flags since CUDA 11.4.
     Graphs,
 }
@@ -70,6 +74,12 @@ impl Feature {
                 "cuMemAllocAsync",
                 "cuMemFreeAsync",
             ],
+            Self::PinnedMemory => &[
+                "cuMemHostAlloc",
+                "cuMemFreeHost",
+                "cuMemHostGetDevicePointer_v2",
+            ],
+            Self::PeerAccess => &["cuCtxEnablePeerAccess", "cuDeviceGetP2PAttribute"],
             Self::Graphs => &[
                 "cuStreamBeginCapture_v2",
                 "cuStreamEndCapture",

@@ -24,7 +24,9 @@ mod driver;
 mod error;
 mod event;
 mod images;
+mod memory;
 mod pack;
+mod peers;
 mod pool;
 mod recorded;
 mod stream;
@@ -36,6 +38,8 @@ pub use driver::{Feature, open, require};
 pub use error::{Error, checked};
 pub use event::elapsed_ms;
 pub use images::{Images, Kernels};
+pub use memory::{DeviceBlock, PinnedWords};
+pub use peers::{Reach, reach};
 pub use pool::share_default_pool;
 pub use recorded::{EventPool, RecordedEvent};
 pub use stream::{

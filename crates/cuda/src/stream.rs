@@ -74,8 +74,8 @@ pub(crate) fn apart<R>(context: &CudaContext, call: impl FnOnce() -> R) -> R {
     result
 }
 
-/// A stream of this library, which does not synchronize with the null stream, and in which no other
-/// code enqueues work.
+/// A stream of this library, which does not synchronize with the null stream, and in which only this
+/// library enqueues work.
 #[derive(Debug)]
 pub struct OwnStream {
     stream: Arc<CudaStream>,
@@ -92,9 +92,14 @@ impl OwnStream {
         let made = result::stream::create(result::stream::StreamKind::NonBlocking);
         let raw = checked("cuStreamCreate", device, made)?;
         // SAFETY: the stream belongs to that context. It is destroyed only in `drop`, and the
-        // wrapper is private to this value.
+        // wrapper is only lent.
         let stream = unsafe { context.wrap_borrowed_stream(raw) };
         Ok(Self { stream })
+    }
+
+    /// The stream, for kernels of this library.
+    pub fn inner(&self) -> &CudaStream {
+        &self.stream
     }
 
     /// Waits until everything in it has run.
@@ -106,6 +111,22 @@ impl OwnStream {
         // SAFETY: the stream is destroyed only in `drop`.
         let status = unsafe { result::stream::synchronize(self.stream.cu_stream()) };
         checked("cuStreamSynchronize", device, status)
+    }
+
+    /// Sets bytes of device memory to zero, and waits until they are.
+    ///
+    /// # Safety
+    /// `to` must be the start of this many bytes of device memory, which nothing else uses; after an
+    /// error, for good.
+    ///
+    /// # Errors
+    /// The driver fails.
+    pub(crate) unsafe fn fill_zeros(&self, to: u64, bytes: usize) -> Result<(), Error> {
+        let device = make_stream_current(&self.stream)?;
+        // SAFETY: the caller promises that the memory is there.
+        let status = unsafe { result::memset_d8_async(to, 0, bytes, self.stream.cu_stream()) };
+        checked("cuMemsetD8Async", device, status)?;
+        self.synchronize()
     }
 
     /// Copies values to device memory, and waits for the copy. If the wait fails, the copy may still
@@ -164,7 +185,7 @@ impl OwnStream {
 
 impl Drop for OwnStream {
     fn drop(&mut self) {
-        // SAFETY: `new` created the stream, its wrapper does not destroy it, and nothing else has
+        // SAFETY: `new` created the stream, its wrapper does not destroy it, and nothing else keeps
         // the handle. Enqueued work still runs. The call fails only if the context has failed,
         // which frees its streams.
         let _ = unsafe { result::stream::destroy(self.stream.cu_stream()) };

@@ -36,6 +36,8 @@ pub enum Need {
     CppCompiler,
     /// Fake GPUs, which can be made to fail (`crates/perf/tests/fake_gpu`).
     FakeGpus,
+    /// A real GPU; NCCL is not needed.
+    Gpu,
     /// At least this many GPUs, and NCCL.
     Gpus(usize),
     /// IPv6's loopback address.
@@ -69,13 +71,14 @@ pub enum Need {
 }
 
 impl Need {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 22] = [
         Self::Avx2,
         Self::Avx512,
         Self::Avx512Fp16,
         Self::Cables,
         Self::CppCompiler,
         Self::FakeGpus,
+        Self::Gpu,
         Self::Gpus(1),
         Self::Ipv6,
         Self::Launchers,
@@ -102,6 +105,7 @@ impl Need {
             Self::Cables => "cables",
             Self::CppCompiler => "c++",
             Self::FakeGpus => "fake-gpus",
+            Self::Gpu => "gpu",
             Self::Gpus(_) => "gpus",
             Self::Ipv6 => "ipv6",
             Self::Launchers => "launchers",

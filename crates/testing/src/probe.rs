@@ -23,6 +23,7 @@ pub(crate) fn of(need: Need) -> Result<(), String> {
         Need::Cables => cables(),
         Need::CppCompiler => program("c++"),
         Need::FakeGpus => check(has_fake_gpus(), "these GPUs cannot be made to fail"),
+        Need::Gpu => gpu(),
         Need::Gpus(least) => gpus(least),
         Need::Ipv6 => ipv6(),
         Need::Launchers => program("mpirun.openmpi").and_then(|()| program("mpiexec.hydra")),
@@ -153,6 +154,11 @@ fn is_ipv4(gid: &str, kind: &str) -> bool {
 
 fn has_fake_gpus() -> bool {
     std::env::var_os("FAKE_GPUS").is_some()
+}
+
+fn gpu() -> Result<(), String> {
+    check(!has_fake_gpus(), "the GPUs are none")?;
+    check(gpu_count()? > 0, "there are no GPUs")
 }
 
 fn gpus(least: usize) -> Result<(), String> {
