@@ -35,3 +35,5 @@ images() {
 mode=("$@")
 # spark-perf checks results on all GPUs that NCCL works with.
 images crates/perf/kernels sm_60 sm_70 sm_80 sm_90 sm_100 sm_120 compute_50
+# Collectives within a host run on GPUs from sm_80 on.
+images crates/gpu/kernels sm_80 sm_90 sm_100 sm_120 compute_80

@@ -1,0 +1,16 @@
+// The kernels: of each protocol, the two ways to reduce, and the one that only moves data.
+//
+// They use no headers of the CUDA toolkit: crates/cuda/kernels/build.sh compiles them.
+
+#include "collectives.h"
+
+#define KERNEL(name)                                               \
+    extern "C" __global__ void __launch_bounds__(MAX_WARPS* LANES) \
+        name(const __grid_constant__ Arguments arguments)
+
+KERNEL(one_shot_packets) { exchange<Packets, IntoOne<Packets>>(arguments); }
+KERNEL(one_shot_lines) { exchange<Lines, IntoOne<Lines>>(arguments); }
+KERNEL(two_shots_packets) { TwoShots<Packets>(arguments).run(); }
+KERNEL(two_shots_lines) { TwoShots<Lines>(arguments).run(); }
+KERNEL(side_by_side_packets) { exchange<Packets, SideBySide<Packets>>(arguments); }
+KERNEL(side_by_side_lines) { exchange<Lines, SideBySide<Lines>>(arguments); }

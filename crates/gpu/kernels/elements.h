@@ -1,0 +1,136 @@
+// The types of elements, and how words of them are reduced: in the order of the ranks, floats of
+// less than 32 bits in 32, with the results of `crates/compute` for NaN and zeros.
+#pragma once
+
+#include "machine.h"
+
+// The same types are computed in `Number`; `Bits` is what stands in memory.
+template <class B, class N>
+struct Integer {
+    typedef B Bits;
+    typedef N Number;
+    DEVICE static Number unpack(Bits bits) { return (Number)bits; }
+    DEVICE static Bits pack(Number number) { return (Bits)number; }
+    DEVICE static Number sum(Number a, Number b) { return (Number)((Bits)a + (Bits)b); }
+    DEVICE static Number prod(Number a, Number b) { return (Number)((Bits)a * (Bits)b); }
+    DEVICE static Number larger(Number a, Number b) { return a > b ? a : b; }
+    DEVICE static Number smaller(Number a, Number b) { return a < b ? a : b; }
+};
+
+// NaN wins, and +0 is larger than -0.
+template <class B, class N>
+struct Float {
+    typedef B Bits;
+    typedef N Number;
+    DEVICE static bool is_nan(Number a) { return a != a; }
+    DEVICE static Number sum(Number a, Number b) { return a + b; }
+    DEVICE static Number prod(Number a, Number b) { return a * b; }
+    DEVICE static Number larger(Number a, Number b) {
+        Number larger = a > b || (a == b && as_bits(a) < as_bits(b)) ? a : b;
+        return is_nan(a) ? a : is_nan(b) ? b : larger;
+    }
+    DEVICE static Number smaller(Number a, Number b) {
+        Number smaller = a < b || (a == b && as_bits(a) > as_bits(b)) ? a : b;
+        return is_nan(a) ? a : is_nan(b) ? b : smaller;
+    }
+};
+
+struct Single : Float<u32, float> {
+    DEVICE static float unpack(u32 bits) { return as_float(bits); }
+    DEVICE static u32 pack(float number) {
+        return is_nan(number) ? 0x7fc00000 : as_bits(number);
+    }
+};
+
+struct Double : Float<u64, double> {
+    DEVICE static double unpack(u64 bits) { return as_double(bits); }
+    DEVICE static u64 pack(double number) {
+        return is_nan(number) ? 0x7ff8000000000000 : as_bits(number);
+    }
+};
+
+// Ties go to even. A carry into the exponent is right, up to infinity.
+struct Brain : Float<u16, float> {
+    DEVICE static float unpack(u16 bits) { return as_float((u32)bits << 16); }
+    DEVICE static u16 pack(float number) {
+        u32 bits = as_bits(number);
+        u32 rounded = bits + 0x7fff + (bits >> 16 & 1);
+        return (u16)((is_nan(number) ? 0x7fc00000 : rounded) >> 16);
+    }
+};
+
+// A format with fewer bits: those of the mantissa, the exponent's bias, the sign, the magnitude that
+// is too large, the smallest that is no number, and NaN. `small_float.rs` explains it.
+template <class B, u32 MANTISSA, u32 BIAS, u32 SIGN, u32 OVERFLOW, u32 SPECIAL, u32 NAN>
+struct Small : Float<B, float> {
+    static const u32 SHIFT = 23 - MANTISSA;
+
+    DEVICE static float unpack(B bits) {
+        u32 magnitude = bits & (SIGN - 1);
+        u32 shifted = magnitude << SHIFT;
+        // The factor is a power of two, so this is exact, for subnormals too.
+        u32 number = as_bits(as_float(shifted) * as_float((254 - BIAS) << 23));
+        u32 wide = magnitude >= SPECIAL ? shifted | 0x7f800000 : number;
+        return as_float(wide | (bits & SIGN ? 0x80000000 : 0));
+    }
+
+    DEVICE static B pack(float number) {
+        u32 bits = as_bits(number), magnitude = bits & 0x7fffffff;
+        u32 half = (1u << (SHIFT - 1)) - 1 + (magnitude >> SHIFT & 1);
+        u32 normal = ((magnitude + half) >> SHIFT) - ((127 - BIAS) << MANTISSA);
+        normal = normal < OVERFLOW ? normal : OVERFLOW;
+        // The sum's last place is that of the smallest subnormal.
+        const u32 ANCHOR = (127 + 24 - BIAS - MANTISSA) << 23;
+        u32 subnormal = as_bits(as_float(magnitude) + as_float(ANCHOR)) - ANCHOR;
+        u32 finite = magnitude < (128 - BIAS) << 23 ? subnormal : normal;
+        bool nan = magnitude > 0x7f800000 || finite == NAN;
+        return (B)(nan ? NAN : finite | (bits >> 31 ? SIGN : 0));
+    }
+};
+
+typedef Integer<u8, signed char> I8;
+typedef Integer<u8, u8> U8;
+typedef Integer<u32, int> I32;
+typedef Integer<u32, u32> U32;
+typedef Integer<u64, long long> I64;
+typedef Integer<u64, u64> U64;
+typedef Small<u16, 10, 15, 0x8000, 0x7c00, 0x7c00, 0x7e00> F16;
+typedef Single F32;
+typedef Double F64;
+typedef Brain Bf16;
+typedef Small<u8, 3, 7, 0x80, 0x7f, 0x7f, 0x7f> F8E4M3;
+typedef Small<u8, 2, 15, 0x80, 0x7c, 0x7c, 0x7f> F8E5M2;
+
+// The elements of a word.
+template <class Type>
+struct Elements {
+    typedef typename Type::Number Number;
+    static const u32 COUNT = 8 / sizeof(typename Type::Bits);
+    static const u32 BITS = 64 / COUNT;
+    Number of[COUNT];
+
+    DEVICE explicit Elements(u64 word) {
+        UNROLL for (u32 i = 0; i < COUNT; i++) {
+            of[i] = Type::unpack((typename Type::Bits)(word >> (BITS * i % 64)));
+        }
+    }
+
+    DEVICE void combine(u32 how, const Elements& other) {
+        switch (how) {
+        case SUM: UNROLL for (u32 i = 0; i < COUNT; i++) of[i] = Type::sum(of[i], other.of[i]); break;
+        case PROD: UNROLL for (u32 i = 0; i < COUNT; i++) of[i] = Type::prod(of[i], other.of[i]); break;
+        case MAX: UNROLL for (u32 i = 0; i < COUNT; i++) of[i] = Type::larger(of[i], other.of[i]); break;
+        default: UNROLL for (u32 i = 0; i < COUNT; i++) of[i] = Type::smaller(of[i], other.of[i]); break;
+        }
+    }
+
+    // Results may be divided before they are rounded; those of integers towards zero.
+    DEVICE u64 word(u32 divisor) const {
+        u64 word = 0;
+        UNROLL for (u32 i = 0; i < COUNT; i++) {
+            Number number = divisor > 1 ? (Number)(of[i] / (Number)divisor) : of[i];
+            word |= (u64)Type::pack(number) << (BITS * i % 64);
+        }
+        return word;
+    }
+};

@@ -1,0 +1,89 @@
+// What the kernels and Rust share: `src/layout.rs` has the same structures and numbers.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+const u32 MAX_RANKS = 8;
+// CTAs of a kernel, and warps of a CTA, at most.
+const u32 MAX_CTAS = 32;
+const u32 MAX_WARPS = 16;
+const u32 WARPS = MAX_CTAS * MAX_WARPS;
+
+// A circular slot for each of the last rounds between a warp and the same warp of a peer.
+const u32 DEPTH = 8;
+const u32 SLOT_BYTES = 512;
+
+// The rounds that a warp has done, by each protocol, on all operations so far. They are in device
+// memory, so that a graph that is launched again continues where the last launch has ended.
+struct Rounds {
+    u64 packets;
+    u64 lines;
+};
+
+// What a rank has of its communicator.
+struct Member {
+    // Each rank's scratch, at the address that this rank's GPU has for it.
+    u8* scratch[MAX_RANKS];
+    // Of each warp, in device memory.
+    Rounds* rounds;
+    // In device memory; not 0 once a wait has ended in vain. Kernels then do nothing.
+    u32* failed;
+    // In host memory. Not 0 to end all waits.
+    const u32* abort;
+    // In host memory: why the first wait ended in vain (`Report`).
+    u64* report;
+    // How long a kernel waits, in nanoseconds, from its first look at the clock on.
+    u64 patience;
+    u32 rank;
+    u32 ranks;
+};
+
+// An operation of this rank.
+struct Call {
+    const u8* input;
+    u8* output;
+    // The length of what goes to a rank, in bytes.
+    u64 bytes;
+    // From the start of what goes to one rank to that of what goes to the next, in `input`: 0 where
+    // all get the same.
+    u64 stride;
+    // `Combine`, and the divisor of the results, or 1.
+    u32 combine;
+    u32 divisor;
+    // `Type`.
+    u32 type;
+    u32 unused;
+};
+
+struct Arguments {
+    Member member;
+    Call call;
+};
+
+// The lowest byte of a report; above are the peer (8 bits), the warp (16) and the round (32).
+enum Reason : u32 { LATE = 1, ABORTED = 2 };
+
+enum Combine : u32 { SUM = 0, PROD = 1, MAX = 2, MIN = 3 };
+
+enum Type : u32 {
+    INT8 = 0,
+    UINT8 = 1,
+    INT32 = 2,
+    UINT32 = 3,
+    INT64 = 4,
+    UINT64 = 5,
+    HALF = 6,
+    FLOAT = 7,
+    DOUBLE = 8,
+    BFLOAT16 = 9,
+    FLOAT8E4M3 = 10,
+    FLOAT8E5M2 = 11,
+};
+
+static_assert(sizeof(Rounds) == 16, "as in src/layout.rs");
+static_assert(sizeof(Member) == 112, "as in src/layout.rs");
+static_assert(sizeof(Call) == 48, "as in src/layout.rs");
+static_assert(sizeof(Arguments) == 160, "as in src/layout.rs");

@@ -1,0 +1,84 @@
+// What the protocols need of the machine: of a GPU, or, in tests, of a host's threads, each of which
+// plays all lanes of a warp.
+#pragma once
+
+#include "layout.h"
+
+const u32 LANES = 32;
+
+// What one memory access of a lane moves.
+struct Pair {
+    u64 first;
+    u64 second;
+};
+
+#ifdef __CUDACC__
+
+#define DEVICE __device__ __forceinline__
+#define UNROLL _Pragma("unroll")
+// Loops over ranks would be most of the code if they were unrolled.
+#define ROLLED _Pragma("unroll 1")
+
+// The lanes that a thread plays.
+const u32 HELD = 1;
+
+// A wait looks at the clock and at the host's memory once in so many polls: the latter takes longer
+// than a poll.
+const u32 POLLS = 1024;
+
+DEVICE u32 lane_of(u32) { return threadIdx.x % LANES; }
+DEVICE u32 cta() { return blockIdx.x; }
+DEVICE u32 warp_of_cta() { return threadIdx.x / LANES; }
+DEVICE u32 warps_of_cta() { return blockDim.x / LANES; }
+DEVICE u32 ctas() { return gridDim.x; }
+
+DEVICE bool any_lane(bool value) { return __any_sync(~0u, value); }
+// All lanes have come here, and what they did before is done before what they do next.
+DEVICE void converge() { __syncwarp(); }
+
+// Each half of a pair is read or written at once. A line, which is 128 bytes that eight lanes access
+// by the same instruction, is, too, within a GPU and over NVLink.
+DEVICE Pair load_pair(const void* from) {
+    Pair pair;
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];"
+                 : "=l"(pair.first), "=l"(pair.second)
+                 : "l"(from)
+                 : "memory");
+    return pair;
+}
+DEVICE void store_pair(void* to, Pair pair) {
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};"
+                 :
+                 : "l"(to), "l"(pair.first), "l"(pair.second)
+                 : "memory");
+}
+DEVICE Pair load_of_line(const void* from) { return load_pair(from); }
+DEVICE void store_of_line(void* to, Pair pair) { store_pair(to, pair); }
+
+DEVICE u32 load_word(const u32* from) {
+    u32 value;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+    return value;
+}
+DEVICE void store_long(u64* to, u64 value) {
+    asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(to), "l"(value) : "memory");
+}
+DEVICE u32 exchange_word(u32* at, u32 value) { return atomicExch(at, value); }
+
+DEVICE u64 nanoseconds() {
+    u64 now;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    return now;
+}
+DEVICE void between_polls() {}
+
+DEVICE float as_float(u32 bits) { return __uint_as_float(bits); }
+DEVICE u32 as_bits(float value) { return __float_as_uint(value); }
+DEVICE double as_double(u64 bits) { return __longlong_as_double(bits); }
+DEVICE u64 as_bits(double value) { return __double_as_longlong(value); }
+
+#else
+
+#include "host.h"
+
+#endif

@@ -1,0 +1,88 @@
+// How a warp passes a batch of words to the same warp of a peer, through the peer's scratch: with
+// flags in the data, so that there is nothing to wait for but the data.
+//
+// A flag is the number of the round. Each round is written into all of a slot, and the slot before
+// it had the round that is `DEPTH` older, so a flag that is equal is of this round, also after the
+// numbers of rounds have wrapped. All memory is 0 at first, and rounds count from 1.
+#pragma once
+
+#include "words.h"
+
+// What a lane has of a batch: one word or two.
+struct Part {
+    u64 word[2];
+};
+
+// A batch of words, by the lanes that a thread plays.
+struct Batch {
+    Part of[HELD];
+};
+
+// Sixteen bytes: two halves of a word, each with the round. It needs only that eight bytes are
+// written at once.
+struct Packets {
+    static const u32 WORDS = LANES;
+    static const u32 OF_LANE = 1;
+    static const u32 REGION = 0;
+
+    DEVICE static u64& round_of(Rounds& rounds) { return rounds.packets; }
+
+    DEVICE static Part read(Span<const u8> span, u64 base, u32 lane) {
+        return {{read_word(span, base + lane), 0}};
+    }
+    DEVICE static void write(Span<u8> span, u64 base, u32 lane, Part part) {
+        write_word(span, base + lane, part.word[0]);
+    }
+
+    DEVICE static void send(u8* slot, u32 lane, Part part, u64 round) {
+        u64 flag = round << 32;
+        store_pair(slot + lane * 16, {flag | (u32)part.word[0], flag | part.word[0] >> 32});
+    }
+    // Whether the lane's part has come.
+    DEVICE static bool receive(const u8* slot, u32 lane, u64 round, Part& part) {
+        Pair pair = load_pair(slot + lane * 16);
+        part.word[0] = (u32)pair.first | pair.second << 32;
+        return (u32)(pair.first >> 32) == (u32)round && (u32)(pair.second >> 32) == (u32)round;
+    }
+};
+
+// Lines of 128 bytes, 15 words and the round, each of which eight lanes write and read at once: four
+// lines a batch. It needs that a line is written at once, which holds within a GPU and over NVLink.
+struct Lines {
+    static const u32 WORDS = 60;
+    static const u32 OF_LANE = 2;
+    static const u32 REGION = 1;
+
+    DEVICE static u64& round_of(Rounds& rounds) { return rounds.lines; }
+
+    DEVICE static bool has_flag(u32 lane) { return lane % 8 == 7; }
+    // Adjacent lanes have adjacent words.
+    DEVICE static u64 second_of(u64 base, u32 lane) { return base + LANES + lane - lane / 8; }
+
+    DEVICE static Part read(Span<const u8> span, u64 base, u32 lane) {
+        u64 second = has_flag(lane) ? 0 : read_word(span, second_of(base, lane));
+        return {{read_word(span, base + lane), second}};
+    }
+    DEVICE static void write(Span<u8> span, u64 base, u32 lane, Part part) {
+        write_word(span, base + lane, part.word[0]);
+        if (!has_flag(lane)) {
+            write_word(span, second_of(base, lane), part.word[1]);
+        }
+    }
+
+    DEVICE static void send(u8* slot, u32 lane, Part part, u64 round) {
+        store_of_line(slot + lane * 16, {part.word[0], has_flag(lane) ? round : part.word[1]});
+    }
+    // Whether the line has come, for a lane that has its flag; others take its word for it.
+    DEVICE static bool receive(const u8* slot, u32 lane, u64 round, Part& part) {
+        Pair pair = load_of_line(slot + lane * 16);
+        part = {{pair.first, pair.second}};
+        return !has_flag(lane) || pair.second == round;
+    }
+};
+
+// The slot for what a rank sends to another in a round.
+DEVICE u8* slot_of(const Member& member, u32 region, u32 from, u32 to, u64 round, u32 warp) {
+    u64 slots = ((u64)(region * WARPS + warp) * member.ranks + from) * DEPTH + round % DEPTH;
+    return member.scratch[to] + slots * SLOT_BYTES;
+}

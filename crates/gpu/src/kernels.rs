@@ -1,0 +1,63 @@
+//! The kernels, loaded on a GPU.
+
+use std::sync::Arc;
+
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaFunction, CudaStream, result};
+use spark_ccl_cuda::{Images, checked, make_current};
+
+use crate::layout::Arguments;
+use crate::{Error, Kernel, Plan};
+
+static IMAGES: Images = Images::new(
+    "collectives.cu",
+    include_bytes!("../kernels/collectives.images"),
+);
+
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    /// By the number of the kernel.
+    functions: Vec<CudaFunction>,
+}
+
+impl Kernels {
+    /// Loads all of them: a kernel that is loaded later would wait for those that run, which may wait
+    /// for it.
+    pub(crate) fn load(context: &Arc<CudaContext>) -> Result<Self, Error> {
+        let kernels = IMAGES.load(context)?;
+        let functions = Kernel::ALL.map(|kernel| kernels.function(kernel.name()));
+        Ok(Self {
+            functions: functions.into_iter().collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Enqueues a kernel in a stream.
+    ///
+    /// # Safety
+    /// All memory that the arguments name must be there, and used as `layout.h` says, until the
+    /// kernel has ended.
+    pub(crate) unsafe fn launch(
+        &self,
+        plan: Plan,
+        mut arguments: Arguments,
+        stream: &CudaStream,
+    ) -> Result<(), Error> {
+        let device = make_current(stream.context())?;
+        let function = &self.functions[plan.kernel as usize];
+        let (grid, block) = ((plan.ctas, 1, 1), (plan.threads, 1, 1));
+        let mut parameters = [(&raw mut arguments).cast()];
+        // SAFETY: each kernel has one parameter, which has this layout, and which the driver copies.
+        // The caller vouches for the memory that it names.
+        let launched = unsafe {
+            let function = function.cu_function();
+            result::launch_kernel(
+                function,
+                grid,
+                block,
+                0,
+                stream.cu_stream(),
+                &mut parameters,
+            )
+        };
+        Ok(checked("cuLaunchKernel", device, launched)?)
+    }
+}

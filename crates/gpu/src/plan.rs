@@ -1,0 +1,231 @@
+//! Which kernel an operation takes, and on how large a grid: a pure function of what all ranks know,
+//! so that all launch the same.
+
+use spark_ccl_types::Operation;
+
+use crate::layout::{MAX_CTAS, MAX_WARPS};
+
+/// A kernel of `kernels/collectives.cu`. *Packets* are 16 bytes with 8 of data, which need nothing of
+/// the way between GPUs; *lines* are 128 bytes with 120 of data, which need one that does not tear
+/// them. By one shot, each rank sends its data to all and reduces what it receives; by two, each
+/// reduces a part and sends that to all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernel {
+    /// Reduces, by one shot, with packets.
+    OneShotPackets,
+    /// Reduces, by one shot, with lines.
+    OneShotLines,
+    /// Reduces, by two shots, with packets.
+    TwoShotsPackets,
+    /// Reduces, by two shots, with lines.
+    TwoShotsLines,
+    /// Puts what ranks send side by side, with packets.
+    SideBySidePackets,
+    /// Puts what ranks send side by side, with lines.
+    SideBySideLines,
+}
+
+impl Kernel {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 6] = [
+        Self::OneShotPackets,
+        Self::OneShotLines,
+        Self::TwoShotsPackets,
+        Self::TwoShotsLines,
+        Self::SideBySidePackets,
+        Self::SideBySideLines,
+    ];
+
+    /// Its name in the source.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OneShotPackets => "one_shot_packets",
+            Self::OneShotLines => "one_shot_lines",
+            Self::TwoShotsPackets => "two_shots_packets",
+            Self::TwoShotsLines => "two_shots_lines",
+            Self::SideBySidePackets => "side_by_side_packets",
+            Self::SideBySideLines => "side_by_side_lines",
+        }
+    }
+
+    /// Whether it needs a way between GPUs that does not tear lines.
+    pub const fn has_lines(self) -> bool {
+        matches!(
+            self,
+            Self::OneShotLines | Self::TwoShotsLines | Self::SideBySideLines
+        )
+    }
+
+    /// Whether it does an operation.
+    pub const fn does(self, operation: Operation) -> bool {
+        match operation {
+            Operation::AllReduce => {
+                !matches!(self, Self::SideBySidePackets | Self::SideBySideLines)
+            }
+            Operation::ReduceScatter => matches!(self, Self::OneShotPackets | Self::OneShotLines),
+            Operation::AllGather | Operation::AllToAll => {
+                matches!(self, Self::SideBySidePackets | Self::SideBySideLines)
+            }
+            _ => false,
+        }
+    }
+
+    const fn has_two_shots(self) -> bool {
+        matches!(self, Self::TwoShotsPackets | Self::TwoShotsLines)
+    }
+
+    /// The words of 8 bytes that a warp sends at once.
+    const fn batch(self) -> u64 {
+        if self.has_lines() { 60 } else { 32 }
+    }
+}
+
+/// What bounds plans, alike on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The most CTAs of a kernel, from 1 to 32. All CTAs of ranks that share a GPU must fit on it.
+    pub ctas: u32,
+    /// Whether all GPUs reach each other over ways that do not tear lines: within a GPU, or over
+    /// `NVLink`.
+    pub lines: bool,
+}
+
+/// How an operation runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// The kernel.
+    pub kernel: Kernel,
+    /// How many CTAs its grid has.
+    pub ctas: u32,
+    /// How many threads each of these has.
+    pub threads: u32,
+}
+
+impl Plan {
+    /// The plan of an operation in which a rank sends this many bytes to each other. `None` if there is
+    /// no kernel for the operation.
+    ///
+    /// ```
+    /// use spark_ccl_gpu::{Kernel, Limits, Plan};
+    /// use spark_ccl_types::Operation;
+    ///
+    /// let limits = Limits { ctas: 32, lines: true };
+    /// let plan = Plan::new(Operation::AllReduce, 8, 2, limits);
+    /// let small = Plan { kernel: Kernel::OneShotPackets, ctas: 1, threads: 32 };
+    /// assert_eq!(plan, Some(small));
+    /// ```
+    pub fn new(operation: Operation, bytes: u64, ranks: usize, limits: Limits) -> Option<Self> {
+        let sent = bytes.saturating_mul(ranks as u64 - 1);
+        let lines = limits.lines && sent > PACKETS;
+        let two_shots = ranks > 2 && sent > TWO_SHOTS;
+        let kernel = match operation {
+            Operation::AllReduce if two_shots => {
+                if limits.lines && sent > TWO_SHOTS_PACKETS {
+                    Kernel::TwoShotsLines
+                } else {
+                    Kernel::TwoShotsPackets
+                }
+            }
+            Operation::AllReduce | Operation::ReduceScatter if lines => Kernel::OneShotLines,
+            Operation::AllReduce | Operation::ReduceScatter => Kernel::OneShotPackets,
+            Operation::AllGather | Operation::AllToAll if lines => Kernel::SideBySideLines,
+            Operation::AllGather | Operation::AllToAll => Kernel::SideBySidePackets,
+            _ => return None,
+        };
+        Some(Self::of(kernel, bytes, ranks, limits))
+    }
+
+    /// The grid of a kernel: few warps a CTA while there are CTAs left.
+    pub fn of(kernel: Kernel, bytes: u64, ranks: usize, limits: Limits) -> Self {
+        let words = bytes.div_ceil(8);
+        let parts = if kernel.has_two_shots() { ranks } else { 1 };
+        let batches = words.div_ceil(parts as u64).div_ceil(kernel.batch());
+        let most = u64::from(limits.ctas.clamp(1, MAX_CTAS));
+        let ctas = batches.div_ceil(WARPS_OF_SMALL_CTA).clamp(1, most);
+        let warps = batches.div_ceil(ctas).clamp(1, u64::from(MAX_WARPS));
+        Self {
+            kernel,
+            ctas: ctas as u32,
+            threads: 32 * warps as u32,
+        }
+    }
+}
+
+const WARPS_OF_SMALL_CTA: u64 = 4;
+/// Above this many bytes to all peers together, data goes in lines, if it can.
+const PACKETS: u64 = 64 << 10;
+/// Above this many, an `all_reduce` of three ranks and more goes in two shots.
+const TWO_SHOTS: u64 = 256 << 10;
+const TWO_SHOTS_PACKETS: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const OPERATIONS: [Operation; 4] = [
+        Operation::AllReduce,
+        Operation::ReduceScatter,
+        Operation::AllGather,
+        Operation::AllToAll,
+    ];
+
+    proptest! {
+        #[test]
+        fn plans_keep_their_limits(
+            operation in 0..OPERATIONS.len(),
+            bytes in prop_oneof![0..100_u64, 0..1_u64 << 20, any::<u64>()],
+            ranks in 2..=crate::MAX_RANKS,
+            ctas in 1..=MAX_CTAS,
+            lines: bool,
+        ) {
+            let operation = OPERATIONS[operation];
+            let plan = Plan::new(operation, bytes, ranks, Limits { ctas, lines }).unwrap();
+            prop_assert!(plan.kernel.does(operation));
+            prop_assert!(lines || !plan.kernel.has_lines());
+            prop_assert!((1..=ctas).contains(&plan.ctas));
+            prop_assert!(plan.threads.is_multiple_of(32));
+            prop_assert!((1..=MAX_WARPS).contains(&(plan.threads / 32)));
+            // No CTA is without work, but for those of nothing.
+            let parts = if plan.kernel.has_two_shots() { ranks as u64 } else { 1 };
+            let batches = bytes.div_ceil(8).div_ceil(parts).div_ceil(plan.kernel.batch());
+            prop_assert!(u64::from(plan.ctas) <= batches.max(1));
+            // More bytes take no fewer threads of the same kernel.
+            let twice = Plan::of(plan.kernel, bytes.saturating_mul(2), ranks, Limits { ctas, lines });
+            prop_assert!(twice.ctas >= plan.ctas);
+        }
+    }
+
+    #[test]
+    fn large_messages_take_what_sends_the_least() {
+        let kernel = |bytes, ranks, lines| {
+            let limits = Limits { ctas: 32, lines };
+            Plan::new(Operation::AllReduce, bytes, ranks, limits)
+                .unwrap()
+                .kernel
+        };
+        assert_eq!(kernel(64 << 10, 2, true), Kernel::OneShotPackets);
+        assert_eq!(kernel((64 << 10) + 1, 2, true), Kernel::OneShotLines);
+        assert_eq!(kernel(1 << 30, 2, true), Kernel::OneShotLines);
+        assert_eq!(kernel(1 << 30, 2, false), Kernel::OneShotPackets);
+        assert_eq!(kernel(1 << 20, 8, true), Kernel::TwoShotsLines);
+        assert_eq!(kernel(100 << 10, 8, true), Kernel::TwoShotsPackets);
+        assert_eq!(kernel(1 << 30, 8, false), Kernel::TwoShotsPackets);
+    }
+
+    #[test]
+    fn other_operations_have_no_kernel() {
+        let limits = Limits {
+            ctas: 8,
+            lines: true,
+        };
+        for operation in Operation::ALL {
+            let plan = Plan::new(operation, 100, 4, limits);
+            assert_eq!(
+                plan.is_some(),
+                OPERATIONS.contains(&operation),
+                "{operation:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,103 @@
+// A host's threads in place of a GPU's warps. Each thread plays all lanes of a warp, one after the
+// other.
+#pragma once
+
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#define DEVICE inline
+#define UNROLL
+#define ROLLED
+
+const u32 HELD = LANES;
+const u32 POLLS = 16;
+
+// What this thread plays.
+struct Place {
+    u32 cta, warp, warps, ctas;
+    // Of a generator of random numbers.
+    u64 random;
+    // Once in so many accesses to scratch, it sleeps.
+    u32 pauses;
+};
+inline thread_local Place here;
+
+inline u32 lane_of(u32 held) { return held; }
+inline u32 cta() { return here.cta; }
+inline u32 warp_of_cta() { return here.warp; }
+inline u32 warps_of_cta() { return here.warps; }
+inline u32 ctas() { return here.ctas; }
+inline bool any_lane(bool value) { return value; }
+inline void converge() {}
+
+inline u32 random_below(u32 limit) {
+    here.random = here.random * 6364136223846793005ull + 1442695040888963407ull;
+    return (u32)(here.random >> 33) % limit;
+}
+// Some accesses are late, so that ranks overtake each other in all places.
+inline void pause_at_times() {
+    if (here.pauses != 0 && random_below(here.pauses) == 0) {
+        usleep(random_below(300));
+    }
+}
+
+inline u64 load(const void* from, int order) {
+    auto* at = static_cast<const u64*>(from);
+    return order == __ATOMIC_ACQUIRE ? __atomic_load_n(at, __ATOMIC_ACQUIRE)
+                                     : __atomic_load_n(at, __ATOMIC_RELAXED);
+}
+// The halves of a pair are independent.
+inline Pair load_pair(const void* from) {
+    pause_at_times();
+    u64 second = load(static_cast<const u64*>(from) + 1, __ATOMIC_RELAXED);
+    pause_at_times();
+    return {load(from, __ATOMIC_RELAXED), second};
+}
+inline void store_pair(void* to, Pair pair) {
+    auto* at = static_cast<u64*>(to);
+    pause_at_times();
+    __atomic_store_n(at, pair.first, __ATOMIC_RELAXED);
+    pause_at_times();
+    __atomic_store_n(at + 1, pair.second, __ATOMIC_RELAXED);
+}
+// A line is written with its flag last, which releases the rest, and read from its end on: so the
+// rest is at least as new as the flag.
+inline Pair load_of_line(const void* from) {
+    pause_at_times();
+    u64 second = load(static_cast<const u64*>(from) + 1, __ATOMIC_ACQUIRE);
+    return {load(from, __ATOMIC_ACQUIRE), second};
+}
+inline void store_of_line(void* to, Pair pair) {
+    auto* at = static_cast<u64*>(to);
+    pause_at_times();
+    __atomic_store_n(at, pair.first, __ATOMIC_RELEASE);
+    __atomic_store_n(at + 1, pair.second, __ATOMIC_RELEASE);
+}
+
+inline u32 load_word(const u32* from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
+inline void store_long(u64* to, u64 value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); }
+inline u32 exchange_word(u32* at, u32 value) {
+    return __atomic_exchange_n(at, value, __ATOMIC_RELAXED);
+}
+
+inline u64 nanoseconds() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (u64)now.tv_sec * 1000000000ull + (u64)now.tv_nsec;
+}
+inline void between_polls() { sched_yield(); }
+
+template <class To, class From>
+To bits_as(From from) {
+    To to;
+    static_assert(sizeof to == sizeof from, "");
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+inline float as_float(u32 bits) { return bits_as<float>(bits); }
+inline u32 as_bits(float value) { return bits_as<u32>(value); }
+inline double as_double(u64 bits) { return bits_as<double>(bits); }
+inline u64 as_bits(double value) { return bits_as<u64>(value); }

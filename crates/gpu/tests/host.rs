@@ -1,0 +1,143 @@
+//! The kernels' headers, compiled for this machine: the protocols, with threads as warps, and the
+//! arithmetic. It needs a C++ compiler, and no GPU.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod oracle;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use libloading::Library;
+use spark_ccl_testing::{Need, has, scramble};
+use spark_ccl_types::{DType, ReduceOp};
+use tempfile::TempDir;
+
+/// A source, compiled with some options.
+struct Built {
+    folder: TempDir,
+}
+
+impl Built {
+    fn new(source: &str, options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+        let compiled = Command::new("c++")
+            .args(["-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror"])
+            .args(options)
+            .arg("-I")
+            .arg(&sources)
+            .arg(sources.join(source))
+            .arg("-o")
+            .arg(folder.path().join("built"))
+            .status();
+        assert!(compiled.unwrap().success());
+        Self { folder }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("built")
+    }
+
+    /// Runs a program; it says on its output what is wrong.
+    fn run(&self, arguments: &[String]) {
+        let output = Command::new(self.path()).args(arguments).output().unwrap();
+        let [out, err] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert!(output.status.success(), "{arguments:?}: {out}{err}");
+    }
+}
+
+/// The protocols' program, watched by `ThreadSanitizer`.
+fn protocol() -> Option<Built> {
+    let options = ["-fsanitize=thread", "-pthread"];
+    has(Need::CppCompiler).then(|| Built::new("protocol.cpp", &options))
+}
+
+#[test]
+fn operations_are_right_whoever_is_late() {
+    let Some(program) = protocol() else {
+        return;
+    };
+    // The numbers of rounds start at 0, and where their lower half wraps.
+    for first_round in ["0", "0xffffffe0"] {
+        for ranks in [2, 3, 4, 8] {
+            for seed in 0..2 {
+                let seed = format!("{}", seed + 10 * ranks);
+                let ranks = ranks.to_string();
+                program.run(&[seed, ranks, "60".into(), first_round.into()]);
+            }
+        }
+    }
+}
+
+#[test]
+fn waits_end_and_name_the_peer() {
+    let Some(program) = protocol() else {
+        return;
+    };
+    for way in ["late", "abort"] {
+        program.run(&[way.into()]);
+    }
+}
+
+type Reduce = unsafe extern "C" fn(u32, u32, u32, u32, *const u64) -> u64;
+
+/// A word of each rank: any bits, and the special values of floats.
+fn words(number: u64, ranks: usize) -> Vec<u64> {
+    const SPECIAL: [u64; 8] = [
+        0x0000_8000_7c00_fc00,
+        0x7f80_0000_ff80_0000,
+        0x7ff0_0000_0000_0000,
+        0x8000_0000_8000_0000,
+        0x3f80_0000_0000_0001,
+        0x7f7f_ffff_7f7f_ffff,
+        0x807f_7e01_7cff_fc80,
+        0x3c00_03ff_8400_0001,
+    ];
+    let word = |rank: usize| {
+        let random = scramble(number, rank as u64);
+        match random % 5 {
+            0 => SPECIAL[random as usize / 5 % 8],
+            1 => SPECIAL[random as usize / 5 % 8].rotate_left(8 * ((random >> 32) as u32 % 8)),
+            _ => scramble(random, number),
+        }
+    };
+    (0..ranks).map(word).collect()
+}
+
+#[test]
+fn arithmetic_is_that_of_the_library() {
+    if !has(Need::CppCompiler) {
+        return;
+    }
+    let built = Built::new("elements.cpp", &["-shared", "-fPIC", "-ffp-contract=off"]);
+    // SAFETY: the library has no initialisers, and its function this type.
+    let library = unsafe { Library::new(built.path()).unwrap() };
+    // SAFETY: the same.
+    let reduce = unsafe { library.get::<Reduce>("reduce").unwrap() };
+    for dtype in DType::ALL {
+        for op in [
+            ReduceOp::Sum,
+            ReduceOp::Prod,
+            ReduceOp::Max,
+            ReduceOp::Min,
+            ReduceOp::Avg,
+        ] {
+            for number in 0..20_000 {
+                let ranks = 2 + number as usize % 7;
+                let words = words(number, ranks);
+                let (combine, divisor) = match op {
+                    ReduceOp::Avg => (ReduceOp::Sum.code(), ranks as u32),
+                    op => (op.code(), 1),
+                };
+                let (code, combine) = (u32::from(dtype.code()), u32::from(combine));
+                // SAFETY: there is a word of each rank.
+                let seen = unsafe { reduce(code, combine, divisor, ranks as u32, words.as_ptr()) };
+                let bytes: Vec<_> = words.iter().map(|word| word.to_le_bytes()).collect();
+                let inputs: Vec<_> = bytes.iter().map(|bytes| &bytes[..]).collect();
+                let expected = oracle::reduced(dtype, op, &inputs);
+                assert_eq!(seen.to_le_bytes(), expected[..], "{dtype} {op} {words:x?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Every kernel, with all types and reductions, around the sizes where something changes.
+
+use std::time::Duration;
+
+use spark_ccl_gpu::{Kernel, Plan};
+use spark_ccl_types::{DType, Operation, ReduceOp};
+
+use crate::place::{Case, Place};
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const REDUCTIONS: [ReduceOp; 5] = [
+    ReduceOp::Sum,
+    ReduceOp::Prod,
+    ReduceOp::Max,
+    ReduceOp::Min,
+    ReduceOp::Avg,
+];
+const MOVES: [Operation; 2] = [Operation::AllGather, Operation::AllToAll];
+
+/// Runs a case by each kernel that does its operation.
+fn by_each_kernel(place: &Place, case: Case) {
+    let member = &place.ranks[0].member;
+    let bytes = case.block() as u64;
+    for kernel in Kernel::ALL {
+        if kernel.does(case.operation) {
+            let plan = Plan::of(kernel, bytes, member.ranks(), member.limits());
+            place.run(&case, Some(plan));
+        }
+    }
+}
+
+fn case(operation: Operation, dtype: DType, op: ReduceOp, count: usize, seed: usize) -> Case {
+    Case {
+        operation,
+        dtype,
+        op,
+        count,
+        offset: if seed.is_multiple_of(3) {
+            8 * seed
+        } else {
+            seed
+        },
+        in_place: seed % 4 == 1,
+        seed: seed as u64,
+    }
+}
+
+#[test]
+fn all_types_and_reductions_by_all_kernels() {
+    for ranks in [2, 3, 4, 8] {
+        let Some(place) = Place::new(ranks, PATIENCE) else {
+            return;
+        };
+        let mut seed = ranks;
+        for dtype in DType::ALL {
+            for op in REDUCTIONS {
+                for bytes in [8, 3000, 60_000] {
+                    let count = bytes / dtype.size() + seed % 3;
+                    for operation in [Operation::AllReduce, Operation::ReduceScatter] {
+                        seed += 1;
+                        by_each_kernel(&place, case(operation, dtype, op, count, seed));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Where another kernel is taken, a batch is full, or all warps have one.
+fn sizes(ranks: usize) -> Vec<usize> {
+    let warps = 12 * 16;
+    let peers = ranks - 1;
+    let mut sizes = vec![1, 8, 32 * 8, 60 * 8, 4 * 32 * 8, 4 * 60 * 8];
+    sizes.extend([32 * 8 * warps, 60 * 8 * warps, 9 * 60 * 8 * warps]);
+    sizes.extend([64 << 10, 256 << 10, 1 << 20].map(|sent| sent / peers));
+    sizes.extend([1 << 20, 2 << 20].map(|bytes| bytes / ranks));
+    sizes
+}
+
+#[test]
+fn sizes_around_every_crossover_by_their_plans() {
+    for ranks in [2, 3, 4, 8] {
+        let Some(place) = Place::new(ranks, PATIENCE) else {
+            return;
+        };
+        let mut seed = ranks;
+        for (dtype, op) in [
+            (DType::Bf16, ReduceOp::Sum),
+            (DType::F32, ReduceOp::Avg),
+            (DType::U8, ReduceOp::Max),
+            (DType::I64, ReduceOp::Prod),
+        ] {
+            for bytes in sizes(ranks) {
+                let count = bytes / dtype.size();
+                for count in [count.saturating_sub(1), count, count + 1] {
+                    for operation in [Operation::AllReduce, Operation::ReduceScatter]
+                        .into_iter()
+                        .chain(MOVES)
+                    {
+                        seed += 1;
+                        place.run(&case(operation, dtype, op, count, seed), None);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn buffers_of_any_alignment_by_all_kernels() {
+    for ranks in [2, 3] {
+        let Some(place) = Place::new(ranks, PATIENCE) else {
+            return;
+        };
+        for offset in 0..16 {
+            for in_place in [false, true] {
+                for (seed, operation) in [Operation::AllReduce, Operation::ReduceScatter]
+                    .into_iter()
+                    .chain(MOVES)
+                    .enumerate()
+                {
+                    let plain = case(operation, DType::F16, ReduceOp::Sum, 2501, seed);
+                    let moved = Case {
+                        offset,
+                        in_place,
+                        ..plain
+                    };
+                    by_each_kernel(&place, moved);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! All ranks on one GPU: every kernel, type and reduction, graphs, ranks that are late or never come.
+//! Results are compared bit by bit. All waits of the GPU end after a few seconds.
+//!
+//! The CTAs of all ranks must be on the GPU at the same time, and each rank's stream must have a
+//! hardware queue of its own, so the tests run one at a time.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod failures;
+mod graphs;
+mod kernels;
+mod mixed;
+#[path = "../oracle/mod.rs"]
+mod oracle;
+mod place;

@@ -1,0 +1,241 @@
+//! Ranks on one GPU, and buffers for their calls.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
+use spark_ccl_cuda::{DeviceBlock, OwnStream, counted_stream};
+use spark_ccl_gpu::{Arena, Call, Error, Member, Plan, Settings};
+use spark_ccl_testing::{Need, has, scramble};
+use spark_ccl_types::{DType, Operation, ReduceOp};
+
+use crate::oracle;
+
+/// Bytes of a buffer.
+pub(crate) const ROOM: usize = 16 << 20;
+/// What is around outputs.
+const GUARD: u8 = 0xee;
+/// Bytes before and behind an output that must stay as they are.
+const MARGIN: usize = 64;
+
+/// A rank: its stream and its buffers.
+pub(crate) struct Rank {
+    pub(crate) member: Member,
+    pub(crate) stream: Arc<CudaStream>,
+    pub(crate) input: DeviceBlock,
+    pub(crate) output: DeviceBlock,
+}
+
+/// Ranks on the first GPU. No other test uses it meanwhile.
+pub(crate) struct Place {
+    pub(crate) ranks: Vec<Rank>,
+    pub(crate) copies: OwnStream,
+    pub(crate) context: Arc<CudaContext>,
+    _alone: MutexGuard<'static, ()>,
+}
+
+/// What to call, but for the addresses.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Case {
+    pub(crate) operation: Operation,
+    pub(crate) dtype: DType,
+    pub(crate) op: ReduceOp,
+    pub(crate) count: usize,
+    /// Of both buffers, by rank, in bytes.
+    pub(crate) offset: usize,
+    pub(crate) in_place: bool,
+    pub(crate) seed: u64,
+}
+
+impl Place {
+    /// `None`, and the test is skipped, without a GPU.
+    pub(crate) fn new(ranks: usize, patience: Duration) -> Option<Self> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the other threads of this program wait for the lock; the harness reads no variables
+        // through C.
+        unsafe { std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", "32") };
+        if !has(Need::Gpu) {
+            return None;
+        }
+        let context = spark_ccl_cuda::context(0).unwrap();
+        let ranks = members(&context, ranks, patience)
+            .into_iter()
+            .map(|member| Rank {
+                member,
+                stream: counted_stream(&context).unwrap(),
+                input: DeviceBlock::new(&context, ROOM).unwrap(),
+                output: DeviceBlock::new(&context, ROOM).unwrap(),
+            });
+        Some(Self {
+            ranks: ranks.collect(),
+            copies: OwnStream::new(&context).unwrap(),
+            context,
+            _alone: alone,
+        })
+    }
+
+    /// The call of a rank.
+    pub(crate) fn call(&self, case: &Case, rank: usize) -> Call {
+        let bytes = case.block();
+        let own = &self.ranks[rank];
+        let offset = (MARGIN + (case.offset + rank * case.offset / 3) % MARGIN) as u64;
+        let (mut input, mut output) = (own.input.address() + offset, own.output.address() + offset);
+        if case.in_place {
+            let block = (rank * bytes) as u64;
+            output = input;
+            match case.operation {
+                Operation::ReduceScatter => output += block,
+                Operation::AllGather => input += block,
+                _ => {}
+            }
+        }
+        Call {
+            operation: case.operation,
+            dtype: case.dtype,
+            op: case.op,
+            count: case.count,
+            input,
+            output,
+        }
+    }
+
+    /// Writes the inputs of all ranks, and guards around the outputs.
+    pub(crate) fn prepare(&self, case: &Case) {
+        let size = self.ranks.len();
+        let whole = case.block() * size + 2 * MARGIN;
+        for rank in 0..size {
+            let call = self.call(case, rank);
+            let around = call.output - MARGIN as u64;
+            // SAFETY: `ROOM` is larger, and no kernel runs.
+            unsafe {
+                if !case.in_place {
+                    self.copies.write(around, &vec![GUARD; whole]).unwrap();
+                }
+                self.copies
+                    .write(call.input, &case.input(rank, size))
+                    .unwrap();
+            }
+        }
+    }
+
+    /// Enqueues the call of all ranks.
+    pub(crate) fn enqueue(&self, case: &Case, plan: Option<Plan>) {
+        for (rank, own) in self.ranks.iter().enumerate() {
+            let call = self.call(case, rank);
+            let plan = plan.unwrap_or_else(|| own.member.plan(&call).unwrap());
+            // SAFETY: the buffers are long enough, and each rank enqueues the same in one stream.
+            unsafe { own.member.enqueue_as(plan, &call, &own.stream).unwrap() };
+        }
+    }
+
+    /// Waits for all ranks; the first one's error.
+    pub(crate) fn wait(&self) -> Result<(), Error> {
+        for own in &self.ranks {
+            own.stream.synchronize().unwrap();
+        }
+        self.ranks.iter().try_for_each(|own| own.member.check())
+    }
+
+    /// Compares the results of all ranks, and what is around them.
+    pub(crate) fn check(&self, case: &Case) {
+        let size = self.ranks.len();
+        let inputs: Vec<_> = (0..size).map(|rank| case.input(rank, size)).collect();
+        for rank in 0..size {
+            let expected = case.expected(&inputs, rank);
+            let margin = if case.in_place { 0 } else { MARGIN };
+            let mut seen = vec![0_u8; expected.len() + 2 * margin];
+            let from = self.call(case, rank).output - margin as u64;
+            // SAFETY: `ROOM` is larger, and no kernel runs.
+            unsafe { self.copies.read(from, &mut seen).unwrap() };
+            let result = &seen[margin..margin + expected.len()];
+            let wrong = result.iter().zip(&expected).position(|(a, b)| a != b);
+            assert_eq!(wrong, None, "the first wrong byte of rank {rank}: {case:?}");
+            let around = seen[..margin]
+                .iter()
+                .chain(&seen[margin + expected.len()..]);
+            assert!(
+                around.copied().all(|byte| byte == GUARD),
+                "guards of rank {rank}: {case:?}"
+            );
+        }
+    }
+
+    /// Runs a call by some plan, and checks it.
+    pub(crate) fn run(&self, case: &Case, plan: Option<Plan>) {
+        self.prepare(case);
+        self.enqueue(case, plan);
+        self.wait()
+            .unwrap_or_else(|error| panic!("{error}: {case:?}, {plan:?}"));
+        self.check(case);
+    }
+}
+
+/// Ranks whose grids fit on the GPU together.
+pub(crate) fn members(context: &Arc<CudaContext>, ranks: usize, patience: Duration) -> Vec<Member> {
+    let settings = Settings { ctas: 12, patience };
+    let arena = Arena::in_process(&vec![Arc::clone(context); ranks], settings).unwrap();
+    Member::all_of(&arena).unwrap()
+}
+
+impl Case {
+    /// The bytes that go from a rank to another.
+    pub(crate) fn block(&self) -> usize {
+        self.count * self.dtype.size()
+    }
+
+    fn is_shared_out(&self) -> bool {
+        matches!(
+            self.operation,
+            Operation::ReduceScatter | Operation::AllToAll
+        )
+    }
+
+    /// A rank's input: values whose sums differ, and some of any bits.
+    pub(crate) fn input(&self, rank: usize, size: usize) -> Vec<u8> {
+        let blocks = if self.is_shared_out() { size } else { 1 };
+        let words = (self.block() * blocks).div_ceil(8);
+        let seed = self.seed << 8 | rank as u64;
+        let mut bytes: Vec<u8> = (0..words as u64)
+            .flat_map(|word| value(self.dtype, scramble(seed, word)).to_le_bytes())
+            .collect();
+        bytes.truncate(self.block() * blocks);
+        bytes
+    }
+
+    /// A rank's result.
+    fn expected(&self, inputs: &[Vec<u8>], rank: usize) -> Vec<u8> {
+        let bytes = self.block();
+        let begin = if self.is_shared_out() {
+            rank * bytes
+        } else {
+            0
+        };
+        let parts: Vec<&[u8]> = inputs
+            .iter()
+            .map(|input| &input[begin..begin + bytes])
+            .collect();
+        match self.operation {
+            Operation::AllGather | Operation::AllToAll => parts.concat(),
+            _ => oracle::reduced(self.dtype, self.op, &parts),
+        }
+    }
+}
+
+/// A word of elements. Of floats, most have exponents near 1, so that sums round.
+fn value(dtype: DType, random: u64) -> u64 {
+    let (mask, one) = match dtype {
+        DType::F16 => (0x87ff_87ff_87ff_87ff, 0x3800_3800_3800_3800),
+        DType::Bf16 => (0x81ff_81ff_81ff_81ff, 0x3e00_3e00_3e00_3e00),
+        DType::F32 => (0x81ff_ffff_81ff_ffff, 0x3e00_0000_3e00_0000),
+        DType::F64 => (0x803f_ffff_ffff_ffff, 0x3fc0_0000_0000_0000),
+        DType::F8E4M3 => (0x9f9f_9f9f_9f9f_9f9f, 0x2020_2020_2020_2020),
+        DType::F8E5M2 => (0x8f8f_8f8f_8f8f_8f8f, 0x3030_3030_3030_3030),
+        _ => return random,
+    };
+    if random.is_multiple_of(16) {
+        random.rotate_left(21)
+    } else {
+        random & mask | one
+    }
+}

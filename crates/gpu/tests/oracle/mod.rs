@@ -1,0 +1,128 @@
+//! What a reduction should give, bit by bit: ranks in their order, small floats in 32 bits, one
+//! rounding at the end.
+
+use spark_ccl_types::small_float::{Half, narrow, widen};
+use spark_ccl_types::{DType, F8E4M3, F8E5M2, ReduceOp, bf16};
+
+macro_rules! integers {
+    ($ty:ty, $op:expr, $inputs:expr) => {{
+        let ranks = $inputs.len() as $ty;
+        let is_mean = $op == ReduceOp::Avg;
+        let step = |a: $ty, b: $ty| match $op {
+            ReduceOp::Prod => a.wrapping_mul(b),
+            ReduceOp::Max => a.max(b),
+            ReduceOp::Min => a.min(b),
+            _ => a.wrapping_add(b),
+        };
+        let pack = |x: $ty| if is_mean { x / ranks } else { x }.to_le_bytes();
+        fold($inputs, <$ty>::from_le_bytes, step, pack)
+    }};
+}
+
+macro_rules! floats {
+    ($ty:ty, $op:expr, $inputs:expr, $unpack:expr, $pack:expr) => {{
+        let ranks = $inputs.len() as $ty;
+        let is_mean = $op == ReduceOp::Avg;
+        // NaN wins, and +0 is larger than -0.
+        let pick = |a: $ty, b: $ty, larger: bool| {
+            if a.is_nan() || b.is_nan() {
+                <$ty>::NAN
+            } else if (a.total_cmp(&b) == std::cmp::Ordering::Greater) == larger {
+                a
+            } else {
+                b
+            }
+        };
+        let step = |a: $ty, b: $ty| match $op {
+            ReduceOp::Prod => a * b,
+            ReduceOp::Max => pick(a, b, true),
+            ReduceOp::Min => pick(a, b, false),
+            _ => a + b,
+        };
+        let pack = |x: $ty| $pack(if is_mean { x / ranks } else { x });
+        fold($inputs, $unpack, step, pack)
+    }};
+}
+
+/// The reduction of all ranks' elements.
+pub(crate) fn reduced(dtype: DType, op: ReduceOp, inputs: &[&[u8]]) -> Vec<u8> {
+    match dtype {
+        DType::I8 => integers!(i8, op, inputs),
+        DType::U8 => integers!(u8, op, inputs),
+        DType::I32 => integers!(i32, op, inputs),
+        DType::U32 => integers!(u32, op, inputs),
+        DType::I64 => integers!(i64, op, inputs),
+        DType::U64 => integers!(u64, op, inputs),
+        DType::F32 => floats!(
+            f32,
+            op,
+            inputs,
+            f32::from_le_bytes,
+            |x: f32| if x.is_nan() {
+                0x7fc0_0000_u32.to_le_bytes()
+            } else {
+                x.to_le_bytes()
+            }
+        ),
+        DType::F64 => floats!(
+            f64,
+            op,
+            inputs,
+            f64::from_le_bytes,
+            |x: f64| if x.is_nan() {
+                0x7ff8_0000_0000_0000_u64.to_le_bytes()
+            } else {
+                x.to_le_bytes()
+            }
+        ),
+        DType::F16 => floats!(
+            f32,
+            op,
+            inputs,
+            |bits| widen::<Half>(u32::from(u16::from_le_bytes(bits))),
+            |x| (narrow::<Half>(x) as u16).to_le_bytes()
+        ),
+        DType::Bf16 => floats!(
+            f32,
+            op,
+            inputs,
+            |bits| bf16::from_le_bytes(bits).to_f32(),
+            |x: f32| if x.is_nan() {
+                0x7fc0_u16.to_le_bytes()
+            } else {
+                bf16::from_f32(x).to_le_bytes()
+            }
+        ),
+        DType::F8E4M3 => floats!(
+            f32,
+            op,
+            inputs,
+            |[bits]: [u8; 1]| F8E4M3::from_bits(bits).to_f32(),
+            |x| [F8E4M3::from_f32(x).to_bits()]
+        ),
+        DType::F8E5M2 => floats!(
+            f32,
+            op,
+            inputs,
+            |[bits]: [u8; 1]| F8E5M2::from_bits(bits).to_f32(),
+            |x| [F8E5M2::from_f32(x).to_bits()]
+        ),
+    }
+}
+
+/// Reduces elements one by one.
+fn fold<A: Copy, const N: usize>(
+    inputs: &[&[u8]],
+    unpack: impl Fn([u8; N]) -> A,
+    step: impl Fn(A, A) -> A,
+    pack: impl Fn(A) -> [u8; N],
+) -> Vec<u8> {
+    let element = |input: &[u8], at| unpack(*input[at..].first_chunk().unwrap());
+    let places = (0..inputs[0].len()).step_by(N);
+    places
+        .flat_map(|at| {
+            let all = inputs.iter().map(|input| element(input, at));
+            pack(all.reduce(&step).unwrap())
+        })
+        .collect()
+}
