@@ -74,14 +74,17 @@ DEVICE void exchange(const Arguments& arguments) {
     const Call& call = arguments.call;
     Session<Protocol> session(member);
     u64 batches = session.share(words_in(call.bytes));
+    // What is sent next is on its way from memory while other things are waited for.
+    Batch next = session.read(source(call, 0), 0);
     if (batches == 0 || load_word(member.failed) != 0) {
         return;
     }
     for (u64 turn = 0; turn < batches + AHEAD; turn++) {
         if (turn < batches) {
-            Batch batch;
+            Batch batch = next;
+            next = session.read(source(call, 0), turn + 1);
             ROLLED for (u32 peer = 0; peer < member.ranks; peer++) {
-                if (peer == 0 || call.stride != 0) {
+                if (peer != 0 && call.stride != 0) {
                     batch = session.read(source(call, peer), turn);
                 }
                 if (peer != member.rank) {

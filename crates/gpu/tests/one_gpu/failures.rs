@@ -11,7 +11,7 @@ use crate::place::{Case, Place};
 const ABSENT: usize = 2;
 
 fn cases() -> [Case; 2] {
-    [2000, 2_000_000].map(|count| Case {
+    [2000, 1_000_000].map(|count| Case {
         operation: Operation::AllReduce,
         dtype: DType::F32,
         op: ReduceOp::Sum,

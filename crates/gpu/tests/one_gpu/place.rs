@@ -102,8 +102,12 @@ impl Place {
 
     /// Writes the inputs of all ranks, and guards around the outputs.
     pub(crate) fn prepare(&self, case: &Case) {
+        assert!(
+            case.block() * self.ranks.len() <= ROOM - 2 * MARGIN,
+            "{case:?}"
+        );
         let size = self.ranks.len();
-        let whole = case.block() * size + 2 * MARGIN;
+        let whole = case.output_bytes(size) + 2 * MARGIN;
         for rank in 0..size {
             let call = self.call(case, rank);
             let around = call.output - MARGIN as u64;
@@ -189,6 +193,14 @@ impl Case {
             self.operation,
             Operation::ReduceScatter | Operation::AllToAll
         )
+    }
+
+    fn output_bytes(&self, size: usize) -> usize {
+        let blocks = match self.operation {
+            Operation::AllGather | Operation::AllToAll => size,
+            _ => 1,
+        };
+        blocks * self.block()
     }
 
     /// A rank's input: values whose sums differ, and some of any bits.
