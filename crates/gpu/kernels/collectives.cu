@@ -5,7 +5,7 @@
 #include "collectives.h"
 
 #define KERNEL(name)                                               \
-    extern "C" __global__ void __launch_bounds__(MAX_WARPS* LANES) \
+    extern "C" __global__ void __launch_bounds__(MAX_WARPS* LANES, 1) \
         name(const __grid_constant__ Arguments arguments)
 
 KERNEL(one_shot_packets) { exchange<Packets, IntoOne<Packets>>(arguments); }

@@ -4,37 +4,36 @@
 #include "elements.h"
 #include "session.h"
 
-// Reduces the words of all ranks in the same place into that of the first.
-template <class Type>
-DEVICE void reduce_words(const Arguments& arguments, Batch (&batches)[MAX_RANKS], u32 held,
-                         u32 word) {
-    Elements<Type> total(batches[0].of[held].word[word]);
-    ROLLED for (u32 rank = 1; rank < arguments.member.ranks; rank++) {
-        total.combine(arguments.call.combine, Elements<Type>(batches[rank].of[held].word[word]));
+// Reduces the batches of all ranks into that of the first.
+template <class Type, class Protocol>
+DEVICE void reduce_as(const Arguments& arguments, Batch<Protocol> (&batches)[MAX_RANKS]) {
+    PAIRED for (u32 i = 0; i < HELD * Protocol::OF_LANE; i++) {
+        u32 held = i / Protocol::OF_LANE, word = i % Protocol::OF_LANE;
+        Elements<Type> total(batches[0].of[held].word[word]);
+        ROLLED for (u32 rank = 1; rank < arguments.member.ranks; rank++) {
+            total.combine(arguments.call.combine, Elements<Type>(batches[rank].of[held].word[word]));
+        }
+        batches[0].of[held].word[word] = total.word(arguments.call.divisor);
     }
-    batches[0].of[held].word[word] = total.word(arguments.call.divisor);
 }
 
-// Reduces the batches of all ranks into that of the first. All types are in one kernel: each has few
-// instructions of its own, and what a branch costs is lost in a wait.
+// All types are in one kernel: each has few instructions of its own, and what a branch costs is lost
+// in a wait.
 template <class Protocol>
-DEVICE void reduce(const Arguments& arguments, Batch (&batches)[MAX_RANKS]) {
-    ROLLED for (u32 i = 0; i < HELD * Protocol::OF_LANE; i++) {
-        u32 held = i / Protocol::OF_LANE, word = i % Protocol::OF_LANE;
-        switch (arguments.call.type) {
-        case INT8: reduce_words<I8>(arguments, batches, held, word); break;
-        case UINT8: reduce_words<U8>(arguments, batches, held, word); break;
-        case INT32: reduce_words<I32>(arguments, batches, held, word); break;
-        case UINT32: reduce_words<U32>(arguments, batches, held, word); break;
-        case INT64: reduce_words<I64>(arguments, batches, held, word); break;
-        case UINT64: reduce_words<U64>(arguments, batches, held, word); break;
-        case HALF: reduce_words<F16>(arguments, batches, held, word); break;
-        case FLOAT: reduce_words<F32>(arguments, batches, held, word); break;
-        case DOUBLE: reduce_words<F64>(arguments, batches, held, word); break;
-        case BFLOAT16: reduce_words<Bf16>(arguments, batches, held, word); break;
-        case FLOAT8E4M3: reduce_words<F8E4M3>(arguments, batches, held, word); break;
-        default: reduce_words<F8E5M2>(arguments, batches, held, word); break;
-        }
+DEVICE void reduce(const Arguments& arguments, Batch<Protocol> (&batches)[MAX_RANKS]) {
+    switch (arguments.call.type) {
+    case INT8: return reduce_as<I8>(arguments, batches);
+    case UINT8: return reduce_as<U8>(arguments, batches);
+    case INT32: return reduce_as<I32>(arguments, batches);
+    case UINT32: return reduce_as<U32>(arguments, batches);
+    case INT64: return reduce_as<I64>(arguments, batches);
+    case UINT64: return reduce_as<U64>(arguments, batches);
+    case HALF: return reduce_as<F16>(arguments, batches);
+    case FLOAT: return reduce_as<F32>(arguments, batches);
+    case DOUBLE: return reduce_as<F64>(arguments, batches);
+    case BFLOAT16: return reduce_as<Bf16>(arguments, batches);
+    case FLOAT8E4M3: return reduce_as<F8E4M3>(arguments, batches);
+    default: return reduce_as<F8E5M2>(arguments, batches);
     }
 }
 
@@ -47,8 +46,8 @@ DEVICE Span<const u8> source(const Call& call, u32 rank) {
 template <class Protocol>
 struct IntoOne {
     DEVICE static void take(const Arguments& arguments, const Session<Protocol>& session, u64 batch,
-                            Batch (&batches)[MAX_RANKS]) {
-        reduce<Protocol>(arguments, batches);
+                            Batch<Protocol> (&batches)[MAX_RANKS]) {
+        reduce(arguments, batches);
         session.write({arguments.call.output, arguments.call.bytes}, batch, batches[0]);
     }
 };
@@ -57,7 +56,7 @@ struct IntoOne {
 template <class Protocol>
 struct SideBySide {
     DEVICE static void take(const Arguments& arguments, const Session<Protocol>& session, u64 batch,
-                            Batch (&batches)[MAX_RANKS]) {
+                            Batch<Protocol> (&batches)[MAX_RANKS]) {
         const Call& call = arguments.call;
         ROLLED for (u32 rank = 0; rank < arguments.member.ranks; rank++) {
             session.write({call.output + rank * call.bytes, call.bytes}, batch, batches[rank]);
@@ -75,13 +74,13 @@ DEVICE void exchange(const Arguments& arguments) {
     Session<Protocol> session(member);
     u64 batches = session.share(words_in(call.bytes));
     // What is sent next is on its way from memory while other things are waited for.
-    Batch next = session.read(source(call, 0), 0);
+    Batch<Protocol> next = session.read(source(call, 0), 0);
     if (batches == 0 || load_word(member.failed) != 0) {
         return;
     }
     for (u64 turn = 0; turn < batches + AHEAD; turn++) {
         if (turn < batches) {
-            Batch batch = next;
+            Batch<Protocol> batch = next;
             next = session.read(source(call, 0), turn + 1);
             ROLLED for (u32 peer = 0; peer < member.ranks; peer++) {
                 if (peer != 0 && call.stride != 0) {
@@ -93,8 +92,8 @@ DEVICE void exchange(const Arguments& arguments) {
             }
         }
         if (turn >= AHEAD) {
-            Batch received[MAX_RANKS];
-            Batch own = session.read(source(call, member.rank), turn - AHEAD);
+            Batch<Protocol> received[MAX_RANKS];
+            Batch<Protocol> own = session.read(source(call, member.rank), turn - AHEAD);
             if (!session.receive(turn - AHEAD, received)) {
                 return;
             }
@@ -141,20 +140,20 @@ struct TwoShots {
     DEVICE void send(u64 batch) const {
         ROLLED for (u32 peer = 0; peer < member.ranks; peer++) {
             if (peer != member.rank) {
-                Batch part = session.read(block(arguments.call.input, peer), batch);
+                Batch<Protocol> part = session.read(block(arguments.call.input, peer), batch);
                 session.send(peer, round_to_reduce(batch), part);
             }
         }
     }
 
     DEVICE bool reduce_and_send(u64 batch) {
-        Batch received[MAX_RANKS];
-        Batch own = session.read(block(arguments.call.input, member.rank), batch);
+        Batch<Protocol> received[MAX_RANKS];
+        Batch<Protocol> own = session.read(block(arguments.call.input, member.rank), batch);
         if (!session.receive(round_to_reduce(batch), received)) {
             return false;
         }
         received[member.rank] = own;
-        reduce<Protocol>(arguments, received);
+        reduce(arguments, received);
         ROLLED for (u32 peer = 0; peer < member.ranks; peer++) {
             if (peer != member.rank) {
                 session.send(peer, round_of_result(batch), received[0]);
@@ -165,7 +164,7 @@ struct TwoShots {
     }
 
     DEVICE bool take_results(u64 batch) {
-        Batch received[MAX_RANKS];
+        Batch<Protocol> received[MAX_RANKS];
         if (!session.receive(round_of_result(batch), received)) {
             return false;
         }

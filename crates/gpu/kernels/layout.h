@@ -12,9 +12,10 @@ const u32 MAX_CTAS = 32;
 const u32 MAX_WARPS = 16;
 const u32 WARPS = MAX_CTAS * MAX_WARPS;
 
-// A circular slot for each of the last rounds between a warp and the same warp of a peer.
+// Between a warp and the same warp of a peer, each protocol has a slot for each of the last rounds.
 const u32 DEPTH = 8;
-const u32 SLOT_BYTES = 512;
+const u32 SLOT_OF_PACKETS = 512;
+const u32 SLOT_OF_LINES = 2048;
 
 // The rounds that a warp has done, by each protocol, on all operations so far. They are in device
 // memory, so that a graph that is launched again continues where the last launch has ended.

@@ -18,6 +18,9 @@ struct Pair {
 #define UNROLL _Pragma("unroll")
 // Loops over ranks would be most of the code if they were unrolled.
 #define ROLLED _Pragma("unroll 1")
+// Within a session: how many peers' slots are read at once.
+#define PEERS_AT_ONCE _Pragma("unroll Protocol::PEERS")
+#define PAIRED _Pragma("unroll 2")
 
 // The lanes that a thread plays.
 const u32 HELD = 1;

@@ -8,14 +8,16 @@
 
 #include "words.h"
 
-// What a lane has of a batch: one word or two.
-struct Part {
-    u64 word[2];
+// What a lane has of a batch.
+template <u32 WORDS>
+struct PartOf {
+    u64 word[WORDS];
 };
 
 // A batch of words, by the lanes that a thread plays.
+template <class Protocol>
 struct Batch {
-    Part of[HELD];
+    typename Protocol::Part of[HELD];
 };
 
 // Sixteen bytes: two halves of a word, each with the round. It needs only that eight bytes are
@@ -23,12 +25,16 @@ struct Batch {
 struct Packets {
     static const u32 WORDS = LANES;
     static const u32 OF_LANE = 1;
-    static const u32 REGION = 0;
+    static const u32 SLOT = SLOT_OF_PACKETS;
+    static const u32 PEERS = MAX_RANKS;
+    // The slots of all warps and peers start behind this many bytes for each.
+    static const u32 BEHIND = 0;
+    typedef PartOf<OF_LANE> Part;
 
     DEVICE static u64& round_of(Rounds& rounds) { return rounds.packets; }
 
     DEVICE static Part read(Span<const u8> span, u64 base, u32 lane) {
-        return {{read_word(span, base + lane), 0}};
+        return {{read_word(span, base + lane)}};
     }
     DEVICE static void write(Span<u8> span, u64 base, u32 lane, Part part) {
         write_word(span, base + lane, part.word[0]);
@@ -47,42 +53,69 @@ struct Packets {
 };
 
 // Lines of 128 bytes, 15 words and the round, each of which eight lanes write and read at once: four
-// lines a batch. It needs that a line is written at once, which holds within a GPU and over NVLink.
+// lines an access, and several accesses a batch, which are in flight together. It needs that a line is
+// written at once, which holds within a GPU and over NVLink.
 struct Lines {
-    static const u32 WORDS = 60;
-    static const u32 OF_LANE = 2;
-    static const u32 REGION = 1;
+    static const u32 ACCESSES = SLOT_OF_LINES / (16 * LANES);
+    static const u32 OF_ACCESS = 60;
+    static const u32 WORDS = ACCESSES * OF_ACCESS;
+    static const u32 OF_LANE = 2 * ACCESSES;
+    static const u32 SLOT = SLOT_OF_LINES;
+    static const u32 PEERS = 1;
+    static const u32 BEHIND = DEPTH * SLOT_OF_PACKETS;
+    typedef PartOf<OF_LANE> Part;
 
     DEVICE static u64& round_of(Rounds& rounds) { return rounds.lines; }
 
     DEVICE static bool has_flag(u32 lane) { return lane % 8 == 7; }
     // Adjacent lanes have adjacent words.
-    DEVICE static u64 second_of(u64 base, u32 lane) { return base + LANES + lane - lane / 8; }
+    DEVICE static u64 first_of(u64 base, u32 access, u32 lane) {
+        return base + access * OF_ACCESS + lane;
+    }
+    DEVICE static u64 second_of(u64 base, u32 access, u32 lane) {
+        return first_of(base, access, lane) + LANES - lane / 8;
+    }
 
     DEVICE static Part read(Span<const u8> span, u64 base, u32 lane) {
-        u64 second = has_flag(lane) ? 0 : read_word(span, second_of(base, lane));
-        return {{read_word(span, base + lane), second}};
+        Part part;
+        UNROLL for (u32 i = 0; i < ACCESSES; i++) {
+            part.word[2 * i] = read_word(span, first_of(base, i, lane));
+            part.word[2 * i + 1] = has_flag(lane) ? 0 : read_word(span, second_of(base, i, lane));
+        }
+        return part;
     }
-    DEVICE static void write(Span<u8> span, u64 base, u32 lane, Part part) {
-        write_word(span, base + lane, part.word[0]);
-        if (!has_flag(lane)) {
-            write_word(span, second_of(base, lane), part.word[1]);
+    DEVICE static void write(Span<u8> span, u64 base, u32 lane, const Part& part) {
+        UNROLL for (u32 i = 0; i < ACCESSES; i++) {
+            write_word(span, first_of(base, i, lane), part.word[2 * i]);
+            if (!has_flag(lane)) {
+                write_word(span, second_of(base, i, lane), part.word[2 * i + 1]);
+            }
         }
     }
 
-    DEVICE static void send(u8* slot, u32 lane, Part part, u64 round) {
-        store_of_line(slot + lane * 16, {part.word[0], has_flag(lane) ? round : part.word[1]});
+    DEVICE static void send(u8* slot, u32 lane, const Part& part, u64 round) {
+        UNROLL for (u32 i = 0; i < ACCESSES; i++) {
+            u64 second = has_flag(lane) ? round : part.word[2 * i + 1];
+            store_of_line(slot + (i * LANES + lane) * 16, {part.word[2 * i], second});
+        }
     }
-    // Whether the line has come, for a lane that has its flag; others take its word for it.
+    // Whether all lines have come, for a lane that has their flags; others take its word for it.
     DEVICE static bool receive(const u8* slot, u32 lane, u64 round, Part& part) {
-        Pair pair = load_of_line(slot + lane * 16);
-        part = {{pair.first, pair.second}};
-        return !has_flag(lane) || pair.second == round;
+        bool all = true;
+        UNROLL for (u32 i = 0; i < ACCESSES; i++) {
+            Pair pair = load_of_line(slot + (i * LANES + lane) * 16);
+            part.word[2 * i] = pair.first;
+            part.word[2 * i + 1] = pair.second;
+            all &= !has_flag(lane) || pair.second == round;
+        }
+        return all;
     }
 };
 
 // The slot for what a rank sends to another in a round.
-DEVICE u8* slot_of(const Member& member, u32 region, u32 from, u32 to, u64 round, u32 warp) {
-    u64 slots = ((u64)(region * WARPS + warp) * member.ranks + from) * DEPTH + round % DEPTH;
-    return member.scratch[to] + slots * SLOT_BYTES;
+template <class Protocol>
+DEVICE u8* slot_of(const Member& member, u32 from, u32 to, u64 round, u32 warp) {
+    u64 start = (u64)WARPS * member.ranks * Protocol::BEHIND;
+    u64 slot = ((u64)warp * member.ranks + from) * DEPTH + round % DEPTH;
+    return member.scratch[to] + start + slot * Protocol::SLOT;
 }

@@ -41,21 +41,21 @@ struct Session {
     // The first word of one of its batches.
     DEVICE u64 base(u64 batch) const { return (place + batch * warps) * Protocol::WORDS; }
 
-    DEVICE Batch read(Span<const u8> span, u64 batch) const {
-        Batch read;
+    DEVICE Batch<Protocol> read(Span<const u8> span, u64 batch) const {
+        Batch<Protocol> read;
         for (u32 i = 0; i < HELD; i++) {
             read.of[i] = Protocol::read(span, base(batch), lane_of(i));
         }
         return read;
     }
-    DEVICE void write(Span<u8> span, u64 batch, const Batch& written) const {
+    DEVICE void write(Span<u8> span, u64 batch, const Batch<Protocol>& written) const {
         for (u32 i = 0; i < HELD; i++) {
             Protocol::write(span, base(batch), lane_of(i), written.of[i]);
         }
     }
 
-    DEVICE void send(u32 peer, u64 round, const Batch& batch) const {
-        u8* slot = slot_of(member, Protocol::REGION, member.rank, peer, start + round, warp);
+    DEVICE void send(u32 peer, u64 round, const Batch<Protocol>& batch) const {
+        u8* slot = slot_of<Protocol>(member, member.rank, peer, start + round, warp);
         converge();
         for (u32 i = 0; i < HELD; i++) {
             Protocol::send(slot, lane_of(i), batch.of[i], start + round);
@@ -64,11 +64,11 @@ struct Session {
 
     // Waits for the batches of a round from all peers; this rank's own place is left alone. Where
     // that is in vain, the kernel is to end.
-    DEVICE bool receive(u64 round, Batch (&batches)[MAX_RANKS]) {
+    DEVICE bool receive(u64 round, Batch<Protocol> (&batches)[MAX_RANKS]) {
         for (;;) {
             u32 missing = MAX_RANKS;
             converge();
-            UNROLL for (u32 peer = 0; peer < MAX_RANKS; peer++) {
+            PEERS_AT_ONCE for (u32 peer = 0; peer < MAX_RANKS; peer++) {
                 if (peer < member.ranks && peer != member.rank) {
                     missing = has_come(peer, round, batches[peer]) ? missing : peer;
                 }
@@ -83,8 +83,8 @@ struct Session {
         }
     }
 
-    DEVICE bool has_come(u32 peer, u64 round, Batch& batch) const {
-        u8* slot = slot_of(member, Protocol::REGION, peer, member.rank, start + round, warp);
+    DEVICE bool has_come(u32 peer, u64 round, Batch<Protocol>& batch) const {
+        u8* slot = slot_of<Protocol>(member, peer, member.rank, start + round, warp);
         bool all = true;
         // From the end, where a line's flag is.
         for (u32 i = HELD; i-- > 0;) {

@@ -58,7 +58,7 @@ impl Arena {
     /// Makes the memory of ranks that are threads of this process; rank i is on the GPU of the i-th
     /// context. Several may be on one.
     ///
-    /// A rank has 4 MiB of scratch for each rank, on its GPU.
+    /// A rank has 10 MiB of scratch for each rank, on its GPU.
     ///
     /// # Errors
     /// There are too few or too many ranks, GPUs cannot reach each other's memory, or the driver

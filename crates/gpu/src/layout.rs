@@ -8,16 +8,15 @@ pub(crate) const MAX_CTAS: u32 = 32;
 pub(crate) const MAX_WARPS: u32 = 16;
 const WARPS: usize = (MAX_CTAS * MAX_WARPS) as usize;
 const DEPTH: usize = 8;
-const SLOT_BYTES: usize = 512;
-/// Packets and lines have slots of their own.
-const REGIONS: usize = 2;
+const SLOT_OF_PACKETS: usize = 512;
+const SLOT_OF_LINES: usize = 2048;
 
 /// The bytes of the rounds that the warps of a rank have done, by protocol: two numbers of 64 bits.
-pub(crate) const ROUNDS_BYTES: usize = WARPS * REGIONS * 8;
+pub(crate) const ROUNDS_BYTES: usize = WARPS * 2 * 8;
 
 /// The bytes of a rank's scratch.
 pub(crate) const fn scratch_bytes(ranks: usize) -> usize {
-    REGIONS * WARPS * ranks * DEPTH * SLOT_BYTES
+    WARPS * ranks * DEPTH * (SLOT_OF_PACKETS + SLOT_OF_LINES)
 }
 
 /// What a rank has of its communicator; all are addresses on its GPU.
@@ -130,7 +129,7 @@ mod tests {
 
     #[test]
     fn scratch_is_as_large_as_the_documents_say() {
-        assert_eq!(scratch_bytes(2), 8 << 20);
-        assert_eq!(scratch_bytes(8), 32 << 20);
+        assert_eq!(scratch_bytes(2), 20 << 20);
+        assert_eq!(scratch_bytes(8), 80 << 20);
     }
 }

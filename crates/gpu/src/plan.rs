@@ -76,7 +76,7 @@ impl Kernel {
 
     /// The words of 8 bytes that a warp sends at once.
     const fn batch(self) -> u64 {
-        if self.has_lines() { 60 } else { 32 }
+        if self.has_lines() { 240 } else { 32 }
     }
 }
 

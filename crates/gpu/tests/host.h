@@ -11,6 +11,8 @@
 #define DEVICE inline
 #define UNROLL
 #define ROLLED
+#define PAIRED
+#define PEERS_AT_ONCE
 
 const u32 HELD = LANES;
 const u32 POLLS = 16;

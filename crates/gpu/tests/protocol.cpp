@@ -54,7 +54,7 @@ struct World {
     World(u32 ranks, u64 first_round) : ranks(ranks), all(ranks) {
         for (Rank& rank : all) {
             // One line more, for its alignment.
-            rank.scratch.assign(2ull * WARPS * ranks * DEPTH * SLOT_BYTES / 8 + 16, 0);
+            rank.scratch.assign((u64)WARPS * ranks * DEPTH * (SLOT_OF_PACKETS + SLOT_OF_LINES) / 8 + 16, 0);
             rank.rounds.assign(WARPS, {first_round, first_round});
         }
     }

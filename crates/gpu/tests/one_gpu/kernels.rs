@@ -70,8 +70,8 @@ fn all_types_and_reductions_by_all_kernels() {
 fn sizes(ranks: usize) -> Vec<usize> {
     let warps = 12 * 16;
     let peers = ranks - 1;
-    let mut sizes = vec![1, 8, 32 * 8, 60 * 8, 4 * 32 * 8, 4 * 60 * 8];
-    sizes.extend([32 * 8 * warps, 60 * 8 * warps, 9 * 60 * 8 * warps]);
+    let mut sizes = vec![1, 8, 32 * 8, 240 * 8, 4 * 32 * 8, 4 * 240 * 8];
+    sizes.extend([32 * 8 * warps, 240 * 8 * warps, 3 * 240 * 8 * warps]);
     sizes.extend([64 << 10, 256 << 10, 1 << 20].map(|sent| sent / peers));
     sizes.extend([1 << 20, 2 << 20].map(|bytes| bytes / ranks));
     sizes
