@@ -219,7 +219,7 @@ void run(World& world, const std::vector<Operation>& operations, u64 seed, u32 a
         for (u32 warp = 0; warp < CTAS * WARPS_OF_CTA && rank != absent; warp++) {
             threads.emplace_back([&, rank, warp] {
                 here = {warp % CTAS, warp / CTAS, WARPS_OF_CTA, CTAS, scramble(seed ^ rank << 8 ^ warp),
-                        rank == slow ? 500u : 50000u};
+                        rank == slow ? 2000u : 200000u};
                 for (u32 number = 0; number < operations.size(); number++) {
                     const Operation& operation = operations[number];
                     Call call = call_of(operation, number, rank, world.all[rank]);
