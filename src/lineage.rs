@@ -121,7 +121,7 @@ impl Bid<'_> {
             if Instant::now() >= deadline {
                 return Err(self.disagreement(&theirs, since.elapsed()));
             }
-            // Others may wait for what this rank has in flight in other communicators.
+            // Others may wait for what this rank has in flight, here or in other communicators.
             push_all();
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);

@@ -44,12 +44,9 @@ pub(crate) fn push_all() {
     });
 }
 
-/// Does something with the engines of this process on which no thread waits, if there are several engines.
+/// Does something with the engines of this process on which no thread waits.
 pub(super) fn unattended_engines(mut work: impl FnMut(&HostEngine)) {
     let all = ENGINES.get().lock();
-    if all.len() < 2 {
-        return;
-    }
     let engines: Vec<Arc<HostEngine>> = all
         .iter()
         .filter(|entry| entry.waiters.load(Ordering::Relaxed) == 0)

@@ -61,6 +61,7 @@ impl State {
             ["split", color, key] => self.split(number(color), number(key))?,
             ["shrink", ref lost @ ..] => self.shrink(lost)?,
             ["recover", ref call @ ..] => return self.recover(call),
+            ["start-and-shrink", count] => self.start_and_shrink(number(count))?,
             ["shrink-over-and-over", times] => return self.shrink_over_and_over(number(times)),
             ["leave-in-flight", count] => self.leave_in_flight(number(count), drop)?,
             ["forget-in-flight", count] => {
@@ -144,6 +145,17 @@ impl State {
         let lost: Vec<usize> = lost.iter().map(|rank| number(rank)).collect();
         self.communicator = Some(Arc::new(self.communicator().shrink(&lost)?));
         Ok(())
+    }
+
+    /// Starts what the others `call` as `f32 all_reduce sum`, and shrinks before it waits for that.
+    fn start_and_shrink(&mut self, count: usize) -> Result<(), Error> {
+        let communicator = self.communicator();
+        let input =
+            Case::new(Operation::AllReduce, count).contribution::<f32>(communicator.rank(), count);
+        let call = communicator.all_reduce(input, vec![0.0; count], RedOp::Sum);
+        let pending = call.start()?;
+        self.shrink(&[])?;
+        pending.wait().map_err(Error::from).map(drop)
     }
 
     /// Shrinks until a call succeeds; how many ranks are left. The pause is for deaths that are on their way.

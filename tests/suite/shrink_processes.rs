@@ -193,6 +193,23 @@ fn a_stopped_rank_that_is_called_lost_wakes_up_with_an_error() {
     }
 }
 
+/// A rank that waits in `shrink` does its part of what it has started, for those that wait for that first.
+#[test]
+fn what_is_in_flight_goes_on_while_a_rank_shrinks() {
+    let _alone = alone();
+    for transport in [SHM, TCP] {
+        let mut ranks = world(2, &[transport, TIMEOUT]);
+        ranks[0].order(&format!("start-and-shrink {COUNT}"));
+        ranks[1].order(&format!("call f32 all_reduce sum {COUNT}"));
+        assert_eq!(ranks[1].hear(), "ok");
+        ranks[1].order("shrink");
+        for rank in &ranks {
+            assert_eq!(rank.hear(), "ok");
+        }
+        assert_they_work(&mut ranks);
+    }
+}
+
 #[test]
 fn shrinking_leaves_no_descriptors_or_threads_behind() {
     let _alone = alone();
