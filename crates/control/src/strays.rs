@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::wire::{Content, Flood, Notice};
+use crate::wire::{Content, Flood, News, Notice};
 
 /// For how many unknown communicators messages are kept.
 const MAX_CONTEXTS: usize = 64;
-/// How many messages are kept for each. Faults and departures evict notices.
+/// How many messages are kept for each, beside one proposal of each rank. Faults and departures evict notices.
 const MAX_NEWS: usize = 64;
 /// How many closed communicators are remembered. Late messages about them are dropped.
 const MAX_CLOSED: usize = 256;
@@ -65,7 +65,8 @@ fn insert(news: &mut Vec<Stray>, stray: Stray) {
         }
         news.remove(place);
     }
-    if news.len() == MAX_NEWS {
+    let others = news.iter().filter(|old| !is_proposal(old)).count();
+    if others == MAX_NEWS && !is_proposal(&stray) {
         match news.iter().position(|old| matches!(old, Stray::Notice(_))) {
             Some(oldest) => drop(news.remove(oldest)),
             None => return,
@@ -74,16 +75,26 @@ fn insert(news: &mut Vec<Stray>, stray: Stray) {
     news.push(stray);
 }
 
-/// Whether both are progress of the same rank, so that only the later one counts.
+/// Whether both are progress of the same rank, or its proposals, so that only the later one counts.
 fn are_of_one_rank(one: &Stray, other: &Stray) -> bool {
-    let (Stray::Notice(one), Stray::Notice(other)) = (one, other) else {
-        return false;
+    let are_proposals = is_proposal(one) && is_proposal(other);
+    let (one, other) = match (one, other) {
+        (Stray::Notice(one), Stray::Notice(other)) => (one, other),
+        (Stray::Flood(one), Stray::Flood(other)) => {
+            return are_proposals && one.origin == other.origin;
+        }
+        _ => return false,
     };
     let both_progress = matches!(
         (one.content, other.content),
         (Content::Progress(_), Content::Progress(_))
     );
     both_progress && one.origin == other.origin
+}
+
+/// Each counts: this rank would wait in vain for one that it lacks.
+fn is_proposal(stray: &Stray) -> bool {
+    matches!(stray, Stray::Flood(flood) if matches!(flood.news, News::Proposal { .. }))
 }
 
 fn number(stray: &Stray) -> u64 {
@@ -96,7 +107,8 @@ fn number(stray: &Stray) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{News, Progress};
+    use crate::proposal::Proposal;
+    use crate::wire::Progress;
 
     fn progress(origin: u32, context: u64, sequence: u64) -> Stray {
         let signature = [0; 2];
@@ -139,6 +151,36 @@ mod tests {
         assert_eq!(kept.last(), Some(&leave(7, 1)));
         assert_eq!(kept[0], progress(137, 1, 3));
         assert_eq!(strays.take(1), []);
+    }
+
+    /// Of a large communicator, which its other members shrink before this rank has it.
+    #[test]
+    fn keeps_the_latest_proposal_of_each_rank_beside_the_rest() {
+        let proposal = |origin, generation| {
+            Stray::Flood(Flood {
+                origin,
+                counter: generation,
+                news: News::Proposal {
+                    context: 1,
+                    proposal: Proposal {
+                        generation,
+                        context: Some(generation),
+                        without: Vec::new(),
+                    },
+                },
+            })
+        };
+        let mut strays = Strays::default();
+        for (generation, origin) in [1, 2]
+            .into_iter()
+            .flat_map(|g| (0..200).map(move |o| (g, o)))
+        {
+            strays.keep(1, proposal(origin, generation));
+        }
+        strays.keep(1, leave(7, 1));
+        let kept = strays.take(1);
+        let latest = (0..200).map(|origin| proposal(origin, 2));
+        assert_eq!(kept, latest.chain([leave(7, 1)]).collect::<Vec<_>>());
     }
 
     #[test]
