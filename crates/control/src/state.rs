@@ -325,8 +325,10 @@ fn apply(roster: &mut Roster, world: u32, departure: &Departure) {
     let Some(rank) = view.rank(world) else { return };
     let fault = match departure {
         Departure::Goodbye => roster.leave(rank, 0),
-        // A rank that left the communicator before is not needed any more.
-        _ if roster.left(rank).is_some() => None,
+        // A rank that left the communicator before is not needed any more. What it had sent comes from its host, unless that
+        // is lost, too.
+        Departure::Died if roster.left(rank).is_some() => None,
+        Departure::Lost(_) if roster.left(rank).is_some() && !view.is_in_call() => None,
         Departure::Died => Some(Fault::Died {
             rank: view.member(world),
         }),

@@ -87,6 +87,11 @@ impl View {
         self.finished.load(Ordering::Relaxed)
     }
 
+    /// Whether this rank is in a collective.
+    pub(crate) fn is_in_call(&self) -> bool {
+        self.history.latest() > self.finished()
+    }
+
     pub(crate) fn finish(&self, sequence: u64) {
         // Relaxed: the number publishes no other data.
         self.finished.store(sequence, Ordering::Relaxed);

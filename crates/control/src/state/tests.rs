@@ -243,6 +243,28 @@ fn a_rank_that_has_left_may_die_or_get_lost() {
     }
 }
 
+/// Its host sends what it had still to send, when its process has died, but not when the host is lost.
+#[test]
+fn a_rank_that_has_left_may_not_get_lost_while_a_call_needs_it() {
+    for error in [None, Some("its host does not answer".to_owned())] {
+        let mut rank = Rank::new();
+        rank.handle(&Event::Watch(1));
+        rank.views[&1].history.record(1, [1, 1]);
+        let leave = News::Leave {
+            context: 1,
+            last_sequence: 1,
+        };
+        let is_lost = error.is_some();
+        let gone = News::Gone {
+            rank: NEIGHBOUR,
+            error,
+        };
+        rank.handle(&Event::Received(flooded(NEIGHBOUR, leave)));
+        rank.handle(&Event::Received(flooded(0, gone)));
+        assert_eq!(rank.views[&1].fault().is_some(), is_lost);
+    }
+}
+
 fn flooded(origin: u32, news: News) -> Frame {
     Frame::Flood(Flood {
         origin,
