@@ -25,8 +25,17 @@ pub(crate) struct Lineage {
     root: Arc<Watch>,
     context: u64,
     members: Vec<u32>,
-    /// The generation of this rank's last proposal. Locked while a thread shrinks.
-    generation: Mutex<u64>,
+    /// Locked while a thread shrinks.
+    said: Mutex<Said>,
+}
+
+/// What this rank has told the others.
+#[derive(Default)]
+struct Said {
+    /// Of its last proposal.
+    generation: u64,
+    /// The context of the last communicator that came of a proposal.
+    accepted: Option<u64>,
 }
 
 /// A rank's part in agreeing on who goes on. Ends with [`accept`](Self::accept), or takes back what it has proposed.
@@ -38,7 +47,7 @@ pub(crate) struct Bid<'a> {
     members: &'a [u32],
     /// World ranks that the new one is to do without, wherever they are.
     lost: BTreeSet<u32>,
-    generation: MutexGuard<'a, u64>,
+    said: MutexGuard<'a, Said>,
     survivors: Vec<u32>,
     proposed: Option<Proposal>,
 }
@@ -49,7 +58,7 @@ impl Lineage {
             root: Arc::clone(root),
             context,
             members: members.to_vec(),
-            generation: Mutex::new(0),
+            said: Mutex::default(),
         })
     }
 
@@ -67,7 +76,7 @@ impl Lineage {
             watch,
             members,
             lost,
-            generation: self.generation.try_lock()?,
+            said: self.said.try_lock()?,
             survivors: Vec::new(),
             proposed: None,
         })
@@ -89,7 +98,7 @@ impl Bid<'_> {
     /// context has proposals of all its members only where all of them mean the same call.
     pub(crate) fn agree(&mut self, deadline: Instant) -> Result<(u64, Vec<u32>), Error> {
         let since = Instant::now();
-        let mut generation = self.generation.saturating_add(1);
+        let mut generation = self.said.generation.saturating_add(1);
         let mut pause = FIRST_PAUSE;
         let mut excluded: Option<Instant> = None;
         self.renounce();
@@ -128,12 +137,12 @@ impl Bid<'_> {
         }
     }
 
-    /// The context that all survivors propose, if they do.
+    /// The context that all survivors propose, or have accepted before they went on, if they do.
     fn agreed(&self, theirs: &HashMap<u32, Proposal>) -> Option<u64> {
         let own = self.proposed.as_ref()?.context?;
         let agrees = |member| {
             let theirs = theirs.get(&member);
-            theirs.is_some_and(|theirs| theirs.context == Some(own))
+            theirs.is_some_and(|theirs| theirs.agrees_with(own))
         };
         self.others(&self.survivors).all(agrees).then_some(own)
     }
@@ -146,7 +155,8 @@ impl Bid<'_> {
 
     /// Leaves the proposal as it is: this rank is in the communicator that came of it.
     pub(crate) fn accept(mut self) {
-        self.proposed = None;
+        let proposed = self.proposed.take();
+        self.said.accepted = proposed.and_then(|proposed| proposed.context);
     }
 
     fn own(&self) -> u32 {
@@ -175,9 +185,10 @@ impl Bid<'_> {
         let proposal = Proposal {
             generation,
             context: Some(context),
+            accepted: self.said.accepted,
             without: all.filter(|member| !survivors.contains(member)).collect(),
         };
-        *self.generation = generation;
+        self.said.generation = generation;
         self.survivors = survivors;
         self.lineage.root.propose(proposal.clone());
         self.proposed = Some(proposal);
@@ -229,9 +240,12 @@ impl Bid<'_> {
         let describe = |member| {
             let name = self.name(member);
             let (own, theirs) = (own?, theirs.get(&member));
+            let context = own.context?;
+            if theirs.is_some_and(|theirs| theirs.agrees_with(context)) {
+                return None;
+            }
             match theirs.filter(|theirs| theirs.generation == own.generation) {
                 None => Some(format!("{name} has not called it")),
-                Some(theirs) if theirs.context == own.context => None,
                 Some(theirs) if theirs.without != own.without => {
                     Some(format!("{name} goes on {}", self.without(&theirs.without)))
                 }

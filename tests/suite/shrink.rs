@@ -58,6 +58,24 @@ fn an_aborted_communicator_is_followed_by_one_of_all_ranks() {
     });
 }
 
+/// A rank that is ahead, and proposes the next communicator already, is in the one that the others look for.
+#[test]
+fn ranks_shrink_twice_in_a_row() {
+    let builder = Communicator::builder().init_timeout(Duration::from_secs(3));
+    run_with(&builder, 3, |comm| {
+        for _ in 0..20 {
+            // The others sleep for a while between two looks by then.
+            if comm.rank() == 0 {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let first = comm.shrink(&[]).unwrap();
+            let second = first.shrink(&[]).unwrap();
+            assert_works(&first);
+            assert_works(&second);
+        }
+    });
+}
+
 #[test]
 fn impossible_ranks_are_refused_at_once() {
     run(2, |comm| {

@@ -61,6 +61,7 @@ fn some_frames() -> Vec<Vec<u8>> {
             proposal: Proposal {
                 generation: 2,
                 context: Some(3),
+                accepted: Some(5),
                 without: vec![4],
             },
         },

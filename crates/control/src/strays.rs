@@ -165,6 +165,7 @@ mod tests {
                     proposal: Proposal {
                         generation,
                         context: Some(generation),
+                        accepted: None,
                         without: Vec::new(),
                     },
                 },

@@ -258,6 +258,11 @@ fn read_news(kind: u8, body: &mut Reader<'_>) -> Option<News> {
                 } else {
                     None
                 },
+                accepted: if body.flag()? {
+                    Some(body.u64()?)
+                } else {
+                    None
+                },
                 without: body.ranks()?,
             },
         },
@@ -357,6 +362,7 @@ fn write_news(news: &News, body: &mut Writer) -> u8 {
             body.u64(*context);
             body.u64(proposal.generation);
             body.optional(proposal.context, Writer::u64);
+            body.optional(proposal.accepted, Writer::u64);
             body.ranks(&proposal.without);
             PROPOSAL
         }

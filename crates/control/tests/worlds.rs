@@ -216,6 +216,7 @@ fn the_latest_proposal_reaches_all_also_those_who_watch_later() {
     let proposal = |generation, context| Proposal {
         generation,
         context,
+        accepted: None,
         without: vec![2],
     };
     first.propose(proposal(1, Some(5)));

@@ -88,9 +88,12 @@ fn progress() -> impl Strategy<Value = Progress> {
 pub(crate) fn proposal() -> impl Strategy<Value = Proposal> {
     let without = prop::collection::vec(0..SIZE, 0..=body::MAX_RANKS);
     let context = proptest::option::of(any::<u64>());
-    (any::<u64>(), context, without).prop_map(|(generation, context, without)| Proposal {
+    let accepted = context.clone();
+    let parts = (any::<u64>(), context, accepted, without);
+    parts.prop_map(|(generation, context, accepted, without)| Proposal {
         generation,
         context,
+        accepted,
         without,
     })
 }
