@@ -197,9 +197,11 @@ impl Bid<'_> {
     /// Others may have agreed with what this rank proposed, and find out now that it does not come.
     fn renounce(&mut self) -> Option<Proposal> {
         let proposed = self.proposed.take()?;
-        proposed
-            .context
-            .inspect(|&context| self.lineage.root.renounce(context));
+        if let Some(context) = proposed.context {
+            self.lineage.root.renounce(context);
+            // Streams that they have opened for it are closed.
+            self.session.dismiss(context);
+        }
         Some(proposed)
     }
 
@@ -294,5 +296,52 @@ impl Drop for Bid<'_> {
                 ..proposed
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::communicator::Communicator;
+    use crate::deadline::deadline_in;
+    use spark_ccl_bootstrap::{Attendant, Delivery, Kind, Purpose, Via};
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// Nobody would ever close them.
+    #[test]
+    fn streams_of_a_communicator_that_a_rank_renounces_are_dropped() {
+        let comms = Communicator::local(2).unwrap();
+        let [caller, called] = [0, 1].map(|rank| &comms[rank].inner);
+        let session = &called.world.session;
+        let members = &called.members;
+        let bid = called
+            .lineage
+            .bid(session, &called.watch, members, BTreeSet::new());
+        let mut bid = bid.unwrap();
+        bid.propose(1, members.clone());
+        let context = bid.proposed.as_ref().unwrap().context.unwrap();
+        let purpose = Purpose {
+            context,
+            kind: Kind::Tcp,
+            number: 0,
+        };
+        let soon = deadline_in(Duration::from_secs(10));
+        caller
+            .world
+            .session
+            .reach(1, purpose, &[Via::Unix], soon)
+            .unwrap();
+        drop(bid);
+        let kept = Arc::new(AtomicU32::new(0));
+        let attendant: Attendant = {
+            let kept = Arc::clone(&kept);
+            Arc::new(move |_: Delivery| {
+                // Looked at by the same thread.
+                kept.fetch_add(1, Ordering::Relaxed);
+                None
+            })
+        };
+        session.attend(context, &attendant);
+        assert_eq!(kept.load(Ordering::Relaxed), 0);
     }
 }
