@@ -45,10 +45,12 @@ type Checkpoint = [f64; 2];
 fn train(mut comm: Communicator) -> Result<(), Error> {
     let mut checkpoint: Checkpoint = [0.0; 2];
     loop {
-        match learn(&comm, &mut checkpoint) {
+        // A rank may die at the very end, too.
+        let learned = learn(&comm, &mut checkpoint);
+        match learned.and_then(|learned| comm.finalize().map(|()| learned)) {
             Ok(learned) => {
                 println!("rank {} of {} learned {learned}", comm.rank(), comm.size());
-                return comm.finalize();
+                return Ok(());
             }
             Err(Error::Failed(fault)) => {
                 println!("{fault}");
