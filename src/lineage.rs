@@ -103,12 +103,12 @@ impl Bid<'_> {
         let mut excluded: Option<Instant> = None;
         self.renounce();
         loop {
+            // First: who is gone by then has said all that it had to say, and may have been done, and left in order.
+            let gone = self.lineage.root.gone();
             let theirs = self.lineage.root.proposals();
-            // Before a look at who is gone: a rank may be done already, and have left in order.
             if let Some(context) = self.agreed(&theirs) {
                 return Ok((context, self.survivors.clone()));
             }
-            let gone = self.lineage.root.gone();
             let survivors = self.members.iter().copied();
             let survivors: Vec<u32> = survivors
                 .filter(|member| !self.lost.contains(member) && !gone.contains(member))
