@@ -88,7 +88,8 @@ impl Builder {
         self.with("SPARK_CCL_TIMEOUT", &timeout.as_secs_f64(), timeout)
     }
 
-    /// How long the ranks may take to find and reach each other, more than 0 (2 minutes): `SPARK_CCL_INIT_TIMEOUT`.
+    /// How long the ranks may take to find and reach each other, and to agree on how to go on
+    /// ([`Communicator::shrink`]), more than 0 (2 minutes): `SPARK_CCL_INIT_TIMEOUT`.
     #[must_use]
     pub fn init_timeout(self, timeout: Duration) -> Self {
         self.with("SPARK_CCL_INIT_TIMEOUT", &timeout.as_secs_f64(), timeout)

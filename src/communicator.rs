@@ -126,7 +126,8 @@ impl Communicator {
         self.planner().layout()
     }
 
-    /// Changes how long each operation may take, from the next call on.
+    /// Changes how long each operation may take, from the next call on. Communicators that come from this one have the
+    /// settings' time.
     pub fn set_timeout(&self, timeout: Duration) {
         if self.host().check_process().is_err() {
             // In a forked child there are no operations.

@@ -19,7 +19,8 @@ impl Communicator {
     /// [`abort`](Self::abort).
     ///
     /// A rank that is left out but alive gets an error from its own call, and reaches nothing of the new communicator.
-    /// Ranks that call each other lost form communicators of their own.
+    /// Ranks that call each other lost form communicators of their own, and so do the two sides of a network that is cut:
+    /// where only one may go on, compare [`size`](Self::size) with what it was.
     ///
     /// Where a rank dies at this moment, some may have the new communicator, which has then failed, and shrink that; the others go
     /// on in their first call, and get the same one. So ranks that have shrunk agree anew on where they go on.
