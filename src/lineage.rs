@@ -98,7 +98,13 @@ impl Bid<'_> {
     /// context has proposals of all its members only where all of them mean the same call.
     pub(crate) fn agree(&mut self, deadline: Instant) -> Result<(u64, Vec<u32>), Error> {
         let since = Instant::now();
-        let mut generation = self.said.generation.saturating_add(1);
+        let next = self.said.generation.checked_add(1);
+        // Else the next context would be one that was used before.
+        let mut generation = next.ok_or_else(|| Error::Shrink {
+            problem: "another rank has sent the last number of an agreement that there is, which only a damaged or \
+                foreign program does; have all ranks meet anew"
+                .to_owned(),
+        })?;
         let mut pause = FIRST_PAUSE;
         let mut excluded: Option<Instant> = None;
         self.renounce();
@@ -306,6 +312,15 @@ mod tests {
     use crate::deadline::deadline_in;
     use spark_ccl_bootstrap::{Attendant, Delivery, Kind, Purpose, Via};
     use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn the_last_generation_is_followed_by_an_error() {
+        let comm = Communicator::local(1).unwrap().remove(0);
+        comm.inner.lineage.said.lock().generation = u64::MAX - 1;
+        let shrunk = comm.shrink(&[]).unwrap();
+        let error = shrunk.shrink(&[]).err().unwrap();
+        assert!(error.to_string().contains("the last number"), "{error}");
+    }
 
     /// Nobody would ever close them.
     #[test]

@@ -46,9 +46,10 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Invalid`] when `lost` names this rank or one that does not exist, or while another thread shrinks the
-    /// same communicator, or one that comes from it. [`Error::Shrink`] when others go on without this rank, or when the ranks that are left
-    /// have not all called it within the init timeout ([`Builder::init_timeout`](crate::Builder::init_timeout)), or
-    /// name different ranks: who is missing, and what the others named. It can be called again then.
+    /// same communicator, or one that comes from it. [`Error::Shrink`] when others go on without this rank, or when the
+    /// ranks that are left have not all called it within the init timeout
+    /// ([`Builder::init_timeout`](crate::Builder::init_timeout)), or name different ranks: who is missing, and what the
+    /// others named. It can be called again then.
     pub fn shrink(&self, lost: &[usize]) -> Result<Self, Error> {
         self.host().check_process()?;
         let world = &self.inner.world;
