@@ -75,7 +75,7 @@ DEVICE void exchange(const Arguments& arguments) {
     u64 batches = session.share(words_in(call.bytes));
     // What is sent next is on its way from memory while other things are waited for.
     Batch<Protocol> next = session.read(source(call, 0), 0);
-    if (batches == 0 || load_word(member.failed) != 0) {
+    if (batches == 0 || session.has_failed()) {
         return;
     }
     for (u64 turn = 0; turn < batches + AHEAD; turn++) {
@@ -178,7 +178,7 @@ struct TwoShots {
 
     // At most three rounds have been sent and not received: `AHEAD`.
     DEVICE void run() {
-        if (batches == 0 || load_word(member.failed) != 0) {
+        if (batches == 0 || session.has_failed()) {
             return;
         }
         for (u64 turn = 0; turn < batches + 2; turn++) {

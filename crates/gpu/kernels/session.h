@@ -33,6 +33,10 @@ struct Session {
         place = (u64)warp_of_cta() * ctas() + cta();
     }
 
+    // Whether a wait of this rank has ended in vain. All lanes say the same, so that none takes part
+    // alone: it would send a part of a line.
+    DEVICE bool has_failed() const { return any_lane(load_word(member.failed) != 0); }
+
     // How many of the batches are this warp's, if it takes every `warps`-th one.
     DEVICE u64 share(u64 words) const {
         u64 batches = (words + Protocol::WORDS - 1) / Protocol::WORDS;
