@@ -36,7 +36,7 @@ struct Member {
     const u32* abort;
     // In host memory: why the first wait ended in vain (`Report`).
     u64* report;
-    // How long a kernel waits, in nanoseconds, from its first look at the clock on.
+    // How long a wait for a round lasts, in nanoseconds, from its first look at the clock on.
     u64 patience;
     u32 rank;
     u32 ranks;

@@ -21,7 +21,7 @@ struct Session {
     // Its place among the warps of this grid, and how many these are.
     u64 place;
     u64 warps;
-    // When to end waits, once the clock has been read.
+    // When to end the wait, once the clock has been read in it.
     u64 deadline;
     u32 polls;
 
@@ -78,6 +78,7 @@ struct Session {
                 }
             }
             if (!any_lane(missing != MAX_RANKS)) {
+                deadline = 0;
                 return true;
             }
             if (gives_up(missing, round)) {

@@ -20,7 +20,7 @@ pub struct Settings {
     /// The most CTAs of a kernel, from 1 to 32. All CTAs of the ranks that share a GPU must fit on it
     /// at the same time.
     pub ctas: u32,
-    /// How long a kernel waits for its peers.
+    /// How long a kernel waits for what its peers send next. An operation that goes on may take longer.
     pub patience: Duration,
 }
 

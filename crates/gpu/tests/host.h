@@ -24,6 +24,8 @@ struct Place {
     u64 random;
     // Once in so many accesses to scratch, it sleeps.
     u32 pauses;
+    // For so many microseconds at most.
+    u32 pause;
 };
 inline thread_local Place here;
 
@@ -42,7 +44,7 @@ inline u32 random_below(u32 limit) {
 // Some accesses are late, so that ranks overtake each other in all places.
 inline void pause_at_times() {
     if (here.pauses != 0 && random_below(here.pauses) == 0) {
-        usleep(random_below(300));
+        usleep(random_below(here.pause));
     }
 }
 

@@ -80,6 +80,13 @@ fn waits_end_and_name_the_peer() {
     }
 }
 
+#[test]
+fn a_slow_peer_is_waited_for_as_long_as_it_sends() {
+    if let Some(program) = protocol() {
+        program.run(&["slow".into()]);
+    }
+}
+
 type Reduce = unsafe extern "C" fn(u32, u32, u32, u32, *const u64) -> u64;
 
 /// A word of each rank: any bits, and the special values of floats.

@@ -4,6 +4,7 @@
 //
 //   protocol SEED RANKS OPERATIONS FIRST_ROUND     random operations of all kinds
 //   protocol late | abort                          waits that end
+//   protocol slow                                  waits that are short, in an operation that is not
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -49,6 +50,8 @@ struct World {
     u32 ranks;
     std::vector<Rank> all;
     u32 abort = 0;
+    // How long a slow rank's pauses are at most, in microseconds, and after how many accesses it has one.
+    u32 pause = 300, pauses = 2000;
     u64 patience = 120'000'000'000;
 
     World(u32 ranks, u64 first_round) : ranks(ranks), all(ranks) {
@@ -219,7 +222,7 @@ void run(World& world, const std::vector<Operation>& operations, u64 seed, u32 a
         for (u32 warp = 0; warp < CTAS * WARPS_OF_CTA && rank != absent; warp++) {
             threads.emplace_back([&, rank, warp] {
                 here = {warp % CTAS, warp / CTAS, WARPS_OF_CTA, CTAS, scramble(seed ^ rank << 8 ^ warp),
-                        rank == slow ? 2000u : 200000u};
+                        rank == slow ? world.pauses : 200000u, world.pause};
                 for (u32 number = 0; number < operations.size(); number++) {
                     const Operation& operation = operations[number];
                     Call call = call_of(operation, number, rank, world.all[rank]);
@@ -267,6 +270,18 @@ int check(World& world, const std::vector<Operation>& operations) {
     return 0;
 }
 
+// A rank that sends something every 100 ms or so, for longer than the peers' patience.
+int take_long() {
+    World world(2, 0);
+    world.patience = 2'000'000'000;
+    world.pause = 100'000;
+    world.pauses = 50;
+    std::vector<Operation> operations = {{ONE_SHOT, false, false, UINT32, SUM, 1, 40'000, 0}};
+    prepare(world, operations);
+    run(world, operations, 1, world.ranks);
+    return check(world, operations);
+}
+
 // A rank that does not come, or a program that ends the wait.
 int wait_in_vain(bool abort) {
     const u32 ABSENT = 2;
@@ -303,6 +318,9 @@ int wait_in_vain(bool abort) {
 }  // namespace
 
 int main(int count, char** arguments) {
+    if (count == 2 && strcmp(arguments[1], "slow") == 0) {
+        return take_long();
+    }
     if (count == 2) {
         return wait_in_vain(strcmp(arguments[1], "abort") == 0);
     }
