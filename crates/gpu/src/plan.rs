@@ -3,7 +3,7 @@
 
 use spark_ccl_types::Operation;
 
-use crate::layout::{MAX_CTAS, MAX_WARPS};
+use crate::layout::{MAX_CTAS, MAX_RANKS, MAX_WARPS};
 
 /// A kernel of `kernels/collectives.cu`. *Packets* are 16 bytes with 8 of data, which need nothing of
 /// the way between GPUs; *lines* are 128 bytes with 120 of data, which need one that does not tear
@@ -103,7 +103,7 @@ pub struct Plan {
 
 impl Plan {
     /// The plan of an operation in which a rank sends this many bytes to each other. `None` if there is
-    /// no kernel for the operation.
+    /// no kernel for the operation, or for this many ranks.
     ///
     /// ```
     /// use spark_ccl_gpu::{Kernel, Limits, Plan};
@@ -115,6 +115,9 @@ impl Plan {
     /// assert_eq!(plan, Some(small));
     /// ```
     pub fn new(operation: Operation, bytes: u64, ranks: usize, limits: Limits) -> Option<Self> {
+        if !(2..=MAX_RANKS).contains(&ranks) {
+            return None;
+        }
         let sent = bytes.saturating_mul(ranks as u64 - 1);
         let lines = limits.lines && sent > PACKETS;
         let two_shots = ranks > 2 && sent > TWO_SHOTS;
@@ -138,7 +141,11 @@ impl Plan {
     /// The grid of a kernel: few warps a CTA while there are CTAs left.
     pub fn of(kernel: Kernel, bytes: u64, ranks: usize, limits: Limits) -> Self {
         let words = bytes.div_ceil(8);
-        let parts = if kernel.has_two_shots() { ranks } else { 1 };
+        let parts = if kernel.has_two_shots() {
+            ranks.max(1)
+        } else {
+            1
+        };
         let batches = words.div_ceil(parts as u64).div_ceil(kernel.batch());
         let most = u64::from(limits.ctas.clamp(1, MAX_CTAS));
         let ctas = batches.div_ceil(WARPS_OF_SMALL_CTA).clamp(1, most);
@@ -211,6 +218,18 @@ mod tests {
         assert_eq!(kernel(1 << 20, 8, true), Kernel::TwoShotsLines);
         assert_eq!(kernel(100 << 10, 8, true), Kernel::TwoShotsPackets);
         assert_eq!(kernel(1 << 30, 8, false), Kernel::TwoShotsPackets);
+    }
+
+    #[test]
+    fn numbers_of_ranks_without_kernels_have_no_plan() {
+        let limits = Limits {
+            ctas: 8,
+            lines: true,
+        };
+        for ranks in [0, 1, MAX_RANKS + 1, usize::MAX] {
+            assert_eq!(Plan::new(Operation::AllReduce, 100, ranks, limits), None);
+            assert_eq!(Plan::of(Kernel::TwoShotsLines, 0, ranks, limits).ctas, 1);
+        }
     }
 
     #[test]
