@@ -25,9 +25,9 @@ pub struct Call {
 }
 
 impl Call {
-    /// The bytes that a rank sends to each other.
+    /// The bytes that a rank sends to each other; of a count that no memory has room for, the most.
     pub(crate) fn bytes(&self) -> u64 {
-        (self.count * self.dtype.size()) as u64
+        self.count.saturating_mul(self.dtype.size()) as u64
     }
 
     pub(crate) fn layout(&self, ranks: usize) -> Result<CallLayout, Error> {
@@ -56,5 +56,24 @@ impl Call {
             ReduceOp::Min => Combine::Min,
             op @ ReduceOp::PreMulSum => return Err(Error::Reduction { op }),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_any_size_have_bytes() {
+        let of = |count| Call {
+            operation: Operation::AllReduce,
+            dtype: DType::F32,
+            op: ReduceOp::Sum,
+            count,
+            input: 0,
+            output: 0,
+        };
+        assert_eq!(of(5 << 30).bytes(), 20 << 30);
+        assert_eq!(of(usize::MAX / 2).bytes(), u64::MAX);
     }
 }
