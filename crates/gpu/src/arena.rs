@@ -103,7 +103,7 @@ impl Arena {
             failed: rounds + ROUNDS_BYTES as u64,
             abort: words,
             report: words + (report_word(rank) * 8) as u64,
-            patience: u64::try_from(self.patience.as_nanos()).unwrap_or(u64::MAX >> 1),
+            patience: nanoseconds(self.patience),
             rank: rank as u32,
             ranks: ranks as u32,
         })
@@ -132,6 +132,12 @@ impl Drop for Arena {
     }
 }
 
+/// A time, but no more than what a clock can be moved on by: GPUs count from 1970, in 64 bits.
+fn nanoseconds(time: Duration) -> u64 {
+    const MOST: u64 = u64::MAX >> 1;
+    u64::try_from(time.as_nanos()).map_or(MOST, |time| time.min(MOST))
+}
+
 fn report_word(rank: usize) -> usize {
     LINE * (1 + rank)
 }
@@ -149,4 +155,19 @@ fn all_reach(contexts: &[Arc<CudaContext>]) -> Result<bool, Error> {
         }
     }
     Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_patience_ends_before_it_has_begun() {
+        let now = 2_000_000_000_000_000_000_u64;
+        for seconds in [0, 30, 9_300_000_000, 18_000_000_000, u64::MAX] {
+            let patience = nanoseconds(Duration::from_secs(seconds));
+            assert!(now.checked_add(patience).is_some(), "{seconds}");
+        }
+        assert_eq!(nanoseconds(Duration::from_secs(30)), 30_000_000_000);
+    }
 }
