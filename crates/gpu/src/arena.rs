@@ -11,6 +11,7 @@ use std::time::Duration;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 use spark_ccl_cuda::{DeviceBlock, PinnedWords, Reach, reach};
 
+use crate::kernels::Kernels;
 use crate::layout::{MemberLayout, ROUNDS_BYTES, scratch_bytes};
 use crate::{Error, Limits, MAX_RANKS};
 
@@ -36,12 +37,14 @@ impl Default for Settings {
 
 /// The memory that the ranks of a communicator share.
 ///
-/// When it and the last [`Member`](crate::Member) are dropped, all waits are ended, and the memory is
-/// freed once everything that was enqueued in the contexts has run.
+/// When it and the last [`Member`](crate::Member) are dropped, all waits are ended. The memory is
+/// freed, and the kernels are unloaded, once everything that was enqueued in the contexts has run.
 #[derive(Debug)]
 pub struct Arena {
     /// By rank.
     pub(crate) contexts: Vec<Arc<CudaContext>>,
+    /// By rank; unloaded only after they have run.
+    pub(crate) kernels: Vec<Kernels>,
     blocks: Vec<DeviceBlock>,
     /// The word that ends waits, and each rank's report.
     words: PinnedWords,
@@ -58,11 +61,11 @@ impl Arena {
     /// Makes the memory of ranks that are threads of this process; rank i is on the GPU of the i-th
     /// context. Several may be on one.
     ///
-    /// A rank has 10 MiB of scratch for each rank, on its GPU.
+    /// A rank has 10 MiB of scratch for each rank, on its GPU. The kernels are loaded on all GPUs.
     ///
     /// # Errors
-    /// There are too few or too many ranks, GPUs cannot reach each other's memory, or the driver
-    /// fails.
+    /// There are too few or too many ranks, GPUs cannot reach each other's memory, there are no
+    /// kernels for one, or the driver fails.
     pub fn in_process(
         contexts: &[Arc<CudaContext>],
         settings: Settings,
@@ -80,6 +83,10 @@ impl Arena {
         Ok(Arc::new(Self {
             words: PinnedWords::new(&contexts[0], LINE * (1 + ranks))?,
             contexts: contexts.to_vec(),
+            kernels: contexts
+                .iter()
+                .map(Kernels::load)
+                .collect::<Result<_, _>>()?,
             blocks,
             limits: Limits {
                 ctas: settings.ctas,
@@ -125,7 +132,8 @@ impl Drop for Arena {
     fn drop(&mut self) {
         self.abort();
         if self.blocks.iter().any(|block| block.settle().is_err()) {
-            // A kernel may still use it.
+            // A kernel may still run, and use it.
+            std::mem::forget(std::mem::take(&mut self.kernels));
             std::mem::forget(std::mem::take(&mut self.blocks));
             self.words.leak();
         }

@@ -13,13 +13,12 @@ use crate::{Call, Error, Kernel, Limits, Plan};
 /// A rank's part in an [`Arena`].
 #[derive(Debug)]
 pub struct Member {
-    kernels: Kernels,
     layout: MemberLayout,
     arena: Arc<Arena>,
 }
 
 impl Member {
-    /// The parts of all ranks, by rank; loads the kernels on all GPUs.
+    /// The parts of all ranks, by rank.
     ///
     /// # Errors
     /// The driver fails.
@@ -27,7 +26,6 @@ impl Member {
         let contexts = arena.contexts.iter().enumerate();
         let members = contexts.map(|(rank, context)| {
             let member = Self {
-                kernels: Kernels::load(context)?,
                 layout: arena.layout_of(rank)?,
                 arena: Arc::clone(arena),
             };
@@ -48,9 +46,13 @@ impl Member {
         for kernel in Kernel::ALL {
             let plan = Plan::of(kernel, 0, self.ranks(), self.limits());
             // SAFETY: without bytes, a kernel only reads the rounds, which the arena has.
-            unsafe { self.kernels.launch(plan, arguments, stream.inner())? };
+            unsafe { self.kernels().launch(plan, arguments, stream.inner())? };
         }
         Ok(stream.synchronize()?)
+    }
+
+    fn kernels(&self) -> &Kernels {
+        &self.arena.kernels[self.rank()]
     }
 
     /// Which rank it is.
@@ -128,7 +130,7 @@ impl Member {
         // SAFETY: the caller vouches for the buffers, and for one operation at a time. Scratch, rounds
         // and reports belong to the arena, which frees them only after the kernels that run have
         // ended: nobody launches others once its members are dropped.
-        unsafe { self.kernels.launch(plan, arguments, stream) }
+        unsafe { self.kernels().launch(plan, arguments, stream) }
     }
 
     /// Whether a wait of this rank has ended in vain. Looks at memory of the host, and asks no driver;

@@ -96,3 +96,31 @@ fn waits_can_be_ended() {
         is_well_again(place);
     }
 }
+
+#[test]
+fn members_can_be_dropped_while_their_kernels_wait() {
+    for case in cases() {
+        let Some(mut place) = Place::new(4, Duration::from_secs(60)) else {
+            return;
+        };
+        place.prepare(&case);
+        for rank in (0..4).filter(|rank| *rank != ABSENT) {
+            let own = &place.ranks[rank];
+            // SAFETY: the buffers are long enough; that a rank stays away is what is tested.
+            unsafe {
+                own.member
+                    .enqueue(&place.call(&case, rank), &own.stream)
+                    .unwrap();
+            };
+        }
+        let ranks = std::mem::take(&mut place.ranks).into_iter();
+        let (members, others): (Vec<_>, Vec<_>) = ranks
+            .map(|rank| (rank.member, (rank.stream, rank.input, rank.output)))
+            .unzip();
+        drop(members);
+        for (stream, ..) in &others {
+            assert!(spark_ccl_cuda::is_idle(stream).unwrap());
+        }
+        is_well_again(place);
+    }
+}
