@@ -8,7 +8,7 @@ use crate::{Error, Feature, checked, require};
 /// How a GPU's kernels reach memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// It is the GPU's own.
+    /// It is the context's own.
     Own,
     /// Over `NVLink`, or something that passes on atomic operations as that does.
     Link,
@@ -23,7 +23,7 @@ pub enum Reach {
 /// # Errors
 /// The driver fails.
 pub fn reach(from: &CudaContext, to: &CudaContext) -> Result<Reach, Error> {
-    if from.ordinal() == to.ordinal() {
+    if from.cu_ctx() == to.cu_ctx() {
         return Ok(Reach::Own);
     }
     require(Feature::PeerAccess)?;
