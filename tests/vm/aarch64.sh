@@ -9,7 +9,7 @@ cd "$(dirname "$0")/../.."
 # Left out are test targets and modules that call a compiler, or read sources, which the machine has not; those that
 # go through all cases of something that knows no machine; and those that start many processes or threads, or
 # wait for their deadlines: emulated, they take half an hour. Random collectives and random faults stand for these.
-left_out='^(c_program|fake_nccl|correct|hosts|large|cli|imports)$'
+left_out='^(c_program|fake_nccl|correct|hosts|large|cli|imports|kernels)$'
 skip='--skip compile_fail --skip collectives::
     --skip faults:: --skip mismatch:: --skip stopped:: --skip hosts::
     --skip every_path_computes_the_same --skip sixty_four_ranks'
