@@ -93,6 +93,11 @@ fn reduce<T: Number>(comm: &Communicator) {
             // Where their number has no exact inverse, roundings may differ.
             continue;
         }
+        if op == factor && size == 1 && is_float8::<T>() {
+            let said = refusal::<T>(comm, op).unwrap();
+            assert!(said.contains("one rank"), "{said}");
+            continue;
+        }
         let [own, all] = [COUNT, COUNT * size].map(|len| values(comm, len, op));
         compare!(comm, own.clone(), COUNT, |send, recv| comm
             .all_reduce(send, recv, op));
@@ -155,10 +160,10 @@ fn move_all<T: Number>(comm: &Communicator) {
 }
 
 /// What a reduction says where NCCL has none for the type.
-fn refusal<T: Number>(comm: &Communicator) -> Option<String> {
+fn refusal<T: Number>(comm: &Communicator, op: RedOp<T>) -> Option<String> {
     let mut memory = comm.alloc_device::<T>(COUNT).unwrap();
     memory.write(&[T::of(1); COUNT]).unwrap();
-    let called = comm.all_reduce_in_place(&mut memory, RedOp::Sum).run();
+    let called = comm.all_reduce_in_place(&mut memory, op).run();
     let error = called.map(drop).err()?;
     assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
     let mut same = [T::of(0); COUNT];
@@ -168,11 +173,14 @@ fn refusal<T: Number>(comm: &Communicator) -> Option<String> {
 }
 
 fn reduce_or_refuse<T: Number>(comm: &Communicator) {
-    let Some(said) = refusal::<T>(comm) else {
+    let Some(said) = refusal::<T>(comm, RedOp::Sum) else {
         return reduce::<T>(comm);
     };
-    let float8 = matches!(T::DTYPE, DType::F8E4M3 | DType::F8E5M2);
-    assert!(float8 && !has(Need::FakeGpus), "{said}");
+    assert!(is_float8::<T>() && !has(Need::FakeGpus), "{said}");
+}
+
+fn is_float8<T: Element>() -> bool {
+    matches!(T::DTYPE, DType::F8E4M3 | DType::F8E5M2)
 }
 
 #[test]
@@ -186,6 +194,16 @@ fn all_are_reduced() {
         comm.finalize().unwrap();
     });
     set(8);
+}
+
+#[test]
+fn those_of_one_rank_are_reduced() {
+    let Some(_gpus) = gpus(1) else { return };
+    let set = of_fakes(c"fake_generation");
+    set.map(|set| set(9));
+    let ranks = builder().local(1).unwrap();
+    for_every_type!(reduce_or_refuse(&ranks[0]));
+    set.map(|set| set(8));
 }
 
 #[test]
@@ -237,7 +255,7 @@ fn all_may_be_in_slices_of_cudarc() {
 
 /// A reduction of 8-bit floats, and what is refused of it.
 fn refused<T: Number>(comm: &Communicator) {
-    let said = refusal::<T>(comm).unwrap();
+    let said = refusal::<T>(comm, RedOp::Sum).unwrap();
     for part in [
         T::DTYPE.name(),
         "compute capability 9.0",

@@ -16,7 +16,7 @@ use spark_ccl_cuda::cudarc::driver::sys::CUresult;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream, DriverError};
 use spark_ccl_cuda::{RecordedEvent, is_capturing, is_of_the_thread, make_current};
 use spark_ccl_nccl::{self as nccl, CallTimeout, DeviceSlice, Library};
-use spark_ccl_types::{DType, Operation};
+use spark_ccl_types::{DType, Operation, ReduceOp};
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -156,16 +156,22 @@ impl NcclEngine {
         known.map_err(|error| refused(operation.name(), error))?;
         let is_float8 = matches!(dtype, DType::F8E4M3 | DType::F8E5M2);
         let (generation, rank) = self.oldest;
-        if !is_float8 || generation >= FLOAT8_SINCE {
+        let reason = if !is_float8 {
             return Ok(());
-        }
-        Err(Error::Unsupported {
-            what: format!("{operation} of {dtype} on devices"),
-            reason: format!(
+        } else if generation < FLOAT8_SINCE {
+            format!(
                 "NCCL reduces it on GPUs of compute capability {FLOAT8_SINCE}.0 (Hopper) or later, and that of {} is \
                  of {generation}.x; reduce another type, or gather these",
                 self.watch.member(rank)
-            ),
+            )
+        } else if self.size == 1 && task.reduction.op == Some(ReduceOp::PreMulSum) {
+            "NCCL multiplies none of it in a communicator of one rank; scale another type".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(Error::Unsupported {
+            what: format!("{operation} of {dtype} on devices"),
+            reason,
         })
     }
 

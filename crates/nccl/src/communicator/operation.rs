@@ -200,8 +200,11 @@ impl Operation<'_> {
     /// NCCL's number of a reduction for elements of this type, which the library must support.
     pub(super) fn reduction(&self, op: RedOp<'_>, expected: DType) -> Result<raw::RedOp, Error> {
         self.comm.inner.library.reduces(expected)?;
-        let RedOp::PreMulSum(made) = op else {
-            return Ok(op.code());
+        let made = match op {
+            RedOp::PreMulSum(made) => made,
+            // The same, but NCCL has no kernel that scales the 8-bit floats of one rank.
+            RedOp::Avg if self.comm.size()? == 1 => return Ok(RedOp::Sum.code()),
+            plain => return Ok(plain.code()),
         };
         let (what, seen) = ("reduction", made.dtype);
         self.check_owner(what, made.communicator)?;
