@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaFunction, CudaStream, result};
 use spark_ccl_cuda::{Images, checked, make_current};
 
@@ -12,6 +13,11 @@ static IMAGES: Images = Images::new(
     "collectives.cu",
     include_bytes!("../kernels/collectives.images"),
 );
+
+/// By GPU, held during a launch. Where two threads launch at once, each the first kernel of a stream,
+/// the driver may give both streams one queue of the GPU: a rank's kernel would then start only after
+/// that of another rank, which waits for it.
+static LAUNCHES: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
 
 #[derive(Debug)]
 pub(crate) struct Kernels {
@@ -45,6 +51,7 @@ impl Kernels {
         let function = &self.functions[plan.kernel as usize];
         let (grid, block) = ((plan.ctas, 1, 1), (plan.threads, 1, 1));
         let mut parameters = [(&raw mut arguments).cast()];
+        let _alone = LAUNCHES[stream.context().ordinal() % LAUNCHES.len()].lock();
         // SAFETY: each kernel has one parameter, which has this layout, and which the driver copies.
         // The caller vouches for the memory that it names.
         let launched = unsafe {

@@ -165,7 +165,8 @@ impl NcclEngine {
                 self.watch.member(rank)
             )
         } else if self.size == 1 && task.reduction.op == Some(ReduceOp::PreMulSum) {
-            "NCCL multiplies none of it in a communicator of one rank; scale another type".to_owned()
+            "NCCL multiplies none of it in a communicator of one rank; scale another type"
+                .to_owned()
         } else {
             return Ok(());
         };
