@@ -1,8 +1,9 @@
-//! The quick way through an exchange: a small vector to every peer, then everyone's at once.
+//! The quick way through an exchange: a small vector to every peer, then everyone's, which are reduced, or put side by
+//! side.
 //!
 //! On the links it is what the schedule's steps are, so that a rank may take it while others do not.
 
-use super::exec::Run;
+use super::exec::{ASK_SLOTLESS_BYTES, Run};
 use super::wires::Wires;
 use crate::task::Task;
 use spark_ccl_compute::{Job, Operand};
@@ -20,32 +21,34 @@ pub(super) enum Progress {
     Steps(u64),
 }
 
-/// Runs an exchange, and looks for each of its messages at most `polls` times. Does nothing with other programs.
+/// Runs an exchange, and looks for each of its messages at most `polls` times. Does nothing with long vectors.
 pub(super) fn run(run: &mut Run<'_>, polls: u32) -> Progress {
     let Run {
         task, tag, wires, ..
     } = run;
     let bytes = task.input.len * task.signature.dtype.size();
-    if !run.program.is_exchange() || bytes > wires.slot_bytes {
+    let reduces = task.operation().reduces();
+    // What is only moved may go without a slot if it is longer.
+    if bytes > wires.slot_bytes || !reduces && bytes >= ASK_SLOTLESS_BYTES {
         return Progress::Steps(0);
     }
     let sent = send(task, *tag, bytes, wires);
-    if sent < wires.size - 1 || !reduce(task, *tag, bytes, wires, polls) {
+    if sent < wires.size - 1 {
         return Progress::Steps(u64::from(sent));
     }
-    let (own, steps) = (wires.rank, 2 * u64::from(wires.size));
-    for peer in (0..wires.size).filter(|&peer| peer != own) {
-        if let Ok(rx) = wires.rx(peer, LANE) {
-            rx.release();
-        }
-    }
-    if wires.unflushed.is_empty() {
-        Progress::Complete
+    let taken = if reduces {
+        reduce(task, *tag, bytes, wires, polls)
     } else {
+        gather(task, *tag, bytes, wires, polls)
+    };
+    match taken {
+        Progress::Complete if wires.unflushed.is_empty() => Progress::Complete,
         // All of them: what is left is that the kernel takes its bytes.
-        Progress::Steps(steps)
+        Progress::Complete => Progress::Steps(2 * u64::from(wires.size)),
+        Progress::Steps(steps) => Progress::Steps(u64::from(sent) + steps),
     }
 }
+
 /// Sends to one peer after the other; to how many.
 fn send(task: &Task, tag: u64, bytes: usize, wires: &mut Wires) -> u32 {
     for step in 1..wires.size {
@@ -68,7 +71,7 @@ fn send(task: &Task, tag: u64, bytes: usize, wires: &mut Wires) -> u32 {
 }
 
 /// Reduces the vectors of all ranks, in the order of ranks, if each arrives within `polls` polls.
-fn reduce(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, polls: u32) -> bool {
+fn reduce(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, polls: u32) -> Progress {
     let mut operands = std::mem::take(&mut wires.operands);
     operands.clear();
     for rank in 0..wires.size {
@@ -87,14 +90,61 @@ fn reduce(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, polls: u32) ->
         // SAFETY: input and output are the operation's until it is done; messages stay where they
         // are until they are released, and were checked to be as long as the input.
         unsafe { wires.compute_now(&job(task, &operands, &dsts)) };
+        let own = wires.rank;
+        for peer in (0..wires.size).filter(|&peer| peer != own) {
+            release(peer, wires);
+        }
     }
     wires.operands = operands;
-    complete
+    if complete {
+        Progress::Complete
+    } else {
+        Progress::Steps(0)
+    }
+}
+
+/// Puts the own vector and those of the others side by side, as long as each arrives within `polls` polls.
+fn gather(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, polls: u32) -> Progress {
+    let block = |rank: Rank| task.output.ptr.wrapping_add(rank as usize * bytes);
+    let mut steps = 0;
+    if !task.in_place {
+        let (srcs, dsts) = ([own(task)], [block(wires.rank)]);
+        // SAFETY: the output has a block for each rank, as long as the input; both are the operation's until it is
+        // done.
+        unsafe { wires.compute_now(&job(task, &srcs, &dsts)) };
+        steps += 1;
+    }
+    for distance in 1..wires.size {
+        let from = (wires.rank + wires.size - distance) % wires.size;
+        let Some(ptr) = arrived(from, tag, bytes, wires, polls) else {
+            return Progress::Steps(steps);
+        };
+        let scale = Scale::One;
+        let (srcs, dsts) = ([Operand { ptr, scale }], [block(from)]);
+        // SAFETY: as above; the message stays where it is until it is released, and was checked to be as long as the
+        // input.
+        unsafe { wires.compute_now(&job(task, &srcs, &dsts)) };
+        release(from, wires);
+        steps += 1;
+    }
+    Progress::Complete
+}
+
+fn release(peer: Rank, wires: &mut Wires) {
+    if let Ok(rx) = wires.rx(peer, LANE) {
+        rx.release();
+    }
 }
 
 /// The peer's message. Anything else that is there stays: the schedule's steps find it again, and say
 /// what is wrong.
-fn arrived(peer: Rank, tag: u64, bytes: usize, wires: &mut Wires, polls: u32) -> Option<*const u8> {
+pub(super) fn arrived(
+    peer: Rank,
+    tag: u64,
+    bytes: usize,
+    wires: &mut Wires,
+    polls: u32,
+) -> Option<*const u8> {
     let rx = wires.rx(peer, LANE).ok()?;
     for _ in 0..polls {
         match rx.peek() {

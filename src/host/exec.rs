@@ -14,7 +14,7 @@ use spark_ccl_types::Scale;
 /// in the caches already when they are written.)
 const STREAMING_BYTES: usize = 16 << 20;
 /// For shorter slices, the link is not asked to go without a slot.
-const ASK_SLOTLESS_BYTES: usize = 4 << 10;
+pub(super) const ASK_SLOTLESS_BYTES: usize = 4 << 10;
 /// Slices after which a channel lets the others (and the fault check) have a turn.
 const TURN: usize = 32;
 
@@ -42,13 +42,13 @@ pub(super) struct Half {
 /// How far a channel of an operation is.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Cursor {
-    index: u64,
-    halves: [Half; 2],
+    pub(super) index: u64,
+    pub(super) halves: [Half; 2],
 }
 
 impl Cursor {
     /// To the next step.
-    fn advance(&mut self) {
+    pub(super) fn advance(&mut self) {
         self.index += 1;
         // Field by field: a new value would be written in parts and read as a whole (see `turn`).
         for half in &mut self.halves {
@@ -307,7 +307,7 @@ impl Run<'_> {
     }
 
     /// The slot to fill; null where nothing is sent.
-    fn outgoing(
+    pub(super) fn outgoing(
         &mut self,
         lane: usize,
         transfer: &Transfer,
@@ -324,7 +324,7 @@ impl Run<'_> {
     }
 
     /// Starts `dst, outgoing = incoming op src` for one slice.
-    fn combine(
+    pub(super) fn combine(
         &mut self,
         transfer: &Transfer,
         done: u64,
@@ -352,7 +352,12 @@ impl Run<'_> {
     }
 
     /// Sends the filled slot and gives the read one back.
-    fn finish(&mut self, lane: usize, transfer: &Transfer, bytes: usize) -> Result<(), Obstacle> {
+    pub(super) fn finish(
+        &mut self,
+        lane: usize,
+        transfer: &Transfer,
+        bytes: usize,
+    ) -> Result<(), Obstacle> {
         if let Some(peer) = transfer.to {
             self.wires.commit(peer, lane, bytes, self.tag)?;
         }

@@ -76,9 +76,14 @@ impl Execution {
 
     /// Goes from the start to the end, which it answers, or until the budget is spent.
     pub(super) fn run_inline(&mut self, mut run: Run<'_>, spin_budget: &SpinBudget) -> bool {
-        match exchange::run(&mut run, spin_budget.polls()) {
-            Progress::Complete => return true,
-            Progress::Steps(steps) => self.cursors[0].skip(steps),
+        let (cursor, polls) = (&mut self.cursors[0], spin_budget.polls());
+        if run.program.is_exchange() {
+            match exchange::run(&mut run, polls) {
+                Progress::Complete => return true,
+                Progress::Steps(steps) => cursor.skip(steps),
+            }
+        } else if run.run_at_once(cursor, polls) {
+            return true;
         }
         for _ in 0..spin_budget.rounds() {
             match self.advance(&mut run) {

@@ -1,6 +1,7 @@
 //! The engine of one communicator: its operations in flight, and what makes them progress.
 
 mod active;
+mod at_once;
 mod blocked;
 mod engine;
 mod exchange;

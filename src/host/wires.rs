@@ -5,7 +5,7 @@
 
 use super::signal_payload::Disagreement;
 use crate::mesh::{Halves, LANES, Line, Mesh, index};
-use spark_ccl_compute::{Compute, Job, Operand, Started};
+use spark_ccl_compute::{Compute, Job, Operand, Started, Ticket};
 use spark_ccl_sched::Rank;
 use spark_ccl_transport::{Bell, LinkError, LinkRx, LinkTx, Rails, Wait};
 use std::ops::Range;
@@ -318,9 +318,14 @@ impl Wires {
     pub(super) unsafe fn compute_now(&mut self, job: &Job<'_>) {
         // SAFETY: the caller keeps the contract of `start` until the job is over, which it is when this returns.
         if let Started::Pending(ticket) = unsafe { self.compute.start(job) } {
-            while !self.compute.poll(ticket) {
-                std::thread::yield_now();
-            }
+            self.finish(ticket);
+        }
+    }
+
+    /// Waits for a job.
+    pub(super) fn finish(&mut self, ticket: Ticket) {
+        while !self.compute.poll(ticket) {
+            std::thread::yield_now();
         }
     }
 

@@ -88,7 +88,7 @@ impl Program {
         matches!(self, Self::PointToPoint(_))
     }
 
-    /// Whether it is an all-reduce in which everyone sends its vector to everyone.
+    /// Whether it is an all-reduce or an all-gather in which everyone sends its vector to everyone.
     pub(crate) fn is_exchange(&self) -> bool {
         matches!(self, Self::Schedule(schedule) if schedule.is_exchange())
     }

@@ -53,7 +53,7 @@ impl Direct {
 
     /// Whether it is an `AllReduce` in one round.
     pub(crate) fn is_exchange(&self) -> bool {
-        matches!(self.goal, Goal::AllReduce) && self.rounds.piece >= self.count
+        !matches!(self.goal, Goal::ReduceScatter) && self.rounds.piece >= self.count
     }
 
     pub(crate) fn scratch(&self) -> u64 {

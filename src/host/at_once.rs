@@ -1,0 +1,90 @@
+//! The quick way through a collective of small messages: one step after the other, as long as each can be done at
+//! once.
+//!
+//! On the links it is what the steps are, so that a rank may take it while others do not. What cannot be done at once,
+//! and all that is wrong, is left to the way that keeps state of a step (`exec.rs`).
+
+use super::exchange::arrived;
+use super::exec::{ASK_SLOTLESS_BYTES, Cursor, Run};
+use super::transfer::Transfer;
+use spark_ccl_sched::{Kind, Step};
+use std::ptr;
+
+/// That of a schedule with one channel, and its lane.
+const CHANNEL: u32 = 0;
+const LANE: usize = 0;
+
+impl Run<'_> {
+    /// Goes on from the cursor, and looks for each message at most `polls` times. Whether everything is done.
+    pub(super) fn run_at_once(&mut self, cursor: &mut Cursor, polls: u32) -> bool {
+        if self.program.channels() != 1 {
+            return false;
+        }
+        self.provide_scratch();
+        while let Some(step) = self.program.step(CHANNEL, cursor.index) {
+            if !step.is_empty() && !self.do_at_once(&step, cursor, polls) {
+                return false;
+            }
+            cursor.advance();
+        }
+        // Else the kernel is still to take bytes.
+        self.wires.unflushed.is_empty()
+    }
+
+    fn do_at_once(&mut self, step: &Step, cursor: &mut Cursor, polls: u32) -> bool {
+        match step.kind {
+            Kind::Send
+            | Kind::Recv
+            | Kind::RecvReduce
+            | Kind::RecvReduceSend
+            | Kind::RecvReduceCopySend
+            | Kind::RecvCopySend
+            | Kind::Copy => self.move_at_once(&Transfer::of(step), polls),
+            Kind::SendRecv => {
+                let sending = Transfer::sending(step);
+                if !self.move_at_once(&sending, polls) {
+                    return false;
+                }
+                cursor.halves[0].elements = sending.elements;
+                self.move_at_once(&Transfer::receiving(step), polls)
+            }
+            Kind::Signal => self.signal(CHANNEL, step.send_to).is_ok(),
+            Kind::Wait => {
+                self.wires.await_message(step.recv_from, LANE, polls);
+                self.await_signal(CHANNEL, step.recv_from).is_ok()
+            }
+            Kind::ReduceLocal => {
+                matches!(self.reduce_local(step, &mut cursor.halves[0]), Ok(true))
+            }
+            Kind::Get | Kind::GetReduce | Kind::GetReducePut => {
+                matches!(self.one_sided(step, &mut cursor.halves[0]), Ok(true))
+            }
+        }
+    }
+
+    /// All of a transfer, if it is one message, which goes through a slot whatever the link is.
+    fn move_at_once(&mut self, transfer: &Transfer, polls: u32) -> bool {
+        let count = transfer.elements as usize;
+        let bytes = count * self.task.signature.dtype.size();
+        if bytes == 0 {
+            return true;
+        }
+        if bytes >= ASK_SLOTLESS_BYTES || bytes > self.wires.slot_bytes {
+            return false;
+        }
+        let incoming = match transfer.from {
+            None => Some(ptr::null()),
+            Some(peer) => arrived(peer, self.tag, bytes, self.wires, polls),
+        };
+        let Some(incoming) = incoming else {
+            return false;
+        };
+        let Ok(outgoing) = self.outgoing(LANE, transfer, bytes) else {
+            return false;
+        };
+        if let Some(ticket) = self.combine(transfer, 0, count, incoming, outgoing) {
+            self.wires.finish(ticket);
+        }
+        self.finish(LANE, transfer, bytes).is_ok()
+    }
+}
