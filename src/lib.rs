@@ -38,6 +38,7 @@ mod repair;
 mod shrink;
 mod split;
 mod task;
+mod untyped;
 mod world;
 
 /// How to use the library, chapter by chapter. All code here is compiled and run by the tests.
@@ -80,6 +81,7 @@ pub use spark_ccl_types::{
     Algorithm, DType, Element, Extent, F8E4M3, F8E5M2, InPlaceRule, Operation, RedOp, ReduceOp,
     Side, bf16, f16,
 };
+pub use untyped::UntypedCall;
 
 /// Version and commit of this build; all ranks must run the same.
 pub const VERSION: &str = env!("SPARK_CCL_VERSION");

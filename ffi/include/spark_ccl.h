@@ -1,22 +1,36 @@
 /*
- * spark-ccl: collective communication. First slice of the C interface.
+ * spark-ccl: collective communication between the ranks of a job, on memory of the host.
  *
- * Link with -lspark_ccl. Every function may be called from any thread, returns a result code, and
- * does not return before its work is done; what lies behind a code other than SPARK_CCL_SUCCESS is
- * told by spark_ccl_last_error() in the same thread.
+ * Link with -lspark_ccl (pkg-config: spark_ccl). Every function may be called from any thread and returns a result
+ * code; what lies behind a code other than SPARK_CCL_SUCCESS is told by spark_ccl_last_error() in the same thread.
  *
- * All ranks of a communicator must make the same calls with matching arguments in the same order.
- * After SPARK_CCL_TIMEOUT or SPARK_CCL_REMOTE the communicator refuses further work: destroy it. The
- * process can make a new one.
+ * All ranks of a communicator must make the same collective calls with matching arguments in the same order. Messages
+ * of two ranks match in the order of their calls. After SPARK_CCL_TIMEOUT or SPARK_CCL_REMOTE a communicator refuses
+ * further work: destroy it, or go on without the ranks that are lost (spark_ccl_comm_shrink).
+ *
+ * Handles. Communicators and requests are handles: one that has ended is an error, not a crash. A communicator that is
+ * destroyed while calls use it stays until they are done. In a forked child, the parent's handles are no handles; the
+ * child may make its own.
+ *
+ * Buffers. `count` is in elements; buffers must be aligned to their elements, and may be NULL where they have none.
+ * Buffers of a call must not overlap, unless the call is in place: each function says when it is. Until a call is
+ * done, nobody else may write what it sends, or use what it receives.
  */
 #ifndef SPARK_CCL_H
 #define SPARK_CCL_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* What this header is of: 10000 times the major, 100 times the minor, and the patch number. */
+#define SPARK_CCL_VERSION 100
+
+/* What the library is of that is linked at run time. */
+int spark_ccl_version(void);
 
 /* What became of a call. */
 typedef enum {
@@ -49,18 +63,20 @@ typedef enum {
     SPARK_CCL_FLOAT8_E5M2 = 11
 } spark_ccl_dtype;
 
-/* Reductions, numbered as in NCCL's ncclRedOp_t. */
+/* Reductions; the first five are numbered as in NCCL's ncclRedOp_t. */
 typedef enum {
     SPARK_CCL_SUM = 0,
     SPARK_CCL_PROD = 1,
     SPARK_CCL_MAX = 2,
     SPARK_CCL_MIN = 3,
-    SPARK_CCL_AVG = 4
+    SPARK_CCL_AVG = 4,
+    /* The sum of what each rank has, times its factor (spark_ccl_options). */
+    SPARK_CCL_PRE_MUL_SUM = 5
 } spark_ccl_op;
 
 /*
- * Names a group of ranks that is about to meet. It holds a secret: whoever has it can join. Pass it
- * to the other ranks through something that strangers cannot read.
+ * Names a group of ranks that is about to meet. It holds a secret: whoever has it can join. Pass it to the other ranks
+ * through something that strangers cannot read.
  */
 typedef struct {
     unsigned char bytes[128];
@@ -69,63 +85,226 @@ typedef struct {
 /* One rank of a group. */
 typedef struct spark_ccl_comm spark_ccl_comm;
 
+/* A call that was started. */
+typedef uint64_t spark_ccl_request;
+#define SPARK_CCL_REQUEST_NULL ((spark_ccl_request)0)
+
+/* A setting of the library, with the names and values of its environment variables: "SPARK_CCL_TIMEOUT", "30". */
+typedef struct {
+    const char *name;
+    const char *value;
+} spark_ccl_setting;
+
 /*
- * Makes a new id. This process serves the meeting of the ranks, so it must live until they have
- * met; it is usually rank 0, but need not be a rank.
+ * What a call may have besides its arguments. Begin with SPARK_CCL_OPTIONS_INIT: later versions add members at the
+ * end, and know by struct_size which ones a program has. NULL stands for all defaults.
+ */
+typedef struct {
+    size_t struct_size;
+    /* Not NULL: the call is started, and *request is what to wait for. It becomes SPARK_CCL_REQUEST_NULL on failure. */
+    spark_ccl_request *request;
+    /* A name, which is compared between the ranks and shown in errors. */
+    const char *name;
+    /* For SPARK_CCL_PRE_MUL_SUM: one element of the call's type. */
+    const void *factor;
+} spark_ccl_options;
+#define SPARK_CCL_OPTIONS_INIT {sizeof(spark_ccl_options), NULL, NULL, NULL}
+
+/*
+ * Communicators
+ */
+
+/*
+ * Makes a new id. This process serves the meeting of the ranks, so it must live until they have met; it is usually rank
+ * 0, but need not be a rank.
  */
 spark_ccl_result spark_ccl_get_unique_id(spark_ccl_unique_id *id);
 
 /*
- * Joins the group of `size` ranks that share `id`, as rank `rank` (0 to size - 1). Returns when all
- * ranks have come. *comm becomes the communicator, or NULL on failure.
+ * Joins the group of `size` ranks that share `id`, as rank `rank` (0 to size - 1). Returns when all ranks have come.
+ * `settings` has `settings_count` elements, and may be NULL for none; they win over the environment. *comm becomes the
+ * communicator, or NULL on failure.
  */
 spark_ccl_result spark_ccl_comm_create(const spark_ccl_unique_id *id, int rank, int size,
+                                       const spark_ccl_setting *settings, size_t settings_count,
                                        spark_ccl_comm **comm);
 
 /*
- * Joins the ranks that a launcher started: torchrun, mpirun of Open MPI or MPICH, srun, or anything
- * that sets SPARK_CCL_RANK, SPARK_CCL_SIZE and SPARK_CCL_UNIQUE_ID. *comm becomes the communicator,
- * or NULL on failure.
+ * Joins the ranks that a launcher started: torchrun, mpirun of Open MPI or MPICH, srun, or anything that sets
+ * SPARK_CCL_RANK, SPARK_CCL_SIZE and SPARK_CCL_UNIQUE_ID. *comm becomes the communicator, or NULL on failure.
  */
-spark_ccl_result spark_ccl_comm_from_env(spark_ccl_comm **comm);
+spark_ccl_result spark_ccl_comm_from_env(const spark_ccl_setting *settings, size_t settings_count,
+                                         spark_ccl_comm **comm);
+
+/*
+ * Makes a communicator of the ranks that pass the same color, ordered by key and then by rank. All ranks call this. A
+ * rank whose color is below 0 gets NULL, and success.
+ */
+spark_ccl_result spark_ccl_comm_split(spark_ccl_comm *comm, int color, int key,
+                                      spark_ccl_comm **part);
+
+/*
+ * Makes a communicator of the ranks that are left, in their order, after `comm` has failed. All of these call this;
+ * `lost` names `lost_count` ranks that are to be left out even if they live, and may be NULL for none.
+ */
+spark_ccl_result spark_ccl_comm_shrink(spark_ccl_comm *comm, const int *lost, size_t lost_count,
+                                       spark_ccl_comm **rest);
 
 /* The communicator's own rank. */
-spark_ccl_result spark_ccl_comm_rank(const spark_ccl_comm *comm, int *rank);
+spark_ccl_result spark_ccl_comm_rank(spark_ccl_comm *comm, int *rank);
 
 /* Number of ranks. */
-spark_ccl_result spark_ccl_comm_size(const spark_ccl_comm *comm, int *size);
+spark_ccl_result spark_ccl_comm_size(spark_ccl_comm *comm, int *size);
+
+/* How long each call may take from now on. All ranks should set the same. */
+spark_ccl_result spark_ccl_comm_set_timeout(spark_ccl_comm *comm, unsigned milliseconds);
+
+/* Success while the communicator works; else why it has failed, as its calls say. Waits for nothing. */
+spark_ccl_result spark_ccl_comm_check(spark_ccl_comm *comm);
 
 /*
- * recv[i] = the reduction of all ranks' send[i], on every rank and with the same bits on all of
- * them, for `count` elements. In place if `recv` is `send`; otherwise they must not overlap. Both
- * must be aligned to their elements; with a count of 0 they may be NULL.
- */
-spark_ccl_result spark_ccl_all_reduce(spark_ccl_comm *comm, const void *send, void *recv,
-                                      size_t count, spark_ccl_dtype dtype, spark_ccl_op op);
-
-/* Returns on no rank before it was called on all. */
-spark_ccl_result spark_ccl_barrier(spark_ccl_comm *comm);
-
-/*
- * Fails the communicator on all ranks: calls under way and later ones return SPARK_CCL_REMOTE, with
- * `reason` (may be NULL) in their message.
+ * Fails the communicator on all ranks: calls under way and later ones return SPARK_CCL_REMOTE, with `reason` (may be
+ * NULL) in their message.
  */
 spark_ccl_result spark_ccl_comm_abort(spark_ccl_comm *comm, const char *reason);
 
+/* Waits until all ranks have called this and all started calls are done, and leaves the group. Destroy it afterwards. */
+spark_ccl_result spark_ccl_comm_finalize(spark_ccl_comm *comm);
+
 /*
- * Leaves the group and frees the communicator, which no thread may be using. Does not wait for the
- * other ranks (spark_ccl_barrier does). NULL is allowed.
+ * Frees the communicator, and its registered memory, when the last call that uses it is done. Does not wait for other
+ * ranks. NULL is allowed.
  */
 spark_ccl_result spark_ccl_comm_destroy(spark_ccl_comm *comm);
+
+/*
+ * Memory
+ */
+
+/*
+ * Allocates `bytes` of zeroed memory that the other ranks and RDMA devices reach, for calls without copies. All ranks
+ * call this with the same size. *memory is aligned for all types, or NULL on failure. Any part of it may be a buffer of
+ * a call of this communicator; a call without copies needs such buffers on all ranks, at the same offsets.
+ */
+spark_ccl_result spark_ccl_alloc(spark_ccl_comm *comm, size_t bytes, void **memory);
+
+/* Frees memory of spark_ccl_alloc. No call may use it. NULL is allowed. */
+spark_ccl_result spark_ccl_free(spark_ccl_comm *comm, void *memory);
+
+/*
+ * Collectives. Each is done when it returns, unless it is started (spark_ccl_options.request) or grouped.
+ */
+
+/* recv[i] = the reduction of all ranks' send[i], with the same bits on all ranks. In place if recv is send. */
+spark_ccl_result spark_ccl_all_reduce(spark_ccl_comm *comm, const void *send, void *recv,
+                                      size_t count, spark_ccl_dtype dtype, spark_ccl_op op,
+                                      const spark_ccl_options *options);
+
+/* The same, on the root only; the others' recv is not looked at. In place if recv is send on the root. */
+spark_ccl_result spark_ccl_reduce(spark_ccl_comm *comm, const void *send, void *recv, size_t count,
+                                  spark_ccl_dtype dtype, spark_ccl_op op, int root,
+                                  const spark_ccl_options *options);
+
+/* recv = the root's send; the others' send is not looked at. In place if recv is send on the root. */
+spark_ccl_result spark_ccl_broadcast(spark_ccl_comm *comm, const void *send, void *recv,
+                                     size_t count, spark_ccl_dtype dtype, int root,
+                                     const spark_ccl_options *options);
+
+/*
+ * recv = the `count` elements of each rank, by rank; it has count * size. In place if send is this rank's block of
+ * recv, which begins rank * count elements in.
+ */
+spark_ccl_result spark_ccl_all_gather(spark_ccl_comm *comm, const void *send, void *recv,
+                                      size_t count, spark_ccl_dtype dtype,
+                                      const spark_ccl_options *options);
+
+/*
+ * recv = this rank's block, of `count` elements, of the reduction of all ranks' send, which have count * size. In place
+ * if recv is this rank's block of send.
+ */
+spark_ccl_result spark_ccl_reduce_scatter(spark_ccl_comm *comm, const void *send, void *recv,
+                                          size_t count, spark_ccl_dtype dtype, spark_ccl_op op,
+                                          const spark_ccl_options *options);
+
+/* As spark_ccl_all_gather, on the root only; the others' recv is not looked at. */
+spark_ccl_result spark_ccl_gather(spark_ccl_comm *comm, const void *send, void *recv, size_t count,
+                                  spark_ccl_dtype dtype, int root, const spark_ccl_options *options);
+
+/*
+ * recv = this rank's block, of `count` elements, of the root's send, which has count * size; the others' send is not
+ * looked at. In place on the root if recv is its block of send.
+ */
+spark_ccl_result spark_ccl_scatter(spark_ccl_comm *comm, const void *send, void *recv, size_t count,
+                                   spark_ccl_dtype dtype, int root,
+                                   const spark_ccl_options *options);
+
+/* Block p of send goes to rank p, as this rank's block of its recv; blocks have `count` elements. In place if recv is send. */
+spark_ccl_result spark_ccl_all_to_all(spark_ccl_comm *comm, const void *send, void *recv,
+                                      size_t count, spark_ccl_dtype dtype,
+                                      const spark_ccl_options *options);
+
+/*
+ * The same with blocks of any lengths: for rank p, send_counts[p] elements from send_begins[p] on; from rank p,
+ * recv_counts[p] to recv_begins[p]. Where begins are NULL, blocks follow each other. Never in place.
+ */
+spark_ccl_result spark_ccl_all_to_all_v(spark_ccl_comm *comm, const void *send,
+                                        const size_t *send_counts, const size_t *send_begins,
+                                        void *recv, const size_t *recv_counts,
+                                        const size_t *recv_begins, spark_ccl_dtype dtype,
+                                        const spark_ccl_options *options);
+
+/* Returns on no rank before it was called on all. */
+spark_ccl_result spark_ccl_barrier(spark_ccl_comm *comm, const spark_ccl_options *options);
+
+/*
+ * Messages. A receiver must expect as many elements as are sent. To send to and receive from one another, two ranks
+ * group the calls, or start them.
+ */
+spark_ccl_result spark_ccl_send(spark_ccl_comm *comm, const void *send, size_t count,
+                                spark_ccl_dtype dtype, int to, const spark_ccl_options *options);
+spark_ccl_result spark_ccl_recv(spark_ccl_comm *comm, void *recv, size_t count,
+                                spark_ccl_dtype dtype, int from, const spark_ccl_options *options);
+
+/*
+ * Calls of this thread between start and the matching end go on side by side; the outermost end waits for all of them,
+ * and returns the first one's failure. Groups must be ended by the thread that has started them, before it ends.
+ */
+spark_ccl_result spark_ccl_group_start(void);
+spark_ccl_result spark_ccl_group_end(void);
+
+/*
+ * Waits for a started call, and returns what became of it. *request becomes SPARK_CCL_REQUEST_NULL, for which waiting
+ * does nothing.
+ */
+spark_ccl_result spark_ccl_wait(spark_ccl_request *request);
+
+/* Waits for all; returns the first failure. */
+spark_ccl_result spark_ccl_wait_all(spark_ccl_request *requests, size_t count);
+
+/* Whether the call is done: then *done is 1, and the rest is as of spark_ccl_wait. Else *done is 0. Makes progress. */
+spark_ccl_result spark_ccl_test(spark_ccl_request *request, int *done);
+
+/*
+ * Errors and logs
+ */
 
 /* A few words for a result code. Never NULL; not to be freed. */
 const char *spark_ccl_result_string(spark_ccl_result result);
 
 /*
- * What went wrong in the last call of this thread that failed; empty if none did. Valid until the
- * next failure in the same thread; not to be freed.
+ * What went wrong in the last call of this thread that failed; empty if none did. Valid until the next failure in the
+ * same thread; not to be freed.
  */
 const char *spark_ccl_last_error(void);
+
+/* Takes a line of the log, without its end, until it returns. */
+typedef void (*spark_ccl_log_function)(const char *line, void *data);
+
+/*
+ * Passes log lines to a function from now on, once in a process; `filter` is as SPARK_CCL_LOG, and NULL means "info".
+ * Any thread may call the function, several at once. It must not call this library.
+ */
+spark_ccl_result spark_ccl_set_log(spark_ccl_log_function function, void *data, const char *filter);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-//! A C program, compiled against the header and linked with the library.
+//! C programs, compiled against the header and linked with the library.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 
 const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Builds the library, which cargo does not do for tests: nothing in Rust can link to it.
+/// Builds the library, which cargo does not do for tests: nothing in Rust can link to it. The folder that it is in.
 fn library() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     // This test is target[/triple]/profile/deps/name.
@@ -38,28 +38,30 @@ fn library() -> PathBuf {
         .flat_map(|message| message["filenames"].as_array().cloned().unwrap_or_default())
         .filter_map(|file| file.as_str().map(PathBuf::from))
         .find(|file| file.ends_with("libspark_ccl.so"))
+        .and_then(|file| file.parent().map(Path::to_owned))
         .expect("cargo built no libspark_ccl.so")
 }
 
-/// Compiles the program into `directory`.
-fn compile(directory: &Path) -> PathBuf {
-    let library = library();
-    let folder = library.parent().unwrap();
-    let program = directory.join("all_reduce");
-    let status = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()))
-        .args(["-std=c99", "-D_POSIX_C_SOURCE=200809L", "-O1"])
+/// Compiles a program of this folder as a language.
+fn compile(directory: &Path, name: &str, compiler: &str, language: &[&str]) -> PathBuf {
+    let folder = library();
+    let program = directory.join(format!("{name}-{}", language[0].trim_start_matches('-')));
+    let variable = if compiler == "cc" { "CC" } else { "CXX" };
+    let status = Command::new(env::var_os(variable).unwrap_or_else(|| compiler.into()))
+        .args(language)
+        .args(["-D_POSIX_C_SOURCE=200809L", "-O1"])
         .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror"])
         .arg(format!("-I{PACKAGE}/include"))
-        .arg(format!("{PACKAGE}/tests/all_reduce.c"))
+        .arg(format!("{PACKAGE}/tests/{name}.c"))
         .arg("-o")
         .arg(&program)
-        .arg("-L")
-        .arg(folder)
-        .arg("-lspark_ccl")
+        .args(["-x", "none", "-L"])
+        .arg(&folder)
+        .args(["-lspark_ccl", "-lm"])
         .arg(format!("-Wl,-rpath,{}", folder.display()))
         .status()
-        .expect("a C compiler is needed: install gcc, or set CC");
-    assert!(status.success(), "the C compiler's complaints are above");
+        .expect("a compiler is needed: install gcc and g++, or set CC and CXX");
+    assert!(status.success(), "the compiler's complaints are above");
     program
 }
 
@@ -74,26 +76,22 @@ fn lines(output: &Output) -> Vec<String> {
     lines
 }
 
-#[test]
-fn ranks_in_c_reduce() {
-    let directory = tempfile::tempdir().unwrap();
-    let program = compile(directory.path());
-
-    let output = Command::new(&program).env_clear().output().unwrap();
-    assert_eq!(lines(&output), ["rank 0 of 2: right", "rank 1 of 2: right"]);
-
+/// Runs a program as so many ranks, which all say that everything is right.
+fn launch(program: &Path, arguments: &[&str], ranks: usize) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     drop(listener);
-    let ranks: Vec<_> = ["0", "1"]
+    let size = ranks.to_string();
+    let ranks: Vec<_> = (0..ranks)
         .map(|rank| {
-            Command::new(&program)
-                .arg("env")
+            let rank = rank.to_string();
+            Command::new(program)
+                .args(arguments)
                 .env_clear()
                 .envs([
-                    ("RANK", rank),
-                    ("WORLD_SIZE", "2"),
-                    ("LOCAL_RANK", rank),
+                    ("RANK", rank.as_str()),
+                    ("WORLD_SIZE", &size),
+                    ("LOCAL_RANK", &rank),
                     ("MASTER_ADDR", "127.0.0.1"),
                     ("MASTER_PORT", &port),
                 ])
@@ -102,10 +100,60 @@ fn ranks_in_c_reduce() {
                 .spawn()
                 .unwrap()
         })
-        .into_iter()
         .collect();
     for (rank, process) in ranks.into_iter().enumerate() {
         let output = process.wait_with_output().unwrap();
-        assert_eq!(lines(&output), [format!("rank {rank} of 2: right")]);
+        assert_eq!(lines(&output), [format!("rank {rank} of {size}: right")]);
     }
+}
+
+#[test]
+fn ranks_in_c_reduce() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(directory.path(), "ranks", "cc", &["-std=c99"]);
+    let output = Command::new(&program).env_clear().output().unwrap();
+    assert_eq!(lines(&output), ["rank 0 of 2: right", "rank 1 of 2: right"]);
+    launch(&program, &["env"], 2);
+}
+
+#[test]
+fn all_collectives_work_in_c_and_cpp() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(directory.path(), "collectives", "cc", &["-std=c11"]);
+    for ranks in [1, 2, 3, 5] {
+        launch(&program, &[], ranks);
+    }
+    let language = ["-std=c++17", "-x", "c++"];
+    let program = compile(directory.path(), "collectives", "c++", &language);
+    launch(&program, &[], 2);
+}
+
+/// The shared library has the functions of the header, and nothing else.
+#[test]
+fn only_the_header_is_exported() {
+    let output = Command::new("nm")
+        .args(["-D", "--defined-only", "--format=posix"])
+        .arg(library().join("libspark_ccl.so"))
+        .output()
+        .expect("nm is needed: install binutils");
+    assert!(output.status.success());
+    let symbols = String::from_utf8(output.stdout).unwrap();
+    let mut exported: Vec<&str> = symbols
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    exported.sort_unstable();
+    let header = std::fs::read_to_string(format!("{PACKAGE}/include/spark_ccl.h")).unwrap();
+    let mut declared: Vec<&str> = header
+        .lines()
+        .filter(|line| {
+            line.starts_with("spark_ccl_")
+                || line.starts_with("int ")
+                || line.starts_with("const char *")
+        })
+        .filter_map(|line| line.split('(').next())
+        .filter_map(|start| start.rsplit([' ', '*']).next())
+        .collect();
+    declared.sort_unstable();
+    assert_eq!(exported, declared);
 }

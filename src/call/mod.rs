@@ -8,6 +8,7 @@ mod operands;
 mod pending;
 mod scope;
 
+pub(crate) use operands::sealed;
 pub use operands::{InPlace, Nothing, Operands, OutOfPlace, OwnedOperands, Receiving, Sending};
 pub use pending::{Failed, Pending};
 pub use scope::{Scope, ScopedPending};

@@ -3,7 +3,7 @@
 use crate::buffer::{OwnedBuf, RecvBuf, Region, SendBuf};
 use spark_ccl_types::Element;
 
-mod sealed {
+pub(crate) mod sealed {
     pub trait Sealed {}
 }
 

@@ -22,7 +22,8 @@ mod sealed {
 }
 
 macro_rules! elements {
-    ($($ty:ty: $dtype:ident, $value:ident => $scale:expr;)*) => {$(
+    ($($ty:ty: $dtype:ident, $value:ident => $scale:expr;)*) => {
+        $(
         impl sealed::Sealed for $ty {}
 
         impl Element for $ty {
@@ -33,7 +34,20 @@ macro_rules! elements {
                 $scale
             }
         }
-    )*};
+    )*
+
+        impl Scale {
+            /// The factor whose bytes these are, in the order of the host; zeros follow them.
+            pub fn from_bytes(dtype: DType, bytes: [u8; 8]) -> Self {
+                match dtype {
+                    $(DType::$dtype => {
+                        let own = &bytes[..size_of::<$ty>()];
+                        bytemuck::pod_read_unaligned::<$ty>(own).to_scale()
+                    })*
+                }
+            }
+        }
+    };
 }
 
 // Signed integers are sign-extended, so that the low bits are those of the factor at any width.

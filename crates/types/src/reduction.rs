@@ -1,6 +1,6 @@
 //! A reduction as engines execute it, without the element type.
 
-use crate::{Combine, Element, RedOp, ReduceOp, Scale};
+use crate::{Combine, DType, Element, RedOp, ReduceOp, Scale};
 
 /// A [`RedOp`] without its type: a factor on input, an elementwise operation, and a division at the end.
 ///
@@ -34,24 +34,34 @@ impl Reduction {
     /// The reduction `op` among this many ranks.
     #[inline]
     pub fn new<T: Element>(op: RedOp<T>, ranks: u32) -> Self {
-        let name = op.op();
+        let factor = match op {
+            RedOp::PreMulSum(factor) => bytes(factor),
+            _ => [0; 8],
+        };
+        Self::of(T::DTYPE, op.op(), factor, ranks)
+    }
+
+    /// The reduction `op` of elements of a type among this many ranks. The factor is that of
+    /// [`ReduceOp::PreMulSum`]: the bytes of an element, padded with zeros.
+    #[inline]
+    pub fn of(dtype: DType, op: ReduceOp, factor: [u8; 8], ranks: u32) -> Self {
         match op {
-            RedOp::Sum => Self::plain(Combine::Sum, name),
-            RedOp::Prod => Self::plain(Combine::Prod, name),
-            RedOp::Max => Self::plain(Combine::Max, name),
-            RedOp::Min => Self::plain(Combine::Min, name),
-            RedOp::Avg if T::DTYPE.is_integer() => Self {
+            ReduceOp::Sum => Self::plain(Combine::Sum, op),
+            ReduceOp::Prod => Self::plain(Combine::Prod, op),
+            ReduceOp::Max => Self::plain(Combine::Max, op),
+            ReduceOp::Min => Self::plain(Combine::Min, op),
+            ReduceOp::Avg if dtype.is_integer() => Self {
                 divisor: Some(u64::from(ranks)),
-                ..Self::plain(Combine::Sum, name)
+                ..Self::plain(Combine::Sum, op)
             },
-            RedOp::Avg => Self {
+            ReduceOp::Avg => Self {
                 scale: Scale::Float(1.0 / f64::from(ranks)),
-                ..Self::plain(Combine::Sum, name)
+                ..Self::plain(Combine::Sum, op)
             },
-            RedOp::PreMulSum(factor) => Self {
-                scale: factor.to_scale(),
-                factor: bytes(factor),
-                ..Self::plain(Combine::Sum, name)
+            ReduceOp::PreMulSum => Self {
+                scale: Scale::from_bytes(dtype, factor),
+                factor,
+                ..Self::plain(Combine::Sum, op)
             },
         }
     }

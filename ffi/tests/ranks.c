@@ -1,8 +1,8 @@
 /*
  * Two ranks reduce vectors and check every element.
  *
- *   all_reduce        makes the second process itself, and passes the unique id through a pipe
- *   all_reduce env    takes the ranks that a launcher made
+ *   ranks             makes the second process itself, and passes the unique id through a pipe
+ *   ranks env         takes the ranks that a launcher made
  */
 #include "spark_ccl.h"
 
@@ -32,7 +32,7 @@ static void check_sum(spark_ccl_comm *comm, int rank, int size)
     for (int i = 0; i < COUNT; i++) {
         send[i] = (float)(i % 1000 + rank);
     }
-    SUCCEEDS(spark_ccl_all_reduce(comm, send, recv, COUNT, SPARK_CCL_FLOAT32, SPARK_CCL_SUM));
+    SUCCEEDS(spark_ccl_all_reduce(comm, send, recv, COUNT, SPARK_CCL_FLOAT32, SPARK_CCL_SUM, NULL));
     for (int i = 0; i < COUNT; i++) {
         float sum = (float)(i % 1000 * size + size * (size - 1) / 2);
         require(recv[i] == sum, "a sum is wrong");
@@ -42,25 +42,25 @@ static void check_sum(spark_ccl_comm *comm, int rank, int size)
 static void check_in_place(spark_ccl_comm *comm, int rank, int size)
 {
     long long values[3] = {rank, -rank, 7};
-    SUCCEEDS(spark_ccl_all_reduce(comm, values, values, 3, SPARK_CCL_INT64, SPARK_CCL_MAX));
+    SUCCEEDS(spark_ccl_all_reduce(comm, values, values, 3, SPARK_CCL_INT64, SPARK_CCL_MAX, NULL));
     require(values[0] == size - 1 && values[1] == 0 && values[2] == 7, "a maximum is wrong");
 }
 
 static void check_refusals(spark_ccl_comm *comm)
 {
     char bytes[16] = {0};
-    REFUSED(spark_ccl_all_reduce(NULL, bytes, bytes, 1, SPARK_CCL_INT8, SPARK_CCL_SUM), "comm");
-    REFUSED(spark_ccl_all_reduce(comm, NULL, bytes, 1, SPARK_CCL_INT8, SPARK_CCL_SUM), "send");
-    REFUSED(spark_ccl_all_reduce(comm, bytes, NULL, 1, SPARK_CCL_INT8, SPARK_CCL_SUM), "recv");
-    REFUSED(spark_ccl_all_reduce(comm, bytes, bytes, 1, (spark_ccl_dtype)12, SPARK_CCL_SUM), "12");
-    REFUSED(spark_ccl_all_reduce(comm, bytes, bytes, 1, SPARK_CCL_INT8, (spark_ccl_op)5), "5");
-    REFUSED(spark_ccl_all_reduce(comm, bytes, bytes, (size_t)-1, SPARK_CCL_INT32, SPARK_CCL_SUM),
+    REFUSED(spark_ccl_all_reduce(NULL, bytes, bytes, 1, SPARK_CCL_INT8, SPARK_CCL_SUM, NULL), "comm");
+    REFUSED(spark_ccl_all_reduce(comm, NULL, bytes, 1, SPARK_CCL_INT8, SPARK_CCL_SUM, NULL), "send");
+    REFUSED(spark_ccl_all_reduce(comm, bytes, NULL, 1, SPARK_CCL_INT8, SPARK_CCL_SUM, NULL), "receive");
+    REFUSED(spark_ccl_all_reduce(comm, bytes, bytes, 1, (spark_ccl_dtype)12, SPARK_CCL_SUM, NULL), "12");
+    REFUSED(spark_ccl_all_reduce(comm, bytes, bytes, 1, SPARK_CCL_INT8, (spark_ccl_op)6, NULL), "6");
+    REFUSED(spark_ccl_all_reduce(comm, bytes, bytes, (size_t)-1, SPARK_CCL_INT32, SPARK_CCL_SUM, NULL),
             "count");
-    REFUSED(spark_ccl_all_reduce(comm, bytes, bytes + 2, 4, SPARK_CCL_INT8, SPARK_CCL_SUM),
+    REFUSED(spark_ccl_all_reduce(comm, bytes, bytes + 2, 4, SPARK_CCL_INT8, SPARK_CCL_SUM, NULL),
             "overlap");
     REFUSED(spark_ccl_comm_rank(comm, NULL), "rank");
     REFUSED(spark_ccl_get_unique_id(NULL), "id");
-    SUCCEEDS(spark_ccl_all_reduce(comm, NULL, NULL, 0, SPARK_CCL_INT8, SPARK_CCL_SUM));
+    SUCCEEDS(spark_ccl_all_reduce(comm, NULL, NULL, 0, SPARK_CCL_INT8, SPARK_CCL_SUM, NULL));
     SUCCEEDS(spark_ccl_comm_destroy(NULL));
 }
 
@@ -76,24 +76,26 @@ static void run(spark_ccl_comm *comm)
 
     /* Once one rank has given up, every rank's calls fail: perhaps the other's first barrier. */
     if (rank == 0) {
-        SUCCEEDS(spark_ccl_barrier(comm));
+        SUCCEEDS(spark_ccl_barrier(comm, NULL));
         SUCCEEDS(spark_ccl_comm_abort(comm, "enough for today"));
     }
     spark_ccl_result result;
     do {
-        result = spark_ccl_barrier(comm);
+        result = spark_ccl_barrier(comm, NULL);
     } while (result == SPARK_CCL_SUCCESS);
     require(result == SPARK_CCL_REMOTE, "a barrier after an abort");
     require(strstr(spark_ccl_last_error(), "enough for today") != NULL, "the reason of an abort");
     require(strlen(spark_ccl_result_string(result)) > 0, "the name of a result");
     SUCCEEDS(spark_ccl_comm_destroy(comm));
+    REFUSED(spark_ccl_comm_destroy(comm), "ended");
+    REFUSED(spark_ccl_barrier(comm, NULL), "ended");
     printf("rank %d of %d: right\n", rank, size);
 }
 
 static void from_launcher(void)
 {
     spark_ccl_comm *comm = NULL;
-    SUCCEEDS(spark_ccl_comm_from_env(&comm));
+    SUCCEEDS(spark_ccl_comm_from_env(NULL, 0, &comm));
     run(comm);
 }
 
@@ -108,17 +110,17 @@ static void from_unique_id(void)
     spark_ccl_comm *comm = NULL;
     if (child == 0) {
         require(read(ends[0], &id, sizeof id) == (ssize_t)sizeof id, "read");
-        SUCCEEDS(spark_ccl_comm_create(&id, 1, 2, &comm));
+        SUCCEEDS(spark_ccl_comm_create(&id, 1, 2, NULL, 0, &comm));
         run(comm);
         return;
     }
-    REFUSED(spark_ccl_comm_create(NULL, 0, 2, &comm), "id");
+    REFUSED(spark_ccl_comm_create(NULL, 0, 2, NULL, 0, &comm), "id");
     SUCCEEDS(spark_ccl_get_unique_id(&id));
-    REFUSED(spark_ccl_comm_create(&id, -1, 2, &comm), "rank");
-    REFUSED(spark_ccl_comm_create(&id, 0, 2, NULL), "comm");
+    REFUSED(spark_ccl_comm_create(&id, -1, 2, NULL, 0, &comm), "rank");
+    REFUSED(spark_ccl_comm_create(&id, 0, 2, NULL, 0, NULL), "communicator");
     require(comm == NULL, "a communicator that could not be made");
     require(write(ends[1], &id, sizeof id) == (ssize_t)sizeof id, "write");
-    SUCCEEDS(spark_ccl_comm_create(&id, 0, 2, &comm));
+    SUCCEEDS(spark_ccl_comm_create(&id, 0, 2, NULL, 0, &comm));
     run(comm);
 
     int status = -1;

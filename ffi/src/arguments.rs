@@ -1,0 +1,79 @@
+//! Checks what C passes.
+
+use crate::status::Failure;
+use spark_ccl::{DType, ReduceOp};
+use std::borrow::Cow;
+use std::ffi::{CStr, c_char, c_int};
+
+/// A pointer that must not be null.
+pub(crate) fn given<P: Pointer>(pointer: P, name: &str) -> Result<P, Failure> {
+    if pointer.is_missing() {
+        return Err(Failure::invalid(format!("{name} is a null pointer")));
+    }
+    Ok(pointer)
+}
+
+/// A pointer of either kind.
+pub(crate) trait Pointer: Copy {
+    /// Whether it is null.
+    fn is_missing(self) -> bool;
+}
+
+impl<T> Pointer for *const T {
+    fn is_missing(self) -> bool {
+        self.is_null()
+    }
+}
+
+impl<T> Pointer for *mut T {
+    fn is_missing(self) -> bool {
+        self.is_null()
+    }
+}
+
+/// The elements from a pointer on; none if they are to be none.
+///
+/// # Safety
+/// It is null, or points to as many, which nobody writes while the slice is used.
+pub(crate) unsafe fn slice<'a, T>(
+    start: *const T,
+    count: usize,
+    name: &str,
+) -> Result<&'a [T], Failure> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    let start = given(start, name)?;
+    if count > isize::MAX as usize / size_of::<T>() || !start.is_aligned() {
+        return Err(Failure::invalid(format!(
+            "{name} cannot be {count} elements, or is not aligned to them"
+        )));
+    }
+    // SAFETY: neither null nor misaligned nor too long, and this function's contract gives the rest.
+    Ok(unsafe { std::slice::from_raw_parts(start, count) })
+}
+
+/// A number that is not below 0.
+pub(crate) fn natural(value: c_int, name: &str) -> Result<usize, Failure> {
+    usize::try_from(value).map_err(|_| Failure::invalid(format!("{name} is {value}, below 0")))
+}
+
+/// A string; `None` if the pointer is null.
+///
+/// # Safety
+/// It is null or a string that ends in a null character, and that nobody writes while it is used.
+pub(crate) unsafe fn text<'a>(start: *const c_char) -> Option<Cow<'a, str>> {
+    // SAFETY: not null, and then a string by this function's contract.
+    (!start.is_null()).then(|| unsafe { CStr::from_ptr(start) }.to_string_lossy())
+}
+
+pub(crate) fn dtype(code: c_int) -> Result<DType, Failure> {
+    let known = u8::try_from(code).ok().and_then(DType::from_code);
+    known
+        .ok_or_else(|| Failure::invalid(format!("{code} is no spark_ccl_dtype (expected 0 to 11)")))
+}
+
+pub(crate) fn reduction(code: c_int) -> Result<ReduceOp, Failure> {
+    let known = u8::try_from(code).ok().and_then(ReduceOp::from_code);
+    known.ok_or_else(|| Failure::invalid(format!("{code} is no spark_ccl_op (expected 0 to 5)")))
+}

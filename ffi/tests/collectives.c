@@ -1,0 +1,322 @@
+/*
+ * Every collective, as many ranks as a launcher has started: each element of each rank has a value of its own.
+ */
+#include "spark_ccl.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_RANKS = 8, MOST = 5000 };
+
+static spark_ccl_comm *comm;
+static int rank, size;
+static int64_t in[MOST_RANKS * MOST], out[MOST_RANKS * MOST];
+
+static void require(int condition, const char *what)
+{
+    if (!condition) {
+        fprintf(stderr, "rank %d: %s: %s\n", rank, what, spark_ccl_last_error());
+        exit(1);
+    }
+}
+
+#define SUCCEEDS(call) require((call) == SPARK_CCL_SUCCESS, #call)
+#define REFUSED(call, word)                                                                        \
+    require((call) == SPARK_CCL_INVALID && strstr(spark_ccl_last_error(), word) != NULL, #call)
+#define TYPE SPARK_CCL_INT64
+
+/* Element `i` of what a rank has. */
+static int64_t value(int of, size_t i) { return 1000003 * (of + 1) + (int64_t)i * 7; }
+
+static int64_t sum(size_t i)
+{
+    int64_t all = 0;
+    for (int other = 0; other < size; other++) {
+        all += value(other, i);
+    }
+    return all;
+}
+
+static void fill(int64_t *buffer, int of, size_t first, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        buffer[i] = value(of, first + i);
+    }
+}
+
+static void expect(const int64_t *buffer, int of, size_t first, size_t count, const char *what)
+{
+    for (size_t i = 0; i < count; i++) {
+        require(buffer[i] == value(of, first + i), what);
+    }
+}
+
+static void expect_sum(const int64_t *buffer, size_t first, size_t count, const char *what)
+{
+    for (size_t i = 0; i < count; i++) {
+        require(buffer[i] == sum(first + i), what);
+    }
+}
+
+static void reductions(size_t count, int root)
+{
+    size_t all = count * (size_t)size, own = count * (size_t)rank;
+    fill(in, rank, 0, all);
+    SUCCEEDS(spark_ccl_all_reduce(comm, in, out, count, TYPE, SPARK_CCL_SUM, NULL));
+    expect_sum(out, 0, count, "all_reduce");
+    SUCCEEDS(spark_ccl_reduce(comm, in, rank == root ? out : NULL, count, TYPE, SPARK_CCL_SUM, root,
+                              NULL));
+    if (rank == root) {
+        expect_sum(out, 0, count, "reduce");
+    }
+    SUCCEEDS(spark_ccl_reduce_scatter(comm, in, out, count, TYPE, SPARK_CCL_SUM, NULL));
+    expect_sum(out, own, count, "reduce_scatter");
+    SUCCEEDS(spark_ccl_reduce_scatter(comm, in, in + own, count, TYPE, SPARK_CCL_SUM, NULL));
+    expect_sum(in + own, own, count, "reduce_scatter in place");
+    fill(in, rank, 0, all);
+    SUCCEEDS(spark_ccl_all_reduce(comm, in, in, count, TYPE, SPARK_CCL_SUM, NULL));
+    expect_sum(in, 0, count, "all_reduce in place");
+    fill(in, rank, 0, all);
+    SUCCEEDS(spark_ccl_reduce(comm, in, in, count, TYPE, SPARK_CCL_SUM, root, NULL));
+    if (rank == root) {
+        expect_sum(in, 0, count, "reduce in place");
+    }
+}
+
+static void factors(void)
+{
+    int64_t factor = rank + 2, own = 5, result = 0, expected = 0;
+    spark_ccl_options options = SPARK_CCL_OPTIONS_INIT;
+    options.factor = &factor;
+    for (int other = 0; other < size; other++) {
+        expected += 5 * (other + 2);
+    }
+    SUCCEEDS(spark_ccl_all_reduce(comm, &own, &result, 1, TYPE, SPARK_CCL_PRE_MUL_SUM, &options));
+    require(result == expected, "a sum with factors");
+    REFUSED(spark_ccl_all_reduce(comm, &own, &result, 1, TYPE, SPARK_CCL_PRE_MUL_SUM, NULL),
+            "factor");
+    double mean[2] = {(double)rank, -(double)rank};
+    SUCCEEDS(spark_ccl_all_reduce(comm, mean, mean, 2, SPARK_CCL_FLOAT64, SPARK_CCL_AVG, NULL));
+    require(fabs(mean[0] - (size - 1) / 2.0) < 1e-12 && fabs(mean[1] + (size - 1) / 2.0) < 1e-12, "a mean");
+}
+
+static void moves(size_t count, int root)
+{
+    size_t all = count * (size_t)size, own = count * (size_t)rank;
+    fill(in, rank, 0, count);
+    SUCCEEDS(spark_ccl_all_gather(comm, in, out, count, TYPE, NULL));
+    for (int other = 0; other < size; other++) {
+        expect(out + count * (size_t)other, other, 0, count, "all_gather");
+    }
+    memset(out, 0, sizeof out);
+    fill(out + own, rank, 0, count);
+    SUCCEEDS(spark_ccl_all_gather(comm, out + own, out, count, TYPE, NULL));
+    for (int other = 0; other < size; other++) {
+        expect(out + count * (size_t)other, other, 0, count, "all_gather in place");
+    }
+    memset(out, 0, sizeof out);
+    SUCCEEDS(spark_ccl_gather(comm, in, rank == root ? out : NULL, count, TYPE, root, NULL));
+    for (int other = 0; other < size && rank == root; other++) {
+        expect(out + count * (size_t)other, other, 0, count, "gather");
+    }
+    SUCCEEDS(spark_ccl_broadcast(comm, rank == root ? in : NULL, out, count, TYPE, root, NULL));
+    expect(out, root, 0, count, "broadcast");
+    fill(in, rank, 0, all);
+    SUCCEEDS(spark_ccl_scatter(comm, rank == root ? in : NULL, out, count, TYPE, root, NULL));
+    expect(out, root, own, count, "scatter");
+    void *to = rank == root ? in + own : out;
+    SUCCEEDS(spark_ccl_scatter(comm, rank == root ? in : NULL, to, count, TYPE, root, NULL));
+    expect((int64_t *)to, root, own, count, "scatter in place");
+    SUCCEEDS(spark_ccl_all_to_all(comm, in, out, count, TYPE, NULL));
+    for (int other = 0; other < size; other++) {
+        expect(out + count * (size_t)other, other, own, count, "all_to_all");
+    }
+    SUCCEEDS(spark_ccl_all_to_all(comm, in, in, count, TYPE, NULL));
+    for (int other = 0; other < size; other++) {
+        expect(in + count * (size_t)other, other, own, count, "all_to_all in place");
+    }
+}
+
+/* Rank r sends p + r elements to rank p; they are received in blocks that are apart. */
+static void blocks(void)
+{
+    size_t sent[MOST_RANKS], taken[MOST_RANKS], begins[MOST_RANKS];
+    for (size_t p = 0; p < (size_t)size; p++) {
+        sent[p] = taken[p] = p + (size_t)rank;
+        begins[p] = 50 * p + 3;
+    }
+    fill(in, rank, 0, MOST);
+    SUCCEEDS(spark_ccl_all_to_all_v(comm, in, sent, NULL, out, taken, begins, TYPE, NULL));
+    for (int p = 0; p < size; p++) {
+        size_t first = 0;
+        for (int before = 0; before < rank; before++) {
+            first += (size_t)(before + p);
+        }
+        expect(out + begins[p], p, first, taken[p], "all_to_all_v");
+    }
+    REFUSED(spark_ccl_all_to_all_v(comm, in, NULL, NULL, out, taken, NULL, TYPE, NULL), "counts");
+}
+
+/* Each type goes to its place as it is. */
+static void types(void)
+{
+    static const size_t sizes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
+    for (int type = 0; type < 12; type++) {
+        unsigned char own[24], all[24 * MOST_RANKS];
+        for (size_t i = 0; i < sizeof own; i++) {
+            own[i] = (unsigned char)(rank * 31 + (int)i + type);
+        }
+        size_t count = sizeof own / sizes[type];
+        SUCCEEDS(spark_ccl_all_gather(comm, own, all, count, (spark_ccl_dtype)type, NULL));
+        for (size_t i = 0; i < sizeof own * (size_t)size; i++) {
+            int of = (int)(i / sizeof own), at = (int)(i % sizeof own);
+            require(all[i] == (unsigned char)(of * 31 + at + type), "a byte of a type");
+        }
+    }
+}
+
+static void started(void)
+{
+    enum { CALLS = 20 };
+    static int64_t own[CALLS][100];
+    spark_ccl_request requests[CALLS];
+    spark_ccl_options options = SPARK_CCL_OPTIONS_INIT;
+    for (int i = 0; i < CALLS; i++) {
+        fill(own[i], rank, (size_t)i, 100);
+        options.request = &requests[i];
+        SUCCEEDS(spark_ccl_all_reduce(comm, own[i], own[i], 100, TYPE, SPARK_CCL_SUM, &options));
+        require(requests[i] != SPARK_CCL_REQUEST_NULL, "a request");
+    }
+    int done = 0;
+    while (!done) {
+        SUCCEEDS(spark_ccl_test(&requests[3], &done));
+    }
+    require(requests[3] == SPARK_CCL_REQUEST_NULL, "a request that is done");
+    spark_ccl_request first = requests[0];
+    SUCCEEDS(spark_ccl_wait(&requests[0]));
+    REFUSED(spark_ccl_wait(&first), "request");
+    SUCCEEDS(spark_ccl_wait(&requests[0]));
+    SUCCEEDS(spark_ccl_wait_all(requests, CALLS));
+    for (int i = 0; i < CALLS; i++) {
+        expect_sum(own[i], (size_t)i, 100, "a started call");
+    }
+    options.request = &requests[0];
+    REFUSED(spark_ccl_all_reduce(comm, NULL, own, 1, TYPE, SPARK_CCL_SUM, &options), "null");
+    require(requests[0] == SPARK_CCL_REQUEST_NULL, "no request");
+}
+
+static void messages(void)
+{
+    int next = (rank + 1) % size, previous = (rank + size - 1) % size;
+    fill(in, rank, 0, MOST);
+    SUCCEEDS(spark_ccl_group_start());
+    SUCCEEDS(spark_ccl_group_start());
+    SUCCEEDS(spark_ccl_recv(comm, out, MOST, TYPE, previous, NULL));
+    SUCCEEDS(spark_ccl_group_end());
+    SUCCEEDS(spark_ccl_send(comm, in, MOST, TYPE, next, NULL));
+    SUCCEEDS(spark_ccl_group_end());
+    expect(out, previous, 0, MOST, "a message");
+    REFUSED(spark_ccl_group_end(), "group");
+    REFUSED(spark_ccl_send(comm, in, 1, TYPE, size, NULL), "rank");
+}
+
+static void registered(void)
+{
+    void *memory = NULL;
+    SUCCEEDS(spark_ccl_alloc(comm, 2 * MOST * sizeof(int64_t), &memory));
+    int64_t *send = (int64_t *)memory, *recv = send + MOST;
+    require(send[0] == 0 && recv[MOST - 1] == 0, "memory is zero at first");
+    fill(send, rank, 0, MOST);
+    SUCCEEDS(spark_ccl_all_reduce(comm, send, recv, MOST, TYPE, SPARK_CCL_SUM, NULL));
+    expect_sum(recv, 0, MOST, "all_reduce of registered memory");
+    SUCCEEDS(spark_ccl_barrier(comm, NULL));
+    SUCCEEDS(spark_ccl_all_reduce(comm, recv, recv, MOST, TYPE, SPARK_CCL_MAX, NULL));
+    expect_sum(recv, 0, MOST, "the maximum of what is alike");
+    SUCCEEDS(spark_ccl_barrier(comm, NULL));
+    REFUSED(spark_ccl_free(comm, recv), "begins there");
+    SUCCEEDS(spark_ccl_free(comm, memory));
+    SUCCEEDS(spark_ccl_free(comm, NULL));
+}
+
+static void parts(void)
+{
+    spark_ccl_comm *part = NULL, *none = comm;
+    int own = -1, all = -1;
+    SUCCEEDS(spark_ccl_comm_split(comm, rank % 2, -rank, &part));
+    SUCCEEDS(spark_ccl_comm_rank(part, &own));
+    SUCCEEDS(spark_ccl_comm_size(part, &all));
+    require(all == (size + 1 - rank % 2) / 2, "the size of a part");
+    require(own == all - 1 - rank / 2, "the rank in a part");
+    int64_t least = rank;
+    SUCCEEDS(spark_ccl_all_reduce(part, &least, &least, 1, TYPE, SPARK_CCL_MIN, NULL));
+    require(least == rank % 2, "a minimum in a part");
+    SUCCEEDS(spark_ccl_comm_split(comm, -1, 0, &none));
+    require(none == NULL, "a rank in no part");
+    SUCCEEDS(spark_ccl_comm_finalize(part));
+    SUCCEEDS(spark_ccl_comm_destroy(part));
+}
+
+static void refusals(void)
+{
+    spark_ccl_options options = SPARK_CCL_OPTIONS_INIT;
+    options.struct_size = 4;
+    REFUSED(spark_ccl_barrier(comm, &options), "struct_size");
+    /* What an older program does not know is at its default, and what a newer one has more is left alone. */
+    options.struct_size = sizeof options.struct_size;
+    options.request = (spark_ccl_request *)&options;
+    SUCCEEDS(spark_ccl_barrier(comm, &options));
+    struct {
+        spark_ccl_options known;
+        char more[32];
+    } newer = {SPARK_CCL_OPTIONS_INIT, {0}};
+    newer.known.struct_size = sizeof newer;
+    newer.known.name = "the newer one's";
+    SUCCEEDS(spark_ccl_barrier(comm, &newer.known));
+    REFUSED(spark_ccl_all_gather(comm, in, out, SIZE_MAX / 2, TYPE, NULL), "count");
+    REFUSED(spark_ccl_all_gather(comm, (char *)in + 1, out, 1, TYPE, NULL), "aligned");
+    REFUSED(spark_ccl_broadcast(comm, in, out, 1, TYPE, size, NULL), "root");
+    REFUSED(spark_ccl_broadcast(comm, in, out, 1, TYPE, -1, NULL), "root");
+    REFUSED(spark_ccl_comm_split(comm, 0, 0, NULL), "null");
+    SUCCEEDS(spark_ccl_comm_check(comm));
+    require(spark_ccl_version() == SPARK_CCL_VERSION, "the version");
+}
+
+static int lines;
+static void log_line(const char *line, void *data)
+{
+    lines += *(int *)data + (line[0] == '\0');
+}
+
+int main(void)
+{
+    static int one = 1;
+    SUCCEEDS(spark_ccl_set_log(log_line, &one, "info"));
+    REFUSED(spark_ccl_set_log(log_line, &one, NULL), "already");
+    spark_ccl_setting settings[] = {{"SPARK_CCL_TIMEOUT", "30"}};
+    SUCCEEDS(spark_ccl_comm_from_env(settings, 1, &comm));
+    SUCCEEDS(spark_ccl_comm_rank(comm, &rank));
+    SUCCEEDS(spark_ccl_comm_size(comm, &size));
+    static const size_t counts[] = {0, 1, 7, 1000, MOST};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        for (int root = 0; root < size; root++) {
+            reductions(counts[i], root);
+            moves(counts[i], root);
+        }
+    }
+    factors();
+    blocks();
+    types();
+    started();
+    messages();
+    registered();
+    parts();
+    refusals();
+    require(lines > 0, "a line of the log");
+    SUCCEEDS(spark_ccl_comm_finalize(comm));
+    REFUSED(spark_ccl_comm_set_timeout(NULL, 1), "null");
+    SUCCEEDS(spark_ccl_comm_destroy(comm));
+    printf("rank %d of %d: right\n", rank, size);
+    return 0;
+}

@@ -1,0 +1,270 @@
+//! Calls as other languages make them: element types and reductions are values, and buffers are addresses.
+//!
+//! This is one way into the untyped core; the typed calls are the other. It adds what types prove there: alignment,
+//! lengths that memory can have, and no null pointers.
+
+use crate::blocks::Blocks;
+use crate::buffer::Region;
+use crate::call::{Operands, Pending, or_abort, sealed};
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::names;
+use crate::registered::{Registered, Segment};
+use crate::task::{Spec, Tables, check};
+use spark_ccl_types::{DType, Operation, ReduceOp, Reduction};
+use std::sync::Arc;
+
+/// A call without types.
+///
+/// ```
+/// use spark_ccl::{Communicator, DType, Operation, ReduceOp, UntypedCall};
+///
+/// let comm = Communicator::local(1)?.remove(0);
+/// let mut values = [1.5_f32, -2.0];
+/// let memory = values.as_mut_ptr().cast();
+/// let call = UntypedCall::new(Operation::AllReduce, DType::F32)
+///     .reduction(ReduceOp::Sum)
+///     .in_place(memory, values.len());
+/// // SAFETY: the memory is that of two floats, which nothing else uses meanwhile.
+/// unsafe { comm.run_untyped(&call)? };
+/// assert_eq!(values, [1.5, -2.0]);
+/// # Ok::<(), spark_ccl::Error>(())
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a call does nothing until `run_untyped` or `start_untyped`"]
+pub struct UntypedCall {
+    spec: Spec,
+    op: Option<ReduceOp>,
+    factor: [u8; 8],
+    input: Memory,
+    output: Memory,
+    registered: Vec<Kept>,
+}
+
+/// Registered memory that buffers may lie in.
+#[derive(Debug, Clone)]
+struct Kept {
+    segment: Arc<Segment>,
+    bytes: usize,
+}
+
+/// Elements from an address on.
+#[derive(Debug, Clone, Copy)]
+struct Memory {
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: addresses are numbers. Who runs the call answers for the memory, and for every thread that uses it.
+unsafe impl Send for UntypedCall {}
+// SAFETY: nothing is read or written through the addresses of a call that is shared.
+unsafe impl Sync for UntypedCall {}
+
+impl UntypedCall {
+    /// A call of this operation, with elements of this type, and no buffers yet.
+    pub fn new(operation: Operation, dtype: DType) -> Self {
+        let none = Memory {
+            start: std::ptr::null_mut(),
+            len: 0,
+        };
+        Self {
+            spec: Spec::new(operation, dtype),
+            op: None,
+            factor: [0; 8],
+            input: none,
+            output: none,
+            registered: Vec::new(),
+        }
+    }
+
+    /// How elements are combined; for [`ReduceOp::PreMulSum`] see [`pre_mul_sum`](Self::pre_mul_sum).
+    pub fn reduction(mut self, op: ReduceOp) -> Self {
+        self.op = Some(op);
+        self
+    }
+
+    /// Sums what each rank has, times its factor: the bytes of one element, and zeros behind them.
+    pub fn pre_mul_sum(mut self, factor: [u8; 8]) -> Self {
+        self.op = Some(ReduceOp::PreMulSum);
+        self.factor = factor;
+        self
+    }
+
+    /// The root, of operations that have one.
+    pub fn root(mut self, root: usize) -> Self {
+        self.spec.root = root;
+        self
+    }
+
+    /// The rank that a message goes to.
+    pub fn to(mut self, to: usize) -> Self {
+        self.spec.to = to;
+        self
+    }
+
+    /// The rank that a message comes from.
+    pub fn from(mut self, from: usize) -> Self {
+        self.spec.from = from;
+        self
+    }
+
+    /// Where the blocks of an `all_to_all_v` are.
+    pub fn blocks(mut self, send: Blocks, recv: Blocks) -> Self {
+        self.spec.tables = Some(Arc::new(Tables { send, recv }));
+        self
+    }
+
+    /// A name, as of [`Call::named`](crate::Call::named).
+    pub fn named(mut self, name: &str) -> Self {
+        self.spec.name = names::remember(name);
+        self
+    }
+
+    /// `len` elements to send.
+    pub fn send(mut self, start: *const u8, len: usize) -> Self {
+        let start = start.cast_mut();
+        self.input = Memory { start, len };
+        self
+    }
+
+    /// `len` elements to receive.
+    pub fn recv(mut self, start: *mut u8, len: usize) -> Self {
+        self.output = Memory { start, len };
+        self
+    }
+
+    /// One buffer of `len` elements for both, as of the in-place calls of [`Communicator`].
+    pub fn in_place(mut self, start: *mut u8, len: usize) -> Self {
+        self.spec.in_place = true;
+        self.input = Memory { start, len };
+        self.output = self.input;
+        self
+    }
+
+    /// Takes buffers as registered that lie in this memory.
+    pub fn within(mut self, memory: &Registered<u8>) -> Self {
+        self.registered.push(Kept {
+            segment: Arc::clone(memory.segment()),
+            bytes: memory.len(),
+        });
+        self
+    }
+
+    /// The call with its reduction, and its memory.
+    fn prepare(&self, comm: &Communicator) -> Result<(Spec, (Region, Region)), Error> {
+        let Spec {
+            operation, dtype, ..
+        } = self.spec;
+        let mut spec = self.spec.clone();
+        spec.reduction = match (operation.reduces(), self.op) {
+            (true, Some(op)) => Reduction::of(dtype, op, self.factor, comm.planner().size),
+            (false, None) => Reduction::NONE,
+            (reduces, _) => {
+                let problem = if reduces {
+                    "no reduction"
+                } else {
+                    "a reduction, but it reduces nothing"
+                };
+                return Err(self.invalid(problem.to_owned()));
+            }
+        };
+        let regions = (
+            self.region("send", self.input)?,
+            self.region("receive", self.output)?,
+        );
+        Ok((spec, regions))
+    }
+
+    fn region(&self, side: &str, memory: Memory) -> Result<Region, Error> {
+        let (Memory { start, len }, size) = (memory, self.spec.dtype.size());
+        if len == 0 {
+            return Ok(Region::empty());
+        }
+        let bytes = len
+            .checked_mul(size)
+            .filter(|&bytes| bytes <= isize::MAX as usize);
+        let problem = if start.is_null() {
+            format!("the {side} buffer is a null pointer, and has {len} elements")
+        } else if bytes.is_none_or(|bytes| (start as usize).checked_add(bytes).is_none()) {
+            format!("the {side} buffer has {len} elements, which no memory can hold")
+        } else if !(start as usize).is_multiple_of(size) {
+            format!("the {side} buffer must be aligned to its elements of {size} bytes")
+        } else {
+            return Ok(self.place(start, len));
+        };
+        Err(self.invalid(problem))
+    }
+
+    /// Where memory is that was checked.
+    fn place(&self, start: *mut u8, len: usize) -> Region {
+        let bytes = len * self.spec.dtype.size();
+        for Kept {
+            segment,
+            bytes: all,
+        } in &self.registered
+        {
+            let offset = (start as usize).wrapping_sub(segment.own_base() as usize);
+            if offset.checked_add(bytes).is_some_and(|end| end <= *all) {
+                return Region::registered(segment, offset, len);
+            }
+        }
+        Region::host(start, len)
+    }
+
+    fn invalid(&self, problem: String) -> Error {
+        Error::Invalid {
+            operation: self.spec.operation.name(),
+            problem,
+        }
+    }
+}
+
+/// The buffers of a call in flight, for which its caller answers.
+struct Addresses(Option<(Region, Region)>);
+
+impl sealed::Sealed for Addresses {}
+
+impl Operands<u8> for Addresses {
+    type Back = ();
+
+    fn regions(&mut self) -> (Region, Region) {
+        self.0.take().unwrap_or((Region::empty(), Region::empty()))
+    }
+
+    fn back(self) {}
+}
+
+impl Communicator {
+    /// Runs a call to its end.
+    ///
+    /// # Safety
+    /// What it sends is memory of as many initialised elements, which nothing writes meanwhile; what it receives may be
+    /// written, and nothing else uses it meanwhile.
+    ///
+    /// # Errors
+    /// As of [`Call::run`](crate::Call::run); besides [`Error::Invalid`] for null pointers, buffers that are not aligned,
+    /// and reductions that do not fit the operation.
+    pub unsafe fn run_untyped(&self, call: &UntypedCall) -> Result<(), Error> {
+        let (spec, regions) = call.prepare(self)?;
+        let mut task = spec.task(regions);
+        check(&spec, &mut task, self.planner().ranks())?;
+        let engine = self.engine_of(&task)?;
+        or_abort(|| engine.run(&mut task))
+    }
+
+    /// Starts a call.
+    ///
+    /// # Safety
+    /// As of [`run_untyped`](Self::run_untyped), until the call is done.
+    ///
+    /// # Errors
+    /// The same.
+    pub unsafe fn start_untyped(&self, call: &UntypedCall) -> Result<Pending<()>, Error> {
+        let (spec, regions) = call.prepare(self)?;
+        Ok(Pending::start::<u8, _>(
+            self.host(),
+            &spec,
+            Addresses(Some(regions)),
+        )?)
+    }
+}
