@@ -55,6 +55,8 @@ pub mod tutorial {
     pub mod errors_and_timeouts {}
     #[doc = include_str!("../docs/tutorial/6-choosing-paths.md")]
     pub mod choosing_paths {}
+    #[doc = include_str!("../docs/tutorial/7-c.md")]
+    pub mod c {}
 }
 
 pub use blocks::Blocks;

@@ -182,7 +182,7 @@ impl UntypedCall {
         }
         let bytes = len
             .checked_mul(size)
-            .filter(|&bytes| bytes <= isize::MAX as usize);
+            .filter(|&bytes| isize::try_from(bytes).is_ok());
         let problem = if start.is_null() {
             format!("the {side} buffer is a null pointer, and has {len} elements")
         } else if bytes.is_none_or(|bytes| (start as usize).checked_add(bytes).is_none()) {

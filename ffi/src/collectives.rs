@@ -392,15 +392,18 @@ impl Draft<'_> {
                 })
         };
         let (sent, received) = (len(shape.send)?, len(shape.recv)?);
-        let offset = shape.own_block * count * self.dtype.size();
         let gathers = shape.recv >= shape.send;
         let (whole, part) = if gathers {
             (recv.cast::<u8>(), send.cast::<u8>().cast_mut())
         } else {
             (send.cast::<u8>().cast_mut(), recv.cast::<u8>())
         };
-        let is_both = sent > 0 && received > 0;
-        if is_both && !whole.is_null() && part == whole.wrapping_add(offset) {
+        // Where both sides have elements, all blocks together are no longer than memory can be.
+        let is_in_place = sent > 0 && received > 0 && !whole.is_null() && {
+            let offset = shape.own_block * count * self.dtype.size();
+            part == whole.wrapping_add(offset)
+        };
+        if is_in_place {
             self.change(|call| call.in_place(whole, sent.max(received)));
         } else {
             self.change(|call| call.send(send.cast(), sent).recv(recv.cast(), received));

@@ -44,10 +44,11 @@ pub(crate) unsafe fn begin(
     call: &UntypedCall,
     request: Request,
 ) -> Result<(), Failure> {
-    // SAFETY: this function's contract.
     let start = || -> Result<Started, Failure> {
+        // SAFETY: this function's contract.
+        let pending = unsafe { comm.inner.start_untyped(call) }?;
         Ok(Started {
-            pending: Mutex::new(Some(unsafe { comm.inner.start_untyped(call) }?)),
+            pending: Mutex::new(Some(pending)),
             _comm: Arc::clone(comm),
         })
     };

@@ -42,9 +42,13 @@ fn library() -> PathBuf {
         .expect("cargo built no libspark_ccl.so")
 }
 
-/// Compiles a program of this folder as a language.
-fn compile(directory: &Path, name: &str, compiler: &str, language: &[&str]) -> PathBuf {
+const C11: (&str, &[&str]) = ("cc", &["-std=c11"]);
+const CPP17: (&str, &[&str]) = ("c++", &["-std=c++17", "-x", "c++"]);
+
+/// Compiles a program of the package's, or of the examples, by a compiler for a language.
+fn compile(directory: &Path, source: &str, (compiler, language): (&str, &[&str])) -> PathBuf {
     let folder = library();
+    let name = Path::new(source).file_stem().unwrap().to_str().unwrap();
     let program = directory.join(format!("{name}-{}", language[0].trim_start_matches('-')));
     let variable = if compiler == "cc" { "CC" } else { "CXX" };
     let status = Command::new(env::var_os(variable).unwrap_or_else(|| compiler.into()))
@@ -52,7 +56,7 @@ fn compile(directory: &Path, name: &str, compiler: &str, language: &[&str]) -> P
         .args(["-D_POSIX_C_SOURCE=200809L", "-O1"])
         .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror"])
         .arg(format!("-I{PACKAGE}/include"))
-        .arg(format!("{PACKAGE}/tests/{name}.c"))
+        .arg(format!("{PACKAGE}/{source}"))
         .arg("-o")
         .arg(&program)
         .args(["-x", "none", "-L"])
@@ -76,8 +80,8 @@ fn lines(output: &Output) -> Vec<String> {
     lines
 }
 
-/// Runs a program as so many ranks, which all say that everything is right.
-fn launch(program: &Path, arguments: &[&str], ranks: usize) {
+/// Runs a program as so many ranks; what they say, by rank.
+fn launch(program: &Path, arguments: &[&str], ranks: usize) -> Vec<Vec<String>> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
     drop(listener);
@@ -101,31 +105,69 @@ fn launch(program: &Path, arguments: &[&str], ranks: usize) {
                 .unwrap()
         })
         .collect();
-    for (rank, process) in ranks.into_iter().enumerate() {
-        let output = process.wait_with_output().unwrap();
-        assert_eq!(lines(&output), [format!("rank {rank} of {size}: right")]);
-    }
+    let ended = ranks
+        .into_iter()
+        .map(|rank| rank.wait_with_output().unwrap());
+    ended.map(|output| lines(&output)).collect()
+}
+
+/// Runs a program whose ranks find everything right.
+fn verify(program: &Path, arguments: &[&str], ranks: usize) {
+    let expected: Vec<_> = (0..ranks)
+        .map(|rank| [format!("rank {rank} of {ranks}: right")])
+        .collect();
+    assert_eq!(launch(program, arguments, ranks), expected);
 }
 
 #[test]
 fn ranks_in_c_reduce() {
     let directory = tempfile::tempdir().unwrap();
-    let program = compile(directory.path(), "ranks", "cc", &["-std=c99"]);
+    let program = compile(directory.path(), "tests/ranks.c", C11);
     let output = Command::new(&program).env_clear().output().unwrap();
     assert_eq!(lines(&output), ["rank 0 of 2: right", "rank 1 of 2: right"]);
-    launch(&program, &["env"], 2);
+    verify(&program, &["env"], 2);
 }
 
 #[test]
 fn all_collectives_work_in_c_and_cpp() {
     let directory = tempfile::tempdir().unwrap();
-    let program = compile(directory.path(), "collectives", "cc", &["-std=c11"]);
+    let program = compile(directory.path(), "tests/collectives.c", C11);
     for ranks in [1, 2, 3, 5] {
-        launch(&program, &[], ranks);
+        verify(&program, &[], ranks);
     }
-    let language = ["-std=c++17", "-x", "c++"];
-    let program = compile(directory.path(), "collectives", "c++", &language);
-    launch(&program, &[], 2);
+    let program = compile(directory.path(), "tests/collectives.c", CPP17);
+    verify(&program, &[], 2);
+}
+
+#[test]
+fn the_examples_do_what_they_say() {
+    let directory = tempfile::tempdir().unwrap();
+    for language in [C11, CPP17] {
+        let program = |name| {
+            let source = format!("../examples/c/{name}.c");
+            compile(directory.path(), &source, language)
+        };
+        assert_eq!(
+            launch(&program("all_reduce"), &[], 3),
+            [0, 1, 2].map(|rank| [format!("rank {rank} of 3: 3, 3")])
+        );
+        assert_eq!(
+            launch(&program("overlap"), &[], 2),
+            [0, 1].map(|rank| [format!(
+                "rank {rank} of 2: 8 layers averaged; the last begins with 7.5"
+            )])
+        );
+        let said = launch(&program("recover"), &[], 3);
+        assert!(said[2].is_empty(), "{said:?}");
+        for rank in 0..2 {
+            // Sorted: what the rank has heard, and what it does then.
+            let [goes_on, heard] = &said[rank][..] else {
+                panic!("{said:?}");
+            };
+            assert_eq!(*goes_on, format!("rank {rank} of 2 goes on"));
+            assert!(heard.contains("rank 2"), "{said:?}");
+        }
+    }
 }
 
 /// The shared library has the functions of the header, and nothing else.

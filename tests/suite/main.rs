@@ -36,5 +36,6 @@ mod stopped;
 mod switch;
 mod tuning;
 mod types;
+mod untyped;
 mod values;
 mod waiting;

@@ -1,0 +1,124 @@
+//! Calls without types give what typed ones give, and refuse what types would not let pass.
+
+use super::ranks::run;
+use super::types::{Number, for_every_type};
+use spark_ccl::{
+    Communicator, DType, Element, Error, F8E4M3, F8E5M2, Operation, RedOp, ReduceOp, UntypedCall,
+    bf16, f16,
+};
+
+const COUNT: usize = 77;
+
+/// Small numbers, of which each has its rank and place.
+fn own<T: Number>(rank: usize) -> Vec<T> {
+    let value = |i: usize| (i * 5 + rank * 3) as i64 % (T::LIMIT + 1);
+    (0..COUNT).map(|i| T::of(value(i))).collect()
+}
+
+fn compare<T: Number>(comm: &Communicator) {
+    let factor = T::of(1 + comm.rank() as i64 % 2);
+    for op in [
+        RedOp::Sum,
+        RedOp::Prod,
+        RedOp::Min,
+        RedOp::Max,
+        RedOp::Avg,
+        RedOp::PreMulSum(factor),
+    ] {
+        let send = own::<T>(comm.rank());
+        let (mut expected, mut seen) = (send.clone(), send.clone());
+        comm.all_reduce(&send, &mut expected, op).run().unwrap();
+        let call = UntypedCall::new(Operation::AllReduce, T::DTYPE)
+            .send(send.as_ptr().cast(), COUNT)
+            .recv(seen.as_mut_ptr().cast(), COUNT);
+        let call = match op {
+            RedOp::PreMulSum(factor) => {
+                let mut bytes = [0; 8];
+                bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&factor));
+                call.pre_mul_sum(bytes)
+            }
+            plain => call.reduction(plain.op()),
+        };
+        // SAFETY: both buffers are as long, and nobody else uses them.
+        unsafe { comm.run_untyped(&call).unwrap() };
+        assert_eq!(seen, expected, "{op:?} of {}", T::DTYPE);
+        seen.copy_from_slice(&send);
+        // SAFETY: as above, until it is done.
+        let started = unsafe { comm.start_untyped(&call).unwrap() };
+        started.wait().unwrap();
+        assert_eq!(seen, expected, "{op:?} of {}, started", T::DTYPE);
+    }
+}
+
+#[test]
+fn they_give_what_typed_calls_do() {
+    run(3, |comm| for_every_type!(T => compare::<T>(comm)));
+}
+
+#[test]
+fn they_reach_registered_memory() {
+    let ours = run(2, |comm| {
+        let mut memory = comm.alloc::<u8>(2 * COUNT * size_of::<f64>()).unwrap();
+        let values = own::<f64>(comm.rank());
+        let half = COUNT * size_of::<f64>();
+        memory[..half].copy_from_slice(bytemuck::cast_slice(&values));
+        let start = memory.as_mut_ptr();
+        let call = UntypedCall::new(Operation::AllReduce, DType::F64)
+            .reduction(ReduceOp::Sum)
+            .within(&memory)
+            .send(start, COUNT)
+            .recv(start.wrapping_add(half), COUNT);
+        // SAFETY: the memory is that of as many elements on either side, and nobody else uses it.
+        unsafe { comm.run_untyped(&call).unwrap() };
+        bytemuck::cast_slice::<u8, f64>(&memory[half..]).to_vec()
+    });
+    let both = own::<f64>(0).into_iter().zip(own::<f64>(1));
+    let sums: Vec<_> = both.map(|(a, b)| a + b).collect();
+    assert_eq!(ours, [sums.clone(), sums]);
+}
+
+/// The text of a refusal, before which nothing was sent.
+fn refusal(comm: &Communicator, call: &UntypedCall) -> String {
+    // SAFETY: the call is refused.
+    match unsafe { comm.run_untyped(call) } {
+        Err(Error::Invalid { problem, .. }) => problem,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn they_refuse_what_types_prove() {
+    run(1, |comm| {
+        let mut memory = [0_f32; 4];
+        let start = memory.as_mut_ptr().cast::<u8>();
+        let sum = |call: UntypedCall| call.reduction(ReduceOp::Sum);
+        let new = || UntypedCall::new(Operation::AllReduce, f32::DTYPE);
+        for (call, word) in [
+            (sum(new()).send(std::ptr::null(), 1).recv(start, 1), "null"),
+            (
+                sum(new()).send(start, 1).recv(std::ptr::null_mut(), 1),
+                "null",
+            ),
+            (sum(new()).in_place(start.wrapping_add(2), 1), "aligned"),
+            (sum(new()).in_place(start, usize::MAX / 4), "no memory"),
+            (
+                sum(new()).in_place(start.wrapping_sub(start as usize).wrapping_sub(4), 2),
+                "no memory",
+            ),
+            (new().in_place(start, 1), "no reduction"),
+            (
+                sum(new()).send(start, 2).recv(start.wrapping_add(4), 2),
+                "overlap",
+            ),
+            (
+                sum(UntypedCall::new(Operation::Broadcast, f32::DTYPE)).in_place(start, 1),
+                "reduces nothing",
+            ),
+        ] {
+            let said = refusal(comm, &call);
+            assert!(said.contains(word), "{said}");
+        }
+        // SAFETY: four floats of this thread's.
+        unsafe { comm.run_untyped(&sum(new()).in_place(start, 4)).unwrap() };
+    });
+}
