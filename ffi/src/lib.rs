@@ -9,6 +9,7 @@
 mod arguments;
 pub mod collectives;
 pub mod comm;
+pub mod draft;
 mod handles;
 pub mod log;
 pub mod requests;
