@@ -1,30 +1,14 @@
 /*
  * Every collective, as many ranks as a launcher has started: each element of each rank has a value of its own.
  */
-#include "spark_ccl.h"
+#include "check.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { MOST_RANKS = 8, MOST = 5000 };
 
-static spark_ccl_comm *comm;
-static int rank, size;
 static int64_t in[MOST_RANKS * MOST], out[MOST_RANKS * MOST];
 
-static void require(int condition, const char *what)
-{
-    if (!condition) {
-        fprintf(stderr, "rank %d: %s: %s\n", rank, what, spark_ccl_last_error());
-        exit(1);
-    }
-}
-
-#define SUCCEEDS(call) require((call) == SPARK_CCL_SUCCESS, #call)
-#define REFUSED(call, word)                                                                        \
-    require((call) == SPARK_CCL_INVALID && strstr(spark_ccl_last_error(), word) != NULL, #call)
 #define TYPE SPARK_CCL_INT64
 
 /* Element `i` of what a rank has. */
@@ -294,10 +278,7 @@ int main(void)
     static int one = 1;
     SUCCEEDS(spark_ccl_set_log(log_line, &one, "info"));
     REFUSED(spark_ccl_set_log(log_line, &one, NULL), "already");
-    spark_ccl_setting settings[] = {{"SPARK_CCL_TIMEOUT", "30"}};
-    SUCCEEDS(spark_ccl_comm_from_env(settings, 1, &comm));
-    SUCCEEDS(spark_ccl_comm_rank(comm, &rank));
-    SUCCEEDS(spark_ccl_comm_size(comm, &size));
+    join();
     static const size_t counts[] = {0, 1, 7, 1000, MOST};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         for (int root = 0; root < size; root++) {
@@ -314,9 +295,6 @@ int main(void)
     parts();
     refusals();
     require(lines > 0, "a line of the log");
-    SUCCEEDS(spark_ccl_comm_finalize(comm));
     REFUSED(spark_ccl_comm_set_timeout(NULL, 1), "null");
-    SUCCEEDS(spark_ccl_comm_destroy(comm));
-    printf("rank %d of %d: right\n", rank, size);
-    return 0;
+    return leave();
 }

@@ -4,29 +4,14 @@
  *   ranks             makes the second process itself, and passes the unique id through a pipe
  *   ranks env         takes the ranks that a launcher made
  */
-#include "spark_ccl.h"
+#include "check.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 enum { COUNT = 100003 };
 
-static void require(int condition, const char *what)
-{
-    if (!condition) {
-        fprintf(stderr, "%s: %s\n", what, spark_ccl_last_error());
-        exit(1);
-    }
-}
-
-#define SUCCEEDS(call) require((call) == SPARK_CCL_SUCCESS, #call)
-#define REFUSED(call, word)                                                                        \
-    require((call) == SPARK_CCL_INVALID && strstr(spark_ccl_last_error(), word) != NULL, #call)
-
-static void check_sum(spark_ccl_comm *comm, int rank, int size)
+static void check_sum(void)
 {
     static float send[COUNT], recv[COUNT];
     for (int i = 0; i < COUNT; i++) {
@@ -39,14 +24,14 @@ static void check_sum(spark_ccl_comm *comm, int rank, int size)
     }
 }
 
-static void check_in_place(spark_ccl_comm *comm, int rank, int size)
+static void check_in_place(void)
 {
     long long values[3] = {rank, -rank, 7};
     SUCCEEDS(spark_ccl_all_reduce(comm, values, values, 3, SPARK_CCL_INT64, SPARK_CCL_MAX, NULL));
     require(values[0] == size - 1 && values[1] == 0 && values[2] == 7, "a maximum is wrong");
 }
 
-static void check_refusals(spark_ccl_comm *comm)
+static void check_refusals(void)
 {
     char bytes[16] = {0};
     REFUSED(spark_ccl_all_reduce(NULL, bytes, bytes, 1, SPARK_CCL_INT8, SPARK_CCL_SUM, NULL), "comm");
@@ -64,15 +49,14 @@ static void check_refusals(spark_ccl_comm *comm)
     SUCCEEDS(spark_ccl_comm_destroy(NULL));
 }
 
-static void run(spark_ccl_comm *comm)
+static void run(void)
 {
-    int rank = -1, size = -1;
     SUCCEEDS(spark_ccl_comm_rank(comm, &rank));
     SUCCEEDS(spark_ccl_comm_size(comm, &size));
     require(size == 2 && rank >= 0 && rank < size, "rank and size");
-    check_refusals(comm);
-    check_sum(comm, rank, size);
-    check_in_place(comm, rank, size);
+    check_refusals();
+    check_sum();
+    check_in_place();
 
     /* Once one rank has given up, every rank's calls fail: perhaps the other's first barrier. */
     if (rank == 0) {
@@ -94,9 +78,8 @@ static void run(spark_ccl_comm *comm)
 
 static void from_launcher(void)
 {
-    spark_ccl_comm *comm = NULL;
     SUCCEEDS(spark_ccl_comm_from_env(NULL, 0, &comm));
-    run(comm);
+    run();
 }
 
 static void from_unique_id(void)
@@ -107,11 +90,10 @@ static void from_unique_id(void)
     require(child >= 0, "fork");
 
     spark_ccl_unique_id id;
-    spark_ccl_comm *comm = NULL;
     if (child == 0) {
         require(read(ends[0], &id, sizeof id) == (ssize_t)sizeof id, "read");
         SUCCEEDS(spark_ccl_comm_create(&id, 1, 2, NULL, 0, &comm));
-        run(comm);
+        run();
         return;
     }
     REFUSED(spark_ccl_comm_create(NULL, 0, 2, NULL, 0, &comm), "id");
@@ -121,7 +103,7 @@ static void from_unique_id(void)
     require(comm == NULL, "a communicator that could not be made");
     require(write(ends[1], &id, sizeof id) == (ssize_t)sizeof id, "write");
     SUCCEEDS(spark_ccl_comm_create(&id, 0, 2, NULL, 0, &comm));
-    run(comm);
+    run();
 
     int status = -1;
     require(waitpid(child, &status, 0) == child && status == 0, "rank 1 failed");
