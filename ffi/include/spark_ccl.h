@@ -107,8 +107,13 @@ typedef struct {
     const char *name;
     /* For SPARK_CCL_PRE_MUL_SUM: one element of the call's type. */
     const void *factor;
+    /*
+     * Not 0: the call's buffers lie in memory of spark_ccl_alloc, on all ranks at the same offsets, and the call may go
+     * without copies. All ranks must set it in the same calls. SPARK_CCL_INVALID if a buffer lies elsewhere.
+     */
+    int registered;
 } spark_ccl_options;
-#define SPARK_CCL_OPTIONS_INIT {sizeof(spark_ccl_options), NULL, NULL, NULL}
+#define SPARK_CCL_OPTIONS_INIT {sizeof(spark_ccl_options), NULL, NULL, NULL, 0}
 
 /*
  * Communicators
@@ -184,7 +189,8 @@ spark_ccl_result spark_ccl_comm_destroy(spark_ccl_comm *comm);
 /*
  * Allocates `bytes` of zeroed memory that the other ranks and RDMA devices reach, for calls without copies. All ranks
  * call this with the same size. *memory is aligned for all types, or NULL on failure. Any part of it may be a buffer of
- * a call of this communicator; a call without copies needs such buffers on all ranks, at the same offsets.
+ * any call, like other memory. A call of this communicator goes without copies where its options say so (`registered`):
+ * then all of its buffers lie in such memory, on all ranks at the same offsets.
  */
 spark_ccl_result spark_ccl_alloc(spark_ccl_comm *comm, size_t bytes, void **memory);
 

@@ -2,7 +2,8 @@
 
 use crate::arguments::natural;
 use crate::comm::Handle;
-use crate::draft::{Buffers, Options, Shape, blocks, run};
+use crate::draft::{Buffers, Shape, blocks, run};
+use crate::options::Options;
 use crate::status::Status;
 use spark_ccl::{DType, Operation};
 use std::ffi::{c_int, c_void};
@@ -234,9 +235,9 @@ pub unsafe extern "C" fn spark_ccl_all_to_all_v(
             let size = call.comm.inner.size();
             let (given, sent) = blocks(send_counts, send_begins, size, "send")?;
             let (taken, received) = blocks(recv_counts, recv_begins, size, "recv")?;
-            call.change(|inner| inner.blocks(given, taken).send(send.cast(), sent));
-            call.change(|inner| inner.recv(recv.cast(), received));
-            Ok(())
+            call.change(|inner| inner.blocks(given, taken));
+            call.send(send, sent)?;
+            call.recv(recv, received)
         })
     }
 }
@@ -258,8 +259,8 @@ pub unsafe extern "C" fn spark_ccl_send(
     unsafe {
         run(comm, Operation::Send, dtype, options, |call| {
             let to = natural(to, "to")?;
-            call.change(|inner| inner.to(to).send(send.cast(), count));
-            Ok(())
+            call.change(|inner| inner.to(to));
+            call.send(send, count)
         })
     }
 }
@@ -281,8 +282,8 @@ pub unsafe extern "C" fn spark_ccl_recv(
     unsafe {
         run(comm, Operation::Recv, dtype, options, |call| {
             let from = natural(from, "from")?;
-            call.change(|inner| inner.from(from).recv(recv.cast(), count));
-            Ok(())
+            call.change(|inner| inner.from(from));
+            call.recv(recv, count)
         })
     }
 }

@@ -2,20 +2,11 @@
 
 use crate::arguments::{dtype, natural, reduction, slice, text};
 use crate::comm::{Comm, Handle, find};
+use crate::options::{Options, read};
 use crate::requests::{Request, begin};
 use crate::status::{Failure, Status, guarded};
 use spark_ccl::{Blocks, DType, Operation, ReduceOp, UntypedCall};
-use std::ffi::{c_char, c_int, c_void};
-
-/// `spark_ccl_options`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct Options {
-    struct_size: usize,
-    request: *mut u64,
-    name: *const c_char,
-    factor: *const c_void,
-}
+use std::ffi::{c_int, c_void};
 
 /// The buffers of a call, as C passes them.
 #[derive(Clone, Copy)]
@@ -53,16 +44,15 @@ pub(crate) unsafe fn run(
         let dtype = dtype(code)?;
         let mut draft = Draft {
             comm: &comm,
+            operation,
             dtype,
             factor: options.factor,
+            is_registered: options.registered != 0,
             call: UntypedCall::new(operation, dtype),
         };
         // SAFETY: this function's contract.
         if let Some(name) = unsafe { text(options.name) } {
             draft.change(|call| call.named(&name));
-        }
-        for memory in comm.memory.lock().iter() {
-            draft.change(|call| call.within(memory));
         }
         fill(&mut draft)?;
         let call = draft.call;
@@ -74,8 +64,11 @@ pub(crate) unsafe fn run(
 /// A call that is being put together.
 pub(crate) struct Draft<'a> {
     pub(crate) comm: &'a Comm,
+    operation: Operation,
     dtype: DType,
     factor: *const c_void,
+    /// All buffers must lie in memory of the communicator's.
+    is_registered: bool,
     call: UntypedCall,
 }
 
@@ -149,10 +142,69 @@ impl Draft<'_> {
             part == whole.wrapping_add(offset)
         };
         if is_in_place {
-            self.change(|call| call.in_place(whole, sent.max(received)));
-        } else {
-            self.change(|call| call.send(send.cast(), sent).recv(recv.cast(), received));
+            return self.in_place(whole, sent.max(received));
         }
+        self.send(send, sent)?;
+        self.recv(recv, received)
+    }
+
+    /// Sets the buffer to send from.
+    pub(crate) fn send(&mut self, start: *const c_void, len: usize) -> Result<(), Failure> {
+        self.place("send", start.cast(), len)?;
+        self.change(|call| call.send(start.cast(), len));
+        Ok(())
+    }
+
+    /// Sets the buffer to receive into.
+    pub(crate) fn recv(&mut self, start: *mut c_void, len: usize) -> Result<(), Failure> {
+        self.place("receive", start.cast(), len)?;
+        self.change(|call| call.recv(start.cast(), len));
+        Ok(())
+    }
+
+    fn in_place(&mut self, start: *mut u8, len: usize) -> Result<(), Failure> {
+        // Ranks other than the root have one buffer only, so their blocks would be at other places than the root's.
+        let is_alone = matches!(self.operation, Operation::Gather | Operation::Scatter);
+        if self.is_registered && is_alone {
+            return Err(Failure::invalid(format!(
+                "{} of registered buffers cannot be in place, and is at root {}: pass another buffer there, or leave \
+                 `registered` 0 on all ranks",
+                self.operation,
+                self.comm.inner.rank()
+            )));
+        }
+        self.place("in-place", start, len)?;
+        self.change(|call| call.in_place(start, len));
+        Ok(())
+    }
+
+    /// Finds the registered memory that a buffer lies in, if the options say that it does.
+    fn place(&mut self, side: &str, start: *const u8, len: usize) -> Result<(), Failure> {
+        // Null pointers and lengths that cannot be are refused later, with a better reason.
+        let bytes = len.checked_mul(self.dtype.size());
+        let (false, Some(bytes)) = (start.is_null() || len == 0, bytes) else {
+            return Ok(());
+        };
+        if !self.is_registered {
+            return Ok(());
+        }
+        let memory = self.comm.memory.lock();
+        let home = memory.iter().find(|one| {
+            let offset = (start as usize).wrapping_sub(one.as_ptr() as usize);
+            offset
+                .checked_add(bytes)
+                .is_some_and(|end| end <= one.len())
+        });
+        let Some(home) = home.cloned() else {
+            let rank = self.comm.inner.rank();
+            return Err(Failure::invalid(format!(
+                "the options of rank {rank} say that buffers are registered, and its {side} buffer of {bytes} bytes lies in \
+                 no memory that spark_ccl_alloc made for this communicator: pass such memory on all ranks, at the same \
+                 offsets, or leave `registered` 0 on all of them"
+            )));
+        };
+        drop(memory);
+        self.change(|call| call.within(&home));
         Ok(())
     }
 }
@@ -166,35 +218,6 @@ impl Shape {
             own_block: 0,
         }
     }
-}
-
-/// The caller's options, as many as it knows; the others are null.
-///
-/// # Safety
-/// They are null, or point to as many bytes as they say.
-unsafe fn read(options: *const Options) -> Result<Options, Failure> {
-    let mut own = Options {
-        struct_size: size_of::<Options>(),
-        request: std::ptr::null_mut(),
-        name: std::ptr::null(),
-        factor: std::ptr::null(),
-    };
-    if options.is_null() {
-        return Ok(own);
-    }
-    // SAFETY: not null, and then the first field is there by this function's contract.
-    let known = unsafe { options.cast::<usize>().read_unaligned() };
-    if known < size_of::<usize>() {
-        return Err(Failure::invalid(format!(
-            "struct_size of the options is {known}; begin with SPARK_CCL_OPTIONS_INIT"
-        )));
-    }
-    let bytes = known.min(size_of::<Options>());
-    // SAFETY: so many bytes are there, and there is room for them; any bytes are pointers.
-    unsafe {
-        std::ptr::copy_nonoverlapping(options.cast::<u8>(), (&raw mut own).cast(), bytes);
-    }
-    Ok(own)
 }
 
 /// Blocks for all ranks, and the elements of the buffer that they are in.

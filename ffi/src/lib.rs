@@ -12,6 +12,7 @@ pub mod comm;
 pub mod draft;
 mod handles;
 pub mod log;
+pub mod options;
 pub mod requests;
 mod status;
 

@@ -206,24 +206,6 @@ static void messages(void)
     REFUSED(spark_ccl_send(comm, in, 1, TYPE, size, NULL), "rank");
 }
 
-static void registered(void)
-{
-    void *memory = NULL;
-    SUCCEEDS(spark_ccl_alloc(comm, 2 * MOST * sizeof(int64_t), &memory));
-    int64_t *send = (int64_t *)memory, *recv = send + MOST;
-    require(send[0] == 0 && recv[MOST - 1] == 0, "memory is zero at first");
-    fill(send, rank, 0, MOST);
-    SUCCEEDS(spark_ccl_all_reduce(comm, send, recv, MOST, TYPE, SPARK_CCL_SUM, NULL));
-    expect_sum(recv, 0, MOST, "all_reduce of registered memory");
-    SUCCEEDS(spark_ccl_barrier(comm, NULL));
-    SUCCEEDS(spark_ccl_all_reduce(comm, recv, recv, MOST, TYPE, SPARK_CCL_MAX, NULL));
-    expect_sum(recv, 0, MOST, "the maximum of what is alike");
-    SUCCEEDS(spark_ccl_barrier(comm, NULL));
-    REFUSED(spark_ccl_free(comm, recv), "begins there");
-    SUCCEEDS(spark_ccl_free(comm, memory));
-    SUCCEEDS(spark_ccl_free(comm, NULL));
-}
-
 static void parts(void)
 {
     spark_ccl_comm *part = NULL, *none = comm;
@@ -291,7 +273,6 @@ int main(void)
     types();
     started();
     messages();
-    registered();
     parts();
     refusals();
     require(lines > 0, "a line of the log");

@@ -31,6 +31,16 @@ fn all_collectives_work_in_c_and_cpp() {
 }
 
 #[test]
+fn memory_is_shared_where_calls_ask_for_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(directory.path(), "tests/registered.c", C11);
+    for ranks in [1, 2, 3] {
+        verify(&program, &[], ranks);
+        verify(&program, &["zero-copy"], ranks);
+    }
+}
+
+#[test]
 fn the_examples_do_what_they_say() {
     let directory = tempfile::tempdir().unwrap();
     for language in [C11, CPP17] {
