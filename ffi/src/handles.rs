@@ -1,17 +1,22 @@
 //! Handles of communicators and requests: numbers in tables, so that one that is no longer valid is an error.
 //!
-//! Each process has tables of its own: what a forked child inherits is no handle there.
+//! No number is a handle twice, of whichever table. Each process has tables of its own, and a forked child counts on from
+//! where its parent was: what it inherits is no handle there, whatever the child makes.
 
 use crate::status::Failure;
 use parking_lot::RwLock;
-use slotmap::{DefaultKey, Key, KeyData, SlotMap};
 use spark_ccl_fork::PerProcess;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The handle after the last one; 0 is none. Not per process: a child must not start anew.
+static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// The objects of one kind, by handle.
 pub(crate) struct Table<T: 'static> {
     what: &'static str,
-    objects: PerProcess<RwLock<SlotMap<DefaultKey, Arc<T>>>>,
+    objects: PerProcess<RwLock<BTreeMap<u64, Arc<T>>>>,
 }
 
 impl<T> Table<T> {
@@ -24,20 +29,22 @@ impl<T> Table<T> {
 
     /// A handle of the object, which is not 0.
     pub(crate) fn insert(&self, object: T) -> u64 {
-        let key = self.objects.get().write().insert(Arc::new(object));
-        key.data().as_ffi()
+        // Pairs with nothing: only the number counts.
+        let handle = NEXT.fetch_add(1, Ordering::Relaxed);
+        let objects = self.objects.get();
+        objects.write().insert(handle, Arc::new(object));
+        handle
     }
 
     /// The object, which stays until its last user is done with it.
     pub(crate) fn get(&self, handle: u64) -> Result<Arc<T>, Failure> {
-        let objects = self.objects.get().read();
-        let object = objects.get(key(handle)).cloned();
+        let object = self.objects.get().read().get(&handle).cloned();
         object.ok_or_else(|| self.unknown(handle))
     }
 
     /// The object, whose handle is none from now on.
     pub(crate) fn remove(&self, handle: u64) -> Result<Arc<T>, Failure> {
-        let removed = self.objects.get().write().remove(key(handle));
+        let removed = self.objects.get().write().remove(&handle);
         removed.ok_or_else(|| self.unknown(handle))
     }
 
@@ -53,10 +60,6 @@ impl<T> Table<T> {
     }
 }
 
-fn key(handle: u64) -> DefaultKey {
-    KeyData::from_ffi(handle).into()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,13 +67,16 @@ mod tests {
     #[test]
     fn handles_end_with_their_objects() {
         static TABLE: Table<u32> = Table::new("number");
+        static OTHERS: Table<u32> = Table::new("other number");
         let (first, second) = (TABLE.insert(1), TABLE.insert(2));
         assert!(first != 0 && first != second);
         let held = TABLE.get(first).unwrap();
         assert_eq!(*TABLE.remove(first).unwrap(), 1);
         assert_eq!(*held, 1);
         let third = TABLE.insert(3);
-        for stale in [first, 0, 7, u64::MAX] {
+        // Not even of something of another kind.
+        let other = OTHERS.insert(4);
+        for stale in [first, 0, other, u64::MAX] {
             assert!(TABLE.get(stale).is_err());
             assert!(TABLE.remove(stale).is_err());
         }

@@ -41,6 +41,13 @@ fn memory_is_shared_where_calls_ask_for_it() {
 }
 
 #[test]
+fn forked_children_have_no_handles() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(directory.path(), "tests/fork.c", C11);
+    verify(&program, &[], 2);
+}
+
+#[test]
 fn the_examples_do_what_they_say() {
     let directory = tempfile::tempdir().unwrap();
     for language in [C11, CPP17] {
