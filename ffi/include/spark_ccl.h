@@ -97,7 +97,8 @@ typedef struct {
 
 /*
  * What a call may have besides its arguments. Begin with SPARK_CCL_OPTIONS_INIT: later versions add members at the
- * end, and know by struct_size which ones a program has. NULL stands for all defaults.
+ * end, and know by struct_size which ones a program has. A library that is older than the program refuses options which
+ * it does not know, unless they are at their defaults (SPARK_CCL_INVALID). NULL stands for all defaults.
  */
 typedef struct {
     size_t struct_size;

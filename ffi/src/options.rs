@@ -2,8 +2,12 @@
 
 use crate::status::Failure;
 use std::ffi::{c_char, c_int, c_void};
+use std::mem::offset_of;
 
 /// `spark_ccl_options`.
+///
+/// Later versions append members. None goes into the padding behind `registered`, which older programs leave to chance, and none
+/// leaves padding at the end, which programs would have to clear.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
@@ -13,6 +17,11 @@ pub struct Options {
     pub(crate) factor: *const c_void,
     pub(crate) registered: c_int,
 }
+
+/// The size in the first version: no program has less.
+const FIRST: usize = offset_of!(Options, registered) + size_of::<usize>();
+/// No version will have as much: a number above comes from memory that nobody has initialised.
+const MOST: usize = 4096;
 
 /// The caller's options, as many as it knows; the others are at their defaults.
 ///
@@ -29,17 +38,101 @@ pub(crate) unsafe fn read(options: *const Options) -> Result<Options, Failure> {
     if options.is_null() {
         return Ok(own);
     }
+    let start = options.cast::<u8>();
     // SAFETY: not null, and then the first field is there by this function's contract.
-    let known = unsafe { options.cast::<usize>().read_unaligned() };
-    if known < size_of::<usize>() {
+    let size = unsafe { start.cast::<usize>().read_unaligned() };
+    if !(FIRST..=MOST).contains(&size) {
         return Err(Failure::invalid(format!(
-            "struct_size of the options is {known}; begin with SPARK_CCL_OPTIONS_INIT"
+            "struct_size of the options is {size}, and no version of them has that (expected {FIRST} to {MOST}): begin with \
+             SPARK_CCL_OPTIONS_INIT"
         )));
     }
-    let bytes = known.min(size_of::<Options>());
-    // SAFETY: so many bytes are there, and there is room for them; any bytes are pointers and numbers.
-    unsafe {
-        std::ptr::copy_nonoverlapping(options.cast::<u8>(), (&raw mut own).cast(), bytes);
+    let known = size.min(size_of::<Options>());
+    // SAFETY: not null, and `size` bytes are there by this function's contract, of which these are the last.
+    let newer = unsafe { std::slice::from_raw_parts(start.wrapping_add(known), size - known) };
+    if let Some(at) = newer.iter().position(|&byte| byte != 0) {
+        return Err(Failure::invalid(format!(
+            "the options have {size} bytes, of which version {} of this library knows {known}, and byte {} is not 0: it is an \
+             option of a newer version; link with that one, or leave the option at its default",
+            env!("CARGO_PKG_VERSION"),
+            known + at
+        )));
     }
+    // SAFETY: so many bytes are there, and there is room for them; any bytes are pointers and numbers.
+    unsafe { start.copy_to_nonoverlapping((&raw mut own).cast(), known) };
     Ok(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: usize = size_of::<Options>();
+
+    /// Options of a program of another version.
+    #[repr(C)]
+    struct Other<const MORE: usize> {
+        known: Options,
+        more: [u8; MORE],
+    }
+
+    fn other<const MORE: usize>(struct_size: usize) -> Other<MORE> {
+        let known = Options {
+            struct_size,
+            request: std::ptr::dangling_mut(),
+            name: c"a name".as_ptr(),
+            factor: std::ptr::null(),
+            registered: 1,
+        };
+        let more = [0; MORE];
+        Other { known, more }
+    }
+
+    fn seen<const MORE: usize>(options: &Other<MORE>) -> Result<Options, String> {
+        let start = (&raw const *options).cast();
+        // SAFETY: it has as many bytes as it says, or is refused for that number.
+        unsafe { read(start) }.map_err(|failure| failure.message().to_owned())
+    }
+
+    #[test]
+    fn the_first_size_and_later_ones_are_known() {
+        const { assert!(FIRST <= KNOWN) };
+        for size in [FIRST, KNOWN, KNOWN + 1, MOST] {
+            let own = seen(&other::<{ MOST - KNOWN }>(size)).unwrap();
+            assert!(!own.name.is_null() && !own.request.is_null(), "{size}");
+            assert_eq!(own.registered, 1, "{size}");
+        }
+        // SAFETY: null.
+        let none = unsafe { read(std::ptr::null()) }.unwrap();
+        assert!(none.name.is_null() && none.request.is_null() && none.registered == 0);
+    }
+
+    #[test]
+    fn sizes_that_no_version_has_are_refused() {
+        for size in [0, 4, 8, 12, FIRST - 8, FIRST - 1, MOST + 1, usize::MAX] {
+            let problem = seen(&other::<0>(size)).unwrap_err();
+            assert!(
+                problem.contains(&format!("struct_size of the options is {size},")),
+                "{problem}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_only_a_newer_version_knows_is_not_ignored() {
+        let mut newer = other::<24>(KNOWN + 16);
+        // Not the program's options any more.
+        newer.more[16] = 1;
+        seen(&newer).unwrap();
+        for at in [0, 15] {
+            newer.more[..16].fill(0);
+            newer.more[at] = 1;
+            let problem = seen(&newer).unwrap_err();
+            let byte = format!("byte {} is not 0", KNOWN + at);
+            assert!(
+                problem.contains(&byte) && problem.contains("newer version"),
+                "{problem}"
+            );
+        }
+    }
 }

@@ -37,6 +37,11 @@ impl Failure {
             message,
         }
     }
+
+    #[cfg(test)]
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
 }
 
 impl From<spark_ccl::Error> for Failure {

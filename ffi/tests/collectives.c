@@ -229,10 +229,9 @@ static void refusals(void)
     spark_ccl_options options = SPARK_CCL_OPTIONS_INIT;
     options.struct_size = 4;
     REFUSED(spark_ccl_barrier(comm, &options), "struct_size");
-    /* What an older program does not know is at its default, and what a newer one has more is left alone. */
-    options.struct_size = sizeof options.struct_size;
-    options.request = (spark_ccl_request *)&options;
-    SUCCEEDS(spark_ccl_barrier(comm, &options));
+    /* Half a pointer. */
+    options.struct_size = offsetof(spark_ccl_options, name) + 4;
+    REFUSED(spark_ccl_barrier(comm, &options), "struct_size");
     struct {
         spark_ccl_options known;
         char more[32];
@@ -240,6 +239,8 @@ static void refusals(void)
     newer.known.struct_size = sizeof newer;
     newer.known.name = "the newer one's";
     SUCCEEDS(spark_ccl_barrier(comm, &newer.known));
+    newer.more[31] = 1;
+    REFUSED(spark_ccl_barrier(comm, &newer.known), "newer version");
     REFUSED(spark_ccl_all_gather(comm, in, out, SIZE_MAX / 2, TYPE, NULL), "count");
     REFUSED(spark_ccl_all_gather(comm, (char *)in + 1, out, 1, TYPE, NULL), "aligned");
     REFUSED(spark_ccl_broadcast(comm, in, out, 1, TYPE, size, NULL), "root");
