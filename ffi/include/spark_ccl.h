@@ -273,8 +273,16 @@ spark_ccl_result spark_ccl_recv(spark_ccl_comm *comm, void *recv, size_t count,
                                 spark_ccl_dtype dtype, int from, const spark_ccl_options *options);
 
 /*
- * Calls of this thread between start and the matching end go on side by side; the outermost end waits for all of them,
- * and returns the first one's failure. Groups must be ended by the thread that has started them, before it ends.
+ * Groups. The calls that a thread makes between start and the matching end go on side by side. Each begins at once; the
+ * outermost end waits for all of them. It returns the first failure, in the order of the calls, also of a call that could
+ * not begin: such a call says so itself, and the group stays open. So a group is always ended, whatever happens in it.
+ *
+ * A call with a request is not the group's. What waits for other ranks by itself is SPARK_CCL_INVALID within a group:
+ * spark_ccl_comm_create, from_env, split, shrink and finalize, and spark_ccl_alloc. A communicator that is destroyed
+ * stays until the group's calls are done.
+ *
+ * The thread that has started a group must end it. If it ends before, nobody can wait for the group's calls but
+ * spark_ccl_comm_finalize: until then their buffers must stay. A child that is forked has no open group.
  */
 spark_ccl_result spark_ccl_group_start(void);
 spark_ccl_result spark_ccl_group_end(void);

@@ -1,7 +1,7 @@
 //! Checks what C passes.
 
 use crate::status::Failure;
-use spark_ccl::{DType, ReduceOp};
+use spark_ccl::{Blocks, DType, ReduceOp};
 use std::borrow::Cow;
 use std::ffi::{CStr, c_char, c_int};
 
@@ -76,4 +76,32 @@ pub(crate) fn dtype(code: c_int) -> Result<DType, Failure> {
 pub(crate) fn reduction(code: c_int) -> Result<ReduceOp, Failure> {
     let known = u8::try_from(code).ok().and_then(ReduceOp::from_code);
     known.ok_or_else(|| Failure::invalid(format!("{code} is no spark_ccl_op (expected 0 to 5)")))
+}
+
+/// Blocks for all ranks, and the elements of the buffer that they are in.
+///
+/// # Safety
+/// Both pointers are null or point to `size` numbers.
+pub(crate) unsafe fn blocks(
+    counts: *const usize,
+    begins: *const usize,
+    size: usize,
+    side: &str,
+) -> Result<(Blocks, usize), Failure> {
+    // SAFETY: this function's contract.
+    let counts = unsafe { slice(counts, size, &format!("{side}_counts")) }?;
+    let blocks = if begins.is_null() {
+        Blocks::packed(counts)
+    } else {
+        // SAFETY: this function's contract.
+        let begins = unsafe { slice(begins, size, &format!("{side}_begins")) }?;
+        // Where nothing begins does not matter.
+        let begins = begins.iter().zip(counts);
+        let begins = begins.map(|(&begin, &count)| if count == 0 { 0 } else { begin });
+        Blocks::at(counts, &begins.collect::<Vec<_>>())
+    };
+    let ends = blocks.counts().iter().zip(blocks.begins());
+    let ends = ends.map(|(&count, &begin)| begin.saturating_add(count));
+    let len = ends.max().unwrap_or(0);
+    Ok((blocks, len))
 }

@@ -1,11 +1,10 @@
-//! A call on its way from C's arguments to the library's untyped call.
+//! A call that is put together from the arguments of C.
 
-use crate::arguments::{dtype, natural, reduction, slice, text};
-use crate::comm::{Comm, Handle, find};
-use crate::options::{Options, read};
-use crate::requests::{Request, begin};
-use crate::status::{Failure, Status, guarded};
-use spark_ccl::{Blocks, DType, Operation, ReduceOp, UntypedCall};
+use crate::arguments::{natural, reduction, slice};
+use crate::comm::Comm;
+use crate::options::Options;
+use crate::status::Failure;
+use spark_ccl::{DType, Operation, ReduceOp, UntypedCall};
 use std::ffi::{c_int, c_void};
 
 /// The buffers of a call, as C passes them.
@@ -26,41 +25,6 @@ pub(crate) struct Shape {
     pub(crate) own_block: usize,
 }
 
-/// Puts a call together, and runs it, or starts it where the options or a group say so.
-///
-/// # Safety
-/// As of [`spark_ccl_all_reduce`](crate::collectives::spark_ccl_all_reduce), for the buffers that `fill` sets.
-pub(crate) unsafe fn run(
-    comm: *mut Handle,
-    operation: Operation,
-    code: c_int,
-    options: *const Options,
-    fill: impl FnOnce(&mut Draft<'_>) -> Result<(), Failure>,
-) -> Status {
-    guarded(|| {
-        let comm = find(comm)?;
-        // SAFETY: this function's contract.
-        let options = unsafe { read(options) }?;
-        let dtype = dtype(code)?;
-        let mut draft = Draft {
-            comm: &comm,
-            operation,
-            dtype,
-            factor: options.factor,
-            is_registered: options.registered != 0,
-            call: UntypedCall::new(operation, dtype),
-        };
-        // SAFETY: this function's contract.
-        if let Some(name) = unsafe { text(options.name) } {
-            draft.change(|call| call.named(&name));
-        }
-        fill(&mut draft)?;
-        let call = draft.call;
-        // SAFETY: this function's contract: the buffers are the call's until it is done.
-        unsafe { begin(&comm, &call, Request::at(options.request)) }
-    })
-}
-
 /// A call that is being put together.
 pub(crate) struct Draft<'a> {
     pub(crate) comm: &'a Comm,
@@ -72,7 +36,28 @@ pub(crate) struct Draft<'a> {
     call: UntypedCall,
 }
 
-impl Draft<'_> {
+impl<'a> Draft<'a> {
+    pub(crate) fn new(
+        comm: &'a Comm,
+        operation: Operation,
+        dtype: DType,
+        options: &Options,
+    ) -> Self {
+        Self {
+            comm,
+            operation,
+            dtype,
+            factor: options.factor,
+            is_registered: options.registered != 0,
+            call: UntypedCall::new(operation, dtype),
+        }
+    }
+
+    /// The call, as far as it was put together.
+    pub(crate) fn done(self) -> UntypedCall {
+        self.call
+    }
+
     pub(crate) fn change(&mut self, change: impl FnOnce(UntypedCall) -> UntypedCall) {
         let none = UntypedCall::new(Operation::Barrier, self.dtype);
         self.call = change(std::mem::replace(&mut self.call, none));
@@ -218,32 +203,4 @@ impl Shape {
             own_block: 0,
         }
     }
-}
-
-/// Blocks for all ranks, and the elements of the buffer that they are in.
-///
-/// # Safety
-/// Both pointers are null or point to `size` numbers.
-pub(crate) unsafe fn blocks(
-    counts: *const usize,
-    begins: *const usize,
-    size: usize,
-    side: &str,
-) -> Result<(Blocks, usize), Failure> {
-    // SAFETY: this function's contract.
-    let counts = unsafe { slice(counts, size, &format!("{side}_counts")) }?;
-    let blocks = if begins.is_null() {
-        Blocks::packed(counts)
-    } else {
-        // SAFETY: this function's contract.
-        let begins = unsafe { slice(begins, size, &format!("{side}_begins")) }?;
-        // Where nothing begins does not matter.
-        let begins = begins.iter().zip(counts);
-        let begins = begins.map(|(&begin, &count)| if count == 0 { 0 } else { begin });
-        Blocks::at(counts, &begins.collect::<Vec<_>>())
-    };
-    let ends = blocks.counts().iter().zip(blocks.begins());
-    let ends = ends.map(|(&count, &begin)| begin.saturating_add(count));
-    let len = ends.max().unwrap_or(0);
-    Ok((blocks, len))
 }

@@ -9,12 +9,18 @@
 mod arguments;
 pub mod collectives;
 pub mod comm;
-pub mod draft;
+mod draft;
+pub mod groups;
 mod handles;
 pub mod log;
+pub mod meeting;
+pub mod memory;
 pub mod options;
 pub mod requests;
+mod run;
+mod started;
 mod status;
+pub mod unique_id;
 
 use std::ffi::{c_char, c_int};
 

@@ -24,7 +24,7 @@ pub enum Status {
 }
 
 /// A result other than success, with its message.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Failure {
     status: Status,
     message: String,

@@ -61,7 +61,7 @@ pub(crate) fn compile(
     let variable = if compiler == "cc" { "CC" } else { "CXX" };
     let status = Command::new(env::var_os(variable).unwrap_or_else(|| compiler.into()))
         .args(language)
-        .args(["-D_POSIX_C_SOURCE=200809L", "-O1"])
+        .args(["-D_POSIX_C_SOURCE=200809L", "-O1", "-pthread"])
         .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror"])
         .arg(format!("-I{PACKAGE}/include"))
         .arg(format!("{PACKAGE}/{source}"))

@@ -48,6 +48,13 @@ fn forked_children_have_no_handles() {
 }
 
 #[test]
+fn groups_end_whatever_happens_in_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(directory.path(), "tests/groups.c", C11);
+    verify(&program, &[], 2);
+}
+
+#[test]
 fn the_examples_do_what_they_say() {
     let directory = tempfile::tempdir().unwrap();
     for language in [C11, CPP17] {

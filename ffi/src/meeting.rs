@@ -1,0 +1,155 @@
+//! How ranks meet in communicators, and how they part.
+
+use crate::arguments::{given, natural, slice, text};
+use crate::comm::{Handle, find, insert};
+use crate::groups::must_be_closed;
+use crate::status::{Failure, Status, guarded};
+use crate::unique_id::Id;
+use spark_ccl::{Builder, Communicator, UniqueId};
+use std::ffi::{c_char, c_int};
+
+/// `spark_ccl_setting`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Setting {
+    name: *const c_char,
+    value: *const c_char,
+}
+
+/// `spark_ccl_comm_create`.
+///
+/// # Safety
+/// `id` is null or points to a `spark_ccl_unique_id`, `settings` to as many as `count` says, whose strings end in a null
+/// character, and `comm` to a pointer that can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spark_ccl_comm_create(
+    id: *const Id,
+    rank: c_int,
+    size: c_int,
+    settings: *const Setting,
+    count: usize,
+    comm: *mut *mut Handle,
+) -> Status {
+    guarded(|| {
+        let comm = Output::new(comm)?;
+        must_be_closed("comm_create")?;
+        let (rank, size) = (natural(rank, "rank")?, natural(size, "size")?);
+        // SAFETY: not null, and then readable by this function's contract.
+        let bytes = unsafe { *given(id, "id")? }.bytes;
+        let id = UniqueId::from_bytes(&bytes).map_err(spark_ccl::Error::from)?;
+        // SAFETY: this function's contract.
+        let builder = unsafe { builder(settings, count) }?;
+        comm.give(builder.connect(&id, rank, size)?);
+        Ok(())
+    })
+}
+
+/// `spark_ccl_comm_from_env`.
+///
+/// # Safety
+/// As of [`spark_ccl_comm_create`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spark_ccl_comm_from_env(
+    settings: *const Setting,
+    count: usize,
+    comm: *mut *mut Handle,
+) -> Status {
+    guarded(|| {
+        let comm = Output::new(comm)?;
+        must_be_closed("comm_from_env")?;
+        // SAFETY: this function's contract.
+        let builder = unsafe { builder(settings, count) }?;
+        comm.give(builder.from_env()?);
+        Ok(())
+    })
+}
+
+/// `spark_ccl_comm_split`.
+///
+/// # Safety
+/// `part` is null or points to a pointer that can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spark_ccl_comm_split(
+    comm: *mut Handle,
+    color: c_int,
+    key: c_int,
+    part: *mut *mut Handle,
+) -> Status {
+    guarded(|| {
+        let part = Output::new(part)?;
+        must_be_closed("comm_split")?;
+        // Any number below 0 means that the rank is in none.
+        if let Some(made) = find(comm)?.inner.split(u32::try_from(color).ok(), key)? {
+            part.give(made);
+        }
+        Ok(())
+    })
+}
+
+/// `spark_ccl_comm_shrink`.
+///
+/// # Safety
+/// `lost` points to as many ranks as `count` says, and `rest` is null or points to a pointer that can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spark_ccl_comm_shrink(
+    comm: *mut Handle,
+    lost: *const c_int,
+    count: usize,
+    rest: *mut *mut Handle,
+) -> Status {
+    guarded(|| {
+        let rest = Output::new(rest)?;
+        must_be_closed("comm_shrink")?;
+        // SAFETY: this function's contract.
+        let lost = unsafe { slice(lost, count, "lost") }?;
+        let lost = lost.iter().map(|&rank| natural(rank, "a lost rank"));
+        let lost = lost.collect::<Result<Vec<_>, _>>()?;
+        rest.give(find(comm)?.inner.shrink(&lost)?);
+        Ok(())
+    })
+}
+
+/// `spark_ccl_comm_finalize`.
+#[unsafe(no_mangle)]
+pub extern "C" fn spark_ccl_comm_finalize(comm: *mut Handle) -> Status {
+    guarded(|| {
+        must_be_closed("comm_finalize")?;
+        Ok(find(comm)?.inner.finalize()?)
+    })
+}
+
+/// Where a new communicator goes: null until there is one.
+struct Output(*mut *mut Handle);
+
+impl Output {
+    /// The pointer must be null, or writable.
+    fn new(to: *mut *mut Handle) -> Result<Self, Failure> {
+        let to = given(to, "the pointer to the new communicator")?;
+        // SAFETY: not null, and then writable by the contract of the functions that pass it.
+        unsafe { to.write(std::ptr::null_mut()) };
+        Ok(Self(to))
+    }
+
+    fn give(&self, comm: Communicator) {
+        // SAFETY: as in `new`.
+        unsafe { self.0.write(insert(comm)) };
+    }
+}
+
+/// # Safety
+/// As of [`spark_ccl_comm_create`].
+unsafe fn builder(settings: *const Setting, count: usize) -> Result<Builder, Failure> {
+    let mut builder = Communicator::builder();
+    // SAFETY: this function's contract.
+    for setting in unsafe { slice(settings, count, "settings") }? {
+        // SAFETY: this function's contract.
+        let (name, value) = unsafe { (text(setting.name), text(setting.value)) };
+        let (Some(name), Some(value)) = (name, value) else {
+            return Err(Failure::invalid(
+                "a setting has no name or no value".to_owned(),
+            ));
+        };
+        builder = builder.set(&name, &value);
+    }
+    Ok(builder)
+}

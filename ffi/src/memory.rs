@@ -1,0 +1,55 @@
+//! Memory that the other ranks reach.
+
+use crate::arguments::given;
+use crate::comm::{Handle, find};
+use crate::groups::must_be_closed;
+use crate::status::{Failure, Status, guarded};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// `spark_ccl_alloc`.
+///
+/// # Safety
+/// `memory` is null or points to a pointer that can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spark_ccl_alloc(
+    comm: *mut Handle,
+    bytes: usize,
+    memory: *mut *mut c_void,
+) -> Status {
+    guarded(|| {
+        let memory = given(memory, "memory")?;
+        // SAFETY: not null, and then writable by this function's contract.
+        unsafe { memory.write(std::ptr::null_mut()) };
+        must_be_closed("alloc")?;
+        let comm = find(comm)?;
+        let made = Arc::new(comm.inner.alloc::<u8>(bytes)?);
+        let start = made.as_ptr().cast_mut().cast();
+        comm.memory.lock().push(made);
+        // SAFETY: as above.
+        unsafe { memory.write(start) };
+        Ok(())
+    })
+}
+
+/// `spark_ccl_free`.
+#[unsafe(no_mangle)]
+pub extern "C" fn spark_ccl_free(comm: *mut Handle, memory: *mut c_void) -> Status {
+    guarded(|| {
+        if memory.is_null() {
+            return Ok(());
+        }
+        let comm = find(comm)?;
+        let mut all = comm.memory.lock();
+        let known = all
+            .iter()
+            .position(|one| std::ptr::eq(one.as_ptr(), memory.cast()));
+        let Some(index) = known else {
+            return Err(Failure::invalid(
+                "the communicator has allocated no memory that begins there".to_owned(),
+            ));
+        };
+        drop(all.swap_remove(index));
+        Ok(())
+    })
+}
