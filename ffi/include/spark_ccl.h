@@ -288,15 +288,18 @@ spark_ccl_result spark_ccl_group_start(void);
 spark_ccl_result spark_ccl_group_end(void);
 
 /*
- * Waits for a started call, and returns what became of it. *request becomes SPARK_CCL_REQUEST_NULL, for which waiting
- * does nothing.
+ * Waits for a started call, and returns what became of it. *request is SPARK_CCL_REQUEST_NULL then, whatever is returned;
+ * waiting for that does nothing.
  */
 spark_ccl_result spark_ccl_wait(spark_ccl_request *request);
 
-/* Waits for all; returns the first failure. */
+/* Waits for all of them, as spark_ccl_wait does, also if one has failed; returns the first failure in their order. */
 spark_ccl_result spark_ccl_wait_all(spark_ccl_request *requests, size_t count);
 
-/* Whether the call is done: then *done is 1, and the rest is as of spark_ccl_wait. Else *done is 0. Makes progress. */
+/*
+ * Whether a started call is done. If it is, or on any error, *done is 1, and the rest is as of spark_ccl_wait, which would
+ * not have waited. Else *done is 0, and the call has gone on as far as it can.
+ */
 spark_ccl_result spark_ccl_test(spark_ccl_request *request, int *done);
 
 /*

@@ -3,7 +3,7 @@
 use crate::arguments::{given, slice};
 use crate::handles::Table;
 use crate::started::Started;
-use crate::status::{Status, guarded};
+use crate::status::{Failure, Status, guarded};
 use std::ffi::c_int;
 
 static REQUESTS: Table<Started> = Table::new("request");
@@ -21,41 +21,9 @@ pub(crate) fn insert(started: Started) -> u64 {
 pub unsafe extern "C" fn spark_ccl_wait(request: *mut u64) -> Status {
     guarded(|| {
         let request = given(request, "request")?;
-        // SAFETY: not null, and then readable by this function's contract.
-        let handle = unsafe { request.read() };
-        if handle == 0 {
-            return Ok(());
-        }
-        let started = REQUESTS.remove(handle)?;
-        // SAFETY: not null, and then writable by this function's contract.
-        unsafe { request.write(0) };
-        started.wait()
-    })
-}
-
-/// `spark_ccl_test`.
-///
-/// # Safety
-/// `request` is null or points to a request, and `done` to an `int`, that can be written.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn spark_ccl_test(request: *mut u64, done: *mut c_int) -> Status {
-    guarded(|| {
-        let (request, done) = (given(request, "request")?, given(done, "done")?);
-        // SAFETY: not null, and then readable by this function's contract.
-        let handle = unsafe { request.read() };
-        let is_done = handle == 0 || {
-            let started = REQUESTS.get(handle)?;
-            started.test()
-        };
-        // SAFETY: not null, and then writable by this function's contract.
-        unsafe { done.write(is_done.into()) };
-        if !is_done || handle == 0 {
-            return Ok(());
-        }
-        let started = REQUESTS.remove(handle)?;
-        // SAFETY: as above.
-        unsafe { request.write(0) };
-        started.wait()
+        // SAFETY: not null, and then it can be read and written by this function's contract.
+        let handle = unsafe { request.replace(0) };
+        wait(handle)
     })
 }
 
@@ -70,14 +38,42 @@ pub unsafe extern "C" fn spark_ccl_wait_all(requests: *mut u64, count: usize) ->
         let handles = unsafe { slice(requests, count, "requests") }?.to_vec();
         let mut outcome = Ok(());
         for (index, handle) in handles.into_iter().enumerate() {
-            if handle == 0 {
-                continue;
-            }
-            let ended = REQUESTS.remove(handle).and_then(|started| started.wait());
+            let ended = wait(handle);
             // SAFETY: there are `count`, and they can be written, by this function's contract.
             unsafe { requests.add(index).write(0) };
             outcome = outcome.and(ended);
         }
         outcome
     })
+}
+
+/// `spark_ccl_test`.
+///
+/// # Safety
+/// `request` is null or points to a request, and `done` to an `int`, that can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spark_ccl_test(request: *mut u64, done: *mut c_int) -> Status {
+    guarded(|| {
+        let (request, done) = (given(request, "request")?, given(done, "done")?);
+        // SAFETY: not null, and then readable by this function's contract.
+        let handle = unsafe { request.read() };
+        // One that does not exist is done: waiting for it says what is wrong.
+        let is_done = handle == 0 || REQUESTS.get(handle).map_or(true, |started| started.test());
+        // SAFETY: not null, and then writable by this function's contract.
+        unsafe { done.write(is_done.into()) };
+        if !is_done {
+            return Ok(());
+        }
+        // SAFETY: as above.
+        unsafe { request.write(0) };
+        wait(handle)
+    })
+}
+
+/// Waits for a call; 0 is none.
+fn wait(handle: u64) -> Result<(), Failure> {
+    if handle == 0 {
+        return Ok(());
+    }
+    REQUESTS.remove(handle)?.wait()
 }

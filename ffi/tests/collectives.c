@@ -178,10 +178,18 @@ static void started(void)
         SUCCEEDS(spark_ccl_test(&requests[3], &done));
     }
     require(requests[3] == SPARK_CCL_REQUEST_NULL, "a request that is done");
-    spark_ccl_request first = requests[0];
+    spark_ccl_request stale[] = {requests[0], requests[0], requests[0]};
     SUCCEEDS(spark_ccl_wait(&requests[0]));
-    REFUSED(spark_ccl_wait(&first), "request");
     SUCCEEDS(spark_ccl_wait(&requests[0]));
+    /* After an error there is nothing more to wait for, either. */
+    REFUSED(spark_ccl_wait(&stale[0]), "request");
+    done = 0;
+    REFUSED(spark_ccl_test(&stale[1], &done), "request");
+    require(done, "a stale request is done");
+    REFUSED(spark_ccl_wait_all(stale, 3), "request");
+    for (int i = 0; i < 3; i++) {
+        require(stale[i] == SPARK_CCL_REQUEST_NULL, "a stale request that was waited for");
+    }
     SUCCEEDS(spark_ccl_wait_all(requests, CALLS));
     for (int i = 0; i < CALLS; i++) {
         expect_sum(own[i], (size_t)i, 100, "a started call");
