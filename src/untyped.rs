@@ -1,7 +1,9 @@
 //! Calls as other languages make them: element types and reductions are values, and buffers are addresses.
 //!
 //! This is one way into the untyped core; the typed calls are the other. It adds what types prove there: alignment,
-//! lengths that memory can have, and no null pointers.
+//! lengths that memory can have, no null pointers, and nothing that an operation does not have.
+
+mod prepare;
 
 use crate::blocks::Blocks;
 use crate::buffer::Region;
@@ -11,7 +13,7 @@ use crate::error::Error;
 use crate::names;
 use crate::registered::{Registered, Segment};
 use crate::task::{Spec, Tables, check};
-use spark_ccl_types::{DType, Operation, ReduceOp, Reduction};
+use spark_ccl_types::{DType, Operation, ReduceOp};
 use std::sync::Arc;
 
 /// A call without types.
@@ -35,7 +37,8 @@ use std::sync::Arc;
 pub struct UntypedCall {
     spec: Spec,
     op: Option<ReduceOp>,
-    factor: [u8; 8],
+    /// Of a [`ReduceOp::PreMulSum`].
+    factor: Option<[u8; 8]>,
     input: Memory,
     output: Memory,
     registered: Vec<Kept>,
@@ -70,7 +73,7 @@ impl UntypedCall {
         Self {
             spec: Spec::new(operation, dtype),
             op: None,
-            factor: [0; 8],
+            factor: None,
             input: none,
             output: none,
             registered: Vec::new(),
@@ -86,7 +89,7 @@ impl UntypedCall {
     /// Sums what each rank has, times its factor: the bytes of one element, and zeros behind them.
     pub fn pre_mul_sum(mut self, factor: [u8; 8]) -> Self {
         self.op = Some(ReduceOp::PreMulSum);
-        self.factor = factor;
+        self.factor = Some(factor);
         self
     }
 
@@ -141,81 +144,14 @@ impl UntypedCall {
         self
     }
 
-    /// Takes buffers as registered that lie in this memory.
+    /// Takes buffers as registered that lie in this memory. This rank must have allocated it by the communicator that runs
+    /// the call, or registered it; what another communicator has allocated is ordinary memory, and an error here.
     pub fn within(mut self, memory: &Registered<u8>) -> Self {
         self.registered.push(Kept {
             segment: Arc::clone(memory.segment()),
             bytes: memory.len(),
         });
         self
-    }
-
-    /// The call with its reduction, and its memory.
-    fn prepare(&self, comm: &Communicator) -> Result<(Spec, (Region, Region)), Error> {
-        let Spec {
-            operation, dtype, ..
-        } = self.spec;
-        let mut spec = self.spec.clone();
-        spec.reduction = match (operation.reduces(), self.op) {
-            (true, Some(op)) => Reduction::of(dtype, op, self.factor, comm.planner().size),
-            (false, None) => Reduction::NONE,
-            (reduces, _) => {
-                let problem = if reduces {
-                    "no reduction"
-                } else {
-                    "a reduction, but it reduces nothing"
-                };
-                return Err(self.invalid(problem.to_owned()));
-            }
-        };
-        let regions = (
-            self.region("send", self.input)?,
-            self.region("receive", self.output)?,
-        );
-        Ok((spec, regions))
-    }
-
-    fn region(&self, side: &str, memory: Memory) -> Result<Region, Error> {
-        let (Memory { start, len }, size) = (memory, self.spec.dtype.size());
-        if len == 0 {
-            return Ok(Region::empty());
-        }
-        let bytes = len
-            .checked_mul(size)
-            .filter(|&bytes| isize::try_from(bytes).is_ok());
-        let problem = if start.is_null() {
-            format!("the {side} buffer is a null pointer, and has {len} elements")
-        } else if bytes.is_none_or(|bytes| (start as usize).checked_add(bytes).is_none()) {
-            format!("the {side} buffer has {len} elements, which no memory can hold")
-        } else if !(start as usize).is_multiple_of(size) {
-            format!("the {side} buffer must be aligned to its elements of {size} bytes")
-        } else {
-            return Ok(self.place(start, len));
-        };
-        Err(self.invalid(problem))
-    }
-
-    /// Where memory is that was checked.
-    fn place(&self, start: *mut u8, len: usize) -> Region {
-        let bytes = len * self.spec.dtype.size();
-        for Kept {
-            segment,
-            bytes: all,
-        } in &self.registered
-        {
-            let offset = (start as usize).wrapping_sub(segment.own_base() as usize);
-            if offset.checked_add(bytes).is_some_and(|end| end <= *all) {
-                return Region::registered(segment, offset, len);
-            }
-        }
-        Region::host(start, len)
-    }
-
-    fn invalid(&self, problem: String) -> Error {
-        Error::Invalid {
-            operation: self.spec.operation.name(),
-            problem,
-        }
     }
 }
 
@@ -243,7 +179,8 @@ impl Communicator {
     ///
     /// # Errors
     /// As of [`Call::run`](crate::Call::run); besides [`Error::Invalid`] for null pointers, buffers that are not aligned,
-    /// and reductions that do not fit the operation.
+    /// or lie in registered memory of another communicator, and for buffers, reductions, roots and blocks that the
+    /// operation does not have.
     pub unsafe fn run_untyped(&self, call: &UntypedCall) -> Result<(), Error> {
         let (spec, regions) = call.prepare(self)?;
         let mut task = spec.task(regions);

@@ -122,3 +122,123 @@ fn they_refuse_what_types_prove() {
         unsafe { comm.run_untyped(&sum(new()).in_place(start, 4)).unwrap() };
     });
 }
+
+/// Every operation, with what it must have: all but buffers.
+fn every_operation(start: *mut u8) -> Vec<UntypedCall> {
+    let all = Operation::ALL.into_iter();
+    all.map(|operation| {
+        let call = UntypedCall::new(operation, i32::DTYPE);
+        match operation {
+            Operation::AllToAllV => call.blocks((&[1]).into(), (&[1]).into()),
+            _ if operation.reduces() => call.reduction(ReduceOp::Sum),
+            _ => call,
+        }
+        .in_place(start, 1)
+    })
+    .collect()
+}
+
+#[test]
+fn they_are_in_place_where_the_operation_can_be() {
+    use Operation::{AllToAllV, Alloc, Barrier, Recv, Send, SendRecv};
+    run(1, |comm| {
+        let mut memory = [3_i32];
+        let start = memory.as_mut_ptr().cast();
+        for (operation, call) in Operation::ALL.into_iter().zip(every_operation(start)) {
+            if operation == Alloc {
+                assert!(refusal(comm, &call).contains("Communicator::alloc"));
+            } else if [AllToAllV, Barrier, Recv, Send, SendRecv].contains(&operation) {
+                let said = refusal(comm, &call);
+                assert!(said.contains("no in-place form"), "{operation}: {said}");
+            } else {
+                // SAFETY: one number of this thread's.
+                unsafe { comm.run_untyped(&call).unwrap() };
+            }
+        }
+        assert_eq!(memory, [3]);
+    });
+}
+
+#[test]
+fn they_refuse_what_the_operation_does_not_have() {
+    run(1, |comm| {
+        let mut memory = [0_f32; 4];
+        let start = memory.as_mut_ptr().cast::<u8>();
+        let new = |operation| UntypedCall::new(operation, f32::DTYPE);
+        let sum = || new(Operation::AllReduce).reduction(ReduceOp::Sum);
+        let own = || (&[1]).into();
+        for (call, problem) in [
+            (
+                new(Operation::Send)
+                    .send(start, 1)
+                    .recv(start.wrapping_add(4), 2),
+                "a receive buffer of 2 elements, which it does not have",
+            ),
+            (
+                new(Operation::Recv)
+                    .recv(start, 1)
+                    .send(start.wrapping_add(4), 3),
+                "a send buffer of 3 elements, which it does not have",
+            ),
+            (
+                new(Operation::Barrier).send(start, 1),
+                "a send buffer of 1 elements",
+            ),
+            (
+                new(Operation::Barrier).recv(start, 1),
+                "a receive buffer of 1 elements",
+            ),
+            (sum().in_place(start, 1).root(1), "a root, rank 1"),
+            (sum().in_place(start, 1).blocks(own(), own()), "blocks"),
+            (
+                new(Operation::Send).send(start, 1).to(1),
+                "destination is rank 1",
+            ),
+            (
+                new(Operation::Recv).recv(start, 1).from(usize::MAX),
+                "source is rank",
+            ),
+            (
+                new(Operation::AllReduce)
+                    .in_place(start, 1)
+                    .reduction(ReduceOp::PreMulSum),
+                "no factor",
+            ),
+        ] {
+            let said = refusal(comm, &call);
+            assert!(said.contains(problem), "{said}");
+            // SAFETY: the call is refused.
+            let started = unsafe { comm.start_untyped(&call) };
+            assert!(matches!(started, Err(Error::Invalid { .. })), "{started:?}");
+        }
+        // A buffer of no elements is none.
+        // SAFETY: there are no elements.
+        unsafe {
+            comm.run_untyped(&new(Operation::Barrier).recv(start, 0))
+                .unwrap();
+        };
+    });
+}
+
+#[test]
+fn they_refuse_memory_that_others_have_allocated() {
+    run(2, |comm| {
+        let part = comm.split(Some(0), 0).unwrap().unwrap();
+        let mut memory = comm.alloc::<u8>(4096).unwrap();
+        let start = memory.as_mut_ptr();
+        let sum = UntypedCall::new(Operation::AllReduce, DType::U8)
+            .reduction(ReduceOp::Sum)
+            .in_place(start, 4096);
+        let said = refusal(&part, &sum.clone().within(&memory));
+        let rank = comm.rank();
+        assert!(
+            said.contains(&format!("rank {rank}'s in-place buffer")),
+            "{said}"
+        );
+        assert!(said.contains("another communicator"), "{said}");
+        // SAFETY: the memory is this thread's.
+        unsafe { part.run_untyped(&sum).unwrap() };
+        // SAFETY: as above.
+        unsafe { comm.run_untyped(&sum.within(&memory)).unwrap() };
+    });
+}
