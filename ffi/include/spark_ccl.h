@@ -297,6 +297,18 @@ spark_ccl_result spark_ccl_wait(spark_ccl_request *request);
 spark_ccl_result spark_ccl_wait_all(spark_ccl_request *requests, size_t count);
 
 /*
+ * Waits until one of them is done: *index is its place, and the rest is as of spark_ccl_wait. Those that are
+ * SPARK_CCL_REQUEST_NULL are passed over; *index is `count` if all are.
+ */
+spark_ccl_result spark_ccl_wait_any(spark_ccl_request *requests, size_t count, size_t *index);
+
+/*
+ * Frees a request without waiting: its call goes on, and its buffers must stay until spark_ccl_comm_finalize has returned.
+ * *request is SPARK_CCL_REQUEST_NULL then.
+ */
+spark_ccl_result spark_ccl_request_free(spark_ccl_request *request);
+
+/*
  * Whether a started call is done. If it is, or on any error, *done is 1, and the rest is as of spark_ccl_wait, which would
  * not have waited. Else *done is 0, and the call has gone on as far as it can.
  */

@@ -2,7 +2,7 @@
 
 use crate::arguments::{given, slice};
 use crate::handles::Table;
-use crate::started::Started;
+use crate::started::{Ended, Started};
 use crate::status::{Failure, Status, guarded};
 use std::ffi::c_int;
 
@@ -47,6 +47,48 @@ pub unsafe extern "C" fn spark_ccl_wait_all(requests: *mut u64, count: usize) ->
     })
 }
 
+/// `spark_ccl_wait_any`.
+///
+/// # Safety
+/// `requests` points to `count` requests, and `index` is null or points to a number, that can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spark_ccl_wait_any(
+    requests: *mut u64,
+    count: usize,
+    index: *mut usize,
+) -> Status {
+    guarded(|| {
+        let index = given(index, "index")?;
+        // SAFETY: this function's contract.
+        let handles = unsafe { slice(requests, count, "requests") }?;
+        let (place, outcome) = first_of(handles);
+        // SAFETY: not null, and then writable by this function's contract.
+        unsafe { index.write(place) };
+        if place < count {
+            // SAFETY: there are `count`, and they can be written, by this function's contract; `handles` is not used again.
+            unsafe { requests.add(place).write(0) };
+        }
+        outcome
+    })
+}
+
+/// `spark_ccl_request_free`.
+///
+/// # Safety
+/// `request` is null or points to a request that can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spark_ccl_request_free(request: *mut u64) -> Status {
+    guarded(|| {
+        let request = given(request, "request")?;
+        // SAFETY: not null, and then it can be read and written by this function's contract.
+        let handle = unsafe { request.replace(0) };
+        if handle != 0 {
+            drop(REQUESTS.remove(handle)?);
+        }
+        Ok(())
+    })
+}
+
 /// `spark_ccl_test`.
 ///
 /// # Safety
@@ -76,4 +118,30 @@ fn wait(handle: u64) -> Result<(), Failure> {
         return Ok(());
     }
     REQUESTS.remove(handle)?.wait()
+}
+
+/// Waits until one of several calls is done: its place, or their number if there are none, and what became of it.
+fn first_of(handles: &[u64]) -> (usize, Result<(), Failure>) {
+    let (mut places, mut calls) = (Vec::new(), Vec::new());
+    for (place, &handle) in handles
+        .iter()
+        .enumerate()
+        .filter(|&(_, handle)| *handle != 0)
+    {
+        match REQUESTS.get(handle) {
+            Ok(started) => calls.push(started),
+            Err(failure) => return (place, Err(failure)),
+        }
+        places.push(place);
+    }
+    match Started::wait_any(&calls) {
+        Ok(None) => (handles.len(), Ok(())),
+        Ok(Some(Ended { place, outcome })) => {
+            let place = places[place];
+            // It has no other user: nobody else could have taken it.
+            drop(REQUESTS.remove(handles[place]));
+            (place, outcome)
+        }
+        Err((place, failure)) => (places[place], Err(failure)),
+    }
 }

@@ -13,6 +13,12 @@ pub(crate) struct Started {
     _comm: Arc<Comm>,
 }
 
+/// One of several that is done, and what became of it.
+pub(crate) struct Ended {
+    pub(crate) place: usize,
+    pub(crate) outcome: Result<(), Failure>,
+}
+
 impl Started {
     /// Starts a call.
     ///
@@ -35,13 +41,51 @@ impl Started {
 
     /// Waits for it.
     pub(crate) fn wait(&self) -> Result<(), Failure> {
-        let pending = self.pending.lock().take();
-        match pending.map(Pending::wait) {
-            Some(Err(failed)) => Err(failed.error.into()),
-            Some(Ok(())) => Ok(()),
-            None => Err(Failure::invalid(
-                "another thread waits for this request".to_owned(),
-            )),
-        }
+        outcome(self.take()?)
     }
+
+    /// Waits until one of several is done, and says which and what became of it; `None` for none.
+    ///
+    /// # Errors
+    /// The one that cannot be waited for, and why.
+    pub(crate) fn wait_any(all: &[Arc<Self>]) -> Result<Option<Ended>, (usize, Failure)> {
+        let mut taken = Vec::with_capacity(all.len());
+        for started in all {
+            match started.take() {
+                Ok(pending) => taken.push(pending),
+                Err(failure) => {
+                    let failed = taken.len();
+                    put_back(all, taken);
+                    return Err((failed, failure));
+                }
+            }
+        }
+        let Some(place) = Pending::wait_any(&taken) else {
+            return Ok(None);
+        };
+        let ended = taken.remove(place);
+        put_back(&all[..place], taken.drain(..place));
+        put_back(&all[place + 1..], taken);
+        let outcome = outcome(ended);
+        Ok(Some(Ended { place, outcome }))
+    }
+
+    fn take(&self) -> Result<Pending<()>, Failure> {
+        let pending = self.pending.lock().take();
+        pending.ok_or_else(|| {
+            Failure::invalid(
+                "this request is waited for twice: by another thread, or in one list".to_owned(),
+            )
+        })
+    }
+}
+
+fn put_back(all: &[Arc<Started>], taken: impl IntoIterator<Item = Pending<()>>) {
+    for (started, pending) in all.iter().zip(taken) {
+        *started.pending.lock() = Some(pending);
+    }
+}
+
+fn outcome(pending: Pending<()>) -> Result<(), Failure> {
+    pending.wait().map_err(|failed| failed.error.into())
 }

@@ -161,44 +161,6 @@ static void types(void)
     }
 }
 
-static void started(void)
-{
-    enum { CALLS = 20 };
-    static int64_t own[CALLS][100];
-    spark_ccl_request requests[CALLS];
-    spark_ccl_options options = SPARK_CCL_OPTIONS_INIT;
-    for (int i = 0; i < CALLS; i++) {
-        fill(own[i], rank, (size_t)i, 100);
-        options.request = &requests[i];
-        SUCCEEDS(spark_ccl_all_reduce(comm, own[i], own[i], 100, TYPE, SPARK_CCL_SUM, &options));
-        require(requests[i] != SPARK_CCL_REQUEST_NULL, "a request");
-    }
-    int done = 0;
-    while (!done) {
-        SUCCEEDS(spark_ccl_test(&requests[3], &done));
-    }
-    require(requests[3] == SPARK_CCL_REQUEST_NULL, "a request that is done");
-    spark_ccl_request stale[] = {requests[0], requests[0], requests[0]};
-    SUCCEEDS(spark_ccl_wait(&requests[0]));
-    SUCCEEDS(spark_ccl_wait(&requests[0]));
-    /* After an error there is nothing more to wait for, either. */
-    REFUSED(spark_ccl_wait(&stale[0]), "request");
-    done = 0;
-    REFUSED(spark_ccl_test(&stale[1], &done), "request");
-    require(done, "a stale request is done");
-    REFUSED(spark_ccl_wait_all(stale, 3), "request");
-    for (int i = 0; i < 3; i++) {
-        require(stale[i] == SPARK_CCL_REQUEST_NULL, "a stale request that was waited for");
-    }
-    SUCCEEDS(spark_ccl_wait_all(requests, CALLS));
-    for (int i = 0; i < CALLS; i++) {
-        expect_sum(own[i], (size_t)i, 100, "a started call");
-    }
-    options.request = &requests[0];
-    REFUSED(spark_ccl_all_reduce(comm, NULL, own, 1, TYPE, SPARK_CCL_SUM, &options), "null");
-    require(requests[0] == SPARK_CCL_REQUEST_NULL, "no request");
-}
-
 static void messages(void)
 {
     int next = (rank + 1) % size, previous = (rank + size - 1) % size;
@@ -280,7 +242,6 @@ int main(void)
     factors();
     blocks();
     types();
-    started();
     messages();
     parts();
     refusals();

@@ -43,7 +43,12 @@ pub(crate) fn launch(program: &Path, arguments: &[&str], ranks: usize) -> Vec<Ve
     let ended = ranks
         .into_iter()
         .map(|rank| rank.wait_with_output().unwrap());
-    ended.map(|output| lines(&output)).collect()
+    let ended: Vec<_> = ended.collect();
+    // The first that fails may only say that another has.
+    for output in &ended {
+        eprint!("{}", String::from_utf8_lossy(&output.stderr));
+    }
+    ended.iter().map(lines).collect()
 }
 
 /// Runs a program whose ranks find everything right.

@@ -41,6 +41,15 @@ fn memory_is_shared_where_calls_ask_for_it() {
 }
 
 #[test]
+fn requests_stand_for_calls_under_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = compile(directory.path(), "tests/requests.c", C11);
+    for ranks in [1, 3] {
+        verify(&program, &[], ranks);
+    }
+}
+
+#[test]
 fn forked_children_have_no_handles() {
     let directory = tempfile::tempdir().unwrap();
     let program = compile(directory.path(), "tests/fork.c", C11);
