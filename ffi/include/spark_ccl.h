@@ -127,6 +127,16 @@ typedef struct {
 spark_ccl_result spark_ccl_get_unique_id(spark_ccl_unique_id *id);
 
 /*
+ * The id as text, 256 hexadecimal digits and the end, for what passes strings: a file, a key-value store, or
+ * SPARK_CCL_UNIQUE_ID in the environment. `size` is that of `text`, in characters: SPARK_CCL_UNIQUE_ID_TEXT at least.
+ */
+#define SPARK_CCL_UNIQUE_ID_TEXT 257
+spark_ccl_result spark_ccl_unique_id_to_text(const spark_ccl_unique_id *id, char *text, size_t size);
+
+/* The id that a text is of; spaces and ends of lines around it do not matter. SPARK_CCL_INVALID if it is damaged. */
+spark_ccl_result spark_ccl_unique_id_from_text(const char *text, spark_ccl_unique_id *id);
+
+/*
  * Joins the group of `size` ranks that share `id`, as rank `rank` (0 to size - 1). Returns when all ranks have come.
  * `settings` has `settings_count` elements, and may be NULL for none; they win over the environment. *comm becomes the
  * communicator, or NULL on failure.

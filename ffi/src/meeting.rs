@@ -5,7 +5,7 @@ use crate::comm::{Handle, find, insert};
 use crate::groups::must_be_closed;
 use crate::status::{Failure, Status, guarded};
 use crate::unique_id::Id;
-use spark_ccl::{Builder, Communicator, UniqueId};
+use spark_ccl::{Builder, Communicator};
 use std::ffi::{c_char, c_int};
 
 /// `spark_ccl_setting`.
@@ -35,8 +35,7 @@ pub unsafe extern "C" fn spark_ccl_comm_create(
         must_be_closed("comm_create")?;
         let (rank, size) = (natural(rank, "rank")?, natural(size, "size")?);
         // SAFETY: not null, and then readable by this function's contract.
-        let bytes = unsafe { *given(id, "id")? }.bytes;
-        let id = UniqueId::from_bytes(&bytes).map_err(spark_ccl::Error::from)?;
+        let id = unsafe { given(id, "id")?.read() }.known()?;
         // SAFETY: this function's contract.
         let builder = unsafe { builder(settings, count) }?;
         comm.give(builder.connect(&id, rank, size)?);

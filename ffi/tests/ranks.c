@@ -76,6 +76,29 @@ static void run(void)
     printf("rank %d of %d: right\n", rank, size);
 }
 
+/* The same id by way of its text. */
+static void check_text(const spark_ccl_unique_id *id)
+{
+    char text[SPARK_CCL_UNIQUE_ID_TEXT + 2];
+    spark_ccl_unique_id same;
+    memset(text, 'x', sizeof text);
+    SUCCEEDS(spark_ccl_unique_id_to_text(id, text, SPARK_CCL_UNIQUE_ID_TEXT));
+    require(strlen(text) == SPARK_CCL_UNIQUE_ID_TEXT - 1, "the length of a text");
+    require(text[SPARK_CCL_UNIQUE_ID_TEXT] == 'x', "what is behind a text");
+    strcat(text, "\n");
+    SUCCEEDS(spark_ccl_unique_id_from_text(text, &same));
+    require(memcmp(id, &same, sizeof same) == 0, "an id that was text");
+    text[100] = (char)(text[100] == '0' ? '1' : '0');
+    REFUSED(spark_ccl_unique_id_from_text(text, &same), "id");
+    REFUSED(spark_ccl_unique_id_from_text("", &same), "256 hexadecimal digits");
+    REFUSED(spark_ccl_unique_id_from_text(NULL, &same), "text");
+    REFUSED(spark_ccl_unique_id_from_text(text, NULL), "id");
+    REFUSED(spark_ccl_unique_id_to_text(id, text, SPARK_CCL_UNIQUE_ID_TEXT - 1), "room for 256");
+    REFUSED(spark_ccl_unique_id_to_text(id, NULL, 300), "text");
+    memset(&same, 0, sizeof same);
+    REFUSED(spark_ccl_unique_id_to_text(&same, text, sizeof text), "id");
+}
+
 static void from_launcher(void)
 {
     SUCCEEDS(spark_ccl_comm_from_env(NULL, 0, &comm));
@@ -98,6 +121,7 @@ static void from_unique_id(void)
     }
     REFUSED(spark_ccl_comm_create(NULL, 0, 2, NULL, 0, &comm), "id");
     SUCCEEDS(spark_ccl_get_unique_id(&id));
+    check_text(&id);
     REFUSED(spark_ccl_comm_create(&id, -1, 2, NULL, 0, &comm), "rank");
     REFUSED(spark_ccl_comm_create(&id, 0, 2, NULL, 0, NULL), "communicator");
     require(comm == NULL, "a communicator that could not be made");
