@@ -1,9 +1,13 @@
 //! Builds the library, and C programs that link with it.
 
 use std::env;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
+
+/// The name of the library that programs look for when they start.
+pub(crate) const SONAME: &str = "libspark_ccl.so.0";
 
 pub(crate) const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -56,6 +60,10 @@ pub(crate) fn compile(
     (compiler, language): (&str, &[&str]),
 ) -> PathBuf {
     let folder = library();
+    let at_run_time = directory.join(SONAME);
+    if !at_run_time.exists() {
+        symlink(folder.join("libspark_ccl.so"), at_run_time).unwrap();
+    }
     let name = Path::new(source).file_stem().unwrap().to_str().unwrap();
     let program = directory.join(format!("{name}-{}", language[0].trim_start_matches('-')));
     let variable = if compiler == "cc" { "CC" } else { "CXX" };
@@ -70,7 +78,7 @@ pub(crate) fn compile(
         .args(["-x", "none", "-L"])
         .arg(folder)
         .args(["-lspark_ccl", "-lm"])
-        .arg(format!("-Wl,-rpath,{}", folder.display()))
+        .arg(format!("-Wl,-rpath,{}", directory.display()))
         .status()
         .expect("a compiler is needed: install gcc and g++, or set CC and CXX");
     assert!(status.success(), "the compiler's complaints are above");

@@ -1,23 +1,30 @@
-//! What the shared library exports.
+//! What the shared library tells the linker.
 
-use crate::compile::{PACKAGE, library};
+use crate::compile::{PACKAGE, SONAME, library};
 use std::process::Command;
+
+/// What a tool of binutils says of the library.
+fn tell(tool: &str, arguments: &[&str]) -> String {
+    let output = Command::new(tool)
+        .args(arguments)
+        .arg(library().join("libspark_ccl.so"))
+        .output()
+        .expect("nm and readelf are needed: install binutils");
+    assert!(output.status.success(), "{tool}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn exported() -> Vec<String> {
+    let symbols = tell("nm", &["-D", "--defined-only", "--format=posix"]);
+    let names = symbols.lines().filter_map(|line| line.split(' ').next());
+    let mut names: Vec<_> = names.map(str::to_owned).collect();
+    names.sort_unstable();
+    names
+}
 
 /// The shared library has the functions of the header, and nothing else.
 #[test]
 fn only_the_header_is_exported() {
-    let output = Command::new("nm")
-        .args(["-D", "--defined-only", "--format=posix"])
-        .arg(library().join("libspark_ccl.so"))
-        .output()
-        .expect("nm is needed: install binutils");
-    assert!(output.status.success());
-    let symbols = String::from_utf8(output.stdout).unwrap();
-    let mut exported: Vec<&str> = symbols
-        .lines()
-        .filter_map(|line| line.split(' ').next())
-        .collect();
-    exported.sort_unstable();
     let header = std::fs::read_to_string(format!("{PACKAGE}/include/spark_ccl.h")).unwrap();
     let mut declared: Vec<&str> = header
         .lines()
@@ -30,5 +37,19 @@ fn only_the_header_is_exported() {
         .filter_map(|start| start.rsplit([' ', '*']).next())
         .collect();
     declared.sort_unstable();
-    assert_eq!(exported, declared);
+    assert_eq!(exported(), declared);
+}
+
+/// A function that is gone breaks programs which were linked before: then the number in the library's name changes, too.
+#[test]
+fn what_is_exported_is_on_record() {
+    let record = include_str!("../../symbols.txt");
+    assert_eq!(exported(), record.lines().collect::<Vec<_>>());
+}
+
+#[test]
+fn programs_look_for_the_version_of_the_abi() {
+    let dynamic = tell("readelf", &["--dynamic", "--wide"]);
+    assert!(dynamic.contains(&format!("[{SONAME}]")), "{dynamic}");
+    assert!(dynamic.contains("NODELETE"), "{dynamic}");
 }
