@@ -1,20 +1,37 @@
 /*
  * spark-ccl: collective communication between the ranks of a job, on memory of the host.
  *
- * Link with -lspark_ccl (pkg-config: spark_ccl). Every function may be called from any thread and returns a result
- * code; what lies behind a code other than SPARK_CCL_SUCCESS is told by spark_ccl_last_error() in the same thread.
+ * A rank is a process, or a thread, that takes part. Each makes a communicator (spark_ccl_comm_from_env, or
+ * spark_ccl_comm_create), calls collectives with it, and ends it: spark_ccl_comm_finalize, then
+ * spark_ccl_comm_destroy. Link with -lspark_ccl (pkg-config: spark_ccl).
  *
- * All ranks of a communicator must make the same collective calls with matching arguments in the same order. Messages
- * of two ranks match in the order of their calls. After SPARK_CCL_TIMEOUT or SPARK_CCL_REMOTE a communicator refuses
- * further work: destroy it, or go on without the ranks that are lost (spark_ccl_comm_shrink).
+ * Results. A function returns SPARK_CCL_SUCCESS or says what went wrong; spark_ccl_last_error() has the text, in the
+ * same thread. Results by way of pointers are written on success; a function says if it writes them on failure, too.
+ * Pointers must not be NULL unless a function allows it; SPARK_CCL_INVALID if one is.
  *
- * Handles. Communicators and requests are handles: one that has ended is an error, not a crash. A communicator that is
- * destroyed while calls use it stays until they are done. In a forked child, the parent's handles are no handles; the
- * child may make its own.
+ * Order. All ranks of a communicator make the same collective calls, with the same arguments but for the buffers, in
+ * the same order. A difference is SPARK_CCL_REMOTE, on all ranks that notice it. spark_ccl_comm_split,
+ * spark_ccl_comm_finalize and spark_ccl_alloc are collective calls, too. Messages between two ranks match in the
+ * order of their calls, on their own.
  *
- * Buffers. `count` is in elements; buffers must be aligned to their elements, and may be NULL where they have none.
- * Buffers of a call must not overlap, unless the call is in place: each function says when it is. Until a call is
- * done, nobody else may write what it sends, or use what it receives.
+ * Failures. After SPARK_CCL_TIMEOUT or SPARK_CCL_REMOTE from a call, its communicator refuses all further calls with
+ * the same text, and what the call should have received is undefined. Destroy the communicator, or go on without the
+ * ranks that are lost: spark_ccl_comm_shrink. After other failures it works on. But a rank that was refused a
+ * collective call has not taken part in it: the others wait for it until their time is over.
+ *
+ * Time. No function waits for other ranks for ever. Joining them takes at most SPARK_CCL_INIT_TIMEOUT (120 seconds by
+ * default), and a call at most SPARK_CCL_TIMEOUT (600 seconds).
+ *
+ * Threads. Any thread may call any function, also several at once with one communicator. The program then sees to it
+ * that collective calls come in the same order on all ranks.
+ *
+ * Handles. Communicators and requests are handles: to use one that has ended is SPARK_CCL_INVALID, not a crash. The
+ * number of a handle is never used again. A forked child has none of its parent's, and may make its own.
+ *
+ * Buffers. Lengths are in elements unless they are said to be in bytes. A buffer must be aligned to its elements, to
+ * 8 bytes for doubles. It may be NULL where it has no elements; a call with a `count` of 0 is a call all the same,
+ * which all ranks make. The two buffers of a call must not overlap, unless the call is in place: each function says
+ * when it is. Until a call is done, nobody else may write what it sends, or read or write what it receives.
  */
 #ifndef SPARK_CCL_H
 #define SPARK_CCL_H
@@ -26,24 +43,24 @@
 extern "C" {
 #endif
 
-/* What this header is of: 10000 times the major, 100 times the minor, and the patch number. */
+/* The version of this header: 10000 times the major number, plus 100 times the minor one, plus the patch number. */
 #define SPARK_CCL_VERSION 100
 
-/* What the library is of that is linked at run time. */
+/* The version, counted alike, of the library that the program runs with. */
 int spark_ccl_version(void);
 
-/* What became of a call. */
+/* What became of a call. Later versions may add results: take unknown ones for failures. */
 typedef enum {
     SPARK_CCL_SUCCESS = 0,
-    /* Arguments, settings or environment that cannot be right. Nothing was sent. */
+    /* Arguments, settings or environment that cannot be right. Nothing was sent; the communicator works on. */
     SPARK_CCL_INVALID = 1,
-    /* A deadline passed; the message names the ranks that are late. */
+    /* The time was over; the text names the ranks that are late. */
     SPARK_CCL_TIMEOUT = 2,
     /* Another rank died, aborted, made a different call, or cannot be reached. */
     SPARK_CCL_REMOTE = 3,
-    /* The operating system refused something, or this machine cannot do it. */
+    /* The operating system refused something (memory, ports), or this machine cannot do it. */
     SPARK_CCL_SYSTEM = 4,
-    /* A defect of the library. */
+    /* A defect of the library; please report it with the text. */
     SPARK_CCL_INTERNAL = 5
 } spark_ccl_result;
 
@@ -63,54 +80,70 @@ typedef enum {
     SPARK_CCL_FLOAT8_E5M2 = 11
 } spark_ccl_dtype;
 
-/* Reductions; the first five are numbered as in NCCL's ncclRedOp_t. */
+/* Reductions; the first five are numbered as in NCCL's ncclRedOp_t. Every reduction is of every type. */
 typedef enum {
+    /* Of a sum and a product: integers wrap around. */
     SPARK_CCL_SUM = 0,
     SPARK_CCL_PROD = 1,
+    /* Of a maximum and a minimum: NaN wins over numbers. */
     SPARK_CCL_MAX = 2,
     SPARK_CCL_MIN = 3,
+    /* The sum divided by the number of ranks. Integers are rounded towards 0. */
     SPARK_CCL_AVG = 4,
-    /* The sum of what each rank has, times its factor (spark_ccl_options). */
+    /* The sum of what each rank has times that rank's own factor (spark_ccl_options). */
     SPARK_CCL_PRE_MUL_SUM = 5
 } spark_ccl_op;
 
 /*
- * Names a group of ranks that is about to meet. It holds a secret: whoever has it can join. Pass it to the other ranks
- * through something that strangers cannot read.
+ * Names ranks that are about to meet, once. It holds a secret: whoever has it can join. Pass it to the other ranks,
+ * as these bytes or as text, through something that strangers cannot read.
  */
 typedef struct {
     unsigned char bytes[128];
 } spark_ccl_unique_id;
 
-/* One rank of a group. */
+/* A communicator: the ranks that communicate, and this rank's handle to that. */
 typedef struct spark_ccl_comm spark_ccl_comm;
 
-/* A call that was started. */
+/* A call that was started: wait for it (spark_ccl_wait and its like), or free it (spark_ccl_request_free). */
 typedef uint64_t spark_ccl_request;
 #define SPARK_CCL_REQUEST_NULL ((spark_ccl_request)0)
 
-/* A setting of the library, with the names and values of its environment variables: "SPARK_CCL_TIMEOUT", "30". */
+/*
+ * A setting, with the name and the values of the environment variable: {"SPARK_CCL_TIMEOUT", "30"}. It wins over the
+ * environment. docs/environment.md lists all of them. The strings may be freed when the function has returned.
+ */
 typedef struct {
     const char *name;
     const char *value;
 } spark_ccl_setting;
 
 /*
- * What a call may have besides its arguments. Begin with SPARK_CCL_OPTIONS_INIT: later versions add members at the
- * end, and know by struct_size which ones a program has. A library that is older than the program refuses options which
- * it does not know, unless they are at their defaults (SPARK_CCL_INVALID). NULL stands for all defaults.
+ * What a call may have besides its arguments. NULL stands for all defaults. Set what is needed in a copy of the
+ * defaults:
+ *   spark_ccl_options options = SPARK_CCL_OPTIONS_INIT;
+ * Later versions add members at the end, and see by struct_size which ones a program has. An option that the library
+ * is too old for is SPARK_CCL_INVALID. The call reads the options, the name and the factor before it returns.
  */
 typedef struct {
     size_t struct_size;
-    /* Not NULL: the call is started, and *request is what to wait for. It becomes SPARK_CCL_REQUEST_NULL on failure. */
+    /*
+     * Not NULL: the call returns when it has begun, and *request is what to wait for. Its buffers are in use until
+     * then. *request is SPARK_CCL_REQUEST_NULL if the call fails at once.
+     */
     spark_ccl_request *request;
-    /* A name, which is compared between the ranks and shown in errors. */
+    /*
+     * Not NULL: a name for the call, which all ranks give alike, and which errors show. A difference is
+     * SPARK_CCL_REMOTE.
+     */
     const char *name;
-    /* For SPARK_CCL_PRE_MUL_SUM: one element of the call's type. */
+    /* For SPARK_CCL_PRE_MUL_SUM, and only then: one element of the call's type. Ranks may have different ones. */
     const void *factor;
     /*
-     * Not 0: the call's buffers lie in memory of spark_ccl_alloc, on all ranks at the same offsets, and the call may go
-     * without copies. All ranks must set it in the same calls. SPARK_CCL_INVALID if a buffer lies elsewhere.
+     * Not 0: the call's buffers lie in memory of spark_ccl_alloc, each at the same offset on all ranks, and the call
+     * may go without copies. All ranks must say so of the same calls; SPARK_CCL_INVALID if a buffer lies elsewhere.
+     * In such calls spark_ccl_all_gather is in place on all ranks or on none, and spark_ccl_gather and
+     * spark_ccl_scatter on none.
      */
     int registered;
 } spark_ccl_options;
@@ -121,75 +154,86 @@ typedef struct {
  */
 
 /*
- * Makes a new id. This process serves the meeting of the ranks, so it must live until they have met; it is usually rank
- * 0, but need not be a rank.
+ * Makes a new id, for one meeting. This process serves the meeting of the ranks, so it must live until they have met,
+ * within SPARK_CCL_INIT_TIMEOUT (120 seconds). It is usually rank 0, but need not be a rank. It follows the
+ * environment; settings of a communicator do not concern it.
  */
 spark_ccl_result spark_ccl_get_unique_id(spark_ccl_unique_id *id);
 
 /*
- * The id as text, 256 hexadecimal digits and the end, for what passes strings: a file, a key-value store, or
- * SPARK_CCL_UNIQUE_ID in the environment. `size` is that of `text`, in characters: SPARK_CCL_UNIQUE_ID_TEXT at least.
+ * Writes the id as text: 256 hexadecimal digits, and a null character. So it can be passed by a file, a key-value
+ * store, or SPARK_CCL_UNIQUE_ID in the environment. `text` has room for `size` characters, SPARK_CCL_UNIQUE_ID_TEXT
+ * at least.
  */
 #define SPARK_CCL_UNIQUE_ID_TEXT 257
 spark_ccl_result spark_ccl_unique_id_to_text(const spark_ccl_unique_id *id, char *text, size_t size);
 
-/* The id that a text is of; spaces and ends of lines around it do not matter. SPARK_CCL_INVALID if it is damaged. */
+/* Reads such a text, also with spaces or line ends around it. SPARK_CCL_INVALID if it is no id, or is damaged. */
 spark_ccl_result spark_ccl_unique_id_from_text(const char *text, spark_ccl_unique_id *id);
 
 /*
- * Joins the group of `size` ranks that share `id`, as rank `rank` (0 to size - 1). Returns when all ranks have come.
- * `settings` has `settings_count` elements, and may be NULL for none; they win over the environment. *comm becomes the
- * communicator, or NULL on failure.
+ * Joins the `size` ranks that share `id`, as rank `rank`, which is 0 to size - 1. Returns when all ranks have come.
+ * `settings` has `settings_count` elements, and may be NULL if that is 0. *comm is the new communicator, or NULL on
+ * failure.
  */
 spark_ccl_result spark_ccl_comm_create(const spark_ccl_unique_id *id, int rank, int size,
                                        const spark_ccl_setting *settings, size_t settings_count,
                                        spark_ccl_comm **comm);
 
 /*
- * Joins the ranks that a launcher started: torchrun, mpirun of Open MPI or MPICH, srun, or anything that sets
- * SPARK_CCL_RANK, SPARK_CCL_SIZE and SPARK_CCL_UNIQUE_ID. *comm becomes the communicator, or NULL on failure.
+ * Joins the ranks that a launcher has started: torchrun, mpirun of Open MPI or MPICH, srun, or whatever sets
+ * SPARK_CCL_RANK, SPARK_CCL_SIZE and SPARK_CCL_UNIQUE_ID. SPARK_CCL_INVALID without a launcher. The rest is as of
+ * spark_ccl_comm_create.
  */
 spark_ccl_result spark_ccl_comm_from_env(const spark_ccl_setting *settings, size_t settings_count,
                                          spark_ccl_comm **comm);
 
 /*
- * Makes a communicator of the ranks that pass the same color, ordered by key and then by rank. All ranks call this. A
- * rank whose color is below 0 gets NULL, and success.
+ * Makes new communicators, one of the ranks that pass each color, which is 0 or more. They are numbered in the order
+ * of `key`, and where keys are equal in the order that they have here. All ranks of `comm` call this. *part is the
+ * new communicator; NULL on failure, and, with success, on a rank whose color is below 0. `comm` stays as it is:
+ * either may be destroyed first.
  */
 spark_ccl_result spark_ccl_comm_split(spark_ccl_comm *comm, int color, int key,
                                       spark_ccl_comm **part);
 
 /*
- * Makes a communicator of the ranks that are left, in their order, after `comm` has failed. All of these call this;
- * `lost` names `lost_count` ranks that are to be left out even if they live, and may be NULL for none.
+ * Makes a communicator of the ranks that are left, in their order, usually after `comm` has failed. All of these
+ * ranks call this. Ranks that have died are left out by themselves. `lost` names `lost_count` others that hang, by
+ * their ranks in `comm`; all name the same; it may be NULL if there are none. *rest is the new communicator, or NULL
+ * on failure, such as on a rank that the others have left out. `comm` stays as it is: destroy it.
  */
 spark_ccl_result spark_ccl_comm_shrink(spark_ccl_comm *comm, const int *lost, size_t lost_count,
                                        spark_ccl_comm **rest);
 
-/* The communicator's own rank. */
+/* This rank's number, 0 to size - 1. */
 spark_ccl_result spark_ccl_comm_rank(spark_ccl_comm *comm, int *rank);
 
-/* Number of ranks. */
+/* The number of ranks. */
 spark_ccl_result spark_ccl_comm_size(spark_ccl_comm *comm, int *size);
 
-/* How long each call may take from now on. All ranks should set the same. */
+/* How long each call may take that begins from now on; not 0. All ranks should set the same. */
 spark_ccl_result spark_ccl_comm_set_timeout(spark_ccl_comm *comm, unsigned milliseconds);
 
-/* Success while the communicator works; else why it has failed, as its calls say. Waits for nothing. */
+/* SPARK_CCL_SUCCESS while the communicator works; after it has failed, what its calls return. Waits for nothing. */
 spark_ccl_result spark_ccl_comm_check(spark_ccl_comm *comm);
 
 /*
- * Fails the communicator on all ranks: calls under way and later ones return SPARK_CCL_REMOTE, with `reason` (may be
- * NULL) in their message.
+ * Makes the communicator fail on all ranks: calls under way and later ones return SPARK_CCL_REMOTE. `reason` is in
+ * their texts, and may be NULL. Does not wait.
  */
 spark_ccl_result spark_ccl_comm_abort(spark_ccl_comm *comm, const char *reason);
 
-/* Waits until all ranks have called this and all started calls are done, and leaves the group. Destroy it afterwards. */
+/*
+ * The orderly end. Waits until all ranks have called this and all started calls are done, and leaves. Afterwards make
+ * no calls but those that wait for requests, and spark_ccl_comm_destroy.
+ */
 spark_ccl_result spark_ccl_comm_finalize(spark_ccl_comm *comm);
 
 /*
- * Frees the communicator, and its registered memory, when the last call that uses it is done. Does not wait for other
- * ranks. NULL is allowed.
+ * Ends the handle. The communicator, and its memory of spark_ccl_alloc, are freed when no call uses them and no
+ * request of theirs is left. Does not wait for other ranks; these get SPARK_CCL_REMOTE if they still wait for this
+ * one, which spark_ccl_comm_finalize prevents. NULL is allowed.
  */
 spark_ccl_result spark_ccl_comm_destroy(spark_ccl_comm *comm);
 
@@ -198,71 +242,96 @@ spark_ccl_result spark_ccl_comm_destroy(spark_ccl_comm *comm);
  */
 
 /*
- * Allocates `bytes` of zeroed memory that the other ranks and RDMA devices reach, for calls without copies. All ranks
- * call this with the same size. *memory is aligned for all types, or NULL on failure. Any part of it may be a buffer of
- * any call, like other memory. A call of this communicator goes without copies where its options say so (`registered`):
- * then all of its buffers lie in such memory, on all ranks at the same offsets.
+ * Allocates `bytes` of memory, all 0, that the other ranks of the host and RDMA devices reach. All ranks call this
+ * with the same size. *memory is aligned for all types; NULL on failure. Any part of it may be a buffer of any call,
+ * like other memory. A call of this communicator goes without copies if its options say `registered`. A forked child
+ * finds zeros there.
  */
 spark_ccl_result spark_ccl_alloc(spark_ccl_comm *comm, size_t bytes, void **memory);
 
-/* Frees memory of spark_ccl_alloc. No call may use it. NULL is allowed. */
+/*
+ * Frees memory that spark_ccl_alloc made with this communicator. No call may use it. NULL is allowed. Waits for
+ * nobody.
+ */
 spark_ccl_result spark_ccl_free(spark_ccl_comm *comm, void *memory);
 
 /*
- * Collectives. Each is done when it returns, unless it is started (spark_ccl_options.request) or grouped.
+ * Collectives. Each is done when it returns, unless it is started (spark_ccl_options.request) or in a group. All
+ * ranks pass the same count, type, reduction and root. Of each buffer is said how long it is, and on which ranks. A
+ * block is `count` elements. A buffer with a block for each rank has those of rank 0 first: block p begins p * count
+ * elements in. Some ranks may be in place and others not, unless a function says otherwise.
  */
 
-/* recv[i] = the reduction of all ranks' send[i], with the same bits on all ranks. In place if recv is send. */
+/*
+ * recv[i] becomes the reduction of all ranks' send[i], with the same bits on all ranks. `send` and `recv` have
+ * `count` elements. In place if they are the same.
+ */
 spark_ccl_result spark_ccl_all_reduce(spark_ccl_comm *comm, const void *send, void *recv,
                                       size_t count, spark_ccl_dtype dtype, spark_ccl_op op,
                                       const spark_ccl_options *options);
 
-/* The same, on the root only; the others' recv is not looked at. In place if recv is send on the root. */
+/*
+ * The root's recv[i] becomes the reduction of all ranks' send[i]. `send` has `count` elements; so has the root's
+ * `recv`, that of others is ignored. In place if they are the same on the root.
+ */
 spark_ccl_result spark_ccl_reduce(spark_ccl_comm *comm, const void *send, void *recv, size_t count,
                                   spark_ccl_dtype dtype, spark_ccl_op op, int root,
                                   const spark_ccl_options *options);
 
-/* recv = the root's send; the others' send is not looked at. In place if recv is send on the root. */
+/*
+ * Copies the root's `send` to all ranks' `recv`, also the root's own. `recv` has `count` elements; so has the root's
+ * `send`, that of others is ignored. In place if they are the same on the root.
+ */
 spark_ccl_result spark_ccl_broadcast(spark_ccl_comm *comm, const void *send, void *recv,
                                      size_t count, spark_ccl_dtype dtype, int root,
                                      const spark_ccl_options *options);
 
 /*
- * recv = the `count` elements of each rank, by rank; it has count * size. In place if send is this rank's block of
- * recv, which begins rank * count elements in.
+ * Block p of all ranks' `recv` becomes the `send` of rank p. `send` has `count` elements, `recv` has a block for each
+ * rank. In place if `send` is this rank's block of `recv`.
  */
 spark_ccl_result spark_ccl_all_gather(spark_ccl_comm *comm, const void *send, void *recv,
                                       size_t count, spark_ccl_dtype dtype,
                                       const spark_ccl_options *options);
 
 /*
- * recv = this rank's block, of `count` elements, of the reduction of all ranks' send, which have count * size. In place
- * if recv is this rank's block of send.
+ * `recv` becomes this rank's block of the reduction of all ranks' `send`. `send` has a block for each rank, `recv`
+ * has `count` elements. In place if `recv` is this rank's block of `send`; what the rest of `send` has then is
+ * undefined.
  */
 spark_ccl_result spark_ccl_reduce_scatter(spark_ccl_comm *comm, const void *send, void *recv,
                                           size_t count, spark_ccl_dtype dtype, spark_ccl_op op,
                                           const spark_ccl_options *options);
 
-/* As spark_ccl_all_gather, on the root only; the others' recv is not looked at. */
+/*
+ * Block p of the root's `recv` becomes the `send` of rank p. `send` has `count` elements; the root's `recv` has a
+ * block for each rank, that of others is ignored. In place if, on the root, `send` is its block of `recv`.
+ */
 spark_ccl_result spark_ccl_gather(spark_ccl_comm *comm, const void *send, void *recv, size_t count,
                                   spark_ccl_dtype dtype, int root, const spark_ccl_options *options);
 
 /*
- * recv = this rank's block, of `count` elements, of the root's send, which has count * size; the others' send is not
- * looked at. In place on the root if recv is its block of send.
+ * `recv` becomes this rank's block of the root's `send`. `recv` has `count` elements; the root's `send` has a block
+ * for each rank, that of others is ignored. In place if, on the root, `recv` is its block of `send`.
  */
 spark_ccl_result spark_ccl_scatter(spark_ccl_comm *comm, const void *send, void *recv, size_t count,
                                    spark_ccl_dtype dtype, int root,
                                    const spark_ccl_options *options);
 
-/* Block p of send goes to rank p, as this rank's block of its recv; blocks have `count` elements. In place if recv is send. */
+/*
+ * Block p of `recv` becomes this rank's block of the `send` of rank p. Both have a block for each rank. In place if
+ * they are the same. Of three ranks and more, all are in place or none.
+ */
 spark_ccl_result spark_ccl_all_to_all(spark_ccl_comm *comm, const void *send, void *recv,
                                       size_t count, spark_ccl_dtype dtype,
                                       const spark_ccl_options *options);
 
 /*
- * The same with blocks of any lengths: for rank p, send_counts[p] elements from send_begins[p] on; from rank p,
- * recv_counts[p] to recv_begins[p]. Where begins are NULL, blocks follow each other. Never in place.
+ * The same with blocks of any lengths, of which the two ranks concerned must pass the same. All arrays have an
+ * element for each rank. send_counts[p] elements of `send`, from element send_begins[p] on, go to rank p.
+ * recv_counts[p] elements come from rank p, and go to `recv` from element recv_begins[p] on. Where begins are NULL,
+ * blocks follow each other. `send` and `recv` are as long as their last blocks reach. Blocks of `recv` must not
+ * overlap. Never in place. The arrays may be freed when the function has returned.
  */
 spark_ccl_result spark_ccl_all_to_all_v(spark_ccl_comm *comm, const void *send,
                                         const size_t *send_counts, const size_t *send_begins,
@@ -270,12 +339,13 @@ spark_ccl_result spark_ccl_all_to_all_v(spark_ccl_comm *comm, const void *send,
                                         const size_t *recv_begins, spark_ccl_dtype dtype,
                                         const spark_ccl_options *options);
 
-/* Returns on no rank before it was called on all. */
+/* Is done on no rank before all ranks have called it. */
 spark_ccl_result spark_ccl_barrier(spark_ccl_comm *comm, const spark_ccl_options *options);
 
 /*
- * Messages. A receiver must expect as many elements as are sent. To send to and receive from one another, two ranks
- * group the calls, or start them.
+ * Messages between two ranks. `to` and `from` are ranks; the receiver passes the sender's count and type. A short
+ * message may be on its way when spark_ccl_send returns; for a long one it waits until the receiver has called
+ * spark_ccl_recv. So two ranks that send to each other must have both calls under way: in a group, or started.
  */
 spark_ccl_result spark_ccl_send(spark_ccl_comm *comm, const void *send, size_t count,
                                 spark_ccl_dtype dtype, int to, const spark_ccl_options *options);
@@ -283,13 +353,15 @@ spark_ccl_result spark_ccl_recv(spark_ccl_comm *comm, void *recv, size_t count,
                                 spark_ccl_dtype dtype, int from, const spark_ccl_options *options);
 
 /*
- * Groups. The calls that a thread makes between start and the matching end go on side by side. Each begins at once; the
- * outermost end waits for all of them. It returns the first failure, in the order of the calls, also of a call that could
- * not begin: such a call says so itself, and the group stays open. So a group is always ended, whatever happens in it.
+ * Groups. The calls that a thread makes between start and the matching end go on side by side. Each begins at once;
+ * the outermost end waits for all of them. It returns the first failure, in the order of the calls, also of a call
+ * that could not begin: such a call says so itself, and the group stays open. So a group is always ended, whatever
+ * happens in it.
  *
  * A call with a request is not the group's. What waits for other ranks by itself is SPARK_CCL_INVALID within a group:
- * spark_ccl_comm_create, from_env, split, shrink and finalize, and spark_ccl_alloc. A communicator that is destroyed
- * stays until the group's calls are done.
+ * spark_ccl_comm_create, spark_ccl_comm_from_env, spark_ccl_comm_split, spark_ccl_comm_shrink,
+ * spark_ccl_comm_finalize and spark_ccl_alloc. A communicator that is destroyed stays until the group's calls are
+ * done.
  *
  * The thread that has started a group must end it. If it ends before, nobody can wait for the group's calls but
  * spark_ccl_comm_finalize: until then their buffers must stay. A child that is forked has no open group.
@@ -298,8 +370,13 @@ spark_ccl_result spark_ccl_group_start(void);
 spark_ccl_result spark_ccl_group_end(void);
 
 /*
- * Waits for a started call, and returns what became of it. *request is SPARK_CCL_REQUEST_NULL then, whatever is returned;
- * waiting for that does nothing.
+ * Started calls. They go on while this process waits or tests in any function of the library; with
+ * SPARK_CCL_PROGRESS_THREAD=1 also by themselves. Any thread may wait for a request, but one at a time.
+ */
+
+/*
+ * Waits for a started call, and returns what became of it. *request is SPARK_CCL_REQUEST_NULL then, whatever is
+ * returned; waiting for that does nothing.
  */
 spark_ccl_result spark_ccl_wait(spark_ccl_request *request);
 
@@ -307,20 +384,20 @@ spark_ccl_result spark_ccl_wait(spark_ccl_request *request);
 spark_ccl_result spark_ccl_wait_all(spark_ccl_request *requests, size_t count);
 
 /*
- * Waits until one of them is done: *index is its place, and the rest is as of spark_ccl_wait. Those that are
- * SPARK_CCL_REQUEST_NULL are passed over; *index is `count` if all are.
+ * Waits until one of them is done, or cannot be waited for: *index is its place, whatever is returned, and the rest
+ * is as of spark_ccl_wait. Those that are SPARK_CCL_REQUEST_NULL are passed over; *index is `count` if all are.
  */
 spark_ccl_result spark_ccl_wait_any(spark_ccl_request *requests, size_t count, size_t *index);
 
 /*
- * Frees a request without waiting: its call goes on, and its buffers must stay until spark_ccl_comm_finalize has returned.
- * *request is SPARK_CCL_REQUEST_NULL then.
+ * Frees a request without waiting: its call goes on, and its buffers must stay until spark_ccl_comm_finalize has
+ * returned. *request is SPARK_CCL_REQUEST_NULL then.
  */
 spark_ccl_result spark_ccl_request_free(spark_ccl_request *request);
 
 /*
- * Whether a started call is done. If it is, or on any error, *done is 1, and the rest is as of spark_ccl_wait, which would
- * not have waited. Else *done is 0, and the call has gone on as far as it can.
+ * Whether a started call is done. If it is, or on any error, *done is 1, and the rest is as of spark_ccl_wait, which
+ * would not have waited. Else *done is 0, and the call has gone on as far as it can.
  */
 spark_ccl_result spark_ccl_test(spark_ccl_request *request, int *done);
 
@@ -328,21 +405,25 @@ spark_ccl_result spark_ccl_test(spark_ccl_request *request, int *done);
  * Errors and logs
  */
 
-/* A few words for a result code. Never NULL; not to be freed. */
+/* A few words for a result, also for one that is unknown. Never NULL; not to be freed. */
 const char *spark_ccl_result_string(spark_ccl_result result);
 
 /*
- * What went wrong in the last call of this thread that failed; empty if none did. Valid until the next failure in the
- * same thread; not to be freed.
+ * The text of the last failure in this thread: who, what was expected, what was seen, what to do. Empty if there was
+ * none; success leaves it as it is. Valid until the next failure in the same thread, or its end; never NULL, not to
+ * be freed.
  */
 const char *spark_ccl_last_error(void);
 
-/* Takes a line of the log, without its end, until it returns. */
+/*
+ * Takes a line of the log, without a line end. The line is valid until the function returns; `data` is the program's.
+ */
 typedef void (*spark_ccl_log_function)(const char *line, void *data);
 
 /*
- * Passes log lines to a function from now on, once in a process; `filter` is as SPARK_CCL_LOG, and NULL means "info".
- * Any thread may call the function, several at once. It must not call this library.
+ * Passes log lines to a function until the process ends. `filter` has the form of SPARK_CCL_LOG; NULL means "info".
+ * Call this before communicators are made: SPARK_CCL_INVALID if log lines go somewhere already. Any thread of the
+ * library or of the program may call the function, several at once. It must not call this library.
  */
 spark_ccl_result spark_ccl_set_log(spark_ccl_log_function function, void *data, const char *filter);
 

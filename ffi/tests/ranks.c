@@ -119,6 +119,7 @@ static void from_unique_id(void)
         run();
         return;
     }
+    REFUSED(spark_ccl_comm_from_env(NULL, 0, &comm), "launcher");
     REFUSED(spark_ccl_comm_create(NULL, 0, 2, NULL, 0, &comm), "id");
     SUCCEEDS(spark_ccl_get_unique_id(&id));
     check_text(&id);
