@@ -1,0 +1,81 @@
+#!/bin/bash
+# Installs the C interface into a temporary folder as users do, builds the examples against that by pkg-config, and runs them. Then
+# runs the programs of its tests under valgrind, and with GCC's sanitizers.
+#   tests/capi.sh [argument of `cargo cinstall`]...      (such as --debug)
+# Needs cargo-c: cargo install cargo-c --locked
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. tests/vm/lib.sh
+need gcc g++ binutils pkg-config valgrind
+
+fail() {
+    echo "$1" >&2
+    exit 1
+}
+
+cargo capi --version >/dev/null || fail "cargo-c is missing: cargo install cargo-c --locked"
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+prefix=$folder/prefix
+cargo cinstall --locked -p spark-ccl-ffi --prefix "$prefix" --libdir "$prefix/lib" "$@"
+export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib
+# What was measured on this machine must not change which algorithms run.
+export SPARK_CCL_TUNING=off
+
+# launch RANKS COMMAND...: runs a command as so many ranks; all must succeed.
+launch() {
+    local size=$1 port=$((20000 + RANDOM % 12000)) rank pids=() pid failed=0
+    shift
+    for ((rank = 0; rank < size; rank++)); do
+        RANK=$rank WORLD_SIZE=$size LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$port "$@" &
+        pids+=($!)
+    done
+    for pid in "${pids[@]}"; do
+        wait "$pid" || failed=$?
+    done
+    [ "$failed" = 0 ] || fail "$*: a rank has failed ($failed)"
+}
+
+# compile NAME SOURCE COMPILER ARGUMENT...: makes a program of it in the folder.
+compile() {
+    local name=$1 source=$2
+    shift 2
+    # shellcheck disable=SC2046
+    "$@" -g -O1 -Wall -Wextra -Werror -pthread -D_POSIX_C_SOURCE=200809L $(pkg-config --cflags spark_ccl) \
+        "$source" -x none -o "$folder/$name" $(pkg-config --libs spark_ccl) -lm
+}
+
+[ "$(pkg-config --modversion spark_ccl)" = "$(cargo pkgid -p spark-ccl-ffi | sed 's/.*[@#]//')" ] ||
+    fail "spark_ccl.pc has another version than the package"
+readelf -d "$prefix/lib/libspark_ccl.so" | grep -q 'soname: \[libspark_ccl.so.0\]' || fail "another soname"
+cmp ffi/include/spark_ccl.h "$prefix/include/spark_ccl.h"
+
+for source in examples/c/*.c; do
+    name=$(basename "$source" .c)
+    compile "$name" "$source" gcc -std=c11
+    launch 3 "$folder/$name"
+    compile "$name" "$source" g++ -std=c++17 -x c++
+    launch 2 "$folder/$name"
+done
+
+# Without the shared library.
+# shellcheck disable=SC2046
+gcc -std=c11 $(pkg-config --cflags spark_ccl) examples/c/all_reduce.c -o "$folder/static" \
+    "$prefix/lib/libspark_ccl.a" $(pkg-config --static --libs-only-l spark_ccl | sed 's/-lspark_ccl//')
+launch 2 env -u LD_LIBRARY_PATH "$folder/static"
+
+for source in ffi/tests/*.c; do
+    name=$(basename "$source" .c)
+    arguments=()
+    # It makes its own ranks otherwise.
+    [ "$name" != ranks ] || arguments=(env)
+    echo "$name under valgrind"
+    compile "$name" "$source" gcc -std=c11
+    launch 2 valgrind --quiet --error-exitcode=9 --suppressions=tests/valgrind.supp \
+        "$folder/$name" "${arguments[@]}"
+    echo "$name with sanitizers"
+    compile "$name" "$source" gcc -std=c11 -fsanitize=address,undefined -fno-sanitize-recover=all
+    launch 2 "$folder/$name" "${arguments[@]}"
+done
+echo "the C interface is installed, and works"
