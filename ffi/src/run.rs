@@ -37,6 +37,8 @@ pub(crate) unsafe fn run(
     })
 }
 
+/// The same, with options that are read.
+///
 /// # Safety
 /// As of [`run`], for the pointers in the options, too.
 unsafe fn attempt(
