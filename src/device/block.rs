@@ -1,31 +1,17 @@
-//! Allocations of device memory: what uses them, and when they can be freed. Knows no engine: what frees the memory is
-//! behind the trait `Allocation`.
+//! Blocks of device memory: what uses them, and when they can be freed. Knows no engine.
 
 use super::gpu::Gpu;
 use super::pause::until;
 use parking_lot::Mutex;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::{Error, RecordedEvent, make_current, relaxed};
-use std::fmt::Debug;
+use spark_ccl_cuda::{DeviceBlock, Error, RecordedEvent};
 use std::sync::Arc;
 
-/// Device memory as an engine has it.
-pub(super) trait Allocation: Debug + Send + Sync {
-    /// Where it begins.
-    fn address(&self) -> u64;
-
-    /// Gives it back, in the context that is current.
-    ///
-    /// # Safety
-    /// Nothing uses it any more.
-    unsafe fn free(self: Box<Self>) -> Result<(), String>;
-}
-
-/// An allocation, and what was enqueued with it.
+/// Memory, and what was enqueued with it.
 #[derive(Debug)]
 pub(crate) struct Block {
     /// Until it is given up.
-    allocation: Option<Box<dyn Allocation>>,
+    memory: Option<DeviceBlock>,
     pub(super) address: u64,
     pub(super) gpu: Arc<Gpu>,
     uses: Mutex<Uses>,
@@ -49,16 +35,15 @@ static DROPPED: Mutex<Vec<Unfreed>> = Mutex::new(Vec::new());
 
 /// A block that nobody holds any more.
 struct Unfreed {
-    allocation: Box<dyn Allocation>,
-    gpu: Arc<Gpu>,
     uses: Uses,
+    _memory: DeviceBlock,
 }
 
 impl Block {
-    pub(super) fn new(allocation: Box<dyn Allocation>, gpu: Arc<Gpu>) -> Self {
+    pub(super) fn new(memory: DeviceBlock, gpu: Arc<Gpu>) -> Self {
         Self {
-            address: allocation.address(),
-            allocation: Some(allocation),
+            address: memory.address(),
+            memory: Some(memory),
             gpu,
             uses: Mutex::default(),
         }
@@ -137,35 +122,16 @@ impl Uses {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let Some(allocation) = self.allocation.take() else {
+        let Some(memory) = self.memory.take() else {
             return;
         };
         let block = Unfreed {
-            allocation,
-            gpu: Arc::clone(&self.gpu),
             uses: std::mem::take(self.uses.get_mut()),
+            _memory: memory,
         };
-        if block.uses.are_over() {
-            block.free();
-        } else {
+        // Where all that used it has run, it is freed here.
+        if !block.uses.are_over() {
             DROPPED.lock().push(block);
-        }
-    }
-}
-
-impl Unfreed {
-    /// Nothing uses it any more.
-    fn free(self) {
-        let device = make_current(&self.gpu.context);
-        // A capture of this thread's, or of another's, has nothing to do with it.
-        let relaxed = device.and_then(relaxed);
-        if let Err(error) = relaxed {
-            tracing::warn!("device memory is not freed: {error}");
-            return;
-        }
-        // SAFETY: all that used it has run, its owner is gone, and what it was registered with held it until its end.
-        if let Err(error) = unsafe { self.allocation.free() } {
-            tracing::warn!("device memory: {error}");
         }
     }
 }
@@ -190,5 +156,5 @@ pub(super) fn sweep() {
             .collect()
     };
     // By the driver, which may take its time: others may add blocks meanwhile.
-    over.into_iter().for_each(Unfreed::free);
+    drop(over);
 }

@@ -34,11 +34,12 @@ impl Communicator {
         self.device_engine("wait")?.wait(stream)
     }
 
-    /// `len` elements of memory of this rank's device, for [`register_device`](Self::register_device).
+    /// `len` elements of memory of this rank's device, for [`register_device`](Self::register_device). What they are is
+    /// not defined. The memory comes from the driver, in whole pages of the GPU (2 MiB).
     ///
     /// # Errors
     /// [`Error::Memory`] when there is not enough; [`Error::Unsupported`] without
-    /// [`Backend::Nccl`](crate::Backend::Nccl), or when NCCL is older than 2.19.
+    /// [`Backend::Nccl`](crate::Backend::Nccl).
     pub fn alloc_device<T: Element>(&self, len: usize) -> Result<DeviceMemory<T>, Error> {
         let bytes = len.saturating_mul(size_of::<T>()).max(1);
         let block = self.device_engine("alloc_device")?.alloc(bytes)?;

@@ -91,8 +91,18 @@ pub fn bus_id(ordinal: usize) -> Result<String, Error> {
 /// The driver does not say.
 pub fn generation(context: &CudaContext) -> Result<i32, Error> {
     let major = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
-    let generation = context.attribute(major);
-    checked("cuDeviceGetAttribute", context.ordinal(), generation)
+    attribute(context, major)
+}
+
+/// What a device says of itself. Unlike cudarc's, it does not take the error that cudarc stores for
+/// its next call.
+pub(crate) fn attribute(
+    context: &CudaContext,
+    what: sys::CUdevice_attribute,
+) -> Result<i32, Error> {
+    // SAFETY: the context's device exists.
+    let value = unsafe { result::device::get_attribute(context.cu_device(), what) };
+    checked("cuDeviceGetAttribute", context.ordinal(), value)
 }
 
 /// The objects of primary contexts, by device: one for each, since cudarc counts streams and orders

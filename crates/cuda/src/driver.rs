@@ -57,6 +57,8 @@ const CORE: &[&str] = &[
 pub enum Feature {
     /// Memory pools, which came with CUDA 11.2. cudarc allocates from them where devices have them.
     Pools,
+    /// Memory that is mapped, and exported to other processes.
+    Mapping,
     /// Memory of the host that kernels reach, too.
     PinnedMemory,
     /// Memory of a GPU that the kernels of another reach.
@@ -73,6 +75,18 @@ impl Feature {
                 "cuMemPoolSetAccess",
                 "cuMemAllocAsync",
                 "cuMemFreeAsync",
+            ],
+            Self::Mapping => &[
+                "cuMemGetAllocationGranularity",
+                "cuMemCreate",
+                "cuMemRelease",
+                "cuMemAddressReserve",
+                "cuMemAddressFree",
+                "cuMemMap",
+                "cuMemUnmap",
+                "cuMemSetAccess",
+                "cuMemExportToShareableHandle",
+                "cuMemImportFromShareableHandle",
             ],
             Self::PinnedMemory => &[
                 "cuMemHostAlloc",

@@ -30,6 +30,15 @@ pub enum Error {
         "CUDA's driver finds no GPU; does nvidia-smi list one, and does CUDA_VISIBLE_DEVICES hide it?"
     )]
     NoDevice,
+    /// Memory that other processes cannot map.
+    #[error(
+        "device {device} or its driver has no memory that other processes can map; a driver for \
+         CUDA 11 or later has, except on some virtual GPUs"
+    )]
+    Export {
+        /// CUDA's device ordinal.
+        device: usize,
+    },
     /// A context that cannot be adopted.
     #[error("the context of device {device}: {problem}")]
     Context {

@@ -24,6 +24,8 @@ mod driver;
 mod error;
 mod event;
 mod images;
+mod location;
+mod mapping;
 mod memory;
 mod pack;
 mod peers;

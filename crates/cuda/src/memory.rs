@@ -1,46 +1,111 @@
 //! Memory that no stream allocates or frees: of a device, and of the host for kernels.
 
+use std::mem::ManuallyDrop;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use cudarc::driver::{CudaContext, result, sys};
 
+use crate::mapping::Mapping;
 use crate::stream::{OwnStream, make_current, relaxed};
 use crate::{Error, Feature, checked, require};
 
-/// Memory of a device that is zero at first. Other GPUs can reach it ([`reach`](crate::reach)).
+/// Memory of a device. The kernels of other GPUs can reach it ([`reach`](crate::reach)).
 ///
 /// Nothing may use it any more when it is dropped: see [`settle`](Self::settle).
 #[derive(Debug)]
 pub struct DeviceBlock {
-    address: u64,
+    /// Dropped in the context.
+    memory: ManuallyDrop<Memory>,
     context: Arc<CudaContext>,
 }
 
+#[derive(Debug)]
+enum Memory {
+    /// Of `cuMemCreate`.
+    Mapped(Mapping),
+    /// Of `cuMemAlloc`, where a device or a driver has no other: its address.
+    Allocated(u64),
+}
+
 impl DeviceBlock {
-    /// Sets a number of bytes aside, and waits until they are zero.
+    /// Sets at least this many bytes aside, and waits until they are zero.
+    ///
+    /// # Errors
+    /// There is not enough memory, or the driver fails.
+    pub fn zeroed(context: &Arc<CudaContext>, bytes: usize) -> Result<Self, Error> {
+        let block = Self::new(context, bytes)?;
+        let stream = OwnStream::new(context)?;
+        // SAFETY: the block has this many bytes, and nothing else has its address. After an error,
+        // it is left set aside for good.
+        if let Err(error) = unsafe { stream.fill_zeros(block.address(), bytes) } {
+            std::mem::forget(block);
+            return Err(error);
+        }
+        Ok(block)
+    }
+
+    /// Sets at least this many bytes aside; what they hold is not defined. Enqueues nothing, and
+    /// waits for no kernel.
     ///
     /// # Errors
     /// There is not enough memory, or the driver fails.
     pub fn new(context: &Arc<CudaContext>, bytes: usize) -> Result<Self, Error> {
         let device = make_current(context)?;
-        let stream = OwnStream::new(context)?;
         let _relaxed = relaxed(device)?;
-        // SAFETY: the context is current.
-        let address = unsafe { result::malloc_sync(bytes) };
-        let block = Self {
-            address: checked("cuMemAlloc", device, address)?,
-            context: Arc::clone(context),
+        let bytes = bytes.max(1);
+        let memory = if Mapping::is_possible(context) {
+            Memory::Mapped(Mapping::new(context, bytes)?)
+        } else {
+            // SAFETY: the context is current.
+            let address = unsafe { result::malloc_sync(bytes) };
+            Memory::Allocated(checked("cuMemAlloc", device, address)?)
         };
-        // SAFETY: the block has this many bytes, and nothing else has its address. If it is freed
-        // after an error, the driver waits for what uses it.
-        unsafe { stream.fill_zeros(block.address, bytes)? };
-        Ok(block)
+        Ok(Self {
+            memory: ManuallyDrop::new(memory),
+            context: Arc::clone(context),
+        })
+    }
+
+    /// Maps a block that has been [exported](Self::export), by this process or by another one, for
+    /// the GPU of this context only. Both are the same memory, which stays until both are dropped.
+    ///
+    /// # Errors
+    /// The descriptor is of no such block, the block has fewer bytes, or the driver fails.
+    pub fn import(
+        context: &Arc<CudaContext>,
+        exported: BorrowedFd<'_>,
+        bytes: usize,
+    ) -> Result<Self, Error> {
+        let device = make_current(context)?;
+        let _relaxed = relaxed(device)?;
+        require(Feature::Mapping)?;
+        let memory = Memory::Mapped(Mapping::import(context, exported, bytes)?);
+        Ok(Self {
+            memory: ManuallyDrop::new(memory),
+            context: Arc::clone(context),
+        })
+    }
+
+    /// A descriptor by which other processes [import](Self::import) the block.
+    ///
+    /// # Errors
+    /// [`Error::Export`] where the device or the driver cannot; the driver fails.
+    pub fn export(&self) -> Result<OwnedFd, Error> {
+        let device = make_current(&self.context)?;
+        match &*self.memory {
+            Memory::Mapped(mapping) => mapping.export(device),
+            Memory::Allocated(_) => Err(Error::Export { device }),
+        }
     }
 
     /// Where it starts on its device.
     pub fn address(&self) -> u64 {
-        self.address
+        match &*self.memory {
+            Memory::Mapped(mapping) => mapping.address(),
+            Memory::Allocated(address) => *address,
+        }
     }
 
     /// Waits until all that was enqueued in its context has run.
@@ -60,9 +125,18 @@ impl Drop for DeviceBlock {
             return;
         };
         let _relaxed = relaxed(device);
-        // SAFETY: `new` allocated it, and nothing frees it before. The call fails only if the
-        // context has failed, which frees its memory.
-        let _ = unsafe { result::free_sync(self.address) };
+        // SAFETY: this is the only place that takes it, and `drop` runs once.
+        unsafe { ManuallyDrop::drop(&mut self.memory) };
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Self::Allocated(address) = self {
+            // SAFETY: `DeviceBlock::new` allocated it, and nothing frees it before. The call fails
+            // only if the context has failed, which frees its memory.
+            let _ = unsafe { result::free_sync(*address) };
+        }
     }
 }
 
@@ -150,7 +224,61 @@ impl Drop for PinnedWords {
 mod tests {
     use super::*;
     use spark_ccl_testing::{Need, has};
+    use std::os::fd::AsFd;
     use std::sync::atomic::Ordering;
+
+    #[test]
+    fn an_exported_block_is_the_same_memory_where_it_is_imported() {
+        const BYTES: usize = 5 << 20;
+        if !has(Need::Gpu) {
+            return;
+        }
+        let context = crate::context(0).unwrap();
+        let stream = OwnStream::new(&context).unwrap();
+        let written: Vec<u32> = (0..BYTES as u32 / 4).map(|place| place * 7 + 1).collect();
+        let block = DeviceBlock::new(&context, BYTES).unwrap();
+        let import =
+            |exported: OwnedFd, bytes| DeviceBlock::import(&context, exported.as_fd(), bytes);
+        let same = import(block.export().unwrap(), BYTES).unwrap();
+        assert_ne!(same.address(), block.address());
+        // It stays while an import has it.
+        // SAFETY: both have this many bytes, and nothing else uses them.
+        unsafe { stream.write(block.address(), &written).unwrap() };
+        let exported = block.export().unwrap();
+        drop(block);
+        let mut seen = vec![0; written.len()];
+        // SAFETY: as many bytes are mapped there, and nothing writes them.
+        unsafe { stream.read(same.address(), &mut seen).unwrap() };
+        assert!(seen == written);
+        drop(same);
+        let same = import(exported, BYTES).unwrap();
+        seen.fill(0);
+        // SAFETY: as many bytes are mapped there, and nothing writes them.
+        unsafe { stream.read(same.address(), &mut seen).unwrap() };
+        assert!(seen == written);
+    }
+
+    #[test]
+    fn what_is_no_exported_block_is_not_imported() {
+        if !has(Need::Gpu) {
+            return;
+        }
+        let context = crate::context(0).unwrap();
+        let file: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+        let said = DeviceBlock::import(&context, file.as_fd(), 1 << 20).unwrap_err();
+        assert!(
+            said.to_string().contains("cuMemImportFromShareableHandle"),
+            "{said}"
+        );
+        let block = DeviceBlock::new(&context, 1 << 20).unwrap();
+        let longer = DeviceBlock::import(&context, block.export().unwrap().as_fd(), 1 << 30);
+        let said = longer.unwrap_err().to_string();
+        assert!(said.contains("cuMemMap"), "{said}");
+        let said = DeviceBlock::new(&context, usize::MAX - 1)
+            .unwrap_err()
+            .to_string();
+        assert!(said.contains("cuMem"), "{said}");
+    }
 
     #[test]
     fn memory_is_zero_at_first() {
@@ -158,7 +286,7 @@ mod tests {
             return;
         }
         let context = crate::context(0).unwrap();
-        let block = DeviceBlock::new(&context, 1 << 20).unwrap();
+        let block = DeviceBlock::zeroed(&context, 1 << 20).unwrap();
         let mut seen = vec![1_u8; 1 << 20];
         let stream = OwnStream::new(&context).unwrap();
         // SAFETY: the block has this many bytes, and nothing writes there.

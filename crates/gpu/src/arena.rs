@@ -78,7 +78,7 @@ impl Arena {
         let bytes = scratch_bytes(ranks) + ROUNDS_BYTES + FAILED_BYTES;
         let blocks = contexts
             .iter()
-            .map(|context| DeviceBlock::new(context, bytes))
+            .map(|context| DeviceBlock::zeroed(context, bytes))
             .collect::<Result<_, _>>()?;
         Ok(Arc::new(Self {
             words: PinnedWords::new(&contexts[0], LINE * (1 + ranks))?,

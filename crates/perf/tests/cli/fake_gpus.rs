@@ -28,7 +28,7 @@ fn build(functions: &str) -> TempDir {
     let compiled = Command::new("c++")
         .args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror"])
         .args(["-fPIC", "-shared"])
-        .args(["cuda.cpp", "nccl.cpp"].map(|name| source.join(name)))
+        .args(["cuda.cpp", "mapping.cpp", "nccl.cpp"].map(|name| source.join(name)))
         .arg(format!("-Wl,--version-script={}", script.display()))
         .arg("-o")
         .arg(&library)

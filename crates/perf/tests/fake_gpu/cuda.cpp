@@ -137,11 +137,20 @@ int cuGetErrorString(int, const char **text) { return *text = "a fake error", SU
 int cuDeviceGet(int *device, int ordinal) { return *device = ordinal, SUCCESS; }
 int cuDeviceGetCount(int *count) { return *count = device_count(), SUCCESS; }
 int cuDeviceGetAttribute(int *value, int attribute, int) {
-    enum { CAPABILITY_MAJOR = 75, CAPABILITY_MINOR, MEMORY_POOLS_SUPPORTED = 115 };
+    enum {
+        CAPABILITY_MAJOR = 75,
+        CAPABILITY_MINOR,
+        VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED = 102,
+        HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+        MEMORY_POOLS_SUPPORTED = 115,
+    };
     switch (attribute) {
     case CAPABILITY_MAJOR: return *value = generation, SUCCESS;
     case CAPABILITY_MINOR: return *value = generation == 8 ? 6 : 0, SUCCESS;
-    default: return *value = attribute == MEMORY_POOLS_SUPPORTED, SUCCESS;
+    case VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED:
+    case HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
+    case MEMORY_POOLS_SUPPORTED: return *value = 1, SUCCESS;
+    default: return *value = 0, SUCCESS;
     }
 }
 int cuDeviceCanAccessPeer(int *can, int, int) { return *can = 1, SUCCESS; }

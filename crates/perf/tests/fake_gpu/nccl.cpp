@@ -352,27 +352,6 @@ int ncclRecv(void *to, size_t count, int type, int peer, Comm *comm, void *strea
     });
 }
 
-// Allocations by address. A device has as much memory as cuMemGetInfo reports.
-static std::map<void *, std::pair<int, size_t>> blocks;
-
-int ncclMemAlloc(void **memory, size_t bytes) {
-    Guard guard(everything);
-    if (unsafe_in_captures()) return UNHANDLED_CUDA_ERROR;
-    size_t pages = (bytes + 4095) / 4096 * 4096, used = 0;
-    for (auto &[_, block] : blocks) used += block.first == current ? block.second : 0;
-    if (used + pages > 256 << 20) return UNHANDLED_CUDA_ERROR;
-    *memory = aligned_alloc(4096, pages);
-    blocks[*memory] = {current, pages};
-    counts[BLOCKS]++;
-    return SUCCESS;
-}
-int ncclMemFree(void *memory) {
-    Guard guard(everything);
-    if (unsafe_in_captures() || !blocks.erase(memory)) return UNHANDLED_CUDA_ERROR;
-    counts[BLOCKS]--;
-    return free(memory), SUCCESS;
-}
-
 // Records a registration for the tests.
 static int note(const char *how, size_t bytes, void *memory, void **handle) {
     Guard guard(everything);

@@ -1,0 +1,108 @@
+// Memory that is created, mapped and exported: files of memory, by their numbers.
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "device.h"
+
+namespace {
+
+constexpr size_t PAGE = 4096;
+// As much as cuMemGetInfo reports.
+constexpr size_t MOST = 256 << 20;
+
+struct Created {
+    int device;
+    int file;
+    size_t bytes;
+};
+
+// By handle.
+std::map<uint64_t, Created> created;
+
+uint64_t add(Created memory) {
+    static uint64_t last = 0;
+    created[++last] = memory;
+    counts[BLOCKS]++;
+    return last;
+}
+
+bool fits(size_t bytes) {
+    size_t used = 0;
+    for (auto &[_, memory] : created) used += memory.device == current ? memory.bytes : 0;
+    return bytes <= MOST && used + bytes <= MOST;
+}
+
+}  // namespace
+
+extern "C" {
+
+int cuMemGetAllocationGranularity(size_t *step, const void *, int) { return *step = PAGE, SUCCESS; }
+
+int cuMemCreate(uint64_t *handle, size_t bytes, const void *, unsigned long long) {
+    Guard guard(everything);
+    if (int said = unsafe_in_captures()) return said;
+    if (bytes % PAGE) return INVALID_VALUE;
+    if (!fits(bytes)) return OUT_OF_MEMORY;
+    int file = memfd_create("device memory", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, static_cast<off_t>(bytes))) return OUT_OF_MEMORY;
+    *handle = add({current, file, bytes});
+    return SUCCESS;
+}
+int cuMemRelease(uint64_t handle) {
+    Guard guard(everything);
+    auto found = created.find(handle);
+    if (found == created.end()) return INVALID_VALUE;
+    close(found->second.file);
+    created.erase(found);
+    counts[BLOCKS]--;
+    return SUCCESS;
+}
+
+int cuMemAddressReserve(uint64_t *start, size_t bytes, size_t, uint64_t, unsigned long long) {
+    void *range = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    *start = reinterpret_cast<uint64_t>(range);
+    return range == MAP_FAILED ? OUT_OF_MEMORY : SUCCESS;
+}
+int cuMemAddressFree(uint64_t start, size_t bytes) {
+    return munmap(reinterpret_cast<void *>(start), bytes) ? INVALID_VALUE : SUCCESS;
+}
+
+int cuMemMap(uint64_t start, size_t bytes, size_t, uint64_t handle, unsigned long long) {
+    Guard guard(everything);
+    auto found = created.find(handle);
+    if (found == created.end() || bytes > found->second.bytes) return INVALID_VALUE;
+    void *range = reinterpret_cast<void *>(start);
+    int how = MAP_SHARED | MAP_FIXED;
+    // Nobody has access yet.
+    void *mapped = mmap(range, bytes, PROT_NONE, how, found->second.file, 0);
+    return mapped == range ? SUCCESS : INVALID_VALUE;
+}
+int cuMemSetAccess(uint64_t start, size_t bytes, const void *, size_t count) {
+    void *range = reinterpret_cast<void *>(start);
+    return !count || mprotect(range, bytes, PROT_READ | PROT_WRITE) ? INVALID_VALUE : SUCCESS;
+}
+int cuMemUnmap(uint64_t start, size_t bytes) {
+    void *range = reinterpret_cast<void *>(start);
+    int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    return mmap(range, bytes, PROT_NONE, how, -1, 0) == range ? SUCCESS : INVALID_VALUE;
+}
+
+int cuMemExportToShareableHandle(int *file, uint64_t handle, int, unsigned long long) {
+    Guard guard(everything);
+    auto found = created.find(handle);
+    if (found == created.end()) return INVALID_VALUE;
+    *file = dup(found->second.file);
+    return *file < 0 ? INVALID_VALUE : SUCCESS;
+}
+int cuMemImportFromShareableHandle(uint64_t *handle, void *descriptor, int) {
+    Guard guard(everything);
+    int file = static_cast<int>(reinterpret_cast<intptr_t>(descriptor));
+    struct stat about;
+    if (fstat(file, &about) || !S_ISREG(about.st_mode)) return INVALID_VALUE;
+    // Not of the device's memory, which the exporter has.
+    *handle = add({-1, dup(file), static_cast<size_t>(about.st_size)});
+    return SUCCESS;
+}
+
+}  // extern "C"
