@@ -12,8 +12,7 @@ use std::sync::Arc;
 impl Communicator {
     /// `recv[i] = op over all ranks of send[i]`, on every rank.
     ///
-    /// All ranks get identical bits. Large vectors are reduced along the ring of ranks, each block
-    /// beginning at another rank; small ones and registered memory in the order of the ranks.
+    /// All ranks get identical bits. [`explain`](Self::explain) says which algorithm a size takes, and why.
     pub fn all_reduce<T, S, R>(
         &self,
         send: S,
@@ -196,7 +195,7 @@ impl Communicator {
         Call::new(self, spec, InPlace(buffer))
     }
 
-    /// Block `p` of `send` to rank `p`, whose block from here is that of this rank's number.
+    /// Sends block `p` to rank `p`, and receives rank `p`'s block as block `p` of `recv`.
     pub fn all_to_all<T, S, R>(&self, send: S, recv: R) -> Call<'_, T, OutOfPlace<S, R>>
     where
         T: Element,

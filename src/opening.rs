@@ -1,5 +1,5 @@
 //! How communicators come into being: that of a whole world, and others of some of its ranks. The only place that
-//! chooses an engine.
+//! makes engines; a call's memory then decides which of them gets it.
 
 use crate::call::or_abort;
 use crate::communicator::{Communicator, Inner};

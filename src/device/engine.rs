@@ -38,7 +38,7 @@ pub(crate) trait StreamEngine: Engine + Any + Debug {
     /// The context of its GPU.
     fn context(&self) -> &Arc<CudaContext>;
 
-    /// Enqueues a checked task. The memory is freed in use unless the engine does all of this: it checks that memory,
+    /// Enqueues a checked task. Memory may be freed in use unless the engine does all of this: it checks that memory,
     /// stream and context are of its GPU, and that no capture takes memory that this library frees; calls
     /// [`order::hold_back`](super::order::hold_back) before the task; and after it records an event for
     /// [`order::were_used`](super::order::were_used), or calls [`order::were_lost`](super::order::were_lost) where it has

@@ -1,8 +1,8 @@
 //! Collectives of device memory.
 //!
-//! A communicator with a backend for GPUs has a [`StreamEngine`] beside the engine for host memory. What is here holds
-//! for any such engine of CUDA's devices: buffers, the order of their uses in streams, groups. Engines are in folders of
-//! their own; outside of them, only `opening.rs`, errors and texts name them.
+//! A communicator with a backend for GPUs has a [`StreamEngine`] beside the engine for host memory. All such
+//! engines share what is here: buffers, the order of their uses in streams, groups. Each engine has a folder of its own;
+//! outside of it, only `opening.rs`, `cuda.rs`, errors and texts name it.
 
 mod block;
 mod buffer;

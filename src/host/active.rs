@@ -69,7 +69,7 @@ impl Active {
     }
 
     /// Gives up, once nothing in this process touches the operation's memory any more. What is lent or
-    /// registered has been withdrawn: peers may read it, but not take that for a result. Where they may write,
+    /// registered has been withdrawn: peers may still read it, but discard what they read. Where they may write,
     /// they are cut off from it.
     pub(super) fn give_up(&mut self, wires: &mut Wires) {
         self.execution.drain(wires);

@@ -1,8 +1,8 @@
 //! The quick way through a collective of small messages: one step after the other, as long as each can be done at
 //! once.
 //!
-//! On the links it is what the steps are, so that a rank may take it while others do not. What cannot be done at once,
-//! and all that is wrong, is left to the way that keeps state of a step (`exec.rs`).
+//! It sends exactly the messages of the schedule's steps, so a rank may take it while others do not. A step that cannot
+//! be done at once, or is wrong, is left to `exec.rs`, which keeps a step's state.
 
 use super::exchange::arrived;
 use super::exec::{ASK_SLOTLESS_BYTES, Cursor, Run};

@@ -34,7 +34,7 @@ struct EngineEntry {
 /// takes before it looks here whether it may block.
 type Waiters = Arc<AtomicU32>;
 
-/// Gives every engine a push that nobody works on.
+/// Pushes every engine that no thread waits on.
 pub(crate) fn push_all() {
     unattended_engines(|engine| {
         if let Some(mut core) = engine.core.try_lock() {

@@ -1,7 +1,7 @@
 //! The quick way through an exchange: a small vector to every peer, then everyone's, which are reduced, or put side by
 //! side.
 //!
-//! On the links it is what the schedule's steps are, so that a rank may take it while others do not.
+//! It sends exactly the messages of the schedule's steps, so a rank may take it while others do not.
 
 use super::exec::{ASK_SLOTLESS_BYTES, Run};
 use super::wires::Wires;

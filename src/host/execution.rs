@@ -74,7 +74,7 @@ impl Execution {
         }
     }
 
-    /// Goes from the start to the end, which it answers, or until the budget is spent.
+    /// Runs until the operation is complete, which it returns, or until the spin budget is spent.
     pub(super) fn run_inline(&mut self, mut run: Run<'_>, spin_budget: &SpinBudget) -> bool {
         let (cursor, polls) = (&mut self.cursors[0], spin_budget.polls());
         if run.program.is_exchange() {

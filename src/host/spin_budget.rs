@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 /// system call.
 const MOST_POLLS: u32 = 512;
 const POLLS_PER_ROUND: u32 = 16;
-/// A yield that takes longer was a turn of somebody else.
+/// A yield that takes longer gave the core to another thread.
 const TURN: Duration = Duration::from_micros(2);
 /// How long a waiter only yields before it blocks.
 const YIELD_FOR: Duration = Duration::from_millis(2);
-/// Naps of those whom not everything wakes up: longer and longer.
+/// Naps of a waiter that some events cannot wake: each is longer than the one before.
 const SHORTEST_NAP: Duration = Duration::from_micros(20);
 const LONGEST_NAP: Duration = Duration::from_micros(500);
 /// How long a waiter blocks at most: deadlines and announcements have to be looked after.

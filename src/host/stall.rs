@@ -23,7 +23,7 @@ pub(super) struct Stall {
 }
 
 impl Stall {
-    /// Notes why a channel is blocked; what is worse than waiting is not forgotten for it.
+    /// Notes why a channel is blocked. A wait never replaces an error.
     pub(super) fn meet(&mut self, obstacle: Obstacle) {
         if self.obstacle.is_none() || !obstacle.is_wait() {
             self.obstacle = Some(obstacle);

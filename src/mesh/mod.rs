@@ -37,13 +37,13 @@ pub(crate) struct Mesh {
     inbox: Arc<Inbox>,
     /// The links that are asked for, or on which the peer has begun, and that this rank has not taken yet.
     forming: HashMap<Line, Stage>,
-    /// Links that their peers have not taken yet. As they do they ring, and nothing can come before.
+    /// Links that their peers have not taken yet. A peer rings when it takes one; nothing arrives before.
     awaited: Vec<(Line, shm::Chime)>,
     /// Peers to which TCP carries the data although there are ports.
     without_rails: BTreeSet<Rank>,
     /// By rank: what carries data, as far as that is known.
     peers: Vec<PeerLink>,
-    /// Some link is further than when this was last asked for.
+    /// A link has got further since `has_grown` was last read.
     has_grown: bool,
 }
 

@@ -36,7 +36,7 @@ pub(crate) struct Planner {
     /// Whether all ranks share memory.
     pub(crate) one_host: bool,
     topology: Topology,
-    /// What the cost model takes the links for.
+    /// The links' costs, as the model assumes them.
     fabric: Fabric,
     /// The hosts as this rank sees them.
     hosts: Hosts,

@@ -21,7 +21,7 @@ pub(crate) struct Spec {
     pub(crate) in_place: bool,
     /// What the program calls it; 0 without a name.
     pub(crate) name: u32,
-    /// What is said about all calls' paths does not concern it.
+    /// `SPARK_CCL_PATH=zero-copy` does not bind it.
     pub(crate) by_any_path: bool,
     /// Elements of an allocation.
     pub(crate) elements: usize,

@@ -1,4 +1,4 @@
-//! The part of a communicator's state that is read and written without the monitor's mutex.
+//! What the control plane knows of a communicator, as far as it is read and written without the monitor's mutex.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Chooses the algorithm's plan for one rank, and computes its steps.
+//! An algorithm's plan for one rank, and its steps. The caller chooses the algorithm.
 
 use spark_ccl_types::{Algorithm, Operation};
 

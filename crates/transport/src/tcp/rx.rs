@@ -16,8 +16,8 @@ pub struct Rx {
     sockets: Vec<(Arc<Unshared<Socket>>, Inbox)>,
     /// The number of the next message.
     next: u64,
-    /// Whether the message at the head was returned to the caller.
-    lent: bool,
+    /// Whether `peek` has handed out the message at the head, and `release` was not called yet.
+    is_peeked: bool,
     /// Whether the next message was looked for since the last [`arm`](LinkRx::arm) and was not there.
     missed: bool,
     /// Set when the peer violated the protocol: nothing after that can be trusted.
@@ -31,7 +31,7 @@ impl Rx {
             geometry,
             sockets: sockets.iter().map(inbox).collect(),
             next: 0,
-            lent: false,
+            is_peeked: false,
             missed: false,
             ended: None,
         }
@@ -62,7 +62,7 @@ impl LinkRx for Rx {
         self.missed = matches!(message, Ok(None));
         match message {
             Ok(message) => {
-                self.lent = message.is_some();
+                self.is_peeked = message.is_some();
                 Ok(message.map(|(tag, payload)| Arrival { tag, payload }))
             }
             Err(error) => {
@@ -85,7 +85,7 @@ impl LinkRx for Rx {
         self.missed = matches!(received, Ok(Direct::NotYet));
         match &received {
             Ok(Direct::Done) => {
-                self.lent = false;
+                self.is_peeked = false;
                 self.next += 1;
             }
             Err(error @ LinkError::Protocol(_)) => self.ended = Some(error.clone()),
@@ -95,7 +95,7 @@ impl LinkRx for Rx {
     }
 
     fn release(&mut self) {
-        if std::mem::take(&mut self.lent) {
+        if std::mem::take(&mut self.is_peeked) {
             let head = self.head();
             self.sockets[head].1.release();
             self.next += 1;
