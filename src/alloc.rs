@@ -1,5 +1,6 @@
 //! Memory that links can use as it is: `comm.alloc`, by all ranks together, and `comm.register` for memory that is
-//! there. How it is kept and taken back is in `registered.rs`.
+//! there. How it is kept and taken back is in `registered.rs`. Knows communicators, since all ranks take part; knows
+//! no link.
 
 use crate::call::{Call, Nothing};
 use crate::communicator::Communicator;

@@ -1,5 +1,5 @@
-//! How memory enters a call: host slices, owned vectors, registered memory. Device memory is in
-//! `device`.
+//! How memory enters a call: host slices, owned vectors, registered memory. Device memory is in `device`. Knows
+//! regions and where they are registered; knows no call and no engine.
 
 #[cfg(feature = "cuda")]
 use crate::device::Site;

@@ -1,4 +1,5 @@
-//! How long a rank stays in its communicator.
+//! How long a rank stays in its communicator. Knows its engine and the control plane's faults; knows no calls and no
+//! links.
 
 use crate::engine::Engine;
 use crate::host::HostEngine;

@@ -1,4 +1,5 @@
-//! Registered memory: within reach of RDMA devices, and of the ranks of the host that map it.
+//! Registered memory: within reach of RDMA devices, and of the ranks of the host that map it. Knows memory and who
+//! maps it; knows neither communicators nor engines.
 
 use crate::error::Error;
 use bytemuck::Pod;

@@ -1,4 +1,5 @@
-//! The engine behind its mutex, and how callers wait on it.
+//! The engine behind its mutex, and how callers wait on it. Knows the mutex, threads and time; what an operation does
+//! is below, in [`Core`].
 
 use super::blocked::wake_others;
 use super::request::Request;

@@ -1,4 +1,5 @@
-//! Executes the steps of one operation, slice by slice, as far as links and reductions allow.
+//! Executes the steps of one operation, slice by slice, as far as links and reductions allow. Knows a program's steps
+//! and the links; knows neither the queue nor deadlines.
 
 use super::loans::Loans;
 use super::transfer::Transfer;

@@ -1,4 +1,5 @@
-//! How far an operation is, and what holds it up.
+//! How far an operation is, and what holds it up. Knows cursors and obstacles; knows neither other operations nor
+//! deadlines.
 
 use super::exchange::{self, Progress};
 use super::exec::{Cursor, Run, Turn};

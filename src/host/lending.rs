@@ -1,4 +1,5 @@
-//! Messages that are copied once, by their receiver, straight out of the sender's memory.
+//! Messages that are copied once, by their receiver, straight out of the sender's memory. Knows a step and its link;
+//! what is lent is remembered in `loans.rs`.
 
 use super::exec::Run;
 use super::transfer::Transfer;

@@ -1,4 +1,5 @@
-//! The engine of one communicator: its operations in flight, and what makes them progress.
+//! The engine of one communicator: its operations in flight, and what makes them progress. Knows tasks, plans and
+//! links; knows neither communicators nor Rust's types of elements.
 
 mod active;
 mod at_once;

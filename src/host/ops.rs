@@ -1,4 +1,5 @@
-//! The operations of an engine, by name: handles ask by it whether theirs has ended, and take its result.
+//! The operations of an engine, by name: handles ask by it whether theirs has ended, and take its result. Knows no
+//! steps: an operation's work is in `active.rs`.
 
 use super::active::Active;
 use super::wires::Wires;

@@ -1,4 +1,5 @@
-//! The slow path of waiting: deadlines, announcements, and what to make of obstacles.
+//! The slow path of waiting: deadlines, announcements, and what to make of obstacles. Knows the control plane and
+//! obstacles; it moves no data.
 
 use super::active::Active;
 use super::pair_tag::PairTag;

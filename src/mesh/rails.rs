@@ -1,4 +1,5 @@
-//! Links over RDMA. To make one takes a dialogue, which a thread leads on either side.
+//! Links over RDMA. To make one takes a dialogue, which a thread leads on either side. Knows sessions' streams and
+//! RDMA's side of a link; knows no operations.
 
 use super::inbox::{Inbox, InboxEvent, Outcome, Push, wake_engine};
 use super::{Line, LinkOwner};

@@ -1,4 +1,5 @@
-//! Links over TCP: asks for their sockets, and makes a link when all are there.
+//! Links over TCP: asks for their sockets, and makes a link when all are there. Knows sessions' streams; what links
+//! carry is not known here.
 
 use super::{Halves, Line, LinkOwner};
 use socket2::Socket;

@@ -1,4 +1,4 @@
-//! What `spark-perf tune` measured for ranks that are placed like these.
+//! What `spark-perf tune` measured for ranks that are placed like these. Knows tables of times; knows no links.
 
 use spark_ccl_config::{Layout, Tuning, TuningEntry};
 use spark_ccl_types::{Algorithm, Operation};

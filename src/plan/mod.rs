@@ -1,4 +1,5 @@
-//! From a checked call to a schedule: the memory it can use, and the algorithm.
+//! From a checked call to a schedule: the memory it can use, and the algorithm. Knows tasks, settings and sizes; knows
+//! neither engines nor links.
 
 mod explanation;
 mod measured;

@@ -1,4 +1,5 @@
-//! The steps of an operation, wherever they come from: a schedule, or steps that are written out.
+//! The steps of an operation, wherever they come from: a schedule, or steps that are written out. Knows schedules and
+//! tables of blocks; knows no memory.
 
 use crate::task::Tables;
 use spark_ccl_sched::{Buf, Kind, Rank, Schedule, Span, Step, Steps, Unsupported, all_to_all_v};

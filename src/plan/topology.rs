@@ -1,4 +1,4 @@
-//! Where the ranks of a communicator are. All of it is alike on every rank.
+//! Where the ranks of a communicator are. All of it is alike on every rank. Knows hosts and ranks; knows no calls.
 
 use spark_ccl_config::{Layout, Links};
 use spark_ccl_sched::cost::{Fabric, LinkCost};

@@ -1,4 +1,5 @@
-//! Which algorithm a call gets, and why.
+//! Which algorithm a call gets, and why. Knows sizes, settings, measurements and the cost model; knows neither
+//! schedules' steps nor memory.
 
 use super::{Choice, Planner};
 use spark_ccl_config::Path;

@@ -1,4 +1,5 @@
-//! Reduction jobs, and the trait of whatever runs them, at once or later.
+//! Reduction jobs, and the trait of whatever runs them, at once or later. Knows element types and
+//! operands; knows neither ranks nor schedules.
 
 use spark_ccl_types::{Combine, DType, Scale};
 

@@ -1,4 +1,5 @@
-//! Faults: why a communicator fails, with texts that a user can act on.
+//! Faults: why a communicator fails, with texts that a user can act on. Knows members and their
+//! names; how a fault is found is not known here.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Flooding: each rank forwards each piece of news exactly once.
+//! Flooding: each rank forwards each piece of news exactly once. Knows which news it has seen;
+//! what news means is in `state.rs`.
 
 use crate::wire::{Flood, News};
 

@@ -1,4 +1,5 @@
 //! What the control plane knows of a communicator, as far as it is read and written without the monitor's mutex.
+//! Knows faults and departures; knows no stream and no frame.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,5 @@
-//! Divides vectors into rounds and blocks, and ranks into neighbours on a ring.
+//! Divides vectors into rounds and blocks, and ranks into neighbours on a ring. Knows numbers
+//! only; knows neither operations nor memory.
 
 use crate::step::Rank;
 

@@ -1,4 +1,5 @@
-//! An algorithm's plan for one rank, and its steps. The caller chooses the algorithm.
+//! An algorithm's plan for one rank, and its steps. The caller chooses the algorithm. Knows all
+//! algorithms; knows neither links nor memory.
 
 use spark_ccl_types::{Algorithm, Operation};
 

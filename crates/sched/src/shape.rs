@@ -1,4 +1,4 @@
-//! The inputs of a schedule: the sizes.
+//! The inputs of a schedule: the sizes. Knows no steps: those follow from it.
 
 use std::fmt;
 

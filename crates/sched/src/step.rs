@@ -1,4 +1,5 @@
-//! The steps of schedules, and the buffers to which they refer.
+//! The steps of schedules, and the buffers to which they refer. Knows spans of elements; knows
+//! neither memory nor links.
 
 /// A rank of the communicator, `0..size`.
 pub type Rank = u32;

@@ -1,4 +1,4 @@
-//! The element types.
+//! The element types. Knows no Rust type: those are in `element.rs`.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,5 @@
-//! The sending half of a link over TCP: slots, and what the kernel has not taken of them.
+//! The sending half of a link over TCP: slots, and what the kernel has not taken of them. Knows sockets and headers;
+//! knows neither operations nor peers' ranks.
 
 use std::io::IoSlice;
 use std::net::Shutdown;
