@@ -112,6 +112,13 @@ impl Error {
         }
     }
 
+    /// Whether there is not enough memory.
+    #[must_use]
+    pub fn is_of_memory(&self) -> bool {
+        let short = cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as u32;
+        matches!(self, Self::Call { code, .. } if *code == short)
+    }
+
     /// Whether it is an error of a graph capture, not of what ran.
     #[must_use]
     pub fn is_of_a_capture(&self) -> bool {

@@ -72,7 +72,8 @@ impl DeviceBlock {
     /// the GPU of this context only. Both are the same memory, which stays until both are dropped.
     ///
     /// # Errors
-    /// The descriptor is of no such block, the block has fewer bytes, or the driver fails.
+    /// The descriptor is of no such block, the block has fewer bytes (rounded up to whole pages of
+    /// the GPU), or the driver fails.
     pub fn import(
         context: &Arc<CudaContext>,
         exported: BorrowedFd<'_>,

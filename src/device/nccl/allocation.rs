@@ -19,8 +19,9 @@ impl NcclEngine {
                 Err(error @ spark_ccl_cuda::Error::Call { .. }) => error,
                 Err(error) => return Err(error.into()),
             };
+            let is_short = error.is_of_memory();
             let is_late = || Ok::<_, Error>(start.elapsed() > self.lock()?.timeout);
-            if !self.will_free() || is_late()? {
+            if !is_short || !self.will_free() || is_late()? {
                 return Err(Error::Memory {
                     what: format!(
                         "{bytes} bytes of device {} for {}",
