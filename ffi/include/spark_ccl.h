@@ -231,8 +231,10 @@ spark_ccl_result spark_ccl_comm_abort(spark_ccl_comm *comm, const char *reason);
 spark_ccl_result spark_ccl_comm_finalize(spark_ccl_comm *comm);
 
 /*
- * Ends the handle. The communicator, and its memory of spark_ccl_alloc, are freed when no call uses them and no
- * request of theirs is left. Does not wait for other ranks; these get SPARK_CCL_REMOTE if they still wait for this
+ * Ends the handle. The communicator, and its memory of spark_ccl_alloc, are freed when none of its own calls uses them
+ * and no request of its is left; calls of other communicators with that memory must be done before. Where a request was
+ * freed whose call goes on, the last user of the communicator waits for that call, at most SPARK_CCL_TIMEOUT. It does
+ * not wait for other ranks otherwise; these get SPARK_CCL_REMOTE if they still wait for this
  * one, which spark_ccl_comm_finalize prevents. NULL is allowed.
  */
 spark_ccl_result spark_ccl_comm_destroy(spark_ccl_comm *comm);
@@ -391,7 +393,7 @@ spark_ccl_result spark_ccl_wait_any(spark_ccl_request *requests, size_t count, s
 
 /*
  * Frees a request without waiting: its call goes on, and its buffers must stay until spark_ccl_comm_finalize has
- * returned. *request is SPARK_CCL_REQUEST_NULL then.
+ * returned. Free it before spark_ccl_comm_destroy: later, this waits for the call. *request is SPARK_CCL_REQUEST_NULL then.
  */
 spark_ccl_result spark_ccl_request_free(spark_ccl_request *request);
 

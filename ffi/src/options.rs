@@ -23,11 +23,19 @@ const FIRST: usize = offset_of!(Options, registered) + size_of::<usize>();
 /// No version will have as much: a number above comes from memory that nobody has initialised.
 const MOST: usize = 4096;
 
-/// The caller's options, as many as it knows; the others are at their defaults.
+/// What a caller has set.
+pub(crate) struct Given {
+    /// As many as it knows; the others are at their defaults.
+    pub(crate) own: Options,
+    /// Why the call is refused: it has options of a newer version.
+    pub(crate) newer: Option<Failure>,
+}
+
+/// The caller's options.
 ///
 /// # Safety
 /// They are null, or point to as many bytes as they say.
-pub(crate) unsafe fn read(options: *const Options) -> Result<Options, Failure> {
+pub(crate) unsafe fn read(options: *const Options) -> Result<Given, Failure> {
     let mut own = Options {
         struct_size: size_of::<Options>(),
         request: std::ptr::null_mut(),
@@ -36,7 +44,7 @@ pub(crate) unsafe fn read(options: *const Options) -> Result<Options, Failure> {
         registered: 0,
     };
     if options.is_null() {
-        return Ok(own);
+        return Ok(Given { own, newer: None });
     }
     let start = options.cast::<u8>();
     // SAFETY: not null, and then the first field is there by this function's contract.
@@ -50,17 +58,17 @@ pub(crate) unsafe fn read(options: *const Options) -> Result<Options, Failure> {
     let known = size.min(size_of::<Options>());
     // SAFETY: not null, and `size` bytes are there by this function's contract, of which these are the last.
     let newer = unsafe { std::slice::from_raw_parts(start.wrapping_add(known), size - known) };
-    if let Some(at) = newer.iter().position(|&byte| byte != 0) {
-        return Err(Failure::invalid(format!(
+    let newer = newer.iter().position(|&byte| byte != 0).map(|at| {
+        Failure::invalid(format!(
             "the options have {size} bytes, of which version {} of this library knows {known}, and byte {} is not 0: it is an \
              option of a newer version; link with that one, or leave the option at its default",
             env!("CARGO_PKG_VERSION"),
             known + at
-        )));
-    }
+        ))
+    });
     // SAFETY: so many bytes are there, and there is room for them; any bytes are pointers and numbers.
     unsafe { start.copy_to_nonoverlapping((&raw mut own).cast(), known) };
-    Ok(own)
+    Ok(Given { own, newer })
 }
 
 #[cfg(test)]
@@ -91,7 +99,15 @@ mod tests {
     fn seen<const MORE: usize>(options: &Other<MORE>) -> Result<Options, String> {
         let start = (&raw const *options).cast();
         // SAFETY: it has as many bytes as it says, or is refused for that number.
-        unsafe { read(start) }.map_err(|failure| failure.message().to_owned())
+        let given = unsafe { read(start) }.map_err(|failure| failure.message().to_owned())?;
+        match given.newer {
+            None => Ok(given.own),
+            Some(failure) => {
+                // A request can be cleared nevertheless.
+                assert!(!given.own.request.is_null());
+                Err(failure.message().to_owned())
+            }
+        }
     }
 
     #[test]
@@ -103,7 +119,7 @@ mod tests {
             assert_eq!(own.registered, 1, "{size}");
         }
         // SAFETY: null.
-        let none = unsafe { read(std::ptr::null()) }.unwrap();
+        let none = unsafe { read(std::ptr::null()) }.unwrap().own;
         assert!(none.name.is_null() && none.request.is_null() && none.registered == 0);
     }
 

@@ -60,12 +60,12 @@ pub unsafe extern "C" fn spark_ccl_wait_any(
     guarded(|| {
         let index = given(index, "index")?;
         // SAFETY: this function's contract.
-        let handles = unsafe { slice(requests, count, "requests") }?;
-        let (place, outcome) = first_of(handles);
+        let handles = unsafe { slice(requests, count, "requests") }?.to_vec();
+        let (place, outcome) = first_of(&handles);
         // SAFETY: not null, and then writable by this function's contract.
         unsafe { index.write(place) };
         if place < count {
-            // SAFETY: there are `count`, and they can be written, by this function's contract; `handles` is not used again.
+            // SAFETY: there are `count`, and they can be written, by this function's contract.
             unsafe { requests.add(place).write(0) };
         }
         outcome
@@ -117,7 +117,10 @@ fn wait(handle: u64) -> Result<(), Failure> {
     if handle == 0 {
         return Ok(());
     }
-    REQUESTS.remove(handle)?.wait()
+    let ended = REQUESTS.get(handle)?.take()?;
+    // Only now: as long as another thread has it, the request stays that one's.
+    drop(REQUESTS.remove(handle));
+    ended.wait()
 }
 
 /// Waits until one of several calls is done: its place, or their number if there are none, and what became of it.

@@ -3,7 +3,7 @@
 use crate::arguments::{dtype, text};
 use crate::comm::{Comm, Handle, find};
 use crate::draft::Draft;
-use crate::options::{Options, read};
+use crate::options::{Given, Options, read};
 use crate::started::Started;
 use crate::status::{Failure, Status, guarded};
 use crate::{groups, requests};
@@ -24,11 +24,13 @@ pub(crate) unsafe fn run(
 ) -> Status {
     guarded(|| {
         // SAFETY: this function's contract.
-        let options = unsafe { read(options) };
-        let is_grouped = options.as_ref().map_or(true, |own| own.request.is_null());
-        let outcome = options.and_then(|own| {
+        let given = unsafe { read(options) };
+        let is_grouped = given
+            .as_ref()
+            .map_or(true, |given| given.own.request.is_null());
+        let outcome = given.and_then(|given| {
             // SAFETY: this function's contract; the options are the caller's.
-            unsafe { attempt(comm, operation, code, own, fill) }
+            unsafe { attempt(comm, operation, code, given, fill) }
         });
         if is_grouped && let Err(failure) = &outcome {
             groups::keep_failure(failure);
@@ -45,12 +47,19 @@ unsafe fn attempt(
     comm: *mut Handle,
     operation: Operation,
     code: c_int,
-    options: Options,
+    given: Given,
     fill: impl FnOnce(&mut Draft<'_>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    let Given {
+        own: options,
+        newer,
+    } = given;
     if !options.request.is_null() {
         // SAFETY: not null, and then writable by this function's contract.
         unsafe { options.request.write(0) };
+    }
+    if let Some(failure) = newer {
+        return Err(failure);
     }
     let comm = find(comm)?;
     let dtype = dtype(code)?;

@@ -13,6 +13,9 @@ pub(crate) struct Started {
     _comm: Arc<Comm>,
 }
 
+/// A call that only its holder can wait for.
+pub(crate) struct Taken(Pending<()>);
+
 /// One of several that is done, and what became of it.
 pub(crate) struct Ended {
     pub(crate) place: usize,
@@ -41,7 +44,7 @@ impl Started {
 
     /// Waits for it.
     pub(crate) fn wait(&self) -> Result<(), Failure> {
-        outcome(self.take()?)
+        self.take()?.wait()
     }
 
     /// Waits until one of several is done, and says which and what became of it; `None` for none.
@@ -52,7 +55,7 @@ impl Started {
         let mut taken = Vec::with_capacity(all.len());
         for started in all {
             match started.take() {
-                Ok(pending) => taken.push(pending),
+                Ok(Taken(pending)) => taken.push(pending),
                 Err(failure) => {
                     let failed = taken.len();
                     put_back(all, taken);
@@ -66,13 +69,14 @@ impl Started {
         let ended = taken.remove(place);
         put_back(&all[..place], taken.drain(..place));
         put_back(&all[place + 1..], taken);
-        let outcome = outcome(ended);
+        let outcome = Taken(ended).wait();
         Ok(Some(Ended { place, outcome }))
     }
 
-    fn take(&self) -> Result<Pending<()>, Failure> {
+    /// The call itself, which nobody else can wait for any more.
+    pub(crate) fn take(&self) -> Result<Taken, Failure> {
         let pending = self.pending.lock().take();
-        pending.ok_or_else(|| {
+        pending.map(Taken).ok_or_else(|| {
             Failure::invalid(
                 "this request is waited for twice: by another thread, or in one list".to_owned(),
             )
@@ -86,6 +90,9 @@ fn put_back(all: &[Arc<Started>], taken: impl IntoIterator<Item = Pending<()>>) 
     }
 }
 
-fn outcome(pending: Pending<()>) -> Result<(), Failure> {
-    pending.wait().map_err(|failed| failed.error.into())
+impl Taken {
+    /// Waits for it.
+    pub(crate) fn wait(self) -> Result<(), Failure> {
+        self.0.wait().map_err(|failed| failed.error.into())
+    }
 }
