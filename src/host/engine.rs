@@ -201,6 +201,10 @@ impl HostEngine {
         core.run_watchdog(Instant::now());
         let is_done = core.ops.is_done(id);
         unlock(core);
+        if !is_done {
+            // It may need another engine's operation on some other rank, and who polls waits nowhere.
+            push_all();
+        }
         is_done
     }
 
