@@ -134,12 +134,48 @@ static void freed(void)
     SUCCEEDS(spark_ccl_comm_destroy(comm));
 }
 
+/*
+ * A call that is tested needs one of another communicator: the other ranks begin it only after the other has ended
+ * there. Ranks are processes here; threads of one process would drive each other's calls.
+ */
+static void of_another_communicator(void)
+{
+    enum { MANY = 1 << 20 };
+    int64_t *own = calloc(MANY, sizeof *own), sum = 3;
+    spark_ccl_comm *part = NULL;
+    spark_ccl_request first = SPARK_CCL_REQUEST_NULL, second = SPARK_CCL_REQUEST_NULL;
+    spark_ccl_options options = SPARK_CCL_OPTIONS_INIT;
+    require(own != NULL, "calloc");
+    for (int i = 0; i < MANY; i++) {
+        own[i] = rank + i;
+    }
+    SUCCEEDS(spark_ccl_comm_split(comm, 0, 0, &part));
+    options.request = &first;
+    SUCCEEDS(spark_ccl_all_reduce(comm, own, own, MANY, TYPE, SPARK_CCL_SUM, &options));
+    if (rank != 0) {
+        SUCCEEDS(spark_ccl_wait(&first));
+    }
+    options.request = &second;
+    SUCCEEDS(spark_ccl_all_reduce(part, &sum, &sum, 1, TYPE, SPARK_CCL_SUM, &options));
+    for (int done = 0; !done;) {
+        SUCCEEDS(spark_ccl_test(&second, &done));
+    }
+    SUCCEEDS(spark_ccl_wait(&first));
+    require(sum == 3 * (int64_t)size, "a call that is tested");
+    for (int i = 0; i < MANY; i++) {
+        require(own[i] == (int64_t)size * i + (int64_t)size * (size - 1) / 2, "a call of another communicator");
+    }
+    SUCCEEDS(spark_ccl_comm_destroy(part));
+    free(own);
+}
+
 int main(void)
 {
     join();
     started();
     any();
     twice();
+    of_another_communicator();
     freed();
     printf("rank %d of %d: right\n", rank, size);
     return 0;

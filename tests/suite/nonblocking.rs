@@ -61,33 +61,6 @@ fn testing_makes_progress() {
 }
 
 #[test]
-fn testing_makes_progress_of_other_communicators() {
-    run_with(&narrow(), 2, |comm| {
-        let part = comm.split(Some(0), 0).unwrap().unwrap();
-        let first = comm
-            .all_reduce(vec![1_u64; 5000], vec![0; 5000], RedOp::Sum)
-            .start()
-            .unwrap();
-        let second = || {
-            part.all_reduce(vec![3_u64; 7], vec![0; 7], RedOp::Sum)
-                .start()
-        };
-        if comm.rank() == 0 {
-            // The other rank begins the second call after the first has ended.
-            let second = second().unwrap();
-            while !second.test() {
-                std::thread::yield_now();
-            }
-            assert!(second.wait().unwrap().1.iter().all(|&x| x == 6));
-            first.wait().unwrap();
-        } else {
-            assert!(first.wait().unwrap().1.iter().all(|&x| x == 2));
-            second().unwrap().wait().unwrap();
-        }
-    });
-}
-
-#[test]
 fn testing_within_a_scope_makes_progress() {
     run_with(&narrow(), 2, |comm| {
         let own: Vec<u64> = (0..5000).map(|i| i + 7 * comm.rank() as u64).collect();
