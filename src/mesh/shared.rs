@@ -42,7 +42,7 @@ pub(super) struct Talk {
 #[derive(Default)]
 pub(super) struct Progress {
     has_passed_bell: bool,
-    /// Of the link, which this end has made.
+    /// Of the link, which this end has made or taken.
     chime: Option<shm::Chime>,
     bell: Option<Arc<Bell>>,
 }
@@ -74,7 +74,19 @@ impl spark_ccl_bootstrap::Talk for Talk {
 impl Talk {
     /// Goes on from where it is, to the end or until that has to wait.
     fn step(&mut self) -> Result<(), MemoryError> {
-        let (now, size) = (Instant::now(), self.owner.size());
+        let passed = self.pass();
+        // Even where the kernel lets nothing be passed for now: it counts what nobody has taken, and if all ranks only
+        // tried to pass, nobody would.
+        let taken = self.take();
+        match (passed, taken) {
+            (Err(error), Ok(()) | Err(MemoryError::TimedOut { .. })) => Err(error),
+            (_, taken) => taken,
+        }
+    }
+
+    /// Passes this rank's bell, and a caller's link.
+    fn pass(&mut self) -> Result<(), MemoryError> {
+        let now = Instant::now();
         if !self.progress.has_passed_bell {
             match shm::send_bell(&self.stream, &self.owner.bell, now) {
                 // A caller that is gone may have passed the link, and have sent by it.
@@ -84,10 +96,16 @@ impl Talk {
             self.progress.has_passed_bell = true;
         }
         if self.end == End::Caller && self.progress.chime.is_none() {
-            let end = shm::offer(&self.stream, size, now)?;
+            let end = shm::offer(&self.stream, self.owner.size(), now)?;
             self.progress.chime = Some(shm::Chime::of(&end));
             self.tell(Ok(end));
         }
+        Ok(())
+    }
+
+    /// Takes the peer's bell, and the link of a peer that has called.
+    fn take(&mut self) -> Result<(), MemoryError> {
+        let now = Instant::now();
         let bell = match &self.progress.bell {
             Some(bell) => Arc::clone(bell),
             None => self
@@ -97,13 +115,15 @@ impl Talk {
         self.progress.bell = Some(Arc::clone(&bell));
         if let Some(chime) = &self.progress.chime {
             chime.set(&bell);
-            return Ok(());
+        } else if self.end == End::Called {
+            let end = shm::accept(&self.stream, self.owner.size(), now)?;
+            let chime = shm::Chime::of(&end);
+            chime.set(&bell);
+            self.progress.chime = Some(chime);
+            // It may be asleep, and knows only now that it can rely on being woken up.
+            bell.ring();
+            self.tell(Ok(end));
         }
-        let end = shm::accept(&self.stream, size, now)?;
-        shm::Chime::of(&end).set(&bell);
-        // It may be asleep, and knows only now that it can rely on being woken up.
-        bell.ring();
-        self.tell(Ok(end));
         Ok(())
     }
 

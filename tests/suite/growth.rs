@@ -98,17 +98,7 @@ fn a_peer_that_is_stopped_for_longer_than_ranks_may_take_to_meet_is_waited_for()
 #[test]
 fn links_that_peers_do_not_need_yet_use_up_no_descriptors() {
     let _alone = alone();
-    // The kernel bounds the descriptors that an ordinary user's processes have passed and nobody has taken.
-    let start = |_| {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        if geteuid().is_root() {
-            command.uid(65534).gid(65534);
-        }
-        let mut rank = Rank::launch(command, &[]);
-        assert_eq!(rank.ask("open-files-at-most 128"), "ok");
-        rank
-    };
-    let mut ranks: Vec<Rank> = (0..24).map(start).collect();
+    let mut ranks: Vec<Rank> = (0..24).map(|_| ordinary_user()).collect();
     join(&mut ranks);
     let (early, late) = ranks.split_at_mut(12);
     for rank in early {
@@ -121,6 +111,28 @@ fn links_that_peers_do_not_need_yet_use_up_no_descriptors() {
     for rank in &ranks {
         assert_eq!(rank.hear(), "ok");
     }
+}
+
+/// Ranks pass one another descriptors to make their links. All of them wait until they may pass one, and each has to
+/// take what others have passed meanwhile.
+#[test]
+fn links_are_made_where_descriptors_can_only_be_passed_singly() {
+    let _alone = alone();
+    let mut ranks: Vec<Rank> = (0..6).map(|_| ordinary_user()).collect();
+    join(&mut ranks);
+    assert_eq!(ranks[0].ask("pass-descriptors-but 1"), "ok");
+    assert_all_ok(&mut ranks, "call f32 all_to_all 5");
+}
+
+/// The kernel bounds the descriptors that an ordinary user's processes have passed and nobody has taken.
+fn ordinary_user() -> Rank {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    if geteuid().is_root() {
+        command.uid(65534).gid(65534);
+    }
+    let mut rank = Rank::launch(command, &[]);
+    assert_eq!(rank.ask("open-files-at-most 128"), "ok");
+    rank
 }
 
 #[test]

@@ -5,6 +5,9 @@ use crate::collectives_model::Case;
 use crate::processes::{MARK, ROLE};
 use crate::types::Number;
 use crate::values::message;
+use rustix::cmsg_space;
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, Signal, set_dumpable_behavior,
     set_parent_process_death_signal, setrlimit,
@@ -13,7 +16,10 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use spark_ccl::{
     Communicator, DType, Error, Operation, Pending, Rails, RedOp, ReduceOp, Registered, UniqueId,
 };
-use std::io::Write;
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,6 +54,8 @@ struct State {
     communicator: Option<Arc<Communicator>>,
     ordinary: Vec<f32>,
     registered: Option<Registered<f32>>,
+    /// Streams to itself, over which it has passed descriptors.
+    passed: Option<(UnixStream, UnixStream)>,
 }
 
 impl State {
@@ -72,6 +80,7 @@ impl State {
             ["undumpable-after", millis] => undumpable_after(millis_of(millis)),
             ["lock-at-most", kib] => lock_at_most(number(kib)),
             ["open-files-at-most", count] => limit(Resource::Nofile, number(count)),
+            ["pass-descriptors-but", count] => self.passed = pass_descriptors_but(number(count)),
             ["sleep", millis] => std::thread::sleep(millis_of(millis)),
             ["abort", reason] => self.communicator().abort(reason),
             ["abort-later", millis, reason] => self.abort_later(millis_of(millis), reason),
@@ -382,6 +391,31 @@ fn limit(resource: Resource, most: usize) {
         maximum: Some(most as u64),
     };
     setrlimit(resource, limit).unwrap();
+}
+
+/// Passes descriptors to itself until the kernel lets this user pass only `count` more that nobody has taken.
+fn pass_descriptors_but(count: usize) -> Option<(UnixStream, UnixStream)> {
+    let (mut from, to) = UnixStream::pair().unwrap();
+    let passed = [to.as_fd()];
+    let outcome = loop {
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&passed)));
+        let sent = sendmsg(
+            &to,
+            &[IoSlice::new(&[0])],
+            &mut control,
+            SendFlags::DONTWAIT,
+        );
+        if let Err(error) = sent {
+            break error;
+        }
+    };
+    assert_eq!(outcome, Errno::TOOMANYREFS);
+    for _ in 0..count {
+        from.read_exact(&mut [0]).unwrap();
+    }
+    Some((from, to))
 }
 
 /// Without a privilege, on this thread.
