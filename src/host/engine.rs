@@ -12,6 +12,7 @@ use crate::task::Task;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use spark_ccl_fork::{Forked, Owned, PerProcess};
 use std::any::Any;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -250,24 +251,13 @@ impl HostEngine {
             if let Some(wanted) = wanted.take() {
                 core.spin_budget.learn(wanted);
             }
-            let (mut busy, mut idle) = (0, 0);
-            while busy < BUSY_ROUNDS && idle < core.spin_budget.rounds() {
-                let moved = core.progress();
-                if let Some(result) = outcome(&mut core) {
+            let Rounds { busy, idle } = match poll(&mut core, &mut outcome) {
+                ControlFlow::Break(result) => {
                     unlock(core);
                     return result;
                 }
-                if moved {
-                    busy += 1;
-                    idle = 0;
-                } else {
-                    idle += 1;
-                    if core.lacks_link() {
-                        break;
-                    }
-                    core.spin();
-                }
-            }
+                ControlFlow::Continue(rounds) => rounds,
+            };
             core.run_watchdog(Instant::now());
             let blocks_at_once = core.lacks_link();
             unlock(core);
@@ -392,6 +382,40 @@ impl Engine for HostEngine {
         // In a forked child there are no operations.
         let _ = self.with(|core| core.timeout = timeout);
     }
+}
+
+/// How a waiter has polled since it took the engine.
+struct Rounds {
+    /// Rounds that moved data.
+    busy: u32,
+    /// Rounds without data after the last that moved some.
+    idle: u32,
+}
+
+/// Polls until there is an outcome, other threads should have the engine, or polling is no longer worth it.
+#[inline]
+fn poll<R>(
+    core: &mut Core,
+    outcome: &mut impl FnMut(&mut Core) -> Option<R>,
+) -> ControlFlow<R, Rounds> {
+    let mut rounds = Rounds { busy: 0, idle: 0 };
+    while rounds.busy < BUSY_ROUNDS && rounds.idle < core.spin_budget.rounds() {
+        let moved = core.progress();
+        if let Some(result) = outcome(core) {
+            return ControlFlow::Break(result);
+        }
+        if moved {
+            rounds.busy += 1;
+            rounds.idle = 0;
+        } else {
+            rounds.idle += 1;
+            if core.lacks_link() {
+                break;
+            }
+            core.spin();
+        }
+    }
+    ControlFlow::Continue(rounds)
 }
 
 /// Unlocks the engine, on which this thread no longer waits. Threads that wait on other engines may have to push it

@@ -22,6 +22,8 @@ mod launch;
 mod leaving;
 mod mismatch;
 mod nonblocking;
+mod nonblocking_handles;
+mod nonblocking_scopes;
 mod processes;
 mod processes_rank;
 mod ranks;

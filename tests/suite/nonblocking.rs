@@ -1,10 +1,10 @@
-//! Operations in flight: order of waiting, buffers that come back, handles that get lost, scopes.
+//! Operations in flight: the order of waiting, and buffers that come back.
 
 use super::ranks::{Watchdog, each, narrow, run, run_with};
 use super::values::{message, sum_of_messages};
 use spark_ccl::{Communicator, Error, ExitClass, Pending, RedOp};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
 use std::time::Duration;
 
 /// All orders of `0..len`.
@@ -57,25 +57,6 @@ fn testing_makes_progress() {
         assert!(pending.test());
         let (ones, twos) = pending.wait().unwrap();
         assert!(ones.iter().all(|&x| x == 1) && twos.iter().all(|&x| x == 2));
-    });
-}
-
-#[test]
-fn testing_within_a_scope_makes_progress() {
-    run_with(&narrow(), 2, |comm| {
-        let own: Vec<u64> = (0..5000).map(|i| i + 7 * comm.rank() as u64).collect();
-        let mut sums = vec![0; own.len()];
-        comm.scope(|scope| {
-            let call = comm.all_reduce(&own, &mut sums, RedOp::Sum);
-            let pending = call.start_in(scope)?;
-            while !pending.test() {
-                std::thread::yield_now();
-            }
-            assert!(pending.test());
-            pending.wait()
-        })
-        .unwrap();
-        assert!((0..).zip(&sums).all(|(i, &sum)| sum == 2 * i + 7));
     });
 }
 
@@ -147,35 +128,6 @@ fn operations_that_are_waited_for_together_have_their_timeouts() {
         let error = late.wait().unwrap_err().error;
         has_waited.wait();
         assert_eq!(error.exit_class(), ExitClass::Timeout, "{error}");
-    });
-}
-
-#[test]
-fn closures_of_handles_that_are_dropped_go_at_once() {
-    each(Communicator::local(2).unwrap(), |comm| {
-        let comm = Arc::new(comm);
-        let (other, kept) = (1 - comm.rank(), Arc::clone(&comm));
-        let pending = comm.recv(vec![0_u8; 1], other).start().unwrap();
-        drop(pending.map(move |buffer| (buffer, kept)));
-        assert_eq!(Arc::strong_count(&comm), 1);
-        comm.send(&[1_u8], other).run().unwrap();
-        comm.finalize().unwrap();
-    });
-}
-
-#[test]
-fn handles_can_be_shared_by_threads() {
-    fn shared(_: &impl Sync) {}
-    run(2, |comm| {
-        let pending = comm.barrier().start().unwrap();
-        shared(&pending);
-        pending.wait().unwrap();
-        comm.scope(|scope| {
-            let pending = comm.barrier().start_in(scope)?;
-            shared(&pending);
-            pending.wait()
-        })
-        .unwrap();
     });
 }
 
@@ -323,178 +275,6 @@ fn messages_and_collectives_do_not_wait_for_each_other() {
             assert!(got == message::<i64>(peer, rank, 3000));
         }
     });
-}
-
-#[test]
-fn dropped_handles_let_the_operation_go_on() {
-    for registered in [false, true] {
-        run(3, |comm| {
-            for round in 0..20 {
-                let buffer = vec![1_i32; 20_000];
-                if registered {
-                    let mut memory = comm.alloc(20_000).unwrap();
-                    memory.copy_from_slice(&buffer);
-                    let pending = comm
-                        .all_reduce_in_place(memory, RedOp::Sum)
-                        .start()
-                        .unwrap();
-                    if comm.rank() == round % 3 {
-                        drop(pending);
-                    } else {
-                        assert!(pending.wait().unwrap().iter().all(|&x| x == 3));
-                    }
-                } else {
-                    let pending = comm
-                        .all_reduce_in_place(buffer, RedOp::Sum)
-                        .start()
-                        .unwrap();
-                    if comm.rank() == round % 3 {
-                        drop(pending);
-                    } else {
-                        assert!(pending.wait().unwrap().iter().all(|&x| x == 3));
-                    }
-                }
-            }
-            comm.barrier().run().unwrap();
-        });
-    }
-}
-
-#[test]
-fn forgotten_handles_leak_their_buffers_and_nothing_else() {
-    run_with(&narrow(), 3, |comm| {
-        for round in 0..30 {
-            let pending = comm
-                .all_reduce(vec![1_i32; 2000], vec![0; 2000], RedOp::Sum)
-                .start()
-                .unwrap();
-            if comm.rank() == round % 3 {
-                std::mem::forget(pending);
-                // Memory of the same size, which would be the same memory had it been freed.
-                let decoy = vec![-1_i32; 2000];
-                comm.barrier().run().unwrap();
-                assert!(decoy.iter().all(|&x| x == -1));
-            } else {
-                assert!(pending.wait().unwrap().1.iter().all(|&x| x == 3));
-                comm.barrier().run().unwrap();
-            }
-        }
-    });
-}
-
-#[test]
-fn a_forgotten_exchange_ends_for_the_peer() {
-    run_with(&narrow(), 2, |comm| {
-        let (rank, peer) = (comm.rank(), 1 - comm.rank());
-        for round in 0..20 {
-            let sent = message::<u8>(rank, peer, 5000);
-            let call = comm.send_recv(sent, peer, vec![99; 5000], peer);
-            let pending = call.start().unwrap();
-            if rank == round % 2 {
-                std::mem::forget(pending);
-            } else {
-                assert!(pending.wait().unwrap().1 == message::<u8>(peer, rank, 5000));
-            }
-            comm.barrier().run().unwrap();
-        }
-    });
-}
-
-#[test]
-fn the_scope_waits_for_forgotten_handles() {
-    run_with(&narrow(), 2, |comm| {
-        for _ in 0..20 {
-            let mut sums = vec![comm.rank() as i32; 3000];
-            let mut maxima = vec![comm.rank() as i32; 3000];
-            comm.scope(|scope| {
-                let pending = comm
-                    .all_reduce_in_place(&mut sums, RedOp::Sum)
-                    .start_in(scope)?;
-                std::mem::forget(pending);
-                drop(
-                    comm.all_reduce_in_place(&mut maxima, RedOp::Max)
-                        .start_in(scope)?,
-                );
-                Ok::<_, Error>(())
-            })
-            .unwrap();
-            assert!(sums.iter().chain(&maxima).all(|&x| x == 1));
-        }
-    });
-}
-
-#[test]
-fn a_scope_owns_buffers_as_well() {
-    run_with(&narrow(), 2, |comm| {
-        let mut kept = vec![1_i32; 900];
-        let sums = comm
-            .scope(|scope| {
-                let first = comm
-                    .all_reduce_in_place(vec![1_i32; 900], RedOp::Sum)
-                    .start_in(scope)?;
-                let dropped = comm
-                    .all_reduce_in_place(vec![2_i32; 900], RedOp::Sum)
-                    .start_in(scope)?;
-                let last = comm
-                    .all_reduce_in_place(&mut kept, RedOp::Sum)
-                    .start_in(scope)?;
-                drop(dropped);
-                let kept = last.wait()?;
-                assert!(kept.iter().all(|&x| x == 2));
-                first.wait()
-            })
-            .unwrap();
-        assert_eq!(sums, vec![2; 900]);
-        assert_eq!(kept, vec![2; 900]);
-    });
-}
-
-#[test]
-fn a_panic_in_a_scope_waits_and_goes_on() {
-    run_with(&narrow(), 2, |comm| {
-        let mut sums = vec![1_i32; 5000];
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            comm.scope(|scope| {
-                let _pending = comm
-                    .all_reduce_in_place(&mut sums, RedOp::Sum)
-                    .start_in(scope)?;
-                if comm.rank() == 0 {
-                    std::panic::resume_unwind(Box::new("on purpose"));
-                }
-                Ok::<_, Error>(())
-            })
-        }));
-        match outcome {
-            Err(panic) => {
-                assert_eq!(comm.rank(), 0);
-                assert_eq!(panic.downcast_ref(), Some(&"on purpose"));
-            }
-            Ok(result) => result.unwrap(),
-        }
-        assert!(sums.iter().all(|&x| x == 2));
-        comm.barrier().run().unwrap();
-    });
-}
-
-#[test]
-fn a_scope_reports_the_first_error() {
-    let _watchdog = Watchdog::new();
-    run(1, |comm| {
-        let outcome = comm.scope(|scope| {
-            comm.barrier().start_in(scope)?;
-            Err::<(), _>(Error::Launcher("mine".to_owned()))
-        });
-        assert_eq!(outcome.unwrap_err().to_string(), "mine");
-        comm.barrier().run().unwrap();
-    });
-    let comms = Communicator::local(2).unwrap();
-    let mut buffer = [0_u8; 4];
-    let outcome = comms[0].scope(|scope| {
-        std::mem::forget(comms[0].recv(&mut buffer, 1).start_in(scope)?);
-        comms[0].abort("no more");
-        Ok::<_, Error>(())
-    });
-    assert!(outcome.unwrap_err().to_string().contains("no more"));
 }
 
 #[test]
