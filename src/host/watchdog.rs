@@ -119,7 +119,7 @@ fn forgotten(active: &Active, watch: &Watch, tag: u64, [here, there]: [Member; 2
 
 /// Whether the obstacle means that the operation can never be completed.
 fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> Option<Fault> {
-    let (rank, peer) = (wires.rank, waiting_for(active)?);
+    let peer = waiting_for(active)?;
     let obstacle = active.execution.stall.obstacle.as_ref()?;
     // The control plane sees for itself what this means for collectives.
     let left = if active.is_pair() {
@@ -131,9 +131,24 @@ fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> O
         active.execution.stall.suspicious = None;
         return None;
     }
-    let (here, there) = (watch.member(rank), watch.member(peer));
+    let (fault, certain) = meaning(active, obstacle, (peer, left), watch, wires);
+    let first = *active.execution.stall.suspicious.get_or_insert(now);
+    let give_up = now.saturating_duration_since(first) >= CAUSE_WITHIN;
+    (certain || give_up).then_some(fault)
+}
+
+/// The fault that an obstacle is, other than a mere wait, and whether that is certain: otherwise the control plane may
+/// come to know a better one. `left` is the last operation of a peer that has left.
+fn meaning(
+    active: &Active,
+    obstacle: &Obstacle,
+    (peer, left): (Rank, Option<u64>),
+    watch: &Watch,
+    wires: &Wires,
+) -> (Fault, bool) {
+    let (here, there) = (watch.member(wires.rank), watch.member(peer));
     let words = describe(active.request.task.signature.words());
-    let (fault, certain) = match (obstacle, left) {
+    match (obstacle, left) {
         (Obstacle::TagMismatch { tag, .. }, _) if active.is_pair() => {
             let fault = Fault::Mismatch {
                 sequence: marked(active),
@@ -150,7 +165,7 @@ fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> O
                 sequence: marked(active),
                 words_a: said(&terms.here, peer),
                 rank_a: here,
-                words_b: said(&terms.there, rank),
+                words_b: said(&terms.there, wires.rank),
                 rank_b: there,
             };
             (fault, true)
@@ -176,10 +191,7 @@ fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> O
             // Without a link's end there may still be data on its way, and even the link itself.
             (fault, matches!(obstacle, Obstacle::Link { .. }))
         }
-    };
-    let first = *active.execution.stall.suspicious.get_or_insert(now);
-    let give_up = now.saturating_duration_since(first) >= CAUSE_WITHIN;
-    (certain || give_up).then_some(fault)
+    }
 }
 
 /// What to do about a link that has failed.

@@ -142,63 +142,76 @@ fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice
         let reason = "the fastest of the model for several hosts of several ranks";
         return modelled(planner, signature, reason);
     }
-    let few = planner.size <= DIRECT_RANKS;
-    let tcp = !planner.one_host;
-    let pair = planner.size == 2;
-    let choice = |algorithm, reason| Choice { algorithm, reason };
-    match signature.operation {
-        Operation::AllReduce | Operation::AllGather | Operation::ReduceScatter
-            if few && vector <= DIRECT_BYTES =>
-        {
-            choice(Algorithm::Direct, "small, few ranks: one message each way")
-        }
-        Operation::AllReduce if vector <= SMALL_BYTES => choice(
-            Algorithm::RecursiveDoubling,
-            "small: fewest rounds of messages",
-        ),
-        Operation::AllGather if planner.one_host && planner.size <= PAIRWISE_RANKS => choice(
-            Algorithm::Pairwise,
-            "large, within a host: every rank reads from where it comes from",
-        ),
-        Operation::AllReduce if tcp && pair && vector <= SMALL_PAIR_BYTES => choice(
-            Algorithm::RecursiveDoubling,
-            "not large, two ranks over TCP: fewest messages",
-        ),
-        Operation::AllReduce
-            if tcp && (pair || planner.size.is_power_of_two() && vector <= MEDIUM_BYTES) =>
-        {
-            choice(
-                Algorithm::HalvingDoubling,
-                "over TCP: few messages, and fewest bytes",
-            )
-        }
+    by_size(planner, signature.operation, vector)
+}
+
+/// The best by size of the vector and number of ranks, as measured on one host and over TCP.
+fn by_size(planner: &Planner, operation: Operation, vector: u64) -> Choice {
+    let (algorithm, reason) = match operation {
         Operation::AllReduce | Operation::AllGather | Operation::ReduceScatter => {
-            choice(Algorithm::Ring, "large: fewest bytes on every link")
+            return without_root(planner, operation, vector);
         }
         Operation::Broadcast | Operation::Reduce if vector <= SMALL_BYTES => {
-            choice(Algorithm::Binomial, "small: logarithmic number of messages")
+            (Algorithm::Binomial, "small: logarithmic number of messages")
         }
-        Operation::Broadcast | Operation::Reduce if planner.size > 16 => choice(
+        Operation::Broadcast | Operation::Reduce if planner.size > 16 => (
             Algorithm::DoubleTree,
             "large, many ranks: full bandwidth at logarithmic depth",
         ),
         Operation::Broadcast | Operation::Reduce => {
-            choice(Algorithm::Chain, "large, few ranks: one copy per link")
+            (Algorithm::Chain, "large, few ranks: one copy per link")
         }
         Operation::Gather | Operation::Scatter => {
-            choice(Algorithm::Linear, "the root's memory is the bottleneck")
+            (Algorithm::Linear, "the root's memory is the bottleneck")
         }
-        Operation::AllToAll => choice(
+        Operation::AllToAll => (
             Algorithm::Pairwise,
             "every rank sends and receives at the same time",
         ),
         Operation::Barrier | Operation::Alloc => {
-            choice(Algorithm::Dissemination, "logarithmic number of signals")
+            (Algorithm::Dissemination, "logarithmic number of signals")
         }
         Operation::AllToAllV | Operation::Send | Operation::Recv | Operation::SendRecv => {
-            choice(Algorithm::Pairwise, "it has no schedule")
+            (Algorithm::Pairwise, "it has no schedule")
         }
-    }
+    };
+    Choice { algorithm, reason }
+}
+
+/// Of all_reduce, all_gather and reduce_scatter.
+fn without_root(planner: &Planner, operation: Operation, vector: u64) -> Choice {
+    let tcp = !planner.one_host;
+    let pair = planner.size == 2;
+    let reduces_all = operation == Operation::AllReduce;
+    let (algorithm, reason) = if planner.size <= DIRECT_RANKS && vector <= DIRECT_BYTES {
+        (Algorithm::Direct, "small, few ranks: one message each way")
+    } else if reduces_all && vector <= SMALL_BYTES {
+        (
+            Algorithm::RecursiveDoubling,
+            "small: fewest rounds of messages",
+        )
+    } else if operation == Operation::AllGather && !tcp && planner.size <= PAIRWISE_RANKS {
+        (
+            Algorithm::Pairwise,
+            "large, within a host: every rank reads from where it comes from",
+        )
+    } else if reduces_all && tcp && pair && vector <= SMALL_PAIR_BYTES {
+        (
+            Algorithm::RecursiveDoubling,
+            "not large, two ranks over TCP: fewest messages",
+        )
+    } else if reduces_all
+        && tcp
+        && (pair || planner.size.is_power_of_two() && vector <= MEDIUM_BYTES)
+    {
+        (
+            Algorithm::HalvingDoubling,
+            "over TCP: few messages, and fewest bytes",
+        )
+    } else {
+        (Algorithm::Ring, "large: fewest bytes on every link")
+    };
+    Choice { algorithm, reason }
 }
 
 #[cfg(test)]

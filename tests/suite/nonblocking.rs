@@ -3,8 +3,8 @@
 use super::ranks::{Watchdog, each, narrow, run, run_with};
 use super::values::{message, sum_of_messages};
 use spark_ccl::{Communicator, Error, ExitClass, Pending, RedOp};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// All orders of `0..len`.
