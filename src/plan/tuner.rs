@@ -178,7 +178,7 @@ fn by_size(planner: &Planner, operation: Operation, vector: u64) -> Choice {
     Choice { algorithm, reason }
 }
 
-/// Of all_reduce, all_gather and reduce_scatter.
+/// [`by_size`] of `all_reduce`, `all_gather` and `reduce_scatter`.
 fn without_root(planner: &Planner, operation: Operation, vector: u64) -> Choice {
     let tcp = !planner.one_host;
     let pair = planner.size == 2;
