@@ -128,6 +128,17 @@ fn movements() {
             |send, recv| comm.scatter(send, recv, root).run().map(drop),
             |send, recv| comm.scatter(send, recv, root).on(stream).map(drop),
         );
+        comm.barrier().run().unwrap();
+    });
+}
+
+#[test]
+fn exchanges() {
+    let Some(gpus) = gpus(1) else { return };
+    each(&gpus, |rank| {
+        let (comm, stream, size) = (&rank.comm, &rank.stream, rank.comm.size());
+        let own = values(comm.rank(), COUNT);
+        let all = values(comm.rank(), COUNT * size);
         rank.compare(
             &all,
             COUNT * size,
@@ -179,7 +190,7 @@ fn movements() {
 }
 
 #[test]
-fn in_place() {
+fn reductions_in_place() {
     let Some(gpus) = gpus(1) else { return };
     each(&gpus, |rank| {
         let (comm, stream, size) = (&rank.comm, &rank.stream, rank.comm.size());
@@ -200,10 +211,28 @@ fn in_place() {
         comm.reduce_scatter_in_place(&mut device, RedOp::Sum)
             .on(stream)
             .unwrap();
-        assert_eq!(
-            rank.host(&device)[own_block.clone()],
-            host[own_block.clone()]
-        );
+        assert_eq!(rank.host(&device)[own_block.clone()], host[own_block]);
+
+        let mut host = all.clone();
+        comm.reduce_in_place(&mut host, RedOp::Max, 0)
+            .run()
+            .unwrap();
+        let mut device = rank.device(&all);
+        comm.reduce_in_place(&mut device, RedOp::Max, 0)
+            .on(stream)
+            .unwrap();
+        assert_eq!(rank.host(&device), host);
+        comm.barrier().run().unwrap();
+    });
+}
+
+#[test]
+fn movements_in_place() {
+    let Some(gpus) = gpus(1) else { return };
+    each(&gpus, |rank| {
+        let (comm, stream, size) = (&rank.comm, &rank.stream, rank.comm.size());
+        let own_block = comm.rank() * COUNT..(comm.rank() + 1) * COUNT;
+        let all = values(comm.rank(), COUNT * size);
 
         let mut host = all.clone();
         comm.all_gather_in_place(&mut host).run().unwrap();
@@ -229,15 +258,6 @@ fn in_place() {
         comm.broadcast_in_place(&mut device, 0).on(stream).unwrap();
         assert_eq!(rank.host(&device), host);
 
-        let mut host = all.clone();
-        comm.reduce_in_place(&mut host, RedOp::Max, 0)
-            .run()
-            .unwrap();
-        let mut device = rank.device(&all);
-        comm.reduce_in_place(&mut device, RedOp::Max, 0)
-            .on(stream)
-            .unwrap();
-        assert_eq!(rank.host(&device), host);
         comm.barrier().run().unwrap();
     });
 }

@@ -80,41 +80,14 @@ impl State {
             ["undumpable-after", millis] => undumpable_after(millis_of(millis)),
             ["lock-at-most", kib] => lock_at_most(number(kib)),
             ["open-files-at-most", count] => limit(Resource::Nofile, number(count)),
-            ["pass-descriptors-but", count] => self.passed = pass_descriptors_but(number(count)),
+            ["pass-descriptors-but", count] => {
+                self.passed = Some(pass_descriptors_but(number(count)));
+            }
             ["sleep", millis] => std::thread::sleep(millis_of(millis)),
             ["abort", reason] => self.communicator().abort(reason),
             ["abort-later", millis, reason] => self.abort_later(millis_of(millis), reason),
             ["loop", memory, count] => self.repeat(memory, number(count))?,
             ["fill", memory, value] => self.buffer(memory).fill(value.parse().unwrap()),
-            ["count-other-than", memory, value] => {
-                let bits = value.parse::<f32>().unwrap().to_bits();
-                let buffer = self.buffer(memory).iter();
-                let others = buffer.filter(|x| x.to_bits() != bits).count();
-                return Ok(others.to_string());
-            }
-            ["explain", memory, count] => {
-                let registered = memory == "registered";
-                let communicator = self.communicator();
-                let count = number(count);
-                let choice =
-                    communicator.explain(Operation::AllReduce, DType::F32, count, registered)?;
-                return Ok(choice.to_string());
-            }
-            ["links"] => {
-                let links = self.communicator().links();
-                let texts: Vec<String> = links.iter().map(ToString::to_string).collect();
-                return Ok(texts.join("; "));
-            }
-            ["rails", peer] => {
-                let Rails {
-                    in_use,
-                    dropped,
-                    returned,
-                } = self.communicator().rails()[number(peer)];
-                return Ok(format!(
-                    "{in_use} in use, {dropped} dropped, {returned} returned"
-                ));
-            }
             ["check"] => self.communicator().check()?,
             ["keep", count] => self.registered = Some(self.communicator().alloc(number(count))?),
             ["fork", what] => assert!(crate::fork::fork(
@@ -130,9 +103,45 @@ impl State {
             ["finalize-and-exit"] => self.finalize_and_exit()?,
             ["call", ref call @ ..] => self.call(call)?,
             ["rounds", rounds, ref call @ ..] => self.rounds(number(rounds), call)?,
-            _ => panic!("{order:?} is no order"),
+            _ => return self.say(&words),
         }
         Ok("ok".to_owned())
+    }
+
+    /// Answers a question.
+    fn say(&mut self, question: &[&str]) -> Result<String, Error> {
+        match *question {
+            ["count-other-than", memory, value] => {
+                let bits = value.parse::<f32>().unwrap().to_bits();
+                let buffer = self.buffer(memory).iter();
+                let others = buffer.filter(|x| x.to_bits() != bits).count();
+                Ok(others.to_string())
+            }
+            ["explain", memory, count] => {
+                let registered = memory == "registered";
+                let communicator = self.communicator();
+                let count = number(count);
+                let choice =
+                    communicator.explain(Operation::AllReduce, DType::F32, count, registered)?;
+                Ok(choice.to_string())
+            }
+            ["links"] => {
+                let links = self.communicator().links();
+                let texts: Vec<String> = links.iter().map(ToString::to_string).collect();
+                Ok(texts.join("; "))
+            }
+            ["rails", peer] => {
+                let Rails {
+                    in_use,
+                    dropped,
+                    returned,
+                } = self.communicator().rails()[number(peer)];
+                Ok(format!(
+                    "{in_use} in use, {dropped} dropped, {returned} returned"
+                ))
+            }
+            _ => panic!("{question:?} is neither an order nor a question"),
+        }
     }
 
     fn join(&mut self, id: &str, rank: usize, size: usize) -> Result<(), Error> {
@@ -394,7 +403,7 @@ fn limit(resource: Resource, most: usize) {
 }
 
 /// Passes descriptors to itself until the kernel lets this user pass only `count` more that nobody has taken.
-fn pass_descriptors_but(count: usize) -> Option<(UnixStream, UnixStream)> {
+fn pass_descriptors_but(count: usize) -> (UnixStream, UnixStream) {
     let (mut from, to) = UnixStream::pair().unwrap();
     let passed = [to.as_fd()];
     let outcome = loop {
@@ -415,7 +424,7 @@ fn pass_descriptors_but(count: usize) -> Option<(UnixStream, UnixStream)> {
     for _ in 0..count {
         from.read_exact(&mut [0]).unwrap();
     }
-    Some((from, to))
+    (from, to)
 }
 
 /// Without a privilege, on this thread.

@@ -67,10 +67,20 @@ fn wrong_lengths(comm: &Communicator) {
         eleven,
         comm.all_to_all_in_place(&mut recv).run(),
     );
+    refused(
+        "all_reduce",
+        ten,
+        comm.all_reduce(&send, &mut [0.0; 0], sum).run(),
+    );
+}
+
+/// Only the root's other buffer counts.
+fn wrong_lengths_at_the_root(comm: &Communicator) {
+    let send = vec![0_f32; 10];
+    let mut recv = vec![0_f32; 11];
+    let (root, eleven) = (comm.rank(), &["11"][..]);
     refused("gather", eleven, comm.gather_in_place(&mut recv, 0).run());
     refused("scatter", eleven, comm.scatter_in_place(&mut recv, 0).run());
-    // Only the root's other buffer counts.
-    let root = comm.rank();
     refused(
         "broadcast",
         &["10", "11"],
@@ -79,7 +89,7 @@ fn wrong_lengths(comm: &Communicator) {
     refused(
         "reduce",
         &["10", "11"],
-        comm.reduce(&send, &mut recv, sum, root).run(),
+        comm.reduce(&send, &mut recv, RedOp::Sum, root).run(),
     );
     refused(
         "gather",
@@ -90,11 +100,6 @@ fn wrong_lengths(comm: &Communicator) {
         "scatter",
         &["33", "10"],
         comm.scatter(&send, &mut recv, root).run(),
-    );
-    refused(
-        "all_reduce",
-        ten,
-        comm.all_reduce(&send, &mut [0.0; 0], sum).run(),
     );
 }
 
@@ -189,6 +194,7 @@ fn wrong_tables(comm: &Communicator) {
 fn wrong_arguments_are_named_and_change_nothing() {
     run(3, |comm| {
         wrong_lengths(comm);
+        wrong_lengths_at_the_root(comm);
         wrong_ranks(comm);
         wrong_tables(comm);
         refused(

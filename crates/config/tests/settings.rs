@@ -32,34 +32,36 @@ fn nothing_set_is_the_default() {
     );
 }
 
+const EVERYTHING: [(&str, &str); 24] = [
+    ("SPARK_CCL_TIMEOUT", "1.5"),
+    ("SPARK_CCL_INIT_TIMEOUT", "7"),
+    ("SPARK_CCL_LOST_AFTER", "15"),
+    ("SPARK_CCL_CUT_AFTER", "0.5"),
+    ("SPARK_CCL_PATH", "zero-copy"),
+    ("SPARK_CCL_NET", "ib"),
+    ("SPARK_CCL_SHM", "0"),
+    ("SPARK_CCL_SINGLE_COPY", "0"),
+    ("SPARK_CCL_BACKEND", "nccl"),
+    ("SPARK_CCL_NCCL_LIBRARY", "/opt/nccl"),
+    ("SPARK_CCL_NCCL_BLOCKING", "0"),
+    ("SPARK_CCL_ALGO", "ring"),
+    ("SPARK_CCL_SOCKET_IFNAME", "^lo"),
+    ("SPARK_CCL_SOCKET_FAMILY", "AF_INET6"),
+    ("SPARK_CCL_SOCKETS", "3"),
+    ("SPARK_CCL_SLOT_BYTES", "128K"),
+    ("SPARK_CCL_SLOTS", "4"),
+    ("SPARK_CCL_SECRET", "0123456789abcdef"),
+    ("SPARK_CCL_COMM_ID", "[fd00::1]:4000"),
+    ("SPARK_CCL_LOG", "spark_ccl=debug"),
+    ("SPARK_CCL_LOG_FILE", "/tmp/%h.%p"),
+    ("SPARK_CCL_PROGRESS_THREAD", "1"),
+    ("SPARK_CCL_RANK", "1"),
+    ("HOME", "/root"),
+];
+
 #[test]
 fn everything_can_be_set() {
-    let s = settings(&[
-        ("SPARK_CCL_TIMEOUT", "1.5"),
-        ("SPARK_CCL_INIT_TIMEOUT", "7"),
-        ("SPARK_CCL_LOST_AFTER", "15"),
-        ("SPARK_CCL_CUT_AFTER", "0.5"),
-        ("SPARK_CCL_PATH", "zero-copy"),
-        ("SPARK_CCL_NET", "ib"),
-        ("SPARK_CCL_SHM", "0"),
-        ("SPARK_CCL_SINGLE_COPY", "0"),
-        ("SPARK_CCL_BACKEND", "nccl"),
-        ("SPARK_CCL_NCCL_LIBRARY", "/opt/nccl"),
-        ("SPARK_CCL_NCCL_BLOCKING", "0"),
-        ("SPARK_CCL_ALGO", "ring"),
-        ("SPARK_CCL_SOCKET_IFNAME", "^lo"),
-        ("SPARK_CCL_SOCKET_FAMILY", "AF_INET6"),
-        ("SPARK_CCL_SOCKETS", "3"),
-        ("SPARK_CCL_SLOT_BYTES", "128K"),
-        ("SPARK_CCL_SLOTS", "4"),
-        ("SPARK_CCL_SECRET", "0123456789abcdef"),
-        ("SPARK_CCL_COMM_ID", "[fd00::1]:4000"),
-        ("SPARK_CCL_LOG", "spark_ccl=debug"),
-        ("SPARK_CCL_LOG_FILE", "/tmp/%h.%p"),
-        ("SPARK_CCL_PROGRESS_THREAD", "1"),
-        ("SPARK_CCL_RANK", "1"),
-        ("HOME", "/root"),
-    ]);
+    let s = settings(&EVERYTHING);
     assert_eq!(s.operation_timeout, Duration::from_millis(1500));
     assert_eq!(s.init_timeout, Duration::from_secs(7));
     assert_eq!(s.lost_after, Duration::from_secs(15));

@@ -53,28 +53,8 @@ pub(crate) fn reduced(dtype: DType, op: ReduceOp, inputs: &[&[u8]]) -> Vec<u8> {
         DType::U32 => integers!(u32, op, inputs),
         DType::I64 => integers!(i64, op, inputs),
         DType::U64 => integers!(u64, op, inputs),
-        DType::F32 => floats!(
-            f32,
-            op,
-            inputs,
-            f32::from_le_bytes,
-            |x: f32| if x.is_nan() {
-                0x7fc0_0000_u32.to_le_bytes()
-            } else {
-                x.to_le_bytes()
-            }
-        ),
-        DType::F64 => floats!(
-            f64,
-            op,
-            inputs,
-            f64::from_le_bytes,
-            |x: f64| if x.is_nan() {
-                0x7ff8_0000_0000_0000_u64.to_le_bytes()
-            } else {
-                x.to_le_bytes()
-            }
-        ),
+        DType::F32 => floats!(f32, op, inputs, f32::from_le_bytes, single),
+        DType::F64 => floats!(f64, op, inputs, f64::from_le_bytes, double),
         DType::F16 => floats!(
             f32,
             op,
@@ -87,11 +67,7 @@ pub(crate) fn reduced(dtype: DType, op: ReduceOp, inputs: &[&[u8]]) -> Vec<u8> {
             op,
             inputs,
             |bits| bf16::from_le_bytes(bits).to_f32(),
-            |x: f32| if x.is_nan() {
-                0x7fc0_u16.to_le_bytes()
-            } else {
-                bf16::from_f32(x).to_le_bytes()
-            }
+            brain
         ),
         DType::F8E4M3 => floats!(
             f32,
@@ -108,6 +84,29 @@ pub(crate) fn reduced(dtype: DType, op: ReduceOp, inputs: &[&[u8]]) -> Vec<u8> {
             |x| [F8E5M2::from_f32(x).to_bits()]
         ),
     }
+}
+
+// The bytes of a result, of which there is one NaN.
+
+fn single(x: f32) -> [u8; 4] {
+    if x.is_nan() {
+        return 0x7fc0_0000_u32.to_le_bytes();
+    }
+    x.to_le_bytes()
+}
+
+fn double(x: f64) -> [u8; 8] {
+    if x.is_nan() {
+        return 0x7ff8_0000_0000_0000_u64.to_le_bytes();
+    }
+    x.to_le_bytes()
+}
+
+fn brain(x: f32) -> [u8; 2] {
+    if x.is_nan() {
+        return 0x7fc0_u16.to_le_bytes();
+    }
+    bf16::from_f32(x).to_le_bytes()
 }
 
 /// Reduces elements one by one.

@@ -98,14 +98,11 @@ fn a_refused_connection_names_the_attribute() {
 #[test]
 fn addresses_that_do_not_match_are_refused() {
     let (port, gid, peer) = own(&context());
-    let refused = |port: &Port, gid: &GidEntry, peer: &Peer, mtu| {
-        AddressVector::new(port, gid, peer, mtu).unwrap_err()
-    };
     let local = Peer {
         gid: "fe80::2".parse().unwrap(),
         ..peer
     };
-    let error = refused(&port, &gid, &local, Mtu::B4096);
+    let error = unfit(&port, &gid, &local, Mtu::B4096);
     assert!(matches!(error, AddressError::Class { index: 1, .. }));
     assert!(
         error
@@ -116,18 +113,32 @@ fn addresses_that_do_not_match_are_refused() {
         kind: GidKind::RoceV1,
         ..peer
     };
-    let error = refused(&port, &gid, &old, Mtu::B4096);
+    let error = unfit(&port, &gid, &old, Mtu::B4096);
     assert!(
         error
             .to_string()
             .contains("is for RoCE v2, but the peer's is for RoCE v1"),
         "{error}"
     );
+    let large = Peer {
+        qp_num: 1 << 24,
+        ..peer
+    };
+    let error = unfit(&port, &gid, &large, Mtu::B1024);
+    assert!(
+        error.to_string().contains("queue pair number is 0x1000000"),
+        "{error}"
+    );
+}
+
+#[test]
+fn ports_that_do_not_fit_are_refused() {
+    let (port, gid, peer) = own(&context());
     let narrow = Port {
         active_mtu: Mtu::B1024,
         ..port.clone()
     };
-    let error = refused(&narrow, &gid, &peer, Mtu::B2048);
+    let error = unfit(&narrow, &gid, &peer, Mtu::B2048);
     assert!(
         error
             .to_string()
@@ -138,7 +149,7 @@ fn addresses_that_do_not_match_are_refused() {
         ..port.clone()
     };
     assert!(
-        refused(&down, &gid, &peer, Mtu::B1024)
+        unfit(&down, &gid, &peer, Mtu::B1024)
             .to_string()
             .contains("not active but Down")
     );
@@ -146,7 +157,7 @@ fn addresses_that_do_not_match_are_refused() {
         number: 2,
         ..port.clone()
     };
-    let error = refused(&second, &gid, &peer, Mtu::B1024);
+    let error = unfit(&second, &gid, &peer, Mtu::B1024);
     assert!(
         error
             .to_string()
@@ -157,17 +168,12 @@ fn addresses_that_do_not_match_are_refused() {
         link_layer: LinkLayer::InfiniBand,
         ..port.clone()
     };
-    let error = refused(&infiniband, &gid, &peer, Mtu::B1024);
+    let error = unfit(&infiniband, &gid, &peer, Mtu::B1024);
     assert_eq!(error, AddressError::NotEthernet { port: 1 });
-    let large = Peer {
-        qp_num: 1 << 24,
-        ..peer
-    };
-    let error = refused(&port, &gid, &large, Mtu::B1024);
-    assert!(
-        error.to_string().contains("queue pair number is 0x1000000"),
-        "{error}"
-    );
+}
+
+fn unfit(port: &Port, gid: &GidEntry, peer: &Peer, mtu: Mtu) -> AddressError {
+    AddressVector::new(port, gid, peer, mtu).unwrap_err()
 }
 
 #[test]
