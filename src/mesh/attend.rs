@@ -6,6 +6,7 @@ use super::inbox::{Delivered, Inbox, InboxEvent, Push, wake_engine};
 use super::line::lane_and_socket;
 use super::rails;
 use super::shared::{Bells, Progress, Talk};
+use crate::deadline::deadline_in;
 use spark_ccl_bootstrap::{self as bootstrap, Attendant, Delivery, Kind};
 use spark_ccl_sched::Rank;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub(super) fn attend(owner: &Arc<LinkOwner>, inbox: &Arc<Inbox>, push: Push) {
                     line,
                     stream,
                     end,
+                    deadline: deadline_in(owner.settings().init_timeout),
                     progress: Progress::default(),
                 }));
             }

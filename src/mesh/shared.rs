@@ -35,6 +35,8 @@ pub(super) struct Talk {
     pub(super) line: Line,
     pub(super) stream: Unshared<Socket>,
     pub(super) end: End,
+    /// When a caller no longer waits for the kernel to let it pass descriptors. The other end can do without.
+    pub(super) deadline: Instant,
     pub(super) progress: Progress,
 }
 
@@ -56,7 +58,7 @@ impl spark_ccl_bootstrap::Talk for Talk {
         match self.step() {
             Ok(()) => Turn::Over,
             Err(MemoryError::TimedOut { .. }) => Turn::Reading,
-            Err(error) if error.may_pass() => Turn::Later,
+            Err(error) if error.may_pass() && !self.is_overdue() => Turn::Later,
             // The peer is gone, or has no use for the link: others find out what that means.
             Err(_) if self.progress.chime.is_some() => Turn::Over,
             Err(MemoryError::Closed { .. }) => {
@@ -125,6 +127,10 @@ impl Talk {
             self.tell(Ok(end));
         }
         Ok(())
+    }
+
+    fn is_overdue(&self) -> bool {
+        self.end == End::Caller && Instant::now() >= self.deadline
     }
 
     fn tell(&self, made: Result<shm::End, LinkError>) {

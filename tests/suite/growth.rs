@@ -1,7 +1,7 @@
 //! Links that come into being when they are used first, and what many of them take.
 
 use super::collectives_model::{COLLECTIVES, Case};
-use super::processes::{Rank, alone, assert_all_ok, join, world};
+use super::processes::{Rank, all, alone, assert_all_ok, join, world};
 use super::ranks::{Watchdog, connected, each, run, run_with};
 use rustix::process::{Signal, geteuid};
 use spark_ccl::{Communicator, Error, Operation, RedOp};
@@ -98,7 +98,7 @@ fn a_peer_that_is_stopped_for_longer_than_ranks_may_take_to_meet_is_waited_for()
 #[test]
 fn links_that_peers_do_not_need_yet_use_up_no_descriptors() {
     let _alone = alone();
-    let mut ranks: Vec<Rank> = (0..24).map(|_| ordinary_user()).collect();
+    let mut ranks: Vec<Rank> = (0..24).map(|_| ordinary_user(&[])).collect();
     join(&mut ranks);
     let (early, late) = ranks.split_at_mut(12);
     for rank in early {
@@ -118,19 +118,34 @@ fn links_that_peers_do_not_need_yet_use_up_no_descriptors() {
 #[test]
 fn links_are_made_where_descriptors_can_only_be_passed_singly() {
     let _alone = alone();
-    let mut ranks: Vec<Rank> = (0..6).map(|_| ordinary_user()).collect();
+    let mut ranks: Vec<Rank> = (0..6).map(|_| ordinary_user(&[])).collect();
     join(&mut ranks);
     assert_eq!(ranks[0].ask("pass-descriptors-but 1"), "ok");
     assert_all_ok(&mut ranks, "call f32 all_to_all 5");
 }
 
+#[test]
+fn a_link_that_needs_descriptors_that_nobody_may_pass_is_named() {
+    let _alone = alone();
+    let env = [("SPARK_CCL_INIT_TIMEOUT", "3")];
+    let mut ranks: Vec<Rank> = (0..2).map(|_| ordinary_user(&env)).collect();
+    join(&mut ranks);
+    assert_eq!(ranks[0].ask("pass-descriptors-but 0"), "ok");
+    for answer in all(&mut ranks, "call f32 all_to_all 5") {
+        assert!(
+            answer.contains("Too many references") && answer.contains("raise `ulimit -n`"),
+            "{answer}"
+        );
+    }
+}
+
 /// The kernel bounds the descriptors that an ordinary user's processes have passed and nobody has taken.
-fn ordinary_user() -> Rank {
+fn ordinary_user(env: &[(&str, &str)]) -> Rank {
     let mut command = Command::new(std::env::current_exe().unwrap());
     if geteuid().is_root() {
         command.uid(65534).gid(65534);
     }
-    let mut rank = Rank::launch(command, &[]);
+    let mut rank = Rank::launch(command, env);
     assert_eq!(rank.ask("open-files-at-most 128"), "ok");
     rank
 }

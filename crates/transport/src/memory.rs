@@ -78,6 +78,10 @@ pub enum MemoryError {
 fn advice(error: Errno) -> &'static str {
     match error {
         Errno::MFILE => "; this process has as many files open as it may: raise `ulimit -n`",
+        Errno::TOOMANYREFS => {
+            "; this user's processes have passed one another as many file descriptors as one may open, and have not \
+             received them: look for processes that are stopped, or raise `ulimit -n`"
+        }
         _ => "",
     }
 }
