@@ -34,7 +34,8 @@ impl<T> Pointer for *mut T {
 /// The elements from a pointer on; none if they are to be none.
 ///
 /// # Safety
-/// It is null, or points to as many, which nobody writes while the slice is used.
+/// `start` is null, not aligned, or points to `count` initialised elements, which nobody writes or frees while the
+/// slice is used. Anything will do where `count` is 0.
 pub(crate) unsafe fn slice<'a, T>(
     start: *const T,
     count: usize,
@@ -49,7 +50,9 @@ pub(crate) unsafe fn slice<'a, T>(
             "{name} cannot be {count} elements, or is not aligned to them"
         )));
     }
-    // SAFETY: neither null nor misaligned nor too long, and this function's contract gives the rest.
+    // SAFETY: `start` is neither null nor misaligned, and `count` elements fit into `isize::MAX` bytes: all was
+    // checked. So `count` initialised elements are there, which nobody writes while the slice is used (this function's
+    // contract).
     Ok(unsafe { std::slice::from_raw_parts(start, count) })
 }
 
@@ -61,9 +64,11 @@ pub(crate) fn natural(value: c_int, name: &str) -> Result<usize, Failure> {
 /// A string; `None` if the pointer is null.
 ///
 /// # Safety
-/// It is null or a string that ends in a null character, and that nobody writes while it is used.
+/// `start` is null, or points to a string that ends in a null character, and that nobody writes or frees while it is
+/// used.
 pub(crate) unsafe fn text<'a>(start: *const c_char) -> Option<Cow<'a, str>> {
-    // SAFETY: not null, and then a string by this function's contract.
+    // SAFETY: `start` is not null, so it points to a string that ends in a null character, and that nobody writes or
+    // frees while it is used (this function's contract).
     (!start.is_null()).then(|| unsafe { CStr::from_ptr(start) }.to_string_lossy())
 }
 
@@ -81,19 +86,21 @@ pub(crate) fn reduction(code: c_int) -> Result<ReduceOp, Failure> {
 /// Blocks for all ranks, and the elements of the buffer that they are in.
 ///
 /// # Safety
-/// Both pointers are null or point to `size` numbers.
+/// `counts` and `begins` are null, or point to `size` numbers, which nobody writes until this returns.
 pub(crate) unsafe fn blocks(
     counts: *const usize,
     begins: *const usize,
     size: usize,
     side: &str,
 ) -> Result<(Blocks, usize), Failure> {
-    // SAFETY: this function's contract.
+    // SAFETY: `counts` is null or points to `size` numbers, which nobody writes until this returns (this function's
+    // contract). The slice is not used longer: `Blocks` copies its numbers.
     let counts = unsafe { slice(counts, size, &format!("{side}_counts")) }?;
     let blocks = if begins.is_null() {
         Blocks::packed(counts)
     } else {
-        // SAFETY: this function's contract.
+        // SAFETY: `begins` is not null, so it points to `size` numbers, which nobody writes until this returns (this
+        // function's contract). The slice is not used longer: its numbers are collected.
         let begins = unsafe { slice(begins, size, &format!("{side}_begins")) }?;
         // Where nothing begins does not matter.
         let begins = begins.iter().zip(counts);

@@ -12,8 +12,12 @@ use std::ffi::{c_int, c_void};
 /// `spark_ccl_all_reduce`.
 ///
 /// # Safety
-/// `send` and `recv` are as long as the header says. Until the call is done, nobody else writes `send` or uses `recv`.
-/// `options` is null or points to a `spark_ccl_options`, whose pointers are null or valid.
+/// `send` and `recv` are null or as long as the header says, `send` is initialised, and they only overlap where the
+/// header says that the call is in place. Until the call is done, nobody else writes `send` or uses `recv`.
+///
+/// `options` is null or points to a `spark_ccl_options`, of as many bytes as its `struct_size` says. Its `request` is
+/// null or can be written. Its `name` is null or a string that ends in a null character. Its `factor` is null or points
+/// to an element of `dtype`, where the reduction uses it. Nobody else writes any of these until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_all_reduce(
     comm: *mut Handle,
@@ -25,7 +29,9 @@ pub unsafe extern "C" fn spark_ccl_all_reduce(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: this function's contract.
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done; `options` and
+    // what it points to are as `run` demands; `reduces` finds null or an element at its `factor` (this function's
+    // contract).
     unsafe {
         run(comm, Operation::AllReduce, dtype, options, |call| {
             call.reduces(op)?;
@@ -50,7 +56,9 @@ pub unsafe extern "C" fn spark_ccl_reduce(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: this function's contract.
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done; `options` and
+    // what it points to are as `run` demands; `reduces` finds null or an element at its `factor` (this function's
+    // contract).
     unsafe {
         run(comm, Operation::Reduce, dtype, options, |call| {
             call.reduces(op)?;
@@ -76,7 +84,8 @@ pub unsafe extern "C" fn spark_ccl_broadcast(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: this function's contract.
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done; `options` and
+    // what it points to are as `run` demands (this function's contract).
     unsafe {
         run(comm, Operation::Broadcast, dtype, options, |call| {
             let send = usize::from(call.is_root(root)?);
@@ -100,7 +109,8 @@ pub unsafe extern "C" fn spark_ccl_all_gather(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: this function's contract.
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done; `options` and
+    // what it points to are as `run` demands (this function's contract).
     unsafe {
         run(comm, Operation::AllGather, dtype, options, |call| {
             let shape = call.gathering();
@@ -124,7 +134,9 @@ pub unsafe extern "C" fn spark_ccl_reduce_scatter(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: this function's contract.
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done; `options` and
+    // what it points to are as `run` demands; `reduces` finds null or an element at its `factor` (this function's
+    // contract).
     unsafe {
         run(comm, Operation::ReduceScatter, dtype, options, |call| {
             call.reduces(op)?;
@@ -149,7 +161,8 @@ pub unsafe extern "C" fn spark_ccl_gather(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: this function's contract.
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done; `options` and
+    // what it points to are as `run` demands (this function's contract).
     unsafe {
         run(comm, Operation::Gather, dtype, options, |call| {
             let shape = call.gathering();
@@ -174,7 +187,8 @@ pub unsafe extern "C" fn spark_ccl_scatter(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: this function's contract.
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done; `options` and
+    // what it points to are as `run` demands (this function's contract).
     unsafe {
         run(comm, Operation::Scatter, dtype, options, |call| {
             let shape = call.scattering();
@@ -198,7 +212,8 @@ pub unsafe extern "C" fn spark_ccl_all_to_all(
     options: *const Options,
 ) -> Status {
     let buffers = Buffers { send, recv, count };
-    // SAFETY: this function's contract.
+    // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done; `options` and
+    // what it points to are as `run` demands (this function's contract).
     unsafe {
         run(comm, Operation::AllToAll, dtype, options, |call| {
             let size = call.comm.inner.size();
@@ -217,7 +232,8 @@ pub unsafe extern "C" fn spark_ccl_all_to_all(
 /// `spark_ccl_all_to_all_v`.
 ///
 /// # Safety
-/// As of [`spark_ccl_all_reduce`]; the counts and begins point to one number for each rank, or are null.
+/// As of [`spark_ccl_all_reduce`]. Besides, the counts and begins are null or point to one number for each rank, which
+/// nobody writes until this returns; and no blocks of `recv` overlap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_all_to_all_v(
     comm: *mut Handle,
@@ -230,7 +246,9 @@ pub unsafe extern "C" fn spark_ccl_all_to_all_v(
     dtype: c_int,
     options: *const Options,
 ) -> Status {
-    // SAFETY: this function's contract.
+    // SAFETY: `send` and `recv` are null or as long as their last blocks reach, and the call's until it is done;
+    // `options` is as `run` demands. The counts and begins are null or have a number for each rank, `size` of them,
+    // which nobody writes until this returns: that is what `blocks` demands (this function's contract).
     unsafe {
         run(comm, Operation::AllToAllV, dtype, options, |call| {
             let size = call.comm.inner.size();
@@ -256,7 +274,8 @@ pub unsafe extern "C" fn spark_ccl_send(
     to: c_int,
     options: *const Options,
 ) -> Status {
-    // SAFETY: this function's contract.
+    // SAFETY: `send` is null or has `count` elements, which are initialised, and nobody writes until the call is done;
+    // `options` and what it points to are as `run` demands (this function's contract).
     unsafe {
         run(comm, Operation::Send, dtype, options, |call| {
             let to = natural(to, "to")?;
@@ -279,7 +298,8 @@ pub unsafe extern "C" fn spark_ccl_recv(
     from: c_int,
     options: *const Options,
 ) -> Status {
-    // SAFETY: this function's contract.
+    // SAFETY: `recv` is null or has `count` elements, which can be written, and nobody else uses until the call is
+    // done; `options` and what it points to are as `run` demands (this function's contract).
     unsafe {
         run(comm, Operation::Recv, dtype, options, |call| {
             let from = natural(from, "from")?;
@@ -292,10 +312,11 @@ pub unsafe extern "C" fn spark_ccl_recv(
 /// `spark_ccl_barrier`.
 ///
 /// # Safety
-/// `options` is null or points to a `spark_ccl_options`, whose pointers are null or valid.
+/// `options` is as of [`spark_ccl_all_reduce`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_barrier(comm: *mut Handle, options: *const Options) -> Status {
     let bytes = DType::U8.code().into();
-    // SAFETY: this function's contract; there are no buffers.
+    // SAFETY: the call has no buffers, since nothing sets any; `options` and what it points to are as `run` demands
+    // (this function's contract).
     unsafe { run(comm, Operation::Barrier, bytes, options, |_| Ok(())) }
 }

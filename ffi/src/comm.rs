@@ -44,7 +44,7 @@ pub(crate) fn insert(comm: Communicator) -> *mut Handle {
 /// `rank` is null or points to an `int` that can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_comm_rank(comm: *mut Handle, rank: *mut c_int) -> Status {
-    // SAFETY: this function's contract.
+    // SAFETY: `number` needs a pointer that is null or can be written: `rank` is (this function's contract).
     unsafe { number(comm, rank, "rank", Communicator::rank) }
 }
 
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn spark_ccl_comm_rank(comm: *mut Handle, rank: *mut c_int
 /// `size` is null or points to an `int` that can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_comm_size(comm: *mut Handle, size: *mut c_int) -> Status {
-    // SAFETY: this function's contract.
+    // SAFETY: `number` needs a pointer that is null or can be written: `size` is (this function's contract).
     unsafe { number(comm, size, "size", Communicator::size) }
 }
 
@@ -83,11 +83,12 @@ pub extern "C" fn spark_ccl_comm_check(comm: *mut Handle) -> Status {
 /// `spark_ccl_comm_abort`.
 ///
 /// # Safety
-/// `reason` is null or a string that ends in a null character.
+/// `reason` is null, or points to a string that ends in a null character, and that nobody writes until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_comm_abort(comm: *mut Handle, reason: *const c_char) -> Status {
     guarded(|| {
-        // SAFETY: this function's contract.
+        // SAFETY: `reason` is null, or points to a string that ends in a null character, and that nobody writes until
+        // this returns (this function's contract). The text is used within this closure only, which has ended by then.
         let reason = unsafe { text(reason) };
         let reason = reason.as_deref().unwrap_or("no reason given");
         find(comm)?.inner.abort(reason);
@@ -119,7 +120,8 @@ unsafe fn number(
     guarded(|| {
         let comm = find(comm)?;
         let value = c_int::try_from(get(&comm.inner)).unwrap_or(c_int::MAX);
-        // SAFETY: not null, and then writable by this function's contract.
+        // SAFETY: `given` refuses null, and otherwise `out` points to an `int` that can be written (this function's
+        // contract).
         unsafe { given(out, name)?.write(value) };
         Ok(())
     })

@@ -66,14 +66,16 @@ impl<'a> Draft<'a> {
     /// Sets the reduction, whose factor is the options'.
     ///
     /// # Safety
-    /// The factor is null, or points to an element.
+    /// The options' factor is null, or points to an element of the call's type, which nobody writes until this returns.
+    /// Any other will do where `op` is not `SPARK_CCL_PRE_MUL_SUM`.
     pub(crate) unsafe fn reduces(&mut self, op: c_int) -> Result<(), Failure> {
         let op = reduction(op)?;
         if op != ReduceOp::PreMulSum {
             self.change(|call| call.reduction(op));
             return Ok(());
         }
-        // SAFETY: this function's contract.
+        // SAFETY: the operation multiplies, so `factor` is null or points to an element of `dtype`, which has so many
+        // bytes and is not written until this returns (this function's contract). Its bytes are copied before that.
         let own = unsafe { slice(self.factor.cast::<u8>(), self.dtype.size(), "factor") }?;
         let mut factor = [0; 8];
         factor[..own.len()].copy_from_slice(own);

@@ -19,8 +19,9 @@ pub struct Setting {
 /// `spark_ccl_comm_create`.
 ///
 /// # Safety
-/// `id` is null or points to a `spark_ccl_unique_id`, `settings` to as many as `count` says, whose strings end in a null
-/// character, and `comm` to a pointer that can be written.
+/// `id` is null or points to a `spark_ccl_unique_id`. `settings` is null or points to `count` settings; their strings
+/// are null or end in a null character. Nobody writes any of them until this returns. `comm` is null or points to a
+/// pointer that can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_comm_create(
     id: *const Id,
@@ -34,9 +35,11 @@ pub unsafe extern "C" fn spark_ccl_comm_create(
         let comm = Output::new(comm)?;
         must_be_closed("comm_create")?;
         let (rank, size) = (natural(rank, "rank")?, natural(size, "size")?);
-        // SAFETY: not null, and then readable by this function's contract.
+        // SAFETY: `given` refuses null, and otherwise `id` points to a `spark_ccl_unique_id` (this function's
+        // contract), which is an array of bytes and needs no alignment.
         let id = unsafe { given(id, "id")?.read() }.known()?;
-        // SAFETY: this function's contract.
+        // SAFETY: `settings` is null or points to `count` settings, with strings that are null or end in a null
+        // character, and nobody writes them until this returns (this function's contract).
         let builder = unsafe { builder(settings, count) }?;
         comm.give(builder.connect(&id, rank, size)?);
         Ok(())
@@ -46,7 +49,8 @@ pub unsafe extern "C" fn spark_ccl_comm_create(
 /// `spark_ccl_comm_from_env`.
 ///
 /// # Safety
-/// As of [`spark_ccl_comm_create`].
+/// `settings` is null or points to `count` settings; their strings are null or end in a null character. Nobody writes
+/// any of them until this returns. `comm` is null or points to a pointer that can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_comm_from_env(
     settings: *const Setting,
@@ -56,7 +60,8 @@ pub unsafe extern "C" fn spark_ccl_comm_from_env(
     guarded(|| {
         let comm = Output::new(comm)?;
         must_be_closed("comm_from_env")?;
-        // SAFETY: this function's contract.
+        // SAFETY: `settings` is null or points to `count` settings, with strings that are null or end in a null
+        // character, and nobody writes them until this returns (this function's contract).
         let builder = unsafe { builder(settings, count) }?;
         comm.give(builder.from_env()?);
         Ok(())
@@ -88,7 +93,8 @@ pub unsafe extern "C" fn spark_ccl_comm_split(
 /// `spark_ccl_comm_shrink`.
 ///
 /// # Safety
-/// `lost` points to as many ranks as `count` says, and `rest` is null or points to a pointer that can be written.
+/// `lost` is null or points to `count` ranks, which nobody writes until this returns. `rest` is null or points to a
+/// pointer that can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_comm_shrink(
     comm: *mut Handle,
@@ -99,7 +105,8 @@ pub unsafe extern "C" fn spark_ccl_comm_shrink(
     guarded(|| {
         let rest = Output::new(rest)?;
         must_be_closed("comm_shrink")?;
-        // SAFETY: this function's contract.
+        // SAFETY: `lost` is null or points to `count` ranks, which nobody writes until this returns (this function's
+        // contract). They are copied within this closure.
         let lost = unsafe { slice(lost, count, "lost") }?;
         let lost = lost.iter().map(|&rank| natural(rank, "a lost rank"));
         let lost = lost.collect::<Result<Vec<_>, _>>()?;
@@ -124,24 +131,32 @@ impl Output {
     /// The pointer must be null, or writable.
     fn new(to: *mut *mut Handle) -> Result<Self, Failure> {
         let to = given(to, "the pointer to the new communicator")?;
-        // SAFETY: not null, and then writable by the contract of the functions that pass it.
+        // SAFETY: `given` has refused null. All that call this pass their own last argument, and each has in its
+        // contract that this is null or points to a pointer that can be written: `spark_ccl_comm_create`, `_from_env`,
+        // `_split` and `_shrink`.
         unsafe { to.write(std::ptr::null_mut()) };
         Ok(Self(to))
     }
 
     fn give(&self, comm: Communicator) {
-        // SAFETY: as in `new`.
+        // SAFETY: `new` has written to the same pointer, so it is not null and can be written. The function that was
+        // called with it has not returned: its output is a local variable.
         unsafe { self.0.write(insert(comm)) };
     }
 }
 
+/// A builder with the settings.
+///
 /// # Safety
-/// As of [`spark_ccl_comm_create`].
+/// `settings` is null or points to `count` settings; their strings are null or end in a null character. Nobody writes
+/// any of them until this returns.
 unsafe fn builder(settings: *const Setting, count: usize) -> Result<Builder, Failure> {
     let mut builder = Communicator::builder();
-    // SAFETY: this function's contract.
+    // SAFETY: `settings` is null or points to `count` settings, which nobody writes until this returns (this function's
+    // contract). The slice is not used longer.
     for setting in unsafe { slice(settings, count, "settings") }? {
-        // SAFETY: this function's contract.
+        // SAFETY: the strings of each setting are null or end in a null character, and nobody writes them until this
+        // returns (this function's contract). The texts are not used longer: the builder copies them.
         let (name, value) = unsafe { (text(setting.name), text(setting.value)) };
         let (Some(name), Some(value)) = (name, value) else {
             return Err(Failure::invalid(

@@ -34,7 +34,8 @@ pub(crate) struct Given {
 /// The caller's options.
 ///
 /// # Safety
-/// They are null, or point to as many bytes as they say.
+/// `options` is null, or points to `struct_size`. If that is at least `FIRST` and at most `MOST`, so many bytes are
+/// there in all, initialised but for the padding behind `registered`. Nobody writes them until this returns.
 pub(crate) unsafe fn read(options: *const Options) -> Result<Given, Failure> {
     let mut own = Options {
         struct_size: size_of::<Options>(),
@@ -47,7 +48,8 @@ pub(crate) unsafe fn read(options: *const Options) -> Result<Given, Failure> {
         return Ok(Given { own, newer: None });
     }
     let start = options.cast::<u8>();
-    // SAFETY: not null, and then the first field is there by this function's contract.
+    // SAFETY: `options` is not null, so it points to `struct_size` (this function's contract), which is the first
+    // member. The read needs no alignment.
     let size = unsafe { start.cast::<usize>().read_unaligned() };
     if !(FIRST..=MOST).contains(&size) {
         return Err(Failure::invalid(format!(
@@ -56,7 +58,9 @@ pub(crate) unsafe fn read(options: *const Options) -> Result<Given, Failure> {
         )));
     }
     let known = size.min(size_of::<Options>());
-    // SAFETY: not null, and `size` bytes are there by this function's contract, of which these are the last.
+    // SAFETY: `size` is within the bounds, so `size` bytes are there, which nobody writes until this returns (this
+    // function's contract). These are the last of them, since `known` is at most `size`; they are behind all padding,
+    // so initialised.
     let newer = unsafe { std::slice::from_raw_parts(start.wrapping_add(known), size - known) };
     let newer = newer.iter().position(|&byte| byte != 0).map(|at| {
         Failure::invalid(format!(
@@ -66,7 +70,8 @@ pub(crate) unsafe fn read(options: *const Options) -> Result<Given, Failure> {
             known + at
         ))
     });
-    // SAFETY: so many bytes are there, and there is room for them; any bytes are pointers and numbers.
+    // SAFETY: `known` is at most `size`, and so many bytes are at `start` (this function's contract). It is at most the
+    // size of `own` as well, which is a variable here, so they do not overlap. Any bytes are pointers and numbers.
     unsafe { start.copy_to_nonoverlapping((&raw mut own).cast(), known) };
     Ok(Given { own, newer })
 }
@@ -98,7 +103,8 @@ mod tests {
 
     fn seen<const MORE: usize>(options: &Other<MORE>) -> Result<Options, String> {
         let start = (&raw const *options).cast();
-        // SAFETY: it has as many bytes as it says, or is refused for that number.
+        // SAFETY: `options` is a reference, so `struct_size` is there. The tests say no size from `FIRST` to `MOST`
+        // that is larger than the structure: all others are refused for their number.
         let given = unsafe { read(start) }.map_err(|failure| failure.message().to_owned())?;
         match given.newer {
             None => Ok(given.own),
@@ -118,7 +124,7 @@ mod tests {
             assert!(!own.name.is_null() && !own.request.is_null(), "{size}");
             assert_eq!(own.registered, 1, "{size}");
         }
-        // SAFETY: null.
+        // SAFETY: the pointer is null, which the contract of `read` allows.
         let none = unsafe { read(std::ptr::null()) }.unwrap().own;
         assert!(none.name.is_null() && none.request.is_null() && none.registered == 0);
     }

@@ -16,12 +16,13 @@ pub(crate) fn insert(started: Started) -> u64 {
 /// `spark_ccl_wait`.
 ///
 /// # Safety
-/// `request` is null or points to a request that can be written.
+/// `request` is null or points to a request that can be written, and that nobody else uses until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_wait(request: *mut u64) -> Status {
     guarded(|| {
         let request = given(request, "request")?;
-        // SAFETY: not null, and then it can be read and written by this function's contract.
+        // SAFETY: `given` has refused null, and otherwise `request` points to a request that can be written, and that
+        // nobody else uses until this returns (this function's contract).
         let handle = unsafe { request.replace(0) };
         wait(handle)
     })
@@ -30,16 +31,18 @@ pub unsafe extern "C" fn spark_ccl_wait(request: *mut u64) -> Status {
 /// `spark_ccl_wait_all`.
 ///
 /// # Safety
-/// `requests` points to `count` requests that can be written.
+/// `requests` is null or points to `count` requests that can be written, and that nobody else uses until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_wait_all(requests: *mut u64, count: usize) -> Status {
     guarded(|| {
-        // SAFETY: this function's contract.
+        // SAFETY: `requests` is null or points to `count` requests, which nobody else uses until this returns (this
+        // function's contract). They are copied before the first is written below.
         let handles = unsafe { slice(requests, count, "requests") }?.to_vec();
         let mut outcome = Ok(());
         for (index, handle) in handles.into_iter().enumerate() {
             let ended = wait(handle);
-            // SAFETY: there are `count`, and they can be written, by this function's contract.
+            // SAFETY: `index` is less than `count`, of which `handles` has as many. So `slice` has refused null, and
+            // `requests` points to `count` requests that can be written (this function's contract).
             unsafe { requests.add(index).write(0) };
             outcome = outcome.and(ended);
         }
@@ -50,7 +53,8 @@ pub unsafe extern "C" fn spark_ccl_wait_all(requests: *mut u64, count: usize) ->
 /// `spark_ccl_wait_any`.
 ///
 /// # Safety
-/// `requests` points to `count` requests, and `index` is null or points to a number, that can be written.
+/// `requests` is null or points to `count` requests, and `index` is null or points to a number. All of these can be
+/// written, and nobody else uses them until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_wait_any(
     requests: *mut u64,
@@ -59,13 +63,16 @@ pub unsafe extern "C" fn spark_ccl_wait_any(
 ) -> Status {
     guarded(|| {
         let index = given(index, "index")?;
-        // SAFETY: this function's contract.
+        // SAFETY: `requests` is null or points to `count` requests, which nobody else uses until this returns (this
+        // function's contract). They are copied before one is written below.
         let handles = unsafe { slice(requests, count, "requests") }?.to_vec();
         let (place, outcome) = first_of(&handles);
-        // SAFETY: not null, and then writable by this function's contract.
+        // SAFETY: `given` has refused null, and otherwise `index` points to a number that can be written (this
+        // function's contract).
         unsafe { index.write(place) };
         if place < count {
-            // SAFETY: there are `count`, and they can be written, by this function's contract.
+            // SAFETY: `place` is less than `count`. So `slice` has refused null, and `requests` points to `count`
+            // requests that can be written (this function's contract).
             unsafe { requests.add(place).write(0) };
         }
         outcome
@@ -75,12 +82,13 @@ pub unsafe extern "C" fn spark_ccl_wait_any(
 /// `spark_ccl_request_free`.
 ///
 /// # Safety
-/// `request` is null or points to a request that can be written.
+/// `request` is null or points to a request that can be written, and that nobody else uses until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_request_free(request: *mut u64) -> Status {
     guarded(|| {
         let request = given(request, "request")?;
-        // SAFETY: not null, and then it can be read and written by this function's contract.
+        // SAFETY: `given` has refused null, and otherwise `request` points to a request that can be written, and that
+        // nobody else uses until this returns (this function's contract).
         let handle = unsafe { request.replace(0) };
         if handle != 0 {
             drop(REQUESTS.remove(handle)?);
@@ -92,21 +100,25 @@ pub unsafe extern "C" fn spark_ccl_request_free(request: *mut u64) -> Status {
 /// `spark_ccl_test`.
 ///
 /// # Safety
-/// `request` is null or points to a request, and `done` to an `int`, that can be written.
+/// `request` is null or points to a request, and `done` is null or points to an `int`. Both can be written, and nobody
+/// else uses them until this returns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_test(request: *mut u64, done: *mut c_int) -> Status {
     guarded(|| {
         let (request, done) = (given(request, "request")?, given(done, "done")?);
-        // SAFETY: not null, and then readable by this function's contract.
+        // SAFETY: `given` has refused null, and otherwise `request` points to a request, which nobody else uses until
+        // this returns (this function's contract).
         let handle = unsafe { request.read() };
         // One that does not exist is done: waiting for it says what is wrong.
         let is_done = handle == 0 || REQUESTS.get(handle).map_or(true, |started| started.test());
-        // SAFETY: not null, and then writable by this function's contract.
+        // SAFETY: `given` has refused null, and otherwise `done` points to an `int` that can be written (this
+        // function's contract).
         unsafe { done.write(is_done.into()) };
         if !is_done {
             return Ok(());
         }
-        // SAFETY: as above.
+        // SAFETY: `given` has refused null, and `request` points to a request that can be written, and that nobody else
+        // uses until this returns (this function's contract).
         unsafe { request.write(0) };
         wait(handle)
     })

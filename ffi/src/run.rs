@@ -14,7 +14,9 @@ use std::sync::Arc;
 /// Puts a call together, and runs it, or starts it where the options or a group say so.
 ///
 /// # Safety
-/// As of [`spark_ccl_all_reduce`](crate::collectives::spark_ccl_all_reduce), for the buffers that `fill` sets.
+/// The buffers that `fill` sets are null or as long as it says, and what is sent is initialised. Until the call is
+/// done, nobody else writes what it sends, or uses what it receives. `options` is as in the contract of
+/// [`spark_ccl_all_reduce`](crate::collectives::spark_ccl_all_reduce).
 pub(crate) unsafe fn run(
     comm: *mut Handle,
     operation: Operation,
@@ -23,13 +25,15 @@ pub(crate) unsafe fn run(
     fill: impl FnOnce(&mut Draft<'_>) -> Result<(), Failure>,
 ) -> Status {
     guarded(|| {
-        // SAFETY: this function's contract.
+        // SAFETY: `options` is null, or points to a `spark_ccl_options` of as many bytes as its `struct_size` says,
+        // which nobody writes until this returns (this function's contract).
         let given = unsafe { read(options) };
         let is_grouped = given
             .as_ref()
             .map_or(true, |given| given.own.request.is_null());
         let outcome = given.and_then(|given| {
-            // SAFETY: this function's contract; the options are the caller's.
+            // SAFETY: the buffers that `fill` sets are as `attempt` demands, and so are the pointers in the options, of
+            // which `given` is a copy (this function's contract).
             unsafe { attempt(comm, operation, code, given, fill) }
         });
         if is_grouped && let Err(failure) = &outcome {
@@ -42,7 +46,8 @@ pub(crate) unsafe fn run(
 /// The same, with options that are read.
 ///
 /// # Safety
-/// As of [`run`], for the pointers in the options, too.
+/// The buffers that `fill` sets are as of [`run`]. Of the options, `request` is null or can be written; `name` is null,
+/// or points to a string that ends in a null character, and that nobody writes until this returns.
 unsafe fn attempt(
     comm: *mut Handle,
     operation: Operation,
@@ -55,7 +60,7 @@ unsafe fn attempt(
         newer,
     } = given;
     if !options.request.is_null() {
-        // SAFETY: not null, and then writable by this function's contract.
+        // SAFETY: the request of the options is not null, so it can be written (this function's contract).
         unsafe { options.request.write(0) };
     }
     if let Some(failure) = newer {
@@ -64,13 +69,16 @@ unsafe fn attempt(
     let comm = find(comm)?;
     let dtype = dtype(code)?;
     let mut draft = Draft::new(&comm, operation, dtype, &options);
-    // SAFETY: this function's contract.
+    // SAFETY: the name of the options is null, or points to a string that ends in a null character, and that nobody
+    // writes until this returns (this function's contract). It is not used longer: only its hash and a copy are kept.
     if let Some(name) = unsafe { text(options.name) } {
         draft.change(|call| call.named(&name));
     }
     fill(&mut draft)?;
     let call = draft.done();
-    // SAFETY: this function's contract: the buffers are the call's until it is done, and the request can be written.
+    // SAFETY: the call has the buffers that `fill` has set: null or as long, initialised where they are sent, and the
+    // call's until it is done. The request of the options is null or can be written. All of that is this function's
+    // contract.
     unsafe { begin(&comm, &call, options.request) }
 }
 
@@ -81,17 +89,19 @@ unsafe fn attempt(
 /// null or can be written.
 unsafe fn begin(comm: &Arc<Comm>, call: &UntypedCall, request: *mut u64) -> Result<(), Failure> {
     if !request.is_null() {
-        // SAFETY: this function's contract.
+        // SAFETY: the buffers of `call` are as `run_untyped` demands until it is done (this function's contract), which
+        // is what `start` demands.
         let handle = requests::insert(unsafe { Started::start(comm, call) }?);
-        // SAFETY: not null, and then writable by this function's contract.
+        // SAFETY: `request` is not null, so it can be written (this function's contract).
         unsafe { request.write(handle) };
         return Ok(());
     }
     if groups::is_open() {
-        // SAFETY: this function's contract.
+        // SAFETY: the buffers of `call` are as `run_untyped` demands until it is done (this function's contract), also
+        // where that is after this returns, at the end of the group.
         groups::keep(unsafe { Started::start(comm, call) }?);
         return Ok(());
     }
-    // SAFETY: this function's contract.
+    // SAFETY: the buffers of `call` are as `run_untyped` demands until it is done (this function's contract).
     Ok(unsafe { comm.inner.run_untyped(call) }?)
 }
