@@ -61,7 +61,9 @@ impl Communicator {
         // Each sets its own part aside: near to its processor.
         self.agree(len, memory.set_aside(start..start + part))?;
         let base = memory.as_ptr().wrapping_add(start);
-        // SAFETY: the segment holds the mapping for longer than the registration.
+        // SAFETY: the segment keeps the mapping until the registration has ended. Only the engine lends the memory,
+        // from the regions of a `Registered`, and it gives the links up before an operation that fails gives its
+        // buffers back.
         let registration = unsafe { self.plug(base, part, None) };
         let allocation = Allocation {
             id,
@@ -95,7 +97,9 @@ impl Communicator {
         let memory = Box::into_raw(memory);
         let base = memory.cast();
         let held = Holder::Own(Box::new(Held(memory)));
-        // SAFETY: the segment holds the memory for longer than the registration.
+        // SAFETY: the segment keeps the memory, which is on the heap, until the registration has ended. Only the engine
+        // lends it, from the regions of a `Registered`, and it gives the links up before an operation that fails gives
+        // its buffers back.
         let registration = unsafe { self.plug(base, len * size_of::<T>(), None) };
         Registered::new(Segment::new(base, registration, held), len)
     }
@@ -117,8 +121,10 @@ impl Communicator {
         len: usize,
     ) -> Registered<T> {
         let base = start.as_ptr().cast();
-        // SAFETY: the caller promises that the memory stays where it is while it is registered, and that only
-        // operations lend it. The segment holds the registration.
+        // SAFETY: the mapping stays as it is until the value returned is dropped (this function's contract), whose
+        // segment ends the registration then. Nobody else uses the memory (the same contract): only the engine lends
+        // it, from the regions of a `Registered`, and it gives the links up before an operation that fails gives its
+        // buffers back.
         let registration = unsafe { self.plug(base, len * size_of::<T>(), Some((fd, offset))) };
         Registered::new(Segment::new(base, registration, Holder::Foreign), len)
     }
@@ -147,8 +153,9 @@ impl Communicator {
                 bytes,
             },
         };
-        // SAFETY: the caller promises that the memory stays where it is while it is registered, and that only
-        // operations of the engine lend it.
+        // SAFETY: the memory stays mapped while it is registered, since it stays where it is. What is lent or borrowed
+        // is left alone, or the links are given up: only operations of the engine lend it and borrow to it. All of that
+        // is this function's contract.
         let registered = unsafe { registry.register(memory) };
         registered
             .inspect_err(|error| {

@@ -214,14 +214,16 @@ unsafe impl<T: Element> RecvBuf<T> for &mut Registered<T> {
     }
 }
 
-// SAFETY: a view borrows its `Registered`.
+// SAFETY: a view borrows its `Registered`, whose mapping stays where it is meanwhile, and which nobody can borrow
+// uniquely to write to it. `Registered::view` has checked that the part lies within it.
 unsafe impl<T: Element> SendBuf<T> for RegisteredView<'_, T> {
     fn region(&self) -> Region {
         Region::registered(self.segment, self.start * size_of::<T>(), self.len)
     }
 }
 
-// SAFETY: a mutable view borrows its `Registered` uniquely.
+// SAFETY: a mutable view borrows its `Registered` uniquely, which is the only handle of this rank to its memory, and
+// whose mapping stays where it is meanwhile. `Registered::view_mut` has checked that the part lies within it.
 unsafe impl<T: Element> RecvBuf<T> for RegisteredViewMut<'_, T> {
     fn region_mut(&mut self) -> Region {
         Region::registered(self.segment, self.start * size_of::<T>(), self.len)

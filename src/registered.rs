@@ -113,7 +113,8 @@ impl Drop for Segment {
             tracing::warn!("registered memory is never freed: {error}");
             return;
         }
-        // SAFETY: nobody uses it any more.
+        // SAFETY: this runs once, and no field's own drop uses the holder after it. No device of this process reaches
+        // the memory: it was deregistered above, or never registered here.
         unsafe { ManuallyDrop::drop(&mut self.holder) };
     }
 }
@@ -228,16 +229,20 @@ impl<T: Pod> Deref for Registered<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: the memory holds `len` elements of a Pod type (any bytes are valid), is aligned
-        // for it, and lives as long as `self.segment`. Peers write it only during an operation
-        // that this value (or a unique borrow of it) was handed to, so not while `&self` lives.
+        // SAFETY: the memory holds `len` elements of a Pod type (any bytes are valid), is aligned for it, and lives as
+        // long as `self.segment`. Peers and devices write it only during a call that has this value or a unique borrow
+        // of it, so not while `&self` lives, or an untyped one: its caller has promised that nothing else uses the
+        // memory (`run_untyped`).
         unsafe { std::slice::from_raw_parts(self.segment.own.cast(), self.len) }
     }
 }
 
 impl<T: Pod> DerefMut for Registered<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as in `deref`; peers read it only during such an operation, too.
+        // SAFETY: the memory holds `len` elements of a Pod type, is aligned for it, and lives as long as
+        // `self.segment`; no other handle of this rank reaches it. Peers and devices read or write it only during a
+        // call that has this value or a borrow of it, so not while `&mut self` lives, or an untyped one, whose caller
+        // has promised that nothing else uses it (`run_untyped`).
         unsafe { std::slice::from_raw_parts_mut(self.segment.own.cast(), self.len) }
     }
 }

@@ -127,8 +127,10 @@ unsafe impl<T: Element> RecvBuf<T> for DeviceViewMut<'_, T> {
     }
 }
 
-// SAFETY: as for `DeviceView`.
+// SAFETY: the region is that of a `DeviceView`: device memory, whose order is its block. It makes a call that reads
+// wait for those that write any part, and everyone who writes or frees the memory wait for all calls before.
 unsafe impl<T: Element> DeviceSend<T> for DeviceViewMut<'_, T> {}
 
-// SAFETY: as for `DeviceView`.
+// SAFETY: the region is that of a `DeviceView`: device memory, whose order is its block. It makes a call that writes to
+// any part wait for all calls before, and everyone who reads, writes or frees the memory wait for the calls that write.
 unsafe impl<T: Element> DeviceRecv<T> for DeviceViewMut<'_, T> {}

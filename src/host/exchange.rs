@@ -60,8 +60,8 @@ fn send(task: &Task, tag: u64, bytes: usize, wires: &mut Wires) -> u32 {
             return step - 1;
         };
         let (srcs, dsts) = ([own(task)], [slot.as_mut_ptr()]);
-        // SAFETY: the input is readable until the operation is done; the slot has room for as much
-        // and stays lent until it is committed.
+        // SAFETY: the input is readable until the operation is done. The slot has room for as much (`reserve`), is this
+        // side's until it is committed below, and is no part of the input.
         unsafe { wires.compute_now(&job(task, &srcs, &dsts)) };
         if wires.commit(peer, LANE, bytes, tag).is_err() {
             return step - 1;
@@ -87,8 +87,9 @@ fn reduce(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, polls: u32) ->
     let complete = operands.len() == wires.size as usize;
     if complete {
         let dsts = [task.output.ptr];
-        // SAFETY: input and output are the operation's until it is done; messages stay where they
-        // are until they are released, and were checked to be as long as the input.
+        // SAFETY: input and output are the operation's until it is done; they are as long, and the same or apart
+        // (`check`). The other operands are messages: `arrived` has checked that they are as long as the input, they
+        // stay where they are until they are released below, and they lie in the links' memory, apart from the output.
         unsafe { wires.compute_now(&job(task, &operands, &dsts)) };
         let own = wires.rank;
         for peer in (0..wires.size).filter(|&peer| peer != own) {
@@ -109,8 +110,8 @@ fn gather(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, polls: u32) ->
     let mut steps = 0;
     if !task.in_place {
         let (srcs, dsts) = ([own(task)], [block(wires.rank)]);
-        // SAFETY: the output has a block for each rank, as long as the input; both are the operation's until it is
-        // done.
+        // SAFETY: the output has a block for each rank, as long as the input, and lies apart from it (`check`); both
+        // are the operation's until it is done.
         unsafe { wires.compute_now(&job(task, &srcs, &dsts)) };
         steps += 1;
     }
@@ -121,8 +122,9 @@ fn gather(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, polls: u32) ->
         };
         let scale = Scale::One;
         let (srcs, dsts) = ([Operand { ptr, scale }], [block(from)]);
-        // SAFETY: as above; the message stays where it is until it is released, and was checked to be as long as the
-        // input.
+        // SAFETY: the output has a block for each rank, and is the operation's until it is done. `arrived` has checked
+        // that the message is as long as a block; it stays where it is until it is released below, and lies in the
+        // link's memory, apart from the output.
         unsafe { wires.compute_now(&job(task, &srcs, &dsts)) };
         release(from, wires);
         steps += 1;

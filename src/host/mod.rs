@@ -306,7 +306,8 @@ fn work_off(
 fn complete(task: &Task) {
     if let Some(divisor) = task.reduction.divisor {
         let output = &task.output;
-        // SAFETY: the output region is writable until the operation is done, which is now.
+        // SAFETY: the output is `len` elements of this type, which `check` has made sure of, and is the operation's
+        // alone to read and write until it is done, which is only after this.
         unsafe {
             spark_ccl_compute::divide(task.signature.dtype, output.ptr, output.len, divisor);
         }

@@ -35,7 +35,8 @@ impl Compute for Gated {
             gate.reached.wait();
             gate.opened.wait();
         }
-        // SAFETY: the caller keeps this very contract, and the job is passed on as it is.
+        // SAFETY: the job is passed on as it is. Its operands are as `start` demands until it is done (this function's
+        // contract), which is only after `self.cpu` is done with it.
         unsafe { self.cpu.start(job) }
     }
 

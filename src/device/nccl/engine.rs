@@ -384,7 +384,9 @@ impl NcclEngine {
     }
 
     pub(super) fn slice(&self, region: &Region, dtype: DType) -> DeviceSlice {
-        // SAFETY: it was checked to be device memory, or empty; the rest is what the buffer's trait promises.
+        // SAFETY: `admit` has checked that the region is empty, or memory of this device. Its `SendBuf` or `RecvBuf`
+        // promises `len` elements, and its order that they stay, and that nobody else uses them otherwise, until the
+        // call has run.
         unsafe { DeviceSlice::from_raw(region.ptr.cast(), region.len, dtype, self.device() as i32) }
     }
 

@@ -76,7 +76,8 @@ impl NcclEngine {
             nccl,
             rank: self.rank,
             size: self.size,
-            // SAFETY: it is a stream of that device, which the caller keeps meanwhile.
+            // SAFETY: `admit` has checked that the stream is of this device. It is borrowed until this returns, and the
+            // value is not used longer.
             stream: unsafe { Stream::from_raw(stream.cu_stream().cast(), self.device() as i32) },
         };
         target.enqueue(task, input, output)

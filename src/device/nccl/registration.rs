@@ -83,7 +83,9 @@ impl NcclEngine {
 
     fn to_register(&self, memory: &TypedBlock<'_>) -> DeviceSlice {
         let start = std::ptr::without_provenance_mut(memory.block.address as usize);
-        // SAFETY: the block is kept until it is deregistered, or NCCL's communicators of this process have ended.
+        // SAFETY: the block has `len` elements of this type from its address on, in memory of this device
+        // (`registrable`). `keep` keeps it until it is deregistered, or NCCL's communicators of this process have
+        // ended; NCCL only registers it.
         unsafe { DeviceSlice::from_raw(start, memory.len, memory.dtype, self.device() as i32) }
     }
 
