@@ -39,11 +39,12 @@ fn compare<T: Number>(comm: &Communicator) {
             }
             plain => call.reduction(plain.op()),
         };
-        // SAFETY: both buffers are as long, and nobody else uses them.
+        // SAFETY: `send` and `seen` have `COUNT` elements each, all initialised, and are only used by this thread,
+        // after the call.
         unsafe { comm.run_untyped(&call).unwrap() };
         assert_eq!(seen, expected, "{op:?} of {}", T::DTYPE);
         seen.copy_from_slice(&send);
-        // SAFETY: as above, until it is done.
+        // SAFETY: `send` and `seen` have `COUNT` elements each, all initialised, and are used again only after `wait`.
         let started = unsafe { comm.start_untyped(&call).unwrap() };
         started.wait().unwrap();
         assert_eq!(seen, expected, "{op:?} of {}, started", T::DTYPE);
@@ -79,7 +80,7 @@ fn they_reach_registered_memory() {
 
 /// The text of a refusal, before which nothing was sent.
 fn refusal(comm: &Communicator, call: &UntypedCall) -> String {
-    // SAFETY: the call is refused.
+    // SAFETY: the call is refused before it reads or writes anything, as the result shows.
     match unsafe { comm.run_untyped(call) } {
         Err(Error::Invalid { problem, .. }) => problem,
         other => panic!("{other:?}"),
@@ -118,7 +119,7 @@ fn they_refuse_what_types_prove() {
             let said = refusal(comm, &call);
             assert!(said.contains(word), "{said}");
         }
-        // SAFETY: four floats of this thread's.
+        // SAFETY: `start` is that of four floats, all initialised, which only this thread has, and uses after the call.
         unsafe { comm.run_untyped(&sum(new()).in_place(start, 4)).unwrap() };
     });
 }
@@ -151,7 +152,8 @@ fn they_are_in_place_where_the_operation_can_be() {
                 let said = refusal(comm, &call);
                 assert!(said.contains("no in-place form"), "{operation}: {said}");
             } else {
-                // SAFETY: one number of this thread's.
+                // SAFETY: `start` is that of one initialised number, which only this thread has, and uses after the
+                // call.
                 unsafe { comm.run_untyped(&call).unwrap() };
             }
         }
@@ -207,12 +209,12 @@ fn they_refuse_what_the_operation_does_not_have() {
         ] {
             let said = refusal(comm, &call);
             assert!(said.contains(problem), "{said}");
-            // SAFETY: the call is refused.
+            // SAFETY: the call is refused before it reads or writes anything, as the result shows.
             let started = unsafe { comm.start_untyped(&call) };
             assert!(matches!(started, Err(Error::Invalid { .. })), "{started:?}");
         }
         // A buffer of no elements is none.
-        // SAFETY: there are no elements.
+        // SAFETY: the call has no elements: none are read or written.
         unsafe {
             comm.run_untyped(&new(Operation::Barrier).recv(start, 0))
                 .unwrap();
@@ -236,9 +238,10 @@ fn they_refuse_memory_that_others_have_allocated() {
             "{said}"
         );
         assert!(said.contains("another communicator"), "{said}");
-        // SAFETY: the memory is this thread's.
+        // SAFETY: `memory` has 4096 initialised bytes, which no other call uses meanwhile. For `part` they are ordinary
+        // memory.
         unsafe { part.run_untyped(&sum).unwrap() };
-        // SAFETY: as above.
+        // SAFETY: `memory` has 4096 initialised bytes, and the call before, which used them, is done.
         unsafe { comm.run_untyped(&sum.within(&memory)).unwrap() };
     });
 }
