@@ -110,9 +110,10 @@ impl Communicator {
     ///
     /// # Safety
     /// The mapping is readable and writable, `start` is aligned for `T` and as far from the begin of a page as
-    /// `offset`, nobody else uses that part of the dma-buf, and it stays as it
-    /// is until the value returned is dropped and no operation on it is in flight; for ever, if the
-    /// value is forgotten.
+    /// `offset`, nobody else uses that part of the dma-buf, and it stays as it is until the value returned is dropped,
+    /// no operation on it is in flight, and no [`UntypedCall`](crate::UntypedCall) is left that was told of it
+    /// ([`within`](crate::UntypedCall::within)); for ever, if the value is forgotten, or the log says that the memory
+    /// is never freed.
     pub unsafe fn register_dmabuf<T: Element>(
         &self,
         fd: BorrowedFd<'_>,
@@ -121,10 +122,10 @@ impl Communicator {
         len: usize,
     ) -> Registered<T> {
         let base = start.as_ptr().cast();
-        // SAFETY: the mapping stays as it is until the value returned is dropped (this function's contract), whose
-        // segment ends the registration then. Nobody else uses the memory (the same contract): only the engine lends
-        // it, from the regions of a `Registered`, and it gives the links up before an operation that fails gives its
-        // buffers back.
+        // SAFETY: the mapping stays as it is until nothing has the segment any more: neither the value returned, nor an
+        // operation, nor an untyped call (this function's contract). Its drop ends the registration. Nobody else uses
+        // the memory (the same contract): only the engine lends it, from the regions of a `Registered`, and it gives
+        // the links up before an operation that fails gives its buffers back.
         let registration = unsafe { self.plug(base, len * size_of::<T>(), Some((fd, offset))) };
         Registered::new(Segment::new(base, registration, Holder::Foreign), len)
     }
