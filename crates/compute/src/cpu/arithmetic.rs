@@ -6,7 +6,9 @@ use spark_ccl_types::Scale;
 ///
 /// Results are those of plain Rust, except for `max` and `min` of floats: if an operand is NaN, the
 /// result is the canonical NaN, and +0 is larger than -0. All methods are `inline(always)`, so that
-/// they are compiled with the instructions of the kernel that calls them.
+/// they are compiled with the instructions of the kernel that calls them. Those of vectors use
+/// instructions beyond the baseline: they may be called only from a kernel that is compiled for
+/// those.
 pub(super) trait Arithmetic: Copy {
     /// A factor in the form in which it is applied.
     type Factor: Copy;

@@ -27,19 +27,22 @@ macro_rules! floats {
 
             #[inline(always)]
             fn times(self, factor: $ty) -> Self {
-                // SAFETY: this is called only from kernels of a level that the machine supports.
+                // SAFETY: the machine has the instructions: only kernels of a level that it
+                // supports may call this (the rule of `Arithmetic`).
                 unsafe { $mul(self, $set1(factor)) }
             }
 
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
-                // SAFETY: this is called only from kernels of a level that the machine supports.
+                // SAFETY: the machine has the instructions: only kernels of a level that it
+                // supports may call this (the rule of `Arithmetic`).
                 unsafe { $add(self, other) }
             }
 
             #[inline(always)]
             fn prod(self, other: Self) -> Self {
-                // SAFETY: this is called only from kernels of a level that the machine supports.
+                // SAFETY: the machine has the instructions: only kernels of a level that it
+                // supports may call this (the rule of `Arithmetic`).
                 unsafe { $mul(self, other) }
             }
 
@@ -48,13 +51,15 @@ macro_rules! floats {
             // that both have, `or` one that either has. Equal values stay as they are.
             #[inline(always)]
             fn max(self, other: Self) -> Self {
-                // SAFETY: this is called only from kernels of a level that the machine supports.
+                // SAFETY: the machine has the instructions: only kernels of a level that it
+                // supports may call this (the rule of `Arithmetic`).
                 unsafe { $nan($and($max(self, other), $max(other, self)), self, other) }
             }
 
             #[inline(always)]
             fn min(self, other: Self) -> Self {
-                // SAFETY: this is called only from kernels of a level that the machine supports.
+                // SAFETY: the machine has the instructions: only kernels of a level that it
+                // supports may call this (the rule of `Arithmetic`).
                 unsafe { $nan($or($min(self, other), $min(other, self)), self, other) }
             }
         }
@@ -81,13 +86,15 @@ macro_rules! floats {
 
             #[inline(always)]
             unsafe fn read(ptr: *const u8) -> $vector {
-                // SAFETY: the caller vouches for 32 bytes; the load needs no alignment.
+                // SAFETY: the caller vouches for 32 bytes and for a machine with the lane's
+                // instructions; the load needs no alignment.
                 unsafe { $load(ptr.cast()) }
             }
 
             #[inline(always)]
             unsafe fn write(ptr: *mut u8, packed: $vector) {
-                // SAFETY: the caller vouches for 32 bytes; the store needs no alignment.
+                // SAFETY: the caller vouches for 32 bytes and for a machine with the lane's
+                // instructions; the store needs no alignment.
                 unsafe { $store(ptr.cast(), packed) }
             }
 
@@ -98,7 +105,8 @@ macro_rules! floats {
 
             #[inline(always)]
             fn pack(acc: $vector) -> $vector {
-                // SAFETY: this is called only from kernels of a level that the machine supports.
+                // SAFETY: the machine has the instructions: only kernels of a level that it
+                // supports may call this (the rule of `Lane`).
                 unsafe { $nan(acc, acc, acc) }
             }
 
@@ -109,13 +117,15 @@ macro_rules! floats {
 
             #[inline(always)]
             unsafe fn read_part(ptr: *const u8, len: usize) -> $vector {
-                // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
+                // SAFETY: the caller vouches for `len` elements and for a machine with the lane's
+                // instructions; the mask excludes all other elements.
                 unsafe { $load_part(ptr.cast(), $first(len)) }
             }
 
             #[inline(always)]
             unsafe fn write_part(ptr: *mut u8, packed: $vector, len: usize) {
-                // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
+                // SAFETY: the caller vouches for `len` elements and for a machine with the lane's
+                // instructions; the mask excludes all other elements.
                 unsafe { $store_part(ptr.cast(), $first(len), packed) };
             }
         }
@@ -169,7 +179,8 @@ impl Lane for F16 {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: the caller vouches for 32 bytes; the loads need no alignment.
+        // SAFETY: the caller vouches for 32 bytes and for a machine with the lane's instructions;
+        // the loads need no alignment.
         unsafe {
             [
                 _mm_loadu_si128(ptr.cast()),
@@ -180,7 +191,8 @@ impl Lane for F16 {
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, [low, high]: Self::Packed) {
-        // SAFETY: the caller vouches for 32 bytes; the stores need no alignment.
+        // SAFETY: the caller vouches for 32 bytes and for a machine with the lane's instructions;
+        // the stores need no alignment.
         unsafe {
             _mm_storeu_si128(ptr.cast(), low);
             _mm_storeu_si128(ptr.add(16).cast(), high);
@@ -189,20 +201,23 @@ impl Lane for F16 {
 
     #[inline(always)]
     fn unpack([low, high]: Self::Packed) -> Self::Acc {
-        // SAFETY: this is called only from kernels of a level that the machine supports.
+        // SAFETY: the machine has the instructions: only kernels of a level that it supports may
+        // call this (the rule of `Lane`).
         unsafe { [_mm256_cvtph_ps(low), _mm256_cvtph_ps(high)] }
     }
 
     #[inline(always)]
     fn pack([low, high]: Self::Acc) -> Self::Packed {
-        // SAFETY: this is called only from kernels of a level that the machine supports.
+        // SAFETY: the machine has the instructions: only kernels of a level that it supports may
+        // call this (the rule of `Lane`).
         Self::pack_exact(unsafe { [or_nan(low, low, low), or_nan(high, high, high)] })
     }
 
     #[inline(always)]
     fn pack_exact([low, high]: Self::Acc) -> Self::Packed {
         const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
-        // SAFETY: this is called only from kernels of a level that the machine supports.
+        // SAFETY: the machine has the instructions: only kernels of a level that it supports may
+        // call this (the rule of `Lane`).
         unsafe {
             [
                 _mm256_cvtps_ph::<NEAREST>(low),
@@ -225,19 +240,22 @@ impl Lane for Bf16 {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: the caller vouches for 32 bytes; the load needs no alignment.
+        // SAFETY: the caller vouches for 32 bytes and for a machine with the lane's instructions;
+        // the load needs no alignment.
         unsafe { _mm256_loadu_si256(ptr.cast()) }
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
-        // SAFETY: the caller vouches for 32 bytes; the store needs no alignment.
+        // SAFETY: the caller vouches for 32 bytes and for a machine with the lane's instructions;
+        // the store needs no alignment.
         unsafe { _mm256_storeu_si256(ptr.cast(), packed) }
     }
 
     #[inline(always)]
     fn unpack(words: Self::Packed) -> Self::Acc {
-        // SAFETY: this is called only from kernels of a level that the machine supports.
+        // SAFETY: the machine has the instructions: only kernels of a level that it supports may
+        // call this (the rule of `Lane`).
         unsafe {
             let upper = _mm256_set1_epi32(0xffff_0000_u32 as i32);
             [
@@ -249,7 +267,8 @@ impl Lane for Bf16 {
 
     #[inline(always)]
     fn pack([low, high]: Self::Acc) -> Self::Packed {
-        // SAFETY: this is called only from kernels of a level that the machine supports.
+        // SAFETY: the machine has the instructions: only kernels of a level that it supports may
+        // call this (the rule of `Lane`).
         unsafe {
             let words = join(round_upper(low), round_upper(high));
             // No NaN gets here with bits in its lower half, so rounding cannot turn it into a
@@ -262,7 +281,8 @@ impl Lane for Bf16 {
 
     #[inline(always)]
     fn pack_exact([low, high]: Self::Acc) -> Self::Packed {
-        // SAFETY: this is called only from kernels of a level that the machine supports.
+        // SAFETY: the machine has the instructions: only kernels of a level that it supports may
+        // call this (the rule of `Lane`).
         unsafe { join(_mm256_castps_si256(low), _mm256_castps_si256(high)) }
     }
 }

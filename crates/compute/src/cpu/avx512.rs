@@ -33,32 +33,37 @@ macro_rules! floats {
 
             #[inline(always)]
             fn times(self, factor: $ty) -> Self {
-                // SAFETY: this is called only from kernels of a level that the machine supports.
+                // SAFETY: the machine has the instructions: only kernels of a level that it
+                // supports may call this (the rule of `Arithmetic`).
                 unsafe { $mul(self, $set1(factor)) }
             }
 
             #[inline(always)]
             fn sum(self, other: Self) -> Self {
-                // SAFETY: this is called only from kernels of a level that the machine supports.
+                // SAFETY: the machine has the instructions: only kernels of a level that it
+                // supports may call this (the rule of `Arithmetic`).
                 unsafe { $add(self, other) }
             }
 
             #[inline(always)]
             fn prod(self, other: Self) -> Self {
-                // SAFETY: this is called only from kernels of a level that the machine supports.
+                // SAFETY: the machine has the instructions: only kernels of a level that it
+                // supports may call this (the rule of `Arithmetic`).
                 unsafe { $mul(self, other) }
             }
 
             // `range` orders the zeros, and prefers numbers to NaN.
             #[inline(always)]
             fn max(self, other: Self) -> Self {
-                // SAFETY: this is called only from kernels of a level that the machine supports.
+                // SAFETY: the machine has the instructions: only kernels of a level that it
+                // supports may call this (the rule of `Arithmetic`).
                 unsafe { $nan($range::<0b0101>(self, other), self, other) }
             }
 
             #[inline(always)]
             fn min(self, other: Self) -> Self {
-                // SAFETY: this is called only from kernels of a level that the machine supports.
+                // SAFETY: the machine has the instructions: only kernels of a level that it
+                // supports may call this (the rule of `Arithmetic`).
                 unsafe { $nan($range::<0b0100>(self, other), self, other) }
             }
         }
@@ -85,13 +90,15 @@ macro_rules! floats {
 
             #[inline(always)]
             unsafe fn read(ptr: *const u8) -> $vector {
-                // SAFETY: the caller vouches for 64 bytes; the load needs no alignment.
+                // SAFETY: the caller vouches for 64 bytes and for a machine with the lane's
+                // instructions; the load needs no alignment.
                 unsafe { $load(ptr.cast()) }
             }
 
             #[inline(always)]
             unsafe fn write(ptr: *mut u8, packed: $vector) {
-                // SAFETY: the caller vouches for 64 bytes; the store needs no alignment.
+                // SAFETY: the caller vouches for 64 bytes and for a machine with the lane's
+                // instructions; the store needs no alignment.
                 unsafe { $store(ptr.cast(), packed) }
             }
 
@@ -102,7 +109,8 @@ macro_rules! floats {
 
             #[inline(always)]
             fn pack(acc: $vector) -> $vector {
-                // SAFETY: this is called only from kernels of a level that the machine supports.
+                // SAFETY: the machine has the instructions: only kernels of a level that it
+                // supports may call this (the rule of `Lane`).
                 unsafe { $nan(acc, acc, acc) }
             }
 
@@ -113,13 +121,15 @@ macro_rules! floats {
 
             #[inline(always)]
             unsafe fn read_part(ptr: *const u8, len: usize) -> $vector {
-                // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
+                // SAFETY: the caller vouches for `len` elements and for a machine with the lane's
+                // instructions; the mask excludes all other elements.
                 unsafe { $load_part((1 << len) - 1, ptr.cast()) }
             }
 
             #[inline(always)]
             unsafe fn write_part(ptr: *mut u8, packed: $vector, len: usize) {
-                // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
+                // SAFETY: the caller vouches for `len` elements and for a machine with the lane's
+                // instructions; the mask excludes all other elements.
                 unsafe { $store_part(ptr.cast(), (1 << len) - 1, packed) };
             }
         }
@@ -175,33 +185,38 @@ impl<const N: usize, const NATIVE: bool> Lane for F16<N, NATIVE> {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: the caller vouches for 64 bytes per vector; the load needs no alignment.
+        // SAFETY: the caller vouches for 64 bytes per vector and for a machine with the lane's
+        // instructions; the load needs no alignment.
         each!(i => unsafe { _mm512_loadu_si512(ptr.add(i * 64).cast()) })
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
         for (i, halves) in packed.into_iter().enumerate() {
-            // SAFETY: the caller vouches for 64 bytes per vector; the store needs no alignment.
+            // SAFETY: the caller vouches for 64 bytes per vector and for a machine with the lane's
+            // instructions; the store needs no alignment.
             unsafe { _mm512_storeu_si512(ptr.add(i * 64).cast(), halves) };
         }
     }
 
     #[inline(always)]
     fn unpack(packed: Self::Packed) -> Self::Acc {
-        // SAFETY: this is called only from kernels of a level that the machine supports.
+        // SAFETY: the machine has the instructions: only kernels of a level that it supports may
+        // call this (the rule of `Lane`).
         each!(i => unsafe { widen(packed[i]) })
     }
 
     #[inline(always)]
     fn pack(acc: Self::Acc) -> Self::Packed {
-        // SAFETY: this is called only from kernels of a level that the machine supports.
+        // SAFETY: the machine has the instructions: only kernels of a level that it supports may
+        // call this (the rule of `Lane`).
         Self::pack_exact(unsafe { canonical(acc) })
     }
 
     #[inline(always)]
     fn pack_exact(acc: Self::Acc) -> Self::Packed {
-        // SAFETY: this is called only from kernels of a level that the machine supports.
+        // SAFETY: the machine has the instructions: only kernels of a level that it supports may
+        // call this (the rule of `Lane`).
         each!(i => unsafe { narrow(acc[i]) })
     }
 
@@ -212,19 +227,22 @@ impl<const N: usize, const NATIVE: bool> Lane for F16<N, NATIVE> {
         if !NATIVE {
             return O::pack::<Self>(O::apply(Self::unpack(a), Self::unpack(b)));
         }
-        // SAFETY: this is called only from kernels of a level that the machine supports.
+        // SAFETY: the machine has the instructions: only kernels of a level that it supports may
+        // call this (the rule of `Lane`).
         each!(i => unsafe { fp16::canonical(fp16::combine::<O>(a[i], b[i])) })
     }
 
     #[inline(always)]
     unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
-        // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
+        // SAFETY: the caller vouches for `len` elements and for a machine with the lane's
+        // instructions; the mask excludes all other elements.
         unsafe { [_mm512_maskz_loadu_epi16(first_words(len), ptr.cast()); N] }
     }
 
     #[inline(always)]
     unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
-        // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
+        // SAFETY: the caller vouches for `len` elements and for a machine with the lane's
+        // instructions; the mask excludes all other elements.
         unsafe { _mm512_mask_storeu_epi16(ptr.cast(), first_words(len), packed[0]) };
     }
 }
@@ -274,27 +292,31 @@ impl<const N: usize> Lane for Bf16<N> {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: the caller vouches for 64 bytes per vector; the load needs no alignment.
+        // SAFETY: the caller vouches for 64 bytes per vector and for a machine with the lane's
+        // instructions; the load needs no alignment.
         each!(i => unsafe { _mm512_loadu_si512(ptr.add(i * 64).cast()) })
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
         for (i, words) in packed.into_iter().enumerate() {
-            // SAFETY: the caller vouches for 64 bytes per vector; the store needs no alignment.
+            // SAFETY: the caller vouches for 64 bytes per vector and for a machine with the lane's
+            // instructions; the store needs no alignment.
             unsafe { _mm512_storeu_si512(ptr.add(i * 64).cast(), words) };
         }
     }
 
     #[inline(always)]
     fn unpack(packed: Self::Packed) -> Self::Acc {
-        // SAFETY: this is called only from kernels of a level that the machine supports.
+        // SAFETY: the machine has the instructions: only kernels of a level that it supports may
+        // call this (the rule of `Lane`).
         each!(i => unsafe { split(packed[i]) })
     }
 
     #[inline(always)]
     fn pack(acc: Self::Acc) -> Self::Packed {
-        // SAFETY: this is called only from kernels of a level that the machine supports.
+        // SAFETY: the machine has the instructions: only kernels of a level that it supports may
+        // call this (the rule of `Lane`).
         unsafe {
             let acc = canonical(acc);
             each!(i => join(round_upper(acc[i][0]), round_upper(acc[i][1])))
@@ -303,7 +325,8 @@ impl<const N: usize> Lane for Bf16<N> {
 
     #[inline(always)]
     fn pack_exact(acc: Self::Acc) -> Self::Packed {
-        // SAFETY: this is called only from kernels of a level that the machine supports.
+        // SAFETY: the machine has the instructions: only kernels of a level that it supports may
+        // call this (the rule of `Lane`).
         each!(i => unsafe {
             join(_mm512_castps_si512(acc[i][0]), _mm512_castps_si512(acc[i][1]))
         })
@@ -311,13 +334,15 @@ impl<const N: usize> Lane for Bf16<N> {
 
     #[inline(always)]
     unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
-        // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
+        // SAFETY: the caller vouches for `len` elements and for a machine with the lane's
+        // instructions; the mask excludes all other elements.
         unsafe { [_mm512_maskz_loadu_epi16(first_words(len), ptr.cast()); N] }
     }
 
     #[inline(always)]
     unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
-        // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
+        // SAFETY: the caller vouches for `len` elements and for a machine with the lane's
+        // instructions; the mask excludes all other elements.
         unsafe { _mm512_mask_storeu_epi16(ptr.cast(), first_words(len), packed[0]) };
     }
 }

@@ -166,21 +166,24 @@ impl<F: Format, const N: usize, const NATIVE: bool> Lane for Float8<F, N, NATIVE
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: the caller vouches for 64 bytes per vector; the load needs no alignment.
+        // SAFETY: the caller vouches for 64 bytes per vector and for a machine with the lane's
+        // instructions; the load needs no alignment.
         each!(i => unsafe { _mm512_loadu_si512(ptr.add(i * 64).cast()) })
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
         for (i, bytes) in packed.into_iter().enumerate() {
-            // SAFETY: the caller vouches for 64 bytes per vector; the store needs no alignment.
+            // SAFETY: the caller vouches for 64 bytes per vector and for a machine with the lane's
+            // instructions; the store needs no alignment.
             unsafe { _mm512_storeu_si512(ptr.add(i * 64).cast(), bytes) };
         }
     }
 
     #[inline(always)]
     fn unpack(packed: Self::Packed) -> Self::Acc {
-        // SAFETY: this is called only from kernels of a level that the machine supports.
+        // SAFETY: the machine has the instructions: only kernels of a level that it supports may
+        // call this (the rule of `Lane`).
         each!(i => unsafe {
             let [even, odd] = split::<F>(packed[i]);
             let ([a, b], [c, d]) = (floats::<F>(even), floats::<F>(odd));
@@ -190,7 +193,8 @@ impl<F: Format, const N: usize, const NATIVE: bool> Lane for Float8<F, N, NATIVE
 
     #[inline(always)]
     fn pack(acc: Self::Acc) -> Self::Packed {
-        // SAFETY: this is called only from kernels of a level that the machine supports.
+        // SAFETY: the machine has the instructions: only kernels of a level that it supports may
+        // call this (the rule of `Lane`).
         each!(i => unsafe {
             let [a, b, c, d] = acc[i];
             let even = halves::<F>([round::<F>(a), round::<F>(b)]);
@@ -200,7 +204,8 @@ impl<F: Format, const N: usize, const NATIVE: bool> Lane for Float8<F, N, NATIVE
 
     #[inline(always)]
     fn pack_exact(acc: Self::Acc) -> Self::Packed {
-        // SAFETY: this is called only from kernels of a level that the machine supports.
+        // SAFETY: the machine has the instructions: only kernels of a level that it supports may
+        // call this (the rule of `Lane`).
         each!(i => unsafe {
             let [a, b, c, d] = acc[i];
             let even = halves::<F>([limit::<F>(a), limit::<F>(b)]);
@@ -215,7 +220,8 @@ impl<F: Format, const N: usize, const NATIVE: bool> Lane for Float8<F, N, NATIVE
         if !NATIVE {
             return O::pack::<Self>(O::apply(Self::unpack(a), Self::unpack(b)));
         }
-        // SAFETY: this is called only from kernels of a level that the machine supports.
+        // SAFETY: the machine has the instructions: only kernels of a level that it supports may
+        // call this (the rule of `Lane`).
         each!(i => unsafe {
             let ([a, b], [c, d]) = (split::<F>(a[i]), split::<F>(b[i]));
             join::<F>([native::<F, O>(a, c), native::<F, O>(b, d)])
@@ -224,13 +230,15 @@ impl<F: Format, const N: usize, const NATIVE: bool> Lane for Float8<F, N, NATIVE
 
     #[inline(always)]
     unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
-        // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
+        // SAFETY: the caller vouches for `len` elements and for a machine with the lane's
+        // instructions; the mask excludes all other elements.
         unsafe { [_mm512_maskz_loadu_epi8((1 << len) - 1, ptr.cast()); N] }
     }
 
     #[inline(always)]
     unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
-        // SAFETY: the caller vouches for `len` elements, and the mask excludes all others.
+        // SAFETY: the caller vouches for `len` elements and for a machine with the lane's
+        // instructions; the mask excludes all other elements.
         unsafe { _mm512_mask_storeu_epi8(ptr.cast(), (1 << len) - 1, packed[0]) };
     }
 }

@@ -108,7 +108,9 @@ macro_rules! level {
 
             $(#[$features])?
             unsafe fn kernel<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
-                // SAFETY: this function has the same contract as `reduce`.
+                // SAFETY: the job is as `Compute::start` demands, `L` is a lane of its type, and
+                // the machine has this level's instructions, which are all that `L` uses: that is
+                // the contract of `Kernel`, of whose table `L` is the entry for the type.
                 unsafe { super::kernel::reduce::<L, O>(job, from) }
             }
 

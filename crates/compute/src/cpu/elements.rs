@@ -21,10 +21,11 @@ const BLOCK: usize = 4096;
 ///
 /// # Safety
 /// Sources and destination must hold `len` elements, and overlap not at all or entirely; `L` must
-/// have groups of one.
+/// have groups of one. The machine must have the lane's instructions.
 #[inline(always)]
 pub(super) unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
-    // SAFETY: the caller vouches for `len` elements of all operands, and `i < len`.
+    // SAFETY: the caller vouches for `len` elements of all operands, groups of one, and the lane's
+    // instructions; and `i < len`.
     unsafe {
         if ptr::eq(dst, a) {
             in_place::<L, O>(dst, b, len);
@@ -47,7 +48,8 @@ pub(super) unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const 
 #[inline(always)]
 unsafe fn in_place<L: Lane, O: Op>(dst: *mut u8, src: *const u8, len: usize) {
     for i in 0..len {
-        // SAFETY: the caller vouches for `len` elements of both operands, and `i < len`.
+        // SAFETY: the caller vouches for `len` elements of both operands, groups of one, and the
+        // lane's instructions; and `i < len`.
         unsafe {
             let dst = dst.add(i * L::SIZE);
             L::write(
@@ -65,7 +67,8 @@ struct Scratch([MaybeUninit<u8>; BLOCK]);
 ///
 /// # Safety
 /// The sources must hold `len` elements from `from` bytes on, and the destination as many; they may
-/// be the same, but must not overlap partly. `L` must have groups of one.
+/// be the same, but must not overlap partly. There must be a source. `L` must have groups of one,
+/// and the machine must have its instructions.
 #[inline(always)]
 pub(super) unsafe fn many<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: usize, len: usize) {
     let mut scratch = Scratch([MaybeUninit::uninit(); BLOCK]);
@@ -74,9 +77,9 @@ pub(super) unsafe fn many<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: 
     let mut first = 0;
     while first < len {
         let (at, block) = (first * L::SIZE, most.min(len - first));
-        // SAFETY: the caller vouches for the operands, and `block` elements from `at` on lie within
-        // them. They fit into the scratch, which is aligned for accumulators, and which the first
-        // source initialises.
+        // SAFETY: the caller vouches for the operands and the lane's instructions, and `block`
+        // elements from `at` on lie within them. They fit into the scratch, which is aligned for
+        // accumulators, and which the first source, of which there is one, initialises.
         unsafe {
             for (i, src) in srcs.iter().enumerate() {
                 let ptr = src.ptr.add(from + at);
@@ -99,7 +102,8 @@ pub(super) unsafe fn many<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: 
 /// `acc = acc op src * scale`; without `acc` if `FIRST`, without `scale` unless `SCALED`.
 ///
 /// # Safety
-/// Both must hold `len` elements, and `acc` must be aligned.
+/// Both must hold `len` elements, and `acc` must be aligned; unless `FIRST`, its elements must be
+/// initialised. `L` must have groups of one, and the machine must have its instructions.
 #[inline(always)]
 unsafe fn fold<L: Lane, O: Op, const FIRST: bool, const SCALED: bool>(
     acc: *mut L::Acc,
@@ -109,7 +113,8 @@ unsafe fn fold<L: Lane, O: Op, const FIRST: bool, const SCALED: bool>(
 ) {
     let factor = L::Acc::factor(scale);
     for i in 0..len {
-        // SAFETY: the caller vouches for `len` elements of both, and `i < len`.
+        // SAFETY: the caller vouches for `len` elements of both, aligned and initialised where they
+        // are accumulated, and for the lane's instructions; and `i < len`.
         unsafe {
             let mut x = L::unpack(L::read(src.add(i * L::SIZE)));
             if SCALED {

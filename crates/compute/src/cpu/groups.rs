@@ -7,11 +7,13 @@ use crate::Operand;
 /// Reduces two sources into one destination.
 ///
 /// # Safety
-/// Sources and destination must hold `len` elements, and overlap not at all or entirely.
+/// Sources and destination must hold `len` elements, and overlap not at all or entirely. `L` must
+/// be a lane of the job's type, not a tile, and the machine must have its instructions.
 #[inline(always)]
 pub(super) unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
-    // SAFETY: the caller vouches for `len` elements of all operands, and the three parts add up to
-    // `len`.
+    // SAFETY: the caller vouches for `len` elements of all operands and for the lane's
+    // instructions, and the three parts add up to `len`. The last is less than a group of `L`,
+    // which is a lane and not a tile.
     unsafe {
         let done = whole_groups::<L::Tile, O>(dst, a, b, 0, len);
         let done = whole_groups::<L, O>(dst, a, b, done, len);
@@ -37,8 +39,8 @@ unsafe fn whole_groups<L: Lane, O: Op>(
 ) -> usize {
     while last - first >= L::WIDTH {
         let at = first * L::SIZE;
-        // SAFETY: the caller vouches for the elements before `last`, and the group ends at `last`
-        // or earlier.
+        // SAFETY: the caller vouches for the elements before `last` and for the lane's
+        // instructions, and the group ends at `last` or earlier.
         unsafe {
             let packed = L::combine::<O>(L::read(a.add(at)), L::read(b.add(at)));
             L::write(dst.add(at), packed);
@@ -53,12 +55,13 @@ unsafe fn whole_groups<L: Lane, O: Op>(
 ///
 /// # Safety
 /// The sources must hold `len` elements from `from` bytes on, and the destination as many; they may
-/// be the same, but must not overlap partly.
+/// be the same, but must not overlap partly. There must be a source. `L` must be a lane of the
+/// job's type, not a tile, and the machine must have its instructions.
 #[inline(always)]
 pub(super) unsafe fn many<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: usize, len: usize) {
     let mut first = 0;
-    // SAFETY: the caller vouches for `len` elements of all operands, and all groups lie within
-    // them.
+    // SAFETY: the caller vouches for `len` elements of all operands and for the lane's
+    // instructions. All groups lie within them; the last part is less than a group of `L`.
     unsafe {
         while len - first >= L::Tile::WIDTH {
             let at = first * L::SIZE;
@@ -81,11 +84,12 @@ pub(super) unsafe fn many<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: 
 /// Combines one group of all sources.
 ///
 /// # Safety
-/// There must be a source, and all must hold `len` elements, a group or less, at the offset.
+/// There must be a source, and all must hold `len` elements, a group or less, at the offset. The
+/// machine must have the lane's instructions.
 #[inline(always)]
 unsafe fn fold<L: Lane, O: Op>(srcs: &[Operand], at: usize, len: usize) -> L::Packed {
-    // SAFETY: the caller ensures that there is a source, and that each holds `len` elements at the
-    // offset.
+    // SAFETY: the caller ensures that there is a source, that each holds `len` elements at the
+    // offset, and that the machine has the lane's instructions.
     unsafe {
         let mut acc = operand::<L>(srcs.get_unchecked(0), at, len);
         for src in srcs.get_unchecked(1..) {
@@ -96,10 +100,12 @@ unsafe fn fold<L: Lane, O: Op>(srcs: &[Operand], at: usize, len: usize) -> L::Pa
 }
 
 /// # Safety
-/// The source must hold `len` elements, a group or less, at the offset.
+/// The source must hold `len` elements, a group or less, at the offset. The machine must have the
+/// lane's instructions.
 #[inline(always)]
 unsafe fn operand<L: Lane>(src: &Operand, at: usize, len: usize) -> L::Acc {
-    // SAFETY: the caller vouches for `len` elements at the offset, and only those are read.
+    // SAFETY: the caller vouches for `len` elements at the offset and for the lane's instructions.
+    // Only those are read: all of a group, or a part where there is less than one.
     let packed = unsafe {
         if len == L::WIDTH {
             L::read(src.ptr.add(at))

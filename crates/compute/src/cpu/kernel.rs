@@ -53,8 +53,8 @@ unsafe fn reduce_into_all<L: Lane, O: Op>(job: &Job<'_>, from: usize) {
     let mut first = 0;
     while first < job.count {
         let (at, len) = (first * L::SIZE, most.min(job.count - first));
-        // SAFETY: the caller vouches for `job.count` elements of all operands, and `len` elements
-        // from `at` on lie within them.
+        // SAFETY: the caller vouches for `job.count` elements of all operands, for a source, and
+        // for the lane's instructions; `len` elements from `at` on lie within them.
         unsafe {
             reduce_into_one::<L, O>(dst.add(at), job.srcs, from + at, len);
             for other in others {
@@ -87,11 +87,12 @@ unsafe fn reduce_into_one<L: Lane, O: Op>(dst: *mut u8, srcs: &[Operand], from: 
 }
 
 /// # Safety
-/// Sources and destination must hold `len` elements, and overlap not at all or entirely.
+/// Sources and destination must hold `len` elements, and overlap not at all or entirely. The
+/// machine must have the lane's instructions.
 #[inline(always)]
 unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const u8, len: usize) {
-    // SAFETY: the caller vouches for `len` elements of all operands. The first loop runs only if a
-    // group is one element.
+    // SAFETY: the caller vouches for `len` elements of all operands, and for a machine with the
+    // lane's instructions. The first loop runs only if a group is one element.
     unsafe {
         if L::WIDTH == 1 {
             elements::pair::<L, O>(dst, a, b, len);

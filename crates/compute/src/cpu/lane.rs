@@ -29,11 +29,11 @@ pub(super) trait Lane: Sized {
     type Tile: Lane;
 
     /// # Safety
-    /// `ptr` must be readable for a group.
+    /// `ptr` must be readable for a group, and the machine must have the lane's instructions.
     unsafe fn read(ptr: *const u8) -> Self::Packed;
 
     /// # Safety
-    /// `ptr` must be writable for a group.
+    /// `ptr` must be writable for a group, and the machine must have the lane's instructions.
     unsafe fn write(ptr: *mut u8, packed: Self::Packed);
 
     fn unpack(packed: Self::Packed) -> Self::Acc;
@@ -56,12 +56,14 @@ pub(super) trait Lane: Sized {
     /// Reads `len` elements; the rest of the group is unspecified.
     ///
     /// # Safety
-    /// `ptr` must be readable for `len` elements, less than a group.
+    /// `ptr` must be readable for `len` elements, less than a group, which has at most 64 bytes:
+    /// the lane must not be a [`Tile`]. The machine must have the lane's instructions.
     #[inline(always)]
     unsafe fn read_part(ptr: *const u8, len: usize) -> Self::Packed {
         let mut group = Group([0; 64]);
-        // SAFETY: the caller vouches for `len` elements. A group fits into the buffer, which is
-        // initialised.
+        // SAFETY: `ptr` is readable for `len` elements, and the machine has the lane's instructions
+        // (this function's contract). A group has at most 64 bytes (the same contract), which the
+        // buffer has, all initialised.
         unsafe {
             ptr::copy_nonoverlapping(ptr, group.0.as_mut_ptr(), len * Self::SIZE);
             Self::read(group.0.as_ptr())
@@ -71,11 +73,14 @@ pub(super) trait Lane: Sized {
     /// Writes the first `len` elements.
     ///
     /// # Safety
-    /// `ptr` must be writable for `len` elements, less than a group.
+    /// `ptr` must be writable for `len` elements, less than a group, which has at most 64 bytes:
+    /// the lane must not be a [`Tile`]. The machine must have the lane's instructions.
     #[inline(always)]
     unsafe fn write_part(ptr: *mut u8, packed: Self::Packed, len: usize) {
         let mut group = Group([0; 64]);
-        // SAFETY: the caller vouches for `len` elements. A group fits into the buffer.
+        // SAFETY: `ptr` is writable for `len` elements, and the machine has the lane's instructions
+        // (this function's contract). A group has at most 64 bytes (the same contract), which the
+        // buffer has.
         unsafe {
             Self::write(group.0.as_mut_ptr(), packed);
             ptr::copy_nonoverlapping(group.0.as_ptr(), ptr, len * Self::SIZE);
@@ -137,13 +142,15 @@ macro_rules! lanes {
 
             #[inline(always)]
             unsafe fn read(ptr: *const u8) -> $ty {
-                // SAFETY: the caller vouches for an element; any bits are a value of these types.
+                // SAFETY: `ptr` is readable for a group (this function's contract), which is one
+                // element; any bits are a value of these types.
                 unsafe { ptr.cast::<$ty>().read_unaligned() }
             }
 
             #[inline(always)]
             unsafe fn write(ptr: *mut u8, packed: $ty) {
-                // SAFETY: the caller vouches for an element.
+                // SAFETY: `ptr` is writable for a group (this function's contract), which is one
+                // element.
                 unsafe { ptr.cast::<$ty>().write_unaligned(packed) }
             }
 
@@ -189,14 +196,16 @@ impl<L: Lane, const N: usize> Lane for Tile<L, N> {
 
     #[inline(always)]
     unsafe fn read(ptr: *const u8) -> Self::Packed {
-        // SAFETY: the caller vouches for `N` groups, of which this is one.
+        // SAFETY: the caller vouches for a group of the tile, which is `N` groups of `L`, of which
+        // this is one, and for a machine with its instructions.
         each!(i => unsafe { L::read(ptr.add(i * L::WIDTH * L::SIZE)) })
     }
 
     #[inline(always)]
     unsafe fn write(ptr: *mut u8, packed: Self::Packed) {
         for (i, packed) in packed.into_iter().enumerate() {
-            // SAFETY: the caller vouches for `N` groups, of which this is one.
+            // SAFETY: the caller vouches for a group of the tile, which is `N` groups of `L`, of
+            // which this is one, and for a machine with its instructions.
             unsafe { L::write(ptr.add(i * L::WIDTH * L::SIZE), packed) };
         }
     }
