@@ -123,7 +123,9 @@ impl OwnStream {
     /// The driver fails.
     pub(crate) unsafe fn fill_zeros(&self, to: u64, bytes: usize) -> Result<(), Error> {
         let device = make_stream_current(&self.stream)?;
-        // SAFETY: the caller promises that the memory is there.
+        // SAFETY: `to` is the start of `bytes` bytes of device memory, which nothing else uses,
+        // after an error for good (this function's contract). The stream is destroyed only in
+        // `drop`.
         let status = unsafe { result::memset_d8_async(to, 0, bytes, self.stream.cu_stream()) };
         checked("cuMemsetD8Async", device, status)?;
         self.synchronize()

@@ -94,7 +94,10 @@ impl Member {
     /// An earlier operation has failed, there is no kernel for the call, or the driver fails.
     pub unsafe fn enqueue(&self, call: &Call, stream: &CudaStream) -> Result<(), Error> {
         let plan = self.plan(call)?;
-        // SAFETY: the caller keeps the same promises.
+        // SAFETY: the buffers are as long as the call says, and are left to it until it has run;
+        // all ranks make the same calls in order, and their kernels can run at the same time (this
+        // function's contract). `plan` follows from the call, the number of ranks and the arena's
+        // limits, so it is the same on all ranks.
         unsafe { self.enqueue_as(plan, call, stream) }
     }
 

@@ -118,9 +118,10 @@ fn arithmetic_is_that_of_the_library() {
         return;
     }
     let built = Built::new("elements.cpp", &["-shared", "-fPIC", "-ffp-contract=off"]);
-    // SAFETY: the library has no initialisers, and its function this type.
+    // SAFETY: the library was just compiled from `elements.cpp`, which has no initialisers.
     let library = unsafe { Library::new(built.path()).unwrap() };
-    // SAFETY: the same.
+    // SAFETY: `reduce` in `elements.cpp` has the type `Reduce`. It is only called while `library`
+    // lives.
     let reduce = unsafe { library.get::<Reduce>("reduce").unwrap() };
     for dtype in DType::ALL {
         for op in [
@@ -138,7 +139,8 @@ fn arithmetic_is_that_of_the_library() {
                     op => (op.code(), 1),
                 };
                 let (code, combine) = (u32::from(dtype.code()), u32::from(combine));
-                // SAFETY: there is a word of each rank.
+                // SAFETY: `words` has a word of each of the `ranks` ranks, which is all that
+                // `reduce` reads by its pointer.
                 let seen = unsafe { reduce(code, combine, divisor, ranks as u32, words.as_ptr()) };
                 let bytes: Vec<_> = words.iter().map(|word| word.to_le_bytes()).collect();
                 let inputs: Vec<_> = bytes.iter().map(|bytes| &bytes[..]).collect();
