@@ -28,7 +28,8 @@ pub(super) unsafe fn pair<L: Lane, O: Op>(dst: *mut u8, a: *const u8, b: *const 
 /// Reduces whole groups, as many as lie between two elements. Returns the element after them.
 ///
 /// # Safety
-/// The same as for [`pair`].
+/// Sources and destination must hold `last` elements, and overlap not at all or entirely; `first`
+/// must not exceed `last`. `L` may be a tile. The machine must have the lane's instructions.
 #[inline(always)]
 unsafe fn whole_groups<L: Lane, O: Op>(
     dst: *mut u8,
