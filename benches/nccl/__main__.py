@@ -19,7 +19,7 @@ from programs import NcclTests, SparkPerf, version_of_nccl
 
 # Seconds that one start of a program may take.
 DEADLINE = 60
-# After so many failed rounds a configuration is left out.
+# A configuration is left out after this number of failed rounds.
 ATTEMPTS = 2
 
 

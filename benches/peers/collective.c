@@ -10,7 +10,7 @@
 
 #include <mpi.h>
 
-/* Inputs repeat after so many elements: a prime, so that no block is like its neighbour. */
+/* The period of the inputs, in elements: a prime, so that no block is like its neighbour. */
 #define PERIOD 1021
 
 static int rank, size;

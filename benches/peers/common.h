@@ -61,7 +61,7 @@ static inline long pages(long floats)
     return (floats * (long)sizeof(float) + PAGE - 1) / PAGE;
 }
 
-/* How many parts of so many floats there are in `room` bytes; at least one. */
+/* How many parts of `floats` floats fit into `room` bytes; at least one. */
 static inline long turns_in(long room, long floats)
 {
     long turns = floats > 0 ? room / (pages(floats) * PAGE) : 1;

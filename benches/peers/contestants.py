@@ -26,7 +26,7 @@ DEFAULT = Setting("default")
 
 @dataclass(frozen=True)
 class Call:
-    """What is measured: so many calls at a stretch, in buffers of `room` bytes (0: hot)."""
+    """What is measured: `calls` calls in a row, in buffers of `room` bytes (0: hot)."""
 
     collective: str
     size: int

@@ -114,7 +114,7 @@ def open_mpi_crowded(collective):
 
 
 def mpich_crowded(collective):
-    """Ranks give up the core after so many polls; 1000 is the default."""
+    """Ranks give up the core after one poll, or after 1000, which is the default."""
     return tuple(both(setting, Setting(f"{polls} polls",
                                        env={"MPIR_CVAR_POLLS_BEFORE_YIELD": str(polls)}))
                  for setting in mpich(collective) for polls in (1, 1000))

@@ -37,7 +37,7 @@ class Table:
 
 
 class Programs:
-    """Where the contestants are, and how so many ranks of them are started."""
+    """Where the contestants are, and how a number of their ranks is started."""
 
     def __init__(self, folder, spark_perf):
         self.folder = folder
