@@ -95,7 +95,7 @@ typedef enum {
 } spark_ccl_op;
 
 /*
- * Names ranks that are about to meet, once. It holds a secret: whoever has it can join. Pass it to the other ranks,
+ * Names ranks that are about to meet, once. It holds a secret: anyone who has it can join. Pass it to the other ranks,
  * as these bytes or as text, through something that strangers cannot read.
  */
 typedef struct {

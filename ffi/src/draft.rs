@@ -21,7 +21,7 @@ pub(crate) struct Buffers {
 pub(crate) struct Shape {
     pub(crate) send: usize,
     pub(crate) recv: usize,
-    /// In place, one buffer begins so many times `count` behind the other.
+    /// In place, where the shorter buffer begins in the longer one, in units of `count` elements.
     pub(crate) own_block: usize,
 }
 

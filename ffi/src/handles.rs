@@ -1,7 +1,7 @@
 //! Handles of communicators and requests: numbers in tables, so that one that is no longer valid is an error.
 //!
-//! No number is a handle twice, of whichever table. Each process has tables of its own, and a forked child counts on from
-//! where its parent was: what it inherits is no handle there, whatever the child makes.
+//! No number is used for two handles, not even in different tables. Each process has its own tables. A forked child
+//! counts on from its parent's last number, so a handle that it has inherited never becomes valid in the child.
 
 use crate::status::Failure;
 use parking_lot::RwLock;

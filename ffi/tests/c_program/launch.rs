@@ -15,7 +15,7 @@ pub(crate) fn lines(output: &Output) -> Vec<String> {
     lines
 }
 
-/// Runs a program as so many ranks; what they say, by rank.
+/// Runs a program as this number of ranks; the lines that they print, by rank.
 pub(crate) fn launch(program: &Path, arguments: &[&str], ranks: usize) -> Vec<Vec<String>> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port().to_string();
