@@ -23,7 +23,7 @@ export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib
 # What was measured on this machine must not change which algorithms run.
 export SPARK_CCL_TUNING=off
 
-# launch RANKS COMMAND...: runs a command as so many ranks; all must succeed.
+# launch RANKS COMMAND...: runs a command as this number of ranks; all must succeed.
 launch() {
     local size=$1 port=$((20000 + RANDOM % 12000)) rank pids=() pid failed=0
     shift

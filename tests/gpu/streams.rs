@@ -201,7 +201,7 @@ fn messages_in_groups_wait_for_nobody() {
         })
         .unwrap();
     for (comm, [_, recv]) in comms.iter().zip(&buffers) {
-        // Of this device, whichever one is current.
+        // The stream is of this rank's device, even if another device is current.
         comm.wait(&stream(comm)).unwrap();
         let mut seen = [0; 100];
         recv.read(&mut seen).unwrap();

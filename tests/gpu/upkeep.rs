@@ -289,7 +289,7 @@ fn a_wait_that_fails_is_told_to_all_ranks() {
         } else {
             others_have_called.wait();
             fail_waits(1);
-            // It is the call's error, and not left to whoever calls cudarc next.
+            // The call returns the error; it is not left for the next call of cudarc.
             assert!(matches!(call(), Err(Error::Cuda(_))));
             assert_eq!(context.check_err(), Ok(()));
         }

@@ -4,7 +4,7 @@
 use super::ranks::{each, run_with};
 use spark_ccl::{Builder, Communicator, Error, Fault, RedOp};
 
-/// Bytes of a slot in these tests, of 4-byte elements so many.
+/// The size of a slot in these tests, in bytes and in 4-byte elements.
 const SLOT: usize = 64 << 10;
 const SLOT_LEN: usize = SLOT / 4;
 
@@ -70,7 +70,7 @@ fn assert_names(text: &str, parts: &[&str], what: &str) {
     }
 }
 
-/// An exchange in which this rank sends and expects so many elements, by rank.
+/// An exchange in which this rank sends and expects these numbers of elements, by rank.
 fn exchange(comm: &Communicator, sent: &[usize], expected: &[usize]) -> Result<Vec<i32>, Error> {
     let send = vec![comm.rank() as i32; sent.iter().sum()];
     let recv = vec![-1; expected.iter().sum()];
@@ -247,7 +247,8 @@ fn an_exchange_in_place_on_some_ranks_only_is_an_error_on_all() {
 
 type Collective = fn(&Communicator, usize) -> Result<(), Error>;
 
-/// Of `len` elements for each rank, or in all. The ranks that receive, beginning with rank 0, are so many of 2.
+/// Collectives of two ranks, of `len` elements for each rank, or in all. Each has the number of ranks that receive: 1
+/// is rank 0 alone.
 const COLLECTIVES: [(&str, usize, Collective); 6] = [
     ("all_reduce", 2, |comm, len| {
         let call = comm.all_reduce_in_place(vec![1_i32; len], RedOp::Sum);
@@ -275,7 +276,7 @@ const COLLECTIVES: [(&str, usize, Collective); 6] = [
     }),
 ];
 
-/// Whoever has nothing to receive may be done with a call before the others have made it.
+/// A rank that receives nothing may be done with a call before the others have made it.
 #[test]
 fn no_collective_takes_another_count_for_its_own() {
     for builder in transports() {

@@ -1,4 +1,4 @@
-//! Registered memory of other ranks and other communicators: ordinary, whoever passes it.
+//! Registered memory of other ranks and other communicators is ordinary memory, no matter which rank passes it.
 
 use super::ranks::each;
 use spark_ccl::{Builder, Communicator, Error, Fault, Path, RedOp, Registered};
@@ -6,7 +6,7 @@ use std::sync::Mutex;
 
 const LEN: usize = 12_000;
 
-/// `n` ranks, each with so many allocations, filled with 10 times the rank and the number of the allocation.
+/// `n` ranks with two allocations each, filled with 10 times the rank plus the number of the allocation.
 fn ranks(builder: &Builder, n: usize) -> (Vec<Communicator>, Vec<[Registered<i32>; 2]>) {
     let all = each(builder.local(n).unwrap(), |comm| {
         let memory = [0, 1].map(|number| {

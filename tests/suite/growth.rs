@@ -27,7 +27,7 @@ fn a_small_message_goes_out_before_its_receiver_calls() {
     for comms in worlds(2) {
         let received = Barrier::new(2);
         each(comms, |comm| {
-            // From the lower rank and from the higher one: whoever asks makes the link.
+            // From the lower rank and from the higher one: the rank that asks makes the link.
             for (sender, value) in [(0, 7_u32), (1, 8)] {
                 if comm.rank() == sender {
                     comm.send(&[value], 1 - sender).run().unwrap();
@@ -239,7 +239,7 @@ fn sixty_four_ranks_do_every_collective() {
                     root: 63,
                     ..Case::new(collective, count)
                 };
-                // What floats add up to depends on the order, with so many ranks.
+                // Integers: with this number of ranks, a sum of floats depends on the order.
                 case.check::<i64>(comm);
             }
         }

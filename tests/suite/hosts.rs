@@ -16,8 +16,8 @@ fn two_hosts() -> Option<Vec<Rank>> {
     Some(ranks)
 }
 
-/// Two hosts of so many ranks each, the first host's first, which these cables join; the hosts'
-/// addresses on the n-th are 10.77.n.1 and 10.77.n.2. `None`, loudly, where this process may not make hosts.
+/// Two hosts of `per_host` ranks each, the first host's first. These cables join them; the hosts' addresses on the
+/// n-th are 10.77.n.1 and 10.77.n.2. `None`, loudly, where this process may not make hosts.
 fn two_hosts_of(per_host: usize, cables: &[&str]) -> Option<Vec<Rank>> {
     if !has(Need::Namespaces) {
         return None;

@@ -182,7 +182,7 @@ fn a_difference_that_nobody_remembers_is_explained() {
         }
         ranks[0].order("call barrier");
         ranks[1].order("call barrier");
-        // Whoever finds the data waits for an explanation first.
+        // The rank that finds the other's data waits for an explanation first.
         let deadline = Instant::now() + 2 * promptly();
         let mut answers = vec![ranks[1].hear_before(deadline)];
         // The other one may be done with its barrier.

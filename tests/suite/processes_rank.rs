@@ -388,7 +388,7 @@ fn receive<T: Number>(
     Ok(())
 }
 
-/// As a user whom the kernel lets lock so many KiB of memory.
+/// From now on, this process may lock at most `kib` KiB of memory, like an ordinary user's.
 fn lock_at_most(kib: usize) {
     without(CapabilitySet::IPC_LOCK);
     limit(Resource::Memlock, kib * 1024);

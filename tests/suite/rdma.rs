@@ -21,7 +21,7 @@ fn has_two_ends() -> Option<bool> {
     layout().map(|layout| layout != "one")
 }
 
-/// Ranks that so many rails each join.
+/// `size` ranks that have `rails` rails each.
 fn ranks(size: usize, rails: usize) -> Vec<Rank> {
     ranks_with(size, rails, &[])
 }

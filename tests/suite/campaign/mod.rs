@@ -105,7 +105,7 @@ fn random_faults_over_rdma() {
 
 /// Run by `tests/faults.sh`.
 #[test]
-#[ignore = "its length is a matter of taste"]
+#[ignore = "needs FAULTS_CASES and FAULTS_SEED; tests/faults.sh sets them and runs it"]
 fn as_many_as_told() {
     let number = |name: &str| std::env::var(name).unwrap().parse().unwrap();
     run(

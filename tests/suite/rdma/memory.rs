@@ -99,7 +99,7 @@ fn a_dmabuf_goes_through_slots_where_the_driver_cannot_register_it() {
     }
 }
 
-/// What whoever may not lock memory must be told.
+/// What the error must say to a user who may not lock memory.
 const MEMORY: [&str; 4] = [
     "ibv_reg_mr",
     "ENOMEM",

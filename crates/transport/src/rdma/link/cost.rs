@@ -62,7 +62,7 @@ pub(super) fn alone() -> Core {
 }
 
 #[test]
-#[ignore = "a measurement; run by hand, with the command in the header of this file"]
+#[ignore = "measures and checks nothing; run it by hand, with the command at the top of this file"]
 fn cost_of_a_message() {
     let mut core = alone();
     for len in [8, 256 << 10] {
