@@ -10,12 +10,12 @@ use super::transfer::Transfer;
 use spark_ccl_sched::{Kind, Step};
 use std::ptr;
 
-/// That of a schedule with one channel, and its lane.
+/// The channel of a schedule that has only one, and its lane.
 const CHANNEL: u32 = 0;
 const LANE: usize = 0;
 
 impl Run<'_> {
-    /// Goes on from the cursor, and looks for each message at most `polls` times. Whether everything is done.
+    /// Continues from the cursor, and looks for each message at most `polls` times. Returns whether everything is done.
     pub(super) fn run_at_once(&mut self, cursor: &mut Cursor, polls: u32) -> bool {
         if self.program.channels() != 1 {
             return false;
@@ -27,7 +27,7 @@ impl Run<'_> {
             }
             cursor.advance();
         }
-        // Else the kernel is still to take bytes.
+        // Otherwise the kernel has yet to take bytes.
         self.wires.unflushed.is_empty()
     }
 
@@ -62,7 +62,7 @@ impl Run<'_> {
         }
     }
 
-    /// All of a transfer, if it is one message, which goes through a slot whatever the link is.
+    /// All of a transfer, if it is one message that is short enough to go through a slot over any link.
     fn move_at_once(&mut self, transfer: &Transfer, polls: u32) -> bool {
         let count = transfer.elements as usize;
         let bytes = count * self.task.signature.dtype.size();

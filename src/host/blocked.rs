@@ -5,11 +5,11 @@ use spark_ccl_fork::PerProcess;
 use spark_ccl_transport::Bell;
 use std::sync::Arc;
 
-/// The bells of the engines of this process on whose links a thread blocks. It gives other engines no
-/// pushes meanwhile, so it is woken up when one needs them.
+/// The bells of the engines of this process on whose links a thread blocks. Meanwhile that thread does not push other
+/// engines, so it is woken up when one of them needs that.
 static BLOCKED: PerProcess<Mutex<Vec<Arc<Bell>>>> = PerProcess::new();
 
-/// Wakes up those who block on other engines of this process.
+/// Wakes up the threads that block on other engines of this process.
 pub(super) fn wake_others(own: &Arc<Bell>) {
     let blocked = BLOCKED.get().lock();
     let others = blocked.iter().filter(|bell| !Arc::ptr_eq(bell, own));

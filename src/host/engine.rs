@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 /// Rounds that moved data after which a waiter lets other threads have the engine.
 const BUSY_ROUNDS: u32 = 16;
 
-/// The engines of this process. A thread that waits on one pushes those now and then on which no thread waits, so
-/// that it does not matter in which order operations of several communicators are waited for, nor whether several
-/// ranks share a thread.
+/// The engines of this process. A thread that waits on one of them also pushes, from time to time, those on which no
+/// thread waits. So a program may wait for operations of several communicators in any order, and several ranks may
+/// share a thread.
 static ENGINES: PerProcess<Mutex<Vec<EngineEntry>>> = PerProcess::new();
 
 struct EngineEntry {
@@ -30,10 +30,11 @@ struct EngineEntry {
     waiters: Waiters,
 }
 
-/// How many threads wait on an engine. To look at it does not touch what the engine's own threads write.
+/// How many threads wait on an engine. It is apart from the engine, so that reading it does not touch memory to which
+/// the engine's own threads write.
 ///
-/// Relaxed: who leaves an engine with work says so under the lock of the bells ([`wake_others`]), which a thread
-/// takes before it looks here whether it may block.
+/// Relaxed: a thread that leaves an engine with work wakes blocked threads under the lock of the bells
+/// ([`wake_others`]). A thread that is about to block takes that lock before it reads this number.
 type Waiters = Arc<AtomicU32>;
 
 /// Pushes every engine that no thread waits on.
@@ -46,7 +47,7 @@ pub(crate) fn push_all() {
     });
 }
 
-/// Does something with the engines of this process on which no thread waits.
+/// Calls `work` for each engine of this process on which no thread waits.
 pub(super) fn unattended_engines(mut work: impl FnMut(&HostEngine)) {
     let all = ENGINES.get().lock();
     let engines: Vec<Arc<HostEngine>> = all
@@ -58,8 +59,8 @@ pub(super) fn unattended_engines(mut work: impl FnMut(&HostEngine)) {
     for engine in engines {
         work(&engine);
         if let Some(last) = Arc::into_inner(engine) {
-            // Its owner is gone meanwhile. Its end takes a while, and may wait for this very thread: without
-            // another one, it ends here.
+            // The owner has dropped it meanwhile, so this is the last reference. Dropping the engine takes a while, and
+            // may wait for this very thread, so another thread does it. If none can be started, it is dropped here.
             let _ = std::thread::Builder::new().spawn(move || drop(last));
         }
     }
@@ -95,7 +96,7 @@ impl Ids {
 
     /// Lets the task go on without its handle. The engine keeps the buffers until it is done.
     pub(crate) fn detach(self, engine: &HostEngine, buffers: Box<dyn Any + Send>) {
-        // Both halves of an exchange keep the buffers; the lock makes that `Sync`, nobody takes it.
+        // Both halves of an exchange keep the buffers. The mutex only makes them `Sync`; it is never locked.
         let keep = Arc::new(Mutex::new(buffers));
         if let Some(second) = self.1 {
             engine.detach(second, Box::new(Arc::clone(&keep)));
@@ -104,8 +105,8 @@ impl Ids {
     }
 }
 
-/// Waits until one of several tasks is done, and says which; results are left to [`Ids::wait`]. `None` for no tasks. In a
-/// forked child, where those of the parent do not go on, they are done.
+/// Waits until one of several tasks is done, and returns its index; results are left to [`Ids::wait`]. `None` for no
+/// tasks. In a forked child the parent's tasks make no progress, and count as done.
 pub(crate) fn first_done(tasks: &[(&HostEngine, Ids)]) -> Option<usize> {
     let &(first, _) = tasks.first()?;
     let is_foreign = |&(engine, _): &(&HostEngine, Ids)| engine.check_process().is_err();
@@ -135,7 +136,7 @@ pub(crate) fn first_done(tasks: &[(&HostEngine, Ids)]) -> Option<usize> {
 pub(crate) struct HostEngine {
     planner: Planner,
     pub(super) core: Owned<Mutex<Core>>,
-    /// Signalled when the thread that blocked on the links does so no more.
+    /// Signalled when the thread that blocked on the links no longer does.
     pub(super) woken: Condvar,
     /// Signalled when work is issued, for the optional progress thread.
     issued: Condvar,
@@ -191,8 +192,8 @@ impl HostEngine {
         Ok(ids)
     }
 
-    /// Whether the operation is done; its result is left to be taken. Makes progress. In a forked child, where
-    /// nothing goes on, it is.
+    /// Whether the operation is done; its result is left to be taken. Makes progress. In a forked child nothing makes
+    /// progress, and every operation counts as done.
     fn is_done(&self, id: OpId) -> bool {
         if self.check_process().is_err() {
             return true;
@@ -203,7 +204,8 @@ impl HostEngine {
         let is_done = core.ops.is_done(id);
         unlock(core);
         if !is_done {
-            // It may need another engine's operation on some other rank, and who polls waits nowhere.
+            // Another rank may first need this rank's progress in another communicator. A thread that only tests
+            // never waits, so it pushes the other engines here.
             push_all();
         }
         is_done
@@ -220,13 +222,14 @@ impl HostEngine {
         self.drive(|core| core.ops.is_done(id).then_some(()))
     }
 
-    /// Makes progress until `outcome` has something to say.
+    /// Makes progress until `outcome` returns a result.
     fn drive<R>(&self, outcome: impl FnMut(&mut Core) -> Option<R>) -> Result<R, Forked> {
         self.check_process()?;
         Ok(self.drive_beside(&[], outcome))
     }
 
-    /// As [`drive`](Self::drive), in the engines' own process, where the outcome is also that of `others`.
+    /// As [`drive`](Self::drive), for an outcome that also depends on `others`. The caller has checked that this is the
+    /// engines' own process.
     fn drive_beside<R>(
         &self,
         others: &[&HostEngine],
@@ -277,7 +280,7 @@ impl HostEngine {
                 match step {
                     BackoffStep::Yielded { was_wanted } => wanted = Some(was_wanted),
                     BackoffStep::Block { nap } => {
-                        // Nothing wakes up this thread for what other engines do.
+                        // Progress of the other engines does not wake up this thread.
                         let most = if others.is_empty() {
                             LONGEST_BLOCK
                         } else {
@@ -292,7 +295,7 @@ impl HostEngine {
         }
     }
 
-    /// Does for one round what a thread that waits on the engine does, unless another one is at it.
+    /// Does one round of the work of a thread that waits on the engine, unless another thread has it locked.
     fn attend(&self) {
         if let Some(mut core) = self.core.try_lock() {
             core.progress();
@@ -310,8 +313,8 @@ impl HostEngine {
         unlock(core);
     }
 
-    /// Hands the buffers of an operation that nobody waits for to the engine. In a forked child they are freed:
-    /// the operation is not the child's, and moves nothing there.
+    /// Hands the buffers of an operation that nobody waits for to the engine. In a forked child they are freed: the
+    /// operation is the parent's, and does not touch the child's memory.
     fn detach(&self, id: OpId, buffers: Box<dyn Any + Send>) {
         if self.check_process().is_err() {
             return;
@@ -348,7 +351,7 @@ impl HostEngine {
 }
 
 impl Engine for HostEngine {
-    /// Runs it on this stack, if it comes to its end at once.
+    /// Runs the task without queueing it, if it can be completed at once.
     fn run(&self, task: &mut Task) -> Result<(), Error> {
         if !task.operation().has_schedule() {
             return self.submit(task.clone())?.wait(self);
@@ -368,7 +371,7 @@ impl Engine for HostEngine {
     }
 
     fn drain(&self) -> Result<(), Error> {
-        // What comes when all is done is no concern of it.
+        // With nothing in flight there is nothing to wait for, and a fault that comes now does not matter.
         if self.with(|core| core.is_idle())? {
             return Ok(());
         }

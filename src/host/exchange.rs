@@ -17,7 +17,7 @@ const LANE: usize = 0;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     Complete,
-    /// So many steps of its schedule are done.
+    /// This number of steps of its schedule is done.
     Steps(u64),
 }
 
@@ -43,13 +43,13 @@ pub(super) fn run(run: &mut Run<'_>, polls: u32) -> Progress {
     };
     match taken {
         Progress::Complete if wires.unflushed.is_empty() => Progress::Complete,
-        // All of them: what is left is that the kernel takes its bytes.
+        // All steps are done; only the kernel has yet to take bytes.
         Progress::Complete => Progress::Steps(2 * u64::from(wires.size)),
         Progress::Steps(steps) => Progress::Steps(u64::from(sent) + steps),
     }
 }
 
-/// Sends to one peer after the other; to how many.
+/// Sends to one peer after the other, as far as the links take it at once. Returns to how many.
 fn send(task: &Task, tag: u64, bytes: usize, wires: &mut Wires) -> u32 {
     for step in 1..wires.size {
         let peer = (wires.rank + step) % wires.size;
@@ -138,8 +138,8 @@ fn release(peer: Rank, wires: &mut Wires) {
     }
 }
 
-/// The peer's message. Anything else that is there stays: the schedule's steps find it again, and say
-/// what is wrong.
+/// The peer's message. Anything else that is there stays: the schedule's steps find it again, and report what is
+/// wrong.
 pub(super) fn arrived(
     peer: Rank,
     tag: u64,

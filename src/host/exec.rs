@@ -99,8 +99,8 @@ impl Run<'_> {
     pub(crate) fn turn(&mut self, channel: u32, cursor: &mut Cursor) -> Turn {
         let mut moved = false;
         for _ in 0..TURN {
-            // Computed for each slice, which takes less than keeping it. Used where it was computed: a
-            // copy would wait for the smaller stores before it.
+            // Computed for each slice, which is faster than keeping it. It is used in place: a copy would have to wait
+            // for the smaller stores that have just written it.
             let made = self.program.step(channel, cursor.index);
             let Some(step) = &made else {
                 return Turn::Finished;
@@ -140,7 +140,7 @@ impl Run<'_> {
                 }
                 self.both(channel, [sending, receiving], halves)
             }
-            // From where it is kept it can go on without another copy.
+            // What was received is kept in memory, and can be sent on from there without another copy.
             Kind::RecvCopySend | Kind::RecvReduceCopySend
                 if self.lends_on(self.first_lane + channel as usize, step) =>
             {
@@ -388,9 +388,9 @@ impl Run<'_> {
         // program was made for their lengths), which the operation holds until it is done; slots
         // stay lent until `finish`, which runs after the job. Peers' memory is mapped here for as
         // long as the task holds its segment. The program's signals order these accesses against the
-        // peers' own, until an operation fails: then a peer may write what is read here, which any bytes
-        // are valid for, and nobody takes for a result (`confirm`), and what is written here is not the
-        // peer's memory any more (`Active::give_up`).
+        // peers' own, until an operation fails. Then a peer may write to what is read here: any bytes are
+        // valid elements, and `confirm` keeps them from becoming a result. What is written here does not
+        // reach the peer's memory any more (`Active::give_up`).
         match unsafe { self.wires.compute.start(&job) } {
             Started::Done => None,
             Started::Pending(ticket) => {
@@ -431,7 +431,7 @@ impl Run<'_> {
     }
 }
 
-/// Those of the two that there are, one after the other.
+/// Puts those of the two that exist into `room`, one after the other.
 fn pair<T: Copy>(of: (Option<T>, Option<T>), room: &mut [T; 2]) -> &[T] {
     let mut len = 0;
     for item in [of.0, of.1].into_iter().flatten() {

@@ -60,7 +60,7 @@ impl Execution {
             }
         }
         if self.finished[..channels as usize].iter().all(|&done| done) {
-            // Its bytes must be with the kernel, too: nobody may call us for long.
+            // The kernel must have its bytes, too: the program may not call this library again for a long time.
             let held_back = run.wires.held_back(lanes(run.program, run.first_lane));
             match held_back.or_else(|| run.loans.outstanding(run.wires)) {
                 None => return Advance::Complete,
@@ -90,7 +90,7 @@ impl Execution {
             match self.advance(&mut run) {
                 Advance::Complete => return true,
                 Advance::Moved => {}
-                // That takes another thread, which may want this core.
+                // Another thread makes the link, and may need this core.
                 Advance::Blocked if self.lacks_link() => return false,
                 Advance::Blocked => self.spin(run.wires, spin_budget.polls_per_round()),
             }

@@ -73,11 +73,11 @@ impl Run<'_> {
         }
     }
 
-    /// Makes sure that what a step has read was there to be read until now. A peer whose operation has failed
-    /// has its memory back, and does with it what it likes. To be asked before the step counts as done: what
-    /// comes after it tells others that all is well.
+    /// Checks that the peers' memory was valid for as long as a step has read it: a peer whose operation has failed has
+    /// its memory back, and may have overwritten it. Must be called before the step counts as done, since later steps
+    /// tell other ranks that all went well.
     ///
-    /// The peer's signal came over the link that is asked, so the peer has its end, and closes it when it withdraws.
+    /// It asks the link over which the peer's signal came. So the peer has its end, and closes it when it withdraws.
     fn confirm(&self, step: &Step) -> Result<(), Obstacle> {
         let mut peers = self.sources(step).filter(|&rank| rank != self.wires.rank);
         let still_lends = |peer| {
@@ -93,8 +93,7 @@ impl Run<'_> {
         }
     }
 
-    /// Starts a reduction over `count` elements of the operands and into the targets that `fill`
-    /// lists.
+    /// Starts a reduction over `count` elements of the operands and into the targets that `fill` lists.
     fn submit(
         &mut self,
         count: usize,

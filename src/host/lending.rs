@@ -9,12 +9,12 @@ use spark_ccl_sched::{Rank, Span, Step};
 use spark_ccl_transport::{Borrowing, LEND_MOST, Lending, Lends, LinkError};
 use spark_ccl_types::Scale;
 
-/// Of shorter flows nothing is ever lent.
+/// Nothing is lent of a shorter transfer.
 const LEAST_BYTES: u64 = 4 << 10;
 
 impl Run<'_> {
-    /// Lends or borrows what comes next of a transfer, if it is to be moved only and the link can; how
-    /// many elements.
+    /// Lends or borrows the next part of a transfer, if that needs no reduction and the link can. Returns how many
+    /// elements.
     pub(super) fn single_copy(
         &mut self,
         lane: usize,
@@ -43,16 +43,16 @@ impl Run<'_> {
         }
     }
 
-    /// Whether what a step keeps had better be sent on from there.
+    /// Whether it is better to send on what a step keeps from where it is kept.
     pub(super) fn lends_on(&self, lane: usize, step: &Step) -> bool {
         let lends = || self.lends((step.send_to, lane), &step.dst, 0, step.dst.len);
-        // What was reduced is in the cache, and else goes to a slot on the way.
+        // A reduction can write its result to a slot at the same time, while it is in the cache. So lending it
+        // only pays if a device reads it.
         self.program.may_lend()
             && (!self.task.signature.operation.reduces() || lends() == Lends::Registered)
     }
 
-    /// How many elements from `done` on may stay where they are, and had better be copied by their
-    /// receiver.
+    /// How many elements from `done` on may stay where they are, if it is better that the receiver copies them.
     fn lendable(&self, line: Line, transfer: &Transfer, span: &Span, done: u64) -> Option<u64> {
         if !self.program.may_lend() || self.scale(span.buf) != Scale::One {
             return None;
@@ -67,7 +67,7 @@ impl Run<'_> {
                 (ready >= slice).then_some(slice)
             }
             Lends::Anything => {
-                // A processor that has nothing else to do had better help.
+                // A processor that has nothing else to do copies to a slot itself, which shares the work.
                 let is_busy = transfer.is_half || self.task.input.ptr != self.task.output.ptr;
                 let reduces = self.task.signature.operation.reduces();
                 (is_busy && !reduces).then(|| ready.min(most(LEND_MOST)))

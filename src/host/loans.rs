@@ -24,7 +24,7 @@ impl Loans {
         }
     }
 
-    /// Who has something yet, or cannot return it any more.
+    /// The first peer found that has not returned everything, or cannot any more.
     pub(super) fn outstanding(&mut self, wires: &mut Wires) -> Option<Obstacle> {
         while let Some(&Loan { peer, lane, number }) = self.0.last() {
             let tx = match wires.tx(peer, lane) {

@@ -112,7 +112,7 @@ impl Core {
         self.wires.mesh().peers().to_vec()
     }
 
-    /// How it goes with the rails to each rank.
+    /// The state of the rails to each rank.
     pub(crate) fn rails(&self) -> Vec<Rails> {
         self.wires.rails()
     }
@@ -122,8 +122,8 @@ impl Core {
         self.collectives.is_empty() && self.pairs == 0 && self.wires.unflushed.is_empty()
     }
 
-    /// Runs a collective to its end if that is near; else queues it and answers its name. Most small
-    /// ones get by without a place in the queue.
+    /// Runs a collective to its end if that does not take long; otherwise queues it and returns its name. Most small
+    /// ones never enter the queue.
     fn run_inline(&mut self, task: &Task, planner: &Planner) -> Result<Option<OpId>, Error> {
         self.check()?;
         let program = self.programs.get(planner, task)?;
@@ -197,7 +197,7 @@ impl Core {
                 self.pairs -= ended;
             }
         }
-        // Who blocks, or is about to, has not armed a link that is new.
+        // A thread that blocks, or is about to, has not armed a new link.
         moved |= self.wires.have_grown();
         self.has_news |= moved;
         moved
@@ -273,8 +273,7 @@ fn enter(last: &mut u64, task: &Task, watch: &Watch) -> Number {
     }
 }
 
-/// Moves the operations of a queue on, the first one first; whether anything moved, and how many
-/// ended.
+/// Advances the operations of a queue, the first one first. Returns whether anything moved, and how many ended.
 fn work_off(
     queue: &mut VecDeque<OpId>,
     ops: &mut Ops,
@@ -315,7 +314,7 @@ fn complete(task: &Task) {
 }
 
 impl Drop for Core {
-    /// After a fault nobody takes what is still on its way: no link is to wait for that.
+    /// After a fault nobody takes what is still in flight, so no link has to wait for it.
     fn drop(&mut self) {
         if self.watch.fault().is_some() {
             self.wires.withdraw();

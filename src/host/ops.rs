@@ -81,7 +81,7 @@ impl Ops {
         }
     }
 
-    /// The result of an operation that is done; forgets it then. Success, where it was taken before.
+    /// Takes the result of an operation that is done, and forgets the operation. Success if it was taken before.
     pub(super) fn take(&mut self, id: OpId) -> Option<Result<(), Error>> {
         if !self.is_done(id) {
             return None;

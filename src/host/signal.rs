@@ -1,4 +1,4 @@
-//! Signals: messages without elements, by which two ranks make sure that they mean the same.
+//! Signals: messages without elements, by which two ranks check that their calls agree.
 
 use super::exec::Run;
 use super::signal_payload::{Disagreement, SignalPayload};
@@ -71,7 +71,7 @@ impl Run<'_> {
         }
     }
 
-    /// All that says what peers may reach of this rank's registered memory.
+    /// Everything that defines which part of this rank's registered memory peers may access.
     fn place(&self) -> SignalPayload {
         let signature = self.task.signature;
         let home = |side: Side| -> Option<(&Home, u32)> {

@@ -1,11 +1,11 @@
 //! What signals say, as bytes.
 //!
-//! The tags of messages are digests: where a rank relies on more of what its peer has called than the length of the
-//! message at hand, a signal spells it out.
+//! The tags of messages hold only a digest of the call. Where a rank relies on details of its peer's call that the
+//! length of a message does not prove, a signal spells them out.
 
 use spark_ccl_sched::Rank;
 
-/// So many words still travel with a message's header over shared memory.
+/// The most words: a payload of this length still fits into a message's header over shared memory.
 const MOST: usize = 5;
 
 /// What a rank says to another one about their part of an operation.
@@ -38,7 +38,7 @@ impl SignalPayload {
         bytemuck::cast_slice(&self.words[..self.len])
     }
 
-    /// What a peer has said; as much as it may say.
+    /// Reads what a peer has said, up to the number of words that it may send.
     pub(super) fn read(bytes: &[u8]) -> Self {
         let mut terms = Self::default();
         for chunk in bytes.chunks_exact(size_of::<u64>()).take(MOST) {

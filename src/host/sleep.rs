@@ -1,8 +1,8 @@
 //! How a waiter blocks in the kernel, and what wakes it up: its peers, a fault, or another thread.
 //!
-//! Of the threads that wait on one engine, one blocks for the links; the others wait for that one. Who
-//! moves something, or queues it, while a thread blocks rings the engine's bell, since it may have
-//! ended an operation, or lacks now what the blocked thread does not look out for.
+//! Of the threads that wait on one engine, one blocks on the links, and the others wait for that one. Another thread
+//! that moves or queues something meanwhile rings the engine's bell: it may have ended an operation, or an operation
+//! may now wait for an event that the blocked thread does not watch.
 
 use super::engine::{unattended_engines, unlock};
 use super::{Core, HostEngine, blocked};
@@ -31,8 +31,8 @@ impl Core {
 }
 
 impl HostEngine {
-    /// Blocks until something may have changed, for `most` at most; the outcome, where it is there already. Where not
-    /// all that can happen to this engine ends the block, it lasts no longer than `nap`.
+    /// Blocks until something may have changed, for `most` at most. Returns the outcome if there is one already. If
+    /// some events of this engine cannot end the block, it lasts no longer than `nap`.
     pub(super) fn block<R>(
         &self,
         nap: Duration,
@@ -67,7 +67,7 @@ impl HostEngine {
         None
     }
 
-    /// Whether another engine of this process has work that nobody may be looking after.
+    /// Whether another engine of this process may have work that no thread attends to.
     fn others_need_pushes(&self) -> bool {
         let mut some = false;
         unattended_engines(|engine| {

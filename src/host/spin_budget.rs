@@ -13,11 +13,11 @@ const YIELD_FOR: Duration = Duration::from_millis(2);
 /// Naps of a waiter that some events cannot wake: each is longer than the one before.
 const SHORTEST_NAP: Duration = Duration::from_micros(20);
 const LONGEST_NAP: Duration = Duration::from_micros(500);
-/// How long a waiter blocks at most: deadlines and announcements have to be looked after.
+/// How long a waiter blocks at most: it has to check deadlines and send announcements.
 pub(super) const LONGEST_BLOCK: Duration = Duration::from_millis(50);
 
-/// How often to look at the links before yielding. Learned from what yields lead to: where the core
-/// is wanted by others, perhaps by the very rank that is waited for, looking on is a waste.
+/// How often to look at the links before yielding. It is learned from earlier yields: if other threads need the core,
+/// perhaps the very rank that is waited for, further looks are wasted.
 #[derive(Debug)]
 pub(super) struct SpinBudget {
     polls: u32,
@@ -42,7 +42,7 @@ impl SpinBudget {
         self.polls.min(POLLS_PER_ROUND)
     }
 
-    /// Takes in whether somebody else had the core during a yield.
+    /// Learns from a yield, during which another thread had the core or not.
     pub(super) fn learn(&mut self, wanted: bool) {
         self.polls = if wanted {
             (self.polls / 4).max(1)
@@ -64,7 +64,7 @@ pub(super) struct Backoff {
 pub(super) enum BackoffStep {
     /// It has yielded; whether somebody else wanted the core.
     Yielded { was_wanted: bool },
-    /// It is to block, not for longer than the nap if not everything wakes it up.
+    /// It is to block, for no longer than the nap if some events do not wake it up.
     Block { nap: Duration },
 }
 

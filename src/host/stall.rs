@@ -4,9 +4,9 @@
 use super::wires::Obstacle;
 use std::time::{Duration, Instant};
 
-/// After such a pause the process was stopped, or in no call: the others may have given up on it.
+/// After a pause of this length, the process was stopped or in no call, and the others may have given it up.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long the control plane then gets to say so, before this rank judges the others.
+/// How long the control plane then has to report that, before this rank calls the others late.
 const NEWS_WITHIN: Duration = Duration::from_millis(500);
 
 /// What is known about an operation that does not advance.
@@ -18,7 +18,7 @@ pub(super) struct Stall {
     pub(super) suspicious: Option<Instant>,
     pub(super) announced: Option<Instant>,
     checked: Option<Instant>,
-    /// When the deadline, once it has passed, is held against the others.
+    /// When, after the deadline has passed, the others count as late.
     judged_at: Option<Instant>,
 }
 

@@ -22,7 +22,8 @@ const CAUSE_WITHIN: Duration = Duration::from_millis(1500);
 const SIGN_OF_LIFE: Duration = Duration::from_millis(2500);
 
 impl Core {
-    /// Looks after the operations at the heads of their queues. Called when waiting takes long.
+    /// Checks the operations at the heads of their queues: deadlines, obstacles, announcements. Called when waiting
+    /// takes long.
     pub(super) fn run_watchdog(&mut self, now: Instant) {
         let heads: Vec<OpId> = self
             .collectives
@@ -91,8 +92,7 @@ fn sequence_of(tag: u64, own: u64) -> u64 {
     own.wrapping_add_signed(i64::from(ahead))
 }
 
-/// The fault where a message belongs to another collective, and nobody has said how its sender called that: it was too
-/// many calls ago.
+/// The fault if a message belongs to another collective, and the sender's call is not known: it was too many calls ago.
 fn forgotten(active: &Active, watch: &Watch, tag: u64, [here, there]: [Member; 2]) -> Fault {
     let sent = sequence_of(tag, active.sequence);
     let own = describe(active.request.task.signature.words());
@@ -121,7 +121,7 @@ fn forgotten(active: &Active, watch: &Watch, tag: u64, [here, there]: [Member; 2
 fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> Option<Fault> {
     let peer = waiting_for(active)?;
     let obstacle = active.execution.stall.obstacle.as_ref()?;
-    // The control plane sees for itself what this means for collectives.
+    // For collectives, the control plane itself finds out what a departure means.
     let left = if active.is_pair() {
         watch.left(peer)
     } else {
@@ -137,8 +137,8 @@ fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> O
     (certain || give_up).then_some(fault)
 }
 
-/// The fault that an obstacle is, other than a mere wait, and whether that is certain: otherwise the control plane may
-/// come to know a better one. `left` is the last operation of a peer that has left.
+/// The fault that an obstacle other than a mere wait amounts to, and whether that is certain. If it is not, the control
+/// plane may still report the true cause. `left` is the last operation of a peer that has left.
 fn meaning(
     active: &Active,
     obstacle: &Obstacle,
@@ -188,7 +188,7 @@ fn meaning(
                 sequence: marked(active),
                 words,
             };
-            // Without a link's end there may still be data on its way, and even the link itself.
+            // While the link has not ended, data may still be in flight, and even the link itself may still come.
             (fault, matches!(obstacle, Obstacle::Link { .. }))
         }
     }

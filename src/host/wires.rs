@@ -49,7 +49,7 @@ pub(crate) struct Wires {
     pub(crate) compute: Box<dyn Compute>,
     /// Wakes the threads that are blocked on the links.
     pub(crate) bell: Arc<Bell>,
-    /// Some reductions are not done at once, and nobody rings when they are.
+    /// Some reductions are not done at once, and no bell rings when they are.
     pub(super) reduces_later: bool,
     scratch: Vec<u8>,
     /// Start of `scratch`.
@@ -122,7 +122,7 @@ impl Wires {
         &self.mesh
     }
 
-    /// Whether some link is further than when this was last asked.
+    /// Whether some link has made progress since this was last asked.
     pub(super) fn have_grown(&mut self) -> bool {
         self.mesh.has_grown()
     }
@@ -180,7 +180,7 @@ impl Wires {
     fn adopt(&mut self, line: Line, (tx, rx): Halves) {
         self.tx[index(line)] = Some(tx);
         self.rx[index(line)] = Some(rx);
-        // Nobody waits for what they send themselves.
+        // A rank does not wait for what it sends to itself.
         if line.0 != self.rank {
             self.made.push(line);
         }
@@ -232,7 +232,7 @@ impl Wires {
         self.tx.iter_mut().flatten().for_each(|tx| tx.withdraw());
     }
 
-    /// How it goes with the rails to each rank, on all its lanes together.
+    /// The state of the rails to each rank, on all its lanes together.
     pub(super) fn rails(&self) -> Vec<Rails> {
         let of_peer = |lanes: &[Option<Box<dyn LinkTx>>]| {
             let made = lanes.iter().flatten().map(|tx| tx.rails());
@@ -262,7 +262,7 @@ impl Wires {
         wait
     }
 
-    /// Adds what that look did not find.
+    /// Adds to the wait what that look did not find.
     pub(super) fn watch(&self, wait: &mut Wait) {
         self.rx.iter().flatten().for_each(|rx| rx.watch(wait));
         let held_back = self.unflushed.iter().map(|&line| &self.tx[index(line)]);
@@ -289,14 +289,14 @@ impl Wires {
         let link = |error| Obstacle::Link { peer, error };
         let tx = self.tx(peer, lane)?;
         tx.commit(bytes, tag).map_err(link)?;
-        // Looked up once: each small message goes this way.
+        // The link is looked up only once here, since every small message takes this path.
         if tx.holds_back() {
             self.keep_flushing((peer, lane));
         }
         Ok(())
     }
 
-    /// Remembers to flush the link, if it is to be flushed.
+    /// Remembers to flush the link, if it holds bytes back.
     pub(super) fn note_held_back(&mut self, peer: Rank, lane: usize) {
         if let Some(tx) = self.made_tx(peer, lane)
             && tx.holds_back()
@@ -337,7 +337,7 @@ impl Wires {
         self.scratch_base = self.scratch.as_mut_ptr();
     }
 
-    /// Looks out for a message for a while, at nothing but its link.
+    /// Polls for a message for a while, at nothing but its link.
     pub(super) fn await_message(&mut self, peer: Rank, lane: usize, polls: u32) {
         let Ok(rx) = self.rx(peer, lane) else {
             return;
