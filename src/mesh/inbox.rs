@@ -1,5 +1,5 @@
-//! What other threads leave for the engine that makes links. They put it here, and wake the engine; the links are made
-//! on the engine's side.
+//! What other threads deliver to the engine that makes links. They put it here, and wake the engine, which makes the
+//! links.
 
 use super::{Halves, Line, LinkOwner};
 use parking_lot::Mutex;
@@ -10,11 +10,11 @@ use spark_ccl_transport::{LinkError, shm};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What has come, and nobody has looked at.
+/// What has arrived and has not been taken.
 #[derive(Default)]
 pub(super) struct Inbox {
     events: Mutex<Vec<InboxEvent>>,
-    /// Release in [`Inbox::put`], Acquire in [`Inbox::take`]: who sees that there is something finds it.
+    /// Release in [`Inbox::put`], Acquire in [`Inbox::take`]: a thread that sees it set finds the event.
     is_filled: AtomicBool,
 }
 
@@ -27,9 +27,9 @@ pub(super) enum InboxEvent {
     Rails(Line, Outcome),
 }
 
-/// What came of a dialogue about rails.
+/// The outcome of a dialogue about rails.
 pub(super) enum Outcome {
-    /// With its route.
+    /// The link, and its route.
     Link(Halves, String),
     /// Both ends know that there are no rails, for this reason, and TCP will do instead.
     Tcp(String),
@@ -61,13 +61,14 @@ impl Inbox {
     }
 }
 
-/// Moves on what the engine has in flight, if it is still there.
+/// Advances what the engine has in flight, if the engine still exists.
 pub(crate) type Push = Arc<dyn Fn() + Send + Sync>;
 
-/// Has the engine look: what its operations could not send for lack of a link goes out without their callers.
+/// Has the engine take what is there. So what operations could not send for lack of a link goes out even if no thread
+/// waits for them.
 pub(super) fn wake_engine(owner: &LinkOwner, push: &Push) {
     owner.bell.ring();
-    // Ranks of one process tell each other while they work on their own engines.
+    // Ranks of one process call this while they hold their own engines, so pushing another one could deadlock.
     if !owner.world.session.is_local() {
         push();
     }

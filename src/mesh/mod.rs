@@ -1,8 +1,8 @@
 //! Links between the ranks of a communicator, made when they are used first.
 //!
-//! A link carries messages between two ranks. Whichever of the two needs it first asks for it, and has to wait for
-//! nothing but the other's session thread; the other finds the link when it needs it, too. What comes from that
-//! thread lies in the inbox until this rank's engine looks, and that looks where an operation lacks a link.
+//! A link carries messages between two ranks. The rank that needs it first asks for it, and depends only on the other
+//! rank's session thread; the other rank finds the link when it needs it, too. What this rank's session thread delivers
+//! stays in the inbox until the engine looks there, which it does when an operation lacks a link.
 
 mod attend;
 mod inbox;
@@ -43,19 +43,19 @@ pub(crate) struct Mesh {
     without_rails: BTreeSet<Rank>,
     /// By rank: what carries data, as far as that is known.
     peers: Vec<PeerLink>,
-    /// A link has got further since `has_grown` was last read.
+    /// A link has made progress since `has_grown` was last called.
     has_grown: bool,
 }
 
-/// Opened once the engine is there that the links are for.
+/// To be opened once the engine exists that the links are for.
 pub(crate) struct LinkAcceptor {
     owner: Arc<LinkOwner>,
     inbox: Arc<Inbox>,
 }
 
 impl LinkAcceptor {
-    /// Has the session tell of what peers ask for, and push the engine then; also of what they have asked for
-    /// before, so nobody may hold the engine.
+    /// From now on, the session delivers what peers ask for, and pushes the engine. What they have asked for before
+    /// is delivered by this call, so the caller must not hold the engine.
     pub(crate) fn open(self, push: Push) {
         attend(&self.owner, &self.inbox, push);
     }
@@ -66,11 +66,11 @@ enum Stage {
     /// The peer's session has been asked.
     Asked,
     Tcp(Sockets),
-    /// Nothing comes for it any more but errors: sessions admit one stream for each purpose, and both ends want equally
-    /// many, since the settings' hash has their number.
+    /// Only errors can still come for it: sessions admit one stream for each purpose, and both ends want the same
+    /// number, which is part of the settings' hash.
     Ready(Halves),
     Failed(LinkError),
-    /// This rank's call has failed. The peer may have called before it left, and its sockets are on their way.
+    /// This rank's call has failed. But the peer may have called before it left, and its sockets may still arrive.
     Refused(LinkError, Sockets),
 }
 
@@ -145,18 +145,18 @@ impl Mesh {
         self.awaited.retain(|(_, chime)| !chime.is_answered());
     }
 
-    /// Whether nothing can come over the link before something comes for which a wait is armed.
+    /// Whether the peer has not taken the link yet. Nothing comes over it before the peer rings this rank's bell.
     pub(crate) fn is_awaited(&self, line: Line) -> bool {
         self.awaited.iter().any(|(awaited, _)| *awaited == line)
     }
 
-    /// Whether some link is further than when this was last asked. A wait that was armed before does not know of
-    /// what it waits for now.
+    /// Whether some link has made progress since this was last called. A wait that was armed before does not include
+    /// what that link now waits for.
     pub(crate) fn has_grown(&mut self) -> bool {
         std::mem::take(&mut self.has_grown)
     }
 
-    /// Sorts what the session's thread has left.
+    /// Processes what other threads have put into the inbox.
     fn look(&mut self) {
         for event in self.inbox.take() {
             self.has_grown = true;
@@ -194,7 +194,7 @@ impl Mesh {
         Ok((Box::new(tx), Box::new(rx)))
     }
 
-    /// Goes on with a link one of whose sockets has come, or will not come.
+    /// Continues a link of which a socket has come, or will not come.
     fn sort(&mut self, delivery: inbox::Delivered) {
         let line = delivery.line;
         let socket = match delivery.stream {
@@ -204,7 +204,7 @@ impl Mesh {
         let (mut sockets, refused) = match self.forming.remove(&line) {
             Some(Stage::Tcp(sockets)) => (sockets, None),
             Some(Stage::Refused(error, sockets)) => (sockets, Some(error)),
-            // Of the sockets of a link that has failed, some are closed.
+            // Some sockets of a link that has failed are closed already.
             Some(failed @ Stage::Failed(_)) => {
                 self.forming.insert(line, failed);
                 return;
@@ -220,7 +220,7 @@ impl Mesh {
         self.forming.insert(line, stage);
     }
 
-    /// Takes note that an attempt to make a link was in vain. Another one, the peer's, may have led to one.
+    /// Notes that an attempt to make a link has failed. The peer's attempt may have succeeded.
     fn fail(&mut self, line: Line, error: LinkError) {
         let stage = match self.forming.remove(&line) {
             Some(ready @ Stage::Ready(_)) => ready,
@@ -261,7 +261,7 @@ impl Mesh {
                 self.note(line, Carrier::Rdma, Some(route));
                 Stage::Ready(halves)
             }
-            // Both know it, and either may ask for the sockets.
+            // Both ends know it, and either may ask for the sockets.
             Outcome::Tcp(problem) => {
                 // Once for all lines to the peer.
                 if self.without_rails.insert(line.0) {
@@ -274,13 +274,13 @@ impl Mesh {
                     _ => self.begin(line, Carrier::Tcp),
                 }
             }
-            // A peer that takes it for agreed may have made the link over TCP.
+            // The peer may believe that both ends agreed on TCP, and may have made the link over TCP.
             Outcome::Failed(error) => return self.fail(line, error),
         };
         self.forming.insert(line, stage);
     }
 
-    /// Notes what a link was made of.
+    /// Records and logs what a link is made of.
     fn note(&mut self, (peer, lane): Line, carrier: Carrier, route: Option<String>) {
         let (rank, owner) = (self.owner.rank, &self.owner);
         let link = PeerLink { carrier, route };

@@ -1,4 +1,4 @@
-//! What all links of a communicator depend on: its ranks, its sizes, and by what each peer is reached. Makes no links.
+//! What all links of a communicator depend on: its ranks, its sizes, and how each peer is reached. Makes no links.
 
 use super::Line;
 use super::line::stream_number;
@@ -23,7 +23,7 @@ pub(crate) struct LinkOwner {
     pub(crate) rank: Rank,
     /// Payload bytes of a slot, alike on all links.
     pub(crate) slot_bytes: usize,
-    /// With this the others wake up this rank.
+    /// The other ranks wake up this rank by it.
     pub(crate) bell: Arc<Bell>,
     /// The interfaces to choose rails of TCP from.
     pub(crate) interfaces: OnceLock<Vec<Interface>>,

@@ -1,5 +1,5 @@
-//! Links over RDMA. To make one takes a dialogue, which a thread leads on either side. Knows sessions' streams and
-//! RDMA's side of a link; knows no operations.
+//! Links over RDMA. Making one takes a dialogue, which each side leads on a thread of its own. Knows sessions' streams
+//! and RDMA's side of a link; knows no operations.
 
 use super::inbox::{Inbox, InboxEvent, Outcome, Push, wake_engine};
 use super::{Line, LinkOwner};
@@ -40,7 +40,7 @@ pub(super) fn make(
 fn talk(owner: &LinkOwner, (peer, _): Line, stream: Unshared<Socket>) -> Outcome {
     let (settings, nics) = (owner.settings(), owner.world.nics());
     let name = owner.describe(peer);
-    // A peer that is stopped for a while is waited for like one that is late for an operation.
+    // A peer that is stopped for a while gets as much time as one that is late for an operation.
     let limit = settings.init_timeout.max(settings.operation_timeout);
     let wait = rdma::Wait {
         deadline: deadline_in(limit),

@@ -1,7 +1,8 @@
 //! Links through shared memory. The end that has called for one makes it, and can use it at once.
 //!
-//! The sessions' threads make them. The peer's takes a link as soon as it is passed, so no descriptors are on their
-//! way for long, of which the kernel allows a user only a few; and what the peer has started goes out.
+//! The sessions' threads make them. The peer's session thread takes a link as soon as it is passed. So descriptors are
+//! not in flight for long, of which the kernel allows a user only a limited number; and what the peer has started
+//! goes out.
 
 use super::inbox::{Inbox, InboxEvent, Push, wake_engine};
 use super::{Line, LinkOwner};
@@ -26,7 +27,7 @@ impl Bells {
     }
 }
 
-/// How the two ends of a stream come to a link: the caller passes its bell and the link, and the other its bell.
+/// Makes a link between the two ends of a stream: the caller passes its bell and the link, and the other end its bell.
 pub(super) struct Talk {
     pub(super) owner: Arc<LinkOwner>,
     pub(super) inbox: Arc<Inbox>,
@@ -44,7 +45,7 @@ pub(super) struct Talk {
 #[derive(Default)]
 pub(super) struct Progress {
     has_passed_bell: bool,
-    /// Of the link, which this end has made or taken.
+    /// The chime of the link, once this end has made or taken it.
     chime: Option<shm::Chime>,
     bell: Option<Arc<Bell>>,
 }
@@ -74,11 +75,11 @@ impl spark_ccl_bootstrap::Talk for Talk {
 }
 
 impl Talk {
-    /// Goes on from where it is, to the end or until that has to wait.
+    /// Advances the talk, to its end or until it has to wait.
     fn step(&mut self) -> Result<(), MemoryError> {
         let passed = self.pass();
-        // Even where the kernel lets nothing be passed for now: it counts what nobody has taken, and if all ranks only
-        // tried to pass, nobody would.
+        // Even if the kernel currently lets nothing be passed: it counts descriptors that were passed and not taken.
+        // If all ranks only tried to pass, none would take, and this would not end.
         let taken = self.take();
         match (passed, taken) {
             (Err(error), Ok(()) | Err(MemoryError::TimedOut { .. })) => Err(error),
@@ -91,7 +92,7 @@ impl Talk {
         let now = Instant::now();
         if !self.progress.has_passed_bell {
             match shm::send_bell(&self.stream, &self.owner.bell, now) {
-                // A caller that is gone may have passed the link, and have sent by it.
+                // A caller that is gone may have passed the link before, and sent messages over it.
                 Err(MemoryError::Closed { .. }) if self.end != End::Caller => {}
                 passed => passed?,
             }
@@ -122,7 +123,7 @@ impl Talk {
             let chime = shm::Chime::of(&end);
             chime.set(&bell);
             self.progress.chime = Some(chime);
-            // It may be asleep, and knows only now that it can rely on being woken up.
+            // The peer may be asleep; only from now on can it rely on being woken up.
             bell.ring();
             self.tell(Ok(end));
         }
