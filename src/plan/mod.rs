@@ -26,7 +26,7 @@ use topology::Topology;
 /// What all plans of a communicator depend on.
 #[derive(Debug)]
 pub(crate) struct Planner {
-    /// The communicator, among all that this process ever has.
+    /// Identifies the communicator among all that this process ever has.
     pub(crate) communicator: u64,
     pub(crate) rank: u32,
     pub(crate) size: u32,
@@ -135,7 +135,7 @@ impl Planner {
         task.narrow(self.rank);
         let place = place::place(task, self)?;
         task.signature.place = place;
-        // Whether all ranks must be in place, or none.
+        // For some operations, either all ranks must be in place or none.
         let rule = task.operation().in_place();
         task.signature.in_place = task.in_place && rule.binds(self.size as usize, place != 0);
         Ok(())
@@ -198,7 +198,7 @@ impl Planner {
         }
     }
 
-    /// Microseconds that the cost model gives a call; alike on all ranks.
+    /// The cost model's estimate for a call, in microseconds; the same on all ranks.
     fn estimate(&self, signature: Signature, algorithm: Algorithm) -> f64 {
         estimate(
             signature.operation,
@@ -209,7 +209,7 @@ impl Planner {
         )
     }
 
-    /// Half of what a link takes without its receiver, in elements.
+    /// Half of what a link accepts while its receiver does nothing, in elements.
     fn chunk(&self, element: usize) -> u64 {
         let slice = self.slot_bytes / element;
         (slice * (self.slots / 2).max(1)) as u64

@@ -84,7 +84,7 @@ impl Program {
         }
     }
 
-    /// Whether it is one message, which moves though it may be empty: its receiver is told of its length.
+    /// Whether it is one message. It is sent even if it is empty, because it tells the receiver its length.
     pub(crate) fn is_message(&self) -> bool {
         matches!(self, Self::PointToPoint(_))
     }
@@ -111,7 +111,7 @@ fn span(buf: Buf, len: u64) -> Span {
     }
 }
 
-/// An exchange of blocks whose lengths are known to the ranks at both ends alone.
+/// An exchange of blocks, each of whose lengths is known only to its sender and its receiver.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     /// By channel: the blocks, and signals that say how long they are.

@@ -67,7 +67,7 @@ impl Network {
         matches!(self, Self::Rdma { .. })
     }
 
-    /// What the model takes a link for, between hosts or within one.
+    /// The costs that the model assumes for a link, within a host or between hosts.
     fn cost(self, within: bool) -> LinkCost {
         match self {
             Self::None => MEMORY,
@@ -114,7 +114,7 @@ impl Topology {
         self.hosts > 1 && self.largest > 1
     }
 
-    /// The same for those who measure.
+    /// The same in the terms of the tables of measurements.
     pub(crate) fn layout(&self) -> Layout {
         let links = match (self.network, self.shared_memory && self.largest > 1) {
             (Network::None, _) => Links::SharedMemory,
@@ -130,8 +130,8 @@ impl Topology {
         }
     }
 
-    /// What the cost model takes the links for. It knows hosts of equal size whose ranks follow one
-    /// another, with one network card each: others are taken for such.
+    /// The links as the cost model sees them. It assumes hosts of equal size with consecutive ranks and one network
+    /// card each.
     pub(crate) fn fabric(&self, slot_bytes: usize) -> Fabric {
         let sliced = |cost: LinkCost| LinkCost {
             slice_bytes: slot_bytes as u64,

@@ -50,7 +50,7 @@ pub(super) fn choose(
     }
 }
 
-/// Whether a call may become one-sided, if its memory is registered. Where it may not, nobody looks whether it is.
+/// Whether a call may become one-sided if its memory is registered. If it may not, the ranks do not check the memory.
 pub(super) fn may_be_one_sided(planner: &Planner, signature: Signature) -> bool {
     planner.path == Path::ZeroCopy
         || if planner.algorithms.is_auto() {
@@ -79,9 +79,8 @@ pub(super) fn candidates(
     all.filter(fits).filter(allowed)
 }
 
-/// Whether a rule may choose the algorithm where nothing asks for it. Where hosts have several ranks,
-/// halving and doubling is good only if ranks of a host follow one another in powers of two, which the
-/// model takes for granted.
+/// Whether a rule may choose the algorithm if no setting asks for it. If hosts have several ranks, halving and doubling
+/// is good only if the ranks of a host are consecutive and their number is a power of two, which the model assumes.
 pub(super) fn competes(planner: &Planner, signature: Signature, algorithm: Algorithm) -> bool {
     match algorithm {
         Algorithm::Hierarchical => planner.topology.has_levels(),
@@ -133,7 +132,7 @@ fn through_links(planner: &Planner, signature: Signature, vector: u64) -> Choice
             reason: "measured by spark-perf tune on this machine",
         };
     }
-    // Nobody has measured thresholds over RDMA.
+    // Thresholds have not been measured over RDMA.
     if planner.over_rdma() {
         return modelled(planner, signature, "the fastest of the model over RDMA");
     }
