@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// Memory, and what was enqueued with it.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// Until it is given up.
+    /// `None` once it is given up.
     memory: Option<DeviceBlock>,
     pub(super) address: u64,
     pub(super) gpu: Arc<Gpu>,
@@ -24,7 +24,7 @@ struct Uses {
     writers: Vec<Arc<RecordedEvent>>,
     /// Of what reads.
     readers: Vec<Arc<RecordedEvent>>,
-    /// Why an end could not be had: the block is never freed.
+    /// Why the end of a use is unknown. If this is set, the block is never freed.
     lost: Option<Error>,
     /// Its owner has dropped it.
     dropped: bool,
@@ -49,7 +49,7 @@ impl Block {
         }
     }
 
-    /// Makes a stream wait for what writes; and for what reads, before it `writes` itself.
+    /// Makes a stream wait for writes of the block; and also for reads, if it `writes` itself.
     pub(super) fn hold_back(&self, stream: &Arc<CudaStream>, writes: bool) -> Result<(), Error> {
         let uses = self.uses.lock();
         let mut before = uses.before(writes)?.filter(|end| !end.is_in(stream));
@@ -59,8 +59,8 @@ impl Block {
     /// It was read, or written, up to an event.
     pub(super) fn was_used(&self, end: &Arc<RecordedEvent>, writes: bool) {
         let mut uses = self.uses.lock();
-        // Others are kept, also before a write: it may be of another part, and then has not waited for them. One that
-        // cannot be asked may still be under way.
+        // Other uses are kept, even if this one writes: it may be of another part, and then has not waited for them. A
+        // use whose state cannot be queried may still be running.
         let is_over =
             |other: &Arc<RecordedEvent>| end.follows(other) || other.is_complete().unwrap_or(false);
         uses.readers.retain(|other| !is_over(other));
@@ -72,7 +72,7 @@ impl Block {
         }
     }
 
-    /// It may be in use, and nothing tells until when.
+    /// The block may be in use, and it is not known until when.
     pub(super) fn was_lost(&self, error: Error) {
         self.uses.lock().lost = Some(error);
     }
@@ -90,7 +90,7 @@ impl Block {
         self.uses.lock().dropped = true;
     }
 
-    /// Whether nothing will use it any more, once its calls have run.
+    /// Whether nothing will use it any more once its calls have run.
     pub(super) fn will_be_unused(&self) -> bool {
         let uses = self.uses.lock();
         uses.dropped && uses.lost.is_none()
@@ -136,7 +136,7 @@ impl Drop for Block {
     }
 }
 
-/// Whether blocks are there that were dropped while they were in use, and will be freed.
+/// Whether there are blocks that were dropped while they were in use, and that will be freed.
 pub(super) fn any() -> bool {
     let dropped = DROPPED.lock();
     dropped.iter().any(|block| block.uses.lost.is_none())
@@ -155,6 +155,6 @@ pub(super) fn sweep() {
             .extract_if(.., |block| block.uses.are_over())
             .collect()
     };
-    // By the driver, which may take its time: others may add blocks meanwhile.
+    // The driver may take long to free them, so the lock is not held meanwhile.
     drop(over);
 }

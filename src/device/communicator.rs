@@ -46,9 +46,9 @@ impl Communicator {
         Ok(DeviceMemory::new(block, len))
     }
 
-    /// Registers device memory with this communicator until the memory is dropped, or the communicator ends; whether
-    /// NCCL makes use of it. As a symmetric window, all ranks do this together, each in a thread of its own; and
-    /// those that all ranks have dropped are given up when they register the next.
+    /// Registers device memory with this communicator until the memory is dropped, or the communicator ends. Returns
+    /// whether NCCL makes use of it. Symmetric windows are registered by all ranks together, each in a thread of its
+    /// own. Windows that all ranks have dropped are given up when the ranks register the next one.
     ///
     /// # Errors
     /// [`Error::Unsupported`] when NCCL is older than 2.19, and for windows than 2.27;

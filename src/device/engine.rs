@@ -38,11 +38,13 @@ pub(crate) trait StreamEngine: Engine + Any + Debug {
     /// The context of its GPU.
     fn context(&self) -> &Arc<CudaContext>;
 
-    /// Enqueues a checked task. Memory may be freed in use unless the engine does all of this: it checks that memory,
-    /// stream and context are of its GPU, and that no capture takes memory that this library frees; calls
-    /// [`order::hold_back`](super::order::hold_back) before the task; and after it records an event for
-    /// [`order::were_used`](super::order::were_used), or calls [`order::were_lost`](super::order::were_lost) where it has
-    /// none.
+    /// Enqueues a checked task. To keep memory from being freed while it is in use, the engine must do all of this:
+    ///
+    /// - It checks that memory, stream and context are of its GPU, and that no graph captures memory that this library
+    ///   frees.
+    /// - Before the task, it calls [`order::hold_back`](super::order::hold_back).
+    /// - After the task, it records an event for [`order::were_used`](super::order::were_used). If it has no event, it
+    ///   calls [`order::were_lost`](super::order::were_lost).
     ///
     /// # Errors
     /// What is wrong with the task or the stream for this engine; the fault that has ended it.
@@ -66,14 +68,14 @@ pub(crate) trait StreamEngine: Engine + Any + Debug {
     /// There is not enough, or the engine has none to give.
     fn alloc(&self, bytes: usize) -> Result<Arc<Block>, Error>;
 
-    /// Registers a block until it is dropped, or the engine ends; whether the engine makes use of that.
+    /// Registers a block until it is dropped, or the engine ends. Returns whether the engine makes use of that.
     ///
     /// # Errors
     /// The engine cannot, or the ranks register different windows.
     fn register(self: Arc<Self>, memory: TypedBlock<'_>, kind: Registration)
     -> Result<bool, Error>;
 
-    /// Ends when everything has run that was enqueued, on all ranks; all have come here.
+    /// Ends the engine once everything that was enqueued has run on all ranks. All ranks must call this.
     ///
     /// # Errors
     /// The fault that has cut it short.

@@ -16,8 +16,9 @@ pub(crate) struct Gpu {
     /// Where values are copied. Nothing in it waits for another stream, so that a copy waits for no collective but its
     /// own memory's.
     pub(super) copies: OwnStream,
-    /// Where calls run that are waited for at once. cudarc counts it: while there is no such stream, it neither records
-    /// the events of its buffers nor waits for them, not even before it frees one that a call uses.
+    /// The stream of calls that are waited for at once. It is made by cudarc, which counts its streams: without one,
+    /// cudarc neither records the events of its buffers nor waits for them, not even before it frees a buffer that a
+    /// call uses.
     pub(super) sync_stream: Arc<CudaStream>,
     _observer: Observer,
 }

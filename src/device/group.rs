@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// Calls that are enqueued when it ends: from [`Communicator::group`].
 ///
-/// Its buffers are used after the closure has returned that put them into it: what that borrows must be from
-/// outside of it.
+/// Its buffers are used after the closure that puts them into the group has returned. So the closure must borrow them
+/// from outside.
 pub struct Group<'env> {
     calls: RefCell<Vec<Queued<'env>>>,
 }

@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 /// `len` elements of a device's memory, from [`Communicator::alloc_device`](crate::Communicator::alloc_device).
 ///
-/// It remembers the ends of the calls that use it: who writes next waits for all of them, who reads for the last that
-/// writes. Dropping it waits for nothing: it is freed when they have come to pass, and it is not
+/// It remembers the ends of the calls that use it: the next write waits for all of them, and the next read for the last
+/// write. Dropping it does not block: the memory is freed once all these calls have run, and it is not
 /// [registered](crate::Communicator::register_device) any more.
 #[derive(Debug)]
 pub struct DeviceMemory<T> {
@@ -69,8 +69,8 @@ impl<T: Element> DeviceMemory<T> {
         self.whole_mut().view_mut(range)
     }
 
-    /// Its first `mid` elements, and the others: two buffers of one call, or of several. Calls that use parts of one
-    /// memory wait for each other as those do which use all of it.
+    /// Its first `mid` elements, and the others: two buffers of one call, or of several. Calls that use parts of the
+    /// memory wait for each other in the same way as calls that use all of it.
     ///
     /// ```no_run
     /// # use spark_ccl::{Communicator, Error, RedOp};
@@ -110,8 +110,7 @@ impl<T: Element> DeviceMemory<T> {
     }
 
     /// Lets the program's own kernels and copies read it in a stream, in order with calls: they run after the calls
-    /// that write it, and who writes it next waits for them. `enqueue` gets its address, and enqueues them in that
-    /// stream.
+    /// that write it, and the next write waits for them. `enqueue` gets its address, and enqueues them in that stream.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a stream of another context, the per-thread stream, and one that captures a graph;
@@ -125,8 +124,8 @@ impl<T: Element> DeviceMemory<T> {
     }
 
     /// Lets the program's own kernels and copies write it, or read it, in a stream, in order with calls: they run after
-    /// all calls with it, and who uses it next waits for them. `enqueue` gets its address, and enqueues them in
-    /// that stream.
+    /// all calls with it, and its next use waits for them. `enqueue` gets its address, and enqueues them in that
+    /// stream.
     ///
     /// ```no_run
     /// # use spark_ccl::cuda::DeviceMemory;
@@ -141,7 +140,7 @@ impl<T: Element> DeviceMemory<T> {
     ///     // SAFETY: the kernel takes an address and a length, and writes nothing else.
     ///     unsafe { launch.launch(LaunchConfig::for_num_elems(len as u32)) }
     /// })??;
-    /// // It sums what the kernel has written, in whichever stream that was.
+    /// // It sums what the kernel has written, no matter in which stream.
     /// comm.all_reduce_in_place(memory, RedOp::Sum).run()?;
     /// # Ok(())
     /// # }

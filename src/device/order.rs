@@ -14,8 +14,8 @@ pub(super) fn is_the_programs(regions: [&Region; 2]) -> bool {
     sites.all(|site| matches!(site.order, Order::Program))
 }
 
-/// The stream that a call's memory comes with. Memory of ours has one that is for nothing but such calls: cudarc's buffers
-/// may have been used in theirs without a trace.
+/// The stream that a call's memory comes with, preferably that of a buffer of cudarc's: it may have been used there
+/// without an event. Our own memory comes with a stream that is only for such calls.
 pub(super) fn stream_of(regions: [&Region; 2]) -> Option<Arc<CudaStream>> {
     let sites = regions.iter().filter_map(|region| region.site.as_ref());
     let own = sites.filter(|site| site.stream.is_some());
@@ -54,7 +54,7 @@ pub(super) fn were_used(
     uses.try_for_each(|(order, writes)| order.was_used(stream, end, writes))
 }
 
-/// A call's memory may be in use, and nothing tells until when.
+/// A call's memory may be in use, and it is not known until when.
 pub(super) fn were_lost(regions: [&Region; 2], error: &Error) {
     for (order, _) in uses(regions) {
         if let Order::Block(block) = order {

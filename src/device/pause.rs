@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-/// How long a waiter looks on before it yields, and how long it yields before it sleeps.
+/// How long a waiter spins before it yields, and after what time it sleeps.
 const LOOK_FOR: Duration = Duration::from_micros(50);
 pub(super) const YIELD_FOR: Duration = Duration::from_millis(1);
 const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
-/// A sleep is as long as this part of what was waited before, so that it adds no more to that.
+/// A sleep takes the elapsed wait divided by this, so that it adds only that part to the wait.
 const SLEEP_PART: u32 = 16;
 
 /// Passes the time until the next look. Each look takes a lock of the driver's, which others need to enqueue.

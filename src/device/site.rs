@@ -14,7 +14,7 @@ pub(crate) struct Site {
     pub(crate) order: Order,
 }
 
-/// Who knows what was done to memory in which stream.
+/// What keeps track of the uses of memory in streams.
 #[derive(Debug, Clone)]
 pub(crate) enum Order {
     /// The program itself.

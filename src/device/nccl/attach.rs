@@ -160,7 +160,7 @@ fn agree(comm: &Communicator, ready: Option<&Ready>) -> Result<(u8, u32), Error>
     let (watch, session) = (&comm.inner.watch, &comm.inner.world.session);
     for (rank, other) in all.chunks_exact(own.len()).enumerate() {
         if other.iter().all(|&byte| byte == 0) {
-            // It says itself why.
+            // That rank reports the reason itself.
             return Err(Error::Unsupported {
                 what: "NCCL".to_owned(),
                 reason: format!(

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How often who waits for the state looks whether the communicator has failed.
+/// How often a thread that waits for the state checks whether the communicator has failed.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The generation of GPUs (Hopper) from which on NCCL reduces 8-bit floats.
 const FLOAT8_SINCE: u8 = 9;
@@ -46,8 +46,8 @@ pub(crate) struct NcclEngine {
     pub(super) kept: Arc<RegistrationTable>,
     /// Whether a thread gives memory back.
     pub(super) tidies: AtomicBool,
-    /// Calls of NCCL's that were begun, and those that have come back: the guard looks whether one does not.
-    /// They publish nothing.
+    /// How many calls of NCCL's were begun, and how many have returned: the guard checks whether one does not. They
+    /// publish nothing.
     pub(super) begun: AtomicU64,
     pub(super) ended: AtomicU64,
     /// That of calls which do not block.
@@ -71,7 +71,7 @@ pub(super) struct Calls {
     /// How much.
     pub(super) count: u64,
     /// The end of the last one, until it is known to have run. NCCL runs the calls of a communicator one after the
-    /// other, in whichever streams they are.
+    /// other, even if they are in different streams.
     pub(super) last: Option<Arc<RecordedEvent>>,
     /// The one that is watched, until it has run.
     pub(super) mark: Option<Mark>,
@@ -193,8 +193,9 @@ impl NcclEngine {
         })
     }
 
-    /// Makes a stream wait until a call's memory may be used there. The ranks that have met for the call are told
-    /// where it does not. A capture may have begun while they met.
+    /// Makes a stream wait until a call's memory may be used there. Checks for a capture again, which may have begun
+    /// while the ranks met for the call. If CUDA fails, the communicator fails on all ranks, unless the error is one of
+    /// a capture.
     pub(super) fn hold_back(
         &self,
         operation: &'static str,
@@ -205,8 +206,8 @@ impl NcclEngine {
         hold_back(regions, stream).map_err(|error| self.lost(error))
     }
 
-    /// Keeps the memory of a call that NCCL goes on with, and may enqueue yet: nothing tells until when it is used. What a
-    /// program may free all the same, it gets back when NCCL has been aborted.
+    /// Keeps the memory of a call that NCCL continues, and may still enqueue: it is not known until when the memory is
+    /// used. NCCL is aborted, so that the program may then free memory that this library cannot keep.
     pub(super) fn outlive(&self, regions: [&Region; 2]) {
         were_lost(
             regions,
@@ -223,7 +224,7 @@ impl NcclEngine {
     ) -> Result<(), Error> {
         let end = match self.lock() {
             Ok(mut state) => self.record(&mut state.calls, stream),
-            // Its memory is to be kept all the same.
+            // The memory must be kept even so.
             Err(_) => self.end(stream),
         };
         self.used(regions, stream, end)
@@ -243,7 +244,7 @@ impl NcclEngine {
         Ok(end)
     }
 
-    /// An event at the end of a stream. In a graph that is being captured, it would never come.
+    /// An event at the end of a stream. `None` while the stream captures a graph, where the event would never occur.
     pub(super) fn end(
         &self,
         stream: &Arc<CudaStream>,
@@ -254,7 +255,7 @@ impl NcclEngine {
         self.gpu.events.record(stream).map(Arc::new).map(Some)
     }
 
-    /// Tells memory up to where it is used in a stream.
+    /// Notes for a call's memory up to which event of a stream it is used.
     pub(super) fn used(
         &self,
         regions: [&Region; 2],
@@ -271,7 +272,7 @@ impl NcclEngine {
         });
         told.map_err(|error| {
             were_lost(regions, &error);
-            // Also of a capture: what runs by now ends before its memory is gone.
+            // Also if a graph is being captured: what already runs is ended before its memory is freed.
             self.give_up(error.to_string());
             error.of_rank(self.rank).into()
         })
@@ -308,7 +309,7 @@ impl NcclEngine {
         }
     }
 
-    /// Does something that NCCL may not come back from.
+    /// Makes a call of NCCL's that may not return.
     fn inside<R>(&self, work: impl FnOnce() -> R) -> R {
         self.begun.fetch_add(1, Ordering::Relaxed);
         let result = work();

@@ -1,5 +1,5 @@
-//! The thread that ends what runs when it cannot come to its end: a program may wait for its streams in
-//! ways that know nothing of communicators.
+//! The thread that aborts calls which cannot complete: a program may wait for its streams by means that know nothing of
+//! communicators.
 
 use super::NcclEngine;
 use super::engine::{Calls, State};
@@ -59,7 +59,7 @@ fn watch_over(engine: &Weak<NcclEngine>, mut memory: Memory) {
             engine.tidy_elsewhere();
         }
     }
-    // What was dropped while it was in use is not, now that NCCL's communicator has ended.
+    // NCCL's communicator has ended, so blocks that were dropped while in use are not in use any more.
     block::sweep();
 }
 

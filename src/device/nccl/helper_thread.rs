@@ -1,4 +1,4 @@
-//! Calls of NCCL's that wait for all ranks, for ever if need be: they run on a thread that may be left behind.
+//! Calls of NCCL's that wait for all ranks, and may never return: they run on a thread that may be left behind.
 
 use crate::deadline::deadline_in;
 use crate::error::Error;
@@ -23,7 +23,7 @@ pub(super) fn on_helper_thread<R: Send + 'static>(
 ) -> Result<R, Error> {
     let (sender, done) = bounded(1);
     spawn("spark-nccl-call", move || {
-        // Nobody hears it who has been told of a fault.
+        // Fails if the caller has returned already because of a fault or the deadline.
         let _ = sender.send(work());
     })?;
     let deadline = deadline_in(timeout);
@@ -52,12 +52,12 @@ pub(super) fn on_helper_thread<R: Send + 'static>(
     }
 }
 
-/// Starts a thread that calls NCCL. The process does not end under it, if it ends soon: NCCL and CUDA are taken
-/// down then, which it would not survive.
+/// Starts a thread that calls NCCL. An exiting process waits for it for a while: at exit NCCL and CUDA are taken down,
+/// and a call that is still running would crash.
 pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     static IS_AWAITED: AtomicBool = AtomicBool::new(false);
-    // Pairs with nothing: a thread that finds it set starts another one after the function was registered, by
-    // whichever thread. None waits for that one, which a forked child might not have; to register it twice does no harm.
+    // Pairs with nothing: if it is set, some thread has registered the function before. No thread waits for another to
+    // register it, since a forked child might lack that one. Registering it twice does no harm.
     if !IS_AWAITED.load(Ordering::Relaxed) {
         // SAFETY: the function may be called at any time, and does not unwind.
         unsafe { libc::atexit(wait_for_all) };
@@ -100,6 +100,6 @@ extern "C" fn wait_for_all() {
     const PATIENCE: Duration = Duration::from_secs(3);
     // A forked child has none of the threads, and does not wait for them.
     let (inside, left) = INSIDE.get();
-    // What waits for something that never comes is left to its fate.
+    // Threads that wait for something that never comes are left behind.
     left.wait_while_for(&mut inside.lock(), |inside| *inside > 0, PATIENCE);
 }

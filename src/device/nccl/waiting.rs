@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Looks at a stream between two at the clock and at the communicator.
+/// How many times a waiter looks at a stream before it checks the clock and the communicator.
 const LOOKS: u32 = 64;
 /// How long a call into NCCL may delay a thread that wants to abort the communicator.
 const CALL: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ impl NcclEngine {
             if (waited > YIELD_FOR || looks.is_multiple_of(LOOKS))
                 && let Err(error) = self.still_waits(start)
             {
-                // What CUDA says now is what the fault has brought about.
+                // An error of CUDA's is now only a consequence of the fault.
                 let _ = self.subside();
                 return Err(error);
             }
@@ -61,8 +61,8 @@ impl NcclEngine {
         self.check()
     }
 
-    /// Waits a little for the last call to come to its end: after an abort, who hears of the error may free what kernels
-    /// use. Whether it has.
+    /// Waits a little for the last call to end: after an abort, a program that gets the error may free what kernels
+    /// use. Returns whether it has ended.
     fn subside(&self) -> Result<bool, spark_ccl_cuda::Error> {
         let last = self.state.try_lock_for(CALL);
         let Some(last) = last.and_then(|state| state.calls.last.clone()) else {
@@ -80,7 +80,7 @@ impl NcclEngine {
 
     fn still_waits(&self, start: Instant) -> Result<(), Error> {
         self.check()?;
-        // Who holds the lock enqueues.
+        // A thread that holds the lock enqueues a call; the time is checked at a later look.
         let timeout = self
             .state
             .try_lock()
@@ -99,7 +99,7 @@ impl NcclEngine {
             self.abort();
             return Err(Error::Failed(fault));
         }
-        // Who holds the lock will hear of it.
+        // The thread that holds the lock gets NCCL's error itself.
         let Some(state) = self.state.try_lock() else {
             return Ok(());
         };
@@ -120,14 +120,14 @@ impl NcclEngine {
         }
     }
 
-    /// What stays until NCCL has ended all that it runs: what is registered, and the stream for which cudarc keeps its
-    /// buffers until their uses are over.
+    /// What must live until NCCL has ended everything that it runs: what is registered, and the stream because of which
+    /// cudarc keeps its buffers until their uses are over.
     fn until_the_end(&self) -> impl Send + use<> {
         (Arc::clone(&self.kept), Arc::clone(&self.gpu))
     }
 
-    /// Deregisters all memory, of which nothing is in use. NCCL (2.28.9, `commFree`) frees the connections to its
-    /// proxies before it gives up what is still registered, and then uses them: now and then the process crashes.
+    /// Deregisters all memory; none of it may be in use. NCCL (2.28.9, `commFree`) frees the connections to its proxies
+    /// before it gives up what is still registered, which uses these connections: sometimes the process crashes.
     fn forget_memory(&self) -> impl FnOnce(&nccl::Communicator) + Send + use<> {
         let (kept, rank) = (Arc::clone(&self.kept), self.rank);
         move |nccl| {
@@ -137,7 +137,7 @@ impl NcclEngine {
         }
     }
 
-    /// Ends NCCL's communicator when all that was enqueued has run, on all ranks; all have come here.
+    /// Ends NCCL's communicator once everything that was enqueued has run on all ranks. All ranks must call this.
     pub(super) fn end_together(&self) -> Result<(), Error> {
         let (nccl, timeout) = {
             let mut state = self.lock()?;
@@ -155,8 +155,8 @@ impl NcclEngine {
         })
     }
 
-    /// Leaves without [`end_together`](Self::end_together): what has not run by now is aborted, on all ranks, which might take
-    /// what comes of it for results.
+    /// Leaves without [`end_together`](Self::end_together). Calls that do not end soon are aborted on all ranks, which
+    /// could otherwise take their output for results.
     pub(super) fn end_alone(&self) {
         if !self.watch.failed() {
             match self.subside() {
@@ -174,14 +174,15 @@ impl NcclEngine {
         self.abort();
     }
 
-    /// Ends what runs, unless a call of NCCL's does not come back; then nothing can be enqueued any more.
+    /// Ends what runs; after that nothing can be enqueued any more. Returns `false` if a call of NCCL's does not
+    /// return, so that nothing could be ended.
     pub(super) fn abort(&self) -> bool {
         self.end_nccl(false)
     }
 
-    /// The same. Memory can be deregistered where nothing runs: else that may wait for what is to be aborted.
+    /// The same. Memory is deregistered only if nothing runs: otherwise that might wait for what is to be aborted.
     fn end_nccl(&self, is_idle: bool) -> bool {
-        // Who waits for NCCL comes back.
+        // Threads that wait for NCCL return.
         self.call_timeout.set(Duration::ZERO);
         let is_stuck = self.stuck.load(Ordering::Relaxed);
         let limit = if is_stuck { Duration::ZERO } else { CALL };
@@ -208,10 +209,10 @@ impl NcclEngine {
                 tracing::warn!("rank {rank}: {error}");
             }
             drop(kept);
-            // Nobody hears it who has waited long enough.
+            // Fails if the thread that aborts has waited long enough.
             let _ = sender.send(());
         });
-        // Without a thread, it was dropped, which aborts as well.
+        // If no thread could be started, the communicator was dropped, which aborts it, too.
         if started.is_ok() && done.recv_timeout(ABORT).is_err() {
             tracing::warn!(
                 "rank {rank}: NCCL has ended what runs, but waits for graphs with its calls to be dropped"
