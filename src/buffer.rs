@@ -31,7 +31,7 @@ pub(crate) struct Home {
     pub(crate) offset: usize,
 }
 
-// SAFETY: a region is a plain description; whoever reads or writes through it (the engine) does so
+// SAFETY: a region is a plain description. The engine, which reads and writes through it, does so
 // under the contracts of `SendBuf` and `RecvBuf`, whose element types are `Send + Sync`.
 unsafe impl Send for Region {}
 

@@ -156,9 +156,9 @@ impl Allocation {
 /// Collectives whose buffers are registered take the zero-copy path. Where all ranks share a host, they
 /// reduce straight out of and into each other's memory, if the buffers are views of the same allocation
 /// at the same place on every rank, and each rank passes its own: what another rank (of the same process) or
-/// another communicator has allocated is ordinary memory in a call. Over RDMA, devices move what is only moved
-/// straight from registered memory to registered memory, whichever of both there is. Over TCP it is as good as
-/// ordinary memory.
+/// another communicator has allocated is ordinary memory in a call. Over RDMA, devices read data that is not reduced
+/// straight from the sender's registered memory, and write it straight to the receiver's memory if that is registered,
+/// too. Over TCP, registered memory works like ordinary memory.
 ///
 /// After a failed operation the memory is ordinary: no other rank writes to it any more, and none takes what it
 /// reads there for a result. What no rank wrote in the operation is kept, unless memory is short.

@@ -42,9 +42,8 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
         }
     }
 
-    /// Lets it take whichever path its buffers allow, also where the zero-copy path is demanded of all
-    /// (`SPARK_CCL_PATH=zero-copy`): for small things beside the calls that matter. All ranks must
-    /// do alike.
+    /// Lets the call take any path that its buffers allow, even if the zero-copy path is demanded of all calls
+    /// (`SPARK_CCL_PATH=zero-copy`). This is for small calls beside those that matter. All ranks must do the same.
     ///
     /// ```
     /// # let comm = spark_ccl::Communicator::local(1)?.remove(0);
