@@ -1,4 +1,4 @@
-//! Streams of links: there is one per purpose, whichever of its two ends asks for it.
+//! Streams of links: there is one per purpose, no matter which of its two ends asks for it.
 //!
 //! Both ends may ask. If two ranks call each other for the same purpose, the higher rank rejects the other's call; the
 //! lower one accepts the other's call and gives up its own. A rank that has the stream rejects all further calls. Only

@@ -249,8 +249,8 @@ impl Session {
     /// Asks for a link's stream to a peer, and does not wait for it. The stream goes to the [attendant](Self::attend)
     /// of its context, and its other end to the peer's attendant.
     ///
-    /// There is one stream per purpose, whichever end asks for it. Once it is delivered, do not ask for it again. The
-    /// ways are tried in order until the deadline. A peer that has the call but is stopped may answer later.
+    /// There is one stream per purpose, no matter which end asks for it. Once it is delivered, do not ask for it
+    /// again. The ways are tried in order until the deadline. A peer that has the call but is stopped may answer later.
     ///
     /// # Errors
     /// [`Error::Argument`] if the peer cannot be reached in these ways; [`Error::Os`].

@@ -1,4 +1,4 @@
-//! Streams of links: one for each purpose, whichever end asks.
+//! Streams of links: one for each purpose, no matter which end asks.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;

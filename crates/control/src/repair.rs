@@ -1,5 +1,5 @@
 //! Reopening a broken control stream: when to try, and when to declare the neighbour dead or lost. Pure decisions: the
-//! dialling is the program's (`Dial`).
+//! program does the dialling (`Dial`).
 
 use std::io;
 use std::sync::Arc;

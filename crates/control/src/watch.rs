@@ -219,7 +219,8 @@ impl Drop for Watch {
 mod tests {
     use super::*;
 
-    /// Faults are recorded under the monitor's mutex, too. So whoever sets an alarm gets it, or sees the fault.
+    /// Faults are recorded under the monitor's mutex, too. So a thread that sets an alarm either is alarmed, or finds
+    /// the fault recorded already.
     #[test]
     fn no_alarm_is_set_while_a_fault_is_being_recorded() {
         let monitor = Monitor::start(0, vec!["rank 0".to_owned()], Vec::new(), None).unwrap();

@@ -11,8 +11,8 @@ const MAX_TEXT: usize = 512;
 const MAX_WORDS: usize = 192;
 /// How many late ranks a fault carries. A test checks that they fit into a frame.
 pub(super) const MAX_LATE: usize = 12;
-/// How many ranks a heartbeat lists, which is enough for all neighbours in a world of any size; and a proposal, where they
-/// are for people.
+/// How many ranks a heartbeat or a proposal lists. That is enough for all neighbours in a world of any size. Ranks
+/// agree without a proposal's list; only errors depend on it.
 pub(super) const MAX_RANKS: usize = 128;
 
 #[derive(Default)]
