@@ -22,7 +22,7 @@ pub(super) struct Message {
 }
 
 impl Direction {
-    /// Sends a message that arrives at `due`, or together with the previous one, whichever is later.
+    /// Sends a message that arrives at `due`, but not before the previous one.
     pub(super) fn send(&mut self, due: u64, message: Message) {
         let due = due.max(self.in_flight.back().map_or(0, |last| last.0));
         self.in_flight.push_back((due, message));
@@ -36,7 +36,7 @@ impl Direction {
         self.in_flight.pop_front().map(|head| head.1)
     }
 
-    /// Frees a slot. The sender finds out at `due`, or together with the previous one, whichever is later.
+    /// Frees a slot. The sender finds out at `due`, but not before it finds out about the previous one.
     pub(super) fn free(&mut self, due: u64) {
         let due = due.max(self.freed.back().copied().unwrap_or(0));
         self.freed.push_back(due);

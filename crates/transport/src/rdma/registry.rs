@@ -144,8 +144,8 @@ impl Memory<'_> {
     unsafe fn register(&self, domain: &ProtectionDomain) -> Result<MemoryRegion, Error> {
         // Peers read what is lent to them. Local devices write what they read from peers.
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
-        // SAFETY: the caller promises the contract of `ProtectionDomain::register` for this memory, for whichever
-        // way it is registered.
+        // SAFETY: the caller promises the contract of `ProtectionDomain::register` for this memory, which holds for
+        // both ways to register it.
         unsafe {
             match *self {
                 Self::Host { start, bytes } => domain.register(start, bytes, access),

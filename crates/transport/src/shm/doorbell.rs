@@ -86,7 +86,7 @@ impl Chime {
         }
     }
 
-    /// Whether the peer has announced whether it rings. Until then it has not used the link.
+    /// Whether the peer has announced whether it rings. Before that it has not used the link.
     pub fn is_answered(&self) -> bool {
         self.0.other().rings.load(Ordering::Relaxed) != 0
     }

@@ -45,7 +45,7 @@ struct Loan {
 }
 
 // SAFETY: the payload is only read. The caller of `lend` has promised that it stays valid and unchanged until the
-// loan has returned, whichever thread owns the link.
+// loan has returned, no matter which thread owns the link.
 unsafe impl Send for Loan {}
 
 impl Tx {

@@ -37,7 +37,7 @@ const RESERVED: u64 = 1;
 /// How many writes a rail must have room for before it takes one that was not reserved: one for the reserved message,
 /// one for a probe, and the write itself.
 const UNRESERVED: u64 = RESERVED + 2;
-/// What a poll that finds nothing counts for: it has time for more.
+/// How much a poll that finds nothing counts: an idle link has time for more checks.
 const IDLE: u32 = 16;
 
 /// An end of a link.

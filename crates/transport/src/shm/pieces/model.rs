@@ -50,7 +50,7 @@ impl Words for Ring {
     }
 }
 
-/// Gives `count` pieces, whichever are asked for, and closes.
+/// Gives the first `count` pieces that are asked for, and closes.
 fn give_all(ring: &Ring, count: usize) {
     for _ in 0..count {
         let piece = loop {

@@ -283,7 +283,7 @@ impl Core {
 }
 
 impl Dead {
-    /// Whether it is open what the rail delivers until the peer has sent its report or verdict.
+    /// Whether what the rail delivers is known only once the peer has sent its report or verdict.
     fn needs_peer(&self) -> bool {
         !self.is_confirmed || self.is_undecided()
     }
