@@ -97,7 +97,7 @@ struct OwnedJob {
 }
 
 // SAFETY: the pointers are only used to run the job, and the caller of `Compute::start` keeps its
-// memory valid until then, whichever thread polls.
+// memory valid until then, no matter which thread polls.
 unsafe impl Send for OwnedJob {}
 
 impl OwnedJob {

@@ -24,8 +24,8 @@ pub struct Rdma {
     pub traffic_class: u8,
     /// Queue pairs per rail of a link, at least 1.
     pub qps_per_connection: usize,
-    /// The library to open; `None` for the system's libibverbs. It runs in this process, and whoever sets it vouches for
-    /// it.
+    /// The library to open; `None` for the system's libibverbs. It runs in this process: the user who sets the path
+    /// vouches for the library.
     pub library: Option<PathBuf>,
 }
 

@@ -183,7 +183,7 @@ impl PinnedWords {
     /// The numbers.
     pub fn words(&self) -> &[AtomicU64] {
         // SAFETY: `new` allocated `count` numbers and set them to 0. They live as long as `self`;
-        // whoever changes them, this process or a kernel, does so atomically.
+        // both this process and kernels change them only atomically.
         unsafe { std::slice::from_raw_parts(self.start, self.count) }
     }
 

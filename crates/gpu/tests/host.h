@@ -22,9 +22,9 @@ struct Place {
     u32 cta, warp, warps, ctas;
     // Of a generator of random numbers.
     u64 random;
-    // Once in so many accesses to scratch, it sleeps.
+    // It sleeps at one in this number of accesses to scratch, chosen at random; never if 0.
     u32 pauses;
-    // For so many microseconds at most.
+    // The limit of a sleep, in microseconds.
     u32 pause;
 };
 inline thread_local Place here;

@@ -137,8 +137,8 @@ impl Library {
         late.filter_map(|(name, since, here)| (!here).then_some((name, since)))
     }
 
-    /// Whether it is new enough to reduce elements of a type, by whichever reduction; any type can be moved. Of 8-bit
-    /// floats, the GPUs of all ranks must be of compute capability 9.0 or later, too, which NCCL itself checks.
+    /// Whether it is new enough to reduce elements of a type, by any reduction; every type can be moved. For 8-bit
+    /// floats, the GPUs of all ranks must also have compute capability 9.0 or later, which NCCL itself checks.
     ///
     /// # Errors
     ///

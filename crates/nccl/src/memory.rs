@@ -17,7 +17,7 @@ pub struct DeviceSlice {
 }
 
 // SAFETY: this is an address, which this crate never dereferences. `from_raw`'s caller promises
-// that the memory stays valid, whichever thread uses the value.
+// that the memory stays valid, no matter which thread uses the value.
 unsafe impl Send for DeviceSlice {}
 // SAFETY: a shared reference only gives copies of the address, length, type and device.
 unsafe impl Sync for DeviceSlice {}

@@ -48,11 +48,11 @@ macro_rules! api {
                     path: path.to_owned(),
                     version: Version::from_code(0),
                     // SAFETY: each field has the type that nccl.h declares for the function of its
-                    // name; whoever opened the library has vouched that it is NCCL's.
+                    // name; the code that opened the library vouches that it is NCCL's.
                     $($name: unsafe { find(library, concat!(stringify!($name), "\0")) }
                         .ok_or_else(|| missing(stringify!($name)))?,)*
                     // SAFETY: each field has the type that nccl.h declares for the function of its
-                    // name; whoever opened the library has vouched that it is NCCL's.
+                    // name; the code that opened the library vouches that it is NCCL's.
                     $($($late: unsafe { find(library, concat!(stringify!($late), "\0")) },)*)*
                 };
                 let mut version = 0;

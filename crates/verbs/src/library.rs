@@ -70,12 +70,12 @@ macro_rules! api {
             fn load(library: &libloading::Library, path: &Path) -> Result<Api, Error> {
                 Ok(Api {
                     // SAFETY: each type was generated from the declaration of the function of that name in verbs.h,
-                    // whoever opened the library has vouched for its functions, and the name ends with a zero byte.
+                    // the code that opened the library vouches for its functions, and the name ends with a zero byte.
                     $($name: unsafe { find(library, concat!(stringify!($name), "\0")) }.ok_or_else(
                         || Error::Symbol { path: PathBuf::from(path), symbol: stringify!($name) },
                     )?,)*
                     // SAFETY: each type was generated from the declaration of the function of that name in verbs.h,
-                    // whoever opened the library has vouched for its functions, and the name ends with a zero byte.
+                    // the code that opened the library vouches for its functions, and the name ends with a zero byte.
                     $($late: unsafe { find(library, concat!(stringify!($late), "\0")) },)*
                 })
             }

@@ -58,7 +58,7 @@ static bool fails(const char *how) {
     return fake && !strcmp(fake, how);
 }
 
-// A float with so many bits of exponent and fraction, for numbers that are not too large for it.
+// A float with EXPONENT bits of exponent and FRACTION bits of fraction, for numbers that are not too large for it.
 template <typename Bits, int EXPONENT, int FRACTION>
 struct Small {
     static constexpr int BIAS = (1 << (EXPONENT - 1)) - 1;
