@@ -183,6 +183,23 @@ impl<T: Element> Registered<T> {
         &self.segment
     }
 
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where the elements begin, for interfaces that take pointers. No reference to the elements is made, so calls that
+    /// are under way may use them meanwhile. They can be read and written through the pointer under the rules of
+    /// [`Communicator::run_untyped`](crate::Communicator::run_untyped), as long as this value or a call has the memory.
+    pub fn as_mut_ptr(&self) -> *mut T {
+        self.segment.own.cast()
+    }
+
     /// A part to send from.
     ///
     /// # Errors

@@ -177,7 +177,7 @@ impl<'a> Draft<'a> {
         }
         let memory = self.comm.memory.lock();
         let home = memory.iter().find(|one| {
-            let offset = (start as usize).wrapping_sub(one.as_ptr() as usize);
+            let offset = (start as usize).wrapping_sub(one.as_mut_ptr() as usize);
             offset
                 .checked_add(bytes)
                 .is_some_and(|end| end <= one.len())

@@ -32,7 +32,8 @@ pub unsafe extern "C" fn spark_ccl_comm_create(
     comm: *mut *mut Handle,
 ) -> Status {
     guarded(|| {
-        let comm = Output::new(comm)?;
+        // SAFETY: `comm` is null or can be written (this function's contract), and the output does not outlive this call.
+        let comm = unsafe { Output::new(comm) }?;
         must_be_closed("comm_create")?;
         let (rank, size) = (natural(rank, "rank")?, natural(size, "size")?);
         // SAFETY: `given` refuses null, and otherwise `id` points to a `spark_ccl_unique_id` (this function's
@@ -58,7 +59,8 @@ pub unsafe extern "C" fn spark_ccl_comm_from_env(
     comm: *mut *mut Handle,
 ) -> Status {
     guarded(|| {
-        let comm = Output::new(comm)?;
+        // SAFETY: `comm` is null or can be written (this function's contract), and the output does not outlive this call.
+        let comm = unsafe { Output::new(comm) }?;
         must_be_closed("comm_from_env")?;
         // SAFETY: `settings` is null or points to `count` settings, with strings that are null or end in a null
         // character, and nobody writes them until this returns (this function's contract).
@@ -80,7 +82,8 @@ pub unsafe extern "C" fn spark_ccl_comm_split(
     part: *mut *mut Handle,
 ) -> Status {
     guarded(|| {
-        let part = Output::new(part)?;
+        // SAFETY: `part` is null or can be written (this function's contract), and the output does not outlive this call.
+        let part = unsafe { Output::new(part) }?;
         must_be_closed("comm_split")?;
         // Any number below 0 means that the rank is in none.
         if let Some(made) = find(comm)?.inner.split(u32::try_from(color).ok(), key)? {
@@ -103,7 +106,8 @@ pub unsafe extern "C" fn spark_ccl_comm_shrink(
     rest: *mut *mut Handle,
 ) -> Status {
     guarded(|| {
-        let rest = Output::new(rest)?;
+        // SAFETY: `rest` is null or can be written (this function's contract), and the output does not outlive this call.
+        let rest = unsafe { Output::new(rest) }?;
         must_be_closed("comm_shrink")?;
         // SAFETY: `lost` is null or points to `count` ranks, which nobody writes until this returns (this function's
         // contract). They are copied within this closure.
@@ -128,19 +132,17 @@ pub extern "C" fn spark_ccl_comm_finalize(comm: *mut Handle) -> Status {
 struct Output(*mut *mut Handle);
 
 impl Output {
-    /// The pointer must be null, or writable.
-    fn new(to: *mut *mut Handle) -> Result<Self, Failure> {
+    /// # Safety
+    /// `to` is null or points to a pointer that can be written as long as the output lives.
+    unsafe fn new(to: *mut *mut Handle) -> Result<Self, Failure> {
         let to = given(to, "the pointer to the new communicator")?;
-        // SAFETY: `given` has refused null. All that call this pass their own last argument, and each has in its
-        // contract that this is null or points to a pointer that can be written: `spark_ccl_comm_create`, `_from_env`,
-        // `_split` and `_shrink`.
+        // SAFETY: `given` has refused null, so `to` can be written (this function's contract).
         unsafe { to.write(std::ptr::null_mut()) };
         Ok(Self(to))
     }
 
     fn give(&self, comm: Communicator) {
-        // SAFETY: `new` has written to the same pointer, so it is not null and can be written. The function that was
-        // called with it has not returned: its output is a local variable.
+        // SAFETY: the pointer is not null, and can be written as long as the output lives (contract of `new`).
         unsafe { self.0.write(insert(comm)) };
     }
 }

@@ -25,7 +25,7 @@ pub unsafe extern "C" fn spark_ccl_alloc(
         must_be_closed("alloc")?;
         let comm = find(comm)?;
         let made = Arc::new(comm.inner.alloc::<u8>(bytes)?);
-        let start = made.as_ptr().cast_mut().cast();
+        let start = made.as_mut_ptr().cast();
         comm.memory.lock().push(made);
         // SAFETY: `given` has refused null, and `memory` points to a pointer that can be written until this function
         // returns (its contract).
@@ -45,7 +45,7 @@ pub extern "C" fn spark_ccl_free(comm: *mut Handle, memory: *mut c_void) -> Stat
         let mut all = comm.memory.lock();
         let known = all
             .iter()
-            .position(|one| std::ptr::eq(one.as_ptr(), memory.cast()));
+            .position(|one| std::ptr::eq(one.as_mut_ptr(), memory.cast()));
         let Some(index) = known else {
             return Err(Failure::invalid(
                 "the communicator has allocated no memory that begins there".to_owned(),

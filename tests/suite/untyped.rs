@@ -226,7 +226,7 @@ fn they_refuse_what_the_operation_does_not_have() {
 fn they_refuse_memory_that_others_have_allocated() {
     run(2, |comm| {
         let part = comm.split(Some(0), 0).unwrap().unwrap();
-        let mut memory = comm.alloc::<u8>(4096).unwrap();
+        let memory = comm.alloc::<u8>(4096).unwrap();
         let start = memory.as_mut_ptr();
         let sum = UntypedCall::new(Operation::AllReduce, DType::U8)
             .reduction(ReduceOp::Sum)

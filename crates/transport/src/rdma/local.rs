@@ -32,7 +32,7 @@ pub type LocalDevice = (Device, Result<Vec<LocalPort>, Error>);
 /// When it, or a function of it, is missing.
 pub fn library(settings: &Rdma) -> Result<Library, Error> {
     match settings.library.as_deref() {
-        // SAFETY: whoever sets `SPARK_CCL_IBVERBS_LIBRARY` names libibverbs by it, and so vouches for its initialisers
+        // SAFETY: the user who sets `SPARK_CCL_IBVERBS_LIBRARY` names libibverbs by it, and so vouches for its initialisers
         // and its functions.
         Some(path) => unsafe { Library::open_at(path) },
         None => Library::open(),
