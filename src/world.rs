@@ -3,7 +3,7 @@
 
 use crate::error::Error;
 use crate::plan::Network;
-use crate::repair;
+use crate::redial;
 use spark_ccl_bootstrap::{HostId, Kind, Purpose, Session, Via};
 use spark_ccl_compute::{Compute, Cpu};
 use spark_ccl_config::{Net, Settings, Tuning};
@@ -84,7 +84,7 @@ impl World {
         let names = (0..size).map(|rank| session.describe(rank)).collect();
         let session = Arc::new(session);
         let redial = Redial {
-            dial: repair::dial(&session, NO_CONTEXT),
+            dial: redial::dial(&session, NO_CONTEXT),
             unheard: settings.lost_after,
             heard: settings.cut_after,
         };
@@ -93,7 +93,7 @@ impl World {
             what: "starting the monitor thread".to_owned(),
             problem: error.to_string(),
         })?;
-        repair::answer(&session, &monitor);
+        redial::answer(&session, &monitor);
         Ok(Self {
             session,
             settings,

@@ -2,9 +2,9 @@
 
 mod farewell;
 mod notices;
-mod repair;
+mod reopening;
 
-pub(crate) use repair::Attempt;
+pub(crate) use reopening::Attempt;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

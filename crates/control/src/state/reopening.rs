@@ -1,4 +1,4 @@
-//! Heartbeats, and reopening broken streams: applies the decisions of `repair.rs` to the neighbours.
+//! Heartbeats, and reopening broken streams: applies the decisions of `../repair.rs` to the neighbours.
 
 use std::time::{Duration, Instant};
 
