@@ -1,5 +1,5 @@
-//! The quick way through an exchange: a small vector to every peer, then everyone's, which are reduced, or put side by
-//! side.
+//! The quick way through an exchange: a small vector to every peer, the same to all or one for each, then everyone's,
+//! which are reduced, or put side by side.
 //!
 //! It sends exactly the messages of the schedule's steps, so a rank may take it while others do not.
 
@@ -8,7 +8,7 @@ use super::wires::Wires;
 use crate::task::Task;
 use spark_ccl_compute::{Job, Operand};
 use spark_ccl_sched::Rank;
-use spark_ccl_types::Scale;
+use spark_ccl_types::{Operation, Scale};
 
 /// The lane of a schedule with one channel.
 const LANE: usize = 0;
@@ -21,25 +21,81 @@ pub(super) enum Progress {
     Steps(u64),
 }
 
+/// What is exchanged.
+struct Exchange<'a> {
+    task: &'a Task,
+    tag: u64,
+    /// Elements, and bytes, of a message.
+    count: usize,
+    bytes: usize,
+    /// Bytes between the parts of the input that go to one rank and to the next: none, where all get the same.
+    stride: usize,
+}
+
+impl<'a> Exchange<'a> {
+    fn of(task: &'a Task, tag: u64, size: u32) -> Self {
+        let element = task.signature.dtype.size();
+        let differs = task.operation() == Operation::AllToAll;
+        let count = if differs {
+            task.input.len / size as usize
+        } else {
+            task.input.len
+        };
+        let bytes = count * element;
+        let stride = if differs { bytes } else { 0 };
+        Self {
+            task,
+            tag,
+            count,
+            bytes,
+            stride,
+        }
+    }
+
+    /// What this rank has for a rank.
+    fn own(&self, rank: Rank) -> Operand {
+        Operand {
+            ptr: self
+                .task
+                .input
+                .ptr
+                .wrapping_add(rank as usize * self.stride),
+            scale: self.task.reduction.scale,
+        }
+    }
+
+    fn job<'j>(&self, srcs: &'j [Operand], dsts: &'j [*mut u8]) -> Job<'j> {
+        Job {
+            dtype: self.task.signature.dtype,
+            op: self.task.reduction.combine,
+            srcs,
+            dsts,
+            count: self.count,
+            streaming: false,
+        }
+    }
+}
+
 /// Runs an exchange, and looks for each of its messages at most `polls` times. Does nothing with long vectors.
 pub(super) fn run(run: &mut Run<'_>, polls: u32) -> Progress {
     let Run {
         task, tag, wires, ..
     } = run;
-    let bytes = task.input.len * task.signature.dtype.size();
+    let exchange = Exchange::of(task, *tag, wires.size);
+    let bytes = exchange.bytes;
     let reduces = task.operation().reduces();
     // What is only moved may go without a slot if it is longer.
     if bytes > wires.slot_bytes || !reduces && bytes >= ASK_SLOTLESS_BYTES {
         return Progress::Steps(0);
     }
-    let sent = send(task, *tag, bytes, wires);
+    let sent = send(&exchange, wires);
     if sent < wires.size - 1 {
         return Progress::Steps(u64::from(sent));
     }
     let taken = if reduces {
-        reduce(task, *tag, bytes, wires, polls)
+        reduce(&exchange, wires, polls)
     } else {
-        gather(task, *tag, bytes, wires, polls)
+        gather(&exchange, wires, polls)
     };
     match taken {
         Progress::Complete if wires.unflushed.is_empty() => Progress::Complete,
@@ -50,7 +106,8 @@ pub(super) fn run(run: &mut Run<'_>, polls: u32) -> Progress {
 }
 
 /// Sends to one peer after the other, as far as the links take it at once. Returns to how many.
-fn send(task: &Task, tag: u64, bytes: usize, wires: &mut Wires) -> u32 {
+fn send(exchange: &Exchange<'_>, wires: &mut Wires) -> u32 {
+    let &Exchange { bytes, tag, .. } = exchange;
     for step in 1..wires.size {
         let peer = (wires.rank + step) % wires.size;
         let Ok(tx) = wires.tx(peer, LANE) else {
@@ -59,10 +116,11 @@ fn send(task: &Task, tag: u64, bytes: usize, wires: &mut Wires) -> u32 {
         let Ok(Some(slot)) = tx.reserve(bytes) else {
             return step - 1;
         };
-        let (srcs, dsts) = ([own(task)], [slot.as_mut_ptr()]);
-        // SAFETY: the input is readable until the operation is done. The slot has room for as much (`reserve`), is this
-        // side's until it is committed below, and is no part of the input.
-        unsafe { wires.compute_now(&job(task, &srcs, &dsts)) };
+        let (srcs, dsts) = ([exchange.own(peer)], [slot.as_mut_ptr()]);
+        // SAFETY: the source is all of the input, or its block for the peer, of which there is one for each rank
+        // (`check`); the input is readable until the operation is done. The slot has room for as much (`reserve`), is
+        // this side's until it is committed below, and is no part of the input.
+        unsafe { wires.compute_now(&exchange.job(&srcs, &dsts)) };
         if wires.commit(peer, LANE, bytes, tag).is_err() {
             return step - 1;
         }
@@ -71,12 +129,15 @@ fn send(task: &Task, tag: u64, bytes: usize, wires: &mut Wires) -> u32 {
 }
 
 /// Reduces the vectors of all ranks, in the order of ranks, if each arrives within `polls` polls.
-fn reduce(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, polls: u32) -> Progress {
+fn reduce(exchange: &Exchange<'_>, wires: &mut Wires, polls: u32) -> Progress {
+    let &Exchange {
+        task, bytes, tag, ..
+    } = exchange;
     let mut operands = std::mem::take(&mut wires.operands);
     operands.clear();
     for rank in 0..wires.size {
         if rank == wires.rank {
-            operands.push(own(task));
+            operands.push(exchange.own(rank));
         } else if let Some(ptr) = arrived(rank, tag, bytes, wires, polls) {
             let scale = Scale::One;
             operands.push(Operand { ptr, scale });
@@ -90,7 +151,7 @@ fn reduce(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, polls: u32) ->
         // SAFETY: input and output are the operation's until it is done; they are as long, and the same or apart
         // (`check`). The other operands are messages: `arrived` has checked that they are as long as the input, they
         // stay where they are until they are released below, and they lie in the links' memory, apart from the output.
-        unsafe { wires.compute_now(&job(task, &operands, &dsts)) };
+        unsafe { wires.compute_now(&exchange.job(&operands, &dsts)) };
         let own = wires.rank;
         for peer in (0..wires.size).filter(|&peer| peer != own) {
             release(peer, wires);
@@ -105,14 +166,17 @@ fn reduce(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, polls: u32) ->
 }
 
 /// Puts the own vector and those of the others side by side, as long as each arrives within `polls` polls.
-fn gather(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, polls: u32) -> Progress {
+fn gather(exchange: &Exchange<'_>, wires: &mut Wires, polls: u32) -> Progress {
+    let &Exchange {
+        task, bytes, tag, ..
+    } = exchange;
     let block = |rank: Rank| task.output.ptr.wrapping_add(rank as usize * bytes);
     let mut steps = 0;
     if !task.in_place {
-        let (srcs, dsts) = ([own(task)], [block(wires.rank)]);
-        // SAFETY: the output has a block for each rank, as long as the input, and lies apart from it (`check`); both
-        // are the operation's until it is done.
-        unsafe { wires.compute_now(&job(task, &srcs, &dsts)) };
+        let (srcs, dsts) = ([exchange.own(wires.rank)], [block(wires.rank)]);
+        // SAFETY: the output has a block for each rank, as long as the input or a block of it, and lies apart from the
+        // input (`check`); both are the operation's until it is done.
+        unsafe { wires.compute_now(&exchange.job(&srcs, &dsts)) };
         steps += 1;
     }
     for distance in 1..wires.size {
@@ -125,7 +189,7 @@ fn gather(task: &Task, tag: u64, bytes: usize, wires: &mut Wires, polls: u32) ->
         // SAFETY: the output has a block for each rank, and is the operation's until it is done. `arrived` has checked
         // that the message is as long as a block; it stays where it is until it is released below, and lies in the
         // link's memory, apart from the output.
-        unsafe { wires.compute_now(&job(task, &srcs, &dsts)) };
+        unsafe { wires.compute_now(&exchange.job(&srcs, &dsts)) };
         release(from, wires);
         steps += 1;
     }
@@ -158,22 +222,4 @@ pub(super) fn arrived(
         }
     }
     None
-}
-
-fn own(task: &Task) -> Operand {
-    Operand {
-        ptr: task.input.ptr,
-        scale: task.reduction.scale,
-    }
-}
-
-fn job<'a>(task: &Task, srcs: &'a [Operand], dsts: &'a [*mut u8]) -> Job<'a> {
-    Job {
-        dtype: task.signature.dtype,
-        op: task.reduction.combine,
-        srcs,
-        dsts,
-        count: task.input.len,
-        streaming: false,
-    }
 }

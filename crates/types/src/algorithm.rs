@@ -61,7 +61,7 @@ impl Algorithm {
                 Self::OneSided,
             ],
             Operation::Gather | Operation::Scatter => &[Self::Linear, Self::OneSided],
-            Operation::AllToAll => &[Self::Pairwise, Self::OneSided],
+            Operation::AllToAll => &[Self::Pairwise, Self::Direct, Self::OneSided],
             // Ranks synchronize before they allocate.
             Operation::Barrier | Operation::Alloc => &[Self::Dissemination],
             Operation::AllToAllV | Operation::Send | Operation::Recv | Operation::SendRecv => &[],

@@ -20,11 +20,12 @@ pub(crate) struct Direct {
 enum Goal {
     AllReduce,
     AllGather { in_place: bool },
+    AllToAll { in_place: bool },
     ReduceScatter,
 }
 
 impl Direct {
-    /// `operation` is `AllReduce`, `AllGather` or `ReduceScatter`; returns `None` for others.
+    /// `operation` is `AllReduce`, `AllGather`, `AllToAll` or `ReduceScatter`; returns `None` for others.
     pub(crate) fn new(operation: Operation, in_place: bool, shape: &Shape) -> Option<Self> {
         let exchange = 2 * (u64::from(shape.size) - 1);
         // Two ranks reduce what they receive; more ranks store it, and then reduce in rank order.
@@ -32,10 +33,11 @@ impl Direct {
         let (goal, steps) = match operation {
             Operation::AllReduce => (Goal::AllReduce, exchange + reduce),
             Operation::ReduceScatter => (Goal::ReduceScatter, exchange + reduce),
-            Operation::AllGather => {
-                let steps = exchange + u64::from(!in_place);
-                (Goal::AllGather { in_place }, steps)
-            }
+            Operation::AllGather => (
+                Goal::AllGather { in_place },
+                exchange + u64::from(!in_place),
+            ),
+            Operation::AllToAll => (Goal::AllToAll { in_place }, exchange + u64::from(!in_place)),
             _ => return None,
         };
         Some(Self {
@@ -51,14 +53,14 @@ impl Direct {
         })
     }
 
-    /// Whether it is an `AllReduce` in one round.
+    /// Whether it is in one round, and no `ReduceScatter`.
     pub(crate) fn is_exchange(&self) -> bool {
         !matches!(self.goal, Goal::ReduceScatter) && self.rounds.piece >= self.count
     }
 
     pub(crate) fn scratch(&self) -> u64 {
         match self.goal {
-            Goal::AllGather { .. } => 0,
+            Goal::AllGather { .. } | Goal::AllToAll { .. } => 0,
             _ if self.size == 2 => 0,
             _ => u64::from(self.size) * self.rounds.piece,
         }
@@ -71,7 +73,7 @@ impl Direct {
         Some(if place < peers {
             let to = after(self.rank, place + 1, self.size);
             Step::send(self.rank, to, self.contribution(to, round))
-        } else if let Goal::AllGather { in_place } = self.goal {
+        } else if let Goal::AllGather { in_place } | Goal::AllToAll { in_place } = self.goal {
             self.gather(round, place - peers, in_place)
         } else {
             self.reduce(round, place - peers)
@@ -114,7 +116,7 @@ impl Direct {
     fn contribution(&self, owner: Rank, round: Piece) -> Span {
         let block = match self.goal {
             Goal::AllReduce | Goal::AllGather { .. } => 0,
-            Goal::ReduceScatter => u64::from(owner) * self.count,
+            Goal::AllToAll { .. } | Goal::ReduceScatter => u64::from(owner) * self.count,
         };
         Span::input(block + round.offset, round.len)
     }
