@@ -18,6 +18,8 @@ const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 /// How long the control plane gets to name the cause of a broken link or a message of another tag. It takes about a
 /// second to tell that a process on another host is gone (`REFUSED_FOR` in `crates/control/src/repair.rs`).
 const CAUSE_WITHIN: Duration = Duration::from_millis(1500);
+/// The same where the peer has closed the link: it may know why, and itself wait that long before it says so.
+const CAUSE_OF_CLOSE_WITHIN: Duration = Duration::from_millis(3000);
 /// Ranks from which nothing has come for this long are late, at a deadline.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(2500);
 
@@ -133,7 +135,12 @@ fn inspect(active: &mut Active, watch: &Watch, wires: &Wires, now: Instant) -> O
     }
     let (fault, certain) = meaning(active, obstacle, (peer, left), watch, wires);
     let first = *active.execution.stall.suspicious.get_or_insert(now);
-    let give_up = now.saturating_duration_since(first) >= CAUSE_WITHIN;
+    let patience = if obstacle.is_closed() {
+        CAUSE_OF_CLOSE_WITHIN
+    } else {
+        CAUSE_WITHIN
+    };
+    let give_up = now.saturating_duration_since(first) >= patience;
     (certain || give_up).then_some(fault)
 }
 

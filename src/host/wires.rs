@@ -20,6 +20,20 @@ impl Obstacle {
         )
     }
 
+    /// Whether the peer has closed a link.
+    pub(super) fn is_closed(&self) -> bool {
+        matches!(
+            self,
+            Self::NoLink {
+                error: LinkError::Closed,
+                ..
+            } | Self::Link {
+                error: LinkError::Closed,
+                ..
+            }
+        )
+    }
+
     /// The peer on whom it depends.
     pub(super) fn peer(&self) -> Option<Rank> {
         match *self {

@@ -127,8 +127,10 @@ fn links_are_made_where_descriptors_can_only_be_passed_singly() {
 #[test]
 fn a_link_that_needs_descriptors_that_nobody_may_pass_is_named() {
     let _alone = alone();
-    let env = [("SPARK_CCL_INIT_TIMEOUT", "3")];
-    let mut ranks: Vec<Rank> = (0..2).map(|_| ordinary_user(&env)).collect();
+    // One gives up before the other, which then finds the link closed, and has to hear why.
+    let mut ranks: Vec<Rank> = ["3", "4"]
+        .map(|limit| ordinary_user(&[("SPARK_CCL_INIT_TIMEOUT", limit)]))
+        .into();
     join(&mut ranks);
     assert_eq!(ranks[0].ask("pass-descriptors-but 0"), "ok");
     for answer in all(&mut ranks, "call f32 all_to_all 5") {
