@@ -88,7 +88,7 @@ typedef enum {
     /* Of a maximum and a minimum: NaN wins over numbers. */
     SPARK_CCL_MAX = 2,
     SPARK_CCL_MIN = 3,
-    /* The sum divided by the number of ranks. Integers are rounded towards 0. */
+    /* The mean. Integers are summed, divided, and rounded towards 0; floats are divided first, so none overflows. */
     SPARK_CCL_AVG = 4,
     /* The sum of what each rank has times that rank's own factor (spark_ccl_options). */
     SPARK_CCL_PRE_MUL_SUM = 5

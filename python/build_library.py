@@ -1,0 +1,32 @@
+"""Compiles the shared library, and puts it into the wheel. To install the wheel takes no compiler."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+NAME = "libspark_ccl.so"
+
+
+class BuildLibrary(BuildHookInterface[Any]):
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        workspace = Path(self.root).parent
+        target = Path(os.environ.get("CARGO_TARGET_DIR", workspace / "target"))
+        command = ["cargo", "build", "--release", "-p", "spark-ccl-ffi", "--target-dir", str(target)]
+        subprocess.run(command, cwd=workspace, check=True)
+        folder = Path(self.directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        library = folder / NAME
+        shutil.copyfile(target / "release" / NAME, library)
+        subprocess.run(["strip", "--strip-unneeded", str(library)], check=True)
+        build_data["force_include"][str(library)] = f"spark_ccl/{NAME}"
+        # Any Python 3, but this machine's processor and C library.
+        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{platform}"

@@ -1,0 +1,98 @@
+"""Calls that go on after they have returned."""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from . import _library
+from .errors import Error
+
+
+class Work:
+    """A call that was started. Its buffers are in use until it is done, and are kept alive until then.
+
+    A call may go on without its `Work`. It goes on while this process waits or tests in any call of the library; with
+    the setting `PROGRESS_THREAD=1` also by itself. Any thread may use a `Work`.
+    """
+
+    def __init__(self, buffers: tuple[Any, ...]) -> None:
+        self._request = _library.Request()
+        # None once the call is done.
+        self._buffers: tuple[Any, ...] | None = buffers
+        self._lock = threading.Lock()
+        self._failure: Exception | None = None
+
+    @classmethod
+    def _start(cls, buffers: tuple[Any, ...], begin: Callable[[_library.Request], None]) -> Work:
+        """Starts a call by `begin`, which sets the request."""
+        work = cls(buffers)
+        # Before it begins: an interrupt may come in between. The lock keeps others from taking it for done.
+        with work._lock:
+            _in_flight.add(work)
+            begin(work._request)
+        return work
+
+    def wait(self) -> None:
+        """Waits until the call is done; raises what became of it, each time."""
+        with self._lock:
+            if self._buffers is not None:
+                self._finish(_library.FUNCTIONS["wait"](ctypes.byref(self._request)))
+            failure = self._failure
+        if failure is not None:
+            raise failure
+
+    def test(self) -> bool:
+        """Whether the call is done; raises if it has failed. Does not wait."""
+        done = self._done()
+        if self._failure is not None:
+            raise self._failure
+        return done
+
+    def _done(self) -> bool:
+        # Another thread waits for it.
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if self._buffers is not None:
+                done = ctypes.c_int()
+                result = _library.FUNCTIONS["test"](ctypes.byref(self._request), ctypes.byref(done))
+                if done.value:
+                    self._finish(result)
+            return self._buffers is None
+        finally:
+            self._lock.release()
+
+    def _finish(self, result: int) -> None:
+        self._buffers = None
+        try:
+            _library.check(result)
+        except Error as failure:
+            self._failure = failure
+
+
+class _InFlight:
+    """Keeps what was started until it is done, also where the program has dropped its `Work`."""
+
+    def __init__(self) -> None:
+        self._works: collections.deque[Work] = collections.deque()
+
+    def add(self, work: Work) -> None:
+        self._forget_done()
+        self._works.append(work)
+
+    def _forget_done(self) -> None:
+        # Each call that is added looks at two, so the list does not grow with calls that are done.
+        for _ in range(2):
+            try:
+                oldest = self._works.popleft()
+            except IndexError:
+                return
+            if not oldest._done():
+                self._works.append(oldest)
+
+
+_in_flight = _InFlight()

@@ -1,0 +1,29 @@
+#!/bin/bash
+# Builds the Python package, installs it into an environment of its own as users do, checks its types, and tests it.
+# Debian 12.
+#   tests/python.sh [argument of `unittest`]...
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. tests/vm/lib.sh
+need python3 python3-venv binutils
+
+environment=$(dirname "$cache")/python
+if ! [ -x "$environment/bin/python" ]; then
+    /usr/bin/python3 -m venv "$environment"
+fi
+"$environment/bin/pip" install -q -r python/tests/requirements.txt
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+"$environment/bin/pip" wheel -q --no-deps -w "$folder" ./python
+"$environment/bin/pip" install -q --no-deps --force-reinstall "$folder"/spark_ccl-*.whl
+
+cd python
+"$environment/bin/ruff" check --no-cache .
+"$environment/bin/ruff" format --no-cache --check .
+"$environment/bin/mypy" --cache-dir "$folder/mypy" spark_ccl tests build_library.py
+# Not from here: what is installed is tested, and not the sources.
+cd tests
+# What was measured on this machine must not change which algorithms run.
+export SPARK_CCL_TUNING=off PYTHONDONTWRITEBYTECODE=1
+"$environment/bin/python" -m unittest "$@"
