@@ -102,6 +102,9 @@ static int child(int32_t *received)
 static void forked(void)
 {
     int32_t own = rank, got = -1;
+    spark_ccl_request both_forked = SPARK_CCL_REQUEST_NULL;
+    spark_ccl_options options = SPARK_CCL_OPTIONS_INIT;
+    options.request = &both_forked;
     SUCCEEDS(spark_ccl_group_start());
     SUCCEEDS(spark_ccl_recv(comm, &got, 1, TYPE, other, NULL));
     pid_t pid = fork();
@@ -109,6 +112,9 @@ static void forked(void)
     if (pid == 0) {
         _exit(child(&got));
     }
+    /* Otherwise the message of a rank that is ahead could be there before this one forks. */
+    SUCCEEDS(spark_ccl_barrier(comm, &options));
+    SUCCEEDS(spark_ccl_wait(&both_forked));
     int status = -1;
     require(waitpid(pid, &status, 0) == pid && status == 0, "the child failed");
     SUCCEEDS(spark_ccl_send(comm, &own, 1, TYPE, other, NULL));
