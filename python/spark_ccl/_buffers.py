@@ -29,7 +29,7 @@ from .types import DType
 class Buffer:
     """Memory of `count` elements from `pointer` on. It stays where it is as long as this object lives."""
 
-    __slots__ = ("pointer", "count", "dtype", "_holder")
+    __slots__ = ("_holder", "count", "dtype", "pointer")
 
     def __init__(self, pointer: int, count: int, dtype: DType, holder: object) -> None:
         self.pointer = pointer

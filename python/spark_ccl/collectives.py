@@ -146,7 +146,7 @@ class Collectives:
         name: str | None = None,
         async_op: bool = False,
     ) -> Work | None:
-        """The same with blocks of any lengths, in elements: `send_counts[p]` go to rank p, `recv_counts[p]` come from it.
+        """The same with blocks of any lengths: `send_counts[p]` elements go to rank p, `recv_counts[p]` come from it.
 
         Blocks follow each other in both buffers.
         """

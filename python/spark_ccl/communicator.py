@@ -99,6 +99,13 @@ class Communicator(Collectives):
         if handle is not None:
             _library.call("comm_finalize", handle.pointer)
 
+    def leave(self) -> None:
+        """Leaves without waiting for the other ranks; those that still need this one raise `RemoteError`.
+
+        Calls that were started go on. Does nothing if closed.
+        """
+        self._held = None
+
     def __enter__(self) -> Communicator:
         return self
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Error(Exception):
+class Error(RuntimeError):
     """A call that failed. All other errors of this package are of this class."""
 
 
