@@ -301,7 +301,7 @@ impl Builder {
     fn settings(&self) -> Result<Settings, Error> {
         let mut settings =
             Settings::from_env(&self.env).map_err(|error| Error::Config(Arc::new(error)))?;
-        settings.nccl.device = self.device;
+        settings.device = self.device;
         logging::install(&settings.log, &Options::default().host);
         settings.log_origins();
         Ok(settings)

@@ -106,15 +106,18 @@ pub enum Backend {
     Host,
     /// NCCL. Collectives on host memory still use the engine.
     Nccl,
+    /// This library's own kernels, for up to 8 ranks of one host. Collectives on host memory use the host's engine.
+    Engine,
 }
 
 impl Backend {
-    pub(crate) const EXPECTED: &'static str = "host or nccl";
+    pub(crate) const EXPECTED: &'static str = "host, nccl or engine";
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
         match text.to_ascii_lowercase().as_str() {
             "host" => Some(Backend::Host),
             "nccl" => Some(Backend::Nccl),
+            "engine" => Some(Backend::Engine),
             _ => None,
         }
     }
@@ -125,6 +128,7 @@ impl fmt::Display for Backend {
         f.write_str(match self {
             Backend::Host => "host",
             Backend::Nccl => "nccl",
+            Backend::Engine => "engine",
         })
     }
 }
@@ -249,7 +253,7 @@ mod tests {
         for net in [Net::Auto, Net::Tcp, Net::Rdma] {
             assert_eq!(Net::parse(&net.to_string()), Some(net));
         }
-        for backend in [Backend::Host, Backend::Nccl] {
+        for backend in [Backend::Host, Backend::Nccl, Backend::Engine] {
             assert_eq!(Backend::parse(&backend.to_string()), Some(backend));
         }
         assert_eq!(Net::parse("Socket"), Some(Net::Tcp));

@@ -13,8 +13,6 @@ pub struct Nccl {
     pub library: Option<PathBuf>,
     /// Whether its calls block. They may block for as long as a peer does not answer.
     pub blocking: bool,
-    /// CUDA's number of the device of a host's first rank. No variable sets it.
-    pub device: usize,
 }
 
 impl Default for Nccl {
@@ -22,7 +20,6 @@ impl Default for Nccl {
         Self {
             library: None,
             blocking: true,
-            device: 0,
         }
     }
 }
@@ -32,10 +29,6 @@ impl Nccl {
         let library = reader.take(&["SPARK_CCL_NCCL_LIBRARY"]);
         let library = library.map(|taken| PathBuf::from(taken.text));
         let blocking = reader.boolean("SPARK_CCL_NCCL_BLOCKING")?.unwrap_or(true);
-        Ok(Self {
-            library,
-            blocking,
-            ..Self::default()
-        })
+        Ok(Self { library, blocking })
     }
 }

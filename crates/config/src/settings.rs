@@ -64,6 +64,10 @@ pub struct Settings {
     pub rdma: Rdma,
     /// What executes collectives on device memory.
     pub backend: Backend,
+    /// CUDA's number of the device of a host's first rank. No variable sets it.
+    pub device: usize,
+    /// Whether several ranks may be on one GPU, with [`Backend::Engine`].
+    pub share_gpu: bool,
     /// How NCCL is used.
     pub nccl: Nccl,
     /// Payload bytes of one slot of a link, a multiple of 64; `None` for what suits the links.
@@ -101,6 +105,8 @@ impl Default for Settings {
             sockets: None,
             rdma: Rdma::default(),
             backend: Backend::Host,
+            device: 0,
+            share_gpu: false,
             nccl: Nccl::default(),
             slot_bytes: None,
             slots: 8,
@@ -217,7 +223,7 @@ impl Settings {
     /// Everything that all ranks must agree on, as text.
     pub fn wire_summary(&self) -> String {
         format!(
-            "slot_bytes={} slots={} sockets={} qps={} path={} net={} shm={} algo={} backend={}",
+            "slot_bytes={} slots={} sockets={} qps={} path={} net={} shm={} algo={} backend={} share_gpu={}",
             or_auto(self.slot_bytes),
             self.slots,
             or_auto(self.sockets),
@@ -226,7 +232,8 @@ impl Settings {
             self.net,
             u8::from(self.shm),
             self.algo,
-            self.backend
+            self.backend,
+            u8::from(self.share_gpu)
         )
     }
 
@@ -297,6 +304,10 @@ impl Settings {
         set(
             &mut self.backend,
             reader.parsed(&["SPARK_CCL_BACKEND"], Backend::EXPECTED, Backend::parse)?,
+        );
+        set(
+            &mut self.share_gpu,
+            reader.boolean("SPARK_CCL_SHARE_GPU")?,
         );
         self.nccl = Nccl::read(reader)?;
         Ok(())

@@ -46,6 +46,7 @@ pub const VARIABLES: &[Variable] = &[
     plain("NCCL_IB_QPS_PER_CONNECTION"),
     plain("SPARK_CCL_IBVERBS_LIBRARY"),
     plain("SPARK_CCL_BACKEND"),
+    plain("SPARK_CCL_SHARE_GPU"),
     plain("SPARK_CCL_NCCL_LIBRARY"),
     plain("SPARK_CCL_NCCL_BLOCKING"),
     plain("SPARK_CCL_SLOT_BYTES"),

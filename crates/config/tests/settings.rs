@@ -28,11 +28,12 @@ fn nothing_set_is_the_default() {
     );
     assert_eq!(
         defaults.wire_summary(),
-        "slot_bytes=auto slots=8 sockets=auto qps=1 path=auto net=auto shm=1 algo=auto backend=host"
+        "slot_bytes=auto slots=8 sockets=auto qps=1 path=auto net=auto shm=1 algo=auto backend=host \
+         share_gpu=0"
     );
 }
 
-const EVERYTHING: [(&str, &str); 24] = [
+const EVERYTHING: [(&str, &str); 25] = [
     ("SPARK_CCL_TIMEOUT", "1.5"),
     ("SPARK_CCL_INIT_TIMEOUT", "7"),
     ("SPARK_CCL_LOST_AFTER", "15"),
@@ -42,6 +43,7 @@ const EVERYTHING: [(&str, &str); 24] = [
     ("SPARK_CCL_SHM", "0"),
     ("SPARK_CCL_SINGLE_COPY", "0"),
     ("SPARK_CCL_BACKEND", "nccl"),
+    ("SPARK_CCL_SHARE_GPU", "1"),
     ("SPARK_CCL_NCCL_LIBRARY", "/opt/nccl"),
     ("SPARK_CCL_NCCL_BLOCKING", "0"),
     ("SPARK_CCL_ALGO", "ring"),
@@ -95,7 +97,8 @@ fn everything_can_be_set() {
     let nccl = s.nccl.library.as_deref().unwrap();
     assert_eq!(nccl.to_str(), Some("/opt/nccl"));
     assert_eq!((s.backend, s.nccl.blocking), (Backend::Nccl, false));
-    assert_eq!(s.origins().len(), 23);
+    assert!(s.share_gpu);
+    assert_eq!(s.origins().len(), 24);
     assert!(s.warnings().is_empty() && s.without_effect().is_empty());
 }
 
@@ -260,6 +263,8 @@ fn errors_name_variable_value_origin_and_what_is_allowed() {
         ("SPARK_CCL_SLOTS", "1", "2 to 1024"),
         ("SPARK_CCL_COMM_ID", "nowhere", "host:port"),
         ("SPARK_CCL_PROGRESS_THREAD", "2", "0 or 1"),
+        ("SPARK_CCL_BACKEND", "gpu", "host, nccl or engine"),
+        ("SPARK_CCL_SHARE_GPU", "2", "0 or 1"),
         ("NCCL_IB_DISABLE", "2", "0 or 1"),
         ("NCCL_IB_HCA", "^", "mlx5_0:1"),
         ("NCCL_IB_HCA", "mlx5_0:x", "mlx5_0:1"),
@@ -398,6 +403,8 @@ fn the_wire_hash_covers_what_ranks_must_agree_on_and_nothing_else() {
         ("SPARK_CCL_SLOT_BYTES", "4096"),
         ("SPARK_CCL_SLOTS", "4"),
         ("SPARK_CCL_IB_QPS_PER_CONNECTION", "2"),
+        ("SPARK_CCL_BACKEND", "engine"),
+        ("SPARK_CCL_SHARE_GPU", "1"),
     ] {
         assert_ne!(settings(&[(name, value)]).wire_hash(), base, "{name}");
     }

@@ -118,7 +118,7 @@ fn prepare(comm: &Communicator, settings: &Settings) -> Result<Ready, Error> {
     let session = &comm.inner.world.session;
     // Alike for all communicators of the world: a device is one rank's.
     let before = (0..session.rank()).filter(|&rank| session.local_to(rank));
-    let wanted = settings.nccl.device.saturating_add(before.count());
+    let wanted = settings.device.saturating_add(before.count());
     // A launcher may show each process devices of its own.
     let ordinal = wanted % devices;
     let context = context(ordinal).map_err(own)?;
