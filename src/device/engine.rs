@@ -26,6 +26,20 @@ pub(crate) struct StreamTask<'a> {
     pub(crate) stream: &'a Arc<CudaStream>,
 }
 
+impl StreamTask<'_> {
+    /// Its engine, where that is of this backend.
+    ///
+    /// # Errors
+    /// It is of another one.
+    pub(crate) fn engine_as<E: StreamEngine>(&self) -> Result<&E, Error> {
+        let engine: &dyn Any = &**self.engine;
+        engine.downcast_ref().ok_or_else(|| Error::Invalid {
+            operation: self.task.operation().name(),
+            problem: "the calls of a group are of one backend".to_owned(),
+        })
+    }
+}
+
 /// A whole block, as elements of a type.
 pub(crate) struct TypedBlock<'a> {
     pub(crate) block: &'a Arc<Block>,

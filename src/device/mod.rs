@@ -4,21 +4,30 @@
 //! engines share what is here: buffers, the order of their uses in streams, groups. Each engine has a folder of its own;
 //! outside of it, only `opening.rs`, `cuda.rs`, errors and texts name it.
 
+mod admission;
+mod agreement;
+mod allocation;
 mod block;
 mod buffer;
+mod calls;
 mod communicator;
 mod engine;
 mod error;
 mod gpu;
 mod group;
+mod guard;
+mod guarded;
+mod helper_thread;
 mod memory;
 pub(crate) mod nccl;
 mod operands;
 mod order;
 mod pause;
+mod rank;
 mod site;
 mod view;
 mod view_mut;
+mod waiting;
 
 pub(crate) use engine::StreamEngine;
 pub(crate) use site::Site;

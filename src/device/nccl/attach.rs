@@ -1,34 +1,25 @@
 //! Makes NCCL's communicator for the ranks of one of ours, over their links.
 
-use super::engine::{Calls, State};
+use super::NcclEngine;
 use super::error::refused;
 use super::helper_thread::on_helper_thread;
+use super::look::Memory;
 use super::registration_table::RegistrationTable;
-use super::{NcclEngine, guard};
 use crate::communicator::Communicator;
-use crate::device::StreamEngine;
-use crate::device::gpu::Gpu;
+use crate::device::agreement::{ToldGpu, all_have, find_gpu, no_other_has, tell_gpu};
+use crate::device::rank::DeviceRank;
+use crate::device::{StreamEngine, guard};
 use crate::error::Error;
 use parking_lot::Mutex;
 use spark_ccl_config::Settings;
 use spark_ccl_control::Fault;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
-use spark_ccl_cuda::{bus_id, context, count, generation, make_current, share_default_pool};
+use spark_ccl_cuda::make_current;
 use spark_ccl_fork::Owned;
 use spark_ccl_nccl::{self as nccl, Config, Library, UniqueId};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-
-/// A rank's device and NCCL.
-struct Ready {
-    library: Library,
-    context: Arc<CudaContext>,
-    /// Of the device, on its host.
-    place: String,
-    /// Of the device: 9 is Hopper.
-    generation: u8,
-}
 
 /// The engine for the device memory of a communicator's ranks. Collective.
 pub(crate) fn attach(
@@ -36,11 +27,13 @@ pub(crate) fn attach(
     deadline: Instant,
 ) -> Result<Owned<Arc<dyn StreamEngine>>, Error> {
     let settings = &comm.inner.world.settings;
-    let ready = prepare(comm, settings);
-    let oldest = agree(comm, ready.as_ref().ok())?;
-    let Ready {
-        library, context, ..
-    } = ready?;
+    let ready = find_gpu(comm).and_then(|found| Ok((library(settings)?, found)));
+    let found = ready.as_ref().ok().map(|(_, found)| found);
+    let told = tell_gpu(comm, found)?;
+    let (library, found) = ready?;
+    let all = all_have(comm, "NCCL", told)?;
+    no_other_has(comm, &all, "")?;
+    let context = found.context;
     let id = exchange_id(comm, library)?;
     let left = deadline.saturating_duration_since(Instant::now());
     let nccl = connect(comm, settings, library, &context, id, left).inspect_err(|error| {
@@ -51,36 +44,30 @@ pub(crate) fn attach(
             reason: format!("it could not connect: {error}"),
         });
     })?;
-    let gpu = Gpu::new(&context, comm.rank())?;
+    let call_timeout = nccl.call_timeout();
+    let (place, timeout) = ((comm.rank(), comm.size()), settings.operation_timeout);
+    let base = DeviceRank::new(place, context, &comm.inner.watch, nccl, timeout)?;
     let engine = Arc::new(NcclEngine {
+        base,
         library,
-        context,
-        gpu,
-        oldest,
-        call_timeout: nccl.call_timeout(),
-        rank: comm.rank(),
-        size: comm.size(),
-        watch: Arc::clone(&comm.inner.watch),
         host: Arc::downgrade(comm.host()),
-        state: Mutex::new(State {
-            nccl: Some(nccl),
-            timeout: settings.operation_timeout,
-            calls: Calls::default(),
-        }),
+        oldest: oldest(&all),
+        met: Mutex::default(),
         kept: kept(id),
-        tidies: AtomicBool::new(false),
         begun: AtomicU64::new(0),
         ended: AtomicU64::new(0),
+        call_timeout,
         stuck: AtomicBool::new(false),
         last_key: AtomicU64::new(u64::MAX),
     });
-    guard::start(&engine, settings.operation_timeout)?;
+    let mut memory = Memory::new(timeout);
+    guard::start(&engine, move |engine: &NcclEngine| engine.look(&mut memory))?;
     tracing::info!(
         "rank {}: NCCL {} from {} on device {}",
         comm.rank(),
         library.version(),
         library.path().display(),
-        engine.device()
+        engine.base.device()
     );
     Ok(Owned::new(engine))
 }
@@ -110,79 +97,11 @@ fn kept(id: UniqueId) -> Arc<RegistrationTable> {
     kept
 }
 
-/// Opens what this rank needs, and finds its device.
-fn prepare(comm: &Communicator, settings: &Settings) -> Result<Ready, Error> {
-    let own = |error: spark_ccl_cuda::Error| error.of_rank(comm.rank());
-    let devices = count().map_err(own)?;
-    let library = library(settings)?;
-    let session = &comm.inner.world.session;
-    // Alike for all communicators of the world: a device is one rank's.
-    let before = (0..session.rank()).filter(|&rank| session.local_to(rank));
-    let wanted = settings.device.saturating_add(before.count());
-    // A launcher may show each process devices of its own.
-    let ordinal = wanted % devices;
-    let context = context(ordinal).map_err(own)?;
-    let place = bus_id(ordinal).map_err(own)?;
-    let generation = generation(&context).map_err(own)? as u8;
-    if let Err(error) = share_default_pool(&context) {
-        tracing::warn!(
-            "rank {}: other devices of this process cannot reach memory from cudarc: {error}",
-            comm.rank()
-        );
-    }
-    Ok(Ready {
-        library,
-        context,
-        place,
-        generation,
-    })
-}
-
-/// Fails on all ranks when one of them has not got what it needs, and on those that would share a device. Returns the
-/// generation and rank of the oldest device.
-fn agree(comm: &Communicator, ready: Option<&Ready>) -> Result<(u8, u32), Error> {
-    // The place, of 16 bytes at most, and behind it the generation. Zeros where there is none.
-    let mut own = [0_u8; 32];
-    let place = ready.map_or("", |ready| ready.place.as_str());
-    let len = place.len().min(own.len() - 1);
-    own[..len].copy_from_slice(&place.as_bytes()[..len]);
-    own[own.len() - 1] = ready.map_or(0, |ready| ready.generation);
-    let mut all = vec![0; own.len() * comm.size()];
-    comm.all_gather(&own, &mut all).by_any_path().run()?;
-    let oldest = (0..).zip(all.chunks_exact(own.len()));
-    let oldest = oldest
-        .map(|(rank, other)| (other[own.len() - 1], rank))
-        .min();
-    let oldest = oldest.unwrap_or_default();
-    if ready.is_none() {
-        return Ok(oldest);
-    }
-    let (watch, session) = (&comm.inner.watch, &comm.inner.world.session);
-    for (rank, other) in all.chunks_exact(own.len()).enumerate() {
-        if other.iter().all(|&byte| byte == 0) {
-            // That rank reports the reason itself.
-            return Err(Error::Unsupported {
-                what: "NCCL".to_owned(),
-                reason: format!(
-                    "{} cannot use it; its own message says why",
-                    watch.member(rank as u32)
-                ),
-            });
-        }
-        let on_this_host = session.local_to(comm.inner.members[rank]);
-        if rank != comm.rank() && on_this_host && other == own {
-            return Err(Error::Invalid {
-                operation: "choosing a device",
-                problem: format!(
-                    "rank {} would share the GPU at {place} with {}; start fewer ranks on this host, or show \
-                     each its own (CUDA_VISIBLE_DEVICES)",
-                    comm.rank(),
-                    watch.member(rank as u32)
-                ),
-            });
-        }
-    }
-    Ok(oldest)
+/// The generation and the rank of the oldest GPU.
+fn oldest(all: &[ToldGpu]) -> (u8, u32) {
+    let gpus = (0..).zip(all);
+    let oldest = gpus.map(|(rank, gpu)| (gpu.generation, rank)).min();
+    oldest.unwrap_or_default()
 }
 
 /// Rank 0's id, or its error.

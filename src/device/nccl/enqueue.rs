@@ -4,7 +4,7 @@
 use super::NcclEngine;
 use super::calls::CallTarget;
 use crate::buffer::Region;
-use crate::device::order;
+use crate::device::waiting::wait_for;
 use crate::error::Error;
 use crate::task::Task;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
@@ -14,18 +14,9 @@ use std::sync::Arc;
 impl NcclEngine {
     /// Runs a call in the stream that its memory comes with, and waits for it.
     pub(super) fn run_and_wait(&self, task: &Task) -> Result<(), Error> {
-        let regions = task.regions();
-        let stream = order::stream_of(regions);
-        let stream = stream.unwrap_or_else(|| self.context.default_stream());
-        // Those of another context are refused.
-        let is_ours = |other: &&Arc<CudaStream>| Arc::ptr_eq(other.context(), &self.context);
-        for other in order::unordered(regions, &stream).filter(is_ours) {
-            if let Some(end) = self.own(self.end(other))? {
-                self.own(end.hold_back(&stream))?;
-            }
-        }
+        let stream = self.base.stream_of(task)?;
         self.enqueue_alone(task, &stream)?;
-        self.wait_for(&stream)
+        wait_for(self, &stream)
     }
 
     /// Admits, meets for, enqueues and notes a checked call that is in no group.
@@ -35,22 +26,22 @@ impl NcclEngine {
         if let Some(meeting) = self.meet(task.signature)? {
             meeting.wait()?;
         }
-        self.hold_back(operation, regions, stream)?;
+        self.base.hold_back(operation, regions, stream)?;
         let mut goes_on = false;
         let called = self.with(operation, |calls, nccl| {
             let done = self.call(nccl, task, stream);
             goes_on = done.as_ref().is_err_and(nccl::Error::goes_on);
-            done.map(|()| self.record(calls, stream))
+            done.map(|()| self.base.record(calls, stream))
         });
         match called {
-            Ok(end) => self.used(regions, stream, end),
+            Ok(end) => self.base.used(regions, stream, end),
             Err(error) if goes_on => {
                 self.outlive(regions);
                 Err(error)
             }
             Err(error) => {
                 // A part of it may be in the stream. What is wrong with that is said already.
-                let _ = self.used(regions, stream, self.end(stream));
+                let _ = self.base.used(regions, stream, self.base.end(stream));
                 Err(error)
             }
         }
@@ -74,11 +65,13 @@ impl NcclEngine {
         let target = CallTarget {
             library: self.library,
             nccl,
-            rank: self.rank,
-            size: self.size,
+            rank: self.base.rank,
+            size: self.base.size,
             // SAFETY: `admit` has checked that the stream is of this device. It is borrowed until this returns, and the
             // value is not used longer.
-            stream: unsafe { Stream::from_raw(stream.cu_stream().cast(), self.device() as i32) },
+            stream: unsafe {
+                Stream::from_raw(stream.cu_stream().cast(), self.base.device() as i32)
+            },
         };
         target.enqueue(task, input, output)
     }

@@ -7,7 +7,6 @@ use crate::error::Error;
 use crate::task::Task;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_nccl as nccl;
-use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -81,13 +80,7 @@ struct Admitted<'a> {
 
 impl<'a> Admitted<'a> {
     fn of(task: &'a StreamTask<'_>) -> Result<Self, Error> {
-        let engine: &dyn Any = &**task.engine;
-        let Some(engine) = engine.downcast_ref::<NcclEngine>() else {
-            return Err(Error::Invalid {
-                operation: task.task.operation().name(),
-                problem: "the calls of a group are of one backend".to_owned(),
-            });
-        };
+        let engine = task.engine_as::<NcclEngine>()?;
         engine.admit(&task.task, task.stream)?;
         Ok(Self {
             engine,
@@ -104,6 +97,7 @@ impl<'a> Admitted<'a> {
     fn hold_back(&self) -> Result<(), Error> {
         let operation = self.task.operation().name();
         self.engine
+            .base
             .hold_back(operation, self.task.regions(), self.stream)
     }
 

@@ -36,12 +36,12 @@ pub(super) struct Meeting<'a> {
 impl NcclEngine {
     /// Tells all ranks some words.
     pub(super) fn gather(&self, words: &[u64]) -> Result<Gathering, Error> {
-        let host = self.host.upgrade().ok_or_else(|| self.gone())?;
+        let host = self.host.upgrade().ok_or_else(|| self.base.gone())?;
         let spec = Spec {
             by_any_path: true,
             ..Spec::new(Operation::AllGather, DType::U64)
         };
-        let all = vec![0; words.len() * self.size];
+        let all = vec![0; words.len() * self.base.size];
         let buffers = OutOfPlace(words.to_vec(), all);
         let pending =
             Pending::start::<u64, _>(&host, &spec, buffers).map_err(|failed| failed.error)?;
@@ -50,13 +50,13 @@ impl NcclEngine {
 
     /// The first call of its kind is one for which NCCL may have to connect the ranks: they meet before.
     pub(super) fn meet(&self, signature: Signature) -> Result<Option<Meeting<'_>>, Error> {
-        let Some(key) = ConnectionKey::of(signature).filter(|_| self.size > 1) else {
+        let Some(key) = ConnectionKey::of(signature).filter(|_| self.base.size > 1) else {
             return Ok(None);
         };
         if self.last_key.load(Ordering::Relaxed) == key.word() {
             return Ok(None);
         }
-        if self.lock()?.calls.met.contains(&key) {
+        if self.met.lock().contains(&key) {
             self.last_key.store(key.word(), Ordering::Relaxed);
             return Ok(None);
         }
@@ -79,21 +79,19 @@ impl Meeting<'_> {
         let all = self.gathering.wait()?;
         let (engine, own) = (self.engine, self.words);
         let other = all.chunks_exact(own.len()).position(|words| words != own);
-        let mut state = engine.lock()?;
         let Some(other) = other else {
-            state.calls.met.insert(self.key);
+            engine.met.lock().insert(self.key);
             return Ok(());
         };
-        let sequence = DEVICE_MARK | (state.calls.count + 1);
-        drop(state);
+        let sequence = DEVICE_MARK | (engine.base.lock()?.calls.count + 1);
         let words = [all[other * own.len()], all[other * own.len() + 1]];
-        engine.watch.raise(Fault::Mismatch {
+        engine.base.watch.raise(Fault::Mismatch {
             sequence,
-            rank_a: engine.member(),
+            rank_a: engine.base.member(),
             words_a: describe(own),
-            rank_b: engine.watch.member(other as u32),
+            rank_b: engine.base.watch.member(other as u32),
             words_b: describe(words),
         });
-        Err(engine.gone())
+        Err(engine.base.gone())
     }
 }

@@ -3,26 +3,26 @@
 //! Its communicator of NCCL's is made over the links of the ranks. A thread of its own looks whether what was enqueued
 //! runs, and ends it when a rank has died, or when it takes too long.
 
-mod allocation;
 mod attach;
 mod calls;
 mod connection_key;
+mod ending;
 mod engine;
 mod enqueue;
 mod error;
 mod group;
-mod guard;
 mod helper_thread;
-mod mark;
+mod look;
 mod meeting;
 mod registration;
 mod registration_table;
-mod waiting;
 
 pub(crate) use attach::{attach, library};
 
+use super::allocation::new_block;
 use super::block::Block;
 use super::engine::{Registration, StreamEngine, StreamTask, TypedBlock};
+use super::waiting::{wait_for, wait_for_last};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::task::Task;
@@ -37,17 +37,18 @@ impl Engine for NcclEngine {
     }
 
     fn drain(&self) -> Result<(), Error> {
-        self.wait_for_last()
+        wait_for_last(self)
     }
 
     fn set_timeout(&self, timeout: Duration) {
-        self.wait_at_most(timeout);
+        self.call_timeout.set(timeout);
+        self.base.wait_at_most(timeout);
     }
 }
 
 impl StreamEngine for NcclEngine {
     fn context(&self) -> &Arc<CudaContext> {
-        &self.context
+        &self.base.context
     }
 
     fn enqueue(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
@@ -59,11 +60,11 @@ impl StreamEngine for NcclEngine {
     }
 
     fn wait(&self, stream: &CudaStream) -> Result<(), Error> {
-        self.wait_for(stream)
+        wait_for(self, stream)
     }
 
     fn alloc(&self, bytes: usize) -> Result<Arc<Block>, Error> {
-        self.new_block(bytes)
+        new_block(self, bytes)
     }
 
     fn register(

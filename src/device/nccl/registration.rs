@@ -1,15 +1,14 @@
 //! Device memory that NCCL is told of: which, and for how long.
 
 use super::NcclEngine;
-use super::helper_thread::{on_helper_thread, spawn};
+use super::helper_thread::on_helper_thread;
 use super::registration_table::{Entry, Made};
-use crate::device::block::{self, Block};
+use crate::device::block::Block;
 use crate::device::engine::{Registration, TypedBlock};
 use crate::error::Error;
 use spark_ccl_cuda::{make_current, relaxed};
 use spark_ccl_nccl::{DeviceSlice, WindowKind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 const REGISTER: &str = "register_device";
 const DEREGISTER: &str = "deregistering device memory";
@@ -27,14 +26,14 @@ impl NcclEngine {
             return self.do_register(self.to_register(memory), kind, &block);
         }
         let unused = self.meet_to_register(memory)?;
-        let (timeout, on) = (self.lock()?.timeout, Arc::clone(&self));
-        let what = format!("register_device of {}", self.member());
+        let (timeout, on) = (self.base.lock()?.timeout, Arc::clone(&self));
+        let what = format!("register_device of {}", self.base.member());
         let hint = "all ranks register together";
         let slice = self.to_register(memory);
         let block = self.keep(memory, kind);
-        on_helper_thread(&what, hint, &self.watch, timeout, move || {
-            let device = make_current(&on.context).map_err(|error| error.of_rank(on.rank))?;
-            let _relaxed = relaxed(device).map_err(|error| error.of_rank(on.rank))?;
+        on_helper_thread(&what, hint, &self.base.watch, timeout, move || {
+            let device = on.base.own(make_current(&on.base.context))?;
+            let _relaxed = on.base.own(relaxed(device))?;
             on.give_up_windows(unused);
             on.do_register(slice, kind, &block)
         })
@@ -47,7 +46,7 @@ impl NcclEngine {
         let words = [
             u64::from(own.is_ok()),
             (memory.len * memory.dtype.size()) as u64,
-            self.kept.unused_windows(self.rank),
+            self.kept.unused_windows(self.base.rank),
         ];
         let all = self.gather(&words)?.wait()?;
         own?;
@@ -69,14 +68,14 @@ impl NcclEngine {
     /// What registering memory needs to be right here.
     fn registrable(&self, memory: &TypedBlock<'_>) -> Result<(), Error> {
         let device = memory.block.gpu.context.ordinal();
-        if device == self.device() {
+        if device == self.base.device() {
             return Ok(());
         }
         Err(Error::Invalid {
             operation: REGISTER,
             problem: format!(
                 "the memory is of device {device}, but the communicator of device {}",
-                self.device()
+                self.base.device()
             ),
         })
     }
@@ -86,13 +85,13 @@ impl NcclEngine {
         // SAFETY: the block has `len` elements of this type from its address on, in memory of this device
         // (`registrable`). `keep` keeps it until it is deregistered, or NCCL's communicators of this process have
         // ended; NCCL only registers it.
-        unsafe { DeviceSlice::from_raw(start, memory.len, memory.dtype, self.device() as i32) }
+        unsafe { DeviceSlice::from_raw(start, memory.len, memory.dtype, self.base.device() as i32) }
     }
 
     /// Keeps a block that is about to be registered: should that fail, NCCL may have done half of it.
     fn keep(&self, memory: &TypedBlock<'_>, kind: Registration) -> Arc<Block> {
         let block = Arc::clone(memory.block);
-        self.kept.add(self.rank, &block, kind);
+        self.kept.add(self.base.rank, &block, kind);
         block
     }
 
@@ -112,13 +111,13 @@ impl NcclEngine {
             Made::Local(made) => made.is_used(),
             Made::Window(made) => made.is_used(),
         };
-        self.kept.settle(self.rank, block, made);
+        self.kept.settle(self.base.rank, block, made);
         Ok(is_used)
     }
 
     /// Gives up windows that no rank uses. Where that cannot be done now, they are kept.
     fn give_up_windows(&self, bits: u64) {
-        let mut windows = self.kept.take_windows(self.rank, bits);
+        let mut windows = self.kept.take_windows(self.base.rank, bits);
         self.deregister(|| std::mem::take(&mut windows));
         for window in windows {
             self.kept.put_back(window);
@@ -126,51 +125,14 @@ impl NcclEngine {
     }
 
     /// Ends registrations of blocks that are not in use.
-    fn deregister(&self, unused: impl FnOnce() -> Vec<Entry>) {
+    pub(super) fn deregister(&self, unused: impl FnOnce() -> Vec<Entry>) {
         let ended = self.with(DEREGISTER, |_, nccl| {
             // Another thread's group may have the communicator; then it is tried again.
             nccl.async_error()?;
             self.kept.deregister(unused(), nccl)
         });
         if let Err(error) = ended {
-            tracing::debug!("rank {}: {error}", self.rank);
-        }
-    }
-
-    /// Whether memory was dropped that can be given back now.
-    pub(super) fn has_leftovers(&self) -> bool {
-        block::any_is_over() || self.kept.any(|entry| entry.is_unused(self.rank))
-    }
-
-    /// Whether memory was dropped that can be given back at some time, without the other ranks.
-    pub(super) fn will_free(&self) -> bool {
-        block::any() || self.kept.any(|entry| entry.will_be_unused(self.rank))
-    }
-
-    /// Gives back memory that was dropped, and is not in use any more.
-    pub(super) fn tidy(&self) {
-        // Taken while NCCL's communicator is at hand: its end deregisters what is still there.
-        self.deregister(|| self.kept.take_unused(self.rank));
-        block::sweep();
-    }
-
-    /// Does so on a thread of its own: NCCL and the driver may take their time.
-    pub(super) fn tidy_elsewhere(self: &Arc<Self>) {
-        // Taken by this swap, given back by the store below: the two carry nothing else.
-        if self.tidies.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let engine = Arc::clone(self);
-        let started = spawn("spark-nccl-free", move || {
-            match make_current(&engine.context).and_then(relaxed) {
-                Ok(_relaxed) => engine.tidy(),
-                Err(error) => tracing::warn!("rank {}: {error}", engine.rank),
-            }
-            engine.tidies.store(false, Ordering::Relaxed);
-        });
-        if let Err(error) = started {
-            tracing::warn!("rank {}: {error}", self.rank);
-            self.tidies.store(false, Ordering::Relaxed);
+            tracing::debug!("rank {}: {error}", self.base.rank);
         }
     }
 }

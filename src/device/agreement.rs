@@ -1,0 +1,138 @@
+//! Which GPU each rank has: found here, told to all, and agreed on before a backend is set up.
+
+use crate::communicator::Communicator;
+use crate::error::Error;
+use spark_ccl_cuda::cudarc::driver::CudaContext;
+use spark_ccl_cuda::{bus_id, context, count, generation, share_default_pool};
+use std::sync::Arc;
+
+/// A rank's GPU.
+pub(super) struct FoundGpu {
+    pub(super) context: Arc<CudaContext>,
+    /// Its PCI bus id: where it is on its host.
+    place: String,
+    /// 9 is Hopper.
+    generation: u8,
+}
+
+/// What a rank has said of its GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ToldGpu {
+    pub(super) place: String,
+    pub(super) generation: u8,
+}
+
+/// The bus id, of 16 bytes at most, and behind it the generation. Zeros where there is none.
+const BYTES: usize = 32;
+
+/// The GPU of this rank.
+pub(super) fn find_gpu(comm: &Communicator) -> Result<FoundGpu, Error> {
+    let own = |error: spark_ccl_cuda::Error| error.of_rank(comm.rank());
+    let devices = count().map_err(own)?;
+    let world = &comm.inner.world;
+    let session = &world.session;
+    // Alike for all communicators of the world: a device is one rank's.
+    let before = (0..session.rank()).filter(|&rank| session.local_to(rank));
+    let wanted = world.settings.device.saturating_add(before.count());
+    // A launcher may show each process devices of its own.
+    let ordinal = wanted % devices;
+    let context = context(ordinal).map_err(own)?;
+    let place = bus_id(ordinal).map_err(own)?;
+    let generation = generation(&context).map_err(own)? as u8;
+    if let Err(error) = share_default_pool(&context) {
+        tracing::warn!(
+            "rank {}: other devices of this process cannot reach memory from cudarc: {error}",
+            comm.rank()
+        );
+    }
+    Ok(FoundGpu {
+        context,
+        place,
+        generation,
+    })
+}
+
+/// What all ranks say of their GPUs; `None` from one that has not got what the backend needs. Collective.
+pub(super) fn tell_gpu(
+    comm: &Communicator,
+    found: Option<&FoundGpu>,
+) -> Result<Vec<Option<ToldGpu>>, Error> {
+    let mut own = [0_u8; BYTES];
+    if let Some(FoundGpu {
+        place, generation, ..
+    }) = found
+    {
+        let len = place.len().min(BYTES - 1);
+        own[..len].copy_from_slice(&place.as_bytes()[..len]);
+        own[BYTES - 1] = *generation;
+    }
+    let mut all = vec![0; BYTES * comm.size()];
+    comm.all_gather(&own, &mut all).by_any_path().run()?;
+    Ok(all.chunks_exact(BYTES).map(ToldGpu::from_bytes).collect())
+}
+
+impl ToldGpu {
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (place, generation) = (&bytes[..BYTES - 1], bytes[BYTES - 1]);
+        let place = String::from_utf8_lossy(place);
+        let place = place.trim_end_matches('\0').to_owned();
+        (generation != 0 || !place.is_empty()).then_some(Self { place, generation })
+    }
+}
+
+/// The GPUs of all ranks; an error where one of them has not got what the backend needs, which reports the reason itself.
+pub(super) fn all_have(
+    comm: &Communicator,
+    backend: &str,
+    told: Vec<Option<ToldGpu>>,
+) -> Result<Vec<ToldGpu>, Error> {
+    let missing = told.iter().position(Option::is_none);
+    match missing {
+        None => Ok(told.into_iter().flatten().collect()),
+        Some(rank) => Err(Error::Unsupported {
+            what: backend.to_owned(),
+            reason: format!(
+                "{} cannot use it; its own message says why",
+                comm.inner.watch.member(rank as u32)
+            ),
+        }),
+    }
+}
+
+/// Refuses a GPU that another rank of this host has, too. `hint` says what may be done about it.
+pub(super) fn no_other_has(comm: &Communicator, all: &[ToldGpu], hint: &str) -> Result<(), Error> {
+    let session = &comm.inner.world.session;
+    let own = &all[comm.rank()];
+    let shares = |rank: &usize| {
+        let is_here = session.local_to(comm.inner.members[*rank]);
+        *rank != comm.rank() && is_here && all[*rank] == *own
+    };
+    let Some(rank) = (0..all.len()).find(shares) else {
+        return Ok(());
+    };
+    Err(Error::Invalid {
+        operation: "choosing a device",
+        problem: format!(
+            "rank {} would share the GPU at {} with {}; start fewer ranks on this host, or show each its own \
+             (CUDA_VISIBLE_DEVICES){hint}",
+            comm.rank(),
+            own.place,
+            comm.inner.watch.member(rank as u32)
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_is_understood() {
+        let mut bytes = [0; BYTES];
+        assert_eq!(ToldGpu::from_bytes(&bytes), None);
+        bytes[..12].copy_from_slice(b"0000:1b:00.0");
+        bytes[BYTES - 1] = 9;
+        let told = ToldGpu::from_bytes(&bytes).unwrap();
+        assert_eq!((&*told.place, told.generation), ("0000:1b:00.0", 9));
+    }
+}

@@ -1,0 +1,51 @@
+//! What is known of the calls that were enqueued: how many, and whether the one that is watched has run.
+
+use spark_ccl_cuda::{Error, RecordedEvent};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What was enqueued with a communicator. Its calls run one after the other, even if they are in different streams.
+#[derive(Default)]
+pub(super) struct Calls {
+    /// How much.
+    pub(super) count: u64,
+    /// The end of the last one, until it is known to have run.
+    pub(super) last: Option<Arc<RecordedEvent>>,
+    /// The one that is watched, until it has run.
+    pub(super) mark: Option<Mark>,
+}
+
+/// A call in a stream that is not known to have run.
+pub(super) struct Mark {
+    pub(super) end: Arc<RecordedEvent>,
+    pub(super) calls: u64,
+    pub(super) since: Instant,
+    /// When a rank was seen to have left.
+    pub(super) farewell: Option<(u32, Instant)>,
+}
+
+impl Calls {
+    /// Looks whether the call that is watched has run; then the last one is.
+    pub(super) fn look(&mut self) -> Result<(), Error> {
+        if let Some(mark) = &self.mark {
+            if !mark.end.is_complete()? {
+                return Ok(());
+            }
+            self.mark = None;
+        }
+        let Some(end) = &self.last else {
+            return Ok(());
+        };
+        if end.is_complete()? {
+            self.last = None;
+            return Ok(());
+        }
+        self.mark = Some(Mark {
+            end: Arc::clone(end),
+            calls: self.count,
+            since: Instant::now(),
+            farewell: None,
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! The thread that ends calls which cannot complete: a program may wait for its streams by means that know nothing of
+//! communicators.
+
+use super::allocation::tidy_elsewhere;
+use super::block;
+use super::calls::Mark;
+use super::guarded::Guarded;
+use super::rank::{DeviceRank, State};
+use crate::error::Error;
+use spark_ccl_control::Fault;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// How often it looks. A rank's death is noticed within milliseconds, and nobody waits for less.
+const TICK: Duration = Duration::from_millis(50);
+/// How long a call may continue after a rank that had finished its part has left.
+const AFTER_A_FAREWELL: Duration = Duration::from_secs(2);
+
+/// Watches over an engine until that is gone. `look` looks whether something has gone wrong.
+pub(super) fn start<E: Guarded>(
+    engine: &Arc<E>,
+    look: impl FnMut(&E) + Send + 'static,
+) -> Result<(), Error> {
+    let engine = Arc::downgrade(engine);
+    std::thread::Builder::new()
+        .name("spark-gpu-guard".to_owned())
+        .spawn(move || watch_over(&engine, look))
+        .map(drop)
+        .map_err(|error| Error::System {
+            what: "starting the thread that watches over calls of device memory".to_owned(),
+            problem: error.to_string(),
+        })
+}
+
+fn watch_over<E: Guarded>(engine: &Weak<E>, mut look: impl FnMut(&E)) {
+    loop {
+        std::thread::sleep(TICK);
+        let Some(engine) = engine.upgrade() else {
+            break;
+        };
+        if !engine.base().watch.failed() {
+            look(&engine);
+        } else if engine.abort() {
+            break;
+        }
+        if engine.has_leftovers() {
+            tidy_elsewhere(&engine);
+        }
+    }
+    // What ran has ended, so blocks that were dropped while in use are not in use any more.
+    block::sweep();
+}
+
+impl<B> DeviceRank<B> {
+    /// Looks at the call that is watched, which may take `grace` longer than the timeout. Returns whether there is one;
+    /// while another thread has the state, nothing is looked at.
+    pub(super) fn look(&self, grace: Duration) -> bool {
+        let Some(mut state) = self.state.try_lock() else {
+            return false;
+        };
+        let State { calls, timeout, .. } = &mut *state;
+        if let Err(error) = calls.look() {
+            drop(self.lost(error));
+        }
+        let Some(mark) = &mut calls.mark else {
+            return false;
+        };
+        let fault = self.judge(mark, timeout.saturating_add(grace));
+        drop(state);
+        if let Some(fault) = fault {
+            self.watch.raise(fault);
+        }
+        true
+    }
+
+    /// What is wrong where a call takes too long, or waits for a rank that has left.
+    fn judge(&self, mark: &mut Mark, timeout: Duration) -> Option<Fault> {
+        if mark.since.elapsed() > timeout {
+            return Some(self.timed_out(mark.calls, mark.since.elapsed(), Vec::new()));
+        }
+        let left = (0..self.size as u32).find(|&rank| self.watch.left(rank).is_some())?;
+        let (rank, since) = *mark.farewell.get_or_insert((left, Instant::now()));
+        // For all ranks: what is aborted here may look like a result to them.
+        (since.elapsed() > AFTER_A_FAREWELL).then(|| Fault::Aborted {
+            by: self.member(),
+            reason: format!(
+                "{} left the communicator, but call {} on device {} needs it",
+                self.watch.member(rank),
+                mark.calls,
+                self.device()
+            ),
+        })
+    }
+}

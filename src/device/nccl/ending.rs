@@ -1,0 +1,105 @@
+//! The ends of a communicator of NCCL's: finalize, and abort.
+
+use super::NcclEngine;
+use super::error::refused;
+use super::helper_thread::on_helper_thread;
+use crate::device::helper_thread::spawn;
+use crate::device::waiting::{CALL, SUBSIDES};
+use crate::error::Error;
+use crossbeam::channel::bounded;
+use spark_ccl_nccl as nccl;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+impl NcclEngine {
+    /// What must live until NCCL has ended everything that it runs: what is registered, and the stream because of which
+    /// cudarc keeps its buffers until their uses are over.
+    fn until_the_end(&self) -> impl Send + use<> {
+        (Arc::clone(&self.kept), Arc::clone(&self.base.gpu))
+    }
+
+    /// Deregisters all memory; none of it may be in use. NCCL (2.28.9, `commFree`) frees the connections to its proxies
+    /// before it gives up what is still registered, which uses these connections: sometimes the process crashes.
+    fn forget_memory(&self) -> impl FnOnce(&nccl::Communicator) + Send + use<> {
+        let (kept, rank) = (Arc::clone(&self.kept), self.base.rank);
+        move |nccl| {
+            if let Err(error) = kept.deregister(kept.take_all(rank), nccl) {
+                tracing::debug!("rank {rank}: {error}");
+            }
+        }
+    }
+
+    /// Ends NCCL's communicator once everything that was enqueued has run on all ranks. All ranks must call this.
+    pub(super) fn end_together(&self) -> Result<(), Error> {
+        let base = &self.base;
+        let (nccl, timeout) = {
+            let mut state = base.lock()?;
+            (state.backend.take(), state.timeout)
+        };
+        let nccl = nccl.ok_or_else(|| base.gone())?;
+        let (forget_memory, kept) = (self.forget_memory(), self.until_the_end());
+        let what = format!("finalize of {}", base.member());
+        let hint = "is a graph with its calls still there? NCCL waits until that is dropped";
+        on_helper_thread(&what, hint, &base.watch, timeout, move || {
+            forget_memory(&nccl);
+            let done = nccl.finalize();
+            drop(kept);
+            done.map_err(|error| refused("finalize", error))
+        })
+    }
+
+    /// Leaves without [`end_together`](Self::end_together). Calls that do not end soon are aborted.
+    pub(super) fn end_alone(&self) {
+        let is_idle = self.base.is_done();
+        self.end_nccl(is_idle);
+    }
+
+    /// Ends what runs. Memory is deregistered only if nothing runs: otherwise that might wait for what is to be aborted.
+    /// Returns `false` if a call of NCCL's does not return, so that nothing could be ended.
+    pub(super) fn end_nccl(&self, is_idle: bool) -> bool {
+        // Threads that wait for NCCL return.
+        self.call_timeout.set(Duration::ZERO);
+        let is_stuck = self.stuck.load(Ordering::Relaxed);
+        let limit = if is_stuck { Duration::ZERO } else { CALL };
+        let rank = self.base.rank;
+        let Some(mut state) = self.base.state.try_lock_for(limit) else {
+            if !self.stuck.swap(true, Ordering::Relaxed) {
+                tracing::error!(
+                    "rank {rank}: NCCL does not come back from a call, and cannot be aborted meanwhile"
+                );
+            }
+            return false;
+        };
+        let taken = state.backend.take();
+        drop(state);
+        let Some(nccl) = taken else { return true };
+        let kept = self.until_the_end();
+        let forget_memory = is_idle.then(|| self.forget_memory());
+        let (sender, done) = bounded(1);
+        let started = spawn("spark-nccl-abort", move || {
+            if let Some(forget_memory) = forget_memory {
+                forget_memory(&nccl);
+            }
+            if let Err(error) = nccl.abort() {
+                tracing::warn!("rank {rank}: {error}");
+            }
+            drop(kept);
+            // Fails if the thread that aborts has waited long enough.
+            let _ = sender.send(());
+        });
+        // If no thread could be started, the communicator was dropped, which aborts it, too.
+        if started.is_ok() && done.recv_timeout(SUBSIDES).is_err() {
+            tracing::warn!(
+                "rank {rank}: NCCL has ended what runs, but waits for graphs with its calls to be dropped"
+            );
+        }
+        true
+    }
+}
+
+impl Drop for NcclEngine {
+    fn drop(&mut self) {
+        self.end_nccl(false);
+    }
+}

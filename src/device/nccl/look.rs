@@ -1,0 +1,60 @@
+//! What the guard looks at besides the calls that were enqueued: whether NCCL comes back, and what it has noticed.
+
+use super::NcclEngine;
+use super::engine::noticed;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// What the guard remembers from look to look.
+pub(super) struct Memory {
+    /// The calls at the last look.
+    before: u64,
+    /// The call of NCCL's that has not come back, and since when.
+    inside: Option<(u64, Instant)>,
+    /// What it may take.
+    timeout: Duration,
+}
+
+impl Memory {
+    pub(super) fn new(timeout: Duration) -> Self {
+        Self {
+            before: 0,
+            inside: None,
+            timeout,
+        }
+    }
+}
+
+impl NcclEngine {
+    pub(super) fn look(&self, memory: &mut Memory) {
+        self.look_inside(memory);
+        if let Some(state) = self.base.state.try_lock() {
+            (memory.timeout, memory.before) = (state.timeout, state.calls.count);
+        }
+        if !self.base.look(Duration::ZERO) {
+            return;
+        }
+        let state = self.base.state.try_lock();
+        let noticed = state.and_then(|state| noticed(&state));
+        if let Some(error) = noticed {
+            self.failed("ncclCommGetAsyncError", error);
+        }
+    }
+
+    /// A call of NCCL's that does not come back cannot be ended; the other ranks need not wait for it.
+    fn look_inside(&self, memory: &mut Memory) {
+        let begun = self.begun.load(Ordering::Relaxed);
+        if begun == self.ended.load(Ordering::Relaxed) {
+            memory.inside = None;
+            return;
+        }
+        match memory.inside {
+            Some((call, since)) if call == begun => {
+                if since.elapsed() > memory.timeout {
+                    self.base.raise_timeout(memory.before + 1, since.elapsed());
+                }
+            }
+            _ => memory.inside = Some((begun, Instant::now())),
+        }
+    }
+}

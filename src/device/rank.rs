@@ -1,0 +1,206 @@
+//! A rank of a communicator and its GPU: what engines of device memory have in common. Knows no backend.
+
+use super::calls::Calls;
+use super::gpu::Gpu;
+use super::order::{self, were_lost, were_used};
+use crate::buffer::Region;
+use crate::error::Error;
+use parking_lot::{Mutex, MutexGuard};
+use spark_ccl_control::{DEVICE_MARK, Fault, Late, Member, Watch};
+use spark_ccl_cuda::cudarc::driver::sys::CUresult;
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream, DriverError};
+use spark_ccl_cuda::{RecordedEvent, is_capturing};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// How often a thread that waits for the state checks whether the communicator has failed.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// A rank with its GPU, and the backend's communicator.
+pub(super) struct DeviceRank<B> {
+    pub(super) context: Arc<CudaContext>,
+    pub(super) gpu: Arc<Gpu>,
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    pub(super) watch: Arc<Watch>,
+    pub(super) state: Mutex<State<B>>,
+    /// Whether a thread gives memory back.
+    pub(super) tidies: AtomicBool,
+}
+
+pub(super) struct State<B> {
+    /// `None` once it was aborted, or finalized.
+    pub(super) backend: Option<B>,
+    pub(super) timeout: Duration,
+    pub(super) calls: Calls,
+}
+
+impl<B> DeviceRank<B> {
+    pub(super) fn new(
+        (rank, size): (usize, usize),
+        context: Arc<CudaContext>,
+        watch: &Arc<Watch>,
+        backend: B,
+        timeout: Duration,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            gpu: Gpu::new(&context, rank)?,
+            context,
+            rank,
+            size,
+            watch: Arc::clone(watch),
+            state: Mutex::new(State {
+                backend: Some(backend),
+                timeout,
+                calls: Calls::default(),
+            }),
+            tidies: AtomicBool::new(false),
+        })
+    }
+
+    pub(super) fn device(&self) -> usize {
+        self.context.ordinal()
+    }
+
+    /// This rank, as errors name it.
+    pub(super) fn member(&self) -> Member {
+        self.watch.member(self.rank as u32)
+    }
+
+    /// Names this rank in an error of CUDA's.
+    pub(super) fn own<T>(
+        &self,
+        result: Result<T, spark_ccl_cuda::Error>,
+    ) -> Result<T, spark_ccl_cuda::Error> {
+        result.map_err(|error| error.of_rank(self.rank))
+    }
+
+    /// The state; an error where the communicator has failed, and a call of the backend's that has it does not come
+    /// back.
+    pub(super) fn lock(&self) -> Result<MutexGuard<'_, State<B>>, Error> {
+        loop {
+            if let Some(state) = self.state.try_lock_for(LOOK_EVERY) {
+                return Ok(state);
+            }
+            if self.watch.failed() {
+                return Err(self.gone());
+            }
+        }
+    }
+
+    /// Makes a stream wait until a call's memory may be used there. Checks for a capture again, which may have begun
+    /// while the ranks met for the call. If CUDA fails, the communicator fails on all ranks, unless the error is one of
+    /// a capture.
+    pub(super) fn hold_back(
+        &self,
+        operation: &'static str,
+        regions: [&Region; 2],
+        stream: &Arc<CudaStream>,
+    ) -> Result<(), Error> {
+        self.admit_capture(operation, regions, stream)?;
+        order::hold_back(regions, stream).map_err(|error| self.lost(error))
+    }
+
+    /// Records the end of a call that is the last one now.
+    pub(super) fn record(
+        &self,
+        calls: &mut Calls,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error> {
+        calls.count += 1;
+        let end = self.end(stream)?;
+        if let Some(end) = &end {
+            calls.last = Some(Arc::clone(end));
+        }
+        Ok(end)
+    }
+
+    /// An event at the end of a stream. `None` while the stream captures a graph, where the event would never occur.
+    pub(super) fn end(
+        &self,
+        stream: &Arc<CudaStream>,
+    ) -> Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error> {
+        if is_capturing(stream)? {
+            return Ok(None);
+        }
+        self.gpu.events.record(stream).map(Arc::new).map(Some)
+    }
+
+    /// Notes for a call's memory up to which event of a stream it is used.
+    pub(super) fn used(
+        &self,
+        regions: [&Region; 2],
+        stream: &CudaStream,
+        end: Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error>,
+    ) -> Result<(), Error> {
+        let told = end.and_then(|end| match end {
+            Some(end) => were_used(regions, stream, &end),
+            None if order::is_the_programs(regions) => Ok(()),
+            None => {
+                let captured = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+                Err(no_end(self.device(), captured))
+            }
+        });
+        told.map_err(|error| {
+            were_lost(regions, &error);
+            // Also if a graph is being captured: what already runs is ended before its memory is freed.
+            self.give_up(error.to_string());
+            error.of_rank(self.rank).into()
+        })
+    }
+
+    /// An error of CUDA's. The other ranks wait for this one's part, which does not come.
+    pub(super) fn lost(&self, error: spark_ccl_cuda::Error) -> Error {
+        let error = error.of_rank(self.rank);
+        if !error.is_of_a_capture() {
+            self.give_up(error.to_string());
+        }
+        error.into()
+    }
+
+    /// Fails the communicator on all ranks.
+    pub(super) fn give_up(&self, reason: String) {
+        let by = self.member();
+        self.watch.raise(Fault::Aborted { by, reason });
+    }
+
+    pub(super) fn raise_timeout(&self, calls: u64, waited: Duration) {
+        self.watch.raise(self.timed_out(calls, waited, Vec::new()));
+    }
+
+    pub(super) fn timed_out(&self, calls: u64, waited: Duration, late: Vec<Late>) -> Fault {
+        Fault::TimedOut {
+            by: self.member(),
+            sequence: DEVICE_MARK | calls,
+            words: format!("the last that was enqueued on device {}", self.device()),
+            waited,
+            late,
+        }
+    }
+
+    /// The communicator's error, where it does not work any more.
+    pub(super) fn gone(&self) -> Error {
+        self.watch.fault().map_or_else(
+            || Error::Invalid {
+                operation: "device memory",
+                problem: "the communicator has been finalized".to_owned(),
+            },
+            Error::Failed,
+        )
+    }
+}
+
+/// Why the end of a call is not known.
+pub(super) fn no_end(device: usize, why: CUresult) -> spark_ccl_cuda::Error {
+    spark_ccl_cuda::Error::of("cuEventRecord", device, DriverError(why))
+}
+
+impl<B> std::fmt::Debug for DeviceRank<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DeviceRank")
+            .field("rank", &self.rank)
+            .field("device", &self.device())
+            .finish_non_exhaustive()
+    }
+}

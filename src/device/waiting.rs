@@ -1,0 +1,134 @@
+//! Waiting for streams and for calls, on behalf of any engine.
+
+use super::guarded::Guarded;
+use super::order;
+use super::pause::{YIELD_FOR, pause};
+use super::rank::DeviceRank;
+use crate::error::Error;
+use crate::task::Task;
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::{is_capturing, is_idle};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How many times a waiter looks at a stream before it checks the clock and the communicator.
+const LOOKS: u32 = 64;
+/// How long a call into the backend may delay a thread that wants to abort the communicator.
+pub(super) const CALL: Duration = Duration::from_secs(5);
+/// How long the last call may take to end, once it was aborted or the communicator is dropped.
+pub(super) const SUBSIDES: Duration = Duration::from_secs(2);
+
+/// Waits until all in a stream has run, and looks whether it went well.
+pub(super) fn wait_for(engine: &impl Guarded, stream: &CudaStream) -> Result<(), Error> {
+    // To look at it would end the capture.
+    if engine.base().own(is_capturing(stream))? {
+        return Err(Error::Invalid {
+            operation: "wait",
+            problem: "the stream captures a graph".to_owned(),
+        });
+    }
+    wait_until(engine, || is_idle(stream))
+}
+
+/// Waits for the last call.
+pub(super) fn wait_for_last(engine: &impl Guarded) -> Result<(), Error> {
+    let last = engine.base().lock()?.calls.last.clone();
+    last.map_or(Ok(()), |last| wait_until(engine, || last.is_complete()))
+}
+
+fn wait_until(
+    engine: &impl Guarded,
+    is_over: impl Fn() -> Result<bool, spark_ccl_cuda::Error>,
+) -> Result<(), Error> {
+    let start = Instant::now();
+    let mut looks = 0_u32;
+    while !is_over().map_err(|error| engine.base().lost(error))? {
+        looks += 1;
+        let waited = start.elapsed();
+        if (waited > YIELD_FOR || looks.is_multiple_of(LOOKS))
+            && let Err(error) = still_waits(engine, start)
+        {
+            // An error of CUDA's is now only a consequence of the fault.
+            let _ = engine.base().subside();
+            return Err(error);
+        }
+        pause(waited);
+    }
+    // An aborted communicator's streams end early.
+    engine.check()
+}
+
+fn still_waits<E: Guarded>(engine: &E, start: Instant) -> Result<(), Error> {
+    engine.check()?;
+    let base = engine.base();
+    // A thread that holds the lock enqueues a call; the time is checked at a later look.
+    let timeout = base
+        .state
+        .try_lock()
+        .map(|state| (state.timeout.saturating_add(E::GRACE), state.calls.count));
+    if let Some((timeout, calls)) = timeout
+        && start.elapsed() > timeout
+    {
+        base.raise_timeout(calls, start.elapsed());
+    }
+    engine.check()
+}
+
+impl<B> DeviceRank<B> {
+    /// The stream that a task's memory comes with, once it waits for what nothing else makes it wait for.
+    pub(super) fn stream_of(&self, task: &Task) -> Result<Arc<CudaStream>, Error> {
+        let regions = task.regions();
+        let stream = order::stream_of(regions);
+        let stream = stream.unwrap_or_else(|| self.context.default_stream());
+        // Those of another context are refused.
+        let is_ours = |other: &&Arc<CudaStream>| Arc::ptr_eq(other.context(), &self.context);
+        for other in order::unordered(regions, &stream).filter(is_ours) {
+            if let Some(end) = self.own(self.end(other))? {
+                self.own(end.hold_back(&stream))?;
+            }
+        }
+        Ok(stream)
+    }
+
+    /// Waits a little for the last call to end: after an abort, a program that gets the error may free what kernels
+    /// use. Returns whether it has ended.
+    pub(super) fn subside(&self) -> Result<bool, spark_ccl_cuda::Error> {
+        let last = self.state.try_lock_for(CALL);
+        let Some(last) = last.and_then(|state| state.calls.last.clone()) else {
+            return Ok(true);
+        };
+        let start = Instant::now();
+        while !last.is_complete()? {
+            if start.elapsed() > SUBSIDES {
+                return Ok(false);
+            }
+            pause(start.elapsed());
+        }
+        Ok(true)
+    }
+
+    /// Before the rank leaves on its own: whether all calls have run. Where they do not end soon, the communicator fails on
+    /// all ranks, which could otherwise take the output of aborted calls for results.
+    pub(super) fn is_done(&self) -> bool {
+        if self.watch.failed() {
+            return false;
+        }
+        match self.subside() {
+            Ok(true) => return true,
+            Ok(false) => self.give_up(
+                "it dropped the communicator while calls of device memory were in a stream"
+                    .to_owned(),
+            ),
+            Err(error) => drop(self.lost(error)),
+        }
+        false
+    }
+
+    /// Changes how long calls may take.
+    pub(super) fn wait_at_most(&self, timeout: Duration) {
+        // A communicator that has failed waits for nothing.
+        if let Ok(mut state) = self.lock() {
+            state.timeout = timeout;
+        }
+    }
+}
