@@ -1,8 +1,8 @@
 //! Every collective, on device memory, gives what it gives on host memory.
 
-use super::{Gpus, builder, gpus, text};
+use super::{BACKEND, Gpus, builder, gpus, text};
 use spark_ccl::cuda::cudarc::driver::{CudaSlice, CudaStream, DeviceRepr};
-use spark_ccl::{Blocks, Communicator, Element, Error, RedOp};
+use spark_ccl::{Backend, Blocks, Communicator, Element, Error, RedOp};
 use spark_ccl_testing::scramble;
 use std::sync::Arc;
 
@@ -137,7 +137,6 @@ fn exchanges() {
     let Some(gpus) = gpus(1) else { return };
     each(&gpus, |rank| {
         let (comm, stream, size) = (&rank.comm, &rank.stream, rank.comm.size());
-        let own = values(comm.rank(), COUNT);
         let all = values(comm.rank(), COUNT * size);
         rank.compare(
             &all,
@@ -145,48 +144,62 @@ fn exchanges() {
             |send, recv| comm.all_to_all(send, recv).run().map(drop),
             |send, recv| comm.all_to_all(send, recv).on(stream).map(drop),
         );
-        let (next, previous) = ((comm.rank() + 1) % size, (comm.rank() + size - 1) % size);
-        rank.compare(
-            &own,
-            COUNT,
-            |send, recv| comm.send_recv(send, next, recv, previous).run().map(drop),
-            |send, recv| {
-                comm.send_recv(send, next, recv, previous)
-                    .on(stream)
-                    .map(drop)
-            },
-        );
-        // Rank r sends r + 1 elements to each, which receives them one after the other.
-        let counts = vec![comm.rank() + 1; size];
-        let displs: Vec<_> = (0..size).map(|peer| peer * (comm.rank() + 1)).collect();
-        let from: Vec<_> = (1..=size).collect();
-        let at: Vec<_> = (0..size).map(|peer| peer * (peer + 1) / 2).collect();
-        rank.compare(
-            &all[..counts.iter().sum()],
-            from.iter().sum(),
-            |send, recv| {
-                comm.all_to_all_v(
-                    send,
-                    Blocks::at(&counts, &displs),
-                    recv,
-                    Blocks::at(&from, &at),
-                )
-                .run()
-                .map(drop)
-            },
-            |send, recv| {
-                comm.all_to_all_v(
-                    send,
-                    Blocks::at(&counts, &displs),
-                    recv,
-                    Blocks::at(&from, &at),
-                )
-                .on(stream)
-                .map(drop)
-            },
-        );
+        if BACKEND == Backend::Nccl {
+            send_and_receive(&rank);
+            exchange_blocks_of_any_length(&rank);
+        }
         comm.barrier().run().unwrap();
     });
+}
+
+fn send_and_receive(rank: &Rank) {
+    let (comm, stream, size) = (&rank.comm, &rank.stream, rank.comm.size());
+    let own = values(comm.rank(), COUNT);
+    let (next, previous) = ((comm.rank() + 1) % size, (comm.rank() + size - 1) % size);
+    rank.compare(
+        &own,
+        COUNT,
+        |send, recv| comm.send_recv(send, next, recv, previous).run().map(drop),
+        |send, recv| {
+            comm.send_recv(send, next, recv, previous)
+                .on(stream)
+                .map(drop)
+        },
+    );
+}
+
+fn exchange_blocks_of_any_length(rank: &Rank) {
+    let (comm, stream, size) = (&rank.comm, &rank.stream, rank.comm.size());
+    let all = values(comm.rank(), COUNT * size);
+    // Rank r sends r + 1 elements to each, which receives them one after the other.
+    let counts = vec![comm.rank() + 1; size];
+    let displs: Vec<_> = (0..size).map(|peer| peer * (comm.rank() + 1)).collect();
+    let from: Vec<_> = (1..=size).collect();
+    let at: Vec<_> = (0..size).map(|peer| peer * (peer + 1) / 2).collect();
+    rank.compare(
+        &all[..counts.iter().sum()],
+        from.iter().sum(),
+        |send, recv| {
+            comm.all_to_all_v(
+                send,
+                Blocks::at(&counts, &displs),
+                recv,
+                Blocks::at(&from, &at),
+            )
+            .run()
+            .map(drop)
+        },
+        |send, recv| {
+            comm.all_to_all_v(
+                send,
+                Blocks::at(&counts, &displs),
+                recv,
+                Blocks::at(&from, &at),
+            )
+            .on(stream)
+            .map(drop)
+        },
+    );
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_secs(20);
 const ID: &str = "SPARK_TEST_GPU_ID";
 
-fn memory(comm: &Communicator) -> DeviceMemory<f32> {
+pub(crate) fn memory(comm: &Communicator) -> DeviceMemory<f32> {
     let mut memory = comm.alloc_device(1 << 20).unwrap();
     memory.write(&vec![1.0; 1 << 20]).unwrap();
     memory
@@ -52,45 +52,6 @@ fn a_rank_that_does_not_take_part_is_timed_out() {
         assert!(matches!(again, Err(Error::Failed(_))));
     });
     assert!(start.elapsed() < SOON);
-}
-
-#[test]
-fn the_first_call_of_a_kind_waits_for_nobody_for_ever() {
-    let Some(gpus) = gpus(2) else { return };
-    let builder = builder().operation_timeout(Duration::from_secs(2));
-    gpus.each(&builder, |comm| {
-        let stream = comm.context().unwrap().new_stream().unwrap();
-        let mut memory = memory(&comm);
-        if comm.rank() == 0 {
-            while comm.check().is_ok() {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            return;
-        }
-        let called = comm
-            .all_reduce_in_place(&mut memory, RedOp::Sum)
-            .on(&stream);
-        let error = called.map(drop).unwrap_err();
-        assert_eq!(error.exit_class(), ExitClass::Timeout, "{error}");
-        assert!(error.to_string().contains("rank 0"), "{error}");
-    });
-}
-
-#[test]
-fn different_calls_are_told_apart() {
-    let Some(gpus) = gpus(2) else { return };
-    gpus.each(&builder(), |comm| {
-        let stream = comm.context().unwrap().new_stream().unwrap();
-        let mut memory = memory(&comm);
-        let op = if comm.rank() == 0 {
-            RedOp::Max
-        } else {
-            RedOp::Sum
-        };
-        let called = comm.all_reduce_in_place(&mut memory, op).on(&stream);
-        let said = called.map(drop).unwrap_err().to_string();
-        assert!(said.contains("max") && said.contains("sum"), "{said}");
-    });
 }
 
 #[test]
@@ -306,43 +267,6 @@ fn copies_of_several_pieces_arrive_while_another_thread_captures() {
     });
     stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
     assert!(seen == values);
-}
-
-#[test]
-fn who_is_stuck_in_nccl_does_not_hold_up_others_after_a_fault() {
-    let Some(gpus) = gpus(2) else { return };
-    let Some(block) = of_fakes(c"fake_block") else {
-        return;
-    };
-    let start = Instant::now();
-    gpus.each(&builder(), |comm| {
-        let stream = comm.context().unwrap().new_stream().unwrap();
-        let mut memory = memory(&comm);
-        if comm.rank() == 0 {
-            while comm.check().is_ok() {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            return;
-        }
-        let sent = self::memory(&comm);
-        std::thread::scope(|scope| {
-            block(1);
-            let stuck = scope.spawn(|| comm.send(&sent, 0).on(&stream).map(drop));
-            std::thread::sleep(Duration::from_millis(200));
-            comm.abort("enough");
-            let refused = comm
-                .all_reduce_in_place(&mut memory, RedOp::Sum)
-                .on(&stream);
-            assert!(matches!(refused.map(drop), Err(Error::Failed(_))));
-            assert!(matches!(comm.wait(&stream), Err(Error::Failed(_))));
-            comm.set_timeout(Duration::from_secs(1));
-            block(0);
-            // NCCL comes back, to nobody.
-            let _ = stuck.join().unwrap();
-        });
-        assert!(matches!(comm.finalize(), Err(Error::Failed(_))));
-    });
-    assert!(start.elapsed() < SOON);
 }
 
 /// The rank that is killed: another process of this test.
