@@ -255,7 +255,7 @@ impl Communicator {
     }
 
     /// Waits for a stream of another rank, as long as the communicator works.
-    fn await_stream(
+    pub(crate) fn await_stream(
         &self,
         rank: usize,
         purpose: Purpose,

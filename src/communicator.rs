@@ -203,6 +203,11 @@ impl Communicator {
     /// # Errors
     /// [`Error::Failed`], the error that every call returns from now on.
     pub fn check(&self) -> Result<(), Error> {
+        self.inner.host.check_process()?;
+        #[cfg(feature = "cuda")]
+        if let Some(device) = &self.device {
+            device.check()?;
+        }
         self.inner.host.with(crate::host::Core::check)?
     }
 
@@ -211,7 +216,7 @@ impl Communicator {
     ///
     /// Dropping a communicator without it waits for nobody: ranks that still wait for this one get an error.
     ///
-    /// With [`Backend::Nccl`](crate::Backend::Nccl), here and when a communicator is dropped, NCCL gives its memory back. CUDA waits with
+    /// With a backend for device memory, that gives its memory back here and when a communicator is dropped. CUDA waits with
     /// that for all that runs on the device, also for other communicators, and meanwhile no thread of the process can
     /// destroy a stream: end the calls of the others first.
     ///

@@ -1,4 +1,5 @@
-//! Memory of GPUs and its streams, for communicators with [`Backend::Nccl`](crate::Backend::Nccl).
+//! Memory of GPUs and its streams, for communicators with [`Backend::Nccl`](crate::Backend::Nccl) or
+//! [`Backend::Engine`](crate::Backend::Engine).
 //!
 //! The collectives are those of [`Communicator`](crate::Communicator), on device memory:
 //!
@@ -58,6 +59,9 @@
 //! [`f16`](crate::f16) and [`bf16`](crate::bf16) in programs that turn its feature `f16` on. Of 8-bit
 //! floats it makes slices out of memory that is there (`CudaStream::upgrade_device_ptr`, `unsafe`).
 //!
+//! Our own kernels ([`Backend::Engine`](crate::Backend::Engine)) reduce all types. Send, recv, send_recv and all_to_all_v of
+//! device memory take NCCL so far; with our own kernels, they are [`Error::Unsupported`] on every rank.
+//!
 //! Any NCCL and any GPU moves 8-bit floats, but reductions of them take NCCL 2.24.3 and, on all ranks, GPUs of compute
 //! capability 9.0 (Hopper) or later. Elsewhere they are refused on every rank, with
 //! [`Error::Unsupported`] and before anything is enqueued.
@@ -68,6 +72,10 @@
 //! [`DeviceSlice::from_raw`] holds for every launch. Make each call once before it is captured: NCCL connects the ranks
 //! then. Drop graphs before the communicator whose calls they hold, which NCCL otherwise does not free.
 //! Launches are not watched as calls are: wait for them by [`Communicator::wait`](crate::Communicator::wait).
+//!
+//! Our own kernels need no call before, and watch themselves in graphs, too. But launches and calls of one communicator must be
+//! ordered by the program: in one stream, or in streams that wait for each other. Wait for the last launch before the
+//! communicator is finalized or dropped, and launch none afterwards: such kernels would use memory that is freed.
 //!
 //! # Waiting, and failures
 //!
@@ -86,9 +94,11 @@
 //!
 //! The first call of each operation, type, reduction, root and power of two of bytes is compared between the ranks,
 //! over the links, which host collectives use as well: so threads that share a communicator must agree on the order of both.
-//! Later calls are not compared; ranks that then give other counts get what NCCL makes of it.
+//! Later calls are not compared; ranks that then give other counts get what NCCL makes of it. Our own kernels compare each
+//! call, among themselves: a difference shows when the stream is waited for.
 //!
-//! NCCL decides how it reduces: about NaN in minima and maxima, and about the order of sums.
+//! NCCL decides how it reduces: about NaN in minima and maxima, and about the order of sums. Our own kernels reduce in the
+//! order of the ranks, with the same bits on all of them.
 
 use crate::Error;
 

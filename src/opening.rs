@@ -157,9 +157,11 @@ pub(crate) fn with_devices(
     mut communicator: Communicator,
     deadline: Instant,
 ) -> Result<Communicator, Error> {
-    if communicator.backend() == Backend::Nccl {
-        communicator.device = Some(crate::device::nccl::attach(&communicator, deadline)?);
-    }
+    communicator.device = match communicator.backend() {
+        Backend::Nccl => Some(crate::device::nccl::attach(&communicator, deadline)?),
+        Backend::Engine => Some(crate::device::kernels::attach(&communicator, deadline)?),
+        _ => None,
+    };
     Ok(communicator)
 }
 

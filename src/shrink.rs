@@ -25,7 +25,8 @@ impl Communicator {
     /// Where a rank dies at this moment, some may have the new communicator, which has then failed, and shrink that; the others go
     /// on in their first call, and get the same one. So ranks that have shrunk agree anew on where they go on.
     /// A communicator that was shrunk can be shrunk again, and split; its links are made when they are used first. With
-    /// [`Backend::Nccl`](crate::Backend::Nccl), it gets a communicator of NCCL's, as for [`split`](Self::split).
+    /// [`Backend::Nccl`](crate::Backend::Nccl) or [`Backend::Engine`](crate::Backend::Engine), it gets one of the
+    /// backend's, as for [`split`](Self::split).
     ///
     /// ```
     /// # use spark_ccl::{Communicator, RedOp};

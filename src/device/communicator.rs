@@ -20,7 +20,7 @@ impl Communicator {
     /// The primary context of this rank's device: memory and streams are made with it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] without [`Backend::Nccl`](crate::Backend::Nccl).
+    /// [`Error::Unsupported`] without a [`Backend`](crate::Backend) for device memory.
     pub fn context(&self) -> Result<&Arc<CudaContext>, Error> {
         self.device_engine("context").map(|engine| engine.context())
     }
@@ -38,8 +38,8 @@ impl Communicator {
     /// not defined. The memory comes from the driver, in whole pages of the GPU (2 MiB).
     ///
     /// # Errors
-    /// [`Error::Memory`] when there is not enough; [`Error::Unsupported`] without
-    /// [`Backend::Nccl`](crate::Backend::Nccl).
+    /// [`Error::Memory`] when there is not enough; [`Error::Unsupported`] without a [`Backend`](crate::Backend) for device
+    /// memory.
     pub fn alloc_device<T: Element>(&self, len: usize) -> Result<DeviceMemory<T>, Error> {
         let bytes = len.saturating_mul(size_of::<T>()).max(1);
         let block = self.device_engine("alloc_device")?.alloc(bytes)?;
@@ -47,7 +47,7 @@ impl Communicator {
     }
 
     /// Registers device memory with this communicator until the memory is dropped, or the communicator ends. Returns
-    /// whether NCCL makes use of it. Symmetric windows are registered by all ranks together, each in a thread of its
+    /// whether NCCL makes use of it; our own kernels take memory as it is, and make none. Symmetric windows are registered by all ranks together, each in a thread of its
     /// own. Windows that all ranks have dropped are given up when the ranks register the next one.
     ///
     /// # Errors
@@ -69,8 +69,8 @@ impl Communicator {
     ) -> Result<&Arc<dyn StreamEngine>, Error> {
         let device = self.device.as_ref().ok_or_else(|| Error::Unsupported {
             what: operation.to_owned(),
-            reason: "this communicator knows no device memory; make it with Backend::Nccl, or \
-                     SPARK_CCL_BACKEND=nccl"
+            reason: "this communicator knows no device memory; make it with Backend::Engine or \
+                     Backend::Nccl, or SPARK_CCL_BACKEND=engine or SPARK_CCL_BACKEND=nccl"
                 .to_owned(),
         })?;
         // CUDA does nothing in a forked child, and what it has enqueued is the parent's.

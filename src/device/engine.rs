@@ -76,6 +76,14 @@ pub(crate) trait StreamEngine: Engine + Any + Debug {
     /// What in it has failed; the fault that has cut it short.
     fn wait(&self, stream: &CudaStream) -> Result<(), Error>;
 
+    /// What its calls have reported so far, where the engine has not yet failed the communicator for it.
+    ///
+    /// # Errors
+    /// The fault that this has become.
+    fn check(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// A new block of memory.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ mod group;
 mod guard;
 mod guarded;
 mod helper_thread;
+pub(crate) mod kernels;
 mod memory;
 pub(crate) mod nccl;
 mod operands;

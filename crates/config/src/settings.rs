@@ -305,10 +305,7 @@ impl Settings {
             &mut self.backend,
             reader.parsed(&["SPARK_CCL_BACKEND"], Backend::EXPECTED, Backend::parse)?,
         );
-        set(
-            &mut self.share_gpu,
-            reader.boolean("SPARK_CCL_SHARE_GPU")?,
-        );
+        set(&mut self.share_gpu, reader.boolean("SPARK_CCL_SHARE_GPU")?);
         self.nccl = Nccl::read(reader)?;
         Ok(())
     }

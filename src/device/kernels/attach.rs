@@ -1,0 +1,209 @@
+//! Makes the kernels' communicator for the ranks of one of ours, over their links.
+
+use super::engine::KernelEngine;
+use super::joined::Joined;
+use super::pass::exchange;
+use super::report::refused;
+use crate::communicator::Communicator;
+use crate::device::agreement::{ToldGpu, all_have, find_gpu, no_other_has, tell_gpu};
+use crate::device::rank::DeviceRank;
+use crate::device::{StreamEngine, guard};
+use crate::error::Error;
+use spark_ccl_cuda::cudarc::driver::CudaContext;
+use spark_ccl_cuda::{Reach, reach_of};
+use spark_ccl_fork::Owned;
+use spark_ccl_gpu::{MAX_RANKS, Member, Scratch, Settings};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+const BACKEND: &str = "SPARK_CCL_BACKEND=engine";
+/// The most CTAs of a GPU that kernels take.
+const CTAS: usize = 32;
+
+/// What a rank says of its way to the others' memory; 0 if there is none.
+const PACKETS: u8 = 1;
+const LINES: u8 = 2;
+
+/// The engine for the device memory of a communicator's ranks. Collective.
+pub(crate) fn attach(
+    comm: &Communicator,
+    deadline: Instant,
+) -> Result<Owned<Arc<dyn StreamEngine>>, Error> {
+    check_ranks(comm)?;
+    let world = &comm.inner.world.settings;
+    let found = find_gpu(comm);
+    let told = tell_gpu(comm, found.as_ref().ok())?;
+    let context = found?.context;
+    let all = all_have(comm, BACKEND, told)?;
+    if !world.share_gpu {
+        no_other_has(comm, &all, "; in tests, SPARK_CCL_SHARE_GPU=1 allows it")?;
+    }
+    let (offer, ways) = agree(comm, Offer::new(comm, &context, &all), |offer| offer.way)?;
+    let settings = Settings {
+        ctas: ctas(&all),
+        lines: ways.iter().all(|&way| way == LINES),
+    };
+    let joined = offer.join(comm, settings, deadline);
+    // No rank launches before all are there: what the driver does when a rank joins may wait for kernels that run.
+    let (member, _) = agree(comm, joined, |_| PACKETS)?;
+    let (member, timeout) = (Arc::new(Joined::new(member)), world.operation_timeout);
+    member.set_patience(timeout);
+    let place = (comm.rank(), comm.size());
+    let backend = Arc::clone(&member);
+    let base = DeviceRank::new(place, context, &comm.inner.watch, backend, timeout)?;
+    let engine = Arc::new(KernelEngine { base, member });
+    guard::start(&engine, KernelEngine::look)?;
+    tracing::info!(
+        "rank {}: kernels for {} ranks on device {} ({}): up to {} CTAs, {} bytes of scratch, {}",
+        comm.rank(),
+        comm.size(),
+        engine.base.device(),
+        all[comm.rank()].place,
+        settings.ctas,
+        Scratch::bytes(comm.size()),
+        if settings.lines { "lines" } else { "packets" }
+    );
+    Ok(Owned::new(engine))
+}
+
+/// Refuses too many ranks, and ranks of several hosts: alike on all of them.
+fn check_ranks(comm: &Communicator) -> Result<(), Error> {
+    let session = &comm.inner.world.session;
+    let elsewhere = (0..comm.size()).find(|&rank| !session.local_to(comm.inner.members[rank]));
+    let problem = if comm.size() > MAX_RANKS {
+        format!("{} ranks are more than {MAX_RANKS}", comm.size())
+    } else if let Some(rank) = elsewhere {
+        let [own, other] = [comm.rank(), rank].map(|rank| comm.inner.watch.member(rank as u32));
+        format!("{own} and {other} are on different hosts, or share no network namespace")
+    } else {
+        return Ok(());
+    };
+    Err(Error::Unsupported {
+        what: BACKEND.to_owned(),
+        reason: format!("{problem}; SPARK_CCL_BACKEND=nccl has no such limit"),
+    })
+}
+
+/// This rank's result, and what all ranks say of theirs, if each has one; else its own error, or that another rank has
+/// none. Collective.
+fn agree<R>(
+    comm: &Communicator,
+    own: Result<R, Error>,
+    say: impl FnOnce(&R) -> u8,
+) -> Result<(R, Vec<u8>), Error> {
+    let said = own.as_ref().map_or(0, say);
+    let mut all = vec![0; comm.size()];
+    comm.all_gather(&[said], &mut all).by_any_path().run()?;
+    let own = own?;
+    match all.iter().position(|&said| said == 0) {
+        None => Ok((own, all)),
+        Some(rank) => Err(Error::Unsupported {
+            what: BACKEND.to_owned(),
+            reason: format!(
+                "{} cannot use it; its own message says why",
+                comm.inner.watch.member(rank as u32)
+            ),
+        }),
+    }
+}
+
+/// What a rank has for the others.
+struct Offer {
+    scratch: Scratch,
+    /// `None` where there are no others.
+    exported: Option<OwnedFd>,
+    way: u8,
+}
+
+impl Offer {
+    fn new(
+        comm: &Communicator,
+        context: &Arc<CudaContext>,
+        all: &[ToldGpu],
+    ) -> Result<Self, Error> {
+        let own = |error| refused(error, comm.rank());
+        let way = way(comm, context, all)?;
+        let scratch = Scratch::new(context, all.len()).map_err(own)?;
+        let exported = (all.len() > 1).then(|| scratch.export()).transpose();
+        Ok(Self {
+            exported: exported.map_err(own)?,
+            scratch,
+            way,
+        })
+    }
+
+    /// Maps what the others offer.
+    fn join(
+        self,
+        comm: &Communicator,
+        settings: Settings,
+        deadline: Instant,
+    ) -> Result<Member, Error> {
+        let bytes = Scratch::bytes(comm.size());
+        let peers = match &self.exported {
+            Some(own) => exchange(comm, own, bytes, deadline),
+            None => Ok(vec![None]),
+        };
+        let peers = peers.map_err(|error| Error::System {
+            what: format!(
+                "passing the scratch of {} to the other ranks",
+                comm.inner.watch.member(comm.rank() as u32)
+            ),
+            problem: error.to_string(),
+        })?;
+        let joined = Member::join(comm.rank(), self.scratch, peers, settings);
+        joined.map_err(|error| refused(error, comm.rank()))
+    }
+}
+
+/// How this rank's GPU reaches the memory of all others.
+fn way(comm: &Communicator, context: &CudaContext, all: &[ToldGpu]) -> Result<u8, Error> {
+    let mut way = LINES;
+    for (rank, gpu) in all.iter().enumerate() {
+        let reach = reach_of(context, &gpu.place);
+        match reach.map_err(|error| error.of_rank(comm.rank()))? {
+            Reach::Own | Reach::Link => {}
+            Reach::Pcie => way = PACKETS,
+            Reach::None => {
+                return Err(Error::Unsupported {
+                    what: BACKEND.to_owned(),
+                    reason: format!(
+                        "the GPU of rank {} at {} cannot reach the memory of that of {} at {}; \
+                         `nvidia-smi topo -p2p r` says which can, and SPARK_CCL_BACKEND=nccl needs none to",
+                        comm.rank(),
+                        all[comm.rank()].place,
+                        comm.inner.watch.member(rank as u32),
+                        gpu.place
+                    ),
+                });
+            }
+        }
+    }
+    Ok(way)
+}
+
+/// The CTAs of a kernel. Those of all ranks that share a GPU fit on it.
+fn ctas(all: &[ToldGpu]) -> u32 {
+    let on_one = all
+        .iter()
+        .map(|gpu| all.iter().filter(|&other| other == gpu).count());
+    (CTAS / on_one.max().unwrap_or(1)).max(1) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_that_share_a_gpu_share_its_ctas() {
+        let gpu = |place: &str| ToldGpu {
+            place: place.to_owned(),
+            generation: 9,
+        };
+        assert_eq!(ctas(&[gpu("a")]), 32);
+        assert_eq!(ctas(&[gpu("a"), gpu("b")]), 32);
+        assert_eq!(ctas(&[gpu("a"), gpu("b"), gpu("a")]), 16);
+        assert_eq!(ctas(&vec![gpu("a"); 8]), 4);
+    }
+}

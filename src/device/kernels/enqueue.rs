@@ -1,0 +1,164 @@
+//! From a checked task to a kernel in a stream.
+
+use super::engine::KernelEngine;
+use crate::device::calls::Calls;
+use crate::device::engine::StreamTask;
+use crate::device::rank::State;
+use crate::error::Error;
+use crate::task::Task;
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::{RecordedEvent, is_capturing};
+use spark_ccl_gpu::{self as gpu, Call};
+use spark_ccl_types::{Operation, ReduceOp, Side};
+use std::sync::Arc;
+
+/// The end of a call, in a stream that captures nothing.
+type End = Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error>;
+
+/// Enqueues the tasks of a group one after the other: kernels wait for each other only once they run.
+pub(super) fn enqueue_group(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
+    let admitted = tasks.iter().map(|task| {
+        let engine = task.engine_as::<KernelEngine>()?;
+        Ok((engine, engine.admit(&task.task, task.stream)?))
+    });
+    let admitted = admitted.collect::<Result<Vec<_>, Error>>()?;
+    let mut all = admitted.iter().zip(tasks);
+    all.try_for_each(|((engine, call), task)| {
+        engine.enqueue_admitted(call, &task.task, task.stream)
+    })
+}
+
+impl KernelEngine {
+    /// Admits, enqueues and notes a checked call that is in no group.
+    pub(super) fn enqueue_alone(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
+        let call = self.admit(task, stream)?;
+        self.enqueue_admitted(&call, task, stream)
+    }
+
+    /// Checks a task and a stream, before anything is done in it. What there is no kernel for is refused on all ranks.
+    fn admit(&self, task: &Task, stream: &CudaStream) -> Result<Call, Error> {
+        let operation = task.operation();
+        match operation {
+            Operation::Send | Operation::Recv | Operation::SendRecv | Operation::AllToAllV => {
+                return Err(Error::Unsupported {
+                    what: format!("{operation} on devices"),
+                    reason: "the backend engine has no kernel for it yet; SPARK_CCL_BACKEND=nccl does it"
+                        .to_owned(),
+                });
+            }
+            _ => self.base.admit(task, stream)?,
+        }
+        Ok(self.call(task))
+    }
+
+    fn call(&self, task: &Task) -> Call {
+        let [input, output] = addresses(task, self.base.rank);
+        let reduction = &task.reduction;
+        Call {
+            operation: task.operation(),
+            dtype: task.signature.dtype,
+            op: reduction.op.unwrap_or(ReduceOp::Sum),
+            factor: u64::from_ne_bytes(reduction.factor),
+            root: task.signature.root as usize,
+            count: task.signature.count as usize,
+            input,
+            output,
+            words: task.signature.words(),
+        }
+    }
+
+    fn enqueue_admitted(
+        &self,
+        call: &Call,
+        task: &Task,
+        stream: &Arc<CudaStream>,
+    ) -> Result<(), Error> {
+        let regions = task.regions();
+        self.base
+            .hold_back(task.operation().name(), regions, stream)?;
+        let end = self.launch(call, stream)?;
+        self.base.used(regions, stream, end)
+    }
+
+    /// Launches a call's kernel behind the last call. The outer error says that nothing was launched.
+    fn launch(&self, call: &Call, stream: &Arc<CudaStream>) -> Result<End, Error> {
+        let base = &self.base;
+        if base.watch.failed() {
+            return Err(base.gone());
+        }
+        let launched = {
+            let State { backend, calls, .. } = &mut *base.lock()?;
+            let member = backend.as_ref().ok_or_else(|| base.gone())?;
+            let launch = || -> Result<(), gpu::Error> {
+                follow(calls, stream)?;
+                // SAFETY: `admit` has checked that the buffers are memory of this GPU, and the task's check that they
+                // are as long as the call says. Their order keeps them, and keeps others away, until the call has run
+                // (`hold_back`, `used`); for `DeviceSlice`, also in graphs, its `from_raw` promises that. Calls run
+                // one after the other: this one is behind the last one, and the lock is held; where graphs are among
+                // them, `from_raw` promises that, too. The words have all that a call depends on but for each rank's
+                // own addresses and factor. `attach` has shared out the CTAs of GPUs that ranks share.
+                unsafe { member.enqueue(call, stream) }
+            };
+            launch().map(|()| base.record(calls, stream))
+        };
+        launched.map_err(|error| self.failed(error))
+    }
+}
+
+/// Makes a stream wait for the last call, where that is in another one. A graph's calls are in order by the program.
+fn follow(calls: &Calls, stream: &Arc<CudaStream>) -> Result<(), spark_ccl_cuda::Error> {
+    match &calls.last {
+        Some(last) if !last.is_in(stream) && !is_capturing(stream)? => last.hold_back(stream),
+        _ => Ok(()),
+    }
+}
+
+/// Where a call's input and output begin. In place, the shorter one is this rank's block of the other.
+fn addresses(task: &Task, rank: usize) -> [u64; 2] {
+    let [input, output] = task.regions().map(|region| region.ptr.addr() as u64);
+    let bytes = task.signature.count * task.signature.dtype.size() as u64;
+    let own = rank as u64 * bytes;
+    match task.operation().own_block().filter(|_| task.in_place) {
+        Some(Side::Input) => [output + own, output],
+        Some(Side::Output) => [input, input + own],
+        None => [input, output],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::Region;
+    use crate::task::Spec;
+    use spark_ccl_types::DType;
+
+    fn starts(operation: Operation, in_place: bool) -> [u64; 2] {
+        let region = |start: usize| Region::host(std::ptr::without_provenance::<u32>(start), 30);
+        let spec = Spec::new(operation, DType::U32);
+        let spec = if in_place { spec.in_place() } else { spec };
+        let output = if in_place { 1 << 20 } else { 1 << 30 };
+        let mut task = spec.task((region(1 << 20), region(output)));
+        task.signature.count = 10;
+        addresses(&task, 2).map(|start| start - (1 << 20))
+    }
+
+    #[test]
+    fn blocks_in_place_are_this_ranks() {
+        let apart = (1 << 30) - (1 << 20);
+        for operation in [Operation::AllGather, Operation::Gather] {
+            assert_eq!(starts(operation, true), [80, 0]);
+            assert_eq!(starts(operation, false), [0, apart]);
+        }
+        for operation in [Operation::ReduceScatter, Operation::Scatter] {
+            assert_eq!(starts(operation, true), [0, 80]);
+            assert_eq!(starts(operation, false), [0, apart]);
+        }
+        for operation in [
+            Operation::AllReduce,
+            Operation::Broadcast,
+            Operation::Reduce,
+        ] {
+            assert_eq!(starts(operation, true), [0, 0]);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! A member that has joined, and how it is given up.
+
+use crate::device::helper_thread::spawn;
+use crate::device::waiting::SUBSIDES;
+use crossbeam::channel::bounded;
+use spark_ccl_gpu::Member;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+
+/// A member. Its end waits for all that runs in its GPU's context, also for kernels of other communicators, which may
+/// wait for other ranks; so it ends on a thread of its own.
+#[derive(Debug)]
+pub(in crate::device) struct Joined(ManuallyDrop<Member>);
+
+impl Joined {
+    pub(super) fn new(member: Member) -> Self {
+        Self(ManuallyDrop::new(member))
+    }
+}
+
+impl Deref for Joined {
+    type Target = Member;
+
+    fn deref(&self) -> &Member {
+        &self.0
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        // SAFETY: this is the only place that takes it, and `drop` runs once.
+        let member = unsafe { ManuallyDrop::take(&mut self.0) };
+        let (sender, done) = bounded(1);
+        let started = spawn("spark-gpu-end", move || {
+            drop(member);
+            // Fails if nobody waits any more.
+            let _ = sender.send(());
+        });
+        if let Err(error) = started {
+            tracing::warn!("the end of kernels between GPUs: {error}");
+        } else if done.recv_timeout(SUBSIDES).is_err() {
+            tracing::debug!("memory of kernels between GPUs is freed once all has run on the GPU");
+        }
+    }
+}

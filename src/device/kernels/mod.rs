@@ -1,0 +1,81 @@
+//! The engine that does collectives by this library's own kernels, for ranks of one host.
+//!
+//! Each rank's kernels push data into the scratch memory of the others' GPUs, and poll their own. A thread of its own
+//! looks whether they have given up waiting, and ends them when a rank has died or left.
+
+mod attach;
+mod engine;
+mod enqueue;
+mod joined;
+mod pass;
+mod report;
+
+pub(crate) use attach::attach;
+
+use super::allocation::new_block;
+use super::block::Block;
+use super::engine::{Registration, StreamEngine, StreamTask, TypedBlock};
+use super::waiting::{wait_for, wait_for_last};
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::task::Task;
+use engine::KernelEngine;
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+impl Engine for KernelEngine {
+    fn run(&self, task: &mut Task) -> Result<(), Error> {
+        let stream = self.base.stream_of(task)?;
+        self.enqueue_alone(task, &stream)?;
+        wait_for(self, &stream)
+    }
+
+    fn drain(&self) -> Result<(), Error> {
+        wait_for_last(self)
+    }
+
+    fn set_timeout(&self, timeout: Duration) {
+        self.member.set_patience(timeout);
+        self.base.wait_at_most(timeout);
+    }
+}
+
+impl StreamEngine for KernelEngine {
+    fn context(&self) -> &Arc<CudaContext> {
+        &self.base.context
+    }
+
+    fn enqueue(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
+        self.enqueue_alone(task, stream)
+    }
+
+    fn enqueue_together(&self, tasks: &[StreamTask<'_>]) -> Result<(), Error> {
+        enqueue::enqueue_group(tasks)
+    }
+
+    fn wait(&self, stream: &CudaStream) -> Result<(), Error> {
+        wait_for(self, stream)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        self.reported()
+    }
+
+    fn alloc(&self, bytes: usize) -> Result<Arc<Block>, Error> {
+        new_block(self, bytes)
+    }
+
+    /// Kernels take memory as it is.
+    fn register(self: Arc<Self>, _: TypedBlock<'_>, _: Registration) -> Result<bool, Error> {
+        Ok(false)
+    }
+
+    fn finalize(&self) -> Result<(), Error> {
+        self.end_together()
+    }
+
+    fn leave(&self) {
+        self.end_alone();
+    }
+}

@@ -1,0 +1,58 @@
+//! What kernels and the driver report, as the communicator's fault.
+
+use super::engine::KernelEngine;
+use crate::error::Error;
+use crate::names::describe;
+use spark_ccl_control::{DEVICE_MARK, Fault};
+use spark_ccl_gpu as gpu;
+use std::time::Duration;
+
+/// What is not there; the communicator is fine.
+pub(super) fn refused(error: gpu::Error, rank: usize) -> Error {
+    match error {
+        gpu::Error::Cuda(error) => error.of_rank(rank).into(),
+        missing => Error::Unsupported {
+            what: "SPARK_CCL_BACKEND=engine".to_owned(),
+            reason: missing.to_string(),
+        },
+    }
+}
+
+impl KernelEngine {
+    /// Looks whether a kernel has given up, of which all ranks then hear.
+    pub(super) fn reported(&self) -> Result<(), Error> {
+        self.member.check().map_err(|error| self.failed(error))
+    }
+
+    /// An error as the library's. One after which kernels are not in step any more fails the communicator on all ranks.
+    pub(super) fn failed(&self, error: gpu::Error) -> Error {
+        let base = &self.base;
+        match error {
+            gpu::Error::Cuda(error) => return base.lost(error),
+            gpu::Error::Late { peer, seconds, .. } => {
+                let calls = base.state.try_lock().map(|state| state.calls.count);
+                let waited = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+                let late = vec![base.watch.last_seen(peer as u32)];
+                base.watch
+                    .raise(base.timed_out(calls.unwrap_or_default(), waited, late));
+            }
+            gpu::Error::Mismatch {
+                peer,
+                own,
+                theirs,
+                operation,
+                ..
+            } => base.watch.raise(Fault::Mismatch {
+                sequence: DEVICE_MARK | operation,
+                rank_a: base.member(),
+                words_a: describe(own),
+                rank_b: base.watch.member(peer as u32),
+                words_b: describe(theirs),
+            }),
+            // Why is known, or nothing has failed, and the communicator is over.
+            gpu::Error::Aborted { .. } => {}
+            other => return refused(other, base.rank),
+        }
+        base.gone()
+    }
+}

@@ -1,0 +1,119 @@
+//! Graphs with calls of our own kernels, launched often, and in turns with others and with calls.
+
+use super::{builder, gpus, stream_of};
+use spark_ccl::cuda::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use spark_ccl::cuda::cudarc::driver::{CudaGraph, CudaStream};
+use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
+use spark_ccl::{Communicator, RedOp};
+use spark_ccl_testing::scramble;
+use std::sync::Arc;
+
+const LEN: usize = 1009;
+
+/// Odd numbers in sum, so that products of them never become 0.
+fn factor(rank: usize) -> u64 {
+    if rank == 0 { 3 } else { 2 * rank as u64 }
+}
+
+fn value(rank: usize, place: usize) -> u64 {
+    scramble(rank as u64, place as u64)
+}
+
+/// A rank's values, and a graph that replaces them by the sum over all ranks of each one's times its factor.
+struct Lane {
+    memory: DeviceMemory<u64>,
+    raw: DeviceSlice<u64>,
+    graph: CudaGraph,
+    /// How often that has been done.
+    times: u32,
+}
+
+impl Lane {
+    fn new(comm: &Communicator, stream: &Arc<CudaStream>) -> Self {
+        let mut memory = comm.alloc_device(LEN).unwrap();
+        let values: Vec<_> = (0..LEN).map(|place| value(comm.rank(), place)).collect();
+        memory.write(&values).unwrap();
+        let device = comm.device().unwrap();
+        // SAFETY: the memory lives as long as the graph, and is used in one stream only.
+        let raw = unsafe { DeviceSlice::from_raw(memory.address(), LEN, device) };
+        stream
+            .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+            .unwrap();
+        sum(comm, raw, stream);
+        let graph = stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
+        Self {
+            memory,
+            raw,
+            graph: graph.unwrap(),
+            times: 0,
+        }
+    }
+
+    fn launch(&mut self) {
+        self.graph.launch().unwrap();
+        self.times += 1;
+    }
+
+    fn call(&mut self, comm: &Communicator, stream: &Arc<CudaStream>) {
+        sum(comm, self.raw, stream);
+        self.times += 1;
+    }
+
+    fn check(&self, comm: &Communicator) {
+        let ranks = 0..comm.size();
+        let times = ranks.clone().map(factor).sum::<u64>();
+        let times = times.wrapping_pow(self.times - 1);
+        let expected = |place| {
+            let first = ranks.clone().fold(0_u64, |sum, rank| {
+                sum.wrapping_add(value(rank, place).wrapping_mul(factor(rank)))
+            });
+            first.wrapping_mul(times)
+        };
+        let mut seen = vec![0; LEN];
+        self.memory.read(&mut seen).unwrap();
+        assert!(seen.into_iter().eq((0..LEN).map(expected)));
+    }
+}
+
+fn sum(comm: &Communicator, memory: DeviceSlice<u64>, stream: &Arc<CudaStream>) {
+    let op = RedOp::PreMulSum(factor(comm.rank()));
+    comm.all_reduce_in_place(memory, op).on(stream).unwrap();
+}
+
+#[test]
+fn a_graph_is_launched_a_thousand_times() {
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let stream = stream_of(&comm);
+        let mut lane = Lane::new(&comm, &stream);
+        for _ in 0..1000 {
+            lane.launch();
+        }
+        comm.wait(&stream).unwrap();
+        lane.check(&comm);
+        drop(lane);
+        comm.finalize().unwrap();
+    });
+}
+
+#[test]
+fn two_graphs_and_calls_take_turns() {
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let stream = stream_of(&comm);
+        let mut lanes = [(); 2].map(|()| Lane::new(&comm, &stream));
+        for round in 0..100 {
+            let [first, second] = &mut lanes;
+            first.launch();
+            second.launch();
+            if round % 3 == 0 {
+                first.call(&comm, &stream);
+            }
+            second.launch();
+        }
+        comm.wait(&stream).unwrap();
+        lanes.iter().for_each(|lane| lane.check(&comm));
+        drop(lanes);
+        comm.finalize().unwrap();
+    });
+}

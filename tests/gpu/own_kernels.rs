@@ -1,0 +1,245 @@
+//! What only the engine of our own kernels does: it compares each call, names who is late, and needs no device of its own
+//! for each rank.
+
+use super::{BACKEND, builder, gpus, stream_of, text};
+use spark_ccl::cuda::DeviceMemory;
+use spark_ccl::{Blocks, Communicator, Error, ExitClass, RedOp};
+use spark_ccl_testing::{Need, has, scramble};
+use std::time::Duration;
+
+const LEN: usize = 10_007;
+
+/// A rank's elements, each with a value of its own.
+fn values(rank: usize) -> Vec<u64> {
+    let value = |place| scramble(rank as u64, place);
+    (0..LEN as u64).map(value).collect()
+}
+
+fn sums(ranks: usize) -> Vec<u64> {
+    let mut sums = vec![0_u64; LEN];
+    for rank in 0..ranks {
+        let values = values(rank);
+        let all = sums.iter_mut().zip(values);
+        all.for_each(|(sum, value)| *sum = sum.wrapping_add(value));
+    }
+    sums
+}
+
+fn memory(comm: &Communicator) -> DeviceMemory<u64> {
+    let mut memory = comm.alloc_device(LEN).unwrap();
+    memory.write(&values(comm.rank())).unwrap();
+    memory
+}
+
+fn read(memory: &DeviceMemory<u64>) -> Vec<u64> {
+    let mut seen = vec![0; memory.len()];
+    memory.read(&mut seen).unwrap();
+    seen
+}
+
+/// Sums up all ranks' values, and checks the sums.
+fn sum(comm: &Communicator) {
+    let mut memory = memory(comm);
+    comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+        .run()
+        .unwrap();
+    assert!(read(&memory) == sums(comm.size()));
+}
+
+#[test]
+fn a_call_that_differs_is_named_with_both_ranks_words() {
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        sum(&comm);
+        let (stream, mut memory) = (stream_of(&comm), memory(&comm));
+        let op = if comm.rank() == 0 {
+            RedOp::Max
+        } else {
+            RedOp::Sum
+        };
+        comm.all_reduce_in_place(&mut memory, op)
+            .on(&stream)
+            .unwrap();
+        let error = comm.wait(&stream).unwrap_err();
+        let said = error.to_string();
+        for part in ["rank 0", "max", "sum", "#2 on the device", "10007"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        let again = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
+        assert!(matches!(again.on(&stream), Err(Error::Failed(_))));
+    });
+    // The GPUs are none the worse.
+    gpus.each(&builder(), |comm| sum(&comm));
+}
+
+#[test]
+fn a_rank_that_is_late_is_named() {
+    let Some(gpus) = gpus(2) else { return };
+    let builder = builder().operation_timeout(Duration::from_secs(2));
+    gpus.each(&builder, |comm| {
+        sum(&comm);
+        let (stream, mut memory) = (stream_of(&comm), memory(&comm));
+        if comm.rank() > 0 {
+            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+        }
+        let error = loop {
+            match comm.wait(&stream) {
+                Err(error) => break error,
+                Ok(()) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        assert_eq!(error.exit_class(), ExitClass::Timeout, "{error}");
+        let Error::Failed(fault) = &error else {
+            panic!("{error}");
+        };
+        let late: Vec<_> = fault.ranks().map(|member| member.rank).collect();
+        assert_eq!(late, [0], "{error}");
+    });
+    gpus.each(&super::builder(), |comm| sum(&comm));
+}
+
+#[test]
+fn what_has_no_kernel_is_refused_on_all_ranks() {
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let (stream, size) = (stream_of(&comm), comm.size());
+        let (own, mut other) = (memory(&comm), memory(&comm));
+        let (counts, begins) = (vec![1; size], (0..size).collect::<Vec<_>>());
+        let refused = [
+            text(comm.send(&own, 0).on(&stream)),
+            text(comm.recv(&mut other, 0).on(&stream)),
+            text(comm.send_recv(&own, 0, &mut other, 0).on(&stream)),
+            text(
+                comm.all_to_all_v(
+                    &own,
+                    Blocks::at(&counts, &begins),
+                    &mut other,
+                    Blocks::at(&counts, &begins),
+                )
+                .on(&stream),
+            ),
+        ];
+        for said in refused {
+            assert!(said.contains("SPARK_CCL_BACKEND=nccl"), "{said}");
+        }
+        sum(&comm);
+    });
+}
+
+#[test]
+fn calls_in_several_streams_run_one_after_the_other() {
+    const ROUNDS: u32 = 60;
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let mut lanes = [(); 3].map(|()| (stream_of(&comm), memory(&comm)));
+        for round in 0..ROUNDS as usize {
+            let (stream, memory) = &mut lanes[round % 3];
+            comm.all_reduce_in_place(memory, RedOp::Sum)
+                .on(stream)
+                .unwrap();
+        }
+        // The first call adds up different values; each later one, as many equal ones as there are ranks.
+        let times = (comm.size() as u64).wrapping_pow(ROUNDS / 3 - 1);
+        let expected: Vec<_> = sums(comm.size())
+            .iter()
+            .map(|sum| sum.wrapping_mul(times))
+            .collect();
+        for (stream, memory) in &lanes {
+            comm.wait(stream).unwrap();
+            assert!(read(memory) == expected);
+        }
+        comm.finalize().unwrap();
+    });
+}
+
+#[test]
+fn two_communicators_may_be_used_in_opposite_orders() {
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let other = comm.split(Some(0), 0).unwrap().unwrap();
+        let mut lanes = [&comm, &other].map(|comm| (comm, stream_of(comm), memory(comm)));
+        if comm.rank() % 2 == 1 {
+            lanes.reverse();
+        }
+        let (first, size) = (sums(comm.size()), comm.size() as u64);
+        for round in 0..20 {
+            for (comm, stream, memory) in &mut lanes {
+                comm.all_reduce_in_place(memory, RedOp::Sum)
+                    .on(stream)
+                    .unwrap();
+            }
+            for (comm, stream, memory) in &lanes {
+                comm.wait(stream).unwrap();
+                let times = size.wrapping_pow(round);
+                let expected = first.iter().map(|sum| sum.wrapping_mul(times));
+                assert!(read(memory).into_iter().eq(expected), "round {round}");
+            }
+        }
+        other.finalize().unwrap();
+        comm.finalize().unwrap();
+    });
+}
+
+#[test]
+fn large_and_odd_messages_arrive() {
+    let Some(gpus) = gpus(2) else { return };
+    gpus.each(&builder(), |comm| {
+        let stream = stream_of(&comm);
+        for len in [1_usize, 7, 4096, 100_003, (5 << 20) + 3] {
+            let value = |rank: usize, place: usize| scramble(rank as u64, place as u64) as u8;
+            let own: Vec<u8> = (0..len).map(|place| value(comm.rank(), place)).collect();
+            let mut memory = comm.alloc_device::<u8>(len).unwrap();
+            memory.write(&own).unwrap();
+            let mut all = comm.alloc_device::<u8>(len * comm.size()).unwrap();
+            comm.all_gather(&memory, &mut all).on(&stream).unwrap();
+            comm.wait(&stream).unwrap();
+            let mut seen = vec![0; len * comm.size()];
+            all.read(&mut seen).unwrap();
+            for (rank, block) in seen.chunks_exact(len).enumerate() {
+                let expected = (0..len).map(|place| value(rank, place));
+                assert!(
+                    block.iter().copied().eq(expected),
+                    "{len} bytes of rank {rank}"
+                );
+            }
+        }
+        comm.finalize().unwrap();
+    });
+}
+
+#[test]
+fn ranks_share_a_gpu_only_where_that_is_allowed() {
+    let Some(gpus) = gpus(1) else { return };
+    let too_many = spark_ccl::cuda::devices().unwrap().len() + 1;
+    if too_many > 8 {
+        return;
+    }
+    let said = text(Communicator::builder().backend(BACKEND).local(too_many));
+    assert!(said.contains("SPARK_CCL_SHARE_GPU=1"), "{said}");
+    drop(gpus);
+}
+
+#[test]
+fn more_ranks_than_there_are_kernels_for_are_refused() {
+    let said = text(builder().local(9));
+    assert!(
+        said.contains("9 ranks are more than 8") && said.contains("SPARK_CCL_BACKEND=nccl"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    if !has(Need::NoGpus) {
+        return;
+    }
+    let error = builder().local(2).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+    let said = error.to_string();
+    assert!(
+        said.contains("libcuda") || said.contains("finds no GPU"),
+        "{said}"
+    );
+}

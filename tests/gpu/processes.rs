@@ -1,0 +1,190 @@
+//! Ranks that are processes: what they compute together, the death of one of them, and what a communicator leaves behind.
+
+use super::{builder, gpus, stream_of};
+use spark_ccl::cuda::DeviceMemory;
+use spark_ccl::{Communicator, ExitClass, RedOp, UniqueId};
+use spark_ccl_testing::{Need, has, scramble};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const ID: &str = "SPARK_TEST_KERNELS_ID";
+const ROLE: &str = "SPARK_TEST_KERNELS_ROLE";
+/// Well above what is promised, far below the operation timeout.
+const SOON: Duration = Duration::from_secs(10);
+const LEN: usize = 70_001;
+
+fn value(rank: usize, place: usize) -> u32 {
+    scramble(rank as u64, place as u64) as u32
+}
+
+/// One rank's part in sums and blocks of all lengths.
+fn compute(comm: &Communicator) {
+    let stream = stream_of(comm);
+    for len in [1, 33, 1000, LEN] {
+        let own: Vec<_> = (0..len).map(|place| value(comm.rank(), place)).collect();
+        let mut sum: DeviceMemory<u32> = comm.alloc_device(len).unwrap();
+        sum.write(&own).unwrap();
+        let mut all: DeviceMemory<u32> = comm.alloc_device(len * comm.size()).unwrap();
+        comm.all_gather(&sum, &mut all).on(&stream).unwrap();
+        comm.all_reduce_in_place(&mut sum, RedOp::Sum)
+            .on(&stream)
+            .unwrap();
+        comm.wait(&stream).unwrap();
+        let mut seen = vec![0; len * comm.size()];
+        all.read(&mut seen).unwrap();
+        for (rank, block) in seen.chunks_exact(len).enumerate() {
+            let expected = (0..len).map(|place| value(rank, place));
+            assert!(block.iter().copied().eq(expected), "{len} of rank {rank}");
+        }
+        let mut seen = vec![0; len];
+        sum.read(&mut seen).unwrap();
+        let expected = (0..len).map(|place| {
+            let values = (0..comm.size()).map(|rank| value(rank, place));
+            values.fold(0, u32::wrapping_add)
+        });
+        assert!(seen.into_iter().eq(expected), "sums of {len}");
+    }
+}
+
+/// Calls until it is killed.
+fn go_on_for_ever(comm: &Communicator) {
+    let stream = stream_of(comm);
+    let mut memory: DeviceMemory<u32> = comm.alloc_device(LEN).unwrap();
+    loop {
+        comm.all_reduce_in_place(&mut memory, RedOp::Max)
+            .on(&stream)
+            .unwrap();
+        comm.wait(&stream).unwrap();
+        println!("alive");
+    }
+}
+
+/// Rank 1: another process of this test.
+#[test]
+#[ignore = "a process that other tests start"]
+fn peer() {
+    let (Ok(id), Ok(role)) = (std::env::var(ID), std::env::var(ROLE)) else {
+        return;
+    };
+    let id: UniqueId = id.parse().unwrap();
+    let comm = builder().connect(&id, 1, 2).unwrap();
+    match &*role {
+        "computes" => {
+            compute(&comm);
+            comm.finalize().unwrap();
+        }
+        _ => go_on_for_ever(&comm),
+    }
+}
+
+/// This process as rank 0, and another one as rank 1.
+fn with_peer(role: &str) -> (Communicator, Child) {
+    let builder = builder();
+    let id = builder.unique_id().unwrap();
+    let peer = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "processes::peer", "--nocapture"])
+        .env(ID, id.to_string())
+        .env(ROLE, role)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    (builder.connect(&id, 0, 2).unwrap(), peer)
+}
+
+fn compute_with_a_peer() {
+    let (comm, mut peer) = with_peer("computes");
+    compute(&comm);
+    comm.finalize().unwrap();
+    drop(comm);
+    assert!(peer.wait().unwrap().success());
+}
+
+#[test]
+fn processes_compute_together() {
+    let Some(_gpus) = gpus(2) else { return };
+    compute_with_a_peer();
+}
+
+#[test]
+fn a_killed_process_is_named_and_the_survivor_goes_on() {
+    let Some(_gpus) = gpus(2) else { return };
+    if !has(Need::RealGpus) {
+        return;
+    }
+    let (comm, mut victim) = with_peer("goes on for ever");
+    let stream = stream_of(&comm);
+    let mut memory: DeviceMemory<u32> = comm.alloc_device(LEN).unwrap();
+    let mut lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+    let mut killed = None;
+    for round in 0.. {
+        if round == 10 {
+            let is_alive = |line: &Result<String, _>| line.as_ref().unwrap() == "alive";
+            lines.by_ref().find(is_alive).unwrap().unwrap();
+            victim.kill().unwrap();
+            killed = Some(Instant::now());
+        }
+        let called = comm.all_reduce_in_place(&mut memory, RedOp::Max);
+        let Err(error) = called.on(&stream).and_then(|_| comm.wait(&stream)) else {
+            continue;
+        };
+        let killed = killed.expect("nobody was killed yet");
+        assert!(killed.elapsed() < SOON, "{:?}", killed.elapsed());
+        assert_eq!(error.exit_class(), ExitClass::Remote, "{error}");
+        assert!(error.to_string().contains("rank 1"), "{error}");
+        break;
+    }
+    victim.wait().unwrap();
+    // Nothing runs any more, the context works, and so does a communicator of those who are left, and a new one.
+    stream.synchronize().unwrap();
+    let ones = stream.clone_htod(&[1_u32; 10]).unwrap();
+    assert_eq!(stream.clone_dtoh(&ones).unwrap(), [1; 10]);
+    let alone = comm.shrink(&[]).unwrap();
+    assert_eq!(alone.size(), 1);
+    compute(&alone);
+    drop((alone, comm));
+    compute_with_a_peer();
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+#[test]
+fn communicators_leave_nothing_behind() {
+    const FEW: u64 = 64 << 20;
+    let Some(gpus) = gpus(2) else { return };
+    let round = || {
+        let free = gpus.each(&builder(), |comm| {
+            let stream = stream_of(&comm);
+            let mut memory: DeviceMemory<u32> = comm.alloc_device(10).unwrap();
+            memory.write(&[1; 10]).unwrap();
+            comm.all_reduce_in_place(&mut memory, RedOp::Sum)
+                .on(&stream)
+                .unwrap();
+            comm.finalize().unwrap();
+            let (free, _) = comm.context().unwrap().mem_get_info().unwrap();
+            free as u64
+        });
+        (descriptors(), free[0])
+    };
+    // A context stays, so that it need not be made anew each time.
+    let _kept = spark_ccl::cuda::context(0).unwrap();
+    let before = (0..5).map(|_| round()).last().unwrap();
+    let mut after = before;
+    for _ in 0..200 {
+        after = round();
+    }
+    assert!(
+        after.0 <= before.0 + 2,
+        "{} descriptors, then {}",
+        before.0,
+        after.0
+    );
+    assert!(
+        after.1 + FEW > before.1,
+        "{} bytes free, then {}",
+        before.1,
+        after.1
+    );
+}
