@@ -79,7 +79,9 @@ impl Member {
             let given = peers.iter().flatten().count();
             return Err(Error::Peers { rank, ranks, given });
         }
-        let mapped = peers.iter().flatten().map(|exported| own.map(exported));
+        // Descriptors are closed once they are mapped.
+        let exported = peers.into_iter().flatten();
+        let mapped = exported.map(|exported| own.map(&exported));
         let mapped = mapped.collect::<Result<Vec<_>, _>>()?;
         let mailbox = Mailbox::new(own.context(), PATIENCE)?;
         let member = Self {
