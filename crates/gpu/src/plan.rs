@@ -135,25 +135,12 @@ impl Plan {
                     Kernel::TwoShotsPackets
                 }
             }
-            Operation::AllReduce | Operation::ReduceScatter | Operation::Reduce => {
-                if lines {
-                    Kernel::OneShotLines
-                } else {
-                    Kernel::OneShotPackets
-                }
+            _ => {
+                let mut exchanges = Kernel::ALL
+                    .into_iter()
+                    .filter(|kernel| !kernel.has_two_shots());
+                exchanges.find(|kernel| kernel.has_lines() == lines && kernel.does(operation))?
             }
-            Operation::AllGather
-            | Operation::AllToAll
-            | Operation::Broadcast
-            | Operation::Gather
-            | Operation::Scatter => {
-                if lines {
-                    Kernel::SideBySideLines
-                } else {
-                    Kernel::SideBySidePackets
-                }
-            }
-            _ => return None,
         };
         Some(Self::of(kernel, bytes, ranks, limits))
     }

@@ -113,7 +113,10 @@ fn patience_can_be_shortened_while_graphs_wait() {
         for (rank, own) in place.ranks.iter().enumerate() {
             own.stream.synchronize().unwrap();
             let said = own.member.check();
-            let is_late = matches!(said, Err(Error::Late { peer: ABSENT, seconds, .. }) if (seconds - 0.2).abs() < 1e-9);
+            let is_late = matches!(
+                said,
+                Err(Error::Late { peer: ABSENT, seconds, .. }) if (seconds - 0.2).abs() < 1e-9
+            );
             assert_eq!(is_late, rank != ABSENT, "{said:?}");
         }
         is_well_again(place);
