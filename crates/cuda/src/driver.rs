@@ -93,7 +93,7 @@ impl Feature {
                 "cuMemFreeHost",
                 "cuMemHostGetDevicePointer_v2",
             ],
-            Self::PeerAccess => &["cuCtxEnablePeerAccess", "cuDeviceGetP2PAttribute"],
+            Self::PeerAccess => &["cuDeviceGetP2PAttribute"],
             Self::Graphs => &[
                 "cuStreamBeginCapture_v2",
                 "cuStreamEndCapture",

@@ -41,7 +41,7 @@ pub use error::{Error, checked};
 pub use event::elapsed_ms;
 pub use images::{Images, Kernels};
 pub use memory::{DeviceBlock, PinnedWords};
-pub use peers::{Reach, reach};
+pub use peers::{Reach, reach_of};
 pub use pool::share_default_pool;
 pub use recorded::{EventPool, RecordedEvent};
 pub use stream::{

@@ -11,7 +11,8 @@ use crate::mapping::Mapping;
 use crate::stream::{OwnStream, make_current, relaxed};
 use crate::{Error, Feature, checked, require};
 
-/// Memory of a device. The kernels of other GPUs can reach it ([`reach`](crate::reach)).
+/// Memory of a device. The kernels of other GPUs can reach it, if the GPU is within
+/// [reach](crate::reach_of).
 ///
 /// Nothing may use it any more when it is dropped: see [`settle`](Self::settle).
 #[derive(Debug)]
@@ -148,7 +149,6 @@ pub struct PinnedWords {
     start: *const AtomicU64,
     count: usize,
     context: Arc<CudaContext>,
-    is_leaked: bool,
 }
 
 // SAFETY: it is memory of the process, which any thread may use and free.
@@ -176,7 +176,6 @@ impl PinnedWords {
             start,
             count,
             context: Arc::clone(context),
-            is_leaked: false,
         })
     }
 
@@ -185,11 +184,6 @@ impl PinnedWords {
         // SAFETY: `new` allocated `count` numbers and set them to 0. They live as long as `self`;
         // both this process and kernels change them only atomically.
         unsafe { std::slice::from_raw_parts(self.start, self.count) }
-    }
-
-    /// Leaves the memory set aside for good, since a kernel may still use it.
-    pub fn leak(&mut self) {
-        self.is_leaked = true;
     }
 
     /// Where they start for the kernels of a device.
@@ -211,8 +205,7 @@ impl PinnedWords {
 
 impl Drop for PinnedWords {
     fn drop(&mut self) {
-        let entered = make_current(&self.context);
-        let (false, Ok(device)) = (self.is_leaked, entered) else {
+        let Ok(device) = make_current(&self.context) else {
             return;
         };
         let _relaxed = relaxed(device);

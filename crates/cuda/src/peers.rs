@@ -2,13 +2,14 @@
 
 use cudarc::driver::{CudaContext, sys};
 
-use crate::stream::make_current;
+use crate::device::{bus_id, count};
+use crate::location::reaches;
 use crate::{Error, Feature, checked, require};
 
 /// How a GPU's kernels reach memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// It is the context's own.
+    /// It is the GPU's own.
     Own,
     /// Over `NVLink`, or something that passes on atomic operations as that does.
     Link,
@@ -18,39 +19,77 @@ pub enum Reach {
     None,
 }
 
-/// Lets the kernels of a context reach the memory of another one, for good, and says how they do.
+/// How the GPU of a context reaches the memory of the one with a PCI bus id, such as `0000:1b:00.0`. A GPU
+/// that this process does not see counts as one over `PCIe`. Makes no context and enables no access:
+/// memory that is imported has its own.
 ///
 /// # Errors
-/// The driver fails.
-pub fn reach(from: &CudaContext, to: &CudaContext) -> Result<Reach, Error> {
-    if from.cu_ctx() == to.cu_ctx() {
+/// The driver fails, or lacks a function for this.
+pub fn reach_of(context: &CudaContext, bus_id: &str) -> Result<Reach, Error> {
+    let from = context.ordinal();
+    let Some(to) = ordinal_of(bus_id)? else {
+        return Ok(Reach::Pcie);
+    };
+    if from == to {
         return Ok(Reach::Own);
     }
     require(Feature::PeerAccess)?;
-    let device = make_current(from)?;
-    let mut can = 0;
-    // SAFETY: the driver writes one number to `can`; both devices exist.
-    let status =
-        unsafe { sys::cuDeviceCanAccessPeer(&raw mut can, from.cu_device(), to.cu_device()) };
-    checked("cuDeviceCanAccessPeer", device, status.result())?;
-    if can == 0 {
-        return Ok(Reach::None);
+    Ok(if !reaches(from, to) {
+        Reach::None
+    } else if has_atomics(from, to)? {
+        Reach::Link
+    } else {
+        Reach::Pcie
+    })
+}
+
+/// The device with a PCI bus id, if this process sees it.
+fn ordinal_of(wanted: &str) -> Result<Option<usize>, Error> {
+    for ordinal in 0..count()? {
+        if bus_id(ordinal)?.eq_ignore_ascii_case(wanted) {
+            return Ok(Some(ordinal));
+        }
     }
-    // SAFETY: both contexts are borrowed, and the first one is current.
-    let status = unsafe { sys::cuCtxEnablePeerAccess(to.cu_ctx(), 0) };
-    if status != sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED {
-        checked("cuCtxEnablePeerAccess", device, status.result())?;
-    }
+    Ok(None)
+}
+
+fn has_atomics(from: usize, to: usize) -> Result<bool, Error> {
     let attribute = sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
     let mut atomic = 0;
-    // SAFETY: the driver writes one number to `atomic`; both devices exist.
-    let status = unsafe {
-        sys::cuDeviceGetP2PAttribute(&raw mut atomic, attribute, from.cu_device(), to.cu_device())
-    };
-    checked("cuDeviceGetP2PAttribute", device, status.result())?;
-    Ok(if atomic == 0 {
-        Reach::Pcie
-    } else {
-        Reach::Link
-    })
+    // SAFETY: the driver writes one number to `atomic`.
+    let status =
+        unsafe { sys::cuDeviceGetP2PAttribute(&raw mut atomic, attribute, from as i32, to as i32) };
+    checked("cuDeviceGetP2PAttribute", from, status.result())?;
+    Ok(atomic != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use spark_ccl_testing::{Need, has};
+
+    #[test]
+    fn gpus_are_found_by_their_bus_ids() {
+        if !has(Need::Gpu) {
+            return;
+        }
+        let context = crate::context(0).unwrap();
+        let own = bus_id(0).unwrap();
+        assert_eq!(reach_of(&context, &own).unwrap(), Reach::Own);
+        let upper = own.to_uppercase();
+        assert_eq!(reach_of(&context, &upper).unwrap(), Reach::Own);
+        let unseen = reach_of(&context, "ffff:ff:1f.0").unwrap();
+        assert_eq!(unseen, Reach::Pcie);
+    }
+
+    #[test]
+    fn other_gpus_are_not_the_own_one() {
+        if !has(Need::Gpus(2)) {
+            return;
+        }
+        let context = crate::context(0).unwrap();
+        let other = reach_of(&context, &bus_id(1).unwrap()).unwrap();
+        assert_ne!(other, Reach::Own);
+        assert_eq!(other == Reach::None, !reaches(0, 1));
+    }
 }

@@ -3,7 +3,6 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::time::Duration;
 
 use spark_ccl_cuda::cudarc::driver::sys::{
     CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode,
@@ -13,7 +12,7 @@ use spark_ccl_cuda::cudarc::driver::{
 };
 use spark_ccl_cuda::cudarc::nvrtc::Ptx;
 use spark_ccl_cuda::{DeviceBlock, counted_stream, elapsed_ms};
-use spark_ccl_gpu::{Arena, Call, Kernel, Member, Plan, Settings};
+use spark_ccl_gpu::{Call, Kernel, Member, Plan, Scratch, Settings};
 use spark_ccl_types::{DType, Operation, ReduceOp};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -40,13 +39,7 @@ fn main() -> Result<()> {
         return Ok(());
     }
     let context = spark_ccl_cuda::context(0)?;
-    let settings = Settings {
-        ctas,
-        patience: Duration::from_secs(5),
-    };
-    let arena = Arena::in_process(&[Arc::clone(&context), Arc::clone(&context)], settings)?;
-    let members = Member::all_of(&arena)?;
-    let ranks = members
+    let ranks = members(&context, Settings { ctas, lines: true })?
         .into_iter()
         .map(|member| Rank::new(&context, member))
         .collect::<Result<Vec<_>>>()?;
@@ -77,6 +70,17 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+/// Two ranks.
+fn members(context: &Arc<CudaContext>, settings: Settings) -> Result<[Member; 2]> {
+    let [first, second] = [Scratch::new(context, 2)?, Scratch::new(context, 2)?];
+    let exported = [first.export()?, second.export()?].map(Some);
+    let [of_first, of_second] = exported;
+    Ok([
+        Member::join(0, first, vec![None, of_second], settings)?,
+        Member::join(1, second, vec![of_first, None], settings)?,
+    ])
+}
+
 impl Rank {
     fn new(context: &Arc<CudaContext>, member: Member) -> Result<Self> {
         Ok(Self {
@@ -92,9 +96,12 @@ impl Rank {
             operation: Operation::AllReduce,
             dtype: DType::Bf16,
             op: ReduceOp::Sum,
+            factor: 0,
+            root: 0,
             count: bytes / 2,
             input: self.input.address(),
             output: self.output.address(),
+            words: [bytes as u64, 0],
         };
         // SAFETY: the buffers are this long, no other stream uses them, and both ranks make the same
         // calls. Two grids of at most 32 CTAs fit on a GPU.

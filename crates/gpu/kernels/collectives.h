@@ -5,104 +5,147 @@
 #include "session.h"
 
 // Reduces the batches of all ranks into that of the first.
-template <class Type, class Protocol>
-DEVICE void reduce_as(const Arguments& arguments, Batch<Protocol> (&batches)[MAX_RANKS]) {
-    PAIRED for (u32 i = 0; i < HELD * Protocol::OF_LANE; i++) {
-        u32 held = i / Protocol::OF_LANE, word = i % Protocol::OF_LANE;
-        Elements<Type> total(batches[0].of[held].word[word]);
-        ROLLED for (u32 rank = 1; rank < arguments.member.ranks; rank++) {
-            total.combine(arguments.call.combine, Elements<Type>(batches[rank].of[held].word[word]));
+template <class Type>
+struct Reduced {
+    template <class Protocol>
+    DEVICE static void call(const Arguments& arguments, Batch<Protocol> (&batches)[MAX_RANKS]) {
+        PAIRED for (u32 i = 0; i < HELD * Protocol::OF_LANE; i++) {
+            u32 held = i / Protocol::OF_LANE, word = i % Protocol::OF_LANE;
+            Elements<Type> total(batches[0].of[held].word[word]);
+            ROLLED for (u32 rank = 1; rank < arguments.member.ranks; rank++) {
+                Elements<Type> next(batches[rank].of[held].word[word]);
+                total.combine(arguments.call.combine, next);
+            }
+            batches[0].of[held].word[word] = total.word(arguments.call.divisor);
         }
-        batches[0].of[held].word[word] = total.word(arguments.call.divisor);
     }
-}
+};
 
 // All types are in one kernel: each has few instructions of its own, and what a branch costs is lost
 // in a wait.
 template <class Protocol>
 DEVICE void reduce(const Arguments& arguments, Batch<Protocol> (&batches)[MAX_RANKS]) {
-    switch (arguments.call.type) {
-    case INT8: return reduce_as<I8>(arguments, batches);
-    case UINT8: return reduce_as<U8>(arguments, batches);
-    case INT32: return reduce_as<I32>(arguments, batches);
-    case UINT32: return reduce_as<U32>(arguments, batches);
-    case INT64: return reduce_as<I64>(arguments, batches);
-    case UINT64: return reduce_as<U64>(arguments, batches);
-    case HALF: return reduce_as<F16>(arguments, batches);
-    case FLOAT: return reduce_as<F32>(arguments, batches);
-    case DOUBLE: return reduce_as<F64>(arguments, batches);
-    case BFLOAT16: return reduce_as<Bf16>(arguments, batches);
-    case FLOAT8E4M3: return reduce_as<F8E4M3>(arguments, batches);
-    default: return reduce_as<F8E5M2>(arguments, batches);
+    with_type<Reduced>(arguments.call.type, arguments, batches);
+}
+
+// Multiplies by this rank's factor, if there is one, before anything else.
+template <class Protocol>
+DEVICE void scale(const Call& call, Batch<Protocol>& batch) {
+    if (call.is_scaled == 0) {
+        return;
+    }
+    UNROLL for (u32 i = 0; i < HELD * Protocol::OF_LANE; i++) {
+        u64& word = batch.of[i / Protocol::OF_LANE].word[i % Protocol::OF_LANE];
+        word = scaled_word(call.type, call.factor, word);
     }
 }
 
-// What goes to a rank.
+DEVICE bool has(u32 ranks, u32 rank) { return ranks >> rank & 1; }
+
+// What goes to a rank: nothing, if the input does not go there.
 DEVICE Span<const u8> source(const Call& call, u32 rank) {
-    return {call.input + rank * call.stride, call.bytes};
+    return {call.input + rank * call.input_stride, has(call.to, rank) ? call.bytes : 0};
 }
 
-// Writes the sum of what all ranks have for this one.
+// Writes the reduction of what all ranks have for this one.
 template <class Protocol>
 struct IntoOne {
+    DEVICE static void prepare(const Call& call, Batch<Protocol>& batch) { scale(call, batch); }
+
     DEVICE static void take(const Arguments& arguments, const Session<Protocol>& session, u64 batch,
                             Batch<Protocol> (&batches)[MAX_RANKS]) {
-        reduce(arguments, batches);
-        session.write({arguments.call.output, arguments.call.bytes}, batch, batches[0]);
+        if (arguments.call.from != 0) {
+            reduce(arguments, batches);
+            session.write({arguments.call.output, arguments.call.bytes}, batch, batches[0]);
+        }
     }
 };
 
 // Writes what each rank has for this one, side by side.
 template <class Protocol>
 struct SideBySide {
+    DEVICE static void prepare(const Call&, Batch<Protocol>&) {}
+
     DEVICE static void take(const Arguments& arguments, const Session<Protocol>& session, u64 batch,
                             Batch<Protocol> (&batches)[MAX_RANKS]) {
         const Call& call = arguments.call;
         ROLLED for (u32 rank = 0; rank < arguments.member.ranks; rank++) {
-            session.write({call.output + rank * call.bytes, call.bytes}, batch, batches[rank]);
+            if (has(call.from, rank)) {
+                Span<u8> to = {call.output + rank * call.output_stride, call.bytes};
+                session.write(to, batch, batches[rank]);
+            }
         }
     }
 };
 
-// Each rank sends something to each other, and takes what it receives: all_reduce by one shot,
-// reduce_scatter, all_gather and all_to_all. A batch is written to the output only after all that
-// was in the same place of the input has been read, by the same lane.
+// Each rank sends something to some, and takes what it receives: all operations, all_reduce by one shot.
+// A batch is written to the output only after all that was in the same place of the input has been
+// read, by the same lane.
 template <class Protocol, class Take>
-DEVICE void exchange(const Arguments& arguments) {
-    const Member& member = arguments.member;
-    const Call& call = arguments.call;
-    Session<Protocol> session(member);
-    u64 batches = session.share(words_in(call.bytes));
+struct Exchange {
+    const Arguments& arguments;
+    const Member& member;
+    const Call& call;
+    Session<Protocol> session;
     // What is sent next is on its way from memory while other things are waited for.
-    Batch<Protocol> next = session.read(source(call, 0), 0);
-    if (batches == 0 || session.has_failed()) {
-        return;
-    }
-    for (u64 turn = 0; turn < batches + AHEAD; turn++) {
-        if (turn < batches) {
-            Batch<Protocol> batch = next;
-            next = session.read(source(call, 0), turn + 1);
-            ROLLED for (u32 peer = 0; peer < member.ranks; peer++) {
-                if (peer != 0 && call.stride != 0) {
-                    batch = session.read(source(call, peer), turn);
-                }
-                if (peer != member.rank) {
-                    session.send(peer, turn, batch);
-                }
-            }
+    Batch<Protocol> next;
+
+    DEVICE explicit Exchange(const Arguments& arguments)
+        : arguments(arguments), member(arguments.member), call(arguments.call), session(arguments) {}
+
+    DEVICE void run() {
+        u64 batches = session.share(words_in(call.bytes));
+        next = session.read(first(), 0);
+        if (!session.begin(batches)) {
+            return;
         }
-        if (turn >= AHEAD) {
-            Batch<Protocol> received[MAX_RANKS];
-            Batch<Protocol> own = session.read(source(call, member.rank), turn - AHEAD);
-            if (!session.receive(turn - AHEAD, received)) {
+        for (u64 turn = 0; turn < batches + AHEAD; turn++) {
+            if (turn < batches) {
+                send(turn);
+            }
+            if (turn >= AHEAD && !receive(turn - AHEAD)) {
                 return;
             }
-            received[member.rank] = own;
-            Take::take(arguments, session, turn - AHEAD, received);
+        }
+        session.finish(batches);
+    }
+
+private:
+    // The first of what goes to others, which may be the same for all.
+    DEVICE Span<const u8> first() const { return {call.input, call.to != 0 ? call.bytes : 0}; }
+
+    DEVICE void send(u64 turn) {
+        Batch<Protocol> batch = next;
+        next = session.read(first(), turn + 1);
+        Take::prepare(call, batch);
+        ROLLED for (u32 peer = 0; peer < member.ranks; peer++) {
+            if (peer != 0 && call.input_stride != 0) {
+                batch = session.read(source(call, peer), turn);
+                Take::prepare(call, batch);
+            }
+            if (peer == member.rank) {
+                continue;
+            }
+            if (has(call.to, peer)) {
+                session.send(peer, turn, batch);
+            } else {
+                session.send_flags(peer, turn);
+            }
         }
     }
-    session.finish(batches);
-}
+
+    DEVICE bool receive(u64 turn) {
+        Batch<Protocol> received[MAX_RANKS];
+        Batch<Protocol> own = session.read(source(call, member.rank), turn);
+        if (!session.receive(turn, received)) {
+            return false;
+        }
+        Take::prepare(call, own);
+        received[member.rank] = own;
+        Take::take(arguments, session, turn, received);
+        return true;
+    }
+};
 
 // Two rounds for each batch: in the first, each rank reduces its block of the buffer; in the second,
 // it sends that to all.
@@ -115,7 +158,7 @@ struct TwoShots {
     u64 batches;
 
     DEVICE explicit TwoShots(const Arguments& arguments)
-        : arguments(arguments), member(arguments.member), session(arguments.member) {
+        : arguments(arguments), member(arguments.member), session(arguments) {
         u64 words = words_in(arguments.call.bytes);
         u64 block = (words + member.ranks - 1) / member.ranks;
         block_bytes = block * 8;
@@ -141,6 +184,7 @@ struct TwoShots {
         ROLLED for (u32 peer = 0; peer < member.ranks; peer++) {
             if (peer != member.rank) {
                 Batch<Protocol> part = session.read(block(arguments.call.input, peer), batch);
+                scale(arguments.call, part);
                 session.send(peer, round_to_reduce(batch), part);
             }
         }
@@ -152,6 +196,7 @@ struct TwoShots {
         if (!session.receive(round_to_reduce(batch), received)) {
             return false;
         }
+        scale(arguments.call, own);
         received[member.rank] = own;
         reduce(arguments, received);
         ROLLED for (u32 peer = 0; peer < member.ranks; peer++) {
@@ -178,7 +223,7 @@ struct TwoShots {
 
     // At most three rounds have been sent and not received: `AHEAD`.
     DEVICE void run() {
-        if (batches == 0 || session.has_failed()) {
+        if (!session.begin(batches)) {
             return;
         }
         for (u64 turn = 0; turn < batches + 2; turn++) {

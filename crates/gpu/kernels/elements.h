@@ -24,7 +24,7 @@ struct Float {
     typedef N Number;
     DEVICE static bool is_nan(Number a) { return a != a; }
     DEVICE static Number sum(Number a, Number b) { return a + b; }
-    DEVICE static Number prod(Number a, Number b) { return a * b; }
+    DEVICE static Number prod(Number a, Number b) { return product(a, b); }
     DEVICE static Number larger(Number a, Number b) {
         Number larger = a > b || (a == b && as_bits(a) < as_bits(b)) ? a : b;
         return is_nan(a) ? a : is_nan(b) ? b : larger;
@@ -124,6 +124,10 @@ struct Elements {
         }
     }
 
+    DEVICE void scale(Number factor) {
+        UNROLL for (u32 i = 0; i < COUNT; i++) of[i] = Type::prod(of[i], factor);
+    }
+
     // Results may be divided before they are rounded; those of integers towards zero.
     DEVICE u64 word(u32 divisor) const {
         u64 word = 0;
@@ -134,3 +138,36 @@ struct Elements {
         return word;
     }
 };
+
+// Calls the function of the type that has this number.
+template <template <class> class Of, class... Arguments>
+DEVICE auto with_type(u32 type, Arguments&... arguments) {
+    switch (type) {
+    case INT8: return Of<I8>::call(arguments...);
+    case UINT8: return Of<U8>::call(arguments...);
+    case INT32: return Of<I32>::call(arguments...);
+    case UINT32: return Of<U32>::call(arguments...);
+    case INT64: return Of<I64>::call(arguments...);
+    case UINT64: return Of<U64>::call(arguments...);
+    case HALF: return Of<F16>::call(arguments...);
+    case FLOAT: return Of<F32>::call(arguments...);
+    case DOUBLE: return Of<F64>::call(arguments...);
+    case BFLOAT16: return Of<Bf16>::call(arguments...);
+    case FLOAT8E4M3: return Of<F8E4M3>::call(arguments...);
+    default: return Of<F8E5M2>::call(arguments...);
+    }
+}
+
+template <class Type>
+struct Scaled {
+    DEVICE static u64 call(u64 factor, u64 word) {
+        Elements<Type> elements(word);
+        elements.scale(Type::unpack((typename Type::Bits)factor));
+        return elements.word(1);
+    }
+};
+
+// The elements of a word times a factor, rounded.
+NOT_INLINED u64 scaled_word(u32 type, u64 factor, u64 word) {
+    return with_type<Scaled>(type, factor, word);
+}

@@ -17,11 +17,47 @@ const u32 DEPTH = 8;
 const u32 SLOT_OF_PACKETS = 512;
 const u32 SLOT_OF_LINES = 2048;
 
+// What ranks must agree on in an operation has two packets, in one of two places for each peer.
+const u32 SIGNATURE = 32;
+const u32 SIGNATURES = 2 * MAX_RANKS * SIGNATURE;
+
 // The rounds that a warp has done, by each protocol, on all operations so far. They are in device
 // memory, so that a graph that is launched again continues where the last launch has ended.
 struct Rounds {
     u64 packets;
     u64 lines;
+};
+
+// What a rank's kernels leave for the next ones, in device memory.
+struct State {
+    // How many operations have been done.
+    u64 operations;
+    // Not 0 once one has failed. Kernels then do nothing.
+    u32 failed;
+    u32 unused;
+};
+
+// What the host tells kernels that wait, in its memory.
+struct Control {
+    // Not 0 to end all waits.
+    u64 abort;
+    // How long a wait for a round lasts, in nanoseconds, from its first look at the clock on.
+    u64 patience;
+};
+
+// Why the first operation failed, in the host's memory.
+struct Failure {
+    // Written last. The lowest byte is the `Reason`; above are the peer (8 bits), the warp (16) and the
+    // round (32).
+    u64 what;
+    // Which operation it was, by its number.
+    u64 operation;
+    // The patience that has ended.
+    u64 patience;
+    // What this rank and the peer have signed.
+    u64 own[2];
+    u64 theirs[2];
+    u64 unused;
 };
 
 // What a rank has of its communicator.
@@ -30,14 +66,9 @@ struct Member {
     u8* scratch[MAX_RANKS];
     // Of each warp, in device memory.
     Rounds* rounds;
-    // In device memory; not 0 once a wait has ended in vain. Kernels then do nothing.
-    u32* failed;
-    // In host memory. Not 0 to end all waits.
-    const u32* abort;
-    // In host memory: why the first wait ended in vain (`Report`).
-    u64* report;
-    // How long a wait for a round lasts, in nanoseconds, from its first look at the clock on.
-    u64 patience;
+    State* state;
+    const Control* control;
+    Failure* failure;
     u32 rank;
     u32 ranks;
 };
@@ -50,13 +81,23 @@ struct Call {
     u64 bytes;
     // From the start of what goes to one rank to that of what goes to the next, in `input`: 0 where
     // all get the same.
-    u64 stride;
+    u64 input_stride;
+    // The same in `output`, of what comes from them: 0 where there is only one.
+    u64 output_stride;
+    // The signature: what all ranks must have alike.
+    u64 words[2];
+    // The bits of an element by which those of `input` are multiplied first, if `is_scaled` is not 0.
+    u64 factor;
+    u32 is_scaled;
     // `Combine`, and the divisor of the results, or 1.
     u32 combine;
     u32 divisor;
     // `Type`.
     u32 type;
-    u32 unused;
+    // The ranks to which this one's input goes, and those whose input comes here, itself included: a
+    // bit each. A buffer that has none is not touched.
+    u32 to;
+    u32 from;
 };
 
 struct Arguments {
@@ -64,8 +105,7 @@ struct Arguments {
     Call call;
 };
 
-// The lowest byte of a report; above are the peer (8 bits), the warp (16) and the round (32).
-enum Reason : u32 { LATE = 1, ABORTED = 2 };
+enum Reason : u32 { LATE = 1, ABORTED = 2, MISMATCH = 3 };
 
 enum Combine : u32 { SUM = 0, PROD = 1, MAX = 2, MIN = 3 };
 
@@ -85,6 +125,8 @@ enum Type : u32 {
 };
 
 static_assert(sizeof(Rounds) == 16, "as in src/layout.rs");
-static_assert(sizeof(Member) == 112, "as in src/layout.rs");
-static_assert(sizeof(Call) == 48, "as in src/layout.rs");
-static_assert(sizeof(Arguments) == 160, "as in src/layout.rs");
+static_assert(sizeof(State) == 16, "as in src/layout.rs");
+static_assert(sizeof(Failure) == 64, "as in src/layout.rs");
+static_assert(sizeof(Member) == 104, "as in src/layout.rs");
+static_assert(sizeof(Call) == 88, "as in src/layout.rs");
+static_assert(sizeof(Arguments) == 192, "as in src/layout.rs");

@@ -15,6 +15,8 @@ struct Pair {
 #ifdef __CUDACC__
 
 #define DEVICE __device__ __forceinline__
+// A function of which there is one copy.
+#define NOT_INLINED __device__ __noinline__
 #define UNROLL _Pragma("unroll")
 // Loops over ranks would be most of the code if they were unrolled.
 #define ROLLED _Pragma("unroll 1")
@@ -66,6 +68,10 @@ DEVICE u32 load_word(const u32* from) {
 DEVICE void store_long(u64* to, u64 value) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(to), "l"(value) : "memory");
 }
+// What this thread has stored before is there for all who see the value.
+DEVICE void release_long(u64* to, u64 value) {
+    asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(to), "l"(value) : "memory");
+}
 DEVICE u32 exchange_word(u32* at, u32 value) { return atomicExch(at, value); }
 
 DEVICE u64 nanoseconds() {
@@ -74,6 +80,10 @@ DEVICE u64 nanoseconds() {
     return now;
 }
 DEVICE void between_polls() {}
+
+// Rounded, also where a sum follows.
+DEVICE float product(float a, float b) { return __fmul_rn(a, b); }
+DEVICE double product(double a, double b) { return __dmul_rn(a, b); }
 
 DEVICE float as_float(u32 bits) { return __uint_as_float(bits); }
 DEVICE u32 as_bits(float value) { return __float_as_uint(value); }

@@ -23,11 +23,12 @@ struct Batch {
 // Sixteen bytes: two halves of a word, each with the round. It needs only that eight bytes are
 // written at once.
 struct Packets {
+    static const u32 BYTES = 16;
     static const u32 WORDS = LANES;
     static const u32 OF_LANE = 1;
     static const u32 SLOT = SLOT_OF_PACKETS;
     static const u32 PEERS = MAX_RANKS;
-    // The slots of all warps and peers start behind this many bytes for each.
+    // The slots start behind this many bytes for each warp and peer.
     static const u32 BEHIND = 0;
     typedef PartOf<OF_LANE> Part;
 
@@ -42,11 +43,14 @@ struct Packets {
 
     DEVICE static void send(u8* slot, u32 lane, Part part, u64 round) {
         u64 flag = round << 32;
-        store_pair(slot + lane * 16, {flag | (u32)part.word[0], flag | part.word[0] >> 32});
+        store_pair(slot + lane * BYTES, {flag | (u32)part.word[0], flag | part.word[0] >> 32});
     }
+    DEVICE static void send_flags(u8* slot, u32 lane, u64 round) { send(slot, lane, {{0}}, round); }
     // Whether the lane's part has come.
     DEVICE static bool receive(const u8* slot, u32 lane, u64 round, Part& part) {
-        Pair pair = load_pair(slot + lane * 16);
+        return unpack(load_pair(slot + lane * BYTES), round, part);
+    }
+    DEVICE static bool unpack(Pair pair, u64 round, Part& part) {
         part.word[0] = (u32)pair.first | pair.second << 32;
         return (u32)(pair.first >> 32) == (u32)round && (u32)(pair.second >> 32) == (u32)round;
     }
@@ -99,6 +103,14 @@ struct Lines {
             store_of_line(slot + (i * LANES + lane) * 16, {part.word[2 * i], second});
         }
     }
+    // Only the flags: the words stay what they are.
+    DEVICE static void send_flags(u8* slot, u32 lane, u64 round) {
+        UNROLL for (u32 i = 0; i < ACCESSES; i++) {
+            if (has_flag(lane)) {
+                store_of_line(slot + (i * LANES + lane) * 16, {0, round});
+            }
+        }
+    }
     // Whether all lines have come, for a lane that has their flags; others take its word for it.
     DEVICE static bool receive(const u8* slot, u32 lane, u64 round, Part& part) {
         bool all = true;
@@ -115,7 +127,7 @@ struct Lines {
 // The slot for what a rank sends to another in a round.
 template <class Protocol>
 DEVICE u8* slot_of(const Member& member, u32 from, u32 to, u64 round, u32 warp) {
-    u64 start = (u64)WARPS * member.ranks * Protocol::BEHIND;
+    u64 start = SIGNATURES + (u64)WARPS * member.ranks * Protocol::BEHIND;
     u64 slot = ((u64)warp * member.ranks + from) * DEPTH + round % DEPTH;
     return member.scratch[to] + start + slot * Protocol::SLOT;
 }

@@ -1,12 +1,13 @@
 // A warp's part in an operation: its place among all warps, its rounds, and its waits.
 //
-// In a round, a warp sends a batch to each peer and receives one from each. Before it sends round r,
-// it has received all up to r - DEPTH / 2, on all operations so far. So has each peer; and who has
-// received a peer's round q knows that the peer has received all up to q - DEPTH / 2. So before
-// round r is sent, all peers have received round r - DEPTH, which had the same slot: it is free.
+// In a round, a warp sends a batch to each peer and receives one from each; where there is nothing to
+// send, only flags. Before it sends round r, it has received all up to r - DEPTH / 2, on all operations so
+// far. So has each peer; and who has received a peer's round q knows that the peer has received all up
+// to q - DEPTH / 2. So before round r is sent, all peers have received round r - DEPTH, which had the same
+// slot: it is free.
 #pragma once
 
-#include "protocols.h"
+#include "signature.h"
 
 // The most rounds that may be sent and not received yet.
 const u32 AHEAD = DEPTH / 2 - 1;
@@ -14,6 +15,7 @@ const u32 AHEAD = DEPTH / 2 - 1;
 template <class Protocol>
 struct Session {
     const Member& member;
+    Signature signature;
     // The place of this warp's slots and rounds, whatever the grid is.
     u32 warp;
     // The first of its rounds.
@@ -21,21 +23,18 @@ struct Session {
     // Its place among the warps of this grid, and how many these are.
     u64 place;
     u64 warps;
-    // When to end the wait, once the clock has been read in it.
-    u64 deadline;
+    // When the wait has first looked at the clock, or 0.
+    u64 since;
     u32 polls;
 
-    DEVICE explicit Session(const Member& member)
-        : member(member), warp(cta() * MAX_WARPS + warp_of_cta()), deadline(0), polls(0) {
+    DEVICE explicit Session(const Arguments& arguments)
+        : member(arguments.member), signature(arguments),
+          warp(cta() * MAX_WARPS + warp_of_cta()), since(0), polls(0) {
         start = Protocol::round_of(member.rounds[warp]) + 1;
         warps = (u64)ctas() * warps_of_cta();
         // Adjacent batches go to adjacent CTAs.
         place = (u64)warp_of_cta() * ctas() + cta();
     }
-
-    // Whether a wait of this rank has ended in vain. All lanes say the same, so that none takes part
-    // alone: it would send a part of a line.
-    DEVICE bool has_failed() const { return any_lane(load_word(member.failed) != 0); }
 
     // How many of the batches are this warp's, if it takes every `warps`-th one.
     DEVICE u64 share(u64 words) const {
@@ -44,6 +43,15 @@ struct Session {
     }
     // The first word of one of its batches.
     DEVICE u64 base(u64 batch) const { return (place + batch * warps) * Protocol::WORDS; }
+
+    // Signs the operation. Whether the warp has a part in it: it has none if the rank has failed.
+    DEVICE bool begin(u64 batches) const {
+        if ((batches == 0 && !signature.is_open) || has_failed()) {
+            return false;
+        }
+        signature.send();
+        return true;
+    }
 
     DEVICE Batch<Protocol> read(Span<const u8> span, u64 batch) const {
         Batch<Protocol> read;
@@ -65,20 +73,57 @@ struct Session {
             Protocol::send(slot, lane_of(i), batch.of[i], start + round);
         }
     }
+    DEVICE void send_flags(u32 peer, u64 round) const {
+        u8* slot = slot_of<Protocol>(member, member.rank, peer, start + round, warp);
+        converge();
+        for (u32 i = 0; i < HELD; i++) {
+            Protocol::send_flags(slot, lane_of(i), start + round);
+        }
+    }
 
     // Waits for the batches of a round from all peers; this rank's own place is left alone. Where
     // that is in vain, the kernel is to end.
     DEVICE bool receive(u64 round, Batch<Protocol> (&batches)[MAX_RANKS]) {
-        for (;;) {
+        return wait(round, [&] {
             u32 missing = MAX_RANKS;
-            converge();
             PEERS_AT_ONCE for (u32 peer = 0; peer < MAX_RANKS; peer++) {
                 if (peer < member.ranks && peer != member.rank) {
                     missing = has_come(peer, round, batches[peer]) ? missing : peer;
                 }
             }
+            return missing;
+        });
+    }
+
+    // All lanes have received their last round. An operation without any waits here for what peers sign.
+    DEVICE void finish(u64 rounds) {
+        if (signature.is_open && !wait(0, [] { return MAX_RANKS; })) {
+            return;
+        }
+        converge();
+        if (lane_of(0) == 0) {
+            Protocol::round_of(member.rounds[warp]) = start - 1 + rounds;
+            signature.finish();
+        }
+    }
+
+private:
+    // Whether the rank has failed. All lanes say the same, so that none takes part alone: it would send
+    // a part of a line.
+    DEVICE bool has_failed() const { return any_lane(load_word(&member.state->failed) != 0); }
+
+    // Polls until nothing is missing, of the round or of what peers sign.
+    template <class Poll>
+    DEVICE bool wait(u64 round, Poll poll) {
+        for (;;) {
+            converge();
+            Signature::Theirs theirs = signature.load();
+            u32 missing = poll();
+            if (!signature.agrees(theirs, missing)) {
+                return false;
+            }
             if (!any_lane(missing != MAX_RANKS)) {
-                deadline = 0;
+                since = 0;
                 return true;
             }
             if (gives_up(missing, round)) {
@@ -98,31 +143,25 @@ struct Session {
         return all;
     }
 
-    // Looks at times whether to end the wait, and reports that it has.
+    // Looks at times whether to end the wait, and says why; another warp may have.
     DEVICE bool gives_up(u32 missing, u64 round) {
         polls += 1;
         if (polls % POLLS != 0) {
             return false;
         }
         u64 now = nanoseconds();
-        deadline = deadline == 0 ? now + member.patience : deadline;
+        since = since == 0 ? now : since;
+        Pair control = load_pair(member.control);
+        u64 patience = control.second;
         // Lanes may read different times, and end together.
-        bool is_aborted = any_lane(load_word(member.abort) != 0);
-        if (!is_aborted && !any_lane(now >= deadline)) {
+        bool is_aborted = any_lane(control.first != 0);
+        if (!is_aborted && !any_lane(now >= since + patience) && !has_failed()) {
             return false;
         }
-        if (missing != MAX_RANKS && exchange_word(member.failed, 1) == 0) {
-            u64 report = (is_aborted ? ABORTED : LATE) | missing << 8 | warp << 16;
-            store_long(member.report, report | (start + round) << 32);
+        if (missing != MAX_RANKS) {
+            Reason reason = is_aborted ? ABORTED : LATE;
+            fail(member, {what(reason, missing, warp, start + round), 0, patience, {}, {}, 0});
         }
         return true;
-    }
-
-    // All lanes have received their last round.
-    DEVICE void finish(u64 rounds) const {
-        converge();
-        if (lane_of(0) == 0) {
-            Protocol::round_of(member.rounds[warp]) = start - 1 + rounds;
-        }
     }
 };

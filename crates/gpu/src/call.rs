@@ -1,27 +1,33 @@
 //! An operation on a rank's buffers.
 
-use spark_ccl_types::{Combine, DType, Operation, ReduceOp};
+use spark_ccl_types::{Combine, DType, Extent, Operation, ReduceOp, Side};
 
 use crate::Error;
 use crate::layout::CallLayout;
 
-/// An operation on a rank's buffers, by their addresses on its GPU, of any alignment.
+/// An operation on a rank's buffers, by their addresses on its GPU, of any alignment. A buffer that only the
+/// root has is not touched by the other ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
-    /// What to do: `AllReduce`, `ReduceScatter`, `AllGather` or `AllToAll`.
+    /// What to do: `AllReduce`, `ReduceScatter`, `AllGather`, `AllToAll`, `Broadcast`, `Reduce`, `Gather`
+    /// or `Scatter`.
     pub operation: Operation,
     /// The type of the elements.
     pub dtype: DType,
     /// How elements are reduced, if they are.
     pub op: ReduceOp,
-    /// The elements that a rank sends to each other: for `AllReduce`, `AllGather` all of `input`; for
-    /// `ReduceScatter` and `AllToAll` a block of it, of which there is one for each rank.
+    /// This rank's factor, for [`ReduceOp::PreMulSum`]: the bits of an element, in the lowest bytes.
+    pub factor: u64,
+    /// The root's rank, if there is one.
+    pub root: usize,
+    /// The elements of the shorter buffer: a block, where the other one has one for each rank.
     pub count: usize,
-    /// Where the input starts.
+    /// Where the input starts. In place, the shorter buffer is this rank's block of the other one.
     pub input: u64,
-    /// Where the output starts. In place, it is `input`; for `ReduceScatter` it is then this rank's
-    /// block of the input, and for `AllGather` the input is this rank's block of it.
+    /// Where the output starts.
     pub output: u64,
+    /// What all ranks must have alike: if they do not, all fail by [`Error::Mismatch`].
+    pub words: [u64; 2],
 }
 
 impl Call {
@@ -30,32 +36,57 @@ impl Call {
         self.count.saturating_mul(self.dtype.size()) as u64
     }
 
-    pub(crate) fn layout(&self, ranks: usize) -> Result<CallLayout, Error> {
-        let is_shared_out = matches!(
-            self.operation,
-            Operation::ReduceScatter | Operation::AllToAll
-        );
-        let is_mean = self.op == ReduceOp::Avg;
+    pub(crate) fn layout(&self, rank: usize, ranks: usize) -> Result<CallLayout, Error> {
+        if self.operation.is_rooted() && self.root >= ranks {
+            return Err(Error::Root {
+                rank,
+                root: self.root,
+                ranks,
+            });
+        }
+        let is_reduction = self.operation.reduces();
+        let is_mean = is_reduction && self.op == ReduceOp::Avg;
         Ok(CallLayout {
             input: self.input,
             output: self.output,
             bytes: self.bytes(),
-            stride: if is_shared_out { self.bytes() } else { 0 },
-            combine: self.combine()? as u32,
+            input_stride: self.stride(Side::Input),
+            output_stride: self.stride(Side::Output),
+            words: self.words,
+            factor: self.factor,
+            is_scaled: u32::from(is_reduction && self.op == ReduceOp::PreMulSum),
+            combine: self.combine() as u32,
             divisor: if is_mean { ranks as u32 } else { 1 },
             dtype: u32::from(self.dtype.code()),
-            unused: 0,
+            to: self.partners(Side::Input, rank, ranks),
+            from: self.partners(Side::Output, rank, ranks),
         })
     }
 
-    fn combine(&self) -> Result<Combine, Error> {
-        Ok(match self.op {
-            ReduceOp::Sum | ReduceOp::Avg => Combine::Sum,
+    /// From a rank's block of a buffer to the next one's.
+    fn stride(&self, side: Side) -> u64 {
+        match self.operation.extent(side) {
+            Extent::Blocks => self.bytes(),
+            _ => 0,
+        }
+    }
+
+    /// The ranks to which a rank's input goes, or those whose input comes to its output: a bit each.
+    fn partners(&self, side: Side, rank: usize, ranks: usize) -> u32 {
+        match self.operation.at_root() {
+            Some(only) if only != side => 1 << self.root,
+            Some(_) if rank != self.root => 0,
+            _ => (1 << ranks) - 1,
+        }
+    }
+
+    fn combine(&self) -> Combine {
+        match self.op {
+            ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum => Combine::Sum,
             ReduceOp::Prod => Combine::Prod,
             ReduceOp::Max => Combine::Max,
             ReduceOp::Min => Combine::Min,
-            op @ ReduceOp::PreMulSum => return Err(Error::Reduction { op }),
-        })
+        }
     }
 }
 
@@ -63,17 +94,70 @@ impl Call {
 mod tests {
     use super::*;
 
+    const CALL: Call = Call {
+        operation: Operation::AllReduce,
+        dtype: DType::F32,
+        op: ReduceOp::Sum,
+        factor: 0,
+        root: 0,
+        count: 0,
+        input: 0,
+        output: 0,
+        words: [0; 2],
+    };
+
     #[test]
     fn counts_of_any_size_have_bytes() {
-        let of = |count| Call {
-            operation: Operation::AllReduce,
-            dtype: DType::F32,
-            op: ReduceOp::Sum,
-            count,
-            input: 0,
-            output: 0,
-        };
+        let of = |count| Call { count, ..CALL };
         assert_eq!(of(5 << 30).bytes(), 20 << 30);
         assert_eq!(of(usize::MAX / 2).bytes(), u64::MAX);
+    }
+
+    #[test]
+    fn input_goes_to_the_ranks_that_take_it() {
+        use Operation::{AllGather, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter};
+        const ROOT: usize = 2;
+        let of = |operation, rank| {
+            let root = ROOT;
+            let call = Call {
+                operation,
+                root,
+                count: 6,
+                ..CALL
+            };
+            let layout = call.layout(rank, 4).unwrap();
+            let [to, from] = [layout.to, layout.from];
+            (to, from, layout.input_stride, layout.output_stride)
+        };
+        for rank in [0, 3] {
+            assert_eq!(of(AllGather, rank), (0b1111, 0b1111, 0, 24));
+            assert_eq!(of(AllToAll, rank), (0b1111, 0b1111, 24, 24));
+            assert_eq!(of(ReduceScatter, rank), (0b1111, 0b1111, 24, 0));
+            assert_eq!(of(Broadcast, rank), (0, 0b100, 0, 0));
+            assert_eq!(of(Scatter, rank), (0, 0b100, 24, 0));
+            assert_eq!(of(Reduce, rank), (0b100, 0, 0, 0));
+            assert_eq!(of(Gather, rank), (0b100, 0, 0, 24));
+        }
+        assert_eq!(of(Broadcast, ROOT), (0b1111, 0b100, 0, 0));
+        assert_eq!(of(Scatter, ROOT), (0b1111, 0b100, 24, 0));
+        assert_eq!(of(Reduce, ROOT), (0b100, 0b1111, 0, 0));
+        assert_eq!(of(Gather, ROOT), (0b100, 0b1111, 0, 24));
+    }
+
+    #[test]
+    fn a_root_is_one_of_the_ranks() {
+        let with = |operation| Call {
+            operation,
+            root: 4,
+            ..CALL
+        };
+        assert!(with(Operation::AllReduce).layout(0, 4).is_ok());
+        let said = with(Operation::Reduce).layout(1, 4).unwrap_err();
+        let root = Error::Root {
+            rank: 1,
+            root: 4,
+            ranks: 4,
+        };
+        assert_eq!(said, root);
     }
 }

@@ -1,6 +1,6 @@
 //! Why an operation between GPUs cannot be made, or has failed.
 
-use spark_ccl_types::{Operation, ReduceOp};
+use spark_ccl_types::Operation;
 
 /// Why an operation between GPUs cannot be made, or has failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -15,16 +15,18 @@ pub enum Error {
         /// How many.
         ranks: usize,
     },
-    /// Two GPUs cannot reach each other's memory.
+    /// Descriptors that are not those of the peers.
     #[error(
-        "the GPU of rank {from} cannot reach the memory of that of rank {to}; `nvidia-smi topo -p2p r` \
-         says which can"
+        "rank {rank} was given the scratch of {given} peers; of {ranks} ranks, it needs that of each other, \
+         by rank, and none in its own place"
     )]
-    NoAccess {
-        /// The rank whose GPU should reach the other's.
-        from: usize,
-        /// The rank of the other one.
-        to: usize,
+    Peers {
+        /// The rank.
+        rank: usize,
+        /// How many ranks its own scratch is for.
+        ranks: usize,
+        /// How many descriptors there are.
+        given: usize,
     },
     /// There is no kernel for an operation.
     #[error("there is no kernel for {operation:?}")]
@@ -32,11 +34,15 @@ pub enum Error {
         /// The operation.
         operation: Operation,
     },
-    /// There is no kernel for a reduction.
-    #[error("there is no kernel for {op}, which has a factor; use sum, prod, max, min or avg")]
-    Reduction {
-        /// The reduction.
-        op: ReduceOp,
+    /// A root that is no rank.
+    #[error("rank {rank} was given the root {root}; the ranks are 0 to {}", ranks.saturating_sub(1))]
+    Root {
+        /// The rank.
+        rank: usize,
+        /// The root.
+        root: usize,
+        /// How many ranks there are.
+        ranks: usize,
     },
     /// A plan that its limits do not allow, or of a kernel for other operations.
     #[error("the plan {plan} is none for {operation:?} here; take that of `Plan::new`")]
@@ -46,10 +52,28 @@ pub enum Error {
         /// The operation.
         operation: Operation,
     },
+    /// A peer called something else.
+    #[error(
+        "rank {rank} does not agree with rank {peer} in operation {operation}: it has signed {:#x} {:#x}, \
+         and rank {peer} {:#x} {:#x}; all ranks must make the same calls in the same order",
+        own[0], own[1], theirs[0], theirs[1]
+    )]
+    Mismatch {
+        /// The rank that compared.
+        rank: usize,
+        /// A rank that it does not agree with.
+        peer: usize,
+        /// Its own words, of [`Call::words`](crate::Call::words).
+        own: [u64; 2],
+        /// The peer's.
+        theirs: [u64; 2],
+        /// Which of the operations it was, counted from 1, those in graphs included.
+        operation: u64,
+    },
     /// A peer did not come within the patience.
     #[error(
         "rank {rank} waited for rank {peer} for {seconds} s in vain (warp {warp}, round {round}): that rank \
-         is late, has ended, or made another call"
+         is late, or has ended"
     )]
     Late {
         /// The rank that waited.

@@ -1,6 +1,6 @@
 //! What the kernels and Rust share: `kernels/layout.h` has the same structures and numbers.
 
-/// The most ranks of an arena.
+/// The most ranks of a communicator.
 pub const MAX_RANKS: usize = 8;
 /// The most CTAs of a kernel.
 pub(crate) const MAX_CTAS: u32 = 32;
@@ -10,13 +10,16 @@ const WARPS: usize = (MAX_CTAS * MAX_WARPS) as usize;
 const DEPTH: usize = 8;
 const SLOT_OF_PACKETS: usize = 512;
 const SLOT_OF_LINES: usize = 2048;
+const SIGNATURES: usize = 2 * MAX_RANKS * 32;
 
 /// The bytes of the rounds that the warps of a rank have done, by protocol: two numbers of 64 bits.
 pub(crate) const ROUNDS_BYTES: usize = WARPS * 2 * 8;
+/// The bytes of `State`, which has a line of its own.
+pub(crate) const STATE_BYTES: usize = 128;
 
-/// The bytes of a rank's scratch.
-pub(crate) const fn scratch_bytes(ranks: usize) -> usize {
-    WARPS * ranks * DEPTH * (SLOT_OF_PACKETS + SLOT_OF_LINES)
+/// The bytes of a rank that its peers write: signatures, and slots.
+pub(crate) const fn shared_bytes(ranks: usize) -> usize {
+    SIGNATURES + WARPS * ranks * DEPTH * (SLOT_OF_PACKETS + SLOT_OF_LINES)
 }
 
 /// What a rank has of its communicator; all are addresses on its GPU.
@@ -25,11 +28,9 @@ pub(crate) const fn scratch_bytes(ranks: usize) -> usize {
 pub(crate) struct MemberLayout {
     pub(crate) scratch: [u64; MAX_RANKS],
     pub(crate) rounds: u64,
-    pub(crate) failed: u64,
-    pub(crate) abort: u64,
-    pub(crate) report: u64,
-    /// In nanoseconds.
-    pub(crate) patience: u64,
+    pub(crate) state: u64,
+    pub(crate) control: u64,
+    pub(crate) failure: u64,
     pub(crate) rank: u32,
     pub(crate) ranks: u32,
 }
@@ -41,11 +42,16 @@ pub(crate) struct CallLayout {
     pub(crate) input: u64,
     pub(crate) output: u64,
     pub(crate) bytes: u64,
-    pub(crate) stride: u64,
+    pub(crate) input_stride: u64,
+    pub(crate) output_stride: u64,
+    pub(crate) words: [u64; 2],
+    pub(crate) factor: u64,
+    pub(crate) is_scaled: u32,
     pub(crate) combine: u32,
     pub(crate) divisor: u32,
     pub(crate) dtype: u32,
-    pub(crate) unused: u32,
+    pub(crate) to: u32,
+    pub(crate) from: u32,
 }
 
 impl CallLayout {
@@ -54,11 +60,16 @@ impl CallLayout {
         input: 0,
         output: 0,
         bytes: 0,
-        stride: 0,
+        input_stride: 0,
+        output_stride: 0,
+        words: [0; 2],
+        factor: 0,
+        is_scaled: 0,
         combine: 0,
         divisor: 1,
         dtype: 0,
-        unused: 0,
+        to: 0,
+        from: 0,
     };
 }
 
@@ -71,32 +82,9 @@ pub(crate) struct Arguments {
 }
 
 // `layout.h` asserts the same sizes. Fields are in the same order, and none is padded.
-const _: () = assert!(size_of::<MemberLayout>() == 112);
-const _: () = assert!(size_of::<CallLayout>() == 48);
-const _: () = assert!(size_of::<Arguments>() == 160);
-
-/// Why a wait ended, as a kernel reports it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Report {
-    /// The program ended it, not the clock.
-    pub(crate) is_aborted: bool,
-    pub(crate) peer: usize,
-    pub(crate) warp: u16,
-    pub(crate) round: u32,
-}
-
-impl Report {
-    /// `None` as long as there is no report, which is 0.
-    pub(crate) fn from_bits(bits: u64) -> Option<Self> {
-        let [reason, peer, ..] = bits.to_le_bytes();
-        (reason != 0).then(|| Self {
-            is_aborted: reason == 2,
-            peer: usize::from(peer),
-            warp: (bits >> 16) as u16,
-            round: (bits >> 32) as u32,
-        })
-    }
-}
+const _: () = assert!(size_of::<MemberLayout>() == 104);
+const _: () = assert!(size_of::<CallLayout>() == 88);
+const _: () = assert!(size_of::<Arguments>() == 192);
 
 #[cfg(test)]
 mod tests {
@@ -106,30 +94,17 @@ mod tests {
     #[test]
     fn fields_are_where_the_kernels_have_them() {
         assert_eq!(offset_of!(MemberLayout, rounds), 64);
-        assert_eq!(offset_of!(MemberLayout, patience), 96);
-        assert_eq!(offset_of!(MemberLayout, ranks), 108);
-        assert_eq!(offset_of!(CallLayout, combine), 32);
-        assert_eq!(offset_of!(Arguments, call), 112);
-    }
-
-    #[test]
-    fn reports_are_read() {
-        assert_eq!(Report::from_bits(0), None);
-        let report = Report {
-            is_aborted: true,
-            peer: 3,
-            warp: 511,
-            round: 70_000,
-        };
-        let bits = 2 | 3 << 8 | 511 << 16 | 70_000 << 32;
-        assert_eq!(Report::from_bits(bits), Some(report));
-        let late = Report::from_bits(bits - 1).unwrap();
-        assert!(!late.is_aborted);
+        assert_eq!(offset_of!(MemberLayout, failure), 88);
+        assert_eq!(offset_of!(MemberLayout, ranks), 100);
+        assert_eq!(offset_of!(CallLayout, words), 40);
+        assert_eq!(offset_of!(CallLayout, is_scaled), 64);
+        assert_eq!(offset_of!(CallLayout, from), 84);
+        assert_eq!(offset_of!(Arguments, call), 104);
     }
 
     #[test]
     fn scratch_is_as_large_as_the_documents_say() {
-        assert_eq!(scratch_bytes(2), 20 << 20);
-        assert_eq!(scratch_bytes(8), 80 << 20);
+        assert_eq!(shared_bytes(2) - SIGNATURES, 20 << 20);
+        assert_eq!(shared_bytes(8) - SIGNATURES, 80 << 20);
     }
 }

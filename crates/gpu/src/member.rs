@@ -1,58 +1,126 @@
-//! A rank's part in an arena.
+//! A rank's part in a communicator: its memory, what it has mapped of its peers', and its kernels.
 
-use std::sync::Arc;
+use std::mem::ManuallyDrop;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
 
-use spark_ccl_cuda::OwnStream;
-use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::{DeviceBlock, OwnStream};
 
-use crate::arena::Arena;
 use crate::kernels::Kernels;
-use crate::layout::{Arguments, CallLayout, MemberLayout, Report};
-use crate::{Call, Error, Kernel, Limits, Plan};
+use crate::layout::{Arguments, CallLayout, MAX_RANKS, MemberLayout};
+use crate::mailbox::Mailbox;
+use crate::{Call, Error, Kernel, Limits, Plan, Scratch};
 
-/// A rank's part in an [`Arena`].
+/// What all ranks of a communicator have to set alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// The most CTAs of a kernel, from 1 to 32. All CTAs of the ranks that share a GPU must fit on it
+    /// at the same time.
+    pub ctas: u32,
+    /// Whether all GPUs reach each other over ways that do not tear lines of 128 bytes: within a GPU, or
+    /// over `NVLink`.
+    pub lines: bool,
+}
+
+impl Default for Settings {
+    /// 32 CTAs, and no lines.
+    fn default() -> Self {
+        Self {
+            ctas: 32,
+            lines: false,
+        }
+    }
+}
+
+/// The patience until [`Member::set_patience`] is called.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A rank's part in a communicator of GPUs of a host.
+///
+/// When it is dropped, its waits are ended. Once everything that was enqueued in its GPU's context has
+/// run, its memory is unmapped, and its kernels are unloaded. Peers that still write there are not disturbed.
 #[derive(Debug)]
 pub struct Member {
     layout: MemberLayout,
-    arena: Arc<Arena>,
+    limits: Limits,
+    /// Kernels use them until they have run.
+    parts: ManuallyDrop<Parts>,
+}
+
+#[derive(Debug)]
+struct Parts {
+    kernels: Kernels,
+    own: Scratch,
+    /// Mapped as long as kernels write there.
+    _peers: Vec<DeviceBlock>,
+    mailbox: Mailbox,
 }
 
 impl Member {
-    /// The parts of all ranks, by rank.
+    /// Maps the peers' scratch for this rank's GPU, and loads and warms up all kernels.
+    ///
+    /// `peers` has, by rank, what each peer has [exported](Scratch::export), and `None` in this rank's own
+    /// place. The patience is 30 s.
     ///
     /// # Errors
-    /// The driver fails.
-    pub fn all_of(arena: &Arc<Arena>) -> Result<Vec<Self>, Error> {
-        let contexts = arena.contexts.iter().enumerate();
-        let members = contexts.map(|(rank, context)| {
-            let member = Self {
-                layout: arena.layout_of(rank)?,
-                arena: Arc::clone(arena),
-            };
-            member.warm_up(context)?;
-            Ok(member)
-        });
-        members.collect()
+    /// A peer's scratch is missing, is for fewer ranks, or is out of this GPU's reach, there are no kernels
+    /// for this GPU, or the driver fails.
+    pub fn join(
+        rank: usize,
+        own: Scratch,
+        peers: Vec<Option<OwnedFd>>,
+        settings: Settings,
+    ) -> Result<Self, Error> {
+        let ranks = own.ranks();
+        let is_needed =
+            |(peer, exported): (usize, &Option<OwnedFd>)| exported.is_some() == (peer != rank);
+        if rank >= ranks || peers.len() != ranks || !peers.iter().enumerate().all(is_needed) {
+            let given = peers.iter().flatten().count();
+            return Err(Error::Peers { rank, ranks, given });
+        }
+        // Descriptors are closed once they are mapped.
+        let exported = peers.into_iter().flatten();
+        let mapped = exported.map(|exported| own.map(&exported));
+        let mapped = mapped.collect::<Result<Vec<_>, _>>()?;
+        let mailbox = Mailbox::new(own.context(), PATIENCE)?;
+        let member = Self {
+            layout: layout(rank, &own, &mapped, &mailbox)?,
+            limits: Limits {
+                ctas: settings.ctas,
+                lines: settings.lines,
+            },
+            parts: ManuallyDrop::new(Parts {
+                kernels: Kernels::load(own.context())?,
+                own,
+                _peers: mapped,
+                mailbox,
+            }),
+        };
+        member.warm_up()?;
+        Ok(member)
     }
 
     /// Launches each kernel for nothing, and waits: what the driver does at the first launch may wait
     /// for kernels that run, and these may wait for a peer.
-    fn warm_up(&self, context: &Arc<CudaContext>) -> Result<(), Error> {
-        let stream = OwnStream::new(context)?;
+    fn warm_up(&self) -> Result<(), Error> {
+        let stream = OwnStream::new(self.parts.own.context())?;
+        // A rank that is alone signs nothing, and waits for nobody.
         let arguments = Arguments {
-            member: self.layout,
+            member: MemberLayout {
+                rank: 0,
+                ranks: 1,
+                ..self.layout
+            },
             call: CallLayout::NOTHING,
         };
         for kernel in Kernel::ALL {
             let plan = Plan::of(kernel, 0, self.ranks(), self.limits());
-            // SAFETY: without bytes, a kernel only reads the rounds, which the arena has.
-            unsafe { self.kernels().launch(plan, arguments, stream.inner())? };
+            // SAFETY: without bytes and peers, a kernel only reads the rounds, which the rank's scratch has
+            // until `drop` has waited for the kernels.
+            unsafe { self.parts.kernels.launch(plan, arguments, stream.inner())? };
         }
         Ok(stream.synchronize()?)
-    }
-
-    fn kernels(&self) -> &Kernels {
-        &self.arena.kernels[self.rank()]
     }
 
     /// Which rank it is.
@@ -67,7 +135,7 @@ impl Member {
 
     /// What bounds plans here.
     pub fn limits(&self) -> Limits {
-        self.arena.limits
+        self.limits
     }
 
     /// The plan that [`enqueue`](Self::enqueue) takes.
@@ -85,19 +153,21 @@ impl Member {
     /// # Safety
     /// - Both buffers must be as long as the call says. Until the operation has run, nothing else may
     ///   write the input, or use the output.
-    /// - All ranks must make the same calls in the same order, each one after the other: in one
-    ///   stream, or in streams that wait for each other. That includes launches of graphs. A graph
-    ///   must not be launched after the member was dropped.
+    /// - A rank's operations must run one after the other: in one stream, or in streams that wait for
+    ///   each other. That includes launches of graphs. A graph must not be launched after the member was
+    ///   dropped.
+    /// - Ranks whose calls have the same words must make the same calls.
     /// - The kernels of ranks that share a GPU must be able to run at the same time.
     ///
     /// # Errors
-    /// An earlier operation has failed, there is no kernel for the call, or the driver fails.
+    /// An earlier operation has failed, there is no kernel for the call, its root is no rank, or the driver
+    /// fails.
     pub unsafe fn enqueue(&self, call: &Call, stream: &CudaStream) -> Result<(), Error> {
         let plan = self.plan(call)?;
-        // SAFETY: the buffers are as long as the call says, and are left to it until it has run;
-        // all ranks make the same calls in order, and their kernels can run at the same time (this
-        // function's contract). `plan` follows from the call, the number of ranks and the arena's
-        // limits, so it is the same on all ranks.
+        // SAFETY: the buffers are as long as the call says, and are left to it until it has run; this
+        // rank's operations run one after the other, and all ranks' kernels can run at the same time
+        // (this function's contract). `plan` follows from the call, the number of ranks and the limits,
+        // which all have alike, so it is the same on all ranks that make the same call.
         unsafe { self.enqueue_as(plan, call, stream) }
     }
 
@@ -125,53 +195,72 @@ impl Member {
         }
         let arguments = Arguments {
             member: self.layout,
-            call: call.layout(self.ranks())?,
+            call: call.layout(self.rank(), self.ranks())?,
         };
-        if call.count == 0 {
-            return Ok(());
-        }
-        // SAFETY: the caller vouches for the buffers, and for one operation at a time. Scratch, rounds
-        // and reports belong to the arena, which frees them only after the kernels that run have
-        // ended: nobody launches others once its members are dropped.
-        unsafe { self.kernels().launch(plan, arguments, stream) }
+        // SAFETY: the caller vouches for the buffers, and for one operation at a time. The member has
+        // all other memory that the arguments name, and frees it only after the kernels that run have
+        // ended: nobody launches others once it is dropped.
+        unsafe { self.parts.kernels.launch(plan, arguments, stream) }
     }
 
-    /// Whether a wait of this rank has ended in vain. Looks at memory of the host, and asks no driver;
+    /// Whether an operation of this rank has failed. Looks at memory of the host, and asks no driver;
     /// what is still running is not waited for.
     ///
     /// # Errors
-    /// One has: which, and for which peer.
+    /// One has: why, and because of which peer.
     pub fn check(&self) -> Result<(), Error> {
-        let rank = self.rank();
-        let Some(report) = Report::from_bits(self.arena.report(rank)) else {
-            return Ok(());
-        };
-        let Report {
-            is_aborted,
-            peer,
-            warp,
-            round,
-        } = report;
-        Err(if is_aborted {
-            Error::Aborted {
-                rank,
-                peer,
-                warp,
-                round,
-            }
-        } else {
-            Error::Late {
-                rank,
-                peer,
-                seconds: self.arena.patience.as_secs_f64(),
-                warp,
-                round,
-            }
-        })
+        self.parts
+            .mailbox
+            .failure_of(self.rank())
+            .map_or(Ok(()), Err)
     }
 
-    /// Ends all waits of all ranks, for good.
+    /// Ends this rank's waits, for good. Its peers wait until their own patience is over, or until they are
+    /// aborted, too.
     pub fn abort(&self) {
-        self.arena.abort();
+        self.parts.mailbox.abort();
     }
+
+    /// Sets how long a kernel waits for what its peers send next, from now on, in waits that have begun and
+    /// in graphs, too. An operation that goes on may take longer.
+    pub fn set_patience(&self, patience: Duration) {
+        self.parts.mailbox.set_patience(patience);
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.abort();
+        // Otherwise a kernel may still use them.
+        if self.parts.own.settle().is_ok() {
+            // SAFETY: this is the only place that takes them, and `drop` runs once.
+            unsafe { ManuallyDrop::drop(&mut self.parts) };
+        }
+    }
+}
+
+/// The addresses of everything, for the kernels of this rank's GPU.
+fn layout(
+    rank: usize,
+    own: &Scratch,
+    peers: &[DeviceBlock],
+    mailbox: &Mailbox,
+) -> Result<MemberLayout, Error> {
+    let mut scratch = [0; MAX_RANKS];
+    scratch[rank] = own.address();
+    let others = (0..own.ranks()).filter(|peer| *peer != rank);
+    for (peer, block) in others.zip(peers) {
+        scratch[peer] = block.address();
+    }
+    let [rounds, state] = own.private();
+    let [control, failure] = mailbox.addresses_for(own.context())?;
+    Ok(MemberLayout {
+        scratch,
+        rounds,
+        state,
+        control,
+        failure,
+        rank: rank as u32,
+        ranks: own.ranks() as u32,
+    })
 }

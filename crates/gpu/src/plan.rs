@@ -62,8 +62,14 @@ impl Kernel {
             Operation::AllReduce => {
                 !matches!(self, Self::SideBySidePackets | Self::SideBySideLines)
             }
-            Operation::ReduceScatter => matches!(self, Self::OneShotPackets | Self::OneShotLines),
-            Operation::AllGather | Operation::AllToAll => {
+            Operation::ReduceScatter | Operation::Reduce => {
+                matches!(self, Self::OneShotPackets | Self::OneShotLines)
+            }
+            Operation::AllGather
+            | Operation::AllToAll
+            | Operation::Broadcast
+            | Operation::Gather
+            | Operation::Scatter => {
                 matches!(self, Self::SideBySidePackets | Self::SideBySideLines)
             }
             _ => false,
@@ -102,7 +108,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of an operation in which a rank sends this many bytes to each other. `None` if there is
+    /// The plan of an operation in which this many bytes go from a rank to another. `None` if there is
     /// no kernel for the operation, or for this many ranks.
     ///
     /// ```
@@ -129,11 +135,12 @@ impl Plan {
                     Kernel::TwoShotsPackets
                 }
             }
-            Operation::AllReduce | Operation::ReduceScatter if lines => Kernel::OneShotLines,
-            Operation::AllReduce | Operation::ReduceScatter => Kernel::OneShotPackets,
-            Operation::AllGather | Operation::AllToAll if lines => Kernel::SideBySideLines,
-            Operation::AllGather | Operation::AllToAll => Kernel::SideBySidePackets,
-            _ => return None,
+            _ => {
+                let mut exchanges = Kernel::ALL
+                    .into_iter()
+                    .filter(|kernel| !kernel.has_two_shots());
+                exchanges.find(|kernel| kernel.has_lines() == lines && kernel.does(operation))?
+            }
         };
         Some(Self::of(kernel, bytes, ranks, limits))
     }
@@ -170,11 +177,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const OPERATIONS: [Operation; 4] = [
+    const OPERATIONS: [Operation; 8] = [
         Operation::AllReduce,
         Operation::ReduceScatter,
         Operation::AllGather,
         Operation::AllToAll,
+        Operation::Broadcast,
+        Operation::Reduce,
+        Operation::Gather,
+        Operation::Scatter,
     ];
 
     proptest! {
@@ -193,7 +204,7 @@ mod tests {
             prop_assert!((1..=ctas).contains(&plan.ctas));
             prop_assert!(plan.threads.is_multiple_of(32));
             prop_assert!((1..=MAX_WARPS).contains(&(plan.threads / 32)));
-            // No CTA is without work, but for those of nothing.
+            // No CTA is without work, but for that of nothing, which only signs.
             let parts = if plan.kernel.has_two_shots() { ranks as u64 } else { 1 };
             let batches = bytes.div_ceil(8).div_ceil(parts).div_ceil(plan.kernel.batch());
             prop_assert!(u64::from(plan.ctas) <= batches.max(1));

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #define DEVICE inline
+#define NOT_INLINED inline
 #define UNROLL
 #define ROLLED
 #define PAIRED
@@ -83,6 +84,7 @@ inline void store_of_line(void* to, Pair pair) {
 
 inline u32 load_word(const u32* from) { return __atomic_load_n(from, __ATOMIC_RELAXED); }
 inline void store_long(u64* to, u64 value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); }
+inline void release_long(u64* to, u64 value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); }
 inline u32 exchange_word(u32* at, u32 value) {
     return __atomic_exchange_n(at, value, __ATOMIC_RELAXED);
 }
@@ -93,6 +95,10 @@ inline u64 nanoseconds() {
     return (u64)now.tv_sec * 1000000000ull + (u64)now.tv_nsec;
 }
 inline void between_polls() { sched_yield(); }
+
+// Compiled without contraction.
+inline float product(float a, float b) { return a * b; }
+inline double product(double a, double b) { return a * b; }
 
 template <class To, class From>
 To bits_as(From from) {

@@ -75,8 +75,15 @@ fn waits_end_and_name_the_peer() {
     let Some(program) = protocol() else {
         return;
     };
-    for way in ["late", "abort"] {
+    for way in ["late", "shorter", "abort"] {
         program.run(&[way.into()]);
+    }
+}
+
+#[test]
+fn ranks_that_do_not_agree_know_it() {
+    if let Some(program) = protocol() {
+        program.run(&["mismatch".into()]);
     }
 }
 
@@ -88,6 +95,7 @@ fn a_slow_peer_is_waited_for_as_long_as_it_sends() {
 }
 
 type Reduce = unsafe extern "C" fn(u32, u32, u32, u32, *const u64) -> u64;
+type Scale = extern "C" fn(u32, u64, u64) -> u64;
 
 /// A word of each rank: any bits, and the special values of floats.
 fn words(number: u64, ranks: usize) -> Vec<u64> {
@@ -112,14 +120,20 @@ fn words(number: u64, ranks: usize) -> Vec<u64> {
     (0..ranks).map(word).collect()
 }
 
+/// `elements.cpp` as a library, if there is a compiler.
+fn elements() -> Option<Library> {
+    let options = ["-shared", "-fPIC", "-ffp-contract=off"];
+    let built = has(Need::CppCompiler).then(|| Built::new("elements.cpp", &options))?;
+    // SAFETY: the library was just compiled from `elements.cpp`, which has no initialisers. It stays
+    // mapped after the file is gone.
+    Some(unsafe { Library::new(built.path()).unwrap() })
+}
+
 #[test]
 fn arithmetic_is_that_of_the_library() {
-    if !has(Need::CppCompiler) {
+    let Some(library) = elements() else {
         return;
-    }
-    let built = Built::new("elements.cpp", &["-shared", "-fPIC", "-ffp-contract=off"]);
-    // SAFETY: the library was just compiled from `elements.cpp`, which has no initialisers.
-    let library = unsafe { Library::new(built.path()).unwrap() };
+    };
     // SAFETY: `reduce` in `elements.cpp` has the type `Reduce`. It is only called while `library`
     // lives.
     let reduce = unsafe { library.get::<Reduce>("reduce").unwrap() };
@@ -147,6 +161,24 @@ fn arithmetic_is_that_of_the_library() {
                 let expected = oracle::reduced(dtype, op, &inputs);
                 assert_eq!(seen.to_le_bytes(), expected[..], "{dtype} {op} {words:x?}");
             }
+        }
+    }
+}
+
+/// The same bits as in memory of the host.
+#[test]
+fn factors_are_applied_as_by_the_library() {
+    let Some(library) = elements() else {
+        return;
+    };
+    // SAFETY: `scale` in `elements.cpp` has the type `Scale`. It is only called while `library` lives.
+    let scale = unsafe { library.get::<Scale>("scale").unwrap() };
+    for dtype in DType::ALL {
+        for number in 0..50_000 {
+            let words = words(number, 2);
+            let seen = scale(u32::from(dtype.code()), words[0], words[1]);
+            let expected = oracle::scaled(dtype, words[0], &words[1].to_le_bytes());
+            assert_eq!(seen.to_le_bytes(), expected[..], "{dtype} {words:x?}");
         }
     }
 }

@@ -1,221 +1,36 @@
-// Runs the kernels' protocols with threads: each plays a warp of a rank. Every element of every rank
-// and operation has its own value, or that of a flag, and results are compared with sums that know
-// nothing of the protocols.
+// Runs the kernels' protocols with threads: each plays a warp of a rank.
 //
 //   protocol SEED RANKS OPERATIONS FIRST_ROUND     random operations of all kinds
-//   protocol late | abort                          waits that end
+//   protocol late | shorter | abort                waits that end
 //   protocol slow                                  waits that are short, in an operation that is not
-#include <algorithm>
+//   protocol mismatch                              ranks that do not agree
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <thread>
-#include <vector>
 
-#include "../kernels/collectives.h"
+#include "world.h"
 
 namespace {
 
 const u32 CTAS = 2, WARPS_OF_CTA = 2;
 
-u64 scramble(u64 x) {
-    x += 0x9e3779b97f4a7c15;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-    x = (x ^ x >> 27) * 0x94d049bb133111eb;
-    return x ^ x >> 31;
-}
-
-enum Kind { ONE_SHOT, TWO_SHOTS, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, KINDS };
-
-struct Operation {
-    Kind kind;
-    bool lines;
-    bool in_place;
-    u32 type, combine, divisor;
-    // The bytes of what goes to a rank.
-    u64 bytes;
-    // Not 0: all elements are this or slightly more, as flags are.
-    u64 flag;
-};
-
-// The scratch and the buffers of a rank.
-struct Rank {
-    std::vector<u64> scratch;
-    std::vector<Rounds> rounds;
-    std::vector<std::vector<u8>> inputs, outputs;
-    u32 failed = 0;
-    u64 report = 0;
-};
-
-struct World {
-    u32 ranks;
-    std::vector<Rank> all;
-    u32 abort = 0;
-    // How long a slow rank's pauses are at most, in microseconds, and after how many accesses it has one.
-    u32 pause = 300, pauses = 2000;
-    u64 patience = 120'000'000'000;
-
-    World(u32 ranks, u64 first_round) : ranks(ranks), all(ranks) {
-        for (Rank& rank : all) {
-            // One line more, for its alignment.
-            rank.scratch.assign((u64)WARPS * ranks * DEPTH * (SLOT_OF_PACKETS + SLOT_OF_LINES) / 8 + 16, 0);
-            rank.rounds.assign(WARPS, {first_round, first_round});
-        }
-    }
-
-    Member member(u32 rank) {
-        Member member = {};
-        for (u32 peer = 0; peer < ranks; peer++) {
-            u64 start = (u64)all[peer].scratch.data();
-            member.scratch[peer] = (u8*)((start + 127) / 128 * 128);
-        }
-        Rank& own = all[rank];
-        member.rounds = own.rounds.data();
-        member.failed = &own.failed;
-        member.abort = &abort;
-        member.report = &own.report;
-        member.patience = patience;
-        member.rank = rank;
-        member.ranks = ranks;
-        return member;
-    }
-};
-
-bool is_shared_out(Kind kind) { return kind == REDUCE_SCATTER || kind == ALL_TO_ALL; }
-bool is_side_by_side(Kind kind) { return kind == ALL_GATHER || kind == ALL_TO_ALL; }
-
-u8 byte_of(const Operation& operation, u32 number, u32 rank, u64 at) {
-    if (operation.flag != 0) {
-        return (u8)((operation.flag + at / 64) >> (8 * (at % 8)));
-    }
-    return (u8)(scramble((u64)number << 40 ^ (u64)rank << 32 ^ at / 8) >> (8 * (at % 8)));
-}
-
-template <class T, class Unsigned>
-T reduced(const Operation& operation, const std::vector<T>& values) {
-    T total = values[0];
-    for (size_t i = 1; i < values.size(); i++) {
-        T value = values[i];
-        switch (operation.combine) {
-        case SUM: total = (T)((Unsigned)total + (Unsigned)value); break;
-        case PROD: total = (T)((Unsigned)total * (Unsigned)value); break;
-        case MAX: total = std::max(total, value); break;
-        default: total = std::min(total, value); break;
-        }
-    }
-    return (T)(total / (T)operation.divisor);
-}
-
-// The element of a result that byte `at` of the ranks' inputs begins.
-template <class T, class Unsigned>
-void element(const Operation& operation, u32 number, u32 ranks, u64 at, u8* to) {
-    std::vector<T> values(ranks);
-    for (u32 rank = 0; rank < ranks; rank++) {
-        for (size_t i = 0; i < sizeof(T); i++) {
-            ((u8*)&values[rank])[i] = byte_of(operation, number, rank, at + i);
-        }
-    }
-    T value = reduced<T, Unsigned>(operation, values);
-    memcpy(to, &value, sizeof value);
-}
-
-u64 size_of(u32 type) { return type <= UINT8 ? 1 : type <= UINT32 ? 4 : 8; }
-
-std::vector<u8> expected(const Operation& operation, u32 number, u32 ranks, u32 rank) {
-    std::vector<u8> result;
-    if (is_side_by_side(operation.kind)) {
-        u64 begin = operation.kind == ALL_TO_ALL ? rank * operation.bytes : 0;
-        for (u32 peer = 0; peer < ranks; peer++) {
-            for (u64 at = 0; at < operation.bytes; at++) {
-                result.push_back(byte_of(operation, number, peer, begin + at));
-            }
-        }
-        return result;
-    }
-    u64 begin = operation.kind == REDUCE_SCATTER ? rank * operation.bytes : 0;
-    result.resize(operation.bytes);
-    for (u64 at = 0; at < operation.bytes; at += size_of(operation.type)) {
-        u8* to = &result[at];
-        switch (operation.type) {
-        case INT8: element<signed char, u8>(operation, number, ranks, begin + at, to); break;
-        case UINT8: element<u8, u8>(operation, number, ranks, begin + at, to); break;
-        case INT32: element<int, u32>(operation, number, ranks, begin + at, to); break;
-        case UINT32: element<u32, u32>(operation, number, ranks, begin + at, to); break;
-        case INT64: element<long long, u64>(operation, number, ranks, begin + at, to); break;
-        default: element<u64, u64>(operation, number, ranks, begin + at, to); break;
-        }
-    }
-    return result;
-}
-
-Operation random_operation(u64 seed, u32 ranks, u64 first_round) {
-    u64 random = scramble(seed);
-    auto below = [&](u64 limit) {
-        random = scramble(random);
-        return random % limit;
-    };
-    Operation operation = {};
-    operation.kind = (Kind)below(KINDS);
-    operation.lines = below(2);
-    operation.in_place = below(2);
-    operation.type = (u32)below(6);
-    operation.combine = (u32)below(4);
-    operation.divisor = operation.combine == SUM && below(2) ? ranks : 1;
-    u64 most = below(3) == 0 ? 40 : below(2) ? 2000 : 16000;
-    operation.bytes = below(most / size_of(operation.type)) * size_of(operation.type);
-    u64 flag = first_round + below(100);
-    operation.flag = below(3) == 0 ? (below(2) ? flag : flag << 32 | (u32)flag) : 0;
-    return operation;
-}
-
-// The pointers of an operation's call. Buffers begin anywhere.
-Call call_of(const Operation& operation, u32 number, u32 rank, Rank& own) {
-    u64 offset = scramble(number ^ (u64)rank << 32) % 16;
-    Call call = {};
-    call.input = own.inputs[number].data() + offset;
-    call.output = own.outputs[number].data() + offset;
-    if (operation.in_place) {
-        u64 block = rank * operation.bytes;
-        call.output = (u8*)call.input + (operation.kind == REDUCE_SCATTER ? block : 0);
-        call.input += operation.kind == ALL_GATHER ? block : 0;
-    }
-    call.bytes = operation.bytes;
-    call.stride = is_shared_out(operation.kind) ? operation.bytes : 0;
-    call.combine = operation.combine;
-    call.divisor = operation.divisor;
-    call.type = operation.type;
-    return call;
-}
-
-void prepare(World& world, const std::vector<Operation>& operations) {
-    for (u32 rank = 0; rank < world.ranks; rank++) {
-        Rank& own = world.all[rank];
-        for (u32 number = 0; number < operations.size(); number++) {
-            const Operation& operation = operations[number];
-            u64 length = operation.bytes * world.ranks + 16;
-            own.inputs.emplace_back(length, 0xee);
-            own.outputs.emplace_back(length, 0xee);
-            Call call = call_of(operation, number, rank, own);
-            u64 bytes = operation.bytes * (call.stride != 0 ? world.ranks : 1);
-            for (u64 at = 0; at < bytes; at++) {
-                ((u8*)call.input)[at] = byte_of(operation, number, rank, at);
-            }
-        }
-    }
-}
-
 template <class Protocol>
 void perform(Kind kind, const Arguments& arguments) {
     if (kind == TWO_SHOTS) {
         TwoShots<Protocol>(arguments).run();
-    } else if (is_side_by_side(kind)) {
-        exchange<Protocol, SideBySide<Protocol>>(arguments);
+    } else if (reduces(kind)) {
+        Exchange<Protocol, IntoOne<Protocol>>(arguments).run();
     } else {
-        exchange<Protocol, IntoOne<Protocol>>(arguments);
+        Exchange<Protocol, SideBySide<Protocol>>(arguments).run();
     }
 }
 
-// Runs the operations on all ranks but one, which may be none of them.
-void run(World& world, const std::vector<Operation>& operations, u64 seed, u32 absent) {
+// What a rank calls of the operations of all.
+typedef std::function<Operation(u32 rank, u32 number)> Calls;
+
+// Runs some operations on all ranks but one, which may be none of them.
+void run(World& world, u32 count, const Calls& calls, u64 seed, u32 absent) {
     std::vector<std::thread> threads;
     u32 slow = (u32)(scramble(seed) % world.ranks);
     for (u32 rank = 0; rank < world.ranks; rank++) {
@@ -223,9 +38,9 @@ void run(World& world, const std::vector<Operation>& operations, u64 seed, u32 a
             threads.emplace_back([&, rank, warp] {
                 here = {warp % CTAS, warp / CTAS, WARPS_OF_CTA, CTAS, scramble(seed ^ rank << 8 ^ warp),
                         rank == slow ? world.pauses : 200000u, world.pause};
-                for (u32 number = 0; number < operations.size(); number++) {
-                    const Operation& operation = operations[number];
-                    Call call = call_of(operation, number, rank, world.all[rank]);
+                for (u32 number = 0; number < count; number++) {
+                    Operation operation = calls(rank, number);
+                    Call call = call_of(operation, number, world.ranks, rank, world.all[rank]);
                     Arguments arguments = {world.member(rank), call};
                     auto perform_by = operation.lines ? perform<Lines> : perform<Packets>;
                     perform_by(operation.kind, arguments);
@@ -238,13 +53,18 @@ void run(World& world, const std::vector<Operation>& operations, u64 seed, u32 a
     }
 }
 
+void run_all(World& world, const std::vector<Operation>& operations, u64 seed) {
+    run(world, (u32)operations.size(), [&](u32, u32 number) { return operations[number]; }, seed,
+        world.ranks);
+}
+
 int check(World& world, const std::vector<Operation>& operations) {
     for (u32 rank = 0; rank < world.ranks; rank++) {
         Rank& own = world.all[rank];
         for (u32 number = 0; number < operations.size(); number++) {
             const Operation& operation = operations[number];
             std::vector<u8> wanted = expected(operation, number, world.ranks, rank);
-            const u8* output = call_of(operation, number, rank, own).output;
+            const u8* output = call_of(operation, number, world.ranks, rank, own).output;
             for (u64 at = 0; at < wanted.size(); at++) {
                 if (output[at] != wanted[at]) {
                     printf("rank %u, operation %u (kind %d, lines %d, in place %d, type %u, combine %u, "
@@ -255,15 +75,14 @@ int check(World& world, const std::vector<Operation>& operations) {
                     return 1;
                 }
             }
-            const std::vector<u8>& buffer = operation.in_place ? own.inputs[number] : own.outputs[number];
-            if (output + wanted.size() != buffer.data() + buffer.size() &&
-                !operation.in_place && output[wanted.size()] != 0xee) {
+            const std::vector<u8>& buffer = own.outputs[number];
+            if (!operation.in_place && (output == nullptr ? buffer[0] : output[wanted.size()]) != 0xee) {
                 printf("operation %u: written behind the end\n", number);
                 return 1;
             }
         }
-        if (own.report != 0) {
-            printf("rank %u reports %llx\n", rank, own.report);
+        if (own.failure.what != 0) {
+            printf("rank %u reports %llx\n", rank, own.failure.what);
             return 1;
         }
     }
@@ -272,41 +91,55 @@ int check(World& world, const std::vector<Operation>& operations) {
 
 // A rank that sends something every 100 ms or so, for longer than the peers' patience.
 int take_long() {
-    World world(2, 0);
-    world.patience = 2'000'000'000;
+    World world(2, 0, 2);
     world.pause = 100'000;
     world.pauses = 50;
-    std::vector<Operation> operations = {{ONE_SHOT, false, false, UINT32, SUM, 1, 40'000, 0}};
+    std::vector<Operation> operations = {
+        {ONE_SHOT, false, false, UINT32, SUM, 1, 40'000, 0, 0, false}};
     prepare(world, operations);
-    run(world, operations, 1, world.ranks);
+    run_all(world, operations, 1);
     return check(world, operations);
 }
 
-// A rank that does not come, or a program that ends the wait.
-int wait_in_vain(bool abort) {
-    const u32 ABSENT = 2;
+bool has_failed(const Rank& rank, Reason reason, u32 peer) {
+    u64 what = rank.failure.what;
+    bool is_right = (what & 0xff) == reason && (what >> 8 & 0xff) == peer && rank.state.failed == 1;
+    if (!is_right) {
+        printf("reported %llx instead of reason %u, peer %u\n", what, reason, peer);
+    }
+    return is_right;
+}
+
+// A rank that does not come. After two seconds, a program ends one rank's wait, or shortens all.
+int wait_in_vain(bool shorten, bool abort) {
+    const u32 ABSENT = 2, ABORTS = 1;
     for (bool lines : {false, true}) {
-        World world(4, 0);
-        world.patience = abort ? 600'000'000'000 : 2'000'000'000;
-        Operation operation = {ONE_SHOT, lines, false, UINT32, SUM, 1, 4000, 0};
+        World world(4, 0, shorten ? 600 : abort ? 4 : 2);
+        Operation operation = {ONE_SHOT, lines, false, UINT32, SUM, 1, 4000, 0, 0, false};
         std::vector<Operation> operations(3, operation);
         prepare(world, operations);
         std::thread ends([&] {
             sleep(2);
-            __atomic_store_n(&world.abort, abort, __ATOMIC_RELAXED);
+            __atomic_store_n(&world.all[ABORTS].control.abort, abort, __ATOMIC_RELAXED);
+            for (Rank& rank : world.all) {
+                if (shorten) {
+                    __atomic_store_n(&rank.control.patience, 2'000'000'000, __ATOMIC_RELAXED);
+                }
+            }
         });
-        run(world, operations, 1, ABSENT);
+        run(world, 3, [&](u32, u32) { return operation; }, 1, ABSENT);
         ends.join();
         for (u32 rank = 0; rank < world.ranks; rank++) {
-            u64 report = world.all[rank].report;
-            u64 reason = abort ? ABORTED : LATE;
-            bool is_right = (report & 0xff) == reason && (report >> 8 & 0xff) == ABSENT &&
-                            report >> 32 == 1 && world.all[rank].failed == 1;
-            if (rank != ABSENT && !is_right) {
-                printf("rank %u reports %llx\n", rank, report);
+            const Rank& own = world.all[rank];
+            Reason reason = abort && rank == ABORTS ? ABORTED : LATE;
+            if (rank != ABSENT && (!has_failed(own, reason, ABSENT) || own.failure.what >> 32 != 1)) {
                 return 1;
             }
-            if (world.all[rank].outputs[0][20] != 0xee) {
+            if (rank != ABSENT && own.failure.patience != own.control.patience) {
+                printf("rank %u has waited for %llu ns\n", rank, own.failure.patience);
+                return 1;
+            }
+            if (own.outputs[0][20] != 0xee) {
                 printf("rank %u has a result\n", rank);
                 return 1;
             }
@@ -315,23 +148,73 @@ int wait_in_vain(bool abort) {
     return 0;
 }
 
+// A rank that calls something else after a few operations: all know, and from whom.
+int disagree() {
+    const u32 COMMON = 5, ODD = 1;
+    Operation usual = {ONE_SHOT, false, false, UINT32, SUM, 1, 4000, 0, 0, false};
+    std::vector<Operation> others(6, usual);
+    others[0].bytes = 0;
+    others[1].bytes = 12'000;
+    others[2].lines = true;
+    others[2].kind = ALL_GATHER;
+    others[3].kind = TWO_SHOTS;
+    others[4].kind = BROADCAST;
+    others[5].kind = REDUCE_SCATTER;
+    for (bool swapped : {false, true}) {
+        for (const Operation& other : others) {
+            World world(3, 0, 120);
+            std::vector<Operation> operations(COMMON + 2, other.bytes > usual.bytes ? other : usual);
+            prepare(world, operations);
+            auto is_odd = [&](u32 rank) { return (rank == ODD) != swapped; };
+            auto calls = [&](u32 rank, u32 number) {
+                return number < COMMON || is_odd(rank) ? usual : other;
+            };
+            run(world, COMMON + 2, calls, 1, world.ranks);
+            for (u32 rank = 0; rank < world.ranks; rank++) {
+                const Failure& failure = world.all[rank].failure;
+                u32 peer = failure.what >> 8 & 0xff;
+                auto signed_by = [&](u32 of) {
+                    Operation called = calls(of, COMMON);
+                    return call_of(called, COMMON, world.ranks, of, world.all[of]).words[1];
+                };
+                bool is_right = peer < world.ranks && (rank == ODD) != (peer == ODD) &&
+                                has_failed(world.all[rank], MISMATCH, peer) &&
+                                failure.operation == COMMON + 1 &&
+                                failure.own[1] == signed_by(rank) &&
+                                failure.theirs[1] == signed_by(peer) && failure.own[0] == COMMON &&
+                                failure.theirs[0] == COMMON;
+                if (!is_right) {
+                    printf("rank %u, instead of kind %d: %llx, operation %llu\n", rank, other.kind,
+                           failure.what, failure.operation);
+                    return 1;
+                }
+            }
+        }
+    }
+    return 0;
+}
+
+int scenario(const char* name) {
+    auto is = [=](const char* other) { return strcmp(name, other) == 0; };
+    return is("slow")       ? take_long()
+           : is("mismatch") ? disagree()
+                            : wait_in_vain(is("shorter"), is("abort"));
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
-    if (count == 2 && strcmp(arguments[1], "slow") == 0) {
-        return take_long();
-    }
     if (count == 2) {
-        return wait_in_vain(strcmp(arguments[1], "abort") == 0);
+        return scenario(arguments[1]);
     }
     u64 seed = strtoull(arguments[1], nullptr, 0), first_round = strtoull(arguments[4], nullptr, 0);
     u32 ranks = (u32)atoi(arguments[2]);
-    World world(ranks, first_round);
+    World world(ranks, first_round, 120);
     std::vector<Operation> operations;
     for (int i = 0; i < atoi(arguments[3]); i++) {
         operations.push_back(random_operation(scramble(seed) + i, ranks, first_round));
     }
     prepare(world, operations);
-    run(world, operations, seed, ranks);
+    run_all(world, operations, seed);
     return check(world, operations);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use spark_ccl_gpu::Error;
 use spark_ccl_types::{DType, Operation, ReduceOp};
 
-use crate::graphs::captured;
+use crate::graphs::{captured, launch};
 use crate::place::{Case, Place};
 
 const ABSENT: usize = 2;
@@ -15,6 +15,7 @@ fn cases() -> [Case; 2] {
         operation: Operation::AllReduce,
         dtype: DType::F32,
         op: ReduceOp::Sum,
+        root: 0,
         count,
         offset: 0,
         in_place: false,
@@ -46,7 +47,7 @@ fn without_a_rank(
     }
 }
 
-/// A failed rank's context works, and so does a new arena.
+/// A failed rank's context works, and so do new ranks.
 fn is_well_again(place: Place) {
     drop(place);
     let place = Place::new(4, Duration::from_secs(5)).unwrap();
@@ -69,57 +70,136 @@ fn a_rank_that_never_comes_is_named() {
             |error, rank| matches!(error, Error::Late { rank: of, peer: ABSENT, .. } if *of == rank),
         );
         // Kernels in graphs do nothing any more, also that of the rank which comes now.
-        for graph in &graphs {
-            graph.launch().unwrap();
-        }
+        launch(&graphs);
         assert!(place.wait().is_err());
         is_well_again(place);
     }
 }
 
+/// The other ranks' waits end when their patience does.
 #[test]
-fn waits_can_be_ended() {
+fn a_rank_ends_its_own_waits() {
+    const ABORTS: usize = 1;
     for case in cases() {
-        let Some(place) = Place::new(4, Duration::from_secs(5)) else {
+        let Some(place) = Place::new(4, Duration::from_secs(2)) else {
             return;
         };
         let abort = || {
             std::thread::sleep(Duration::from_millis(100));
-            place.ranks[0].member.abort();
+            place.ranks[ABORTS].member.abort();
         };
-        without_a_rank(
-            &place,
-            &case,
-            abort,
-            |error, rank| matches!(error, Error::Aborted { rank: of, peer: ABSENT, .. } if *of == rank),
-        );
+        without_a_rank(&place, &case, abort, |error, rank| match error {
+            Error::Aborted { rank: of, peer, .. } => [*of, rank, *peer] == [ABORTS, ABORTS, ABSENT],
+            Error::Late { rank: of, peer, .. } => *of == rank && *of != ABORTS && *peer == ABSENT,
+            _ => false,
+        });
         is_well_again(place);
     }
 }
 
 #[test]
-fn members_can_be_dropped_while_their_kernels_wait() {
+fn patience_can_be_shortened_while_graphs_wait() {
     for case in cases() {
-        let Some(mut place) = Place::new(4, Duration::from_secs(60)) else {
+        let Some(place) = Place::new(4, Duration::from_secs(3600)) else {
             return;
         };
         place.prepare(&case);
-        for rank in (0..4).filter(|rank| *rank != ABSENT) {
-            let own = &place.ranks[rank];
-            // SAFETY: the buffers are long enough; that a rank stays away is what is tested.
+        let mut graphs = captured(&place, &[case]);
+        drop(graphs.remove(ABSENT));
+        launch(&graphs);
+        for own in &place.ranks {
+            own.member.set_patience(Duration::from_millis(200));
+        }
+        for (rank, own) in place.ranks.iter().enumerate() {
+            own.stream.synchronize().unwrap();
+            let said = own.member.check();
+            let is_late = matches!(
+                said,
+                Err(Error::Late { peer: ABSENT, seconds, .. }) if (seconds - 0.2).abs() < 1e-9
+            );
+            assert_eq!(is_late, rank != ABSENT, "{said:?}");
+        }
+        is_well_again(place);
+    }
+}
+
+#[test]
+fn ranks_that_do_not_agree_are_named_with_what_they_have_signed() {
+    const ODD: usize = 1;
+    for case in cases() {
+        for odd_count in [case.count, 0, case.count / 2] {
+            let Some(place) = Place::new(3, Duration::from_secs(20)) else {
+                return;
+            };
+            place.run(&case, None);
+            let words = |rank: usize| [u64::from(rank == ODD), 7];
+            for (rank, own) in place.ranks.iter().enumerate() {
+                let mut call = place.call(&case, rank);
+                call.words = words(rank);
+                call.count = if rank == ODD { odd_count } else { case.count };
+                // SAFETY: the buffers are long enough; that ranks do not agree is what is tested.
+                unsafe { own.member.enqueue(&call, &own.stream).unwrap() };
+            }
+            for (rank, own) in place.ranks.iter().enumerate() {
+                own.stream.synchronize().unwrap();
+                let error = own.member.check().unwrap_err();
+                let Error::Mismatch { peer, .. } = error else {
+                    panic!("{error}");
+                };
+                assert_ne!(rank == ODD, peer == ODD, "{error}");
+                let expected = Error::Mismatch {
+                    rank,
+                    peer,
+                    own: words(rank),
+                    theirs: words(peer),
+                    operation: 2,
+                };
+                assert_eq!(error, expected);
+            }
+            is_well_again(place);
+        }
+    }
+}
+
+#[test]
+fn a_member_can_be_dropped_while_its_kernel_waits() {
+    for case in cases() {
+        let Some(mut place) = Place::new(4, Duration::from_secs(3600)) else {
+            return;
+        };
+        place.prepare(&case);
+        let call = place.call(&case, 0);
+        let rank = place.ranks.remove(0);
+        // SAFETY: the buffers are long enough, and dropped after the kernel has ended; that all other
+        // ranks stay away is what is tested.
+        unsafe { rank.member.enqueue(&call, &rank.stream).unwrap() };
+        drop(rank.member);
+        assert!(spark_ccl_cuda::is_idle(&rank.stream).unwrap());
+        is_well_again(place);
+    }
+}
+
+/// What a rank has exported stays, so that the stores of its peers go somewhere.
+#[test]
+fn ranks_can_write_to_one_that_has_ended() {
+    for case in cases() {
+        let Some(mut place) = Place::new(4, Duration::from_secs(1)) else {
+            return;
+        };
+        place.run(&case, None);
+        drop(place.ranks.pop());
+        for (rank, own) in place.ranks.iter().enumerate() {
+            // SAFETY: the buffers are long enough; that a rank has ended is what is tested.
             unsafe {
                 own.member
                     .enqueue(&place.call(&case, rank), &own.stream)
                     .unwrap();
             };
         }
-        let ranks = std::mem::take(&mut place.ranks).into_iter();
-        let (members, others): (Vec<_>, Vec<_>) = ranks
-            .map(|rank| (rank.member, (rank.stream, rank.input, rank.output)))
-            .unzip();
-        drop(members);
-        for (stream, ..) in &others {
-            assert!(spark_ccl_cuda::is_idle(stream).unwrap());
+        for own in &place.ranks {
+            own.stream.synchronize().unwrap();
+            let said = own.member.check();
+            assert!(matches!(said, Err(Error::Late { peer: 3, .. })), "{said:?}");
         }
         is_well_again(place);
     }

@@ -29,17 +29,18 @@ pub(crate) fn captured(place: &Place, cases: &[Case]) -> Vec<CudaGraph> {
     (0..place.ranks.len()).map(of_rank).collect()
 }
 
-fn launch(graphs: &[CudaGraph]) {
+pub(crate) fn launch(graphs: &[CudaGraph]) {
     for graph in graphs {
         graph.launch().unwrap();
     }
 }
 
-fn case(count: usize, seed: u64) -> Case {
+fn case(operation: Operation, count: usize, seed: u64) -> Case {
     Case {
-        operation: Operation::AllReduce,
+        operation,
         dtype: DType::Bf16,
         op: ReduceOp::Sum,
+        root: 1,
         count,
         offset: 0,
         in_place: false,
@@ -54,9 +55,11 @@ fn graphs_are_launched_again_and_between_other_operations() {
             return;
         };
         // Each graph ends with the operation that is checked; both protocols are in both.
-        let (small, large) = (case(1000, 1), case(300_000, 2));
-        let first = captured(&place, &[large, small]);
-        let second = captured(&place, &[small, small, large]);
+        let [small, large] =
+            [(1000, 1), (300_000, 2)].map(|(count, seed)| case(Operation::AllReduce, count, seed));
+        let one_way = [Operation::Broadcast, Operation::Gather].map(|of| case(of, 700, 3));
+        let first = captured(&place, &[large, one_way[0], small]);
+        let second = captured(&place, &[small, one_way[1], small, large]);
         for turn in 0..100 {
             let inputs = Case {
                 seed: 10 + turn,

@@ -8,14 +8,29 @@ use spark_ccl_types::{DType, Operation, ReduceOp};
 use crate::place::{Case, Place};
 
 const PATIENCE: Duration = Duration::from_secs(5);
-const REDUCTIONS: [ReduceOp; 5] = [
+const REDUCTIONS: [ReduceOp; 6] = [
     ReduceOp::Sum,
     ReduceOp::Prod,
     ReduceOp::Max,
     ReduceOp::Min,
     ReduceOp::Avg,
+    ReduceOp::PreMulSum,
 ];
-const MOVES: [Operation; 2] = [Operation::AllGather, Operation::AllToAll];
+const REDUCING: [Operation; 3] = [
+    Operation::AllReduce,
+    Operation::ReduceScatter,
+    Operation::Reduce,
+];
+const ALL: [Operation; 8] = [
+    Operation::AllReduce,
+    Operation::ReduceScatter,
+    Operation::Reduce,
+    Operation::AllGather,
+    Operation::AllToAll,
+    Operation::Broadcast,
+    Operation::Gather,
+    Operation::Scatter,
+];
 
 /// Runs a case by each kernel that does its operation.
 fn by_each_kernel(place: &Place, case: Case) {
@@ -29,11 +44,13 @@ fn by_each_kernel(place: &Place, case: Case) {
     }
 }
 
+/// The root is one of the first two ranks.
 fn case(operation: Operation, dtype: DType, op: ReduceOp, count: usize, seed: usize) -> Case {
     Case {
         operation,
         dtype,
         op,
+        root: seed / 2 % 2,
         count,
         offset: if seed.is_multiple_of(3) {
             8 * seed
@@ -56,7 +73,7 @@ fn all_types_and_reductions_by_all_kernels() {
             for op in REDUCTIONS {
                 for bytes in [8, 3000, 60_000] {
                     let count = bytes / dtype.size() + seed % 3;
-                    for operation in [Operation::AllReduce, Operation::ReduceScatter] {
+                    for operation in REDUCING {
                         seed += 1;
                         by_each_kernel(&place, case(operation, dtype, op, count, seed));
                     }
@@ -93,10 +110,7 @@ fn sizes_around_every_crossover_by_their_plans() {
             for bytes in sizes(ranks) {
                 let count = bytes / dtype.size();
                 for count in [count.saturating_sub(1), count, count + 1] {
-                    for operation in [Operation::AllReduce, Operation::ReduceScatter]
-                        .into_iter()
-                        .chain(MOVES)
-                    {
+                    for operation in ALL {
                         seed += 1;
                         place.run(&case(operation, dtype, op, count, seed), None);
                     }
@@ -114,20 +128,30 @@ fn buffers_of_any_alignment_by_all_kernels() {
         };
         for offset in 0..16 {
             for in_place in [false, true] {
-                for (seed, operation) in [Operation::AllReduce, Operation::ReduceScatter]
-                    .into_iter()
-                    .chain(MOVES)
-                    .enumerate()
-                {
+                for (seed, operation) in ALL.into_iter().enumerate() {
                     let plain = case(operation, DType::F16, ReduceOp::Sum, 2501, seed);
                     let moved = Case {
                         offset,
                         in_place,
+                        root: offset % ranks,
                         ..plain
                     };
                     by_each_kernel(&place, moved);
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn operations_on_nothing_are_agreed_on_by_all_ranks() {
+    let Some(place) = Place::new(3, PATIENCE) else {
+        return;
+    };
+    for (seed, operation) in ALL.into_iter().enumerate() {
+        for count in [0, 5, 0, 0] {
+            let case = case(operation, DType::I32, ReduceOp::Sum, count, seed);
+            place.run(&case, None);
         }
     }
 }

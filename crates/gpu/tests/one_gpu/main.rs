@@ -1,4 +1,5 @@
-//! All ranks on one GPU: every kernel, type and reduction, graphs, ranks that are late or never come.
+//! All ranks on one GPU: every kernel, type and reduction, graphs, ranks that are late, never come, or do not
+//! agree.
 //! Results are compared bit by bit. All waits of the GPU end after a few seconds.
 //!
 //! The CTAs of all ranks must be on the GPU at the same time, and each rank's stream must have a
@@ -7,6 +8,7 @@
 
 mod failures;
 mod graphs;
+mod joining;
 mod kernels;
 mod mixed;
 #[path = "../oracle/mod.rs"]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use spark_ccl_cuda::DeviceBlock;
 use spark_ccl_gpu::Call;
 use spark_ccl_testing::scramble;
-use spark_ccl_types::{DType, Operation, ReduceOp};
+use spark_ccl_types::{DType, Extent, Operation, ReduceOp, Side};
 
 use crate::oracle;
 use crate::place::{Place, Rank};
@@ -17,25 +17,32 @@ const PART: usize = 32 << 10;
 
 /// A call of random kind and size; its output is a part of the block.
 fn random_call(number: usize, own: &Rank, outputs: &DeviceBlock, ranks: usize) -> Call {
-    let random = scramble(number as u64, 77) as usize;
-    let operation = [
+    const OPERATIONS: [Operation; 8] = [
         Operation::AllReduce,
         Operation::ReduceScatter,
         Operation::AllGather,
         Operation::AllToAll,
-    ][random % 4];
+        Operation::Broadcast,
+        Operation::Reduce,
+        Operation::Gather,
+        Operation::Scatter,
+    ];
+    let random = scramble(number as u64, 77) as usize;
     let most = if random.is_multiple_of(3) {
         30
     } else {
         PART / 4 / ranks
     };
     Call {
-        operation,
+        operation: OPERATIONS[random % 8],
         dtype: DType::U32,
-        op: [ReduceOp::Sum, ReduceOp::Max][random / 4 % 2],
-        count: 1 + random / 64 % (most - 1),
+        op: [ReduceOp::Sum, ReduceOp::Max][random / 64 % 2],
+        factor: 0,
+        root: random / 128 % ranks,
+        count: random / 1024 % most,
         input: own.input.address() + (random / 8 % 8 * 4) as u64,
         output: outputs.address() + (number * PART) as u64,
+        words: [number as u64, ranks as u64],
     }
 }
 
@@ -46,11 +53,11 @@ fn input(rank: usize) -> Vec<u32> {
 
 fn expected(call: &Call, number: usize, rank: usize, ranks: usize) -> Vec<u8> {
     let random = scramble(number as u64, 77) as usize;
-    let shared_out = matches!(
-        call.operation,
-        Operation::ReduceScatter | Operation::AllToAll
-    );
-    let begin = random / 8 % 8 + if shared_out { rank * call.count } else { 0 };
+    let block = match call.operation.extent(Side::Input) {
+        Extent::Blocks => rank * call.count,
+        _ => 0,
+    };
+    let begin = random / 8 % 8 + block;
     let parts: Vec<Vec<u8>> = (0..ranks)
         .map(|peer| {
             let part = &input(peer)[begin..begin + call.count];
@@ -58,9 +65,11 @@ fn expected(call: &Call, number: usize, rank: usize, ranks: usize) -> Vec<u8> {
         })
         .collect();
     let parts: Vec<&[u8]> = parts.iter().map(|part| &part[..]).collect();
-    match call.operation {
-        Operation::AllGather | Operation::AllToAll => parts.concat(),
-        _ => oracle::reduced(call.dtype, call.op, &parts),
+    match call.operation.at_root() {
+        Some(_) if !call.operation.uses(Side::Output, rank == call.root) => Vec::new(),
+        _ if call.operation.reduces() => oracle::reduced(call.dtype, call.op, &parts),
+        Some(Side::Input) => parts[call.root].to_vec(),
+        _ => parts.concat(),
     }
 }
 

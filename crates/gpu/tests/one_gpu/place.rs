@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use spark_ccl_cuda::{DeviceBlock, OwnStream, counted_stream};
-use spark_ccl_gpu::{Arena, Call, Error, Member, Plan, Settings};
+use spark_ccl_gpu::{Call, Error, Member, Plan, Scratch, Settings};
 use spark_ccl_testing::{Need, has, scramble};
-use spark_ccl_types::{DType, Operation, ReduceOp};
+use spark_ccl_types::{DType, Extent, Operation, ReduceOp, Side};
 
 use crate::oracle;
 
@@ -40,6 +40,7 @@ pub(crate) struct Case {
     pub(crate) operation: Operation,
     pub(crate) dtype: DType,
     pub(crate) op: ReduceOp,
+    pub(crate) root: usize,
     pub(crate) count: usize,
     /// Of both buffers, by rank, in bytes.
     pub(crate) offset: usize,
@@ -75,28 +76,32 @@ impl Place {
         })
     }
 
-    /// The call of a rank.
+    /// The call of a rank. A buffer that it does not have is nowhere.
     pub(crate) fn call(&self, case: &Case, rank: usize) -> Call {
-        let bytes = case.block();
+        let operation = case.operation;
         let own = &self.ranks[rank];
         let offset = (MARGIN + (case.offset + rank * case.offset / 3) % MARGIN) as u64;
         let (mut input, mut output) = (own.input.address() + offset, own.output.address() + offset);
         if case.in_place {
-            let block = (rank * bytes) as u64;
+            let block = (rank * case.block()) as u64;
             output = input;
-            match case.operation {
-                Operation::ReduceScatter => output += block,
-                Operation::AllGather => input += block,
-                _ => {}
+            match operation.own_block() {
+                Some(Side::Output) => output += block,
+                Some(Side::Input) => input += block,
+                None => {}
             }
         }
+        let is_used = |side| operation.uses(side, rank == case.root);
         Call {
-            operation: case.operation,
+            operation,
             dtype: case.dtype,
             op: case.op,
+            factor: case.factor(rank),
+            root: case.root,
             count: case.count,
-            input,
-            output,
+            input: if is_used(Side::Input) { input } else { 0 },
+            output: if is_used(Side::Output) { output } else { 0 },
+            words: [case.seed, case.count as u64],
         }
     }
 
@@ -107,18 +112,18 @@ impl Place {
             "{case:?}"
         );
         let size = self.ranks.len();
-        let whole = case.output_bytes(size) + 2 * MARGIN;
+        let whole = case.bytes(Side::Output, size) + 2 * MARGIN;
         for rank in 0..size {
             let call = self.call(case, rank);
-            let around = call.output - MARGIN as u64;
-            // SAFETY: `ROOM` is larger, and no kernel runs.
-            unsafe {
-                if !case.in_place {
-                    self.copies.write(around, &vec![GUARD; whole]).unwrap();
-                }
-                self.copies
-                    .write(call.input, &case.input(rank, size))
-                    .unwrap();
+            if !case.in_place && call.output != 0 {
+                let around = call.output - MARGIN as u64;
+                // SAFETY: `ROOM` is larger, and no kernel runs.
+                unsafe { self.copies.write(around, &vec![GUARD; whole]).unwrap() };
+            }
+            if call.input != 0 {
+                let input = case.input(rank, size);
+                // SAFETY: `ROOM` is larger, and no kernel runs.
+                unsafe { self.copies.write(call.input, &input).unwrap() };
             }
         }
     }
@@ -146,10 +151,14 @@ impl Place {
         let size = self.ranks.len();
         let inputs: Vec<_> = (0..size).map(|rank| case.input(rank, size)).collect();
         for rank in 0..size {
+            let output = self.call(case, rank).output;
+            if output == 0 {
+                continue;
+            }
             let expected = case.expected(&inputs, rank);
             let margin = if case.in_place { 0 } else { MARGIN };
             let mut seen = vec![0_u8; expected.len() + 2 * margin];
-            let from = self.call(case, rank).output - margin as u64;
+            let from = output - margin as u64;
             // SAFETY: `ROOM` is larger, and no kernel runs.
             unsafe { self.copies.read(from, &mut seen).unwrap() };
             let result = &seen[margin..margin + expected.len()];
@@ -176,10 +185,28 @@ impl Place {
 }
 
 /// Ranks whose grids fit on the GPU together.
-pub(crate) fn members(context: &Arc<CudaContext>, ranks: usize, patience: Duration) -> Vec<Member> {
-    let settings = Settings { ctas: 12, patience };
-    let arena = Arena::in_process(&vec![Arc::clone(context); ranks], settings).unwrap();
-    Member::all_of(&arena).unwrap()
+fn members(context: &Arc<CudaContext>, ranks: usize, patience: Duration) -> Vec<Member> {
+    let settings = Settings {
+        ctas: 12,
+        lines: true,
+    };
+    let all: Vec<_> = (0..ranks)
+        .map(|_| Scratch::new(context, ranks).unwrap())
+        .collect();
+    let exported: Vec<Vec<_>> = (0..ranks)
+        .map(|rank| {
+            let of = |peer: usize| (peer != rank).then(|| all[peer].export().unwrap());
+            (0..ranks).map(of).collect()
+        })
+        .collect();
+    let members = all.into_iter().zip(exported).enumerate();
+    members
+        .map(|(rank, (own, peers))| {
+            let member = Member::join(rank, own, peers, settings).unwrap();
+            member.set_patience(patience);
+            member
+        })
+        .collect()
 }
 
 impl Case {
@@ -188,49 +215,53 @@ impl Case {
         self.count * self.dtype.size()
     }
 
-    fn is_shared_out(&self) -> bool {
-        matches!(
-            self.operation,
-            Operation::ReduceScatter | Operation::AllToAll
-        )
+    fn bytes(&self, side: Side, size: usize) -> usize {
+        let extent = self.operation.extent(side);
+        extent.elements(self.count as u64, size as u32) as usize * self.dtype.size()
     }
 
-    fn output_bytes(&self, size: usize) -> usize {
-        let blocks = match self.operation {
-            Operation::AllGather | Operation::AllToAll => size,
-            _ => 1,
-        };
-        blocks * self.block()
+    /// A rank's factor.
+    fn factor(&self, rank: usize) -> u64 {
+        value(self.dtype, scramble(!self.seed, rank as u64))
     }
 
     /// A rank's input: values whose sums differ, and some of any bits.
     pub(crate) fn input(&self, rank: usize, size: usize) -> Vec<u8> {
-        let blocks = if self.is_shared_out() { size } else { 1 };
-        let words = (self.block() * blocks).div_ceil(8);
+        let length = self.bytes(Side::Input, size);
         let seed = self.seed << 8 | rank as u64;
-        let mut bytes: Vec<u8> = (0..words as u64)
+        let mut bytes: Vec<u8> = (0..length.div_ceil(8) as u64)
             .flat_map(|word| value(self.dtype, scramble(seed, word)).to_le_bytes())
             .collect();
-        bytes.truncate(self.block() * blocks);
+        bytes.truncate(length);
         bytes
     }
 
     /// A rank's result.
     fn expected(&self, inputs: &[Vec<u8>], rank: usize) -> Vec<u8> {
         let bytes = self.block();
-        let begin = if self.is_shared_out() {
-            rank * bytes
-        } else {
-            0
+        let begin = match self.operation.extent(Side::Input) {
+            Extent::Blocks => rank * bytes,
+            _ => 0,
         };
-        let parts: Vec<&[u8]> = inputs
-            .iter()
-            .map(|input| &input[begin..begin + bytes])
-            .collect();
-        match self.operation {
-            Operation::AllGather | Operation::AllToAll => parts.concat(),
-            _ => oracle::reduced(self.dtype, self.op, &parts),
+        let part = |input: &Vec<u8>| input[begin..begin + bytes].to_vec();
+        let parts: Vec<_> = inputs.iter().map(part).collect();
+        if self.operation.reduces() {
+            return self.reduced(parts);
         }
+        match self.operation.at_root() {
+            Some(Side::Input) => parts[self.root].clone(),
+            _ => parts.concat(),
+        }
+    }
+
+    fn reduced(&self, mut parts: Vec<Vec<u8>>) -> Vec<u8> {
+        if self.op == ReduceOp::PreMulSum {
+            for (rank, part) in parts.iter_mut().enumerate() {
+                *part = oracle::scaled(self.dtype, self.factor(rank), part);
+            }
+        }
+        let parts: Vec<_> = parts.iter().map(|part| &part[..]).collect();
+        oracle::reduced(self.dtype, self.op, &parts)
     }
 }
 

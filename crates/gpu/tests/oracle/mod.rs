@@ -1,8 +1,9 @@
 //! What a reduction should give, bit by bit: ranks in their order, small floats in 32 bits, one
-//! rounding at the end.
+//! rounding at the end; and what the library makes of factors.
 
+use spark_ccl_compute::{Compute, Cpu, Job, Operand, Started};
 use spark_ccl_types::small_float::{Half, narrow, widen};
-use spark_ccl_types::{DType, F8E4M3, F8E5M2, ReduceOp, bf16};
+use spark_ccl_types::{Combine, DType, F8E4M3, F8E5M2, ReduceOp, Scale, bf16};
 
 macro_rules! integers {
     ($ty:ty, $op:expr, $inputs:expr) => {{
@@ -44,7 +45,7 @@ macro_rules! floats {
     }};
 }
 
-/// The reduction of all ranks' elements.
+/// The reduction of all ranks' elements, which have been multiplied by their factors.
 pub(crate) fn reduced(dtype: DType, op: ReduceOp, inputs: &[&[u8]]) -> Vec<u8> {
     match dtype {
         DType::I8 => integers!(i8, op, inputs),
@@ -84,6 +85,28 @@ pub(crate) fn reduced(dtype: DType, op: ReduceOp, inputs: &[&[u8]]) -> Vec<u8> {
             |x| [F8E5M2::from_f32(x).to_bits()]
         ),
     }
+}
+
+/// Elements times the factor that has these bits, by the engine for memory of the host.
+pub(crate) fn scaled(dtype: DType, factor: u64, input: &[u8]) -> Vec<u8> {
+    let mut output = vec![0; input.len()];
+    let source = Operand {
+        ptr: input.as_ptr(),
+        scale: Scale::from_bytes(dtype, factor.to_le_bytes()),
+    };
+    let job = Job {
+        dtype,
+        op: Combine::Sum,
+        srcs: &[source],
+        dsts: &[output.as_mut_ptr()],
+        count: input.len() / dtype.size(),
+        streaming: false,
+    };
+    // SAFETY: the source and the destination, which is another buffer, both have this many elements.
+    // The job is done when the call returns.
+    let started = unsafe { Cpu::new().start(&job) };
+    assert_eq!(started, Started::Done);
+    output
 }
 
 // The bytes of a result, of which there is one NaN.

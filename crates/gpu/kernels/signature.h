@@ -1,0 +1,109 @@
+// What all ranks must agree on in an operation: two words, which the first warp of each rank sends to all
+// peers, and compares with theirs. They are two packets, with the operation's number as flag.
+//
+// A place for even numbers and one for odd ones suffice. Operation n is signed in the place of n - 2. Before
+// a rank signs it, it has ended n - 1, and so received each peer's signature of n - 1; and that peer, before
+// it sent it, has ended n - 2, and so received all signatures of that. So the place is free. What a
+// flag is compared with is of n or n - 2, so numbers may wrap.
+#pragma once
+
+#include "failure.h"
+#include "protocols.h"
+
+struct Signature {
+    const Arguments& arguments;
+    // Of this operation, from 1 on; 0 in a warp that has no part in this.
+    u64 number;
+    // Whether this warp waits for a peer's.
+    bool is_open;
+
+    // A lane has what a peer has signed.
+    struct Theirs {
+        Pair of[HELD][2];
+    };
+
+    // A rank that is alone, in a warm-up, signs nothing.
+    DEVICE explicit Signature(const Arguments& arguments)
+        : arguments(arguments), number(0),
+          is_open(cta() == 0 && warp_of_cta() == 0 && arguments.member.ranks > 1) {
+        if (is_open) {
+            number = arguments.member.state->operations + 1;
+        }
+    }
+
+    DEVICE void send() const {
+        for (u32 i = 0; i < HELD && is_open; i++) {
+            u32 peer = lane_of(i);
+            if (is_peer(peer)) {
+                u8* to = place(arguments.member.rank, peer);
+                UNROLL for (u32 word = 0; word < 2; word++) {
+                    Packets::send(to, word, {{arguments.call.words[word]}}, number);
+                }
+            }
+        }
+    }
+
+    // Begins to read what peers have signed; the lanes look at it after other reads have begun.
+    DEVICE Theirs load() const {
+        Theirs theirs = {};
+        for (u32 i = 0; i < HELD && is_open; i++) {
+            u32 peer = lane_of(i);
+            if (is_peer(peer)) {
+                const u8* from = place(peer, arguments.member.rank);
+                UNROLL for (u32 word = 0; word < 2; word++) {
+                    theirs.of[i][word] = load_pair(from + word * Packets::BYTES);
+                }
+            }
+        }
+        return theirs;
+    }
+
+    // Whether no peer has signed anything else. Sets `missing` to one that has not signed yet.
+    DEVICE bool agrees(const Theirs& theirs, u32& missing) {
+        if (!is_open) {
+            return true;
+        }
+        bool differs = false, waits = false;
+        for (u32 i = 0; i < HELD; i++) {
+            u32 peer = lane_of(i);
+            Packets::Part seen[2];
+            bool have_come = Packets::unpack(theirs.of[i][0], number, seen[0]) &
+                             Packets::unpack(theirs.of[i][1], number, seen[1]);
+            if (is_peer(peer) && !have_come) {
+                waits = true;
+                missing = peer;
+            } else if (is_peer(peer) && !is_own(seen[0].word[0], seen[1].word[0])) {
+                differs = true;
+                report(peer, seen[0].word[0], seen[1].word[0]);
+            }
+        }
+        is_open = any_lane(waits);
+        return !any_lane(differs);
+    }
+
+    // The operation has ended.
+    DEVICE void finish() const {
+        if (number != 0) {
+            arguments.member.state->operations = number;
+        }
+    }
+
+private:
+    DEVICE bool is_peer(u32 rank) const {
+        return rank < arguments.member.ranks && rank != arguments.member.rank;
+    }
+
+    DEVICE bool is_own(u64 first, u64 second) const {
+        return first == arguments.call.words[0] && second == arguments.call.words[1];
+    }
+
+    DEVICE u8* place(u32 from, u32 to) const {
+        return arguments.member.scratch[to] + ((u32)number % 2 * MAX_RANKS + from) * SIGNATURE;
+    }
+
+    DEVICE void report(u32 peer, u64 first, u64 second) const {
+        const Call& call = arguments.call;
+        fail(arguments.member, {what(MISMATCH, peer, 0, 0), number, 0,
+                                {call.words[0], call.words[1]}, {first, second}, 0});
+    }
+};
