@@ -112,7 +112,9 @@ fn two_graphs_and_calls_take_turns() {
             second.launch();
         }
         comm.wait(&stream).unwrap();
-        lanes.iter().for_each(|lane| lane.check(&comm));
+        for lane in &lanes {
+            lane.check(&comm);
+        }
         drop(lanes);
         comm.finalize().unwrap();
     });

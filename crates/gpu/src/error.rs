@@ -10,7 +10,7 @@ pub enum Error {
     #[error(transparent)]
     Cuda(#[from] spark_ccl_cuda::Error),
     /// A number of ranks for which there are no kernels.
-    #[error("{ranks} ranks; the kernels are for 2 to {}", crate::MAX_RANKS)]
+    #[error("{ranks} ranks; the kernels are for 1 to {}", crate::MAX_RANKS)]
     Ranks {
         /// How many.
         ranks: usize,

@@ -121,7 +121,7 @@ impl Plan {
     /// assert_eq!(plan, Some(small));
     /// ```
     pub fn new(operation: Operation, bytes: u64, ranks: usize, limits: Limits) -> Option<Self> {
-        if !(2..=MAX_RANKS).contains(&ranks) {
+        if !(1..=MAX_RANKS).contains(&ranks) {
             return None;
         }
         let sent = bytes.saturating_mul(ranks as u64 - 1);
@@ -193,7 +193,7 @@ mod tests {
         fn plans_keep_their_limits(
             operation in 0..OPERATIONS.len(),
             bytes in prop_oneof![0..100_u64, 0..1_u64 << 20, any::<u64>()],
-            ranks in 2..=crate::MAX_RANKS,
+            ranks in 1..=crate::MAX_RANKS,
             ctas in 1..=MAX_CTAS,
             lines: bool,
         ) {
@@ -237,7 +237,7 @@ mod tests {
             ctas: 8,
             lines: true,
         };
-        for ranks in [0, 1, MAX_RANKS + 1, usize::MAX] {
+        for ranks in [0, MAX_RANKS + 1, usize::MAX] {
             assert_eq!(Plan::new(Operation::AllReduce, 100, ranks, limits), None);
             assert_eq!(Plan::of(Kernel::TwoShotsLines, 0, ranks, limits).ctas, 1);
         }

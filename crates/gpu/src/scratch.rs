@@ -27,7 +27,7 @@ impl Scratch {
     /// # Errors
     /// There are too few or too many ranks, there is not enough memory, or the driver fails.
     pub fn new(context: &Arc<CudaContext>, ranks: usize) -> Result<Self, Error> {
-        if !(2..=MAX_RANKS).contains(&ranks) {
+        if !(1..=MAX_RANKS).contains(&ranks) {
             return Err(Error::Ranks { ranks });
         }
         Ok(Self {
