@@ -216,8 +216,8 @@ impl Communicator {
     ///
     /// Dropping a communicator without it waits for nobody: ranks that still wait for this one get an error.
     ///
-    /// With a backend for device memory, that gives its memory back here and when a communicator is dropped. CUDA waits with
-    /// that for all that runs on the device, also for other communicators, and meanwhile no thread of the process can
+    /// With a backend for device memory, that gives its memory back here and when a communicator is dropped. CUDA waits
+    /// with that for all that runs on the device, also for other communicators, and meanwhile no thread of the process can
     /// destroy a stream: end the calls of the others first.
     ///
     /// # Errors

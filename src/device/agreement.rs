@@ -80,7 +80,8 @@ impl ToldGpu {
     }
 }
 
-/// The GPUs of all ranks; an error where one of them has not got what the backend needs, which reports the reason itself.
+/// The GPUs of all ranks; an error where one of them has not got what the backend needs. That rank reports the reason
+/// itself.
 pub(super) fn all_have(
     comm: &Communicator,
     backend: &str,

@@ -58,8 +58,8 @@ impl<T: Element> DeviceSlice<T> {
     /// The memory stays allocated until all calls with this value, or a part of it, have run in their
     /// streams, and as long as a graph that has captured them is launched. Meanwhile nothing else writes what they read, and nothing else touches what they write.
     ///
-    /// With [`Backend::Engine`](crate::Backend::Engine), launches of graphs run one after the other with each other and with
-    /// all calls of the communicator that was captured, and none runs once that communicator is gone.
+    /// With [`Backend::Engine`](crate::Backend::Engine), launches of graphs with calls of a communicator run one after the
+    /// other, also with its other calls, and none runs once that communicator is gone.
     pub const unsafe fn from_raw(address: u64, len: usize, device: usize) -> Self {
         Self {
             address,

@@ -107,8 +107,8 @@ impl<B> DeviceRank<B> {
         Ok(true)
     }
 
-    /// Before the rank leaves on its own: whether all calls have run. Where they do not end soon, the communicator fails on
-    /// all ranks, which could otherwise take the output of aborted calls for results.
+    /// Before the rank leaves on its own: whether all calls have run. Where they do not end soon, the communicator
+    /// fails on all ranks, which could otherwise take the output of aborted calls for results.
     pub(super) fn is_done(&self) -> bool {
         if self.watch.failed() {
             return false;

@@ -1,5 +1,4 @@
-//! What only the engine of our own kernels does: it compares each call, names who is late, and needs no device of its own
-//! for each rank.
+//! What only the engine of our own kernels does: it compares each call, names who is late, and lets ranks share a GPU.
 
 use super::{BACKEND, builder, gpus, stream_of, text};
 use spark_ccl::cuda::DeviceMemory;

@@ -1,4 +1,4 @@
-//! Ranks that are processes: what they compute together, the death of one of them, and what a communicator leaves behind.
+//! Ranks that are processes: what they compute together, the death of one of them, and what communicators leave behind.
 
 use super::{builder, gpus, stream_of};
 use spark_ccl::cuda::DeviceMemory;

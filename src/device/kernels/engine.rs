@@ -13,8 +13,8 @@ use std::time::Duration;
 pub(crate) struct KernelEngine {
     /// Nothing is enqueued without the lock of its state; the backend there is the member.
     pub(super) base: DeviceRank<Arc<Joined>>,
-    /// The same, for what needs no lock: a thread that has it may wait for room in a stream, until the kernels there are
-    /// aborted.
+    /// The same, for what needs no lock: a thread that has the lock may wait for room in a stream, until the kernels
+    /// there are aborted.
     pub(super) member: Arc<Joined>,
 }
 

@@ -55,8 +55,8 @@ impl NcclEngine {
         self.end_nccl(is_idle);
     }
 
-    /// Ends what runs. Memory is deregistered only if nothing runs: otherwise that might wait for what is to be aborted.
-    /// Returns `false` if a call of NCCL's does not return, so that nothing could be ended.
+    /// Ends what runs. Memory is deregistered only if nothing runs: otherwise that might wait for what is to be
+    /// aborted. Returns `false` if a call of NCCL's does not return, so that nothing could be ended.
     pub(super) fn end_nccl(&self, is_idle: bool) -> bool {
         // Threads that wait for NCCL return.
         self.call_timeout.set(Duration::ZERO);
