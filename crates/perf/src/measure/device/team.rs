@@ -1,17 +1,16 @@
 //! The GPUs of a thread, and what is known about those of all threads.
 
 use serde::{Deserialize, Serialize};
-use spark_ccl::cuda::{Registration, devices, nccl_version};
+use spark_ccl::cuda::{Registration, devices};
 use spark_ccl::{Backend, Builder, Communicator, DType, Element};
 
 use super::gpu::Gpu;
 use super::placement;
 use super::runner::GpuRunner;
 use crate::cli::options::{Options, Registered};
-use crate::console;
 use crate::error::Error;
 use crate::measure::bench::{Bench, Platform};
-use crate::measure::header::version_code;
+use crate::measure::nccl;
 use crate::memory::{GPU, MemoryLimit};
 use crate::ranks::hosts::share;
 use crate::ranks::world;
@@ -19,8 +18,6 @@ use crate::report::Device;
 
 /// GPU memory is allocated in multiples of this.
 const PIECE: u64 = 2 << 20;
-/// NCCL reduces float8 from this version on, on GPUs of this generation (Hopper) or later.
-const FLOAT8: (u32, i32) = (22_400, 9);
 /// The size of the largest element.
 const LARGEST_ELEMENT: u64 = 8;
 
@@ -64,7 +61,8 @@ impl<'a> Team<'a> {
         let comms = world::in_threads(first, (first..first + each).map(connect).collect());
         let gpus = comms.into_iter().map(|(_, comm)| Gpu::new(comm?, options));
         let gpus = gpus.collect::<Result<Vec<_>, Error>>()?;
-        let infos = share(control, &infos(&gpus)?)?;
+        let version = nccl::version()?;
+        let infos = share(control, &infos(&gpus, &version)?)?;
         let hosts = (0..control.size()).map(|thread| Ok(control.peer(thread)?.host));
         let hosts = hosts.collect::<Result<Vec<_>, Error>>()?;
         let of_ranks = || {
@@ -74,7 +72,7 @@ impl<'a> Team<'a> {
         Ok(Self {
             control,
             gpus,
-            version: nccl_version()?,
+            version,
             float8: of_ranks().all(|(_, info)| info.float8),
             devices: of_ranks().enumerate().map(device).collect(),
             limits: of_ranks().map(limit).collect(),
@@ -97,15 +95,8 @@ impl<'a> Team<'a> {
         let used = done.into_iter().map(|(_, done)| done);
         let used = used.collect::<Result<Vec<_>, Error>>()?;
         let used = share(self.control, &used)?.concat();
-        if used.contains(&false) && self.control.rank() == 0 {
-            let ranks = used.iter().enumerate().filter(|(_, used)| !**used);
-            let ranks: Vec<_> = ranks.map(|(rank, _)| rank.to_string()).collect();
-            console::print_error(format_args!(
-                "NCCL makes no use of the registration (-R {}) of ranks {}: what follows is of ordinary device \
-                 memory (NCCL_DEBUG=INFO tells more)",
-                options.registration as u8,
-                ranks.join(", ")
-            ));
+        if self.control.rank() == 0 {
+            nccl::report_unused_registration(options, &used);
         }
         Ok(())
     }
@@ -177,9 +168,8 @@ fn bytes(options: &Options, size: u64) -> u64 {
     bytes.checked_next_multiple_of(PIECE).unwrap_or(bytes)
 }
 
-fn infos(gpus: &[Gpu]) -> Result<Vec<GpuInfo>, Error> {
+fn infos(gpus: &[Gpu], version: &str) -> Result<Vec<GpuInfo>, Error> {
     let devices = devices()?;
-    let version = version_code(&nccl_version()?);
     let info = |gpu: &Gpu| {
         let device = devices.get(gpu.ordinal());
         Ok(GpuInfo {
@@ -188,7 +178,7 @@ fn infos(gpus: &[Gpu]) -> Result<Vec<GpuInfo>, Error> {
             bus: device.map_or_else(String::new, |device| device.bus_id.clone()),
             name: device.map_or_else(String::new, |device| device.name.clone()),
             free: gpu.free()?,
-            float8: version >= FLOAT8.0 && gpu.generation()? >= FLOAT8.1,
+            float8: nccl::reduces_float8(version, gpu.generation()?),
         })
     };
     gpus.iter().map(info).collect()

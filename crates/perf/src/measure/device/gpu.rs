@@ -68,8 +68,8 @@ impl Gpu {
         Ok(free as u64)
     }
 
-    /// Allocates a send and a receive buffer of `bytes` each. Returns whether NCCL uses their
-    /// registration; true if they are not registered.
+    /// Allocates a send and a receive buffer of `bytes` each. Returns whether their registration is
+    /// used; true if they are not registered.
     pub(super) fn allocate(
         &mut self,
         bytes: usize,
