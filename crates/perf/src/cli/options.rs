@@ -32,7 +32,7 @@ pub(crate) struct Options {
     /// Whether calls use the null stream.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
     pub(crate) null_stream: bool,
-    /// The registration with NCCL.
+    /// The registration with the backend.
     #[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code))]
     pub(crate) registration: Registered,
     /// 0 means endless.
@@ -60,7 +60,7 @@ pub(crate) enum Root {
     Each,
 }
 
-/// `-R`: how buffers are registered with NCCL.
+/// `-R`: how buffers are registered with the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Registered {
     No,
@@ -129,7 +129,7 @@ impl Options {
         let (per_iteration, mut notes) = per_iteration(args)?;
         match backend {
             BackendArg::Host => notes.extend(no_effect(args)),
-            BackendArg::Nccl => on_gpus(args)?,
+            BackendArg::Engine | BackendArg::Nccl => on_gpus(args, backend)?,
         }
         check_counts(args)?;
         Ok(Self {
@@ -147,7 +147,7 @@ impl Options {
             warm_up: args.timing.warmup_iters,
             graph_launches: match backend {
                 BackendArg::Host => 0,
-                BackendArg::Nccl => args.gpus.cudagraph.unwrap_or(0),
+                BackendArg::Engine | BackendArg::Nccl => args.gpus.cudagraph.unwrap_or(0),
             },
             null_stream: args.gpus.stream_null.is_some_and(|n| n > 0),
             registration: Registered::new(args.gpus.local_register),
@@ -354,8 +354,8 @@ fn no_effect(args: &Args) -> Vec<String> {
     notes
 }
 
-/// Refuses what cannot be done with NCCL.
-fn on_gpus(args: &Args) -> Result<(), Error> {
+/// Refuses what cannot be done on GPUs, or with this backend for them.
+fn on_gpus(args: &Args, backend: BackendArg) -> Result<(), Error> {
     let given = |value: Option<u32>| value.is_some_and(|n| n > 0);
     let graph = given(args.gpus.cudagraph);
     for (flag, other) in [
@@ -370,23 +370,30 @@ fn on_gpus(args: &Args) -> Result<(), Error> {
         }
     }
     for (flag, what, asked) in [
-        ("-x", "a CTA policy", args.gpus.cta_policy.is_some()),
+        ("-x", "NCCL's CTA policies", args.gpus.cta_policy.is_some()),
         (
             "-D",
-            "kernels of its own",
+            "NCCL's device API",
             given(args.gpus.device_implementation),
         ),
         (
             "-V",
-            "kernels of its own",
+            "NCCL's device API",
             args.gpus.device_cta_count.is_some(),
         ),
     ] {
         if asked {
             return Err(Error::NotImplemented(format!(
-                "{flag}: spark-perf does not offer {what} with NCCL; leave it out"
+                "{flag}: spark-perf does not offer {what}; leave it out"
             )));
         }
+    }
+    let register = args.gpus.local_register;
+    if backend == BackendArg::Engine && register > 0 {
+        return Err(Error::NotImplemented(format!(
+            "-R {register}: with --backend engine there is nothing to register, since its kernels take any buffer of \
+             their GPU, and no other GPU reaches that; leave it out"
+        )));
     }
     Ok(())
 }

@@ -64,7 +64,7 @@ fn check_memory(options: &Options, ranks: usize) -> Result<(), Error> {
         .map_err(Error::Usage)
 }
 
-/// With NCCL: every thread is a rank among the threads, and has `ngpus` GPUs.
+/// Every thread is a rank among the threads, and has `ngpus` GPUs.
 #[cfg(feature = "cuda")]
 fn on_gpus(
     world: World,
@@ -80,7 +80,8 @@ fn on_gpus(
     let each = args.ranks.ngpus.unwrap_or(1);
     let results = world::run(world, &threads, builder, |comm| {
         choice.agree(&comm)?;
-        let mut team = device::Team::connect(&comm, builder, each, options)?;
+        let mut team =
+            device::Team::connect(&comm, builder, each, options, choice.backend.library())?;
         run::thread(&comm, &mut team, args, options)
     })?;
     // Errors name a thread by its first rank.

@@ -1,8 +1,9 @@
 //! Assigns GPUs to ranks.
 
 use serde::{Deserialize, Serialize};
-use spark_ccl::Communicator;
+use spark_ccl::{Backend, Communicator};
 
+use crate::cli;
 use crate::error::Error;
 use crate::ranks::hosts::share;
 
@@ -24,10 +25,13 @@ impl VisibleGpus {
     }
 }
 
-/// Refuses runs in which ranks would share a GPU. NCCL also refuses them, but says less. Each
-/// thread of `control` has `each` ranks.
-pub(super) fn check(control: &Communicator, each: usize) -> Result<(), Error> {
+/// Refuses runs in which ranks would share a GPU, unless a test wants that of the engine. The
+/// backends also refuse them, but say less. Each thread of `control` has `each` ranks.
+pub(super) fn check(control: &Communicator, each: usize, backend: Backend) -> Result<(), Error> {
     let threads = share(control, &VisibleGpus::here()?)?;
+    if backend == Backend::Engine && cli::settings()?.share_gpu {
+        return Ok(());
+    }
     let hosts = (0..threads.len()).map(|thread| Ok(control.peer(thread)?.host));
     let hosts: Vec<String> = hosts.collect::<Result<_, Error>>()?;
     shared(&hosts, &threads, each).map_or(Ok(()), |problem| Err(Error::Usage(problem)))
@@ -44,7 +48,7 @@ fn shared(hosts: &[String], threads: &[VisibleGpus], each: usize) -> Option<Stri
             let same = |(other, place, _): &&(&str, &str, usize)| other == host && place == gpu;
             if let Some((.., other)) = taken.iter().find(same) {
                 return Some(format!(
-                    "ranks {other} and {rank} would share GPU {gpu} of {host}, and NCCL wants one for each: {} \
+                    "ranks {other} and {rank} would share GPU {gpu} of {host}, and each needs its own: {} \
                      visible there; lower -g, -t, --procs, or the number of processes",
                     match visible.gpus.len() {
                         1 => "1 GPU is".to_owned(),

@@ -188,7 +188,10 @@ impl GpuRunner<'_> {
     fn fill<T: Element>(&mut self, case: &Case, mode: BufferMode, seed: u64) -> Result<(), Error> {
         let calls = self.calls::<T>(case, mode)?.calls;
         let mut gpus = self.gpus.iter_mut().zip(&calls);
-        gpus.try_for_each(|(gpu, call)| check::fill(&mut gpu.kernels, call, seed))
+        gpus.try_for_each(|(gpu, call)| check::fill(&mut gpu.kernels, call, seed))?;
+        // On a shared GPU, the driver may keep a kernel that is loaded here from running until a
+        // peer's call ends, and that waits for the call that follows here.
+        Ok(self.control.barrier().run()?)
     }
 
     /// Counts the wrong elements of this thread's GPUs after a checked run.

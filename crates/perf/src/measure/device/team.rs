@@ -25,7 +25,8 @@ const LARGEST_ELEMENT: u64 = 8;
 pub(crate) struct Team<'a> {
     control: &'a Communicator,
     gpus: Vec<Gpu>,
-    version: String,
+    backend: Backend,
+    nccl_version: Option<String>,
     devices: Vec<Device>,
     limits: Vec<Vec<MemoryLimit>>,
     float8: bool,
@@ -50,10 +51,11 @@ impl<'a> Team<'a> {
         builder: &Builder,
         each: usize,
         options: &Options,
+        backend: Backend,
     ) -> Result<Self, Error> {
-        placement::check(control, each)?;
+        placement::check(control, each, backend)?;
         let id = &world::share_id(builder, control)?;
-        let builder = &builder.clone().backend(Backend::Nccl);
+        let builder = &builder.clone().backend(backend);
         let first = control.rank() * each;
         let size = control.size() * each;
         // Connecting one rank waits for all others, so each needs a thread.
@@ -61,8 +63,8 @@ impl<'a> Team<'a> {
         let comms = world::in_threads(first, (first..first + each).map(connect).collect());
         let gpus = comms.into_iter().map(|(_, comm)| Gpu::new(comm?, options));
         let gpus = gpus.collect::<Result<Vec<_>, Error>>()?;
-        let version = nccl::version()?;
-        let infos = share(control, &infos(&gpus, &version)?)?;
+        let nccl_version = (backend == Backend::Nccl).then(nccl::version).transpose()?;
+        let infos = share(control, &infos(&gpus, nccl_version.as_deref())?)?;
         let hosts = (0..control.size()).map(|thread| Ok(control.peer(thread)?.host));
         let hosts = hosts.collect::<Result<Vec<_>, Error>>()?;
         let of_ranks = || {
@@ -72,7 +74,8 @@ impl<'a> Team<'a> {
         Ok(Self {
             control,
             gpus,
-            version,
+            backend,
+            nccl_version,
             float8: of_ranks().all(|(_, info)| info.float8),
             devices: of_ranks().enumerate().map(device).collect(),
             limits: of_ranks().map(limit).collect(),
@@ -108,7 +111,10 @@ impl Platform for Team<'_> {
     }
 
     fn name(&self) -> &'static str {
-        "NCCL"
+        match self.backend {
+            Backend::Nccl => "NCCL",
+            _ => "engine on GPUs",
+        }
     }
 
     fn memory(&self, options: &Options) -> &'static str {
@@ -120,7 +126,7 @@ impl Platform for Team<'_> {
     }
 
     fn nccl_version(&self) -> Option<&str> {
-        Some(&self.version)
+        self.nccl_version.as_deref()
     }
 
     fn supports(&self, dtype: DType) -> bool {
@@ -132,8 +138,12 @@ impl Platform for Team<'_> {
     }
 
     fn lines(&self, options: &Options, _: &[u64]) -> Result<Vec<String>, Error> {
+        let backend = match self.backend {
+            Backend::Engine => "engine (kernels of our own)".to_owned(),
+            backend => backend.to_string(),
+        };
         Ok(vec![format!(
-            "# Backend: nccl; memory: {}",
+            "# Backend: {backend}; memory: {}",
             self.memory(options)
         )])
     }
@@ -168,7 +178,7 @@ fn bytes(options: &Options, size: u64) -> u64 {
     bytes.checked_next_multiple_of(PIECE).unwrap_or(bytes)
 }
 
-fn infos(gpus: &[Gpu], version: &str) -> Result<Vec<GpuInfo>, Error> {
+fn infos(gpus: &[Gpu], nccl_version: Option<&str>) -> Result<Vec<GpuInfo>, Error> {
     let devices = devices()?;
     let info = |gpu: &Gpu| {
         let device = devices.get(gpu.ordinal());
@@ -178,7 +188,10 @@ fn infos(gpus: &[Gpu], version: &str) -> Result<Vec<GpuInfo>, Error> {
             bus: device.map_or_else(String::new, |device| device.bus_id.clone()),
             name: device.map_or_else(String::new, |device| device.name.clone()),
             free: gpu.free()?,
-            float8: nccl::reduces_float8(version, gpu.generation()?),
+            float8: match nccl_version {
+                Some(version) => nccl::reduces_float8(version, gpu.generation()?),
+                None => true,
+            },
         })
     };
     gpus.iter().map(info).collect()
