@@ -20,6 +20,9 @@ GPUs:
   of a process makes the calls of g GPUs together. Without -t, -g, --procs and a launcher, one thread uses all GPUs.
   Results are checked on the GPUs. --backend engine needs no NCCL; it takes buffers as they are, so -R has no meaning
   for it (exit 5). For tests, SPARK_CCL_SHARE_GPU=1 lets several of its ranks share a GPU.
+  --backend engine,nccl measures both at each size before the next, in the same processes and on the same GPUs, each
+  with buffers of its own. Each has a row; ratio is the time of nccl divided by that of the engine, so above 1 the
+  engine is faster. The average at the end is of both.
 
 Table:
   size and count are per rank, as nccl-tests defines them for each collective; time is of one
@@ -327,15 +330,19 @@ pub(crate) enum BackendArg {
     Engine,
     /// NVIDIA's NCCL, on GPUs
     Nccl,
+    /// Both on GPUs, in turns at each size, and the ratio of their times
+    #[value(name = "engine,nccl")]
+    EngineAndNccl,
 }
 
 impl BackendArg {
-    /// As the library names it.
-    pub(crate) fn library(self) -> Backend {
+    /// What takes turns.
+    pub(crate) fn backends(self) -> &'static [Backend] {
         match self {
-            Self::Host => Backend::Host,
-            Self::Engine => Backend::Engine,
-            Self::Nccl => Backend::Nccl,
+            Self::Host => &[Backend::Host],
+            Self::Engine => &[Backend::Engine],
+            Self::Nccl => &[Backend::Nccl],
+            Self::EngineAndNccl => &[Backend::Engine, Backend::Nccl],
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Checked arguments. Whatever can be refused without knowing the ranks is refused here.
 
-use spark_ccl::{DType, ReduceOp};
+use spark_ccl::{Backend, DType, ReduceOp};
 
 use crate::call::collective::Collective;
 use crate::cli::args::{Args, BackendArg, BuffersArg, MemoryArg, PathArg, Plant};
@@ -16,6 +16,8 @@ const MOST_UNALIGNED: usize = 1 << 20;
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) collective: Collective,
+    /// What executes the calls; several take turns at each size.
+    pub(crate) backends: &'static [Backend],
     pub(crate) sweep: Sweep,
     pub(crate) dtypes: Vec<DType>,
     /// Empty for collectives that do not reduce.
@@ -129,11 +131,12 @@ impl Options {
         let (per_iteration, mut notes) = per_iteration(args)?;
         match backend {
             BackendArg::Host => notes.extend(no_effect(args)),
-            BackendArg::Engine | BackendArg::Nccl => on_gpus(args, backend)?,
+            _ => on_gpus(args, backend)?,
         }
         check_counts(args)?;
         Ok(Self {
             collective: args.collective,
+            backends: backend.backends(),
             sweep,
             dtypes: dtypes(&args.operation.datatype)?,
             ops: ops(args)?,
@@ -147,7 +150,7 @@ impl Options {
             warm_up: args.timing.warmup_iters,
             graph_launches: match backend {
                 BackendArg::Host => 0,
-                BackendArg::Engine | BackendArg::Nccl => args.gpus.cudagraph.unwrap_or(0),
+                _ => args.gpus.cudagraph.unwrap_or(0),
             },
             null_stream: args.gpus.stream_null.is_some_and(|n| n > 0),
             registration: Registered::new(args.gpus.local_register),
@@ -158,6 +161,7 @@ impl Options {
             unalign: args.operation.unalign,
             per_iteration,
             columns: Columns {
+                backends: backend.backends().len() > 1,
                 per_iteration: per_iteration.is_some(),
                 cpu_time: args.timing.report_cputime == 1,
                 timestamps: args.reports.report_timestamps == 1,
@@ -389,10 +393,10 @@ fn on_gpus(args: &Args, backend: BackendArg) -> Result<(), Error> {
         }
     }
     let register = args.gpus.local_register;
-    if backend == BackendArg::Engine && register > 0 {
+    if backend.backends().contains(&Backend::Engine) && register > 0 {
         return Err(Error::NotImplemented(format!(
-            "-R {register}: with --backend engine there is nothing to register, since its kernels take any buffer of \
-             their GPU, and no other GPU reaches that; leave it out"
+            "-R {register}: the engine has nothing to register, since its kernels take any buffer of their GPU, and \
+             no other GPU reaches that; leave it out"
         )));
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use spark_ccl::{Communicator, RedOp};
+use spark_ccl::{Backend, Communicator, RedOp};
 
 use crate::cli::args::{Args, BackendArg, MemoryArg};
 use crate::error::Error;
@@ -111,7 +111,8 @@ impl Choice {
 
     /// The arguments that make started processes choose the same.
     pub(crate) fn child_arguments(&self) -> Vec<String> {
-        let backend = format!("--backend={}", self.backend.library());
+        let backends = self.backend.backends().iter().map(ToString::to_string);
+        let backend = format!("--backend={}", backends.collect::<Vec<_>>().join(","));
         let note = self.note.as_ref().map(|note| format!("--note={note}"));
         std::iter::once(backend).chain(note).collect()
     }
@@ -121,7 +122,7 @@ impl Machine for LocalMachine {
     #[cfg(feature = "cuda")]
     fn gpus(&self, backend: BackendArg) -> Result<usize, Error> {
         let gpus = spark_ccl::cuda::devices()?;
-        if backend == BackendArg::Nccl {
+        if backend.backends().contains(&Backend::Nccl) {
             spark_ccl::cuda::nccl_version()?;
         }
         Ok(gpus.len())
@@ -244,6 +245,9 @@ mod tests {
         assert!(choice(&WITHOUT_NCCL, "--backend engine --explain").is_err());
         let engine = choice(&WITHOUT_NCCL, "--backend engine").unwrap();
         assert_eq!(engine, (BackendArg::Engine, None));
+        assert!(choice(&WITHOUT_NCCL, "--backend engine,nccl").is_err());
+        let both = choice(&WITH_GPUS, "--backend engine,nccl").unwrap();
+        assert_eq!(both, (BackendArg::EngineAndNccl, None));
         let host = choice(&WITH_GPUS, "--backend host").unwrap();
         assert_eq!(host, (BackendArg::Host, None));
     }
@@ -265,7 +269,12 @@ mod tests {
 
     #[test]
     fn processes_choose_what_was_chosen_for_them() {
-        for text in ["--algo ring", "-g 2", "--backend engine"] {
+        for text in [
+            "--algo ring",
+            "-g 2",
+            "--backend engine",
+            "--backend engine,nccl",
+        ] {
             let first = Choice::on(&WITH_GPUS, &args(text)).unwrap();
             let words: Vec<_> = ["spark-perf".to_owned(), "all_reduce".to_owned()]
                 .into_iter()

@@ -1,6 +1,6 @@
 //! Runs the sweep: every type, operation, root and size.
 
-use spark_ccl::{Communicator, DType, Element, RedOp, ReduceOp};
+use spark_ccl::{Backend, Communicator, DType, Element, RedOp, ReduceOp};
 
 use crate::call::invocation::{BufferMode, Case};
 use crate::cli::options::Options;
@@ -43,7 +43,7 @@ pub(crate) trait Platform {
     fn ranks(&self) -> usize;
 
     /// A name such as `host memory`.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> String;
 
     /// The description of the memory in the JSON report.
     fn memory(&self, options: &Options) -> &'static str;
@@ -72,6 +72,9 @@ pub(crate) trait Platform {
 
 /// Ranks with buffers for elements of one type.
 pub(crate) trait Runner<T: Element> {
+    /// What executes the calls.
+    fn backend(&self) -> Backend;
+
     /// Runs a case without timing it, out of place.
     fn warm_up(&mut self, case: &Case) -> Result<(), Error>;
 
@@ -130,8 +133,11 @@ pub(crate) struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Runs all operations and roots.
-    pub(crate) fn sweeps<T: Element>(&mut self, runner: &mut impl Runner<T>) -> Result<(), Error> {
+    /// Runs all operations and roots; the runners take turns at each size.
+    pub(crate) fn sweeps<T: Element>(
+        &mut self,
+        runners: &mut [impl Runner<T>],
+    ) -> Result<(), Error> {
         let options = self.options;
         // Collectives that do not reduce run once, and ignore the operation.
         let ops = if options.ops.is_empty() {
@@ -141,7 +147,7 @@ impl Bench<'_> {
         };
         for &op in ops {
             for root in options.roots(self.ranks) {
-                self.sweep(runner, op, root)?;
+                self.sweep(runners, op, root)?;
             }
         }
         Ok(())
@@ -149,7 +155,7 @@ impl Bench<'_> {
 
     fn sweep<T: Element>(
         &mut self,
-        runner: &mut impl Runner<T>,
+        runners: &mut [impl Runner<T>],
         op: ReduceOp,
         root: usize,
     ) -> Result<(), Error> {
@@ -163,44 +169,44 @@ impl Bench<'_> {
             ranks,
         };
         for size in options.sweep.warm_up() {
-            runner.warm_up(&case(size))?;
+            for runner in &mut *runners {
+                runner.warm_up(&case(size))?;
+            }
         }
         let mut cycle = 0;
         while options.cycles == 0 || cycle < options.cycles {
             for size in options.sweep.sizes() {
-                self.line(runner, &case(size))?;
+                self.lines(runners, &case(size))?;
             }
             cycle += 1;
         }
         Ok(())
     }
 
-    fn line<T: Element>(&mut self, runner: &mut impl Runner<T>, case: &Case) -> Result<(), Error> {
-        let out_of_place = self.measure(runner, case, BufferMode::OutOfPlace)?;
-        let in_place = self.measure(runner, case, BufferMode::InPlace)?;
-        let collective = case.collective;
-        let layout = case.layout::<T>();
-        let key = Key {
-            size: (layout.larger() * size_of::<T>()) as u64,
-            count: layout.count as u64,
-            dtype: T::DTYPE.name(),
-            op: if collective.operation().reduces() {
-                op::name(case.op)
-            } else {
-                collective.label()
-            },
-            root: if collective.operation().is_rooted() {
-                case.root as i64
-            } else {
-                -1
-            },
-        };
-        self.sink.row(Row {
-            key,
-            out_of_place,
-            in_place,
-            timestamp: crate::notation::clock::now(),
-        })
+    /// Measures a row by each runner, beside that of the first.
+    fn lines<T: Element>(
+        &mut self,
+        runners: &mut [impl Runner<T>],
+        case: &Case,
+    ) -> Result<(), Error> {
+        let mut first: Option<[f64; 2]> = None;
+        for runner in runners {
+            let mut out_of_place = self.measure(runner, case, BufferMode::OutOfPlace)?;
+            let mut in_place = self.measure(runner, case, BufferMode::InPlace)?;
+            let times = [out_of_place.time_us, in_place.time_us];
+            if let Some(first) = first {
+                out_of_place.ratio = Some(times[0] / first[0]);
+                in_place.ratio = Some(times[1] / first[1]);
+            }
+            first.get_or_insert(times);
+            self.sink.row(Row {
+                key: key::<T>(case, runner.backend()),
+                out_of_place,
+                in_place,
+                timestamp: crate::notation::clock::now(),
+            })?;
+        }
+        Ok(())
     }
 
     fn measure<T: Element>(
@@ -233,6 +239,7 @@ impl Bench<'_> {
             bus_bw,
             wrong,
             per_iteration: timed.per_iteration,
+            ratio: None,
         })
     }
 
@@ -249,5 +256,28 @@ impl Bench<'_> {
         reduce(self.comm, &mut sums, RedOp::Sum)?;
         self.findings.out_of_bounds += sums[1];
         Ok(sums[0])
+    }
+}
+
+/// What the row of a case measures.
+fn key<T: Element>(case: &Case, backend: Backend) -> Key {
+    let collective = case.collective;
+    let operation = collective.operation();
+    let layout = case.layout::<T>();
+    Key {
+        backend,
+        size: (layout.larger() * size_of::<T>()) as u64,
+        count: layout.count as u64,
+        dtype: T::DTYPE.name(),
+        op: if operation.reduces() {
+            op::name(case.op)
+        } else {
+            collective.label()
+        },
+        root: if operation.is_rooted() {
+            case.root as i64
+        } else {
+            -1
+        },
     }
 }

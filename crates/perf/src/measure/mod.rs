@@ -80,8 +80,7 @@ fn on_gpus(
     let each = args.ranks.ngpus.unwrap_or(1);
     let results = world::run(world, &threads, builder, |comm| {
         choice.agree(&comm)?;
-        let mut team =
-            device::Team::connect(&comm, builder, each, options, choice.backend.library())?;
+        let mut team = device::Team::connect(&comm, builder, each, options)?;
         run::thread(&comm, &mut team, args, options)
     })?;
     // Errors name a thread by its first rank.

@@ -118,9 +118,11 @@ fn what_cannot_be_done_on_gpus_is_refused() {
         }
     }
     for flag in ["1", "2"] {
-        let error = on_gpus(&["-R", flag], BackendArg::Engine).unwrap_err();
-        assert_eq!(error.exit_code(), 5, "{error}");
-        assert!(error.to_string().contains("nothing to register"), "{error}");
+        for backend in [BackendArg::Engine, BackendArg::EngineAndNccl] {
+            let error = on_gpus(&["-R", flag], backend).unwrap_err();
+            assert_eq!(error.exit_code(), 5, "{error}");
+            assert!(error.to_string().contains("nothing to register"), "{error}");
+        }
     }
     let engine = on_gpus(&["-G", "3", "-R", "0"], BackendArg::Engine).unwrap();
     assert_eq!(engine.graph_launches, 3);

@@ -12,6 +12,7 @@ mod call;
 mod calls;
 mod check;
 mod events;
+mod gpus;
 mod placement;
 mod runner;
 mod team;

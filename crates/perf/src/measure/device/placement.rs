@@ -27,9 +27,13 @@ impl VisibleGpus {
 
 /// Refuses runs in which ranks would share a GPU, unless a test wants that of the engine. The
 /// backends also refuse them, but say less. Each thread of `control` has `each` ranks.
-pub(super) fn check(control: &Communicator, each: usize, backend: Backend) -> Result<(), Error> {
+pub(super) fn check(
+    control: &Communicator,
+    each: usize,
+    backends: &[Backend],
+) -> Result<(), Error> {
     let threads = share(control, &VisibleGpus::here()?)?;
-    if backend == Backend::Engine && cli::settings()?.share_gpu {
+    if backends == [Backend::Engine] && cli::settings()?.share_gpu {
         return Ok(());
     }
     let hosts = (0..threads.len()).map(|thread| Ok(control.peer(thread)?.host));
