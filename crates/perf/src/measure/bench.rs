@@ -66,6 +66,11 @@ pub(crate) trait Platform {
     /// The bytes of a rank's buffers if the largest size is `bytes`.
     fn need(&self, options: &Options, bytes: u64) -> u64;
 
+    /// The bytes that each backend took of the memory of rank 0's GPU when it connected the ranks.
+    fn taken(&self) -> Vec<(Backend, u64)> {
+        Vec::new()
+    }
+
     /// Allocates buffers for a type, and runs the bench on them.
     fn measure<T: Element>(&mut self, bench: &mut Bench<'_>) -> Result<(), Error>;
 }
@@ -279,5 +284,78 @@ fn key<T: Element>(case: &Case, backend: Backend) -> Key {
         } else {
             -1
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::{Args, BackendArg};
+    use clap::Parser;
+
+    /// Takes a given time for each call out of place, and a second in place.
+    struct Timer(Backend, f64);
+
+    impl Runner<f32> for Timer {
+        fn backend(&self) -> Backend {
+            self.0
+        }
+
+        fn warm_up(&mut self, _: &Case) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn time(&mut self, _: &Case, mode: BufferMode) -> Result<Timed, Error> {
+            Ok(Timed {
+                seconds: match mode {
+                    BufferMode::OutOfPlace => self.1,
+                    BufferMode::InPlace => 1.0,
+                },
+                cpu_seconds: 0.0,
+                per_iteration: None,
+            })
+        }
+
+        fn check(&mut self, _: &Case, _: BufferMode, _: u64) -> Result<u64, Error> {
+            Ok(0)
+        }
+    }
+
+    struct Rows(Vec<Row>);
+
+    impl Sink for Rows {
+        fn row(&mut self, row: Row) -> Result<(), Error> {
+            self.0.push(row);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn backends_take_turns_at_each_size() {
+        let words = "spark-perf all_reduce -b 8 -e 16 -f 2".split_whitespace();
+        let args = Args::try_parse_from(words).unwrap();
+        let comm = Communicator::builder().local(1).unwrap().remove(0);
+        let mut rows = Rows(Vec::new());
+        let mut bench = Bench {
+            comm: &comm,
+            options: &Options::new(&args, BackendArg::EngineAndNccl).unwrap(),
+            ranks: 1,
+            sink: &mut rows,
+            findings: Findings::default(),
+            checks: 0,
+        };
+        let mut timers = [Timer(Backend::Engine, 2.0), Timer(Backend::Nccl, 3.0)];
+        bench.sweeps(&mut timers).unwrap();
+        let rows = rows.0.iter().map(|row| {
+            let ratios = [&row.out_of_place, &row.in_place].map(|measure| measure.ratio);
+            (row.key.size, row.key.backend, ratios)
+        });
+        let at = |size| {
+            [
+                (size, Backend::Engine, [None; 2]),
+                (size, Backend::Nccl, [Some(1.5), Some(1.0)]),
+            ]
+        };
+        assert_eq!(rows.collect::<Vec<_>>(), [at(8), at(16)].concat());
     }
 }

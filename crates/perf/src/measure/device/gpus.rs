@@ -2,8 +2,9 @@
 
 use spark_ccl::cuda::Registration;
 use spark_ccl::{Backend, Builder, Communicator};
+use spark_ccl_cuda::context;
 
-use super::gpu::Gpu;
+use super::gpu::{Gpu, free};
 use crate::cli::options::{Options, Registered};
 use crate::error::Error;
 use crate::measure::nccl;
@@ -14,27 +15,38 @@ use crate::ranks::world;
 pub(super) struct Gpus {
     pub(super) backend: Backend,
     pub(super) all: Vec<Gpu>,
+    /// The bytes of the first one's memory that connecting all ranks took.
+    pub(super) taken: u64,
 }
 
 impl Gpus {
-    /// Creates communicators for `each` GPUs of every thread of `control`; a collective call.
+    /// Creates communicators for the GPUs with these numbers; a collective call.
     pub(super) fn connect(
         control: &Communicator,
         builder: &Builder,
-        each: usize,
+        ordinals: &[usize],
         options: &Options,
         backend: Backend,
     ) -> Result<Self, Error> {
+        let each = ordinals.len();
+        let first = control.rank() * each;
+        let context = context(ordinals[0]).map_err(|error| error.of_rank(first))?;
+        // What the context itself takes does not count.
+        control.barrier().run()?;
+        let before = free(&context, first)?;
         let id = &world::share_id(builder, control)?;
         let builder = &builder.clone().backend(backend);
-        let first = control.rank() * each;
         let size = control.size() * each;
         // Connecting one rank waits for all others, so each needs a thread.
         let connect = |rank| move || Ok(builder.connect(id, rank, size)?);
         let comms = world::in_threads(first, (first..first + each).map(connect).collect());
-        let gpus = comms.into_iter().map(|(_, comm)| Gpu::new(comm?, options));
+        let comms = comms.into_iter().map(|(_, comm)| comm);
+        let comms = comms.collect::<Result<Vec<_>, Error>>()?;
+        let taken = before.saturating_sub(free(&context, first)?);
+        let gpus = comms.into_iter().map(|comm| Gpu::new(comm, options));
         Ok(Self {
             backend,
+            taken,
             all: gpus.collect::<Result<_, Error>>()?,
         })
     }

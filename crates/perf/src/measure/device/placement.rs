@@ -25,45 +25,72 @@ impl VisibleGpus {
     }
 }
 
-/// Refuses runs in which ranks would share a GPU, unless a test wants that of the engine. The
-/// backends also refuse them, but say less. Each thread of `control` has `each` ranks.
-pub(super) fn check(
+/// Where a rank is.
+struct Place<'a> {
+    host: &'a str,
+    ordinal: usize,
+    bus: &'a str,
+    /// How many GPUs its process may use.
+    visible: usize,
+}
+
+/// The GPUs of this thread's ranks, by CUDA's numbers. Each thread of `control` has `each` ranks.
+///
+/// Runs in which ranks would share a GPU are refused, unless a test wants that of the engine. The
+/// backends also refuse them, but say less.
+pub(super) fn own(
     control: &Communicator,
     each: usize,
     backends: &[Backend],
-) -> Result<(), Error> {
+) -> Result<Vec<usize>, Error> {
     let threads = share(control, &VisibleGpus::here()?)?;
-    if backends == [Backend::Engine] && cli::settings()?.share_gpu {
-        return Ok(());
-    }
     let hosts = (0..threads.len()).map(|thread| Ok(control.peer(thread)?.host));
     let hosts: Vec<String> = hosts.collect::<Result<_, Error>>()?;
-    shared(&hosts, &threads, each).map_or(Ok(()), |problem| Err(Error::Usage(problem)))
+    let places = places(&hosts, &threads, each);
+    let may_share = backends == [Backend::Engine] && cli::settings()?.share_gpu;
+    if !may_share && let Some(problem) = shared(&places) {
+        return Err(Error::Usage(problem));
+    }
+    let own = places.iter().skip(control.rank() * each).take(each);
+    Ok(own.map(|place| place.ordinal).collect())
 }
 
-/// Describes which ranks would share a GPU, if any. The ranks of a host use the GPUs that they see
-/// in turn.
-fn shared(hosts: &[String], threads: &[VisibleGpus], each: usize) -> Option<String> {
-    let mut taken: Vec<(&str, &str, usize)> = Vec::new();
-    for (thread, (host, visible)) in hosts.iter().zip(threads).enumerate() {
-        for rank in thread * each..(thread + 1) * each {
-            let before = taken.iter().filter(|(other, ..)| other == host).count();
-            let gpu = visible.gpus.get(before % visible.gpus.len().max(1))?;
-            let same = |(other, place, _): &&(&str, &str, usize)| other == host && place == gpu;
-            if let Some((.., other)) = taken.iter().find(same) {
-                return Some(format!(
-                    "ranks {other} and {rank} would share GPU {gpu} of {host}, and each needs its own: {} \
-                     visible there; lower -g, -t, --procs, or the number of processes",
-                    match visible.gpus.len() {
-                        1 => "1 GPU is".to_owned(),
-                        count => format!("{count} GPUs are"),
-                    }
-                ));
-            }
-            taken.push((host, gpu, rank));
+/// The places of all ranks: those of a host use the GPUs that they see in turn.
+fn places<'a>(hosts: &'a [String], threads: &'a [VisibleGpus], each: usize) -> Vec<Place<'a>> {
+    let mut places: Vec<Place<'_>> = Vec::new();
+    for (host, threads) in hosts.iter().zip(threads) {
+        let gpus = &threads.gpus;
+        for _ in 0..each {
+            let before = places.iter().filter(|place| place.host == host).count();
+            let ordinal = before % gpus.len().max(1);
+            places.push(Place {
+                host,
+                ordinal,
+                bus: gpus.get(ordinal).map_or("", String::as_str),
+                visible: gpus.len(),
+            });
         }
     }
-    None
+    places
+}
+
+/// Describes which ranks would share a GPU, if any.
+fn shared(places: &[Place<'_>]) -> Option<String> {
+    places.iter().enumerate().find_map(|(rank, place)| {
+        let Place {
+            host, bus, visible, ..
+        } = place;
+        let mut before = places[..rank].iter();
+        let other = before.position(|other| other.host == *host && other.bus == *bus)?;
+        let visible = match visible {
+            1 => "1 GPU is".to_owned(),
+            count => format!("{count} GPUs are"),
+        };
+        Some(format!(
+            "ranks {other} and {rank} would share GPU {bus} of {host}, and each needs its own: {visible} visible \
+             there; lower -g, -t, --procs, or the number of processes"
+        ))
+    })
 }
 
 #[cfg(test)]
@@ -75,7 +102,7 @@ mod tests {
         let threads = gpus.iter().map(|gpus| VisibleGpus {
             gpus: gpus.iter().map(ToString::to_string).collect(),
         });
-        shared(&hosts, &threads.collect::<Vec<_>>(), each)
+        shared(&places(&hosts, &threads.collect::<Vec<_>>(), each))
     }
 
     #[test]

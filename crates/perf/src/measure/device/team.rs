@@ -52,10 +52,10 @@ impl<'a> Team<'a> {
         each: usize,
         options: &Options,
     ) -> Result<Self, Error> {
-        placement::check(control, each, options.backends)?;
+        let ordinals = placement::own(control, each, options.backends)?;
         let backends = options.backends.iter();
         let backends: Vec<_> = backends
-            .map(|&backend| Gpus::connect(control, builder, each, options, backend))
+            .map(|&backend| Gpus::connect(control, builder, &ordinals, options, backend))
             .collect::<Result<_, Error>>()?;
         let has_nccl = options.backends.contains(&Backend::Nccl);
         let nccl_version = has_nccl.then(nccl::version).transpose()?;
@@ -135,6 +135,11 @@ impl Platform for Team<'_> {
         bytes(options, size)
             .next_multiple_of(PIECE)
             .saturating_mul(2 * options.backends.len() as u64)
+    }
+
+    fn taken(&self) -> Vec<(Backend, u64)> {
+        let backends = self.backends.iter();
+        backends.map(|gpus| (gpus.backend, gpus.taken)).collect()
     }
 
     fn measure<T: Element>(&mut self, bench: &mut Bench<'_>) -> Result<(), Error> {
