@@ -203,7 +203,7 @@ impl Bench<'_> {
                 out_of_place.ratio = Some(times[0] / first[0]);
                 in_place.ratio = Some(times[1] / first[1]);
             }
-            first.get_or_insert(times);
+            first = first.or(Some(times));
             self.sink.row(Row {
                 key: key::<T>(case, runner.backend()),
                 out_of_place,

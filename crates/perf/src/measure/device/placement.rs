@@ -47,9 +47,15 @@ pub(super) fn own(
     let hosts = (0..threads.len()).map(|thread| Ok(control.peer(thread)?.host));
     let hosts: Vec<String> = hosts.collect::<Result<_, Error>>()?;
     let places = places(&hosts, &threads, each);
-    let may_share = backends == [Backend::Engine] && cli::settings()?.share_gpu;
+    let is_engine = backends == [Backend::Engine];
+    let may_share = is_engine && cli::settings()?.share_gpu;
     if !may_share && let Some(problem) = shared(&places) {
-        return Err(Error::Usage(problem));
+        let hint = if is_engine {
+            "; in tests, SPARK_CCL_SHARE_GPU=1 allows it"
+        } else {
+            ""
+        };
+        return Err(Error::Usage(problem + hint));
     }
     let own = places.iter().skip(control.rank() * each).take(each);
     Ok(own.map(|place| place.ordinal).collect())
