@@ -122,9 +122,9 @@ pub(super) fn memory_line(options: &Options, platform: &impl Platform) -> String
     let buffers = human(platform.need(options, options.sweep.last()));
     let peak = memory::peak_resident().map_or_else(|| "unknown".to_owned(), human);
     let taken = platform.taken().into_iter();
-    let taken: String = taken
-        .map(|(backend, bytes)| format!("{backend} {} on rank 0's GPU | ", human(bytes)))
-        .collect();
+    let taken =
+        taken.map(|(backend, bytes)| format!("{backend} {} on rank 0's GPU | ", human(bytes)));
+    let taken = taken.collect::<Vec<_>>().concat();
     format!(
         "# {:<20} : buffers {buffers} a rank | {taken}peak resident of rank 0's process {peak}\n",
         "Memory usage"

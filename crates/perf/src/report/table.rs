@@ -6,6 +6,10 @@ use super::{Device, Measure, Row, Totals};
 use crate::notation::number::significant;
 
 /// The optional columns.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "any of them may be asked for"
+)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Columns {
     /// Each row's backend, and the ratio of its times to those of the first.
@@ -262,8 +266,8 @@ mod tests {
     fn heads_stand_over_their_columns() {
         for (per_iteration, backends) in [(false, false), (true, false), (false, true)] {
             let columns = Columns {
-                per_iteration,
                 backends,
+                per_iteration,
                 ..Columns::default()
             };
             let mut sample = sample(Some(0));
