@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, ValueEnum};
+use spark_ccl::Backend;
 
 use crate::call::collective::Collective;
 use crate::cli::ranks::RankArgs;
@@ -15,9 +16,13 @@ Ranks:
   as threads; without --procs and without a launcher, there is one process.
 
 GPUs:
-  With NCCL every rank has a GPU: the ranks of a host use the GPUs that CUDA lists, in order. Each of the t threads
+  Every rank has a GPU: the ranks of a host use the GPUs that CUDA lists, in order. Each of the t threads
   of a process makes the calls of g GPUs together. Without -t, -g, --procs and a launcher, one thread uses all GPUs.
-  Results are checked on the GPUs.
+  Results are checked on the GPUs. --backend engine needs no NCCL; it takes buffers as they are, so -R has no meaning
+  for it (exit 5). For tests, SPARK_CCL_SHARE_GPU=1 lets several of its ranks share a GPU.
+  --backend engine,nccl measures both at each size before the next, in the same processes and on the same GPUs, each
+  with buffers of its own. Each has a row; ratio is the time of nccl divided by that of the engine, so above 1 the
+  engine is faster. The average at the end is of both.
 
 Table:
   size and count are per rank, as nccl-tests defines them for each collective; time is of one
@@ -31,11 +36,11 @@ Table:
 Differences from nccl-tests:
   Unknown operations, types and flags, a factor that is not a whole number, and a first size of 0 are errors (exit 6).
   In-place sendrecv, alltoall and alltoallv are checked. sendrecv and alltoallv have no in-place form: their
-  in-place columns include a copy of the data to a second buffer. With NCCL, alltoall has no in-place form either:
+  in-place columns include a copy of the data to a second buffer. On GPUs, alltoall has no in-place form either:
   the in-place columns of all three show the call from the receive buffer to the send buffer, also checked.
   In host memory an operation runs inside the call, so -m repeats calls. The cpu time of -C is a rank's processor
   time, in the program and in the system; bandwidths still use the elapsed time. The JSON file then has both times.
-  With NCCL, -z waits for the -m calls of an iteration together, since they start together; -C divides by the launches
+  On GPUs, -z waits for the -m calls of an iteration together, since they start together; -C divides by the launches
   of a graph, as the time does. -x, -D and -V are not supported (exit 5), and -G excludes -z, -y and -I.
   The end of the sweep is lowered to what fits the memory that is available now, for all local ranks together.
   The JSON file holds only the variables SPARK_CCL_* and NCCL_* of the environment, and no secrets.
@@ -81,8 +86,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) ranks: RankArgs,
 
-    /// What executes the collectives, and where: the library's own engine in host memory, or NCCL on GPUs
-    /// [default: nccl if a GPU and NCCL are found, and no other flag asks for host memory]
+    /// What executes the collectives, and where [default: nccl if a GPU and NCCL are found, and no other flag asks for
+    /// host memory]
     #[arg(long, value_enum, value_name = "BACKEND", help_heading = "Ranks")]
     pub(crate) backend: Option<BackendArg>,
     /// A line for the header, from the process that started this one
@@ -321,8 +326,25 @@ pub(crate) struct GpuArgs {
 pub(crate) enum BackendArg {
     /// The library's own engine, in host memory
     Host,
+    /// The library's own engine, on GPUs: kernels of our own
+    Engine,
     /// NVIDIA's NCCL, on GPUs
     Nccl,
+    /// Both on GPUs, in turns at each size, and the ratio of their times
+    #[value(name = "engine,nccl")]
+    EngineAndNccl,
+}
+
+impl BackendArg {
+    /// What takes turns.
+    pub(crate) fn backends(self) -> &'static [Backend] {
+        match self {
+            Self::Host => &[Backend::Host],
+            Self::Engine => &[Backend::Engine],
+            Self::Nccl => &[Backend::Nccl],
+            Self::EngineAndNccl => &[Backend::Engine, Backend::Nccl],
+        }
+    }
 }
 
 /// `--memory`, which is both our own flag and the long name of nccl-tests' `-M`.

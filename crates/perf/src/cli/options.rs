@@ -1,6 +1,6 @@
 //! Checked arguments. Whatever can be refused without knowing the ranks is refused here.
 
-use spark_ccl::{DType, ReduceOp};
+use spark_ccl::{Backend, DType, ReduceOp};
 
 use crate::call::collective::Collective;
 use crate::cli::args::{Args, BackendArg, BuffersArg, MemoryArg, PathArg, Plant};
@@ -16,6 +16,8 @@ const MOST_UNALIGNED: usize = 1 << 20;
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) collective: Collective,
+    /// What executes the calls; several take turns at each size.
+    pub(crate) backends: &'static [Backend],
     pub(crate) sweep: Sweep,
     pub(crate) dtypes: Vec<DType>,
     /// Empty for collectives that do not reduce.
@@ -32,7 +34,7 @@ pub(crate) struct Options {
     /// Whether calls use the null stream.
     #[cfg_attr(not(feature = "cuda"), expect(dead_code))]
     pub(crate) null_stream: bool,
-    /// The registration with NCCL.
+    /// The registration with the backend.
     #[cfg_attr(not(any(feature = "cuda", test)), expect(dead_code))]
     pub(crate) registration: Registered,
     /// 0 means endless.
@@ -60,7 +62,7 @@ pub(crate) enum Root {
     Each,
 }
 
-/// `-R`: how buffers are registered with NCCL.
+/// `-R`: how buffers are registered with the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Registered {
     No,
@@ -129,11 +131,12 @@ impl Options {
         let (per_iteration, mut notes) = per_iteration(args)?;
         match backend {
             BackendArg::Host => notes.extend(no_effect(args)),
-            BackendArg::Nccl => on_gpus(args)?,
+            _ => on_gpus(args, backend)?,
         }
         check_counts(args)?;
         Ok(Self {
             collective: args.collective,
+            backends: backend.backends(),
             sweep,
             dtypes: dtypes(&args.operation.datatype)?,
             ops: ops(args)?,
@@ -147,7 +150,7 @@ impl Options {
             warm_up: args.timing.warmup_iters,
             graph_launches: match backend {
                 BackendArg::Host => 0,
-                BackendArg::Nccl => args.gpus.cudagraph.unwrap_or(0),
+                _ => args.gpus.cudagraph.unwrap_or(0),
             },
             null_stream: args.gpus.stream_null.is_some_and(|n| n > 0),
             registration: Registered::new(args.gpus.local_register),
@@ -158,6 +161,7 @@ impl Options {
             unalign: args.operation.unalign,
             per_iteration,
             columns: Columns {
+                backends: backend.backends().len() > 1,
                 per_iteration: per_iteration.is_some(),
                 cpu_time: args.timing.report_cputime == 1,
                 timestamps: args.reports.report_timestamps == 1,
@@ -354,8 +358,8 @@ fn no_effect(args: &Args) -> Vec<String> {
     notes
 }
 
-/// Refuses what cannot be done with NCCL.
-fn on_gpus(args: &Args) -> Result<(), Error> {
+/// Refuses what cannot be done on GPUs, or with this backend for them.
+fn on_gpus(args: &Args, backend: BackendArg) -> Result<(), Error> {
     let given = |value: Option<u32>| value.is_some_and(|n| n > 0);
     let graph = given(args.gpus.cudagraph);
     for (flag, other) in [
@@ -370,23 +374,30 @@ fn on_gpus(args: &Args) -> Result<(), Error> {
         }
     }
     for (flag, what, asked) in [
-        ("-x", "a CTA policy", args.gpus.cta_policy.is_some()),
+        ("-x", "NCCL's CTA policies", args.gpus.cta_policy.is_some()),
         (
             "-D",
-            "kernels of its own",
+            "NCCL's device API",
             given(args.gpus.device_implementation),
         ),
         (
             "-V",
-            "kernels of its own",
+            "NCCL's device API",
             args.gpus.device_cta_count.is_some(),
         ),
     ] {
         if asked {
             return Err(Error::NotImplemented(format!(
-                "{flag}: spark-perf does not offer {what} with NCCL; leave it out"
+                "{flag}: spark-perf does not offer {what}; leave it out"
             )));
         }
+    }
+    let register = args.gpus.local_register;
+    if backend.backends().contains(&Backend::Engine) && register > 0 {
+        return Err(Error::NotImplemented(format!(
+            "-R {register}: the engine has nothing to register, since its kernels take any buffer of their GPU, and \
+             no other GPU reaches that; leave it out"
+        )));
     }
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Chooses what executes the collectives: the library's own engine in host memory, or NCCL on GPUs.
+//! Chooses what executes the collectives: the library's own engines, in host memory or on GPUs, or NCCL.
 
 use std::path::Path;
 
-use spark_ccl::{Communicator, RedOp};
+use spark_ccl::{Backend, Communicator, RedOp};
 
 use crate::cli::args::{Args, BackendArg, MemoryArg};
 use crate::error::Error;
@@ -21,10 +21,10 @@ pub(crate) struct Choice {
     gpus: usize,
 }
 
-/// What the machine has of what NCCL needs.
+/// What the machine has of what a backend for GPUs needs.
 trait Machine {
-    /// The number of GPUs for NCCL.
-    fn gpus(&self) -> Result<usize, Error>;
+    /// The number of GPUs, if all that the backend needs is there.
+    fn gpus(&self, backend: BackendArg) -> Result<usize, Error>;
 
     /// A cheap test whether there may be a GPU.
     fn seems_to_have_gpus(&self) -> bool;
@@ -41,16 +41,16 @@ impl Choice {
 
     fn on(machine: &impl Machine, args: &Args) -> Result<Self, Error> {
         match (args.backend, host_flag(args)) {
-            (Some(BackendArg::Nccl), Some(flag)) => Err(Error::Usage(format!(
+            (None, flag) => Ok(Self::by_default(machine, args, flag)),
+            (Some(BackendArg::Host), _) => Ok(Self::host(args.note.clone())),
+            (Some(_), Some(flag)) => Err(Error::Usage(format!(
                 "{flag} only applies to host memory: leave it out, or use --backend host"
             ))),
-            (Some(BackendArg::Nccl), None) => Ok(Self {
-                backend: BackendArg::Nccl,
+            (Some(backend), None) => Ok(Self {
+                backend,
                 note: args.note.clone(),
-                gpus: machine.gpus()?,
+                gpus: machine.gpus(backend)?,
             }),
-            (Some(BackendArg::Host), _) => Ok(Self::host(args.note.clone())),
-            (None, flag) => Ok(Self::by_default(machine, args, flag)),
         }
     }
 
@@ -59,7 +59,7 @@ impl Choice {
         let reason = match (flag, machine.seems_to_have_gpus()) {
             (_, false) => return Self::host(None),
             (Some(flag), true) => format!("{flag} implies host memory; --backend nccl uses GPUs"),
-            (None, true) => match machine.gpus() {
+            (None, true) => match machine.gpus(BackendArg::Nccl) {
                 Ok(gpus) => {
                     return Self {
                         backend: BackendArg::Nccl,
@@ -86,7 +86,7 @@ impl Choice {
         let mut args = args.clone();
         let ranks = &mut args.ranks;
         let open = ranks.nthreads.is_none() && ranks.ngpus.is_none() && ranks.procs.is_none();
-        if self.backend == BackendArg::Nccl && open && spark_ccl::launcher()?.is_none() {
+        if self.backend != BackendArg::Host && open && spark_ccl::launcher()?.is_none() {
             ranks.ngpus = Some(self.gpus);
         }
         Ok(args)
@@ -95,27 +95,24 @@ impl Choice {
     /// Refuses a run whose processes have chosen differently: a launcher may have started some on
     /// machines without GPUs.
     pub(crate) fn agree(&self, comm: &Communicator) -> Result<(), Error> {
-        let mut with_nccl = [u64::from(self.backend == BackendArg::Nccl)];
-        reduce(comm, &mut with_nccl, RedOp::Sum)?;
-        let without = comm.size() as u64 - with_nccl[0];
-        if with_nccl[0] == 0 || without == 0 {
+        let mut with_gpus = [u64::from(self.backend != BackendArg::Host)];
+        reduce(comm, &mut with_gpus, RedOp::Sum)?;
+        let without = comm.size() as u64 - with_gpus[0];
+        if with_gpus[0] == 0 || without == 0 {
             return Ok(());
         }
         Err(Error::Usage(format!(
-            "{} of {} threads would take NCCL, and {without} host memory, since not all have a GPU and NCCL: give \
-             --backend host or --backend nccl",
-            with_nccl[0],
+            "{} of {} threads would take GPUs, and {without} host memory, since not all have found a GPU and NCCL: \
+             give all of them the same --backend",
+            with_gpus[0],
             comm.size()
         )))
     }
 
     /// The arguments that make started processes choose the same.
     pub(crate) fn child_arguments(&self) -> Vec<String> {
-        let name = match self.backend {
-            BackendArg::Host => "host",
-            BackendArg::Nccl => "nccl",
-        };
-        let backend = format!("--backend={name}");
+        let backends = self.backend.backends().iter().map(ToString::to_string);
+        let backend = format!("--backend={}", backends.collect::<Vec<_>>().join(","));
         let note = self.note.as_ref().map(|note| format!("--note={note}"));
         std::iter::once(backend).chain(note).collect()
     }
@@ -123,16 +120,18 @@ impl Choice {
 
 impl Machine for LocalMachine {
     #[cfg(feature = "cuda")]
-    fn gpus(&self) -> Result<usize, Error> {
+    fn gpus(&self, backend: BackendArg) -> Result<usize, Error> {
         let gpus = spark_ccl::cuda::devices()?;
-        spark_ccl::cuda::nccl_version()?;
+        if backend.backends().contains(&Backend::Nccl) {
+            spark_ccl::cuda::nccl_version()?;
+        }
         Ok(gpus.len())
     }
 
     #[cfg(not(feature = "cuda"))]
-    fn gpus(&self) -> Result<usize, Error> {
+    fn gpus(&self, _: BackendArg) -> Result<usize, Error> {
         Err(Error::NotImplemented(
-            "this spark-perf was built without its feature cuda, and has no NCCL".into(),
+            "this spark-perf was built without its feature cuda, and uses no GPUs".into(),
         ))
     }
 
@@ -184,7 +183,10 @@ mod tests {
     };
 
     impl Machine for FakeMachine {
-        fn gpus(&self) -> Result<usize, Error> {
+        fn gpus(&self, backend: BackendArg) -> Result<usize, Error> {
+            if backend == BackendArg::Engine && self.driver {
+                return Ok(8);
+            }
             let missing = || Error::NotImplemented("no libnccl".into());
             self.gpus.ok_or_else(missing)
         }
@@ -239,6 +241,13 @@ mod tests {
             }
         }
         assert!(choice(&WITHOUT_NCCL, "--backend nccl").is_err());
+        assert!(choice(&WITHOUT_GPUS, "--backend engine").is_err());
+        assert!(choice(&WITHOUT_NCCL, "--backend engine --explain").is_err());
+        let engine = choice(&WITHOUT_NCCL, "--backend engine").unwrap();
+        assert_eq!(engine, (BackendArg::Engine, None));
+        assert!(choice(&WITHOUT_NCCL, "--backend engine,nccl").is_err());
+        let both = choice(&WITH_GPUS, "--backend engine,nccl").unwrap();
+        assert_eq!(both, (BackendArg::EngineAndNccl, None));
         let host = choice(&WITH_GPUS, "--backend host").unwrap();
         assert_eq!(host, (BackendArg::Host, None));
     }
@@ -254,17 +263,25 @@ mod tests {
         assert_eq!(gpus("-g 2"), Some(2));
         assert_eq!(gpus("-t 2"), None);
         assert_eq!(gpus("--backend nccl --procs 2"), None);
+        assert_eq!(gpus("--backend engine"), Some(8));
         assert_eq!(gpus("--backend host"), None);
     }
 
     #[test]
     fn processes_choose_what_was_chosen_for_them() {
-        let first = Choice::on(&WITH_GPUS, &args("--algo ring")).unwrap();
-        let words: Vec<_> = ["spark-perf".to_owned(), "all_reduce".to_owned()]
-            .into_iter()
-            .chain(first.child_arguments())
-            .collect();
-        let args = Args::try_parse_from(words).unwrap();
-        assert_eq!(Choice::on(&WITHOUT_GPUS, &args).unwrap(), first);
+        for text in [
+            "--algo ring",
+            "-g 2",
+            "--backend engine",
+            "--backend engine,nccl",
+        ] {
+            let first = Choice::on(&WITH_GPUS, &args(text)).unwrap();
+            let words: Vec<_> = ["spark-perf".to_owned(), "all_reduce".to_owned()]
+                .into_iter()
+                .chain(first.child_arguments())
+                .collect();
+            let args = Args::try_parse_from(words).unwrap();
+            assert_eq!(Choice::on(&WITH_GPUS, &args).unwrap(), first, "{text}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Runs the sweep: every type, operation, root and size.
 
-use spark_ccl::{Communicator, DType, Element, RedOp, ReduceOp};
+use spark_ccl::{Backend, Communicator, DType, Element, RedOp, ReduceOp};
 
 use crate::call::invocation::{BufferMode, Case};
 use crate::cli::options::Options;
@@ -43,7 +43,7 @@ pub(crate) trait Platform {
     fn ranks(&self) -> usize;
 
     /// A name such as `host memory`.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> String;
 
     /// The description of the memory in the JSON report.
     fn memory(&self, options: &Options) -> &'static str;
@@ -66,12 +66,20 @@ pub(crate) trait Platform {
     /// The bytes of a rank's buffers if the largest size is `bytes`.
     fn need(&self, options: &Options, bytes: u64) -> u64;
 
+    /// The bytes that each backend took of the memory of rank 0's GPU when it connected the ranks.
+    fn taken(&self) -> Vec<(Backend, u64)> {
+        Vec::new()
+    }
+
     /// Allocates buffers for a type, and runs the bench on them.
     fn measure<T: Element>(&mut self, bench: &mut Bench<'_>) -> Result<(), Error>;
 }
 
 /// Ranks with buffers for elements of one type.
 pub(crate) trait Runner<T: Element> {
+    /// What executes the calls.
+    fn backend(&self) -> Backend;
+
     /// Runs a case without timing it, out of place.
     fn warm_up(&mut self, case: &Case) -> Result<(), Error>;
 
@@ -130,8 +138,11 @@ pub(crate) struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Runs all operations and roots.
-    pub(crate) fn sweeps<T: Element>(&mut self, runner: &mut impl Runner<T>) -> Result<(), Error> {
+    /// Runs all operations and roots; the runners take turns at each size.
+    pub(crate) fn sweeps<T: Element>(
+        &mut self,
+        runners: &mut [impl Runner<T>],
+    ) -> Result<(), Error> {
         let options = self.options;
         // Collectives that do not reduce run once, and ignore the operation.
         let ops = if options.ops.is_empty() {
@@ -141,7 +152,7 @@ impl Bench<'_> {
         };
         for &op in ops {
             for root in options.roots(self.ranks) {
-                self.sweep(runner, op, root)?;
+                self.sweep(runners, op, root)?;
             }
         }
         Ok(())
@@ -149,7 +160,7 @@ impl Bench<'_> {
 
     fn sweep<T: Element>(
         &mut self,
-        runner: &mut impl Runner<T>,
+        runners: &mut [impl Runner<T>],
         op: ReduceOp,
         root: usize,
     ) -> Result<(), Error> {
@@ -163,44 +174,44 @@ impl Bench<'_> {
             ranks,
         };
         for size in options.sweep.warm_up() {
-            runner.warm_up(&case(size))?;
+            for runner in &mut *runners {
+                runner.warm_up(&case(size))?;
+            }
         }
         let mut cycle = 0;
         while options.cycles == 0 || cycle < options.cycles {
             for size in options.sweep.sizes() {
-                self.line(runner, &case(size))?;
+                self.lines(runners, &case(size))?;
             }
             cycle += 1;
         }
         Ok(())
     }
 
-    fn line<T: Element>(&mut self, runner: &mut impl Runner<T>, case: &Case) -> Result<(), Error> {
-        let out_of_place = self.measure(runner, case, BufferMode::OutOfPlace)?;
-        let in_place = self.measure(runner, case, BufferMode::InPlace)?;
-        let collective = case.collective;
-        let layout = case.layout::<T>();
-        let key = Key {
-            size: (layout.larger() * size_of::<T>()) as u64,
-            count: layout.count as u64,
-            dtype: T::DTYPE.name(),
-            op: if collective.operation().reduces() {
-                op::name(case.op)
-            } else {
-                collective.label()
-            },
-            root: if collective.operation().is_rooted() {
-                case.root as i64
-            } else {
-                -1
-            },
-        };
-        self.sink.row(Row {
-            key,
-            out_of_place,
-            in_place,
-            timestamp: crate::notation::clock::now(),
-        })
+    /// Measures a row by each runner, beside that of the first.
+    fn lines<T: Element>(
+        &mut self,
+        runners: &mut [impl Runner<T>],
+        case: &Case,
+    ) -> Result<(), Error> {
+        let mut first: Option<[f64; 2]> = None;
+        for runner in runners {
+            let mut out_of_place = self.measure(runner, case, BufferMode::OutOfPlace)?;
+            let mut in_place = self.measure(runner, case, BufferMode::InPlace)?;
+            let times = [out_of_place.time_us, in_place.time_us];
+            if let Some(first) = first {
+                out_of_place.ratio = Some(times[0] / first[0]);
+                in_place.ratio = Some(times[1] / first[1]);
+            }
+            first = first.or(Some(times));
+            self.sink.row(Row {
+                key: key::<T>(case, runner.backend()),
+                out_of_place,
+                in_place,
+                timestamp: crate::notation::clock::now(),
+            })?;
+        }
+        Ok(())
     }
 
     fn measure<T: Element>(
@@ -233,6 +244,7 @@ impl Bench<'_> {
             bus_bw,
             wrong,
             per_iteration: timed.per_iteration,
+            ratio: None,
         })
     }
 
@@ -249,5 +261,101 @@ impl Bench<'_> {
         reduce(self.comm, &mut sums, RedOp::Sum)?;
         self.findings.out_of_bounds += sums[1];
         Ok(sums[0])
+    }
+}
+
+/// What the row of a case measures.
+fn key<T: Element>(case: &Case, backend: Backend) -> Key {
+    let collective = case.collective;
+    let operation = collective.operation();
+    let layout = case.layout::<T>();
+    Key {
+        backend,
+        size: (layout.larger() * size_of::<T>()) as u64,
+        count: layout.count as u64,
+        dtype: T::DTYPE.name(),
+        op: if operation.reduces() {
+            op::name(case.op)
+        } else {
+            collective.label()
+        },
+        root: if operation.is_rooted() {
+            case.root as i64
+        } else {
+            -1
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::{Args, BackendArg};
+    use clap::Parser;
+
+    /// Takes a given time for each call out of place, and a second in place.
+    struct Timer(Backend, f64);
+
+    impl Runner<f32> for Timer {
+        fn backend(&self) -> Backend {
+            self.0
+        }
+
+        fn warm_up(&mut self, _: &Case) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn time(&mut self, _: &Case, mode: BufferMode) -> Result<Timed, Error> {
+            Ok(Timed {
+                seconds: match mode {
+                    BufferMode::OutOfPlace => self.1,
+                    BufferMode::InPlace => 1.0,
+                },
+                cpu_seconds: 0.0,
+                per_iteration: None,
+            })
+        }
+
+        fn check(&mut self, _: &Case, _: BufferMode, _: u64) -> Result<u64, Error> {
+            Ok(0)
+        }
+    }
+
+    struct Rows(Vec<Row>);
+
+    impl Sink for Rows {
+        fn row(&mut self, row: Row) -> Result<(), Error> {
+            self.0.push(row);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn backends_take_turns_at_each_size() {
+        let words = "spark-perf all_reduce -b 8 -e 16 -f 2".split_whitespace();
+        let args = Args::try_parse_from(words).unwrap();
+        let comm = Communicator::builder().local(1).unwrap().remove(0);
+        let mut rows = Rows(Vec::new());
+        let mut bench = Bench {
+            comm: &comm,
+            options: &Options::new(&args, BackendArg::EngineAndNccl).unwrap(),
+            ranks: 1,
+            sink: &mut rows,
+            findings: Findings::default(),
+            checks: 0,
+        };
+        let mut timers = [Timer(Backend::Engine, 2.0), Timer(Backend::Nccl, 3.0)];
+        bench.sweeps(&mut timers).unwrap();
+        let rows = rows.0.iter().map(|row| {
+            let ratios = [&row.out_of_place, &row.in_place].map(|measure| measure.ratio);
+            (row.key.size, row.key.backend, ratios)
+        });
+        let at = |size| {
+            [
+                (size, Backend::Engine, [None; 2]),
+                (size, Backend::Nccl, [Some(1.5), Some(1.0)]),
+            ]
+        };
+        assert_eq!(rows.collect::<Vec<_>>(), [at(8), at(16)].concat());
     }
 }

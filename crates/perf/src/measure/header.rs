@@ -121,8 +121,12 @@ pub(super) fn version_code(text: &str) -> u32 {
 pub(super) fn memory_line(options: &Options, platform: &impl Platform) -> String {
     let buffers = human(platform.need(options, options.sweep.last()));
     let peak = memory::peak_resident().map_or_else(|| "unknown".to_owned(), human);
+    let taken = platform.taken().into_iter();
+    let taken =
+        taken.map(|(backend, bytes)| format!("{backend} {} on rank 0's GPU | ", human(bytes)));
+    let taken = taken.collect::<Vec<_>>().concat();
     format!(
-        "# {:<20} : buffers {buffers} a rank | peak resident of rank 0's process {peak}\n",
+        "# {:<20} : buffers {buffers} a rank | {taken}peak resident of rank 0's process {peak}\n",
         "Memory usage"
     )
 }

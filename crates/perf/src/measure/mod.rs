@@ -1,11 +1,13 @@
 //! Measures a collective: the command without a name.
 //!
 //! `run` is what each thread does: `bench` goes through types, operations, roots and sizes, on a platform, `host` or
-//! `nccl`. Only these two know in which memory calls run. How results are written is left to `report`, and how ranks
+//! `device`. Only these two know in which memory calls run. How results are written is left to `report`, and how ranks
 //! start to `ranks`.
 
 mod backend;
 mod bench;
+#[cfg(feature = "cuda")]
+mod device;
 mod header;
 mod host;
 #[cfg(feature = "cuda")]
@@ -62,7 +64,7 @@ fn check_memory(options: &Options, ranks: usize) -> Result<(), Error> {
         .map_err(Error::Usage)
 }
 
-/// With NCCL: every thread is a rank among the threads, and has `ngpus` GPUs.
+/// Every thread is a rank among the threads, and has `ngpus` GPUs.
 #[cfg(feature = "cuda")]
 fn on_gpus(
     world: World,
@@ -78,7 +80,7 @@ fn on_gpus(
     let each = args.ranks.ngpus.unwrap_or(1);
     let results = world::run(world, &threads, builder, |comm| {
         choice.agree(&comm)?;
-        let mut team = nccl::Team::connect(&comm, builder, each, options)?;
+        let mut team = device::Team::connect(&comm, builder, each, options)?;
         run::thread(&comm, &mut team, args, options)
     })?;
     // Errors name a thread by its first rank.

@@ -223,9 +223,8 @@ fn fit_to_memory(
 /// The number of rows of the whole table; 0 if it is endless.
 fn lines(options: &Options, ranks: usize) -> u64 {
     let per_type = options.ops.len().max(1) * options.roots(ranks).len();
-    let sweeps = options
-        .cycles
-        .saturating_mul((options.dtypes.len() * per_type) as u64);
+    let per_size = options.dtypes.len() * per_type * options.backends.len();
+    let sweeps = options.cycles.saturating_mul(per_size as u64);
     options.sweep.len().saturating_mul(sweeps)
 }
 

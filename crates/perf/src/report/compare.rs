@@ -21,6 +21,8 @@ struct Document {
 
 #[derive(Debug, Deserialize)]
 struct Result {
+    /// nccl-tests has none.
+    backend: Option<String>,
     size: u64,
     #[serde(rename = "type")]
     dtype: String,
@@ -112,14 +114,19 @@ impl Earlier {
         text
     }
 
+    /// The earlier result of the same backend, or else that of another.
     fn find(&self, row: &Row) -> Option<&Result> {
         let root = row.key.root.to_string();
-        self.results.iter().find(|result| {
+        let mut alike = self.results.iter().filter(|result| {
             result.size == row.key.size
                 && result.dtype == row.key.dtype
                 && result.redop == row.key.op
                 && result.root.trim() == root
-        })
+        });
+        let backend = row.key.backend.to_string();
+        let mut same = alike.clone();
+        let same = same.find(|result| result.backend.as_ref() == Some(&backend));
+        same.or_else(|| alike.next())
     }
 }
 
@@ -141,6 +148,7 @@ fn ratio(then: &Timing, bus_bw: f64, time_us: f64) -> String {
 mod tests {
     use super::*;
     use crate::report::{Key, Measure};
+    use spark_ccl::Backend;
 
     #[test]
     fn matching_rows_get_a_ratio() {
@@ -158,9 +166,11 @@ mod tests {
             bus_bw: 3.0,
             wrong: None,
             per_iteration: None,
+            ratio: None,
         };
         let row = |size| Row {
             key: Key {
+                backend: Backend::Nccl,
                 size,
                 count: 2,
                 dtype: "float",

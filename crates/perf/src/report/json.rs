@@ -114,6 +114,7 @@ struct AverageBandwidth {
 
 #[derive(Serialize)]
 struct Entry<'a> {
+    backend: String,
     size: u64,
     count: u64,
     #[serde(rename = "type")]
@@ -138,6 +139,8 @@ struct Measurement {
     alg_bw: f64,
     bus_bw: f64,
     nwrong: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ratio: Option<f64>,
 }
 
 impl Measurement {
@@ -148,6 +151,7 @@ impl Measurement {
             alg_bw: measure.algorithm_bw,
             bus_bw: measure.bus_bw,
             nwrong: measure.wrong,
+            ratio: measure.ratio,
         }
     }
 }
@@ -225,6 +229,7 @@ impl Report {
 
     fn entry<'a>(&self, row: &'a Row) -> Entry<'a> {
         Entry {
+            backend: row.key.backend.to_string(),
             size: row.key.size,
             count: row.key.count,
             dtype: row.key.dtype,
@@ -279,6 +284,7 @@ fn environment(all: impl Iterator<Item = (std::ffi::OsString, std::ffi::OsString
 mod tests {
     use super::*;
     use crate::report::Key;
+    use spark_ccl::Backend;
 
     fn directory(name: &str) -> PathBuf {
         let path =
@@ -316,8 +322,10 @@ mod tests {
             bus_bw: 3.0,
             wrong: Some(0),
             per_iteration: Some(PerIteration::new(vec![1.0], 0)),
+            ratio: Some(1.5),
         };
         let key = Key {
+            backend: Backend::Nccl,
             size: 8,
             count: 2,
             dtype: "float",
@@ -330,6 +338,7 @@ mod tests {
             in_place: Measure {
                 wrong: None,
                 per_iteration: None,
+                ratio: None,
                 ..measure
             },
             timestamp: String::new(),
@@ -351,6 +360,9 @@ mod tests {
         assert_eq!(value["results"][0]["out_of_place"]["bus_bw"], 3.0);
         assert_eq!(value["results"][0]["out_of_place_per_iter"]["p99_us"], 1.0);
         assert!(value["results"][0]["in_place"]["nwrong"].is_null());
+        assert_eq!(value["results"][0]["backend"], "nccl");
+        assert_eq!(value["results"][0]["out_of_place"]["ratio"], 1.5);
+        assert!(value["results"][0]["in_place"].get("ratio").is_none());
         assert_eq!(value["out_of_bounds"]["okay"], "true");
         assert_eq!(value["average_bus_bandwidth"]["okay"], "unchecked");
         std::fs::remove_dir_all(directory).unwrap();

@@ -8,11 +8,15 @@ pub(crate) mod plot;
 pub(crate) mod stats;
 pub(crate) mod table;
 
+use spark_ccl::Backend;
+
 use stats::PerIteration;
 
 /// What a row measures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Key {
+    /// What executed the calls.
+    pub(crate) backend: Backend,
     /// The bytes of a rank's larger buffer.
     pub(crate) size: u64,
     /// The count argument of the call.
@@ -40,6 +44,8 @@ pub(crate) struct Measure {
     pub(crate) wrong: Option<u64>,
     /// Only with `-I`.
     pub(crate) per_iteration: Option<PerIteration>,
+    /// The time divided by that of the first backend, for the second of two.
+    pub(crate) ratio: Option<f64>,
 }
 
 /// A row of the table.

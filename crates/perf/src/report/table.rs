@@ -6,8 +6,14 @@ use super::{Device, Measure, Row, Totals};
 use crate::notation::number::significant;
 
 /// The optional columns.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "any of them may be asked for"
+)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Columns {
+    /// Each row's backend, and the ratio of its times to those of the first.
+    pub(crate) backends: bool,
     pub(crate) per_iteration: bool,
     pub(crate) cpu_time: bool,
     pub(crate) timestamps: bool,
@@ -29,12 +35,15 @@ pub(crate) fn device(device: &Device) -> String {
 /// The three lines above the first row.
 pub(crate) fn column_heads(columns: Columns) -> String {
     let time = if columns.cpu_time { "cputime" } else { "time" };
-    let half = |time: &str, gbps: &str, wrong: &str, iteration: [&str; 4]| {
+    let half = |time: &str, gbps: &str, wrong: &str, iteration: [&str; 4], ratio: &str| {
         let mut text = format!("  {time:>7}  {gbps}  {wrong:>6}");
         if columns.per_iteration {
             for head in iteration {
                 let _ = write!(text, "  {head:>7}");
             }
+        }
+        if columns.backends {
+            let _ = write!(text, "  {ratio:>6}");
         }
         text
     };
@@ -43,18 +52,22 @@ pub(crate) fn column_heads(columns: Columns) -> String {
         " algbw   busbw",
         "#wrong",
         ["i_min", "i_max", "i_p99", "i_cv%"],
+        "ratio",
     );
     let units = half(
         "(us)",
         "(GB/s)  (GB/s)",
         "",
         ["(us)", "(us)", "(us)", "(%)"],
+        "",
     );
-    let left = |size: &str, count: &str, rest: [&str; 3]| {
-        format!(
-            "# {size:>10}  {count:>12}  {:>8}  {:>6}  {:>6}",
-            rest[0], rest[1], rest[2]
-        )
+    let left = |size: &str, count: &str, rest: [&str; 4]| {
+        let [dtype, op, root, backend] = rest;
+        let mut text = format!("# {size:>10}  {count:>12}  {dtype:>8}  {op:>6}  {root:>6}");
+        if columns.backends {
+            let _ = write!(text, "  {backend:>7}");
+        }
+        text
     };
     let stamp = |text: &str| {
         if columns.timestamps {
@@ -66,12 +79,12 @@ pub(crate) fn column_heads(columns: Columns) -> String {
     let width = names.chars().count();
     format!(
         "#\n{}{:^width$}{:^width$}\n{}{names}{names}{}\n{}{units}{units}{}\n",
-        left("", "", ["", "", ""]),
+        left("", "", [""; 4]),
         "out-of-place",
         "in-place",
-        left("size", "count", ["type", "redop", "root"]),
+        left("size", "count", ["type", "redop", "root", "backend"]),
         stamp("timestamp"),
-        left("(B)", "(elements)", ["", "", ""]),
+        left("(B)", "(elements)", [""; 4]),
         stamp("UTC"),
     )
 }
@@ -83,8 +96,11 @@ pub(crate) fn row(row: &Row, columns: Columns) -> String {
         "{:12}  {:12}  {:>8}  {:>6}  {:6}",
         key.size, key.count, key.dtype, key.op, key.root
     );
+    if columns.backends {
+        let _ = write!(text, "  {:>7}", key.backend.to_string());
+    }
     for measure in [&row.out_of_place, &row.in_place] {
-        text.push_str(&half(measure, columns.cpu_time));
+        text.push_str(&half(measure, columns));
     }
     if columns.timestamps {
         let _ = write!(text, "{:>21}", row.timestamp);
@@ -92,8 +108,8 @@ pub(crate) fn row(row: &Row, columns: Columns) -> String {
     text
 }
 
-fn half(measure: &Measure, cpu_time: bool) -> String {
-    let time = if cpu_time {
+fn half(measure: &Measure, columns: Columns) -> String {
+    let time = if columns.cpu_time {
         measure.cpu_us
     } else {
         measure.time_us
@@ -111,6 +127,12 @@ fn half(measure: &Measure, cpu_time: bool) -> String {
         for value in [stats.min_us, stats.max_us, stats.p99_us, stats.cv_pct] {
             let _ = write!(text, "  {}", fit(value, 7));
         }
+    }
+    if columns.backends {
+        let ratio = measure
+            .ratio
+            .map_or_else(|| "-".to_owned(), |ratio| fit(ratio, 6));
+        let _ = write!(text, "  {ratio:>6}");
     }
     text
 }
@@ -161,6 +183,7 @@ mod tests {
     use super::*;
     use crate::report::Key;
     use crate::report::stats::PerIteration;
+    use spark_ccl::Backend;
 
     fn measure(wrong: Option<u64>) -> Measure {
         Measure {
@@ -170,11 +193,13 @@ mod tests {
             bus_bw: 1.5,
             wrong,
             per_iteration: None,
+            ratio: None,
         }
     }
 
     fn sample(wrong: Option<u64>) -> Row {
         let key = Key {
+            backend: Backend::Nccl,
             size: 8,
             count: 2,
             dtype: "float",
@@ -224,9 +249,24 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_two_backends() {
+        let both = Columns {
+            backends: true,
+            ..Columns::default()
+        };
+        let mut sample = sample(Some(0));
+        let first = row(&sample, both);
+        assert!(first.contains("    -1     nccl  "), "{first}");
+        assert!(first.ends_with("   1.50       0       -"), "{first}");
+        sample.in_place.ratio = Some(1.25);
+        assert!(row(&sample, both).ends_with("   1.50       0    1.25"));
+    }
+
+    #[test]
     fn heads_stand_over_their_columns() {
-        for per_iteration in [false, true] {
+        for (per_iteration, backends) in [(false, false), (true, false), (false, true)] {
             let columns = Columns {
+                backends,
                 per_iteration,
                 ..Columns::default()
             };

@@ -3,7 +3,7 @@
 use crate::program::{command, run, succeed};
 
 /// Invalid arguments, each with a word from its error message.
-const BAD: [(&str, &str); 35] = [
+const BAD: [(&str, &str); 38] = [
     ("", "COLLECTIVE"),
     ("all_to_none", "all_to_none"),
     ("all_reduce -b 0", "-b 0"),
@@ -39,6 +39,12 @@ const BAD: [(&str, &str); 35] = [
     ("all_reduce --backend nccl --algo ring", "--algo"),
     ("all_reduce --backend nccl --memory registered", "--memory"),
     ("all_reduce --backend nccl --explain", "--explain"),
+    ("all_reduce --backend engine --path safe", "--path"),
+    (
+        "all_reduce --backend engine,nccl --buffers hot",
+        "--buffers",
+    ),
+    ("all_reduce --backend host,nccl", "host,nccl"),
 ];
 
 #[test]

@@ -1,5 +1,6 @@
 //! `--backend nccl` end to end, on a fake driver and a fake NCCL (`tests/fake_gpu`): which calls
-//! are made on which memory, and how results are checked. This shows nothing about NCCL itself.
+//! are made on which memory, and how results are checked. This shows nothing about NCCL itself. The
+//! engine's kernels do not run there, so of `--backend engine` this shows what comes before them.
 
 use std::path::Path;
 use std::process::Command;
@@ -46,12 +47,17 @@ fn run(args: &str, failure: &str) -> Option<Run> {
 }
 
 fn run_with(libraries: &Path, args: &str, failure: &str) -> Run {
+    run_in(libraries, args, ("FAKE_NCCL", failure))
+}
+
+/// Runs with one more variable.
+fn run_in(libraries: &Path, args: &str, (name, value): (&str, &str)) -> Run {
     let args: Vec<&str> = args.split_whitespace().collect();
     let out = command(&args)
         .env("LD_LIBRARY_PATH", libraries)
         .env_remove("SPARK_CCL_NCCL_LIBRARY")
         .env("FAKE_GPUS", "4")
-        .env("FAKE_NCCL", failure)
+        .env(name, value)
         .output();
     out.unwrap().into()
 }
@@ -225,4 +231,41 @@ fn an_old_driver_lacks_a_feature_and_not_the_program() {
     assert_ne!(run.code, Some(0));
     let said = "has no function cuMemAlloc_v2";
     assert!(run.stderr.contains(said), "{}", run.stderr);
+}
+
+#[test]
+fn the_engine_asks_for_no_nccl() {
+    let Some(libraries) = libraries() else {
+        return;
+    };
+    for (backend, asks) in [("engine", false), ("engine,nccl", true)] {
+        let args = format!("all_reduce --backend {backend} -g 2 -b 8 -e 8 -n 1");
+        let nowhere = ("SPARK_CCL_NCCL_LIBRARY", "/nonexistent/libnccl.so.2");
+        let run = run_in(libraries, &args, nowhere);
+        assert_ne!(run.code, Some(0), "{}", run.stdout);
+        assert_eq!(run.stderr.contains("/nonexistent"), asks, "{}", run.stderr);
+        assert!(!run.stderr.contains("panicked"), "{}", run.stderr);
+    }
+    let run = run_with(libraries, "all_reduce --backend engine -g 2 -R 1", "");
+    assert_eq!(run.code, Some(5), "{}", run.stderr);
+    assert!(run.stderr.contains("nothing to register"), "{}", run.stderr);
+}
+
+#[test]
+fn only_the_engine_shares_gpus_and_only_in_tests() {
+    let Some(libraries) = libraries() else {
+        return;
+    };
+    for (backend, setting, is_refused) in [
+        ("engine", "0", true),
+        ("engine", "1", false),
+        ("nccl", "1", true),
+        ("engine,nccl", "1", true),
+    ] {
+        let args = format!("all_reduce --backend {backend} -g 5 -b 8 -e 8 -n 1");
+        let run = run_in(libraries, &args, ("SPARK_CCL_SHARE_GPU", setting));
+        let said = "ranks 0 and 4 would share GPU 0000:1a:00.0";
+        assert_eq!(run.stderr.contains(said), is_refused, "{}", run.stderr);
+        assert_eq!(run.code == Some(6), is_refused, "{}", run.stderr);
+    }
 }

@@ -97,10 +97,10 @@ fn flags_for_gpus_get_a_note_each() {
 }
 
 #[test]
-fn what_cannot_be_done_with_nccl_is_refused() {
-    let on_gpus = |args: &[&str]| {
+fn what_cannot_be_done_on_gpus_is_refused() {
+    let on_gpus = |args: &[&str], backend| {
         let all = ["spark-perf", "all_reduce"].iter().chain(args).copied();
-        Options::new(&Args::try_parse_from(all).unwrap(), BackendArg::Nccl)
+        Options::new(&Args::try_parse_from(all).unwrap(), backend)
     };
     for (args, code) in [
         (&["-G", "2", "-z", "1"][..], 6),
@@ -110,12 +110,23 @@ fn what_cannot_be_done_with_nccl_is_refused() {
         (&["-D", "1"], 5),
         (&["-V", "16"], 5),
     ] {
-        let error = on_gpus(args).unwrap_err();
-        assert_eq!(error.exit_code(), code, "{args:?}: {error}");
-        let flag = args.last_chunk::<2>().unwrap()[0];
-        assert!(error.to_string().contains(flag), "{error}");
+        for backend in [BackendArg::Nccl, BackendArg::Engine] {
+            let error = on_gpus(args, backend).unwrap_err();
+            assert_eq!(error.exit_code(), code, "{args:?}: {error}");
+            let flag = args.last_chunk::<2>().unwrap()[0];
+            assert!(error.to_string().contains(flag), "{error}");
+        }
     }
-    let options = on_gpus(&["-G", "3", "-R", "2", "-D", "0"]).unwrap();
+    for flag in ["1", "2"] {
+        for backend in [BackendArg::Engine, BackendArg::EngineAndNccl] {
+            let error = on_gpus(&["-R", flag], backend).unwrap_err();
+            assert_eq!(error.exit_code(), 5, "{error}");
+            assert!(error.to_string().contains("nothing to register"), "{error}");
+        }
+    }
+    let engine = on_gpus(&["-G", "3", "-R", "0"], BackendArg::Engine).unwrap();
+    assert_eq!(engine.graph_launches, 3);
+    let options = on_gpus(&["-G", "3", "-R", "2", "-D", "0"], BackendArg::Nccl).unwrap();
     assert_eq!(options.graph_launches, 3);
     assert_eq!(options.registration, Registered::Symmetric);
     assert!(options.notes.is_empty());

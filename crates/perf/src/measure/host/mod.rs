@@ -81,8 +81,8 @@ impl Platform for Host<'_> {
         self.comm.size()
     }
 
-    fn name(&self) -> &'static str {
-        "host memory"
+    fn name(&self) -> String {
+        "host memory".to_owned()
     }
 
     fn memory(&self, options: &Options) -> &'static str {
@@ -146,9 +146,9 @@ impl Platform for Host<'_> {
     fn measure<T: Element>(&mut self, bench: &mut Bench<'_>) -> Result<(), Error> {
         let (comm, options) = (self.comm, bench.options);
         if options.registered {
-            bench.sweeps(&mut Memory::<Registered<T>>::new::<T>(comm, options)?)
+            bench.sweeps(&mut [Memory::<Registered<T>>::new::<T>(comm, options)?])
         } else {
-            bench.sweeps(&mut Memory::<Vec<T>>::new::<T>(comm, options)?)
+            bench.sweeps(&mut [Memory::<Vec<T>>::new::<T>(comm, options)?])
         }
     }
 }

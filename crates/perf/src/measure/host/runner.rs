@@ -1,6 +1,6 @@
 //! The calls of a rank in host memory: warm-up, timing and checks.
 
-use spark_ccl::{Communicator, Element};
+use spark_ccl::{Backend, Communicator, Element};
 
 use super::lengths;
 use super::timing::{self, Buffers};
@@ -46,6 +46,10 @@ impl<'a, B> Memory<'a, B> {
 }
 
 impl<T: Element, B: Buffer<T>> Runner<T> for Memory<'_, B> {
+    fn backend(&self) -> Backend {
+        Backend::Host
+    }
+
     fn warm_up(&mut self, case: &Case) -> Result<(), Error> {
         let call = Invocation::new(case, self.comm.rank());
         timing::warm_up(self.comm, &call, &mut self.buffers, self.options)

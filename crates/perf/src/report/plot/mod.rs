@@ -65,12 +65,18 @@ pub(crate) struct Point {
 }
 
 impl Chart {
-    /// Measured rows against their sizes: one line per type, operation, root and mode.
+    /// Measured rows against their sizes: one line per backend, type, operation, root and mode.
     pub(crate) fn of_rows(title: String, rows: &[Row]) -> Self {
         let mut series = Vec::new();
         let mut kinds: Vec<String> = Vec::new();
+        let several = rows
+            .iter()
+            .any(|row| row.key.backend != rows[0].key.backend);
         for row in rows {
-            let kind = name(row);
+            let mut kind = name(row);
+            if several {
+                kind = format!("{}, {kind}", row.key.backend);
+            }
             let color = kinds.iter().position(|known| *known == kind);
             let color = color.unwrap_or_else(|| {
                 kinds.push(kind.clone());

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use plotters::style::IntoFont;
+use spark_ccl::Backend;
 
 use super::*;
 use crate::report::Key;
@@ -19,9 +20,11 @@ fn rows(types: &[&'static str], sizes: &[u64]) -> Vec<Row> {
         bus_bw: size as f64 / (1.0 + size as f64 / 1e3) / factor / 1e3,
         wrong: None,
         per_iteration: None,
+        ratio: None,
     };
     let row = |dtype, size| Row {
         key: Key {
+            backend: Backend::Host,
             size,
             count: size,
             dtype,

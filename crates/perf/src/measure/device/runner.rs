@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use spark_ccl::{Communicator, Element};
+use spark_ccl::{Backend, Communicator, Element};
 
 use super::call::Call;
 use super::calls::{Calls, launch};
 use super::check;
 use super::events::Events;
 use super::gpu::Gpu;
+use super::gpus::Gpus;
 use crate::call::invocation::{BufferMode, Case};
 use crate::cli::options::{Blocking, Options};
 use crate::error::Error;
@@ -18,11 +19,11 @@ use crate::measure::timing::Timed;
 /// The seed of the buffers' contents while calls are timed. The seeds of checks start at 1.
 const TIMED: u64 = 0;
 
-/// The GPUs of a thread, with buffers.
+/// The GPUs of a thread, with buffers, and one backend.
 pub(super) struct GpuRunner<'a> {
     pub(super) control: &'a Communicator,
     pub(super) options: &'a Options,
-    pub(super) gpus: &'a mut Vec<Gpu>,
+    pub(super) gpus: &'a mut Gpus,
 }
 
 /// The time until all calls were enqueued, and until all had run.
@@ -32,6 +33,10 @@ struct Elapsed {
 }
 
 impl<T: Element> Runner<T> for GpuRunner<'_> {
+    fn backend(&self) -> Backend {
+        self.gpus.backend
+    }
+
     fn warm_up(&mut self, case: &Case) -> Result<(), Error> {
         let calls = self.calls::<T>(case, BufferMode::OutOfPlace)?;
         for turn in 0..self.options.warm_up {
@@ -77,10 +82,10 @@ impl<T: Element> Runner<T> for GpuRunner<'_> {
 impl GpuRunner<'_> {
     /// The call of each GPU.
     fn calls<T: Element>(&self, case: &Case, mode: BufferMode) -> Result<Calls<'_, T>, Error> {
-        let calls = self.gpus.iter().map(|gpu| self.call(gpu, case, mode));
+        let calls = self.gpus.all.iter().map(|gpu| self.call(gpu, case, mode));
         Ok(Calls {
             calls: calls.collect::<Result<_, Error>>()?,
-            gpus: self.gpus,
+            gpus: &self.gpus.all,
         })
     }
 
@@ -187,8 +192,11 @@ impl GpuRunner<'_> {
     /// Writes the inputs of a checked run.
     fn fill<T: Element>(&mut self, case: &Case, mode: BufferMode, seed: u64) -> Result<(), Error> {
         let calls = self.calls::<T>(case, mode)?.calls;
-        let mut gpus = self.gpus.iter_mut().zip(&calls);
-        gpus.try_for_each(|(gpu, call)| check::fill(&mut gpu.kernels, call, seed))
+        let mut gpus = self.gpus.all.iter_mut().zip(&calls);
+        gpus.try_for_each(|(gpu, call)| check::fill(&mut gpu.kernels, call, seed))?;
+        // On a shared GPU, the driver may keep a kernel that is loaded here from running until a
+        // peer's call ends, and that waits for the call that follows here.
+        Ok(self.control.barrier().run()?)
     }
 
     /// Counts the wrong elements of this thread's GPUs after a checked run.
@@ -200,7 +208,7 @@ impl GpuRunner<'_> {
     ) -> Result<u64, Error> {
         let plant = self.options.plant;
         let calls = self.calls::<T>(case, mode)?.calls;
-        let gpus = self.gpus.iter_mut().zip(&calls);
+        let gpus = self.gpus.all.iter_mut().zip(&calls);
         gpus.map(|(gpu, call)| check::wrong(&mut gpu.kernels, call, seed, plant))
             .sum()
     }

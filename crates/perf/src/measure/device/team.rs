@@ -1,34 +1,31 @@
 //! The GPUs of a thread, and what is known about those of all threads.
 
 use serde::{Deserialize, Serialize};
-use spark_ccl::cuda::{Registration, devices, nccl_version};
+use spark_ccl::cuda::devices;
 use spark_ccl::{Backend, Builder, Communicator, DType, Element};
 
 use super::gpu::Gpu;
+use super::gpus::Gpus;
 use super::placement;
 use super::runner::GpuRunner;
 use crate::cli::options::{Options, Registered};
-use crate::console;
 use crate::error::Error;
 use crate::measure::bench::{Bench, Platform};
-use crate::measure::header::version_code;
+use crate::measure::nccl;
 use crate::memory::{GPU, MemoryLimit};
 use crate::ranks::hosts::share;
-use crate::ranks::world;
 use crate::report::Device;
 
 /// GPU memory is allocated in multiples of this.
 const PIECE: u64 = 2 << 20;
-/// NCCL reduces float8 from this version on, on GPUs of this generation (Hopper) or later.
-const FLOAT8: (u32, i32) = (22_400, 9);
 /// The size of the largest element.
 const LARGEST_ELEMENT: u64 = 8;
 
-/// The GPUs of a thread, and the information about the GPUs of all threads.
+/// The GPUs of a thread, by backend, and the information about the GPUs of all threads.
 pub(crate) struct Team<'a> {
     control: &'a Communicator,
-    gpus: Vec<Gpu>,
-    version: String,
+    backends: Vec<Gpus>,
+    nccl_version: Option<String>,
     devices: Vec<Device>,
     limits: Vec<Vec<MemoryLimit>>,
     float8: bool,
@@ -47,24 +44,22 @@ struct GpuInfo {
 }
 
 impl<'a> Team<'a> {
-    /// Creates communicators for `each` GPUs of every thread of `control`; a collective call.
+    /// Creates communicators for `each` GPUs of every thread of `control`, those of each backend on the
+    /// same GPUs; a collective call.
     pub(crate) fn connect(
         control: &'a Communicator,
         builder: &Builder,
         each: usize,
         options: &Options,
     ) -> Result<Self, Error> {
-        placement::check(control, each)?;
-        let id = &world::share_id(builder, control)?;
-        let builder = &builder.clone().backend(Backend::Nccl);
-        let first = control.rank() * each;
-        let size = control.size() * each;
-        // Connecting one rank waits for all others, so each needs a thread.
-        let connect = |rank| move || Ok(builder.connect(id, rank, size)?);
-        let comms = world::in_threads(first, (first..first + each).map(connect).collect());
-        let gpus = comms.into_iter().map(|(_, comm)| Gpu::new(comm?, options));
-        let gpus = gpus.collect::<Result<Vec<_>, Error>>()?;
-        let infos = share(control, &infos(&gpus)?)?;
+        let ordinals = placement::own(control, each, options.backends)?;
+        let backends = options.backends.iter();
+        let backends: Vec<_> = backends
+            .map(|&backend| Gpus::connect(control, builder, &ordinals, options, backend))
+            .collect::<Result<_, Error>>()?;
+        let has_nccl = options.backends.contains(&Backend::Nccl);
+        let nccl_version = has_nccl.then(nccl::version).transpose()?;
+        let infos = share(control, &infos(&backends[0].all, nccl_version.as_deref())?)?;
         let hosts = (0..control.size()).map(|thread| Ok(control.peer(thread)?.host));
         let hosts = hosts.collect::<Result<Vec<_>, Error>>()?;
         let of_ranks = || {
@@ -73,41 +68,13 @@ impl<'a> Team<'a> {
         };
         Ok(Self {
             control,
-            gpus,
-            version: nccl_version()?,
+            backends,
+            nccl_version,
             float8: of_ranks().all(|(_, info)| info.float8),
             devices: of_ranks().enumerate().map(device).collect(),
             limits: of_ranks().map(limit).collect(),
             allocated: false,
         })
-    }
-
-    /// Allocates buffers for the largest size.
-    fn allocate(&mut self, options: &Options) -> Result<(), Error> {
-        let bytes = bytes(options, options.sweep.last()) as usize;
-        let kind = match options.registration {
-            Registered::No => None,
-            Registered::Local => Some(Registration::Local),
-            Registered::Symmetric => Some(Registration::Symmetric),
-        };
-        let first = self.control.rank() * self.gpus.len();
-        let allocate = |gpu| move || Gpu::allocate(gpu, bytes, kind);
-        // Registering a symmetric window waits for all other ranks.
-        let done = world::in_threads(first, self.gpus.iter_mut().map(allocate).collect());
-        let used = done.into_iter().map(|(_, done)| done);
-        let used = used.collect::<Result<Vec<_>, Error>>()?;
-        let used = share(self.control, &used)?.concat();
-        if used.contains(&false) && self.control.rank() == 0 {
-            let ranks = used.iter().enumerate().filter(|(_, used)| !**used);
-            let ranks: Vec<_> = ranks.map(|(rank, _)| rank.to_string()).collect();
-            console::print_error(format_args!(
-                "NCCL makes no use of the registration (-R {}) of ranks {}: what follows is of ordinary device \
-                 memory (NCCL_DEBUG=INFO tells more)",
-                options.registration as u8,
-                ranks.join(", ")
-            ));
-        }
-        Ok(())
     }
 }
 
@@ -116,8 +83,9 @@ impl Platform for Team<'_> {
         self.devices.len()
     }
 
-    fn name(&self) -> &'static str {
-        "NCCL"
+    fn name(&self) -> String {
+        let names = self.backends.iter().map(|gpus| gpus.backend.to_string());
+        format!("{} on GPUs", names.collect::<Vec<_>>().join(" and "))
     }
 
     fn memory(&self, options: &Options) -> &'static str {
@@ -129,7 +97,7 @@ impl Platform for Team<'_> {
     }
 
     fn nccl_version(&self) -> Option<&str> {
-        Some(&self.version)
+        self.nccl_version.as_deref()
     }
 
     fn supports(&self, dtype: DType) -> bool {
@@ -141,10 +109,22 @@ impl Platform for Team<'_> {
     }
 
     fn lines(&self, options: &Options, _: &[u64]) -> Result<Vec<String>, Error> {
-        Ok(vec![format!(
-            "# Backend: nccl; memory: {}",
+        let backends = options.backends.iter().map(|backend| match backend {
+            Backend::Engine => "engine (kernels of our own)".to_owned(),
+            backend => backend.to_string(),
+        });
+        let backends: Vec<_> = backends.collect();
+        let mut lines = vec![format!(
+            "# Backend: {}; memory: {}",
+            backends.join(", "),
             self.memory(options)
-        )])
+        )];
+        if let [first, second] = options.backends {
+            lines.push(format!(
+                "# ratio: time of {second} / time of {first}; above 1, {first} is faster"
+            ));
+        }
+        Ok(lines)
     }
 
     fn limits(&self) -> &[Vec<MemoryLimit>] {
@@ -154,20 +134,29 @@ impl Platform for Team<'_> {
     fn need(&self, options: &Options, size: u64) -> u64 {
         bytes(options, size)
             .next_multiple_of(PIECE)
-            .saturating_mul(2)
+            .saturating_mul(2 * options.backends.len() as u64)
+    }
+
+    fn taken(&self) -> Vec<(Backend, u64)> {
+        let backends = self.backends.iter();
+        backends.map(|gpus| (gpus.backend, gpus.taken)).collect()
     }
 
     fn measure<T: Element>(&mut self, bench: &mut Bench<'_>) -> Result<(), Error> {
+        let (control, options) = (self.control, bench.options);
         if !self.allocated {
-            self.allocate(bench.options)?;
+            let bytes = bytes(options, options.sweep.last()) as usize;
+            let mut backends = self.backends.iter_mut();
+            backends.try_for_each(|gpus| gpus.allocate(control, options, bytes))?;
             self.allocated = true;
         }
-        let mut runner = GpuRunner {
-            control: self.control,
-            options: bench.options,
-            gpus: &mut self.gpus,
+        let runner = |gpus| GpuRunner {
+            control,
+            options,
+            gpus,
         };
-        bench.sweeps::<T>(&mut runner)
+        let mut runners: Vec<_> = self.backends.iter_mut().map(runner).collect();
+        bench.sweeps::<T>(&mut runners)
     }
 }
 
@@ -177,9 +166,8 @@ fn bytes(options: &Options, size: u64) -> u64 {
     bytes.checked_next_multiple_of(PIECE).unwrap_or(bytes)
 }
 
-fn infos(gpus: &[Gpu]) -> Result<Vec<GpuInfo>, Error> {
+fn infos(gpus: &[Gpu], nccl_version: Option<&str>) -> Result<Vec<GpuInfo>, Error> {
     let devices = devices()?;
-    let version = version_code(&nccl_version()?);
     let info = |gpu: &Gpu| {
         let device = devices.get(gpu.ordinal());
         Ok(GpuInfo {
@@ -188,7 +176,10 @@ fn infos(gpus: &[Gpu]) -> Result<Vec<GpuInfo>, Error> {
             bus: device.map_or_else(String::new, |device| device.bus_id.clone()),
             name: device.map_or_else(String::new, |device| device.name.clone()),
             free: gpu.free()?,
-            float8: version >= FLOAT8.0 && gpu.generation()? >= FLOAT8.1,
+            float8: match nccl_version {
+                Some(version) => nccl::reduces_float8(version, gpu.generation()?),
+                None => true,
+            },
         })
     };
     gpus.iter().map(info).collect()

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice, Registration};
 use spark_ccl::{Communicator, Element};
-use spark_ccl_cuda::cudarc::driver::{CudaStream, DriverError, result};
+use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream, DriverError, result};
 use spark_ccl_cuda::{checked, generation, is_idle};
 
 use super::kernels::Kernels;
@@ -63,13 +63,11 @@ impl Gpu {
 
     /// The free bytes of its memory.
     pub(super) fn free(&self) -> Result<u64, Error> {
-        let info = self.stream.context().mem_get_info();
-        let (free, _) = self.checked("cuMemGetInfo", info)?;
-        Ok(free as u64)
+        free(self.stream.context(), self.comm.rank())
     }
 
-    /// Allocates a send and a receive buffer of `bytes` each. Returns whether NCCL uses their
-    /// registration; true if they are not registered.
+    /// Allocates a send and a receive buffer of `bytes` each. Returns whether their registration is
+    /// used; true if they are not registered.
     pub(super) fn allocate(
         &mut self,
         bytes: usize,
@@ -127,6 +125,13 @@ impl Gpu {
     pub(super) fn wait(&self) -> Result<(), spark_ccl::Error> {
         self.comm.wait(&self.stream)
     }
+}
+
+/// The free bytes of the memory of a rank's GPU.
+pub(super) fn free(context: &CudaContext, rank: usize) -> Result<u64, Error> {
+    let info = checked("cuMemGetInfo", context.ordinal(), context.mem_get_info());
+    let (free, _) = info.map_err(|error| error.of_rank(rank))?;
+    Ok(free as u64)
 }
 
 impl Drop for Gpu {

@@ -1,4 +1,6 @@
-//! Measures NCCL on GPUs, as nccl-tests does: every thread has one or more GPUs.
+//! Measures on GPUs, as nccl-tests does: every thread has one or more GPUs.
+//!
+//! Must not know what executes the calls, but for what `nccl` says.
 
 // Unsafe: the driver keeps addresses and handles whose lifetimes the compiler cannot check.
 #[allow(unsafe_code)]
@@ -10,6 +12,7 @@ mod call;
 mod calls;
 mod check;
 mod events;
+mod gpus;
 mod placement;
 mod runner;
 mod team;

@@ -68,7 +68,7 @@ impl<T: Element> Call<T> {
         part(self.recv, range.clone())
     }
 
-    /// The number of NCCL calls that this call consists of, which run one after the other.
+    /// The number of the library's calls that this call consists of, which run one after the other.
     pub(super) fn rounds(&self) -> u32 {
         match self.invocation.collective {
             Collective::Hypercube => self.invocation.ranks.ilog2().max(1),
@@ -188,7 +188,7 @@ impl<'a> Start<'a, '_> {
     }
 }
 
-/// Whether NCCL has an in-place form.
+/// Whether it has an in-place form in device memory.
 fn has_in_place_form(collective: Collective) -> bool {
     !matches!(
         collective,
