@@ -1,4 +1,5 @@
-//! Ways to a communicator.
+//! How programs make the first communicators: their settings (`Builder`), and the ways in which ranks meet. The meeting
+//! itself is in `rendezvous.rs`.
 
 use crate::communicator::Communicator;
 use crate::error::Error;

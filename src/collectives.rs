@@ -1,5 +1,5 @@
-//! The collectives and messages of a communicator, each as a [`Call`]. Signatures and documentation only: no call is
-//! checked or run here.
+//! The collectives and messages of a communicator: methods that each make a [`Call`], and their documentation. No call
+//! is checked or run here.
 
 use crate::blocks::Blocks;
 use crate::buffer::{RecvBuf, SendBuf};

@@ -43,6 +43,7 @@ pub struct Communicator {
 
 /// What a communicator and its progress thread share.
 pub(crate) struct Inner {
+    /// This rank's place in it, and so its engine of host memory.
     pub(crate) host: Arc<Membership>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) lineage: Arc<Lineage>,
@@ -239,6 +240,7 @@ impl Communicator {
         Ok(())
     }
 
+    /// This rank's place in it, and so its engine of host memory.
     pub(crate) fn host(&self) -> &Arc<Membership> {
         &self.inner.host
     }

@@ -9,7 +9,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// In the place of a split's number and color, which have 32 bits, or of those of `restricted`.
+/// Tells contexts of shrunk communicators from others: it stands where those of `split` and `restricted` have a number
+/// or a color, which have 32 bits.
 const SHRUNK: u64 = u64::MAX - 1;
 /// How long a rank sleeps between two looks at what the others propose, which grows.
 const FIRST_PAUSE: Duration = Duration::from_micros(100);

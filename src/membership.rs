@@ -1,5 +1,5 @@
-//! How long a rank stays in its communicator. Knows its engine and the control plane's faults; knows no calls and no
-//! links.
+//! A rank's place in its communicator: its engine of host memory, and how long it stays. Knows the engine and the
+//! control plane's watch; knows no calls and no links.
 
 use crate::engine::Engine;
 use crate::host::HostEngine;
@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// A rank's place in its communicator, which the communicator and the handles of operations in flight
 /// hold together.
 ///
-/// The last of them waits for what is in flight still: the other ranks need this one's part in it. That
-/// lasts no longer than operations may take.
+/// The last of them to be dropped waits for what is in flight still, because the other ranks need this one's part in
+/// it, and then leaves the communicator. That lasts no longer than operations may take.
 pub(crate) struct Membership {
     engine: Arc<HostEngine>,
     watch: Arc<Watch>,
@@ -27,7 +27,7 @@ impl Membership {
         }
     }
 
-    /// The engine, without a place.
+    /// The engine alone. Holding it does not keep the rank in its communicator.
     pub(crate) fn engine(&self) -> &Arc<HostEngine> {
         &self.engine
     }

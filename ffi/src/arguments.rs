@@ -74,13 +74,20 @@ pub(crate) unsafe fn text<'a>(start: *const c_char) -> Option<Cow<'a, str>> {
 
 pub(crate) fn dtype(code: c_int) -> Result<DType, Failure> {
     let known = u8::try_from(code).ok().and_then(DType::from_code);
-    known
-        .ok_or_else(|| Failure::invalid(format!("{code} is no spark_ccl_dtype (expected 0 to 11)")))
+    known.ok_or_else(|| unknown(code, "spark_ccl_dtype", DType::ALL.len()))
 }
 
 pub(crate) fn reduction(code: c_int) -> Result<ReduceOp, Failure> {
     let known = u8::try_from(code).ok().and_then(ReduceOp::from_code);
-    known.ok_or_else(|| Failure::invalid(format!("{code} is no spark_ccl_op (expected 0 to 5)")))
+    known.ok_or_else(|| unknown(code, "spark_ccl_op", ReduceOp::ALL.len()))
+}
+
+/// The failure for a code that none of an enumeration's `len` values has.
+fn unknown(code: c_int, enumeration: &str, len: usize) -> Failure {
+    Failure::invalid(format!(
+        "{code} is no {enumeration} (expected 0 to {})",
+        len - 1
+    ))
 }
 
 /// Blocks for all ranks, and the elements of the buffer that they are in.

@@ -74,8 +74,9 @@ impl<'a> Draft<'a> {
             self.change(|call| call.reduction(op));
             return Ok(());
         }
-        // SAFETY: the operation multiplies, so `factor` is null or points to an element of `dtype`, which has so many
-        // bytes and is not written until this returns (this function's contract). Its bytes are copied before that.
+        // SAFETY: the operation multiplies, so `factor` is null or points to an element of `dtype`, which has
+        // `dtype.size()` bytes and is not written until this returns (this function's contract). Its bytes are copied
+        // before that.
         let own = unsafe { slice(self.factor.cast::<u8>(), self.dtype.size(), "factor") }?;
         let mut factor = [0; 8];
         factor[..own.len()].copy_from_slice(own);

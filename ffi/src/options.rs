@@ -34,8 +34,8 @@ pub(crate) struct Given {
 /// The caller's options.
 ///
 /// # Safety
-/// `options` is null, or points to `struct_size`. If that is at least `FIRST` and at most `MOST`, so many bytes are
-/// there in all, initialised but for the padding behind `registered`. Nobody writes them until this returns.
+/// `options` is null, or points to `struct_size`. If that is at least `FIRST` and at most `MOST`, that many bytes
+/// are there in all, initialised but for the padding behind `registered`. Nobody writes them until this returns.
 pub(crate) unsafe fn read(options: *const Options) -> Result<Given, Failure> {
     let mut own = Options {
         struct_size: size_of::<Options>(),
@@ -70,7 +70,7 @@ pub(crate) unsafe fn read(options: *const Options) -> Result<Given, Failure> {
             known + at
         ))
     });
-    // SAFETY: `known` is at most `size`, and so many bytes are at `start` (this function's contract). It is at most the
+    // SAFETY: `known` is at most `size`, and `size` bytes are at `start` (this function's contract). It is at most the
     // size of `own` as well, which is a variable here, so they do not overlap. Any bytes are pointers and numbers.
     unsafe { start.copy_to_nonoverlapping((&raw mut own).cast(), known) };
     Ok(Given { own, newer })

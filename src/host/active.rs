@@ -38,7 +38,7 @@ impl Active {
         }
     }
 
-    /// One half of a pair: a message to or from one peer.
+    /// A point-to-point operation: what one rank sends to another, or receives from it.
     pub(super) fn pair(request: Request, sequence: u64) -> Self {
         let signature = request.task.signature;
         let tag = PairTag::new(sequence, signature.dtype, signature.count);

@@ -1,5 +1,5 @@
-//! The quick way through an exchange: a small vector to every peer, the same to all or one for each, then everyone's,
-//! which are reduced, or put side by side.
+//! The quick way through an exchange, a small `all_reduce`, `all_gather` or `all_to_all`: one message to every peer, the
+//! same to all or a block for each; then one from every peer, which are reduced, or put side by side.
 //!
 //! It sends exactly the messages of the schedule's steps, so a rank may take it while others do not.
 
@@ -13,7 +13,7 @@ use spark_ccl_types::{Operation, Scale};
 /// The lane of a schedule with one channel.
 const LANE: usize = 0;
 
-/// How far an exchange got.
+/// How far an exchange has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     Complete,

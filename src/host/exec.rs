@@ -174,7 +174,7 @@ impl Run<'_> {
             }
             match self.message(channel, transfer, &mut halves[index]) {
                 Ok(_) => moved = true,
-                Err(Obstacle::Reduction) => {}
+                Err(Obstacle::Reduction | Obstacle::OtherHalf) => {}
                 Err(obstacle) if obstacle.is_wait() => waiting = obstacle,
                 Err(obstacle) => return Err(obstacle),
             }
@@ -208,7 +208,7 @@ impl Run<'_> {
             half.elements += count;
             return Ok(half.elements == transfer.elements);
         } else if half.elements + count as u64 > transfer.ready {
-            return Err(Obstacle::Reduction);
+            return Err(Obstacle::OtherHalf);
         } else if self.direct(lane, transfer, half.elements, count * size)? {
             half.elements += count as u64;
             return Ok(half.elements == transfer.elements);

@@ -52,7 +52,7 @@ impl Run<'_> {
             && (!self.task.signature.operation.reduces() || lends() == Lends::Registered)
     }
 
-    /// How many elements from `done` on may stay where they are, if it is better that the receiver copies them.
+    /// How many elements to lend, from `done` on; `None` if they must go through a slot, or that is better.
     fn lendable(&self, line: Line, transfer: &Transfer, span: &Span, done: u64) -> Option<u64> {
         if !self.program.may_lend() || self.scale(span.buf) != Scale::One {
             return None;
@@ -67,7 +67,8 @@ impl Run<'_> {
                 (ready >= slice).then_some(slice)
             }
             Lends::Anything => {
-                // A processor that has nothing else to do copies to a slot itself, which shares the work.
+                // A rank that has nothing else to do fills slots, while the receiver empties those before: so both
+                // copy, and not the receiver alone.
                 let is_busy = transfer.is_half || self.task.input.ptr != self.task.output.ptr;
                 let reduces = self.task.signature.operation.reduces();
                 (is_busy && !reduces).then(|| ready.min(most(LEND_MOST)))

@@ -1,9 +1,10 @@
-//! The part of a step that sends one message and receives one. A pure function of the step: links and memory are in
-//! `exec.rs`.
+//! What a step, or half of one, moves between links and memory. A pure function of the step; the links and the memory
+//! are in `exec.rs`.
 
 use spark_ccl_sched::{Kind, Rank, Span, Step};
 
-/// The part of a step that messages from one peer and to one peer can do.
+/// A flow of elements: those of `from` and of `src`, reduced if both are there, go to `dst` and to the peer `to`, or to
+/// one of these.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Transfer {
     pub(super) from: Option<Rank>,
@@ -11,9 +12,9 @@ pub(super) struct Transfer {
     pub(super) src: Option<Span>,
     pub(super) dst: Option<Span>,
     pub(super) elements: u64,
-    /// How many of them can be moved so far.
+    /// How many of the elements may be moved so far: one half of a step can be held back by the other.
     pub(super) ready: u64,
-    /// Half of an exchange: the rank does the other half meanwhile.
+    /// Half of a step: the rank does the other half meanwhile.
     pub(super) is_half: bool,
 }
 

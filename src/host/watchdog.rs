@@ -19,7 +19,7 @@ const ANNOUNCE_EVERY: Duration = Duration::from_secs(1);
 /// second to tell that a process on another host is gone (`REFUSED_FOR` in `crates/control/src/repair.rs`).
 const CAUSE_WITHIN: Duration = Duration::from_millis(1500);
 /// The same where the peer has closed the link: it may know why, and itself wait that long before it says so.
-const CAUSE_OF_CLOSE_WITHIN: Duration = Duration::from_millis(3000);
+const CAUSE_OF_CLOSE_WITHIN: Duration = Duration::from_secs(3);
 /// Ranks from which nothing has come for this long are late, at a deadline.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(2500);
 

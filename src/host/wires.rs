@@ -11,44 +11,6 @@ use spark_ccl_transport::{Bell, LinkError, LinkRx, LinkTx, Rails, Wait};
 use std::ops::Range;
 use std::sync::Arc;
 
-impl Obstacle {
-    /// Whether it may go away by itself.
-    pub(super) fn is_wait(&self) -> bool {
-        matches!(
-            self,
-            Self::Message { .. } | Self::LinkBusy { .. } | Self::Reduction | Self::Forming { .. }
-        )
-    }
-
-    /// Whether the peer has closed a link.
-    pub(super) fn is_closed(&self) -> bool {
-        matches!(
-            self,
-            Self::NoLink {
-                error: LinkError::Closed,
-                ..
-            } | Self::Link {
-                error: LinkError::Closed,
-                ..
-            }
-        )
-    }
-
-    /// The peer on whom it depends.
-    pub(super) fn peer(&self) -> Option<Rank> {
-        match *self {
-            Self::Reduction => None,
-            Self::Message { peer, .. }
-            | Self::LinkBusy { peer }
-            | Self::Forming { peer }
-            | Self::TagMismatch { peer, .. }
-            | Self::Disagreement { peer, .. }
-            | Self::NoLink { peer, .. }
-            | Self::Link { peer, .. } => Some(peer),
-        }
-    }
-}
-
 /// What all operations of a communicator work with.
 pub(crate) struct Wires {
     pub(crate) rank: Rank,
@@ -89,6 +51,8 @@ pub(super) enum Obstacle {
     Forming { peer: Rank },
     /// A reduction is not done.
     Reduction,
+    /// The other half of the step has to move first: it writes what this one sends, or sends what this one overwrites.
+    OtherHalf,
     /// The peer's message belongs to another operation.
     TagMismatch { peer: Rank, tag: u64 },
     /// The peer's part of the operation is not what this rank takes it for.
@@ -100,6 +64,48 @@ pub(super) enum Obstacle {
     NoLink { peer: Rank, error: LinkError },
     /// The link to the peer ended.
     Link { peer: Rank, error: LinkError },
+}
+
+impl Obstacle {
+    /// Whether it may go away by itself.
+    pub(super) fn is_wait(&self) -> bool {
+        matches!(
+            self,
+            Self::Message { .. }
+                | Self::LinkBusy { .. }
+                | Self::Forming { .. }
+                | Self::Reduction
+                | Self::OtherHalf
+        )
+    }
+
+    /// Whether the peer has closed a link.
+    pub(super) fn is_closed(&self) -> bool {
+        matches!(
+            self,
+            Self::NoLink {
+                error: LinkError::Closed,
+                ..
+            } | Self::Link {
+                error: LinkError::Closed,
+                ..
+            }
+        )
+    }
+
+    /// The peer on whom it depends.
+    pub(super) fn peer(&self) -> Option<Rank> {
+        match *self {
+            Self::Reduction | Self::OtherHalf => None,
+            Self::Message { peer, .. }
+            | Self::LinkBusy { peer }
+            | Self::Forming { peer }
+            | Self::TagMismatch { peer, .. }
+            | Self::Disagreement { peer, .. }
+            | Self::NoLink { peer, .. }
+            | Self::Link { peer, .. } => Some(peer),
+        }
+    }
 }
 
 impl Wires {

@@ -1,4 +1,5 @@
-//! What all links of a communicator depend on: its ranks, its sizes, and how each peer is reached. Makes no links.
+//! The communicator whose links the mesh makes (`LinkOwner`): its ranks, the sizes of its links, and how each peer is
+//! reached. Makes no links.
 
 use super::Line;
 use super::line::stream_number;

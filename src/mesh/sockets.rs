@@ -25,7 +25,7 @@ impl Sockets {
         (0..self.0.len() as u32).try_for_each(|socket| owner.reach(line, Kind::Tcp, socket))
     }
 
-    /// Takes the socket of that number. Sockets that the peer has too many of are closed.
+    /// Takes the socket of that number. It is closed if there is no such number: the peer counts on more sockets.
     pub(super) fn put(&mut self, number: usize, socket: Unshared<Socket>) {
         if let Some(place) = self.0.get_mut(number) {
             *place = Some(socket);

@@ -26,7 +26,8 @@ use topology::Topology;
 /// What all plans of a communicator depend on.
 #[derive(Debug)]
 pub(crate) struct Planner {
-    /// Identifies the communicator among all that this process ever has.
+    /// The number of this rank's communicator among all that the process makes. Unlike the context, which all ranks
+    /// share, it tells ranks of one process apart.
     pub(crate) communicator: u64,
     pub(crate) rank: u32,
     pub(crate) size: u32,

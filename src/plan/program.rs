@@ -89,7 +89,8 @@ impl Program {
         matches!(self, Self::PointToPoint(_))
     }
 
-    /// Whether it is an all-reduce or an all-gather in which everyone sends its vector to everyone.
+    /// Whether it is an `all_reduce`, `all_gather` or `all_to_all` in which every rank sends a message to every other
+    /// before it receives from any ([`Schedule::is_exchange`]).
     pub(crate) fn is_exchange(&self) -> bool {
         matches!(self, Self::Schedule(schedule) if schedule.is_exchange())
     }

@@ -79,8 +79,9 @@ pub(super) fn candidates(
     all.filter(fits).filter(allowed)
 }
 
-/// Whether a rule may choose the algorithm if no setting asks for it. If hosts have several ranks, halving and doubling
-/// is good only if the ranks of a host are consecutive and their number is a power of two, which the model assumes.
+/// Whether the cost model's estimate of an algorithm counts where no setting asks for it. That of halving and doubling
+/// assumes that the ranks of a host are consecutive, and a power of two: so it does not count where hosts have several
+/// ranks, which may be laid out in another way.
 pub(super) fn competes(planner: &Planner, signature: Signature, algorithm: Algorithm) -> bool {
     match algorithm {
         Algorithm::Hierarchical => planner.topology.has_levels(),

@@ -56,7 +56,7 @@ pub enum Unreached {
 pub struct Redial {
     /// What opens them.
     pub dial: Arc<dyn Dial>,
-    /// How long a rank may be silent that no common neighbour hears.
+    /// How long a rank may be silent here while no common neighbour hears it either.
     pub unheard: Duration,
     /// How long a rank may be silent here while a common neighbour still hears it.
     pub heard: Duration,

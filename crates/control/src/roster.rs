@@ -216,7 +216,7 @@ impl Roster {
             let ahead = ahead.filter(|&sequence| sequence > entered);
             ahead.chain(heard.left.map(|last| last.saturating_add(1)))
         });
-        self.view.inspect_from(next.min().unwrap_or(u64::MAX));
+        self.view.set_inspect_from(next.min().unwrap_or(u64::MAX));
     }
 
     fn mismatch(&self, rank: u32, theirs: Operation, mine: [u64; 2]) -> Fault {

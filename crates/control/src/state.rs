@@ -126,11 +126,11 @@ impl State {
             End::Failed(error) | End::Garbled(error) => Some(error),
         };
         let peer = neighbour.peer;
-        self.report_lost(peer, error);
+        self.report_gone(peer, error);
     }
 
-    /// Floods that the stream to a neighbour has ended for good.
-    fn report_lost(&mut self, peer: u32, error: Option<String>) {
+    /// Floods that a neighbour is gone: that it died, or, with an error, that it is lost.
+    fn report_gone(&mut self, peer: u32, error: Option<String>) {
         if !self.departures.contains_key(&peer) {
             self.originate(News::Gone {
                 rank: peer,
@@ -201,7 +201,7 @@ impl State {
         }
     }
 
-    /// Records that `noticed_by` lost its stream to `rank`.
+    /// Records that `rank` is gone, as `noticed_by` has found: it died, or, with an error, it is lost.
     fn handle_gone(&mut self, noticed_by: u32, rank: u32, error: Option<String>) {
         let name = |rank: u32| Arc::clone(&self.names[rank as usize]);
         let departure = if rank == self.me {

@@ -21,6 +21,7 @@ pub(crate) struct View {
     /// Called when the first fault is recorded. `fault` and `alarm` are set with the monitor's mutex held.
     pub(crate) alarm: OnceLock<Box<dyn Fn() + Send + Sync>>,
     finished: AtomicU64,
+    /// The next operation that has to be compared with what is known of the other members.
     inspect_from: AtomicU64,
 }
 
@@ -105,7 +106,7 @@ impl View {
         sequence >= self.inspect_from.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn inspect_from(&self, sequence: u64) {
+    pub(crate) fn set_inspect_from(&self, sequence: u64) {
         self.inspect_from.store(sequence, Ordering::Relaxed);
     }
 }

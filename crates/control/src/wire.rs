@@ -96,7 +96,7 @@ pub(crate) enum News {
     Leave { context: u64, last_sequence: u64 },
     /// `origin` leaves the world.
     Goodbye,
-    /// A neighbour of `origin` left the world without a goodbye: it died, or is lost with this error.
+    /// A neighbour of `origin` left the world without a goodbye. It is lost with this error; `None`: it died.
     Gone { rank: u32, error: Option<String> },
     /// A communicator failed.
     Fault { context: u64, fault: Fault },

@@ -148,11 +148,11 @@ fn check(operation: Operation, shape: &Shape) -> Result<(), &'static str> {
 }
 
 impl Schedule {
-    /// Whether it consists of one exchange: the whole input is sent to every other rank, starting
-    /// with the next one; then the whole input of every other rank is received, and all are reduced
-    /// in rank order to the output, or put there side by side: the own one first, if it is not there
-    /// yet, then those of the ranks before this one, the closest first. An executor may then do all of
-    /// it at once instead of step by step.
+    /// Whether it consists of one exchange: a message goes to every other rank, starting with the
+    /// next one, and has the whole input, or of an `all_to_all` the block for that rank. Then one
+    /// comes from every other rank, and all are reduced in rank order to the output, or put there
+    /// side by side: the own one first, if it is not there yet, then those of the ranks before this
+    /// one, the closest first. An executor may then do all of it at once instead of step by step.
     #[inline]
     pub fn is_exchange(&self) -> bool {
         matches!(&self.plan, Plan::Direct(direct) if direct.is_exchange())

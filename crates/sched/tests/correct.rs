@@ -97,28 +97,14 @@ fn prove(operation: Operation) {
     }
 }
 
-macro_rules! prove {
-    ($($name:ident: $operation:ident,)*) => {
-        $(
-            #[test]
-            fn $name() {
-                prove(Operation::$operation);
-            }
-        )*
-    };
-}
-
-prove! {
-    all_reduce: AllReduce,
-    all_gather: AllGather,
-    reduce_scatter: ReduceScatter,
-    broadcast: Broadcast,
-    reduce: Reduce,
-    gather: Gather,
-    scatter: Scatter,
-    all_to_all: AllToAll,
-    barrier: Barrier,
-    alloc: Alloc,
+/// The collectives side by side, since each takes some seconds.
+#[test]
+fn every_collective_with_each_of_its_algorithms() {
+    std::thread::scope(|scope| {
+        for operation in Operation::ALL.into_iter().filter(|it| it.has_schedule()) {
+            scope.spawn(move || prove(operation));
+        }
+    });
 }
 
 #[test]

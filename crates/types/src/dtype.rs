@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::listed::listed;
 
 listed! {
-    /// An element type, with NCCL's numbering.
+    /// An element type. Those that NCCL has come first, with its numbers (`ncclDataType_t`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     #[repr(u8)]
     pub enum DType {
@@ -49,12 +49,12 @@ impl DType {
         }
     }
 
-    /// The type with this number in NCCL's `ncclDataType_t`, if there is one.
+    /// The type with this number, if there is one.
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }
 
-    /// Its number in NCCL's `ncclDataType_t`.
+    /// Its number: NCCL's in `ncclDataType_t`, for all types that NCCL has.
     #[inline]
     pub const fn code(self) -> u8 {
         self as u8
@@ -96,10 +96,7 @@ impl fmt::Display for DType {
 
 /// The error for a name that is not an element type's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown data type {0:?}: use one of int8, uint8, int32, uint32, int64, uint64, half, float, \
-     double, bfloat16, f8e4m3, f8e5m2"
-)]
+#[error("unknown data type {0:?}: use one of {all}", all = DType::ALL.map(DType::name).join(", "))]
 pub struct UnknownDType(pub String);
 
 impl FromStr for DType {
@@ -141,7 +138,7 @@ mod tests {
                     .contains(dtype.name())
             );
         }
-        assert_eq!(DType::from_code(12), None);
+        assert_eq!(DType::from_code(DType::ALL.len() as u8), None);
     }
 
     #[test]

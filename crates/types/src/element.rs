@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use crate::{DType, F8E4M3, F8E5M2, Scale};
 
-/// A type of elements. Implemented for the twelve types of [`DType`] only; the trait is sealed.
+/// A type of elements. Implemented for the types of [`DType`] only; the trait is sealed.
 pub trait Element:
     bytemuck::Pod + Send + Sync + PartialEq + Debug + Default + sealed::Sealed + 'static
 {

@@ -18,7 +18,7 @@ struct Row {
     reduces: bool,
     has_schedule: bool,
     in_place: InPlaceRule,
-    /// The shared buffers out of place, and in place.
+    /// The buffers that peers access, out of place and in place: see [`Operation::shared`].
     shared: [Option<[Side; 2]>; 2],
 }
 
@@ -156,7 +156,8 @@ impl Operation {
         self.row().reduces
     }
 
-    /// Whether its signature determines its steps, so that there are algorithms to choose from.
+    /// Whether a schedule computes its steps, from its signature alone. It then has algorithms to choose from, and
+    /// otherwise none.
     #[inline]
     pub const fn has_schedule(self) -> bool {
         self.row().has_schedule
@@ -168,8 +169,8 @@ impl Operation {
         self.row().in_place
     }
 
-    /// The one or two buffers that ranks access in each other's memory if they are registered; `None` if the operation
-    /// has no one-sided form.
+    /// The buffers that ranks access in each other's memory if they are registered. Where that is only one of them, it
+    /// is there twice. `None` if the operation has no one-sided form.
     #[inline]
     pub const fn shared(self, in_place: bool) -> Option<[Side; 2]> {
         self.row().shared[in_place as usize]

@@ -7,7 +7,7 @@ use crate::Element;
 use crate::listed::listed;
 
 listed! {
-    /// A reduction, with NCCL's numbering.
+    /// A reduction. The first five are NCCL's, with its numbers (`ncclRedOp_t`).
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
     #[repr(u8)]
     pub enum ReduceOp {
@@ -59,7 +59,7 @@ impl fmt::Display for ReduceOp {
 
 /// The error for a name that is not a reduction's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown reduction {0:?}: use one of sum, prod, max, min, avg, premulsum")]
+#[error("unknown reduction {0:?}: use one of {all}", all = ReduceOp::ALL.map(ReduceOp::name).join(", "))]
 pub struct UnknownReduceOp(pub String);
 
 impl FromStr for ReduceOp {
@@ -178,7 +178,7 @@ mod tests {
             let typed = RedOp::<f32>::without_factor(op).unwrap_or(RedOp::PreMulSum(2.0));
             assert_eq!(typed.op(), op);
         }
-        assert_eq!(ReduceOp::from_code(6), None);
+        assert_eq!(ReduceOp::from_code(ReduceOp::ALL.len() as u8), None);
         assert!("mean".parse::<ReduceOp>().is_err());
     }
 }

@@ -94,7 +94,8 @@ impl State {
             return;
         };
         let progress = roster.announce(sequence, signature, waiting, now);
-        // Only for the inquiry and the pace: the companions forward the notice if it is new.
+        // Remembers that a member waits in this call, and that the companions have just been told. The answer does not
+        // matter: this rank's own notices always go out.
         roster.waits(&progress, now);
         let notice = self.new_notice(Content::Progress(progress));
         self.notify_companions(context, &notice);

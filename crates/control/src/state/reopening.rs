@@ -231,7 +231,7 @@ impl State {
         };
         self.neighbours[index].close();
         self.neighbours[index].drop_stream();
-        self.report_lost(peer, error);
+        self.report_gone(peer, error);
     }
 }
 

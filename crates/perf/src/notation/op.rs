@@ -17,6 +17,7 @@ pub(crate) fn parse(text: &str) -> Result<ReduceOp, String> {
         .into_iter()
         .find(|op| name(*op) == text)
         .ok_or_else(|| {
-            format!("unknown operation '{text}': expected sum, prod, max, min, avg, mulsum or all")
+            let known = ReduceOp::ALL.map(name).join(", ");
+            format!("unknown operation '{text}': expected {known} or all")
         })
 }

@@ -1,10 +1,15 @@
 //! Every collective, checked element by element, with several numbers of processes.
 
 use crate::program::{Run, run, succeed};
+use spark_ccl::{DType, ReduceOp};
 
 /// Small enough for a loaded machine. The sizes cover every algorithm of the tuner, and counts
 /// below the number of ranks.
 const SWEEP: &str = "-b 8 -e 600K -f 64 -n 1 -w 0";
+/// Its lines for one type; for all types; and for all types with all reductions.
+const SIZES: usize = 3;
+const TYPES: usize = SIZES * DType::ALL.len();
+const REDUCTIONS: usize = TYPES * ReduceOp::ALL.len();
 
 fn all_right(args: &str) -> usize {
     let run = succeed(&format!("{args} {SWEEP}"));
@@ -31,17 +36,17 @@ macro_rules! collectives {
 }
 
 collectives! {
-    all_reduce: "all_reduce -d all -o all", [2, 3, 5, 8], 216;
-    reduce_scatter: "reduce_scatter -d all -o all", [2, 3, 5, 8], 216;
-    reduce: "reduce -d all -o all -r 1", [2, 3, 5, 8], 216;
-    all_gather: "all_gather -d all", [2, 3, 5, 8], 36;
-    broadcast: "broadcast -d all -r 1", [2, 3, 5, 8], 36;
-    gather: "gather -d all -r 1", [2, 3, 5, 8], 36;
-    scatter: "scatter -d all -r 1", [2, 3, 5, 8], 36;
-    all_to_all: "alltoall -d all", [2, 3, 5, 8], 36;
-    all_to_all_v: "alltoallv -d all", [2, 3, 5, 8], 36;
-    send_recv: "sendrecv -d all", [2, 3, 5, 8], 36;
-    hypercube: "hypercube -d all", [2, 8], 36;
+    all_reduce: "all_reduce -d all -o all", [2, 3, 5, 8], REDUCTIONS;
+    reduce_scatter: "reduce_scatter -d all -o all", [2, 3, 5, 8], REDUCTIONS;
+    reduce: "reduce -d all -o all -r 1", [2, 3, 5, 8], REDUCTIONS;
+    all_gather: "all_gather -d all", [2, 3, 5, 8], TYPES;
+    broadcast: "broadcast -d all -r 1", [2, 3, 5, 8], TYPES;
+    gather: "gather -d all -r 1", [2, 3, 5, 8], TYPES;
+    scatter: "scatter -d all -r 1", [2, 3, 5, 8], TYPES;
+    all_to_all: "alltoall -d all", [2, 3, 5, 8], TYPES;
+    all_to_all_v: "alltoallv -d all", [2, 3, 5, 8], TYPES;
+    send_recv: "sendrecv -d all", [2, 3, 5, 8], TYPES;
+    hypercube: "hypercube -d all", [2, 8], TYPES;
 }
 
 #[test]

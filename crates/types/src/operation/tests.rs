@@ -9,7 +9,7 @@ fn names_and_codes_lead_back() {
         assert_eq!(Operation::from_code(code), Some(operation));
         assert_eq!(Operation::from_name(operation.name()), Some(operation));
     }
-    assert_eq!(Operation::from_code(14), None);
+    assert_eq!(Operation::from_code(Operation::ALL.len() as u8), None);
     assert_eq!(Operation::from_name("all_increase"), None);
 }
 
