@@ -7,11 +7,15 @@ use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{Error, RecordedEvent};
 use std::sync::Arc;
 
-/// Whether the program itself keeps all uses of a call's memory in order.
+/// Whether the program itself keeps all uses of a call's memory in order. Some of the memory has to be its own, even if
+/// all is empty: only for such memory has it promised what holds for a graph.
 pub(super) fn is_the_programs(regions: [&Region; 2]) -> bool {
-    let used = regions.iter().filter(|region| region.len > 0);
-    let mut sites = used.filter_map(|region| region.site.as_ref());
-    sites.all(|site| matches!(site.order, Order::Program))
+    let is_own = |region: &Region| {
+        let site = region.site.as_ref();
+        site.is_some_and(|site| matches!(site.order, Order::Program))
+    };
+    let mut used = regions.iter().filter(|region| region.len > 0);
+    regions.iter().any(|region| is_own(region)) && used.all(|region| is_own(region))
 }
 
 /// The stream that a call's memory comes with, preferably that of a buffer of cudarc's: it may have been used there

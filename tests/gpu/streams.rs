@@ -5,7 +5,7 @@ use spark_ccl::cuda::cudarc::driver::sys::{
     CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode,
 };
 use spark_ccl::cuda::cudarc::driver::{CudaContext, DriverError};
-use spark_ccl::cuda::{DeviceMemory, DeviceSlice, Registration, adopt_context};
+use spark_ccl::cuda::{DeviceMemory, DevicePart, DeviceSlice, Registration, adopt_context};
 use spark_ccl::{Backend, Communicator, RedOp};
 use std::sync::Arc;
 use std::time::Duration;
@@ -246,6 +246,35 @@ fn captures_of_the_strict_kind_are_left_alone() {
         graph.unwrap().launch().unwrap();
         comm.wait(&stream).unwrap();
     }
+    comm.finalize().unwrap();
+}
+
+#[test]
+fn memory_without_elements_is_not_captured_either() {
+    let Some(_gpus) = gpus(1) else { return };
+    let comm = builder().local(1).unwrap().remove(0);
+    let stream = comm.context().unwrap().new_stream().unwrap();
+    let [mut first, mut second] = [(); 2].map(|()| comm.alloc_device::<u64>(0).unwrap());
+    let ours = stream.alloc_zeros::<u64>(1).unwrap();
+    stream
+        .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+        .unwrap();
+    let refused = [
+        text(comm.all_reduce_in_place(&mut first, RedOp::Sum).on(&stream)),
+        text(
+            comm.all_reduce(DevicePart::of(&ours, 0..0), &mut second, RedOp::Sum)
+                .on(&stream),
+        ),
+    ];
+    for said in refused {
+        assert!(said.contains("capture calls of"), "{said}");
+    }
+    // SAFETY: it has no elements. The graph is never launched.
+    let none = unsafe { DeviceSlice::<u64>::from_raw(0, 0, comm.device().unwrap()) };
+    comm.all_reduce_in_place(none, RedOp::Sum)
+        .on(&stream)
+        .unwrap();
+    stream.end_capture(CUgraphInstantiate_flags(0)).unwrap();
     comm.finalize().unwrap();
 }
 
