@@ -1,7 +1,7 @@
 //! What only the engine of our own kernels does: it compares each call, names who is late, and lets ranks share a GPU.
 
 use super::{BACKEND, builder, gpus, stream_of, text};
-use spark_ccl::cuda::DeviceMemory;
+use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
 use spark_ccl::{Blocks, Communicator, Error, ExitClass, RedOp};
 use spark_ccl_testing::{Need, has, scramble};
 use std::time::Duration;
@@ -179,6 +179,41 @@ fn two_communicators_may_be_used_in_opposite_orders() {
         other.finalize().unwrap();
         comm.finalize().unwrap();
     });
+}
+
+/// One thread's group has the calls of one rank before those of the others, and more than a stream takes in.
+#[test]
+fn a_group_fills_no_stream_before_all_ranks_have_their_turn() {
+    const CALLS: usize = 3000;
+    let Some(gpus) = gpus(2) else { return };
+    let comms = builder().local(gpus.count).unwrap();
+    let lanes: Vec<_> = comms
+        .iter()
+        .map(|comm| (comm, stream_of(comm), memory(comm)))
+        .collect();
+    comms[0]
+        .group(|group| {
+            for (comm, stream, memory) in &lanes {
+                let device = comm.device().unwrap();
+                // SAFETY: the memory lives, and only these calls, one after the other, use it.
+                let raw = unsafe { DeviceSlice::from_raw(memory.address(), LEN, device) };
+                for _ in 0..CALLS {
+                    comm.all_reduce_in_place::<u64, _>(raw, RedOp::Max)
+                        .within(group, stream);
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+    let most = |place| {
+        let all = (0..comms.len()).map(|rank| scramble(rank as u64, place));
+        all.max().unwrap_or_default()
+    };
+    let expected: Vec<_> = (0..LEN as u64).map(most).collect();
+    for (comm, stream, memory) in &lanes {
+        comm.wait(stream).unwrap();
+        assert!(read(memory) == expected);
+    }
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use super::engine::KernelEngine;
 use crate::device::calls::Calls;
-use crate::device::engine::StreamTask;
 use crate::device::rank::State;
 use crate::error::Error;
 use crate::task::Task;
@@ -13,30 +12,31 @@ use spark_ccl_types::{Operation, ReduceOp, Side};
 use std::sync::Arc;
 
 /// The end of a call, in a stream that captures nothing.
-type End = Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error>;
+pub(super) type End = Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error>;
 
-/// Enqueues the tasks of a group one after the other: kernels wait for each other only once they run.
-pub(super) fn enqueue_group(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
-    let admitted = tasks.iter().map(|task| {
-        let engine = task.engine_as::<KernelEngine>()?;
-        Ok((engine, engine.admit(&task.task, task.stream)?))
-    });
-    let admitted = admitted.collect::<Result<Vec<_>, Error>>()?;
-    let mut all = admitted.iter().zip(tasks);
-    all.try_for_each(|((engine, call), task)| {
-        engine.enqueue_admitted(call, &task.task, task.stream)
-    })
+/// A call that its engine has admitted.
+pub(super) struct Admitted<'a> {
+    engine: &'a KernelEngine,
+    call: Call,
+    task: &'a Task,
+    stream: &'a Arc<CudaStream>,
 }
 
 impl KernelEngine {
     /// Admits, enqueues and notes a checked call that is in no group.
     pub(super) fn enqueue_alone(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let call = self.admit(task, stream)?;
-        self.enqueue_admitted(&call, task, stream)
+        call.hold_back()?;
+        let end = call.launch()?;
+        call.note(end)
     }
 
     /// Checks a task and a stream, before anything is done in it. What there is no kernel for is refused on all ranks.
-    fn admit(&self, task: &Task, stream: &CudaStream) -> Result<Call, Error> {
+    pub(super) fn admit<'a>(
+        &'a self,
+        task: &'a Task,
+        stream: &'a Arc<CudaStream>,
+    ) -> Result<Admitted<'a>, Error> {
         let operation = task.operation();
         match operation {
             Operation::Send | Operation::Recv | Operation::SendRecv | Operation::AllToAllV => {
@@ -48,7 +48,12 @@ impl KernelEngine {
             }
             _ => self.base.admit(task, stream)?,
         }
-        Ok(self.call(task))
+        Ok(Admitted {
+            engine: self,
+            call: self.call(task),
+            task,
+            stream,
+        })
     }
 
     fn call(&self, task: &Task) -> Call {
@@ -66,23 +71,18 @@ impl KernelEngine {
             words: task.signature.words(),
         }
     }
+}
 
-    fn enqueue_admitted(
-        &self,
-        call: &Call,
-        task: &Task,
-        stream: &Arc<CudaStream>,
-    ) -> Result<(), Error> {
-        let regions = task.regions();
-        self.base
-            .hold_back(task.operation().name(), regions, stream)?;
-        let end = self.launch(call, stream)?;
-        self.base.used(regions, stream, end)
+impl Admitted<'_> {
+    /// Makes its stream wait for its memory.
+    pub(super) fn hold_back(&self) -> Result<(), Error> {
+        let (base, operation) = (&self.engine.base, self.task.operation().name());
+        base.hold_back(operation, self.task.regions(), self.stream)
     }
 
-    /// Launches a call's kernel behind the last call. The outer error says that nothing was launched.
-    fn launch(&self, call: &Call, stream: &Arc<CudaStream>) -> Result<End, Error> {
-        let base = &self.base;
+    /// Launches its kernel behind the last call. The outer error says that nothing was launched.
+    pub(super) fn launch(&self) -> Result<End, Error> {
+        let (base, stream) = (&self.engine.base, self.stream);
         if base.watch.failed() {
             return Err(base.gone());
         }
@@ -93,15 +93,21 @@ impl KernelEngine {
                 follow(calls, stream)?;
                 // SAFETY: `admit` has checked that the buffers are memory of this GPU, and the task's check that they
                 // are as long as the call says. Their order keeps them, and keeps others away, until the call has run
-                // (`hold_back`, `used`); for `DeviceSlice`, also in graphs, its `from_raw` promises that. Calls run
+                // (`hold_back`, `note`); for `DeviceSlice`, also in graphs, its `from_raw` promises that. Calls run
                 // one after the other: this one is behind the last one, and the lock is held; where graphs are among
                 // them, `from_raw` promises that, too. The words have all that a call depends on but for each rank's
                 // own addresses and factor. `attach` has shared out the CTAs of GPUs that ranks share.
-                unsafe { member.enqueue(call, stream) }
+                unsafe { member.enqueue(&self.call, stream) }
             };
             launch().map(|()| base.record(calls, stream))
         };
-        launched.map_err(|error| self.failed(error))
+        launched.map_err(|error| self.engine.failed(error))
+    }
+
+    /// Notes for its memory when it will have run.
+    pub(super) fn note(&self, end: End) -> Result<(), Error> {
+        let base = &self.engine.base;
+        base.used(self.task.regions(), self.stream, end)
     }
 }
 

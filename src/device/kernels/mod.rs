@@ -6,6 +6,7 @@
 mod attach;
 mod engine;
 mod enqueue;
+mod group;
 mod joined;
 mod pass;
 mod report;
@@ -20,6 +21,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::task::Task;
 use engine::KernelEngine;
+use group::enqueue_group;
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +53,7 @@ impl StreamEngine for KernelEngine {
     }
 
     fn enqueue_together(&self, tasks: &[StreamTask<'_>]) -> Result<(), Error> {
-        enqueue::enqueue_group(tasks)
+        enqueue_group(tasks)
     }
 
     fn wait(&self, stream: &CudaStream) -> Result<(), Error> {
