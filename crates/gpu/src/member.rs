@@ -40,6 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 ///
 /// When it is dropped, its waits are ended. Once everything that was enqueued in its GPU's context has
 /// run, its memory is unmapped, and its kernels are unloaded. Peers that still write there are not disturbed.
+/// Where the driver cannot say that it has run, all that stays for good: [`end`](Member::end) tells.
 #[derive(Debug)]
 pub struct Member {
     layout: MemberLayout,
@@ -228,12 +229,34 @@ impl Member {
     }
 }
 
+impl Member {
+    /// Ends the member, as dropping it does. Where the driver does not wait for what runs, as while a stream of
+    /// the context captures, it gives the member back, to be ended later.
+    ///
+    /// # Errors
+    /// The driver fails.
+    pub fn end(self) -> Result<(), Box<(Self, Error)>> {
+        self.abort();
+        match self.parts.own.settle() {
+            Ok(()) => {
+                let mut ended = ManuallyDrop::new(self);
+                // SAFETY: nothing runs in the context any more, and `ended` is neither used nor dropped
+                // after this.
+                unsafe { ManuallyDrop::drop(&mut ended.parts) };
+                Ok(())
+            }
+            Err(error) => Err(Box::new((self, error))),
+        }
+    }
+}
+
 impl Drop for Member {
     fn drop(&mut self) {
         self.abort();
-        // Otherwise a kernel may still use them.
+        // Otherwise a kernel may still use them: they are left.
         if self.parts.own.settle().is_ok() {
-            // SAFETY: this is the only place that takes them, and `drop` runs once.
+            // SAFETY: nothing runs in the context any more. `end` drops no member whose parts it has taken,
+            // and `drop` runs once.
             unsafe { ManuallyDrop::drop(&mut self.parts) };
         }
     }

@@ -3,9 +3,13 @@
 use crate::device::helper_thread::spawn;
 use crate::device::waiting::SUBSIDES;
 use crossbeam::channel::bounded;
-use spark_ccl_gpu::Member;
+use spark_ccl_gpu::{self as gpu, Member};
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
+use std::time::Duration;
+
+/// How long an end that a capture has kept from coming waits before it is tried again.
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// A member. Its end waits for all that runs in its GPU's context, also for kernels of other communicators, which may
 /// wait for other ranks; so it ends on a thread of its own.
@@ -32,7 +36,7 @@ impl Drop for Joined {
         let member = unsafe { ManuallyDrop::take(&mut self.0) };
         let (sender, done) = bounded(1);
         let started = spawn("spark-gpu-end", move || {
-            drop(member);
+            end(member);
             // Fails if nobody waits any more.
             let _ = sender.send(());
         });
@@ -41,5 +45,20 @@ impl Drop for Joined {
         } else if done.recv_timeout(SUBSIDES).is_err() {
             tracing::debug!("memory of kernels between GPUs is freed once all has run on the GPU");
         }
+    }
+}
+
+/// Ends a member. A capture in the context keeps the driver from waiting for what runs there, so the end comes after it.
+fn end(mut member: Member) {
+    loop {
+        let Err(failed) = member.end() else { return };
+        let (left, error) = *failed;
+        if !matches!(&error, gpu::Error::Cuda(error) if error.is_of_a_capture()) {
+            let rank = left.rank();
+            tracing::warn!("rank {rank}: memory of kernels between GPUs is never freed: {error}");
+            return;
+        }
+        std::thread::sleep(AGAIN);
+        member = left;
     }
 }
