@@ -6,6 +6,7 @@ use super::block;
 use super::calls::Mark;
 use super::guarded::Guarded;
 use super::rank::{DeviceRank, State};
+use super::waiting::SUBSIDES;
 use crate::error::Error;
 use spark_ccl_control::Fault;
 use std::sync::{Arc, Weak};
@@ -38,17 +39,23 @@ fn watch_over<E: Guarded>(engine: &Weak<E>, mut look: impl FnMut(&E)) {
         let Some(engine) = engine.upgrade() else {
             break;
         };
-        if !engine.base().watch.failed() {
-            look(&engine);
-        } else if engine.abort() {
-            break;
+        if engine.base().watch.failed() {
+            engine.abort();
+            block::sweep();
+            continue;
         }
+        look(&engine);
         if engine.has_leftovers() {
             tidy_elsewhere(&engine);
         }
     }
-    // What ran has ended, so blocks that were dropped while in use are not in use any more.
+    // What ran ends soon. Blocks that the program itself uses for longer are freed by another guard or allocation.
+    let end = Instant::now() + SUBSIDES;
     block::sweep();
+    while block::any() && Instant::now() < end {
+        std::thread::sleep(TICK);
+        block::sweep();
+    }
 }
 
 impl<B> DeviceRank<B> {

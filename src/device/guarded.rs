@@ -19,8 +19,8 @@ pub(super) trait Guarded: Send + Sync + 'static {
     /// The communicator's error, if it has failed; also what the backend has noticed meanwhile.
     fn check(&self) -> Result<(), Error>;
 
-    /// Ends what runs; after that nothing can be enqueued any more. Returns `false` if that could not be done.
-    fn abort(&self) -> bool;
+    /// Ends what runs; after that nothing can be enqueued any more. Where that cannot be done yet, the guard tries again.
+    fn abort(&self);
 
     /// Whether memory was dropped that can be given back now.
     fn has_leftovers(&self) -> bool {

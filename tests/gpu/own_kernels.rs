@@ -217,6 +217,36 @@ fn a_group_fills_no_stream_before_all_ranks_have_their_turn() {
 }
 
 #[test]
+fn finalizing_gives_memory_back_and_ends_calls() {
+    const TIMES: usize = 8;
+    let Some(gpus) = gpus(2) else { return };
+    let finalized = || {
+        gpus.each(&builder(), |comm| {
+            sum(&comm);
+            comm.finalize().unwrap();
+            comm
+        })
+    };
+    let first = finalized();
+    let context = first[0].context().unwrap();
+    let before = context.mem_get_info().unwrap().0;
+    let kept: Vec<_> = (0..TIMES).map(|_| finalized()).collect();
+    let after = context.mem_get_info().unwrap().0;
+    // Each has had 10 MiB for each rank.
+    let lost = before.saturating_sub(after);
+    assert!(
+        lost < (TIMES * first.len() / 2) * (10 << 20),
+        "{lost} bytes"
+    );
+    for comm in first.iter().chain(kept.iter().flatten()) {
+        let mut memory = comm.alloc_device::<u64>(LEN).unwrap();
+        let call = comm.all_reduce_in_place(&mut memory, RedOp::Sum);
+        let said = text(call.on(&stream_of(comm)));
+        assert!(said.contains("has been finalized"), "{said}");
+    }
+}
+
+#[test]
 fn large_and_odd_messages_arrive() {
     let Some(gpus) = gpus(2) else { return };
     gpus.each(&builder(), |comm| {

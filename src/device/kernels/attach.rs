@@ -33,9 +33,9 @@ pub(crate) fn attach(
     check_ranks(comm)?;
     let world = &comm.inner.world.settings;
     let found = find_gpu(comm);
-    let told = tell_gpu(comm, found.as_ref().ok())?;
+    let told = tell_gpu(comm, found.as_ref().ok());
     let context = found?.context;
-    let all = all_have(comm, BACKEND, told)?;
+    let all = all_have(comm, BACKEND, told?)?;
     if !world.share_gpu {
         no_other_has(comm, &all, "; in tests, SPARK_CCL_SHARE_GPU=1 allows it")?;
     }
@@ -45,15 +45,9 @@ pub(crate) fn attach(
         lines: ways.iter().all(|&way| way == LINES),
     };
     let joined = offer.join(comm, settings, deadline);
+    let made = joined.and_then(|member| engine(comm, context, member));
     // No rank launches before all are there: what the driver does when a rank joins may wait for kernels that run.
-    let (member, _) = agree(comm, joined, |_| PACKETS)?;
-    let (member, timeout) = (Arc::new(Joined::new(member)), world.operation_timeout);
-    member.set_patience(timeout);
-    let place = (comm.rank(), comm.size());
-    let backend = Arc::clone(&member);
-    let base = DeviceRank::new(place, context, &comm.inner.watch, backend, timeout)?;
-    let engine = Arc::new(KernelEngine { base, member });
-    guard::start(&engine, KernelEngine::look)?;
+    let (engine, _) = agree(comm, made, |_| PACKETS)?;
     tracing::info!(
         "rank {}: kernels for {} ranks on device {} ({}): up to {} CTAs, {} bytes of scratch, {}",
         comm.rank(),
@@ -65,6 +59,22 @@ pub(crate) fn attach(
         if settings.lines { "lines" } else { "packets" }
     );
     Ok(Owned::new(engine))
+}
+
+/// The engine of a rank that has joined.
+fn engine(
+    comm: &Communicator,
+    context: Arc<CudaContext>,
+    member: Joined,
+) -> Result<Arc<KernelEngine>, Error> {
+    let timeout = comm.inner.world.settings.operation_timeout;
+    member.set_patience(timeout);
+    let (member, place) = (Arc::new(member), (comm.rank(), comm.size()));
+    let backend = Arc::clone(&member);
+    let base = DeviceRank::new(place, context, &comm.inner.watch, backend, timeout)?;
+    let engine = Arc::new(KernelEngine::new(base, member));
+    guard::start(&engine, KernelEngine::look)?;
+    Ok(engine)
 }
 
 /// Refuses too many ranks, and ranks of several hosts: alike on all of them.
@@ -92,10 +102,12 @@ fn agree<R>(
     own: Result<R, Error>,
     say: impl FnOnce(&R) -> u8,
 ) -> Result<(R, Vec<u8>), Error> {
-    let said = own.as_ref().map_or(0, say);
+    let said = [own.as_ref().map_or(0, say)];
     let mut all = vec![0; comm.size()];
-    comm.all_gather(&[said], &mut all).by_any_path().run()?;
+    let told = comm.all_gather(&said, &mut all).by_any_path().run();
+    // Its own error says more than that others have given up meanwhile.
     let own = own?;
+    told?;
     match all.iter().position(|&said| said == 0) {
         None => Ok((own, all)),
         Some(rank) => Err(Error::Unsupported {
@@ -139,7 +151,7 @@ impl Offer {
         comm: &Communicator,
         settings: Settings,
         deadline: Instant,
-    ) -> Result<Member, Error> {
+    ) -> Result<Joined, Error> {
         let bytes = Scratch::bytes(comm.size());
         let peers = match &self.exported {
             Some(own) => exchange(comm, own, bytes, deadline),
@@ -153,7 +165,8 @@ impl Offer {
             problem: error.to_string(),
         })?;
         let joined = Member::join(comm.rank(), self.scratch, peers, settings);
-        joined.map_err(|error| refused(error, comm.rank()))
+        let joined = joined.map_err(|error| refused(error, comm.rank()))?;
+        Ok(Joined::new(joined))
     }
 }
 

@@ -5,6 +5,7 @@ use crate::device::guarded::Guarded;
 use crate::device::rank::DeviceRank;
 use crate::device::waiting::CALL;
 use crate::error::Error;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,9 @@ use std::time::Duration;
 pub(crate) struct KernelEngine {
     /// Nothing is enqueued without the lock of its state; the backend there is the member.
     pub(super) base: DeviceRank<Arc<Joined>>,
-    /// The same, for what needs no lock: a thread that has the lock may wait for room in a stream, until the kernels
-    /// there are aborted.
-    pub(super) member: Arc<Joined>,
+    /// The same, for what must not wait for that lock: a thread that has it may wait for room in a stream, until the
+    /// kernels there are aborted. `None` once it was finalized.
+    member: Mutex<Option<Arc<Joined>>>,
 }
 
 impl Guarded for KernelEngine {
@@ -41,17 +42,29 @@ impl Guarded for KernelEngine {
         }
     }
 
-    fn abort(&self) -> bool {
-        self.member.abort();
-        let Some(mut state) = self.base.state.try_lock_for(CALL) else {
-            return false;
-        };
-        state.backend = None;
-        true
+    fn abort(&self) {
+        if let Some(member) = self.member() {
+            member.abort();
+        }
+        let state = self.base.state.try_lock_for(CALL);
+        // Its end may take long, so the lock is not held meanwhile.
+        drop(state.and_then(|mut state| state.backend.take()));
     }
 }
 
 impl KernelEngine {
+    pub(super) fn new(base: DeviceRank<Arc<Joined>>, member: Arc<Joined>) -> Self {
+        Self {
+            base,
+            member: Mutex::new(Some(member)),
+        }
+    }
+
+    /// The member, unless it was finalized.
+    pub(super) fn member(&self) -> Option<Arc<Joined>> {
+        self.member.lock().clone()
+    }
+
     /// What the guard looks at.
     pub(super) fn look(&self) {
         // What is wrong is a fault by then, and the next look aborts.
@@ -63,7 +76,11 @@ impl KernelEngine {
     /// Ends, once everything that was enqueued has run on all ranks.
     pub(super) fn end_together(&self) -> Result<(), Error> {
         let ended = self.base.lock()?.backend.take();
-        ended.map(drop).ok_or_else(|| self.base.gone())
+        let ended = ended.ok_or_else(|| self.base.gone())?;
+        let member = self.member.lock().take();
+        // The last one gives its memory back.
+        drop((ended, member));
+        Ok(())
     }
 
     /// Leaves without [`end_together`](Self::end_together). Calls that do not end soon are aborted on all ranks.

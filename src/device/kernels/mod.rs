@@ -38,7 +38,9 @@ impl Engine for KernelEngine {
     }
 
     fn set_timeout(&self, timeout: Duration) {
-        self.member.set_patience(timeout);
+        if let Some(member) = self.member() {
+            member.set_patience(timeout);
+        }
         self.base.wait_at_most(timeout);
     }
 }

@@ -21,7 +21,8 @@ pub(super) fn refused(error: gpu::Error, rank: usize) -> Error {
 impl KernelEngine {
     /// Looks whether a kernel has given up, of which all ranks then hear.
     pub(super) fn reported(&self) -> Result<(), Error> {
-        self.member.check().map_err(|error| self.failed(error))
+        let said = self.member().map_or(Ok(()), |member| member.check());
+        said.map_err(|error| self.failed(error))
     }
 
     /// An error as the library's. One after which kernels are not in step any more fails the communicator on all ranks.

@@ -56,8 +56,8 @@ impl NcclEngine {
     }
 
     /// Ends what runs. Memory is deregistered only if nothing runs: otherwise that might wait for what is to be
-    /// aborted. Returns `false` if a call of NCCL's does not return, so that nothing could be ended.
-    pub(super) fn end_nccl(&self, is_idle: bool) -> bool {
+    /// aborted. If a call of NCCL's does not return, nothing can be ended.
+    pub(super) fn end_nccl(&self, is_idle: bool) {
         // Threads that wait for NCCL return.
         self.call_timeout.set(Duration::ZERO);
         let is_stuck = self.stuck.load(Ordering::Relaxed);
@@ -69,11 +69,11 @@ impl NcclEngine {
                     "rank {rank}: NCCL does not come back from a call, and cannot be aborted meanwhile"
                 );
             }
-            return false;
+            return;
         };
         let taken = state.backend.take();
         drop(state);
-        let Some(nccl) = taken else { return true };
+        let Some(nccl) = taken else { return };
         let kept = self.until_the_end();
         let forget_memory = is_idle.then(|| self.forget_memory());
         let (sender, done) = bounded(1);
@@ -94,7 +94,6 @@ impl NcclEngine {
                 "rank {rank}: NCCL has ended what runs, but waits for graphs with its calls to be dropped"
             );
         }
-        true
     }
 }
 

@@ -83,8 +83,8 @@ impl Guarded for NcclEngine {
         }
     }
 
-    fn abort(&self) -> bool {
-        self.end_nccl(false)
+    fn abort(&self) {
+        self.end_nccl(false);
     }
 
     fn has_leftovers(&self) -> bool {
