@@ -27,11 +27,12 @@ pub(crate) fn attach(
     deadline: Instant,
 ) -> Result<Owned<Arc<dyn StreamEngine>>, Error> {
     let settings = &comm.inner.world.settings;
-    let ready = find_gpu(comm).and_then(|found| Ok((library(settings)?, found)));
+    // Without NCCL, no context is made.
+    let ready = library(settings).and_then(|library| Ok((library, find_gpu(comm)?)));
     let found = ready.as_ref().ok().map(|(_, found)| found);
-    let told = tell_gpu(comm, found)?;
+    let told = tell_gpu(comm, found);
     let (library, found) = ready?;
-    let all = all_have(comm, "NCCL", told)?;
+    let all = all_have(comm, "NCCL", told?)?;
     no_other_has(comm, &all, "")?;
     let context = found.context;
     let id = exchange_id(comm, library)?;

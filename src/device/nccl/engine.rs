@@ -106,8 +106,8 @@ impl NcclEngine {
     /// Checks a task and a stream, before anything is done in it, and makes the device current: NCCL goes back to the
     /// one that was.
     pub(super) fn admit(&self, task: &Task, stream: &CudaStream) -> Result<(), Error> {
-        self.base.admit(task, stream)?;
-        self.admit_type(task)
+        self.admit_type(task)?;
+        self.base.admit(task, stream)
     }
 
     /// Refuses reductions that NCCL would refuse, alike on all ranks, so that none waits for the others.
