@@ -123,6 +123,8 @@ impl OwnStream {
     /// The driver fails.
     pub(crate) unsafe fn fill_zeros(&self, to: u64, bytes: usize) -> Result<(), Error> {
         let device = make_stream_current(&self.stream)?;
+        // The captures of other threads must not make the wait fail.
+        let _relaxed = relaxed(device)?;
         // SAFETY: `to` is the start of `bytes` bytes of device memory, which nothing else uses,
         // after an error for good (this function's contract). The stream is destroyed only in
         // `drop`.

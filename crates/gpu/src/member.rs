@@ -2,12 +2,13 @@
 
 use std::mem::ManuallyDrop;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use spark_ccl_cuda::cudarc::driver::CudaStream;
-use spark_ccl_cuda::{DeviceBlock, OwnStream};
+use spark_ccl_cuda::{DeviceBlock, OwnStream, make_current, relaxed};
 
-use crate::kernels::Kernels;
+use crate::kernels::{Kernels, first_turn};
 use crate::layout::{Arguments, CallLayout, MAX_RANKS, MemberLayout};
 use crate::mailbox::Mailbox;
 use crate::{Call, Error, Kernel, Limits, Plan, Scratch};
@@ -105,7 +106,10 @@ impl Member {
     /// Launches each kernel for nothing, and waits: what the driver does at the first launch may wait
     /// for kernels that run, and these may wait for a peer.
     fn warm_up(&self) -> Result<(), Error> {
-        let stream = OwnStream::new(self.parts.own.context())?;
+        let context = self.parts.own.context();
+        let stream = OwnStream::new(context)?;
+        // The captures of other threads must not make the wait fail.
+        let _relaxed = relaxed(make_current(context)?)?;
         // A rank that is alone signs nothing, and waits for nobody.
         let arguments = Arguments {
             member: MemberLayout {
@@ -115,12 +119,14 @@ impl Member {
             },
             call: CallLayout::NOTHING,
         };
+        let turn = first_turn(context);
         for kernel in Kernel::ALL {
             let plan = Plan::of(kernel, 0, self.ranks(), self.limits());
             // SAFETY: without bytes and peers, a kernel only reads the rounds, which the rank's scratch has
             // until `drop` has waited for the kernels.
             unsafe { self.parts.kernels.launch(plan, arguments, stream.inner())? };
         }
+        drop(turn);
         Ok(stream.synchronize()?)
     }
 
@@ -152,6 +158,8 @@ impl Member {
     /// Enqueues an operation in a stream of the rank's GPU, or captures it into a graph; does not wait.
     ///
     /// # Safety
+    /// - The descriptors given to [`join`](Self::join) must have been those of the scratch of this communicator's
+    ///   other ranks, by rank, and each scratch must be used for this communicator alone.
     /// - Both buffers must be as long as the call says. Until the operation has run, nothing else may
     ///   write the input, or use the output.
     /// - A rank's operations must run one after the other: in one stream, or in streams that wait for
@@ -163,12 +171,13 @@ impl Member {
     /// # Errors
     /// An earlier operation has failed, there is no kernel for the call, its root is no rank, or the driver
     /// fails.
-    pub unsafe fn enqueue(&self, call: &Call, stream: &CudaStream) -> Result<(), Error> {
+    pub unsafe fn enqueue(&self, call: &Call, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let plan = self.plan(call)?;
-        // SAFETY: the buffers are as long as the call says, and are left to it until it has run; this
-        // rank's operations run one after the other, and all ranks' kernels can run at the same time
-        // (this function's contract). `plan` follows from the call, the number of ranks and the limits,
-        // which all have alike, so it is the same on all ranks that make the same call.
+        // SAFETY: the peers' scratch is that of this communicator's ranks; the buffers are as long as
+        // the call says, and are left to it until it has run; this rank's operations run one after the
+        // other, and all ranks' kernels can run at the same time (this function's contract). `plan`
+        // follows from the call, the number of ranks and the limits, which all have alike, so it is the
+        // same on all ranks that make the same call.
         unsafe { self.enqueue_as(plan, call, stream) }
     }
 
@@ -183,7 +192,7 @@ impl Member {
         &self,
         plan: Plan,
         call: &Call,
-        stream: &CudaStream,
+        stream: &Arc<CudaStream>,
     ) -> Result<(), Error> {
         self.check()?;
         let fitting = Plan::of(plan.kernel, call.bytes(), self.ranks(), self.limits());
@@ -198,9 +207,10 @@ impl Member {
             member: self.layout,
             call: call.layout(self.rank(), self.ranks())?,
         };
-        // SAFETY: the caller vouches for the buffers, and for one operation at a time. The member has
-        // all other memory that the arguments name, and frees it only after the kernels that run have
-        // ended: nobody launches others once it is dropped.
+        let _turn = self.parts.kernels.turn(stream);
+        // SAFETY: the caller vouches for the peers' scratch, for the buffers, and for one operation at a
+        // time. The member has all other memory that the arguments name, and frees it only after the
+        // kernels that run have ended: nobody launches others once it is dropped.
         unsafe { self.parts.kernels.launch(plan, arguments, stream) }
     }
 

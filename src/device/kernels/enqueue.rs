@@ -91,12 +91,14 @@ impl Admitted<'_> {
             let member = backend.as_ref().ok_or_else(|| base.gone())?;
             let launch = || -> Result<(), gpu::Error> {
                 follow(calls, stream)?;
-                // SAFETY: `admit` has checked that the buffers are memory of this GPU, and the task's check that they
-                // are as long as the call says. Their order keeps them, and keeps others away, until the call has run
-                // (`hold_back`, `note`); for `DeviceSlice`, also in graphs, its `from_raw` promises that. Calls run
-                // one after the other: this one is behind the last one, and the lock is held; where graphs are among
-                // them, `from_raw` promises that, too. The words have all that a call depends on but for each rank's
-                // own addresses and factor. `attach` has shared out the CTAs of GPUs that ranks share.
+                // SAFETY: `attach` has made the scratch for this communicator alone, and `exchange` has passed each
+                // rank's to the others and checked whose it is. `admit` has checked that the buffers are memory of this
+                // GPU, and the task's check that they are as long as the call says. Their order keeps them, and keeps
+                // others away, until the call has run (`hold_back`, `note`); for `DeviceSlice`, also in graphs, its
+                // `from_raw` promises that. Calls run one after the other: this one is behind the last one, and the
+                // lock is held; where graphs are among them, `from_raw` promises that, too. The words have all that a
+                // call depends on but for each rank's own addresses and factor. `attach` has shared out the CTAs of
+                // GPUs that ranks share.
                 unsafe { member.enqueue(&self.call, stream) }
             };
             launch().map(|()| base.record(calls, stream))
