@@ -100,27 +100,36 @@ pub(super) fn all_have(
     }
 }
 
-/// Refuses a GPU that another rank of this host has, too. `hint` says what may be done about it.
+/// Refuses a GPU that two ranks of a host have, alike on all ranks. `hint` says what may be done about it.
 pub(super) fn no_other_has(comm: &Communicator, all: &[ToldGpu], hint: &str) -> Result<(), Error> {
     let session = &comm.inner.world.session;
-    let own = &all[comm.rank()];
-    let shares = |rank: &usize| {
-        let is_here = session.local_to(comm.inner.members[*rank]);
-        *rank != comm.rank() && is_here && all[*rank] == *own
-    };
-    let Some(rank) = (0..all.len()).find(shares) else {
+    let members = comm.inner.members.iter();
+    let hosts: Vec<_> = members
+        .map(|&member| session.peer(member).host_id)
+        .collect();
+    let Some([first, second]) = two_on_one(all, &hosts) else {
         return Ok(());
     };
+    let [one, other] = [first, second].map(|rank| comm.inner.watch.member(rank as u32));
     Err(Error::Invalid {
         operation: "choosing a device",
         problem: format!(
-            "rank {} would share the GPU at {} with {}; start fewer ranks on this host, or show each its own \
+            "{one} would share the GPU at {} with {other}; start fewer ranks on this host, or show each its own \
              (CUDA_VISIBLE_DEVICES){hint}",
-            comm.rank(),
-            own.place,
-            comm.inner.watch.member(rank as u32)
+            all[first].place
         ),
     })
+}
+
+/// Two ranks that have the same GPU of the same host.
+fn two_on_one<H: PartialEq>(all: &[ToldGpu], hosts: &[H]) -> Option<[usize; 2]> {
+    let has_same =
+        |first: usize, second: &usize| hosts[*second] == hosts[first] && all[*second] == all[first];
+    let mut pairs = (0..all.len()).filter_map(|first| {
+        let second = (first + 1..all.len()).find(|second| has_same(first, second));
+        Some([first, second?])
+    });
+    pairs.next()
 }
 
 #[cfg(test)]
@@ -135,5 +144,16 @@ mod tests {
         bytes[BYTES - 1] = 9;
         let told = ToldGpu::from_bytes(&bytes).unwrap();
         assert_eq!((&*told.place, told.generation), ("0000:1b:00.0", 9));
+    }
+    #[test]
+    fn two_ranks_share_a_gpu_only_on_one_host() {
+        let gpu = |place: &str| ToldGpu {
+            place: place.to_owned(),
+            generation: 9,
+        };
+        let all = ["a", "b", "a", "b"].map(gpu);
+        assert_eq!(two_on_one(&all, &[1, 1, 2, 2]), None);
+        assert_eq!(two_on_one(&all, &[1, 1, 2, 1]), Some([1, 3]));
+        assert_eq!(two_on_one(&all, &[1; 4]), Some([0, 2]));
     }
 }
