@@ -154,16 +154,9 @@ impl Offer {
     ) -> Result<Joined, Error> {
         let bytes = Scratch::bytes(comm.size());
         let peers = match &self.exported {
-            Some(own) => exchange(comm, own, bytes, deadline),
-            None => Ok(vec![None]),
+            Some(own) => exchange(comm, own, bytes, deadline)?,
+            None => vec![None],
         };
-        let peers = peers.map_err(|error| Error::System {
-            what: format!(
-                "passing the scratch of {} to the other ranks",
-                comm.inner.watch.member(comm.rank() as u32)
-            ),
-            problem: error.to_string(),
-        })?;
         let joined = Member::join(comm.rank(), self.scratch, peers, settings);
         let joined = joined.map_err(|error| refused(error, comm.rank()))?;
         Ok(Joined::new(joined))
