@@ -4,6 +4,8 @@
 use crate::call::or_abort;
 use crate::communicator::{Communicator, Inner};
 use crate::deadline::deadline_in;
+#[cfg(feature = "cuda")]
+use crate::engine::Engine;
 use crate::error::Error;
 use crate::host::{Core, HostEngine, Wires};
 use crate::lineage::Lineage;
@@ -157,11 +159,17 @@ pub(crate) fn with_devices(
     mut communicator: Communicator,
     deadline: Instant,
 ) -> Result<Communicator, Error> {
-    communicator.device = match communicator.backend() {
-        Backend::Nccl => Some(crate::device::nccl::attach(&communicator, deadline)?),
-        Backend::Engine => Some(crate::device::kernels::attach(&communicator, deadline)?),
-        _ => None,
+    let attach = match communicator.backend() {
+        Backend::Nccl => crate::device::nccl::attach,
+        Backend::Engine => crate::device::kernels::attach,
+        _ => return Ok(communicator),
     };
+    let host = communicator.inner.host.engine();
+    // The ranks agree in calls of host memory, which may come late: a rank loads libraries and joins meanwhile.
+    host.set_timeout(deadline.saturating_duration_since(Instant::now()));
+    let device = attach(&communicator, deadline)?;
+    host.set_timeout(communicator.inner.world.settings.operation_timeout);
+    communicator.device = Some(device);
     Ok(communicator)
 }
 
