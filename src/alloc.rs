@@ -142,7 +142,7 @@ impl Communicator {
         dmabuf: Option<(BorrowedFd<'_>, u64)>,
     ) -> Option<Registration> {
         // The devices are the parent's, where this is a forked child.
-        self.host().check_process().ok()?;
+        self.membership().check_process().ok()?;
         let registry = self.inner.registry.as_ref()?;
         let start = NonNull::new(start).filter(|_| bytes > 0)?;
         let memory = match dmabuf {

@@ -44,7 +44,7 @@ pub struct Communicator {
 /// What a communicator and its progress thread share.
 pub(crate) struct Inner {
     /// This rank's place in it, and so its engine of host memory.
-    pub(crate) host: Arc<Membership>,
+    pub(crate) membership: Arc<Membership>,
     pub(crate) watch: Arc<Watch>,
     pub(crate) lineage: Arc<Lineage>,
     pub(crate) world: Owned<Arc<World>>,
@@ -104,7 +104,7 @@ impl Communicator {
     /// What carries data to each rank. Links are made when they are used first. This waits while another thread works on
     /// a call.
     pub fn links(&self) -> Vec<PeerLink> {
-        let links = self.inner.host.with(|core| core.links());
+        let links = self.inner.membership.with(|core| core.links());
         // A forked child has none.
         links.unwrap_or_default()
     }
@@ -112,7 +112,7 @@ impl Communicator {
     /// How it goes with the rails to each rank, where RDMA carries the data: how many are in use, how often
     /// one was dropped, and how often one came back. It waits while another thread works on a call.
     pub fn rails(&self) -> Vec<Rails> {
-        let rails = self.inner.host.with(|core| core.rails());
+        let rails = self.inner.membership.with(|core| core.rails());
         // A forked child has none.
         rails.unwrap_or_default()
     }
@@ -130,11 +130,11 @@ impl Communicator {
     /// Changes how long each operation may take, from the next call on. Communicators that come from this one have the
     /// settings' time.
     pub fn set_timeout(&self, timeout: Duration) {
-        if self.host().check_process().is_err() {
+        if self.membership().check_process().is_err() {
             // In a forked child there are no operations.
             return;
         }
-        self.host().set_timeout(timeout);
+        self.membership().set_timeout(timeout);
         #[cfg(feature = "cuda")]
         if let Some(device) = &self.device {
             device.set_timeout(timeout);
@@ -204,12 +204,12 @@ impl Communicator {
     /// # Errors
     /// [`Error::Failed`], the error that every call returns from now on.
     pub fn check(&self) -> Result<(), Error> {
-        self.inner.host.check_process()?;
+        self.inner.membership.check_process()?;
         #[cfg(feature = "cuda")]
         if let Some(device) = &self.device {
             device.check()?;
         }
-        self.inner.host.with(crate::host::Core::check)?
+        self.inner.membership.with(crate::host::Core::check)?
     }
 
     /// Waits until all ranks have come here, and operations whose handles were dropped are done: the orderly end. Make
@@ -224,7 +224,7 @@ impl Communicator {
     /// # Errors
     /// [`Error::Failed`] when another rank failed before, or one of those operations did.
     pub fn finalize(&self) -> Result<(), Error> {
-        self.inner.host.check_process()?;
+        self.inner.membership.check_process()?;
         #[cfg(feature = "cuda")]
         if let Some(device) = &self.device {
             device.drain()?;
@@ -235,14 +235,14 @@ impl Communicator {
             device.finalize()?;
         }
         // Operations whose handles were dropped go on to their end.
-        self.inner.host.drain()?;
-        self.inner.host.leave_if_idle();
+        self.inner.membership.drain()?;
+        self.inner.membership.leave_if_idle();
         Ok(())
     }
 
     /// This rank's place in it, and so its engine of host memory.
-    pub(crate) fn host(&self) -> &Arc<Membership> {
-        &self.inner.host
+    pub(crate) fn membership(&self) -> &Arc<Membership> {
+        &self.inner.membership
     }
 
     /// The engine of a task's memory.
@@ -254,18 +254,18 @@ impl Communicator {
         match task.is_on_device() {
             #[cfg(feature = "cuda")]
             true => Ok(&**self.device_engine(task.operation().name())?),
-            _ => Ok(&**self.inner.host.engine()),
+            _ => Ok(&**self.inner.membership.engine()),
         }
     }
 
     pub(crate) fn planner(&self) -> &Planner {
-        self.inner.host.planner()
+        self.inner.membership.planner()
     }
 }
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if self.inner.host.check_process().is_err() {
+        if self.inner.membership.check_process().is_err() {
             return;
         }
         #[cfg(feature = "cuda")]
@@ -275,15 +275,15 @@ impl Drop for Communicator {
         // Carries nothing but itself; the progress thread looks at it now and then.
         self.inner.closed.store(true, Ordering::Relaxed);
         // While something is in flight, the rank stays; it leaves with the last handle.
-        self.inner.host.leave_if_idle();
+        self.inner.membership.leave_if_idle();
     }
 }
 
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Communicator")
-            .field("rank", &self.host.planner().rank)
-            .field("size", &self.host.planner().size)
+            .field("rank", &self.membership.planner().rank)
+            .field("size", &self.membership.planner().size)
             .field("context", &self.context)
             .finish_non_exhaustive()
     }

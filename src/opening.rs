@@ -83,12 +83,12 @@ pub(crate) fn communicator(
         network,
     );
     let engine = host_engine(world, &watch, context, &members, planner)?;
-    let host = Arc::new(Membership::new(engine, Arc::clone(&watch), rank as u32));
-    let is_wanted = host.planner().over_rdma() && settings.path != Path::Safe;
+    let membership = Arc::new(Membership::new(engine, Arc::clone(&watch), rank as u32));
+    let is_wanted = membership.planner().over_rdma() && settings.path != Path::Safe;
     let registry = is_wanted.then(|| Arc::clone(world.nics().registry()));
     let lineage = lineage.unwrap_or_else(|| Lineage::new(&watch, context, &members));
     let inner = Arc::new(Inner {
-        host,
+        membership,
         watch,
         lineage,
         world: Owned::new(Arc::clone(world)),
@@ -164,7 +164,7 @@ pub(crate) fn with_devices(
         Backend::Engine => crate::device::kernels::attach,
         _ => return Ok(communicator),
     };
-    let host = communicator.inner.host.engine();
+    let host = communicator.inner.membership.engine();
     // The ranks agree in calls of host memory, which may come late: a rank loads libraries and joins meanwhile.
     host.set_timeout(deadline.saturating_duration_since(Instant::now()));
     let device = attach(&communicator, deadline)?;
@@ -187,7 +187,7 @@ pub(crate) fn with_devices(communicator: Communicator, _: Instant) -> Result<Com
 /// The optional thread that makes progress between calls. It holds the engine, but not the
 /// communicator: when that is gone, it ends with what is in flight.
 fn start_progress(inner: &Arc<Inner>) -> Result<(), Error> {
-    let engine = Arc::clone(inner.host.engine());
+    let engine = Arc::clone(inner.membership.engine());
     let closed = Arc::clone(&inner.closed);
     // Nothing is read on its account: the engine is behind its lock.
     let stop = move || closed.load(Ordering::Relaxed);

@@ -52,7 +52,7 @@ impl Communicator {
     /// ([`Builder::init_timeout`](crate::Builder::init_timeout)), or name different ranks: who is missing, and what the
     /// others named. It can be called again then.
     pub fn shrink(&self, lost: &[usize]) -> Result<Self, Error> {
-        self.host().check_process()?;
+        self.membership().check_process()?;
         let world = &self.inner.world;
         let lost = self.lost(lost)?;
         let bid =

@@ -99,7 +99,7 @@ impl Communicator {
         ranks: Vec<u32>,
         algorithms: AlgorithmChoice,
     ) -> Result<Self, Error> {
-        self.host().check_process()?;
+        self.membership().check_process()?;
         let world = &self.inner.world;
         let context = world
             .session

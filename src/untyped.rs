@@ -199,7 +199,7 @@ impl Communicator {
     pub unsafe fn start_untyped(&self, call: &UntypedCall) -> Result<Pending<()>, Error> {
         let (spec, regions) = call.prepare(self)?;
         Ok(Pending::start::<u8, _>(
-            self.host(),
+            self.membership(),
             &spec,
             Addresses(Some(regions)),
         )?)

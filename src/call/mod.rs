@@ -102,7 +102,7 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
     where
         O: OwnedOperands,
     {
-        Pending::start(self.comm.host(), &self.spec, self.operands)
+        Pending::start(self.comm.membership(), &self.spec, self.operands)
     }
 
     /// Starts the operation within a scope, which waits for it at its end.
@@ -116,7 +116,7 @@ impl<'c, T: Element, O: Operands<T>> Call<'c, T, O> {
     where
         O: Send + 'scope,
     {
-        scope.start(self.comm.host(), &self.spec, self.operands)
+        scope.start(self.comm.membership(), &self.spec, self.operands)
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// then end the communicator by [`finalize`](crate::Communicator::finalize).
 #[must_use = "the buffers come back from `wait`"]
 pub struct Pending<B: 'static> {
-    host: Arc<Membership>,
+    membership: Arc<Membership>,
     ids: Ids,
     /// `None` once they went back to the caller. The lock makes this `Sync`; only who owns the handle opens it.
     held: Mutex<Option<Box<dyn Held<B> + Send>>>,
@@ -26,7 +26,7 @@ pub struct Pending<B: 'static> {
 impl<B> Pending<B> {
     /// Starts a call of host memory with these buffers.
     pub(crate) fn start<T, O>(
-        host: &Arc<Membership>,
+        membership: &Arc<Membership>,
         spec: &Spec,
         operands: O,
     ) -> Result<Self, Failed<B>>
@@ -35,9 +35,9 @@ impl<B> Pending<B> {
         O: Operands<T, Back = B> + Send + 'static,
     {
         let mut held = Box::new(Typed::new(operands));
-        match begin(host, spec, held.operands().regions()) {
+        match begin(membership, spec, held.operands().regions()) {
             Ok(ids) => Ok(Self {
-                host: Arc::clone(host),
+                membership: Arc::clone(membership),
                 ids,
                 held: Mutex::new(Some(held)),
             }),
@@ -50,7 +50,7 @@ impl<B> Pending<B> {
 
     /// Whether the operation is done. Makes progress.
     pub fn test(&self) -> bool {
-        self.ids.are_done(&self.host)
+        self.ids.are_done(&self.membership)
     }
 
     /// Waits for the operation and gives its buffers back.
@@ -59,7 +59,7 @@ impl<B> Pending<B> {
     /// [`Failed`] with [`Error::Failed`] and the buffers, whose contents are then undefined (but
     /// nobody writes them any more).
     pub fn wait(self) -> Result<B, Failed<B>> {
-        let outcome = self.ids.wait(&self.host);
+        let outcome = self.ids.wait(&self.membership);
         let Some(held) = self.take() else {
             unreachable!("only `wait` and `map` take the buffers, and they take the handle");
         };
@@ -97,7 +97,7 @@ impl<B> Pending<B> {
         let held = self.take();
         let mapped = held.map(|held| -> Box<dyn Held<C> + Send> { Box::new(Mapped { held, map }) });
         Pending {
-            host: Arc::clone(&self.host),
+            membership: Arc::clone(&self.membership),
             ids: self.ids,
             held: Mutex::new(mapped),
         }
@@ -108,7 +108,7 @@ impl<B> Pending<B> {
     pub fn wait_any(pending: &[Self]) -> Option<usize> {
         let all: Vec<_> = pending
             .iter()
-            .map(|pending| (pending.host.engine().as_ref(), pending.ids))
+            .map(|pending| (pending.membership.engine().as_ref(), pending.ids))
             .collect();
         first_done(&all)
     }
@@ -122,7 +122,7 @@ impl<B> Drop for Pending<B> {
     fn drop(&mut self) {
         if let Some(held) = self.held.get_mut().take() {
             // A closure of the user's is dropped here, with the operation still in flight.
-            or_abort(|| self.ids.detach(&self.host, held.keep()));
+            or_abort(|| self.ids.detach(&self.membership, held.keep()));
         }
     }
 }

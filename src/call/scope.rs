@@ -26,7 +26,7 @@ pub struct Scope<'scope, 'env: 'scope> {
 
 /// An operation that the scope has to wait for, whatever becomes of its handle.
 struct Started {
-    host: Arc<Membership>,
+    membership: Arc<Membership>,
     ids: Ids,
 }
 
@@ -61,18 +61,18 @@ impl<'scope> Scope<'scope, '_> {
     /// Starts a call of host memory with these buffers.
     pub(super) fn start<T: Element, O: Operands<T> + Send + 'scope>(
         &'scope self,
-        host: &Arc<Membership>,
+        membership: &Arc<Membership>,
         spec: &Spec,
         operands: O,
     ) -> Result<ScopedPending<'scope, O::Back>, Error> {
         let mut held = Box::new(Typed::new(operands));
-        let ids = begin(host, spec, held.operands().regions())?;
+        let ids = begin(membership, spec, held.operands().regions())?;
         self.started.lock().push(Started {
-            host: Arc::clone(host),
+            membership: Arc::clone(membership),
             ids,
         });
         Ok(ScopedPending {
-            host: Arc::clone(host),
+            membership: Arc::clone(membership),
             ids,
             held: Mutex::new(Some(held)),
             owns: std::mem::needs_drop::<O>(),
@@ -84,7 +84,7 @@ impl<'scope> Scope<'scope, '_> {
         let started = std::mem::take(&mut *self.started.lock());
         let mut outcome = Ok(());
         for operation in &started {
-            outcome = outcome.and(operation.ids.wait(&operation.host));
+            outcome = outcome.and(operation.ids.wait(&operation.membership));
         }
         outcome
     }
@@ -93,7 +93,7 @@ impl<'scope> Scope<'scope, '_> {
 /// An operation in flight within a [`Scope`]. Dropping it waits for it only where it owns its
 /// buffers; the scope waits in any case.
 pub struct ScopedPending<'scope, B> {
-    host: Arc<Membership>,
+    membership: Arc<Membership>,
     ids: Ids,
     /// `None` once they went back to the caller. The lock makes this `Sync`; only who owns the handle opens it.
     held: Mutex<Option<Box<dyn Held<B> + Send + 'scope>>>,
@@ -104,7 +104,7 @@ pub struct ScopedPending<'scope, B> {
 impl<B> ScopedPending<'_, B> {
     /// Whether the operation is done. Makes progress.
     pub fn test(&self) -> bool {
-        self.ids.are_done(&self.host)
+        self.ids.are_done(&self.membership)
     }
 
     /// Waits for the operation and gives its buffers back.
@@ -112,7 +112,7 @@ impl<B> ScopedPending<'_, B> {
     /// # Errors
     /// [`Error::Failed`].
     pub fn wait(mut self) -> Result<B, Error> {
-        let result = self.ids.wait(&self.host);
+        let result = self.ids.wait(&self.membership);
         let Some(held) = self.held.get_mut().take() else {
             unreachable!("only wait takes the buffers, and it takes the handle");
         };
@@ -126,7 +126,7 @@ impl<B> Drop for ScopedPending<'_, B> {
         // enough.
         if self.held.get_mut().is_some() && self.owns {
             // In a forked child nothing works on the buffers.
-            let _ = or_abort(|| self.ids.settle(&self.host));
+            let _ = or_abort(|| self.ids.settle(&self.membership));
         }
     }
 }

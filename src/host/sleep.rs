@@ -106,7 +106,7 @@ mod tests {
         let there = comms[0].recv(vec![0_u32], 1).start().unwrap();
         let mut word = 0;
         let request = receipt(&mut word);
-        let blocked = comms[1].host().with(|core| {
+        let blocked = comms[1].membership().with(|core| {
             core.issue(request);
             let blocked = [(); 2].map(|()| core.begin_block().is_some());
             core.end_block();
@@ -114,7 +114,7 @@ mod tests {
         });
         comms[0].send(&[7_u32], 1).run().unwrap();
         comms[1].send(&[8_u32], 0).run().unwrap();
-        comms[1].host().drain().unwrap();
+        comms[1].membership().drain().unwrap();
         assert_eq!((blocked.unwrap(), word), ([false, true], 7));
         assert_eq!(there.wait().unwrap(), [8]);
     }

@@ -75,7 +75,7 @@ where
                 gate: Some(gate),
             };
             let replaced = late
-                .host()
+                .membership()
                 .with(|engine| engine.wires.compute = Box::new(gated));
             replaced.unwrap();
             make(&late, give, take).run().map(drop)
@@ -205,7 +205,7 @@ fn a_link_that_fails_within_a_host_is_no_matter_of_the_network() {
         scope.spawn(|| {
             ranks[0].barrier().run().unwrap();
             let withdraw = |engine: &mut Core| engine.wires.withdraw();
-            ranks[0].host().with(withdraw).unwrap();
+            ranks[0].membership().with(withdraw).unwrap();
             broken.wait();
         });
         ranks[1].barrier().run().unwrap();

@@ -51,7 +51,7 @@ pub(crate) fn attach(
     let engine = Arc::new(NcclEngine {
         base,
         library,
-        host: Arc::downgrade(comm.host()),
+        membership: Arc::downgrade(comm.membership()),
         oldest: oldest(&all),
         met: Mutex::default(),
         kept: kept(id),

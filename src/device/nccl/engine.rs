@@ -31,7 +31,7 @@ pub(crate) struct NcclEngine {
     pub(super) base: DeviceRank<nccl::Communicator>,
     pub(super) library: Library,
     /// Over which the ranks meet. It is the communicator's, and gone when that is.
-    pub(super) host: Weak<Membership>,
+    pub(super) membership: Weak<Membership>,
     /// The oldest of the ranks' GPUs: its generation, and its rank.
     pub(super) oldest: (u8, u32),
     /// The kinds of calls for which the ranks have met.

@@ -36,7 +36,7 @@ pub(super) struct Meeting<'a> {
 impl NcclEngine {
     /// Tells all ranks some words.
     pub(super) fn gather(&self, words: &[u64]) -> Result<Gathering, Error> {
-        let host = self.host.upgrade().ok_or_else(|| self.base.gone())?;
+        let membership = self.membership.upgrade().ok_or_else(|| self.base.gone())?;
         let spec = Spec {
             by_any_path: true,
             ..Spec::new(Operation::AllGather, DType::U64)
@@ -44,7 +44,7 @@ impl NcclEngine {
         let all = vec![0; words.len() * self.base.size];
         let buffers = OutOfPlace(words.to_vec(), all);
         let pending =
-            Pending::start::<u64, _>(&host, &spec, buffers).map_err(|failed| failed.error)?;
+            Pending::start::<u64, _>(&membership, &spec, buffers).map_err(|failed| failed.error)?;
         Ok(Gathering(pending))
     }
 
