@@ -154,6 +154,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int) {
     }
 }
 int cuDeviceCanAccessPeer(int *can, int, int) { return *can = 1, SUCCESS; }
+int cuDeviceGetP2PAttribute(int *value, int, int, int) { return *value = 0, SUCCESS; }
 int cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = 1 << 30, SUCCESS; }
 int cuDeviceGetDefaultMemPool(void **pool, int) { return *pool = nullptr, SUCCESS; }
 int cuDeviceGetName(char *name, int length, int device) {
