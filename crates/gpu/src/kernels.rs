@@ -70,7 +70,8 @@ impl Kernels {
         };
         Ok(checked("cuLaunchKernel", device, launched)?)
     }
-    /// Held during a launch in a stream: a guard where it is the first one there.
+
+    /// To be held during a launch in a stream, if it is the first one there.
     pub(crate) fn turn(&self, stream: &Arc<CudaStream>) -> Option<MutexGuard<'static, ()>> {
         let mut streams = self.streams.lock();
         let mut known = streams.iter();
@@ -84,7 +85,7 @@ impl Kernels {
     }
 }
 
-/// Held during the first launches in a new stream.
+/// To be held during the first launches in a stream.
 pub(crate) fn first_turn(context: &CudaContext) -> MutexGuard<'static, ()> {
     FIRST_LAUNCHES[context.ordinal() % FIRST_LAUNCHES.len()].lock()
 }
