@@ -12,8 +12,15 @@
 // The most rounds that may be sent and not received yet.
 const u32 AHEAD = DEPTH / 2 - 1;
 
-template <class Protocol>
+//
+// For two ranks, a lane's words stay in registers: their number is a constant, and so is what indexes
+// them, their *place*: this rank's is the first. Of more ranks, a place is the rank.
+template <class Protocol, u32 RANKS>
 struct Session {
+    typedef Batch<Protocol> Batches[RANKS];
+    // How many peers' slots are read at once.
+    static const u32 AT_ONCE = RANKS == 2 ? 2 : Protocol::PEERS;
+
     const Member& member;
     Signature signature;
     // The place of this warp's slots and rounds, whatever the grid is.
@@ -36,6 +43,10 @@ struct Session {
         place = (u64)warp_of_cta() * ctas() + cta();
     }
 
+    DEVICE u32 ranks() const { return RANKS == 2 ? 2 : member.ranks; }
+    DEVICE u32 rank_at(u32 place) const { return RANKS == 2 ? member.rank ^ place : place; }
+    DEVICE u32 own_place() const { return RANKS == 2 ? 0 : member.rank; }
+
     // How many of the batches are this warp's, if it takes every `warps`-th one.
     DEVICE u64 share(u64 words) const {
         u64 batches = (words + Protocol::WORDS - 1) / Protocol::WORDS;
@@ -54,27 +65,33 @@ struct Session {
     }
 
     DEVICE Batch<Protocol> read(Span<const u8> span, u64 batch) const {
-        Batch<Protocol> read;
-        for (u32 i = 0; i < HELD; i++) {
-            read.of[i] = Protocol::read(span, base(batch), lane_of(i));
+        u64 first = base(batch);
+        if (has_whole(span, first, Protocol::WORDS)) {
+            return read_from(Whole<const u64>{(const u64*)span.start + first}, 0);
         }
-        return read;
+        if (first * 8 >= span.bytes) {
+            return {};
+        }
+        return read_from(Checked<const u8>{span}, first);
     }
     DEVICE void write(Span<u8> span, u64 batch, const Batch<Protocol>& written) const {
-        for (u32 i = 0; i < HELD; i++) {
-            Protocol::write(span, base(batch), lane_of(i), written.of[i]);
+        u64 first = base(batch);
+        if (has_whole(span, first, Protocol::WORDS)) {
+            write_to(Whole<u64>{(u64*)span.start + first}, 0, written);
+        } else {
+            write_to(Checked<u8>{span}, first, written);
         }
     }
 
     DEVICE void send(u32 peer, u64 round, const Batch<Protocol>& batch) const {
-        u8* slot = slot_of<Protocol>(member, member.rank, peer, start + round, warp);
+        u8* slot = slot_of<Protocol>(member, ranks(), member.rank, peer, start + round, warp);
         converge();
         for (u32 i = 0; i < HELD; i++) {
             Protocol::send(slot, lane_of(i), batch.of[i], start + round);
         }
     }
     DEVICE void send_flags(u32 peer, u64 round) const {
-        u8* slot = slot_of<Protocol>(member, member.rank, peer, start + round, warp);
+        u8* slot = slot_of<Protocol>(member, ranks(), member.rank, peer, start + round, warp);
         converge();
         for (u32 i = 0; i < HELD; i++) {
             Protocol::send_flags(slot, lane_of(i), start + round);
@@ -83,12 +100,13 @@ struct Session {
 
     // Waits for the batches of a round from all peers; this rank's own place is left alone. Where
     // that is in vain, the kernel is to end.
-    DEVICE bool receive(u64 round, Batch<Protocol> (&batches)[MAX_RANKS]) {
+    DEVICE bool receive(u64 round, Batches& batches) {
         return wait(round, [&] {
             u32 missing = MAX_RANKS;
-            PEERS_AT_ONCE for (u32 peer = 0; peer < MAX_RANKS; peer++) {
-                if (peer < member.ranks && peer != member.rank) {
-                    missing = has_come(peer, round, batches[peer]) ? missing : peer;
+            PEERS_AT_ONCE for (u32 place = 0; place < RANKS; place++) {
+                if (place < ranks() && place != own_place()) {
+                    u32 peer = rank_at(place);
+                    missing = has_come(peer, round, batches[place]) ? missing : peer;
                 }
             }
             return missing;
@@ -108,6 +126,21 @@ struct Session {
     }
 
 private:
+    template <class From>
+    DEVICE static Batch<Protocol> read_from(From from, u64 first) {
+        Batch<Protocol> read;
+        for (u32 i = 0; i < HELD; i++) {
+            read.of[i] = Protocol::read(from, first, lane_of(i));
+        }
+        return read;
+    }
+    template <class To>
+    DEVICE static void write_to(To to, u64 first, const Batch<Protocol>& written) {
+        for (u32 i = 0; i < HELD; i++) {
+            Protocol::write(to, first, lane_of(i), written.of[i]);
+        }
+    }
+
     // Whether the rank has failed. All lanes say the same, so that none takes part alone: it would send
     // a part of a line.
     DEVICE bool has_failed() const { return any_lane(load_word(&member.state->failed) != 0); }
@@ -134,7 +167,7 @@ private:
     }
 
     DEVICE bool has_come(u32 peer, u64 round, Batch<Protocol>& batch) const {
-        u8* slot = slot_of<Protocol>(member, peer, member.rank, start + round, warp);
+        u8* slot = slot_of<Protocol>(member, ranks(), peer, member.rank, start + round, warp);
         bool all = true;
         // From the end, where a line's flag is.
         for (u32 i = HELD; i-- > 0;) {
