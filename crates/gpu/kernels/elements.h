@@ -18,7 +18,18 @@ struct Integer {
     DEVICE static Number smaller(Number a, Number b) { return a < b ? a : b; }
 };
 
-// NaN wins, and +0 is larger than -0.
+// NaN wins, and +0 is larger than -0. A GPU has instructions for `float`, which machine.h has.
+template <class Number>
+DEVICE Number larger_of(Number a, Number b) {
+    Number larger = a > b || (a == b && as_bits(a) < as_bits(b)) ? a : b;
+    return a != a ? a : b != b ? b : larger;
+}
+template <class Number>
+DEVICE Number smaller_of(Number a, Number b) {
+    Number smaller = a < b || (a == b && as_bits(a) > as_bits(b)) ? a : b;
+    return a != a ? a : b != b ? b : smaller;
+}
+
 template <class B, class N>
 struct Float {
     static const bool IN_PAIRS = false;
@@ -27,14 +38,8 @@ struct Float {
     DEVICE static bool is_nan(Number a) { return a != a; }
     DEVICE static Number sum(Number a, Number b) { return a + b; }
     DEVICE static Number prod(Number a, Number b) { return product(a, b); }
-    DEVICE static Number larger(Number a, Number b) {
-        Number larger = a > b || (a == b && as_bits(a) < as_bits(b)) ? a : b;
-        return is_nan(a) ? a : is_nan(b) ? b : larger;
-    }
-    DEVICE static Number smaller(Number a, Number b) {
-        Number smaller = a < b || (a == b && as_bits(a) > as_bits(b)) ? a : b;
-        return is_nan(a) ? a : is_nan(b) ? b : smaller;
-    }
+    DEVICE static Number larger(Number a, Number b) { return larger_of(a, b); }
+    DEVICE static Number smaller(Number a, Number b) { return smaller_of(a, b); }
 };
 
 struct Single : Float<u32, float> {

@@ -92,6 +92,18 @@ DEVICE u32 as_bits(float value) { return __float_as_uint(value); }
 DEVICE double as_double(u64 bits) { return __longlong_as_double(bits); }
 DEVICE u64 as_bits(double value) { return __double_as_longlong(value); }
 
+// NaN wins, and +0 is larger than -0.
+DEVICE float larger_of(float a, float b) {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
+}
+DEVICE float smaller_of(float a, float b) {
+    float smaller;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+    return smaller;
+}
+
 // The smaller one of each half, as signed integers.
 DEVICE u32 smaller_halves(u32 a, u32 b) {
 #if __CUDA_ARCH__ >= 900

@@ -25,6 +25,8 @@ struct Session {
     Signature signature;
     // The place of this warp's slots and rounds, whatever the grid is.
     u32 warp;
+    // What this rank's operations have left, which is on its way from memory while other things are.
+    Pair state;
     // The first of its rounds.
     u64 start;
     // Its place among the warps of this grid, and how many these are.
@@ -37,6 +39,7 @@ struct Session {
     DEVICE explicit Session(const Arguments& arguments)
         : member(arguments.member), signature(arguments),
           warp(cta() * MAX_WARPS + warp_of_cta()), since(0), polls(0) {
+        state = load_pair(member.state);
         start = Protocol::round_of(member.rounds[warp]) + 1;
         warps = (u64)ctas() * warps_of_cta();
         // Adjacent batches go to adjacent CTAs.
@@ -50,17 +53,19 @@ struct Session {
     // How many of the batches are this warp's, if it takes every `warps`-th one.
     DEVICE u64 share(u64 words) const {
         u64 batches = (words + Protocol::WORDS - 1) / Protocol::WORDS;
-        return batches > place ? (batches - place - 1) / warps + 1 : 0;
+        u64 rest = batches > place ? batches - place : 0;
+        // A division takes long, compared with a short operation.
+        return rest <= warps ? rest != 0 : (rest - 1) / warps + 1;
     }
     // The first word of one of its batches.
     DEVICE u64 base(u64 batch) const { return (place + batch * warps) * Protocol::WORDS; }
 
     // Signs the operation. Whether the warp has a part in it: it has none if the rank has failed.
-    DEVICE bool begin(u64 batches) const {
-        if ((batches == 0 && !signature.is_open) || has_failed()) {
+    DEVICE bool begin(u64 batches) {
+        if ((batches == 0 && !signature.is_open) || any_lane((u32)state.second != 0)) {
             return false;
         }
-        signature.send();
+        signature.send(state.first + 1);
         return true;
     }
 
