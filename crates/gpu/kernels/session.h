@@ -71,18 +71,25 @@ struct Session {
 
     DEVICE Batch<Protocol> read(Span<const u8> span, u64 batch) const {
         u64 first = base(batch);
-        if (has_whole(span, first, Protocol::WORDS)) {
-            return read_from(Whole<const u64>{(const u64*)span.start + first}, 0);
+        auto* words = (const u64*)span.start;
+        if (is_aligned(span) && is_inside(span.bytes, first)) {
+            return read_from(Whole<const u64>{words + first}, 0);
         }
         if (first * 8 >= span.bytes) {
             return {};
+        }
+        if (is_aligned(span) && span.bytes % 8 == 0) {
+            return read_from(Aligned<const u64>{words, span.bytes / 8}, first);
         }
         return read_from(Checked<const u8>{span}, first);
     }
     DEVICE void write(Span<u8> span, u64 batch, const Batch<Protocol>& written) const {
         u64 first = base(batch);
-        if (has_whole(span, first, Protocol::WORDS)) {
-            write_to(Whole<u64>{(u64*)span.start + first}, 0, written);
+        auto* words = (u64*)span.start;
+        if (is_aligned(span) && is_inside(span.bytes, first)) {
+            write_to(Whole<u64>{words + first}, 0, written);
+        } else if (is_aligned(span) && span.bytes % 8 == 0) {
+            write_to(Aligned<u64>{words, span.bytes / 8}, first, written);
         } else {
             write_to(Checked<u8>{span}, first, written);
         }
@@ -131,6 +138,11 @@ struct Session {
     }
 
 private:
+    // Whether a batch that begins with this word is wholly in a buffer.
+    DEVICE static bool is_inside(u64 bytes, u64 first) {
+        return (first + Protocol::WORDS) * 8 <= bytes;
+    }
+
     template <class From>
     DEVICE static Batch<Protocol> read_from(From from, u64 first) {
         Batch<Protocol> read;

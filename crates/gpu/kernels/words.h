@@ -21,6 +21,20 @@ struct Whole {
     DEVICE void write(u64 word, u64 value) const { start[word] = value; }
 };
 
+// The words of a buffer from a multiple of eight on, of a length that is one; those behind its end are 0.
+template <class Word>
+struct Aligned {
+    Word* start;
+    u64 words;
+
+    DEVICE u64 read(u64 word) const { return word < words ? start[word] : 0; }
+    DEVICE void write(u64 word, u64 value) const {
+        if (word < words) {
+            start[word] = value;
+        }
+    }
+};
+
 DEVICE bool is_whole(const u8* start, u64 rest) {
     return rest >= 8 && (unsigned long)start % 8 == 0;
 }
@@ -62,8 +76,7 @@ struct Checked {
     }
 };
 
-// Whether these words are wholly in a buffer, and aligned.
 template <class Byte>
-DEVICE bool has_whole(Span<Byte> span, u64 first, u64 count) {
-    return (unsigned long)span.start % 8 == 0 && (first + count) * 8 <= span.bytes;
+DEVICE bool is_aligned(Span<Byte> span) {
+    return (unsigned long)span.start % 8 == 0;
 }
