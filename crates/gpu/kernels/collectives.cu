@@ -8,9 +8,9 @@
     extern "C" __global__ void __launch_bounds__(MAX_WARPS* LANES, 1) \
         name(const __grid_constant__ Arguments arguments)
 
-KERNEL(one_shot_packets) { Exchange<Packets, IntoOne<Packets>>(arguments).run(); }
-KERNEL(one_shot_lines) { Exchange<Lines, IntoOne<Lines>>(arguments).run(); }
+KERNEL(one_shot_packets) { exchange<Packets, IntoOne>(arguments); }
+KERNEL(one_shot_lines) { exchange<Lines, IntoOne>(arguments); }
 KERNEL(two_shots_packets) { TwoShots<Packets>(arguments).run(); }
 KERNEL(two_shots_lines) { TwoShots<Lines>(arguments).run(); }
-KERNEL(side_by_side_packets) { Exchange<Packets, SideBySide<Packets>>(arguments).run(); }
-KERNEL(side_by_side_lines) { Exchange<Lines, SideBySide<Lines>>(arguments).run(); }
+KERNEL(side_by_side_packets) { exchange<Packets, SideBySide>(arguments); }
+KERNEL(side_by_side_lines) { exchange<Lines, SideBySide>(arguments); }

@@ -1,32 +1,8 @@
 // The operations, as what each warp does in them.
 #pragma once
 
-#include "elements.h"
+#include "reduction.h"
 #include "session.h"
-
-// Reduces the batches of all ranks into that of the first.
-template <class Type>
-struct Reduced {
-    template <class Protocol>
-    DEVICE static void call(const Arguments& arguments, Batch<Protocol> (&batches)[MAX_RANKS]) {
-        PAIRED for (u32 i = 0; i < HELD * Protocol::OF_LANE; i++) {
-            u32 held = i / Protocol::OF_LANE, word = i % Protocol::OF_LANE;
-            Elements<Type> total(batches[0].of[held].word[word]);
-            ROLLED for (u32 rank = 1; rank < arguments.member.ranks; rank++) {
-                Elements<Type> next(batches[rank].of[held].word[word]);
-                total.combine(arguments.call.combine, next);
-            }
-            batches[0].of[held].word[word] = total.word(arguments.call.divisor);
-        }
-    }
-};
-
-// All types are in one kernel: each has few instructions of its own, and what a branch costs is lost
-// in a wait.
-template <class Protocol>
-DEVICE void reduce(const Arguments& arguments, Batch<Protocol> (&batches)[MAX_RANKS]) {
-    with_type<Reduced>(arguments.call.type, arguments, batches);
-}
 
 // Multiplies by this rank's factor, if there is one, before anything else.
 template <class Protocol>
@@ -48,31 +24,35 @@ DEVICE Span<const u8> source(const Call& call, u32 rank) {
 }
 
 // Writes the reduction of what all ranks have for this one.
-template <class Protocol>
 struct IntoOne {
-    DEVICE static void prepare(const Call& call, Batch<Protocol>& batch) { scale(call, batch); }
+    template <class Protocol>
+    DEVICE static void prepare(const Call& call, Batch<Protocol>& batch) {
+        scale(call, batch);
+    }
 
-    DEVICE static void take(const Arguments& arguments, const Session<Protocol>& session, u64 batch,
-                            Batch<Protocol> (&batches)[MAX_RANKS]) {
-        if (arguments.call.from != 0) {
-            reduce(arguments, batches);
-            session.write({arguments.call.output, arguments.call.bytes}, batch, batches[0]);
+    template <class Protocol, u32 RANKS>
+    DEVICE static void take(const Call& call, const Session<Protocol, RANKS>& session, u64 turn,
+                            Batch<Protocol> (&batches)[RANKS]) {
+        if (call.from != 0) {
+            reduce(call, session.ranks(), batches);
+            session.write({call.output, call.bytes}, turn, batches[0]);
         }
     }
 };
 
 // Writes what each rank has for this one, side by side.
-template <class Protocol>
 struct SideBySide {
+    template <class Protocol>
     DEVICE static void prepare(const Call&, Batch<Protocol>&) {}
 
-    DEVICE static void take(const Arguments& arguments, const Session<Protocol>& session, u64 batch,
-                            Batch<Protocol> (&batches)[MAX_RANKS]) {
-        const Call& call = arguments.call;
-        ROLLED for (u32 rank = 0; rank < arguments.member.ranks; rank++) {
+    template <class Protocol, u32 RANKS>
+    DEVICE static void take(const Call& call, const Session<Protocol, RANKS>& session, u64 turn,
+                            Batch<Protocol> (&batches)[RANKS]) {
+        RANKS_AT_ONCE for (u32 place = 0; place < session.ranks(); place++) {
+            u32 rank = session.rank_at(place);
             if (has(call.from, rank)) {
                 Span<u8> to = {call.output + rank * call.output_stride, call.bytes};
-                session.write(to, batch, batches[rank]);
+                session.write(to, turn, batches[place]);
             }
         }
     }
@@ -81,17 +61,16 @@ struct SideBySide {
 // Each rank sends something to some, and takes what it receives: all operations, all_reduce by one shot.
 // A batch is written to the output only after all that was in the same place of the input has been
 // read, by the same lane.
-template <class Protocol, class Take>
+template <class Protocol, class Take, u32 RANKS>
 struct Exchange {
-    const Arguments& arguments;
     const Member& member;
     const Call& call;
-    Session<Protocol> session;
+    Session<Protocol, RANKS> session;
     // What is sent next is on its way from memory while other things are waited for.
     Batch<Protocol> next;
 
     DEVICE explicit Exchange(const Arguments& arguments)
-        : arguments(arguments), member(arguments.member), call(arguments.call), session(arguments) {}
+        : member(arguments.member), call(arguments.call), session(arguments) {}
 
     DEVICE void run() {
         u64 batches = session.share(words_in(call.bytes));
@@ -111,41 +90,57 @@ struct Exchange {
     }
 
 private:
-    // The first of what goes to others, which may be the same for all.
-    DEVICE Span<const u8> first() const { return {call.input, call.to != 0 ? call.bytes : 0}; }
+    DEVICE u32 first_peer() const { return member.rank == 0 ? 1 : 0; }
+    // What goes to the first peer, which may be the same for all, or for another one alone.
+    DEVICE Span<const u8> first() const {
+        return {call.input + first_peer() * call.input_stride, call.to != 0 ? call.bytes : 0};
+    }
 
     DEVICE void send(u64 turn) {
         Batch<Protocol> batch = next;
         next = session.read(first(), turn + 1);
         Take::prepare(call, batch);
-        ROLLED for (u32 peer = 0; peer < member.ranks; peer++) {
-            if (peer != 0 && call.input_stride != 0) {
-                batch = session.read(source(call, peer), turn);
-                Take::prepare(call, batch);
-            }
-            if (peer == member.rank) {
-                continue;
-            }
-            if (has(call.to, peer)) {
-                session.send(peer, turn, batch);
-            } else {
-                session.send_flags(peer, turn);
+        RANKS_AT_ONCE for (u32 place = 0; place < session.ranks(); place++) {
+            if (place != session.own_place()) {
+                send_to(session.rank_at(place), turn, batch);
             }
         }
     }
 
+    DEVICE void send_to(u32 peer, u64 turn, Batch<Protocol>& batch) const {
+        if (RANKS > 2 && peer != first_peer() && call.input_stride != 0) {
+            batch = session.read(source(call, peer), turn);
+            Take::prepare(call, batch);
+        }
+        if (has(call.to, peer)) {
+            session.send(peer, turn, batch);
+        } else {
+            session.send_flags(peer, turn);
+        }
+    }
+
     DEVICE bool receive(u64 turn) {
-        Batch<Protocol> received[MAX_RANKS];
+        Batch<Protocol> batches[RANKS];
         Batch<Protocol> own = session.read(source(call, member.rank), turn);
-        if (!session.receive(turn, received)) {
+        if (!session.receive(turn, batches)) {
             return false;
         }
         Take::prepare(call, own);
-        received[member.rank] = own;
-        Take::take(arguments, session, turn, received);
+        batches[session.own_place()] = own;
+        Take::take(call, session, turn, batches);
         return true;
     }
 };
+
+// By the kernel for this number of ranks.
+template <class Protocol, class Take>
+DEVICE void exchange(const Arguments& arguments) {
+    if (arguments.member.ranks == 2) {
+        Exchange<Protocol, Take, 2>(arguments).run();
+    } else {
+        Exchange<Protocol, Take, MAX_RANKS>(arguments).run();
+    }
+}
 
 // Two rounds for each batch: in the first, each rank reduces its block of the buffer; in the second,
 // it sends that to all.
@@ -153,7 +148,7 @@ template <class Protocol>
 struct TwoShots {
     const Arguments& arguments;
     const Member& member;
-    Session<Protocol> session;
+    Session<Protocol, MAX_RANKS> session;
     u64 block_bytes;
     u64 batches;
 
@@ -198,7 +193,7 @@ struct TwoShots {
         }
         scale(arguments.call, own);
         received[member.rank] = own;
-        reduce(arguments, received);
+        reduce(arguments.call, member.ranks, received);
         ROLLED for (u32 peer = 0; peer < member.ranks; peer++) {
             if (peer != member.rank) {
                 session.send(peer, round_of_result(batch), received[0]);

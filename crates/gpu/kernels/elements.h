@@ -7,6 +7,7 @@
 // The same types are computed in `Number`; `Bits` is what stands in memory.
 template <class B, class N>
 struct Integer {
+    static const bool IN_PAIRS = false;
     typedef B Bits;
     typedef N Number;
     DEVICE static Number unpack(Bits bits) { return (Number)bits; }
@@ -17,22 +18,28 @@ struct Integer {
     DEVICE static Number smaller(Number a, Number b) { return a < b ? a : b; }
 };
 
-// NaN wins, and +0 is larger than -0.
+// NaN wins, and +0 is larger than -0. A GPU has instructions for `float`, which machine.h has.
+template <class Number>
+DEVICE Number larger_of(Number a, Number b) {
+    Number larger = a > b || (a == b && as_bits(a) < as_bits(b)) ? a : b;
+    return a != a ? a : b != b ? b : larger;
+}
+template <class Number>
+DEVICE Number smaller_of(Number a, Number b) {
+    Number smaller = a < b || (a == b && as_bits(a) > as_bits(b)) ? a : b;
+    return a != a ? a : b != b ? b : smaller;
+}
+
 template <class B, class N>
 struct Float {
+    static const bool IN_PAIRS = false;
     typedef B Bits;
     typedef N Number;
     DEVICE static bool is_nan(Number a) { return a != a; }
     DEVICE static Number sum(Number a, Number b) { return a + b; }
     DEVICE static Number prod(Number a, Number b) { return product(a, b); }
-    DEVICE static Number larger(Number a, Number b) {
-        Number larger = a > b || (a == b && as_bits(a) < as_bits(b)) ? a : b;
-        return is_nan(a) ? a : is_nan(b) ? b : larger;
-    }
-    DEVICE static Number smaller(Number a, Number b) {
-        Number smaller = a < b || (a == b && as_bits(a) > as_bits(b)) ? a : b;
-        return is_nan(a) ? a : is_nan(b) ? b : smaller;
-    }
+    DEVICE static Number larger(Number a, Number b) { return larger_of(a, b); }
+    DEVICE static Number smaller(Number a, Number b) { return smaller_of(a, b); }
 };
 
 struct Single : Float<u32, float> {
@@ -57,6 +64,10 @@ struct Brain : Float<u16, float> {
         u32 rounded = bits + 0x7fff + (bits >> 16 & 1);
         return (u16)((is_nan(number) ? 0x7fc00000 : rounded) >> 16);
     }
+
+    // Two are packed at once.
+    static const bool IN_PAIRS = true;
+    DEVICE static u32 pack_two(float low, float high) { return to_brains<Brain>(low, high); }
 };
 
 // A format with fewer bits: those of the mantissa, the exponent's bias, the sign, the magnitude that
@@ -88,13 +99,20 @@ struct Small : Float<B, float> {
     }
 };
 
+struct Half : Small<u16, 10, 15, 0x8000, 0x7c00, 0x7c00, 0x7e00> {
+    typedef Small<u16, 10, 15, 0x8000, 0x7c00, 0x7c00, 0x7e00> Software;
+    DEVICE static float unpack(u16 bits) { return from_half<Software>(bits); }
+    static const bool IN_PAIRS = true;
+    DEVICE static u32 pack_two(float low, float high) { return to_halves<Software>(low, high); }
+};
+
 typedef Integer<u8, signed char> I8;
 typedef Integer<u8, u8> U8;
 typedef Integer<u32, int> I32;
 typedef Integer<u32, u32> U32;
 typedef Integer<u64, long long> I64;
 typedef Integer<u64, u64> U64;
-typedef Small<u16, 10, 15, 0x8000, 0x7c00, 0x7c00, 0x7e00> F16;
+typedef Half F16;
 typedef Single F32;
 typedef Double F64;
 typedef Brain Bf16;
@@ -128,13 +146,17 @@ struct Elements {
         UNROLL for (u32 i = 0; i < COUNT; i++) of[i] = Type::prod(of[i], factor);
     }
 
-    // Results may be divided before they are rounded; those of integers towards zero.
-    DEVICE u64 word(u32 divisor) const {
-        u64 word = 0;
-        UNROLL for (u32 i = 0; i < COUNT; i++) {
-            Number number = divisor > 1 ? (Number)(of[i] / (Number)divisor) : of[i];
-            word |= (u64)Type::pack(number) << (BITS * i % 64);
+    // Results are divided before they are rounded; those of integers towards zero.
+    DEVICE void divide(u32 divisor) {
+        UNROLL for (u32 i = 0; i < COUNT; i++) of[i] = (Number)(of[i] / (Number)divisor);
+    }
+
+    DEVICE u64 word() const {
+        if constexpr (Type::IN_PAIRS) {
+            return Type::pack_two(of[0], of[1]) | (u64)Type::pack_two(of[2], of[3]) << 32;
         }
+        u64 word = 0;
+        UNROLL for (u32 i = 0; i < COUNT; i++) word |= (u64)Type::pack(of[i]) << (BITS * i % 64);
         return word;
     }
 };
@@ -159,11 +181,30 @@ DEVICE auto with_type(u32 type, Arguments&... arguments) {
 }
 
 template <class Type>
+struct Reduced {
+    DEVICE static u64 call(u32 combine, u32 divisor, u32 ranks, const u64* words) {
+        Elements<Type> total(words[0]);
+        ROLLED for (u32 rank = 1; rank < ranks; rank++) {
+            total.combine(combine, Elements<Type>(words[rank]));
+        }
+        if (divisor > 1) {
+            total.divide(divisor);
+        }
+        return total.word();
+    }
+};
+
+// The elements of a word of each rank, as one.
+NOT_INLINED u64 reduced_word(u32 type, u32 combine, u32 divisor, u32 ranks, const u64* words) {
+    return with_type<Reduced>(type, combine, divisor, ranks, words);
+}
+
+template <class Type>
 struct Scaled {
     DEVICE static u64 call(u64 factor, u64 word) {
         Elements<Type> elements(word);
         elements.scale(Type::unpack((typename Type::Bits)factor));
-        return elements.word(1);
+        return elements.word();
     }
 };
 

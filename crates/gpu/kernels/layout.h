@@ -28,7 +28,7 @@ struct Rounds {
     u64 lines;
 };
 
-// What a rank's kernels leave for the next ones, in device memory.
+// What a rank's kernels leave for the next ones, in device memory: warps load it at once.
 struct State {
     // How many operations have been done.
     u64 operations;

@@ -20,9 +20,11 @@ struct Pair {
 #define UNROLL _Pragma("unroll")
 // Loops over ranks would be most of the code if they were unrolled.
 #define ROLLED _Pragma("unroll 1")
-// Within a session: how many peers' slots are read at once.
-#define PEERS_AT_ONCE _Pragma("unroll Protocol::PEERS")
-#define PAIRED _Pragma("unroll 2")
+// Within a session: over the slots of peers.
+#define PEERS_AT_ONCE _Pragma("unroll AT_ONCE")
+// Of two ranks, what each has is in registers, which only loops that are unrolled can index.
+#define RANKS_AT_ONCE _Pragma("unroll (RANKS == 2 ? 2 : 1)")
+#define WORDS_AT_ONCE _Pragma("unroll (RANKS == 2 ? 8 : 2)")
 
 // The lanes that a thread plays.
 const u32 HELD = 1;
@@ -89,6 +91,50 @@ DEVICE float as_float(u32 bits) { return __uint_as_float(bits); }
 DEVICE u32 as_bits(float value) { return __float_as_uint(value); }
 DEVICE double as_double(u64 bits) { return __longlong_as_double(bits); }
 DEVICE u64 as_bits(double value) { return __double_as_longlong(value); }
+
+// NaN wins, and +0 is larger than -0.
+DEVICE float larger_of(float a, float b) {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
+}
+DEVICE float smaller_of(float a, float b) {
+    float smaller;
+    asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(a), "f"(b));
+    return smaller;
+}
+
+// The smaller one of each half, as signed integers.
+DEVICE u32 smaller_halves(u32 a, u32 b) {
+#if __CUDA_ARCH__ >= 900
+    u32 smaller;
+    asm("min.s16x2 %0, %1, %2;" : "=r"(smaller) : "r"(a), "r"(b));
+    return smaller;
+#else
+    int high = min((int)a >> 16, (int)b >> 16), low = min((int)(short)a, (int)(short)b);
+    return (u32)high << 16 | (u16)low;
+#endif
+}
+// The conversions that a GPU has, with the results of `Software`. A GPU's NaN is 0x7fff, which as an integer
+// is larger than all that is positive.
+template <class Software>
+DEVICE float from_half(u16 half) {
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(half));
+    return wide;
+}
+template <class Software>
+DEVICE u32 to_halves(float low, float high) {
+    u32 both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return smaller_halves(both, 0x7e007e00);
+}
+template <class Software>
+DEVICE u32 to_brains(float low, float high) {
+    u32 both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return smaller_halves(both, 0x7fc07fc0);
+}
 
 #else
 

@@ -34,11 +34,13 @@ struct Packets {
 
     DEVICE static u64& round_of(Rounds& rounds) { return rounds.packets; }
 
-    DEVICE static Part read(Span<const u8> span, u64 base, u32 lane) {
-        return {{read_word(span, base + lane)}};
+    template <class From>
+    DEVICE static Part read(From from, u64 base, u32 lane) {
+        return {{from.read(base + lane)}};
     }
-    DEVICE static void write(Span<u8> span, u64 base, u32 lane, Part part) {
-        write_word(span, base + lane, part.word[0]);
+    template <class To>
+    DEVICE static void write(To to, u64 base, u32 lane, Part part) {
+        to.write(base + lane, part.word[0]);
     }
 
     DEVICE static void send(u8* slot, u32 lane, Part part, u64 round) {
@@ -76,24 +78,30 @@ struct Lines {
     DEVICE static u64 first_of(u64 base, u32 access, u32 lane) {
         return base + access * OF_ACCESS + lane;
     }
+    // A lane that has a flag has no second word: it reads its first one twice, which needs no branch.
     DEVICE static u64 second_of(u64 base, u32 access, u32 lane) {
-        return first_of(base, access, lane) + LANES - lane / 8;
+        return first_of(base, access, lane) + (has_flag(lane) ? 0 : LANES - lane / 8);
     }
 
-    DEVICE static Part read(Span<const u8> span, u64 base, u32 lane) {
+    template <class From>
+    DEVICE static Part read(From from, u64 base, u32 lane) {
         Part part;
         UNROLL for (u32 i = 0; i < ACCESSES; i++) {
-            part.word[2 * i] = read_word(span, first_of(base, i, lane));
-            part.word[2 * i + 1] = has_flag(lane) ? 0 : read_word(span, second_of(base, i, lane));
+            part.word[2 * i] = from.read(first_of(base, i, lane));
+            part.word[2 * i + 1] = from.read(second_of(base, i, lane));
         }
         return part;
     }
-    DEVICE static void write(Span<u8> span, u64 base, u32 lane, const Part& part) {
+    template <class To>
+    DEVICE static void write(To to, u64 base, u32 lane, const Part& part) {
         UNROLL for (u32 i = 0; i < ACCESSES; i++) {
-            write_word(span, first_of(base, i, lane), part.word[2 * i]);
-            if (!has_flag(lane)) {
-                write_word(span, second_of(base, i, lane), part.word[2 * i + 1]);
-            }
+            to.write(first_of(base, i, lane), part.word[2 * i]);
+        }
+        if (has_flag(lane)) {
+            return;
+        }
+        UNROLL for (u32 i = 0; i < ACCESSES; i++) {
+            to.write(second_of(base, i, lane), part.word[2 * i + 1]);
         }
     }
 
@@ -126,8 +134,8 @@ struct Lines {
 
 // The slot for what a rank sends to another in a round.
 template <class Protocol>
-DEVICE u8* slot_of(const Member& member, u32 from, u32 to, u64 round, u32 warp) {
-    u64 start = SIGNATURES + (u64)WARPS * member.ranks * Protocol::BEHIND;
-    u64 slot = ((u64)warp * member.ranks + from) * DEPTH + round % DEPTH;
+DEVICE u8* slot_of(const Member& member, u32 ranks, u32 from, u32 to, u64 round, u32 warp) {
+    u32 start = SIGNATURES + WARPS * ranks * Protocol::BEHIND;
+    u32 slot = (warp * ranks + from) * DEPTH + (u32)round % DEPTH;
     return member.scratch[to] + start + slot * Protocol::SLOT;
 }

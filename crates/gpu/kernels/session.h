@@ -12,12 +12,21 @@
 // The most rounds that may be sent and not received yet.
 const u32 AHEAD = DEPTH / 2 - 1;
 
-template <class Protocol>
+//
+// For two ranks, a lane's words stay in registers: their number is a constant, and so is what indexes
+// them, their *place*: this rank's is the first. Of more ranks, a place is the rank.
+template <class Protocol, u32 RANKS>
 struct Session {
+    typedef Batch<Protocol> Batches[RANKS];
+    // How many peers' slots are read at once.
+    static const u32 AT_ONCE = RANKS == 2 ? 2 : Protocol::PEERS;
+
     const Member& member;
     Signature signature;
     // The place of this warp's slots and rounds, whatever the grid is.
     u32 warp;
+    // What this rank's operations have left, which is on its way from memory while other things are.
+    Pair state;
     // The first of its rounds.
     u64 start;
     // Its place among the warps of this grid, and how many these are.
@@ -30,51 +39,71 @@ struct Session {
     DEVICE explicit Session(const Arguments& arguments)
         : member(arguments.member), signature(arguments),
           warp(cta() * MAX_WARPS + warp_of_cta()), since(0), polls(0) {
+        state = load_pair(member.state);
         start = Protocol::round_of(member.rounds[warp]) + 1;
         warps = (u64)ctas() * warps_of_cta();
         // Adjacent batches go to adjacent CTAs.
         place = (u64)warp_of_cta() * ctas() + cta();
     }
 
+    DEVICE u32 ranks() const { return RANKS == 2 ? 2 : member.ranks; }
+    DEVICE u32 rank_at(u32 place) const { return RANKS == 2 ? member.rank ^ place : place; }
+    DEVICE u32 own_place() const { return RANKS == 2 ? 0 : member.rank; }
+
     // How many of the batches are this warp's, if it takes every `warps`-th one.
     DEVICE u64 share(u64 words) const {
         u64 batches = (words + Protocol::WORDS - 1) / Protocol::WORDS;
-        return batches > place ? (batches - place - 1) / warps + 1 : 0;
+        u64 rest = batches > place ? batches - place : 0;
+        // A division takes long, compared with a short operation.
+        return rest <= warps ? rest != 0 : (rest - 1) / warps + 1;
     }
     // The first word of one of its batches.
     DEVICE u64 base(u64 batch) const { return (place + batch * warps) * Protocol::WORDS; }
 
     // Signs the operation. Whether the warp has a part in it: it has none if the rank has failed.
-    DEVICE bool begin(u64 batches) const {
-        if ((batches == 0 && !signature.is_open) || has_failed()) {
+    DEVICE bool begin(u64 batches) {
+        if ((batches == 0 && !signature.is_open) || any_lane((u32)state.second != 0)) {
             return false;
         }
-        signature.send();
+        signature.send(state.first + 1);
         return true;
     }
 
     DEVICE Batch<Protocol> read(Span<const u8> span, u64 batch) const {
-        Batch<Protocol> read;
-        for (u32 i = 0; i < HELD; i++) {
-            read.of[i] = Protocol::read(span, base(batch), lane_of(i));
+        u64 first = base(batch);
+        auto* words = (const u64*)span.start;
+        if (is_aligned(span) && is_inside(span.bytes, first)) {
+            return read_from(Whole<const u64>{words + first}, 0);
         }
-        return read;
+        if (first * 8 >= span.bytes) {
+            return {};
+        }
+        if (is_aligned(span) && span.bytes % 8 == 0) {
+            return read_from(Aligned<const u64>{words, span.bytes / 8}, first);
+        }
+        return read_from(Checked<const u8>{span}, first);
     }
     DEVICE void write(Span<u8> span, u64 batch, const Batch<Protocol>& written) const {
-        for (u32 i = 0; i < HELD; i++) {
-            Protocol::write(span, base(batch), lane_of(i), written.of[i]);
+        u64 first = base(batch);
+        auto* words = (u64*)span.start;
+        if (is_aligned(span) && is_inside(span.bytes, first)) {
+            write_to(Whole<u64>{words + first}, 0, written);
+        } else if (is_aligned(span) && span.bytes % 8 == 0) {
+            write_to(Aligned<u64>{words, span.bytes / 8}, first, written);
+        } else {
+            write_to(Checked<u8>{span}, first, written);
         }
     }
 
     DEVICE void send(u32 peer, u64 round, const Batch<Protocol>& batch) const {
-        u8* slot = slot_of<Protocol>(member, member.rank, peer, start + round, warp);
+        u8* slot = slot_of<Protocol>(member, ranks(), member.rank, peer, start + round, warp);
         converge();
         for (u32 i = 0; i < HELD; i++) {
             Protocol::send(slot, lane_of(i), batch.of[i], start + round);
         }
     }
     DEVICE void send_flags(u32 peer, u64 round) const {
-        u8* slot = slot_of<Protocol>(member, member.rank, peer, start + round, warp);
+        u8* slot = slot_of<Protocol>(member, ranks(), member.rank, peer, start + round, warp);
         converge();
         for (u32 i = 0; i < HELD; i++) {
             Protocol::send_flags(slot, lane_of(i), start + round);
@@ -83,12 +112,13 @@ struct Session {
 
     // Waits for the batches of a round from all peers; this rank's own place is left alone. Where
     // that is in vain, the kernel is to end.
-    DEVICE bool receive(u64 round, Batch<Protocol> (&batches)[MAX_RANKS]) {
+    DEVICE bool receive(u64 round, Batches& batches) {
         return wait(round, [&] {
             u32 missing = MAX_RANKS;
-            PEERS_AT_ONCE for (u32 peer = 0; peer < MAX_RANKS; peer++) {
-                if (peer < member.ranks && peer != member.rank) {
-                    missing = has_come(peer, round, batches[peer]) ? missing : peer;
+            PEERS_AT_ONCE for (u32 place = 0; place < RANKS; place++) {
+                if (place < ranks() && place != own_place()) {
+                    u32 peer = rank_at(place);
+                    missing = has_come(peer, round, batches[place]) ? missing : peer;
                 }
             }
             return missing;
@@ -108,6 +138,26 @@ struct Session {
     }
 
 private:
+    // Whether a batch that begins with this word is wholly in a buffer.
+    DEVICE static bool is_inside(u64 bytes, u64 first) {
+        return (first + Protocol::WORDS) * 8 <= bytes;
+    }
+
+    template <class From>
+    DEVICE static Batch<Protocol> read_from(From from, u64 first) {
+        Batch<Protocol> read;
+        for (u32 i = 0; i < HELD; i++) {
+            read.of[i] = Protocol::read(from, first, lane_of(i));
+        }
+        return read;
+    }
+    template <class To>
+    DEVICE static void write_to(To to, u64 first, const Batch<Protocol>& written) {
+        for (u32 i = 0; i < HELD; i++) {
+            Protocol::write(to, first, lane_of(i), written.of[i]);
+        }
+    }
+
     // Whether the rank has failed. All lanes say the same, so that none takes part alone: it would send
     // a part of a line.
     DEVICE bool has_failed() const { return any_lane(load_word(&member.state->failed) != 0); }
@@ -134,7 +184,7 @@ private:
     }
 
     DEVICE bool has_come(u32 peer, u64 round, Batch<Protocol>& batch) const {
-        u8* slot = slot_of<Protocol>(member, peer, member.rank, start + round, warp);
+        u8* slot = slot_of<Protocol>(member, ranks(), peer, member.rank, start + round, warp);
         bool all = true;
         // From the end, where a line's flag is.
         for (u32 i = HELD; i-- > 0;) {

@@ -25,13 +25,11 @@ struct Signature {
     // A rank that is alone, in a warm-up, signs nothing.
     DEVICE explicit Signature(const Arguments& arguments)
         : arguments(arguments), number(0),
-          is_open(cta() == 0 && warp_of_cta() == 0 && arguments.member.ranks > 1) {
-        if (is_open) {
-            number = arguments.member.state->operations + 1;
-        }
-    }
+          is_open(cta() == 0 && warp_of_cta() == 0 && arguments.member.ranks > 1) {}
 
-    DEVICE void send() const {
+    // Signs the operation of this number, in the warp that does.
+    DEVICE void send(u64 operation) {
+        number = is_open ? operation : 0;
         for (u32 i = 0; i < HELD && is_open; i++) {
             u32 peer = lane_of(i);
             if (is_peer(peer)) {
@@ -84,7 +82,7 @@ struct Signature {
     // The operation has ended.
     DEVICE void finish() const {
         if (number != 0) {
-            arguments.member.state->operations = number;
+            store_long(&arguments.member.state->operations, number);
         }
     }
 

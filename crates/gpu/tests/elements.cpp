@@ -1,24 +1,33 @@
 // The kernels' arithmetic, for a test that compares it with Rust's.
-#include "../kernels/elements.h"
+#include "../kernels/reduction.h"
 
 namespace {
 
-template <class Type>
-struct Reduced {
-    static u64 call(u32 combine, u32 divisor, u32 ranks, const u64* words) {
-        Elements<Type> total(words[0]);
-        for (u32 rank = 1; rank < ranks; rank++) {
-            total.combine(combine, Elements<Type>(words[rank]));
-        }
-        return total.word(divisor);
+template <u32 RANKS>
+void reduce_batches(const Call& call, u32 ranks, u64* words) {
+    Batch<Packets> batches[RANKS] = {};
+    for (u32 i = 0; i < ranks * HELD; i++) {
+        batches[i / HELD].of[i % HELD].word[0] = words[i];
     }
-};
+    reduce(call, ranks, batches);
+    for (u32 i = 0; i < HELD; i++) {
+        words[i] = batches[0].of[i].word[0];
+    }
+}
 
 }  // namespace
 
-// Reduces a word of each rank.
-extern "C" u64 reduce(u32 type, u32 combine, u32 divisor, u32 ranks, const u64* words) {
-    return with_type<Reduced>(type, combine, divisor, ranks, words);
+// Reduces a batch of packets' words of each rank into that of the first.
+extern "C" void reduce(u32 type, u32 combine, u32 divisor, u32 ranks, u64* words) {
+    Call call = {};
+    call.type = type;
+    call.combine = combine;
+    call.divisor = divisor;
+    if (ranks == 2) {
+        reduce_batches<2>(call, ranks, words);
+    } else {
+        reduce_batches<MAX_RANKS>(call, ranks, words);
+    }
 }
 
 extern "C" u64 scale(u32 type, u64 factor, u64 word) { return scaled_word(type, factor, word); }

@@ -12,8 +12,9 @@
 #define NOT_INLINED inline
 #define UNROLL
 #define ROLLED
-#define PAIRED
 #define PEERS_AT_ONCE
+#define RANKS_AT_ONCE
+#define WORDS_AT_ONCE
 
 const u32 HELD = LANES;
 const u32 POLLS = 16;
@@ -111,3 +112,16 @@ inline float as_float(u32 bits) { return bits_as<float>(bits); }
 inline u32 as_bits(float value) { return bits_as<u32>(value); }
 inline double as_double(u64 bits) { return bits_as<double>(bits); }
 inline u64 as_bits(double value) { return bits_as<u64>(value); }
+
+template <class Software>
+float from_half(u16 half) {
+    return Software::unpack(half);
+}
+template <class Software>
+u32 to_halves(float low, float high) {
+    return Software::pack(low) | (u32)Software::pack(high) << 16;
+}
+template <class Software>
+u32 to_brains(float low, float high) {
+    return to_halves<Software>(low, high);
+}

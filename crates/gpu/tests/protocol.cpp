@@ -20,9 +20,9 @@ void perform(Kind kind, const Arguments& arguments) {
     if (kind == TWO_SHOTS) {
         TwoShots<Protocol>(arguments).run();
     } else if (reduces(kind)) {
-        Exchange<Protocol, IntoOne<Protocol>>(arguments).run();
+        exchange<Protocol, IntoOne>(arguments);
     } else {
-        Exchange<Protocol, SideBySide<Protocol>>(arguments).run();
+        exchange<Protocol, SideBySide>(arguments);
     }
 }
 

@@ -1,0 +1,72 @@
+// Reductions of what all ranks have in a batch. What is common has loops of its own, chosen once for a
+// batch; all else is reduced word by word.
+#pragma once
+
+#include "elements.h"
+#include "protocols.h"
+
+// In these, the divisor is a power of two, so that a factor has the same results.
+template <class Type, u32 COMBINE, bool IS_DIVIDED, class Protocol, u32 RANKS>
+DEVICE void reduce_as(u32 ranks, u32 divisor, Batch<Protocol> (&batches)[RANKS]) {
+    float factor = as_float((254u << 23) - as_bits((float)divisor));
+    WORDS_AT_ONCE for (u32 i = 0; i < HELD * Protocol::OF_LANE; i++) {
+        u32 held = i / Protocol::OF_LANE, word = i % Protocol::OF_LANE;
+        Elements<Type> total(batches[0].of[held].word[word]);
+        RANKS_AT_ONCE for (u32 rank = 1; rank < ranks; rank++) {
+            total.combine(COMBINE, Elements<Type>(batches[rank].of[held].word[word]));
+        }
+        if (IS_DIVIDED) {
+            total.scale(factor);
+        }
+        batches[0].of[held].word[word] = total.word();
+    }
+}
+
+// Whether it was done.
+template <class Type, class Protocol, u32 RANKS>
+DEVICE bool reduce_by(const Call& call, u32 ranks, Batch<Protocol> (&batches)[RANKS]) {
+    u32 divisor = call.divisor;
+    if ((divisor & (divisor - 1)) != 0) {
+        return false;
+    }
+    switch (call.combine) {
+    case SUM:
+        if (divisor > 1) {
+            reduce_as<Type, SUM, true>(ranks, divisor, batches);
+        } else {
+            reduce_as<Type, SUM, false>(ranks, divisor, batches);
+        }
+        return true;
+    case MAX: reduce_as<Type, MAX, false>(ranks, divisor, batches); return true;
+    case MIN: reduce_as<Type, MIN, false>(ranks, divisor, batches); return true;
+    default: return false;
+    }
+}
+
+template <class Protocol, u32 RANKS>
+DEVICE void reduce_words(const Call& call, u32 ranks, Batch<Protocol> (&batches)[RANKS]) {
+    WORDS_AT_ONCE for (u32 i = 0; i < HELD * Protocol::OF_LANE; i++) {
+        u32 held = i / Protocol::OF_LANE, word = i % Protocol::OF_LANE;
+        u64 words[RANKS];
+        RANKS_AT_ONCE for (u32 rank = 0; rank < ranks; rank++) {
+            words[rank] = batches[rank].of[held].word[word];
+        }
+        batches[0].of[held].word[word] =
+            reduced_word(call.type, call.combine, call.divisor, ranks, words);
+    }
+}
+
+// Reduces the batches of all ranks into that of the first.
+template <class Protocol, u32 RANKS>
+DEVICE void reduce(const Call& call, u32 ranks, Batch<Protocol> (&batches)[RANKS]) {
+    bool is_done = false;
+    switch (call.type) {
+    case HALF: is_done = reduce_by<F16>(call, ranks, batches); break;
+    case FLOAT: is_done = reduce_by<F32>(call, ranks, batches); break;
+    case BFLOAT16: is_done = reduce_by<Bf16>(call, ranks, batches); break;
+    default: break;
+    }
+    if (!is_done) {
+        reduce_words(call, ranks, batches);
+    }
+}
