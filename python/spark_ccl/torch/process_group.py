@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -18,7 +20,6 @@ from .calls import Calls
 from .work import Futures
 
 NAME = "spark_ccl"
-_KEY = "spark_ccl/unique_id"
 # What PyTorch calls the default backend of a group whose backends are all of other packages.
 _ALONE = "custom"
 if not hasattr(_Backend, "reconfigure"):
@@ -34,19 +35,36 @@ def create(given: Any, options: Any) -> ProcessGroup | PartOfGroup:
 
 
 def _meet(store: Any, rank: int, size: int, timeout: timedelta) -> Communicator:
+    # torchrun's store is the same after a restart.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"{NAME}/{attempt}", store)
+    # That of rank 0 serves the meeting, and so lives until all have met.
+    unique_id = _send_id(store, size, timeout) if rank == 0 else _receive_id(store, rank, timeout)
     seconds = str(timeout.total_seconds())
-    here = [f"spark_ccl/rank_{other}_is_here" for other in range(1, size)]
-    if rank == 0:
-        # The id is good for SPARK_CCL_INIT_TIMEOUT, and others may start later than that.
-        store.wait(here, timeout)
-        # It serves the meeting, and so lives until all have met.
-        unique_id = UniqueId()
-        store.set(_KEY, str(unique_id))
-    else:
-        store.set(here[rank - 1], "")
-        store.wait([_KEY], timeout)
-        unique_id = UniqueId.parse(store.get(_KEY).decode())
     return Communicator(unique_id, rank, size, timeout=seconds, init_timeout=seconds, progress_thread="1")
+
+
+def _send_id(store: Any, size: int, timeout: timedelta) -> UniqueId:
+    ranks = [f"rank_{rank}" for rank in range(1, size)]
+    # The id is good for SPARK_CCL_INIT_TIMEOUT, and ranks may start later than that.
+    store.wait(ranks, timeout)
+    places = [store.get(rank).decode() for rank in ranks]
+    for rank in ranks:
+        store.delete_key(rank)
+    unique_id = UniqueId()
+    for place in places:
+        store.set(place, str(unique_id))
+    return unique_id
+
+
+def _receive_id(store: Any, rank: int, timeout: timedelta) -> UniqueId:
+    # The same name would have the id of a group that has ended, where one is made anew.
+    place = f"for_rank_{rank}_{secrets.token_hex(8)}"
+    store.set(f"rank_{rank}", place)
+    store.wait([place], timeout)
+    unique_id = UniqueId.parse(store.get(place).decode())
+    store.delete_key(place)
+    return unique_id
 
 
 class _Group(Calls):
