@@ -84,13 +84,16 @@ _check_buffer.restype = c_int
 class _View:
     """Keeps an exported buffer, so that its owner neither frees nor moves it."""
 
+    # Here: when Python ends, modules may be gone before their objects.
+    _release = _release_buffer
+
     def __init__(self, owner: Any, flags: int) -> None:
         self.raw = _PyBuffer()
         _get_buffer(owner, ctypes.byref(self.raw), flags)
 
     def __del__(self) -> None:
         # Does nothing if there is no buffer.
-        _release_buffer(ctypes.byref(self.raw))
+        self._release(self.raw)
 
 
 def _of_buffer_protocol(argument: Any, name: str, writable: bool) -> Buffer:

@@ -16,12 +16,15 @@ from .work import Work
 class Handle:
     """A communicator of the C interface."""
 
+    # Here: when Python ends, modules may be gone before their objects.
+    _destroy = _library.FUNCTIONS["comm_destroy"]
+
     def __init__(self, pointer: ctypes.c_void_p) -> None:
         self.pointer = pointer
 
     def __del__(self) -> None:
         # Nobody is there to be told of a failure: a parent's handle in a forked child, for instance.
-        _library.FUNCTIONS["comm_destroy"](self.pointer)
+        self._destroy(self.pointer)
 
     def run(
         self,

@@ -82,7 +82,13 @@ _ARGUMENTS = {
 
 
 def _load() -> ctypes.CDLL:
-    library = ctypes.CDLL(str(Path(__file__).with_name("libspark_ccl.so")))
+    path = Path(__file__).with_name("libspark_ccl.so")
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ImportError(
+            f"{error}; the wheel has this file, the sources have not: install the wheel, and start Python elsewhere"
+        ) from None
     for name, arguments in _ARGUMENTS.items():
         function = getattr(library, f"spark_ccl_{name}")
         function.argtypes = arguments

@@ -1,0 +1,20 @@
+"""PyTorch's collectives on CPU tensors by spark-ccl.
+
+    import torch.distributed as dist
+    import spark_ccl.torch
+
+    dist.init_process_group("spark_ccl")
+
+Everything else stays as it is with gloo: torchrun, DistributedDataParallel, `dist.all_reduce` and its like, new groups.
+Ranks find each other through PyTorch's own store. Needs PyTorch 2.15 or newer.
+"""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from .process_group import NAME, PartOfGroup, ProcessGroup, create
+
+__all__ = ["PartOfGroup", "ProcessGroup"]
+
+dist.Backend.register_backend(NAME, create, devices=["cpu"], extended_api=True)

@@ -1,0 +1,97 @@
+"""Tensors that a call takes, or fills, side by side: lists of them, and parts of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..errors import InvalidError
+from ..types import DType
+from .tensors import moved
+
+Tensors = Sequence[torch.Tensor]
+
+
+def only(given: Sequence[Any]) -> Any:
+    if len(given) != 1:
+        raise InvalidError(f"there are {len(given)} tensors, or lists, in one call; expected one for each rank")
+    return given[0]
+
+
+def in_order(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:
+    """The tensor, or a copy of it if its elements are not in order, and what takes results from there."""
+    if tensor.is_contiguous():
+        return tensor, None
+    ordered = tensor.contiguous()
+
+    def copy() -> None:
+        tensor.copy_(ordered)
+
+    return ordered, copy
+
+
+def receiving(blocks: Tensors) -> tuple[torch.Tensor, Callable[[], None] | None]:
+    """Memory for what comes into these tensors, and what takes it there."""
+    if side_by_side(blocks):
+        count = sum(block.numel() for block in blocks)
+        return blocks[0].as_strided((count,), (1,)), None
+    whole = torch.empty(sum(block.numel() for block in blocks), dtype=blocks[0].dtype)
+
+    def copy() -> None:
+        parts = whole.split([block.numel() for block in blocks])
+        for block, part in zip(blocks, parts):
+            block.copy_(part.view(block.shape))
+
+    return whole, copy
+
+
+def each_of(finishes: Sequence[Callable[[], None] | None]) -> Callable[[], None] | None:
+    wanted = [finish for finish in finishes if finish is not None]
+
+    def finish_all() -> None:
+        for finish in wanted:
+            finish()
+
+    return finish_all if wanted else None
+
+
+def split_counts(tensor: torch.Tensor, rows: list[int], size: int, name: str) -> tuple[list[int], DType]:
+    """How many elements of a tensor go to, or come from, each rank: `rows` of it, or equal parts if that is empty."""
+    count, dtype = moved(tensor)
+    length = tensor.size(0) if tensor.dim() > 0 else tensor.numel()
+    if not rows:
+        if length % size != 0:
+            raise InvalidError(f"{name} has {length} rows, which {size} ranks cannot share equally")
+        rows = [length // size] * size
+    if len(rows) != size or sum(rows) != length or min(rows) < 0:
+        raise InvalidError(f"the split sizes of {name} are {rows}; expected {size}, {length} in all")
+    of_row = count // length if length > 0 else 0
+    return [row * of_row for row in rows], dtype
+
+
+def same_shape(tensors: Sequence[torch.Tensor], count: int, name: str, like: torch.Tensor) -> None:
+    """Raises `InvalidError` unless these are as many tensors, each with as many elements of the type of `like`."""
+    if len(tensors) != count:
+        raise InvalidError(f"{name} has {len(tensors)} tensors; expected one for each of {count} ranks")
+    for rank, tensor in enumerate(tensors):
+        if tensor.numel() != like.numel() or tensor.dtype != like.dtype:
+            raise InvalidError(
+                f"{name}[{rank}] has {tensor.numel()} elements of {tensor.dtype}; "
+                f"expected {like.numel()} of {like.dtype}"
+            )
+
+
+def side_by_side(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether each tensor's memory follows that of the one before."""
+    first = tensors[0]
+    place = first.data_ptr()
+    storage = first.untyped_storage().data_ptr()
+    for tensor in tensors:
+        if tensor.data_ptr() != place or not tensor.is_contiguous():
+            return False
+        if tensor.untyped_storage().data_ptr() != storage:
+            return False
+        place += tensor.numel() * tensor.element_size()
+    return True

@@ -1,0 +1,98 @@
+"""What tensors and reductions of PyTorch are to the library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.distributed import ReduceOp
+
+from .._factors import element
+from ..errors import InvalidError
+from ..types import DType, Op
+
+_PRE_MUL_SUM = 5
+
+_TYPES = {
+    torch.int8: DType.INT8,
+    torch.uint8: DType.UINT8,
+    torch.int32: DType.INT32,
+    torch.int64: DType.INT64,
+    torch.float16: DType.FLOAT16,
+    torch.float32: DType.FLOAT32,
+    torch.float64: DType.FLOAT64,
+    torch.bfloat16: DType.BFLOAT16,
+    torch.float8_e4m3fn: DType.FLOAT8_E4M3,
+    torch.float8_e5m2: DType.FLOAT8_E5M2,
+    torch.uint32: DType.UINT32,
+    torch.uint64: DType.UINT64,
+}
+# What is reduced by parts.
+_PARTS = {torch.complex64: DType.FLOAT32, torch.complex128: DType.FLOAT64}
+_SUM = ReduceOp.SUM
+_OPS = (
+    (ReduceOp.SUM, Op.SUM),
+    (ReduceOp.AVG, Op.AVG),
+    (ReduceOp.MAX, Op.MAX),
+    (ReduceOp.MIN, Op.MIN),
+    (ReduceOp.PRODUCT, Op.PROD),
+)
+# Reductions of truth values, which are bytes of 0 and 1.
+_OF_TRUTH = (
+    (ReduceOp.SUM, Op.MAX),
+    (ReduceOp.MAX, Op.MAX),
+    (ReduceOp.BOR, Op.MAX),
+    (ReduceOp.PRODUCT, Op.MIN),
+    (ReduceOp.MIN, Op.MIN),
+    (ReduceOp.BAND, Op.MIN),
+)
+
+
+def pointer(tensor: torch.Tensor, name: str) -> int:
+    """Where a contiguous tensor's elements are; raises `InvalidError` unless that is host memory."""
+    if not tensor.is_cpu:
+        raise InvalidError(f"{name} is on {tensor.device}; the backend spark_ccl is for tensors on the CPU")
+    if not tensor.is_contiguous():
+        raise InvalidError(f"{name} must be contiguous; its strides are {tensor.stride()}")
+    address: int = tensor.data_ptr()
+    return address
+
+
+def moved(tensor: torch.Tensor) -> tuple[int, DType]:
+    """Elements, and their type, of a tensor that is only moved: of bytes, if there is no such type."""
+    dtype = _TYPES.get(tensor.dtype)
+    if dtype is None:
+        return tensor.numel() * tensor.element_size(), DType.UINT8
+    return tensor.numel(), dtype
+
+
+def reduced(tensor: torch.Tensor, op: Any) -> tuple[int, DType, int, Any]:
+    """Elements, their type, the reduction, and its factor, of a tensor that is reduced; raises `InvalidError`."""
+    dtype = _TYPES.get(tensor.dtype)
+    if dtype is not None:
+        if op == _SUM:
+            return tensor.numel(), dtype, Op.SUM, None
+        if op == ReduceOp.PREMUL_SUM:
+            return tensor.numel(), dtype, _PRE_MUL_SUM, element(_factor(op), dtype)
+        known: Sequence[tuple[Any, Op]] = _OPS
+        count = tensor.numel()
+    elif tensor.dtype in _PARTS:
+        known, dtype, count = _OPS[:2], _PARTS[tensor.dtype], 2 * tensor.numel()
+    elif tensor.dtype == torch.bool:
+        known, dtype, count = _OF_TRUTH, DType.UINT8, tensor.numel()
+    else:
+        raise InvalidError(f"tensors of {tensor.dtype} cannot be reduced, only moved")
+    for theirs, ours in known:
+        if op == theirs:
+            return count, dtype, ours, None
+    raise InvalidError(f"there is no reduction {_name(op)} of {tensor.dtype}")
+
+
+def _factor(op: Any) -> float:
+    factor = op.__getstate__()[1]
+    return float(factor.item()) if isinstance(factor, torch.Tensor) else factor
+
+
+def _name(op: Any) -> str:
+    return str(getattr(op, "op", op)).rpartition(".")[2]

@@ -1,0 +1,146 @@
+"""What PyTorch waits for."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..errors import TimedOutError
+from ..work import Work as Started
+
+# Seconds between two looks of a wait with a time of its own.
+_LOOK_EVERY = 0.000_2
+# Seconds that the end of a group waits for the futures of its calls.
+_END_WITHIN = 1.0
+
+
+class Work(dist.Work):
+    """A call: those that were started for it, and what is to do when they are done."""
+
+    def __init__(
+        self,
+        started: Sequence[Started],
+        result: list[torch.Tensor],
+        futures: Futures,
+        finish: Callable[[], None] | None = None,
+        is_message: bool = False,
+    ) -> None:
+        super().__init__()
+        self.is_message = is_message
+        self._started = started
+        self._result = result
+        self._futures = futures
+        self._finish = finish
+        self._lock = threading.Lock()
+        self._failure: BaseException | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Waits until the call is done; raises what became of it."""
+        if timeout is not None and timeout > timedelta(0):
+            self._wait_at_most(timeout)
+        try:
+            for work in self._started:
+                work.wait()
+        except BaseException as failure:
+            self._failure = failure
+            raise
+        self._end()
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether the call is done, also if it has failed."""
+        try:
+            if not all([work.test() for work in self._started]):
+                return False
+        except Exception as failure:
+            self._failure = failure
+            return True
+        self._end()
+        return True
+
+    def is_success(self) -> bool:
+        """Whether the call is done, and has not failed."""
+        return self.is_completed() and self._failure is None
+
+    def exception(self) -> BaseException | None:
+        """Why the call has failed; `None` if it has not, or not yet."""
+        self.is_completed()
+        return self._failure
+
+    def synchronize(self) -> None:
+        """Waits."""
+        self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that were received, or reduced."""
+        self.wait()
+        return self._result
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future that is set when the call is done."""
+        return self._futures.of(self)
+
+    def _wait_at_most(self, timeout: timedelta) -> None:
+        deadline = time.monotonic() + timeout.total_seconds()
+        while not self.is_completed():
+            if time.monotonic() >= deadline:
+                raise TimedOutError(f"the call is not done after {timeout.total_seconds()} s")
+            time.sleep(_LOOK_EVERY)
+
+    def _end(self) -> None:
+        with self._lock:
+            finish, self._finish = self._finish, None
+            if finish is not None:
+                finish()
+
+
+class Futures:
+    """Sets futures of collective calls, in their order, by a thread that blocks as long as there are none."""
+
+    def __init__(self) -> None:
+        self._asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def of(self, work: Work) -> torch.futures.Future[list[torch.Tensor]]:
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        if work.is_message:
+            # It may wait for long, and those of collective calls must not wait with it.
+            threading.Thread(target=_set, args=(work, future), name="spark-ccl", daemon=True).start()
+            return future
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=_set_all, args=(self._asked,), name="spark-ccl", daemon=True)
+                self._thread.start()
+        self._asked.put((work, future))
+        return future
+
+    def close(self) -> None:
+        """Ends the thread when it has set all that were asked for, and waits for that for a moment."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._asked.put(None)
+            # Python's end would cut it off.
+            thread.join(_END_WITHIN)
+
+
+def _set_all(asked: queue.SimpleQueue[Any]) -> None:
+    while (next_one := asked.get()) is not None:
+        _set(*next_one)
+
+
+def _set(work: Work, future: torch.futures.Future[Any]) -> None:
+    try:
+        work.wait()
+    except Exception as failure:
+        future.set_exception(failure)
+    else:
+        future.set_result(work._result)

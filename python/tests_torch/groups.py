@@ -1,0 +1,92 @@
+"""Runs a function as the ranks of a process group, each in a process of its own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from typing import Any
+
+# `spark_ccl` beside another backend, which needs no GPU until it is given a tensor of one.
+MIXED = "cpu:spark_ccl,cuda:gloo"
+# Seconds: a guard against a deadlock, not a measurement.
+LIMIT = 180
+
+
+def run(
+    function: Callable[[], Any],
+    size: int,
+    *,
+    backend: str = "spark_ccl",
+    dies: tuple[int, ...] = (),
+    destroys: bool = True,
+) -> list[Any]:
+    """Calls `function()` on each of `size` ranks of a process group. Returns what they returned, or raises.
+
+    Ranks that `dies` names end without an answer, and have `None`. Without `destroys`, ranks end without an end of the
+    group.
+    """
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = []
+        for rank in range(size):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_rank, args=(theirs, function, backend, f"{folder}/store", rank, size, destroys)
+            )
+            process.start()
+            theirs.close()
+            ranks.append((process, ours))
+        try:
+            found = [_answer(rank, answers, rank in dies) for rank, (_, answers) in enumerate(ranks)]
+        finally:
+            for process, _ in ranks:
+                process.join(LIMIT)
+                if process.is_alive():
+                    process.kill()
+        for rank, (process, _) in enumerate(ranks):
+            assert rank in dies or process.exitcode == 0, f"rank {rank} has ended with {process.exitcode}"
+        return found
+
+
+def _rank(
+    answers: Connection,
+    function: Callable[[], Any],
+    backend: str,
+    store: str,
+    rank: int,
+    size: int,
+    destroys: bool,
+) -> None:
+    import torch
+    import torch.distributed as dist
+
+    import spark_ccl.torch  # noqa: F401
+
+    torch.set_num_threads(1)
+    try:
+        timeout = timedelta(seconds=60)
+        dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size, timeout=timeout)
+        answer = function()
+        if destroys:
+            dist.destroy_process_group()
+        answers.send((True, answer))
+    except BaseException:
+        answers.send((False, traceback.format_exc()))
+
+
+def _answer(rank: int, answers: Connection, dies: bool) -> Any:
+    if not answers.poll(LIMIT):
+        raise TimeoutError(f"rank {rank} has not answered for {LIMIT} s")
+    try:
+        works, answer = answers.recv()
+    except EOFError:
+        if dies:
+            return None
+        raise RuntimeError(f"rank {rank} died without an answer") from None
+    if not works:
+        raise AssertionError(f"rank {rank}:\n{answer}")
+    return answer

@@ -1,0 +1,179 @@
+"""Training as with any other backend, and what becomes of it when a rank dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import unittest
+
+import groups
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
+
+
+def loss_of(layers: torch.nn.Module) -> torch.Tensor:
+    return layers(torch.randn(16, 32)).pow(2).mean()
+
+
+def losses() -> list[float]:
+    layers = DistributedDataParallel(model(), bucket_cap_mb=0.01)
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+    torch.manual_seed(dist.get_rank())
+    found = []
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = loss_of(layers)
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def unsynchronized_and_uneven() -> None:
+    from torch.distributed.algorithms.join import Join
+
+    layers = DistributedDataParallel(model())
+    with layers.no_sync():
+        loss_of(layers).backward()
+    loss_of(layers).backward()
+    with Join([layers]):
+        for _ in range(3 + dist.get_rank()):
+            loss_of(layers).backward()
+    same_everywhere(layers.module)
+
+
+def same_everywhere(layers: torch.nn.Module) -> None:
+    for parameter in layers.parameters():
+        copies = [torch.empty_like(parameter) for _ in range(dist.get_world_size())]
+        dist.all_gather(copies, parameter.detach())
+        assert all(copy.equal(copies[0]) for copy in copies)
+
+
+def sharded_optimizer() -> None:
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    layers = DistributedDataParallel(model())
+    optimizer = ZeroRedundancyOptimizer(layers.parameters(), optimizer_class=torch.optim.Adam, lr=0.01)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss_of(layers).backward()
+        optimizer.step()
+    same_everywhere(layers.module)
+
+
+def sharded_parameters() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    size = dist.get_world_size()
+    mesh = init_device_mesh("cpu", (size,))
+    whole, parts = model(), model()
+    for layer in parts:
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(parts, mesh=mesh)
+    optimizers = [torch.optim.SGD(layers.parameters(), lr=0.1) for layers in (whole, parts)]
+    for _ in range(3):
+        torch.manual_seed(2)
+        expected = loss_of(whole)
+        torch.manual_seed(2)
+        actual = loss_of(parts)
+        torch.testing.assert_close(actual, expected)
+        for loss, optimizer in zip((expected, actual), optimizers):
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def tensor_parallel() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    whole = model()
+    parts = parallelize_module(model(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    torch.manual_seed(2)
+    given = torch.randn(16, 32)
+    torch.testing.assert_close(parts(given), whole(given))
+
+
+def distributed_tensors() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    whole = torch.arange(24.0).reshape(6, 4)
+    rows = distribute_tensor(whole, mesh, [Shard(0)])
+    assert rows.redistribute(mesh, [Replicate()]).to_local().equal(whole)
+    assert rows.redistribute(mesh, [Shard(1)]).full_tensor().equal(whole)
+
+
+def loaded_by_workers() -> None:
+    from torch.utils.data import DataLoader, TensorDataset
+    from torch.utils.data.distributed import DistributedSampler
+
+    data = TensorDataset(torch.arange(40.0))
+    total = torch.zeros(())
+    loader = DataLoader(
+        data, batch_size=4, sampler=DistributedSampler(data), num_workers=2, multiprocessing_context="fork"
+    )
+    for (batch,) in loader:
+        total += batch.sum()
+    dist.all_reduce(total)
+    assert total.item() == 780
+
+
+def death() -> tuple[str, float]:
+    layers = DistributedDataParallel(model())
+    for step in range(1000):
+        loss_of(layers).backward()
+        if dist.get_rank() == 1 and step == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        began = time.monotonic()
+        try:
+            dist.barrier()
+        except RuntimeError as error:
+            return str(error), time.monotonic() - began
+    raise AssertionError("a rank was killed")
+
+
+class Training(unittest.TestCase):
+    def test_losses_are_those_of_gloo(self) -> None:
+        """With two ranks, of which the sum has no order, each bit is the same."""
+        self.assertEqual(groups.run(losses, 2), groups.run(losses, 2, backend="gloo"))
+
+    def test_unsynchronized_steps_and_uneven_inputs(self) -> None:
+        groups.run(unsynchronized_and_uneven, 2)
+
+    def test_sharded_optimizer(self) -> None:
+        groups.run(sharded_optimizer, 2)
+
+    def test_sharded_parameters(self) -> None:
+        groups.run(sharded_parameters, 2)
+
+    def test_tensor_parallel_layers(self) -> None:
+        groups.run(tensor_parallel, 2)
+
+    def test_distributed_tensors(self) -> None:
+        groups.run(distributed_tensors, 2)
+
+    def test_workers_that_load_data(self) -> None:
+        groups.run(loaded_by_workers, 2)
+
+    def test_a_killed_rank_is_named(self) -> None:
+        first, _, third = groups.run(death, 3, dies=(1,))
+        for text, seconds in (first, third):
+            self.assertIn("rank 1", text)
+            # A guard: the timeout of the group is 60 s.
+            self.assertLess(seconds, 30)
+
+
+if __name__ == "__main__":
+    unittest.main()
