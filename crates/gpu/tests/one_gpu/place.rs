@@ -150,20 +150,26 @@ impl Place {
     pub(crate) fn check(&self, case: &Case) {
         let size = self.ranks.len();
         let inputs: Vec<_> = (0..size).map(|rank| case.input(rank, size)).collect();
+        let mut expected = Vec::new();
         for rank in 0..size {
             let output = self.call(case, rank).output;
             if output == 0 {
                 continue;
             }
-            let expected = case.expected(&inputs, rank);
+            // Where inputs have no blocks, all ranks have the same result.
+            if expected.is_empty() || case.operation.extent(Side::Input) == Extent::Blocks {
+                expected = case.expected(&inputs, rank);
+            }
             let margin = if case.in_place { 0 } else { MARGIN };
             let mut seen = vec![0_u8; expected.len() + 2 * margin];
             let from = output - margin as u64;
             // SAFETY: `ROOM` is larger, and no kernel runs.
             unsafe { self.copies.read(from, &mut seen).unwrap() };
             let result = &seen[margin..margin + expected.len()];
-            let wrong = result.iter().zip(&expected).position(|(a, b)| a != b);
-            assert_eq!(wrong, None, "the first wrong byte of rank {rank}: {case:?}");
+            if result != expected {
+                let wrong = result.iter().zip(&expected).position(|(a, b)| a != b);
+                panic!("the first wrong byte of rank {rank}: {wrong:?}: {case:?}");
+            }
             let around = seen[..margin]
                 .iter()
                 .chain(&seen[margin + expected.len()..]);
@@ -229,10 +235,11 @@ impl Case {
     pub(crate) fn input(&self, rank: usize, size: usize) -> Vec<u8> {
         let length = self.bytes(Side::Input, size);
         let seed = self.seed << 8 | rank as u64;
-        let mut bytes: Vec<u8> = (0..length.div_ceil(8) as u64)
-            .flat_map(|word| value(self.dtype, scramble(seed, word)).to_le_bytes())
-            .collect();
-        bytes.truncate(length);
+        let mut bytes = vec![0; length];
+        for (word, to) in (0..).zip(bytes.chunks_mut(8)) {
+            let value = value(self.dtype, scramble(seed, word)).to_le_bytes();
+            to.copy_from_slice(&value[..to.len()]);
+        }
         bytes
     }
 
