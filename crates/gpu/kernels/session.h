@@ -12,7 +12,6 @@
 // The most rounds that may be sent and not received yet.
 const u32 AHEAD = DEPTH / 2 - 1;
 
-//
 // For two ranks, a lane's words stay in registers: their number is a constant, and so is what indexes
 // them, their *place*: this rank's is the first. Of more ranks, a place is the rank.
 template <class Protocol, u32 RANKS>
