@@ -31,7 +31,7 @@ struct IntoOne {
     }
 
     template <class Protocol, u32 RANKS>
-    DEVICE static void take(const Call& call, const Session<Protocol, RANKS>& session, u64 turn,
+    DEVICE static void take(const Call& call, const Session<Protocol, RANKS>& session, u32 turn,
                             Batch<Protocol> (&batches)[RANKS]) {
         if (call.from != 0) {
             reduce(call, session.ranks(), batches);
@@ -46,7 +46,7 @@ struct SideBySide {
     DEVICE static void prepare(const Call&, Batch<Protocol>&) {}
 
     template <class Protocol, u32 RANKS>
-    DEVICE static void take(const Call& call, const Session<Protocol, RANKS>& session, u64 turn,
+    DEVICE static void take(const Call& call, const Session<Protocol, RANKS>& session, u32 turn,
                             Batch<Protocol> (&batches)[RANKS]) {
         RANKS_AT_ONCE for (u32 place = 0; place < session.ranks(); place++) {
             u32 rank = session.rank_at(place);
@@ -66,6 +66,7 @@ struct Exchange {
     const Member& member;
     const Call& call;
     Session<Protocol, RANKS> session;
+    u32 batches;
     // What is sent next is on its way from memory while other things are waited for.
     Batch<Protocol> next;
 
@@ -73,16 +74,17 @@ struct Exchange {
         : member(arguments.member), call(arguments.call), session(arguments) {}
 
     DEVICE void run() {
-        u64 batches = session.share(words_in(call.bytes));
+        batches = session.share(words_in(call.bytes));
         next = session.read(first(), 0);
         if (!session.begin(batches)) {
             return;
         }
-        for (u64 turn = 0; turn < batches + AHEAD; turn++) {
-            if (turn < batches) {
-                send(turn);
+        u32 sent = 0, received = 0;
+        while (received < batches) {
+            if (sent < batches) {
+                send(sent++);
             }
-            if (turn >= AHEAD && !receive(turn - AHEAD)) {
+            if ((sent - received > AHEAD || sent == batches) && !receive(received++)) {
                 return;
             }
         }
@@ -90,15 +92,18 @@ struct Exchange {
     }
 
 private:
-    DEVICE u32 first_peer() const { return member.rank == 0 ? 1 : 0; }
+    // A rank that is alone has only its own block.
+    DEVICE u32 first_peer() const { return member.rank == 0 && session.ranks() > 1 ? 1 : 0; }
     // What goes to the first peer, which may be the same for all, or for another one alone.
     DEVICE Span<const u8> first() const {
         return {call.input + first_peer() * call.input_stride, call.to != 0 ? call.bytes : 0};
     }
 
-    DEVICE void send(u64 turn) {
+    DEVICE void send(u32 turn) {
         Batch<Protocol> batch = next;
-        next = session.read(first(), turn + 1);
+        if (turn + 1 < batches) {
+            next = session.read(first(), turn + 1);
+        }
         Take::prepare(call, batch);
         RANKS_AT_ONCE for (u32 place = 0; place < session.ranks(); place++) {
             if (place != session.own_place()) {
@@ -107,7 +112,7 @@ private:
         }
     }
 
-    DEVICE void send_to(u32 peer, u64 turn, Batch<Protocol>& batch) const {
+    DEVICE void send_to(u32 peer, u32 turn, Batch<Protocol>& batch) const {
         if (RANKS > 2 && peer != first_peer() && call.input_stride != 0) {
             batch = session.read(source(call, peer), turn);
             Take::prepare(call, batch);
@@ -119,15 +124,15 @@ private:
         }
     }
 
-    DEVICE bool receive(u64 turn) {
-        Batch<Protocol> batches[RANKS];
+    DEVICE bool receive(u32 turn) {
+        Batch<Protocol> received[RANKS];
         Batch<Protocol> own = session.read(source(call, member.rank), turn);
-        if (!session.receive(turn, batches)) {
+        if (!session.receive(turn, received)) {
             return false;
         }
         Take::prepare(call, own);
-        batches[session.own_place()] = own;
-        Take::take(call, session, turn, batches);
+        received[session.own_place()] = own;
+        Take::take(call, session, turn, received);
         return true;
     }
 };
@@ -150,7 +155,7 @@ struct TwoShots {
     const Member& member;
     Session<Protocol, MAX_RANKS> session;
     u64 block_bytes;
-    u64 batches;
+    u32 batches;
 
     DEVICE explicit TwoShots(const Arguments& arguments)
         : arguments(arguments), member(arguments.member), session(arguments) {
@@ -170,12 +175,12 @@ struct TwoShots {
 
     // The rounds are in the order in which `run` sends: the first two reductions' batches, and then
     // a result and a batch in turns.
-    DEVICE u64 round_to_reduce(u64 batch) const { return batch == 0 ? 0 : 2 * batch - 1; }
-    DEVICE u64 round_of_result(u64 batch) const {
+    DEVICE u32 round_to_reduce(u32 batch) const { return batch == 0 ? 0 : 2 * batch - 1; }
+    DEVICE u32 round_of_result(u32 batch) const {
         return batch + (batch + 2 < batches ? batch + 2 : batches);
     }
 
-    DEVICE void send(u64 batch) const {
+    DEVICE void send(u32 batch) const {
         ROLLED for (u32 peer = 0; peer < member.ranks; peer++) {
             if (peer != member.rank) {
                 Batch<Protocol> part = session.read(block(arguments.call.input, peer), batch);
@@ -185,7 +190,7 @@ struct TwoShots {
         }
     }
 
-    DEVICE bool reduce_and_send(u64 batch) {
+    DEVICE bool reduce_and_send(u32 batch) {
         Batch<Protocol> received[MAX_RANKS];
         Batch<Protocol> own = session.read(block(arguments.call.input, member.rank), batch);
         if (!session.receive(round_to_reduce(batch), received)) {
@@ -203,7 +208,7 @@ struct TwoShots {
         return true;
     }
 
-    DEVICE bool take_results(u64 batch) {
+    DEVICE bool take_results(u32 batch) {
         Batch<Protocol> received[MAX_RANKS];
         if (!session.receive(round_of_result(batch), received)) {
             return false;
@@ -221,7 +226,7 @@ struct TwoShots {
         if (!session.begin(batches)) {
             return;
         }
-        for (u64 turn = 0; turn < batches + 2; turn++) {
+        for (u32 turn = 0; turn < batches + 2; turn++) {
             if (turn < batches) {
                 send(turn);
             }

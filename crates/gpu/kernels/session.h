@@ -12,7 +12,6 @@
 // The most rounds that may be sent and not received yet.
 const u32 AHEAD = DEPTH / 2 - 1;
 
-//
 // For two ranks, a lane's words stay in registers: their number is a constant, and so is what indexes
 // them, their *place*: this rank's is the first. Of more ranks, a place is the rank.
 template <class Protocol, u32 RANKS>
@@ -30,8 +29,8 @@ struct Session {
     // The first of its rounds.
     u64 start;
     // Its place among the warps of this grid, and how many these are.
-    u64 place;
-    u64 warps;
+    u32 place;
+    u32 warps;
     // When the wait has first looked at the clock, or 0.
     u64 since;
     u32 polls;
@@ -41,27 +40,28 @@ struct Session {
           warp(cta() * MAX_WARPS + warp_of_cta()), since(0), polls(0) {
         state = load_pair(member.state);
         start = Protocol::round_of(member.rounds[warp]) + 1;
-        warps = (u64)ctas() * warps_of_cta();
+        warps = ctas() * warps_of_cta();
         // Adjacent batches go to adjacent CTAs.
-        place = (u64)warp_of_cta() * ctas() + cta();
+        place = warp_of_cta() * ctas() + cta();
     }
 
     DEVICE u32 ranks() const { return RANKS == 2 ? 2 : member.ranks; }
     DEVICE u32 rank_at(u32 place) const { return RANKS == 2 ? member.rank ^ place : place; }
     DEVICE u32 own_place() const { return RANKS == 2 ? 0 : member.rank; }
 
-    // How many of the batches are this warp's, if it takes every `warps`-th one.
-    DEVICE u64 share(u64 words) const {
-        u64 batches = (words + Protocol::WORDS - 1) / Protocol::WORDS;
-        u64 rest = batches > place ? batches - place : 0;
+    // How many of the batches are this warp's, if it takes every `warps`-th one. No memory has room for
+    // 2^32 batches.
+    DEVICE u32 share(u64 words) const {
+        u32 batches = (u32)((words + Protocol::WORDS - 1) / Protocol::WORDS);
+        u32 rest = batches > place ? batches - place : 0;
         // A division takes long, compared with a short operation.
         return rest <= warps ? rest != 0 : (rest - 1) / warps + 1;
     }
     // The first word of one of its batches.
-    DEVICE u64 base(u64 batch) const { return (place + batch * warps) * Protocol::WORDS; }
+    DEVICE u64 base(u32 batch) const { return (u64)(place + batch * warps) * Protocol::WORDS; }
 
     // Signs the operation. Whether the warp has a part in it: it has none if the rank has failed.
-    DEVICE bool begin(u64 batches) {
+    DEVICE bool begin(u32 batches) {
         if ((batches == 0 && !signature.is_open) || any_lane((u32)state.second != 0)) {
             return false;
         }
@@ -69,7 +69,7 @@ struct Session {
         return true;
     }
 
-    DEVICE Batch<Protocol> read(Span<const u8> span, u64 batch) const {
+    DEVICE Batch<Protocol> read(Span<const u8> span, u32 batch) const {
         u64 first = base(batch);
         auto* words = (const u64*)span.start;
         if (is_aligned(span) && is_inside(span.bytes, first)) {
@@ -83,7 +83,7 @@ struct Session {
         }
         return read_from(Checked<const u8>{span}, first);
     }
-    DEVICE void write(Span<u8> span, u64 batch, const Batch<Protocol>& written) const {
+    DEVICE void write(Span<u8> span, u32 batch, const Batch<Protocol>& written) const {
         u64 first = base(batch);
         auto* words = (u64*)span.start;
         if (is_aligned(span) && is_inside(span.bytes, first)) {
@@ -95,14 +95,14 @@ struct Session {
         }
     }
 
-    DEVICE void send(u32 peer, u64 round, const Batch<Protocol>& batch) const {
+    DEVICE void send(u32 peer, u32 round, const Batch<Protocol>& batch) const {
         u8* slot = slot_of<Protocol>(member, ranks(), member.rank, peer, start + round, warp);
         converge();
         for (u32 i = 0; i < HELD; i++) {
             Protocol::send(slot, lane_of(i), batch.of[i], start + round);
         }
     }
-    DEVICE void send_flags(u32 peer, u64 round) const {
+    DEVICE void send_flags(u32 peer, u32 round) const {
         u8* slot = slot_of<Protocol>(member, ranks(), member.rank, peer, start + round, warp);
         converge();
         for (u32 i = 0; i < HELD; i++) {
@@ -112,7 +112,7 @@ struct Session {
 
     // Waits for the batches of a round from all peers; this rank's own place is left alone. Where
     // that is in vain, the kernel is to end.
-    DEVICE bool receive(u64 round, Batches& batches) {
+    DEVICE bool receive(u32 round, Batches& batches) {
         return wait(round, [&] {
             u32 missing = MAX_RANKS;
             PEERS_AT_ONCE for (u32 place = 0; place < RANKS; place++) {
@@ -126,7 +126,7 @@ struct Session {
     }
 
     // All lanes have received their last round. An operation without any waits here for what peers sign.
-    DEVICE void finish(u64 rounds) {
+    DEVICE void finish(u32 rounds) {
         if (signature.is_open && !wait(0, [] { return MAX_RANKS; })) {
             return;
         }
@@ -164,7 +164,7 @@ private:
 
     // Polls until nothing is missing, of the round or of what peers sign.
     template <class Poll>
-    DEVICE bool wait(u64 round, Poll poll) {
+    DEVICE bool wait(u32 round, Poll poll) {
         for (;;) {
             converge();
             Signature::Theirs theirs = signature.load();
@@ -183,7 +183,7 @@ private:
         }
     }
 
-    DEVICE bool has_come(u32 peer, u64 round, Batch<Protocol>& batch) const {
+    DEVICE bool has_come(u32 peer, u32 round, Batch<Protocol>& batch) const {
         u8* slot = slot_of<Protocol>(member, ranks(), peer, member.rank, start + round, warp);
         bool all = true;
         // From the end, where a line's flag is.
@@ -194,7 +194,7 @@ private:
     }
 
     // Looks at times whether to end the wait, and says why; another warp may have.
-    DEVICE bool gives_up(u32 missing, u64 round) {
+    DEVICE bool gives_up(u32 missing, u32 round) {
         polls += 1;
         if (polls % POLLS != 0) {
             return false;
