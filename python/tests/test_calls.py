@@ -61,10 +61,11 @@ def different(comm: Communicator) -> str:
 
 
 def death(comm: Communicator) -> str:
-    comm.barrier()
-    if comm.rank == 1:
-        os._exit(1)
     try:
+        comm.barrier()
+        if comm.rank == 1:
+            # The others may still be in the barrier.
+            os._exit(1)
         comm.all_reduce(numpy.zeros(LARGE))
     except RemoteError as error:
         text = str(error)
