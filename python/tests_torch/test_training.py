@@ -133,11 +133,12 @@ def loaded_by_workers() -> None:
 def death() -> tuple[str, float]:
     layers = DistributedDataParallel(model())
     for step in range(1000):
-        loss_of(layers).backward()
-        if dist.get_rank() == 1 and step == 5:
-            os.kill(os.getpid(), signal.SIGKILL)
         began = time.monotonic()
         try:
+            loss_of(layers).backward()
+            if dist.get_rank() == 1 and step == 5:
+                # The others may still be in this step.
+                os.kill(os.getpid(), signal.SIGKILL)
             dist.barrier()
         except RuntimeError as error:
             return str(error), time.monotonic() - began
