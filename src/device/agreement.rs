@@ -25,6 +25,12 @@ pub(super) struct ToldGpu {
 /// The bus id, of 16 bytes at most, and behind it the generation. Zeros where there is none.
 const BYTES: usize = 32;
 
+/// Fails where there is no GPU. Makes no context.
+pub(super) fn need_gpu(comm: &Communicator) -> Result<(), Error> {
+    let counted = count().map_err(|error| error.of_rank(comm.rank()));
+    Ok(counted.map(drop)?)
+}
+
 /// The GPU of this rank.
 pub(super) fn find_gpu(comm: &Communicator) -> Result<FoundGpu, Error> {
     let own = |error: spark_ccl_cuda::Error| error.of_rank(comm.rank());

@@ -6,7 +6,7 @@ use super::helper_thread::on_helper_thread;
 use super::look::Memory;
 use super::registration_table::RegistrationTable;
 use crate::communicator::Communicator;
-use crate::device::agreement::{ToldGpu, all_have, find_gpu, no_other_has, tell_gpu};
+use crate::device::agreement::{ToldGpu, all_have, find_gpu, need_gpu, no_other_has, tell_gpu};
 use crate::device::rank::DeviceRank;
 use crate::device::{StreamEngine, guard};
 use crate::error::Error;
@@ -27,8 +27,8 @@ pub(crate) fn attach(
     deadline: Instant,
 ) -> Result<Owned<Arc<dyn StreamEngine>>, Error> {
     let settings = &comm.inner.world.settings;
-    // Without NCCL, no context is made.
-    let ready = library(settings).and_then(|library| Ok((library, find_gpu(comm)?)));
+    // A lack of GPUs is said first, and without NCCL no context is made.
+    let ready = need_gpu(comm).and_then(|()| Ok((library(settings)?, find_gpu(comm)?)));
     let found = ready.as_ref().ok().map(|(_, found)| found);
     let told = tell_gpu(comm, found);
     let (library, found) = ready?;
