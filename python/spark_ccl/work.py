@@ -39,6 +39,7 @@ class Work:
     def wait(self) -> None:
         """Waits until the call is done; raises what became of it, each time."""
         with self._lock:
+            self._end_if_interrupted()
             if self._buffers is not None:
                 self._finish(_library.FUNCTIONS["wait"](ctypes.byref(self._request)))
             failure = self._failure
@@ -57,6 +58,7 @@ class Work:
         if not self._lock.acquire(blocking=False):
             return False
         try:
+            self._end_if_interrupted()
             if self._buffers is not None:
                 done = ctypes.c_int()
                 result = _library.FUNCTIONS["test"](ctypes.byref(self._request), ctypes.byref(done))
@@ -66,12 +68,20 @@ class Work:
         finally:
             self._lock.release()
 
+    def _end_if_interrupted(self) -> None:
+        # The request ends in C. A signal handler that raises can take the result before Python has it.
+        if self._buffers is not None and self._request.value == 0:
+            if self._failure is None:
+                self._failure = Error("interrupted; what became of this call is not known")
+            self._buffers = None
+
     def _finish(self, result: int) -> None:
-        self._buffers = None
         try:
             _library.check(result)
         except Error as failure:
             self._failure = failure
+        # Last: an interrupt before this is found by `_end_if_interrupted`.
+        self._buffers = None
 
 
 class _InFlight:
