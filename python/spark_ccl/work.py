@@ -32,7 +32,7 @@ class Work:
         work = cls(buffers)
         # Before it begins: an interrupt may come in between. The lock keeps others from taking it for done.
         with work._lock:
-            _in_flight.add(work)
+            in_flight.add(work)
             begin(work._request)
         return work
 
@@ -91,12 +91,19 @@ class _InFlight:
         self._works: collections.deque[Work] = collections.deque()
 
     def add(self, work: Work) -> None:
-        self._forget_done()
+        # Each call that is added looks at two, so the list does not grow with calls that are done.
+        self._forget_done(2)
         self._works.append(work)
 
-    def _forget_done(self) -> None:
-        # Each call that is added looks at two, so the list does not grow with calls that are done.
-        for _ in range(2):
+    def has_calls_of(self, handle: Any) -> bool:
+        """Whether calls of a communicator's handle are not done; forgets all that are."""
+        self._forget_done(len(self._works))
+        # A call's communicator is the first that it keeps.
+        kept = [work._buffers for work in list(self._works)]
+        return any(buffers is not None and buffers[0] is handle for buffers in kept)
+
+    def _forget_done(self, looks: int) -> None:
+        for _ in range(looks):
             try:
                 oldest = self._works.popleft()
             except IndexError:
@@ -105,4 +112,4 @@ class _InFlight:
                 self._works.append(oldest)
 
 
-_in_flight = _InFlight()
+in_flight = _InFlight()

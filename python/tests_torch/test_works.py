@@ -1,7 +1,8 @@
-"""What becomes of started calls: their futures, and their results."""
+"""What becomes of started calls: their futures, their results, and the end of their group before them."""
 
 from __future__ import annotations
 
+import threading
 import unittest
 
 import groups
@@ -71,6 +72,82 @@ def results_that_cannot_be_taken() -> None:
     assert "single memory location" in str(work.exception())
 
 
+def destroyed_before_its_calls(dropped: bool) -> str:
+    """Rank 1 waits for what rank 0 does not do before it destroys the group."""
+    group = dist.new_group([0, 1])
+    text = ""
+    if dist.get_rank() == 0:
+        work = dist.irecv(torch.zeros(3), 1, group=group)
+        if dropped:
+            del work
+        dist.destroy_process_group(group)
+        if not dropped:
+            assert work.is_completed() and not work.is_success()
+    else:
+        try:
+            dist.barrier(group=group)
+        except RuntimeError as error:
+            text = str(error)
+    dist.barrier()
+    return text
+
+
+def dropped() -> str:
+    return destroyed_before_its_calls(True)
+
+
+def held() -> str:
+    return destroyed_before_its_calls(False)
+
+
+def destroyed_while_it_ends() -> None:
+    """Calls that nobody has waited for, but that all ranks make, are no reason to abort."""
+    group = dist.new_group([0, 1])
+    tensor = torch.ones(100_000)
+    for _ in range(10):
+        work = dist.all_reduce(tensor, group=group, async_op=True)
+    dist.destroy_process_group(group)
+    work.wait()
+    assert tensor.eq(2.0**10).all()
+
+
+def failed_and_dropped() -> None:
+    """Nothing is left of a group whose calls have failed."""
+    import gc
+    import weakref
+
+    group = dist.new_group([0, 1])
+    handle = weakref.ref(group._communicator._handle)
+    dist.irecv(torch.zeros(3), 1 - dist.get_rank(), group=group)
+    dist.barrier()
+    group.abort()
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    assert handle() is None
+    dist.barrier()
+
+
+def ended_by_a_callback() -> None:
+    group = dist.new_group([0, 1])
+    failures = []
+    over = threading.Event()
+
+    def end(_: object) -> None:
+        try:
+            group.shutdown()
+        except Exception as failure:
+            failures.append(failure)
+        over.set()
+
+    dist.all_reduce(torch.ones(3), group=group, async_op=True).get_future().then(end)
+    assert over.wait(groups.LIMIT)
+    assert not failures, failures
+    # There is nothing to abort any more; this waits for the thread of the callback.
+    group.abort()
+    group.shutdown()
+
+
 class Works(unittest.TestCase):
     def test_callbacks_that_wait_for_calls(self) -> None:
         for backend in ("spark_ccl", groups.MIXED):
@@ -82,6 +159,20 @@ class Works(unittest.TestCase):
 
     def test_results_that_cannot_be_taken(self) -> None:
         groups.run(results_that_cannot_be_taken, 2)
+
+    def test_the_end_of_a_group_before_its_calls(self) -> None:
+        for function in (dropped, held):
+            with self.subTest(function=function.__name__):
+                text = groups.run(function, 2)[1]
+                self.assertIn("rank 0", text)
+                self.assertIn("destroyed before its calls were done", text)
+        groups.run(destroyed_while_it_ends, 2)
+
+    def test_nothing_is_left_of_failed_calls(self) -> None:
+        groups.run(failed_and_dropped, 2)
+
+    def test_the_end_of_a_group_by_a_callback(self) -> None:
+        groups.run(ended_by_a_callback, 2)
 
 
 if __name__ == "__main__":

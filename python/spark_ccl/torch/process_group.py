@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -11,11 +12,13 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as _Backend
 from torch._C._distributed_c10d import PrefixStore
 
+from .._handle import Handle
 from ..communicator import Communicator
 from ..errors import InvalidError
+from ..work import in_flight
 from .calls import Calls
 from .meeting import NAME, meet
-from .work import Futures
+from .work import END_WITHIN, LOOK_EVERY, Futures
 
 # What PyTorch calls the default backend of a group whose backends are all of other packages.
 _ALONE = "custom"
@@ -61,11 +64,27 @@ class _Group(Calls):
         self._communicator.set_timeout(timeout.total_seconds())
 
     def abort(self) -> None:
-        self._communicator.abort("the process group was aborted")
+        if self._communicator._held is not None:
+            self._communicator.abort("the process group was aborted")
 
     def shutdown(self) -> None:
+        handle = self._communicator._held
+        if handle is not None and not _done_soon(handle):
+            # They would keep the handle, and the other ranks would wait for them until their time is over.
+            self._communicator.abort("the process group was destroyed before its calls were done")
+            in_flight.has_calls_of(handle)
         self._futures.close()
         self._communicator.leave()
+
+
+def _done_soon(handle: Handle) -> bool:
+    """Whether all calls of a group end within a moment."""
+    deadline = time.monotonic() + END_WITHIN
+    while in_flight.has_calls_of(handle):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(LOOK_EVERY)
+    return True
 
 
 class ProcessGroup(_Group, dist.ProcessGroup):
