@@ -32,13 +32,14 @@ class Work:
         work = cls(buffers)
         # Before it begins: an interrupt may come in between. The lock keeps others from taking it for done.
         with work._lock:
-            _in_flight.add(work)
+            in_flight.add(work)
             begin(work._request)
         return work
 
     def wait(self) -> None:
         """Waits until the call is done; raises what became of it, each time."""
         with self._lock:
+            self._end_if_interrupted()
             if self._buffers is not None:
                 self._finish(_library.FUNCTIONS["wait"](ctypes.byref(self._request)))
             failure = self._failure
@@ -57,6 +58,7 @@ class Work:
         if not self._lock.acquire(blocking=False):
             return False
         try:
+            self._end_if_interrupted()
             if self._buffers is not None:
                 done = ctypes.c_int()
                 result = _library.FUNCTIONS["test"](ctypes.byref(self._request), ctypes.byref(done))
@@ -66,12 +68,20 @@ class Work:
         finally:
             self._lock.release()
 
+    def _end_if_interrupted(self) -> None:
+        # The request ends in C. A signal handler that raises can take the result before Python has it.
+        if self._buffers is not None and self._request.value == 0:
+            if self._failure is None:
+                self._failure = Error("interrupted; what became of this call is not known")
+            self._buffers = None
+
     def _finish(self, result: int) -> None:
-        self._buffers = None
         try:
             _library.check(result)
         except Error as failure:
             self._failure = failure
+        # Last: an interrupt before this is found by `_end_if_interrupted`.
+        self._buffers = None
 
 
 class _InFlight:
@@ -81,12 +91,19 @@ class _InFlight:
         self._works: collections.deque[Work] = collections.deque()
 
     def add(self, work: Work) -> None:
-        self._forget_done()
+        # Each call that is added looks at two, so the list does not grow with calls that are done.
+        self._forget_done(2)
         self._works.append(work)
 
-    def _forget_done(self) -> None:
-        # Each call that is added looks at two, so the list does not grow with calls that are done.
-        for _ in range(2):
+    def has_calls_of(self, handle: Any) -> bool:
+        """Whether calls of a communicator's handle are not done; forgets all that are."""
+        self._forget_done(len(self._works))
+        # A call's communicator is the first that it keeps.
+        kept = [work._buffers for work in list(self._works)]
+        return any(buffers is not None and buffers[0] is handle for buffers in kept)
+
+    def _forget_done(self, looks: int) -> None:
+        for _ in range(looks):
             try:
                 oldest = self._works.popleft()
             except IndexError:
@@ -95,4 +112,4 @@ class _InFlight:
                 self._works.append(oldest)
 
 
-_in_flight = _InFlight()
+in_flight = _InFlight()

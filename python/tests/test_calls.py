@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+import threading
+import time
 import unittest
 
 import jobs
@@ -93,6 +96,45 @@ def late(comm: Communicator) -> str:
     raise AssertionError("a rank was late")
 
 
+class Interrupted(BaseException):
+    pass
+
+
+def interrupted(comm: Communicator) -> str:
+    """A signal's handler raises when a wait returns, and before its result is recorded."""
+    if comm.rank == 1:
+        comm.recv(bytearray(1), 0)
+        comm.abort("enough")
+        return ""
+
+    def handle(number: int, frame: object) -> None:
+        raise Interrupted
+
+    def interrupt() -> None:
+        # The main thread waits by then; earlier would be fine, too.
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        comm.send(bytearray(1), 1)
+
+    signal.signal(signal.SIGUSR1, handle)
+    work = comm.all_reduce(numpy.zeros(3), async_op=True)
+    assert work is not None
+    sender = threading.Thread(target=interrupt)
+    sender.start()
+    try:
+        work.wait()
+    except Interrupted:
+        pass
+    else:
+        raise AssertionError("the handler did not raise")
+    sender.join()
+    try:
+        work.wait()
+    except spark_ccl.Error as error:
+        return str(error)
+    raise AssertionError("the call has failed")
+
+
 def broken(comm: Communicator) -> str:
     try:
         with comm:
@@ -128,6 +170,9 @@ class Calls(unittest.TestCase):
     def test_a_late_rank_is_named(self) -> None:
         text, _ = jobs.run(late, 2, fails=True)
         self.assertIn("rank 1", text)
+
+    def test_an_interrupted_wait_hides_no_failure(self) -> None:
+        self.assertIn("not known", jobs.run(interrupted, 2, fails=True)[0])
 
     def test_an_exception_reaches_the_other_ranks(self) -> None:
         own, other = jobs.run(broken, 2, fails=True)

@@ -7,6 +7,7 @@ import unittest
 import groups
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import AllgatherOptions
 from torch.distributed import ReduceOp
 
 COUNTS = (0, 1, 7, 1000, 70_001)
@@ -258,6 +259,29 @@ def refused() -> None:
     expect("needs the rank that sends", dist.recv, torch.ones(2))
     expect("elements of torch.float32; expected", dist.all_gather_into_tensor, torch.ones(7), torch.ones(3))
     expect("the split sizes of input", dist.all_to_all_single, torch.ones(4), torch.ones(4), None, [1] * 9)
+
+    size, rank = dist.get_world_size(), dist.get_rank()
+    away, here = torch.ones(2, device="meta"), [torch.ones(2) for _ in range(size)]
+    group = dist.group.WORLD
+    options = dist.ScatterOptions()
+    options.rootRank = rank
+    expect("is on meta", group.alltoall, [away] * size, here, dist.AllToAllOptions())
+    expect("is on meta", group.alltoall, here, [away] * size, dist.AllToAllOptions())
+    expect("is on meta", group.gather, [[away] * size], [here[0]], options)
+    expect("is on meta", group.scatter, [here[0]], [[away] * size], options)
+    expect("is on meta", group.allgather, [[away] * size], [here[0]], AllgatherOptions())
+    expect("torch.float32 and torch.int32", group.alltoall, [torch.ones(2).int()] * size, here, dist.AllToAllOptions())
+
+    entries = "have 2 and 1 entries"
+    whole = torch.ones(2 * size)
+    expect(entries, group.all_gather_single_coalesced, [whole, whole], here[:1], AllgatherOptions())
+    expect(entries, group.reduce_scatter_single_coalesced, here[:2], [whole], dist.ReduceScatterOptions())
+    expect(entries, group.allgather_coalesced, [here] * size, here[:1], AllgatherOptions())
+    expect("have 1 and 2 entries", group.allgather, [here], here, AllgatherOptions())
+
+    numbers = torch.ones(2, dtype=torch.complex64)
+    expect("resolve_conj()", dist.all_reduce, numbers.conj())
+    expect("resolve_neg()", dist.broadcast, numbers[:1].conj().imag, 0)
     # Nothing was sent, and all works on.
     dist.barrier()
 

@@ -88,6 +88,24 @@ def late_start() -> None:
     assert sum_of_ranks() == 1
 
 
+def never_started() -> str:
+    """What rank 0 is told of ranks that do not come to a group."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    store = dist.PrefixStore("again", dist.distributed_c10d._get_default_store())
+    dist.destroy_process_group()
+    if rank == 0:
+        try:
+            dist.init_process_group("spark_ccl", store=store, rank=rank, world_size=size, timeout=SECOND)
+        except RuntimeError as error:
+            return str(error)
+    elif rank == 2:
+        try:
+            dist.init_process_group("spark_ccl", store=store, rank=rank, world_size=size, timeout=3 * SECOND)
+        except RuntimeError:
+            return ""
+    return ""
+
+
 def idle() -> float:
     assert sum_of_ranks() == 1
     began = time.process_time()
@@ -235,6 +253,11 @@ class Groups(unittest.TestCase):
 
     def test_ranks_that_start_late(self) -> None:
         groups.run(late_start, 2)
+
+    def test_ranks_that_do_not_start_are_named(self) -> None:
+        text = groups.run(never_started, 4, destroys=False)[0]
+        self.assertIn("of 4 ranks, these have not come", text)
+        self.assertIn("rank 1, rank 3;", text)
 
     def test_idle_ranks_use_no_processor(self) -> None:
         for seconds in groups.run(idle, 2):

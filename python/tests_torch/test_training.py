@@ -130,6 +130,27 @@ def loaded_by_workers() -> None:
     assert total.item() == 780
 
 
+def compressed_gradients() -> None:
+    """Hooks that make further calls in the callbacks of their first."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook, quantization_hooks
+
+    state = powerSGD_hook.PowerSGDState(process_group=None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+    hooks = (
+        (state, powerSGD_hook.powerSGD_hook),
+        (dist.group.WORLD, quantization_hooks.quantization_pertensor_hook),
+    )
+    for given, hook in hooks:
+        layers = DistributedDataParallel(model())
+        layers.register_comm_hook(given, hook)
+        optimizer = torch.optim.SGD(layers.parameters(), lr=0.01)
+        torch.manual_seed(dist.get_rank())
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss_of(layers).backward()
+            optimizer.step()
+        same_everywhere(layers.module)
+
+
 def death() -> tuple[str, float]:
     layers = DistributedDataParallel(model())
     for step in range(1000):
@@ -167,6 +188,9 @@ class Training(unittest.TestCase):
 
     def test_workers_that_load_data(self) -> None:
         groups.run(loaded_by_workers, 2)
+
+    def test_hooks_that_compress_gradients(self) -> None:
+        groups.run(compressed_gradients, 2)
 
     def test_a_killed_rank_is_named(self) -> None:
         first, _, third = groups.run(death, 3, dies=(1,))

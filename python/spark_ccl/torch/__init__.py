@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from .process_group import NAME, PartOfGroup, ProcessGroup, create
+from .meeting import NAME
+from .process_group import PartOfGroup, ProcessGroup, create
 
 __all__ = ["PartOfGroup", "ProcessGroup"]
 

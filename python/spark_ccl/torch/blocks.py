@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from ..errors import InvalidError
 from ..types import DType
-from .tensors import moved
+from .tensors import check_on_host, moved
 
 Tensors = Sequence[torch.Tensor]
 
@@ -18,6 +18,17 @@ def only(given: Sequence[Any]) -> Any:
     if len(given) != 1:
         raise InvalidError(f"there are {len(given)} tensors, or lists, in one call; expected one for each rank")
     return given[0]
+
+
+def pairs(some: Sequence[Any], others: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+    """What stands at the same place of two lists; raises `InvalidError` unless they are equally long."""
+    same_length(some, others)
+    return zip(some, others)
+
+
+def same_length(some: Sequence[Any], others: Sequence[Any]) -> None:
+    if len(some) != len(others):
+        raise InvalidError(f"the lists of one call have {len(some)} and {len(others)} entries; expected equally many")
 
 
 def in_order(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | None]:
@@ -34,6 +45,8 @@ def in_order(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | N
 
 def receiving(blocks: Tensors) -> tuple[torch.Tensor, Callable[[], None] | None]:
     """Memory for what comes into these tensors, and what takes it there."""
+    for place, block in enumerate(blocks):
+        check_on_host(block, f"the list's tensor {place}")
     if side_by_side(blocks):
         count = sum(block.numel() for block in blocks)
         return blocks[0].as_strided((count,), (1,)), None
@@ -90,6 +103,9 @@ def side_by_side(tensors: Sequence[torch.Tensor]) -> bool:
     storage = first.untyped_storage().data_ptr()
     for tensor in tensors:
         if tensor.data_ptr() != place or not tensor.is_contiguous():
+            return False
+        # What comes in would not be the elements' values.
+        if tensor.is_conj() or tensor.is_neg():
             return False
         if tensor.untyped_storage().data_ptr() != storage:
             return False

@@ -13,7 +13,7 @@ from .._handle import counts_of
 from ..communicator import Communicator
 from ..errors import InvalidError
 from ..work import Work as Started
-from .blocks import Tensors, each_of, in_order, only, receiving, same_shape, split_counts
+from .blocks import Tensors, each_of, in_order, only, pairs, receiving, same_length, same_shape, split_counts
 from .tensors import moved, pointer, reduced
 from .work import Futures, Work
 
@@ -60,7 +60,7 @@ class Calls:
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, wholes: Tensors, opts: Any) -> Work:
         started = []
-        for output, whole in zip(outputs, wholes):
+        for output, whole in pairs(outputs, wholes):
             started += self._reduce_scatter(output, whole, opts)
         return self._work(started, outputs)
 
@@ -84,7 +84,7 @@ class Calls:
 
     def all_gather_single_coalesced(self, outputs: Tensors, owns: Tensors, opts: Any) -> Work:
         started = []
-        for output, own in zip(outputs, owns):
+        for output, own in pairs(outputs, owns):
             started += self._all_gather(output, own, opts)
         return self._work(started, outputs)
 
@@ -93,12 +93,14 @@ class Calls:
 
     def allgather_coalesced(self, lists: Sequence[Tensors], owns: Tensors, opts: Any) -> Work:
         # A list for each rank, with a tensor for each of its own.
+        for blocks in lists:
+            same_length(blocks, owns)
         return self._gather_lists(list(zip(*lists)), owns, opts)
 
     def _gather_lists(self, lists: Sequence[Tensors], owns: Tensors, opts: Any) -> Work:
         started: list[Started] = []
         finishes = []
-        for blocks, own in zip(lists, owns):
+        for blocks, own in pairs(lists, owns):
             same_shape(blocks, self._size, "the list", own)
             whole, finish = receiving(blocks)
             finishes.append(finish)
@@ -124,14 +126,17 @@ class Calls:
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Work:
         if len(outputs) != self._size or len(inputs) != self._size:
             raise InvalidError(f"the lists have {len(outputs)} and {len(inputs)} tensors; expected {self._size}")
+        for block in (*inputs, *outputs):
+            if block.dtype != inputs[0].dtype:
+                raise InvalidError(f"the lists have tensors of {inputs[0].dtype} and {block.dtype}; expected one type")
         whole = torch.cat([block.reshape(-1) for block in inputs])
         received, finish = receiving(outputs)
         counts = [[moved(block)[0] for block in blocks] for blocks in (inputs, outputs)]
         arguments = (
-            whole.data_ptr(),
+            pointer(whole, "the list"),
             counts_of(counts[0]),
             None,
-            received.data_ptr(),
+            pointer(received, "the list"),
             counts_of(counts[1]),
             None,
             moved(whole)[1],
@@ -166,7 +171,7 @@ class Calls:
         if self._rank == opts.rootRank:
             same_shape(only(lists), self._size, "the list", own)
             whole, finish = receiving(only(lists))
-        to = None if whole is None else whole.data_ptr()
+        to = None if whole is None else pointer(whole, "the list")
         arguments = (pointer(own, "the tensor"), to, *moved(own), opts.rootRank)
         results = list(only(lists)) if lists else []
         return self._work(self._start(opts, "gather", *arguments, keep=(own, whole)), results, finish)
@@ -177,7 +182,7 @@ class Calls:
         if self._rank == opts.rootRank:
             same_shape(only(lists), self._size, "the list", output)
             whole = torch.cat([block.reshape(-1) for block in only(lists)])
-        source = None if whole is None else whole.data_ptr()
+        source = None if whole is None else pointer(whole, "the list")
         arguments = (source, pointer(output, "output"), *moved(output), opts.rootRank)
         return self._work(self._start(opts, "scatter", *arguments, keep=(output, whole)), outputs)
 

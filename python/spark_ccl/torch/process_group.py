@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import secrets
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -13,13 +12,14 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend as _Backend
 from torch._C._distributed_c10d import PrefixStore
 
+from .._handle import Handle
 from ..communicator import Communicator
 from ..errors import InvalidError
-from ..unique_id import UniqueId
+from ..work import in_flight
 from .calls import Calls
-from .work import Futures
+from .meeting import NAME, meet
+from .work import END_WITHIN, LOOK_EVERY, Futures
 
-NAME = "spark_ccl"
 # What PyTorch calls the default backend of a group whose backends are all of other packages.
 _ALONE = "custom"
 if not hasattr(_Backend, "reconfigure"):
@@ -30,41 +30,8 @@ def create(given: Any, options: Any) -> ProcessGroup | PartOfGroup:
     """Meets the ranks that share the store."""
     alone = given.process_group.name() == _ALONE
     timeout = given.timeout
-    communicator = _meet(given.store, given.group_rank, given.group_size, timeout)
+    communicator = meet(given.store, given.group_rank, given.group_size, timeout)
     return ProcessGroup(communicator, timeout, given.store) if alone else PartOfGroup(communicator, timeout)
-
-
-def _meet(store: Any, rank: int, size: int, timeout: timedelta) -> Communicator:
-    # torchrun's store is the same after a restart.
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = PrefixStore(f"{NAME}/{attempt}", store)
-    # That of rank 0 serves the meeting, and so lives until all have met.
-    unique_id = _send_id(store, size, timeout) if rank == 0 else _receive_id(store, rank, timeout)
-    seconds = str(timeout.total_seconds())
-    return Communicator(unique_id, rank, size, timeout=seconds, init_timeout=seconds, progress_thread="1")
-
-
-def _send_id(store: Any, size: int, timeout: timedelta) -> UniqueId:
-    ranks = [f"rank_{rank}" for rank in range(1, size)]
-    # The id is good for SPARK_CCL_INIT_TIMEOUT, and ranks may start later than that.
-    store.wait(ranks, timeout)
-    places = [store.get(rank).decode() for rank in ranks]
-    for rank in ranks:
-        store.delete_key(rank)
-    unique_id = UniqueId()
-    for place in places:
-        store.set(place, str(unique_id))
-    return unique_id
-
-
-def _receive_id(store: Any, rank: int, timeout: timedelta) -> UniqueId:
-    # The same name would have the id of a group that has ended, where one is made anew.
-    place = f"for_rank_{rank}_{secrets.token_hex(8)}"
-    store.set(f"rank_{rank}", place)
-    store.wait([place], timeout)
-    unique_id = UniqueId.parse(store.get(place).decode())
-    store.delete_key(place)
-    return unique_id
 
 
 class _Group(Calls):
@@ -97,11 +64,27 @@ class _Group(Calls):
         self._communicator.set_timeout(timeout.total_seconds())
 
     def abort(self) -> None:
-        self._communicator.abort("the process group was aborted")
+        if self._communicator._held is not None:
+            self._communicator.abort("the process group was aborted")
 
     def shutdown(self) -> None:
+        handle = self._communicator._held
+        if handle is not None and not _done_soon(handle):
+            # They would keep the handle, and the other ranks would wait for them until their time is over.
+            self._communicator.abort("the process group was destroyed before its calls were done")
+            in_flight.has_calls_of(handle)
         self._futures.close()
         self._communicator.leave()
+
+
+def _done_soon(handle: Handle) -> bool:
+    """Whether all calls of a group end within a moment."""
+    deadline = time.monotonic() + END_WITHIN
+    while in_flight.has_calls_of(handle):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(LOOK_EVERY)
+    return True
 
 
 class ProcessGroup(_Group, dist.ProcessGroup):

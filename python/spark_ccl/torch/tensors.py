@@ -51,12 +51,21 @@ _OF_TRUTH = (
 
 def pointer(tensor: torch.Tensor, name: str) -> int:
     """Where a contiguous tensor's elements are; raises `InvalidError` unless that is host memory."""
-    if not tensor.is_cpu:
-        raise InvalidError(f"{name} is on {tensor.device}; the backend spark_ccl is for tensors on the CPU")
+    check_on_host(tensor, name)
+    if tensor.is_conj():
+        raise InvalidError(f"{name} is a conjugate that was not computed yet; pass its resolve_conj()")
+    if tensor.is_neg():
+        raise InvalidError(f"{name} is a negative that was not computed yet; pass its resolve_neg()")
     if not tensor.is_contiguous():
         raise InvalidError(f"{name} must be contiguous; its strides are {tensor.stride()}")
     address: int = tensor.data_ptr()
     return address
+
+
+def check_on_host(tensor: torch.Tensor, name: str) -> None:
+    """Raises `InvalidError` unless a tensor is in host memory."""
+    if not tensor.is_cpu:
+        raise InvalidError(f"{name} is on {tensor.device}; the backend spark_ccl is for tensors on the CPU")
 
 
 def moved(tensor: torch.Tensor) -> tuple[int, DType]:

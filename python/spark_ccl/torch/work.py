@@ -12,13 +12,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..errors import TimedOutError
+from ..errors import Error, TimedOutError
 from ..work import Work as Started
 
 # Seconds between two looks of a wait with a time of its own.
-_LOOK_EVERY = 0.000_2
-# Seconds that the end of a group waits for the futures of its calls.
-_END_WITHIN = 1.0
+LOOK_EVERY = 0.000_2
+# Seconds that the end of a group waits for its calls, and then for their futures.
+END_WITHIN = 1.0
 
 
 class Work(dist.Work):
@@ -48,10 +48,12 @@ class Work(dist.Work):
         try:
             for work in self._started:
                 work.wait()
-        except BaseException as failure:
+        except Error as failure:
             self._failure = failure
             raise
         self._end()
+        if self._failure is not None:
+            raise self._failure
         return True
 
     def is_completed(self) -> bool:
@@ -59,10 +61,10 @@ class Work(dist.Work):
         try:
             if not all([work.test() for work in self._started]):
                 return False
-        except Exception as failure:
+        except Error as failure:
             self._failure = failure
-            return True
-        self._end()
+        else:
+            self._end()
         return True
 
     def is_success(self) -> bool:
@@ -92,44 +94,72 @@ class Work(dist.Work):
         while not self.is_completed():
             if time.monotonic() >= deadline:
                 raise TimedOutError(f"the call is not done after {timeout.total_seconds()} s")
-            time.sleep(_LOOK_EVERY)
+            time.sleep(LOOK_EVERY)
 
     def _end(self) -> None:
         with self._lock:
-            finish, self._finish = self._finish, None
-            if finish is not None:
-                finish()
+            if self._finish is None:
+                return
+            try:
+                # Its copies are no operations of autograd, and this may be another thread than that of the call.
+                with torch.inference_mode():
+                    self._finish()
+            except Exception as failure:
+                self._failure = failure
+            # Last: after an interrupt, the next wait does it again.
+            self._finish = None
+
+
+class _Setting(threading.local):
+    """Whether this thread sets a future, and so runs its callbacks."""
+
+    now = False
+
+
+_setting = _Setting()
 
 
 class Futures:
     """Sets futures of collective calls, in their order, by a thread that blocks as long as there are none."""
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        # Of the thread; `None` if there is none that takes more.
+        self._asked: queue.SimpleQueue[Any] | None = None
+        self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
 
     def of(self, work: Work) -> torch.futures.Future[list[torch.Tensor]]:
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-        if work.is_message:
-            # It may wait for long, and those of collective calls must not wait with it.
-            threading.Thread(target=_set, args=(work, future), name="spark-ccl", daemon=True).start()
-            return future
         with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=_set_all, args=(self._asked,), name="spark-ccl", daemon=True)
-                self._thread.start()
-        self._asked.put((work, future))
+            if work.is_message or _setting.now:
+                # A message may wait for long, and those of collective calls must not wait with it. And a callback may
+                # wait for this future, but is itself run by the thread that sets the others.
+                self._start(_set, work, future)
+                return future
+            if self._asked is None:
+                self._asked = queue.SimpleQueue()
+                self._start(_set_all, self._asked)
+            self._asked.put((work, future))
         return future
 
     def close(self) -> None:
-        """Ends the thread when it has set all that were asked for, and waits for that for a moment."""
+        """Ends the threads when they have set all that were asked for, and waits for that for a moment."""
         with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            self._asked.put(None)
-            # Python's end would cut it off.
-            thread.join(_END_WITHIN)
+            asked, self._asked = self._asked, None
+            threads = self._threads
+        if asked is not None:
+            asked.put(None)
+        deadline = time.monotonic() + END_WITHIN
+        for thread in threads:
+            # A callback may end the group.
+            if thread is not threading.current_thread():
+                # Python's end would cut it off.
+                thread.join(max(0, deadline - time.monotonic()))
+
+    def _start(self, function: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=function, args=arguments, name="spark-ccl", daemon=True)
+        thread.start()
+        self._threads = [one for one in self._threads if one.is_alive()] + [thread]
 
 
 def _set_all(asked: queue.SimpleQueue[Any]) -> None:
@@ -138,9 +168,12 @@ def _set_all(asked: queue.SimpleQueue[Any]) -> None:
 
 
 def _set(work: Work, future: torch.futures.Future[Any]) -> None:
+    _setting.now = True
     try:
         work.wait()
     except Exception as failure:
         future.set_exception(failure)
     else:
         future.set_result(work._result)
+    finally:
+        _setting.now = False

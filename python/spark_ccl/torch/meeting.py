@@ -1,0 +1,64 @@
+"""How the ranks of a group find each other, through the store of PyTorch that they share."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import PrefixStore
+
+from ..communicator import Communicator
+from ..errors import TimedOutError
+from ..unique_id import UniqueId
+
+NAME = "spark_ccl"
+
+
+def meet(store: Any, rank: int, size: int, timeout: timedelta) -> Communicator:
+    """The communicator of the ranks that share the store; raises `TimedOutError`, which names those that are late."""
+    # torchrun's store is the same after a restart.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"{NAME}/{attempt}", store)
+    # That of rank 0 serves the meeting, and so lives until all have met.
+    unique_id = _send_id(store, size, timeout) if rank == 0 else _receive_id(store, rank, timeout)
+    seconds = str(timeout.total_seconds())
+    return Communicator(unique_id, rank, size, timeout=seconds, init_timeout=seconds, progress_thread="1")
+
+
+def _send_id(store: Any, size: int, timeout: timedelta) -> UniqueId:
+    ranks = [f"rank_{rank}" for rank in range(1, size)]
+    # The id is good for SPARK_CCL_INIT_TIMEOUT, and ranks may start later than that.
+    _wait_for_ranks(store, ranks, timeout)
+    places = [store.get(rank).decode() for rank in ranks]
+    for rank in ranks:
+        store.delete_key(rank)
+    unique_id = UniqueId()
+    for place in places:
+        store.set(place, str(unique_id))
+    return unique_id
+
+
+def _wait_for_ranks(store: Any, ranks: list[str], timeout: timedelta) -> None:
+    try:
+        store.wait(ranks, timeout)
+    except RuntimeError as failure:
+        late = [number for number, rank in enumerate(ranks, 1) if not store.check([rank])]
+        if not late:
+            raise
+        raise TimedOutError(
+            f"rank 0 gave up after {timeout.total_seconds()} s: of {len(ranks) + 1} ranks, these have not come to the "
+            f"process group: {', '.join(f'rank {number}' for number in late)}; see why they did not start, or give "
+            "init_process_group a longer timeout"
+        ) from failure
+
+
+def _receive_id(store: Any, rank: int, timeout: timedelta) -> UniqueId:
+    # The same name would have the id of a group that has ended, where one is made anew.
+    place = f"for_rank_{rank}_{secrets.token_hex(8)}"
+    store.set(f"rank_{rank}", place)
+    store.wait([place], timeout)
+    unique_id = UniqueId.parse(store.get(place).decode())
+    store.delete_key(place)
+    return unique_id
