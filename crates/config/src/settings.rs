@@ -9,13 +9,12 @@ use crate::env::{Env, Origin};
 use crate::error::Error;
 use crate::log::Log;
 use crate::nccl::Nccl;
-use crate::nearest::nearest;
 use crate::parse;
 use crate::rdma::Rdma;
 use crate::reader::{Reader, Used};
 use crate::secret::Secret;
 use crate::tuning::Tuning;
-use crate::variables::{self, READ_ELSEWHERE, VARIABLES};
+use crate::variables::{self, READ_ELSEWHERE, hint};
 
 /// Over loopback, the kernel passes the bytes on at once: a second connection would only cost system calls.
 const LOOPBACK_SOCKETS: usize = 1;
@@ -489,13 +488,4 @@ fn set<T>(field: &mut T, value: Option<T>) {
     if let Some(value) = value {
         *field = value;
     }
-}
-
-/// What an unknown variable may have been meant to be. Its value is shown nowhere: it may be a secret under a
-/// misspelt name.
-fn hint(name: &str) -> String {
-    let known = VARIABLES.iter().map(|variable| variable.name);
-    nearest(name, known.filter(|known| known.starts_with("SPARK_CCL_")))
-        .map(|near| format!("; did you mean {near}?"))
-        .unwrap_or_default()
 }

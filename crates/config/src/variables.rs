@@ -1,5 +1,7 @@
 //! The table of all variables that have an effect. `docs/environment.md` explains each; a test compares the two.
 
+use crate::nearest::nearest;
+
 /// A variable that has an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Variable {
@@ -86,6 +88,15 @@ pub(crate) const READ_ELSEWHERE: &[&str] = &[
 /// The entry of a variable, if it has an effect.
 pub(crate) fn find(name: &str) -> Option<&'static Variable> {
     VARIABLES.iter().find(|variable| variable.name == name)
+}
+
+/// What an unknown variable may have been meant to be. Its value is shown nowhere: it may be a secret under a
+/// misspelt name.
+pub(crate) fn hint(name: &str) -> String {
+    let known = VARIABLES.iter().map(|variable| variable.name);
+    nearest(name, known.filter(|known| known.starts_with("SPARK_CCL_")))
+        .map(|near| format!("; did you mean {near}?"))
+        .unwrap_or_default()
 }
 
 const fn plain(name: &'static str) -> Variable {
