@@ -1,21 +1,13 @@
 //! Without GPUs, or without NCCL.
 
+use super::support::lack_of_gpus_is_said;
 use super::{builder, text};
 use spark_ccl::{Communicator, Error, RedOp};
 use spark_ccl_testing::{Need, has};
 
 #[test]
 fn what_is_missing_is_said_on_every_rank() {
-    if !has(Need::NoGpus) {
-        return;
-    }
-    let error = builder().local(2).unwrap_err();
-    assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
-    let said = error.to_string();
-    assert!(
-        said.contains("libcuda") || said.contains("finds no GPU"),
-        "{said}"
-    );
+    lack_of_gpus_is_said(&builder());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What only the engine of our own kernels does: it compares each call, names who is late, and lets ranks share a GPU.
 
+use super::support::lack_of_gpus_is_said;
 use super::{BACKEND, builder, gpus, stream_of, text};
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
 use spark_ccl::{Blocks, Communicator, Error, ExitClass, RedOp};
@@ -296,14 +297,5 @@ fn more_ranks_than_there_are_kernels_for_are_refused() {
 
 #[test]
 fn what_is_missing_is_said() {
-    if !has(Need::NoGpus) {
-        return;
-    }
-    let error = builder().local(2).unwrap_err();
-    assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
-    let said = error.to_string();
-    assert!(
-        said.contains("libcuda") || said.contains("finds no GPU"),
-        "{said}"
-    );
+    lack_of_gpus_is_said(&builder());
 }

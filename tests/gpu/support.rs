@@ -96,3 +96,17 @@ pub(crate) fn text<T>(result: Result<T, Error>) -> String {
         Err(error) => error.to_string(),
     }
 }
+
+/// Without a GPU, a communicator's error says so.
+pub(crate) fn lack_of_gpus_is_said(builder: &Builder) {
+    if !has(Need::NoGpus) {
+        return;
+    }
+    let error = builder.local(2).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+    let said = error.to_string();
+    assert!(
+        said.contains("libcuda") || said.contains("finds no GPU"),
+        "{said}"
+    );
+}
