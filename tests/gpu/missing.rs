@@ -2,8 +2,7 @@
 
 use super::support::lack_of_gpus_is_said;
 use super::{builder, text};
-use spark_ccl::{Communicator, Error, RedOp};
-use spark_ccl_testing::{Need, has};
+use spark_ccl::{Communicator, RedOp};
 
 #[test]
 fn what_is_missing_is_said_on_every_rank() {

@@ -4,7 +4,7 @@ use super::support::lack_of_gpus_is_said;
 use super::{BACKEND, builder, gpus, stream_of, text};
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
 use spark_ccl::{Blocks, Communicator, Error, ExitClass, RedOp};
-use spark_ccl_testing::{Need, has, scramble};
+use spark_ccl_testing::scramble;
 use std::time::Duration;
 
 const LEN: usize = 10_007;
