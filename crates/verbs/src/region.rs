@@ -112,14 +112,7 @@ impl MemoryRegion {
                 hints::register(errno, bytes, access)
             })
         })?;
-        Ok(MemoryRegion {
-            raw,
-            registered: true,
-            domain: domain.clone(),
-            start: iova,
-            bytes,
-            access,
-        })
+        Ok(Self::made(domain, raw, (iova, bytes, access)))
     }
 
     /// # Safety
@@ -147,14 +140,23 @@ impl MemoryRegion {
         };
         let raw = NonNull::new(raw)
             .ok_or_else(|| failed("ibv_reg_dmabuf_mr", subject(), hints::dmabuf))?;
-        Ok(MemoryRegion {
+        Ok(Self::made(domain, raw, (iova, bytes, access)))
+    }
+
+    /// What libibverbs has registered: from an address on, how many bytes, and for what.
+    fn made(
+        domain: &ProtectionDomain,
+        raw: NonNull<raw::ibv_mr>,
+        (start, bytes, access): (u64, usize, Access),
+    ) -> Self {
+        Self {
             raw,
             registered: true,
             domain: domain.clone(),
-            start: iova,
+            start,
             bytes,
             access,
-        })
+        }
     }
 
     /// The address of its first byte, for work requests.
