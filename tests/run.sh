@@ -5,8 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # A C compiler for the tests of the C ABI, and one of C++ for GPUs that are none; two launchers; `ip` for network
-# namespaces.
-packages=(gcc g++ libc6-dev openmpi-bin mpich iproute2)
+# namespaces; ssh, which reaches them as hosts.
+packages=(gcc g++ libc6-dev openmpi-bin mpich iproute2 openssh-client openssh-server)
 
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
