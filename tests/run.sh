@@ -30,7 +30,7 @@ export SPARK_CCL_TUNING=off
 # Messages are read straight out of their senders' memory also where two copies take less time.
 export SPARK_CCL_SINGLE_COPY=${SPARK_CCL_SINGLE_COPY:-1}
 # What was just installed must be used; tests that find something else missing are listed at the end.
-export SPARK_CCL_TEST_REQUIRE=${SPARK_CCL_TEST_REQUIRE:-c++,launchers,rustc}
+export SPARK_CCL_TEST_REQUIRE=${SPARK_CCL_TEST_REQUIRE:-c++,launchers,rustc,sshd}
 . tests/skipped.sh
 trap list_skipped EXIT
 

@@ -233,11 +233,14 @@ fn what_a_rank_leaves_in_the_background_ends_with_the_job() {
 }
 
 /// A job of four ranks on two hosts, with processes in groups of their own, all of which have started.
-struct Endless(Child);
+struct Endless {
+    launcher: Child,
+    ranks: Vec<Pid>,
+}
 
 impl Endless {
     fn start(cluster: &Cluster, ssh: &str, words: &str) -> Self {
-        let script = "setsid sleep 1000 & sleep 1000 & echo up; wait";
+        let script = "setsid sleep 1000 & sleep 1000 & echo up $$; wait";
         let mut args = vec![
             "launch",
             "--ssh",
@@ -248,44 +251,71 @@ impl Endless {
             "1",
         ];
         args.extend(words.split_whitespace());
-        args.extend(["sh", "-c", script]);
+        args.extend(["/bin/sh", "-c", script]);
         let mut launcher = cluster.command(&args).spawn().unwrap();
         let lines = BufReader::new(launcher.stdout.as_mut().unwrap()).lines();
-        let up = lines
-            .map(Result::unwrap)
-            .filter(|line| line.ends_with("] up"));
-        assert_eq!(up.take(4).count(), 4);
-        Self(launcher)
+        let up = lines.filter_map(|line| {
+            let (_, pid) = line.as_ref().unwrap().split_once("] up ")?;
+            Pid::from_raw(pid.parse().unwrap())
+        });
+        let ranks: Vec<Pid> = up.take(4).collect();
+        assert_eq!(ranks.len(), 4);
+        Self { launcher, ranks }
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.0.id().cast_signed()).unwrap();
+        let pid = Pid::from_raw(self.launcher.id().cast_signed()).unwrap();
         kill_process(pid, signal).unwrap();
     }
 
     fn end(self) -> Run {
-        self.0.wait_with_output().unwrap().into()
+        self.launcher.wait_with_output().unwrap().into()
     }
 }
 
 #[test]
-fn nothing_outlives_the_launcher() {
+fn nothing_outlives_the_job_however_it_ends() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
     for round in 0..20 {
         let job = Endless::start(&cluster, &cluster.ssh(), "");
-        let signal = [Signal::TERM, Signal::KILL][round % 2];
-        job.signal(signal);
+        let code = match round % 4 {
+            0 => {
+                job.signal(Signal::TERM);
+                Some(143)
+            }
+            1 => {
+                job.signal(Signal::KILL);
+                None
+            }
+            2 => {
+                kill_process(job.ranks[round % 3], Signal::KILL).unwrap();
+                Some(137)
+            }
+            _ => {
+                kill_process(ssh_client(&cluster), Signal::KILL).unwrap();
+                Some(2)
+            }
+        };
         let run = job.end();
-        if signal == Signal::TERM {
-            assert_eq!(run.code, Some(143), "{}", run.stderr);
-            // The launcher has waited for the end of everything.
+        assert_eq!(run.code, code, "{}", run.stderr);
+        if matches!(round % 4, 0 | 2) {
+            // The launcher has waited for the end of everything; a session of ssh may be ending.
             let left = cluster.left();
-            assert!(left.iter().all(|line| line.contains("sshd")), "{left:?}");
+            assert!(left.iter().all(|line| line.contains("sshd: ")), "{left:?}");
         }
         cluster.until_clean();
     }
+}
+
+/// One of the launcher's ssh clients.
+fn ssh_client(cluster: &Cluster) -> Pid {
+    let all = cluster.left();
+    let mut lines = all.iter().filter_map(|line| line.split_once(' '));
+    let found = lines.find(|(_, line)| line.starts_with("ssh -F"));
+    let (pid, _) = found.unwrap_or_else(|| panic!("no client: {all:?}"));
+    Pid::from_raw(pid.parse().unwrap()).unwrap()
 }
 
 #[test]
