@@ -41,7 +41,7 @@ pub(crate) fn run(size: usize, id: &UniqueId, command: impl Fn() -> Command) -> 
         command
             .envs(rank_variables(id, rank, size))
             .stdin(Stdio::null());
-        tether::dies_with_this_thread(&mut command);
+        tether::ends_with_this_thread(&mut command, Signal::KILL);
         match command.spawn() {
             Ok(child) => children.add(child, rank, events.clone()),
             Err(error) => {
