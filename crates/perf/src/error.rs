@@ -52,6 +52,9 @@ pub(crate) enum Error {
         /// What is in flight.
         state: String,
     },
+    /// Nothing could be run on a host, or the arguments name none.
+    #[error(transparent)]
+    Remote(#[from] crate::remote::Error),
     /// An error of the library.
     #[error(transparent)]
     Library(#[from] spark_ccl::Error),
@@ -73,9 +76,9 @@ impl Error {
     /// The exit code for this error.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Usage(_) => exit::USAGE,
+            Self::Usage(_) | Self::Remote(crate::remote::Error::Usage(_)) => exit::USAGE,
             Self::NotImplemented(_) => exit::NOT_IMPLEMENTED,
-            Self::System { .. } | Self::NoRdma(_) => exit::SYSTEM,
+            Self::System { .. } | Self::NoRdma(_) | Self::Remote(_) => exit::SYSTEM,
             Self::Library(error) => library_code(error),
             Self::Stalled { .. } => exit::TIMEOUT,
             Self::Rdma(_) | Self::Panicked { .. } => exit::LIBRARY,

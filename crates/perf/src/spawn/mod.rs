@@ -7,8 +7,9 @@
 
 mod cores;
 mod outcome;
+pub(crate) mod signals;
 #[allow(unsafe_code)]
-mod tether;
+pub(crate) mod tether;
 
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -33,14 +34,15 @@ enum Event {
 /// This process must serve the id, and the calling thread must have no other work, since the ranks die with it.
 pub(crate) fn run(size: usize, id: &UniqueId, command: impl Fn() -> Command) -> Result<u8, Error> {
     let (events, receiver) = channel();
-    forward_signals(events.clone())?;
+    let signalled = events.clone();
+    signals::forward(move |number| signalled.send(Event::Signalled(number)).is_ok())?;
     let mut children = Children(Vec::new());
     for rank in 0..size {
         let mut command = command();
         command
             .envs(rank_variables(id, rank, size))
             .stdin(Stdio::null());
-        tether::dies_with_this_thread(&mut command);
+        tether::ends_with_this_thread(&mut command, Signal::KILL);
         match command.spawn() {
             Ok(child) => {
                 cores::bind(Pid::from_child(&child), rank, size);
@@ -123,20 +125,6 @@ fn wait(children: &mut Children, receiver: &Receiver<Event>) -> u8 {
         }
     }
     outcome.code()
-}
-
-fn forward_signals(events: Sender<Event>) -> Result<(), Error> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP, SIGQUIT])
-        .map_err(Error::system("installing signal handlers"))?;
-    std::thread::spawn(move || {
-        for signal in signals.forever() {
-            if events.send(Event::Signalled(signal)).is_err() {
-                break;
-            }
-        }
-    });
-    Ok(())
 }
 
 #[cfg(test)]
