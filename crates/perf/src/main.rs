@@ -14,7 +14,7 @@
 //! | `spawn` | starts a command as local ranks |
 //! | `ranks` | where the ranks come from, and what they tell each other |
 //! | `measure` | measures calls, in host memory or on GPUs: the command without a name |
-//! | `simulate`, `tune`, `rdma` | the other commands |
+//! | `simulate`, `tune`, `rdma`, `top` | the other commands |
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
@@ -33,6 +33,7 @@ mod rdma;
 mod report;
 mod simulate;
 mod spawn;
+mod top;
 mod tune;
 
 use std::process::ExitCode;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         Some("gids") => named(rdma::gids),
         Some("rdma_bw") => named(rdma::bandwidth),
         Some("rdma_lat") => named(rdma::latency),
+        Some("top") => named(top::run),
         _ => outcome(Parser::try_parse(), measure::run),
     }
 }

@@ -10,7 +10,7 @@ pub(crate) struct Run {
 }
 
 /// The commands that do not measure collectives.
-const COMMANDS: [&str; 5] = ["simulate", "tune", "gids", "rdma_bw", "rdma_lat"];
+const COMMANDS: [&str; 6] = ["simulate", "tune", "gids", "rdma_bw", "rdma_lat", "top"];
 
 /// The program with arguments, in an environment without launchers and settings. Unless the
 /// arguments choose a backend, it measures host memory, even on machines with GPUs.
@@ -27,7 +27,8 @@ pub(crate) fn command(args: &[&str]) -> Command {
         .args(args)
         // Only guards against deadlock. A given -T takes precedence, and not all commands have it.
         .args(
-            if args.contains(&"-T") || matches!(args.first(), Some(&("simulate" | "tune" | "gids")))
+            if args.contains(&"-T")
+                || matches!(args.first(), Some(&("simulate" | "tune" | "gids" | "top")))
             {
                 &[][..]
             } else {
