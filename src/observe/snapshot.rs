@@ -82,11 +82,14 @@ impl Inquiry {
         }
     }
 
-    /// The answer of a rank that still takes part, if it came after this question.
+    /// The answer of a rank that still takes part, if it came after this question. It has waited since then as well.
     fn answer(self, standing: &Standing) -> Option<Answer> {
-        let (answer, age) = standing
+        let (mut answer, age) = standing
             .answer
             .filter(|_| standing.presence == Presence::Here)?;
+        if let Some(wait) = &mut answer.waits {
+            wait.since += age;
+        }
         (age <= self.asked.elapsed()).then_some(answer)
     }
 }

@@ -204,6 +204,29 @@ fn strangers_get_no_more_than_their_share() {
 }
 
 #[test]
+fn forked_children_tell_nothing_and_harm_nobody() {
+    let _alone = alone();
+    let address = free_address();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let names = ["SPARK_CCL_RAS", "SPARK_CCL_RECORD", "SPARK_CCL_INSPECTOR"];
+    let mut ranks = world(
+        2,
+        &[(names[0], &address), (names[1], path), (names[2], path)],
+    );
+    for what in ["drop", "return", "use", "sleep"] {
+        assert_all_ok(&mut ranks, &format!("fork {what}"));
+        assert_all_ok(&mut ranks, "call f32 all_reduce sum 10");
+    }
+    // The child that still sleeps does not have the parent's socket, at which nobody would answer.
+    ranks[1].kill();
+    for _ in 0..20 {
+        let text = try_to_converse(&address, "STATUS\n").unwrap();
+        assert_contains(&text, &["Job summary"]);
+    }
+}
+
+#[test]
 fn there_is_a_thread_only_where_someone_wants_to_know() {
     let _alone = alone();
     let has_thread = |rank: &Rank| {
