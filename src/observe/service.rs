@@ -73,10 +73,9 @@ fn run(board: &Board) {
             inspected = now;
             inspect(board);
         }
-        board
-            .observed()
-            .iter()
-            .for_each(|observed| observed.record_fault());
+        for observed in board.observed() {
+            observed.record_fault();
+        }
         let inspection = every.map(|every| inspected + every);
         let service = server.as_mut().and_then(|server| server.serve(board, now));
         let due = [inspection, service].into_iter().flatten().min();
@@ -87,10 +86,9 @@ fn run(board: &Board) {
 }
 
 fn inspect(board: &Board) {
-    board
-        .observed()
-        .iter()
-        .for_each(|observed| observed.inspect());
+    for observed in board.observed() {
+        observed.inspect();
+    }
     if let Some(writer) = &board.writer {
         writer.lock().flush();
     }

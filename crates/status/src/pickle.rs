@@ -1,6 +1,6 @@
 //! Writes JSON values in Python's pickle format, protocol 2. Nothing is ever read in it: a pickle is a program.
 
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 const PROTO_2: [u8; 2] = [0x80, 2];
 const STOP: u8 = b'.';
@@ -28,17 +28,13 @@ fn put(value: &Value, bytes: &mut Vec<u8>) {
     match value {
         Value::Null => bytes.push(NONE),
         Value::Bool(value) => bytes.push(if *value { TRUE } else { FALSE }),
-        Value::Number(number) => match number.as_i128() {
-            Some(number) => put_integer(number, bytes),
-            None => {
-                bytes.push(FLOAT);
-                bytes.extend(number.as_f64().unwrap_or(f64::NAN).to_be_bytes());
-            }
-        },
+        Value::Number(number) => put_number(number, bytes),
         Value::String(text) => put_text(text, bytes),
         Value::Array(items) => {
             bytes.extend([EMPTY_LIST, MARK]);
-            items.iter().for_each(|item| put(item, bytes));
+            for item in items {
+                put(item, bytes);
+            }
             bytes.push(APPENDS);
         }
         Value::Object(fields) => {
@@ -52,10 +48,15 @@ fn put(value: &Value, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Two's complement, little endian: 9 bytes hold all that JSON's integers can be.
-fn put_integer(number: i128, bytes: &mut Vec<u8>) {
-    bytes.extend([LONG1, 9]);
-    bytes.extend(&number.to_le_bytes()[..9]);
+fn put_number(number: &Number, bytes: &mut Vec<u8>) {
+    if let Some(integer) = number.as_i128() {
+        // Two's complement, little endian: 9 bytes hold all that JSON's integers can be.
+        bytes.extend([LONG1, 9]);
+        bytes.extend(&integer.to_le_bytes()[..9]);
+    } else {
+        bytes.push(FLOAT);
+        bytes.extend(number.as_f64().unwrap_or(f64::NAN).to_be_bytes());
+    }
 }
 
 fn put_text(text: &str, bytes: &mut Vec<u8>) {

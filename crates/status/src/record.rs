@@ -55,9 +55,12 @@ struct Config {
 /// Numbers as text: so does PyTorch write them in JSON.
 #[derive(Debug, Clone, Serialize)]
 struct Status {
-    last_enqueued_collective: String,
-    last_started_collective: String,
-    last_completed_collective: String,
+    #[serde(rename = "last_enqueued_collective")]
+    enqueued: String,
+    #[serde(rename = "last_started_collective")]
+    started: String,
+    #[serde(rename = "last_completed_collective")]
+    completed: String,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -155,9 +158,9 @@ fn status(group: &Group) -> Status {
     let started = enqueued.map(|enqueued| enqueued.min(done.unwrap_or(0) + 1));
     let text = |sequence: Option<u64>| sequence.map_or(-1, |sequence| sequence as i64).to_string();
     Status {
-        last_enqueued_collective: text(enqueued),
-        last_started_collective: text(started),
-        last_completed_collective: text(done),
+        enqueued: text(enqueued),
+        started: text(started),
+        completed: text(done),
     }
 }
 
