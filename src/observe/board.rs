@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use spark_ccl_config::{Observe, Record};
 use spark_ccl_control::Watch;
+use spark_ccl_fork::within;
 use spark_ccl_status::{Peer, inspector, record};
 use spark_ccl_types::Operation;
 use std::collections::BTreeSet;
@@ -17,7 +18,10 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+/// How long a failing call waits for its record at most.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The communicators of this process that are observed with the same settings.
 pub(super) struct Board {
@@ -27,6 +31,8 @@ pub(super) struct Board {
     /// Wakes the service up.
     pub(super) bell: OwnedFd,
     is_closed: AtomicBool,
+    /// Locked while records of faults are written.
+    files: Arc<Mutex<()>>,
 }
 
 /// A communicator that is observed, as this rank has it.
@@ -38,6 +44,7 @@ pub(crate) struct Observed {
     /// By rank.
     pub(super) members: Vec<Process>,
     timeout: Duration,
+    pub(super) created: Instant,
     pub(super) watch: Arc<Watch>,
     journal: Arc<Journal>,
     board: Arc<Board>,
@@ -62,6 +69,7 @@ impl Board {
             writer: writer.map(Mutex::new),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             is_closed: AtomicBool::new(false),
+            files: Arc::default(),
         })
     }
 
@@ -106,6 +114,7 @@ impl Observed {
             journal: Arc::new(Journal::new(members.len() as u32)),
             members,
             timeout,
+            created: Instant::now(),
             watch: Arc::clone(watch),
             board: Arc::clone(board),
             is_recorded: Mutex::new(false),
@@ -146,13 +155,21 @@ impl Observed {
             return;
         }
         *is_recorded = true;
-        let own = self.own().world;
-        match records::write_for_fault(folder, own, &self.groups()) {
-            Ok(path) => tracing::warn!(
+        let (own, groups) = (self.own().world, self.groups());
+        let (folder, files) = (folder.clone(), Arc::clone(&self.board.files));
+        let write = move || {
+            // Several communicators may fail at once, and have the same files.
+            let _alone = files.lock();
+            records::write_for_fault(&folder, own, &groups)
+        };
+        // A file system that hangs must not keep the fault from the program.
+        match within(Instant::now() + PATIENCE, write) {
+            Ok(Ok(path)) => tracing::warn!(
                 "the last operations of rank {own} are recorded in {}",
                 path.display()
             ),
-            Err(error) => tracing::warn!("{error}"),
+            Ok(Err(error)) => tracing::warn!("{error}"),
+            Err(error) => tracing::warn!("the record of operations is not written: {error}"),
         }
     }
 
@@ -176,6 +193,7 @@ impl Observed {
         let group = inspector::Group {
             context: self.context,
             rank: self.rank,
+            world_rank: own.world,
             size: self.members.len() as u32,
             nodes: hosts.len(),
             host: own.host.clone(),

@@ -11,7 +11,7 @@ const PICKLES: &str = "fr_trace";
 /// What the analyzer finds before a rank's number.
 const PREFIX: &str = "rank_";
 
-/// Writes what a rank of the world has recorded, as JSON and as a pickle. Returns the file with JSON.
+/// Writes what a rank of the world has recorded, as JSON and as a pickle, each at once. Returns the file with JSON.
 pub(super) fn write_for_fault(
     folder: &Path,
     rank: u32,
@@ -20,10 +20,14 @@ pub(super) fn write_for_fault(
     let record = Record::new(&library(), groups);
     let pickles = folder.join(PICKLES);
     fs::create_dir_all(&pickles).map_err(|error| refused(&pickles, error))?;
-    let pickle = pickles.join(format!("{PREFIX}{rank}"));
-    write_bytes(&pickle, record.pickle())?;
+    let draft = folder.join(format!(".{PREFIX}{rank}-pid{}.draft", std::process::id()));
+    let replace = |path: &Path, bytes| {
+        write_bytes(&draft, bytes)?;
+        fs::rename(&draft, path).map_err(|error| refused(path, error))
+    };
+    replace(&pickles.join(format!("{PREFIX}{rank}")), record.pickle())?;
     let json = folder.join(format!("{PREFIX}{rank}.json"));
-    write_bytes(&json, record.json())?;
+    replace(&json, record.json())?;
     Ok(json)
 }
 

@@ -14,14 +14,18 @@ use std::io::{self, ErrorKind, Read};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// As many clients are served at once; others wait until one has gone.
+/// As many clients are served at once; one more takes the place of the most silent one.
 const MOST_CLIENTS: usize = 16;
 /// How long a client may be silent, or leave unread what it has asked for.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// After this time an address that was taken is tried again.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
-/// How often ranks are asked at most, however many clients ask.
+/// How often ranks are asked at most, however many clients ask: this, and more by the number of ranks, since all answers
+/// come to this one.
 const ASK_EVERY: Duration = Duration::from_millis(100);
+const MORE_BY_RANK: Duration = Duration::from_millis(1);
+/// How long no client is taken after the system has refused one.
+const REST: Duration = Duration::from_secs(1);
 /// How often it is looked whether they have answered.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
@@ -30,6 +34,8 @@ pub(super) struct Server {
     listener: Option<Unshared<Socket>>,
     try_at: Instant,
     has_complained: bool,
+    /// Until then no client is taken: the system has refused the last one.
+    rests_until: Option<Instant>,
     clients: Vec<Client>,
     latest: Option<Inquiry>,
 }
@@ -52,6 +58,7 @@ impl Server {
             listener: None,
             try_at: Instant::now(),
             has_complained: false,
+            rests_until: None,
             clients: Vec::new(),
             latest: None,
         }
@@ -74,15 +81,13 @@ impl Server {
             Some(_) => now + LOOK_EVERY,
             None => client.until,
         });
-        clients.chain(retry).min()
+        clients.chain(retry).chain(self.rests_until).min()
     }
 
     /// What to wait for.
     pub(super) fn waits(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let listener = self
-            .listener
-            .as_ref()
-            .filter(|_| self.clients.len() < MOST_CLIENTS);
+        let listener = self.listener.as_ref();
+        let listener = listener.filter(|_| self.rests_until.is_none());
         let listener = listener.map(|listener| PollFd::new(&**listener, PollFlags::IN));
         let clients = self.clients.iter().filter(|client| client.asked.is_none());
         listener.into_iter().chain(clients.map(|client| {
@@ -115,25 +120,42 @@ impl Server {
     }
 
     fn accept(&mut self, now: Instant) {
+        if self.rests_until.is_some_and(|until| now < until) {
+            return;
+        }
+        self.rests_until = None;
         let Some(listener) = &self.listener else {
             return;
         };
-        while self.clients.len() < MOST_CLIENTS {
-            // Nobody is there; or the client has gone again, or there is no descriptor left, which is tried again when
-            // the next one comes.
-            let Ok((stream, _)) = listener.accept() else {
-                return;
+        loop {
+            let stream = match listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    // Most likely there is no descriptor left. The socket stays readable meanwhile.
+                    self.rests_until = Some(now + REST);
+                    return;
+                }
             };
-            if stream.set_nonblocking(true).is_ok() {
-                self.clients.push(Client {
-                    stream: Unshared::new(stream),
-                    session: Session::default(),
-                    asked: None,
-                    output: Vec::new(),
-                    is_ending: false,
-                    until: now + PATIENCE,
-                });
+            if stream.set_nonblocking(true).is_err() {
+                continue;
             }
+            if self.clients.len() == MOST_CLIENTS {
+                // The one that has been silent for the longest time gives way.
+                let clients = self.clients.iter().enumerate();
+                let idle = clients.min_by_key(|(_, client)| client.until);
+                if let Some((idle, _)) = idle {
+                    self.clients.swap_remove(idle);
+                }
+            }
+            self.clients.push(Client {
+                stream: Unshared::new(stream),
+                session: Session::default(),
+                asked: None,
+                output: Vec::new(),
+                is_ending: false,
+                until: now + PATIENCE,
+            });
         }
     }
 }
@@ -167,7 +189,9 @@ impl Client {
         latest: &mut Option<Inquiry>,
         now: Instant,
     ) -> io::Result<bool> {
-        if self.asked.is_none() && !self.is_ending && !self.hear(board, latest, now)? {
+        // A client that does not read what it is told is not heard: its answers would pile up.
+        let is_heard = self.asked.is_none() && !self.is_ending && self.output.is_empty();
+        if is_heard && !self.hear(board, latest, now)? {
             return Ok(true);
         }
         self.answer(board, now)?;
@@ -200,7 +224,7 @@ impl Client {
             .map_err(io::Error::other)?;
         self.output.extend(step.reply.as_bytes());
         if let Some(request) = step.request {
-            let recent = latest.filter(|inquiry| inquiry.asked().elapsed() < ASK_EVERY);
+            let recent = latest.filter(|inquiry| inquiry.asked().elapsed() < ask_every(board));
             let inquiry = recent.unwrap_or_else(|| Inquiry::start(board));
             *latest = Some(inquiry);
             self.asked = Some((request, inquiry));
@@ -240,4 +264,9 @@ impl Client {
         }
         Ok(())
     }
+}
+
+fn ask_every(board: &Board) -> Duration {
+    let ranks: usize = board.observed().iter().map(|it| it.members.len()).sum();
+    ASK_EVERY + MORE_BY_RANK * u32::try_from(ranks).unwrap_or(u32::MAX)
 }

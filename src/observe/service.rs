@@ -5,11 +5,14 @@ use super::server::Server;
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use spark_ccl_config::Observe;
-use spark_ccl_fork::{Owned, PerProcess};
+use spark_ccl_fork::{Owned, PerProcess, within};
 use std::io;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// How long the end of the thread is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 static SERVICES: PerProcess<Mutex<Vec<Weak<Service>>>> = PerProcess::new();
 
@@ -53,8 +56,8 @@ impl Drop for Service {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take().and_then(Owned::into_inner) {
             self.board.close();
-            // It never blocks for long. If it panicked, nobody is left to report that to.
-            let _ = thread.join();
+            // A file system may hang. If the thread panicked, nobody is left to report that to.
+            let _ = within(Instant::now() + PATIENCE, move || thread.join());
         }
     }
 }

@@ -40,7 +40,7 @@ impl Inquiry {
 
     /// Whether all ranks that are expected to answer have done so.
     pub(super) fn is_answered(self, board: &Board) -> bool {
-        let all = one_of_each(board);
+        let all = self.asked_of(board);
         let mut standings = all.iter().flat_map(|observed| observed.watch.standings());
         standings
             .all(|standing| standing.presence != Presence::Here || self.answer(&standing).is_some())
@@ -48,7 +48,7 @@ impl Inquiry {
 
     /// What is known by now.
     pub(super) fn report(self, board: &Board) -> Report {
-        let communicators = one_of_each(board);
+        let communicators = self.asked_of(board);
         let communicators = communicators
             .iter()
             .map(|it| self.communicator(it))
@@ -56,6 +56,13 @@ impl Inquiry {
         let library = format!("spark-ccl {}", crate::VERSION);
         let took = self.asked.elapsed().as_secs_f64();
         Report::new(&library, clock::now(), communicators, took)
+    }
+
+    /// The communicators that were there when the ranks were asked.
+    fn asked_of(self, board: &Board) -> Vec<Arc<Observed>> {
+        let mut all = one_of_each(board);
+        all.retain(|observed| observed.created <= self.asked);
+        all
     }
 
     fn communicator(self, observed: &Observed) -> Communicator {

@@ -124,7 +124,11 @@ impl MemberRecord {
         }
         if let Some(whom) = progress.waiting {
             let known = self.waiting.filter(|known| {
-                known.operation.sequence == operation.sequence
+                (
+                    known.operation.sequence,
+                    known.operation.signature,
+                    known.whom,
+                ) == (operation.sequence, operation.signature, whom)
                     && now.saturating_duration_since(known.at) <= ALIVE
             });
             self.waiting = Some(Waiting {

@@ -13,7 +13,7 @@ use spark_ccl_config::HostPort;
 use spark_ccl_status::ras::Report;
 
 use crate::cli::settings;
-use crate::console::print;
+use crate::console::{print, print_error};
 use crate::error::Error;
 
 /// Clears a terminal, from its upper left corner.
@@ -75,10 +75,20 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
     };
     let timeout = Duration::from_secs(args.timeout.into());
     let clears = !args.once && !args.json && std::io::stdout().is_terminal();
+    let pause = Duration::from_secs_f64(args.every);
     let mut earlier: Option<(Instant, Report)> = None;
     loop {
         let now = Instant::now();
-        let report = client::ask(&address, timeout)?;
+        let report = match client::ask(&address, timeout) {
+            Ok(report) => report,
+            // The process that was asked may have ended. If the next one does not answer either, the job has.
+            Err(error) if !args.once && earlier.take().is_some() => {
+                print_error(format_args!("{error}"));
+                std::thread::sleep(pause);
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         let text = if args.json {
             report
                 .json()
@@ -96,7 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<u8, Error> {
             return Ok(0);
         }
         earlier = Some((now, report));
-        std::thread::sleep(Duration::from_secs_f64(args.every));
+        std::thread::sleep(pause);
     }
 }
 

@@ -18,7 +18,8 @@ pub(super) fn table(
 ) -> String {
     let mut text = format!(
         "{} at {address}, {} UTC\n",
-        report.nccl_version, report.timestamp
+        printable(&report.nccl_version),
+        printable(&report.timestamp)
     );
     if report.communicators.is_empty() {
         text.push_str("no communicators\n");
@@ -40,10 +41,11 @@ fn head(text: &mut String, communicator: &Communicator) {
     let _ = writeln!(
         text,
         "\ncommunicator {}: {answers} of {} ranks answer",
-        communicator.hash, communicator.size
+        printable(&communicator.hash),
+        communicator.size
     );
     if let Some(fault) = &communicator.spark_ccl.fault {
-        let _ = writeln!(text, "FAILED: {fault}");
+        let _ = writeln!(text, "FAILED: {}", printable(fault));
     }
     let _ = writeln!(
         text,
@@ -82,7 +84,7 @@ fn row(rank: &Rank, before: Option<(Duration, &Communicator)>) -> String {
         .map(|call| format!("#{} {call}", more.entered));
     let state = match (&more.waits, more.late_sec) {
         (_, Some(sec)) => format!("LATE by {sec:.1} s"),
-        (Some(wait), None) => wait.in_words(),
+        (Some(wait), None) => printable(&wait.in_words()),
         (None, None) => String::new(),
     };
     format!(
@@ -115,10 +117,17 @@ fn missing(rank: &Missing) -> String {
     )
 }
 
+/// A text of others, without what a terminal would obey.
+fn printable(text: &str) -> String {
+    let shown = |letter: char| if letter.is_control() { '?' } else { letter };
+    text.chars().map(shown).collect()
+}
+
 /// The beginning of a text.
 fn cut(text: &str, width: usize) -> String {
+    let text = printable(text);
     if text.chars().count() <= width {
-        return text.to_owned();
+        return text;
     }
     let kept: String = text.chars().take(width - 1).collect();
     format!("{kept}~")

@@ -60,7 +60,9 @@ fn the_ranks_of_a_running_job_are_shown() {
     let hash = busy["hash"].as_str().unwrap();
     let rows = table.lines().skip_while(|line| !line.contains(hash));
     let rows = rows.skip_while(|line| !line.contains("last call")).skip(1);
-    for (rank, row) in rows.take(3).enumerate() {
+    let rows: Vec<&str> = rows.take(3).collect();
+    assert_eq!(rows.len(), 3, "{table}");
+    for (rank, row) in rows.into_iter().enumerate() {
         let words: Vec<&str> = row.split_whitespace().collect();
         assert_eq!(words[0], rank.to_string(), "{table}");
         assert_eq!(words[1], busy["ranks"][rank]["host"], "{table}");

@@ -17,6 +17,8 @@ pub struct Group {
     pub context: u64,
     /// This rank's number.
     pub rank: u32,
+    /// Its number in the world, which tells the metrics of a job's processes apart.
+    pub world_rank: u32,
     /// How many ranks it has.
     pub size: u32,
     /// On how many hosts they are.

@@ -82,10 +82,11 @@ fn labels(group: &Group, entry: &Entry) -> String {
         format!("collective=\"{name}\",message_size=\"{size}\",algo_proto=\"unknown_unknown\"")
     };
     format!(
-        "version=\"{VERSION}\",slurm_job_id=\"{}\",node=\"{}\",gpu=\"none\",comm_name=\"unknown\",n_nodes=\"{}\",\
+        "version=\"{VERSION}\",slurm_job_id=\"{}\",node=\"{}\",gpu=\"CPU{}\",comm_name=\"unknown\",n_nodes=\"{}\",\
          nranks=\"{}\",{kind}",
         escape(group.job.as_deref().unwrap_or("unknown")),
         escape(&group.host),
+        group.world_rank,
         group.nodes,
         group.size
     )

@@ -9,6 +9,7 @@ fn group() -> Group {
     Group {
         context: 0xbeef,
         rank: 1,
+        world_rank: 5,
         size: 4,
         nodes: 2,
         host: "spark\"1".to_owned(),
@@ -89,7 +90,7 @@ fn prometheus_gets_means_by_operation_and_size() {
     let text = prometheus(&operations);
     let labels = |collective: &str, size: &str| {
         format!(
-            "{{version=\"v5.1\",slurm_job_id=\"unknown\",node=\"spark\\\"1\",gpu=\"none\",comm_name=\"unknown\",\
+            "{{version=\"v5.1\",slurm_job_id=\"unknown\",node=\"spark\\\"1\",gpu=\"CPU5\",comm_name=\"unknown\",\
              n_nodes=\"2\",nranks=\"4\",collective=\"{collective}\",message_size=\"{size}\",\
              algo_proto=\"unknown_unknown\"}}"
         )

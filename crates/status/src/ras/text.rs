@@ -115,11 +115,17 @@ fn processes(communicator: &Communicator) -> impl Iterator<Item = (&str, u32)> {
 
 /// Whether ranks have called different numbers of collectives, or some have left.
 fn has_mismatch(communicator: &Communicator) -> bool {
-    let counts = communicator.ranks.iter().map(|rank| rank.collective_counts);
+    let counts = counted(communicator).map(|rank| rank.collective_counts);
     let counts: Vec<Counts> = counts.collect();
     let has_left = |missing: &Missing| !missing.status.unresponsive;
     counts.windows(2).any(|pair| pair[0] != pair[1])
         || communicator.missing_ranks.iter().any(has_left)
+}
+
+/// The ranks that count their calls. Others answer zeros.
+fn counted(communicator: &Communicator) -> impl Iterator<Item = &Rank> {
+    let counts = |rank: &&Rank| !rank.spark_ccl.calls.is_empty() || rank.spark_ccl.entered == 0;
+    communicator.ranks.iter().filter(counts)
 }
 
 struct Text {
@@ -274,8 +280,7 @@ impl Text {
             self.line(format_args!("  Rank {} has left -- {at}", rank.rank));
         }
         for (collective, count) in COLLECTIVES {
-            let ranks = communicator.ranks.iter();
-            let counts: Vec<_> = ranks
+            let counts: Vec<_> = counted(communicator)
                 .map(|rank| (rank, count(&rank.collective_counts)))
                 .collect();
             if counts.windows(2).any(|pair| pair[0].1 != pair[1].1) {
