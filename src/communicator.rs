@@ -7,6 +7,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::lineage::Lineage;
 use crate::membership::Membership;
+use crate::observe::Observation;
 use crate::peer_link::PeerLink;
 use crate::plan::{Explanation, Planner};
 use crate::task::Task;
@@ -58,6 +59,8 @@ pub(crate) struct Inner {
     pub(crate) allocations: AtomicU32,
     /// Ends the progress thread.
     pub(crate) closed: Arc<AtomicBool>,
+    /// What tells others about it, if that is wanted.
+    pub(crate) observation: Option<Owned<Observation>>,
 }
 
 /// One rank, for people.

@@ -18,7 +18,7 @@
 //! | `netplan` | plans the addresses of the fast network, and applies them |
 //! | `ranks` | where the ranks come from, and what they tell each other |
 //! | `measure` | measures calls, in host memory or on GPUs: the command without a name |
-//! | `simulate`, `tune`, `rdma` | the other commands |
+//! | `simulate`, `tune`, `rdma`, `top` | the other commands |
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
@@ -41,6 +41,7 @@ mod remote;
 mod report;
 mod simulate;
 mod spawn;
+mod top;
 mod tune;
 
 use std::process::ExitCode;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         Some("gids") => named(rdma::gids),
         Some("rdma_bw") => named(rdma::bandwidth),
         Some("rdma_lat") => named(rdma::latency),
+        Some("top") => named(top::run),
         _ => outcome(Parser::try_parse(), measure::run),
     }
 }

@@ -16,4 +16,5 @@ mod program;
 mod rdma;
 mod reports;
 mod simulate;
+mod top;
 mod tune;

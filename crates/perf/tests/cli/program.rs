@@ -10,8 +10,8 @@ pub(crate) struct Run {
 }
 
 /// The commands that do not measure collectives.
-const COMMANDS: [&str; 8] = [
-    "simulate", "tune", "gids", "rdma_bw", "rdma_lat", "launch", "netplan", "discover",
+const COMMANDS: [&str; 9] = [
+    "simulate", "tune", "gids", "rdma_bw", "rdma_lat", "launch", "netplan", "discover", "top",
 ];
 
 /// The program with arguments, in an environment without launchers and settings. Unless the
@@ -32,7 +32,9 @@ pub(crate) fn command(args: &[&str]) -> Command {
             if args.contains(&"-T")
                 || matches!(
                     args.first(),
-                    Some(&("simulate" | "tune" | "gids" | "launch" | "netplan" | "discover"))
+                    Some(
+                        &("simulate" | "tune" | "gids" | "launch" | "netplan" | "discover" | "top")
+                    )
                 )
             {
                 &[][..]
