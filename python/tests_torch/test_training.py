@@ -177,12 +177,15 @@ class Training(unittest.TestCase):
     def test_sharded_optimizer(self) -> None:
         groups.run(sharded_optimizer, 2)
 
+    @groups.since(2, 6)
     def test_sharded_parameters(self) -> None:
         groups.run(sharded_parameters, 2)
 
+    @groups.since(2, 5)
     def test_tensor_parallel_layers(self) -> None:
         groups.run(tensor_parallel, 2)
 
+    @groups.since(2, 5)
     def test_distributed_tensors(self) -> None:
         groups.run(distributed_tensors, 2)
 
