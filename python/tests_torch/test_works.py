@@ -178,6 +178,7 @@ class Works(unittest.TestCase):
     def test_results_that_cannot_be_taken(self) -> None:
         groups.run(results_that_cannot_be_taken, 2)
 
+    @groups.since(2, 7)
     def test_the_end_of_a_group_before_its_calls(self) -> None:
         for function in (dropped, held):
             with self.subTest(function=function.__name__):
@@ -186,6 +187,7 @@ class Works(unittest.TestCase):
                 self.assertIn("destroyed before its calls were done", text)
         groups.run(destroyed_while_it_ends, 2)
 
+    @groups.since(2, 7)
     def test_nothing_is_left_of_failed_calls(self) -> None:
         groups.run(failed_and_dropped, 2)
 
