@@ -262,6 +262,7 @@ class Messages(unittest.TestCase):
         # A guard: the timeout of the group is 60 s.
         self.assertLess(seconds, 30)
 
+    @groups.since(2, 7)
     def test_the_end_of_a_group_before_its_messages(self) -> None:
         for text in groups.run(destroyed, 2):
             self.assertIn("destroyed before the message came", text)
