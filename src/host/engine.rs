@@ -11,6 +11,8 @@ use crate::plan::Planner;
 use crate::task::Task;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use spark_ccl_fork::{Forked, Owned, PerProcess};
+use spark_ccl_sched::Rank;
+use spark_ccl_types::DType;
 use std::any::Any;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -302,6 +304,16 @@ impl HostEngine {
             core.run_watchdog(Instant::now());
             unlock(core);
         }
+    }
+
+    /// The next message from a rank, as of [`Core::probe`].
+    pub(crate) fn probe(&self, from: Rank) -> Result<Option<(DType, u64)>, Error> {
+        self.check_process()?;
+        let mut core = self.core.lock();
+        let found = core.probe(from);
+        // What this has moved on, threads may wait for.
+        unlock(core);
+        found
     }
 
     /// Moves on what is in flight, if there is anything.

@@ -30,6 +30,7 @@ use ops::OpId;
 pub(crate) use wires::Wires;
 
 use crate::error::Error;
+use crate::mesh::POINT_TO_POINT_LANE;
 use crate::observe::Observed;
 use crate::peer_link::PeerLink;
 use crate::plan::{Planner, Program, Programs};
@@ -39,11 +40,13 @@ use exec::Run;
 use execution::{Advance, Execution};
 use loans::Loans;
 use ops::Ops;
+use pair_tag::PairTag;
 use request::Request;
 use spark_ccl_control::Watch;
 use spark_ccl_sched::{Kind, Rank, Step};
 use spark_ccl_status::Peer;
 use spark_ccl_transport::Rails;
+use spark_ccl_types::DType;
 use spin_budget::SpinBudget;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -201,6 +204,23 @@ impl Core {
         ));
         self.collectives.push_back(id);
         id
+    }
+
+    /// The next message from a rank: its type and elements. `None` if none has come, or a call waits for it.
+    ///
+    /// # Errors
+    /// The fault that has ended this communicator.
+    pub(crate) fn probe(&mut self, from: Rank) -> Result<Option<(DType, u64)>, Error> {
+        self.progress();
+        self.check()?;
+        let pair = self.pair_queues.get(&(from, Direction::In));
+        if pair.is_some_and(|pair| !pair.queue.is_empty()) {
+            return Ok(None);
+        }
+        // A link that has ended is found by the control plane, or by the call that needs it.
+        let link = self.wires.rx(from, POINT_TO_POINT_LANE);
+        let arrival = link.ok().and_then(|rx| rx.peek().ok().flatten());
+        Ok(arrival.and_then(|arrival| PairTag::from_bits(arrival.tag).elements()))
     }
 
     /// Moves everything on that can move; `true` when something did.
