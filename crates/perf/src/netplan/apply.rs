@@ -14,10 +14,15 @@ use crate::remote::{Answer, Host, Remote, run_on_all};
 const LIMIT: Duration = Duration::from_secs(60);
 
 pub(super) fn apply(args: &NetplanArgs, nodes: &[Node]) -> Result<u8, Error> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/uuid");
     let all = All {
         remote: args.ssh.remote()?,
         hosts: args.hosts()?,
         nodes,
+        id: id
+            .map_err(Error::system("naming the trial"))?
+            .trim()
+            .to_owned(),
         within: args.confirm_within.to_string(),
     };
     console::print_error(format_args!(
@@ -31,22 +36,24 @@ pub(super) fn apply(args: &NetplanArgs, nodes: &[Node]) -> Result<u8, Error> {
         ));
         return Ok(0);
     };
+    print_all(&problems, "rolling back");
+    all.undo();
+    Ok(exit::SYSTEM)
+}
+
+fn print_all(problems: &[String], last: &str) {
     for problem in problems {
         console::print_error(format_args!("{problem}"));
     }
-    console::print_error(format_args!("rolling back"));
-    if let Err(problems) = all.step("undo") {
-        for problem in problems {
-            console::print_error(format_args!("{problem}; this node rolls back by itself"));
-        }
-    }
-    Ok(exit::SYSTEM)
+    console::print_error(format_args!("{last}"));
 }
 
 struct All<'a> {
     remote: Remote,
     hosts: Vec<Host>,
     nodes: &'a [Node],
+    /// Tells this trial from all others.
+    id: String,
     within: String,
 }
 
@@ -65,12 +72,36 @@ impl All<'_> {
         if !is_confirmed {
             ask()?;
         }
-        self.step("keep").map(drop)
+        // No node commits before all are ready to.
+        self.step("keep")?;
+        self.step("commit").map(drop)
+    }
+
+    /// Takes the trial back on all nodes, also where it is committed.
+    fn undo(&self) {
+        let Err(problems) = self.step("undo") else {
+            return;
+        };
+        print_all(
+            &problems,
+            "such a node rolls back by itself, unless it had confirmed before another failed",
+        );
+        console::print_error(format_args!(
+            "to make sure, there: sudo spark-perf netplan-agent undo --trial {}",
+            self.id
+        ));
     }
 
     /// Does a step on all nodes; returns what they printed, or what went wrong.
     fn step(&self, step: &str) -> Result<Vec<Vec<u8>>, Vec<String>> {
-        let arguments = ["netplan-agent", step, "--within", &self.within];
+        let arguments = [
+            "netplan-agent",
+            step,
+            "--trial",
+            &self.id,
+            "--within",
+            &self.within,
+        ];
         let plan = |node: usize| serde_json::to_vec(&self.nodes[node]).unwrap_or_default();
         let answers = run_on_all(&self.remote, &self.hosts, &arguments, plan, LIMIT);
         let mut printed = Vec::new();

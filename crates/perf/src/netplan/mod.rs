@@ -8,6 +8,8 @@ mod apply;
 mod args;
 mod cables;
 mod plan;
+mod state;
+mod trial;
 mod yaml;
 
 use serde::Serialize;

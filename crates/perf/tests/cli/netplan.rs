@@ -6,22 +6,25 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-/// Stands in for netplan, which Debian 12 does not install: gives two interfaces what the file says, or nothing.
+/// Stands in for netplan, which Debian 12 does not install. As netplan does, it gives the interfaces of its files what these
+/// say, lets a file in /run hide one of the same name, adds up the addresses of several files, and leaves all other
+/// interfaces as they are. It fails as long as /run/netplan-fails exists.
 const STAND_IN: &str = r#"#!/bin/sh
-[ "$1" = apply ] || exit 1
-for name in fast0 fast1; do
+[ "$1" = apply ] && [ ! -e /run/netplan-fails ] || exit 1
+for name in $(ls /etc/netplan /run/netplan | grep '[.]yaml$' | sort -u); do
+    file=/run/netplan/$name
+    [ -e $file ] || file=/etc/netplan/$name
+    awk '
+        /^    [a-z0-9]*:/ { sub(":", "", $1); name = $1; print name, "link set " name " up" }
+        /addresses:/ { gsub(/[][]/, "", $2); print name, "address add " $2 " dev " name }
+        /mtu:/ { print name, "link set " name " mtu " $2 }
+    ' $file
+done > /run/netplan-wanted
+for name in $(cut -d ' ' -f 1 /run/netplan-wanted | sort -u); do
     ip address flush dev $name scope global
     ip link set $name mtu 1500
 done
-for file in /run/netplan/90-spark-ccl.yaml /etc/netplan/90-spark-ccl.yaml; do
-    [ -e $file ] || continue
-    awk '
-        /^    [a-z0-9]*:/ { sub(":", "", $1); name = $1 }
-        /addresses:/ { gsub(/[][]/, "", $2); print "address add " $2 " dev " name }
-        /mtu:/ { print "link set " name " mtu " $2 }
-    ' $file | ip -batch -
-    exit
-done
+cut -d ' ' -f 2- /run/netplan-wanted | ip -batch -
 "#;
 
 const PLAN: [&str; 7] = [
@@ -115,7 +118,7 @@ fn wrong_plans_are_refused() {
 
 #[test]
 fn an_applied_plan_is_in_effect_and_lasts() {
-    let Some(cluster) = two_hosts([["fast0", "fast0"], ["fast1", "fast1"]]) else {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
         return;
     };
     let run = apply(&cluster, &["--yes"]);
@@ -148,7 +151,7 @@ fn crossed_cables_are_named_and_rolled_back() {
 
 #[test]
 fn what_nobody_confirms_is_rolled_back() {
-    let Some(cluster) = two_hosts([["fast0", "fast0"], ["fast1", "fast1"]]) else {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
         return;
     };
     let run = apply(&cluster, &[]);
@@ -160,34 +163,139 @@ fn what_nobody_confirms_is_rolled_back() {
     assert_eq!(state(&cluster, 1), UNTOUCHED);
 }
 
-/// As where the new addresses cut the connection by which they were set.
-#[test]
-fn a_node_rolls_back_by_itself() {
-    let Some(cluster) = two_hosts([["fast0", "fast0"], ["fast1", "fast1"]]) else {
-        return;
-    };
+/// The command line of an agent's step on the first host. It prints what the agent says, and its exit code.
+fn agent(cluster: &Cluster, step: &str) -> String {
     let plan = run(&[&PLAN[..], &["--json"]].concat().join(" ")).stdout;
     let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
     let perf = env!("CARGO_BIN_EXE_spark-perf");
     let path = cluster.programs();
-    let agent = |step: &str| {
-        format!(
-            "echo '{}' | PATH={}:$PATH {perf} netplan-agent {step} 2>&1; echo $?",
-            plan["nodes"][0],
-            path.display()
-        )
-    };
-    assert_eq!(cluster.on(1, &agent("try --within 1")), "0\n");
-    // The time may be over by now, or not.
+    let script = format!(
+        "echo '{}' | PATH={}:$PATH {perf} netplan-agent {step} 2>&1; echo $?",
+        plan["nodes"][0],
+        path.display()
+    );
+    cluster.on(1, &script)
+}
+
+fn until_state(cluster: &Cluster, host: usize, expected: &str) {
     let deadline = Instant::now() + Duration::from_secs(60);
-    while state(&cluster, 1) != UNTOUCHED {
-        assert!(Instant::now() < deadline, "{}", state(&cluster, 1));
+    while state(cluster, host) != expected {
+        assert!(Instant::now() < deadline, "{}", state(cluster, host));
         std::thread::sleep(Duration::from_millis(50));
     }
-    let late = cluster.on(1, &agent("keep"));
+}
+
+const STRAIGHT: [[&str; 2]; 2] = [["fast0", "fast0"], ["fast1", "fast1"]];
+const ON_TRIAL: &str = "fast0 192.168.100.1/24 9000\nfast1 192.168.101.1/24 9000\n/etc/netplan:\n\n/run/netplan:\n90-spark-ccl.yaml\n";
+
+/// As where the new addresses cut the connection by which they were set.
+#[test]
+fn a_node_rolls_back_by_itself() {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
+        return;
+    };
+    assert_eq!(agent(&cluster, "try --trial one --within 1"), "0\n");
+    // The time may be over by now, or not.
+    until_state(&cluster, 1, UNTOUCHED);
+    cluster.until_clean();
+    let late = agent(&cluster, "keep --trial one");
     assert!(
         late.contains("rolled back") && late.ends_with("\n2\n"),
         "{late}"
     );
+}
+
+#[test]
+fn addresses_and_routes_of_before_come_back() {
+    let Some(cluster) = two_hosts([["fast0", "fast1"], ["fast1", "fast0"]]) else {
+        return;
+    };
+    let before = "ip link set fast0 mtu 2000; ip address add 10.7.0.1/24 dev fast0; \
+                  ip route add 10.8.0.0/16 via 10.7.0.9 dev fast0; ip link set fast1 down";
+    cluster.on(1, before);
+    let show = "ip -4 -br address show dev fast0; ip -4 route show dev fast0; \
+                cat /sys/class/net/fast0/mtu; ip -o link show fast1 | grep -c '[<,]UP'";
+    let before = cluster.on(1, show);
+    assert!(before.contains("10.8.0.0/16 via 10.7.0.9"), "{before}");
+    let run = apply(&cluster, &["--yes"]);
+    assert_eq!(run.code, Some(2), "{}", run.stderr);
+    assert_eq!(cluster.on(1, show), before);
+}
+
+#[test]
+fn no_node_keeps_it_when_one_cannot() {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
+        return;
+    };
+    // As a full disk does.
+    cluster.on(2, "mount -t tmpfs -o ro none /etc/netplan");
+    let run = apply(&cluster, &["--yes"]);
+    assert!(
+        run.code == Some(2) && run.stderr.contains("node2: "),
+        "{}",
+        run.stderr
+    );
+    for host in [1, 2] {
+        assert_eq!(state(&cluster, host), UNTOUCHED);
+    }
+    cluster.until_clean();
+}
+
+/// As one does that has committed before another failed to.
+#[test]
+fn a_committed_trial_is_taken_back() {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
+        return;
+    };
+    cluster.on(1, "echo '# older' > /etc/netplan/90-spark-ccl.yaml");
+    for step in ["try", "keep", "commit"] {
+        assert_eq!(agent(&cluster, &format!("{step} --trial one")), "0\n");
+    }
+    cluster.until_clean();
+    let lasting = "cat /etc/netplan/90-spark-ccl.yaml";
+    assert!(cluster.on(1, lasting).contains("192.168.100.1/24"));
+    assert_eq!(agent(&cluster, "undo --trial other"), "0\n");
+    assert!(cluster.on(1, lasting).contains("192.168.100.1/24"));
+    assert_eq!(agent(&cluster, "undo --trial one"), "0\n");
+    assert_eq!(cluster.on(1, lasting), "# older\n");
+    assert!(state(&cluster, 1).starts_with("fast0 1500\nfast1 1500\n"));
+}
+
+#[test]
+fn rolling_back_is_tried_until_it_succeeds() {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
+        return;
+    };
+    assert_eq!(agent(&cluster, "try --trial one --within 60"), "0\n");
+    cluster.on(1, "touch /run/netplan-fails");
+    let failed = agent(&cluster, "undo --trial one");
+    assert!(failed.contains("netplan apply"), "{failed}");
+    // The guard goes on, and neither keeps it nor lets it be kept.
+    let late = agent(&cluster, "keep --trial one");
+    assert!(late.contains("rolled back"), "{late}");
+    cluster.on(
+        1,
+        "until grep -q 'netplan apply' /run/spark-ccl-netplan/log; do sleep 0.1; done",
+    );
+    cluster.on(1, "rm /run/netplan-fails");
+    cluster.until_clean();
+    assert_eq!(state(&cluster, 1), UNTOUCHED);
+}
+
+#[test]
+fn a_trial_is_ended_by_its_own_guard_alone() {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
+        return;
+    };
+    assert_eq!(agent(&cluster, "try --trial one --within 60"), "0\n");
+    let second = agent(&cluster, "try --trial two --within 60");
+    assert!(second.contains("undo --trial one"), "{second}");
+    assert_eq!(state(&cluster, 1), ON_TRIAL);
+    assert_eq!(agent(&cluster, "undo --trial one"), "0\n");
+    assert_eq!(agent(&cluster, "try --trial two --within 60"), "0\n");
+    // The guard of the first, whose time is over.
+    assert_eq!(agent(&cluster, "guard --trial one --within 0"), "0\n");
+    assert_eq!(state(&cluster, 1), ON_TRIAL);
+    assert_eq!(agent(&cluster, "undo --trial two"), "0\n");
     cluster.until_clean();
 }
