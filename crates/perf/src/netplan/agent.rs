@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::cables::View;
+use super::look::{self, Connection};
 use super::plan::{Interface, Node};
 use super::trial;
 use crate::error::{Error, exit};
@@ -29,10 +30,15 @@ pub(crate) struct AgentArgs {
     /// Seconds until the trial ends by itself
     #[arg(long, default_value_t = 120)]
     within: u64,
+    /// The connection by ssh [default: `SSH_CONNECTION`, which sudo takes out of the environment]
+    #[arg(long)]
+    connection: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Step {
+    /// See whether the plan would take away networks that are in use.
+    Look,
     /// Begin the trial.
     Try,
     /// See whether addresses are there, and neighbours answer.
@@ -55,6 +61,7 @@ pub(crate) fn run(args: &AgentArgs) -> Result<u8, Error> {
     let within = Duration::from_secs(args.within);
     let id = &args.trial;
     match args.step {
+        Step::Look => return look(&node()?, args.connection()),
         Step::Check => return check(&node()?),
         Step::Try => trial::begin(node()?, id, within),
         Step::Keep => trial::keep(id),
@@ -64,6 +71,13 @@ pub(crate) fn run(args: &AgentArgs) -> Result<u8, Error> {
     }
     .map_err(Error::system("netplan"))?;
     Ok(0)
+}
+
+impl AgentArgs {
+    fn connection(&self) -> Option<String> {
+        let given = self.connection.clone();
+        given.or_else(|| std::env::var("SSH_CONNECTION").ok())
+    }
 }
 
 /// The same again as root.
@@ -77,6 +91,9 @@ fn by_sudo(args: &AgentArgs) -> Result<u8, Error> {
         .arg(program)
         .args(["netplan-agent", &step, "--trial", &args.trial])
         .args(["--within", &within]);
+    if let Some(connection) = args.connection() {
+        command.args(["--connection", &connection]);
+    }
     let failed = command.exec();
     Err(Error::System {
         what: "sudo, since only root may configure the network".to_owned(),
@@ -89,6 +106,17 @@ fn node() -> Result<Node, Error> {
     let read = io::stdin().read_to_string(&mut text);
     let parsed = read.and_then(|_| Ok(serde_json::from_str(&text)?));
     parsed.map_err(Error::system("reading the plan"))
+}
+
+/// Prints what forbids to apply the plan here.
+fn look(node: &Node, connection: Option<String>) -> Result<u8, Error> {
+    let ssh = connection.and_then(|text| Connection::parse(&text));
+    let problems = look::problems(node, ssh).map_err(Error::system("looking at the network"))?;
+    if problems.is_empty() {
+        return Ok(0);
+    }
+    crate::console::print(&(problems.join("\n") + "\n"))?;
+    Ok(exit::SYSTEM)
 }
 
 /// Waits until the node has its addresses and reaches its neighbours, and prints which these are; or else what is wrong.

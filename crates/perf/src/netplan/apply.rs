@@ -25,6 +25,10 @@ pub(super) fn apply(args: &NetplanArgs, nodes: &[Node]) -> Result<u8, Error> {
             .to_owned(),
         within: args.confirm_within.to_string(),
     };
+    if let Err(problems) = all.step("look") {
+        print_all(&problems, "nothing is changed");
+        return Ok(exit::SYSTEM);
+    }
     console::print_error(format_args!(
         "configuring {} nodes; they roll back by themselves in {} s unless it is confirmed",
         nodes.len(),

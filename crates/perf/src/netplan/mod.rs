@@ -7,6 +7,7 @@ pub(crate) mod agent;
 mod apply;
 mod args;
 mod cables;
+mod look;
 mod plan;
 mod state;
 mod trial;

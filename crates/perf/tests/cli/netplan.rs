@@ -299,3 +299,44 @@ fn a_trial_is_ended_by_its_own_guard_alone() {
     assert_eq!(agent(&cluster, "undo --trial two"), "0\n");
     cluster.until_clean();
 }
+
+#[test]
+fn networks_in_use_are_left_alone() {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
+        return;
+    };
+    let refused = |args: &[&str], words: &str| {
+        let run = apply(&cluster, args);
+        let said = run.stderr;
+        assert!(run.code == Some(2) && said.contains(words), "{said}");
+        assert!(said.contains("nothing is changed"), "{said}");
+        assert!(state(&cluster, 1).starts_with("fast0 1500\nfast1 1500\n"));
+    };
+    refused(
+        &["--base", "10.88.0.0", "--yes"],
+        "cable is in 10.88.0.0/24 already",
+    );
+    cluster.on(1, "ip route add 192.168.0.0/16 via 10.88.0.99");
+    refused(&["--yes"], "node1: 192.168.0.0/16 is reached by cable");
+    cluster.on(1, "ip route del 192.168.0.0/16");
+    cluster.on(
+        1,
+        "echo '    fast1: {dhcp4: true}' > /etc/netplan/01-lan.yaml",
+    );
+    refused(
+        &["--yes"],
+        "node1: /etc/netplan/01-lan.yaml configures fast1",
+    );
+    cluster.on(1, "rm /etc/netplan/01-lan.yaml");
+    let ssh = cluster.ssh();
+    let mut args = PLAN.to_vec();
+    args[6] = "cable+fast1";
+    args.extend(["--apply", "--yes", "--ssh", &ssh]);
+    let run: Run = cluster.command(&args).output().unwrap().into();
+    let words = "node1: ssh comes in by cable (10.88.0.1)";
+    assert!(
+        run.code == Some(2) && run.stderr.contains(words),
+        "{}",
+        run.stderr
+    );
+}
