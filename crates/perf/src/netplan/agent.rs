@@ -1,22 +1,19 @@
 //! `spark-perf netplan-agent`: what is done on a node when a plan is applied.
 
-use std::fs;
 use std::io::{self, Read};
-use std::net::{SocketAddr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::cables::View;
 use super::look::{self, Connection};
-use super::plan::{Interface, Node};
+use super::plan::Node;
+use super::reach;
 use super::trial;
 use crate::error::{Error, exit};
 
 /// How long an interface may take until it has its address and its neighbours answer.
 const SETTLED: Duration = Duration::from_secs(15);
-/// How long one attempt to reach a neighbour may take.
-const ATTEMPT: Duration = Duration::from_secs(1);
 
 /// The command line of an agent. A node's plan, as JSON, is on standard input.
 #[derive(Debug, Clone, clap::Parser)]
@@ -123,7 +120,7 @@ fn look(node: &Node, connection: Option<String>) -> Result<u8, Error> {
 fn check(node: &Node) -> Result<u8, Error> {
     let deadline = Instant::now() + SETTLED;
     loop {
-        let problems: Vec<String> = node.interfaces.iter().flat_map(problems).collect();
+        let problems: Vec<String> = node.interfaces.iter().flat_map(reach::problems).collect();
         if problems.is_empty() {
             let view = serde_json::to_string(&View::new(&node.interfaces));
             let view = view.map_err(|error| Error::system("describing the node")(error.into()))?;
@@ -134,42 +131,5 @@ fn check(node: &Node) -> Result<u8, Error> {
             return Ok(exit::LIBRARY);
         }
         std::thread::sleep(Duration::from_millis(200));
-    }
-}
-
-fn problems(interface: &Interface) -> Vec<String> {
-    let Interface {
-        name, address, mtu, ..
-    } = interface;
-    let addresses = spark_ccl_transport::netif::list().unwrap_or_default();
-    if !addresses
-        .iter()
-        .any(|one| one.name == *name && one.addr == *address)
-    {
-        return vec![format!("{name} has no address {address}, or no cable")];
-    }
-    let read = fs::read_to_string(format!("/sys/class/net/{name}/mtu")).unwrap_or_default();
-    if read.trim() != mtu.to_string() {
-        return vec![format!("{name} has MTU {}, not {mtu}", read.trim())];
-    }
-    let unreached = interface
-        .peers
-        .iter()
-        .filter(|peer| !answers((peer.address, 22).into()));
-    let named = |peer: &super::plan::Peer| {
-        let (node, far) = (&peer.node, &peer.interface);
-        format!(
-            "{name} does not reach {node} ({far}, {}): is the cable between these two?",
-            peer.address
-        )
-    };
-    unreached.map(named).collect()
-}
-
-/// Whether a host answers, be it with a refusal.
-fn answers(address: SocketAddr) -> bool {
-    match TcpStream::connect_timeout(&address, ATTEMPT) {
-        Ok(_) => true,
-        Err(error) => error.kind() == io::ErrorKind::ConnectionRefused,
     }
 }

@@ -13,6 +13,9 @@ use crate::remote::{Answer, Host, Remote, run_on_all};
 /// How long a step may take on a node: `netplan apply` takes some seconds.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// What sudo says where it would have to ask: that of C, and that of Rust.
+const SUDO_ASKS: [&str; 2] = ["a password is required", "authentication is required"];
+
 pub(super) fn apply(args: &NetplanArgs, nodes: &[Node]) -> Result<u8, Error> {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/uuid");
     let all = All {
@@ -134,7 +137,11 @@ fn said(answer: &Answer) -> String {
         .map(str::trim)
         .filter(|line| !line.is_empty())
         .collect();
-    lines.join("; ")
+    let mut said = lines.join("; ");
+    if SUDO_ASKS.iter().any(|words| said.contains(words)) {
+        said += "; allow sudo without a password there, or leave out --apply, and on each node run sudo netplan try with its file";
+    }
+    said
 }
 
 /// Asks the user, if there is one.
@@ -153,4 +160,25 @@ fn ask() -> Result<(), Vec<String>> {
         return Ok(());
     }
     Err(vec!["not confirmed".to_owned()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::ExitStatus;
+
+    #[test]
+    fn a_sudo_that_asks_has_a_remedy() {
+        let said = |text: &str| {
+            said(&Answer {
+                status: ExitStatus::from_raw(1 << 8),
+                stdout: Vec::new(),
+                stderr: text.as_bytes().to_vec(),
+            })
+        };
+        let text = said("sudo: a password is required\n");
+        assert!(text.contains("leave out --apply"), "{text}");
+        assert_eq!(said("one\n\n two\n"), "one; two");
+    }
 }

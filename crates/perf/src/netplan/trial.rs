@@ -6,7 +6,7 @@
 //! `commit` renames it. All steps hold a lock.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::FILE;
+use super::file::{read, set, write};
 use super::plan::Node;
 use super::state::State;
 
@@ -245,43 +246,6 @@ fn start_guard(id: &str, within: Duration) -> io::Result<()> {
         .stdout(Stdio::null())
         .stderr(open("log")?);
     command.spawn().map(drop)
-}
-
-/// What a file holds, if there is one.
-fn read(path: &Path) -> io::Result<Option<String>> {
-    match fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        outcome => named(path, outcome).map(Some),
-    }
-}
-
-/// Makes a file hold this, or makes sure that there is none.
-fn set(path: &Path, wanted: Option<&str>) -> io::Result<()> {
-    if read(path)?.as_deref() == wanted {
-        return Ok(());
-    }
-    match wanted {
-        Some(text) => write(path, text),
-        None => named(path, fs::remove_file(path)),
-    }
-}
-
-/// Writes a file that only root may read, whole or not at all.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    let new = path.with_extension("new");
-    // One that was left half-written.
-    let _ = fs::remove_file(&new);
-    let mut options = fs::File::options();
-    options.write(true).create_new(true).mode(0o600);
-    let written = options.open(&new).and_then(|mut file| {
-        file.write_all(text.as_bytes())?;
-        file.sync_all()
-    });
-    named(path, written.and_then(|()| fs::rename(&new, path)))
-}
-
-fn named<T>(path: &Path, outcome: io::Result<T>) -> io::Result<T> {
-    outcome.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
 fn apply() -> io::Result<()> {

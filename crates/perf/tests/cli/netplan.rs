@@ -43,10 +43,14 @@ fn two_hosts(cables: [[&str; 2]; 2]) -> Option<Cluster> {
     for [one, other] in cables {
         cluster.cable([(1, one), (2, other)]);
     }
+    stand_in(&cluster);
+    Some(cluster)
+}
+
+fn stand_in(cluster: &Cluster) {
     let path = cluster.programs().join("netplan");
     fs::write(&path, STAND_IN).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    Some(cluster)
 }
 
 fn apply(cluster: &Cluster, more: &[&str]) -> Run {
@@ -339,4 +343,25 @@ fn networks_in_use_are_left_alone() {
         "{}",
         run.stderr
     );
+}
+
+#[test]
+fn a_neighbour_that_is_not_reached_is_named_with_the_cause() {
+    let Some(cluster) = Cluster::with_idle(2, 1) else {
+        return;
+    };
+    cluster.cable([(1, "fast0"), (2, "fast0")]);
+    cluster.cable([(1, "fast1"), (3, "end1")]);
+    cluster.cable([(2, "fast1"), (3, "end2")]);
+    stand_in(&cluster);
+    // Packets of the first arrive, and are answered on the cable alone, as with a firewall.
+    cluster.on(2, "ip route add blackhole 192.168.100.1");
+    let run = apply(&cluster, &["--yes"]);
+    assert_eq!(run.code, Some(2));
+    for words in [
+        "fast0: the cable reaches node2 (fast0, 192.168.100.2), but its TCP port 22",
+        "fast1 does not reach node2 (fast1, 192.168.101.2): is the cable between",
+    ] {
+        assert!(run.stderr.contains(words), "{}", run.stderr);
+    }
 }
