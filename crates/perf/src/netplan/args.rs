@@ -1,6 +1,7 @@
 //! The command line of `spark-perf netplan`.
 
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 
 use clap::Parser;
 
@@ -26,7 +27,7 @@ Exit codes:
   0 success     2 not applied, or rolled back: a node cannot be reached, or does not reach a neighbour     6 bad arguments
 
 Examples:
-  spark-perf netplan --topology direct --nodes spark-a,spark-b
+  spark-perf netplan --topology direct --nodes spark-a,spark-b --output plan
   spark-perf netplan --topology ring --nodes spark-a,spark-b,spark-c --apply
   spark-perf netplan --topology switch --nodes a,b,c,d --interfaces enp1s0f1np1+enP2p1s0f1np1 --json";
 
@@ -63,6 +64,9 @@ pub(crate) struct NetplanArgs {
     /// Print JSON instead of YAML
     #[arg(long)]
     pub(super) json: bool,
+    /// Write NODE.yaml for each node into this folder, instead of printing
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["json", "apply"])]
+    pub(super) output: Option<PathBuf>,
 
     /// Configure the nodes, and roll that back unless it is confirmed
     #[arg(long, help_heading = "Apply")]

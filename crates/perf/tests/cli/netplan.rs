@@ -102,6 +102,30 @@ network:
 }
 
 #[test]
+fn the_plan_is_written_to_a_file_for_each_node() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("new/plan");
+    let args = format!(
+        "netplan --topology direct --nodes spark-a,me@spark-b --output {}",
+        plan.display()
+    );
+    for _ in 0..2 {
+        let run = succeed(&args);
+        assert!(run.stdout.is_empty(), "{}", run.stdout);
+    }
+    for (name, address) in [
+        ("spark-a", "192.168.101.1/24"),
+        ("me@spark-b", "192.168.101.2/24"),
+    ] {
+        let path = plan.join(format!("{name}.yaml"));
+        assert!(fs::read_to_string(&path).unwrap().contains(address));
+        let mode = fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+    assert_eq!(fs::read_dir(plan).unwrap().count(), 2);
+}
+
+#[test]
 fn wrong_plans_are_refused() {
     for (args, word) in [
         ("--topology direct --nodes a,b,c", "3 nodes"),
@@ -110,6 +134,10 @@ fn wrong_plans_are_refused() {
         ("--topology direct --nodes a,b --mtu 100", "100"),
         ("--topology direct --nodes a,b --base 1.2.3.4", "1.2.3.4"),
         ("--topology direct --nodes a,b --yes", "--apply"),
+        (
+            "--topology direct --nodes a,b --json --output x",
+            "--output",
+        ),
     ] {
         let run = run(&format!("netplan {args}"));
         assert!(
