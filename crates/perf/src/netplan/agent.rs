@@ -122,6 +122,10 @@ fn check(node: &Node) -> Result<u8, Error> {
     loop {
         let problems: Vec<String> = node.interfaces.iter().flat_map(reach::problems).collect();
         if problems.is_empty() {
+            if let Some(problem) = reach::narrow(&node.interfaces) {
+                crate::console::print(&(problem + "\n"))?;
+                return Ok(exit::LIBRARY);
+            }
             let view = serde_json::to_string(&View::new(&node.interfaces));
             let view = view.map_err(|error| Error::system("describing the node")(error.into()))?;
             return crate::console::print(&view).map(|()| 0);

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use super::cables::hardware;
@@ -10,6 +10,13 @@ use super::plan::{Interface, Peer};
 
 /// How long one attempt to reach a neighbour may take.
 const ATTEMPT: Duration = Duration::from_secs(1);
+/// How often a packet is sent that may get lost: hosts refuse six in a row.
+const ATTEMPTS: usize = 4;
+/// A port of UDP that nobody listens to.
+const NOBODY: u16 = 9;
+/// The bytes of the headers of IPv4 and UDP, and those of a packet that passes everywhere.
+const HEADERS: u16 = 28;
+const SMALLEST: u16 = 128;
 
 /// What is wrong with an interface, each in words.
 pub(super) fn problems(interface: &Interface) -> Vec<String> {
@@ -31,6 +38,15 @@ pub(super) fn problems(interface: &Interface) -> Vec<String> {
     peers.filter_map(|peer| unreached(name, peer)).collect()
 }
 
+/// The first neighbour that packets of the full MTU do not reach, in words. This is asked once: hosts limit how often
+/// they refuse.
+pub(super) fn narrow(interfaces: &[Interface]) -> Option<String> {
+    let mut all = interfaces
+        .iter()
+        .flat_map(|one| one.peers.iter().map(move |peer| (one, peer)));
+    all.find_map(|(interface, peer)| narrow_to(interface, peer))
+}
+
 /// Why a neighbour is not reached, if so.
 fn unreached(name: &str, peer: &Peer) -> Option<String> {
     let Peer {
@@ -49,6 +65,34 @@ fn unreached(name: &str, peer: &Peer) -> Option<String> {
     } else {
         format!("{name} does not reach {far}: is the cable between these two?")
     })
+}
+
+/// Where even small packets are not answered, nothing is known, and nothing said.
+fn narrow_to(interface: &Interface, peer: &Peer) -> Option<String> {
+    let Interface { name, mtu, .. } = interface;
+    let arrives = |bytes: u16| {
+        (0..ATTEMPTS).any(|_| refused(interface.address, peer.address, bytes).unwrap_or(false))
+    };
+    let narrow = arrives(SMALLEST) && !arrives(*mtu);
+    narrow.then(|| {
+        let (node, far) = (&peer.node, &peer.interface);
+        format!(
+            "{name}: packets of {mtu} bytes do not reach {node} ({far}, {}), small ones do: does a switch between have a \
+             smaller MTU? --mtu sets another",
+            peer.address
+        )
+    })
+}
+
+/// Whether a host refuses a packet of this size, with all headers, that may not be fragmented: so it has arrived.
+fn refused(own: Ipv4Addr, address: Ipv4Addr, bytes: u16) -> io::Result<bool> {
+    let socket = UdpSocket::bind((own, 0))?;
+    socket.connect((address, NOBODY))?;
+    socket.set_read_timeout(Some(ATTEMPT / 2))?;
+    // Linux forbids to fragment what fits its own MTU.
+    socket.send(&vec![0; usize::from(bytes - HEADERS)])?;
+    let answer = socket.recv(&mut [0]);
+    Ok(answer.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused))
 }
 
 /// Whether a host answers, be it with a refusal.

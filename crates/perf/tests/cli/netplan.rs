@@ -393,3 +393,39 @@ fn a_neighbour_that_is_not_reached_is_named_with_the_cause() {
         assert!(run.stderr.contains(words), "{}", run.stderr);
     }
 }
+
+#[test]
+fn a_switch_with_a_smaller_mtu_is_found() {
+    let Some(cluster) = Cluster::with_idle(2, 1) else {
+        return;
+    };
+    for host in [1, 2] {
+        for fast in ["fast0", "fast1"] {
+            let port = format!("{fast}-{host}");
+            cluster.cable([(host, fast), (3, &port)]);
+        }
+    }
+    let switch = |fast: &str, mtu: u16| {
+        cluster.on(
+            3,
+            &format!(
+                "ip link add {fast} type bridge; ip link set {fast} up; \
+             for host in 1 2; do ip link set {fast}-$host mtu {mtu} master {fast}; done"
+            ),
+        )
+    };
+    switch("fast0", 9000);
+    switch("fast1", 1500);
+    stand_in(&cluster);
+    let run = apply(&cluster, &["--yes"]);
+    assert_eq!(run.code, Some(2), "{}", run.stderr);
+    let words = "fast1: packets of 9000 bytes do not reach node2";
+    assert!(run.stderr.contains(words), "{}", run.stderr);
+    assert!(!run.stderr.contains("fast0: "), "{}", run.stderr);
+    cluster.on(
+        3,
+        "for host in 1 2; do ip link set fast1-$host mtu 9000; done",
+    );
+    let run = apply(&cluster, &["--yes"]);
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+}
