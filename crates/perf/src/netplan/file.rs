@@ -38,6 +38,7 @@ pub(super) fn write(path: &Path, text: &str) -> io::Result<()> {
     named(path, written.and_then(|()| fs::rename(&new, path)))
 }
 
-fn named<T>(path: &Path, outcome: io::Result<T>) -> io::Result<T> {
+/// Names the file in an error.
+pub(super) fn named<T>(path: &Path, outcome: io::Result<T>) -> io::Result<T> {
     outcome.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }

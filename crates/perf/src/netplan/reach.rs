@@ -32,7 +32,10 @@ pub(super) fn problems(interface: &Interface) -> Vec<String> {
     }
     let read = fs::read_to_string(format!("/sys/class/net/{name}/mtu")).unwrap_or_default();
     if read.trim() != mtu.to_string() {
-        return vec![format!("{name} has MTU {}, not {mtu}", read.trim())];
+        let own = read.trim();
+        return vec![format!(
+            "{name} has MTU {own}, not {mtu}: does its driver take that? try: sudo ip link set {name} mtu {mtu}"
+        )];
     }
     let peers = interface.peers.iter();
     peers.filter_map(|peer| unreached(name, peer)).collect()

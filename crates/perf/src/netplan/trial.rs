@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::FILE;
-use super::file::{read, set, write};
+use super::file::{named, read, set, write};
 use super::plan::Node;
 use super::state::State;
 
@@ -95,7 +95,7 @@ pub(super) fn keep(id: &str) -> io::Result<()> {
 pub(super) fn commit(id: &str) -> io::Result<()> {
     let _lock = lock()?;
     let mut trial = Trial::under_way(id)?;
-    fs::rename(kept(), lasting())?;
+    named(&lasting(), fs::rename(kept(), lasting()))?;
     fs::File::open(LASTING)?.sync_all()?;
     trial.phase = Phase::Committed;
     trial.record()?;

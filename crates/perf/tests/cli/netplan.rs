@@ -273,6 +273,28 @@ fn no_node_keeps_it_when_one_cannot() {
     cluster.until_clean();
 }
 
+#[test]
+fn a_node_that_has_it_gives_it_back_when_another_cannot() {
+    let Some(cluster) = two_hosts(STRAIGHT) else {
+        return;
+    };
+    // Nothing can be renamed to what is mounted.
+    let file = "/etc/netplan/90-spark-ccl.yaml";
+    cluster.on(
+        2,
+        &format!("echo '# older' > {file}; mount --bind {file} {file}"),
+    );
+    let run = apply(&cluster, &["--yes"]);
+    assert_eq!(run.code, Some(2), "{}", run.stderr);
+    let busy =
+        "node2: spark-perf: netplan: /etc/netplan/90-spark-ccl.yaml: Device or resource busy";
+    assert!(run.stderr.contains(busy), "{}", run.stderr);
+    assert_eq!(state(&cluster, 1), UNTOUCHED);
+    assert_eq!(cluster.on(2, &format!("cat {file}")), "# older\n");
+    assert!(state(&cluster, 2).starts_with("fast0 1500\nfast1 1500\n"));
+    cluster.until_clean();
+}
+
 /// As one does that has committed before another failed to.
 #[test]
 fn a_committed_trial_is_taken_back() {
