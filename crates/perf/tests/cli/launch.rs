@@ -178,7 +178,7 @@ fn lines_are_whole_and_named() {
 }
 
 /// `launch` on this host, of a script.
-fn command_of(words: &[&str], script: &str) -> Command {
+pub(crate) fn command_of(words: &[&str], script: &str) -> Command {
     let mut launch = command(&[&["launch"], words, &["--", "sh", "-c", script]].concat());
     launch.env("PATH", std::env::var_os("PATH").unwrap_or_default());
     launch

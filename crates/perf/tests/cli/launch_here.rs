@@ -1,0 +1,60 @@
+//! `launch` on this host alone: readers that are slow or read nothing, and signals.
+
+use crate::launch::command_of;
+use crate::program::Run;
+use std::io::Read;
+use std::process::Child;
+use std::time::Duration;
+
+/// The numbers from 1 on, each on a line of its own.
+fn numbers(last: usize) -> String {
+    (1..=last).map(|number| number.to_string() + "\n").collect()
+}
+
+#[test]
+fn a_slow_reader_gets_every_line() {
+    const LAST: usize = 40_000;
+    let mut launch = command_of(
+        &["--local", "1", "--no-prefix"],
+        &format!("exec seq {LAST}"),
+    );
+    let mut launch = launch.spawn().unwrap();
+    let mut pipe = launch.stdout.take().unwrap();
+    let (mut text, mut part) = (Vec::<u8>::new(), [0; 8 << 10]);
+    loop {
+        // The pipes are full all the time, also when the rank has ended.
+        std::thread::sleep(Duration::from_millis(100));
+        match pipe.read(&mut part).unwrap() {
+            0 => break,
+            read => text.extend(&part[..read]),
+        }
+    }
+    assert_eq!(end(launch).code, Some(0));
+    assert!(text == numbers(LAST).into_bytes(), "{} bytes", text.len());
+}
+
+#[test]
+fn a_reader_that_pauses_gets_every_line() {
+    // They fill the pipes on the way, but for a part of the last, so the rank ends at once.
+    const LAST: usize = 22_000;
+    let mut launch = command_of(
+        &["--local", "1", "--no-prefix", "--lost-after", "2"],
+        &format!("seq {LAST}; exit 3"),
+    );
+    let mut launch = launch.spawn().unwrap();
+    // Longer than the launcher may be silent: signs of life do not depend on the reader.
+    std::thread::sleep(Duration::from_secs(6));
+    let mut text = String::new();
+    let mut pipe = launch.stdout.take().unwrap();
+    pipe.read_to_string(&mut text).unwrap();
+    let run = end(launch);
+    assert!(text == numbers(LAST), "{} bytes", text.len());
+    assert_eq!(run.code, Some(3), "{}", run.stderr);
+    let named = "rank 0 on localhost ended with exit code 3";
+    assert!(run.stderr.contains(named), "{}", run.stderr);
+}
+
+/// The end of a process, and what it says on standard error.
+fn end(child: Child) -> Run {
+    child.wait_with_output().unwrap().into()
+}
