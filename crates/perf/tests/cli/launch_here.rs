@@ -2,9 +2,11 @@
 
 use crate::launch::command_of;
 use crate::program::Run;
-use std::io::Read;
-use std::process::Child;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command};
 use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
 
 /// The numbers from 1 on, each on a line of its own.
 fn numbers(last: usize) -> String {
@@ -54,7 +56,29 @@ fn a_reader_that_pauses_gets_every_line() {
     assert!(run.stderr.contains(named), "{}", run.stderr);
 }
 
+#[test]
+fn a_signal_that_is_ignored_at_the_start_does_not_end_the_job() {
+    let mut job = Command::new("sh");
+    let launch = command_of(&["--local", "1"], "echo up; sleep 0.5; echo done");
+    job.args(["-c", "trap '' HUP; exec \"$@\"", "sh"])
+        .arg(launch.get_program())
+        .args(launch.get_args())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    let mut job = job.spawn().unwrap();
+    let mut lines = BufReader::new(job.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "[0] up");
+    kill_process(id(&job), Signal::HUP).unwrap();
+    let rest: Vec<_> = lines.map(Result::unwrap).collect();
+    let run = end(job);
+    assert_eq!((rest, run.code), (vec!["[0] done".to_owned()], Some(0)));
+}
+
 /// The end of a process, and what it says on standard error.
 fn end(child: Child) -> Run {
     child.wait_with_output().unwrap().into()
+}
+
+fn id(child: &Child) -> Pid {
+    Pid::from_raw(child.id().cast_signed()).unwrap()
 }
