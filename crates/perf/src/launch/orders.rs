@@ -74,10 +74,8 @@ const GLOO: &str = "GLOO_SOCKET_IFNAME";
 pub(super) fn meeting(args: &LaunchArgs, plan: &Plan, hellos: &[Hello]) -> Result<Meeting, Error> {
     let chosen = |port| [port, port + 1];
     let (address, ports, secret) = if plan.only.is_some() {
-        // The other nodes must come to the same, without asking.
-        let first = plan.hosts[0].name.rsplit('@').next().unwrap_or_default();
         let ports = chosen(args.master_port.unwrap_or(PORT));
-        (Some(first.to_owned()), ports, None)
+        (Some(first_node(args, plan)), ports, None)
     } else {
         let address = place::addresses(hellos)[0].map(|address| address.to_string());
         let ports = args.master_port.map_or(hellos[0].ports, chosen);
@@ -95,6 +93,12 @@ pub(super) fn meeting(args: &LaunchArgs, plan: &Plan, hellos: &[Hello]) -> Resul
         ports,
         secret,
     })
+}
+
+/// The first node's name or address, to which all nodes come without asking each other.
+pub(super) fn first_node(args: &LaunchArgs, plan: &Plan) -> String {
+    let first = plan.hosts[0].name.rsplit('@').next().unwrap_or_default();
+    args.master_addr.clone().unwrap_or_else(|| first.to_owned())
 }
 
 /// The variables that ranks get from here: those of NCCL and this library, and those that are asked for.

@@ -1,12 +1,16 @@
 //! `launch` on this host alone: readers that are slow or read nothing, and signals.
 
 use crate::launch::command_of;
-use crate::program::Run;
+use crate::program::{Run, command};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::io::ioctl_fionread;
 use rustix::process::{Pid, Signal, kill_process};
+
+/// Only guards against deadlock.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The numbers from 1 on, each on a line of its own.
 fn numbers(last: usize) -> String {
@@ -74,6 +78,65 @@ fn a_signal_that_is_ignored_at_the_start_does_not_end_the_job() {
     assert_eq!((rest, run.code), (vec!["[0] done".to_owned()], Some(0)));
 }
 
+/// A rank that fills all pipes, since nobody reads, and its process.
+fn unread(words: &[&str]) -> (Child, Pid) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let words = [&["--local", "1"], words].concat();
+    let script = format!("echo $$ > {}; exec yes", file.path().display());
+    let job = command_of(&words, &script).spawn().unwrap();
+    let rank = until(|| {
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        Pid::from_raw(text.strip_suffix('\n')?.parse().ok()?)
+    });
+    // The launcher cannot write any more.
+    let (mut filled, mut pause) = (0, 0);
+    until(|| {
+        let now = ioctl_fionread(job.stdout.as_ref().unwrap()).unwrap();
+        pause = if now > 0 && now == filled {
+            pause + 1
+        } else {
+            0
+        };
+        filled = now;
+        (pause == 20).then_some(())
+    });
+    (job, rank)
+}
+
+#[test]
+fn signals_end_a_job_whose_output_nobody_reads() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let (mut job, rank) = unread(&["--grace", "0.2"]);
+        kill_process(id(&job), signal).unwrap();
+        until(|| rustix::process::test_kill_process(rank).err());
+        // The launcher still has lines to print, and waits for a reader, or another signal.
+        kill_process(id(&job), signal).unwrap();
+        let status = job.wait().unwrap();
+        assert_eq!(status.code(), Some(128 + signal.as_raw()), "{status}");
+    }
+}
+
+#[test]
+fn a_signal_ends_the_wait_for_the_first_node() {
+    let args = [
+        "launch",
+        "--node-of",
+        "localhost",
+        "--master-addr",
+        "nowhere.invalid",
+        "true",
+    ];
+    let mut job = command(&args).spawn().unwrap();
+    let mut lines = BufReader::new(job.stderr.take().unwrap()).lines();
+    let line = lines.next().unwrap().unwrap();
+    assert!(
+        line.contains("waiting for the name nowhere.invalid"),
+        "{line}"
+    );
+    kill_process(id(&job), Signal::TERM).unwrap();
+    assert_eq!(end(job).code, Some(143));
+}
+
 /// The end of a process, and what it says on standard error.
 fn end(child: Child) -> Run {
     child.wait_with_output().unwrap().into()
@@ -81,4 +144,16 @@ fn end(child: Child) -> Run {
 
 fn id(child: &Child) -> Pid {
     Pid::from_raw(child.id().cast_signed()).unwrap()
+}
+
+/// Waits for what is to come.
+fn until<T>(mut come: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(it) = come() {
+            return it;
+        }
+        assert!(Instant::now() < deadline, "it does not come");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
