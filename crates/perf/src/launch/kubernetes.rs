@@ -148,8 +148,8 @@ impl KubernetesArgs {
         let mut words: Vec<String> = launch.map(str::to_owned).to_vec();
         words.push(format!("{name}-0.{name}"));
         words.push("--".to_owned());
-        // Kubernetes would take $(NAME) for a variable of its own.
-        words.extend(command.iter().map(|word| word.replace("$(", "$$(")));
+        // Kubernetes takes $(NAME) for a variable of its own, and $$ for one dollar.
+        words.extend(command.iter().map(|word| word.replace('$', "$$")));
         let mut container = json!({
             "name": "ranks",
             "image": self.image,
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn each_pod_finds_itself_by_its_name() {
-        let command = ["sh", "-c", "echo $(date)"].map(str::to_owned);
+        let command = ["sh", "-c", "echo $(date) $$ $HOME $$(x)"].map(str::to_owned);
         let text = args().manifest(&command, "of this test").unwrap();
         let list: Value = serde_json::from_str(&text).unwrap();
         let job = &list["items"][2]["spec"];
@@ -203,7 +203,7 @@ mod tests {
             "--",
             "sh",
             "-c",
-            "echo $$(date)",
+            "echo $$(date) $$$$ $$HOME $$$$(x)",
         ];
         assert_eq!(container["command"], json!(expected));
         assert!(!container.to_string().contains("of this test"));
