@@ -3,6 +3,7 @@
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::args::LaunchArgs;
 use crate::error::Error;
 
 /// The most pods of a job here.
@@ -15,7 +16,7 @@ const LONGEST_NAME: usize = 50;
 #[command(next_help_heading = "Kubernetes")]
 pub(crate) struct KubernetesArgs {
     /// Print the manifest of an indexed job, and start nothing; the image must have spark-perf
-    #[arg(long, requires_all = ["image", "nodes"], conflicts_with_all = ["list", "hostfile", "local", "node_of", "found"])]
+    #[arg(long, requires_all = ["image", "nodes"], conflicts_with_all = ["list", "hostfile", "local", "node_of", "found", "ssh", "remote_program"])]
     pub(super) kubernetes: bool,
     /// The image of the pods
     #[arg(long, value_name = "IMAGE", requires = "kubernetes")]
@@ -41,13 +42,14 @@ pub(crate) struct KubernetesArgs {
 
 impl KubernetesArgs {
     /// The manifest, as JSON, which `kubectl` takes as it takes YAML.
-    pub(super) fn manifest(&self, command: &[String], secret: &str) -> Result<String, Error> {
+    pub(super) fn manifest(&self, launch: &LaunchArgs, secret: &str) -> Result<String, Error> {
         self.check()?;
         let nodes = self.nodes.unwrap_or(1);
+        let container = self.container(nodes, launch)?;
         let items = [
             self.secret(secret),
             self.service(),
-            self.job(nodes, command),
+            self.job(nodes, &container),
         ];
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": items });
         let text = serde_json::to_string_pretty(&list);
@@ -108,7 +110,7 @@ impl KubernetesArgs {
         })
     }
 
-    fn job(&self, nodes: usize, command: &[String]) -> Value {
+    fn job(&self, nodes: usize, container: &Value) -> Value {
         let name = &self.job_name;
         json!({
             "apiVersion": "batch/v1",
@@ -123,7 +125,7 @@ impl KubernetesArgs {
                     "spec": {
                         "subdomain": name,
                         "restartPolicy": "Never",
-                        "containers": [self.container(nodes, command)],
+                        "containers": [container],
                         // Ranks of a pod share memory; by default there are 64 MiB.
                         "volumes": [{ "name": "shared-memory", "emptyDir": { "medium": "Memory" } }],
                     },
@@ -132,102 +134,131 @@ impl KubernetesArgs {
         })
     }
 
-    fn container(&self, nodes: usize, command: &[String]) -> Value {
+    fn container(&self, nodes: usize, launch: &LaunchArgs) -> Result<Value, Error> {
         let name = &self.job_name;
         // A pod's own name is that of the job and its number.
         let pods: Vec<String> = (0..nodes)
             .map(|pod| format!("{name}-{pod}:{}", self.slots))
             .collect();
-        let launch = [
-            "spark-perf",
-            "launch",
-            "--node-of",
-            &pods.join(","),
-            "--master-addr",
-        ];
-        let mut words: Vec<String> = launch.map(str::to_owned).to_vec();
-        words.push(format!("{name}-0.{name}"));
+        let first = format!("{name}-0.{name}");
+        let mut words = ["spark-perf", "launch", "--node-of", &pods.join(",")]
+            .map(str::to_owned)
+            .to_vec();
+        words.extend(launch.of_pod(first)?);
         words.push("--".to_owned());
+        words.extend(launch.command.iter().cloned());
         // Kubernetes takes $(NAME) for a variable of its own, and $$ for one dollar.
-        words.extend(command.iter().map(|word| word.replace('$', "$$")));
+        let words: Vec<String> = words.iter().map(|word| word.replace('$', "$$")).collect();
         let mut container = json!({
             "name": "ranks",
             "image": self.image,
             "command": words,
-            "env": [{
-                "name": "SPARK_CCL_SECRET",
-                "valueFrom": { "secretKeyRef": { "name": name, "key": "secret" } },
-            }],
+            "env": [
+                {
+                    "name": "SPARK_CCL_SECRET",
+                    "valueFrom": { "secretKeyRef": { "name": name, "key": "secret" } },
+                },
+                // A pod has its name, and with it its ranks are awaited, before its image is there.
+                {
+                    "name": "SPARK_CCL_INIT_TIMEOUT",
+                    "value": launch.connect_timeout().as_secs_f64().max(1.0).to_string(),
+                },
+            ],
             "volumeMounts": [{ "name": "shared-memory", "mountPath": "/dev/shm" }],
         });
         if self.gpus > 0 {
             container["resources"] = json!({ "limits": { "nvidia.com/gpu": self.gpus } });
         }
-        container
+        Ok(container)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
-    fn args() -> KubernetesArgs {
-        KubernetesArgs {
-            kubernetes: true,
-            image: Some("registry/train:1".to_owned()),
-            nodes: Some(2),
-            slots: 4,
-            gpus: 4,
-            job_name: "train".to_owned(),
-        }
+    /// The manifest that these words, and a command, come to.
+    fn manifest(words: &[&str], command: &[&str]) -> Result<Value, Error> {
+        let start = ["launch", "--kubernetes", "--image", "registry/train:1"];
+        let args = LaunchArgs::try_parse_from([&start, words, &["--"], command].concat()).unwrap();
+        let text = args.kubernetes.manifest(&args, "of this test")?;
+        Ok(serde_json::from_str(&text).unwrap())
+    }
+
+    fn container(manifest: &Value) -> &Value {
+        &manifest["items"][2]["spec"]["template"]["spec"]["containers"][0]
     }
 
     #[test]
     fn each_pod_finds_itself_by_its_name() {
-        let command = ["sh", "-c", "echo $(date) $$ $HOME $$(x)"].map(str::to_owned);
-        let text = args().manifest(&command, "of this test").unwrap();
-        let list: Value = serde_json::from_str(&text).unwrap();
+        let words = "--nodes 2 --slots 4 --gpus 4 --job-name train";
+        let words: Vec<_> = words.split(' ').collect();
+        let list = manifest(&words, &["true"]).unwrap();
         let job = &list["items"][2]["spec"];
         assert_eq!(
             (&job["completionMode"], &job["completions"]),
             (&json!("Indexed"), &json!(2))
         );
-        let container = &job["template"]["spec"]["containers"][0];
-        let expected = [
-            "spark-perf",
-            "launch",
-            "--node-of",
-            "train-0:4,train-1:4",
-            "--master-addr",
-            "train-0.train",
-            "--",
-            "sh",
-            "-c",
-            "echo $$(date) $$$$ $$HOME $$$$(x)",
-        ];
-        assert_eq!(container["command"], json!(expected));
+        let container = container(&list);
+        let command = "spark-perf launch --node-of train-0:4,train-1:4 --master-addr train-0.train --connect-timeout 600 \
+                       --grace 5 --lost-after 60 -- true";
+        let command: Vec<_> = command.split_whitespace().collect();
+        assert_eq!(container["command"], json!(command));
+        assert_eq!(container["env"][1]["value"], "600");
         assert!(!container.to_string().contains("of this test"));
         assert_eq!(list["items"][1]["spec"]["selector"]["job-name"], "train");
     }
 
     #[test]
+    fn what_is_asked_of_the_launcher_is_asked_of_that_in_the_pod() {
+        let words = "--nodes 1 --connect-timeout 900 --grace 0.5 --lost-after 7 --master-port 4000 --chdir /a -x A=b=c -x E=$$ \
+                     --no-prefix --master-addr there";
+        let words: Vec<_> = words.split_whitespace().collect();
+        let list = manifest(&words, &["true"]).unwrap();
+        let command = "spark-perf launch --node-of spark-ccl-0:1 --master-addr there --connect-timeout 900 --grace 0.5 \
+                       --lost-after 7 --master-port 4000 --chdir /a -x A=b=c -x E=$$$$ --no-prefix -- true";
+        let command: Vec<_> = command.split_whitespace().collect();
+        assert_eq!(container(&list)["command"], json!(command));
+        assert_eq!(container(&list)["env"][1]["value"], "900");
+        let unset = manifest(&["--nodes", "1", "-x", "NOWHERE"], &["true"]).unwrap_err();
+        assert!(unset.to_string().contains("-x NOWHERE"), "{unset}");
+    }
+
+    #[test]
+    fn dollars_are_those_of_the_program() {
+        let words = ["$HOME", "$$", "$$(x)", "$(date)", "a$", "$$$"];
+        let list = manifest(&["--nodes", "1"], &words).unwrap();
+        let command = container(&list)["command"].as_array().unwrap();
+        let texts = command.iter().map(|word| expanded(word.as_str().unwrap()));
+        let texts: Vec<_> = texts.collect();
+        assert_eq!(texts[texts.len() - words.len()..], words);
+    }
+
+    /// What Kubernetes makes of a word, which has no variable that it knows.
+    fn expanded(word: &str) -> String {
+        let mut text = String::new();
+        let mut rest = word.chars().peekable();
+        while let Some(c) = rest.next() {
+            assert!(c != '$' || rest.peek() != Some(&'('), "{word}: a variable");
+            if c == '$' && rest.peek() == Some(&'$') {
+                rest.next();
+            }
+            text.push(c);
+        }
+        text
+    }
+
+    #[test]
     fn names_and_numbers_are_checked() {
         for name in ["", "Train", "-a", "a-", "0a", "a.b", &"a".repeat(51)] {
-            let args = KubernetesArgs {
-                job_name: name.to_owned(),
-                ..args()
-            };
-            assert!(args.manifest(&[], "").is_err(), "{name}");
+            let name = format!("--job-name={name}");
+            assert!(
+                manifest(&["--nodes", "1", &name], &["true"]).is_err(),
+                "{name}"
+            );
         }
-        let args = KubernetesArgs {
-            nodes: Some(0),
-            ..args()
-        };
-        assert!(
-            args.manifest(&[], "")
-                .unwrap_err()
-                .to_string()
-                .contains("--nodes 0")
-        );
+        let error = manifest(&["--nodes", "0"], &["true"]).unwrap_err();
+        assert!(error.to_string().contains("--nodes 0"));
     }
 }

@@ -39,9 +39,7 @@ struct Plan {
 /// Runs the command as ranks; returns the exit code for all.
 pub(crate) fn run(args: &LaunchArgs) -> Result<u8, Error> {
     if args.kubernetes.kubernetes {
-        let manifest = args
-            .kubernetes
-            .manifest(&args.command, &orders::secret()?)?;
+        let manifest = args.kubernetes.manifest(args, &orders::secret()?)?;
         return console::print(&manifest).map(|()| 0);
     }
     let plan = Plan::new(args)?;

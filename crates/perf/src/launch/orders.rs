@@ -84,8 +84,8 @@ pub(super) fn meeting(args: &LaunchArgs, plan: &Plan, hellos: &[Hello]) -> Resul
     let first = &plan.hosts[0].name;
     let unknown = || {
         Error::Usage(format!(
-            "{first}: ssh goes to it by an address that only this host can use; say with --master-addr by which the \
-             others reach it"
+            "{first}: ssh shows no address of it that the others could use (does it go through a tunnel or a jump \
+             host?); say with --master-addr by which they reach it"
         ))
     };
     Ok(Meeting {
@@ -115,7 +115,14 @@ fn passed(asked: &[String], env: &Env) -> Result<Vec<(String, String)>, Error> {
         })
         .map(|(name, value)| (name.to_owned(), value.text.clone()))
         .collect();
-    for word in asked {
+    passed.extend(self::asked(asked, env)?);
+    Ok(passed)
+}
+
+/// The variables that are asked for by `-x`, with their values.
+pub(super) fn asked(words: &[String], env: &Env) -> Result<Vec<(String, String)>, Error> {
+    let mut asked = Vec::new();
+    for word in words {
         let (name, value) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value)),
             None => (word.as_str(), env.get(word)),
@@ -126,9 +133,9 @@ fn passed(asked: &[String], env: &Env) -> Result<Vec<(String, String)>, Error> {
                 "-x {word}: the launcher sets this variable for each rank"
             )));
         }
-        passed.push((name.to_owned(), value.to_owned()));
+        asked.push((name.to_owned(), value.to_owned()));
     }
-    Ok(passed)
+    Ok(asked)
 }
 
 /// A new secret: 32 random bytes in hexadecimal.

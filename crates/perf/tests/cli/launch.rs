@@ -419,6 +419,14 @@ fn mistakes_are_refused() {
         ("launch --local 1 --grace -1 true", "-1"),
         ("launch --kubernetes true", "--image"),
         ("launch --kubernetes --image a --nodes 0 true", "--nodes 0"),
+        (
+            "launch --kubernetes --image a --nodes 2 --ssh x true",
+            "--ssh",
+        ),
+        (
+            "launch --kubernetes --image a --nodes 2 --remote-program x true",
+            "--remote-program",
+        ),
     ] {
         let args: Vec<_> = args.split_whitespace().collect();
         let run = Run::from(command(&args).output().unwrap());
