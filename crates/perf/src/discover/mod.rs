@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use crate::console;
 use crate::error::{Error, exit};
-use crate::remote::{Host, Remote, parse_list, run_on_all, settled};
+use crate::remote::{Host, Remote, parse_one, run_on_all, settled};
 pub(crate) use args::DiscoverArgs;
 use found::{Found, merge};
 
@@ -56,16 +56,10 @@ pub(crate) fn hosts(remote: &Remote) -> Result<Vec<Host>, Error> {
     for note in &notes {
         console::print_error(format_args!("{note}"));
     }
-    let names: Vec<String> = found
-        .iter()
-        .filter(|one| one.has_ssh())
-        .map(Found::target)
-        .collect();
-    let mut hosts = settled(parse_list(HERE).map_err(Error::Usage)?);
-    if names.is_empty() {
-        return Ok(hosts);
-    }
-    let candidates = settled(parse_list(&names.join(",")).map_err(Error::Usage)?);
+    let mut hosts = settled(vec![parse_one(HERE).map_err(Error::Usage)?]);
+    let reachable = found.iter().filter(|one| one.has_ssh());
+    let candidates: Result<_, _> = reachable.map(|one| parse_one(&one.target())).collect();
+    let candidates = settled(candidates.map_err(Error::Usage)?);
     let answers = run_on_all(
         remote,
         &candidates,

@@ -21,6 +21,16 @@ pub(crate) fn parse_list(text: &str) -> Result<Vec<Host>, String> {
     text.split(',').map(|word| parse(word.trim())).collect()
 }
 
+/// Reads a name or an address alone, as something else than a user has named it.
+pub(crate) fn parse_one(word: &str) -> Result<Host, String> {
+    let host = parse(word)?;
+    if host.name == word {
+        Ok(host)
+    } else {
+        Err(format!("{word:?} is no host"))
+    }
+}
+
 /// Reads a host from each line: as in a list, or followed by `slots=SLOTS`.
 pub(super) fn parse_file(text: &str) -> Result<Vec<Host>, String> {
     let lines = text.lines().enumerate();
@@ -161,6 +171,26 @@ mod tests {
             error.starts_with("line 2: ") && error.contains("max=3"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn names_from_elsewhere_are_names_alone() {
+        for name in ["a-1.local", "10.0.0.3", "fe80::1%en0"] {
+            assert_eq!(parse_one(name).unwrap().name, name);
+        }
+        for name in [
+            "",
+            "a:2",
+            "[fd00::2]",
+            "a,b",
+            "a b",
+            "a\nb",
+            "a#",
+            "\u{1b}[2J",
+            "-a",
+        ] {
+            assert!(parse_one(name).is_err(), "{name:?}");
+        }
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn an_announced_server_is_found_by_its_name() {
     let Some(cluster) = Cluster::new(1) else {
         return;
     };
-    let _announcer = announce(&cluster);
+    let _announcer = announce(&cluster, "spark-1");
     let run = discover(&cluster, &[]);
     let line = run.stdout.lines().find(|line| line.contains("mDNS"));
     // Nothing here resolves the name, so the address stands for it.
@@ -61,7 +61,7 @@ fn a_job_starts_on_what_is_found() {
     let Some(cluster) = Cluster::new(1) else {
         return;
     };
-    let _announcer = announce(&cluster);
+    let _announcer = announce(&cluster, "spark-1");
     let run = cluster.launch(
         "--hosts discovered",
         &["sh", "-c", "echo $RANK/$WORLD_SIZE $MASTER_ADDR"],
@@ -87,9 +87,26 @@ fn nobody_is_found_where_nobody_is() {
     );
 }
 
+#[test]
+fn a_name_that_is_none_is_not_printed() {
+    let Some(cluster) = Cluster::new(1) else {
+        return;
+    };
+    let _announcer = announce(&cluster, "x\u{1b}[2J\nroot@192.0.2.1 # ");
+    let run = discover(&cluster, &[]);
+    let lines: Vec<_> = run.stdout.lines().collect();
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    // The host is there, by its address alone.
+    let is_there = lines[2].starts_with("10.88.0.1 # 10.88.0.1, fe80::");
+    assert!(
+        is_there && lines[2].ends_with("by mDNS, neighbours"),
+        "{lines:?}"
+    );
+}
+
 /// Has the first host announce its ssh server, until what is returned is dropped.
-fn announce(cluster: &Cluster) -> Host {
-    let packet = announcement("spark-1", address(1).octets());
+fn announce(cluster: &Cluster, name: &str) -> Host {
+    let packet = announcement(name, address(1).octets());
     let file = cluster.programs().join("packet");
     std::fs::write(&file, packet).unwrap();
     let script = format!(
