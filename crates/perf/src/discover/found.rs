@@ -77,6 +77,15 @@ impl Found {
         self.ssh_key.is_some()
     }
 
+    /// Whether this is its name, which may go without its domain, or an address of it.
+    pub(super) fn is_called(&self, name: &str) -> bool {
+        let is_name = |own: &String| {
+            let first = own.strip_suffix(".local").unwrap_or(own);
+            own.eq_ignore_ascii_case(name) || first.eq_ignore_ascii_case(name)
+        };
+        self.addresses.contains(name) || self.name.as_ref().is_some_and(is_name)
+    }
+
     /// How ssh reaches it: by its name, or the address that has answered, or any.
     pub(super) fn target(&self) -> String {
         let named = self.name.clone().filter(|_| self.name_resolves);

@@ -44,7 +44,7 @@ pub(crate) fn run(args: &DiscoverArgs) -> Result<u8, Error> {
         return Ok(exit::LIBRARY);
     }
     if args.copy_keys {
-        return keys::copy(args.user.as_deref(), &reachable);
+        return keys::copy(args, &reachable);
     }
     Ok(0)
 }
