@@ -19,7 +19,7 @@ use crate::console;
 use crate::error::{Error, exit};
 use crate::remote::{Host, Remote, parse_one, run_on_all, settled};
 pub(crate) use args::DiscoverArgs;
-use found::{Found, merge};
+use found::{Found, merge, same_keys};
 
 /// How long `launch --hosts discovered` looks.
 const BRIEF: Duration = Duration::from_secs(3);
@@ -99,11 +99,17 @@ fn find(time: Duration) -> (Vec<Found>, Vec<String>) {
         }
     }
     let mut found = merge(sightings);
-    if let Err(error) = ssh::ask(&mut found) {
-        notes.push(format!(
+    match ssh::ask(&mut found) {
+        Ok(0) => {}
+        Ok(silent) => notes.push(format!(
+            "{silent} of these have not said within {} s whether they have an ssh server",
+            ssh::LIMIT.as_secs()
+        )),
+        Err(error) => notes.push(format!(
             "ssh servers were not asked: ssh-keyscan, of OpenSSH's client: {error}"
-        ));
+        )),
     }
+    notes.extend(same_keys(&found));
     // A host may have been seen by several addresses, but it has one key.
     (merge(found), notes)
 }

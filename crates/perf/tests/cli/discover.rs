@@ -8,6 +8,7 @@ use std::io::Write;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 fn discover(cluster: &Cluster, more: &[&str]) -> Run {
     let args = [&["discover", "--seconds", "2"], more].concat();
@@ -107,6 +108,28 @@ fn a_name_that_is_none_is_not_printed() {
         is_there && lines[2].ends_with("by mDNS, neighbours"),
         "{lines:?}"
     );
+}
+
+#[test]
+fn addresses_that_do_not_answer_are_not_asked_one_by_one() {
+    let Some(cluster) = Cluster::new(1) else {
+        return;
+    };
+    let absent: Vec<Ipv4Addr> = (101..141).map(address).collect();
+    let _announcer = announce(&cluster, "many", &absent);
+    let mut child = cluster.command(&["discover", "--seconds", "2"]);
+    let mut child = child.spawn().unwrap();
+    // One by one, they take 80 s.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let run = Run::from(child.wait_with_output().unwrap());
+    assert_eq!(run.code, Some(0), "{}", run.stderr);
+    assert!(run.stdout.contains("many.local"), "{}", run.stdout);
 }
 
 #[test]
