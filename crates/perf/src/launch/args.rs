@@ -9,7 +9,7 @@ use spark_ccl_config::Env;
 use super::kubernetes::KubernetesArgs;
 use super::orders;
 use crate::error::Error;
-use crate::remote::{Host, HostArgs, parse_list};
+use crate::remote::{Host, HostArgs, both_here, parse_list};
 
 const AFTER_HELP: &str = "\
 What it does:
@@ -176,7 +176,13 @@ impl LaunchArgs {
             let why = "no hosts: name them with -H or --hostfile, or use --local N";
             return Err(Error::Usage(why.to_owned()));
         }
-        Ok(hosts)
+        // Another node would number them otherwise, so --node-of has its own words for it.
+        match both_here(&hosts).filter(|_| self.node_of.is_none()) {
+            None => Ok(hosts),
+            Some([one, other]) => Err(Error::Usage(format!(
+                "{one} and {other} are both this host: name it once, with the number of its ranks, as in localhost:2"
+            ))),
+        }
     }
 }
 

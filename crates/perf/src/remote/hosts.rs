@@ -31,6 +31,24 @@ pub(crate) fn parse_one(word: &str) -> Result<Host, String> {
     }
 }
 
+/// The first two that are both this host, with or without a user before the name.
+pub(crate) fn both_here(hosts: &[Host]) -> Option<[&str; 2]> {
+    let is_this = |host: &Host| {
+        let with_user = host.name.split_once('@');
+        host.is_here || with_user.is_some_and(|(_, name)| is_here(name))
+    };
+    // A name server may take seconds for each.
+    std::thread::scope(|scope| {
+        let start = |host| (host, scope.spawn(move || is_this(host)));
+        let threads: Vec<(&Host, _)> = hosts.iter().map(start).collect();
+        let here = threads
+            .into_iter()
+            .filter_map(|(host, thread)| thread.join().is_ok_and(|it| it).then_some(&*host.name));
+        let mut here = here.take(2);
+        Some([here.next()?, here.next()?])
+    })
+}
+
 /// Reads a host from each line: as in a list, or followed by `slots=SLOTS`.
 pub(super) fn parse_file(text: &str) -> Result<Vec<Host>, String> {
     let lines = text.lines().enumerate();
@@ -190,6 +208,18 @@ mod tests {
             "-a",
         ] {
             assert!(parse_one(name).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_this_host_are_of_one() {
+        for (list, expected) in [
+            ("localhost,127.0.0.1:2", Some(["localhost", "127.0.0.1"])),
+            ("192.0.2.1,me@localhost,::1", Some(["me@localhost", "::1"])),
+            ("me@localhost,192.0.2.1,me@192.0.2.1", None),
+        ] {
+            let hosts = settled(parse_list(list).unwrap());
+            assert_eq!(both_here(&hosts), expected, "{list}");
         }
     }
 

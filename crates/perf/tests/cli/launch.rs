@@ -417,6 +417,11 @@ fn mistakes_are_refused() {
         ("launch --local 1 -x RANK=1 true", "RANK"),
         ("launch --local 1 -H a true", "--local"),
         ("launch --local 1 --grace -1 true", "-1"),
+        ("launch -H localhost,127.0.0.1 true", "are both this host"),
+        (
+            "launch -H me@localhost,localhost:2 true",
+            "are both this host",
+        ),
         ("launch --kubernetes true", "--image"),
         ("launch --kubernetes --image a --nodes 0 true", "--nodes 0"),
         (
