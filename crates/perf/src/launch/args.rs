@@ -4,10 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use spark_ccl_config::Env;
 
 use super::kubernetes::KubernetesArgs;
-use super::orders;
 use crate::error::Error;
 use crate::remote::{Host, HostArgs, both_here, parse_list};
 
@@ -114,42 +112,6 @@ impl LaunchArgs {
             30.0
         };
         Duration::from_secs_f64(self.connect_timeout.unwrap_or(default))
-    }
-
-    /// The flags of the launcher in a pod of a job whose first pod has this name.
-    pub(super) fn of_pod(&self, first: String) -> Result<Vec<String>, Error> {
-        let master = self.master_addr.clone().unwrap_or(first);
-        let connect_timeout = self.connect_timeout().as_secs_f64();
-        let mut flags = vec![
-            ("--master-addr", master),
-            ("--connect-timeout", connect_timeout.to_string()),
-            ("--grace", self.grace.to_string()),
-            ("--lost-after", self.lost_after.to_string()),
-        ];
-        flags.extend(
-            self.master_port
-                .map(|port| ("--master-port", port.to_string())),
-        );
-        if let Some(folder) = &self.chdir {
-            let text = folder.to_str().ok_or_else(|| {
-                Error::Usage(format!(
-                    "--chdir {}: a manifest takes UTF-8 only",
-                    folder.display()
-                ))
-            });
-            flags.push(("--chdir", text?.to_owned()));
-        }
-        let asked = orders::asked(&self.env, &Env::from_process())?;
-        flags.extend(
-            asked
-                .iter()
-                .map(|(name, value)| ("-x", format!("{name}={value}"))),
-        );
-        let flags = flags
-            .into_iter()
-            .flat_map(|(flag, value)| [flag.to_owned(), value]);
-        let no_prefix = self.no_prefix.then(|| "--no-prefix".to_owned());
-        Ok(flags.chain(no_prefix).collect())
     }
 
     /// How often the launcher gives a sign of life: several times before it would be missed.

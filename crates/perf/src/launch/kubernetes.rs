@@ -1,9 +1,10 @@
 //! The manifest of an indexed job of Kubernetes, in which each pod starts its own ranks.
 
+use std::time::Duration;
+
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::args::LaunchArgs;
 use crate::error::Error;
 
 /// The most pods of a job here.
@@ -40,12 +41,25 @@ pub(crate) struct KubernetesArgs {
     job_name: String,
 }
 
+/// What the launcher of each pod is given.
+pub(super) struct Launch<'a> {
+    pub(super) flags: Vec<String>,
+    pub(super) command: &'a [String],
+    /// How long pods wait for each other.
+    pub(super) patience: Duration,
+}
+
 impl KubernetesArgs {
+    /// The name of the first pod for the others.
+    pub(super) fn first_pod(&self) -> String {
+        format!("{0}-0.{0}", self.job_name)
+    }
+
     /// The manifest, as JSON, which `kubectl` takes as it takes YAML.
-    pub(super) fn manifest(&self, launch: &LaunchArgs, secret: &str) -> Result<String, Error> {
+    pub(super) fn manifest(&self, launch: &Launch, secret: &str) -> Result<String, Error> {
         self.check()?;
         let nodes = self.nodes.unwrap_or(1);
-        let container = self.container(nodes, launch)?;
+        let container = self.container(nodes, launch);
         let items = [
             self.secret(secret),
             self.service(),
@@ -134,17 +148,16 @@ impl KubernetesArgs {
         })
     }
 
-    fn container(&self, nodes: usize, launch: &LaunchArgs) -> Result<Value, Error> {
+    fn container(&self, nodes: usize, launch: &Launch) -> Value {
         let name = &self.job_name;
         // A pod's own name is that of the job and its number.
         let pods: Vec<String> = (0..nodes)
             .map(|pod| format!("{name}-{pod}:{}", self.slots))
             .collect();
-        let first = format!("{name}-0.{name}");
         let mut words = ["spark-perf", "launch", "--node-of", &pods.join(",")]
             .map(str::to_owned)
             .to_vec();
-        words.extend(launch.of_pod(first)?);
+        words.extend(launch.flags.iter().cloned());
         words.push("--".to_owned());
         words.extend(launch.command.iter().cloned());
         // Kubernetes takes $(NAME) for a variable of its own, and $$ for one dollar.
@@ -161,7 +174,7 @@ impl KubernetesArgs {
                 // A pod has its name, and with it its ranks are awaited, before its image is there.
                 {
                     "name": "SPARK_CCL_INIT_TIMEOUT",
-                    "value": launch.connect_timeout().as_secs_f64().max(1.0).to_string(),
+                    "value": launch.patience.as_secs_f64().max(1.0).to_string(),
                 },
             ],
             "volumeMounts": [{ "name": "shared-memory", "mountPath": "/dev/shm" }],
@@ -169,96 +182,6 @@ impl KubernetesArgs {
         if self.gpus > 0 {
             container["resources"] = json!({ "limits": { "nvidia.com/gpu": self.gpus } });
         }
-        Ok(container)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use clap::Parser;
-
-    /// The manifest that these words, and a command, come to.
-    fn manifest(words: &[&str], command: &[&str]) -> Result<Value, Error> {
-        let start = ["launch", "--kubernetes", "--image", "registry/train:1"];
-        let args = LaunchArgs::try_parse_from([&start, words, &["--"], command].concat()).unwrap();
-        let text = args.kubernetes.manifest(&args, "of this test")?;
-        Ok(serde_json::from_str(&text).unwrap())
-    }
-
-    fn container(manifest: &Value) -> &Value {
-        &manifest["items"][2]["spec"]["template"]["spec"]["containers"][0]
-    }
-
-    #[test]
-    fn each_pod_finds_itself_by_its_name() {
-        let words = "--nodes 2 --slots 4 --gpus 4 --job-name train";
-        let words: Vec<_> = words.split(' ').collect();
-        let list = manifest(&words, &["true"]).unwrap();
-        let job = &list["items"][2]["spec"];
-        assert_eq!(
-            (&job["completionMode"], &job["completions"]),
-            (&json!("Indexed"), &json!(2))
-        );
-        let container = container(&list);
-        let command = "spark-perf launch --node-of train-0:4,train-1:4 --master-addr train-0.train --connect-timeout 600 \
-                       --grace 5 --lost-after 60 -- true";
-        let command: Vec<_> = command.split_whitespace().collect();
-        assert_eq!(container["command"], json!(command));
-        assert_eq!(container["env"][1]["value"], "600");
-        assert!(!container.to_string().contains("of this test"));
-        assert_eq!(list["items"][1]["spec"]["selector"]["job-name"], "train");
-    }
-
-    #[test]
-    fn what_is_asked_of_the_launcher_is_asked_of_that_in_the_pod() {
-        let words = "--nodes 1 --connect-timeout 900 --grace 0.5 --lost-after 7 --master-port 4000 --chdir /a -x A=b=c -x E=$$ \
-                     --no-prefix --master-addr there";
-        let words: Vec<_> = words.split_whitespace().collect();
-        let list = manifest(&words, &["true"]).unwrap();
-        let command = "spark-perf launch --node-of spark-ccl-0:1 --master-addr there --connect-timeout 900 --grace 0.5 \
-                       --lost-after 7 --master-port 4000 --chdir /a -x A=b=c -x E=$$$$ --no-prefix -- true";
-        let command: Vec<_> = command.split_whitespace().collect();
-        assert_eq!(container(&list)["command"], json!(command));
-        assert_eq!(container(&list)["env"][1]["value"], "900");
-        let unset = manifest(&["--nodes", "1", "-x", "NOWHERE"], &["true"]).unwrap_err();
-        assert!(unset.to_string().contains("-x NOWHERE"), "{unset}");
-    }
-
-    #[test]
-    fn dollars_are_those_of_the_program() {
-        let words = ["$HOME", "$$", "$$(x)", "$(date)", "a$", "$$$"];
-        let list = manifest(&["--nodes", "1"], &words).unwrap();
-        let command = container(&list)["command"].as_array().unwrap();
-        let texts = command.iter().map(|word| expanded(word.as_str().unwrap()));
-        let texts: Vec<_> = texts.collect();
-        assert_eq!(texts[texts.len() - words.len()..], words);
-    }
-
-    /// What Kubernetes makes of a word, which has no variable that it knows.
-    fn expanded(word: &str) -> String {
-        let mut text = String::new();
-        let mut rest = word.chars().peekable();
-        while let Some(c) = rest.next() {
-            assert!(c != '$' || rest.peek() != Some(&'('), "{word}: a variable");
-            if c == '$' && rest.peek() == Some(&'$') {
-                rest.next();
-            }
-            text.push(c);
-        }
-        text
-    }
-
-    #[test]
-    fn names_and_numbers_are_checked() {
-        for name in ["", "Train", "-a", "a-", "0a", "a.b", &"a".repeat(51)] {
-            let name = format!("--job-name={name}");
-            assert!(
-                manifest(&["--nodes", "1", &name], &["true"]).is_err(),
-                "{name}"
-            );
-        }
-        let error = manifest(&["--nodes", "0"], &["true"]).unwrap_err();
-        assert!(error.to_string().contains("--nodes 0"));
+        container
     }
 }

@@ -13,6 +13,7 @@ mod link;
 mod meet;
 mod orders;
 mod place;
+mod pods;
 mod printer;
 mod wire;
 
@@ -39,7 +40,7 @@ struct Plan {
 /// Runs the command as ranks; returns the exit code for all.
 pub(crate) fn run(args: &LaunchArgs) -> Result<u8, Error> {
     if args.kubernetes.kubernetes {
-        let manifest = args.kubernetes.manifest(args, &orders::secret()?)?;
+        let manifest = pods::manifest(args, &orders::secret()?)?;
         return console::print(&manifest).map(|()| 0);
     }
     let plan = Plan::new(args)?;
@@ -48,7 +49,11 @@ pub(crate) fn run(args: &LaunchArgs) -> Result<u8, Error> {
     let grace = Duration::from_secs_f64(args.grace);
     let (sender, events) = channel();
     heed_signals(sender.clone(), grace + 2 * LAST)?;
-    let (printer, lines) = Printer::start(!args.no_prefix, sender.clone());
+    let printed = sender.clone();
+    let (printer, lines) = Printer::start(!args.no_prefix, move |error| {
+        // If nobody hears it, the job is over.
+        let _ = printed.send(error.map_or(Event::Printed, Event::NotPrinted));
+    });
     let ears = Ears {
         events: sender,
         lines,

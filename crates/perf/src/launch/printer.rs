@@ -3,9 +3,8 @@
 use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use super::link::Event;
 use super::wire::Stream;
 
 /// How many lines may wait to be printed. Beyond that, ranks that print wait.
@@ -25,18 +24,20 @@ pub(super) struct Printer {
 }
 
 impl Printer {
-    /// Starts the thread, which takes lines until all senders are gone; that comes to an [`Event::Printed`].
-    pub(super) fn start(prefix: bool, events: Sender<Event>) -> (Self, SyncSender<Line>) {
+    /// Starts the thread, which takes lines until all senders are gone. It tells an error at once, and that it is done.
+    pub(super) fn start(
+        prefix: bool,
+        tell: impl Fn(Option<io::Error>) + Send + 'static,
+    ) -> (Self, SyncSender<Line>) {
         let (sender, lines) = sync_channel(BACKLOG);
         let is_writing = Arc::new(AtomicBool::new(false));
         let writing = Arc::clone(&is_writing);
         std::thread::spawn(move || {
             if let Err(error) = print_all(&lines, prefix, &writing) {
-                // If nobody hears this, or the next, the job is over.
-                let _ = events.send(Event::NotPrinted(error));
+                tell(Some(error));
                 lines.into_iter().for_each(drop);
             }
-            let _ = events.send(Event::Printed);
+            tell(None);
         });
         (Self { is_writing }, sender)
     }
