@@ -320,7 +320,7 @@ fn a_launcher_that_is_stopped_is_missed() {
     let Some(cluster) = Cluster::new(2) else {
         return;
     };
-    let mut job = Endless::start(&cluster, &cluster.ssh(), "--lost-after 1");
+    let mut job = Endless::start(&cluster, &cluster.ssh(), "--lost-after 4");
     kill_process(job.launcher(), Signal::STOP).unwrap();
     // The launcher's own processes are all that is left.
     let is_ranks = |line: &String| line.contains("sleep 1000") && !line.contains("launch");
@@ -347,7 +347,7 @@ fn a_host_that_vanishes_is_named_and_ends_its_ranks() {
         return;
     };
     let ssh = format!("{} -o ServerAliveInterval=1", cluster.ssh());
-    let job = Endless::start(&cluster, &ssh, "--lost-after 2");
+    let job = Endless::start(&cluster, &ssh, "--lost-after 4");
     cluster.cut(2);
     let run = job.end();
     assert_eq!(run.code, Some(2), "{}", run.stderr);

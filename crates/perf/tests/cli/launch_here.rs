@@ -44,7 +44,7 @@ fn a_reader_that_pauses_gets_every_line() {
     // They fill the pipes on the way, but for a part of the last, so the rank ends at once.
     const LAST: usize = 22_000;
     let mut launch = command_of(
-        &["--local", "1", "--no-prefix", "--lost-after", "2"],
+        &["--local", "1", "--no-prefix", "--lost-after", "4"],
         &format!("seq {LAST}; exit 3"),
     );
     let mut launch = launch.spawn().unwrap();
