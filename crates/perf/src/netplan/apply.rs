@@ -1,4 +1,4 @@
-//! Applies a plan on all nodes, or on none.
+//! Applies a plan on all nodes, and takes it back on all when one of them fails.
 
 use std::io::{BufRead, IsTerminal};
 use std::time::Duration;

@@ -20,8 +20,9 @@ What it does:
   Needs ssh to the nodes without a password, spark-perf there, and root there, or sudo without a password. Nothing is changed
   if the plan overlaps other networks of a node, or takes an interface that ssh, the default route or another file of netplan
   uses. Each node gets its file in /run/netplan, and applies it. If all have their addresses and reach their neighbours, and it
-  is confirmed, the files move to /etc/netplan (90-spark-ccl.yaml), on all nodes or on none. Otherwise each node becomes what
-  it was by itself after --confirm-within, also if it cannot be reached any more; a restart does so, too.
+  is confirmed, the files move to /etc/netplan (90-spark-ccl.yaml); if that fails on a node, all that can be reached take it
+  back. Without the confirmation each node becomes what it was by itself after --confirm-within, also if it cannot be reached
+  any more; a restart does so, too.
 
 Exit codes:
   0 success     2 not applied, or rolled back: a node cannot be reached, or does not reach a neighbour     6 bad arguments
