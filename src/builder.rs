@@ -181,7 +181,7 @@ impl Builder {
     }
 
     /// CUDA's number of the device that the first rank of this host takes (0). The host's other ranks take the
-    /// next ones in turn.
+    /// next ones in turn. A rank whose `SPARK_CCL_DEVICE` is set takes that one.
     #[must_use]
     pub fn device(mut self, first: usize) -> Self {
         self.device = first;

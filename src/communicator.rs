@@ -120,7 +120,7 @@ impl Communicator {
         rails.unwrap_or_default()
     }
 
-    /// What does the collectives of device memory.
+    /// What does the collectives of device memory, as it was set.
     pub fn backend(&self) -> Backend {
         self.inner.world.settings.backend
     }

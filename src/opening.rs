@@ -174,6 +174,7 @@ pub(crate) fn with_devices(
     let attach = match communicator.backend() {
         Backend::Nccl => crate::device::nccl::attach,
         Backend::Engine => crate::device::kernels::attach,
+        Backend::Auto => crate::device::choice::attach,
         _ => return Ok(communicator),
     };
     let host = communicator.inner.membership.engine();

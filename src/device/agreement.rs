@@ -37,11 +37,17 @@ pub(super) fn find_gpu(comm: &Communicator) -> Result<FoundGpu, Error> {
     let devices = count().map_err(own)?;
     let world = &comm.inner.world;
     let session = &world.session;
-    // Alike for all communicators of the world: a device is one rank's.
-    let before = (0..session.rank()).filter(|&rank| session.local_to(rank));
-    let wanted = world.settings.device.saturating_add(before.count());
-    // A launcher may show each process devices of its own.
-    let ordinal = wanted % devices;
+    let ordinal = match world.settings.own_device {
+        Some(own) if own < devices => own,
+        Some(own) => return Err(no_such_device(comm, own, devices)),
+        None => {
+            // Alike for all communicators of the world: a device is one rank's.
+            let before = (0..session.rank()).filter(|&rank| session.local_to(rank));
+            let wanted = world.settings.device.saturating_add(before.count());
+            // A launcher may show each process devices of its own.
+            wanted % devices
+        }
+    };
     let context = context(ordinal).map_err(own)?;
     let place = bus_id(ordinal).map_err(own)?;
     let generation = generation(&context).map_err(own)? as u8;
@@ -56,6 +62,16 @@ pub(super) fn find_gpu(comm: &Communicator) -> Result<FoundGpu, Error> {
         place,
         generation,
     })
+}
+
+fn no_such_device(comm: &Communicator, own: usize, devices: usize) -> Error {
+    Error::Invalid {
+        operation: "choosing a device",
+        problem: format!(
+            "SPARK_CCL_DEVICE of rank {} is {own}, and this process sees {devices} devices, numbered from 0",
+            comm.rank()
+        ),
+    }
 }
 
 /// What all ranks say of their GPUs; `None` from one that has not got what the backend needs. Collective.

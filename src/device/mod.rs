@@ -10,6 +10,7 @@ mod allocation;
 mod block;
 mod buffer;
 mod calls;
+pub(crate) mod choice;
 mod communicator;
 mod engine;
 mod error;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod buffers;
+mod chosen;
 mod collectives;
 mod failures;
 mod meeting;

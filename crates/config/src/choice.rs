@@ -108,16 +108,19 @@ pub enum Backend {
     Nccl,
     /// This library's own kernels, for up to 8 ranks of one host. Collectives on host memory use the host's engine.
     Engine,
+    /// NCCL where all ranks have it, and each a GPU of its own; otherwise this library's own kernels.
+    Auto,
 }
 
 impl Backend {
-    pub(crate) const EXPECTED: &'static str = "host, nccl or engine";
+    pub(crate) const EXPECTED: &'static str = "host, nccl, engine or auto";
 
     pub(crate) fn parse(text: &str) -> Option<Self> {
         match text.to_ascii_lowercase().as_str() {
             "host" => Some(Backend::Host),
             "nccl" => Some(Backend::Nccl),
             "engine" => Some(Backend::Engine),
+            "auto" => Some(Backend::Auto),
             _ => None,
         }
     }
@@ -129,6 +132,7 @@ impl fmt::Display for Backend {
             Backend::Host => "host",
             Backend::Nccl => "nccl",
             Backend::Engine => "engine",
+            Backend::Auto => "auto",
         })
     }
 }
@@ -253,7 +257,7 @@ mod tests {
         for net in [Net::Auto, Net::Tcp, Net::Rdma] {
             assert_eq!(Net::parse(&net.to_string()), Some(net));
         }
-        for backend in [Backend::Host, Backend::Nccl, Backend::Engine] {
+        for backend in [Backend::Host, Backend::Nccl, Backend::Engine, Backend::Auto] {
             assert_eq!(Backend::parse(&backend.to_string()), Some(backend));
         }
         assert_eq!(Net::parse("Socket"), Some(Net::Tcp));

@@ -30,6 +30,8 @@ const SLOT_ALIGN: usize = 64;
 const MAX_SLOT_BYTES: usize = 16 << 20;
 const MAX_SLOTS: usize = 1024;
 const MAX_SOCKETS: usize = 16;
+/// More than any host has.
+const MAX_DEVICE: usize = 1023;
 
 /// All settings, checked and typed. `docs/environment.md` explains each one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,8 +66,10 @@ pub struct Settings {
     pub rdma: Rdma,
     /// What executes collectives on device memory.
     pub backend: Backend,
-    /// CUDA's number of the device of a host's first rank. No variable sets it.
+    /// CUDA's number of the device of a host's first rank; the next ranks have the next ones. No variable sets it.
     pub device: usize,
+    /// CUDA's number of this rank's own device, whatever its place among the host's ranks.
+    pub own_device: Option<usize>,
     /// Whether several ranks may be on one GPU, with [`Backend::Engine`].
     pub share_gpu: bool,
     /// How NCCL is used.
@@ -108,6 +112,7 @@ impl Default for Settings {
             rdma: Rdma::default(),
             backend: Backend::Host,
             device: 0,
+            own_device: None,
             share_gpu: false,
             nccl: Nccl::default(),
             slot_bytes: None,
@@ -309,6 +314,8 @@ impl Settings {
             &mut self.backend,
             reader.parsed(&["SPARK_CCL_BACKEND"], Backend::EXPECTED, Backend::parse)?,
         );
+        let own_device = reader.number(&["SPARK_CCL_DEVICE"], 0..=MAX_DEVICE)?;
+        self.own_device = own_device.or(self.own_device);
         set(&mut self.share_gpu, reader.boolean("SPARK_CCL_SHARE_GPU")?);
         self.nccl = Nccl::read(reader)?;
         Ok(())

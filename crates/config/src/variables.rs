@@ -48,6 +48,7 @@ pub const VARIABLES: &[Variable] = &[
     plain("NCCL_IB_QPS_PER_CONNECTION"),
     plain("SPARK_CCL_IBVERBS_LIBRARY"),
     plain("SPARK_CCL_BACKEND"),
+    plain("SPARK_CCL_DEVICE"),
     plain("SPARK_CCL_SHARE_GPU"),
     plain("SPARK_CCL_NCCL_LIBRARY"),
     plain("SPARK_CCL_NCCL_BLOCKING"),

@@ -1,0 +1,31 @@
+//! The backend of `SPARK_CCL_BACKEND=auto`: alike on all ranks, by what all have said of their GPUs.
+
+use super::agreement::{all_have, find_gpu, need_gpu, no_other_has, tell_gpu};
+use super::{StreamEngine, kernels, nccl};
+use crate::communicator::Communicator;
+use crate::error::Error;
+use spark_ccl_fork::Owned;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// NCCL where all ranks have it, and each a GPU of its own; otherwise this library's own kernels. Collective.
+pub(crate) fn attach(
+    comm: &Communicator,
+    deadline: Instant,
+) -> Result<Owned<Arc<dyn StreamEngine>>, Error> {
+    let settings = &comm.inner.world.settings;
+    let found = need_gpu(comm).and_then(|()| {
+        nccl::library(settings)?;
+        find_gpu(comm)
+    });
+    let told = tell_gpu(comm, found.as_ref().ok())?;
+    let agreed = all_have(comm, "NCCL", told).and_then(|all| no_other_has(comm, &all, ""));
+    // This rank's own reason says more.
+    match found.and(agreed) {
+        Ok(()) => nccl::attach(comm, deadline),
+        Err(reason) => {
+            tracing::info!("rank {}: own kernels, without NCCL: {reason}", comm.rank());
+            kernels::attach(comm, deadline)
+        }
+    }
+}
