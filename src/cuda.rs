@@ -51,7 +51,8 @@
 //! A stream of another library is taken by its handle, a `CUstream` or `cudaStream_t`: [`borrow_stream`]. The legacy
 //! default stream is `CudaContext::default_stream`. The per-thread default stream is refused, since its handle means
 //! another stream in each thread, and NCCL may use others: take a new stream, and let the two wait for each other
-//! (`CudaStream::join`).
+//! (`CudaStream::join`). [`Communicator::enqueue_untyped`](crate::Communicator::enqueue_untyped) does so itself: it takes calls
+//! as other languages make them, by addresses, in streams by their handles.
 //!
 //! # Types
 //!
@@ -103,8 +104,8 @@
 use crate::Error;
 
 pub use crate::device::{
-    DeviceMemory, DeviceOperands, DevicePart, DeviceRecv, DeviceSend, DeviceSlice, DeviceView,
-    DeviceViewMut, Group, Registration,
+    DeviceCall, DeviceMemory, DeviceOperands, DevicePart, DeviceRecv, DeviceSend, DeviceSlice,
+    DeviceView, DeviceViewMut, Group, Registration,
 };
 pub use spark_ccl_cuda::{Device, Error as CudaError, cudarc};
 pub use spark_ccl_nccl::Error as NcclError;

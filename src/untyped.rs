@@ -155,6 +155,18 @@ impl UntypedCall {
     }
 }
 
+#[cfg(feature = "cuda")]
+impl UntypedCall {
+    pub(crate) fn operation(&self) -> Operation {
+        self.spec.operation
+    }
+
+    /// Whether buffers are to be looked for in registered memory.
+    pub(crate) fn is_registered(&self) -> bool {
+        !self.registered.is_empty()
+    }
+}
+
 /// The buffers of a call in flight, for which its caller answers.
 struct Addresses(Option<(Region, Region)>);
 

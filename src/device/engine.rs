@@ -1,6 +1,7 @@
 //! Engines of device memory: what they are given runs later, in streams.
 
 use super::block::Block;
+use super::gpu::Gpu;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::task::Task;
@@ -49,8 +50,13 @@ pub(crate) struct TypedBlock<'a> {
 
 /// Does whole collectives on memory of one GPU.
 pub(crate) trait StreamEngine: Engine + Any + Debug {
+    /// What this rank has of its GPU.
+    fn gpu(&self) -> &Arc<Gpu>;
+
     /// The context of its GPU.
-    fn context(&self) -> &Arc<CudaContext>;
+    fn context(&self) -> &Arc<CudaContext> {
+        &self.gpu().context
+    }
 
     /// Enqueues a checked task. To keep memory from being freed while it is in use, the engine must do all of this:
     ///

@@ -8,8 +8,18 @@ use crate::task::Spec;
 use spark_ccl_types::{Extent, InPlaceRule, Operation, ReduceOp, Reduction, Side};
 
 impl UntypedCall {
-    /// The call with its reduction, and its memory.
+    /// The call with its reduction, and its memory, which is the host's.
     pub(super) fn prepare(&self, comm: &Communicator) -> Result<(Spec, (Region, Region)), Error> {
+        self.prepare_in(comm, |side, start, len| self.place(side, start, len, comm))
+    }
+
+    /// The same, with memory that `place` finds: from an address on, which is aligned, and not null unless the number
+    /// of elements is 0.
+    pub(crate) fn prepare_in(
+        &self,
+        comm: &Communicator,
+        place: impl Fn(&str, *mut u8, usize) -> Result<Region, Error>,
+    ) -> Result<(Spec, (Region, Region)), Error> {
         let problem = self.problem_of_parts();
         if let Some(problem) = problem {
             return Err(self.invalid(problem));
@@ -23,8 +33,8 @@ impl UntypedCall {
             ("send", "receive")
         };
         let regions = (
-            self.region(input, self.input, comm)?,
-            self.region(output, self.output, comm)?,
+            self.region(input, self.input, &place)?,
+            self.region(output, self.output, &place)?,
         );
         Ok((spec, regions))
     }
@@ -81,10 +91,15 @@ impl UntypedCall {
         }
     }
 
-    fn region(&self, side: &str, memory: Memory, comm: &Communicator) -> Result<Region, Error> {
+    fn region(
+        &self,
+        side: &str,
+        memory: Memory,
+        place: impl Fn(&str, *mut u8, usize) -> Result<Region, Error>,
+    ) -> Result<Region, Error> {
         let (Memory { start, len }, size) = (memory, self.spec.dtype.size());
         if len == 0 {
-            return Ok(Region::empty());
+            return place(side, std::ptr::null_mut(), 0);
         }
         let bytes = len
             .checked_mul(size)
@@ -96,14 +111,22 @@ impl UntypedCall {
         } else if !(start as usize).is_multiple_of(size) {
             format!("the {side} buffer must be aligned to its elements of {size} bytes")
         } else {
-            return self.place(side, memory, comm);
+            return place(side, start, len);
         };
         Err(self.invalid(problem))
     }
 
-    /// Where memory is that was checked.
-    fn place(&self, side: &str, memory: Memory, comm: &Communicator) -> Result<Region, Error> {
-        let Memory { start, len } = memory;
+    /// Where memory of the host is that was checked.
+    fn place(
+        &self,
+        side: &str,
+        start: *mut u8,
+        len: usize,
+        comm: &Communicator,
+    ) -> Result<Region, Error> {
+        if len == 0 {
+            return Ok(Region::empty());
+        }
         let bytes = len * self.spec.dtype.size();
         for Kept {
             segment,
@@ -128,7 +151,7 @@ impl UntypedCall {
         Ok(Region::host(start, len))
     }
 
-    fn invalid(&self, problem: String) -> Error {
+    pub(crate) fn invalid(&self, problem: String) -> Error {
         Error::Invalid {
             operation: self.spec.operation.name(),
             problem,

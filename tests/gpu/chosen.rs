@@ -1,7 +1,9 @@
-//! What a rank's settings choose: its device, and the backend where none is named.
+//! What a rank's settings choose: its device, and the backend where none is named. And untyped calls.
 
 use super::{builder, gpus, text};
-use spark_ccl::Backend;
+use spark_ccl::cuda::DeviceCall;
+use spark_ccl::cuda::cudarc::driver::sys::CUstream;
+use spark_ccl::{Backend, Communicator, DType, Operation, ReduceOp, UntypedCall};
 
 #[test]
 fn a_rank_takes_the_device_that_it_names() {
@@ -21,6 +23,7 @@ fn nccl_is_taken_where_all_ranks_have_it_and_a_gpu_of_their_own() {
     let Some(gpus) = gpus(2) else { return };
     gpus.each(&builder().backend(Backend::Auto), |comm| {
         assert_eq!(comm.device(), Some(comm.rank()));
+        sum_untyped(&comm);
     });
     // Our own kernels would be next, for which the two need a setting more.
     let shared = builder()
@@ -28,4 +31,37 @@ fn nccl_is_taken_where_all_ranks_have_it_and_a_gpu_of_their_own() {
         .set("SPARK_CCL_DEVICE", "0");
     let said = text(shared.local(2));
     assert!(said.contains("SPARK_CCL_SHARE_GPU=1"), "{said}");
+}
+
+/// By addresses, in the legacy and in the thread's default stream.
+fn sum_untyped(comm: &Communicator) {
+    const COUNT: usize = 1000;
+    let value = |rank: usize, place: usize| (rank * 1_000_003 + place) as i64;
+    let mut memory = comm.alloc_device::<i64>(COUNT).unwrap();
+    let own: Vec<_> = (0..COUNT).map(|place| value(comm.rank(), place)).collect();
+    let start = std::ptr::without_provenance_mut::<u8>(memory.address() as usize);
+    let call = UntypedCall::new(Operation::AllReduce, DType::I64)
+        .reduction(ReduceOp::Sum)
+        .in_place(start, COUNT);
+    for handle in [0, 1, 2] {
+        memory.write(&own).unwrap();
+        let stream: CUstream = std::ptr::without_provenance_mut(handle);
+        let calls = [DeviceCall {
+            comm,
+            call: &call,
+            stream,
+        }];
+        // SAFETY: the memory stays, and nothing else uses it until the stream has been waited for. All streams are
+        // default ones.
+        unsafe {
+            Communicator::enqueue_untyped(&calls).unwrap();
+            comm.wait_raw(stream).unwrap();
+        }
+        let mut seen = vec![0; COUNT];
+        memory.read(&mut seen).unwrap();
+        for (place, seen) in seen.into_iter().enumerate() {
+            let sum = (0..comm.size()).map(|rank| value(rank, place)).sum::<i64>();
+            assert_eq!(seen, sum, "rank {}, stream {handle}", comm.rank());
+        }
+    }
 }

@@ -18,6 +18,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+mod borrowed;
 mod buffer;
 mod device;
 mod driver;
@@ -29,10 +30,12 @@ mod mapping;
 mod memory;
 mod pack;
 mod peers;
+mod pointer;
 mod pool;
 mod recorded;
 mod stream;
 
+pub use borrowed::{CallStream, borrow_stream};
 pub use buffer::{Buffer, Observed, Observer};
 pub use cudarc;
 pub use device::{Device, adopt, bus_id, context, count, devices, generation};
@@ -42,9 +45,10 @@ pub use event::elapsed_ms;
 pub use images::{Images, Kernels};
 pub use memory::{DeviceBlock, PinnedWords};
 pub use peers::{Reach, reach_of};
+pub use pointer::device_of;
 pub use pool::share_default_pool;
 pub use recorded::{EventPool, RecordedEvent};
 pub use stream::{
-    OwnStream, Relaxed, borrow_stream, counted_stream, is_capturing, is_idle, is_of_the_thread,
-    make_current, relaxed,
+    OwnStream, Relaxed, counted_stream, is_capturing, is_idle, is_of_the_thread, make_current,
+    relaxed,
 };

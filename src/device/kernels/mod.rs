@@ -16,13 +16,14 @@ pub(crate) use attach::attach;
 use super::allocation::new_block;
 use super::block::Block;
 use super::engine::{Registration, StreamEngine, StreamTask, TypedBlock};
+use super::gpu::Gpu;
 use super::waiting::{wait_for, wait_for_last};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::task::Task;
 use engine::KernelEngine;
 use group::enqueue_group;
-use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
+use spark_ccl_cuda::cudarc::driver::CudaStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,8 +47,8 @@ impl Engine for KernelEngine {
 }
 
 impl StreamEngine for KernelEngine {
-    fn context(&self) -> &Arc<CudaContext> {
-        &self.base.context
+    fn gpu(&self) -> &Arc<Gpu> {
+        &self.base.gpu
     }
 
     fn enqueue(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {

@@ -22,12 +22,13 @@ pub(crate) use attach::{attach, library};
 use super::allocation::new_block;
 use super::block::Block;
 use super::engine::{Registration, StreamEngine, StreamTask, TypedBlock};
+use super::gpu::Gpu;
 use super::waiting::{wait_for, wait_for_last};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::task::Task;
 use engine::NcclEngine;
-use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaStream};
+use spark_ccl_cuda::cudarc::driver::CudaStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,8 +48,8 @@ impl Engine for NcclEngine {
 }
 
 impl StreamEngine for NcclEngine {
-    fn context(&self) -> &Arc<CudaContext> {
-        &self.base.context
+    fn gpu(&self) -> &Arc<Gpu> {
+        &self.base.gpu
     }
 
     fn enqueue(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {

@@ -26,11 +26,31 @@ int device_count() {
     return count ? atoi(count) : 0;
 }
 
+// Of each device memory, by its start: where it ends, and its device.
+static std::map<uint64_t, std::pair<uint64_t, int>> memories;
+
+void set_memory(uint64_t start, size_t bytes, int device) {
+    Guard guard(everything);
+    memories.erase(start);
+    if (bytes) memories[start] = {start + bytes, device};
+}
+
 // Null and CU_STREAM_LEGACY.
 static bool is_default(void *handle) { return reinterpret_cast<uintptr_t>(handle) <= 1; }
 
+// CU_STREAM_PER_THREAD.
+static bool is_of_thread(void *handle) { return reinterpret_cast<uintptr_t>(handle) == 2; }
+
+static Stream *stream_of_thread(int device) {
+    static thread_local std::map<int, Stream *> own;
+    Stream *&stream = own[device];
+    if (!stream) streams.push_back(stream = new Stream{device, std::this_thread::get_id(), {}, nullptr, false});
+    return stream;
+}
+
 Stream *stream_of(void *handle, int device) {
     Guard guard(everything);
+    if (is_of_thread(handle)) return stream_of_thread(device);
     if (!is_default(handle)) return static_cast<Stream *>(handle);
     Stream *&stream = default_streams[device];
     if (!stream) streams.push_back(stream = new Stream{device, {}, {}, nullptr, false});
@@ -41,7 +61,7 @@ Stream *stream_of(void *handle, int device) {
 static Stream *used(void *handle) {
     Guard guard(everything);
     Stream *stream = stream_of(handle, current);
-    if (!is_default(handle) && stream->maker != std::this_thread::get_id()) counts[STRANGERS]++;
+    if (!is_default(handle) && !is_of_thread(handle) && stream->maker != std::this_thread::get_id()) counts[STRANGERS]++;
     if (stream->destroyed) counts[MISUSES]++;
     return stream;
 }
@@ -191,15 +211,29 @@ int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
     void *memory = aligned_alloc(4096, pages);
     memset(memory, 0xee, pages);
     *address = reinterpret_cast<uint64_t>(memory);
+    set_memory(*address, pages, current);
     return SUCCESS;
 }
 int cuMemAllocAsync(uint64_t *address, size_t bytes, void *) { return cuMemAlloc_v2(address, bytes); }
 int cuMemFree_v2(uint64_t address) {
     if (int said = unsafe_in_captures()) return said;
+    set_memory(address, 0, 0);
     return free(reinterpret_cast<void *>(address)), SUCCESS;
 }
+int cuPointerGetAttribute(void *value, int attribute, uint64_t address) {
+    enum { DEVICE_ORDINAL = 9 };
+    Guard guard(everything);
+    auto behind = memories.upper_bound(address);
+    if (attribute != DEVICE_ORDINAL || behind == memories.begin()) return INVALID_VALUE;
+    auto [end, device] = std::prev(behind)->second;
+    if (address >= end) return INVALID_VALUE;
+    return *static_cast<int *>(value) = device, SUCCESS;
+}
 int cuMemFreeAsync(uint64_t address, void *stream) {
-    enqueue_now(stream_of(stream, current), [=] { free(reinterpret_cast<void *>(address)); });
+    enqueue_now(stream_of(stream, current), [=] {
+        set_memory(address, 0, 0);
+        free(reinterpret_cast<void *>(address));
+    });
     return SUCCESS;
 }
 

@@ -77,6 +77,8 @@ int unsafe_in_captures();
 // The stream for a handle of the driver's API, in which 0 and 1 are the default stream of the
 // current device.
 Stream *stream_of(void *handle, int device);
+// Memory of a device from an address on; it is none any more with 0 bytes.
+void set_memory(uint64_t start, size_t bytes, int device);
 // Enqueues work in a stream, or in the graph that the stream captures.
 void enqueue(Stream *stream, Work work);
 // Enqueues work that can run as soon as all work before it has run.

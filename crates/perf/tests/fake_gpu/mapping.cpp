@@ -76,13 +76,17 @@ int cuMemMap(uint64_t start, size_t bytes, size_t, uint64_t handle, unsigned lon
     int how = MAP_SHARED | MAP_FIXED;
     // Nobody has access yet.
     void *mapped = mmap(range, bytes, PROT_NONE, how, found->second.file, 0);
-    return mapped == range ? SUCCESS : INVALID_VALUE;
+    if (mapped != range) return INVALID_VALUE;
+    // Also where it is another device's: this one has it mapped.
+    set_memory(start, bytes, found->second.device < 0 ? current : found->second.device);
+    return SUCCESS;
 }
 int cuMemSetAccess(uint64_t start, size_t bytes, const void *, size_t count) {
     void *range = reinterpret_cast<void *>(start);
     return !count || mprotect(range, bytes, PROT_READ | PROT_WRITE) ? INVALID_VALUE : SUCCESS;
 }
 int cuMemUnmap(uint64_t start, size_t bytes) {
+    set_memory(start, 0, 0);
     void *range = reinterpret_cast<void *>(start);
     int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
     return mmap(range, bytes, PROT_NONE, how, -1, 0) == range ? SUCCESS : INVALID_VALUE;

@@ -1,0 +1,120 @@
+//! Streams of other libraries, by their handles.
+
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaStream, sys};
+
+use crate::stream::{PER_THREAD, is_capturing, make_current};
+use crate::{Error, EventPool, checked};
+
+/// A stream of the program's or of another library, by its handle. Null and `CU_STREAM_LEGACY` are
+/// the context's legacy default stream.
+///
+/// # Safety
+/// The handle is one of those two, `CU_STREAM_PER_THREAD`, or that of a stream that lives until
+/// what this returns, all clones of it, and all buffers that were allocated with it are dropped.
+///
+/// # Errors
+/// The stream is of another context, or the per-thread default stream; the driver fails.
+pub unsafe fn borrow_stream(
+    context: &Arc<CudaContext>,
+    raw: sys::CUstream,
+) -> Result<Arc<CudaStream>, Error> {
+    if raw.addr() == PER_THREAD {
+        return Err(Error::Stream {
+            device: context.ordinal(),
+            problem: "the per-thread default stream is another one in each thread; pass a stream \
+                      that is made",
+        });
+    }
+    // SAFETY: the caller promises that the stream lives as long as what this returns.
+    unsafe { wrap(context, raw) }
+}
+
+/// # Safety
+/// The handle is null, `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`, or that of a stream that lives
+/// until what this returns, all clones of it, and all buffers that were allocated with it are
+/// dropped.
+unsafe fn wrap(context: &Arc<CudaContext>, raw: sys::CUstream) -> Result<Arc<CudaStream>, Error> {
+    let device = make_current(context)?;
+    let mut owner = ptr::null_mut();
+    // SAFETY: the caller promises that the stream lives, and the driver writes one handle to
+    // `owner`.
+    let status = unsafe { sys::cuStreamGetCtx(raw, &raw mut owner) };
+    checked("cuStreamGetCtx", device, status.result())?;
+    if owner != context.cu_ctx() {
+        return Err(Error::Stream {
+            device,
+            problem: "it is of another context; pass one of the primary context of this device",
+        });
+    }
+    // SAFETY: the stream is of this context, and the caller promises that it lives as long as the
+    // wrapper, which does not destroy it. What is enqueued there by others is in its order.
+    Ok(unsafe { context.wrap_borrowed_stream(raw) })
+}
+
+/// A stream for work of this library, of which another library knows when it runs: that library's
+/// own one; or, for the per-thread default stream, another one that waits for it, and for which it
+/// waits.
+#[derive(Debug)]
+pub struct CallStream {
+    inner: Arc<CudaStream>,
+    /// The per-thread default stream of the thread that made this.
+    thread: Option<Arc<CudaStream>>,
+}
+
+impl CallStream {
+    /// `beside` is the stream that stands for the per-thread default stream; it waits for all that
+    /// is there by now.
+    ///
+    /// # Safety
+    /// As of [`borrow_stream`].
+    ///
+    /// # Errors
+    /// The stream is of another context, or is the per-thread default stream and captures a graph;
+    /// the driver fails.
+    pub unsafe fn new(
+        context: &Arc<CudaContext>,
+        raw: sys::CUstream,
+        beside: &Arc<CudaStream>,
+        events: &Arc<EventPool>,
+    ) -> Result<Self, Error> {
+        // SAFETY: the caller promises that the stream lives as long as what this returns.
+        let own = unsafe { wrap(context, raw) }?;
+        if raw.addr() != PER_THREAD {
+            return Ok(Self {
+                inner: own,
+                thread: None,
+            });
+        }
+        if is_capturing(&own)? {
+            return Err(Error::Stream {
+                device: context.ordinal(),
+                problem: "the per-thread default stream captures a graph; capture another one",
+            });
+        }
+        events.record(&own)?.hold_back(beside)?;
+        Ok(Self {
+            inner: Arc::clone(beside),
+            thread: Some(own),
+        })
+    }
+
+    /// Where to enqueue.
+    pub fn inner(&self) -> &Arc<CudaStream> {
+        &self.inner
+    }
+
+    /// All has been enqueued, by the thread that made this: the per-thread default stream waits for
+    /// it.
+    ///
+    /// # Errors
+    /// The driver fails.
+    pub fn join(&self, events: &Arc<EventPool>) -> Result<(), Error> {
+        match &self.thread {
+            Some(thread) => events.record(&self.inner)?.hold_back(thread),
+            None => Ok(()),
+        }
+    }
+}

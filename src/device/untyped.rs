@@ -1,0 +1,176 @@
+//! Untyped calls on device memory: by addresses, in streams by their handles. The program keeps all uses in order.
+
+use super::engine::{StreamEngine, StreamTask};
+use super::site::{Order, Site};
+use crate::buffer::Region;
+use crate::communicator::Communicator;
+use crate::error::Error;
+use crate::task::{Task, check};
+use crate::untyped::UntypedCall;
+use spark_ccl_cuda::cudarc::driver::sys::CUstream;
+use spark_ccl_cuda::{CallStream, device_of};
+use std::sync::Arc;
+
+/// A call of a communicator, and the stream that it is for: a `CUstream`, or a `cudaStream_t`, which is the same.
+///
+/// Null and `CU_STREAM_LEGACY` are the legacy default stream. For `CU_STREAM_PER_THREAD`, the call runs in a stream of
+/// the library's that waits for the calling thread's default stream, which waits for it.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceCall<'a> {
+    /// Whose call it is.
+    pub comm: &'a Communicator,
+    /// What is done with which addresses.
+    pub call: &'a UntypedCall,
+    /// Where.
+    pub stream: CUstream,
+}
+
+impl Communicator {
+    /// Enqueues calls on device memory, of this communicator and of others, so that none needs another one's end to
+    /// begin. Addresses are those of memory that this rank's device has or reaches.
+    ///
+    /// ```no_run
+    /// # use spark_ccl::cuda::{DeviceCall, cudarc::driver::sys::CUstream};
+    /// # use spark_ccl::{Communicator, DType, Error, Operation, ReduceOp, UntypedCall};
+    /// /// Called by another library, which has this memory and this stream, and waits for the stream.
+    /// unsafe fn sum(comm: &Communicator, memory: *mut u8, len: usize, stream: CUstream) -> Result<(), Error> {
+    ///     let call = UntypedCall::new(Operation::AllReduce, DType::F32)
+    ///         .reduction(ReduceOp::Sum)
+    ///         .in_place(memory, len);
+    ///     // SAFETY: the caller has the stream, and uses the memory in its order only.
+    ///     unsafe { Communicator::enqueue_untyped(&[DeviceCall { comm, call: &call, stream }]) }
+    /// }
+    /// ```
+    ///
+    /// # Safety
+    /// Each stream is the legacy or the per-thread default stream, or lives until this returns. The buffers stay allocated
+    /// until the calls have run, and as long as a graph that has captured them is launched; meanwhile nothing else writes
+    /// what they read, and nothing else touches what they write. With [`Backend::Engine`](crate::Backend::Engine),
+    /// launches of graphs with calls of a communicator run one after the other, also with its other calls, and none
+    /// runs once that communicator is gone.
+    ///
+    /// # Errors
+    /// As of [`Call::on`](crate::Call::on) and [`run_untyped`](Self::run_untyped); besides [`Error::Invalid`] for addresses
+    /// of no memory that the driver knows of, memory that was registered, and calls that move no data. Nothing is enqueued
+    /// where a call is wrong.
+    pub unsafe fn enqueue_untyped(calls: &[DeviceCall<'_>]) -> Result<(), Error> {
+        let lanes = calls.iter().map(|call| {
+            // SAFETY: the stream is a default one, or lives until the lane is dropped, at the end of this function (its
+            // contract).
+            unsafe { Lane::new(call) }
+        });
+        let lanes = lanes.collect::<Result<Vec<_>, Error>>()?;
+        let tasks: Vec<_> = lanes.iter().map(Lane::task).collect();
+        match &tasks[..] {
+            [] => return Ok(()),
+            [alone] => alone.engine.enqueue(&alone.task, alone.stream)?,
+            [first, ..] => first.engine.enqueue_together(&tasks)?,
+        }
+        lanes.iter().try_for_each(Lane::join)
+    }
+
+    /// Waits until all has run that was enqueued in a stream: as [`wait`](Self::wait), by the stream's handle.
+    ///
+    /// # Safety
+    /// The stream is the legacy or the per-thread default stream, or lives until this returns.
+    ///
+    /// # Errors
+    /// As of [`wait`](Self::wait).
+    pub unsafe fn wait_raw(&self, stream: CUstream) -> Result<(), Error> {
+        let engine = self.device_engine("wait")?;
+        // SAFETY: the stream is a default one, or lives until what is borrowed is dropped, at the end of this function
+        // (its contract).
+        let borrowed = unsafe { borrow(&**engine, stream) }?;
+        engine.wait(borrowed.inner())
+    }
+}
+
+/// A checked call and its stream.
+struct Lane<'a> {
+    engine: &'a Arc<dyn StreamEngine>,
+    task: Task,
+    stream: CallStream,
+}
+
+impl<'a> Lane<'a> {
+    /// # Safety
+    /// The call's stream is the legacy or the per-thread default stream, or lives until the lane is dropped.
+    unsafe fn new(given: &DeviceCall<'a>) -> Result<Self, Error> {
+        let (comm, call) = (given.comm, given.call);
+        let operation = call.operation();
+        let engine = comm.device_engine(operation.name())?;
+        if !operation.moves_data() {
+            return Err(call.invalid("it moves no data, so no stream can do it".to_owned()));
+        }
+        if call.is_registered() {
+            return Err(call.invalid(
+                "memory of the host was registered for it, and its memory is a device's".to_owned(),
+            ));
+        }
+        let place = |side: &str, start, len| place(&**engine, call, side, start, len);
+        let (spec, regions) = call.prepare_in(comm, place)?;
+        let mut task = spec.task(regions);
+        check(&spec, &mut task, comm.planner().ranks())?;
+        // SAFETY: the stream is a default one, or lives until the lane is dropped (this function's contract).
+        let stream = unsafe { borrow(&**engine, given.stream) }?;
+        Ok(Self {
+            engine,
+            task,
+            stream,
+        })
+    }
+
+    fn task(&self) -> StreamTask<'_> {
+        StreamTask {
+            engine: self.engine,
+            task: self.task.clone(),
+            stream: self.stream.inner(),
+        }
+    }
+
+    fn join(&self) -> Result<(), Error> {
+        let gpu = self.engine.gpu();
+        let joined = self.stream.join(&gpu.events);
+        Ok(joined.map_err(|error| error.of_rank(gpu.rank))?)
+    }
+}
+
+/// # Safety
+/// The stream is the legacy or the per-thread default stream, or lives until what this returns is dropped.
+unsafe fn borrow(engine: &dyn StreamEngine, raw: CUstream) -> Result<CallStream, Error> {
+    let gpu = engine.gpu();
+    // SAFETY: the stream is a default one, or lives until what this returns is dropped (this function's contract).
+    let stream = unsafe { CallStream::new(&gpu.context, raw, &gpu.sync_stream, &gpu.events) };
+    Ok(stream.map_err(|error| error.of_rank(gpu.rank))?)
+}
+
+/// Device memory by its address. That of another device is refused when the call is admitted.
+fn place(
+    engine: &dyn StreamEngine,
+    call: &UntypedCall,
+    side: &str,
+    start: *mut u8,
+    len: usize,
+) -> Result<Region, Error> {
+    let gpu = engine.gpu();
+    let address = start.addr() as u64;
+    let found = if len == 0 {
+        Some(gpu.context.ordinal())
+    } else {
+        device_of(&gpu.context, address).map_err(|error| error.of_rank(gpu.rank))?
+    };
+    let Some(device) = found else {
+        return Err(call.invalid(format!(
+            "the {side} buffer of rank {} at {address:#x} is no memory that the driver of device {} knows of: pass \
+             device, managed or pinned memory, or make the call without a stream, as one on memory of the host",
+            gpu.rank,
+            gpu.context.ordinal()
+        )));
+    };
+    let site = Site {
+        device,
+        stream: None,
+        order: Order::Program,
+    };
+    Ok(Region::on_device(address, len, site))
+}
