@@ -53,6 +53,8 @@ cmp ffi/include/spark_ccl.h "$prefix/include/spark_ccl.h"
 
 for source in examples/c/*.c; do
     name=$(basename "$source" .c)
+    # It needs GPUs, and is below.
+    [ "$name" != device_memory ] || continue
     compile "$name" "$source" gcc -std=c11
     launch 3 "$folder/$name"
     compile "$name" "$source" g++ -std=c++17 -x c++
@@ -67,6 +69,7 @@ launch 2 env -u LD_LIBRARY_PATH "$folder/static"
 
 for source in ffi/tests/*.c; do
     name=$(basename "$source" .c)
+    [ "$name" != device ] || continue
     arguments=()
     # It makes its own ranks otherwise.
     [ "$name" != ranks ] || arguments=(env)
@@ -78,4 +81,22 @@ for source in ffi/tests/*.c; do
     compile "$name" "$source" gcc -std=c11 -fsanitize=address,undefined -fno-sanitize-recover=all
     launch 2 "$folder/$name" "${arguments[@]}"
 done
+
+# On device memory, by NCCL and by our own kernels; both ranks share a GPU where there is only one.
+gpus=$(nvidia-smi -L 2>/dev/null | wc -l) || gpus=0
+if [ "$gpus" = 0 ]; then
+    echo "SKIPPED: device memory in C, for lack of GPUs (tests/fake-gpus.sh has fake ones)"
+else
+    # shellcheck disable=SC2046
+    for source in ffi/tests/device.c examples/c/device_memory.c; do
+        gcc -std=c11 -O1 -D_POSIX_C_SOURCE=200809L -pthread -I/usr/local/cuda/include $(pkg-config --cflags spark_ccl) \
+            "$source" -o "$folder/$(basename "$source" .c)" $(pkg-config --libs spark_ccl) -L/usr/local/cuda/lib64/stubs -lcuda
+    done
+    ranks=$((gpus < 2 ? 1 : 2))
+    for backend in nccl engine; do
+        launch "$ranks" env SPARK_CCL_BACKEND=$backend "$folder/device"
+    done
+    launch 2 env SPARK_CCL_BACKEND=engine SPARK_CCL_SHARE_GPU=1 SPARK_CCL_DEVICE=0 "$folder/device"
+    launch "$ranks" "$folder/device_memory"
+fi
 echo "the C interface is installed, and works"

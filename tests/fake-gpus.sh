@@ -18,3 +18,16 @@ on_fakes() {
 tests=("$@")
 on_fakes -p spark-ccl --test gpu
 on_fakes -p spark-ccl-cuda --lib
+# The C interface, whose ranks are threads there: all fakes belong to one process.
+cargo build -p spark-ccl-ffi
+target=$(cargo metadata --format-version 1 --no-deps | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
+ln -s libcuda.so.1 "$libraries/libcuda.so"
+for name in libspark_ccl.so libspark_ccl.so.0; do
+    ln -s "$target/debug/libspark_ccl.so" "$libraries/$name"
+done
+cc -std=c11 -D_POSIX_C_SOURCE=200809L -O1 -pthread -Wall -Wextra -Wpedantic -Werror -Iffi/include ffi/tests/device.c \
+    -o "$libraries/device" -L "$libraries" -lspark_ccl -lcuda
+for ranks in 1 2 3; do
+    env -u SPARK_CCL_NCCL_LIBRARY LD_LIBRARY_PATH="$libraries" FAKE_GPUS=$ranks SPARK_CCL_BACKEND=nccl SPARK_CCL_TUNING=off \
+        "$libraries/device" threads "$ranks" 2>/dev/null
+done

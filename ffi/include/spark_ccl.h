@@ -1,5 +1,5 @@
 /*
- * spark-ccl: collective communication between the ranks of a job, on memory of the host.
+ * spark-ccl: collective communication between the ranks of a job, on memory of the host and of GPUs.
  *
  * A rank is a process, or a thread, that takes part. Each makes a communicator (spark_ccl_comm_from_env, or
  * spark_ccl_comm_create), calls collectives with it, and ends it: spark_ccl_comm_finalize, then
@@ -32,6 +32,9 @@
  * 8 bytes for doubles. It may be NULL where it has no elements; a call with a `count` of 0 is a call all the same,
  * which all ranks make. The two buffers of a call must not overlap, unless the call is in place: each function says
  * when it is. Until a call is done, nobody else may write what it sends, or read or write what it receives.
+ *
+ * Devices. The buffers of a call are memory of the host, or, where its options say so on all ranks (`on_device`), of
+ * the rank's GPU: see "Device memory" below.
  */
 #ifndef SPARK_CCL_H
 #define SPARK_CCL_H
@@ -146,8 +149,19 @@ typedef struct {
      * spark_ccl_scatter on none.
      */
     int registered;
+    /*
+     * With `on_device`, and only then: the CUDA stream that the call is enqueued in, a cudaStream_t or CUstream. NULL
+     * and cudaStreamLegacy are the legacy default stream. With cudaStreamPerThread the call runs in a stream of the
+     * library's, which waits for the calling thread's default stream, and for which that stream waits.
+     */
+    void *stream;
+    /*
+     * Not 0: the call's buffers are device memory, and the call is enqueued in `stream`. All ranks must say so of the
+     * same calls. Neither `request` nor `registered` goes with it.
+     */
+    size_t on_device;
 } spark_ccl_options;
-#define SPARK_CCL_OPTIONS_INIT {sizeof(spark_ccl_options), NULL, NULL, NULL, 0}
+#define SPARK_CCL_OPTIONS_INIT {sizeof(spark_ccl_options), NULL, NULL, NULL, 0, NULL, 0}
 
 /*
  * Communicators
@@ -258,7 +272,88 @@ spark_ccl_result spark_ccl_alloc(spark_ccl_comm *comm, size_t bytes, void **memo
 spark_ccl_result spark_ccl_free(spark_ccl_comm *comm, void *memory);
 
 /*
- * Collectives. Each is done when it returns, unless it is started (spark_ccl_options.request) or in a group. All
+ * Device memory
+ *
+ * A communicator knows GPUs if it is made with the setting SPARK_CCL_BACKEND: "nccl" (NCCL does the collectives),
+ * "engine" (kernels of this library's own, on up to 8 GPUs of one host), or "auto" (NCCL where all ranks have it, and
+ * each a GPU of its own; else the engine). All ranks set the same. Without a driver or a GPU it is not made, and
+ * spark_ccl_last_error() says what is missing; all else works without CUDA. The ranks of a host take its GPUs in their
+ * order; the setting SPARK_CCL_DEVICE is the number of a rank's own one. Communicators that are split or shrunk from it
+ * know the same GPUs.
+ *
+ * A call with `on_device` in its options is enqueued, and returns. It runs when all has run that was enqueued in its
+ * stream before, and what is enqueued there afterwards runs when it is done. Buffers are memory that the rank's GPU has
+ * or reaches, by the driver's own account: of cudaMalloc and its like, managed or pinned. What they are is said by the
+ * program and not found out, since calls without elements are of one kind or the other, too, and since managed and
+ * pinned memory could be both; calls on memory of the host never ask the driver. SPARK_CCL_INVALID before anything is
+ * enqueued if a buffer is neither, or another GPU's.
+ *
+ * Lifetimes. The stream must live until the call has returned, or the outermost group has ended. The buffers must stay,
+ * and be used by nobody else, until the call has run; as long as a graph is launched that has captured it, too. Make
+ * each call once before it is captured. Do not destroy a communicator whose graph is still launched.
+ *
+ * Contexts. Streams and memory are of the GPU's primary context, as those of the runtime API are. A call makes it
+ * current in the calling thread.
+ *
+ * Order. Calls of a communicator run one after the other, also in several streams. All ranks enqueue the same calls in
+ * the same order. Two communicators whose calls are in different orders on different ranks can wait for each other for
+ * ever, until their time is over: put such calls into a group.
+ *
+ * Errors. A call returns what is wrong with it. What happens later shows in spark_ccl_stream_wait, in
+ * spark_ccl_comm_check, and in later calls. When a rank dies, aborts, or is late for longer than SPARK_CCL_TIMEOUT, what
+ * runs is ended on all ranks, so that no stream hangs: then the buffers are undefined, and CUDA's own functions return
+ * success. So ask spark_ccl_comm_check after cudaStreamSynchronize, or call spark_ccl_stream_wait instead.
+ *
+ * Groups. The calls on devices are enqueued together when the outermost group ends, and none waits for another one's
+ * end to begin; all must be of one backend. The end does not wait for them. If a call of the group could not begin,
+ * none is enqueued. Their failure is returned behind those of other calls.
+ *
+ * Limits. spark_ccl_barrier moves no data, and is of the host: wait for streams before it. spark_ccl_all_to_all is not
+ * in place. The engine refuses spark_ccl_send, spark_ccl_recv and spark_ccl_all_to_all_v: SPARK_CCL_SYSTEM.
+ */
+
+/* The number of this rank's GPU, as of CUDA; -1 if the communicator knows none. */
+spark_ccl_result spark_ccl_comm_device(spark_ccl_comm *comm, int *device);
+
+/*
+ * Waits until all has run that was enqueued in a stream, which is named as in spark_ccl_options. Returns what has
+ * failed there, in the communicator or in CUDA; never waits for ever for another rank. Not within a group, and not for
+ * a stream that captures a graph.
+ */
+spark_ccl_result spark_ccl_stream_wait(spark_ccl_comm *comm, void *stream);
+
+/*
+ * Allocates `bytes` of memory of this rank's GPU, in whole pages (2 MiB). What they are is undefined. It can be
+ * registered, and used like any other device memory. *memory is an address for the GPU; NULL on failure. Only this rank
+ * calls this.
+ */
+spark_ccl_result spark_ccl_device_alloc(spark_ccl_comm *comm, size_t bytes, void **memory);
+
+/*
+ * Frees memory that spark_ccl_device_alloc made with this communicator, and ends its registration. Nothing in any stream
+ * may use it any more: wait for that first. NULL is allowed. What is not freed is freed with the communicator.
+ */
+spark_ccl_result spark_ccl_device_free(spark_ccl_comm *comm, void *memory);
+
+/* How device memory is registered. */
+typedef enum {
+    /* For this rank; others may do as they like. */
+    SPARK_CCL_REGISTER_LOCAL = 0,
+    /* As a symmetric window: all ranks register memory of the same length together. */
+    SPARK_CCL_REGISTER_SYMMETRIC = 1
+} spark_ccl_registration;
+
+/*
+ * Registers all of a memory that spark_ccl_device_alloc made, until it is freed or the communicator ends. *used is 1 if
+ * NCCL makes use of that; it may be NULL. The engine takes memory as it is, and uses no registration. SPARK_CCL_SYSTEM
+ * if NCCL is too old: 2.19, and 2.27 for windows, are new enough. Not within a group.
+ */
+spark_ccl_result spark_ccl_device_register(spark_ccl_comm *comm, void *memory,
+                                           spark_ccl_registration kind, int *used);
+
+/*
+ * Collectives. Each is done when it returns, unless it is started (spark_ccl_options.request), enqueued
+ * (spark_ccl_options.on_device), or in a group. All
  * ranks pass the same count, type, reduction and root. Of each buffer is said how long it is, and on which ranks. A
  * block is `count` elements. A buffer with a block for each rank has those of rank 0 first: block p begins p * count
  * elements in. Some ranks may be in place and others not, unless a function says otherwise.

@@ -18,6 +18,10 @@ use std::ffi::{c_int, c_void};
 /// `options` is null or points to a `spark_ccl_options`, of as many bytes as its `struct_size` says. Its `request` is
 /// null or can be written. Its `name` is null or a string that ends in a null character. Its `factor` is null or points
 /// to an element of `dtype`, where the reduction uses it. Nobody else writes any of these until this returns.
+///
+/// Where `options` say that the call is on a device, `send` and `recv` are device memory, and the call is done when it has
+/// run in their `stream`. That is a default stream, or lives until the call is enqueued: when this returns, or at the end
+/// of the thread's group.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spark_ccl_all_reduce(
     comm: *mut Handle,
@@ -30,9 +34,9 @@ pub unsafe extern "C" fn spark_ccl_all_reduce(
 ) -> Status {
     let buffers = Buffers { send, recv, count };
     // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
-    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `name` null or a string,
-    // and its `factor` null or an element where `op` uses it. Nobody else writes these until this returns. All of that is
-    // this function's contract.
+    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `stream` a default one
+    // or there until the call is enqueued, its `name` null or a string, and its `factor` null or an element where `op`
+    // uses it. Nobody else writes these until this returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::AllReduce, dtype, options, |call| {
             call.reduces(op)?;
@@ -58,9 +62,9 @@ pub unsafe extern "C" fn spark_ccl_reduce(
 ) -> Status {
     let buffers = Buffers { send, recv, count };
     // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
-    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `name` null or a string,
-    // and its `factor` null or an element where `op` uses it. Nobody else writes these until this returns. All of that is
-    // this function's contract.
+    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `stream` a default one
+    // or there until the call is enqueued, its `name` null or a string, and its `factor` null or an element where `op`
+    // uses it. Nobody else writes these until this returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::Reduce, dtype, options, |call| {
             call.reduces(op)?;
@@ -87,8 +91,9 @@ pub unsafe extern "C" fn spark_ccl_broadcast(
 ) -> Status {
     let buffers = Buffers { send, recv, count };
     // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
-    // null, or as long as its `struct_size` says; its `request` is null or can be written, and its `name` null or a
-    // string. Nobody else writes these until this returns. All of that is this function's contract.
+    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `stream` a default one
+    // or there until the call is enqueued, and its `name` null or a string. Nobody else writes these until this
+    // returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::Broadcast, dtype, options, |call| {
             let send = usize::from(call.is_root(root)?);
@@ -113,8 +118,9 @@ pub unsafe extern "C" fn spark_ccl_all_gather(
 ) -> Status {
     let buffers = Buffers { send, recv, count };
     // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
-    // null, or as long as its `struct_size` says; its `request` is null or can be written, and its `name` null or a
-    // string. Nobody else writes these until this returns. All of that is this function's contract.
+    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `stream` a default one
+    // or there until the call is enqueued, and its `name` null or a string. Nobody else writes these until this
+    // returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::AllGather, dtype, options, |call| {
             let shape = call.gathering();
@@ -139,9 +145,9 @@ pub unsafe extern "C" fn spark_ccl_reduce_scatter(
 ) -> Status {
     let buffers = Buffers { send, recv, count };
     // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
-    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `name` null or a string,
-    // and its `factor` null or an element where `op` uses it. Nobody else writes these until this returns. All of that is
-    // this function's contract.
+    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `stream` a default one
+    // or there until the call is enqueued, its `name` null or a string, and its `factor` null or an element where `op`
+    // uses it. Nobody else writes these until this returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::ReduceScatter, dtype, options, |call| {
             call.reduces(op)?;
@@ -167,8 +173,9 @@ pub unsafe extern "C" fn spark_ccl_gather(
 ) -> Status {
     let buffers = Buffers { send, recv, count };
     // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
-    // null, or as long as its `struct_size` says; its `request` is null or can be written, and its `name` null or a
-    // string. Nobody else writes these until this returns. All of that is this function's contract.
+    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `stream` a default one
+    // or there until the call is enqueued, and its `name` null or a string. Nobody else writes these until this
+    // returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::Gather, dtype, options, |call| {
             let shape = call.gathering();
@@ -194,8 +201,9 @@ pub unsafe extern "C" fn spark_ccl_scatter(
 ) -> Status {
     let buffers = Buffers { send, recv, count };
     // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
-    // null, or as long as its `struct_size` says; its `request` is null or can be written, and its `name` null or a
-    // string. Nobody else writes these until this returns. All of that is this function's contract.
+    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `stream` a default one
+    // or there until the call is enqueued, and its `name` null or a string. Nobody else writes these until this
+    // returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::Scatter, dtype, options, |call| {
             let shape = call.scattering();
@@ -220,8 +228,9 @@ pub unsafe extern "C" fn spark_ccl_all_to_all(
 ) -> Status {
     let buffers = Buffers { send, recv, count };
     // SAFETY: `send` and `recv` are null or as long as the header says, and the call's until it is done. `options` is
-    // null, or as long as its `struct_size` says; its `request` is null or can be written, and its `name` null or a
-    // string. Nobody else writes these until this returns. All of that is this function's contract.
+    // null, or as long as its `struct_size` says; its `request` is null or can be written, its `stream` a default one
+    // or there until the call is enqueued, and its `name` null or a string. Nobody else writes these until this
+    // returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::AllToAll, dtype, options, |call| {
             let size = call.comm.inner.size();
@@ -256,8 +265,9 @@ pub unsafe extern "C" fn spark_ccl_all_to_all_v(
 ) -> Status {
     // SAFETY: `send` and `recv` are null or as long as their last blocks reach, and the call's until it is done. The
     // counts and begins are null or have a number for each rank, `size` of them. `options` is null, or as long as its
-    // `struct_size` says; its `request` is null or can be written, and its `name` null or a string. Nobody else writes
-    // these, or the numbers, until this returns. All of that is this function's contract.
+    // `struct_size` says; its `request` is null or can be written, its `stream` a default one or there until the call
+    // is enqueued, and its `name` null or a string. Nobody else writes these, or the numbers, until this returns. All
+    // of that is this function's contract.
     unsafe {
         run(comm, Operation::AllToAllV, dtype, options, |call| {
             let size = call.comm.inner.size();
@@ -284,8 +294,9 @@ pub unsafe extern "C" fn spark_ccl_send(
     options: *const Options,
 ) -> Status {
     // SAFETY: `send` is null or has `count` elements, which are initialised, and nobody writes until the call is done.
-    // `options` is null, or as long as its `struct_size` says; its `request` is null or can be written, and its `name`
-    // null or a string. Nobody else writes these until this returns. All of that is this function's contract.
+    // `options` is null, or as long as its `struct_size` says; its `request` is null or can be written, its `stream` a
+    // default one or there until the call is enqueued, and its `name` null or a string. Nobody else writes these until
+    // this returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::Send, dtype, options, |call| {
             let to = natural(to, "to")?;
@@ -309,8 +320,9 @@ pub unsafe extern "C" fn spark_ccl_recv(
     options: *const Options,
 ) -> Status {
     // SAFETY: `recv` is null or has `count` elements, which can be written, and nobody else uses until the call is
-    // done. `options` is null, or as long as its `struct_size` says; its `request` is null or can be written, and its
-    // `name` null or a string. Nobody else writes these until this returns. All of that is this function's contract.
+    // done. `options` is null, or as long as its `struct_size` says; its `request` is null or can be written, its
+    // `stream` a default one or there until the call is enqueued, and its `name` null or a string. Nobody else writes
+    // these until this returns. All of that is this function's contract.
     unsafe {
         run(comm, Operation::Recv, dtype, options, |call| {
             let from = natural(from, "from")?;
@@ -328,7 +340,7 @@ pub unsafe extern "C" fn spark_ccl_recv(
 pub unsafe extern "C" fn spark_ccl_barrier(comm: *mut Handle, options: *const Options) -> Status {
     let bytes = DType::U8.code().into();
     // SAFETY: the call has no buffers, since nothing sets any. `options` is null, or as long as its `struct_size` says;
-    // its `request` is null or can be written, and its `name` null or a string. Nobody else writes these until this
-    // returns. All of that is this function's contract.
+    // its `request` is null or can be written, its `stream` a default one or there until the call is enqueued, and its
+    // `name` null or a string. Nobody else writes these until this returns. All of that is this function's contract.
     unsafe { run(comm, Operation::Barrier, bytes, options, |_| Ok(())) }
 }

@@ -4,6 +4,7 @@ use crate::arguments::{given, natural, text};
 use crate::handles::Table;
 use crate::status::{Failure, Status, guarded};
 use parking_lot::Mutex;
+use spark_ccl::cuda::DeviceMemory;
 use spark_ccl::{Communicator, DType, Registered};
 use std::ffi::{c_char, c_int, c_uint};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ pub struct Handle {
 pub(crate) struct Comm {
     pub(crate) inner: Communicator,
     pub(crate) memory: Mutex<Vec<Arc<Registered<u8>>>>,
+    pub(crate) device_memory: Mutex<Vec<Arc<DeviceMemory<u8>>>>,
 }
 
 static COMMS: Table<Comm> = Table::new("communicator");
@@ -31,10 +33,10 @@ pub(crate) fn find(comm: *const Handle) -> Result<Arc<Comm>, Failure> {
 
 /// The handle of a new one.
 pub(crate) fn insert(comm: Communicator) -> *mut Handle {
-    let memory = Mutex::default();
     COMMS.insert(Comm {
         inner: comm,
-        memory,
+        memory: Mutex::default(),
+        device_memory: Mutex::default(),
     }) as *mut Handle
 }
 

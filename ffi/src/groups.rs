@@ -1,5 +1,6 @@
 //! Groups: the calls of a thread that go on side by side.
 
+use crate::enqueued::Enqueued;
 use crate::started::Started;
 use crate::status::{Failure, Status, guarded};
 use spark_ccl_fork::Process;
@@ -13,6 +14,8 @@ struct Group {
     depth: usize,
     /// In their order, with those that could not be started.
     calls: Vec<Result<Started, Failure>>,
+    /// Those that are to be enqueued in streams.
+    enqueued: Vec<Enqueued>,
 }
 
 thread_local! {
@@ -28,6 +31,7 @@ pub extern "C" fn spark_ccl_group_start() -> Status {
                 owner: Process::here(),
                 depth: 0,
                 calls: Vec::new(),
+                enqueued: Vec::new(),
             });
             group.depth += 1;
         });
@@ -41,23 +45,37 @@ pub extern "C" fn spark_ccl_group_start() -> Status {
 #[unsafe(no_mangle)]
 pub extern "C" fn spark_ccl_group_end() -> Status {
     guarded(|| {
-        let calls = with_group(|own| {
+        let ended = with_group(|own| {
             let group = own.as_mut()?;
             group.depth -= 1;
-            let is_outermost = group.depth == 0;
-            let ended = if is_outermost { own.take() } else { None };
-            Some(ended.map_or_else(Vec::new, |group| group.calls))
+            Some(own.take_if(|group| group.depth == 0))
         });
-        let Some(calls) = calls.flatten() else {
-            return Err(Failure::invalid(
+        match ended.flatten() {
+            None => Err(Failure::invalid(
                 "no group is open in this thread".to_owned(),
-            ));
+            )),
+            Some(None) => Ok(()),
+            Some(Some(group)) => group.end(),
+        }
+    })
+}
+
+impl Group {
+    fn end(self) -> Result<(), Failure> {
+        // First: the others may wait for long. A group with a call that could not begin is enqueued on no device.
+        let enqueued = if self.calls.iter().all(Result::is_ok) {
+            Enqueued::enqueue(&self.enqueued)
+        } else {
+            Ok(())
         };
         // All of them: their buffers are the caller's again.
         let wait = |call: Result<Started, Failure>| call.and_then(|started| started.wait());
-        let outcomes: Vec<_> = calls.into_iter().map(wait).collect();
-        outcomes.into_iter().collect()
-    })
+        let outcomes: Vec<_> = self.calls.into_iter().map(wait).collect();
+        outcomes
+            .into_iter()
+            .collect::<Result<(), _>>()
+            .and(enqueued)
+    }
 }
 
 /// Whether this thread has opened one.
@@ -78,6 +96,17 @@ pub(crate) fn must_be_closed(function: &str) -> Result<(), Failure> {
 /// Leaves a call to the open group.
 pub(crate) fn keep(started: Started) {
     push(Ok(started));
+}
+
+/// Leaves a call for a stream to the open group, which enqueues it when it ends. Gives it back where none is open.
+pub(crate) fn keep_enqueued(call: Enqueued) -> Option<Enqueued> {
+    let mut call = Some(call);
+    with_group(|group| {
+        if let Some(group) = group {
+            group.enqueued.extend(call.take());
+        }
+    });
+    call
 }
 
 /// Has the open group end with this failure, if there is one.

@@ -9,7 +9,9 @@
 mod arguments;
 pub mod collectives;
 pub mod comm;
+pub mod device;
 mod draft;
+mod enqueued;
 pub mod groups;
 mod handles;
 pub mod log;

@@ -1,6 +1,7 @@
 //! What calls may have besides their arguments.
 
 use crate::status::Failure;
+use spark_ccl::cuda::cudarc::driver::sys::CUstream;
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::offset_of;
 
@@ -16,6 +17,31 @@ pub struct Options {
     pub(crate) name: *const c_char,
     pub(crate) factor: *const c_void,
     pub(crate) registered: c_int,
+    pub(crate) stream: CUstream,
+    pub(crate) on_device: usize,
+}
+
+impl Options {
+    /// The stream that the call is for; `None` for one on memory of the host.
+    ///
+    /// # Errors
+    /// Options that do not go together.
+    pub(crate) fn device_stream(&self) -> Result<Option<CUstream>, Failure> {
+        let problem = match (self.on_device != 0, self.registered != 0) {
+            (false, _) if !self.stream.is_null() => {
+                "a stream, and on_device is 0: set on_device for buffers in device memory, on all ranks"
+            }
+            (false, _) => return Ok(None),
+            (true, true) => {
+                "both registered and on_device, and registered is of memory of spark_ccl_alloc: leave it 0"
+            }
+            (true, false) if !self.request.is_null() => {
+                "a request, and on_device: such a call is enqueued, and its stream says when it is done"
+            }
+            (true, false) => return Ok(Some(self.stream)),
+        };
+        Err(Failure::invalid(format!("the options have {problem}")))
+    }
 }
 
 /// The size in the first version: no program has less.
@@ -43,6 +69,8 @@ pub(crate) unsafe fn read(options: *const Options) -> Result<Given, Failure> {
         name: std::ptr::null(),
         factor: std::ptr::null(),
         registered: 0,
+        stream: std::ptr::null_mut(),
+        on_device: 0,
     };
     if options.is_null() {
         return Ok(Given { own, newer: None });
@@ -96,6 +124,8 @@ mod tests {
             name: c"a name".as_ptr(),
             factor: std::ptr::null(),
             registered: 1,
+            stream: std::ptr::null_mut(),
+            on_device: 0,
         };
         let more = [0; MORE];
         Other { known, more }

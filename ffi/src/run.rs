@@ -3,6 +3,7 @@
 use crate::arguments::{dtype, text};
 use crate::comm::{Comm, Handle, find};
 use crate::draft::Draft;
+use crate::enqueued::Enqueued;
 use crate::options::{Given, Options, read};
 use crate::started::Started;
 use crate::status::{Failure, Status, guarded};
@@ -16,7 +17,9 @@ use std::sync::Arc;
 /// # Safety
 /// The buffers that `fill` sets are null or as long as it says, and what is sent is initialised. Until the call is
 /// done, nobody else writes what it sends, or uses what it receives. `options` is as in the contract of
-/// [`spark_ccl_all_reduce`](crate::collectives::spark_ccl_all_reduce).
+/// [`spark_ccl_all_reduce`](crate::collectives::spark_ccl_all_reduce). Where it says that the call is on a device, the
+/// buffers are device memory, the call is done when it has run in the options' stream, and that stream is a default one,
+/// or lives until the call is enqueued: when this returns, or at the end of the thread's group.
 pub(crate) unsafe fn run(
     comm: *mut Handle,
     operation: Operation,
@@ -33,9 +36,9 @@ pub(crate) unsafe fn run(
             .map_or(true, |given| given.own.request.is_null());
         let outcome = given.and_then(|given| {
             // SAFETY: the buffers that `fill` sets are null or as long as it says, initialised where they are sent, and
-            // the call's until it is done. `given` is a copy of the options, whose request is null or can be written, and
-            // whose name is null, or a string that nobody writes until this returns. All of that is this function's
-            // contract.
+            // the call's until it is done. `given` is a copy of the options, whose request is null or can be written,
+            // whose name is null, or a string that nobody writes until this returns, and whose stream is a default one,
+            // or lives until the call is enqueued. All of that is this function's contract.
             unsafe { attempt(comm, operation, code, given, fill) }
         });
         if is_grouped && let Err(failure) = &outcome {
@@ -49,7 +52,8 @@ pub(crate) unsafe fn run(
 ///
 /// # Safety
 /// The buffers that `fill` sets are as of [`run`]. Of the options, `request` is null or can be written; `name` is null,
-/// or points to a string that ends in a null character, and that nobody writes until this returns.
+/// or points to a string that ends in a null character, and that nobody writes until this returns; `stream` is as of
+/// [`run`].
 unsafe fn attempt(
     comm: *mut Handle,
     operation: Operation,
@@ -68,6 +72,7 @@ unsafe fn attempt(
     if let Some(failure) = newer {
         return Err(failure);
     }
+    let stream = options.device_stream()?;
     let comm = find(comm)?;
     let dtype = dtype(code)?;
     let mut draft = Draft::new(&comm, operation, dtype, &options);
@@ -78,6 +83,16 @@ unsafe fn attempt(
     }
     fill(&mut draft)?;
     let call = draft.done();
+    if let Some(stream) = stream {
+        // SAFETY: the stream is a default one, or lives until the call is enqueued, which is at the end of the group if
+        // there is one. The call has the buffers that `fill` has set: as long as it says, and the call's until it has
+        // run. All of that is this function's contract.
+        let call = unsafe { Enqueued::new(&comm, call, stream) };
+        return match groups::keep_enqueued(call) {
+            Some(alone) => Enqueued::enqueue(&[alone]),
+            None => Ok(()),
+        };
+    }
     // SAFETY: the call has the buffers that `fill` has set: null or as long, initialised where they are sent, and the
     // call's until it is done. The request of the options is null or can be written. All of that is this function's
     // contract.

@@ -10,8 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static spark_ccl_comm *comm;
-static int rank = -1, size = -1;
+/* A program whose ranks are threads defines it as what makes a variable each thread's own. */
+#ifndef OF_THREAD
+#define OF_THREAD
+#endif
+static OF_THREAD spark_ccl_comm *comm;
+static OF_THREAD int rank = -1, size = -1;
 
 static inline void require(int condition, const char *what)
 {

@@ -41,6 +41,15 @@ fn memory_is_shared_where_calls_ask_for_it() {
 }
 
 #[test]
+fn what_is_missing_for_device_memory_is_said() {
+    let directory = tempfile::tempdir().unwrap();
+    for language in [C11, CPP17] {
+        let program = compile(directory.path(), "tests/missing.c", language);
+        verify(&program, &[], 2);
+    }
+}
+
+#[test]
 fn requests_stand_for_calls_under_way() {
     let directory = tempfile::tempdir().unwrap();
     let program = compile(directory.path(), "tests/requests.c", C11);
