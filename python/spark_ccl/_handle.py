@@ -55,6 +55,12 @@ class Handle:
         # The communicator stays until its calls are done.
         return Work._start((self, *keep), begin)
 
+    def enqueue(self, function: str, *arguments: Any, stream: int, factor: Any = None) -> None:
+        """Enqueues a call on device memory in a CUDA stream, or in the open group. Nothing is kept alive."""
+        options = Options(struct_size=ctypes.sizeof(Options), stream=stream, on_device=1)
+        options.factor = None if factor is None else ctypes.cast(factor, ctypes.c_void_p)
+        _library.call(function, self.pointer, *arguments, byref(options))
+
 
 def made(function: str, *arguments: Any) -> Handle | None:
     """The communicator that a function makes; `None` where it makes none for this rank."""

@@ -40,6 +40,8 @@ class Options(ctypes.Structure):
         ("name", c_char_p),
         ("factor", c_void_p),
         ("registered", c_int),
+        ("stream", c_void_p),
+        ("on_device", c_size_t),
     ]
 
 
@@ -74,6 +76,8 @@ _ARGUMENTS = {
     "barrier": [c_void_p, _OPTIONS],
     "send": [c_void_p, c_void_p, c_size_t, c_int, c_int, _OPTIONS],
     "recv": [c_void_p, c_void_p, c_size_t, c_int, c_int, _OPTIONS],
+    "comm_device": [c_void_p, POINTER(c_int)],
+    "stream_wait": [c_void_p, c_void_p],
     "probe": [c_void_p, c_int, POINTER(c_size_t), POINTER(c_int), POINTER(c_int)],
     "group_start": [],
     "group_end": [],

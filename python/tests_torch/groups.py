@@ -36,11 +36,12 @@ def run(
     backend: str = "spark_ccl",
     dies: tuple[int, ...] = (),
     destroys: bool = True,
+    on_gpus: bool = False,
 ) -> list[Any]:
     """Calls `function()` on each of `size` ranks of a process group. Returns what they returned, or raises.
 
     Ranks that `dies` names end without an answer, and have `None`. Without `destroys`, ranks end without an end of the
-    group.
+    group. With `on_gpus`, the group is told the GPU of each rank, which ranks share if there are fewer.
     """
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
@@ -48,7 +49,7 @@ def run(
         for rank in range(size):
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_rank, args=(theirs, function, backend, f"{folder}/store", rank, size, destroys)
+                target=_rank, args=(theirs, function, backend, f"{folder}/store", rank, size, destroys, on_gpus)
             )
             process.start()
             theirs.close()
@@ -73,6 +74,7 @@ def _rank(
     rank: int,
     size: int,
     destroys: bool,
+    on_gpus: bool,
 ) -> None:
     import torch
     import torch.distributed as dist
@@ -81,8 +83,11 @@ def _rank(
 
     torch.set_num_threads(1)
     try:
-        timeout = timedelta(seconds=60)
-        dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size, timeout=timeout)
+        given: dict[str, Any] = {"timeout": timedelta(seconds=60)}
+        if on_gpus:
+            given["device_id"] = torch.device("cuda", rank % torch.cuda.device_count())
+            torch.cuda.set_device(given["device_id"])
+        dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size, **given)
         answer = function()
         if destroys:
             dist.destroy_process_group()

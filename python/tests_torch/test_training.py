@@ -20,18 +20,21 @@ def model() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8))
 
 
-def loss_of(layers: torch.nn.Module) -> torch.Tensor:
-    return layers(torch.randn(16, 32)).pow(2).mean()
+def loss_of(layers: torch.nn.Module, device: torch.device | None = None) -> torch.Tensor:
+    return layers(torch.randn(16, 32).to(device)).pow(2).mean()
 
 
 def losses() -> list[float]:
-    layers = DistributedDataParallel(model(), bucket_cap_mb=0.01)
+    return losses_of(DistributedDataParallel(model(), bucket_cap_mb=0.01))
+
+
+def losses_of(layers: torch.nn.Module, device: torch.device | None = None) -> list[float]:
     optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
     torch.manual_seed(dist.get_rank())
     found = []
     for _ in range(20):
         optimizer.zero_grad()
-        loss = loss_of(layers)
+        loss = loss_of(layers, device)
         loss.backward()
         optimizer.step()
         found.append(loss.item())

@@ -1,4 +1,4 @@
-"""PyTorch's collectives on CPU tensors by spark-ccl.
+"""PyTorch's collectives on tensors of CPUs and GPUs by spark-ccl.
 
     import torch.distributed as dist
     import spark_ccl.torch
@@ -6,7 +6,8 @@
     dist.init_process_group("spark_ccl")
 
 Everything else stays as it is with gloo: torchrun, DistributedDataParallel, `dist.all_reduce` and its like, new groups.
-Ranks find each other through PyTorch's own store. Needs PyTorch 2.4 or newer.
+Ranks find each other through PyTorch's own store. Calls on a GPU are ordered in streams as with NCCL's backend. Needs
+PyTorch 2.4 or newer.
 """
 
 from __future__ import annotations
@@ -19,4 +20,4 @@ from .process_group import PartOfGroup, ProcessGroup, create
 
 __all__ = ["PartOfGroup", "ProcessGroup"]
 
-dist.Backend.register_backend(NAME, create, devices=["cpu"], extended_api=True)
+dist.Backend.register_backend(NAME, create, devices=["cpu", "cuda"], extended_api=True)

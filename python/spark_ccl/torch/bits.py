@@ -24,6 +24,9 @@ class Bits:
         self.own = _bytes(tensor)
         self.every = self.own.new_empty(blocks, self.own.numel())
 
+    def tensors(self) -> list[torch.Tensor]:
+        return [self.own, self.every]
+
     def combine(self) -> None:
         """Puts the blocks' reduction into the tensor."""
         first, *others = self.every

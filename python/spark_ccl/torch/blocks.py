@@ -9,7 +9,7 @@ import torch
 
 from ..errors import InvalidError
 from ..types import DType
-from .tensors import check_on_host, moved
+from .tensors import check_has_memory, moved
 
 Tensors = Sequence[torch.Tensor]
 
@@ -50,11 +50,11 @@ def in_order(tensor: torch.Tensor) -> tuple[torch.Tensor, Callable[[], None] | N
 def receiving(blocks: Tensors) -> tuple[torch.Tensor, Callable[[], None] | None]:
     """Memory for what comes into these tensors, and what takes it there."""
     for place, block in enumerate(blocks):
-        check_on_host(block, f"the list's tensor {place}")
+        check_has_memory(block, f"the list's tensor {place}")
     if side_by_side(blocks):
         count = sum(block.numel() for block in blocks)
         return blocks[0].as_strided((count,), (1,)), None
-    whole = torch.empty(sum(block.numel() for block in blocks), dtype=blocks[0].dtype)
+    whole = torch.empty(sum(block.numel() for block in blocks), dtype=blocks[0].dtype, device=blocks[0].device)
 
     def copy() -> None:
         parts = whole.split([block.numel() for block in blocks])

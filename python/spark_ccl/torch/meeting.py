@@ -16,7 +16,7 @@ from ..unique_id import UniqueId
 NAME = "spark_ccl"
 
 
-def meet(store: Any, rank: int, size: int, timeout: timedelta) -> Communicator:
+def meet(store: Any, rank: int, size: int, timeout: timedelta, **settings: str) -> Communicator:
     """The communicator of the ranks that share the store; raises `TimedOutError`, which names those that are late."""
     # torchrun's store is the same after a restart.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -24,7 +24,16 @@ def meet(store: Any, rank: int, size: int, timeout: timedelta) -> Communicator:
     # That of rank 0 serves the meeting, and so lives until all have met.
     unique_id = _send_id(store, size, timeout) if rank == 0 else _receive_id(store, rank, timeout)
     seconds = str(timeout.total_seconds())
-    return Communicator(unique_id, rank, size, timeout=seconds, init_timeout=seconds, progress_thread="1")
+    # Memory of GPUs is another communicator's.
+    settings = {"backend": "host", "timeout": seconds, "init_timeout": seconds, "progress_thread": "1", **settings}
+    return Communicator(unique_id, rank, size, **settings)
+
+
+def meet_on_device(store: Any, rank: int, size: int, timeout: timedelta, index: int) -> Communicator:
+    """The same, for memory of this rank's GPU. Ranks may have GPUs of different numbers."""
+    chosen = os.environ.get("SPARK_CCL_BACKEND", "host")
+    backend = "auto" if chosen.lower() in ("", "host") else chosen
+    return meet(PrefixStore("devices", store), rank, size, timeout, backend=backend, device=str(index))
 
 
 def _send_id(store: Any, size: int, timeout: timedelta) -> UniqueId:

@@ -17,9 +17,9 @@ from .._handle import Handle
 from ..communicator import Communicator
 from ..errors import InvalidError
 from ..work import in_flight
-from .calls import Calls
 from .mail import Mail
 from .meeting import NAME, meet
+from .places import Gpu, Places
 from .versions import HAS_BACKENDS, TELLS_OF_END
 from .work import END_WITHIN, LOOK_EVERY, Futures
 
@@ -36,7 +36,7 @@ def create(given: Any, options: Any) -> ProcessGroup | PartOfGroup:
     mail = _mail_of(communicator)
     if alone:
         return ProcessGroup(communicator, mail, timeout, given.store)
-    return PartOfGroup(communicator, mail, timeout)
+    return PartOfGroup(communicator, mail, timeout, given.store)
 
 
 def _mail_of(communicator: Communicator) -> Mail:
@@ -46,16 +46,23 @@ def _mail_of(communicator: Communicator) -> Mail:
     return Mail(communicator, tagged)
 
 
-class _Group(Calls):
+class _Group(Places):
     """A communicator, and what PyTorch does with it as a whole."""
 
-    def _hold(self, communicator: Communicator, mail: Mail, timeout: timedelta) -> None:
+    # `eager_connect_single_device` is asked for of those that can be split.
+    supports_splitting = True
+    # Those that are not here PyTorch 2.15 would look for without end.
+    supports_coalescing = supports_shrinking = supports_reconfigure = supports_window = False
+    _supports_time_estimate = False
+
+    def _hold(self, communicator: Communicator, mail: Mail, timeout: timedelta, store: Any) -> None:
         self._communicator = communicator
         self._mail = mail
         self._rank = communicator.rank
         self._size = communicator.size
         self._timeout = timeout
         self._futures = Futures()
+        self._gpu = Gpu(store, communicator.rank, communicator.size, timeout)
 
     def rank(self) -> int:
         return self._rank
@@ -73,7 +80,7 @@ class _Group(Calls):
         return self._communicator.split(ranks[0], ranks.index(self._rank))
 
     def set_timeout(self, timeout: timedelta) -> None:
-        self._timeout = timeout
+        self._timeout = self._gpu.timeout = timeout
         for communicator in self._communicators():
             communicator.set_timeout(timeout.total_seconds())
 
@@ -84,14 +91,17 @@ class _Group(Calls):
 
     def shutdown(self) -> None:
         self._mail.close()
+        if self._gpu.calls is not None:
+            self._gpu.calls.close()
         for communicator in self._communicators():
             _end_calls(communicator)
         self._futures.close()
         for communicator in self._communicators():
             communicator.leave()
 
-    def _communicators(self) -> tuple[Communicator, Communicator]:
-        return self._communicator, self._mail.tagged
+    def _communicators(self) -> list[Communicator]:
+        of_device = [] if self._gpu.calls is None else [self._gpu.calls.communicator]
+        return [self._communicator, self._mail.tagged, *of_device]
 
 
 def _end_calls(communicator: Communicator) -> None:
@@ -118,14 +128,21 @@ class ProcessGroup(_Group, dist.ProcessGroup):
 
     def __init__(self, communicator: Communicator, mail: Mail, timeout: timedelta, store: Any) -> None:
         super().__init__(communicator.rank, communicator.size)
-        self._hold(communicator, mail, timeout)
+        self._hold(communicator, mail, timeout, store)
         self._store = store
         self._name = self._description = "undefined"
         if HAS_BACKENDS:
             # It answers what PyTorch asks not the group, but its backend.
             self._set_default_backend(self.BackendType.CUSTOM)
-            part = PartOfGroup(communicator, mail, timeout)
-            self._register_backend(torch.device("cpu"), self.BackendType.CUSTOM, part)
+            part = PartOfGroup(communicator, mail, timeout, store)
+            part._gpu = self._gpu
+            for device in self._device_types:
+                self._register_backend(device, self.BackendType.CUSTOM, part)
+
+    if not HAS_BACKENDS:
+
+        def _get_backend(self, device: torch.device) -> ProcessGroup:
+            return self
 
     if not TELLS_OF_END:
 
@@ -135,7 +152,7 @@ class ProcessGroup(_Group, dist.ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu")]
+        return [torch.device("cpu"), torch.device("cuda")]
 
     def split_group(
         self,
@@ -181,16 +198,11 @@ class ProcessGroup(_Group, dist.ProcessGroup):
 
 
 class PartOfGroup(_Group, _Backend):
-    """The backend for CPU tensors of a group that has others: `"cpu:spark_ccl,cuda:nccl"`."""
+    """A backend of a group that has others: `"cpu:spark_ccl,cuda:nccl"`."""
 
-    supports_splitting = True
-    # Those that are not here PyTorch 2.15 would look for without end.
-    supports_coalescing = supports_shrinking = supports_reconfigure = supports_window = False
-    _supports_time_estimate = False
-
-    def __init__(self, communicator: Communicator, mail: Mail, timeout: timedelta) -> None:
+    def __init__(self, communicator: Communicator, mail: Mail, timeout: timedelta, store: Any) -> None:
         super().__init__(communicator.rank, communicator.size)
-        self._hold(communicator, mail, timeout)
+        self._hold(communicator, mail, timeout, store)
 
     @property
     def options(self) -> Any:
@@ -201,6 +213,6 @@ class PartOfGroup(_Group, _Backend):
         if communicator is None:
             # PyTorch 2.15 would not survive `None`.
             raise InvalidError("a group with several backends is split so that this rank is in no part; use new_group")
-        part = PartOfGroup(communicator, _mail_of(communicator), self._timeout)
+        part = PartOfGroup(communicator, _mail_of(communicator), self._timeout, store)
         part.set_timeout(options._timeout)
         return part

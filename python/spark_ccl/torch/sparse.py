@@ -20,6 +20,9 @@ class Part:
         self.every = own.new_empty((sum(rows), *own.shape[1:]))
         self._rows = rows
 
+    def tensors(self) -> list[torch.Tensor]:
+        return [self.own, self.every]
+
     def arguments(self) -> tuple[Any, ...]:
         """Those of `all_to_all_v`, by which all get the same from here."""
         size, (count, dtype) = len(self._rows), moved(self.own)
@@ -47,6 +50,9 @@ class Sparse:
         self._parts: list[Part] = []
         # Elements, and what must be the same on all ranks: how many dimensions are sparse, and the shape.
         self.told = torch.tensor([self._own.values().size(0), self._own.sparse_dim(), *tensor.shape])
+
+    def tensors(self) -> list[torch.Tensor]:
+        return [self.told]
 
     def parts(self, told: torch.Tensor) -> list[Part]:
         """What is to be exchanged, by what all ranks have told, a row for each; raises `InvalidError`."""

@@ -12,9 +12,11 @@ from ..communicator import Communicator
 from ..errors import InvalidError
 from ..work import Work as Started
 from .blocks import Tensors
+from .tensors import check_all_on
 from .work import Futures, Work
 
 _NO_TIME = timedelta(0)
+_HOST = torch.device("cpu")
 
 
 def options(kind: Any, given: Any, name: str = "") -> Any:
@@ -25,6 +27,11 @@ def options(kind: Any, given: Any, name: str = "") -> Any:
     if given is not None:
         setattr(made, name, given)
     return made
+
+
+def is_async(opts: Any) -> bool:
+    """Whether a call is to be waited for. Older versions wait by themselves, and do not say whether they will."""
+    return opts is None or bool(getattr(opts, "asyncOp", True))
 
 
 class Starts:
@@ -38,9 +45,9 @@ class Starts:
 
     def _start(self, opts: Any, function: str, *arguments: Any, keep: Any, factor: Any = None) -> list[Started]:
         """Makes a call; returns it if it has only begun."""
+        check_all_on(_HOST, keep)
         communicator = self._communicator
-        # Older versions wait for all by themselves, and do not say whether they will.
-        async_op = opts is None or getattr(opts, "asyncOp", True)
+        async_op = is_async(opts)
         timeout = self._timeout if opts is None or opts.timeout <= _NO_TIME else opts.timeout
         if timeout != self._timeout:
             communicator.set_timeout(timeout.total_seconds())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -51,8 +51,8 @@ _OF_TRUTH = (
 
 
 def pointer(tensor: torch.Tensor, name: str) -> int:
-    """Where a contiguous tensor's elements are; raises `InvalidError` unless that is host memory."""
-    check_on_host(tensor, name)
+    """Where a contiguous tensor's elements are; raises `InvalidError` unless that is memory of the CPU or of a GPU."""
+    check_has_memory(tensor, name)
     if tensor.is_conj():
         raise InvalidError(f"{name} is a conjugate that was not computed yet; pass its resolve_conj()")
     if tensor.is_neg():
@@ -63,10 +63,28 @@ def pointer(tensor: torch.Tensor, name: str) -> int:
     return address
 
 
-def check_on_host(tensor: torch.Tensor, name: str) -> None:
-    """Raises `InvalidError` unless a tensor is in host memory."""
-    if not tensor.is_cpu:
-        raise InvalidError(f"{name} is on {tensor.device}; the backend spark_ccl is for tensors on the CPU")
+def check_has_memory(tensor: torch.Tensor, name: str) -> None:
+    """Raises `InvalidError` unless a tensor is in memory of the CPU or of a GPU."""
+    if not (tensor.is_cpu or tensor.is_cuda):
+        raise InvalidError(
+            f"{name} is on {tensor.device}; the backend spark_ccl is for tensors on CPUs and NVIDIA's GPUs"
+        )
+
+
+def tensors_in(kept: Any) -> Iterator[torch.Tensor]:
+    """The tensors that a call keeps: one, several, or those of an object."""
+    if isinstance(kept, torch.Tensor):
+        yield kept
+    elif kept is not None:
+        for one in kept if isinstance(kept, (tuple, list)) else kept.tensors():
+            yield from tensors_in(one)
+
+
+def check_all_on(device: torch.device, kept: Any) -> None:
+    """Raises `InvalidError` unless all tensors that a call keeps are on the same device."""
+    for tensor in tensors_in(kept):
+        if tensor.device != device:
+            raise InvalidError(f"a tensor is on {tensor.device}; expected {device}, as of the call's first one")
 
 
 def moved(tensor: torch.Tensor) -> tuple[int, DType]:

@@ -1,0 +1,180 @@
+"""The calls of PyTorch on tensors of a GPU: enqueued in CUDA's streams, and ordered as those of NCCL's backend.
+
+A call runs behind what is in PyTorch's current stream. Without `async_op` it is in that stream; with it, in a stream
+of the group's own, and `wait` makes the current stream wait, and not the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from .. import _library
+from ..communicator import Communicator
+from ..errors import Error, InvalidError
+from .blocks import Tensors, in_order, only, split_counts
+from .calls import Calls
+from .device_work import DeviceWork, Enqueued
+from .starts import is_async
+from .tensors import check_all_on, moved, pointer, tensors_in
+
+
+class DeviceCalls(Calls):
+    """What a group does on the GPU of this rank."""
+
+    def __init__(self, communicator: Communicator, device: torch.device, timeout: timedelta) -> None:
+        self._communicator = communicator
+        self._rank = communicator.rank
+        self._size = communicator.size
+        self._timeout = timeout
+        self.device = device
+        self._stream = torch.cuda.Stream(device)
+        # Held to enqueue: all ranks must do so in the same order, and a batch is of one thread.
+        self._order = threading.RLock()
+        # Messages that were asked for, and go out together; and calls of a batch that is open.
+        self._waiting: list[DeviceWork] = []
+        self._is_open = False
+
+    @property
+    def communicator(self) -> Communicator:
+        return self._communicator
+
+    def wait_for_all(self) -> None:
+        """Waits, as a barrier does, for all that is in the current stream and in that of the group."""
+        self.flush()
+        for stream in (self._stream, torch.cuda.current_stream(self.device)):
+            _library.call("stream_wait", self._communicator._handle.pointer, stream.cuda_stream)
+
+    def close(self) -> None:
+        """Enqueues what waits. The communicator waits a moment for what runs, and aborts what does not end."""
+        with contextlib.suppress(Error):
+            self.flush()
+
+    # Several calls as one.
+
+    def open_batch(self) -> None:
+        """Calls from now on wait for the end of the batch, and begin together."""
+        self.flush()
+        self._is_open = True
+
+    def close_batch(self) -> DeviceWork:
+        with self._order:
+            self._is_open = False
+            works = self._waiting
+            self.flush()
+            return DeviceWork.of_all(works, self)
+
+    def flush(self) -> None:
+        """Enqueues what waits."""
+        with self._order:
+            works, self._waiting = self._waiting, []
+            if works:
+                self._launch(works, self._stream)
+
+    # Messages. They go out when one of them is waited for, or at the group's next call: two ranks that first send and
+    # then receive would otherwise wait for each other.
+
+    def send(self, tensors: Tensors, to: int, tag: int) -> DeviceWork:
+        _check_tag(tag)
+        ordered = only(tensors).contiguous()
+        at = pointer(ordered, "the tensor")
+        started = self._start(None, "send", at, *moved(ordered), to, keep=ordered)
+        return self._hold(DeviceWork(self, started, list(tensors), None))
+
+    def recv(self, tensors: Tensors, source: int, tag: int) -> DeviceWork:
+        _check_tag(tag)
+        ordered, finish = in_order(only(tensors))
+        at = pointer(ordered, "the tensor")
+        started = self._start(None, "recv", at, *moved(ordered), source, keep=ordered)
+        return self._hold(DeviceWork(self, started, list(tensors), finish, source=source))
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> DeviceWork:
+        raise InvalidError("on a GPU, messages are received from a rank that is named")
+
+    def _hold(self, work: DeviceWork) -> DeviceWork:
+        with self._order:
+            self._waiting.append(work)
+        return work
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        whole: torch.Tensor,
+        output_sizes: list[int],
+        input_sizes: list[int],
+        opts: Any = None,
+    ) -> Any:
+        if output_sizes or input_sizes:
+            return super().all_to_all_single(output, whole, output_sizes, input_sizes, opts)
+        # Equal parts on all ranks, as with NCCL's backend: any backend of ours exchanges them.
+        to, source = pointer(output, "output"), pointer(whole, "input")
+        if output.dtype != whole.dtype or output.numel() != whole.numel():
+            raise InvalidError(
+                f"input has {whole.numel()} elements of {whole.dtype}, and output {output.numel()} of {output.dtype}"
+            )
+        counts, dtype = split_counts(whole, [], self._size, "input")
+        arguments = (source, to, counts[0], dtype)
+        return self._work(self._start(opts, "all_to_all", *arguments, keep=(output, whole)), [output])
+
+    alltoall_base = all_to_all_single
+
+    def _start(self, opts: Any, function: str, *arguments: Any, keep: Any, factor: Any = None) -> list[Any]:
+        """What is to be enqueued for a call, once all of it is known."""
+        check_all_on(self.device, keep)
+        current = torch.cuda.current_stream(self.device)
+        return [Enqueued(function, arguments, keep, factor, current, is_async(opts))]
+
+    def _work(self, started: list[Any], result: Tensors, finish: Callable[[], None] | None = None) -> Any:
+        work = DeviceWork(self, started, list(result), finish)
+        if self._is_open:
+            return self._hold(work)
+        with self._order:
+            self.flush()
+            current = torch.cuda.current_stream(self.device)
+            self._launch([work], self._stream if any(one.is_async for one in started) else current)
+        return work
+
+    def _launch(self, works: Sequence[DeviceWork], stream: torch.cuda.Stream) -> None:
+        """Enqueues the calls of works together, and what is to be done behind them."""
+        calls = [one for work in works for one in work.started]
+        with torch.cuda.device(self.device):
+            for call in calls:
+                call.get_ready(stream)
+            self._enqueue(calls, stream)
+            with torch.cuda.stream(stream), torch.inference_mode():
+                for work in works:
+                    work.finish()
+            for work in works:
+                for tensor in tensors_in([work.results, *(call.keep for call in work.started)]):
+                    if tensor.is_cuda:
+                        tensor.record_stream(stream)
+            end = torch.cuda.Event()
+            end.record(stream)
+        for work in works:
+            work.was_enqueued(end, stream)
+
+    def _enqueue(self, calls: Sequence[Enqueued], stream: torch.cuda.Stream) -> None:
+        handle = self._communicator._handle
+        if len(calls) == 1:
+            calls[0].enqueue(handle, stream)
+            return
+        _library.call("group_start")
+        try:
+            for call in calls:
+                call.enqueue(handle, stream)
+        finally:
+            ended = _library.FUNCTIONS["group_end"]()
+        _library.check(ended)
+
+    def _all_reduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Any:
+        raise InvalidError("sparse tensors are reduced on the CPU; pass tensor.cpu(), or its dense form")
+
+
+def _check_tag(tag: int) -> None:
+    if tag != 0:
+        raise InvalidError(f"the tag is {tag}; messages of GPUs match by their order, and have no tag")

@@ -1,0 +1,102 @@
+"""Where the tensors of a group's calls are: on the CPU, or on the GPU of this rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from ..errors import InvalidError
+from .calls import Calls
+from .devices import DeviceCalls
+from .meeting import meet_on_device
+from .tensors import check_has_memory
+
+# The calls that take tensors, by all their names.
+_NAMES = [name for name in dir(Calls) if not name.startswith("_") and name not in ("barrier", "monitored_barrier")]
+_NAMES += ["_allgather_base", "_reduce_scatter_base"]
+
+
+class Gpu:
+    """The GPU of this rank in a group, which the ranks meet on when it is used first."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        self.calls: DeviceCalls | None = None
+        self.timeout = timeout
+        self._store = store
+        self._place = (rank, size)
+
+    def on(self, device: torch.device) -> DeviceCalls:
+        """What does the calls on this GPU."""
+        index = torch.cuda.current_device() if device.index is None else device.index
+        if self.calls is None:
+            communicator = meet_on_device(self._store, *self._place, self.timeout, index)
+            self.calls = DeviceCalls(communicator, torch.device("cuda", index), self.timeout)
+        if self.calls.device.index != index:
+            raise InvalidError(
+                f"the tensor is on cuda:{index}, and the calls of rank {self._place[0]} are on {self.calls.device}: a "
+                "group has one GPU for each rank"
+            )
+        return self.calls
+
+
+class Places(Calls):
+    """The calls of a group, by where their tensors are. Those on the CPU are its own."""
+
+    _gpu: Gpu
+
+    def eager_connect_single_device(self, device: torch.device) -> None:
+        """Meets the others on a GPU; all ranks call this."""
+        self._gpu.on(device)
+
+    def barrier(self, opts: Any = None) -> Any:
+        """Waits for what is in the streams of this rank's GPU, and then for all ranks."""
+        if self._gpu.calls is not None:
+            self._gpu.calls.wait_for_all()
+        return super().barrier(opts)
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        if device.type == "cuda":
+            self._gpu.on(device).open_batch()
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        return self._gpu.on(device).close_batch() if device.type == "cuda" else None
+
+    def _calls_for(self, arguments: tuple[Any, ...]) -> DeviceCalls | None:
+        """What does a call on a GPU; `None` for those on the CPU."""
+        tensor = _first_of(arguments)
+        if tensor is None or tensor.is_cpu:
+            return None
+        check_has_memory(tensor, "the tensor")
+        return self._gpu.on(tensor.device)
+
+
+def _first_of(given: Any) -> torch.Tensor | None:
+    """The first tensor of lists of them."""
+    if isinstance(given, torch.Tensor):
+        return given
+    if isinstance(given, (tuple, list)):
+        for one in given:
+            if (found := _first_of(one)) is not None:
+                return found
+    return None
+
+
+def _by_place(name: str) -> Callable[..., Any]:
+    on_host = getattr(Calls, name)
+
+    def call(self: Places, *arguments: Any, **options: Any) -> Any:
+        on_device = self._calls_for(arguments)
+        if on_device is None:
+            return on_host(self, *arguments, **options)
+        return getattr(on_device, name)(*arguments, **options)
+
+    call.__name__ = name
+    call.__doc__ = on_host.__doc__
+    return call
+
+
+for _name in _NAMES:
+    setattr(Places, _name, _by_place(_name))
