@@ -33,13 +33,16 @@ struct Passage {
     Channel& theirs;
     // Which of the flow's warps this is: it has every `flow.warps`-th strand.
     u32 warp;
+    // Not 0 if the rank has failed before; it is on its way from memory while other things are.
+    u32 failed;
     Patience patience;
 
     DEVICE Passage(const Member& member, u64 channels, const Flow& flow, const Message* messages,
                    u32 warp)
         : member(member), flow(flow), messages(messages + flow.begin),
           own(between(channels, member.rank, flow.peer)),
-          theirs(between(channels, flow.peer, member.rank)), warp(warp), patience(member) {}
+          theirs(between(channels, flow.peer, member.rank)), warp(warp),
+          failed((u32)load_pair(member.state).second), patience(member) {}
 
     DEVICE void run() {
         u32 count = flow.end - flow.begin;
@@ -184,15 +187,18 @@ private:
         converge();
     }
 
-    // Polls until all lanes have what they wait for.
+    // Polls until all lanes have what they wait for. That is in vain where the rank has failed.
     template <class Poll>
     DEVICE bool wait(u32 strand, u64 number, Poll poll) {
         for (;;) {
             converge();
             bool has_come = poll();
-            if (!any_lane(!has_come)) {
+            if (!any_lane(!has_come || failed != 0)) {
                 patience.renew();
                 return true;
+            }
+            if (any_lane(failed != 0)) {
+                return false;
             }
             if (patience.is_over(has_come ? MAX_RANKS : flow.peer, strand, number)) {
                 return false;
@@ -208,9 +214,6 @@ template <class Protocol, u32 MESSAGES>
 DEVICE void pass(const Launch<MESSAGES>& launch) {
     // Adjacent warps of a flow are in adjacent CTAs.
     u32 warp = warp_of_cta() * ctas() + cta();
-    if (any_lane((u32)load_pair(launch.member.state).second != 0)) {
-        return;
-    }
     ROLLED for (u32 i = 0; i < (u32)launch.flows; i++) {
         const Flow& flow = launch.flow[i];
         if (warp < flow.warps) {

@@ -249,13 +249,15 @@ impl Member {
         self.check()?;
         let member = (self.layout, self.parts.own.channels());
         let launches = Launches::new(messages, self.rank(), self.ranks(), self.limits())?;
-        let _turn = self.parts.kernels.turn(stream);
+        let mut turn = self.parts.kernels.turn(stream);
         for launch in launches {
             let (kernels, lines) = (&self.parts.kernels, self.limits().lines);
             // SAFETY: the caller vouches for the peers' scratch, for the buffers, and for one operation at a
             // time. The member has all other memory that the arguments name, and frees it only after the
             // kernels that run have ended: nobody launches others once it is dropped.
             unsafe { kernels.pass(lines, &launch, member, stream)? };
+            // The next one may wait for room in the stream.
+            drop(turn.take());
         }
         Ok(())
     }

@@ -242,6 +242,7 @@ int disagree() {
                             failure.own[0] == others[2][0].type && failure.own[1] == other &&
                             failure.theirs[0] == 1 && failure.theirs[1] == USUAL &&
                             receives.received[2].is_whole_around(other) &&
+                            receives.received[3].start()[0] == 0xee &&
                             receives.received[1].start()[7] == sends.sent[1].start()[7];
             if (!is_right) {
                 printf("%llu bytes: message %llu, %llu instead of %llu\n", other, failure.operation,
