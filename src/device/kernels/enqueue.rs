@@ -34,11 +34,12 @@ impl KernelEngine {
     pub(super) fn enqueue_alone(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let call = self.admit(task, stream)?;
         call.hold_back()?;
-        let end = match &call.work {
-            Work::Collective(call) => self.launch(call, stream)?,
-            Work::Messages(messages) => self.pass(messages, stream)?,
+        let launched = match &call.work {
+            Work::Collective(call) => self.launch(call, stream),
+            Work::Messages(messages) => self.pass(messages, stream),
         };
-        call.note(end)
+        let (end, launched) = self.end_of(launched, stream);
+        launched.and(call.note(end))
     }
 
     /// Checks a task and a stream, before anything is done in it.
@@ -76,7 +77,19 @@ impl KernelEngine {
         }
     }
 
-    /// Launches a collective's kernel behind the last call. The outer error says that nothing was launched.
+    /// The end of what was launched, also where that is only a part of it.
+    pub(super) fn end_of(
+        &self,
+        launched: Result<End, Error>,
+        stream: &Arc<CudaStream>,
+    ) -> (End, Result<(), Error>) {
+        match launched {
+            Ok(end) => (end, Ok(())),
+            Err(error) => (self.base.end(stream), Err(error)),
+        }
+    }
+
+    /// Launches a collective's kernel behind the last call.
     pub(super) fn launch(&self, call: &Call, stream: &Arc<CudaStream>) -> Result<End, Error> {
         self.behind_the_last(stream, |member| {
             // SAFETY: `attach` has made the scratch for this communicator alone, and `exchange` has passed each
@@ -91,8 +104,7 @@ impl KernelEngine {
         })
     }
 
-    /// Launches the kernel that passes some messages behind the last call. The outer error says that not all were
-    /// launched, if any.
+    /// Launches the kernels that pass some messages behind the last call, or, after an error, some of them.
     pub(super) fn pass(
         &self,
         messages: &[Message],

@@ -28,12 +28,11 @@ pub(super) fn enqueue_group(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
     let mut launched = Vec::new();
     let mut done = Ok(());
     for (_, kernel) in in_turns {
-        match kernel.launch() {
-            Ok(end) => launched.push((kernel, end)),
-            Err(error) => {
-                done = Err(error);
-                break;
-            }
+        let (end, was_launched) = kernel.engine.end_of(kernel.launch(), kernel.stream());
+        launched.push((kernel, end));
+        done = was_launched;
+        if done.is_err() {
+            break;
         }
     }
     // Also after an error: these run.
@@ -130,7 +129,7 @@ impl<'a> Kernel<'a> {
         })
     }
 
-    /// The outer error says that nothing, or not all, was launched.
+    /// Launches it, or, after an error, nothing or a part of it.
     fn launch(&self) -> Result<End, Error> {
         match &self.does {
             Does::Collective(call) => self.engine.launch(call, self.stream()),
