@@ -60,8 +60,7 @@
 //! [`f16`](crate::f16) and [`bf16`](crate::bf16) in programs that turn its feature `f16` on. Of 8-bit
 //! floats it makes slices out of memory that is there (`CudaStream::upgrade_device_ptr`, `unsafe`).
 //!
-//! Our own kernels ([`Backend::Engine`](crate::Backend::Engine)) reduce all types. Send, recv, `send_recv` and `all_to_all_v`
-//! of device memory take NCCL so far; with our own kernels, they are [`Error::Unsupported`] on every rank.
+//! Our own kernels ([`Backend::Engine`](crate::Backend::Engine)) reduce all types.
 //!
 //! Any NCCL and any GPU moves 8-bit floats, but reductions of them take NCCL 2.24.3 and, on all ranks, GPUs of compute
 //! capability 9.0 (Hopper) or later. Elsewhere they are refused on every rank, with

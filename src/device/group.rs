@@ -24,7 +24,8 @@ pub struct Group<'env> {
 impl Communicator {
     /// Lets the calls that `body` puts into the group ([`within`](Call::within)) start together, of this
     /// communicator and of others: so one thread can work for several devices, and sends and receives do not
-    /// wait for each other. Nothing is enqueued before `body` returns.
+    /// wait for each other. Nothing is enqueued before `body` returns. With
+    /// [`Backend::Engine`](crate::Backend::Engine), messages are passed behind the communicator's collectives of the group.
     ///
     /// ```no_run
     /// # use spark_ccl::cuda::DeviceMemory;

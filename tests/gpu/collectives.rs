@@ -1,8 +1,8 @@
 //! Every collective, on device memory, gives what it gives on host memory.
 
-use super::{BACKEND, Gpus, builder, gpus, text};
+use super::{Gpus, builder, gpus, text};
 use spark_ccl::cuda::cudarc::driver::{CudaSlice, CudaStream, DeviceRepr};
-use spark_ccl::{Backend, Blocks, Communicator, Element, Error, RedOp};
+use spark_ccl::{Blocks, Communicator, Element, Error, RedOp};
 use spark_ccl_testing::scramble;
 use std::sync::Arc;
 
@@ -144,10 +144,8 @@ fn exchanges() {
             |send, recv| comm.all_to_all(send, recv).run().map(drop),
             |send, recv| comm.all_to_all(send, recv).on(stream).map(drop),
         );
-        if BACKEND == Backend::Nccl {
-            send_and_receive(&rank);
-            exchange_blocks_of_any_length(&rank);
-        }
+        send_and_receive(&rank);
+        exchange_blocks_of_any_length(&rank);
         comm.barrier().run().unwrap();
     });
 }

@@ -6,6 +6,7 @@ mod buffers;
 mod collectives;
 mod failures;
 mod graphs;
+mod messages;
 mod order;
 mod own_kernels;
 mod processes;

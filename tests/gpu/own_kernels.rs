@@ -3,7 +3,7 @@
 use super::support::lack_of_gpus_is_said;
 use super::{BACKEND, builder, gpus, stream_of, text};
 use spark_ccl::cuda::{DeviceMemory, DeviceSlice};
-use spark_ccl::{Blocks, Communicator, Error, ExitClass, RedOp};
+use spark_ccl::{Communicator, Error, ExitClass, RedOp};
 use spark_ccl_testing::scramble;
 use std::time::Duration;
 
@@ -98,34 +98,6 @@ fn a_rank_that_is_late_is_named() {
         assert_eq!(late, [0], "{error}");
     });
     gpus.each(&super::builder(), |comm| sum(&comm));
-}
-
-#[test]
-fn what_has_no_kernel_is_refused_on_all_ranks() {
-    let Some(gpus) = gpus(2) else { return };
-    gpus.each(&builder(), |comm| {
-        let (stream, size) = (stream_of(&comm), comm.size());
-        let (own, mut other) = (memory(&comm), memory(&comm));
-        let (counts, begins) = (vec![1; size], (0..size).collect::<Vec<_>>());
-        let refused = [
-            text(comm.send(&own, 0).on(&stream)),
-            text(comm.recv(&mut other, 0).on(&stream)),
-            text(comm.send_recv(&own, 0, &mut other, 0).on(&stream)),
-            text(
-                comm.all_to_all_v(
-                    &own,
-                    Blocks::at(&counts, &begins),
-                    &mut other,
-                    Blocks::at(&counts, &begins),
-                )
-                .on(&stream),
-            ),
-        ];
-        for said in refused {
-            assert!(said.contains("SPARK_CCL_BACKEND=nccl"), "{said}");
-        }
-        sum(&comm);
-    });
 }
 
 #[test]
@@ -233,7 +205,7 @@ fn finalizing_gives_memory_back_and_ends_calls() {
     let before = context.mem_get_info().unwrap().0;
     let kept: Vec<_> = (0..TIMES).map(|_| finalized()).collect();
     let after = context.mem_get_info().unwrap().0;
-    // Each has had 10 MiB for each rank.
+    // Each has had more than 10 MiB for each rank.
     let lost = before.saturating_sub(after);
     assert!(
         lost < (TIMES * first.len() / 2) * (10 << 20),

@@ -50,7 +50,7 @@ struct Failure {
     // Written last. The lowest byte is the `Reason`; above are the peer (8 bits), the warp (16) and the
     // round (32).
     u64 what;
-    // Which operation it was, by its number.
+    // Which operation it was, by its number; or which of the peer's messages.
     u64 operation;
     // The patience that has ended.
     u64 patience;
@@ -105,7 +105,7 @@ struct Arguments {
     Call call;
 };
 
-enum Reason : u32 { LATE = 1, ABORTED = 2, MISMATCH = 3 };
+enum Reason : u32 { LATE = 1, ABORTED = 2, MISMATCH = 3, OTHER_MESSAGE = 4 };
 
 enum Combine : u32 { SUM = 0, PROD = 1, MAX = 2, MIN = 3 };
 

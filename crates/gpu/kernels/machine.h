@@ -29,6 +29,9 @@ struct Pair {
 // The lanes that a thread plays.
 const u32 HELD = 1;
 
+// How many strands a channel between two ranks has, which is a power of two.
+const u32 STRANDS = 128;
+
 // A wait looks at the clock and at the host's memory once in so many polls: the latter takes longer
 // than a poll.
 const u32 POLLS = 1024;
@@ -40,6 +43,11 @@ DEVICE u32 warps_of_cta() { return blockDim.x / LANES; }
 DEVICE u32 ctas() { return gridDim.x; }
 
 DEVICE bool any_lane(bool value) { return __any_sync(~0u, value); }
+// The bits that any lane has.
+DEVICE u64 bits_of_lanes(u64 value) {
+    u64 high = __reduce_or_sync(~0u, (u32)(value >> 32));
+    return high << 32 | __reduce_or_sync(~0u, (u32)value);
+}
 // All lanes have come here, and what they did before is done before what they do next.
 DEVICE void converge() { __syncwarp(); }
 

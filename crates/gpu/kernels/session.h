@@ -7,6 +7,8 @@
 // slot: it is free.
 #pragma once
 
+#include "batches.h"
+#include "patience.h"
 #include "signature.h"
 
 // The most rounds that may be sent and not received yet.
@@ -31,13 +33,11 @@ struct Session {
     // Its place among the warps of this grid, and how many these are.
     u32 place;
     u32 warps;
-    // When the wait has first looked at the clock, or 0.
-    u64 since;
-    u32 polls;
+    Patience patience;
 
     DEVICE explicit Session(const Arguments& arguments)
         : member(arguments.member), signature(arguments),
-          warp(cta() * MAX_WARPS + warp_of_cta()), since(0), polls(0) {
+          warp(cta() * MAX_WARPS + warp_of_cta()), patience(arguments.member) {
         state = load_pair(member.state);
         start = Protocol::round_of(member.rounds[warp]) + 1;
         warps = ctas() * warps_of_cta();
@@ -70,29 +70,10 @@ struct Session {
     }
 
     DEVICE Batch<Protocol> read(Span<const u8> span, u32 batch) const {
-        u64 first = base(batch);
-        auto* words = (const u64*)span.start;
-        if (is_aligned(span) && is_inside(span.bytes, first)) {
-            return read_from(Whole<const u64>{words + first}, 0);
-        }
-        if (first * 8 >= span.bytes) {
-            return {};
-        }
-        if (is_aligned(span) && span.bytes % 8 == 0) {
-            return read_from(Aligned<const u64>{words, span.bytes / 8}, first);
-        }
-        return read_from(Checked<const u8>{span}, first);
+        return read_batch<Protocol>(span, base(batch));
     }
     DEVICE void write(Span<u8> span, u32 batch, const Batch<Protocol>& written) const {
-        u64 first = base(batch);
-        auto* words = (u64*)span.start;
-        if (is_aligned(span) && is_inside(span.bytes, first)) {
-            write_to(Whole<u64>{words + first}, 0, written);
-        } else if (is_aligned(span) && span.bytes % 8 == 0) {
-            write_to(Aligned<u64>{words, span.bytes / 8}, first, written);
-        } else {
-            write_to(Checked<u8>{span}, first, written);
-        }
+        write_batch<Protocol>(span, base(batch), written);
     }
 
     DEVICE void send(u32 peer, u32 round, const Batch<Protocol>& batch) const {
@@ -138,30 +119,6 @@ struct Session {
     }
 
 private:
-    // Whether a batch that begins with this word is wholly in a buffer.
-    DEVICE static bool is_inside(u64 bytes, u64 first) {
-        return (first + Protocol::WORDS) * 8 <= bytes;
-    }
-
-    template <class From>
-    DEVICE static Batch<Protocol> read_from(From from, u64 first) {
-        Batch<Protocol> read;
-        for (u32 i = 0; i < HELD; i++) {
-            read.of[i] = Protocol::read(from, first, lane_of(i));
-        }
-        return read;
-    }
-    template <class To>
-    DEVICE static void write_to(To to, u64 first, const Batch<Protocol>& written) {
-        for (u32 i = 0; i < HELD; i++) {
-            Protocol::write(to, first, lane_of(i), written.of[i]);
-        }
-    }
-
-    // Whether the rank has failed. All lanes say the same, so that none takes part alone: it would send
-    // a part of a line.
-    DEVICE bool has_failed() const { return any_lane(load_word(&member.state->failed) != 0); }
-
     // Polls until nothing is missing, of the round or of what peers sign.
     template <class Poll>
     DEVICE bool wait(u32 round, Poll poll) {
@@ -173,10 +130,10 @@ private:
                 return false;
             }
             if (!any_lane(missing != MAX_RANKS)) {
-                since = 0;
+                patience.renew();
                 return true;
             }
-            if (gives_up(missing, round)) {
+            if (patience.is_over(missing, warp, start + round)) {
                 return false;
             }
             between_polls();
@@ -191,27 +148,5 @@ private:
             all &= Protocol::receive(slot, lane_of(i), start + round, batch.of[i]);
         }
         return all;
-    }
-
-    // Looks at times whether to end the wait, and says why; another warp may have.
-    DEVICE bool gives_up(u32 missing, u32 round) {
-        polls += 1;
-        if (polls % POLLS != 0) {
-            return false;
-        }
-        u64 now = nanoseconds();
-        since = since == 0 ? now : since;
-        Pair control = load_pair(member.control);
-        u64 patience = control.second;
-        // Lanes may read different times, and end together.
-        bool is_aborted = any_lane(control.first != 0);
-        if (!is_aborted && !any_lane(now >= since + patience) && !has_failed()) {
-            return false;
-        }
-        if (missing != MAX_RANKS) {
-            Reason reason = is_aborted ? ABORTED : LATE;
-            fail(member, {what(reason, missing, warp, start + round), 0, patience, {}, {}, 0});
-        }
-        return true;
     }
 };

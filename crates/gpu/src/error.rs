@@ -44,6 +44,16 @@ pub enum Error {
         /// How many ranks there are.
         ranks: usize,
     },
+    /// The other end of a message that is no rank.
+    #[error("rank {rank} was given the peer {peer}; the ranks are 0 to {}", ranks.saturating_sub(1))]
+    Peer {
+        /// The rank.
+        rank: usize,
+        /// The peer.
+        peer: usize,
+        /// How many ranks there are.
+        ranks: usize,
+    },
     /// A plan that its limits do not allow, or of a kernel for other operations.
     #[error("the plan {plan} is none for {operation:?} here; take that of `Plan::new`")]
     Plan {
@@ -70,6 +80,24 @@ pub enum Error {
         /// Which of the operations it was, counted from 1, those in graphs included.
         operation: u64,
     },
+    /// A message is not what its receiver expects.
+    #[error(
+        "rank {rank} does not agree with rank {peer} in message {message} from there: it has signed {:#x} {:#x}, \
+         and rank {peer} {:#x} {:#x}; each message must be received with the type and the count with which it is sent",
+        own[0], own[1], theirs[0], theirs[1]
+    )]
+    OtherMessage {
+        /// The receiver.
+        rank: usize,
+        /// The sender.
+        peer: usize,
+        /// The receiver's words, of [`Message::words`](crate::Message::words).
+        own: [u64; 2],
+        /// The sender's.
+        theirs: [u64; 2],
+        /// Which of the messages from this peer it was, counted from 1, those in graphs included.
+        message: u64,
+    },
     /// A peer did not come within the patience.
     #[error(
         "rank {rank} waited for rank {peer} for {seconds} s in vain (warp {warp}, round {round}): that rank \
@@ -82,9 +110,9 @@ pub enum Error {
         peer: usize,
         /// How long it waited.
         seconds: f64,
-        /// Which of its warps.
+        /// Which of its warps; of a message, which strand.
         warp: u16,
-        /// For which of this warp's rounds, in all operations.
+        /// For which of this warp's rounds, in all operations; of a message, for which of the strand's batches.
         round: u32,
     },
     /// The program ended the waits.

@@ -6,13 +6,17 @@ use parking_lot::{Mutex, MutexGuard};
 use spark_ccl_cuda::cudarc::driver::{CudaContext, CudaFunction, CudaStream, result};
 use spark_ccl_cuda::{Images, checked, make_current};
 
-use crate::layout::Arguments;
+use crate::channels::{FEW, MANY};
+use crate::layout::{Arguments, MemberLayout};
+use crate::message::Launch;
 use crate::{Error, Kernel, Plan};
 
 static IMAGES: Images = Images::new(
     "collectives.cu",
     include_bytes!("../kernels/collectives.images"),
 );
+
+static MESSAGES: Images = Images::new("messages.cu", include_bytes!("../kernels/messages.images"));
 
 /// By GPU, held during a launch that is a communicator's first in a stream. Where two threads launch at
 /// once, each the first kernel of a stream, the driver may give both streams one queue of the GPU: a rank's
@@ -24,18 +28,36 @@ static FIRST_LAUNCHES: [Mutex<()>; 16] = [const { Mutex::new(()) }; 16];
 pub(crate) struct Kernels {
     /// By the number of the kernel.
     functions: Vec<CudaFunction>,
+    passing: [Passing; 2],
     /// Where some were launched. A `Weak` keeps the address from being reused.
     streams: Mutex<Vec<Weak<CudaStream>>>,
+}
+
+/// The kernels that pass messages by packets, or by lines.
+#[derive(Debug)]
+struct Passing {
+    few: CudaFunction,
+    many: CudaFunction,
 }
 
 impl Kernels {
     /// Loads all of them: a kernel that is loaded later would wait for those that run, which may wait
     /// for it.
     pub(crate) fn load(context: &Arc<CudaContext>) -> Result<Self, Error> {
-        let kernels = IMAGES.load(context)?;
+        let [kernels, messages] = [IMAGES.load(context)?, MESSAGES.load(context)?];
         let functions = Kernel::ALL.map(|kernel| kernels.function(kernel.name()));
+        let passing = |few: &str, many: &str| -> Result<Passing, Error> {
+            Ok(Passing {
+                few: messages.function(few)?,
+                many: messages.function(many)?,
+            })
+        };
         Ok(Self {
             functions: functions.into_iter().collect::<Result<_, _>>()?,
+            passing: [
+                passing("few_messages_packets", "many_messages_packets")?,
+                passing("few_messages_lines", "many_messages_lines")?,
+            ],
             streams: Mutex::default(),
         })
     }
@@ -51,24 +73,37 @@ impl Kernels {
         mut arguments: Arguments,
         stream: &CudaStream,
     ) -> Result<(), Error> {
-        let device = make_current(stream.context())?;
         let function = &self.functions[plan.kernel as usize];
-        let (grid, block) = ((plan.ctas, 1, 1), (plan.threads, 1, 1));
-        let mut parameters = [(&raw mut arguments).cast()];
-        // SAFETY: each kernel has one parameter, which has this layout, and which the driver copies.
-        // The caller vouches for the memory that it names.
-        let launched = unsafe {
-            let function = function.cu_function();
-            result::launch_kernel(
-                function,
-                grid,
-                block,
-                0,
-                stream.cu_stream(),
-                &mut parameters,
-            )
-        };
-        Ok(checked("cuLaunchKernel", device, launched)?)
+        // SAFETY: these kernels have one parameter, which has this layout. The caller vouches for the memory that
+        // it names.
+        unsafe { launch_in(stream, function, [plan.ctas, plan.threads], &mut arguments) }
+    }
+
+    /// Enqueues the kernel that passes some messages in a stream, by lines or by packets.
+    ///
+    /// # Safety
+    /// All memory that the member and the launch name must be there, and used as `channels.h` says, until
+    /// the kernel has ended.
+    pub(crate) unsafe fn pass(
+        &self,
+        lines: bool,
+        launch: &Launch,
+        (member, channels): (MemberLayout, u64),
+        stream: &CudaStream,
+    ) -> Result<(), Error> {
+        let Passing { few, many } = &self.passing[usize::from(lines)];
+        let grid = [launch.ctas, launch.threads];
+        // SAFETY: each kernel has one parameter, which has this layout. The caller vouches for the memory that it
+        // names.
+        unsafe {
+            if launch.messages <= FEW {
+                let mut arguments = launch.layout::<FEW>(member, channels);
+                launch_in(stream, few, grid, &mut arguments)
+            } else {
+                let mut arguments = launch.layout::<MANY>(member, channels);
+                launch_in(stream, many, grid, &mut arguments)
+            }
+        }
     }
 
     /// To be held during a launch in a stream, if it is the first one there.
@@ -88,4 +123,34 @@ impl Kernels {
 /// To be held during the first launches in a stream.
 pub(crate) fn first_turn(context: &CudaContext) -> MutexGuard<'static, ()> {
     FIRST_LAUNCHES[context.ordinal() % FIRST_LAUNCHES.len()].lock()
+}
+
+/// Launches a kernel on a grid of this many CTAs and threads of each.
+///
+/// # Safety
+/// The kernel's one parameter must have this layout, and all memory that it names must be there until the kernel has
+/// ended.
+unsafe fn launch_in<A>(
+    stream: &CudaStream,
+    function: &CudaFunction,
+    [ctas, threads]: [u32; 2],
+    arguments: &mut A,
+) -> Result<(), Error> {
+    let device = make_current(stream.context())?;
+    let (grid, block) = ((ctas, 1, 1), (threads, 1, 1));
+    let mut parameters = [std::ptr::from_mut(arguments).cast()];
+    // SAFETY: the parameter has the kernel's layout, and the driver copies it. The caller vouches for the memory that
+    // it names.
+    let launched = unsafe {
+        let function = function.cu_function();
+        result::launch_kernel(
+            function,
+            grid,
+            block,
+            0,
+            stream.cu_stream(),
+            &mut parameters,
+        )
+    };
+    Ok(checked("cuLaunchKernel", device, launched)?)
 }

@@ -11,10 +11,12 @@
 //!   the program passes to a peer: a process or a thread, on the same GPU or on another one.
 //! - [`Member::join`] maps the peers' scratch, and loads the kernels. Ranks share nothing else.
 //! - [`Member::enqueue`] launches an operation in a stream, or captures it into a graph.
+//! - [`Member::pass`] does so with [messages](Message) between pairs, which take no part of other ranks.
 //! - [`Member::check`] says whether an operation has failed, and because of which peer.
 //!
 //! **Ranks agree.** In each operation, ranks compare what they have signed: [`Call::words`]. If a peer has
-//! called something else, a rank fails, and names both.
+//! called something else, a rank fails, and names both. So does the receiver of a message of another type or
+//! length.
 //!
 //! **Nothing hangs.** Kernels look at the clock, and at the host's memory, once in many polls. A wait ends
 //! when the [patience](Member::set_patience) is over, or when [`Member::abort`] was called. The rank's
@@ -27,11 +29,13 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod call;
+mod channels;
 mod error;
 mod kernels;
 mod layout;
 mod mailbox;
 mod member;
+mod message;
 mod plan;
 mod scratch;
 
@@ -39,5 +43,6 @@ pub use call::Call;
 pub use error::Error;
 pub use layout::MAX_RANKS;
 pub use member::{Member, Settings};
+pub use message::{Message, Way};
 pub use plan::{Kernel, Limits, Plan};
 pub use scratch::Scratch;

@@ -81,6 +81,11 @@ enum Reason {
         theirs: [u64; 2],
         operation: u64,
     },
+    OtherMessage {
+        own: [u64; 2],
+        theirs: [u64; 2],
+        message: u64,
+    },
 }
 
 impl Failure {
@@ -91,16 +96,22 @@ impl Failure {
         // Relaxed: they were written before the first word.
         let word = |place: usize| words[place].load(Ordering::Relaxed);
         let [reason, peer, ..] = what.to_le_bytes();
+        let (number, own, theirs) = (word(1), [word(3), word(4)], [word(5), word(6)]);
         let reason = match reason {
             0 => return None,
             1 => Reason::Late {
                 patience: Duration::from_nanos(word(2)),
             },
             2 => Reason::Aborted,
-            _ => Reason::Mismatch {
-                own: [word(3), word(4)],
-                theirs: [word(5), word(6)],
-                operation: word(1),
+            3 => Reason::Mismatch {
+                own,
+                theirs,
+                operation: number,
+            },
+            _ => Reason::OtherMessage {
+                own,
+                theirs,
+                message: number,
             },
         };
         Some(Self {
@@ -143,6 +154,17 @@ impl Failure {
                 theirs,
                 operation,
             },
+            Reason::OtherMessage {
+                own,
+                theirs,
+                message,
+            } => Error::OtherMessage {
+                rank,
+                peer,
+                own,
+                theirs,
+                message,
+            },
         }
     }
 }
@@ -184,5 +206,11 @@ mod tests {
             operation: 9,
         };
         assert_eq!(read(rest | 3), failure(mismatch));
+        let other = Reason::OtherMessage {
+            own: [3, 4],
+            theirs: [5, 6],
+            message: 9,
+        };
+        assert_eq!(read(rest | 4), failure(other));
     }
 }

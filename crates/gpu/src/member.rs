@@ -8,10 +8,12 @@ use std::time::Duration;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{DeviceBlock, OwnStream, make_current, relaxed};
 
+use crate::channels::{FEW, MANY};
 use crate::kernels::{Kernels, first_turn};
 use crate::layout::{Arguments, CallLayout, MAX_RANKS, MemberLayout};
 use crate::mailbox::Mailbox;
-use crate::{Call, Error, Kernel, Limits, Plan, Scratch};
+use crate::message::{Launch, Launches};
+use crate::{Call, Error, Kernel, Limits, Message, Plan, Scratch};
 
 /// What all ranks of a communicator have to set alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +128,18 @@ impl Member {
             // until `drop` has waited for the kernels.
             unsafe { self.parts.kernels.launch(plan, arguments, stream.inner())? };
         }
+        for (lines, messages) in [(false, FEW), (false, MANY), (true, FEW), (true, MANY)] {
+            let launch = Launch {
+                messages,
+                ..Launch::NOTHING
+            };
+            let member = (self.layout, self.parts.own.channels());
+            // SAFETY: without flows, a kernel only reads the state, which is there as long.
+            unsafe {
+                let kernels = &self.parts.kernels;
+                kernels.pass(lines, &launch, member, stream.inner())?;
+            };
+        }
         drop(turn);
         Ok(stream.synchronize()?)
     }
@@ -212,6 +226,40 @@ impl Member {
         // time. The member has all other memory that the arguments name, and frees it only after the
         // kernels that run have ended: nobody launches others once it is dropped.
         unsafe { self.parts.kernels.launch(plan, arguments, stream) }
+    }
+
+    /// Enqueues messages in a stream of the rank's GPU, or captures them into a graph; does not wait. They are passed
+    /// together: none waits for another one, but those one way between two ranks, which are passed in their order.
+    ///
+    /// Between two ranks, the k-th message that one sends is the k-th that the other one receives. Short ones
+    /// are done when they are sent, and longer ones wait for their receiver. Other ranks have no part in them.
+    ///
+    /// More messages than a kernel has room for, which is 120, are passed by several kernels, one after the other: of
+    /// r ranks, 60 / r of each way between two ranks at a time. So they end where each of their peers passes theirs
+    /// together, too, or has nothing else to wait for.
+    ///
+    /// # Safety
+    /// - The same as for [`enqueue`](Self::enqueue), of the peers' scratch, one after the other and at the same time.
+    /// - All buffers must be as long as the messages say. Until all have been passed, nothing else may write what
+    ///   is sent, or use what is received.
+    ///
+    /// # Errors
+    /// An earlier operation has failed, a peer is no rank, or the driver fails.
+    pub unsafe fn pass(&self, messages: &[Message], stream: &Arc<CudaStream>) -> Result<(), Error> {
+        self.check()?;
+        let member = (self.layout, self.parts.own.channels());
+        let launches = Launches::new(messages, self.rank(), self.ranks(), self.limits())?;
+        let mut turn = self.parts.kernels.turn(stream);
+        for launch in launches {
+            let (kernels, lines) = (&self.parts.kernels, self.limits().lines);
+            // SAFETY: the caller vouches for the peers' scratch, for the buffers, and for one operation at a
+            // time. The member has all other memory that the arguments name, and frees it only after the
+            // kernels that run have ended: nobody launches others once it is dropped.
+            unsafe { kernels.pass(lines, &launch, member, stream)? };
+            // The next one may wait for room in the stream.
+            drop(turn.take());
+        }
+        Ok(())
     }
 
     /// Whether an operation of this rank has failed. Looks at memory of the host, and asks no driver;

@@ -8,6 +8,7 @@ use spark_ccl_cuda::DeviceBlock;
 use spark_ccl_cuda::cudarc::driver::CudaContext;
 
 use crate::Error;
+use crate::channels::CHANNEL_BYTES;
 use crate::layout::{MAX_RANKS, ROUNDS_BYTES, STATE_BYTES, shared_bytes};
 
 /// A rank's memory that its peers write to, on its GPU.
@@ -22,7 +23,7 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Sets the memory of one of this many ranks aside, 10 MiB for each, and waits until it is zero.
+    /// Sets the memory of one of this many ranks aside, 12 MiB for each, and waits until it is zero.
     ///
     /// # Errors
     /// There are too few or too many ranks, there is not enough memory, or the driver fails.
@@ -47,7 +48,7 @@ impl Scratch {
 
     /// How much memory one of this many ranks needs.
     pub fn bytes(ranks: usize) -> usize {
-        shared_bytes(ranks) + ROUNDS_BYTES + STATE_BYTES
+        channels(ranks) + ranks * CHANNEL_BYTES
     }
 
     /// Maps a peer's memory for this rank's GPU.
@@ -66,6 +67,11 @@ impl Scratch {
         [rounds, rounds + ROUNDS_BYTES as u64]
     }
 
+    /// Where the channels are in the scratch of each rank.
+    pub(crate) fn channels(&self) -> u64 {
+        channels(self.ranks) as u64
+    }
+
     pub(crate) fn context(&self) -> &Arc<CudaContext> {
         &self.context
     }
@@ -78,4 +84,9 @@ impl Scratch {
     pub(crate) fn settle(&self) -> Result<(), Error> {
         Ok(self.block.settle()?)
     }
+}
+
+/// Behind all else.
+const fn channels(ranks: usize) -> usize {
+    shared_bytes(ranks) + ROUNDS_BYTES + STATE_BYTES
 }

@@ -17,6 +17,8 @@
 #define WORDS_AT_ONCE
 
 const u32 HELD = LANES;
+// Few, so that short messages go around all slots.
+const u32 STRANDS = 4;
 const u32 POLLS = 16;
 
 // What this thread plays.
@@ -37,6 +39,7 @@ inline u32 warp_of_cta() { return here.warp; }
 inline u32 warps_of_cta() { return here.warps; }
 inline u32 ctas() { return here.ctas; }
 inline bool any_lane(bool value) { return value; }
+inline u64 bits_of_lanes(u64 value) { return value; }
 inline void converge() {}
 
 inline u32 random_below(u32 limit) {

@@ -47,10 +47,14 @@ impl Built {
     }
 }
 
-/// The protocols' program, watched by `ThreadSanitizer`.
-fn protocol() -> Option<Built> {
+/// A program that plays kernels by threads, watched by `ThreadSanitizer`.
+fn threads(source: &str) -> Option<Built> {
     let options = ["-fsanitize=thread", "-pthread"];
-    has(Need::CppCompiler).then(|| Built::new("protocol.cpp", &options))
+    has(Need::CppCompiler).then(|| Built::new(source, &options))
+}
+
+fn protocol() -> Option<Built> {
+    threads("protocol.cpp")
 }
 
 #[test]
@@ -91,6 +95,36 @@ fn ranks_that_do_not_agree_know_it() {
 fn a_slow_peer_is_waited_for_as_long_as_it_sends() {
     if let Some(program) = protocol() {
         program.run(&["slow".into()]);
+    }
+}
+
+#[test]
+fn messages_arrive_whoever_is_late() {
+    let Some(program) = threads("messages.cpp") else {
+        return;
+    };
+    // The numbers of batches start at 0, and where their lower half wraps.
+    for first_number in ["0", "0xffffffe0"] {
+        for ranks in [1, 2, 3, 4, 8] {
+            for seed in 0..3 {
+                let seed = format!("{}", seed + 10 * ranks);
+                let ranks = ranks.to_string();
+                program.run(&[seed, ranks, "80".into(), first_number.into()]);
+            }
+        }
+    }
+    for way in ["ring", "slow"] {
+        program.run(&[way.into()]);
+    }
+}
+
+#[test]
+fn messages_without_an_other_end_name_the_peer() {
+    let Some(program) = threads("messages.cpp") else {
+        return;
+    };
+    for way in ["late", "abort", "mismatch"] {
+        program.run(&[way.into()]);
     }
 }
 

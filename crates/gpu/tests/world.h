@@ -6,13 +6,7 @@
 #include <vector>
 
 #include "../kernels/collectives.h"
-
-inline u64 scramble(u64 x) {
-    x += 0x9e3779b97f4a7c15;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-    x = (x ^ x >> 27) * 0x94d049bb133111eb;
-    return x ^ x >> 31;
-}
+#include "random.h"
 
 enum Kind {
     ONE_SHOT,
@@ -171,11 +165,8 @@ inline std::vector<u8> expected(const Operation& operation, u32 number, u32 rank
 }
 
 inline Operation random_operation(u64 seed, u32 ranks, u64 first_round) {
-    u64 random = scramble(seed);
-    auto below = [&](u64 limit) {
-        random = scramble(random);
-        return random % limit;
-    };
+    Random random(seed);
+    auto below = [&](u64 limit) { return random.below(limit); };
     Operation operation = {};
     operation.kind = (Kind)below(KINDS);
     operation.lines = below(2);

@@ -81,8 +81,10 @@ pub fn describe(words: [u64; 2]) -> String {
         return operation.name().to_owned();
     }
     let mut parts = Vec::new();
-    if operation != Operation::AllToAllV {
-        parts.push(format!("count {}", words[1] & ((1 << COUNT_BITS) - 1)));
+    let count = words[1] & ((1 << COUNT_BITS) - 1);
+    // Only a block of such a call has a count.
+    if operation != Operation::AllToAllV || count > 0 {
+        parts.push(format!("count {count}"));
     }
     parts.push(match DType::from_code(byte(8)) {
         Some(dtype) => dtype.name().to_owned(),

@@ -1,25 +1,32 @@
-//! From a checked task to a kernel in a stream.
+//! From checked tasks to a kernel in a stream.
 
 use super::engine::KernelEngine;
+use super::messages::messages_of;
 use crate::device::calls::Calls;
 use crate::device::rank::State;
 use crate::error::Error;
 use crate::task::Task;
 use spark_ccl_cuda::cudarc::driver::CudaStream;
 use spark_ccl_cuda::{RecordedEvent, is_capturing};
-use spark_ccl_gpu::{self as gpu, Call};
-use spark_ccl_types::{Operation, ReduceOp, Side};
+use spark_ccl_gpu::{self as gpu, Call, Member, Message};
+use spark_ccl_types::{ReduceOp, Side};
 use std::sync::Arc;
 
-/// The end of a call, in a stream that captures nothing.
+/// The end of a kernel, in a stream that captures nothing.
 pub(super) type End = Result<Option<Arc<RecordedEvent>>, spark_ccl_cuda::Error>;
 
 /// A call that its engine has admitted.
 pub(super) struct Admitted<'a> {
-    engine: &'a KernelEngine,
-    call: Call,
+    pub(super) engine: &'a KernelEngine,
+    pub(super) work: Work,
     task: &'a Task,
-    stream: &'a Arc<CudaStream>,
+    pub(super) stream: &'a Arc<CudaStream>,
+}
+
+/// What a kernel has to do for a call.
+pub(super) enum Work {
+    Collective(Call),
+    Messages(Vec<Message>),
 }
 
 impl KernelEngine {
@@ -27,30 +34,28 @@ impl KernelEngine {
     pub(super) fn enqueue_alone(&self, task: &Task, stream: &Arc<CudaStream>) -> Result<(), Error> {
         let call = self.admit(task, stream)?;
         call.hold_back()?;
-        let end = call.launch()?;
-        call.note(end)
+        let launched = match &call.work {
+            Work::Collective(call) => self.launch(call, stream),
+            Work::Messages(messages) => self.pass(messages, stream),
+        };
+        let (end, launched) = self.end_of(launched, stream);
+        launched.and(call.note(end))
     }
 
-    /// Checks a task and a stream, before anything is done in it. What there is no kernel for is refused on all ranks.
+    /// Checks a task and a stream, before anything is done in it.
     pub(super) fn admit<'a>(
         &'a self,
         task: &'a Task,
         stream: &'a Arc<CudaStream>,
     ) -> Result<Admitted<'a>, Error> {
-        let operation = task.operation();
-        match operation {
-            Operation::Send | Operation::Recv | Operation::SendRecv | Operation::AllToAllV => {
-                return Err(Error::Unsupported {
-                    what: format!("{operation} on devices"),
-                    reason: "the backend engine has no kernel for it yet; SPARK_CCL_BACKEND=nccl does it"
-                        .to_owned(),
-                });
-            }
-            _ => self.base.admit(task, stream)?,
-        }
+        self.base.admit(task, stream)?;
+        let work = match messages_of(task) {
+            Some(messages) => Work::Messages(messages),
+            None => Work::Collective(self.call(task)),
+        };
         Ok(Admitted {
             engine: self,
-            call: self.call(task),
+            work,
             task,
             stream,
         })
@@ -71,6 +76,64 @@ impl KernelEngine {
             words: task.signature.words(),
         }
     }
+
+    /// The end of what was launched, also where that is only a part of it.
+    pub(super) fn end_of(
+        &self,
+        launched: Result<End, Error>,
+        stream: &Arc<CudaStream>,
+    ) -> (End, Result<(), Error>) {
+        match launched {
+            Ok(end) => (end, Ok(())),
+            Err(error) => (self.base.end(stream), Err(error)),
+        }
+    }
+
+    /// Launches a collective's kernel behind the last call.
+    pub(super) fn launch(&self, call: &Call, stream: &Arc<CudaStream>) -> Result<End, Error> {
+        self.behind_the_last(stream, |member| {
+            // SAFETY: `attach` has made the scratch for this communicator alone, and `exchange` has passed each
+            // rank's to the others and checked whose it is. `admit` has checked that the buffers are memory of this
+            // GPU, and the task's check that they are as long as the call says. Their order keeps them, and keeps
+            // others away, until the call has run (`hold_back`, `note`); for `DeviceSlice`, also in graphs, its
+            // `from_raw` promises that. Calls run one after the other: this one is behind the last one, and the
+            // lock is held; where graphs are among them, `from_raw` promises that, too. The words have all that a
+            // call depends on but for each rank's own addresses and factor. `attach` has shared out the CTAs of
+            // GPUs that ranks share.
+            unsafe { member.enqueue(call, stream) }
+        })
+    }
+
+    /// Launches the kernels that pass some messages behind the last call, or, after an error, some of them.
+    pub(super) fn pass(
+        &self,
+        messages: &[Message],
+        stream: &Arc<CudaStream>,
+    ) -> Result<End, Error> {
+        self.behind_the_last(stream, |member| {
+            // SAFETY: as of `launch`; a message's words have its type and its count, and so its length.
+            unsafe { member.pass(messages, stream) }
+        })
+    }
+
+    fn behind_the_last(
+        &self,
+        stream: &Arc<CudaStream>,
+        launch: impl FnOnce(&Member) -> Result<(), gpu::Error>,
+    ) -> Result<End, Error> {
+        let base = &self.base;
+        if base.watch.failed() {
+            return Err(base.gone());
+        }
+        let launched = {
+            let State { backend, calls, .. } = &mut *base.lock()?;
+            let member = backend.as_ref().ok_or_else(|| base.gone())?;
+            let followed = follow(calls, stream).map_err(gpu::Error::from);
+            let launched = followed.and_then(|()| launch(member));
+            launched.map(|()| base.record(calls, stream))
+        };
+        launched.map_err(|error| self.failed(error))
+    }
 }
 
 impl Admitted<'_> {
@@ -78,32 +141,6 @@ impl Admitted<'_> {
     pub(super) fn hold_back(&self) -> Result<(), Error> {
         let (base, operation) = (&self.engine.base, self.task.operation().name());
         base.hold_back(operation, self.task.regions(), self.stream)
-    }
-
-    /// Launches its kernel behind the last call. The outer error says that nothing was launched.
-    pub(super) fn launch(&self) -> Result<End, Error> {
-        let (base, stream) = (&self.engine.base, self.stream);
-        if base.watch.failed() {
-            return Err(base.gone());
-        }
-        let launched = {
-            let State { backend, calls, .. } = &mut *base.lock()?;
-            let member = backend.as_ref().ok_or_else(|| base.gone())?;
-            let launch = || -> Result<(), gpu::Error> {
-                follow(calls, stream)?;
-                // SAFETY: `attach` has made the scratch for this communicator alone, and `exchange` has passed each
-                // rank's to the others and checked whose it is. `admit` has checked that the buffers are memory of this
-                // GPU, and the task's check that they are as long as the call says. Their order keeps them, and keeps
-                // others away, until the call has run (`hold_back`, `note`); for `DeviceSlice`, also in graphs, its
-                // `from_raw` promises that. Calls run one after the other: this one is behind the last one, and the
-                // lock is held; where graphs are among them, `from_raw` promises that, too. The words have all that a
-                // call depends on but for each rank's own addresses and factor. `attach` has shared out the CTAs of
-                // GPUs that ranks share.
-                unsafe { member.enqueue(&self.call, stream) }
-            };
-            launch().map(|()| base.record(calls, stream))
-        };
-        launched.map_err(|error| self.engine.failed(error))
     }
 
     /// Notes for its memory when it will have run.
@@ -138,7 +175,7 @@ mod tests {
     use super::*;
     use crate::buffer::Region;
     use crate::task::Spec;
-    use spark_ccl_types::DType;
+    use spark_ccl_types::{DType, Operation};
 
     fn starts(operation: Operation, in_place: bool) -> [u64; 2] {
         let region = |start: usize| Region::host(std::ptr::without_provenance::<u32>(start), 30);

@@ -1,9 +1,12 @@
 //! The tasks of a group, as kernels that wait for each other only once they run.
 
 use super::engine::KernelEngine;
-use super::enqueue::Admitted;
+use super::enqueue::{Admitted, End, Work};
 use crate::device::engine::StreamTask;
 use crate::error::Error;
+use spark_ccl_cuda::cudarc::driver::CudaStream;
+use spark_ccl_cuda::is_capturing;
+use spark_ccl_gpu::{Call, Message};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -14,41 +17,159 @@ pub(super) fn enqueue_group(tasks: &[StreamTask<'_>]) -> Result<(), Error> {
         engine.admit(&task.task, task.stream)
     });
     let admitted = admitted.collect::<Result<Vec<_>, Error>>()?;
+    let kernels = kernels(&admitted);
+    kernels.iter().try_for_each(Kernel::check)?;
     // Before any is launched: a call that writes to a part of a block would otherwise wait for a call of the group that
     // reads another part. The buffers of a group are borrowed apart, so its calls need not wait for each other.
     admitted.iter().try_for_each(Admitted::hold_back)?;
-    let turns = turns(tasks.iter().map(lanes));
-    let mut in_turns: Vec<_> = turns.into_iter().zip(&admitted).collect();
+    let turns = turns(kernels.iter().map(Kernel::lanes));
+    let mut in_turns: Vec<_> = turns.into_iter().zip(&kernels).collect();
     in_turns.sort_by_key(|&(turn, _)| turn);
     let mut launched = Vec::new();
     let mut done = Ok(());
-    for (_, call) in in_turns {
-        match call.launch() {
-            Ok(end) => launched.push((call, end)),
-            Err(error) => {
-                done = Err(error);
-                break;
-            }
+    for (_, kernel) in in_turns {
+        let (end, was_launched) = kernel.engine.end_of(kernel.launch(), kernel.stream());
+        launched.push((kernel, end));
+        done = was_launched;
+        if done.is_err() {
+            break;
         }
     }
     // Also after an error: these run.
-    for (call, end) in launched {
-        done = done.and(call.note(end));
+    for (kernel, end) in launched {
+        done = done.and(kernel.note(&end));
     }
     done
 }
 
-/// What keeps a task behind earlier ones: its engine, and its stream, which is known by its context, too.
-fn lanes(task: &StreamTask<'_>) -> [(usize, usize); 2] {
-    let engine = Arc::as_ptr(task.engine).addr();
-    let context = task.stream.context().cu_ctx().addr();
-    [(engine, 0), (context, task.stream.cu_stream().addr())]
+/// A kernel, and the calls that it does: a collective, or all that send and receive of an engine's.
+struct Kernel<'a> {
+    engine: &'a KernelEngine,
+    calls: Vec<&'a Admitted<'a>>,
+    does: Does<'a>,
 }
 
-/// When each task has its turn: one after the last earlier task of its engine, and of its stream. So those of several
+enum Does<'a> {
+    Collective(&'a Call),
+    Messages(Vec<Message>),
+}
+
+/// The kernels of a group: of each engine, its collectives, and then all its messages together. That order is the same on
+/// all ranks, also where these put messages into the group at different places between collectives.
+fn kernels<'a>(admitted: &'a [Admitted<'a>]) -> Vec<Kernel<'a>> {
+    let mut collectives = Vec::new();
+    let mut passing: Vec<Kernel<'a>> = Vec::new();
+    for call in admitted {
+        let engine = call.engine;
+        let kernel = |does| Kernel {
+            engine,
+            calls: vec![call],
+            does,
+        };
+        match &call.work {
+            Work::Collective(collective) => collectives.push(kernel(Does::Collective(collective))),
+            Work::Messages(messages) => {
+                let mut others = passing.iter_mut();
+                match others.find(|other| std::ptr::eq(other.engine, engine)) {
+                    Some(other) => other.add(call, messages),
+                    None => passing.push(kernel(Does::Messages(messages.clone()))),
+                }
+            }
+        }
+    }
+    collectives.append(&mut passing);
+    collectives
+}
+
+impl<'a> Kernel<'a> {
+    fn add(&mut self, call: &'a Admitted<'a>, more: &[Message]) {
+        if let Does::Messages(messages) = &mut self.does {
+            messages.extend_from_slice(more);
+            self.calls.push(call);
+        }
+    }
+
+    /// The stream in which it is launched.
+    fn stream(&self) -> &'a Arc<CudaStream> {
+        self.calls[0].stream
+    }
+
+    /// The other streams of its calls.
+    fn others(&self) -> Vec<&'a Arc<CudaStream>> {
+        let mut others = Vec::new();
+        for call in &self.calls {
+            if call.stream != self.stream() && !others.contains(&call.stream) {
+                others.push(call.stream);
+            }
+        }
+        others
+    }
+
+    /// What keeps it behind earlier ones: its engine, and its stream, which is known by its context, too.
+    fn lanes(&self) -> [(usize, usize); 2] {
+        let engine = std::ptr::from_ref(self.engine).addr();
+        let context = self.stream().context().cu_ctx().addr();
+        [(engine, 0), (context, self.stream().cu_stream().addr())]
+    }
+
+    /// Refuses messages of several streams where one of these captures.
+    fn check(&self) -> Result<(), Error> {
+        let others = self.others();
+        let mut streams = others.iter().copied().chain([self.stream()]);
+        let captures = |stream: &Arc<CudaStream>| self.engine.base.own(is_capturing(stream));
+        if others.is_empty()
+            || !streams.try_fold(false, |any, stream| Ok::<_, Error>(any | captures(stream)?))?
+        {
+            return Ok(());
+        }
+        Err(Error::Invalid {
+            operation: "group",
+            problem: "messages of a communicator are passed together; to capture them, put them in one stream"
+                .to_owned(),
+        })
+    }
+
+    /// Launches it, or, after an error, nothing or a part of it.
+    fn launch(&self) -> Result<End, Error> {
+        match &self.does {
+            Does::Collective(call) => self.engine.launch(call, self.stream()),
+            Does::Messages(messages) => self.pass(messages),
+        }
+    }
+
+    /// Passes messages behind all in the streams of their calls, and before all that comes there.
+    fn pass(&self, messages: &[Message]) -> Result<End, Error> {
+        let (base, others) = (&self.engine.base, self.others());
+        let lost = |error| base.lost(error);
+        for other in &others {
+            if let Some(before) = base.end(other).map_err(lost)? {
+                before.hold_back(self.stream()).map_err(lost)?;
+            }
+        }
+        let end = self.engine.pass(messages, self.stream())?;
+        if let Ok(Some(end)) = &end {
+            others
+                .iter()
+                .try_for_each(|other| end.hold_back(other))
+                .map_err(lost)?;
+        }
+        Ok(end)
+    }
+
+    /// Notes for the memory of its calls when it will have run.
+    fn note(&self, end: &End) -> Result<(), Error> {
+        let mut done = Ok(());
+        for call in &self.calls {
+            done = done.and(call.note(end.clone()));
+        }
+        done
+    }
+}
+
+/// When each kernel has its turn: one after the last earlier one of its engine, and of its stream. So those of several
 /// engines alternate, as far as they are in streams of their own. If one engine's came first, they could fill their
 /// stream, and the thread would wait there for a kernel that waits for one that this thread has not launched yet.
-fn turns<K: Eq + std::hash::Hash + Copy>(tasks: impl Iterator<Item = [K; 2]>) -> Vec<usize> {
+fn turns<K: Eq + std::hash::Hash + Copy>(kernels: impl Iterator<Item = [K; 2]>) -> Vec<usize> {
     let mut next = [HashMap::new(), HashMap::new()];
     let turn = |lanes: [K; 2]| {
         let earlier = next.iter().zip(&lanes);
@@ -59,7 +180,7 @@ fn turns<K: Eq + std::hash::Hash + Copy>(tasks: impl Iterator<Item = [K; 2]>) ->
         }
         turn
     };
-    tasks.map(turn).collect()
+    kernels.map(turn).collect()
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ mod engine;
 mod enqueue;
 mod group;
 mod joined;
+mod messages;
 mod pass;
 mod report;
 

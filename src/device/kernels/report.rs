@@ -1,9 +1,10 @@
 //! What kernels and the driver report, as the communicator's fault.
 
 use super::engine::KernelEngine;
+use super::messages::describe_received;
 use crate::error::Error;
 use crate::names::describe;
-use spark_ccl_control::{DEVICE_MARK, Fault};
+use spark_ccl_control::{DEVICE_MARK, Fault, POINT_TO_POINT_MARK};
 use spark_ccl_gpu as gpu;
 use std::time::Duration;
 
@@ -47,6 +48,19 @@ impl KernelEngine {
                 sequence: DEVICE_MARK | operation,
                 rank_a: base.member(),
                 words_a: describe(own),
+                rank_b: base.watch.member(peer as u32),
+                words_b: describe(theirs),
+            }),
+            gpu::Error::OtherMessage {
+                peer,
+                own,
+                theirs,
+                message,
+                ..
+            } => base.watch.raise(Fault::Mismatch {
+                sequence: POINT_TO_POINT_MARK | message,
+                rank_a: base.member(),
+                words_a: describe_received(own),
                 rank_b: base.watch.member(peer as u32),
                 words_b: describe(theirs),
             }),

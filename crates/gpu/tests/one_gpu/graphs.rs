@@ -9,10 +9,8 @@ use spark_ccl_types::{DType, Operation, ReduceOp};
 use crate::place::{Case, Place};
 
 pub(crate) fn captured(place: &Place, cases: &[Case]) -> Vec<CudaGraph> {
-    let of_rank = |rank: usize| {
+    captured_of(place, |rank| {
         let own = &place.ranks[rank];
-        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        own.stream.begin_capture(mode).unwrap();
         for case in cases {
             // SAFETY: the buffers are long enough, and live longer than the graph.
             unsafe {
@@ -20,6 +18,16 @@ pub(crate) fn captured(place: &Place, cases: &[Case]) -> Vec<CudaGraph> {
                 own.member.enqueue(&call, &own.stream).unwrap();
             }
         }
+    })
+}
+
+/// A graph of each rank, of what is enqueued for it.
+pub(crate) fn captured_of(place: &Place, enqueue: impl Fn(usize)) -> Vec<CudaGraph> {
+    let of_rank = |rank: usize| {
+        let own = &place.ranks[rank];
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        own.stream.begin_capture(mode).unwrap();
+        enqueue(rank);
         let flags = CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
         let graph = own.stream.end_capture(flags).unwrap().unwrap();
         graph.upload().unwrap();

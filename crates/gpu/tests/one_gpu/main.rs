@@ -1,4 +1,4 @@
-//! All ranks on one GPU: every kernel, type and reduction, graphs, ranks that are late, never come, or do not
+//! All ranks on one GPU: every kernel, type and reduction, messages, graphs, ranks that are late, never come, or do not
 //! agree.
 //! Results are compared bit by bit. All waits of the GPU end after a few seconds.
 //!
@@ -10,7 +10,9 @@ mod failures;
 mod graphs;
 mod joining;
 mod kernels;
+mod messages;
 mod mixed;
 #[path = "../oracle/mod.rs"]
 mod oracle;
 mod place;
+mod post;

@@ -14,7 +14,7 @@ use crate::oracle;
 /// Bytes of a buffer.
 pub(crate) const ROOM: usize = 16 << 20;
 /// What is around outputs.
-const GUARD: u8 = 0xee;
+pub(crate) const GUARD: u8 = 0xee;
 /// Bytes before and behind an output that must stay as they are.
 const MARGIN: usize = 64;
 
@@ -51,6 +51,11 @@ pub(crate) struct Case {
 impl Place {
     /// `None`, and the test is skipped, without a GPU.
     pub(crate) fn new(ranks: usize, patience: Duration) -> Option<Self> {
+        Self::with(ranks, patience, true)
+    }
+
+    /// The same; messages go in lines, or in packets.
+    pub(crate) fn with(ranks: usize, patience: Duration, lines: bool) -> Option<Self> {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the other threads of this program wait for the lock; the harness reads no variables
@@ -60,7 +65,7 @@ impl Place {
             return None;
         }
         let context = spark_ccl_cuda::context(0).unwrap();
-        let ranks = members(&context, ranks, patience)
+        let ranks = members(&context, ranks, patience, lines)
             .into_iter()
             .map(|member| Rank {
                 member,
@@ -191,11 +196,13 @@ impl Place {
 }
 
 /// Ranks whose grids fit on the GPU together.
-fn members(context: &Arc<CudaContext>, ranks: usize, patience: Duration) -> Vec<Member> {
-    let settings = Settings {
-        ctas: 12,
-        lines: true,
-    };
+fn members(
+    context: &Arc<CudaContext>,
+    ranks: usize,
+    patience: Duration,
+    lines: bool,
+) -> Vec<Member> {
+    let settings = Settings { ctas: 12, lines };
     let all: Vec<_> = (0..ranks)
         .map(|_| Scratch::new(context, ranks).unwrap())
         .collect();

@@ -18,18 +18,6 @@ pub(crate) const COLLECTIVES: [&str; 11] = [
     "hypercube",
 ];
 
-/// What the engine does on GPUs.
-const OF_THE_ENGINE: [&str; 8] = [
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "alltoall",
-];
-
 /// Runs the engine where all ranks share the first GPU, and NCCL cannot be found.
 fn run_sharing(args: &str) -> Run {
     let args: Vec<&str> = args.split_whitespace().collect();
@@ -124,7 +112,7 @@ fn the_engine_is_right_on_a_shared_gpu() {
     if !has_gpus_for_the_engine(1) {
         return;
     }
-    for collective in OF_THE_ENGINE {
+    for collective in COLLECTIVES {
         for more in [
             "--procs 2 -r 1",
             "--procs 2 -y 1 -m 2 -u 1",
@@ -175,19 +163,6 @@ fn a_planted_value_is_found_with_the_engine() {
         ));
         assert_eq!(run.code, Some(7), "{}", run.stderr);
         assert_eq!(Run::wrong(&run.rows()[0]), [1, 1]);
-    }
-}
-
-#[test]
-fn what_the_engine_does_not_do_is_an_error_of_the_library() {
-    if !has_gpus_for_the_engine(1) {
-        return;
-    }
-    for collective in COLLECTIVES {
-        if !OF_THE_ENGINE.contains(&collective) {
-            let run = run_sharing(&format!("{collective} --backend engine -t 2 -b 64 -e 64"));
-            assert_eq!(run.code, Some(2), "{collective}: {}", run.stderr);
-        }
     }
 }
 

@@ -1,0 +1,69 @@
+//! What kernels that pass messages share with Rust: `kernels/channels.h` has the same structures and numbers.
+
+use crate::layout::{MAX_RANKS, MemberLayout};
+
+/// The most strands of a channel, and so the most warps that one end of a message has.
+pub(crate) const STRANDS: u32 = 128;
+/// The bytes of a rank's channel with another: slots, credits and numbers.
+pub(crate) const CHANNEL_BYTES: usize = 128 * 8 * 2048 + 128 * 16 + 2 * 128 * 8 + 128;
+
+/// The most flows of a launch: one each way, with each rank.
+pub(crate) const FLOWS: usize = 2 * MAX_RANKS;
+/// The most messages of a launch, for the two sizes of a kernel's argument.
+pub(crate) const FEW: usize = 16;
+pub(crate) const MANY: usize = 120;
+
+/// Some messages one way between this rank and a peer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct FlowLayout {
+    pub(crate) peer: u8,
+    pub(crate) is_sent: u8,
+    pub(crate) begin: u8,
+    pub(crate) end: u8,
+    pub(crate) warps: u32,
+}
+
+/// A buffer that is sent or received.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct MessageLayout {
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+    pub(crate) words: [u64; 2],
+}
+
+/// The argument of a kernel.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct LaunchLayout<const MESSAGES: usize> {
+    pub(crate) member: MemberLayout,
+    /// Where the channels are in each rank's scratch.
+    pub(crate) channels: u64,
+    pub(crate) flows: u64,
+    pub(crate) flow: [FlowLayout; FLOWS],
+    pub(crate) message: [MessageLayout; MESSAGES],
+}
+
+// `channels.h` asserts the same sizes. Fields are in the same order, and none is padded.
+const _: () = assert!(CHANNEL_BYTES == 2_101_376);
+const _: () = assert!(size_of::<FlowLayout>() == 8);
+const _: () = assert!(size_of::<MessageLayout>() == 32);
+const _: () = assert!(size_of::<LaunchLayout<FEW>>() == 760);
+const _: () = assert!(size_of::<LaunchLayout<MANY>>() == 4088);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+
+    #[test]
+    fn fields_are_where_the_kernels_have_them() {
+        type Launch = LaunchLayout<FEW>;
+        assert_eq!(offset_of!(Launch, channels), 104);
+        assert_eq!(offset_of!(Launch, flow), 120);
+        assert_eq!(offset_of!(Launch, message), 248);
+        assert_eq!(offset_of!(FlowLayout, warps), 4);
+        assert_eq!(offset_of!(MessageLayout, words), 16);
+    }
+}

@@ -1,0 +1,167 @@
+//! What a task is as messages between pairs of ranks, and what these are called in errors.
+
+use crate::names::describe;
+use crate::task::{Tables, Task};
+use spark_ccl_gpu::{Message, Way};
+use spark_ccl_types::{Operation, Signature};
+
+/// The messages of a task, if it consists of such. Blocks of no elements are none; a message of none is one.
+pub(super) fn messages_of(task: &Task) -> Option<Vec<Message>> {
+    let sent = End {
+        way: Way::Send,
+        peer: task.to as usize,
+        begin: 0,
+        count: task.input.len,
+    };
+    let received = End {
+        way: Way::Receive,
+        peer: task.from as usize,
+        begin: 0,
+        count: task.output.len,
+    };
+    let ends = match task.operation() {
+        Operation::Send => vec![sent],
+        Operation::Recv => vec![received],
+        Operation::SendRecv => vec![sent, received],
+        Operation::AllToAllV => task.tables.as_deref().map(blocks).unwrap_or_default(),
+        _ => return None,
+    };
+    Some(ends.iter().map(|end| end.message(task)).collect())
+}
+
+/// One end of a message, as a part of a buffer.
+struct End {
+    way: Way,
+    peer: usize,
+    /// In elements.
+    begin: usize,
+    count: usize,
+}
+
+fn blocks(tables: &Tables) -> Vec<End> {
+    let sides = [(Way::Send, &tables.send), (Way::Receive, &tables.recv)];
+    let ends = sides.into_iter().flat_map(|(way, blocks)| {
+        let places = blocks.begins.iter().zip(blocks.counts.iter());
+        places.enumerate().map(move |(peer, (&begin, &count))| End {
+            way,
+            peer,
+            begin,
+            count,
+        })
+    });
+    ends.filter(|end| end.count > 0).collect()
+}
+
+impl End {
+    fn message(&self, task: &Task) -> Message {
+        let [input, output] = task.regions().map(|region| region.ptr.addr());
+        let start = match self.way {
+            Way::Send => input,
+            Way::Receive => output,
+        };
+        let size = task.signature.dtype.size();
+        Message {
+            way: self.way,
+            peer: self.peer,
+            address: (start + self.begin * size) as u64,
+            bytes: (self.count * size) as u64,
+            words: self.signature(task).words(),
+        }
+    }
+
+    /// What both ends have alike: that of the one that sends.
+    fn signature(&self, task: &Task) -> Signature {
+        Signature {
+            operation: match task.operation() {
+                Operation::AllToAllV => Operation::AllToAllV,
+                _ => Operation::Send,
+            },
+            dtype: task.signature.dtype,
+            op: 0,
+            in_place: false,
+            root: 0,
+            name: 0,
+            count: self.count as u64,
+            place: 0,
+        }
+    }
+}
+
+/// The words of a message as its receiver's call.
+pub(super) fn describe_received(words: [u64; 2]) -> String {
+    let [send, recv] = [Operation::Send, Operation::Recv].map(|of| u64::from(of.code()));
+    let [head, tail] = words;
+    let is_send = head & 0xff == send;
+    describe([if is_send { head ^ send ^ recv } else { head }, tail])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::blocks::Blocks;
+    use crate::buffer::Region;
+    use crate::task::Spec;
+    use spark_ccl_types::DType;
+    use std::sync::Arc;
+
+    const SEND_AT: usize = 1 << 20;
+    const RECV_AT: usize = 1 << 30;
+
+    fn messages(spec: &Spec, sent: usize, received: usize) -> Option<Vec<Message>> {
+        let region = |start, len| Region::host(std::ptr::without_provenance::<u32>(start), len);
+        messages_of(&spec.task((region(SEND_AT, sent), region(RECV_AT, received))))
+    }
+
+    fn message(way: Way, peer: usize, begin: usize, count: usize, words: [u64; 2]) -> Message {
+        let start = if way == Way::Send { SEND_AT } else { RECV_AT };
+        Message {
+            way,
+            peer,
+            address: (start + 4 * begin) as u64,
+            bytes: 4 * count as u64,
+            words,
+        }
+    }
+
+    #[test]
+    fn both_ends_sign_alike() {
+        let of = |operation| Spec::new(operation, DType::U32).to(1).from(2);
+        let sent = messages(&of(Operation::Send), 7, 0).unwrap();
+        let received = messages(&of(Operation::Recv), 0, 7).unwrap();
+        let words = sent[0].words;
+        assert_eq!(sent, [message(Way::Send, 1, 0, 7, words)]);
+        assert_eq!(received, [message(Way::Receive, 2, 0, 7, words)]);
+        let both = messages(&of(Operation::SendRecv), 7, 7).unwrap();
+        assert_eq!(both, [sent, received].concat());
+        assert_eq!(describe(words), "send(count 7, uint32)");
+        assert_eq!(describe_received(words), "recv(count 7, uint32)");
+        assert_ne!(
+            messages(&of(Operation::Send), 8, 0).unwrap()[0].words,
+            words
+        );
+        assert_eq!(messages(&of(Operation::AllToAll), 8, 8), None);
+    }
+
+    #[test]
+    fn blocks_of_nothing_are_no_messages() {
+        let blocks = |counts: &[usize], begins: &[usize]| Blocks::at(counts, begins);
+        let spec = Spec {
+            tables: Some(Arc::new(Tables {
+                send: blocks(&[0, 3, 5], &[0, 4, 10]),
+                recv: blocks(&[2, 0, 0], &[6, 0, 0]),
+            })),
+            ..Spec::new(Operation::AllToAllV, DType::U32)
+        };
+        let seen = messages(&spec, 20, 20).unwrap();
+        let words: Vec<_> = seen.iter().map(|message| message.words).collect();
+        let expected = [
+            message(Way::Send, 1, 4, 3, words[0]),
+            message(Way::Send, 2, 10, 5, words[1]),
+            message(Way::Receive, 0, 6, 2, words[2]),
+        ];
+        assert_eq!(seen, expected);
+        let described = words.iter().map(|words| describe_received(*words));
+        let counts = [3, 5, 2].map(|count| format!("all_to_all_v(count {count}, uint32)"));
+        assert!(described.eq(counts));
+    }
+}
