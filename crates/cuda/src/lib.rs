@@ -35,13 +35,13 @@ mod stream;
 
 pub use buffer::{Buffer, Observed, Observer};
 pub use cudarc;
-pub use device::{Device, adopt, bus_id, context, count, devices, generation};
-pub use driver::{Feature, open, require};
+pub use device::{Device, Traits, adopt, bus_id, context, count, devices, generation, traits};
+pub use driver::{Feature, driver_version, open, require};
 pub use error::{Error, checked};
 pub use event::elapsed_ms;
 pub use images::{Images, Kernels};
 pub use memory::{DeviceBlock, PinnedWords};
-pub use peers::{Reach, reach_of};
+pub use peers::{Reach, reach_between, reach_of};
 pub use pool::share_default_pool;
 pub use recorded::{EventPool, RecordedEvent};
 pub use stream::{

@@ -1,5 +1,4 @@
 //! Network interfaces: listing them, and selecting those to use.
-#![forbid(unsafe_code)]
 
 mod list;
 mod rails;
@@ -12,6 +11,9 @@ use spark_ccl_config::Settings;
 pub use list::list;
 pub use rails::{Rail, rails};
 pub use select::select;
+pub(crate) use select::{is_internal, is_link_local};
+
+use crate::model::{Address, Netdev};
 
 /// An address of an interface that is up and has a carrier.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +33,20 @@ pub struct Interface {
 }
 
 impl Interface {
+    /// Each address of an interface.
+    pub fn of(netdev: &Netdev) -> Vec<Self> {
+        let addresses = netdev.addresses.iter();
+        let interface = |address: &Address| Self {
+            name: address.label.clone().unwrap_or_else(|| netdev.name.clone()),
+            index: netdev.index,
+            addr: address.ip,
+            prefix: address.prefix,
+            speed: netdev.speed,
+            loopback: netdev.loopback,
+        };
+        addresses.map(interface).collect()
+    }
+
     /// Whether `addr` is on this interface's subnet. Every link has the same link-local IPv6 subnet, so for
     /// link-local addresses `true` only means "perhaps".
     pub fn reaches(&self, addr: IpAddr) -> bool {
